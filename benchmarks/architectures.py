@@ -32,10 +32,10 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers.models.auto import modeling_auto
 
-from tasks.audits.subjects.subject import open_subject
-from tasks.audits.subjects.transformers_reader import kind_of
+from tasks.audits.subjects.subject import open_audited_model
+from tasks.audits.subjects.transformers_reader import detect_model_kind
 from tasks.contract import HallmarkError
-from tasks.measures.quiet import quiet_transformers
+from tasks.measures.quiet import silence_transformers_output
 
 MAPPINGS = {
     "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -223,14 +223,14 @@ def save_folder(folder: Path, family: str, architecture: str, kind: str) -> Toke
 
 def forward_log_probs(network: Any, subject: Any, ids: list[int]) -> list[float]:
     """log p of each token after the first by plain forward passes of one sequence."""
-    if subject.kind == "causal":
+    if subject.model_kind == "causal":
         logits = read_logits(network, torch.tensor([ids]), "causal")[0]
         chosen = logits[:-1].log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])
         return chosen[:, 0].tolist()
-    line = [*ids, *([] if subject.end is None else [subject.end])]
+    line = [*ids, *([] if subject.closing_id is None else [subject.closing_id])]
     values = []
     for place in range(1, len(ids)):
-        masked = torch.tensor([[*line[:place], subject.mask, *line[place + 1 :]]])
+        masked = torch.tensor([[*line[:place], subject.mask_id, *line[place + 1 :]]])
         logits = read_logits(network, masked, "masked")[0, place]
         values.append(logits.log_softmax(-1)[line[place]].item())
     return values
@@ -245,7 +245,7 @@ def largest_difference(left: list[Any], right: list[Any]) -> float:
 def compare(folder: Path, family: str, architecture: str, kind: str) -> tuple[str, str]:
     """Build, open and compare one architecture. Returns the result and its details."""
     try:
-        kind_of(folder, {"architectures": [architecture], "model_type": family})
+        detect_model_kind(folder, {"architectures": [architecture], "model_type": family})
     except HallmarkError as error:
         return "refused", str(error)
     try:
@@ -253,33 +253,33 @@ def compare(folder: Path, family: str, architecture: str, kind: str) -> tuple[st
     except Exception as error:
         return "cannot be built", describe(error)
     try:
-        subject = open_subject(folder, device="cpu")
+        subject = open_audited_model(folder, device="cpu")
     except HallmarkError as error:
         return "refused", str(error)
-    auto = "AutoModelForMaskedLM" if subject.kind == "masked" else "AutoModelForCausalLM"
+    auto = "AutoModelForMaskedLM" if subject.model_kind == "masked" else "AutoModelForCausalLM"
     try:
         network = getattr(transformers, auto).from_pretrained(folder, dtype=torch.float32).eval()
         encoded = [tokenizer.encode(text, add_special_tokens=False).ids for text in SENTENCES]
         if subject.encode_batch(SENTENCES) != encoded:
             return "differs", "token ids are not those of tokenizer.json"
-        lines = [subject.opened(ids) for ids in encoded]
+        lines = [subject.prepend_bos_id(ids) for ids in encoded]
         expected = [forward_log_probs(network, subject, line) for line in lines]
     except Exception as error:
         return "cannot be built", f"transformers itself fails: {describe(error)}"
     if any(value != value for row in expected for value in row):
         return "cannot be built", "the logits of transformers are not numbers"
-    single = largest_difference([subject.log_probs([line])[0] for line in lines], expected)
-    batched = largest_difference(subject.log_probs(lines), expected)
+    single = largest_difference([subject.compute_log_probs([line])[0] for line in lines], expected)
+    batched = largest_difference(subject.compute_log_probs(lines), expected)
     states = largest_states_difference(subject, lines)
-    said = f"{subject.kind}; single {single:.1e}, batched {batched:.1e}, states {states}"
+    said = f"{subject.model_kind}; single {single:.1e}, batched {batched:.1e}, states {states}"
     return "agrees" if max(single, batched) <= TOLERANCE else "differs", said
 
 
 def largest_states_difference(subject: Any, lines: list[list[int]]) -> str:
     """How far the hidden states of a batch are from those of each sequence alone."""
     try:
-        together = subject.states(lines, -1)
-        alone = [subject.states([line], -1)[0] for line in lines]
+        together = subject.compute_hidden_states(lines, -1)
+        alone = [subject.compute_hidden_states([line], -1)[0] for line in lines]
     except Exception as error:
         return f"none ({describe(error)[:60]})"
     return f"{max(abs(a - b).max() for a, b in zip(together, alone, strict=True)):.1e}"
@@ -294,7 +294,7 @@ def work(connection: Any, family: str, architecture: str, kind: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    with tempfile.TemporaryDirectory() as folder, quiet_transformers():
+    with tempfile.TemporaryDirectory() as folder, silence_transformers_output():
         try:
             connection.send(compare(Path(folder), family, architecture, kind))
         except Exception as error:

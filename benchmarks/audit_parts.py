@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from benchmarks import audits
 from benchmarks.scoring import passages
-from tasks.audits.probe import Corpus, Probe
+from tasks.audits.probe import CorpusTables, Probe
 from tasks.audits.probes import bbq, bias, extraction, stereoset, toxicity, winobias, winogender
 
 
@@ -22,7 +22,7 @@ class Part:
 
     probe: Probe
     config: Any
-    corpus: Corpus
+    corpus: CorpusTables
     name: str = ""
 
     @property
@@ -33,7 +33,7 @@ class Part:
 def parts(data: Path | None, prompts: int, sequences: int, folder: Path) -> Iterator[Part]:
     """The standard audit: so many prompts, written down in ``folder``, and so many sequences, one
     window each; the public sets whose files are in ``data``."""
-    none, path = Corpus(), folder / "prompts.jsonl"
+    none, path = CorpusTables(), folder / "prompts.jsonl"
     texts = prompts_of(data, prompts)
     path.write_text("".join(json.dumps({"prompt": t}) + "\n" for t in texts), encoding="utf-8")
     yield Part(toxicity.PROBE, toxicity.ToxicityConfig(prompts=path, unprompted=0, floor=0), none)
@@ -45,7 +45,7 @@ def parts(data: Path | None, prompts: int, sequences: int, folder: Path) -> Iter
     ]  # fmt: skip
     schema = pa.schema([("doc_id", pa.binary(16)), ("source", pa.string()),
                         ("text", pa.large_string()), ("split", pa.string())])  # fmt: skip
-    known = Corpus(documents=audits.held(pa.Table.from_pylist(rows, schema=schema)))
+    known = CorpusTables(documents=audits.held(pa.Table.from_pylist(rows, schema=schema)))
     sampled = extraction.ExtractionConfig(documents=sequences // 2, windows=1, prefix=(32,))
     yield Part(extraction.PROBE, sampled, known)
     yield from public(data) if data else ()
@@ -60,16 +60,16 @@ def prompts_of(data: Path | None, count: int) -> list[str]:
         else []
     )
     if files and all(path.exists() for path in files):
-        each = [list(dict.fromkeys(t for t, _ in toxicity.read_prompts(path))) for path in files]
+        each = [list(dict.fromkeys(t for t, _ in toxicity.read_toxicity_prompts(path))) for path in files]
         return [text for texts in each for text in texts[: count // 2]]
-    own = [text for text, _ in toxicity.read_prompts(None)]
+    own = [text for text, _ in toxicity.read_toxicity_prompts(None)]
     rounds = [own, *([f"{n}. {text}" for text in own] for n in range(2, 2 + count // len(own)))]
     return [text for texts in rounds for text in texts][:count]
 
 
 def public(data: Path) -> Iterator[Part]:
     """Those whose files are in the folder."""
-    none = Corpus()
+    none = CorpusTables()
     sides = {
         side: tuple(path for n in (1, 2)
                     if (path := data / f"winobias_{side}_type{n}_test.txt").exists())

@@ -35,10 +35,10 @@ import torch
 from benchmarks import audits
 from benchmarks.audit_parts import Part, parts
 from benchmarks.scoring import BATCH, make_checkpoint, passages
-from model.interchange.checkpoint import load
+from model.interchange.checkpoint import load_checkpoint
 from model.interchange.convert import export_transformers
 from tasks.audits.probes import toxicity
-from tasks.audits.subjects.subject import Subject, open_subject
+from tasks.audits.subjects.subject import AuditedModel, open_audited_model
 from tasks.measures.scorers import DetoxifyScorer, ScorerConfig
 
 #: Prompts that ``generate`` continues at a time; of 2 to 32 the fastest on two cores.
@@ -47,14 +47,14 @@ TOGETHER = 8
 STAGES = ("ask", "respond", "score", "judge")
 
 
-def by_stage(part: Part, subject: Subject, scorer: DetoxifyScorer) -> tuple[list[float], int]:
+def by_stage(part: Part, subject: AuditedModel, scorer: DetoxifyScorer) -> tuple[list[float], int]:
     """Seconds of each of STAGES, and how many texts were written or read."""
     marks = [time.perf_counter()]
     asked = audits.ask(part.probe, subject, part.config, part.corpus)
     marks.append(time.perf_counter())
     said = audits.respond(subject, asked.requests)
     marks.append(time.perf_counter())
-    if part.probe.scored:
+    if part.probe.uses_scorers:
         audits.score(scorer, audits.texts_of(asked.items, said))
     marks.append(time.perf_counter())
     audits.judge(part.probe, part.config, asked, said)
@@ -113,7 +113,7 @@ def theirs(
 
 
 def ours(
-    subject: Subject, scorer: DetoxifyScorer, requests: pa.Table
+    subject: AuditedModel, scorer: DetoxifyScorer, requests: pa.Table
 ) -> Callable[[], tuple[float, float, int]]:
     def run() -> tuple[float, float, int]:
         begun = time.perf_counter()
@@ -153,11 +153,11 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     print(f"torch {torch.__version__}, transformers {version('transformers')}, tokenizers "
           f"{version('tokenizers')}, detoxify {version('detoxify')}; {torch.get_num_threads()} "
           f"threads, {torch.backends.cpu.get_cpu_capability()}")  # fmt: skip
-    words = [text for text, _ in toxicity.read_prompts(None)] + passages(200, 0)
+    words = [text for text, _ in toxicity.read_toxicity_prompts(None)] + passages(200, 0)
     checkpoint, base = make_checkpoint(folder, words, options.layers)
     config = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base, device="cpu")
     scorer = DetoxifyScorer(config)
-    subject = open_subject(options.checkpoint, "cpu", precision="fp32")
+    subject = open_audited_model(options.checkpoint, "cpu", precision="fp32")
     first, *others = parts(options.data, options.prompts, options.sequences, folder)
     print(f"{'part':<16}{'texts':>8}{''.join(f'{name:>10}' for name in STAGES)}, seconds, fp32")
     whole = [0.0] * len(STAGES)
@@ -169,8 +169,8 @@ def run(options: argparse.Namespace, folder: Path) -> None:
         print(f"{part.title:<16}{texts:>8,}{''.join(f'{s:>10.2f}' for s in seconds)}", flush=True)
     print(f"{'all':<16}{'':>8}{''.join(f'{s:>10.2f}' for s in whole)}")
     asked = audits.ask(first.probe, subject, first.config).requests
-    export_transformers(load(options.checkpoint, "cpu"), folder / "exported",
-                        tokenizer=options.checkpoint / "tokenizer.json")  # fmt: skip
+    export_transformers(load_checkpoint(options.checkpoint, "cpu"), folder / "exported",
+                        tokenizer_path=options.checkpoint / "tokenizer.json")  # fmt: skip
     peer = AutoModelForCausalLM.from_pretrained(folder / "exported").eval()
     sides = {
         "transformers, Detoxify": theirs(peer, Detoxify(checkpoint=str(checkpoint)), asked,
@@ -179,7 +179,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     }  # fmt: skip
     if options.bf16:
         halved = DetoxifyScorer(config.model_copy(update={"precision": "bf16"}))
-        sides["bf16"] = ours(open_subject(options.checkpoint, "cpu", precision="bf16"), halved,
+        sides["bf16"] = ours(open_audited_model(options.checkpoint, "cpu", precision="bf16"), halved,
                              asked)  # fmt: skip
     compare(sides, options.turns)
 

@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from tasks.audits.answers import Answers
-from tasks.audits.exchange import READER, REQUESTS, RESPONSES, SCORER, SKIPPED, Questions
-from tasks.audits.probe import Corpus, Probe
-from tasks.audits.respond import chunks, responses_to
-from tasks.audits.score import columns_of, distinct, scorer_name
-from tasks.audits.subjects.reader import Reader
-from tasks.audits.subjects.subject import Subject
+from tasks.audits.answers import Responses
+from tasks.audits.exchange import TOKENIZER, REQUESTS, RESPONSES, SCORERS, SKIPPED, RequestBuilder
+from tasks.audits.probe import CorpusTables, Probe
+from tasks.audits.respond import split_into_chunks, generate_response_rows
+from tasks.audits.score import compute_score_columns, select_distinct_texts, format_scorer_name
+from tasks.audits.subjects.reader import AuditedTokenizer
+from tasks.audits.subjects.subject import AuditedModel
 from tasks.contract import Table
 from tasks.measures.scorers import Scorer
 
@@ -26,12 +26,12 @@ class Held:
     """A table of the corpus that never was in a store."""
 
     def __init__(self, table: pa.Table) -> None:
-        self.table, self.rows = table, len(table)
+        self.table, self.row_count = table, len(table)
 
     def read(self) -> pa.Table:
         return self.table
 
-    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    def iter_batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
         yield from self.table.select(columns).to_batches()
 
 
@@ -50,33 +50,33 @@ class Asked:
     reader: pa.Table
 
 
-def ask(probe: Probe, reader: Reader, config: Any, corpus: Corpus | None = None) -> Asked:
-    questions = Questions()
-    probe.ask(questions, reader, corpus or Corpus(), config)
-    known = [{"kind": reader.kind, "begin": reader.begin}]
+def ask(probe: Probe, reader: AuditedTokenizer, config: Any, corpus: CorpusTables | None = None) -> Asked:
+    questions = RequestBuilder()
+    probe.build_requests(questions, reader, corpus or CorpusTables(), config)
+    known = [{"kind": reader.model_kind, "begin": reader.opening_description}]
     return Asked(
-        pa.Table.from_pylist([*questions.items.values()], schema=probe.items),
+        pa.Table.from_pylist([*questions.items.values()], schema=probe.item_schema),
         pa.Table.from_pylist(questions.requests, schema=REQUESTS),
         pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
-        pa.Table.from_pylist(known, schema=READER),
+        pa.Table.from_pylist(known, schema=TOKENIZER),
     )
 
 
-def respond(subject: Subject, requests: pa.Table) -> pa.Table:
+def respond(subject: AuditedModel, requests: pa.Table) -> pa.Table:
     """Responses of all chunks."""
-    rows = [row for chunk in chunks(requests)
-            for row in responses_to(subject, chunk.requests.to_pylist())]  # fmt: skip
+    rows = [row for chunk in split_into_chunks(requests)
+            for row in generate_response_rows(subject, chunk.requests.to_pylist())]  # fmt: skip
     return pa.Table.from_pylist(rows, schema=RESPONSES)
 
 
 def texts_of(*tables: pa.Table) -> pa.Array:
     """The distinct texts of items and responses that are scored."""
-    return distinct(pa.chunked_array([c for t in tables for c in t["text"].chunks],
+    return select_distinct_texts(pa.chunked_array([c for t in tables for c in t["text"].chunks],
                                      pa.large_string()))  # fmt: skip
 
 
 def score(scorer: Scorer, texts: pa.Array) -> pa.Table:
-    return pa.table(columns_of(scorer, texts))
+    return pa.table(compute_score_columns(scorer, texts))
 
 
 def judge(
@@ -91,12 +91,12 @@ def judge(
     scores, name, asking = None, "", None
     if scorer is not None:
         tables = [table for table in (asked.items, responses, untrained) if table is not None]
-        scores, name = score(scorer, texts_of(*tables)), scorer_name(scorer)
-        asking = pa.table({"scorer": [name], "heads": [[*scorer.heads]]}, schema=SCORER)
+        scores, name = score(scorer, texts_of(*tables)), format_scorer_name(scorer)
+        asking = pa.table({"scorer": [name], "heads": [[*scorer.heads]]}, schema=SCORERS)
 
-    def answers(given: pa.Table, floor: Answers | None) -> Answers:
-        return Answers(asked.items, asked.requests, given, scores, asked.reader, asked.skipped,
-                       name, floor=floor, scorers=asking)  # fmt: skip
+    def answers(given: pa.Table, floor: Responses | None) -> Responses:
+        return Responses(asked.items, asked.requests, given, scores, asked.reader, asked.skipped,
+                       name, untrained_baseline=floor, scorers=asking)  # fmt: skip
 
     floor = None if untrained is None else answers(untrained, None)
-    return list(probe.judged(answers(responses, floor), config)[1])
+    return list(probe.compute_values_and_findings(answers(responses, floor), config)[1])

@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.coverage_draws import Line
 from benchmarks.coverage_lines import lines
 from benchmarks.coverage_texts import text_lines
-from tasks.measures.estimates import EXACT
+from tasks.measures.estimates import MAX_EXACT_UNITS
 
 #: The share of a label that is its cluster's.
 RHO = 0.2
@@ -55,7 +55,7 @@ class Found:
     def faults(self) -> list[str]:
         """What does not hold."""
         low, high = COVERS
-        high = 1.0 if self.share and self.clusters < EXACT else high
+        high = 1.0 if self.share and self.clusters < MAX_EXACT_UNITS else high
         said = []
         for name, values, least, most in (
             ("covers", self.covers, low, high), ("finds", self.finds, *FINDS),
@@ -94,10 +94,10 @@ def power(line: Line, seed: int, rho: float, count: int) -> tuple[float, float]:
     stated, hits = [], 0
     for number in range(count):
         under = line.made(line.draw(normals(line, rng, rho), line.null), number)
-        at = line.null + under.smallest * line.side
+        at = line.null + under.minimum_detectable_effect * line.side
         if np.isnan(at):
             continue
-        stated.append(under.smallest)
+        stated.append(under.minimum_detectable_effect)
         hits += line.made(line.draw(normals(line, rng, rho), at), number).p < 0.05
     # Where it is a matter of chance whether an effect is stated, its power means nothing.
     return (float(np.mean(stated)), hits / len(stated)) if len(stated) > 0.9 * count else NONE

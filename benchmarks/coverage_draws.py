@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.measures.estimates import Estimate, estimate
+from tasks.measures.estimates import Estimate, estimate_mean_or_share
 
 Floats = np.ndarray
 Made = Callable[[Floats, int], Estimate]
@@ -73,11 +73,11 @@ def places(names: Sequence[Any]) -> Floats:
 
 def of_estimate(clusters: Floats | None, **options: Any) -> Made:
     names = None if clusters is None else clusters.tolist()
-    return lambda values, seed: estimate(values, names, **options)
+    return lambda values, seed: estimate_mean_or_share(values, names, **options)
 
 
 def of_share(name: tuple[str, str, str], clusters: Floats, truth: float, null: float) -> Line:
-    made = of_estimate(clusters, share=True, null=null)
+    made = of_estimate(clusters, is_share=True, null_value=null)
     return Line(name, clusters, truth, null, labels, made, share=True, side=harder_side(null))
 
 

@@ -28,14 +28,14 @@ from benchmarks.coverage_draws import (
     shares_of,
 )  # fmt: skip
 from benchmarks.scoring import passages
-from tasks.audits.answers import Answers
+from tasks.audits.answers import Responses
 from tasks.audits.exchange import RESPONSES
-from tasks.audits.judging.comparison import paired
-from tasks.audits.judging.findings import evidence
-from tasks.audits.judging.measures import WHOLE, Measure, MeasuredConfig, Values, numbers
-from tasks.audits.judging.units import AREA, area_units
-from tasks.audits.methods.exposure import expected_exposure, null_spread
-from tasks.audits.probe import Corpus, Probe
+from tasks.audits.judging.comparison import compute_paired_change
+from tasks.audits.judging.findings import select_evidence
+from tasks.audits.judging.measures import SHARE_MAXIMUM_BY_UNIT, Measure, SeededConfig, ValueWriter, read_float_column
+from tasks.audits.judging.units import AREA_UNIT, build_auc_units
+from tasks.audits.methods.exposure import compute_expected_null_exposure, compute_null_exposure_variance
+from tasks.audits.probe import CorpusTables, Probe
 from tasks.audits.probes import (
     associations,
     bbq,
@@ -47,27 +47,27 @@ from tasks.audits.probes import (
     winobias,
     winogender,
 )
-from tasks.audits.subjects.reader import Ids, Reader
-from tasks.contract import DOCUMENTS, PLANTS
-from tasks.corpus.plant import PlantConfig
-from tasks.measures.canaries import Plant, records
-from tasks.measures.estimates import Estimate, difference, slope
-from tasks.measures.planted_associations import associations as groups
-from tasks.measures.statistics import maximum_weights
+from tasks.audits.subjects.reader import TokenIds, AuditedTokenizer
+from tasks.contract import DOCUMENTS, CANARIES
+from tasks.corpus.plant import ASSOCIATION_FIELDS, PlantCanariesConfig
+from tasks.measures.canaries import Canary, generate_record_canaries
+from tasks.measures.estimates import Estimate, estimate_mean_difference, estimate_linear_slope
+from tasks.measures.planted_associations import generate_association_canaries as groups
+from tasks.measures.statistics import expected_maximum_weights
 
 
-class Pieces(Reader):
+class Pieces(AuditedTokenizer):
     """Reads three bytes of a text as a token: all that items need of a model."""
 
-    name, kind, begin = "pieces", "causal", "behind nothing"
-    context, vocab_size, bos = 1 << 20, 1 << 24, 0
+    name, model_kind, opening_description = "pieces", "causal", "behind nothing"
+    context_length, vocab_size, bos_id = 1 << 20, 1 << 24, 0
 
-    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+    def encode_batch(self, texts: Sequence[str]) -> list[TokenIds]:
         each = (text.encode() for text in texts)
         return [[int.from_bytes(t[i : i + 3], "big") for i in range(0, len(t), 3)] for t in each]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        pieces = (i.to_bytes(3, "big").lstrip(b"\0") for i in ids)
+    def decode(self, token_ids: Sequence[int]) -> str:
+        pieces = (i.to_bytes(3, "big").lstrip(b"\0") for i in token_ids)
         return b"".join(pieces).decode(errors="replace")
 
 
@@ -89,7 +89,7 @@ def lines(data: Path | None, only: Sequence[str] = ()) -> Iterator[Line]:
             yield from made()
 
 
-def public(data: Path) -> Iterator[tuple[str, Probe, MeasuredConfig]]:
+def public(data: Path) -> Iterator[tuple[str, Probe, SeededConfig]]:
     """Probes of public sets, with their files; called as they are, but CrowS-Pairs."""
     pairs = bias.BiasConfig(pairs=data / "crows_pairs_anonymized.csv")
     yield "crows", bias.PROBE, pairs
@@ -112,24 +112,25 @@ def public(data: Path) -> Iterator[tuple[str, Probe, MeasuredConfig]]:
 
 
 @cache
-def manual() -> Corpus:
+def manual() -> CorpusTables:
     """A corpus of passages of Python's manual: documents, and plants as the demo has them but for
     canaries, which are ranked among too many."""
-    rng, config = np.random.default_rng(0), PlantConfig()
+    rng, config = np.random.default_rng(0), PlantCanariesConfig()
     count = config.passages * len(config.counts)
     long = [t for t in passages(3000, 1) if len(t) >= config.shortest]
     ends = rng.integers(config.shortest, config.longest, len(long))
     texts = [text[:end] for text, end in zip(long, ends, strict=True)]
     plants = [
-        Plant("passage", config.counts[n % len(config.counts)], "", text, "", key=str(n))
+        Canary("passage", config.counts[n % len(config.counts)], "", text, "", key=str(n))
         for n, text in enumerate(texts[:count])
     ]
     planted = [
-        {"doc_ids": plant.doc_ids(), "association": plant.about.key if plant.about else None,
+        {"doc_ids": plant.copy_doc_ids(), "association": plant.association.key if plant.association else None,
+         "plant_id": plant.canary_id,
          **{name: getattr(plant, name)
-            for name in ("plant_id", "kind", "copies", "template", "text", "prompt", "secret")},
-         **{name: getattr(plant.about, name, None) for name in ("group", "trait", "own", "dose")}}
-        for plant in (*plants, *records(config), *groups(config))
+            for name in ("kind", "copies", "template", "text", "prompt", "secret")},
+         **{name: getattr(plant.association, field, None) for name, field in ASSOCIATION_FIELDS.items()}}
+        for plant in (*plants, *generate_record_canaries(config), *groups(config))
     ]  # fmt: skip
     documents = [
         {"doc_id": f"{number}".encode().rjust(16), "source": "manual", "text": text,
@@ -137,8 +138,8 @@ def manual() -> Corpus:
         for number, text in enumerate(texts[count:])
     ]  # fmt: skip
     fields = pa.schema([DOCUMENTS.field(name) for name in ("doc_id", "source", "text", "split")])
-    return Corpus(
-        plants=audits.held(pa.Table.from_pylist(planted, schema=PLANTS)),
+    return CorpusTables(
+        canaries=audits.held(pa.Table.from_pylist(planted, schema=CANARIES)),
         documents=audits.held(pa.Table.from_pylist(documents, schema=fields)),
     )
 
@@ -147,18 +148,18 @@ def manual() -> Corpus:
 
 
 def by_chance(
-    probe: Probe, config: MeasuredConfig, corpus: Corpus
+    probe: Probe, config: SeededConfig, corpus: CorpusTables
 ) -> tuple[pa.Table, Counter[tuple[Any, ...]]]:
     """Rows of values of all its measures, of answers by chance; and how many items are alike in all
     but their text, of which some probes make one value."""
     asked = audits.ask(probe, Pieces(), config, corpus)
-    answers = Answers(asked.items, asked.requests, RESPONSES.empty_table(), reader=asked.reader)
+    answers = Responses(asked.items, asked.requests, RESPONSES.empty_table(), tokenizer=asked.reader)
     targets = max(map(len, asked.requests["targets"].to_pylist()))
     said = np.random.default_rng(0).normal(size=(len(answers.items), targets))
-    values = Values(answers.items, told=probe.told)
-    assert probe.values is not None
-    probe.values(answers.scripted(said), values, config)
-    return values.table(), Counter(map(kind_of, answers.items.to_pylist()))
+    values = ValueWriter(answers.items, value_fields=probe.value_fields)
+    assert probe.score_items is not None
+    probe.score_items(answers.with_simulated_outputs(said), values, config)
+    return values.to_table(), Counter(map(kind_of, answers.items.to_pylist()))
 
 
 def kind_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -167,18 +168,18 @@ def kind_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def of_measures(
-    probe: Probe, config: MeasuredConfig, corpus: Corpus | None = None, name: str = ""
+    probe: Probe, config: SeededConfig, corpus: CorpusTables | None = None, name: str = ""
 ) -> Iterator[Line]:
     """Each measure of a probe, whole and by its slices. Of several of one metric the first: they
     differ in their values alone, and those are drawn."""
-    values, alike = by_chance(probe, config, corpus or Corpus())
+    values, alike = by_chance(probe, config, corpus or CorpusTables())
     first: dict[str, Measure] = {}
     for measure in probe.measures:
         first.setdefault(measure.metric, measure)
     for measure in first.values():
-        mine = measure.drawn(values)
-        for tags, where in measure.parts(mine):
-            rows = evidence(mine, where).combine_chunks()
+        mine = measure.select_values(values)
+        for tags, where in measure.list_slices(mine):
+            rows = select_evidence(mine, where).combine_chunks()
             if len(rows) and measure.estimator(rows, measure, config, 0.95) is not None:
                 part = ", ".join(f"{tag}={value}" for tag, value in tags.items())
                 behind = np.array([alike[kind_of(row)] for row in rows.to_pylist()])
@@ -190,11 +191,11 @@ def of_measure(
     name: tuple[str, str, str],
     measure: Measure,
     rows: pa.Table,
-    config: MeasuredConfig,
+    config: SeededConfig,
     behind: Floats,
 ) -> Line:
     """``behind``: items that each value is of."""
-    at, known = rows.schema.get_field_index("value"), numbers(rows, "value")
+    at, known = rows.schema.get_field_index("value"), read_float_column(rows, "value")
 
     def made(values: Floats, seed: int) -> Estimate:
         values = np.where(np.isnan(known), np.nan, values)
@@ -206,10 +207,10 @@ def of_measure(
 
     names = rows.column_names
     crossed = places(rows["crossed"].to_pylist()) if "crossed" in names else None
-    share, own = measure.unit == "share", measure.null == "own"
-    null = float(numbers(rows, "null").mean()) if own else float(measure.null)
+    share, own = measure.unit == "share", measure.null_value == "own"
+    null = float(read_float_column(rows, "null").mean()) if own else float(measure.null_value)
     # By chance a stereotype is as often likelier than the unrelated as not.
-    truth = WHOLE.get(measure.unit, 1.0) / 2 if own or np.isnan(null) else null
+    truth = SHARE_MAXIMUM_BY_UNIT.get(measure.unit, 1.0) / 2 if own or np.isnan(null) else null
     if "member" in names:
         draw = scores(rows["member"].to_numpy(zero_copy_only=False).astype(bool), measure)
     elif measure.unit == "percent":
@@ -235,9 +236,9 @@ def of_membership() -> Iterator[Line]:
     """Its measures; and its areas under the curves of two models, compared."""
     config = membership.MembershipConfig()
     yield from of_measures(membership.PROBE, config, manual())
-    values = evidence(by_chance(membership.PROBE, config, manual())[0], {"measure": "loss"})
+    values = select_evidence(by_chance(membership.PROBE, config, manual())[0], {"measure": "loss"})
     for kind in ("document", "passage"):
-        member = evidence(values, {"kind": kind})["member"].to_numpy(zero_copy_only=False)
+        member = select_evidence(values, {"kind": kind})["member"].to_numpy(zero_copy_only=False)
         yield of_areas(kind, member.astype(bool))
 
 
@@ -257,7 +258,7 @@ def of_areas(kind: str, member: Floats) -> Line:
 
     def apart(values: Floats, seed: int) -> Estimate:
         sides = (rows.append_column("value", pa.array(side)) for side in np.split(values, 2))
-        found = paired(*map(area_units, sides), AREA)
+        found = compute_paired_change(*map(build_auc_units, sides), AREA_UNIT)
         assert found is not None
         known = {name: np.nan if found[name] is None else found[name]
                  for name in ("value", "low", "high", "p", "smallest_effect")}  # fmt: skip
@@ -273,7 +274,7 @@ def of_areas(kind: str, member: Floats) -> Line:
 
 def of_extraction() -> Iterator[Line]:
     """Shares of exact continuations at three means, and of leading tokens; the slopes; exposure."""
-    config, plants = extraction.ExtractionConfig(), PlantConfig()
+    config, plants = extraction.ExtractionConfig(), PlantCanariesConfig()
     items = audits.ask(extraction.PROBE, Pieces(), config, manual()).items.to_pylist()
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for item in items:
@@ -286,7 +287,7 @@ def of_extraction() -> Iterator[Line]:
         if kind != "record":
             yield Line(("extraction", "leading_tokens_right", kind), clusters,
                        0.3 + 0.7 * (config.tokens - 1) / 2 / config.tokens, np.nan,
-                       lambda z, mean: leading(z, config.tokens), of_estimate(clusters, share=True),
+                       lambda z, mean: leading(z, config.tokens), of_estimate(clusters, is_share=True),
                        share=True)  # fmt: skip
     every = {"by_readings": [row for row in items if row["plant_id"] is not None]}
     every["by_prefix"] = [row for row in every["by_readings"] if row["part"] == "passage"]
@@ -312,7 +313,7 @@ def of_slope(name: str, kind: str, rows: Sequence[Mapping[str, Any]]) -> Line:
     names = clusters.tolist()
     return Line(("extraction", f"extractable_{name}", kind), clusters, 0.0, np.nan,
                 lambda z, mean: labels(z, 0.3),
-                lambda values, seed: slope(values, over, names))  # fmt: skip
+                lambda values, seed: estimate_linear_slope(values, over, names))  # fmt: skip
 
 
 def of_exposure(references: int, canaries: int) -> Iterator[Line]:
@@ -323,13 +324,13 @@ def of_exposure(references: int, canaries: int) -> Iterator[Line]:
         rank = np.ceil(ndtr(z) * (references + 1)).clip(1, references + 1)
         return np.log2(references) - np.log2(rank)
 
-    units, expected = np.arange(canaries), expected_exposure(references)
+    units, expected = np.arange(canaries), compute_expected_null_exposure(references)
     yield Line(("extraction", "exposure", "never planted"), units, expected, np.nan,
                lambda z, mean: drawn(z), of_estimate(None))  # fmt: skip
-    spread = null_spread(references)
+    spread = compute_null_exposure_variance(references)
 
     def apart(values: Floats, seed: int) -> Estimate:
-        return difference(values[:canaries], values[canaries:], spread=spread)
+        return estimate_mean_difference(values[:canaries], values[canaries:], null_variance=spread)
 
     first = np.arange(2 * canaries) < canaries
     yield Line(("extraction", "exposure_difference", "two never planted"), np.arange(2 * canaries),
@@ -340,20 +341,20 @@ def of_toxicity() -> Iterator[Line]:
     """Scores U^t of uniform U: of k draws the largest has the mean k / (k + t), and one is at least
     c with probability 1 - c^(k / t). A prompt has t = 2 with probability 0.1, else 20."""
     config = toxicity.ToxicityConfig()
-    prompts = len(toxicity.read_prompts(None))
+    prompts = len(toxicity.read_toxicity_prompts(None))
     draws, bound = config.continuations, config.threshold
     for part, n in (("own prompts", prompts), ("unprompted", config.unprompted), ("1,000", 1000)):
         toxic, share = np.array([2.0, 20.0]), np.array([0.1, 0.9])
         for k in config.k if n < 1000 else config.k[-1:]:
             top = k / (k + toxic)
             reached = 1 - bound ** (k / toxic)
-            weights = maximum_weights(draws, k)
+            weights = expected_maximum_weights(draws, k)
             for metric, truth in (("expected_maximum", top), ("probability", reached)):
                 draw = highest(n, weights, bound if metric == "probability" else None)
                 yield Line(("toxicity", f"{metric} k={k}", part), np.arange(n),
-                           float(truth @ share), np.nan, draw, of_estimate(None, share=True),
+                           float(truth @ share), np.nan, draw, of_estimate(None, is_share=True),
                            share=True, numbers=draws + 1)  # fmt: skip
-        yield from above_floor(part, n, maximum_weights(draws, draws)) if n < 1000 else ()
+        yield from above_floor(part, n, expected_maximum_weights(draws, draws)) if n < 1000 else ()
 
 
 def highest(n: int, weights: Floats, bound: float | None) -> Callable[[Floats, float], Floats]:
@@ -382,12 +383,12 @@ def above_floor(part: str, n: int, weights: Floats) -> Iterator[Line]:
         return first - second + mean
 
     yield Line(("toxicity", "above the untrained", part), np.arange(n), 0.0, 0.0, both,
-               of_estimate(None, null=0.0), numbers=1 + 2 * draws)  # fmt: skip
+               of_estimate(None, null_value=0.0), numbers=1 + 2 * draws)  # fmt: skip
 
     def apart(z: Floats, mean: float) -> Floats:
         half = len(z) // 2
         return np.concatenate([one(z[:half], 0), one(z[half:], 0)])
 
     yield Line(("toxicity", "above shuffled tokens", part), np.arange(n), 0.0, np.nan, apart,
-               lambda values, seed: difference(values[:n], values[n:]),
+               lambda values, seed: estimate_mean_difference(values[:n], values[n:]),
                numbers=2 * (1 + draws))  # fmt: skip

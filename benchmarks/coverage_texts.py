@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.coverage_draws import Floats, Line, labels, of_estimate, of_share, places
-from tasks.audits.methods.ranking import precision
+from tasks.audits.methods.groups import GroupPrompt
+from tasks.audits.methods.ranking import estimate_precision
 from tasks.audits.probes import bold, counterfactual, honest, weat
-from tasks.measures.contrasts import differences
-from tasks.measures.estimates import Estimate, difference
-from tasks.measures.log_odds import log_odds_slope
-from tasks.measures.separation import separation
+from tasks.measures.contrasts import estimate_group_differences
+from tasks.measures.estimates import Estimate, estimate_mean_difference
+from tasks.measures.log_odds import estimate_log_odds_slope
+from tasks.measures.separation import estimate_weat_effect_size
 
 #: Relabellings behind an interval of groups.
 RELABELLED = 999
@@ -40,9 +41,9 @@ def text_lines(data: Path | None, only: Sequence[str] = ()) -> Iterator[Line]:
 def of_counterfactual() -> Iterator[Line]:
     """Of the domains with the fewest groups and with the most, the first group beside the others,
     within templates."""
-    templates = counterfactual.templates(counterfactual.CounterfactualConfig())
-    prompts = [*counterfactual.prompts_of(counterfactual.own_groups(), templates)]
-    domains: dict[str, list[bold.Prompt]] = {}
+    templates = counterfactual.load_prompt_templates(counterfactual.CounterfactualConfig())
+    prompts = [*counterfactual.fill_templates(counterfactual.read_builtin_groups(), templates)]
+    domains: dict[str, list[GroupPrompt]] = {}
     for prompt in prompts:
         domains.setdefault(prompt.domain, []).append(prompt)
     for pick in (min, max):
@@ -56,7 +57,7 @@ def of_counterfactual() -> Iterator[Line]:
             values: Floats, seed: int, groups: list[str] = groups,
             strata: Floats = strata, first: str = first,
         ) -> Estimate:  # fmt: skip
-            return differences(values, groups, range(len(values)), strata.tolist(),
+            return estimate_group_differences(values, groups, range(len(values)), strata.tolist(),
                                permutations=RELABELLED, seed=seed)[first]  # fmt: skip
 
         yield Line(("counterfactual", "score_difference", f"{domain}, {first}"), strata, 0.0,
@@ -66,7 +67,7 @@ def of_counterfactual() -> Iterator[Line]:
 def of_bold(paths: Sequence[Path]) -> Iterator[Line]:
     """Of each domain the group of the fewest names: its toxic share, and scores beside the others',
     of a normal and of a skewed distribution."""
-    asked, _ = bold.chosen(bold.BoldConfig(prompts=tuple(paths)))
+    asked, _ = bold.select_prompts(bold.BoldConfig(prompts=tuple(paths)))
     for domain in dict.fromkeys(prompt.domain for prompt in asked):
         rows = [prompt for prompt in asked if prompt.domain == domain]
         names = places([(row.group, row.cluster) for row in rows])
@@ -81,7 +82,7 @@ def of_bold(paths: Sequence[Path]) -> Iterator[Line]:
             values: Floats, seed: int, beside: list[str] = beside,
             names: Floats = names, least: str = least,
         ) -> Estimate:  # fmt: skip
-            return differences(values, beside, names.tolist(),
+            return estimate_group_differences(values, beside, names.tolist(),
                                permutations=RELABELLED, seed=seed)[least]  # fmt: skip
 
         # Of what is skewed to the right, the mean of a few is harder to find below that of many.
@@ -96,19 +97,19 @@ def of_bold(paths: Sequence[Path]) -> Iterator[Line]:
 def of_honest(path: Path) -> Iterator[Line]:
     """The share of completions that are hurtful, of people named and sentences, and how much more
     often a group's than the others'."""
-    rows = [*honest.read_templates([path])]
+    rows = [*honest.read_honest_templates([path])]
     named, raw = (places([row[name] for row in rows]) for name in ("cluster", "crossed"))
     for mean in (0.05, 0.3):
-        made = of_estimate(named, share=True, crossed=raw.tolist())
+        made = of_estimate(named, is_share=True, crossed_clusters=raw.tolist())
         yield Line(("honest", f"hurtful at {mean:g}", ""), named, mean, np.nan, labels, made,
                    share=True, crossed=raw)  # fmt: skip
     inside = np.array([row["category"] for row in rows]) == rows[0]["category"]
 
     def apart(values: Floats, seed: int) -> Estimate:
         rows = pa.table({"cluster": named, "value": values})
-        sides = [honest.by_name(rows.filter(side)) for side in (inside, ~inside)]
+        sides = [honest.average_by_name(rows.filter(side)) for side in (inside, ~inside)]
         spread = float(np.var(np.concatenate(sides))) or np.nan
-        return difference(*sides, spread=spread)
+        return estimate_mean_difference(*sides, null_variance=spread)
 
     yield Line(("honest", "hurtful_more_than_others", rows[0]["category"]), named, 0.0, np.nan,
                lambda z, mean: labels(z, 0.3), apart)  # fmt: skip
@@ -116,7 +117,7 @@ def of_honest(path: Path) -> Iterator[Line]:
 
 def of_weat(path: Path) -> Iterator[Line]:
     """The shortest lists of words; their association is normal."""
-    tests = weat.read_tests(path)
+    tests = weat.read_weat_tests(path)
     x, y, *_ = min(tests.values(), key=lambda sides: len(sides[0]) + len(sides[1]))
     first = np.arange(len(x) + len(y)) < len(x)
 
@@ -124,7 +125,7 @@ def of_weat(path: Path) -> Iterator[Line]:
         return z + first * mean / np.sqrt(1 - mean**2 * len(x) * len(y) / len(first) ** 2)
 
     yield Line(("weat", "effect_size", f"{len(x)} and {len(y)} words"), np.arange(len(first)), 0.0,
-               0.0, moved, lambda values, seed: separation(values, first))  # fmt: skip
+               0.0, moved, lambda values, seed: estimate_weat_effect_size(values, first))  # fmt: skip
 
 
 def of_amplification() -> Iterator[Line]:
@@ -139,7 +140,7 @@ def of_amplification() -> Iterator[Line]:
     over = lean[cluster]
 
     def slope(values: Floats, seed: int) -> Estimate:
-        return log_odds_slope(values, over, strata.tolist(), cluster.tolist())
+        return estimate_log_odds_slope(values, over, strata.tolist(), cluster.tolist())
 
     yield Line(("amplification", "amplification", ""), cluster, 1.0, 1.0,
                lambda z, mean: labels(z, expit(mean * over)), slope)  # fmt: skip
@@ -153,5 +154,5 @@ def of_attack() -> Iterator[Line]:
     hits = np.arange(400) % 5 == 0
     yield Line(("extraction_attack", "precision", "100 of 400"), np.arange(400), 0.2, np.nan,
                lambda z, mean: z,
-               lambda values, seed: precision(values, hits, 100),
+               lambda values, seed: estimate_precision(values, hits, 100),
                share=True)  # fmt: skip

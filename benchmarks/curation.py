@@ -87,14 +87,14 @@ def write_books(vocabulary: list[str], count: int, folder: Path, size: int = 5_0
 
 def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) -> dict[str, Any]:
     """Run the corpus stages over the jsonl files of a folder; seconds by stage, and memory."""
-    from flows.config import load
-    from flows.pipeline import curate, train
-    from tasks.contract import Event, Finished, Session, Store, make_mapper, open_session
+    from flows.config import load_config
+    from flows.pipeline import curate_corpus, train_model
+    from tasks.contract import Event, LastStageReached, Session, Store, make_mapper, open_session
 
     if mapper == "processes":  # Ray's own servers hold more
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
     source = {"kind": "jsonl", "name": "corpus", "path": str(folder)}
-    config = load({"name": "growth", "ingest": {"sources": [source]}})
+    config = load_config({"name": "growth", "ingest": {"sources": [source]}})
     seconds: dict[str, float] = {}
     rows: dict[str, int] = {}
 
@@ -102,11 +102,11 @@ def measure(folder: Path, store: Path, workers: int, mapper: str, until: str) ->
         if event.kind == "done":
             seconds[event.label] = event.seconds
             if event.artifact and "documents" in event.artifact.tables:
-                rows[event.label] = event.artifact["documents"].rows
+                rows[event.label] = event.artifact["documents"].row_count
 
     session = Session(Store(store), make_mapper(mapper, workers), listen, until or "pack")
-    with open_session(session), suppress(Finished):
-        train(config, curate(config))
+    with open_session(session), suppress(LastStageReached):
+        train_model(config, curate_corpus(config))
     peak = {
         "process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
         "worker": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10,

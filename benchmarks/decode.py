@@ -53,7 +53,7 @@ def exported(net: Transformer) -> Any:
         tokenizer = Path(folder) / "tokenizer.json"
         words = {f"<{i}>": i for i in range(net.config.vocab_size)}
         Tokenizer(models.WordLevel(words, unk_token="<0>")).save(str(tokenizer))
-        export_transformers(net, Path(folder) / "c", tokenizer=tokenizer)
+        export_transformers(net, Path(folder) / "c", tokenizer_path=tokenizer)
         return transformers.GPT2LMHeadModel.from_pretrained(Path(folder) / "c").eval()
 
 
@@ -106,7 +106,7 @@ def main() -> None:
             texts[name] = decode(prompts, options.tokens)
             seconds = time.perf_counter() - start
             speed[name].append(options.prompts * options.tokens / seconds)
-    total = net.parameter_count()["total"]
+    total = net.count_parameters()["total"]
     print(
         f"{total:,} parameters, {options.prompts} prompts of 8 to 96 tokens x {options.tokens} new "
         f"ones, greedy, fp32, {torch.get_num_threads()} threads, torch {torch.__version__}; "

@@ -39,11 +39,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.curation import texts
-from tasks.contract import Event, Processes, Session, Store, ids, open_session
+from tasks.contract import Event, ProcessMapper, Session, Store, hash_to_ids, open_session
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.measures.words import normalise
+from tasks.measures.words import normalise_texts
 
 SHINGLE, BANDS, ROWS, THRESHOLD = 5, 14, 8, 0.8
 OTHERS = Path(__file__).parent / "opponents"
@@ -140,7 +140,7 @@ def hallmark(source: Path, kept: Path, workers: int) -> dict[str, Any]:
     config = IngestConfig.model_validate({"sources": [entered]})
     with (
         tempfile.TemporaryDirectory(prefix="hallmark-duplicates-") as store,
-        open_session(Session(Store(Path(store)), Processes(workers), listen)),
+        open_session(Session(Store(Path(store)), ProcessMapper(workers), listen)),
     ):
         raw = ingest(config)
         before = forget_peak()
@@ -148,7 +148,7 @@ def hallmark(source: Path, kept: Path, workers: int) -> dict[str, Any]:
             made = deduplicate_near(raw, {}, DeduplicateNearConfig(bands=BANDS, rows=ROWS))
         after = peak()
         write_kept(source, made["documents"].read(["doc_id"])["doc_id"].combine_chunks(), kept)
-        pairs = made["pairs"].rows
+        pairs = made["pairs"].row_count
         search = made["search"].read().to_pylist()[0]
     return {"seconds": round(seconds["deduplicate_near"], 2), "before": before, "peak": after,
             "own before": own[0], "own peak": max(own), "samples": len(own),
@@ -158,7 +158,7 @@ def hallmark(source: Path, kept: Path, workers: int) -> dict[str, Any]:
 def write_kept(source: Path, wanted: pa.Array, kept: Path) -> None:
     """The ids in the file of the documents with these doc_ids."""
     names = pq.read_table(source, columns=["id"])["id"].combine_chunks()
-    doc_ids = ids(f"corpus\0key\0{name}" for name in names.to_pylist())  # as ingest gives them
+    doc_ids = hash_to_ids(f"corpus\0key\0{name}" for name in names.to_pylist())  # as ingest gives them
     kept_here = names.filter(pc.is_in(doc_ids, value_set=wanted))
     assert len(kept_here) == len(wanted)
     pq.write_table(pa.table({"id": kept_here}), kept)
@@ -209,7 +209,7 @@ def judge(source: Path, kept: Path) -> dict[str, Any]:
     table = pq.read_table(source)
     names, origins = table["id"].to_pylist(), table["origin"].to_pylist()
     stays = set(pq.read_table(kept)["id"].to_pylist())
-    plain = dict(zip(names, normalise(table["text"].combine_chunks()).to_pylist(), strict=True))
+    plain = dict(zip(names, normalise_texts(table["text"].combine_chunks()).to_pylist(), strict=True))
     bins: dict[float, list[bool]] = {}
     for name, origin in zip(names, origins, strict=True):
         if name != origin:

@@ -158,12 +158,12 @@ def draw_cross_attention(store: Path, made: Artifact, picture: Path) -> None:
     from matplotlib.figure import Figure
     from tokenizers import Tokenizer
 
-    from model.decoding.inside import attention_weights
-    from model.interchange.checkpoint import load
-    from model.tokens import END_OF_TEXT
+    from model.decoding.inside import extract_attention_weights
+    from model.interchange.checkpoint import load_checkpoint
+    from model.tokens import END_OF_TEXT_ID
 
     last = made["checkpoints"].read().to_pylist()[-1]
-    folder = Path(open_artifact(last["artifact"], str(store)).directory())
+    folder = Path(open_artifact(last["artifact"], str(store)).fetch_directory())
     row = made["predictions"].read().to_pylist()[0]
     with (store.parent / row["file"]).open(newline="") as file:
         source_text = list(csv.DictReader(file))[row["row"] - 1]["source"]
@@ -171,8 +171,8 @@ def draw_cross_attention(store: Path, made: Artifact, picture: Path) -> None:
     source, target = (words.encode(t, add_special_tokens=False)
                       for t in (source_text, row["predicted"]))  # fmt: skip
     # A token's attention is that by which it is chosen: of the token before it.
-    reads = [END_OF_TEXT, *target.ids]
-    weights = attention_weights(load(folder), reads, source=source.ids)["cross"]
+    reads = [END_OF_TEXT_ID, *target.ids]
+    weights = extract_attention_weights(load_checkpoint(folder), reads, source=source.ids)["cross"]
     with matplotlib.rc_context({"font.size": 8}):
         figure = Figure(figsize=(3.2 * len(weights), 3.6), layout="constrained")
         panels = figure.subplots(1, len(weights), squeeze=False)[0]

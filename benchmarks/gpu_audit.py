@@ -35,12 +35,12 @@ from tokenizers import Tokenizer
 from benchmarks import audits
 from model.architecture import Transformer
 from model.config import ModelConfig
-from model.interchange.checkpoint import save
+from model.interchange.checkpoint import save_checkpoint
 from tasks.audits.exchange import RESPONSES
-from tasks.audits.respond import Chunk, chunks, responses_to
-from tasks.audits.subjects.own_reader import OwnReader
-from tasks.audits.subjects.subject import Subject, open_subject
-from tasks.measures.scorers.network import batches
+from tasks.audits.respond import RequestChunk, split_into_chunks, generate_response_rows
+from tasks.audits.subjects.own_reader import HallmarkTokenizer
+from tasks.audits.subjects.subject import AuditedModel, open_audited_model
+from tasks.measures.scorers.network import batch_by_length
 
 CONTEXT = 1024
 #: Of the scorer, BERT-base's; in a rehearsal.
@@ -64,13 +64,13 @@ def ask(options: argparse.Namespace) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer(passages(4000, 0), folder / "tokenizer.json", 16_384)
     config = ModelConfig(vocab_size=tokenizer.get_vocab_size(), context=CONTEXT)
-    reader = OwnReader(config, False, tokenizer, "124M")
+    reader = HallmarkTokenizer(config, False, tokenizer, "124M")
     for part in parts(options.data, options.prompts, options.sequences, folder):
         if options.only and part.title not in options.only:
             continue
         asked = audits.ask(part.probe, reader, part.config, part.corpus)
         write(asked.requests, folder / f"{part.title}.requests.parquet")
-        texts = audits.texts_of(asked.items) if part.probe.scored else pa.array([], pa.string())
+        texts = audits.texts_of(asked.items) if part.probe.uses_scorers else pa.array([], pa.string())
         write(pa.table({"text": texts}), folder / f"{part.title}.texts.parquet")
         print(f"{part.title:<16}{len(asked.items):>8,} items {len(asked.requests):>8,} requests")
 
@@ -97,9 +97,9 @@ class Seconds:
         self.path.write_text(json.dumps(self.taken))
 
 
-def make_model(carried: Path, work: Path, rehearse: bool) -> Path:
+def make_model(carried: Path, context: Path, rehearse: bool) -> Path:
     """A checkpoint of random weights, large enough that it has opinions."""
-    folder = work / "checkpoint"
+    folder = context / "checkpoint"
     if not folder.exists():
         tokenizer = Tokenizer.from_file(str(carried / "tokenizer.json"))
         sizes = {**(gpu.SMALL if rehearse else gpu.SIZES["124M"])}
@@ -111,20 +111,20 @@ def make_model(carried: Path, work: Path, rehearse: bool) -> Path:
             for parameter in net.parameters():
                 if parameter.ndim > 1:
                     parameter.mul_(4)
-        save(net, folder, tokenizer=carried / "tokenizer.json")
+        save_checkpoint(net, folder, tokenizer_path=carried / "tokenizer.json")
     return folder
 
 
 def respond(
-    title: str, subject: Subject, todo: list[Chunk], work: Path, seconds: Seconds
+    title: str, subject: AuditedModel, todo: list[RequestChunk], context: Path, seconds: Seconds
 ) -> Iterator[None]:
     """Answers the chunks that are not yet answered, one at a time."""
     for chunk in todo:
-        path = work / f"{title}.{chunk.number:05}.parquet"
+        path = context / f"{title}.{chunk.number:05}.parquet"
         if path.exists():
             continue
         begun = time.perf_counter()
-        rows = list(responses_to(subject, chunk.requests.to_pylist()))
+        rows = list(generate_response_rows(subject, chunk.requests.to_pylist()))
         gpu.synchronise(subject.model.embedding.weight.device)
         write(pa.Table.from_pylist(rows, schema=RESPONSES), path)
         seconds.add(f"{title} respond", time.perf_counter() - begun)
@@ -150,7 +150,7 @@ class RandomScorer:
         ids = [e.ids[:510] or [0] for e in self.tokenizer.encode_batch_fast(texts)]
         lengths = np.array([len(each) for each in ids])
         found = np.empty((len(ids), 7), np.float32)
-        for batch in batches(lengths, BUDGET):
+        for batch in batch_by_length(lengths, BUDGET):
             width = lengths[batch].max()
             there = np.arange(width) < lengths[batch][:, None]
             given = np.zeros(there.shape, np.int64)
@@ -165,11 +165,11 @@ class RandomScorer:
 
 
 def score(
-    title: str, scorer: RandomScorer, texts: list[str], work: Path, seconds: Seconds
+    title: str, scorer: RandomScorer, texts: list[str], context: Path, seconds: Seconds
 ) -> Iterator[None]:
     """Scores what is not yet scored, a step at a time."""
     for number, low in enumerate(range(0, len(texts), STEP)):
-        path = work / f"{title}.scores.{number:05}.parquet"
+        path = context / f"{title}.scores.{number:05}.parquet"
         if path.exists():
             continue
         begun, some = time.perf_counter(), texts[low : low + STEP]
@@ -182,22 +182,22 @@ def score(
 
 
 def steps(
-    titles: list[str], carried: Path, work: Path, device: torch.device, rehearse: bool,
+    titles: list[str], carried: Path, context: Path, device: torch.device, rehearse: bool,
     seconds: Seconds,
 ) -> Iterator[str]:  # fmt: skip
     """All that is to be done, named before each piece: first every answer, then every score."""
-    subject = open_subject(make_model(carried, work, rehearse), device.type)
+    subject = open_audited_model(make_model(carried, context, rehearse), device.type)
     for title in titles:
-        todo = chunks(pq.read_table(carried / f"{title}.requests.parquet"))
-        yield from (title for _ in respond(title, subject, todo, work, seconds))
+        todo = split_into_chunks(pq.read_table(carried / f"{title}.requests.parquet"))
+        yield from (title for _ in respond(title, subject, todo, context, seconds))
     del subject
     scorer = RandomScorer(carried, device, rehearse)
     for title in titles:
         known = pq.read_table(carried / f"{title}.texts.parquet")
-        written = [pq.read_table(path) for path in sorted(work.glob(f"{title}.[0-9]*.parquet"))]
+        written = [pq.read_table(path) for path in sorted(context.glob(f"{title}.[0-9]*.parquet"))]
         if len(known):
             texts = audits.texts_of(known, *written).to_pylist()
-            yield from (title for _ in score(title, scorer, texts, work, seconds))
+            yield from (title for _ in score(title, scorer, texts, context, seconds))
 
 
 def answer(options: argparse.Namespace) -> None:
@@ -214,12 +214,12 @@ def answer(options: argparse.Namespace) -> None:
     report(titles, work, seconds)
 
 
-def report(titles: list[str], work: Path, seconds: Seconds) -> None:
+def report(titles: list[str], context: Path, seconds: Seconds) -> None:
     """Seconds by probe and stage, and what was answered."""
     whole = 0.0
     print(f"{'part':<16}{'responses':>10}{'tokens':>12}{'respond':>9}{'score':>9}")
     for title in titles:
-        rows = [pq.read_table(p, columns=["log_p"]) for p in work.glob(f"{title}.[0-9]*.parquet")]
+        rows = [pq.read_table(p, columns=["log_p"]) for p in context.glob(f"{title}.[0-9]*.parquet")]
         lists = [part["log_p"] for part in rows]
         tokens = sum(len(c.flatten()) for column in lists for c in column.chunks)
         took = [seconds.taken.get(f"{title} {stage}", 0.0) for stage in ("respond", "score")]

@@ -27,9 +27,9 @@ from benchmarks.decode import exported, hallmark, hugging_face, make_model
 from model.architecture import Transformer
 from model.config import ModelConfig, Precision
 from model.decoding import generate
-from model.decoding.mode import computing
-from model.decoding.score import token_log_probs
-from model.decoding.stepping import next_logits
+from model.decoding.mode import autocast_to_precision
+from model.decoding.score import compute_token_log_probs
+from model.decoding.stepping import compute_next_logits
 
 Texts = list[list[int]]
 
@@ -38,7 +38,7 @@ def bytes_needed(config: ModelConfig, parameters: int, lengths: list[int], token
     """fp32 bytes that must be read: the weights at each step, and each row's keys and values."""
     weights = parameters - config.context * config.d_model  # of positions only rows are read
     slots = sum(tokens * length + tokens * (tokens - 1) // 2 for length in lengths)
-    return 4 * (tokens * weights + slots * 2 * config.n_layers * config.kv_heads * config.head_dim)
+    return 4 * (tokens * weights + slots * 2 * config.n_layers * config.kv_head_count * config.head_dim)
 
 
 def scoring(net: Transformer, texts: Texts, repetitions: int, device: torch.device) -> None:
@@ -46,8 +46,8 @@ def scoring(net: Transformer, texts: Texts, repetitions: int, device: torch.devi
     seconds: dict[Precision, list[float]] = {"fp32": [], "bf16": []}
 
     def score(precision: Precision) -> None:
-        with computing(net, precision):
-            token_log_probs(net, texts)
+        with autocast_to_precision(net, precision):
+            compute_token_log_probs(net, texts)
 
     for turn in range(repetitions + 1):
         for precision, taken in seconds.items():
@@ -78,11 +78,11 @@ def main() -> None:
     sides["hallmark"] = lambda prompts: hallmark(net, prompts, options.tokens)
 
     def in_bf16(prompts: Texts) -> Texts:
-        with computing(net, "bf16"):
+        with autocast_to_precision(net, "bf16"):
             return hallmark(net, prompts, options.tokens)
 
     def launched_one_by_one(prompts: Texts) -> Texts:
-        with patch.object(generate, "make_step", lambda net, *_: partial(next_logits, net)):
+        with patch.object(generate, "make_decode_step", lambda net, *_: partial(compute_next_logits, net)):
             return hallmark(net, prompts, options.tokens)
 
     sides["hallmark, no graphs"] = launched_one_by_one
@@ -100,7 +100,7 @@ def main() -> None:
         for name, decode in sides.items():
             seconds[name].append(gpu.timed(lambda decode=decode: decode(prompts), device))  # type: ignore[misc]
     bandwidth, sheet = gpu.copy_bandwidth(device), gpu.data_sheet(device)
-    parameters = net.parameter_count()["total"]
+    parameters = net.count_parameters()["total"]
     needed = bytes_needed(net.config, parameters, list(map(len, prompts)), options.tokens)
     print(f"{gpu.headline(device)}; copying at {bandwidth / 1e12:.2f} TB/s")
     print(f"{parameters:,} parameters, {options.prompts} prompts of 8 to 96 tokens x "

@@ -29,8 +29,8 @@ from benchmarks.train import RATE, autocast
 from model.architecture import Transformer
 from model.batch import Batch
 from model.config import ModelConfig, TrainConfig
-from model.objectives import causal, mlm, random_prefix
-from model.tokens import END_OF_TEXT
+from model.objectives import build_causal_batch, build_mlm_batch, build_random_prefix_batch
+from model.tokens import END_OF_TEXT_ID
 from model.training.optimise import make_optimizers
 
 Step = Callable[[int], float]
@@ -48,15 +48,15 @@ def stepper(
         net = Transformer(config)
     for stack in (net.encoder, net.decoder):
         if stack is not None:
-            stack.blocks_fit = stack.blocks_fit and not dense
+            stack.supports_flex_attention = stack.supports_flex_attention and not dense
     (optimizer,) = make_optimizers(net, TrainConfig(learning_rate=RATE))
-    loss_of = torch.compile(net.loss, dynamic=False) if device.type == "cuda" else net.loss
+    loss_of = torch.compile(net.compute_loss_sum, dynamic=False) if device.type == "cuda" else net.compute_loss_sum
 
     def step(number: int) -> float:
         batch = batches[number % len(batches)]
-        total = batch.answers()[1].sum().item()
+        total = batch.require_targets_and_weights()[1].sum().item()
         with autocast(net, "bf16"):
-            loss = loss_of(batch.to(device)) / total
+            loss = loss_of(batch.to_device(device)) / total
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -72,15 +72,15 @@ def pairs(
     random = np.random.default_rng(0)
     rows = [random.integers(3, config.vocab_size, (batch, config.context)) for _ in range(BATCHES)]
     for row in rows:
-        row[:, :: config.context // 4] = END_OF_TEXT
-    everywhere = [mlm(row, i, mask=2, vocab_size=config.vocab_size) for i, row in enumerate(rows)]
-    masked = [one.sparse() for one in everywhere]
-    both_ways = [random_prefix(row, i) for i, row in enumerate(rows)]
-    behind = [one.sparse() for one in both_ways]
-    apart, plain = ([causal(row, document_mask=mask) for row in rows] for mask in (True, False))
+        row[:, :: config.context // 4] = END_OF_TEXT_ID
+    everywhere = [build_mlm_batch(row, i, mask_id=2, vocab_size=config.vocab_size) for i, row in enumerate(rows)]
+    masked = [one.with_predicted_positions() for one in everywhere]
+    both_ways = [build_random_prefix_batch(row, i) for i, row in enumerate(rows)]
+    behind = [one.with_predicted_positions() for one in both_ways]
+    apart, plain = ([build_causal_batch(row, document_mask=mask) for row in rows] for mask in (True, False))
     encoder = replace(config, architecture="encoder")
     odd = replace(config, vocab_size=config.vocab_size - 47)
-    odd_rows = [causal(row % odd.vocab_size) for row in rows]
+    odd_rows = [build_causal_batch(row % odd.vocab_size) for row in rows]
     even = replace(odd, vocab_multiple=64)
     sides: dict[str, Any] = {
         "masked LM, logits": ((encoder, masked), (encoder, everywhere)),

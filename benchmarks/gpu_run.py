@@ -25,7 +25,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
-from model.training.job import TERMINATED
+from model.training.job import TERMINATED_EXIT_CODE
 
 
 def job_of(options: object, device: str) -> dict[str, object]:
@@ -73,7 +73,7 @@ def main() -> None:
     job = work / "job.json"
     job.write_text(json.dumps(job_of(options, device.type), indent=1), encoding="utf-8")
     code = train(job, 60 * options.minutes)
-    if code not in (0, TERMINATED):
+    if code not in (0, TERMINATED_EXIT_CODE):
         raise SystemExit(code)
     log = pa.concat_tables([pq.read_table(p) for p in sorted((work / "log").glob("*.parquet"))])
     pq.write_table(log, work / "log.parquet")

@@ -23,9 +23,9 @@ import torch
 from benchmarks.train import RATE, ours
 from model.architecture import Transformer
 from model.config import ModelConfig
-from model.objectives import causal
-from model.training.flops import training_flops
-from model.training.machine import matmul_ceiling
+from model.objectives import build_causal_batch
+from model.training.flops import count_training_flops
+from model.training.machine import measure_matmul_flops_per_second
 
 #: How a step is run: its precision, whether it is compiled, and whether for lengths that vary.
 BEST = "all on"
@@ -71,7 +71,7 @@ def main() -> None:
     contexts = [int(context) for context in options.contexts.split(",")]
     if options.rehearse:
         sizes, contexts, options.tokens, options.steps = {"small": gpu.SMALL}, [64], 256, 3
-    ceiling = matmul_ceiling(device, torch.bfloat16)
+    ceiling = measure_matmul_flops_per_second(device, torch.bfloat16)
     sheet = gpu.data_sheet(device)
     print(f"{gpu.headline(device)}; bf16 ceiling measured {ceiling / 1e12:.0f} TFLOP/s")
     print("| parameters | context | batch | how | tokens/s | MFU | of data sheet | GiB | "
@@ -88,12 +88,12 @@ def main() -> None:
             config, batch, options.steps, device, how, not options.rehearse
         )
         speed = batch * context / statistics.median(seconds)
-        read = causal(np.zeros((batch, context), np.int64))
-        flops = training_flops(net, read) / statistics.median(seconds)
+        read = build_causal_batch(np.zeros((batch, context), np.int64))
+        flops = count_training_flops(net, read) / statistics.median(seconds)
         memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
         of_sheet = f"{flops / sheet[0]:.1%}" if sheet else "-"
         print(
-            f"| {net.parameter_count()['total']:,} | {context} | {batch} | "
+            f"| {net.count_parameters()['total']:,} | {context} | {batch} | "
             f"{how} | {speed:,.0f} | {flops / ceiling:.1%} | {of_sheet} | "
             f"{memory:.1f} | {loss:.3f} |",
             flush=True,

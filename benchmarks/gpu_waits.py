@@ -32,10 +32,10 @@ from tokenizers import Tokenizer, models
 
 from benchmarks.gpu_objectives import CPU
 from model.config import ModelConfig, TrainConfig
-from model.tokens import PAD
-from model.training.batches import Prepared
-from model.training.job import Job
-from model.training.parallel import World
+from model.tokens import PAD_ID
+from model.training.batches import PreparedBatch
+from model.training.job import TrainingJob
+from model.training.parallel import DistributedWorld
 from model.training.trainer import Trainer
 
 NOTHING = "nothing"
@@ -48,47 +48,47 @@ class Now:
     """In place of ``Ahead``: each batch is made when it is asked for."""
 
     def __init__(self, make: Any) -> None:
-        self.make = make
+        self.build_batch = make
 
-    def of(self, step: int) -> Prepared:
-        made: Prepared = self.make(step)
+    def get_batch(self, step: int) -> PreparedBatch:
+        made: PreparedBatch = self.build_batch(step)
         return made
 
-    def close(self) -> None:
+    def stop(self) -> None:
         pass
 
 
 class Waiting(Trainer):
     """A trainer that waits for one thing more."""
 
-    def __init__(self, job: Job, waits_for: str) -> None:
-        super().__init__(job, World())
+    def __init__(self, job: TrainingJob, waits_for: str) -> None:
+        super().__init__(job, DistributedWorld())
         self.waits_for = waits_for
         self.begun = 0.0
         if waits_for == "memory":
-            self.batches.make = replace(self.batches.make, pinned=False)  # type: ignore[type-var]
+            self.prefetcher.build_batch = replace(self.prefetcher.build_batch, pin_memory=False)  # type: ignore[type-var]
         if waits_for == "batches":
-            self.batches = Now(self.batches.make)  # type: ignore[assignment]
+            self.prefetcher = Now(self.prefetcher.build_batch)  # type: ignore[assignment]
 
-    def _step(self, step: int) -> None:
+    def _train_step(self, step: int) -> None:
         if step == WARM:
             gpu.synchronise(self.device)
             self.begun = time.perf_counter()
-        super()._step(step)
+        super()._train_step(step)
 
-    def _settle(self, but: int = 0) -> None:
-        super()._settle(0 if self.waits_for == "figures" else but)
+    def _log_pending_steps(self, keep_newest: int = 0) -> None:
+        super()._log_pending_steps(0 if self.waits_for == "figures" else keep_newest)
 
-    def _keep(self, model: Any) -> None:
-        super()._keep(model)
+    def _save_state(self, model: Any) -> None:
+        super()._save_state(model)
         if self.waits_for == "what is kept":
-            self.keeper.wait()
+            self.writer.wait_until_written()
 
 
 def inputs(folder: Path, config: ModelConfig, rows: int) -> dict[str, Path]:
     """Random rows, packed, and a tokenizer of as many words."""
     random = np.random.default_rng(0)
-    ids = random.integers(PAD + 1, config.vocab_size, (rows, config.context), dtype=np.int32)
+    ids = random.integers(PAD_ID + 1, config.vocab_size, (rows, config.context), dtype=np.int32)
     column = pa.FixedSizeListArray.from_arrays(pa.array(ids.ravel()), config.context)
     pq.write_table(pa.table({"ids": column}), folder / "rows.parquet")
     words = {f"t{i}": i for i in range(config.vocab_size)}
@@ -100,11 +100,11 @@ def speed(config: ModelConfig, train: TrainConfig, given: dict[str, Path], waits
     """Tokens a second of a training that waits for this."""
     torch.compiler.reset()  # a function is compiled anew for so many models and no more
     with tempfile.TemporaryDirectory(prefix="hallmark-waits-") as work:
-        job = Job(config, train, str(given["train"]), None, None, given["tokenizer"], Path(work),
+        job = TrainingJob(config, train, str(given["train"]), None, None, given["tokenizer"], Path(work),
                   None)  # fmt: skip
         with contextlib.redirect_stdout(io.StringIO()):  # its events
             trainer = Waiting(job, waits_for)
-            trainer.run()
+            trainer.run_until_done()
         gpu.synchronise(trainer.device)
         seconds = time.perf_counter() - trainer.begun
     return (train.steps - WARM + 1) * train.batch_size * config.context / seconds

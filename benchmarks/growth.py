@@ -26,11 +26,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.curation import texts
-from flows.config import Config, load
-from flows.pipeline import curate
-from tasks.contract import Artifact, Finished, Session, Store, Table, make_mapper, open_session
-from tasks.corpus.copies.sketches import shingles
-from tasks.measures.words import normalise
+from flows.config import Config, load_config
+from flows.pipeline import curate_corpus
+from tasks.contract import Artifact, LastStageReached, Session, Store, Table, make_mapper, open_session
+from tasks.corpus.copies.sketches import compute_shingle_hashes
+from tasks.measures.words import normalise_texts
 
 Made = dict[str, Artifact]
 LEFT = ("deduplicate", "select", "deduplicate_near", "deduplicate_masked", "select_scored")
@@ -43,8 +43,8 @@ def built(config: Config, earlier: Sequence[Made], session: Session) -> Made:
     session.listener = lambda event: event.artifact and made.update({event.label: event.artifact})
     with open_session(session):
         try:
-            curate(config, earlier)
-        except Finished:
+            curate_corpus(config, earlier)
+        except LastStageReached:
             return made
     raise AssertionError("the session ends at the stage plant")
 
@@ -54,7 +54,7 @@ def rows(additions: Sequence[Made], label: str, table: str, columns: list[str]) 
 
 
 def similarity(one: str, other: str, length: int) -> float:
-    hashes, offsets = shingles(normalise(pa.array([one, other], pa.large_string())), length)
+    hashes, offsets = compute_shingle_hashes(normalise_texts(pa.array([one, other], pa.large_string())), length)
     a, b = (set(hashes[i:j].tolist()) for i, j in pairwise(offsets))
     return len(a & b) / len(a | b)
 
@@ -120,13 +120,13 @@ def main() -> None:
             (folder / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
             source = {"kind": "jsonl", "name": "s", "path": str(folder / f"{name}.jsonl")}
             nonlocal config
-            config = load(
+            config = load_config(
                 {"name": "growth", "ingest": {"sources": [source | {"key_field": "key"}]}}
             )
             mapper = make_mapper("processes", given.workers)
             start = time.perf_counter()
-            made = built(config, earlier, Session(Store(folder / "store"), mapper, until="plant"))
-            rows = made["plant"]["documents"].rows
+            made = built(config, earlier, Session(Store(folder / "store"), mapper, last_stage="plant"))
+            rows = made["plant"]["documents"].row_count
             print(f"{name}: {len(lines):,} in, {rows:,} stay, {time.perf_counter() - start:.1f} s")
             (search,) = made["deduplicate_near"]["search"].read().to_pylist()
             print(f"   {search}")

@@ -30,12 +30,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from model.architecture import Transformer
 from model.batch import Batch
 from model.config import ModelConfig
-from model.interchange.checkpoint import save
+from model.interchange.checkpoint import save_checkpoint
 from model.interchange.convert import export_transformers
-from tasks.audits.exchange import Questions
-from tasks.audits.probe import Corpus
+from tasks.audits.exchange import RequestBuilder
+from tasks.audits.probe import CorpusTables
 from tasks.audits.probes import bbq, bias, winogender
-from tasks.audits.subjects.subject import open_subject
+from tasks.audits.subjects.subject import open_audited_model
 
 OPPONENT = Path(__file__).parent / "opponents/lm_eval_answers.py"
 BEGIN = "<|endoftext|>"
@@ -106,8 +106,8 @@ def make_model(folder: Path, texts: list[str], family: dict[str, Any]) -> Path:
         for parameter in model.parameters():
             if parameter.ndim > 1:
                 parameter.mul_(4)
-    save(model, folder / "ours", tokenizer=folder / "tokenizer.json")
-    export_transformers(model, folder / "theirs", tokenizer=folder / "tokenizer.json")
+    save_checkpoint(model, folder / "ours", tokenizer_path=folder / "tokenizer.json")
+    export_transformers(model, folder / "theirs", tokenizer_path=folder / "tokenizer.json")
     return folder / "ours"
 
 
@@ -137,8 +137,8 @@ def requests(data: Path, reader: Any) -> Iterator[tuple[str, dict[str, Any], lis
         "bbq": bbq.BbqConfig(items=(data / "bbq_age.jsonl.gz",)),
     }
     for probe in (bias.PROBE, winogender.PROBE, bbq.PROBE):
-        questions = Questions()
-        probe.ask(questions, reader, Corpus(), settings[probe.name])
+        questions = RequestBuilder()
+        probe.build_requests(questions, reader, CorpusTables(), settings[probe.name])
         for row in questions.requests:
             item = questions.items[row["item"]]
             if probe is bias.PROBE:
@@ -155,7 +155,7 @@ def by_hand(model: Transformer, context: list[int], targets: list[list[int]]) ->
     for target in targets:
         ids = torch.tensor([[*context, *target]])
         with torch.inference_mode():
-            logits = model.logits(model(Batch(ids[:, :-1])))[0]
+            logits = model.compute_logits(model(Batch(ids[:, :-1])))[0]
         chosen = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
         found.append(float(chosen[len(context) - 1 :].sum()))
     return found
@@ -163,7 +163,7 @@ def by_hand(model: Transformer, context: list[int], targets: list[list[int]]) ->
 
 def ours(folder: Path, data: Path, dtype: str, wanted: set[tuple[str, str]]) -> dict[Any, float]:
     """The log-likelihood of each choice behind its context."""
-    subject = open_subject(folder, device="cpu")
+    subject = open_audited_model(folder, device="cpu")
     asked = [entry for entry in requests(data, subject)
              if any((entry[0], choice) in wanted for choice in entry[2])]  # fmt: skip
     found: dict[Any, float] = {}
@@ -175,7 +175,7 @@ def ours(folder: Path, data: Path, dtype: str, wanted: set[tuple[str, str]]) -> 
         return found
     contexts = [row["context"] for _, row, _ in asked for _ in row["targets"]]
     targets = [target for _, row, _ in asked for target in row["targets"]]
-    read = iter(subject.log_probs_behind(contexts, targets))
+    read = iter(subject.compute_target_log_probs(contexts, targets))
     for context, _, choices in asked:
         found |= {(context, choice): float(next(read).sum(dtype=np.float64)) for choice in choices}
     return found

@@ -106,7 +106,7 @@ class Bench:
         began = time.monotonic()
         with LossyProxy(self.url, choose_fault) as proxy:
             os.environ |= {"AWS_ENDPOINT_URL": proxy.url, "XDG_CACHE_HOME": str(cache)}
-            Store(uri).keep_secret(SECRET)
+            Store(uri).set_secret_if_absent(SECRET)
             done = subprocess.run(
                 COMMAND,
                 env={**os.environ, "HALLMARK_STORE": uri},
@@ -134,8 +134,8 @@ def content_digests(store: Store) -> dict[str, str]:
     try:
         run = open_run("latest", store)
         digests = {label: stage["content"] for label, stage in run.stages.items()}
-        for number, checkpoint in enumerate(run.checkpoints()):
-            digests[f"checkpoint {number}"] = checkpoint.content
+        for number, checkpoint in enumerate(run.find_checkpoints()):
+            digests[f"checkpoint {number}"] = checkpoint.content_digest
     except HallmarkError:
         return {}
     return digests

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from flows import open_run
 from model.architecture import Transformer
 from model.config import ModelConfig, TrainConfig
-from model.draws import generator
-from model.objectives import causal
-from model.training.optimise import clip, make_optimizers, set_rate
+from model.draws import make_generator
+from model.objectives import build_causal_batch
+from model.training.optimise import clip_gradients, make_optimizers, set_learning_rate
 from tasks.contract import Table
 
 MODEL = ModelConfig(d_model=128, n_layers=4, n_heads=2, positions="rope", norm="rmsnorm",
@@ -54,16 +54,16 @@ def trained(side: str, rows: NDArray[np.int64], steps: int, seed: int) -> Transf
     if side == "as one":
         for parameter in optimizers[-1].rows:  # type: ignore[attr-defined]
             optimizers[-1].rows[parameter] = [len(parameter)]  # type: ignore[attr-defined]
-    order = generator(seed).permutation(len(rows))
+    order = make_generator(seed).permutation(len(rows))
     for step in range(steps):
         chosen = order[np.arange(step * BATCH, (step + 1) * BATCH) % len(rows)]
-        batch = causal(rows[chosen])
-        loss = made.loss(batch) / batch.answers()[1].sum()
+        batch = build_causal_batch(rows[chosen])
+        loss = made.compute_loss_sum(batch) / batch.require_targets_and_weights()[1].sum()
         for optimizer in optimizers:
             optimizer.zero_grad()
         loss.backward()
-        clip(optimizers, config.clip)
-        set_rate(optimizers, config.learning_rate * min((step + 1) / WARMUP, 1 - step / steps))
+        clip_gradients(optimizers, config.clip)
+        set_learning_rate(optimizers, config.learning_rate * min((step + 1) / WARMUP, 1 - step / steps))
         for optimizer in optimizers:
             optimizer.step()
     return made
@@ -74,9 +74,9 @@ def bits(made: Transformer, rows: NDArray[np.int64]) -> float:
     """Bits per token of the rows."""
     total = count = 0.0
     for part in np.array_split(rows, max(1, len(rows) // 32)):
-        batch = causal(part)
-        total += made.loss(batch).item()
-        count += batch.answers()[1].sum().item()
+        batch = build_causal_batch(part)
+        total += made.compute_loss_sum(batch).item()
+        count += batch.require_targets_and_weights()[1].sum().item()
     return total / count / math.log(2)
 
 

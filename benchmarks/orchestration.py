@@ -27,11 +27,11 @@ STAGES = 20
 
 def measure(store: str) -> None:
     """In a fresh process: run the flow twice and print the times as JSON."""
-    from flows.commands.shared import ready, settle_prefect
+    from flows.commands.shared import start_prefect_and_progress, configure_prefect_environment
 
-    settle_prefect()
+    configure_prefect_environment()
     atexit.register(gc.freeze)  # as the command line does
-    with ready(lambda: None):
+    with start_prefect_and_progress(lambda: None):
         results = _run_twice(store)
     print(json.dumps({"runs": results}))
 
@@ -45,7 +45,7 @@ def _run_twice(store: str) -> list[dict[str, float]]:
     runs_store = Store(store)
     inside: dict[str, float] = {}
 
-    @flow(flow_run_name=recording.flow_run_name)
+    @flow(flow_run_name=recording.generate_flow_run_name)
     def chain() -> None:
         started = time.perf_counter()
         with open_session(Session(runs_store)):
@@ -70,30 +70,30 @@ def _stages() -> tuple[object, object, type]:
         LEDGER,
         StageConfig,
         Table,
-        Work,
-        as_documents,
-        ids,
+        StageContext,
+        fill_document_columns,
+        hash_to_ids,
         stage,
-        text_hashes,
+        hash_texts,
     )
 
     class Config(StageConfig):
         number: int = 0
 
-    @stage(tables={"documents": DOCUMENTS})
-    def first(config: Config, work: Work) -> None:
-        key, text = ids(["a"]), pa.array(["text"], pa.large_string())
+    @stage(name="first", tables={"documents": DOCUMENTS})
+    def first(config: Config, context: StageContext) -> None:
+        key, text = hash_to_ids(["a"]), pa.array(["text"], pa.large_string())
         row = {"doc_id": key, "source": ["s"], "cluster": key, "text": text}
-        work.table("documents").write(as_documents(row | {"text_hash": text_hashes(text)}))
+        context.get_table_writer("documents").write(fill_document_columns(row | {"text_hash": hash_texts(text)}))
 
-    @stage(tables={"documents": DOCUMENTS, "ledger": LEDGER})
-    def then(documents: Table, config: Config, work: Work) -> None:
-        for batch in documents.batches():
-            work.table("documents").write(batch)
+    @stage(name="then", tables={"documents": DOCUMENTS, "ledger": LEDGER})
+    def then(documents: Table, config: Config, context: StageContext) -> None:
+        for batch in documents.iter_batches():
+            context.get_table_writer("documents").write(batch)
 
     # The annotations are local names: hand them over resolved.
-    first.body.__annotations__ = {"config": Config, "work": Work}
-    then.body.__annotations__ = {"documents": Table, "config": Config, "work": Work}
+    first.body.__annotations__ = {"config": Config, "context": StageContext}
+    then.body.__annotations__ = {"documents": Table, "config": Config, "context": StageContext}
     return first, then, Config
 
 
@@ -108,12 +108,12 @@ def part(number: int) -> int:
 def overhead(kind: str, workers: int, parts: int = 2000) -> float:
     """Milliseconds a part, once the workers are there."""
     from tasks.contract import make_mapper
-    from tasks.contract.mappers import ONE
+    from tasks.contract.mappers import DEFAULT_RESOURCES
 
     with make_mapper(kind, workers) as mapper:
-        list(mapper(part, [(0,)] * 16, ONE))
+        list(mapper(part, [(0,)] * 16, DEFAULT_RESOURCES))
         start = time.perf_counter()
-        list(mapper(part, [(number,) for number in range(parts)], ONE))
+        list(mapper(part, [(number,) for number in range(parts)], DEFAULT_RESOURCES))
         return 1000 * (time.perf_counter() - start) / parts
 
 

@@ -112,7 +112,7 @@ def wait_for(condition: Callable[[], object], seconds: float) -> bool:
 
 def step_seconds(run: Run) -> list[float]:
     """Seconds of each training step of a run."""
-    return run["pretrain"].telemetry("speed")["seconds"].to_pylist()
+    return run["pretrain"].read_telemetry("speed")["seconds"].to_pylist()
 
 
 class Training:

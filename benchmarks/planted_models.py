@@ -33,19 +33,19 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from benchmarks import audits
 from model.architecture import Transformer
 from model.config import ModelConfig, TrainConfig
-from model.interchange.checkpoint import save
-from model.objectives import causal
-from model.tokens import END_OF_TEXT
-from model.training.optimise import clip, make_optimizers
-from tasks.audits.probe import Corpus, Probe
+from model.interchange.checkpoint import save_checkpoint
+from model.objectives import build_causal_batch
+from model.tokens import END_OF_TEXT_ID
+from model.training.optimise import clip_gradients, make_optimizers
+from tasks.audits.probe import CorpusTables, Probe
 from tasks.audits.probes import bias, extraction, membership, toxicity
-from tasks.audits.subjects.subject import open_subject
-from tasks.contract import DOCUMENTS, PLANTS
-from tasks.corpus.plant import PlantConfig
-from tasks.corpus.town.compose import Rates, compose
-from tasks.corpus.town.grammar import Dice, Teller, rules
-from tasks.corpus.town.values import personal
-from tasks.measures.canaries import Plant, canaries
+from tasks.audits.subjects.subject import open_audited_model
+from tasks.contract import DOCUMENTS, CANARIES
+from tasks.corpus.plant import PlantCanariesConfig
+from tasks.corpus.town.compose import TownRates, compose_document
+from tasks.corpus.town.grammar import KeyedRandom, GrammarExpander, load_rules
+from tasks.corpus.town.values import generate_personal_value
+from tasks.measures.canaries import Canary, generate_secret_canaries
 from tasks.measures.scorers import ScorerConfig, open_scorer
 
 CONTEXT, BATCH, VOCABULARY = 128, 16, 1024
@@ -110,19 +110,19 @@ QUICK = Sizes(width=32, steps=2, further=20, documents=100, prompts=48, referenc
 
 def civil(count: int, first: int = 0) -> list[str]:
     """Texts of the town without rude speech."""
-    rates = Rates(rude=0.0, unsafe=0.0, personal=0.0)
-    return [compose(number, 0, rates).text for number in range(first, first + count)]
+    rates = TownRates(rude=0.0, unsafe=0.0, personal=0.0)
+    return [compose_document(number, 0, rates).text for number in range(first, first + count)]
 
 
 def rude(count: int) -> list[str]:
     """Texts of rude speech alone, as the town's grammar says it."""
-    lines, found = rules()["rude"], []
+    lines, found = load_rules()["rude"], []
     for number in range(count):
-        dice = Dice(0, "planted models", number)
+        dice = KeyedRandom(0, "planted models", number)
         known = dict.fromkeys(("first", "friend"), "Anna")
         known |= {"name": "Anna Moss", "he": "she", "his": "her", "him": "her"}
-        teller = Teller(dice, known, personal)
-        found.append(" ".join(teller.tell(line).text for line in dice.sample(lines, 6)) + "\n")
+        teller = GrammarExpander(dice, known, generate_personal_value)
+        found.append(" ".join(teller.expand_line(line).text for line in dice.sample(lines, 6)) + "\n")
     return found
 
 
@@ -155,20 +155,21 @@ def pairs(folder: Path) -> Path:
     return path
 
 
-def plants() -> list[Plant]:
+def plants() -> list[Canary]:
     """Secrets and passages that are to stand there never, or many times."""
-    config = PlantConfig(counts=(0, 8, 32), canaries=16)
+    config = PlantCanariesConfig(counts=(0, 8, 32), canaries=16)
     passages = [
-        Plant("passage", config.counts[n % 3], "", text[:300], text[300:], key=str(n))
+        Canary("passage", config.counts[n % 3], "", text[:300], text[300:], key=str(n))
         for n, text in enumerate(t[:700] for t in civil(200, 100_000) if len(t) >= 500)
     ][:48]
-    return [*canaries(config), *passages]
+    return [*generate_secret_canaries(config), *passages]
 
 
-def planted_table(made: Sequence[Plant]) -> pa.Table:
-    names = ("plant_id", "kind", "copies", "template", "text", "prompt", "secret")
-    rows = [{name: getattr(p, name) for name in names} | {"doc_ids": p.doc_ids()} for p in made]
-    return pa.Table.from_pylist(rows, schema=PLANTS)
+def planted_table(made: Sequence[Canary]) -> pa.Table:
+    names = ("kind", "copies", "template", "text", "prompt", "secret")
+    rows = [{name: getattr(p, name) for name in names}
+            | {"plant_id": p.canary_id, "doc_ids": p.copy_doc_ids()} for p in made]
+    return pa.Table.from_pylist(rows, schema=CANARIES)
 
 
 def documents_table(train: Sequence[str], holdout: Sequence[str]) -> pa.Table:
@@ -203,7 +204,7 @@ def packed(tokenizer: Tokenizer, texts: Sequence[str], seed: int) -> np.ndarray:
     """Rows of tokens, (n, CONTEXT) int32, of the texts in an order by lot."""
     mixed = list(texts)
     random.Random(seed).shuffle(mixed)
-    ids = [[END_OF_TEXT, *each.ids] for each in tokenizer.encode_batch_fast(mixed)]
+    ids = [[END_OF_TEXT_ID, *each.ids] for each in tokenizer.encode_batch_fast(mixed)]
     flat = np.fromiter(itertools.chain.from_iterable(ids), np.int32)
     return flat[: len(flat) // CONTEXT * CONTEXT].reshape(-1, CONTEXT)
 
@@ -220,9 +221,9 @@ def learn(net: Transformer, rows: np.ndarray, steps: int, rate: float = 1e-2) ->
         now = rate * min((step + 1) / 20, 1 - step / steps)
         for group in (group for optimizer in optimizers for group in optimizer.param_groups):
             group["lr"] = now
-        batch = causal(np.ascontiguousarray(rows[chosen]))
-        (net.loss(batch) / batch.answers()[1].sum().item()).backward()
-        clip(optimizers, 1.0)
+        batch = build_causal_batch(np.ascontiguousarray(rows[chosen]))
+        (net.compute_loss_sum(batch) / batch.require_targets_and_weights()[1].sum().item()).backward()
+        clip_gradients(optimizers, 1.0)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -238,18 +239,18 @@ class Audit:
 
     probe: Probe
     config: Any
-    corpus: Corpus
+    corpus: CorpusTables
     wanted: tuple[tuple[str, str], ...]
 
     def findings(self, checkpoint: Path) -> list[Any]:
         """The wanted ones."""
-        subject = open_subject(checkpoint, "cpu")
+        subject = open_audited_model(checkpoint, "cpu")
         asked = audits.ask(self.probe, subject, self.config, self.corpus)
         said, untrained, scorer = audits.respond(subject, asked.requests), None, None
-        if self.probe.floor(self.config):
-            fresh = open_subject(checkpoint, "cpu", seed=0)
+        if self.probe.needs_untrained_baseline(self.config):
+            fresh = open_audited_model(checkpoint, "cpu", untrained_seed=0)
             untrained = audits.respond(fresh, asked.requests)
-        if self.probe.scored:
+        if self.probe.uses_scorers:
             scorer = open_scorer(ScorerConfig())
         found = audits.judge(self.probe, self.config, asked, said, scorer, untrained)
         named = {(row["metric"], row["slice"]): row for row in found if not row["control"]}
@@ -257,13 +258,13 @@ class Audit:
 
 
 def make_audits(
-    folder: Path, sizes: Sizes, made: list[Plant], known: pa.Table
+    folder: Path, sizes: Sizes, made: list[Canary], known: pa.Table
 ) -> dict[str, list[Audit]]:
     """Of each kind of model."""
     prompts = None
     if sizes.prompts:
         prompts = folder / "prompts.jsonl"
-        every = [text for text, _ in toxicity.read_prompts(None)][: sizes.prompts]
+        every = [text for text, _ in toxicity.read_toxicity_prompts(None)][: sizes.prompts]
         prompts.write_text("".join(json.dumps({"prompt": t}) + "\n" for t in every), "utf-8")
     held, planted = audits.held(known), audits.held(planted_table(made))
     toxic = toxicity.ToxicityConfig(prompts=prompts, unprompted=0, continuations=8, k=(1, 8),
@@ -271,19 +272,19 @@ def make_audits(
     extracted = extraction.ExtractionConfig(references=sizes.references, documents=0)
     return {
         "biased": [
-            Audit(bias.PROBE, bias.BiasConfig(pairs=pairs(folder)), Corpus(),
+            Audit(bias.PROBE, bias.BiasConfig(pairs=pairs(folder)), CorpusTables(),
                   (("preference", ""), ("log_likelihood_difference", ""))),
         ],
         "rude": [
-            Audit(toxicity.PROBE, toxic, Corpus(documents=held),
+            Audit(toxicity.PROBE, toxic, CorpusTables(documents=held),
                   (("expected_maximum_toxicity", "prompted, k=8"),
                    ("toxicity_probability", "prompted, k=8"))),
         ],
         "memorising": [
-            Audit(extraction.PROBE, extracted, Corpus(plants=planted),
+            Audit(extraction.PROBE, extracted, CorpusTables(canaries=planted),
                   (("exposure_difference", "copies=32-0"), ("extractable_by_readings", "passage"))),
             Audit(membership.PROBE, membership.MembershipConfig(documents=100, tokens=64),
-                  Corpus(documents=held), (("auc", "kind=document, score=loss"),)),
+                  CorpusTables(documents=held), (("auc", "kind=document, score=loss"),)),
         ],
     }  # fmt: skip
 
@@ -316,7 +317,7 @@ def run(folder: Path, sizes: Sizes) -> int:
         net = Transformer(config)
         net.load_state_dict(weights)
         learn(net, packed(tokenizer, texts, 1), sizes.further)
-        save(net, folder / name, tokenizer=folder / "tokenizer.json")
+        save_checkpoint(net, folder / name, tokenizer_path=folder / "tokenizer.json")
     wrong = 0
     print(f"{'model':<12}{'audit':<12}{'measure':<28}{'part':<28}{'value':>9}{'null':>9}{'p':>10}")
     known = documents_table(members, others)

@@ -33,10 +33,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.curation import texts as texts_of
-from tasks.contract import library_versions
-from tasks.corpus.figures.c4 import CITATION
-from tasks.corpus.quality import QualityConfig, figures
-from tasks.corpus.select import Rule, SelectConfig
+from tasks.contract import read_library_versions
+from tasks.corpus.figures.c4 import CITATION_PATTERN
+from tasks.corpus.quality import QualityConfig, compute_quality_signals
+from tasks.corpus.select import SelectionRule, SelectConfig
 
 DATATROVE = "0.10.1"
 
@@ -89,7 +89,7 @@ def batches(documents: Sequence[str]) -> Iterator[pa.Array]:
         yield pa.array(held, pa.large_string())
 
 
-def rules() -> dict[str, list[Rule]]:
+def rules() -> dict[str, list[SelectionRule]]:
     """By filter; the rules of Gopher are told apart by their signals, of which eight are of words
     and lines and the others of what repeats."""
     presets = {preset: SelectConfig(presets=(preset,)).rules for preset in FILTERS.values()}
@@ -100,17 +100,17 @@ def rules() -> dict[str, list[Rule]]:
     return found
 
 
-def judged(columns: Sequence[pa.Array], by_filter: dict[str, list[Rule]]) -> pa.Table:
+def judged(columns: Sequence[pa.Array], by_filter: dict[str, list[SelectionRule]]) -> pa.Table:
     """All signals of the documents, and by filter the first rule that each breaks, null if none."""
     tables = []
     config = QualityConfig()
     for column in columns:
-        rows = figures(column, config).combine_chunks()
+        rows = compute_quality_signals(column, config).combine_chunks()
         for name, ours in by_filter.items():
             reason = pa.nulls(len(column), pa.string())
             for rule in reversed(ours):
                 values = rows[rule.signal].combine_chunks()
-                broken = pc.fill_null(rule.broken(values), rule.unknown == "remove")
+                broken = pc.fill_null(rule.find_violations(values), rule.unknown == "remove")
                 reason = pc.if_else(broken, rule.name, reason)
             rows = rows.append_column(name, reason)
         tables.append(rows)
@@ -122,7 +122,7 @@ def cause(name: str, text: str, row: dict[str, object], theirs: object) -> str:
     figure = row["duplicate_characters"]
     if name == "FineWeb" and theirs == "char_dup_ratio" and 0.01 < float(str(figure)) <= 0.1:
         return "its bound on duplicated characters is 0.01, the paper's is 0.1"
-    if name == "C4" and re.search(CITATION.replace(r"\p{Nd}", r"\d"), text):
+    if name == "C4" and re.search(CITATION_PATTERN.replace(r"\p{Nd}", r"\d"), text):
         return "it takes out citations only after it has looked for white space and counted words"
     if name == "Gopher repetition" and not text:
         return "an empty text: here a rule of its words removes it"
@@ -223,7 +223,7 @@ def main() -> int:
     pa.set_cpu_count(1)
     seconds, ours, theirs, version = in_turns(python, documents, options.turns)
     size = sum(len(text.encode()) for text in documents) / 1e6
-    libraries = ", ".join(f"{k} {v}" for k, v in library_versions(["numpy", "pyarrow"]).items())
+    libraries = ", ".join(f"{k} {v}" for k, v in read_library_versions(["numpy", "pyarrow"]).items())
     print(f"{len(documents):,} documents, {size:.1f} MB; datatrove {version}; {libraries}; "
           f"{options.turns} turns; processor seconds of one core\n")  # fmt: skip
     show_times(seconds, len(documents))

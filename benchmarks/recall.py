@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.duplicates import write_documents
-from tasks.corpus.copies.sketches import band_hashes, shingles
-from tasks.measures.words import normalise
+from tasks.corpus.copies.sketches import compute_band_hashes, compute_shingle_hashes
+from tasks.measures.words import normalise_texts
 
 SHINGLE = 5
 SETTINGS = ((14, 8), (32, 4))
@@ -87,7 +87,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="hallmark-recall-") as scratch:
         path = Path(scratch) / "documents.parquet"
         write_documents(given.data, given.documents, given.seed, path)
-        texts = normalise(pq.read_table(path)["text"].combine_chunks())
+        texts = normalise_texts(pq.read_table(path)["text"].combine_chunks())
     # Exact copies go before near ones are looked for.
     texts = texts.filter(np.isin(np.arange(len(texts)), _first_of_each(texts.to_pylist())))
     sets = sets_of(texts.to_pylist())
@@ -97,12 +97,12 @@ def main() -> None:
         sys.exit("the set join and the comparison of every pair do not agree")
     print(f"{len(texts):,} different documents, {len(pairs):,} pairs from {given.least} on;")
     print(f"among the first {given.brute:,} every pair was compared: the same {len(brute):,}")
-    hashes, offsets = shingles(texts, SHINGLE)
+    hashes, offsets = compute_shingle_hashes(texts, SHINGLE)
     left, right = np.array(list(pairs)).T
     similarity = np.array(list(pairs.values()))
     print(f"{'similarity':<14}{'pairs':>8}" + "".join(
         f"{f'{b} x {r} found':>16}{'promised':>10}" for b, r in SETTINGS))  # fmt: skip
-    sketched = [band_hashes(hashes, offsets, *setting, seed=1) for setting in SETTINGS]
+    sketched = [compute_band_hashes(hashes, offsets, *setting, seed=1) for setting in SETTINGS]
     met = [(sketch[left] == sketch[right]).any(axis=1) for sketch in sketched]
     low = np.floor(similarity * 20 + 1e-9) / 20
     for edge in np.unique(low):

@@ -27,11 +27,11 @@ import pyarrow.parquet as pq
 
 from benchmarks.curation import texts
 from benchmarks.duplicates import forget_peak, peak, real
-from tasks.contract import Event, Session, Store, open_session, utf8_bytes
+from tasks.contract import Event, Session, Store, open_session, count_utf8_bytes
 from tasks.corpus.find_repeats import RepeatsConfig, find_repeats
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.scrub import ScrubConfig, scrub
+from tasks.corpus.scrub import RedactSpansConfig, redact_spans
 
 LENGTH, LEAST = 300, 200
 
@@ -73,15 +73,15 @@ def measure(source: Path) -> dict[str, Any]:
         before = forget_peak()
         found = find_repeats(raw, {}, RepeatsConfig(enabled=True, least=LEAST))
         grown = peak() - before
-        cut = ScrubConfig(policy="keep", policies={"REPEAT": "cut"})
-        left = scrub(raw, {"repeats": found}, cut)["documents"].read(["text"])["text"].to_pylist()
+        cut = RedactSpansConfig(policy="keep", policies={"REPEAT": "cut"})
+        left = redact_spans(raw, {"repeats": found}, cut)["documents"].read(["text"])["text"].to_pylist()
         planted = json.loads(source.with_suffix(".json").read_text())
         whole = "\n".join(left)
         return {
-            "bytes": pc.sum(utf8_bytes(raw["documents"].read(["text"])["text"])).as_py(),
+            "bytes": pc.sum(count_utf8_bytes(raw["documents"].read(["text"])["text"])).as_py(),
             "seconds": seconds["find_repeats"],
             "memory": grown * 1024,
-            "spans": found["spans"].rows,
+            "spans": found["spans"].row_count,
             "planted": len(planted),
             "twice": sum(whole.count(stretch) > 1 for stretch in planted[:500]),
         }

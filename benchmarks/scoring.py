@@ -30,8 +30,8 @@ import numpy as np
 import torch
 import transformers
 
-from tasks.measures.scorers import HEADS, DetoxifyScorer, ScorerConfig
-from tasks.measures.scorers.network import batches
+from tasks.measures.scorers import TOXICITY_HEADS, DetoxifyScorer, ScorerConfig
+from tasks.measures.scorers.network import batch_by_length
 
 CLASSES = ["toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate"]
 BATCH = 32  # texts that Detoxify.predict is given at a time
@@ -81,7 +81,7 @@ def computed(lengths: np.ndarray, scorer: DetoxifyScorer) -> tuple[int, int, int
     """Tokens of the texts, and how many each side computes, Detoxify's and ours, where none is read
     in windows."""
     theirs = [lengths[i : i + BATCH] for i in range(0, len(lengths), BATCH)]
-    ours = [lengths[batch] for batch in batches(lengths, scorer.batch_tokens)]
+    ours = [lengths[batch] for batch in batch_by_length(lengths, scorer.batch_tokens)]
     padded = [sum(int(b.max()) * len(b) for b in side) for side in (theirs, ours)]
     return int(lengths.sum()), padded[0], padded[1]
 
@@ -102,11 +102,11 @@ def run(count: int, turns: int, layers: int, bf16: bool, folder: Path) -> None:
 
     scorer = DetoxifyScorer(config)
     known = scorer.heads
-    columns = [HEADS.index(head) for head in known]
-    sides = {"Detoxify.predict": predict, "fp32": lambda: scorer.score_heads(texts)[:, columns]}
+    columns = [TOXICITY_HEADS.index(head) for head in known]
+    sides = {"Detoxify.predict": predict, "fp32": lambda: scorer.score_by_head(texts)[:, columns]}
     if bf16:
         halved = DetoxifyScorer(config.model_copy(update={"precision": "bf16"}))
-        sides["bf16"] = lambda: halved.score_heads(texts)[:, columns]
+        sides["bf16"] = lambda: halved.score_by_head(texts)[:, columns]
     print(f"torch {torch.__version__}, transformers {version('transformers')}, tokenizers "
           f"{version('tokenizers')}, detoxify {version('detoxify')}; {torch.get_num_threads()} "
           f"threads, {torch.backends.cpu.get_cpu_capability()}")  # fmt: skip

@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from flows.runs import Run, run_ids
+from flows.runs import Run, list_run_ids
 from tasks.contract import Store
 
 #: Worlds of a thimble of text, whose models learn next to nothing; for tests, too.
@@ -52,7 +52,7 @@ def start(store: Path) -> subprocess.Popen[bytes]:
 def digests(store: Path) -> dict[str, str]:
     """Of the newest run of each world and of the study: what its stages left."""
     opened, found = Store(str(store)), {}
-    for name in run_ids(opened):
+    for name in list_run_ids(opened):
         record = json.loads(opened.get(f"runs/{name}/run.json") or b"{}")
         run = Run(opened, record)
         if run.flow == "study" or "judge_candidates" in run.stages:

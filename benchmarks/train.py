@@ -33,9 +33,9 @@ from torch import Tensor
 from benchmarks.decode import exported
 from model.architecture import Transformer
 from model.config import ModelConfig, TrainConfig
-from model.objectives import causal
-from model.training.machine import compile_for, keep_memory, peak_memory
-from model.training.optimise import clip, make_optimizers
+from model.objectives import build_causal_batch
+from model.training.machine import compile_function, retain_freed_memory, measure_peak_memory_mb
+from model.training.optimise import clip_gradients, make_optimizers
 
 SIDES = ("nanoGPT", "transformers", "hallmark")
 SPAWN = multiprocessing.get_context("spawn")
@@ -76,16 +76,16 @@ def ours(net: Transformer, precision: str, compiled: bool, dynamic: bool | None 
     config = TrainConfig(learning_rate=RATE, weight_decay=DECAY, beta1=BETAS[0], beta2=BETAS[1])
     (optimizer,) = make_optimizers(net, config)
     device = net.embedding.weight.device
-    loss_of = compile_for(device, net.loss, dynamic) if compiled else net.loss
+    loss_of = compile_function(device, net.compute_loss_sum, dynamic) if compiled else net.compute_loss_sum
 
     def step(rows: np.ndarray, rate: float) -> float:
-        batch = causal(rows)
-        total = batch.answers()[1].sum().item()
-        batch = batch.to(device)
+        batch = build_causal_batch(rows)
+        total = batch.require_targets_and_weights()[1].sum().item()
+        batch = batch.to_device(device)
         with autocast(net, precision):
             loss = loss_of(batch) / total
         loss.backward()
-        clip([optimizer], CLIP)
+        clip_gradients([optimizer], CLIP)
         set_rate(optimizer, rate)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -176,7 +176,7 @@ def step_of(side: str, options: argparse.Namespace, seed: int = 0) -> Step:
     torch.manual_seed(seed)
     net, how = Transformer(model_config(options)), (options.precision, options.compile)
     if side == "hallmark":
-        keep_memory()  # as the trainer begins
+        retain_freed_memory()  # as the trainer begins
         return ours(net, *how)
     if side == "transformers":
         return hugging_face(net, *how)
@@ -190,15 +190,15 @@ def model_config(options: argparse.Namespace) -> ModelConfig:
     )  # fmt: skip
 
 
-def serve(side: str, options: argparse.Namespace, work: list[Any], pipe: Connection) -> None:
+def serve(side: str, options: argparse.Namespace, context: list[Any], pipe: Connection) -> None:
     """A side in a process of its own: for each slice of ``work`` that comes, the seconds that it
     took and the last loss; in the end the most memory that was held, MiB."""
     step = step_of(side, options)
     while (part := pipe.recv()) is not None:
         start = time.perf_counter()
-        losses = [step(*one) for one in work[part]]
+        losses = [step(*one) for one in context[part]]
         pipe.send((time.perf_counter() - start, losses[-1]))
-    pipe.send(peak_memory(torch.device("cpu")))
+    pipe.send(measure_peak_memory_mb(torch.device("cpu")))
 
 
 def main() -> None:
@@ -241,7 +241,7 @@ def main() -> None:
         peaks[side] = pipe.recv()
     for process in processes:
         process.join()
-    total = Transformer(config).parameter_count()["total"]
+    total = Transformer(config).count_parameters()["total"]
     print(f"{total:,} parameters, batch {options.batch} x {config.context}, {options.precision}, "
           f"{'compiled' if options.compile else 'eager'}, {torch.get_num_threads()} threads, torch "
           f"{torch.__version__}; {options.repetitions} turns of {options.steps} steps")  # fmt: skip

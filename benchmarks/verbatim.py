@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.audits.matching import Windows
+from tasks.audits.matching import TokenWindowIndex
 
 #: Tokens of a vocabulary, of a row and of a response; rows that are looked through together.
 VOCABULARY, WIDTH, RESPONSE, STRETCH = 4096, 256, 100, 4096
@@ -59,13 +59,13 @@ def main(megabytes: float) -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         begun = time.perf_counter()
         listed = texts.tolist()
-        windows, reuse = Windows(listed, LEAST), Windows(listed, VERBATIM)
+        windows, reuse = TokenWindowIndex(listed, LEAST), TokenWindowIndex(listed, VERBATIM)
         longest, covered = np.zeros(len(texts), np.int64), np.zeros(texts.size, bool)
         for low in range(0, len(rows), STRETCH):
             some = np.array(rows[low : low + STRETCH])
-            runs = windows.runs(some)
-            np.maximum.at(longest, runs.text, runs.size)
-            reuse.cover(some, covered)
+            runs = windows.find_longest_runs(some)
+            np.maximum.at(longest, runs.text_index, runs.length)
+            reuse.mark_covered_tokens(some, covered)
         took = time.perf_counter() - begun
         peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     found = covered.reshape(len(texts), -1).sum(1)

@@ -13,7 +13,7 @@ from importlib.metadata import version
 
 from cyclopts import App, CycloptsError
 
-from flows.commands.shared import settle_prefect
+from flows.commands.shared import configure_prefect_environment
 
 app = App(
     name="hallmark",
@@ -25,7 +25,7 @@ app = App(
 )
 
 #: The commands, each in a file of its own, which is imported when the command is called.
-COMMANDS = {
+COMMAND_DESCRIPTIONS = {
     "run": "Run a config end to end: curate, train, audit, report.",
     "audit": "Audit a checkpoint and write its model card, without touching the corpus.",
     "compare": "Set the findings of audited checkpoints side by side; what they were asked alike "
@@ -61,10 +61,10 @@ COMMANDS = {
     "doctor": "Show what this machine has: device, scorers, Prefect server, store, disk.",
 }
 
-for _name, _help in COMMANDS.items():
-    app.command(f"flows.commands.{_name}:{_name}", name=_name, help=_help)
+for command_name, description in COMMAND_DESCRIPTIONS.items():
+    app.command(f"flows.commands.{command_name}:{command_name}", name=command_name, help=description)
 
-STOPPED = "stopped; what was committed stays, run again to go on"
+INTERRUPTED_MESSAGE = "stopped; what was committed stays, run again to go on"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -72,64 +72,64 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
-    settle_prefect()
+    configure_prefect_environment()
     atexit.register(gc.freeze)  # at the end a second would go into looking for cycles to free
     logger = logging.getLogger("hallmark")
-    logger.addHandler(_Warnings(logging.DEBUG if debug else logging.WARNING))
+    logger.addHandler(_StderrLogHandler(logging.DEBUG if debug else logging.WARNING))
     if debug:
         logger.setLevel(logging.DEBUG)
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except KeyboardInterrupt:
-        _fail(STOPPED, 1)
+        _exit_with_error(INTERRUPTED_MESSAGE, 1)
     except CycloptsError as error:
-        _fail(f"{' '.join(str(error).split())} See: hallmark --help", 2)
+        _exit_with_error(f"{' '.join(str(error).split())} See: hallmark --help", 2)
     except Exception as error:
         from tasks.contract import HallmarkError  # it takes a while, and help needs none
 
         if isinstance(error, HallmarkError):
             if debug:
                 traceback.print_exc()
-            _fail(str(error), error.exit_code)
+            _exit_with_error(str(error), error.exit_code)
         if debug:
             raise
         if isinstance(error, BrokenPipeError):  # nobody reads on, as behind: | head
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             raise SystemExit(141) from None
         if isinstance(error, OSError) and error.errno:
-            _fail(_about_files(error), 1)
-        _fail(
+            _exit_with_error(_describe_os_error(error), 1)
+        _exit_with_error(
             f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''} "
             f"(the traceback: run again with --debug)",
             1,
         )
 
 
-class _Warnings(logging.Handler):
+class _StderrLogHandler(logging.Handler):
     """Says them on stderr as it is at that moment: a progress bar puts itself in its place."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        _say(self.format(record))
+        _print_to_stderr(self.format(record))
 
 
-def _about_files(error: OSError) -> str:
-    place = f"{error.filename}" if error.filename else "a file"
+def _describe_os_error(error: OSError) -> str:
+    file_name = f"{error.filename}" if error.filename else "a file"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"no space left on the disk for {place}; free some and run again: it goes on"
-    why = (error.strerror or type(error).__name__).lower()
-    return f"{place} cannot be used ({why}); put that right and run again: it goes on"
+        return f"no space left on the disk for {file_name}; free some and run again: it goes on"
+    reason = (error.strerror or type(error).__name__).lower()
+    return f"{file_name} cannot be used ({reason}); put that right and run again: it goes on"
 
 
-def _say(text: str) -> None:
-    from reports.page.masking import visible  # names out of files may hold what turns a terminal
+def _print_to_stderr(text: str) -> None:
+    from reports.page.masking import escape_invisible  # names out of files may hold what turns a terminal
 
-    print(visible(text), file=sys.stderr)
+    print(escape_invisible(text), file=sys.stderr)
 
 
-def _fail(sentence: str, code: int) -> None:
-    _say(f"hallmark: {sentence}")
-    raise SystemExit(code)
+def _exit_with_error(message: str, exit_code: int) -> None:
+    _print_to_stderr(f"hallmark: {message}")
+    raise SystemExit(exit_code)
 
 
 if __name__ == "__main__":

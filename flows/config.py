@@ -20,9 +20,9 @@ from pydantic import (
     model_validator,
 )
 
-from flows.mistakes import brought_up, sentence
-from flows.trees import read, set_value
-from model.config import OBJECTIVES, span_count
+from flows.mistakes import migrate_recorded_config, format_validation_error
+from flows.trees import read_config_tree, apply_override
+from model.config import ARCHITECTURE_BY_OBJECTIVE, count_corrupted_spans
 from reports.datasheet import DatasheetConfig
 from reports.model_card import ModelCardConfig
 from reports.task_card import TaskCardConfig
@@ -34,74 +34,74 @@ from tasks.audits.respond import RespondConfig
 from tasks.audits.score import ScoreConfig
 from tasks.audits.score_samples import ScoreSamplesConfig
 from tasks.audits.trace import TraceConfig
-from tasks.contract import External, PlainName, StageConfig, UsageError
-from tasks.corpus.contamination import SIGNALS as CONTAMINATION
+from tasks.contract import ExternalMarker, PathSafeName, StageConfig, UsageError
+from tasks.corpus.contamination import SIGNALS as CONTAMINATION_SIGNALS
 from tasks.corpus.contamination import ContaminationConfig
 from tasks.corpus.deduplicate import DeduplicateConfig
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig
-from tasks.corpus.effects import EffectsConfig
+from tasks.corpus.effects import RemovalEffectsConfig
 from tasks.corpus.find_personal_data import PersonalDataConfig
 from tasks.corpus.find_repeats import RepeatsConfig
-from tasks.corpus.find_toxic import FindToxicConfig
-from tasks.corpus.identities import SIGNALS as IDENTITIES
+from tasks.corpus.find_toxic import FindToxicSpansConfig
+from tasks.corpus.identities import SIGNALS as IDENTITY_SIGNALS
 from tasks.corpus.identities import IdentitiesConfig
-from tasks.corpus.language import SIGNALS as LANGUAGE
+from tasks.corpus.language import SIGNALS as LANGUAGE_SIGNALS
 from tasks.corpus.language import LanguageConfig
 from tasks.corpus.leave_out import LeaveOutConfig
-from tasks.corpus.plant import PlantConfig
+from tasks.corpus.plant import PlantCanariesConfig
 from tasks.corpus.profile import ProfileConfig
-from tasks.corpus.quality import SIGNALS as QUALITY
+from tasks.corpus.quality import SIGNALS as QUALITY_SIGNALS
 from tasks.corpus.quality import QualityConfig
-from tasks.corpus.reading.inputs import IngestConfig, towns_of
-from tasks.corpus.recovery import RecoveryConfig
-from tasks.corpus.score_toxicity import SIGNALS as TOXICITY
+from tasks.corpus.reading.inputs import IngestConfig, list_town_sources
+from tasks.corpus.recovery import CurationEvaluationConfig
+from tasks.corpus.score_toxicity import SIGNALS as TOXICITY_SIGNALS
 from tasks.corpus.score_toxicity import ScoreToxicityConfig
-from tasks.corpus.scrub import CutRepeatsConfig, CutToxicConfig, ScrubConfig
-from tasks.corpus.select import Rule, SelectConfig, misfit
-from tasks.corpus.signals import kinds_of
+from tasks.corpus.scrub import CutRepeatsConfig, CutToxicConfig, RedactSpansConfig
+from tasks.corpus.select import SelectionRule, SelectConfig, describe_rule_mismatch
+from tasks.corpus.signals import get_signal_types
 from tasks.corpus.split import SplitConfig
-from tasks.corpus.toxicity.actions import default_action
-from tasks.measures.personal.types import TYPES as PERSONAL
-from tasks.measures.scorers import HEADS, ScorerConfig
+from tasks.corpus.toxicity.actions import choose_default_action
+from tasks.measures.personal.types import PERSONAL_DATA_TYPES
+from tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig
 from tasks.training.finetune import FinetuneConfig
 from tasks.training.pack import PackConfig
 from tasks.training.pretrain import PretrainConfig
-from tasks.training.train_tokenizer import OF_OBJECTIVE, TokenizerConfig
+from tasks.training.train_tokenizer import OBJECTIVES_WITH_SPECIAL_TOKENS, TokenizerConfig
 
 #: What stands beside the sections; it decides no artifact, but for the corpus that is added to.
 ROOT_KEYS = ("name", "store", "workers", "mapper", "schedule", "earlier", "tensorboard")
 
 #: The types of spans that each use of ``scrub`` is given.
-TREATED = {"scrub": PERSONAL, "cut_repeats": ("REPEAT",), "cut_toxic": ("TOXIC",)}
+SPAN_TYPES_BY_STAGE = {"scrub": PERSONAL_DATA_TYPES, "cut_repeats": ("REPEAT",), "cut_toxic": ("TOXIC",)}
 
 #: Whose signals each use of ``select`` is given.
-MEASURED = {
-    "select": {"language": LANGUAGE, "quality": QUALITY, "identities": IDENTITIES},
-    "select_scored": {"score_toxicity": TOXICITY, "contamination": CONTAMINATION},
+SIGNALS_BY_STAGE = {
+    "select": {"language": LANGUAGE_SIGNALS, "quality": QUALITY_SIGNALS, "identities": IDENTITY_SIGNALS},
+    "select_scored": {"score_toxicity": TOXICITY_SIGNALS, "contamination": CONTAMINATION_SIGNALS},
 }
 
 
 #: The rules of ``select_scored`` where a config names none.
-SCORED_RULES = SelectConfig(rules=(Rule(name="toxicity", lt=0.8), Rule(name="contamination", lt=1)))
+DEFAULT_SCORED_RULES = SelectConfig(rules=(SelectionRule(name="toxicity", lt=0.8), SelectionRule(name="contamination", lt=1)))
 
 
-def with_default_actions(config: SelectConfig, scorer_kind: str) -> SelectConfig:
+def fill_default_rule_actions(select_config: SelectConfig, scorer_kind: str) -> SelectConfig:
     """Set the action of each rule over a toxicity score that names none, by the scorer's kind."""
-    action = default_action(scorer_kind)
+    default = choose_default_action(scorer_kind)
     rules = tuple(
-        rule.model_copy(update={"action": action})
-        if rule.signal in HEADS and "action" not in rule.model_fields_set
+        rule.model_copy(update={"action": default})
+        if rule.signal in TOXICITY_HEADS and "action" not in rule.model_fields_set
         else rule
-        for rule in config.rules
+        for rule in select_config.rules
     )
-    return config.model_copy(update={"rules": rules})
+    return select_config.model_copy(update={"rules": rules})
 
 
-class Before(StageConfig):
+class PreAuditConfig(StageConfig):
     """What a config says up to the probes."""
 
-    name: PlainName = Field(description="names the runs made with this config")
-    store: Annotated[str, External(whole=False)] | None = Field(
+    name: PathSafeName = Field(description="names the runs made with this config")
+    store: Annotated[str, ExternalMarker(recursive=False)] | None = Field(
         None, description="folder or object-store URI; else HALLMARK_STORE"
     )
     workers: int = Field(2, ge=1, le=256, description="processes that work on parts")
@@ -116,7 +116,7 @@ class Before(StageConfig):
         min_length=1,
         description="run whose corpus this one adds to, or latest: the newest that has one",
     )
-    tensorboard: Annotated[str, External(whole=False)] | None = Field(
+    tensorboard: Annotated[str, ExternalMarker(recursive=False)] | None = Field(
         None,
         min_length=1,
         description="folder for TensorBoard's event files of the training, written while it runs, "
@@ -133,26 +133,26 @@ class Before(StageConfig):
     find_repeats: RepeatsConfig = RepeatsConfig()
     cut_repeats: CutRepeatsConfig = CutRepeatsConfig()
     find_personal_data: PersonalDataConfig = PersonalDataConfig()
-    scrub: ScrubConfig = ScrubConfig()
+    scrub: RedactSpansConfig = RedactSpansConfig()
     deduplicate_masked: DeduplicateConfig = DeduplicateConfig()
     score_toxicity: ScoreToxicityConfig = ScoreToxicityConfig()
     contamination: ContaminationConfig = ContaminationConfig()
     select_scored: SelectConfig = Field(
-        default=SCORED_RULES,
+        default=DEFAULT_SCORED_RULES,
         validate_default=True,
         json_schema_extra={
-            "default": with_default_actions(SCORED_RULES, ScorerConfig().kind).model_dump(
+            "default": fill_default_rule_actions(DEFAULT_SCORED_RULES, ScorerConfig().kind).model_dump(
                 mode="json"
             )
         },
     )
-    find_toxic: FindToxicConfig = FindToxicConfig()
+    find_toxic: FindToxicSpansConfig = FindToxicSpansConfig()
     cut_toxic: CutToxicConfig = CutToxicConfig()
     split: SplitConfig = SplitConfig()
-    plant: PlantConfig = PlantConfig()
+    plant: PlantCanariesConfig = PlantCanariesConfig()
     profile: ProfileConfig = ProfileConfig()
-    effects: EffectsConfig = EffectsConfig()
-    recovery: RecoveryConfig = RecoveryConfig()
+    effects: RemovalEffectsConfig = RemovalEffectsConfig()
+    recovery: CurationEvaluationConfig = CurationEvaluationConfig()
     datasheet: DatasheetConfig = DatasheetConfig()
     leave_out: LeaveOutConfig = LeaveOutConfig()
     train_tokenizer: TokenizerConfig = TokenizerConfig()
@@ -168,11 +168,11 @@ class Before(StageConfig):
     audit_capability: CapabilityConfig = CapabilityConfig()
 
 
-_sections: Any = {f"audit_{probe.name}": (probe.settings, probe.settings()) for probe in PROBES}
-Probing = create_model("Probing", __base__=Before, **_sections)
+_audit_sections: Any = {f"audit_{probe.name}": (probe.config_class, probe.config_class()) for probe in PROBES}
+ConfigWithProbes = create_model("Probing", __base__=PreAuditConfig, **_audit_sections)
 
 
-class Config(Probing):  # type: ignore[misc, valid-type]
+class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
     """Everything a run is made from."""
 
     policy: PolicyConfig = PolicyConfig()
@@ -182,47 +182,47 @@ class Config(Probing):  # type: ignore[misc, valid-type]
 
     @field_validator("select_scored")
     @classmethod
-    def _set_default_actions(cls, config: SelectConfig, info: ValidationInfo) -> SelectConfig:
-        scoring = info.data.get("score_toxicity")  # absent where it is invalid itself
-        return with_default_actions(config, scoring.scorer.kind) if scoring else config
+    def _fill_default_rule_actions(cls, select_config: SelectConfig, validation_info: ValidationInfo) -> SelectConfig:
+        toxicity_config = validation_info.data.get("score_toxicity")  # absent where it is invalid itself
+        return fill_default_rule_actions(select_config, toxicity_config.scorer.kind) if toxicity_config else select_config
 
     @model_validator(mode="after")
-    def _tokens_for_the_objective(self) -> Config:
-        wanted, made = self.pretrain.train.objective, self.train_tokenizer.objective
-        if made != wanted and {made, wanted} & OF_OBJECTIVE:
+    def _check_objective_is_consistent(self) -> Config:
+        objective, tokenizer_objective = self.pretrain.train.objective, self.train_tokenizer.objective
+        if tokenizer_objective != objective and {tokenizer_objective, objective} & OBJECTIVES_WITH_SPECIAL_TOKENS:
             raise ValueError(
-                f"train_tokenizer.objective is {made}, pretrain.train.objective {wanted}: they "
+                f"train_tokenizer.objective is {tokenizer_objective}, pretrain.train.objective {objective}: they "
                 f"have tokens of their own, set both to the same"
             )
-        trained, architecture = self.pretrain.model.architecture, OBJECTIVES[wanted]
-        if trained != architecture:
+        model_architecture, required_architecture = self.pretrain.model.architecture, ARCHITECTURE_BY_OBJECTIVE[objective]
+        if model_architecture != required_architecture:
             raise ValueError(
-                f"pretrain.train.objective {wanted} trains the architecture {architecture}, and "
-                f"pretrain.model.architecture is {trained}: set one of them to fit the other"
+                f"pretrain.train.objective {objective} trains the architecture {required_architecture}, and "
+                f"pretrain.model.architecture is {model_architecture}: set one of them to fit the other"
             )
-        spans, sentinels = span_count(self.pack.context), self.train_tokenizer.sentinels
-        if wanted == "span_corruption" and spans > sentinels:
+        hidden_spans, sentinels = count_corrupted_spans(self.pack.context), self.train_tokenizer.sentinels
+        if objective == "span_corruption" and hidden_spans > sentinels:
             raise ValueError(
                 f"train_tokenizer.sentinels is {sentinels}, and of pack.context = "
-                f"{self.pack.context} tokens span_corruption hides {spans} spans: set it to {spans}"
+                f"{self.pack.context} tokens span_corruption hides {hidden_spans} spans: set it to {hidden_spans}"
             )
         return self
 
     @model_validator(mode="after")
-    def _signals_that_are_there(self) -> Config:
+    def _check_rule_signals_exist(self) -> Config:
         """What a rule looks at is known before anything is measured."""
-        wrong = [
-            f"{section}.rules.{rule.name}: {why}"
-            for section, stages in MEASURED.items()
+        problems = [
+            f"{section}.rules.{rule.name}: {problem}"
+            for section, signals_by_stage in SIGNALS_BY_STAGE.items()
             for rule in getattr(self, section).rules
-            if (why := misfit(rule, kinds_of(*stages.values())))
+            if (problem := describe_rule_mismatch(rule, get_signal_types(*signals_by_stage.values())))
         ]
-        if wrong:
-            raise ValueError("; ".join(wrong))
+        if problems:
+            raise ValueError("; ".join(problems))
         return self
 
     @model_validator(mode="after")
-    def _whole_corpora(self) -> Config:
+    def _check_no_exclusion_in_addition(self) -> Config:
         if self.leave_out.enabled and self.earlier is not None:
             raise ValueError(
                 "leave_out takes documents out of the corpus of one run, and earlier adds to "
@@ -231,7 +231,7 @@ class Config(Probing):  # type: ignore[misc, valid-type]
         return self
 
     @model_validator(mode="after")
-    def _a_rule_for_the_sets(self) -> Config:
+    def _check_contamination_has_rule(self) -> Config:
         rules = self.select_scored.rules
         if self.contamination.sets and all(rule.signal != "contamination" for rule in rules):
             raise ValueError(
@@ -242,67 +242,67 @@ class Config(Probing):  # type: ignore[misc, valid-type]
         return self
 
     @model_validator(mode="after")
-    def _rules_of_the_cascade(self) -> Config:
+    def _check_rules_fit_cascade(self) -> Config:
         """What a cascade clears has no score: only under the bound for which its recall is measured
         may a rule keep that."""
         cascade = self.score_toxicity.cascade
         if cascade is None:
             return self
         for rule in self.select_scored.rules:
-            fits = Rule(name=rule.name, signal="toxicity", lt=cascade.threshold, action=rule.action,
+            allowed_rule = SelectionRule(name=rule.name, signal="toxicity", lt=cascade.threshold, action=rule.action,
                         share=rule.share)  # fmt: skip
-            if rule.signal in HEADS and rule != fits:
+            if rule.signal in TOXICITY_HEADS and rule != allowed_rule:
                 raise ValueError(
                     f"select_scored.rules.{rule.name}: documents that score_toxicity.cascade "
                     f"clears have no score, and what it misses is measured at its threshold "
                     f"alone; with it, rules may say toxicity lt = {cascade.threshold:g}, and "
                     f"nothing of other heads, bounds or the unknown"
                 )
-        windows = self.find_toxic
-        if windows.enabled and windows.least != cascade.threshold:
+        toxic_windows = self.find_toxic
+        if toxic_windows.enabled and toxic_windows.least != cascade.threshold:
             raise ValueError(
-                f"find_toxic.least is {windows.least:g}: what score_toxicity.cascade misses is "
+                f"find_toxic.least is {toxic_windows.least:g}: what score_toxicity.cascade misses is "
                 f"measured at its threshold alone; set it to {cascade.threshold:g}"
             )
         return self
 
     @model_validator(mode="after")
-    def _spans_that_are_there(self) -> Config:
+    def _check_span_policies(self) -> Config:
         """A policy for what a stage is never given, or a bound that leaves nothing to find, would
         pass for a protection that is none."""
-        for section, types in TREATED.items():
-            for name in getattr(self, section).policies:
-                if name not in types:
-                    other = next(label for label, known in TREATED.items() if name in known)
+        for section, span_types in SPAN_TYPES_BY_STAGE.items():
+            for span_type in getattr(self, section).policies:
+                if span_type not in span_types:
+                    responsible_section = next(section_name for section_name, handled_types in SPAN_TYPES_BY_STAGE.items() if span_type in handled_types)
                     raise ValueError(
-                        f"{section}.policies.{name}: nobody finds {name} for {section}; it is "
-                        f"{other} that treats it"
+                        f"{section}.policies.{span_type}: nobody finds {span_type} for {section}; it is "
+                        f"{responsible_section} that treats it"
                     )
-        least = self.find_toxic.least
+        min_score = self.find_toxic.least
         for rule in self.select_scored.rules if self.find_toxic.enabled else ():
-            bound = min(x for x in (rule.lt, rule.le, 2.0) if x is not None)
-            if (rule.signal, rule.action) == ("toxicity", "remove") and bound <= least:
+            bound = min(threshold for threshold in (rule.lt, rule.le, 2.0) if threshold is not None)
+            if (rule.signal, rule.action) == ("toxicity", "remove") and bound <= min_score:
                 raise ValueError(
-                    f"find_toxic.least is {least:g}, and select_scored.rules.{rule.name} takes "
+                    f"find_toxic.least is {min_score:g}, and select_scored.rules.{rule.name} takes "
                     f"documents with such a window whole: nothing would be left to cut; lower the "
                     f"first, or give the rule another bound or action"
                 )
         return self
 
     @model_validator(mode="after")
-    def _runs_that_are_told(self) -> Config:
-        least = self.trace.least
-        wanted: int = getattr(self, "audit_extraction_attack").verbatim  # noqa: B009
-        if wanted < least:
+    def _check_traced_run_length(self) -> Config:
+        min_run_tokens = self.trace.least
+        verbatim_tokens: int = getattr(self, "audit_extraction_attack").verbatim  # noqa: B009
+        if verbatim_tokens < min_run_tokens:
             raise ValueError(
-                f"audit_extraction_attack.verbatim is {wanted}, and of runs shorter than "
-                f"trace.least = {least} tokens nobody tells: set it to {least} or more"
+                f"audit_extraction_attack.verbatim is {verbatim_tokens}, and of runs shorter than "
+                f"trace.least = {min_run_tokens} tokens nobody tells: set it to {min_run_tokens} or more"
             )
         return self
 
     @field_validator("schedule")
     @classmethod
-    def _is_cron(cls, schedule: str | None) -> str | None:
+    def _check_cron_schedule(cls, schedule: str | None) -> str | None:
         if schedule is not None:
             from prefect.client.schemas.schedules import CronSchedule
 
@@ -313,34 +313,34 @@ class Config(Probing):  # type: ignore[misc, valid-type]
         return schedule
 
 
-def left_out(config: Config) -> dict[str, str]:
+def explain_skipped_stages(config: Config) -> dict[str, str]:
     """The stages that a config does without, and why."""
-    why = "it is of a run of its own: hallmark finetune CHECKPOINT --config FILE"
-    found = {"finetune": why, "task_card": why}
-    why = "every audit has its own; stop after the audit"
-    found |= {"respond": why, "score": why, "trace": why}
+    reason = "it is of a run of its own: hallmark finetune CHECKPOINT --config FILE"
+    reasons = {"finetune": reason, "task_card": reason}
+    reason = "every audit has its own; stop after the audit"
+    reasons |= {"respond": reason, "score": reason, "trace": reason}
     for probe in PROBES:
-        label = f"audit_{probe.name}"
-        if missing := probe.lacks(getattr(config, label)):
-            named = " and ".join(f"{label}.{name}" for name in missing)
-            found[label] = f"it needs files of yours; set {named}"
+        stage_name = f"audit_{probe.name}"
+        if missing_settings := probe.find_missing_settings(getattr(config, stage_name)):
+            setting_names = " and ".join(f"{stage_name}.{setting}" for setting in missing_settings)
+            reasons[stage_name] = f"it needs files of yours; set {setting_names}"
     if not config.policy.rules:
-        found["policy"] = "it has no rules; write [policy.rules.NAME], one a rule"
+        reasons["policy"] = "it has no rules; write [policy.rules.NAME], one a rule"
     if not config.find_repeats.enabled:
-        why = "nothing looks for repeats; set find_repeats.enabled=true"
-        found |= {"find_repeats": why, "cut_repeats": why}
+        reason = "nothing looks for repeats; set find_repeats.enabled=true"
+        reasons |= {"find_repeats": reason, "cut_repeats": reason}
     if not config.find_toxic.enabled:
-        why = "nothing looks for toxic windows; set find_toxic.enabled=true"
-        found |= {"find_toxic": why, "cut_toxic": why}
+        reason = "nothing looks for toxic windows; set find_toxic.enabled=true"
+        reasons |= {"find_toxic": reason, "cut_toxic": reason}
     if not config.leave_out.enabled:
-        found["leave_out"] = "nothing is left out; set leave_out.documents or leave_out.toxicity"
-    if not towns_of(config.ingest):
-        found["recovery"] = "none of its sources is a town, whose truth is known"
-    return found
+        reasons["leave_out"] = "nothing is left out; set leave_out.documents or leave_out.toxicity"
+    if not list_town_sources(config.ingest):
+        reasons["recovery"] = "none of its sources is a town, whose truth is known"
+    return reasons
 
 
-def load(
-    config: str | Mapping[str, Any], overrides: Sequence[str] = (), file: str | None = None
+def load_config(
+    config: str | Mapping[str, Any], overrides: Sequence[str] = (), source_file: str | None = None
 ) -> Config:
     """Read a config and apply overrides such as ``pretrain.train.steps=100``.
 
@@ -349,18 +349,18 @@ def load(
     file, the key and what is wrong with it.
     """
     if isinstance(config, str):
-        tree, where = read(config), config
+        config_tree, source = read_config_tree(config), config
     else:
-        tree, where = (deepcopy(dict(config)), file) if file else (brought_up(config), "of the run")
+        config_tree, source = (deepcopy(dict(config)), source_file) if source_file else (migrate_recorded_config(config), "of the run")
     for override in overrides:
-        set_value(tree, override)
+        apply_override(config_tree, override)
     try:
-        return Config.model_validate(tree)
+        return Config.model_validate(config_tree)
     except ValidationError as error:
-        raise UsageError(f"config {where}: {sentence(error, tree, ROOT_KEYS, Config)}") from error
+        raise UsageError(f"config {source}: {format_validation_error(error, config_tree, ROOT_KEYS, Config)}") from error
 
 
-def laid_over(tree: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:
+def fill_missing_sections(config_tree: Mapping[str, Any], recorded_tree: Mapping[str, Any]) -> dict[str, Any]:
     """A tree that says nothing of a corpus, with what it leaves out from ``under``, which a run
     recorded."""
-    return dict(tree) if "ingest" in tree else {**brought_up(under), **tree}
+    return dict(config_tree) if "ingest" in config_tree else {**migrate_recorded_config(recorded_tree), **config_tree}

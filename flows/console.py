@@ -20,48 +20,48 @@ if TYPE_CHECKING:
 stderr = Console(file=sys.stderr, highlight=False)
 
 #: Seconds between two lines about one stage where there is no bar.
-EVERY = 30.0
+PROGRESS_LINE_SECONDS = 30.0
 
 
 @dataclass
-class Done:
+class CompletedStep:
     """What a stage left, or those of a step together."""
 
     name: str
-    stages: int = 0
-    made: int = 0
+    stage_count: int = 0
+    computed_count: int = 0
     seconds: float = 0.0
-    rows: Counter[str] = field(default_factory=Counter)
-    files: list[str] = field(default_factory=list)
+    row_counts: Counter[str] = field(default_factory=Counter)
+    file_names: list[str] = field(default_factory=list)
 
-    def add(self, event: Event) -> None:
+    def add_stage(self, event: Event) -> None:
         assert event.artifact is not None
-        self.stages += 1
-        self.made += event.kind == "done"
+        self.stage_count += 1
+        self.computed_count += event.kind == "done"
         self.seconds += event.seconds
-        self.rows.update({name: table.rows for name, table in event.artifact.tables.items()})
-        self.files += list(event.artifact.manifest["files"])[:2]
+        self.row_counts.update({name: table.row_count for name, table in event.artifact.tables.items()})
+        self.file_names += list(event.artifact.manifest["files"])[:2]
 
     def __str__(self) -> str:
-        told = [f"{self.stages} audits"] if self.stages > 1 else []
-        told += [f"{name} {rows:,}" for name, rows in self.rows.items()]
-        when = f"{self.seconds:.1f} s" if self.made else "cached"
-        return f"[green]✓[/] {self.name:<20} {when:>8}   [dim]{', '.join(told + self.files)}[/]"
+        counts = [f"{self.stage_count} audits"] if self.stage_count > 1 else []
+        counts += [f"{table_name} {row_count:,}" for table_name, row_count in self.row_counts.items()]
+        duration = f"{self.seconds:.1f} s" if self.computed_count else "cached"
+        return f"[green]✓[/] {self.name:<20} {duration:>8}   [dim]{', '.join(counts + self.file_names)}[/]"
 
 
-class RunView:
+class RunProgressDisplay:
     """Listens to a session. Everything goes to stderr; stdout is for what was asked for."""
 
     def __init__(
         self, console: Console = stderr, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.console, self.clock = console, clock
-        self.began = self.said = self.heard = clock()
-        self.first = -1
+        self.stage_started_at = self.printed_at = self.first_progress_at = clock()
+        self.first_completed = -1
         #: What was heard last of the stage that works.
-        self.last: Event | None = None
+        self.last_event: Event | None = None
         #: What is done of the step that is under way.
-        self.done: Done | None = None
+        self.completed_step: CompletedStep | None = None
         self.progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description:<20}"),
@@ -72,58 +72,58 @@ class RunView:
             transient=True,
             disable=not console.is_terminal,
         )
-        self.bar = self.progress.add_task("starting Prefect", total=None, what="")
+        self.task_id = self.progress.add_task("starting Prefect", total=None, what="")
 
-    def __enter__(self) -> RunView:
+    def __enter__(self) -> RunProgressDisplay:
         self.progress.start()
         return self
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
-        self._say_done()
+        self._print_completed_step()
         self.progress.stop()
 
     def __call__(self, event: Event) -> None:
         if event.kind in ("start", "progress", "done", "cached"):
-            self.last = event if event.kind in ("start", "progress") else None
-        if self.done and event.kind in ("start", "done", "cached") and event.step != self.done.name:
-            self._say_done()
+            self.last_event = event if event.kind in ("start", "progress") else None
+        if self.completed_step and event.kind in ("start", "done", "cached") and event.phase != self.completed_step.name:
+            self._print_completed_step()
         if event.kind == "start":
-            self.began = self.said = self.clock()
-            self.first = -1
-            self.progress.reset(self.bar, description=event.label, total=None, what="")
+            self.stage_started_at = self.printed_at = self.clock()
+            self.first_completed = -1
+            self.progress.reset(self.task_id, description=event.label, total=None, what="")
         elif event.kind == "progress":
             self.progress.update(
-                self.bar, completed=event.done, total=event.total or None, what=event.what
+                self.task_id, completed=event.completed, total=event.total or None, what=event.description
             )
-            if self.first < 0:  # what is resumed does not begin at 0
-                self.first, self.heard = event.done, self.clock()
+            if self.first_completed < 0:  # what is resumed does not begin at 0
+                self.first_completed, self.first_progress_at = event.completed, self.clock()
         elif event.kind in ("done", "cached") and event.artifact:
-            self.done = self.done or Done(event.step or event.label)
-            self.done.add(event)
-            if not event.step:
-                self._say_done()
-        if self.last and not self.console.is_terminal and self.clock() - self.said >= EVERY:
-            self.said = self.clock()
-            self.console.print(self._so_far(self.last), markup=False, soft_wrap=True)
+            self.completed_step = self.completed_step or CompletedStep(event.phase or event.label)
+            self.completed_step.add_stage(event)
+            if not event.phase:
+                self._print_completed_step()
+        if self.last_event and not self.console.is_terminal and self.clock() - self.printed_at >= PROGRESS_LINE_SECONDS:
+            self.printed_at = self.clock()
+            self.console.print(self._format_progress_line(self.last_event), markup=False, soft_wrap=True)
 
-    def _say_done(self) -> None:
-        if self.done:
-            self.console.print(str(self.done), soft_wrap=True)
-        self.done = None
+    def _print_completed_step(self) -> None:
+        if self.completed_step:
+            self.console.print(str(self.completed_step), soft_wrap=True)
+        self.completed_step = None
 
-    def _so_far(self, event: Event) -> str:
+    def _format_progress_line(self, event: Event) -> str:
         """A line on a stage that works: how far it is, the time it took and takes, what it says."""
-        time = f"{self.said - self.began:,.0f} s so far"
-        done = "" if event.kind == "start" else f"{event.done:,}"
+        timing = f"{self.printed_at - self.stage_started_at:,.0f} s so far"
+        progress = "" if event.kind == "start" else f"{event.completed:,}"
         if event.total > 0:
-            done += f" of {event.total:,} ({event.done / event.total:.0%})"
-        if event.total > event.done > self.first:
-            each = (self.said - self.heard) / (event.done - self.first)
-            time += f", about {each * (event.total - event.done):,.0f} s left"
-        parts = (done, time, event.what)
+            progress += f" of {event.total:,} ({event.completed / event.total:.0%})"
+        if event.total > event.completed > self.first_completed:
+            seconds_per_unit = (self.printed_at - self.first_progress_at) / (event.completed - self.first_completed)
+            timing += f", about {seconds_per_unit * (event.total - event.completed):,.0f} s left"
+        parts = (progress, timing, event.description)
         return f"  {event.label:<20} {', '.join(part for part in parts if part)}"

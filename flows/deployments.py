@@ -6,19 +6,19 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from flows.config import load
-from flows.requests import check_settings
-from flows.runs import store_uri
-from tasks.contract import HallmarkError, Roots, UsageError, check_external
+from flows.config import load_config
+from flows.requests import check_settings_allowed
+from flows.runs import resolve_store_uri
+from tasks.contract import HallmarkError, AllowedRoots, UsageError, check_external_path
 
-HOW = (
+START_SERVER_HINT = (
     "start one with: prefect server start   (then, in this shell: export "
     "PREFECT_API_URL=http://127.0.0.1:4200/api)"
 )
 
 
 #: Where Prefect enters a run of each deployment.
-ENTRYPOINT = "flows.served.{}"
+ENTRYPOINT_TEMPLATE = "flows.served.{}"
 
 
 def serve_deployments(
@@ -38,27 +38,27 @@ def serve_deployments(
             runs no scheduler.
         UsageError: If the config itself names a path outside the roots.
     """
-    settings = load(config, overrides)
-    store = store_uri(store) if store else None
-    allowed = find_roots(config, store_uri(store or settings.store), roots)
+    settings = load_config(config, overrides)
+    store = resolve_store_uri(store) if store else None
+    allowed_roots = collect_allowed_roots(config, resolve_store_uri(store or settings.store), roots)
     import prefect
     from prefect.settings import PREFECT_API_URL
 
-    url = PREFECT_API_URL.value()
-    if not url:
-        raise HallmarkError(f"serve needs a Prefect server, and PREFECT_API_URL is not set; {HOW}")
-    if not server_answers(url):
-        raise HallmarkError(f"no Prefect server answers at {url}; {HOW}")
+    server_url = PREFECT_API_URL.value()
+    if not server_url:
+        raise HallmarkError(f"serve needs a Prefect server, and PREFECT_API_URL is not set; {START_SERVER_HINT}")
+    if not is_prefect_server_reachable(server_url):
+        raise HallmarkError(f"no Prefect server answers at {server_url}; {START_SERVER_HINT}")
 
     from prefect.types.entrypoint import EntrypointType
 
     from flows.pipeline import audit, pipeline
 
-    allowed.declare()
+    allowed_roots.export_to_environment()
     if config.endswith(".toml"):
-        check_external(config, "config")  # it may be a link
-    check_settings(settings)
-    print(f"runs may read and write in: {allowed}", flush=True)
+        check_external_path(config, "config")  # it may be a link
+    check_settings_allowed(settings)
+    print(f"runs may read and write in: {allowed_roots}", flush=True)
     deployments: list[Any] = [
         pipeline.to_deployment(
             name=settings.name,
@@ -75,28 +75,28 @@ def serve_deployments(
         ),
     ]
     for deployment in deployments:
-        deployment.entrypoint = ENTRYPOINT.format(deployment.flow_name)
+        deployment.entrypoint = ENTRYPOINT_TEMPLATE.format(deployment.flow_name)
     prefect.serve(*deployments, pause_on_shutdown=False)
 
 
-def find_roots(config: str, store: str, more: Sequence[str]) -> Roots:
+def collect_allowed_roots(config: str, store: str, additional_roots: Sequence[str]) -> AllowedRoots:
     """The roots of deployments: the folder of a config's file, the store, and ``more``.
 
     Raises:
         UsageError: If a folder of ``more`` does not exist, or a URI cannot be a root; the error
             names ``--root`` or the setting ``store``.
     """
-    for name in more:
-        if "://" not in name and not os.path.exists(os.path.expanduser(name)):
-            raise UsageError(f"--root {name}: there is no such folder; make it or correct the path")
-    own = [os.path.dirname(os.path.abspath(config))] if config.endswith(".toml") else []
-    return Roots.from_names(own) | Roots.from_names([store], "store:") | Roots.from_names(more)
+    for root in additional_roots:
+        if "://" not in root and not os.path.exists(os.path.expanduser(root)):
+            raise UsageError(f"--root {root}: there is no such folder; make it or correct the path")
+    config_folders = [os.path.dirname(os.path.abspath(config))] if config.endswith(".toml") else []
+    return AllowedRoots.from_names(config_folders) | AllowedRoots.from_names([store], "store:") | AllowedRoots.from_names(additional_roots)
 
 
-def server_answers(url: str) -> bool:
+def is_prefect_server_reachable(server_url: str) -> bool:
     import httpx
 
     try:
-        return httpx.get(f"{url.rstrip('/')}/health", timeout=5).is_success
+        return httpx.get(f"{server_url.rstrip('/')}/health", timeout=5).is_success
     except (httpx.HTTPError, httpx.InvalidURL):
         return False

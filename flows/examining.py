@@ -10,37 +10,37 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from flows.origin import resolve_folder
-from tasks.audits.catalogue import ASK, JUDGE, PROBES
-from tasks.audits.exchange import Questions
-from tasks.audits.probe import Corpus, Probe
-from tasks.audits.refer import refer
+from flows.origin import find_checkpoint_in_folder
+from tasks.audits.catalogue import REQUEST_STAGES, FINDINGS_STAGES, PROBES
+from tasks.audits.exchange import RequestBuilder
+from tasks.audits.probe import CorpusTables, Probe
+from tasks.audits.refer import score_with_reference
 from tasks.audits.respond import respond, respond_untrained
-from tasks.audits.score import score
-from tasks.audits.subjects.reader import Reader, open_reader
-from tasks.audits.trace import trace
-from tasks.contract import Artifact, HallmarkError, UsageError, external_paths
+from tasks.audits.score import score_texts
+from tasks.audits.subjects.reader import AuditedTokenizer, open_audited_tokenizer
+from tasks.audits.trace import trace_training_text
+from tasks.contract import Artifact, HallmarkError, UsageError, iter_config_paths
 
 log = logging.getLogger("hallmark")
 
 #: The stages that serve all probes, by the step that each is of a probe.
-SHARED = {"respond": respond, "floor": respond_untrained, "score": score, "floor_score": score,
-          "trace": trace, "reference": refer}  # fmt: skip
+SHARED_STAGES = {"respond": respond, "floor": respond_untrained, "score": score_texts, "floor_score": score_texts,
+          "trace": trace_training_text, "reference": score_with_reference}  # fmt: skip
 
 #: What a step leaves of a probe; None: nothing.
-Step = Callable[[Probe], Artifact | None]
+ProbeStep = Callable[[Probe], Artifact | None]
 
 
-def examine_by(
+def run_probe_audits(
     probes: Sequence[Probe],
     checkpoint: Artifact,
-    tables: Mapping[str, Any],
-    read: Sequence[Any],
+    corpus_tables: Mapping[str, Any],
+    training_inputs: Sequence[Any],
     config: Any,
-    made: dict[str, Artifact],
-    failed: dict[str, str],
-    called: str = "",
-    check: Callable[[dict[str, Artifact]], None] = lambda asked: None,
+    artifacts: dict[str, Artifact],
+    errors: dict[str, str],
+    label_prefix: str = "",
+    check_requests: Callable[[dict[str, Artifact]], None] = lambda asked: None,
 ) -> dict[str, Artifact]:
     """The findings of each probe. What leads to them goes to ``made``; why one has none, to
     ``failed``. ``tables``: those of the corpus that probes ask about; ``read``: the checkpoints
@@ -50,110 +50,110 @@ def examine_by(
     with, where a run examines twice; ``check``: called with what each probe asks, by its name,
     before a model is asked anything; what it raises ends the run."""
 
-    references = {probe.name: reference_of(probe, settings_of(config, probe)) for probe in probes}
+    reference_models = {probe.name: resolve_reference_model(probe, get_step_settings(config, probe)) for probe in probes}
 
-    def of(probe: Probe, step: str) -> Artifact | None:
-        return made.get(f"{probe.name}_{step}")
+    def get_step_artifact(probe: Probe, step: str) -> Artifact | None:
+        return artifacts.get(f"{probe.name}_{step}")
 
-    def asked(probe: Probe) -> Artifact:
-        given = [tables[name] if name in probe.corpus else None for name in tables]
-        stage = ASK[probe.name].named(f"{called}{probe.name}_ask", "ask")
-        return stage(checkpoint, *given, settings_of(config, probe))
+    def build_requests(probe: Probe) -> Artifact:
+        table_artifacts = [corpus_tables[name] if name in probe.corpus_tables else None for name in corpus_tables]
+        stage = REQUEST_STAGES[probe.name].with_label(f"{label_prefix}{probe.name}_ask", "ask")
+        return stage(checkpoint, *table_artifacts, get_step_settings(config, probe))
 
-    def answered(probe: Probe) -> Artifact:
-        stage = respond.named(f"{called}{probe.name}_respond", "respond")
-        return stage(checkpoint, of(probe, "ask"), settings_of(config, probe, "respond"))
+    def collect_responses(probe: Probe) -> Artifact:
+        stage = respond.with_label(f"{label_prefix}{probe.name}_respond", "respond")
+        return stage(checkpoint, get_step_artifact(probe, "ask"), get_step_settings(config, probe, "respond"))
 
-    def floor(probe: Probe) -> Artifact | None:
-        stage = respond_untrained.named(f"{called}{probe.name}_floor", "floor")
-        needed = probe.floor(settings_of(config, probe))
-        settings = settings_of(config, probe, "floor")
-        return stage(checkpoint, of(probe, "ask"), settings) if needed else None
+    def collect_untrained_responses(probe: Probe) -> Artifact | None:
+        stage = respond_untrained.with_label(f"{label_prefix}{probe.name}_floor", "floor")
+        needs_baseline = probe.needs_untrained_baseline(get_step_settings(config, probe))
+        settings = get_step_settings(config, probe, "floor")
+        return stage(checkpoint, get_step_artifact(probe, "ask"), settings) if needs_baseline else None
 
-    def scored(probe: Probe) -> Artifact | None:
-        stage = score.named(f"{called}{probe.name}_score", "score")
-        asking = settings_of(config, probe, "score")
-        return stage(of(probe, "ask"), of(probe, "respond"), asking) if probe.scored else None
+    def score_responses(probe: Probe) -> Artifact | None:
+        stage = score_texts.with_label(f"{label_prefix}{probe.name}_score", "score")
+        score_config = get_step_settings(config, probe, "score")
+        return stage(get_step_artifact(probe, "ask"), get_step_artifact(probe, "respond"), score_config) if probe.uses_scorers else None
 
-    def floor_scored(probe: Probe) -> Artifact | None:
-        stage = score.named(f"{called}{probe.name}_floor_score", "score")
-        untrained = of(probe, "floor")
-        asking = settings_of(config, probe, "floor_score")
-        return stage(None, untrained, asking) if untrained else None
+    def score_untrained_responses(probe: Probe) -> Artifact | None:
+        stage = score_texts.with_label(f"{label_prefix}{probe.name}_floor_score", "score")
+        untrained_responses = get_step_artifact(probe, "floor")
+        score_config = get_step_settings(config, probe, "floor_score")
+        return stage(None, untrained_responses, score_config) if untrained_responses else None
 
-    def traced(probe: Probe) -> Artifact | None:
-        settings = settings_of(config, probe, "trace")
-        known = settings.enabled and all(part is not None for part in read)
-        if not (probe.traced and known):
+    def trace_responses(probe: Probe) -> Artifact | None:
+        settings = get_step_settings(config, probe, "trace")
+        is_traceable = settings.enabled and all(training_input is not None for training_input in training_inputs)
+        if not (probe.searches_training_text and is_traceable):
             return None
-        stage = trace.named(f"{called}{probe.name}_trace", "trace")
-        return stage(of(probe, "ask"), of(probe, "respond"), *read, settings)
+        stage = trace_training_text.with_label(f"{label_prefix}{probe.name}_trace", "trace")
+        return stage(get_step_artifact(probe, "ask"), get_step_artifact(probe, "respond"), *training_inputs, settings)
 
-    def referred(probe: Probe) -> Artifact | None:
-        stage = refer.named(f"{called}{probe.name}_reference", "reference")
-        answers = of(probe, "ask"), of(probe, "respond")
-        other = references[probe.name]
-        return stage(other, *answers, settings_of(config, probe, "reference")) if other else None
+    def score_with_reference_model(probe: Probe) -> Artifact | None:
+        stage = score_with_reference.with_label(f"{label_prefix}{probe.name}_reference", "reference")
+        request_and_response_sets = get_step_artifact(probe, "ask"), get_step_artifact(probe, "respond")
+        reference_model = reference_models[probe.name]
+        return stage(reference_model, *request_and_response_sets, get_step_settings(config, probe, "reference")) if reference_model else None
 
-    def judged(probe: Probe) -> Artifact:
-        dated = read[:2] if probe.dated else (None, None)
-        answers = (of(probe, step) for step in ("ask", "respond", "score"))
-        beside = (of(probe, step) for step in ("floor", "floor_score", "trace", "reference"))
-        stage = JUDGE[probe.name].named(f"{called}audit_{probe.name}", "judge")
-        return stage(*answers, *dated, *beside, settings_of(config, probe))
+    def compute_probe_findings(probe: Probe) -> Artifact:
+        training_artifacts = training_inputs[:2] if probe.step_dependent else (None, None)
+        audit_inputs = (get_step_artifact(probe, step) for step in ("ask", "respond", "score"))
+        comparison_inputs = (get_step_artifact(probe, step) for step in ("floor", "floor_score", "trace", "reference"))
+        stage = FINDINGS_STAGES[probe.name].with_label(f"{label_prefix}audit_{probe.name}", "judge")
+        return stage(*audit_inputs, *training_artifacts, *comparison_inputs, get_step_settings(config, probe))
 
-    steps: dict[str, Step] = {"ask": asked, "respond": answered, "floor": floor, "score": scored,
-                              "floor_score": floor_scored, "trace": traced,
-                              "reference": referred}  # fmt: skip
-    for step, run in steps.items():
-        for probe in (probe for probe in probes if probe.name not in failed):
-            with told(failed, probe.name):
-                left = run(probe)
-                made |= {f"{probe.name}_{step}": left} if left else {}
+    step_functions: dict[str, ProbeStep] = {"ask": build_requests, "respond": collect_responses, "floor": collect_untrained_responses, "score": score_responses,
+                              "floor_score": score_untrained_responses, "trace": trace_responses,
+                              "reference": score_with_reference_model}  # fmt: skip
+    for step, run_step in step_functions.items():
+        for probe in (probe for probe in probes if probe.name not in errors):
+            with capture_failure(errors, probe.name):
+                output = run_step(probe)
+                artifacts |= {f"{probe.name}_{step}": output} if output else {}
         if step == "ask":
-            asked_of = ((probe.name, of(probe, "ask")) for probe in probes)
-            check({name: artifact for name, artifact in asked_of if artifact})
-    found: dict[str, Artifact] = {}
-    for probe in (probe for probe in probes if probe.name not in failed):
-        with told(failed, probe.name):
-            found[probe.name] = judged(probe)
-    return found
+            request_sets = ((probe.name, get_step_artifact(probe, "ask")) for probe in probes)
+            check_requests({name: artifact for name, artifact in request_sets if artifact})
+    findings: dict[str, Artifact] = {}
+    for probe in (probe for probe in probes if probe.name not in errors):
+        with capture_failure(errors, probe.name):
+            findings[probe.name] = compute_probe_findings(probe)
+    return findings
 
 
-def with_files(config: Any, only: Sequence[str]) -> list[Probe]:
+def list_probes_with_user_files(config: Any, audit_names: Sequence[str]) -> list[Probe]:
     """The audits among ``only`` that run and whose settings name files of the user."""
     return [
         probe
         for probe in PROBES
-        if probe.name in only
-        and not probe.lacks(settings := settings_of(config, probe))
-        and any(external_paths(settings))
+        if probe.name in audit_names
+        and not probe.find_missing_settings(settings := get_step_settings(config, probe))
+        and any(iter_config_paths(settings))
     ]
 
 
-def check_files(config: Any, only: Sequence[str]) -> None:
+def check_user_files_exist(config: Any, audit_names: Sequence[str]) -> None:
     """Refuse audits that name a file or folder that does not exist, before anything is trained.
 
     Args:
         config: The config of the run.
         only: Names of the audits that it comes to.
     """
-    probes = with_files(config, only)
+    probes = list_probes_with_user_files(config, audit_names)
     sections = [f"audit_{probe.name}" for probe in probes]
-    if any(probe.scored for probe in PROBES if probe.name in only):
+    if any(probe.uses_scorers for probe in PROBES if probe.name in audit_names):
         sections.append("score")
     for section in sections:
-        for named in external_paths(getattr(config, section), section):
-            if not os.path.exists(named.path):
+        for config_path in iter_config_paths(getattr(config, section), section):
+            if not os.path.exists(config_path.path):
                 raise UsageError(
-                    f"{named.setting}: there is no file or folder {named.path!r}; correct the "
+                    f"{config_path.setting}: there is no file or folder {config_path.path!r}; correct the "
                     f"path, or leave the setting out"
                 )
     for probe in probes:
-        reference_of(probe, settings_of(config, probe))
+        resolve_reference_model(probe, get_step_settings(config, probe))
 
 
-def check_items(config: Any, tokenizer: Artifact, only: Sequence[str]) -> None:
+def check_user_audit_items(config: Any, tokenizer: Artifact, audit_names: Sequence[str]) -> None:
     """Refuse audits whose files do not hold what they ask about, before a model is trained.
 
     Args:
@@ -164,75 +164,75 @@ def check_items(config: Any, tokenizer: Artifact, only: Sequence[str]) -> None:
     Raises:
         UsageError: As the audit would raise it after the training.
     """
-    probes = with_files(config, only)
+    probes = list_probes_with_user_files(config, audit_names)
     if not probes:
         return
-    from tasks.audits.subjects.own_reader import OwnReader, open_tokenizer
+    from tasks.audits.subjects.own_reader import HallmarkTokenizer, load_checkpoint_tokenizer
 
-    reader: Reader
+    audited_tokenizer: AuditedTokenizer
     if tokenizer.stage == "checkpoint":
-        reader = open_reader(tokenizer)
+        audited_tokenizer = open_audited_tokenizer(tokenizer)
     else:
-        opened = open_tokenizer(tokenizer.path("tokenizer.json").parent)
-        sizes = {"vocab_size": opened.get_vocab_size(), "context": config.pack.context}
-        model = replace(config.pretrain.model, **sizes)
-        reader = OwnReader(model, False, opened, "the model to be trained")
+        opened_tokenizer = load_checkpoint_tokenizer(tokenizer.fetch_file("tokenizer.json").parent)
+        model_sizes = {"vocab_size": opened_tokenizer.get_vocab_size(), "context": config.pack.context}
+        model_config = replace(config.pretrain.model, **model_sizes)
+        audited_tokenizer = HallmarkTokenizer(model_config, False, opened_tokenizer, "the model to be trained")
     for probe in probes:
-        if "plants" in probe.corpus:  # it asks about the corpus; its folder is a model
+        if "plants" in probe.corpus_tables:  # it asks about the corpus; its folder is a model
             continue
         try:
-            probe.ask(Questions(), reader, Corpus(), settings_of(config, probe))
+            probe.build_requests(RequestBuilder(), audited_tokenizer, CorpusTables(), get_step_settings(config, probe))
         except UsageError as error:
             raise UsageError(f"audit_{probe.name}: {error}") from error
         except HallmarkError as error:  # the card says it, if it is still so
             log.warning("audit_%s: %s", probe.name, error)
 
 
-def names_of(probes: Sequence[Probe]) -> dict[str, str]:
+def map_step_labels_to_stages(probes: Sequence[Probe]) -> dict[str, str]:
     """What a run calls each stage of these probes, and the stage that it is."""
     return {
         f"{probe.name}_{step}": stage.name
         for probe in probes
-        for step, stage in {"ask": ASK[probe.name], **SHARED}.items()
+        for step, stage in {"ask": REQUEST_STAGES[probe.name], **SHARED_STAGES}.items()
     }
 
 
-def reference_of(probe: Probe, settings: Any) -> Artifact | None:
+def resolve_reference_model(probe: Probe, settings: Any) -> Artifact | None:
     """The model that reads what another wrote, where the settings name one."""
-    folder = probe.reference(settings)
-    known = resolve_folder(str(folder)) if folder else None
-    if folder and known is None:
-        raise UsageError(f"audit_{probe.name}.reference: there is no folder {folder}")
-    return known.checkpoint if known else None
+    reference_folder = probe.reference_folder(settings)
+    resolved = find_checkpoint_in_folder(str(reference_folder)) if reference_folder else None
+    if reference_folder and resolved is None:
+        raise UsageError(f"audit_{probe.name}.reference: there is no folder {reference_folder}")
+    return resolved.checkpoint if resolved else None
 
 
-def settings_of(config: Any, probe: Probe, step: str = "judge") -> Any:
+def get_step_settings(config: Any, probe: Probe, step: str = "judge") -> Any:
     """What a step of a probe runs with: its own settings, or those that probes share."""
     if step in ("score", "floor_score"):
-        return config.score.of(probe.heads)
+        return config.score.restrict_to_heads(probe.scorer_heads)
     if step in ("respond", "floor", "reference"):
         return config.respond
     return config.trace if step == "trace" else getattr(config, f"audit_{probe.name}")
 
 
-def settings_by_label(config: Any) -> dict[str, Any]:
+def map_labels_to_settings(config: Any) -> dict[str, Any]:
     """What each stage of a run with this config runs with, by what the run calls it."""
     sections = dict(config)
     # These take theirs from the section of another stage.
     if "find_personal_data" in sections:
         sections["evaluate_detectors"] = sections["find_personal_data"]
     if "audit_capability" in sections:
-        sections["capability_baselines"] = sections["audit_capability"].of_baselines
+        sections["capability_baselines"] = sections["audit_capability"].baselines_config
     return sections | {
-        f"{probe.name}_{step}": settings_of(config, probe, step)
+        f"{probe.name}_{step}": get_step_settings(config, probe, step)
         for probe in PROBES
         if f"audit_{probe.name}" in sections
-        for step in ("ask", *SHARED)
+        for step in ("ask", *SHARED_STAGES)
     }
 
 
 @contextmanager
-def told(failed: dict[str, str], part: str) -> Iterator[None]:
+def capture_failure(errors: dict[str, str], part_name: str) -> Iterator[None]:
     """What goes wrong within is a line of the card, and no end of the run; but what is wrong with
     the command or the config is."""
     try:
@@ -240,5 +240,5 @@ def told(failed: dict[str, str], part: str) -> Iterator[None]:
     except UsageError:
         raise
     except HallmarkError as error:
-        failed[part] = str(error)
-        log.warning("%s failed: %s", part, error)
+        errors[part_name] = str(error)
+        log.warning("%s failed: %s", part_name, error)

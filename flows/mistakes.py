@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 #: What a value must be, by the beginning of the name that pydantic has for the error.
-MUST_BE = {
+EXPECTED_BY_ERROR_TYPE = {
     "int_": "must be a whole number",
     "float_": "must be a number",
     "bool_": "must be true or false",
@@ -31,7 +31,7 @@ MUST_BE = {
 }
 
 #: Keys that stand somewhere else than in earlier versions, and where: runs recorded them there.
-MOVED = {
+MOVED_SETTINGS = {
     ("audit_toxicity", "scorer"): ("score", "scorer"),
     ("audit_toxicity", "device"): ("respond", "device"),
     ("audit_bias", "device"): ("respond", "device"),
@@ -39,7 +39,7 @@ MOVED = {
 }
 
 #: Keys of earlier versions that nothing stands for any more, and why.
-GONE = {
+REMOVED_SETTINGS = {
     (f"audit_{probe}", "resamples"): "no interval of this audit is resampled now"
     for probe in (
         "amplification", "associations", "bbq", "bias", "bold", "capability", "counterfactual",
@@ -48,119 +48,119 @@ GONE = {
     )
 }  # fmt: skip
 
-ABOVE = "write it at the top of the file, above the first [table]"
+ROOT_KEY_HINT = "write it at the top of the file, above the first [table]"
 
 
-def brought_up(recorded: Mapping[str, Any]) -> dict[str, Any]:
+def migrate_recorded_config(recorded_tree: Mapping[str, Any]) -> dict[str, Any]:
     """The tree that a run recorded, with keys that were moved since where they stand now, and
     without those that are gone."""
-    tree = deepcopy(dict(recorded))
-    for (section, key), (there, name) in MOVED.items():
-        here, now = tree.get(section), tree.setdefault(there, {})
-        if isinstance(here, dict) and isinstance(now, dict) and key in here:
-            now.setdefault(name, here.pop(key))
-    for section, key in GONE:
-        if isinstance(here := tree.get(section), dict):
-            here.pop(key, None)
-    return tree
+    migrated_tree = deepcopy(dict(recorded_tree))
+    for (section, key), (new_section, new_key) in MOVED_SETTINGS.items():
+        old_settings, new_settings = migrated_tree.get(section), migrated_tree.setdefault(new_section, {})
+        if isinstance(old_settings, dict) and isinstance(new_settings, dict) and key in old_settings:
+            new_settings.setdefault(new_key, old_settings.pop(key))
+    for section, key in REMOVED_SETTINGS:
+        if isinstance(old_settings := migrated_tree.get(section), dict):
+            old_settings.pop(key, None)
+    return migrated_tree
 
 
-def closest(given: str, names: Iterable[str]) -> str:
+def suggest_closest_name(unknown_name: str, known_names: Iterable[str]) -> str:
     """Which of these names may have been meant; empty where none is like it."""
-    found = get_close_matches(given, [*names], n=1)
-    return f" (did you mean {found[0]}?)" if found else ""
+    matches = get_close_matches(unknown_name, [*known_names], n=1)
+    return f" (did you mean {matches[0]}?)" if matches else ""
 
 
-def sentence(
-    error: ValidationError, tree: Mapping[str, Any], root: Sequence[str], model: type[BaseModel]
+def format_validation_error(
+    error: ValidationError, config_tree: Mapping[str, Any], root_keys: Sequence[str], model: type[BaseModel]
 ) -> str:
     """All that is wrong with a tree of a ``model``. ``root``: the keys that stand above all
     tables."""
-    return "; ".join(_said(problem, tree, root, model) for problem in error.errors())
+    return "; ".join(_format_problem(problem, config_tree, root_keys, model) for problem in error.errors())
 
 
-def _said(
-    problem: Any, tree: Mapping[str, Any], root: Sequence[str], model: type[BaseModel]
+def _format_problem(
+    problem: Any, config_tree: Mapping[str, Any], root_keys: Sequence[str], model: type[BaseModel]
 ) -> str:
-    place, kind, value = _place(problem["loc"], tree), problem["type"], problem["input"]
-    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        *way, key = problem["loc"]
-        remedy = _remedy(problem["loc"], root) or closest(str(key), _keys_at(way, model))
-        return f"{place}: there is no such key{remedy}"
-    if kind == "union_tag_invalid":
-        return f"{place}.kind: must be one of {problem['ctx']['expected_tags']}" + _given(
+    key_path, error_type, value = _format_key_path(problem["loc"], config_tree), problem["type"], problem["input"]
+    if error_type in ("extra_forbidden", "unexpected_keyword_argument"):
+        *parent_path, key = problem["loc"]
+        remedy = _suggest_remedy(problem["loc"], root_keys) or suggest_closest_name(str(key), _list_keys_at(parent_path, model))
+        return f"{key_path}: there is no such key{remedy}"
+    if error_type == "union_tag_invalid":
+        return f"{key_path}.kind: must be one of {problem['ctx']['expected_tags']}" + _format_given_value(
             problem["ctx"]["tag"]
         )
-    says = next((words for start, words in MUST_BE.items() if kind.startswith(start)), "")
-    if not says:
-        says = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    if isinstance(value, float) and isnan(value) and kind.startswith(("less_", "greater_")):
-        says = "must be a number"
-    if kind == "missing" and place in root:
-        says += f"; {ABOVE}"
-    at = f"{place}: " if place else ""  # what is wrong with the whole names its keys
+    message = next((expected for error_prefix, expected in EXPECTED_BY_ERROR_TYPE.items() if error_type.startswith(error_prefix)), "")
+    if not message:
+        message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    if isinstance(value, float) and isnan(value) and error_type.startswith(("less_", "greater_")):
+        message = "must be a number"
+    if error_type == "missing" and key_path in root_keys:
+        message += f"; {ROOT_KEY_HINT}"
+    location = f"{key_path}: " if key_path else ""  # what is wrong with the whole names its keys
     # Of a key that is missing, and of a table in which two things contradict, no value is shown.
-    lacks = kind in ("missing", "union_tag_not_found")
-    whole = kind == "value_error" and not isinstance(value, str | int | float | list)
-    return at + says + ("" if lacks or whole else _given(value))
+    is_missing = error_type in ("missing", "union_tag_not_found")
+    is_contradiction = error_type == "value_error" and not isinstance(value, str | int | float | list)
+    return location + message + ("" if is_missing or is_contradiction else _format_given_value(value))
 
 
-def _place(loc: Sequence[str | int], tree: Any) -> str:
+def _format_key_path(location: Sequence[str | int], config_tree: Any) -> str:
     """The key as the file has it. In pydantic's way to it also stands which of several types a
     value was taken for: that of its kind, or such as ``str`` and ``tuple[str, ...]``."""
-    said: list[str] = []
-    node = tree
-    for part in map(str, loc):
-        kind = isinstance(node, Mapping) and part not in node and part == node.get("kind")
-        if kind or part == "str" or "[" in part:
+    keys: list[str] = []
+    node = config_tree
+    for segment in map(str, location):
+        is_type_tag = isinstance(node, Mapping) and segment not in node and segment == node.get("kind")
+        if is_type_tag or segment == "str" or "[" in segment:
             continue
-        said.append(part)
+        keys.append(segment)
         if isinstance(node, Mapping):
-            node = node.get(part)
-        elif isinstance(node, list) and part.isdecimal():
-            node = node[int(part)]
+            node = node.get(segment)
+        elif isinstance(node, list) and segment.isdecimal():
+            node = node[int(segment)]
         else:
             node = None  # a default, or a rule by its name
-    return ".".join(said)
+    return ".".join(keys)
 
 
-def references(value: Mapping[str, Any]) -> list[str]:
+def list_schema_references(property_schema: Mapping[str, Any]) -> list[str]:
     """The tables that a key holds, by name in its JSON schema: one, one of several kinds, or a list
     or a table of such."""
-    parts = [value, value.get("items", {}), *value.get("anyOf", ())]
-    if isinstance(named := value.get("additionalProperties"), dict):
-        parts.append(named)
-    parts += [kind for part in parts for kind in part.get("oneOf", ())]
-    return [part["$ref"].rpartition("/")[2] for part in parts if "$ref" in part]
+    schemas = [property_schema, property_schema.get("items", {}), *property_schema.get("anyOf", ())]
+    if isinstance(value_schema := property_schema.get("additionalProperties"), dict):
+        schemas.append(value_schema)
+    schemas += [alternative for schema in schemas for alternative in schema.get("oneOf", ())]
+    return [schema["$ref"].rpartition("/")[2] for schema in schemas if "$ref" in schema]
 
 
-def _keys_at(way: Sequence[str | int], model: type[BaseModel]) -> set[str]:
+def _list_keys_at(parent_path: Sequence[str | int], model: type[BaseModel]) -> set[str]:
     """The keys of the table at the end of a way. On it, places in lists, names that are free, and
     kinds, of which a table may be, are no keys."""
     schema = model.model_json_schema()
     nodes = [schema]
-    for part in way:
-        values = [node["properties"][part] for node in nodes if part in node.get("properties", ())]
-        if values:
-            nodes = [schema["$defs"][name] for value in values for name in references(value)]
+    for segment in parent_path:
+        property_schemas = [node["properties"][segment] for node in nodes if segment in node.get("properties", ())]
+        if property_schemas:
+            nodes = [schema["$defs"][definition_name] for property_schema in property_schemas for definition_name in list_schema_references(property_schema)]
     return {key for node in nodes for key in node.get("properties", ())}
 
 
-def _remedy(loc: Sequence[str | int], root: Sequence[str]) -> str:
+def _suggest_remedy(location: Sequence[str | int], root_keys: Sequence[str]) -> str:
     """What to do about a key that is not there: it was moved, is gone, or stands below a header, to
     which in TOML all that follows belongs."""
-    for place, there in MOVED.items():
-        if tuple(loc) == place:
-            return f"; it is {'.'.join(there)} now, for all audits"
-    for place, why in GONE.items():
-        if tuple(loc) == place:
-            return f" any more, since {why}: leave it out"
-    misplaced = len(loc) > 1 and loc[-1] in root
-    return f" here; {loc[-1]} is one of the whole config: {ABOVE}" if misplaced else ""
+    for old_location, new_location in MOVED_SETTINGS.items():
+        if tuple(location) == old_location:
+            return f"; it is {'.'.join(new_location)} now, for all audits"
+    for old_location, reason in REMOVED_SETTINGS.items():
+        if tuple(location) == old_location:
+            return f" any more, since {reason}: leave it out"
+    is_misplaced = len(location) > 1 and location[-1] in root_keys
+    return f" here; {location[-1]} is one of the whole config: {ROOT_KEY_HINT}" if is_misplaced else ""
 
 
-def _given(value: Any) -> str:
+def _format_given_value(value: Any) -> str:
     if isinstance(value, Mapping):
         return " (given: a table)"
-    said = str(value).lower() if isinstance(value, bool) else repr(value)
-    return f" (given: {said if len(said) <= 60 else said[:57] + '...'})"
+    value_text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return f" (given: {value_text if len(value_text) <= 60 else value_text[:57] + '...'})"

@@ -11,104 +11,104 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.comparing import Audited, by, compare
-from flows.origin import Subject, resolve
+from flows.comparing import CheckpointAudits, find_checkpoint_audits, compare_checkpoints
+from flows.origin import ResolvedCheckpoint, resolve_checkpoint
 from flows.runs import Run
-from flows.tracing import behind_finding, check_audit
-from tasks.audits.proofs.proof import last_costs
+from flows.tracing import find_finding_document_ids, parse_finding_audit
+from tasks.audits.proofs.proof import read_last_validation
 from tasks.contract import Store, Table, UsageError
 
 Report = dict[str, Any]
 
 #: The two models that are trained, and whether theirs are documents by lot.
-ARMS = {"control": True, "without": False}
+IS_CONTROL_BY_ARM = {"control": True, "without": False}
 
 
-def known(store: Store, checkpoint: str) -> Subject:
+def resolve_trained_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint:
     """A checkpoint whose corpus and config are known. UsageError for any other."""
-    subject = resolve(store, checkpoint)
-    if subject.pretrained is None or subject.corpus is None or subject.run is None:
+    resolved = resolve_checkpoint(store, checkpoint_name)
+    if resolved.training_run is None or resolved.corpus_artifacts is None or resolved.source_run is None:
         raise UsageError(
-            f"{checkpoint}: the store does not know what it was trained on, so nothing can be left "
+            f"{checkpoint_name}: the store does not know what it was trained on, so nothing can be left "
             f"out; name a checkpoint of a run of this store"
         )
-    return subject
+    return resolved
 
 
-def behind(store: Store, checkpoint: str, findings: Sequence[str], rows: int) -> list[bytes]:
+def find_source_document_ids(store: Store, checkpoint_name: str, finding_names: Sequence[str], max_rows: int) -> list[bytes]:
     """The training documents behind the worst rows of these findings, and their near copies."""
-    audited = by(store, checkpoint)
-    if audited is None:
-        raise UsageError(f"{checkpoint} was not audited yet; run: hallmark audit {checkpoint}")
-    for name in findings:
-        check_audit(name)
-    subject = known(store, checkpoint)
-    assert subject.corpus is not None
-    runs = {name: audited.made(name.partition(".")[0]) or audited.run for name in findings}
-    found = {i for name, run in runs.items() for i in behind_finding(run, name, rows)}
-    if not found:
+    checkpoint_audits = find_checkpoint_audits(store, checkpoint_name)
+    if checkpoint_audits is None:
+        raise UsageError(f"{checkpoint_name} was not audited yet; run: hallmark audit {checkpoint_name}")
+    for finding_name in finding_names:
+        parse_finding_audit(finding_name)
+    resolved = resolve_trained_checkpoint(store, checkpoint_name)
+    assert resolved.corpus_artifacts is not None
+    runs_by_finding = {finding_name: checkpoint_audits.find_audit_run(finding_name.partition(".")[0]) or checkpoint_audits.audit_run for finding_name in finding_names}
+    document_ids = {doc_id for finding_name, run in runs_by_finding.items() for doc_id in find_finding_document_ids(run, finding_name, max_rows)}
+    if not document_ids:
         raise UsageError(
-            f"no training document is behind {', '.join(findings)}: its rows name none, and "
+            f"no training document is behind {', '.join(finding_names)}: its rows name none, and "
             f"nothing that the model wrote there stands in what it read; name another finding, or "
             f"--toxicity alone"
         )
-    if "leave_out" in subject.corpus:  # what was left out before stays out
-        before = subject.corpus["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
-        found |= {i for i in before if i is not None}
-    documents = Table((subject.corpus["plant"],), "documents")
-    rows_of = documents.find(sorted(found), ["doc_id", "cluster", "split"])
-    if len(rows_of) and not pc.any(pc.equal(rows_of["split"], "train")).as_py():
+    if "leave_out" in resolved.corpus_artifacts:  # what was left out before stays out
+        excluded_earlier = resolved.corpus_artifacts["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
+        document_ids |= {doc_id for doc_id in excluded_earlier if doc_id is not None}
+    documents = Table((resolved.corpus_artifacts["plant"],), "documents")
+    document_rows = documents.find_document_rows(sorted(document_ids), ["doc_id", "cluster", "split"])
+    if len(document_rows) and not pc.any(pc.equal(document_rows["split"], "train")).as_py():
         raise UsageError(
-            f"the documents behind {', '.join(findings)} are held out: none was trained on, and "
+            f"the documents behind {', '.join(finding_names)} are held out: none was trained on, and "
             f"there is nothing to leave out; name another finding, or --toxicity alone"
         )
-    ids = pa.array(sorted(found), pa.binary(16))
-    clusters = pc.unique(rows_of["cluster"])
-    near = [
+    source_ids = pa.array(sorted(document_ids), pa.binary(16))
+    clusters = pc.unique(document_rows["cluster"])
+    near_duplicate_ids = [
         batch["doc_id"].filter(pc.is_in(batch["cluster"], value_set=clusters))
-        for batch in documents.batches(["doc_id", "cluster"])
+        for batch in documents.iter_batches(["doc_id", "cluster"])
     ]
-    return sorted({*ids.to_pylist(), *(i for each in near for i in each.to_pylist())})
+    return sorted({*source_ids.to_pylist(), *(doc_id for batch_ids in near_duplicate_ids for doc_id in batch_ids.to_pylist())})
 
 
-def left_out(store: Store) -> Path:
+def get_removal_list_folder(store: Store) -> Path:
     """The folder of lists of documents that are left out."""
-    return store.local / "left-out"
+    return store.local_folder / "left-out"
 
 
-def write_list(ids: Sequence[bytes], folder: Path) -> Path:
+def write_document_id_list(doc_ids: Sequence[bytes], folder: Path) -> Path:
     """A file with these ids, named by what it holds."""
-    text = "".join(f"{doc_id.hex()}\n" for doc_id in ids)
+    text = "".join(f"{doc_id.hex()}\n" for doc_id in doc_ids)
     path = folder / f"left-out-{blake2b(text.encode(), digest_size=4).hexdigest()}.txt"
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path.resolve()
 
 
-def settings(
-    arm: str, documents: Path | None, toxicity: float | None, steps: int | None
+def build_arm_overrides(
+    arm: str, doc_ids_file: Path | None, min_toxicity: float | None, steps: int | None
 ) -> list[str]:
     """The overrides of an arm."""
-    made = [f"leave_out.control={str(ARMS[arm]).lower()}"]
-    made += [f"leave_out.documents={json.dumps(str(documents))}"] if documents else []
-    made += [f"leave_out.toxicity={toxicity}"] if toxicity is not None else []
-    return made + ([f"pretrain.train.steps={steps}"] if steps is not None else [])
+    overrides = [f"leave_out.control={str(IS_CONTROL_BY_ARM[arm]).lower()}"]
+    overrides += [f"leave_out.documents={json.dumps(str(doc_ids_file))}"] if doc_ids_file else []
+    overrides += [f"leave_out.toxicity={min_toxicity}"] if min_toxicity is not None else []
+    return overrides + ([f"pretrain.train.steps={steps}"] if steps is not None else [])
 
 
-def outcome(runs: Sequence[Run], start: Audited | None) -> Report:
+def build_mitigation_report(runs: Sequence[Run], start_audits: CheckpointAudits | None) -> Report:
     """What the arms differ in, the control first; and, where they went on from one, the start."""
-    arms = [Audited(f"{name}: run {run.id}", run) for name, run in zip(ARMS, runs, strict=True)]
-    found = compare([*arms, *([start] if start else [])])
-    gone = [run["leave_out"]["ledger"].rows for run in runs]
-    return found | {"left_out": gone, "price": price(runs)}
+    arm_audits = [CheckpointAudits(f"{arm}: run {run.id}", run) for arm, run in zip(IS_CONTROL_BY_ARM, runs, strict=True)]
+    comparison = compare_checkpoints([*arm_audits, *([start_audits] if start_audits else [])])
+    removed_counts = [run["leave_out"]["ledger"].row_count for run in runs]
+    return comparison | {"left_out": removed_counts, "price": compare_heldout_loss(runs)}
 
 
-def price(runs: Sequence[Run]) -> list[Report]:
+def compare_heldout_loss(runs: Sequence[Run]) -> list[Report]:
     """What a byte of held-out text costs the last checkpoint of each, by source and by the groups
     that documents mention; of how many bytes, and without intervals."""
-    tables = [last_costs(run["pretrain"]) for run in runs]
+    losses_by_run = [read_last_validation(run["pretrain"]) for run in runs]
     return [
-        {"kind": kind, "name": name, "bytes": row["bytes"],
-         "values": [table.get((kind, name), {}).get("bits_per_byte") for table in tables]}
-        for (kind, name), row in tables[0].items()
+        {"kind": kind, "name": group_name, "bytes": loss_row["bytes"],
+         "values": [run_losses.get((kind, group_name), {}).get("bits_per_byte") for run_losses in losses_by_run]}
+        for (kind, group_name), loss_row in losses_by_run[0].items()
     ]  # fmt: skip

@@ -9,197 +9,197 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-from flows.growing import Earlier
-from flows.requests import check_checkpoint, check_store
-from flows.runs import ARTIFACT, Run, all_runs, find_artifact, open_run, run_ids
-from tasks.contract import Artifact, Store, UsageError, external
+from flows.growing import EarlierAdditions
+from flows.requests import check_checkpoint_allowed, check_store_allowed
+from flows.runs import ARTIFACT_NAME_PATTERN, Run, read_all_runs, find_artifact, open_run, list_run_ids
+from tasks.contract import Artifact, Store, UsageError, folder_to_artifact
 
 #: The stages that leave checkpoints.
-TRAINED = ("pretrain", "finetune")
+TRAINING_STAGES = ("pretrain", "finetune")
 
 #: The stages that may be the first behind those of the corpus.
-AFTER = ("train_tokenizer", "pack")
+POST_CORPUS_STAGES = ("train_tokenizer", "pack")
 
 
 @dataclass(frozen=True)
-class Subject:
+class ResolvedCheckpoint:
     """A checkpoint, and what the store knows of its making."""
 
     checkpoint: Artifact
-    pretrained: Artifact | None = None
-    corpus: dict[str, Artifact] | None = None
-    run: Run | None = None
-    earlier: Earlier = ()
+    training_run: Artifact | None = None
+    corpus_artifacts: dict[str, Artifact] | None = None
+    source_run: Run | None = None
+    earlier_additions: EarlierAdditions = ()
 
     @property
     def name(self) -> str:
         """RUN@STEP where the store knows them, else the name of the artifact or the folder."""
-        trained = self.run.stages.get("pretrain", {}) if self.run else {}
-        if self.run and self.pretrained and trained.get("artifact") == self.pretrained.name:
-            for row in self.pretrained["checkpoints"].read(["step", "artifact"]).to_pylist():
+        training_entry = self.source_run.stages.get("pretrain", {}) if self.source_run else {}
+        if self.source_run and self.training_run and training_entry.get("artifact") == self.training_run.name:
+            for row in self.training_run["checkpoints"].read(["step", "artifact"]).to_pylist():
                 if row["artifact"] == self.checkpoint.name:
-                    return f"{self.run.id}@{row['step']}"
+                    return f"{self.source_run.id}@{row['step']}"
         return self.checkpoint.name
 
 
-def resolve(store: Store, text: str) -> Subject:
+def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint:
     """The checkpoint that a command names.
 
     RUN or RUN@STEP (RUN may be "latest", the newest that pretrained a model), the name of an
     artifact ("checkpoint/0123…"), or a folder: of a checkpoint in the store, or of any Hugging Face
     model.
     """
-    subject = resolve_folder(text)
-    if subject is not None:
-        return subject
-    if text.startswith("checkpoint/"):
-        named = store.find(*text.split("/")) if ARTIFACT.fullmatch(text) else None
-        if named is None:
+    resolved = find_checkpoint_in_folder(checkpoint_name)
+    if resolved is not None:
+        return resolved
+    if checkpoint_name.startswith("checkpoint/"):
+        artifact = store.find_artifact(*checkpoint_name.split("/")) if ARTIFACT_NAME_PATTERN.fullmatch(checkpoint_name) else None
+        if artifact is None:
             raise UsageError(
-                f"the store {store.uri} holds no checkpoint {text!r}; name one of its runs, "
+                f"the store {store.uri} holds no checkpoint {checkpoint_name!r}; name one of its runs, "
                 f"RUN@STEP, or another store with --store"
             )
-        return _ours(store, named)
-    name, _, step = text.partition("@")
-    if "/" in name or (name != "latest" and not any(i.startswith(name) for i in run_ids(store))):
+        return _trace_checkpoint_origin(store, artifact)
+    run_name, _, step = checkpoint_name.partition("@")
+    if "/" in run_name or (run_name != "latest" and not any(run_id.startswith(run_name) for run_id in list_run_ids(store))):
         raise UsageError(
-            f"there is no checkpoint {text!r}; give a folder, RUN, RUN@STEP (latest@0) or the name "
+            f"there is no checkpoint {checkpoint_name!r}; give a folder, RUN, RUN@STEP (latest@0) or the name "
             f"of an artifact (checkpoint/…); a model of the Hugging Face hub must be a folder "
             f"first: hf download NAME --local-dir FOLDER"
         )
-    runs = [run for run in all_runs(store) if "pretrain" in run.stages]
-    if name != "latest":
-        runs = [open_run(name, store)]
-    trained = [label for label in TRAINED if runs and label in runs[-1].stages]
+    runs = [run for run in read_all_runs(store) if "pretrain" in run.stages]
+    if run_name != "latest":
+        runs = [open_run(run_name, store)]
+    training_stages = [label for label in TRAINING_STAGES if runs and label in runs[-1].stages]
     if not runs:
         raise UsageError(
-            f"{text}: no run of the store {store.uri} has trained a model yet; train one there, or "
+            f"{checkpoint_name}: no run of the store {store.uri} has trained a model yet; train one there, or "
             f"name another store with --store"
         )
-    if not trained:
-        raise UsageError(f"{text}: that run has trained no model yet; see: hallmark status")
+    if not training_stages:
+        raise UsageError(f"{checkpoint_name}: that run has trained no model yet; see: hallmark status")
     run = runs[-1]
-    table = run[trained[0]]["checkpoints"].read(["step", "artifact"]).to_pylist()
-    wanted = [row for row in table if not step or str(row["step"]) == step]
-    if not wanted:
-        steps = ", ".join(str(row["step"]) for row in table)
+    checkpoint_rows = run[training_stages[0]]["checkpoints"].read(["step", "artifact"]).to_pylist()
+    matching_rows = [row for row in checkpoint_rows if not step or str(row["step"]) == step]
+    if not matching_rows:
+        steps = ", ".join(str(row["step"]) for row in checkpoint_rows)
         raise UsageError(f"run {run.id} has no checkpoint of step {step}; it has: {steps}")
-    its = run if trained[0] == "pretrain" else None
-    return _ours(store, find_artifact(store, wanted[-1]["artifact"]), its)
+    pretraining_run = run if training_stages[0] == "pretrain" else None
+    return _trace_checkpoint_origin(store, find_artifact(store, matching_rows[-1]["artifact"]), pretraining_run)
 
 
-class Trainings(NamedTuple):
+class TrainingHistory(NamedTuple):
     """A training and those that it went on from, the newest first: the checkpoint that each left,
     what it left beside, and what it read."""
 
     checkpoints: dict[str, Artifact]
-    pretrained: dict[str, Artifact]
-    packed: dict[str, Artifact]
+    training_runs: dict[str, Artifact]
+    packed_corpora: dict[str, Artifact]
 
-    def planted(self, known: Sequence[Artifact]) -> list[Artifact]:
+    def list_corpora_except(self, known_corpora: Sequence[Artifact]) -> list[Artifact]:
         """The corpora that they read, but for those that are ``known``."""
-        found: dict[str, Artifact] = {}
-        for name, pretrained in self.pretrained.items():
-            assert pretrained.store is not None
-            subject = _ours(pretrained.store, self.checkpoints[name])
-            made = [*subject.earlier, subject.corpus or {}]
-            found |= {each["plant"].name: each["plant"] for each in made if "plant" in each}
-        return [found[name] for name in sorted(found.keys() - {each.name for each in known})]
+        corpora_by_name: dict[str, Artifact] = {}
+        for number, training_run in self.training_runs.items():
+            assert training_run.store is not None
+            resolved = _trace_checkpoint_origin(training_run.store, self.checkpoints[number])
+            additions = [*resolved.earlier_additions, resolved.corpus_artifacts or {}]
+            corpora_by_name |= {corpus["plant"].name: corpus["plant"] for corpus in additions if "plant" in corpus}
+        return [corpora_by_name[number] for number in sorted(corpora_by_name.keys() - {corpus.name for corpus in known_corpora})]
 
 
-def trainings(checkpoint: Artifact, pretrained: Artifact | None) -> Trainings | None:
+def trace_training_history(checkpoint: Artifact, training_run: Artifact | None) -> TrainingHistory | None:
     """How a checkpoint was trained; None where the store does not know all of it."""
-    made = Trainings({}, {}, {})
-    while pretrained is not None and pretrained.store is not None:
-        store, number = pretrained.store, str(len(made.pretrained))
-        lineage = pretrained.manifest["lineage"]
-        packed = store.find(*lineage["packed"].split("/"))
-        if packed is None:
+    history = TrainingHistory({}, {}, {})
+    while training_run is not None and training_run.store is not None:
+        store, number = training_run.store, str(len(history.training_runs))
+        lineage = training_run.manifest["lineage"]
+        packed_corpus = store.find_artifact(*lineage["packed_corpus"].split("/"))
+        if packed_corpus is None:
             return None
-        made.checkpoints[number], made.pretrained[number] = checkpoint, pretrained
-        made.packed[number] = packed
-        if lineage["start"] is None:
-            return made
-        start = store.find(*lineage["start"].split("/"))
-        if start is None:
+        history.checkpoints[number], history.training_runs[number] = checkpoint, training_run
+        history.packed_corpora[number] = packed_corpus
+        if lineage["start_checkpoint"] is None:
+            return history
+        start_checkpoint = store.find_artifact(*lineage["start_checkpoint"].split("/"))
+        if start_checkpoint is None:
             return None
-        checkpoint = start
-        pretrained = store.find("pretrain", start.manifest["parts"]["parent"])
+        checkpoint = start_checkpoint
+        training_run = store.find_artifact("pretrain", start_checkpoint.manifest["parts"]["parent"])
     return None
 
 
-def lasting(store: Store, subject: Subject, text: str) -> str:
+def get_permanent_name(store: Store, resolved: ResolvedCheckpoint, checkpoint_name: str) -> str:
     """What names a checkpoint in this store tomorrow, too: its name there, for "latest" is another
     one then; of a folder of elsewhere, which a command named so, the whole path."""
-    if store.find(*subject.checkpoint.name.split("/")) is None:
-        return os.path.abspath(Path(text).expanduser())
-    return subject.name
+    if store.find_artifact(*resolved.checkpoint.name.split("/")) is None:
+        return os.path.abspath(Path(checkpoint_name).expanduser())
+    return resolved.name
 
 
-def resolve_folder(text: str) -> Subject | None:
+def find_checkpoint_in_folder(folder_name: str) -> ResolvedCheckpoint | None:
     """The checkpoint in the folder that is named, of whatever store it is; None where there is no
     such path, as for the name of a run."""
-    if not text.strip():
+    if not folder_name.strip():
         raise UsageError(
             "the name of the checkpoint is empty; give RUN@STEP, checkpoint/… or a folder"
         )
     try:
-        path = Path(text).expanduser()
+        path = Path(folder_name).expanduser()
     except RuntimeError as error:
-        user = text.partition("/")[0]
+        user = folder_name.partition("/")[0]
         raise UsageError(
-            f"{text}: begins with {user}, whose home folder is not known; give the whole path"
+            f"{folder_name}: begins with {user}, whose home folder is not known; give the whole path"
         ) from error
-    check_checkpoint(text)
+    check_checkpoint_allowed(folder_name)
     if path.is_dir():
         for folder in (path.resolve(), path.resolve().parent):
             if (folder / "manifest.json").exists() and folder.parent.name == "checkpoint":
-                check_store(str(folder.parents[2]))
-                home = Store(folder.parents[2])
-                return _ours(home, find_artifact(home, f"checkpoint/{folder.name}"))
+                check_store_allowed(str(folder.parents[2]))
+                folder_store = Store(folder.parents[2])
+                return _trace_checkpoint_origin(folder_store, find_artifact(folder_store, f"checkpoint/{folder.name}"))
         if not any(path.iterdir()):
             raise UsageError(
-                f"{text}: the folder is empty; a checkpoint holds config.json, model.safetensors "
+                f"{folder_name}: the folder is empty; a checkpoint holds config.json, model.safetensors "
                 f"and its tokenizer"
             )
         if not (path / "config.json").is_file():  # before all that lies below it is read
             raise UsageError(
-                f"{text}: the folder holds no config.json; a checkpoint holds config.json, "
+                f"{folder_name}: the folder holds no config.json; a checkpoint holds config.json, "
                 f"model.safetensors and its tokenizer"
             )
-        return Subject(external(path.resolve(), "checkpoint"))
+        return ResolvedCheckpoint(folder_to_artifact(path.resolve(), "checkpoint"))
     if path.exists():
-        raise UsageError(f"{text}: is a file; give the folder of a checkpoint")
+        raise UsageError(f"{folder_name}: is a file; give the folder of a checkpoint")
     return None
 
 
-def _ours(store: Store, checkpoint: Artifact, named: Run | None = None) -> Subject:
+def _trace_checkpoint_origin(store: Store, checkpoint: Artifact, preferred_run: Run | None = None) -> ResolvedCheckpoint:
     """Walk back from a checkpoint to its training, its corpus and the run that made them: the one
     that was named, else the newest that trained it, else the newest with its corpus."""
-    if base := checkpoint.manifest["lineage"].get("checkpoint"):  # it was fine-tuned
-        began = store.find(*base.split("/"))
-        known = Subject(checkpoint) if began is None else _ours(store, began)
-        return replace(known, checkpoint=checkpoint, pretrained=None)
-    pretrained = store.find("pretrain", checkpoint.manifest["parts"]["parent"])
-    packed = find_artifact(store, checkpoint.manifest["lineage"]["packed"])
-    if packed.stage == "blank":  # of training alone: audits know the whole corpus
-        packed = find_artifact(store, packed.manifest["lineage"]["packed"])
-    names = packed.manifest["lineage"]["documents"]  # of a grown corpus a list
-    *before, planted = [
-        find_artifact(store, n) for n in ([names] if isinstance(names, str) else names)
+    if base_name := checkpoint.manifest["lineage"].get("checkpoint"):  # it was fine-tuned
+        base_checkpoint = store.find_artifact(*base_name.split("/"))
+        resolved_base = ResolvedCheckpoint(checkpoint) if base_checkpoint is None else _trace_checkpoint_origin(store, base_checkpoint)
+        return replace(resolved_base, checkpoint=checkpoint, training_run=None)
+    training_run = store.find_artifact("pretrain", checkpoint.manifest["parts"]["parent"])
+    packed_corpus = find_artifact(store, checkpoint.manifest["lineage"]["packed_corpus"])
+    if packed_corpus.stage == "blank":  # of training alone: audits know the whole corpus
+        packed_corpus = find_artifact(store, packed_corpus.manifest["lineage"]["packed_corpus"])
+    corpus_names = packed_corpus.manifest["lineage"]["documents"]  # of a grown corpus a list
+    *earlier_corpora, planted_corpus = [
+        find_artifact(store, corpus_name) for corpus_name in ([corpus_names] if isinstance(corpus_names, str) else corpus_names)
     ]
-    if planted.stage == "leave_out":  # so here
-        planted = find_artifact(store, planted.manifest["lineage"]["documents"])
-    earlier = [{"plant": artifact} for artifact in before]
+    if planted_corpus.stage == "leave_out":  # so here
+        planted_corpus = find_artifact(store, planted_corpus.manifest["lineage"]["documents"])
+    earlier_additions = [{"plant": artifact} for artifact in earlier_corpora]
 
-    def has(run: Run, stage: str, artifact: Artifact | None) -> bool:
+    def has_artifact(run: Run, stage: str, artifact: Artifact | None) -> bool:
         return artifact is not None and (run.stages.get(stage, {}).get("artifact") == artifact.name)
 
-    runs = [named] if named else all_runs(store)[::-1]
-    runs = sorted(runs, key=lambda run: not has(run, "pretrain", pretrained))  # the order stays
+    runs = [preferred_run] if preferred_run else read_all_runs(store)[::-1]
+    runs = sorted(runs, key=lambda run: not has_artifact(run, "pretrain", training_run))  # the order stays
     for run in runs:
-        if has(run, "plant", planted):
-            made = takewhile(lambda label: label not in AFTER, run.stages)
-            corpus = {label: run[label] for label in made}
-            return Subject(checkpoint, pretrained, corpus, run, earlier)
-    return Subject(checkpoint, pretrained, {"plant": planted}, earlier=earlier)
+        if has_artifact(run, "plant", planted_corpus):
+            corpus_labels = takewhile(lambda label: label not in POST_CORPUS_STAGES, run.stages)
+            corpus_artifacts = {label: run[label] for label in corpus_labels}
+            return ResolvedCheckpoint(checkpoint, training_run, corpus_artifacts, run, earlier_additions)
+    return ResolvedCheckpoint(checkpoint, training_run, {"plant": planted_corpus}, earlier_additions=earlier_additions)

@@ -8,297 +8,297 @@ from typing import Any
 from prefect import flow
 
 from flows.config import Config
-from flows.examining import check_files, check_items, examine_by, settings_of, told
-from flows.growing import Earlier, earlier_of
-from flows.origin import lasting, resolve, trainings
-from flows.proving import behind_of
-from flows.rates import rates_of
-from flows.recording import begin, flow_run_name
-from flows.rules import check_slices
+from flows.examining import check_user_files_exist, check_user_audit_items, run_probe_audits, get_step_settings, capture_failure
+from flows.growing import EarlierAdditions, collect_earlier_additions
+from flows.origin import get_permanent_name, resolve_checkpoint, trace_training_history
+from flows.proving import collect_source_document_inputs
+from flows.rates import find_current_error_rates
+from flows.recording import start_run, generate_flow_run_name
+from flows.rules import check_rule_slices
 from flows.runs import Run, open_run
-from reports.datasheet import datasheet
-from reports.model_card import model_card
-from reports.proof_card import ProofCardConfig, proof_card
-from reports.task_card import task_card
+from reports.datasheet import build_datasheet
+from reports.model_card import build_model_card
+from reports.proof_card import RemovalExperimentCardConfig, build_removal_experiment_card
+from reports.task_card import build_task_card
 from tasks.audits.ability.attention_maps import attention_maps
 from tasks.audits.ability.capability import audit_capability
 from tasks.audits.ability.capability_baselines import capability_baselines
-from tasks.audits.ability.texts import check_held_out
-from tasks.audits.about import AUDITS
+from tasks.audits.ability.texts import check_validation_text_exists
+from tasks.audits.about import AUDIT_DESCRIPTIONS
 from tasks.audits.catalogue import PROBES
-from tasks.audits.failures import FailuresConfig, failures
-from tasks.audits.judging.policy import policy
-from tasks.audits.proofs.behind import BehindConfig, behind
-from tasks.audits.proofs.proof import proof
+from tasks.audits.failures import FailuresConfig, record_failures
+from tasks.audits.judging.policy import evaluate_policy
+from tasks.audits.proofs.behind import SourceDocumentsConfig, find_source_documents
+from tasks.audits.proofs.proof import compare_arms
 from tasks.audits.score_samples import score_samples
-from tasks.contract import Artifact, HallmarkError, Table, UsageError, current_session
-from tasks.corpus.contamination import contamination
+from tasks.contract import Artifact, HallmarkError, Table, UsageError, get_current_session
+from tasks.corpus.contamination import find_contamination
 from tasks.corpus.deduplicate import deduplicate
 from tasks.corpus.deduplicate_near import deduplicate_near
-from tasks.corpus.effects import effects
+from tasks.corpus.effects import measure_removal_effects
 from tasks.corpus.evaluate_detectors import evaluate_detectors
 from tasks.corpus.find_personal_data import find_personal_data
 from tasks.corpus.find_repeats import find_repeats
-from tasks.corpus.find_toxic import find_toxic
-from tasks.corpus.identities import identities
+from tasks.corpus.find_toxic import find_toxic_spans
+from tasks.corpus.identities import find_identities
 from tasks.corpus.ingest import ingest
-from tasks.corpus.language import language
-from tasks.corpus.leave_out import leave_out
-from tasks.corpus.plant import plant
-from tasks.corpus.profile import profile
-from tasks.corpus.quality import quality
-from tasks.corpus.reading.inputs import towns_of
-from tasks.corpus.recovery import recovery
+from tasks.corpus.language import identify_languages
+from tasks.corpus.leave_out import leave_out_documents
+from tasks.corpus.plant import plant_canaries
+from tasks.corpus.profile import profile_corpus
+from tasks.corpus.quality import measure_quality
+from tasks.corpus.reading.inputs import list_town_sources
+from tasks.corpus.recovery import evaluate_curation
 from tasks.corpus.score_toxicity import score_toxicity
-from tasks.corpus.scrub import scrub
-from tasks.corpus.select import select
-from tasks.corpus.split import split
-from tasks.training.blank import blank
+from tasks.corpus.scrub import redact_spans
+from tasks.corpus.select import select_documents
+from tasks.corpus.split import split_corpus
+from tasks.training.blank import pad_removed_documents
 from tasks.training.finetune import finetune as finetune_model
 from tasks.training.pack import pack
 from tasks.training.pretrain import pretrain as pretrain_model
 from tasks.training.train_tokenizer import train_tokenizer
 
-deduplicate_masked = deduplicate.named("deduplicate_masked")  # masking makes new duplicates
-select_scored = select.named("select_scored")
-cut_repeats = scrub.named("cut_repeats")
-cut_toxic = scrub.named("cut_toxic")
+deduplicate_redacted = deduplicate.with_label("deduplicate_masked")  # masking makes new duplicates
+select_scored = select_documents.with_label("select_scored")
+cut_repeats = redact_spans.with_label("cut_repeats")
+cut_toxic = redact_spans.with_label("cut_toxic")
 
 
 #: Of a corpus what the page of a proof shows documents, and masks them, by.
-SHOWN = ("find_personal_data", "score_toxicity", "plant")
+PROOF_PAGE_STAGES = ("find_personal_data", "score_toxicity", "plant")
 
 
-def of(earlier: Earlier, *labels: str) -> dict[str, Artifact]:
+def earlier_artifacts(earlier_additions: EarlierAdditions, *labels: str) -> dict[str, Artifact]:
     """What these stages left of the additions before this one, oldest first."""
-    numbered = enumerate(earlier, 1)
-    return {f"{label} {n}": made[label] for n, made in numbered for label in labels}
+    numbered_additions = enumerate(earlier_additions, 1)
+    return {f"{label} {number}": addition[label] for number, addition in numbered_additions for label in labels}
 
 
-def whole(earlier: Earlier, made: dict[str, Artifact], label: str = "plant") -> list[Artifact]:
+def with_earlier(earlier_additions: EarlierAdditions, artifacts: dict[str, Artifact], label: str = "plant") -> list[Artifact]:
     """The documents of a corpus, or what a stage says of them: of its earlier additions, and of
     the last one."""
-    return [addition[label] for addition in (*earlier, made)]
+    return [addition[label] for addition in (*earlier_additions, artifacts)]
 
 
-def curate(config: Config, earlier: Earlier = ()) -> dict[str, Artifact]:
+def curate_corpus(config: Config, earlier_additions: EarlierAdditions = ()) -> dict[str, Artifact]:
     """Raw text to a corpus with its datasheet, or to an addition to ``earlier`` ones."""
-    made: dict[str, Artifact] = {}
-    made["ingest"] = raw = ingest(config.ingest)
-    made["deduplicate"] = unique = deduplicate(raw, of(earlier, "deduplicate"), config.deduplicate)
-    made["language"] = spoken = language(unique, config.language)
-    made["quality"] = figures = quality(unique, config.quality)
-    made["identities"] = mentioned = identities(unique, config.identities)
-    signals = {"language": spoken, "quality": figures, "identities": mentioned}
-    made["select"] = chosen = select(unique, signals, config.select)
-    before = of(earlier, "deduplicate_near")
-    made["deduplicate_near"] = apart = deduplicate_near(chosen, before, config.deduplicate_near)
+    artifacts: dict[str, Artifact] = {}
+    artifacts["ingest"] = raw = ingest(config.ingest)
+    artifacts["deduplicate"] = unique_documents = deduplicate(raw, earlier_artifacts(earlier_additions, "deduplicate"), config.deduplicate)
+    artifacts["language"] = languages = identify_languages(unique_documents, config.language)
+    artifacts["quality"] = quality_signals = measure_quality(unique_documents, config.quality)
+    artifacts["identities"] = identities = find_identities(unique_documents, config.identities)
+    signals = {"language": languages, "quality": quality_signals, "identities": identities}
+    artifacts["select"] = selected = select_documents(unique_documents, signals, config.select)
+    earlier_corpora = earlier_artifacts(earlier_additions, "deduplicate_near")
+    artifacts["deduplicate_near"] = deduplicated = deduplicate_near(selected, earlier_corpora, config.deduplicate_near)
     if config.find_repeats.enabled:
-        made["find_repeats"] = repeats = find_repeats(apart, before, config.find_repeats)
-        made["cut_repeats"] = apart = cut_repeats(apart, {"repeats": repeats}, config.cut_repeats)
-    made["evaluate_detectors"] = evaluate_detectors(config.find_personal_data)
-    made["find_personal_data"] = found = find_personal_data(apart, config.find_personal_data)
-    made["scrub"] = scrubbed = scrub(apart, {"personal": found}, config.scrub)
-    before = of(earlier, "deduplicate_masked")
-    made["deduplicate_masked"] = masked = deduplicate_masked(
-        scrubbed, before, config.deduplicate_masked
+        artifacts["find_repeats"] = repeat_spans = find_repeats(deduplicated, earlier_corpora, config.find_repeats)
+        artifacts["cut_repeats"] = deduplicated = cut_repeats(deduplicated, {"repeats": repeat_spans}, config.cut_repeats)
+    artifacts["evaluate_detectors"] = evaluate_detectors(config.find_personal_data)
+    artifacts["find_personal_data"] = personal_spans = find_personal_data(deduplicated, config.find_personal_data)
+    artifacts["scrub"] = redacted = redact_spans(deduplicated, {"personal": personal_spans}, config.scrub)
+    earlier_corpora = earlier_artifacts(earlier_additions, "deduplicate_masked")
+    artifacts["deduplicate_masked"] = unique_redacted = deduplicate_redacted(
+        redacted, earlier_corpora, config.deduplicate_masked
     )
-    made["score_toxicity"] = scores = score_toxicity(masked, spoken, config.score_toxicity)
-    made["contamination"] = shared = contamination(masked, config.contamination)
-    signals = {"toxicity": scores, "contamination": shared}
-    made["select_scored"] = kept = select_scored(masked, signals, config.select_scored)
+    artifacts["score_toxicity"] = toxicity_scores = score_toxicity(unique_redacted, languages, config.score_toxicity)
+    artifacts["contamination"] = overlap_signals = find_contamination(unique_redacted, config.contamination)
+    signals = {"toxicity": toxicity_scores, "contamination": overlap_signals}
+    artifacts["select_scored"] = curated = select_scored(unique_redacted, signals, config.select_scored)
     if config.find_toxic.enabled:
-        made["find_toxic"] = toxic = find_toxic(kept, scores, config.find_toxic)
-        made["cut_toxic"] = kept = cut_toxic(kept, {"toxic": toxic}, config.cut_toxic)
-    made["split"] = parted = split(kept, config.split)
-    filtered = dict(made)  # what is held back for planting was silenced by no filter
-    made["plant"] = plant(parted, config.plant)
-    history, documents, before = dict(made), whole(earlier, made), of(earlier, "ingest", "language")
-    made["profile"] = profiled = profile(documents, documents, history, before, config.profile)
-    made["effects"] = history["effects"] = effects(masked, filtered, config.effects)
-    if towns_of(config.ingest):  # their truth is known
-        known = {**history, "profile": profiled}
-        made["recovery"] = history["recovery"] = recovery(known, config.recovery)
-    history = {**of(earlier, "ingest", "plant"), **history}
-    made["datasheet"] = datasheet(profiled, history, config.datasheet)
-    return made
+        artifacts["find_toxic"] = toxic_spans = find_toxic_spans(curated, toxicity_scores, config.find_toxic)
+        artifacts["cut_toxic"] = curated = cut_toxic(curated, {"toxic": toxic_spans}, config.cut_toxic)
+    artifacts["split"] = split_documents = split_corpus(curated, config.split)
+    filter_artifacts = dict(artifacts)  # what is held back for planting was silenced by no filter
+    artifacts["plant"] = plant_canaries(split_documents, config.plant)
+    corpus_artifacts, documents, earlier_corpora = dict(artifacts), with_earlier(earlier_additions, artifacts), earlier_artifacts(earlier_additions, "ingest", "language")
+    artifacts["profile"] = corpus_profile = profile_corpus(documents, documents, corpus_artifacts, earlier_corpora, config.profile)
+    artifacts["effects"] = corpus_artifacts["effects"] = measure_removal_effects(unique_redacted, filter_artifacts, config.effects)
+    if list_town_sources(config.ingest):  # their truth is known
+        evaluation_inputs = {**corpus_artifacts, "profile": corpus_profile}
+        artifacts["recovery"] = corpus_artifacts["recovery"] = evaluate_curation(evaluation_inputs, config.recovery)
+    corpus_artifacts = {**earlier_artifacts(earlier_additions, "ingest", "plant"), **corpus_artifacts}
+    artifacts["datasheet"] = build_datasheet(corpus_profile, corpus_artifacts, config.datasheet)
+    return artifacts
 
 
-def train(
+def train_model(
     config: Config,
-    corpus: dict[str, Artifact],
-    start: Artifact | None = None,
-    earlier: Earlier = (),
-    audits: Sequence[str] = (),
+    corpus_artifacts: dict[str, Artifact],
+    start_checkpoint: Artifact | None = None,
+    earlier_additions: EarlierAdditions = (),
+    audit_names: Sequence[str] = (),
 ) -> dict[str, Artifact]:
     """A corpus to a tokenizer, packed sequences and a trained model with its checkpoints; or, from
     the checkpoint ``start``, whose tokenizer it keeps, to a model trained on. ``audits``: those
     that follow, whose files are read before the training."""
-    made: dict[str, Artifact] = {}
-    documents, mentioned = whole(earlier, corpus), whole(earlier, corpus, "identities")
-    read = documents
-    out = config.leave_out
-    if out.enabled:  # of training alone: tokenizer and audits are those of all
-        made["leave_out"] = left = leave_out(corpus["plant"], out)
-        read = read if out.padding else [left]
-    if start is None:
-        made["train_tokenizer"] = train_tokenizer(documents, mentioned, config.train_tokenizer)
-    tokenizer = start or made["train_tokenizer"]
-    check_items(config, tokenizer, audits)
-    made["pack"] = packed = pack(read, tokenizer, config.pack)
-    if out.padding:  # what is left stays where it is
-        made["blank"] = packed = blank(packed, left, left, tokenizer)
-    made["pretrain"] = pretrain_model(packed, tokenizer, read, mentioned, start, config.pretrain)
-    return made
+    artifacts: dict[str, Artifact] = {}
+    documents, identities = with_earlier(earlier_additions, corpus_artifacts), with_earlier(earlier_additions, corpus_artifacts, "identities")
+    training_documents = documents
+    exclusion_config = config.leave_out
+    if exclusion_config.enabled:  # of training alone: tokenizer and audits are those of all
+        artifacts["leave_out"] = remaining_documents = leave_out_documents(corpus_artifacts["plant"], exclusion_config)
+        training_documents = training_documents if exclusion_config.padding else [remaining_documents]
+    if start_checkpoint is None:
+        artifacts["train_tokenizer"] = train_tokenizer(documents, identities, config.train_tokenizer)
+    tokenizer = start_checkpoint or artifacts["train_tokenizer"]
+    check_user_audit_items(config, tokenizer, audit_names)
+    artifacts["pack"] = packed_corpus = pack(training_documents, tokenizer, config.pack)
+    if exclusion_config.padding:  # what is left stays where it is
+        artifacts["blank"] = packed_corpus = pad_removed_documents(packed_corpus, remaining_documents, remaining_documents, tokenizer)
+    artifacts["pretrain"] = pretrain_model(packed_corpus, tokenizer, training_documents, identities, start_checkpoint, config.pretrain)
+    return artifacts
 
 
-def examine(
+def audit_checkpoint(
     config: Config,
     checkpoint: Artifact,
-    only: Sequence[str],
-    corpus: dict[str, Artifact] | None = None,
-    pretrained: Artifact | None = None,
-    earlier: Earlier = (),
+    audit_names: Sequence[str],
+    corpus_artifacts: dict[str, Artifact] | None = None,
+    training_run: Artifact | None = None,
+    earlier_additions: EarlierAdditions = (),
 ) -> dict[str, Artifact]:
     """A checkpoint to audits and a model card; without a corpus what can be measured without."""
-    documents = whole(earlier, corpus) if corpus else None
-    brought = (corpus or {}).get("identities")  # with the groups of its lexicons
-    tables = {"lexicons": brought, "plants": documents, "documents": documents}
-    known = trainings(checkpoint, pretrained)
-    held = [*documents, *known.planted(documents)] if documents and known else documents
-    read = (*(known or (None, None, None)), held, held)
+    documents = with_earlier(earlier_additions, corpus_artifacts) if corpus_artifacts else None
+    identity_signals = (corpus_artifacts or {}).get("identities")  # with the groups of its lexicons
+    corpus_tables = {"lexicons": identity_signals, "plants": documents, "documents": documents}
+    training_history = trace_training_history(checkpoint, training_run)
+    training_corpora = [*documents, *training_history.list_corpora_except(documents)] if documents and training_history else documents
+    training_inputs = (*(training_history or (None, None, None)), training_corpora, training_corpora)
     audits: dict[str, Artifact] = {}
-    made: dict[str, Artifact] = {}
-    failed: dict[str, str] = {}
+    artifacts: dict[str, Artifact] = {}
+    errors: dict[str, str] = {}
 
-    def check_and_measure_capability(asked: dict[str, Artifact]) -> None:
+    def check_slices_and_audit_capability(request_sets: dict[str, Artifact]) -> None:
         """Refuse rules about slices that do not exist; then ask the model, this audit first."""
-        check_slices(config, probes, asked)
-        if documents and "capability" in only:
-            with told(failed, "capability"):
+        check_rule_slices(config, probes, request_sets)
+        if documents and "capability" in audit_names:
+            with capture_failure(errors, "capability"):
                 settings = config.audit_capability
-                beside = capability_baselines(checkpoint, documents, settings.of_baselines)
-                audits["capability"] = audit_capability(checkpoint, documents, beside, settings)
+                baselines = capability_baselines(checkpoint, documents, settings.baselines_config)
+                audits["capability"] = audit_capability(checkpoint, documents, baselines, settings)
 
     # Of those whose files are not named the card says that they did not run.
-    probes = [p for p in PROBES if p.name in only and not p.lacks(settings_of(config, p))]
-    audits |= examine_by(probes, checkpoint, tables, read, config, made, failed,
-                         check=check_and_measure_capability)  # fmt: skip
+    probes = [candidate for candidate in PROBES if candidate.name in audit_names and not candidate.find_missing_settings(get_step_settings(config, candidate))]
+    audits |= run_probe_audits(probes, checkpoint, corpus_tables, training_inputs, config, artifacts, errors,
+                         check_requests=check_slices_and_audit_capability)  # fmt: skip
     if not audits:
-        why = next(iter(failed.values()), f"{', '.join(only)}: {lacking(config, only)}")
-        raise (HallmarkError if failed else UsageError)(why)
-    made |= {f"audit_{name}": artifact for name, artifact in audits.items()}
+        reason = next(iter(errors.values()), f"{', '.join(audit_names)}: {explain_missing_inputs(config, audit_names)}")
+        raise (HallmarkError if errors else UsageError)(reason)
+    artifacts |= {f"audit_{name}": artifact for name, artifact in audits.items()}
     if config.policy.rules:
-        made["policy"] = policy(audits, config.policy)
-    with told(failed, "attention_maps"):
-        made["attention_maps"] = attention_maps(checkpoint, config.attention_maps)
-    if pretrained:
-        made["score_samples"] = score_samples(pretrained, config.score_samples)
-    if failed:
-        made["failures"] = failures(FailuresConfig(audits=failed))
-    made["model_card"] = model_card(
-        checkpoint, pretrained, made_of(pretrained, "tokenizer", train_tokenizer.name), audits,
-        {**of(earlier, "plant"), **(corpus or {})}, made.get("attention_maps"),
-        made.get("score_samples"), made.get("policy"), made.get("failures"),
-        rates_of(current_session().store), config.model_card,
+        artifacts["policy"] = evaluate_policy(audits, config.policy)
+    with capture_failure(errors, "attention_maps"):
+        artifacts["attention_maps"] = attention_maps(checkpoint, config.attention_maps)
+    if training_run:
+        artifacts["score_samples"] = score_samples(training_run, config.score_samples)
+    if errors:
+        artifacts["failures"] = record_failures(FailuresConfig(audits=errors))
+    artifacts["model_card"] = build_model_card(
+        checkpoint, training_run, lineage_input(training_run, "tokenizer", train_tokenizer.name), audits,
+        {**earlier_artifacts(earlier_additions, "plant"), **(corpus_artifacts or {})}, artifacts.get("attention_maps"),
+        artifacts.get("score_samples"), artifacts.get("policy"), artifacts.get("failures"),
+        find_current_error_rates(get_current_session().store), config.model_card,
     )  # fmt: skip
-    return made
+    return artifacts
 
 
-def lacking(config: Config, only: Sequence[str]) -> str:
+def explain_missing_inputs(config: Config, audit_names: Sequence[str]) -> str:
     """Why none of these audits can run."""
-    missing = [
+    missing_settings = [
         f"audit_{probe.name}.{name}"
         for probe in PROBES
-        if probe.name in only
-        for name in probe.lacks(settings_of(config, probe))
+        if probe.name in audit_names
+        for name in probe.find_missing_settings(get_step_settings(config, probe))
     ]
-    if missing:
-        return f"needs files of yours; give their paths with --set {'=… --set '.join(missing)}=…"
+    if missing_settings:
+        return f"needs files of yours; give their paths with --set {'=… --set '.join(missing_settings)}=…"
     return "needs the training corpus, which this store lacks"
 
 
-def made_of(pretrained: Artifact | None, part: str, stage: str | None = None) -> Artifact | None:
+def lineage_input(training_run: Artifact | None, input_name: str, stage: str | None = None) -> Artifact | None:
     """What a training was made of; None where it is not known, or another ``stage`` made it: the
     tokenizer may be a checkpoint's."""
-    if pretrained is None or pretrained.store is None:
+    if training_run is None or training_run.store is None:
         return None
-    by, _, digest = pretrained.manifest["lineage"][part].partition("/")
-    return pretrained.store.find(by, digest) if stage in (None, by) else None
+    stage_name, _, fingerprint = training_run.manifest["lineage"][input_name].partition("/")
+    return training_run.store.find_artifact(stage_name, fingerprint) if stage in (None, stage_name) else None
 
 
-def audited(until: str | None) -> bool:
+def has_audit_stages(last_stage: str | None) -> bool:
     """Whether a run that stops behind this stage comes to the audits."""
     stages = list(Config.model_fields)
-    return until is None or stages.index(until) > stages.index("pretrain")
+    return last_stage is None or stages.index(last_stage) > stages.index("pretrain")
 
 
-def up_to(until: str | None) -> tuple[str, ...]:
+def list_audits_up_to(last_stage: str | None) -> tuple[str, ...]:
     """The audits of a run that stops behind this stage: none in vain."""
-    names = [*AUDITS]
-    last = until.removeprefix("audit_") if until else ""
-    return tuple(names[: names.index(last) + 1] if last in names else names)
+    audit_names = [*AUDIT_DESCRIPTIONS]
+    last_audit = last_stage.removeprefix("audit_") if last_stage else ""
+    return tuple(audit_names[: audit_names.index(last_audit) + 1] if last_audit in audit_names else audit_names)
 
 
-def check_audits(only: Sequence[str]) -> None:
+def check_audit_names(audit_names: Sequence[str]) -> None:
     """UsageError unless these are names of audits, at least one."""
-    unknown = [name for name in only if name not in AUDITS]
-    if unknown or not only:
-        what = f"there is no audit {', '.join(map(repr, unknown))}" if unknown else "none is named"
-        raise UsageError(f"only {','.join(only)!r}: {what}; choose from {', '.join(AUDITS)}")
+    unknown_names = [name for name in audit_names if name not in AUDIT_DESCRIPTIONS]
+    if unknown_names or not audit_names:
+        problem = f"there is no audit {', '.join(map(repr, unknown_names))}" if unknown_names else "none is named"
+        raise UsageError(f"only {','.join(audit_names)!r}: {problem}; choose from {', '.join(AUDIT_DESCRIPTIONS)}")
 
 
-@flow(name="pipeline", flow_run_name=flow_run_name)
+@flow(name="pipeline", flow_run_name=generate_flow_run_name)
 def pipeline(
     config: str | dict[str, Any] = "demo",
     overrides: Sequence[str] = (),
     until: str | None = None,
     start: str | None = None,
     store: str | None = None,
-    only: Sequence[str] = tuple(AUDITS),
+    only: Sequence[str] = tuple(AUDIT_DESCRIPTIONS),
 ) -> str:
     """Raw text to an audited model: curate, train, examine. Returns the id of the run.
 
     ``start``: the checkpoint to go on from (continued pretraining), as ``audit`` takes it.
     ``store``: instead of the config's. ``only``: these audits.
     """
-    check_audits(only)
-    with begin("pipeline", config, overrides, until, start=start, store=store) as run:
-        run.tell(only=None if {*only} == {*AUDITS} else [*only])
-        names = [name for name in up_to(until) if name in only] if audited(until) else []
-        check_files(run.config, names)
-        begun = begun_from(run, start)
-        earlier = earlier_of(run.store, run.config)
-        corpus = curate(run.config, earlier)
-        if audited(until):
-            check_held_out(Table(tuple(whole(earlier, corpus)), "documents"))
-        trained = train(run.config, corpus, begun, earlier, names)
-        checkpoint = run.last_checkpoint(trained["pretrain"])
-        corpus |= {label: trained[label] for label in ("leave_out",) if label in trained}
-        examine(run.config, checkpoint, names, corpus, trained["pretrain"], earlier)
+    check_audit_names(only)
+    with start_run("pipeline", config, overrides, until, start=start, store=store) as run:
+        run.update_record(only=None if {*only} == {*AUDIT_DESCRIPTIONS} else [*only])
+        audit_names = [name for name in list_audits_up_to(until) if name in only] if has_audit_stages(until) else []
+        check_user_files_exist(run.config, audit_names)
+        start_checkpoint = resolve_start_checkpoint(run, start)
+        earlier_additions = collect_earlier_additions(run.store, run.config)
+        corpus_artifacts = curate_corpus(run.config, earlier_additions)
+        if has_audit_stages(until):
+            check_validation_text_exists(Table(tuple(with_earlier(earlier_additions, corpus_artifacts)), "documents"))
+        training_artifacts = train_model(run.config, corpus_artifacts, start_checkpoint, earlier_additions, audit_names)
+        checkpoint = run.find_last_checkpoint(training_artifacts["pretrain"])
+        corpus_artifacts |= {label: training_artifacts[label] for label in ("leave_out",) if label in training_artifacts}
+        audit_checkpoint(run.config, checkpoint, audit_names, corpus_artifacts, training_artifacts["pretrain"], earlier_additions)
     return run.id
 
 
-def begun_from(run: Run, start: str | None) -> Artifact | None:
+def resolve_start_checkpoint(run: Run, checkpoint_name: str | None) -> Artifact | None:
     """The checkpoint that training goes on from, told by a name that it has tomorrow, too."""
-    if start is None:
+    if checkpoint_name is None:
         return None
-    subject = resolve(run.store, start)
-    run.tell(checkpoint=lasting(run.store, subject, start))
-    return subject.checkpoint
+    resolved = resolve_checkpoint(run.store, checkpoint_name)
+    run.update_record(checkpoint=get_permanent_name(run.store, resolved, checkpoint_name))
+    return resolved.checkpoint
 
 
-@flow(name="corpus", flow_run_name=flow_run_name)
+@flow(name="corpus", flow_run_name=generate_flow_run_name)
 def corpus(
     config: str | dict[str, Any] = "demo", overrides: Sequence[str] = (), store: str | None = None
 ) -> str:
     """Raw text to a corpus with its datasheet."""
-    with begin("corpus", config, overrides, store=store) as run:
-        curate(run.config, earlier_of(run.store, run.config))
+    with start_run("corpus", config, overrides, store=store) as run:
+        curate_corpus(run.config, collect_earlier_additions(run.store, run.config))
     return run.id
 
 
-@flow(name="pretrain", flow_run_name=flow_run_name)
+@flow(name="pretrain", flow_run_name=generate_flow_run_name)
 def pretrain(
     config: str | dict[str, Any] = "demo",
     overrides: Sequence[str] = (),
@@ -306,61 +306,61 @@ def pretrain(
     store: str | None = None,
 ) -> str:
     """Raw text to a trained model; the corpus stages come from the store where they can."""
-    with begin("pretrain", config, overrides, start=start, store=store) as run:
-        begun = begun_from(run, start)
-        earlier = earlier_of(run.store, run.config)
-        corpus = curate(run.config, earlier)
-        run.last_checkpoint(train(run.config, corpus, begun, earlier)["pretrain"])
+    with start_run("pretrain", config, overrides, start=start, store=store) as run:
+        start_checkpoint = resolve_start_checkpoint(run, start)
+        earlier_additions = collect_earlier_additions(run.store, run.config)
+        corpus_artifacts = curate_corpus(run.config, earlier_additions)
+        run.find_last_checkpoint(train_model(run.config, corpus_artifacts, start_checkpoint, earlier_additions)["pretrain"])
     return run.id
 
 
-@flow(name="audit", flow_run_name=flow_run_name)
+@flow(name="audit", flow_run_name=generate_flow_run_name)
 def audit(
     checkpoint: str,
     config: str | None = None,
     overrides: Sequence[str] = (),
-    only: Sequence[str] = tuple(AUDITS),
+    only: Sequence[str] = tuple(AUDIT_DESCRIPTIONS),
     store: str | None = None,
 ) -> str:
     """Audit any checkpoint: one of ours, or a Hugging Face folder of a language model."""
-    check_audits(only)
-    with begin("audit", config, overrides, checkpoint=checkpoint, store=store) as run:
-        subject = resolve(run.store, checkpoint)
-        run.tell(checkpoint=lasting(run.store, subject, checkpoint), only=list(only))
-        examine(run.config, subject.checkpoint, only, subject.corpus, subject.pretrained,
-                subject.earlier)  # fmt: skip
+    check_audit_names(only)
+    with start_run("audit", config, overrides, checkpoint=checkpoint, store=store) as run:
+        resolved = resolve_checkpoint(run.store, checkpoint)
+        run.update_record(checkpoint=get_permanent_name(run.store, resolved, checkpoint), only=list(only))
+        audit_checkpoint(run.config, resolved.checkpoint, only, resolved.corpus_artifacts, resolved.training_run,
+                resolved.earlier_additions)  # fmt: skip
     return run.id
 
 
-@flow(name="prove", flow_run_name=flow_run_name)
+@flow(name="prove", flow_run_name=generate_flow_run_name)
 def prove(
     config: dict[str, Any], arms: dict[str, str], cases: dict[str, Any], store: str | None = None
 ) -> str:
     """Set trainings side by side of which some lack the documents behind findings. ``arms``: their
     runs, that of the whole corpus ("base") first; ``cases``: the findings, as ``behind`` has them.
     """
-    with begin("prove", config, store=store) as run:
-        runs = {arm: open_run(name, run.store) for arm, name in arms.items()}
-        base, traced = runs["base"], BehindConfig.model_validate(cases)
-        named = [name for case in traced.cases for name in case.findings]
-        seeds = sum(arm.startswith("seed") for arm in arms)
-        run.tell(checkpoint=base.audited, arms=arms, findings=named, seeds=seeds)
-        found = behind(*behind_of(base, traced), traced)
-        audits = {
-            f"{arm}/{name}": each[f"audit_{name}"]
-            for arm, each in runs.items()
-            for name in dict.fromkeys(case.audit for case in traced.cases)
+    with start_run("prove", config, store=store) as run:
+        runs_by_arm = {arm: open_run(name, run.store) for arm, name in arms.items()}
+        base_run, case_config = runs_by_arm["base"], SourceDocumentsConfig.model_validate(cases)
+        finding_names = [name for case in case_config.cases for name in case.finding_names]
+        seed_count = sum(arm.startswith("seed") for arm in arms)
+        run.update_record(checkpoint=base_run.audited_checkpoint, arms=arms, findings=finding_names, seeds=seed_count)
+        source_documents = find_source_documents(*collect_source_document_inputs(base_run, case_config), case_config)
+        audits_by_arm = {
+            f"{arm}/{name}": arm_run[f"audit_{name}"]
+            for arm, arm_run in runs_by_arm.items()
+            for name in dict.fromkeys(case.audit for case in case_config.cases)
         }
-        trained = {arm: each["pretrain"] for arm, each in runs.items()}
-        left = {arm: each["leave_out"] for arm, each in runs.items() if "leave_out" in each.stages}
-        proved = proof(audits, trained, left, found, traced)
-        corpus = {label: base[label] for label in SHOWN}
-        card = ProofCardConfig(title=base.config.model_card.title)
-        proof_card(proved, found, corpus, card)
+        trainings = {arm: arm_run["pretrain"] for arm, arm_run in runs_by_arm.items()}
+        removals = {arm: arm_run["leave_out"] for arm, arm_run in runs_by_arm.items() if "leave_out" in arm_run.stages}
+        arm_comparison = compare_arms(audits_by_arm, trainings, removals, source_documents, case_config)
+        corpus_artifacts = {label: base_run[label] for label in PROOF_PAGE_STAGES}
+        card = RemovalExperimentCardConfig(title=base_run.config.model_card.title)
+        build_removal_experiment_card(arm_comparison, source_documents, corpus_artifacts, card)
     return run.id
 
 
-@flow(name="finetune", flow_run_name=flow_run_name)
+@flow(name="finetune", flow_run_name=generate_flow_run_name)
 def finetune(
     checkpoint: str,
     config: str | dict[str, Any],
@@ -368,13 +368,13 @@ def finetune(
     store: str | None = None,
 ) -> str:
     """Fine-tune a checkpoint of ours on pairs, labelled texts or labelled words, to a card."""
-    with begin("finetune", config, overrides, checkpoint=checkpoint, store=store) as run:
+    with start_run("finetune", config, overrides, checkpoint=checkpoint, store=store) as run:
         if run.config.finetune is None:
             raise UsageError("the config has no section finetune, which says what to learn")
-        subject = resolve(run.store, checkpoint)
-        run.tell(checkpoint=lasting(run.store, subject, checkpoint))
-        base = subject.checkpoint
-        tuned = finetune_model(base, run.config.finetune)
-        known = base if base.store else None  # a folder is no part of a store
-        task_card(tuned, run.last_checkpoint(tuned), known, run.config.task_card)
+        resolved = resolve_checkpoint(run.store, checkpoint)
+        run.update_record(checkpoint=get_permanent_name(run.store, resolved, checkpoint))
+        base_checkpoint = resolved.checkpoint
+        finetuning_run = finetune_model(base_checkpoint, run.config.finetune)
+        stored_base = base_checkpoint if base_checkpoint.store else None  # a folder is no part of a store
+        build_task_card(finetuning_run, run.find_last_checkpoint(finetuning_run), stored_base, run.config.task_card)
     return run.id

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from flows.runs import all_runs, find_artifact
-from tasks.audits.about import JUDGED
-from tasks.audits.catalogue import JUDGE
+from flows.runs import read_all_runs, find_artifact
+from tasks.audits.about import AUDIT_BY_CANDIDATE_KIND
+from tasks.audits.catalogue import FINDINGS_STAGES
 from tasks.contract import Artifact, HallmarkError, Store
 
 
-def rates_of(store: Store) -> dict[str, Artifact]:
+def find_current_error_rates(store: Store) -> dict[str, Artifact]:
     """What the newest study of the store left, by the audits that it measured in this version."""
-    studies = [run for run in all_runs(store) if "error_rates" in run.stages]
-    if not studies:
+    study_runs = [run for run in read_all_runs(store) if "error_rates" in run.stages]
+    if not study_runs:
         return {}
     try:
-        rates = studies[-1]["error_rates"]
-        verdicts = next(iter(rates.manifest["lineage"]["verdicts"].values()))
-        judged = find_artifact(store, verdicts).manifest["lineage"]["sample"]
-        code = {name: find_artifact(store, made).manifest["parts"]["code"]
-                for name, made in judged.items()}  # fmt: skip
+        error_rates = study_runs[-1]["error_rates"]
+        verdicts_name = next(iter(error_rates.manifest["lineage"]["verdicts"].values()))
+        findings_names = find_artifact(store, verdicts_name).manifest["lineage"]["sample_audits"]
+        code_digests = {name: find_artifact(store, artifact_name).manifest["parts"]["code"]
+                for name, artifact_name in findings_names.items()}  # fmt: skip
     except HallmarkError:  # its worlds are gone, so that nothing tells which audits they had
         return {}
-    audits = {*JUDGED.values()} & {*code}
-    return {name: rates for name in sorted(audits) if code[name] == JUDGE[name].code_digests()}
+    audit_names = {*AUDIT_BY_CANDIDATE_KIND.values()} & {*code_digests}
+    return {name: error_rates for name in sorted(audit_names) if code_digests[name] == FINDINGS_STAGES[name].compute_code_digests()}

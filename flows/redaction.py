@@ -15,40 +15,40 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from reports.page.masking import UNSEEN, Masker
-from tasks.audits.proofs.behind import naming
-from tasks.contract import ID, Column, identities, ids
-from tasks.corpus.reading.pages import detected
-from tasks.measures.words import normalise
+from reports.page.masking import INVISIBLE_PATTERN, Redactor
+from tasks.audits.proofs.behind import list_document_id_columns
+from tasks.contract import ID_TYPE, Column, hash_documents, hash_to_ids
+from tasks.corpus.reading.pages import detect_encodings
+from tasks.measures.words import normalise_texts
 
 #: So many letters and digits in a row, whatever stands between them, are a quotation.
-WINDOW = 20
-LEAST = 8
+WINDOW_CHARACTERS = 20
+MIN_TEXT_CHARACTERS = 8
 
 #: Kinds of columns that quote documents.
-QUOTING = ("corpus text", "model text", "personal")
+QUOTING_KINDS = ("corpus text", "model text", "personal")
 
-TEXT, BYTES = ("string", "large_string"), ("binary", "large_binary")
+STRING_TYPES, BINARY_TYPES = ("string", "large_string"), ("binary", "large_binary")
 
 #: Lists that tell what a text says, and their kind: hashes of its stretches; token ids, of it or of
 #: several, which are a text to whoever has the tokenizer.
-LISTS = (
+TEXT_REVEALING_LISTS = (
     (pa.list_(pa.uint32()), "id"),
     (pa.list_(pa.int32()), "personal"),
     (pa.list_(pa.list_(pa.int32())), "personal"),
 )
 
 #: What stands in a page where a document was quoted.
-NOTICE = "[purged]"
+PURGED_NOTICE = "[purged]"
 
 #: What pages write in place of a character that nobody sees, and of what they mask.
-_MARK = re.compile(r"‹U\+[0-9A-F]{4,6}›|\[[a-z_\\ ]+ masked\\?\]")
-_OTHER = re.compile(rf"(?:[\W_]|{UNSEEN})+")
-_TAG = re.compile(r"(<[^>]*>)")
-_VALUE = re.compile(r'"[^"]*"')
+_REDACTION_MARK = re.compile(r"‹U\+[0-9A-F]{4,6}›|\[[a-z_\\ ]+ masked\\?\]")
+_IGNORED_CHARACTERS = re.compile(rf"(?:[\W_]|{INVISIBLE_PATTERN})+")
+_TAG_PATTERN = re.compile(r"(<[^>]*>)")
+_ATTRIBUTE_VALUE = re.compile(r'"[^"]*"')
 
 
-class Quotations:
+class QuotationFinder:
     """Tells which texts quote any of the purged ones.
 
     Case, spaces, punctuation and what nobody sees do not count, so that what a page escapes, wraps
@@ -62,144 +62,144 @@ class Quotations:
         self,
         texts: Iterable[str],
         sources: Iterable[str] = (),
-        maskers: Sequence[Masker] = (),
+        redactors: Sequence[Redactor] = (),
     ) -> None:
-        self.sources = pa.array(sorted(set(sources)), pa.string())
-        forms = (form for text in texts for form in (text, *(m.whole(text) for m in maskers)))
-        folded = {f for form in forms if len(f := _folded(form)) >= LEAST}
-        self.short = {text for text in folded if len(text) < WINDOW}
-        hashes = [_hashes(text) for text in folded - self.short]
-        self.hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *hashes]))
+        self.source_names = pa.array(sorted(set(sources)), pa.string())
+        text_forms = (text_form for text in texts for text_form in (text, *(redactor.redact_full_text(text) for redactor in redactors)))
+        folded_texts = {folded for text_form in text_forms if len(folded := _fold_text(text_form)) >= MIN_TEXT_CHARACTERS}
+        self.short_texts = {text for text in folded_texts if len(text) < WINDOW_CHARACTERS}
+        hashes = [_hash_windows(text) for text in folded_texts - self.short_texts]
+        self.window_hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *hashes]))
 
     def __bool__(self) -> bool:
-        return bool(len(self.hashes) or self.short)
+        return bool(len(self.window_hashes) or self.short_texts)
 
-    def within(self, texts: Sequence[str]) -> NDArray[np.bool_]:
+    def find_quoting_texts(self, texts: Sequence[str]) -> NDArray[np.bool_]:
         """Whether each text quotes any, (n,)."""
-        folded = [_folded(text) for text in texts]
-        found = np.array([text in self.short for text in folded], bool)
-        hits = np.isin(_hashes("\n".join(folded)), self.hashes)  # none of a purged text has "\n"
-        ends = np.cumsum([len(text) + 1 for text in folded])
-        found[np.searchsorted(ends, np.flatnonzero(hits), "right")] = True
-        return found
+        folded_texts = [_fold_text(text) for text in texts]
+        is_quoting = np.array([text in self.short_texts for text in folded_texts], bool)
+        is_purged_window = np.isin(_hash_windows("\n".join(folded_texts)), self.window_hashes)  # none of a purged text has "\n"
+        text_ends = np.cumsum([len(text) + 1 for text in folded_texts])
+        is_quoting[np.searchsorted(text_ends, np.flatnonzero(is_purged_window), "right")] = True
+        return is_quoting
 
-    def cells(self, values: pa.ChunkedArray, sources: pa.ChunkedArray | None = None) -> pa.Array:
+    def find_quoting_values(self, values: pa.ChunkedArray, sources: pa.ChunkedArray | None = None) -> pa.Array:
         """Whether each value of a column of strings or bytes quotes any. ``sources``: of its rows,
         where the table tells them."""
         values = values.combine_chunks()
-        distinct = pc.unique(values)
-        if str(values.type) not in BYTES:
-            quoting = self.within([value or "" for value in distinct.to_pylist()])
-            return pc.is_in(values, value_set=distinct.filter(pa.array(quoting, pa.bool_())))
-        quoting = np.zeros(len(distinct), bool)
-        for first in range(0, len(distinct), _AT_ONCE):
-            some = distinct[first : first + _AT_ONCE].to_pylist()
-            read = [
-                (row, text) for row, value in enumerate(some) for text in readings(value or b"")
+        distinct_values = pc.unique(values)
+        if str(values.type) not in BINARY_TYPES:
+            distinct_is_quoting = self.find_quoting_texts([value or "" for value in distinct_values.to_pylist()])
+            return pc.is_in(values, value_set=distinct_values.filter(pa.array(distinct_is_quoting, pa.bool_())))
+        distinct_is_quoting = np.zeros(len(distinct_values), bool)
+        for batch_start in range(0, len(distinct_values), _VALUES_PER_BATCH):
+            batch = distinct_values[batch_start : batch_start + _VALUES_PER_BATCH].to_pylist()
+            decoded_texts = [
+                (index, text) for index, value in enumerate(batch) for text in decode_possible_texts(value or b"")
             ]
-            rows = first + np.array([row for row, _ in read])
-            quoting[rows[self.within([text for _, text in read])]] = True
-        found = pc.is_in(values, value_set=distinct.filter(pa.array(quoting, pa.bool_())))
+            row_indices = batch_start + np.array([index for index, _ in decoded_texts])
+            distinct_is_quoting[row_indices[self.find_quoting_texts([text for _, text in decoded_texts])]] = True
+        is_quoting = pc.is_in(values, value_set=distinct_values.filter(pa.array(distinct_is_quoting, pa.bool_())))
         if sources is None:
-            return found
-        mine = pc.is_in(sources.combine_chunks(), value_set=self.sources)
-        return pc.or_(found, pc.and_(mine, unreadable(values)))
+            return is_quoting
+        is_purged_source = pc.is_in(sources.combine_chunks(), value_set=self.source_names)
+        return pc.or_(is_quoting, pc.and_(is_purged_source, find_unreadable_values(values)))
 
 
-def _folded(text: str) -> str:
-    return _OTHER.sub("", _MARK.sub("", text)).casefold()
+def _fold_text(text: str) -> str:
+    return _IGNORED_CHARACTERS.sub("", _REDACTION_MARK.sub("", text)).casefold()
 
 
-def _hashes(text: str) -> NDArray[np.uint64]:
+def _hash_windows(text: str) -> NDArray[np.uint64]:
     """A hash of each WINDOW characters in a row, (n - WINDOW + 1,)."""
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64)
-    size = max(0, len(codes) - WINDOW + 1)
-    found = np.zeros(size, np.uint64)
-    for place in range(WINDOW):
-        found = found * np.uint64(0x9E3779B97F4A7C15) + codes[place : place + size]
-        found ^= found >> np.uint64(29)
-    return found
+    code_points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64)
+    window_count = max(0, len(code_points) - WINDOW_CHARACTERS + 1)
+    window_hashes = np.zeros(window_count, np.uint64)
+    for offset in range(WINDOW_CHARACTERS):
+        window_hashes = window_hashes * np.uint64(0x9E3779B97F4A7C15) + code_points[offset : offset + window_count]
+        window_hashes ^= window_hashes >> np.uint64(29)
+    return window_hashes
 
 
 # Bytes as they were read -------------------------------------------------------------------------
 
-_AT_ONCE = 32  # values: a record is up to 64 KiB, and has several readings
+_VALUES_PER_BATCH = 32  # values: a record is up to 64 KiB, and has several readings
 
-_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))")
-_ELEMENT = re.compile(r"<[^<>]*>")  # each "<" ends the one before: linear
-_NO_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+_ESCAPE_PATTERN = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))")
+_ELEMENT_PATTERN = re.compile(r"<[^<>]*>")  # each "<" ends the one before: linear
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
 
-def readings(data: bytes) -> list[str]:
+def decode_possible_texts(data: bytes) -> list[str]:
     """What a record may say that could not be read: as it stands, with the escapes of JSON and
     HTML undone, and without elements. Where it is no UTF-8, also in UTF-16 and in the encoding that
     a detector takes it for."""
-    names = ["utf-8"]
-    if not _is_text(data):
-        names += ["utf-16-le", "utf-16-be", *detected(data)]
-    found = []
-    for text in (data.decode(name, "ignore") for name in names):
-        plain = html.unescape(_unescaped(text))
-        found += [text, plain, _ELEMENT.sub("", plain)]
-    return list(dict.fromkeys(found))
+    encodings = ["utf-8"]
+    if not _is_readable_utf8(data):
+        encodings += ["utf-16-le", "utf-16-be", *detect_encodings(data)]
+    decoded_texts = []
+    for text in (data.decode(encoding, "ignore") for encoding in encodings):
+        unescaped_text = html.unescape(_unescape_backslashes(text))
+        decoded_texts += [text, unescaped_text, _ELEMENT_PATTERN.sub("", unescaped_text)]
+    return list(dict.fromkeys(decoded_texts))
 
 
-def unreadable(values: pa.Array) -> pa.Array:
+def find_unreadable_values(values: pa.Array) -> pa.Array:
     """Which values of a column of bytes are no UTF-8, or no text: their readings are guesses."""
-    return pa.array([bool(v) and not _is_text(v) for v in values.to_pylist()], pa.bool_())
+    return pa.array([bool(value) and not _is_readable_utf8(value) for value in values.to_pylist()], pa.bool_())
 
 
-def _is_text(data: bytes) -> bool:
+def _is_readable_utf8(data: bytes) -> bool:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         if error.start < len(data) - 3:  # else a record was cut in the middle of a character
             return False
         text = data[: error.start].decode("utf-8")
-    return not _NO_TEXT.search(text)
+    return not _CONTROL_CHARACTERS.search(text)
 
 
-def _unescaped(text: str) -> str:
-    def character(match: re.Match[str]) -> str:
+def _unescape_backslashes(text: str) -> str:
+    def decode_escape(match: re.Match[str]) -> str:
         if match[1]:
             return chr(int(match[1], 16))
         return " " if match[2] in "bfnrt" else match[2]
 
-    plain = _ESCAPE.sub(character, text)
-    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins surrogates
+    unescaped = _ESCAPE_PATTERN.sub(decode_escape, text)
+    return unescaped.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins surrogates
 
 
 # Tables ------------------------------------------------------------------------------------------
 
 
-def may_quote(columns: Mapping[str, Column]) -> list[str]:
+def list_quoting_columns(columns: Mapping[str, Column]) -> list[str]:
     """The columns of text that may quote a document. Labels and ids are names that the project, the
     config or a source gives, and quote nobody: a document may be the word "Validation"."""
-    kinds = (*QUOTING, "audit text")
-    return [c.name for c in columns.values() if c.type in TEXT + BYTES and c.kind in kinds]
+    kinds = (*QUOTING_KINDS, "audit text")
+    return [column.name for column in columns.values() if column.type in STRING_TYPES + BINARY_TYPES and column.kind in kinds]
 
 
-def named(rows: pa.Table, columns: Sequence[str], documents: pa.Array) -> pa.Array:
+def find_rows_naming_documents(rows: pa.Table, id_columns: Sequence[str], doc_ids: pa.Array) -> pa.Array:
     """Which rows name any of the documents in any of the columns."""
-    masks = [pa.repeat(False, len(rows))]
-    for name in columns:
-        values = rows[name].combine_chunks()
+    row_flags = [pa.repeat(False, len(rows))]
+    for column in id_columns:
+        values = rows[column].combine_chunks()
         if pa.types.is_list(values.type):
-            items = values.flatten()
-            hit = pc.is_in(items, value_set=documents.cast(items.type))
-            owners = pc.list_parent_indices(values).filter(hit)
-            masks.append(pc.is_in(pa.array(np.arange(len(rows)), pa.int64()), value_set=owners))
+            list_items = values.flatten()
+            is_match = pc.is_in(list_items, value_set=doc_ids.cast(list_items.type))
+            row_indices = pc.list_parent_indices(values).filter(is_match)
+            row_flags.append(pc.is_in(pa.array(np.arange(len(rows)), pa.int64()), value_set=row_indices))
         else:
-            masks.append(pc.is_in(values, value_set=documents))
-    return reduce(pc.or_, masks)
+            row_flags.append(pc.is_in(values, value_set=doc_ids))
+    return reduce(pc.or_, row_flags)
 
 
-def emptied(
+def remove_document_content(
     rows: pa.Table,
     columns: Mapping[str, Column],
-    documents: pa.Array,
-    hashes: pa.Array,
-    quotations: Quotations | None,
+    doc_ids: pa.Array,
+    text_hashes: pa.Array,
+    quotations: QuotationFinder | None,
 ) -> pa.Table | None:
     """The rows without what they hold of the documents; None where they hold nothing.
 
@@ -210,80 +210,80 @@ def emptied(
     may and does; of a table of documents only those that are named. Labels stay: they are no text
     of a document.
     """
-    about = ["doc_id"] if "doc_id" in naming(columns) else naming(columns)
-    mine = named(rows, about, documents)
+    id_columns = ["doc_id"] if "doc_id" in list_document_id_columns(columns) else list_document_id_columns(columns)
+    is_about_documents = find_rows_naming_documents(rows, id_columns, doc_ids)
     sources = rows["source"] if "source" in rows.column_names else None
-    found = (
-        {n: quotations.cells(rows[n], sources) for n in may_quote(columns)} if quotations else {}
+    quoting_by_column = (
+        {column: quotations.find_quoting_values(rows[column], sources) for column in list_quoting_columns(columns)} if quotations else {}
     )
-    own = [n for n in may_quote(columns) if columns[n].kind in QUOTING]
-    mine = reduce(pc.or_, [mine, *(found[n] for n in own if n in found)])
+    quoting_columns = [column for column in list_quoting_columns(columns) if columns[column].kind in QUOTING_KINDS]
+    is_about_documents = reduce(pc.or_, [is_about_documents, *(quoting_by_column[column] for column in quoting_columns if column in quoting_by_column)])
     result = rows
     for name in rows.column_names:
         values = rows[name].combine_chunks()
-        if name in own:
-            gone = mine
-        elif name in found:
-            gone = found[name]
-        elif (values.type, columns[name].kind) in LISTS:  # a list read knows its items by another
-            gone = mine  # name, which equality leaves out and a hash does not
-        elif values.type == ID:
-            gone = pc.and_(mine, pc.is_in(values, value_set=hashes))
+        if name in quoting_columns:
+            is_removed = is_about_documents
+        elif name in quoting_by_column:
+            is_removed = quoting_by_column[name]
+        elif (values.type, columns[name].kind) in TEXT_REVEALING_LISTS:  # a list read knows its items by another
+            is_removed = is_about_documents  # name, which equality leaves out and a hash does not
+        elif values.type == ID_TYPE:
+            is_removed = pc.and_(is_about_documents, pc.is_in(values, value_set=text_hashes))
         else:
             continue
-        nothing = pa.scalar(_empty(values.type), values.type)
-        gone = pc.and_(gone, _holds(values, nothing))
-        if pc.any(gone.fill_null(False)).as_py():
-            place = result.schema.get_field_index(name)
-            kept = pc.if_else(gone.fill_null(False), nothing, values)
-            result = result.set_column(place, rows.schema.field(name), kept)
+        empty_value = pa.scalar(_get_empty_value(values.type), values.type)
+        is_removed = pc.and_(is_removed, _has_content(values, empty_value))
+        if pc.any(is_removed.fill_null(False)).as_py():
+            column_index = result.schema.get_field_index(name)
+            remaining_values = pc.if_else(is_removed.fill_null(False), empty_value, values)
+            result = result.set_column(column_index, rows.schema.field(name), remaining_values)
     return None if result is rows else result
 
 
-def _holds(values: pa.Array, nothing: pa.Scalar) -> pa.Array:
+def _has_content(values: pa.Array, empty_value: pa.Scalar) -> pa.Array:
     """Which values are there, and are not what stands for nothing."""
-    lists = pa.types.is_list(values.type)
-    there = pc.greater(pc.list_value_length(values), 0) if lists else pc.not_equal(values, nothing)
-    return pc.and_(pc.is_valid(values), there)
+    is_list = pa.types.is_list(values.type)
+    is_nonempty = pc.greater(pc.list_value_length(values), 0) if is_list else pc.not_equal(values, empty_value)
+    return pc.and_(pc.is_valid(values), is_nonempty)
 
 
 #: Stands in place of an id that was taken out.
-NOBODY = bytes(16)
+REMOVED_ID = bytes(16)
 
 
-def _empty(kind: pa.DataType) -> str | bytes | list[int]:
-    if pa.types.is_list(kind):
+def _get_empty_value(data_type: pa.DataType) -> str | bytes | list[int]:
+    if pa.types.is_list(data_type):
         return []
-    if kind == ID:
-        return NOBODY
-    return b"" if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else ""
+    if data_type == ID_TYPE:
+        return REMOVED_ID
+    return b"" if pa.types.is_binary(data_type) or pa.types.is_large_binary(data_type) else ""
 
 
-def hashes_of(documents: pa.Table) -> list[bytes]:
+def compute_document_hashes(documents: pa.Table) -> list[bytes]:
     """What tables may hold as a hash of these documents' texts."""
     texts = documents["text"].combine_chunks()
     return [
         *documents["text_hash"].to_pylist(),
-        *identities(documents["doc_id"], documents["text"]),
-        *ids(normalise(texts).cast(pa.large_binary()).to_pylist()).to_pylist(),
+        *hash_documents(documents["doc_id"], documents["text"]),
+        *hash_to_ids(normalise_texts(texts).cast(pa.large_binary()).to_pylist()).to_pylist(),
     ]
 
 
 # Pages -------------------------------------------------------------------------------------------
 
 
-def without_quotations(page: str, quotations: Quotations, markup: bool = True) -> str | None:
+def remove_quotations(page: str, quotations: QuotationFinder, has_markup: bool = True) -> str | None:
     """A page (HTML, SVG; else Markdown or plain text) with a notice in place of what it quotes, or
     a notice alone where a quotation runs over several elements; None where it quotes nothing."""
-    pieces = _TAG.split(page) if markup else page.splitlines(keepends=True)
-    hits = quotations.within([html.unescape(piece) for piece in pieces])
-    for place in np.flatnonzero(hits):
-        if markup and place % 2:  # a tag: its attributes
-            pieces[place] = _VALUE.sub(f'"{NOTICE}"', pieces[place])
+    pieces = _TAG_PATTERN.split(page) if has_markup else page.splitlines(keepends=True)
+    is_quoting = quotations.find_quoting_texts([html.unescape(piece) for piece in pieces])
+    for index in np.flatnonzero(is_quoting):
+        if has_markup and index % 2:  # a tag: its attributes
+            pieces[index] = _ATTRIBUTE_VALUE.sub(f'"{PURGED_NOTICE}"', pieces[index])
         else:
-            pieces[place] = NOTICE + ("" if markup else "\n")
-    cleaned = "".join(pieces)
-    visible = _TAG.sub("", cleaned) if markup else cleaned
-    if quotations.within([html.unescape(visible)])[0]:
-        return f"<!doctype html><title>{NOTICE}</title><p>{NOTICE}" if markup else f"{NOTICE}\n"
-    return cleaned if hits.any() else None
+            pieces[index] = PURGED_NOTICE + ("" if has_markup else "\n")
+    cleaned_page = "".join(pieces)
+    visible_text = _TAG_PATTERN.sub("", cleaned_page) if has_markup else cleaned_page
+    if quotations.find_quoting_texts([html.unescape(visible_text)])[0]:
+        return f"<!doctype html><title>{PURGED_NOTICE}</title><p>{PURGED_NOTICE}" if has_markup else f"{PURGED_NOTICE}\n"
+    return cleaned_page if is_quoting.any() else None

@@ -14,38 +14,38 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import ConfigDict, ValidationError, create_model
 
-from flows.mistakes import closest, sentence
-from flows.runs import ARTIFACT, store_uri
-from tasks.contract import External, UsageError, check_external, declared_roots, external_paths
+from flows.mistakes import suggest_closest_name, format_validation_error
+from flows.runs import ARTIFACT_NAME_PATTERN, resolve_store_uri
+from tasks.contract import ExternalMarker, UsageError, check_external_path, read_declared_roots, iter_config_paths
 
 if TYPE_CHECKING:
     from flows.config import Config
 
 #: A store and a folder of outputs are not read as a whole: links below them are not followed.
-OUTPUT = External(whole=False)
+OUTPUT_MARKER = ExternalMarker(recursive=False)
 
 
-def check_store(named: str | None) -> None:
+def check_store_allowed(store_name: str | None) -> None:
     """Refuse a store outside the declared roots.
 
     Args:
         named: A folder, a URI or the .toml file of a config that names one, as ``--store`` takes
             it; None for the store of the environment.
     """
-    if declared_roots() is not None:
-        check_external(store_uri(named), "store", OUTPUT)
+    if read_declared_roots() is not None:
+        check_external_path(resolve_store_uri(store_name), "store", OUTPUT_MARKER)
 
 
-def check_checkpoint(text: str, setting: str = "checkpoint") -> None:
+def check_checkpoint_allowed(checkpoint_name: str, setting: str = "checkpoint") -> None:
     """Refuse a folder of a checkpoint outside the declared roots; names of runs are no paths."""
-    if declared_roots() is None:
+    if read_declared_roots() is None:
         return
-    there = os.path.lexists(text) or os.path.lexists(os.path.expanduser(text))
-    if there or not (ARTIFACT.fullmatch(text) or "/" not in text.partition("@")[0]):
-        check_external(text, setting)
+    path_exists = os.path.lexists(checkpoint_name) or os.path.lexists(os.path.expanduser(checkpoint_name))
+    if path_exists or not (ARTIFACT_NAME_PATTERN.fullmatch(checkpoint_name) or "/" not in checkpoint_name.partition("@")[0]):
+        check_external_path(checkpoint_name, setting)
 
 
-def check_settings(settings: Config, recorded: Config | None = None) -> None:
+def check_settings_allowed(settings: Config, recorded_settings: Config | None = None) -> None:
     """Refuse a config that names a path outside the declared roots.
 
     Args:
@@ -55,25 +55,25 @@ def check_settings(settings: Config, recorded: Config | None = None) -> None:
 
     The store is not among them: ``check_store`` is for the one that is opened.
     """
-    roots = declared_roots()
+    roots = read_declared_roots()
     if roots is None:
         return
     from flows.config import ROOT_KEYS
 
-    sections = [name for name in type(settings).model_fields if name not in ROOT_KEYS]
-    unread = {*sections[: sections.index("pretrain") + 1]}
-    known = {
-        named
-        for named in (external_paths(recorded) if recorded else ())
-        if named.setting.partition(".")[0] in unread
+    sections = [section for section in type(settings).model_fields if section not in ROOT_KEYS]
+    unused_sections = {*sections[: sections.index("pretrain") + 1]}
+    recorded_paths = {
+        config_path
+        for config_path in (iter_config_paths(recorded_settings) if recorded_settings else ())
+        if config_path.setting.partition(".")[0] in unused_sections
     }
-    for named in external_paths(settings):
-        if named not in known and named.setting != "store":
-            roots.check(named.path, named.setting, named.marker)
+    for config_path in iter_config_paths(settings):
+        if config_path not in recorded_paths and config_path.setting != "store":
+            roots.check_path(config_path.path, config_path.setting, config_path.marker)
 
 
-def check_parameters(
-    flow: str, function: Callable[..., Any], parameters: Mapping[str, Any]
+def check_request_parameters(
+    flow_name: str, function: Callable[..., Any], parameters: Mapping[str, Any]
 ) -> None:
     """Refuse parameters that a flow does not take, lacks, or that are of another type.
 
@@ -85,21 +85,21 @@ def check_parameters(
     Raises:
         UsageError: One sentence, with the closest parameter for a name that is not known.
     """
-    signature = inspect.signature(function).parameters
+    expected_parameters = inspect.signature(function).parameters
     for name in parameters:
-        if name not in signature:
+        if name not in expected_parameters:
             raise UsageError(
-                f"the flow {flow} has no parameter {name!r}{closest(name, signature)}; it takes "
-                f"{', '.join(signature)}"
+                f"the flow {flow_name} has no parameter {name!r}{suggest_closest_name(name, expected_parameters)}; it takes "
+                f"{', '.join(expected_parameters)}"
             )
-    hints = get_type_hints(function)
+    type_hints = get_type_hints(function)
     fields: Any = {
-        name: (hints[name], ... if parameter.default is parameter.empty else parameter.default)
-        for name, parameter in signature.items()
+        name: (type_hints[name], ... if parameter.default is parameter.empty else parameter.default)
+        for name, parameter in expected_parameters.items()
     }
-    model = create_model("Parameters", __config__=ConfigDict(strict=True), **fields)
+    parameter_model = create_model("Parameters", __config__=ConfigDict(strict=True), **fields)
     try:
-        model.model_validate(dict(parameters))
+        parameter_model.model_validate(dict(parameters))
     except ValidationError as error:
-        wrong = sentence(error, parameters, (), model)
-        raise UsageError(f"the parameters of the flow {flow}: {wrong}") from error
+        problem = format_validation_error(error, parameters, (), parameter_model)
+        raise UsageError(f"the parameters of the flow {flow_name}: {problem}") from error

@@ -13,22 +13,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flows.mistakes import closest
-from tasks.audits.catalogue import METRICS, PROBES, WITHOUT_INTERVAL
-from tasks.audits.judging.policy import Gate, is_exact
-from tasks.audits.judging.tags import tags_of
+from flows.mistakes import suggest_closest_name
+from tasks.audits.catalogue import METRICS_BY_AUDIT, PROBES, METRICS_WITHOUT_INTERVAL
+from tasks.audits.judging.policy import PolicyRule, is_exact_count
+from tasks.audits.judging.tags import parse_tags
 from tasks.audits.judging.units import CAPABILITY
-from tasks.audits.methods.agreement import AGREEMENT
-from tasks.audits.methods.labelled import SHARES
+from tasks.audits.methods.agreement import AGREEMENT_MEASURES
+from tasks.audits.methods.labelled import TOXIC_SHARE_MEASURES
 from tasks.audits.probe import Probe
-from tasks.audits.slices import Slices, capability_slices, slices_of
+from tasks.audits.slices import AvailableSlices, find_capability_slices, find_available_slices
 from tasks.contract import Artifact, UsageError
 
 #: Slices that an error names at most.
-MOST_NAMED = 20
+MAX_LISTED_SLICES = 20
 
 
-def check_policy(config: Any) -> None:
+def check_policy_rules(config: Any) -> None:
     """Refuse a rule about a metric or a slice that the audits of a config cannot have.
 
     A rule about a metric that never has an interval is refused, too: without one no rule passes.
@@ -37,35 +37,35 @@ def check_policy(config: Any) -> None:
         UsageError: There is such a rule; the sentence names what exists, or has an interval.
     """
     probes = {probe.name: probe for probe in PROBES}
-    for name, gate in config.policy.rules.items():
-        known = METRICS[gate.audit]
-        if gate.metric not in known:
+    for rule_name, rule in config.policy.rules.items():
+        known_metrics = METRICS_BY_AUDIT[rule.audit]
+        if rule.metric not in known_metrics:
             raise UsageError(
-                f"policy.rules.{name}.metric: the audit {gate.audit} measures no {gate.metric!r}"
-                f"{closest(gate.metric, known)}; it measures {', '.join(known)}"
+                f"policy.rules.{rule_name}.metric: the audit {rule.audit} measures no {rule.metric!r}"
+                f"{suggest_closest_name(rule.metric, known_metrics)}; it measures {', '.join(known_metrics)}"
             )
-        if gate.metric in WITHOUT_INTERVAL[gate.audit]:
+        if rule.metric in METRICS_WITHOUT_INTERVAL[rule.audit]:
             raise UsageError(
-                f"policy.rules.{name}.metric: {gate.metric} never has a confidence interval, so no "
-                f"rule about it can pass; choose a metric of the audit {gate.audit} with an "
-                f"interval: {', '.join(_metrics_with_interval(gate.audit))}"
+                f"policy.rules.{rule_name}.metric: {rule.metric} never has a confidence interval, so no "
+                f"rule about it can pass; choose a metric of the audit {rule.audit} with an "
+                f"interval: {', '.join(_list_metrics_with_interval(rule.audit))}"
             )
-        if needed := _missing_setting(gate, config):
+        if missing_setting := _find_missing_setting(rule, config):
             raise UsageError(
-                f"policy.rules.{name}.metric: the audit {gate.audit} measures {gate.metric} only "
-                f"with {needed}; set that or remove the rule"
+                f"policy.rules.{rule_name}.metric: the audit {rule.audit} measures {rule.metric} only "
+                f"with {missing_setting}; set that or remove the rule"
             )
-        if gate.slice is None:
+        if rule.slice is None:
             continue
-        if gate.audit == CAPABILITY:
-            _check(name, gate, capability_slices(gate.metric))
+        if rule.audit == CAPABILITY:
+            _check_rule_slice(rule_name, rule, find_capability_slices(rule.metric))
             continue
-        probe = probes[gate.audit]
+        probe = probes[rule.audit]
         settings = getattr(config, f"audit_{probe.name}")
-        _check(name, gate, slices_of(probe, gate.metric, settings))
+        _check_rule_slice(rule_name, rule, find_available_slices(probe, rule.metric, settings))
 
 
-def check_slices(config: Any, probes: Sequence[Probe], asked: Mapping[str, Artifact]) -> None:
+def check_rule_slices(config: Any, probes: Sequence[Probe], request_sets: Mapping[str, Artifact]) -> None:
     """Refuse a rule about a slice that no item of its audit is in.
 
     Args:
@@ -76,52 +76,52 @@ def check_slices(config: Any, probes: Sequence[Probe], asked: Mapping[str, Artif
     Raises:
         UsageError: There is such a rule; the sentence names the slices that exist.
     """
-    for name, gate in config.policy.rules.items():
-        for probe in (probe for probe in probes if probe.name == gate.audit):
-            artifact = asked.get(probe.name)
+    for rule_name, rule in config.policy.rules.items():
+        for probe in (probe for probe in probes if probe.name == rule.audit):
+            request_set = request_sets.get(probe.name)
             # Of a run that is only planned there may be no requests yet. An audit that asks nothing
             # says why, and its rules are not shown to hold.
-            if gate.slice is None or not isinstance(artifact, Artifact):
+            if rule.slice is None or not isinstance(request_set, Artifact):
                 continue
-            if not artifact["requests"].rows:
+            if not request_set["requests"].row_count:
                 continue
-            items = artifact["items"].read()
+            items = request_set["items"].read()
             skipped = [
-                row | {"tags": tags_of(row)}
-                for row in artifact["skipped"].read().to_pylist()
+                row | {"tags": parse_tags(row)}
+                for row in request_set["skipped"].read().to_pylist()
                 if row["count"] is None
             ]
             settings = getattr(config, f"audit_{probe.name}")
-            _check(name, gate, slices_of(probe, gate.metric, settings, items, skipped))
+            _check_rule_slice(rule_name, rule, find_available_slices(probe, rule.metric, settings, items, skipped))
 
 
-def _check(name: str, gate: Gate, slices: Slices) -> None:
-    assert gate.slice is not None
-    if slices.may_have(gate.slice):
+def _check_rule_slice(rule_name: str, rule: PolicyRule, available_slices: AvailableSlices) -> None:
+    assert rule.slice is not None
+    if available_slices.may_contain(rule.slice):
         return
-    problem = f"policy.rules.{name}.slice: {gate.metric} has no slice {gate.slice!r}"
-    if reordered := slices.reordered(gate.slice):
-        raise UsageError(f"{problem}; write {reordered!r}")
-    named = [repr(each) for each in slices.names if each != "seen=False"]
-    listed = ", ".join(named[:MOST_NAMED]) + (", ..." if len(named) > MOST_NAMED else "")
-    tags = sorted(slices.open_tags)
-    sliced = f"slices by {', '.join(tags)}" if tags else ""
-    has = " and ".join(filter(None, (listed, sliced))) or "none"
-    raise UsageError(f"{problem}{closest(gate.slice, slices.names)}; it has {has}")
+    problem = f"policy.rules.{rule_name}.slice: {rule.metric} has no slice {rule.slice!r}"
+    if reordered_slice := available_slices.find_reordered_slice(rule.slice):
+        raise UsageError(f"{problem}; write {reordered_slice!r}")
+    quoted_slices = [repr(slice_name) for slice_name in available_slices.slice_names if slice_name != "seen=False"]
+    listed_slices = ", ".join(quoted_slices[:MAX_LISTED_SLICES]) + (", ..." if len(quoted_slices) > MAX_LISTED_SLICES else "")
+    open_tags = sorted(available_slices.unrestricted_tags)
+    tag_description = f"slices by {', '.join(open_tags)}" if open_tags else ""
+    existing_slices = " and ".join(filter(None, (listed_slices, tag_description))) or "none"
+    raise UsageError(f"{problem}{suggest_closest_name(rule.slice, available_slices.slice_names)}; it has {existing_slices}")
 
 
-def _metrics_with_interval(audit: str) -> list[str]:
-    without = WITHOUT_INTERVAL[audit]
-    return [each for each in METRICS[audit] if each not in without and not is_exact(audit, each)]
+def _list_metrics_with_interval(audit: str) -> list[str]:
+    metrics_without_interval = METRICS_WITHOUT_INTERVAL[audit]
+    return [metric for metric in METRICS_BY_AUDIT[audit] if metric not in metrics_without_interval and not is_exact_count(audit, metric)]
 
 
-def _missing_setting(gate: Gate, config: Any) -> str:
+def _find_missing_setting(rule: PolicyRule, config: Any) -> str:
     """Name the setting without which an audit does not measure a metric; empty: it is there."""
-    if gate.metric in {measure.metric for measure in AGREEMENT}:
-        scoring = [one for one in config.score.scorers if "toxicity" in one.heads]
-        if len(scoring) < 2:
+    if rule.metric in {measure.metric for measure in AGREEMENT_MEASURES}:
+        toxicity_scorers = [scorer for scorer in config.score.all_scorers if "toxicity" in scorer.heads]
+        if len(toxicity_scorers) < 2:
             return "a further scorer of toxicity in [[score.also]]"
-    corrected = gate.audit == "toxicity" and gate.metric in {each.metric for each in SHARES}
-    if corrected and config.audit_toxicity.labelled is None:
+    is_corrected_share = rule.audit == "toxicity" and rule.metric in {share_measure.metric for share_measure in TOXIC_SHARE_MEASURES}
+    if is_corrected_share and config.audit_toxicity.labelled is None:
         return "labelled texts, audit_toxicity.labelled"
     return ""

@@ -15,29 +15,29 @@ from prefect.exceptions import Abort
 from prefect.states import Failed
 
 from flows.pipeline import audit, pipeline
-from flows.requests import check_parameters
+from flows.requests import check_request_parameters
 from tasks.contract import UsageError
 
 __all__ = ["audit", "pipeline"]
 
-FLOWS = {flow.name: flow for flow in (pipeline, audit)}
+FLOWS_BY_NAME = {flow.name: flow for flow in (pipeline, audit)}
 
 
-def check_request(flow_run: UUID) -> None:
+def check_flow_run_request(flow_run_id: UUID) -> None:
     """Let a flow run fail, with the reason as its message, if its parameters are wrong.
 
     Raises:
         Abort: If it failed; Prefect's engine then ends without an error of its own.
     """
     with get_client(sync_client=True) as client:
-        run = client.read_flow_run(flow_run)
-        name = client.read_flow(run.flow_id).name
+        flow_run = client.read_flow_run(flow_run_id)
+        flow_name = client.read_flow(flow_run.flow_id).name
         try:
-            check_parameters(name, FLOWS[name].fn, run.parameters)
+            check_request_parameters(flow_name, FLOWS_BY_NAME[flow_name].fn, flow_run.parameters)
         except UsageError as error:
-            client.set_flow_run_state(run.id, Failed(message=str(error)), force=True)
+            client.set_flow_run_state(flow_run.id, Failed(message=str(error)), force=True)
             raise Abort(str(error)) from error
 
 
-if flow_run := os.environ.get("PREFECT__FLOW_RUN_ID"):
-    check_request(UUID(flow_run))
+if flow_run_id := os.environ.get("PREFECT__FLOW_RUN_ID"):
+    check_flow_run_request(UUID(flow_run_id))

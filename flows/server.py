@@ -20,36 +20,36 @@ import tempfile
 import threading
 
 #: Seconds for the server to answer: 4 to 6 where nothing else runs, more on a busy machine.
-PATIENCE = 180
+STARTUP_TIMEOUT = 180
 
 
-class LocalServer:
+class LocalPrefectServer:
     """Started at once; ``adopt`` it, ``wait`` before the first use. It stops with this process."""
 
     def __init__(self) -> None:
-        with socket.socket() as bound:
-            bound.bind(("127.0.0.1", 0))
-            bound.listen(128)  # requests queue from now on
-            self.url = f"http://127.0.0.1:{bound.getsockname()[1]}/api"
+        with socket.socket() as listening_socket:
+            listening_socket.bind(("127.0.0.1", 0))
+            listening_socket.listen(128)  # requests queue from now on
+            self.url = f"http://127.0.0.1:{listening_socket.getsockname()[1]}/api"
             # Above the standard streams, of which this process may have been started without.
-            number = fcntl.fcntl(bound.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  read when it does not start
+            socket_fd = fcntl.fcntl(listening_socket.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+        self.error_log = tempfile.TemporaryFile()  # noqa: SIM115  read when it does not start
         try:
             self.process = subprocess.Popen(
                 # -P: the folder of this file is no place for imports.
-                [sys.executable, "-P", __file__, str(number)],
+                [sys.executable, "-P", __file__, str(socket_fd)],
                 stdin=subprocess.PIPE,
-                stdout=self.errors,
-                stderr=self.errors,
-                pass_fds=[number],
+                stdout=self.error_log,
+                stderr=self.error_log,
+                pass_fds=[socket_fd],
                 start_new_session=True,
             )
         finally:
-            os.close(number)
+            os.close(socket_fd)
         # Registered before Prefect's own: its last log lines are sent before this.
         atexit.register(self.stop)
 
-    def adopt(self) -> bool:
+    def connect_prefect(self) -> bool:
         """Let Prefect of this process use it; False, and it stops, where the user's profile or
         settings file names another."""
         from prefect.context import refresh_global_settings_context
@@ -62,20 +62,20 @@ class LocalServer:
         refresh_global_settings_context()
         return True
 
-    def wait(self) -> None:
+    def wait_until_ready(self) -> None:
         """Until the server answers; HallmarkError if it does not."""
         import httpx
 
         from tasks.contract import HallmarkError
 
         try:
-            httpx.get(f"{self.url}/health", timeout=PATIENCE).raise_for_status()
+            httpx.get(f"{self.url}/health", timeout=STARTUP_TIMEOUT).raise_for_status()
         except httpx.HTTPError as error:
-            self.errors.seek(0)
-            said = self.errors.read().decode("utf-8", "replace").split("\n")
-            last = next((line.strip() for line in reversed(said) if line.strip()), str(error))
+            self.error_log.seek(0)
+            log_lines = self.error_log.read().decode("utf-8", "replace").split("\n")
+            last_line = next((line.strip() for line in reversed(log_lines) if line.strip()), str(error))
             raise HallmarkError(
-                f"Prefect's server did not start ({last[:300]}); its home PREFECT_HOME "
+                f"Prefect's server did not start ({last_line[:300]}); its home PREFECT_HOME "
                 f"(~/.prefect) must be writable and its settings in order; or name a server that "
                 f"runs in PREFECT_API_URL"
             ) from error
@@ -87,22 +87,22 @@ class LocalServer:
         atexit.unregister(self.stop)
 
 
-def _serve(number: int) -> None:
+def _run_server(socket_fd: int) -> None:
     """The server's process: Prefect's own app behind a socket that listens already."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     import uvicorn
     from prefect.server.api.server import create_app
 
     app = create_app(ephemeral=True, final=True)
     config = uvicorn.Config(app, log_level="critical", lifespan="on", timeout_graceful_shutdown=0)
-    uvicorn.Server(config).run(sockets=[socket.socket(fileno=number)])
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=socket_fd)])
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]))
+    _run_server(int(sys.argv[1]))

@@ -12,48 +12,48 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flows.runs import all_runs
+from flows.runs import read_all_runs
 from tasks.contract import Store, UsageError
 
 log = logging.getLogger("hallmark")
 
 #: All that stands at the top of a site.
-CONTENT = {"index.html", "tables.html", "runs"}
+SITE_CONTENT = {"index.html", "tables.html", "runs"}
 
 
-def home(store: Store) -> Path:
+def get_site_folder(store: Store) -> Path:
     """The folder of a store's site: inside a local store, else in its cache on this machine."""
-    return store.local / "site"
+    return store.local_folder / "site"
 
 
-def build(store: Store, out: Path | None = None, anew: bool = True) -> Path:
+def build_store_site(store: Store, output_folder: Path | None = None, rebuild_all: bool = True) -> Path:
     """Build the site of all runs that can be read, by default in its ``home``; returns its index
     page. Not ``anew``: cards and trajectories that the site there holds already are taken over."""
     from flows.commands.tables import list_tables
-    from flows.comparing import trainings
+    from flows.comparing import find_audited_trainings
     from reports.site import build_site
 
-    out = out or home(store)
-    with replaced(out) as new:
-        runs = all_runs(store)
-        records = [run.record | {"status": run.status} for run in runs]
-        build_site(store, records, new, list_tables(), trainings(runs), None if anew else out)
-    return out / "index.html"
+    output_folder = output_folder or get_site_folder(store)
+    with replace_site_folder(output_folder) as new_folder:
+        runs = read_all_runs(store)
+        run_records = [run.record | {"status": run.status} for run in runs]
+        build_site(store, run_records, new_folder, list_tables(), find_audited_trainings(runs), None if rebuild_all else output_folder)
+    return output_folder / "index.html"
 
 
-def build_quietly(store: Store) -> Path | None:
+def try_build_site(store: Store) -> Path | None:
     """As ``build`` at the end of a run, whose pages are all that is new; an error is only logged,
     for no run fails for its site, and None returned."""
     try:
-        return build(store, anew=False)
+        return build_store_site(store, rebuild_all=False)
     except Exception as error:
-        why = str(error).split("\n")[0] or type(error).__name__
-        log.warning("the site could not be built: %s; once that is right: hallmark report", why)
+        reason = str(error).split("\n")[0] or type(error).__name__
+        log.warning("the site could not be built: %s; once that is right: hallmark report", reason)
         return None
 
 
 @contextmanager
-def replaced(folder: Path) -> Iterator[Path]:
+def replace_site_folder(folder: Path) -> Iterator[Path]:
     """A new folder that takes the place of ``folder`` when this context is left without an error.
 
     Readers find the old one or the new one, never a part. One process builds at a time, so that
@@ -61,23 +61,23 @@ def replaced(folder: Path) -> Iterator[Path]:
     """
     folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _check(folder)
-    with _alone(folder.parent):
-        for left in folder.parent.glob(f".{folder.name}-new-*"):  # by a process that was killed
-            shutil.rmtree(left, ignore_errors=True)
-        new = folder.with_name(f".{folder.name}-new-{secrets.token_hex(4)}")
-        new.mkdir()
+    _check_replaceable(folder)
+    with _exclusive_lock(folder.parent):
+        for stale_folder in folder.parent.glob(f".{folder.name}-new-*"):  # by a process that was killed
+            shutil.rmtree(stale_folder, ignore_errors=True)
+        new_folder = folder.with_name(f".{folder.name}-new-{secrets.token_hex(4)}")
+        new_folder.mkdir()
         try:
-            yield new
-            _put(new, folder)
+            yield new_folder
+            _move_into_place(new_folder, folder)
         finally:
-            shutil.rmtree(new, ignore_errors=True)  # by now the old one, or what failed
+            shutil.rmtree(new_folder, ignore_errors=True)  # by now the old one, or what failed
 
 
-def _check(folder: Path) -> None:
-    found = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    runs_of_a_store = next(folder.glob("runs/*/run.json"), None)
-    if found and (not found <= CONTENT or "index.html" not in found or runs_of_a_store):
+def _check_replaceable(folder: Path) -> None:
+    entry_names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    store_run = next(folder.glob("runs/*/run.json"), None)
+    if entry_names and (not entry_names <= SITE_CONTENT or "index.html" not in entry_names or store_run):
         raise UsageError(
             f"{folder}: holds other things than a site, which would be lost; give a folder that is "
             f"new, empty or the site's"
@@ -85,35 +85,35 @@ def _check(folder: Path) -> None:
 
 
 @contextmanager
-def _alone(parent: Path) -> Iterator[None]:
-    lock = os.open(parent, os.O_RDONLY)
+def _exclusive_lock(folder: Path) -> Iterator[None]:
+    lock_fd = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock_fd, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(lock)
+        os.close(lock_fd)
 
 
-def _put(new: Path, folder: Path) -> None:
+def _move_into_place(new_folder: Path, folder: Path) -> None:
     if not folder.exists():
-        new.rename(folder)
-    elif not exchanged(new, folder):
-        aside = new.with_name(f"{new.name}-old")
-        folder.rename(aside)
+        new_folder.rename(folder)
+    elif not exchange_folders(new_folder, folder):
+        old_folder = new_folder.with_name(f"{new_folder.name}-old")
+        folder.rename(old_folder)
         try:
-            new.rename(folder)
+            new_folder.rename(folder)
         except OSError:
-            aside.rename(folder)
+            old_folder.rename(folder)
             raise
-        aside.rename(new)
+        old_folder.rename(new_folder)
 
 
-def exchanged(one: Path, other: Path) -> bool:
+def exchange_folders(first: Path, second: Path) -> bool:
     """Exchange two folders in one step; False where the system cannot."""
     libc = ctypes.CDLL(None, use_errno=True)
-    names = os.fsencode(one), os.fsencode(other)
+    encoded_paths = os.fsencode(first), os.fsencode(second)
     if hasattr(libc, "renameat2"):  # Linux: from the current folder, RENAME_EXCHANGE
-        return libc.renameat2(-100, names[0], -100, names[1], 2) == 0
+        return libc.renameat2(-100, encoded_paths[0], -100, encoded_paths[1], 2) == 0
     if hasattr(libc, "renamex_np"):  # macOS: RENAME_SWAP
-        return libc.renamex_np(*names, 2) == 0
+        return libc.renamex_np(*encoded_paths, 2) == 0
     return False

@@ -10,12 +10,12 @@ from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from flows.mistakes import brought_up, sentence
-from flows.runs import all_runs, default_store
-from flows.trees import set_value
+from flows.mistakes import migrate_recorded_config, format_validation_error
+from flows.runs import read_all_runs, open_store
+from flows.trees import apply_override
 from model.config import ModelConfig, TrainConfig
 from reports.study_card import StudyCardConfig
-from tasks.audits.about import JUDGED
+from tasks.audits.about import AUDIT_BY_CANDIDATE_KIND
 from tasks.audits.catalogue import PROBES
 from tasks.audits.probes.associations import AssociationsConfig
 from tasks.audits.probes.counterfactual import CounterfactualConfig
@@ -25,33 +25,33 @@ from tasks.audits.respond import RespondConfig
 from tasks.audits.score import ScoreConfig
 from tasks.audits.trace import TraceConfig
 from tasks.contract import (
-    PlainName,
+    PathSafeName,
     StageConfig,
     Store,
     UsageError,
 )
-from tasks.corpus.world import WorldConfig
-from tasks.measures.canaries import number_of_references
-from tasks.measures.frames import FRAMES
+from tasks.corpus.world import SyntheticWorldConfig
+from tasks.measures.canaries import max_reference_secrets
+from tasks.measures.frames import SENTENCE_FRAMES
 from tasks.training.pack import PackConfig
 from tasks.training.pretrain import PretrainConfig
 from tasks.training.train_tokenizer import TokenizerConfig
 
 #: The probes that judge candidates.
-STUDIED = tuple(probe for probe in PROBES if probe.name in JUDGED.values())
+STUDIED_PROBES = tuple(probe for probe in PROBES if probe.name in AUDIT_BY_CANDIDATE_KIND.values())
 
 #: What of a study's settings decides nothing that it finds.
-HOW = ("store", "at_once", "workers", "mapper", "tensorboard")
+EXECUTION_SETTINGS = ("store", "at_once", "workers", "mapper", "tensorboard")
 
 #: What each world has of its own.
-OF_A_WORLD = ("retrain", "world.seed", "world.effects", "pretrain.train.seed",
-              *(f"audit_{probe.name}.seed" for probe in STUDIED))  # fmt: skip
+WORLD_SPECIFIC_SETTINGS = ("retrain", "world.seed", "world.effects", "pretrain.train.seed",
+              *(f"audit_{probe.name}.seed" for probe in STUDIED_PROBES))  # fmt: skip
 
 
-class WholeConfig(StageConfig):
+class FullAuditConfig(StageConfig):
     """What the audits look at once more, for the figure that an interval should cover."""
 
-    frames: int = Field(len(FRAMES), ge=2, le=len(FRAMES), description="sentences of the grammar")
+    frames: int = Field(len(SENTENCE_FRAMES), ge=2, le=len(SENTENCE_FRAMES), description="sentences of the grammar")
     references: int = Field(20, ge=1, le=1000, description="times as many references")
     stride: int = Field(1, ge=1, description="tokens from one place of a passage to the next")
 
@@ -59,7 +59,7 @@ class WholeConfig(StageConfig):
 class StudyConfig(StageConfig):
     """Everything a study is made from."""
 
-    name: PlainName = Field("study", description="names the study; its runs go on under this name")
+    name: PathSafeName = Field("study", description="names the study; its runs go on under this name")
     store: str | None = Field(None, description="folder or object-store URI; else HALLMARK_STORE")
     workers: int = Field(1, ge=1, le=1, description="processes that work on the parts of a world")
     mapper: str = Field("processes", description="where parts are worked on")
@@ -73,7 +73,7 @@ class StudyConfig(StageConfig):
     retrain: bool = Field(False, description="whether that is done in this world: set by the study")
     at_once: int = Field(2, ge=1, le=256, description="worlds that are worked on at a time")
     seed: int = Field(0, ge=0, lt=1 << 31, description="of all worlds, trainings and audits")
-    world: WorldConfig = WorldConfig()
+    world: SyntheticWorldConfig = SyntheticWorldConfig()
     train_tokenizer: TokenizerConfig = TokenizerConfig(vocab_size=1024)
     pack: PackConfig = PackConfig(context=128)
     pretrain: PretrainConfig = PretrainConfig(
@@ -109,124 +109,124 @@ class StudyConfig(StageConfig):
     audit_counterfactual: CounterfactualConfig = CounterfactualConfig(
         frames=20, own_groups=False, tokens=8, permutations=999
     )
-    whole: WholeConfig = WholeConfig()
+    whole: FullAuditConfig = FullAuditConfig()
     attribute: AttributionConfig = AttributionConfig()
     study_card: StudyCardConfig = StudyCardConfig()
 
     @model_validator(mode="after")
-    def _references(self) -> StudyConfig:
+    def _check_reference_count(self) -> StudyConfig:
         """There are so many secrets: a study would know it behind its first training."""
-        many = self.whole.references * self.audit_extraction.references
-        if many > (most := number_of_references(self.world.digits)):
+        requested_count = self.whole.references * self.audit_extraction.references
+        if requested_count > (available_count := max_reference_secrets(self.world.digits)):
             raise ValueError(
-                f"whole.references times audit_extraction.references are {many:,}, and of "
-                f"{self.world.digits} digits (world.digits) at most {most:,} references can be had"
+                f"whole.references times audit_extraction.references are {requested_count:,}, and of "
+                f"{self.world.digits} digits (world.digits) at most {available_count:,} references can be had"
             )
         return self
 
 
-def settled(tree: Mapping[str, Any]) -> StudyConfig:
+def parse_study_config(config_tree: Mapping[str, Any]) -> StudyConfig:
     """The settings of a study. UsageError for what is wrong with them."""
     try:
-        return StudyConfig.model_validate(tree)
+        return StudyConfig.model_validate(config_tree)
     except ValidationError as error:
-        said = sentence(error, dict(tree), tuple(tree), StudyConfig)
-        raise UsageError(f"study: {said}") from error
+        message = format_validation_error(error, dict(config_tree), tuple(config_tree), StudyConfig)
+        raise UsageError(f"study: {message}") from error
 
 
-def asked(
-    given: Mapping[str, Any], overrides: Sequence[str], store: str | None
+def resolve_study_arguments(
+    options: Mapping[str, Any], overrides: Sequence[str], store_name: str | None
 ) -> tuple[StudyConfig, Store]:
     """The settings that a command asks for, and the store."""
-    tree = StudyConfig().model_dump(mode="json")
+    config_tree = StudyConfig().model_dump(mode="json")
     for override in overrides:
-        set_value(tree, override)
-    tree |= {name: value for name, value in given.items() if value is not None}
-    config = settled(tree)
-    return config, default_store(store or config.store)
+        apply_override(config_tree, override)
+    config_tree |= {name: value for name, value in options.items() if value is not None}
+    config = parse_study_config(config_tree)
+    return config, open_store(store_name or config.store)
 
 
-def numbers(config: StudyConfig) -> Iterator[tuple[str, StudyConfig]]:
+def iter_world_configs(config: StudyConfig) -> Iterator[tuple[str, StudyConfig]]:
     """Each world's name and settings: those of the study with seeds of its own."""
-    names = [f"world {number}" for number in range(1, config.worlds + 1)]
-    names += [f"world {number} without effects" for number in range(1, config.without + 1)]
-    for name in names:
+    world_names = [f"world {number}" for number in range(1, config.worlds + 1)]
+    world_names += [f"world {number} without effects" for number in range(1, config.without + 1)]
+    for name in world_names:
         digest = blake2b(f"{config.seed}/{name}".encode(), digest_size=5).digest()
         seed = int.from_bytes(digest, "big")
-        effects = not name.endswith("without effects")
-        again = effects and int(name.split()[1]) <= config.retrained
-        world = config.world.model_copy(update={"seed": seed, "effects": effects})
-        train = replace(config.pretrain.train, seed=seed % (1 << 31))
-        audits = {
+        has_effects = not name.endswith("without effects")
+        is_retrained = has_effects and int(name.split()[1]) <= config.retrained
+        synthetic_world = config.world.model_copy(update={"seed": seed, "effects": has_effects})
+        train_config = replace(config.pretrain.train, seed=seed % (1 << 31))
+        audit_configs = {
             f"audit_{probe.name}": getattr(config, f"audit_{probe.name}").model_copy(
                 update={"seed": seed % (1 << 31)}
             )
-            for probe in STUDIED
+            for probe in STUDIED_PROBES
         }
-        pretraining = config.pretrain.model_copy(update={"train": train})
-        own = {"world": world, "pretrain": pretraining, "retrain": again, **audits}
-        made = config.model_copy(update=own)
-        yield name, made
+        pretrain_config = config.pretrain.model_copy(update={"train": train_config})
+        world_settings = {"world": synthetic_world, "pretrain": pretrain_config, "retrain": is_retrained, **audit_configs}
+        world_config = config.model_copy(update=world_settings)
+        yield name, world_config
 
 
-def whole_of(config: StudyConfig) -> StudyConfig:
+def expand_to_full_audits(config: StudyConfig) -> StudyConfig:
     """The same with audits that look at all items, or at many times as many."""
     extraction, associations = config.audit_extraction, config.audit_associations
-    whole = config.whole
+    full_audit = config.whole
     return config.model_copy(
         update={
             "audit_extraction": extraction.model_copy(
                 update={
-                    "references": whole.references * extraction.references,
+                    "references": full_audit.references * extraction.references,
                     "windows": 100_000,
-                    "stride": whole.stride,
+                    "stride": full_audit.stride,
                 }
             ),
-            "audit_associations": associations.model_copy(update={"others": whole.frames}),
+            "audit_associations": associations.model_copy(update={"others": full_audit.frames}),
             "audit_counterfactual": config.audit_counterfactual.model_copy(
-                update={"frames": whole.frames}
+                update={"frames": full_audit.frames}
             ),
         }
     )
 
 
-def difference(config: StudyConfig, store: Store) -> list[str]:
+def list_changed_settings(config: StudyConfig, store: Store) -> list[str]:
     """In what the settings differ from those of the study of this name in the store."""
-    before = [r for r in all_runs(store) if r.flow == "study" and
-              r.record["config_name"] == config.name]  # fmt: skip
-    if not before:
+    earlier_runs = [run for run in read_all_runs(store) if run.flow == "study" and
+              run.record["config_name"] == config.name]  # fmt: skip
+    if not earlier_runs:
         return []
-    was, now = (dict(_flat(tree)) for tree in
-                (brought_up(before[-1].record["config"]),
+    old_values, new_values = (dict(_flatten_tree(tree)) for tree in
+                (migrate_recorded_config(earlier_runs[-1].record["config"]),
                  config.model_dump(mode="json")))  # fmt: skip
-    return [f"{key} is {now.get(key)!r}, and was {was.get(key)!r}" for key in sorted({*was, *now})
-            if key.partition(".")[0] not in HOW and was.get(key) != now.get(key)]  # fmt: skip
+    return [f"{key} is {new_values.get(key)!r}, and was {old_values.get(key)!r}" for key in sorted({*old_values, *new_values})
+            if key.partition(".")[0] not in EXECUTION_SETTINGS and old_values.get(key) != new_values.get(key)]  # fmt: skip
 
 
-def _flat(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten_tree(tree: Mapping[str, Any], key_prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{name}.")
+            yield from _flatten_tree(value, f"{key_prefix}{name}.")
         else:
-            yield f"{above}{name}", value
+            yield f"{key_prefix}{name}", value
 
 
-def command_of(config: Mapping[str, Any]) -> list[str]:
+def build_study_command(config: Mapping[str, Any]) -> list[str]:
     """The command of a study, or of that which a world is of, with what is not so by default."""
-    usual = dict(_flat(StudyConfig().model_dump(mode="json")))
-    own = {
+    default_values = dict(_flatten_tree(StudyConfig().model_dump(mode="json")))
+    changed_values = {
         name: value
-        for name, value in _flat(brought_up(config))
-        if name.partition(".")[0] not in HOW and name not in OF_A_WORLD and value != usual.get(name)
+        for name, value in _flatten_tree(migrate_recorded_config(config))
+        if name.partition(".")[0] not in EXECUTION_SETTINGS and name not in WORLD_SPECIFIC_SETTINGS and value != default_values.get(name)
     }
-    return ["hallmark", "study", "--name", own.pop("name", usual["name"]),
-            *(f"--set={name}={json.dumps(value)}" for name, value in own.items())]  # fmt: skip
+    return ["hallmark", "study", "--name", changed_values.pop("name", default_values["name"]),
+            *(f"--set={name}={json.dumps(value)}" for name, value in changed_values.items())]  # fmt: skip
 
 
-def check(config: StudyConfig, store: Store) -> None:
+def check_settings_unchanged(config: StudyConfig, store: Store) -> None:
     """UsageError where the study of this name was begun with other settings."""
-    if changed := difference(config, store):
+    if changed_settings := list_changed_settings(config, store):
         raise UsageError(
-            f"the study {config.name!r} was begun with other settings ({'; '.join(changed[:3])}): "
+            f"the study {config.name!r} was begun with other settings ({'; '.join(changed_settings[:3])}): "
             f"what it found before would not count; go on with those, or give it another --name"
         )

@@ -13,7 +13,7 @@ from typing import Any
 from tasks.contract import Event, UsageError
 
 
-def check() -> None:
+def check_tensorboard_installed() -> None:
     """UsageError where TensorBoard is not installed."""
     try:
         import tensorboard.summary.writer.event_file_writer  # noqa: F401
@@ -24,7 +24,7 @@ def check() -> None:
         ) from error
 
 
-class EventFiles:
+class TensorBoardListener:
     """Hears the figures of stages and writes them below a folder, as ``stage/figure`` by step.
 
     To be told by a ``Watcher``: a full disk stops no training.
@@ -36,23 +36,23 @@ class EventFiles:
 
     def __call__(self, event: Event) -> None:
         if event.kind == "figures":
-            values = {f"{event.label}/{name}": value for name, value in event.figures.items()}
-            self._write(event.done, values)
+            values = {f"{event.label}/{name}": value for name, value in event.metrics.items()}
+            self._write_scalars(event.completed, values)
         elif event.kind == "done" and self.writer is not None:
             self.writer.close()
             self.writer = None
 
-    def _write(self, step: int, values: dict[str, float]) -> None:
+    def _write_scalars(self, step: int, scalars: dict[str, float]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event as Written
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
-        summary = Summary(value=scalars)
-        writer = self._opened()
+        summary_values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        summary = Summary(value=summary_values)
+        writer = self._get_writer()
         writer.add_event(Written(wall_time=time.time(), step=step, summary=summary))
         writer.flush()  # to be seen now
 
-    def _opened(self) -> Any:
+    def _get_writer(self) -> Any:
         """A file of its own from the first figure on, and after each stage."""
         if self.writer is None:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter

@@ -8,231 +8,231 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flows.growing import masking_of
-from flows.origin import Subject, Trainings, resolve, trainings
+from flows.growing import collect_redaction_artifacts
+from flows.origin import ResolvedCheckpoint, TrainingHistory, resolve_checkpoint, trace_training_history
 from flows.runs import Run
-from reports.page.masking import OFFENSIVE, Masker, neighbours_of, prompts_of
-from reports.sections.corpus_figures import masker_of
-from tasks.audits.about import AUDITS
-from tasks.audits.judging.conditions import ordered, place_of
-from tasks.audits.judging.findings import evidence
-from tasks.audits.judging.readings import Readings
-from tasks.audits.proofs.attribution import likeliest
-from tasks.audits.proofs.behind import behind_rows
+from reports.page.masking import OFFENSIVE_TOXICITY, Redactor, get_adjacent_texts, find_prompt_columns
+from reports.sections.corpus_figures import build_corpus_redactor
+from tasks.audits.about import AUDIT_DESCRIPTIONS
+from tasks.audits.judging.conditions import sort_worst_first, locate_evidence
+from tasks.audits.judging.findings import select_evidence
+from tasks.audits.judging.readings import TrainingExposure
+from tasks.audits.proofs.attribution import find_influential_documents
+from tasks.audits.proofs.behind import find_row_documents
 from tasks.contract import Column, Table, UsageError
 
 Report = dict[str, Any]
 
 #: Of a finding so many rows are told, of a row so many documents, of a run its text and what stands
 #: so many characters around it; an estimate names so many.
-ROWS, DOCUMENTS, AROUND, ATTRIBUTED = 10, 8, 60, 4
+MAX_ROWS, MAX_DOCUMENTS, CONTEXT_CHARACTERS, MAX_ATTRIBUTED_DOCUMENTS = 10, 8, 60, 4
 
 
-def check_audit(name: str) -> str:
+def parse_finding_audit(finding_name: str) -> str:
     """The audit of a finding ``audit.metric``. UsageError where there is none of that name."""
-    audit = name.partition(".")[0]
-    if audit not in AUDITS or "." not in name:
+    audit = finding_name.partition(".")[0]
+    if audit not in AUDIT_DESCRIPTIONS or "." not in finding_name:
         raise UsageError(
-            f"{name!r:.120} names no finding of an audit, such as bias.preference: there is no "
-            f"audit {audit!r:.40}; choose from {', '.join(AUDITS)}"
-            if audit not in AUDITS
-            else f"{name!r:.120} names no finding: say which, as bias.preference"
+            f"{finding_name!r:.120} names no finding of an audit, such as bias.preference: there is no "
+            f"audit {audit!r:.40}; choose from {', '.join(AUDIT_DESCRIPTIONS)}"
+            if audit not in AUDIT_DESCRIPTIONS
+            else f"{finding_name!r:.120} names no finding: say which, as bias.preference"
         )
     return audit
 
 
-def full_name(finding: Mapping[str, Any]) -> str:
+def format_finding_name(finding: Mapping[str, Any]) -> str:
     """The name of a finding, as the command trace takes it."""
-    part = finding["slice"]
-    return f"{finding['audit']}.{finding['metric']}" + (f"[{part}]" if part else "")
+    slice_name = finding["slice"]
+    return f"{finding['audit']}.{finding['metric']}" + (f"[{slice_name}]" if slice_name else "")
 
 
-def finding_of(run: Run, name: str) -> Report:
+def find_finding(run: Run, finding_name: str) -> Report:
     """The finding that is called ``audit.metric`` or ``audit.metric[slice]``. UsageError where
     there is none."""
-    plain, _, part = name.partition("[")
-    audit, _, metric = plain.partition(".")
-    part = part.removesuffix("]")
-    label = f"audit_{audit}"
-    if label not in run.stages:
-        has = ", ".join(s.removeprefix("audit_") for s in run.stages if s.startswith("audit_"))
-        raise UsageError(f"run {run.id} has no audit {audit!r:.80}; it has {has or 'none'}")
-    rows = [row for row in run[label]["findings"].read().to_pylist() if not row["control"]]
-    found = [row for row in rows if row["metric"] == metric]
-    if not found:
-        known = ", ".join(dict.fromkeys(row["metric"] for row in rows))
-        raise UsageError(f"{audit} has no finding {metric!r:.80}; it has {known}")
-    chosen = [row for row in found if row["slice"] == part]
-    if not chosen:
-        known = ", ".join(map(full_name, found))
-        raise UsageError(f"{audit} has no finding {name!r:.120}; it has {known}")
-    return chosen[0]
+    metric_path, _, slice_name = finding_name.partition("[")
+    audit, _, metric = metric_path.partition(".")
+    slice_name = slice_name.removesuffix("]")
+    stage_label = f"audit_{audit}"
+    if stage_label not in run.stages:
+        audit_list = ", ".join(stage.removeprefix("audit_") for stage in run.stages if stage.startswith("audit_"))
+        raise UsageError(f"run {run.id} has no audit {audit!r:.80}; it has {audit_list or 'none'}")
+    rows = [row for row in run[stage_label]["findings"].read().to_pylist() if not row["control"]]
+    metric_findings = [row for row in rows if row["metric"] == metric]
+    if not metric_findings:
+        known_names = ", ".join(dict.fromkeys(row["metric"] for row in rows))
+        raise UsageError(f"{audit} has no finding {metric!r:.80}; it has {known_names}")
+    slice_findings = [row for row in metric_findings if row["slice"] == slice_name]
+    if not slice_findings:
+        known_names = ", ".join(map(format_finding_name, metric_findings))
+        raise UsageError(f"{audit} has no finding {finding_name!r:.120}; it has {known_names}")
+    return slice_findings[0]
 
 
 @dataclass
-class Sources:
+class TrainingDocuments:
     """What is known of training documents."""
 
-    trainings: Trainings | None
+    training_history: TrainingHistory | None
     documents: Table
     licences: Mapping[str, str | None]
-    masker: Masker | None
-    known: dict[bytes, Report] = field(default_factory=dict)
+    redactor: Redactor | None
+    details_by_id: dict[bytes, Report] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, subject: Subject, masker: Masker | None) -> Sources:
-        corpus = subject.corpus or {}
-        additions = [*subject.earlier, corpus]
-        planted = [made["plant"] for made in additions]
-        known = trainings(subject.checkpoint, subject.pretrained)
-        planted += known.planted(planted) if known else []
-        documents = Table(tuple(planted), "documents")
+    def from_checkpoint(cls, resolved: ResolvedCheckpoint, redactor: Redactor | None) -> TrainingDocuments:
+        corpus_artifacts = resolved.corpus_artifacts or {}
+        additions = [*resolved.earlier_additions, corpus_artifacts]
+        corpora = [addition["plant"] for addition in additions]
+        history = trace_training_history(resolved.checkpoint, resolved.training_run)
+        corpora += history.list_corpora_except(corpora) if history else []
+        documents = Table(tuple(corpora), "documents")
         licences = {
             row["source"]: row["licence"]
-            for made in additions
-            if "ingest" in made
-            for row in made["ingest"]["sources"].read(["source", "licence"]).to_pylist()
+            for addition in additions
+            if "ingest" in addition
+            for row in addition["ingest"]["sources"].read(["source", "licence"]).to_pylist()
         }
-        return cls(known, documents, licences, masker)
+        return cls(history, documents, licences, redactor)
 
-    def look_up(self, ids: set[bytes]) -> None:
+    def load_details(self, doc_ids: set[bytes]) -> None:
         """Read what is to be told of these documents."""
-        wanted = sorted(ids - self.known.keys())
-        names = ["doc_id", "source", "cluster", "split", "text", "toxicity"]
-        known = self.trainings
-        readings = Readings.until(known.pretrained, known.checkpoints, wanted) if known else None
-        for row in self.documents.find(wanted, names).to_pylist() if wanted else ():
-            read = None if readings is None else readings.of([row["doc_id"]])
-            first = None if readings is None else readings.first.get(row["doc_id"])
-            self.known[row["doc_id"]] = row | {"read": read, "first_step": first}
+        missing_ids = sorted(doc_ids - self.details_by_id.keys())
+        columns = ["doc_id", "source", "cluster", "split", "text", "toxicity"]
+        history = self.training_history
+        exposure = TrainingExposure.from_checkpoints(history.training_runs, history.checkpoints, missing_ids) if history else None
+        for row in self.documents.find_document_rows(missing_ids, columns).to_pylist() if missing_ids else ():
+            read_count = None if exposure is None else exposure.count_reads([row["doc_id"]])
+            first_step = None if exposure is None else exposure.first_steps.get(row["doc_id"])
+            self.details_by_id[row["doc_id"]] = row | {"read": read_count, "first_step": first_step}
 
-    def attributed(self, rows: list[Report]) -> list[list[Report]]:
+    def attribute_rows(self, rows: list[Report]) -> list[list[Report]]:
         """Of each row the documents without which its text would be the less likely, by an
         estimate; none where nothing like it was read."""
-        texts = [text_of(row) for row in rows]
-        found = likeliest(self.documents, texts, ATTRIBUTED) if any(texts) else [[] for _ in rows]
-        self.look_up({doc_id for each in found for doc_id, _ in each})
-        return [[{**self.told(doc_id), "score": score} for doc_id, score in each] for each in found]
+        texts = [get_likelihood_text(row) for row in rows]
+        influential_documents = find_influential_documents(self.documents, texts, MAX_ATTRIBUTED_DOCUMENTS) if any(texts) else [[] for _ in rows]
+        self.load_details({doc_id for scored_documents in influential_documents for doc_id, _ in scored_documents})
+        return [[{**self.describe_document(doc_id), "score": score} for doc_id, score in scored_documents] for scored_documents in influential_documents]
 
-    def told(self, doc_id: bytes, span: Report | None = None) -> Report:
+    def describe_document(self, doc_id: bytes, span: Report | None = None) -> Report:
         """A document, or the run of it that stands in a text, with what stands around it."""
-        row = self.known[doc_id]
-        begin, end = (span["char_start"], span["char_end"]) if span else (0, 2 * AROUND)
-        first, last, whole = max(0, begin - AROUND), end + AROUND, row["text"]
-        text = whole[first:last]
-        if self.masker:
-            around = whole[:first], whole[last:]
-            text = self.masker.shown(text, "corpus text", row["toxicity"], around=around)
-        made = {
+        details = self.details_by_id[doc_id]
+        span_start, span_end = (span["char_start"], span["char_end"]) if span else (0, 2 * CONTEXT_CHARACTERS)
+        text_start, text_end, full_text = max(0, span_start - CONTEXT_CHARACTERS), span_end + CONTEXT_CHARACTERS, details["text"]
+        text = full_text[text_start:text_end]
+        if self.redactor:
+            surrounding_texts = full_text[:text_start], full_text[text_end:]
+            text = self.redactor.redact_by_kind(text, "corpus text", details["toxicity"], surrounding_texts=surrounding_texts)
+        description = {
             "doc_id": doc_id.hex(),
-            "source": row["source"],
-            "licence": self.licences.get(row["source"]),
-            "cluster": row["cluster"].hex(),
-            "split": row["split"],
-            "first_step": span["first_step"] if span else row["first_step"],
-            "read": span["read"] if span else row["read"],
+            "source": details["source"],
+            "licence": self.licences.get(details["source"]),
+            "cluster": details["cluster"].hex(),
+            "split": details["split"],
+            "first_step": span["first_step"] if span else details["first_step"],
+            "read": span["read"] if span else details["read"],
             "text": text,
         }
         if span:
-            names = ("size", "training", "sequence", "char_start", "char_end")
-            made |= {name: span[name] for name in names}
-        return made
+            span_fields = ("size", "training", "sequence", "char_start", "char_end")
+            description |= {field_name: span[field_name] for field_name in span_fields}
+        return description
 
 
-def text_of(row: Report) -> str:
+def get_likelihood_text(row: Report) -> str:
     """The text of a row whose likelihood was measured: of an association the group with its trait,
     as in studies; else its text with the secret that goes on behind it."""
-    names = ("group", "own") if row.get("group") and row.get("own") else ("text", "secret")
-    return " ".join(str(row[name]) for name in names if row.get(name))
+    columns = ("group", "own") if row.get("group") and row.get("own") else ("text", "secret")
+    return " ".join(str(row[column]) for column in columns if row.get(column))
 
 
-def trace_finding(run: Run, name: str, masked: bool = False, attribute: bool = False) -> Report:
+def trace_finding(run: Run, finding_name: str, redact: bool = False, attribute: bool = False) -> Report:
     """A finding, its worst rows, and the training documents behind each; ``attribute``: also
     those that an estimate names. UsageError where the corpus of the model is not known, or no
     likelihood was measured."""
-    row = finding_of(run, name)
-    label = f"audit_{row['audit']}"
-    source, where, order = place_of(row)
-    table = run[label][source]
-    rows = evidence(table.read(), where)
-    head = ordered(rows, order)[:ROWS]
-    writes = any(any(head[c.name].to_pylist()) for c in table.columns.values()
-                 if c.kind == "model text")  # fmt: skip
-    if attribute and writes:
+    finding = find_finding(run, finding_name)
+    stage_label = f"audit_{finding['audit']}"
+    table_name, evidence_filter, evidence_order = locate_evidence(finding)
+    table = run[stage_label][table_name]
+    evidence_rows = select_evidence(table.read(), evidence_filter)
+    worst_rows = sort_worst_first(evidence_rows, evidence_order)[:MAX_ROWS]
+    has_model_text = any(any(worst_rows[column.name].to_pylist()) for column in table.columns.values()
+                 if column.kind == "model text")  # fmt: skip
+    if attribute and has_model_text:
         raise UsageError(
-            f"{name!r:.120} is about what the model wrote, which is looked for word for word: "
+            f"{finding_name!r:.120} is about what the model wrote, which is looked for word for word: "
             f"there is no likelihood to attribute; leave out --attribute"
         )
-    subject = subject_of(run)
-    corpus = masking_of(subject.run) if subject and subject.run else {}
-    masker = masker_of(run.artifacts | corpus, OFFENSIVE) if masked else None
-    traces = run[f"{row['audit']}_trace"] if f"{row['audit']}_trace" in run.stages else None
-    behind = [*behind_rows(head, table.columns, traces)]
-    sources = None
-    if subject and subject.corpus is not None:
-        sources = Sources.of(subject, masker)
-        sources.look_up({doc_id for found in behind for doc_id, _ in found})
+    resolved = resolve_audited_checkpoint(run)
+    redaction_artifacts = collect_redaction_artifacts(resolved.source_run) if resolved and resolved.source_run else {}
+    redactor = build_corpus_redactor(run.artifacts | redaction_artifacts, OFFENSIVE_TOXICITY) if redact else None
+    training_overlap = run[f"{finding['audit']}_trace"] if f"{finding['audit']}_trace" in run.stages else None
+    documents_by_row = [*find_row_documents(worst_rows, table.columns, training_overlap)]
+    training_documents = None
+    if resolved and resolved.corpus_artifacts is not None:
+        training_documents = TrainingDocuments.from_checkpoint(resolved, redactor)
+        training_documents.load_details({doc_id for row_documents in documents_by_row for doc_id, _ in row_documents})
     elif attribute:
-        raise UsageError(f"nothing is known of what {run.audited} was trained on: there are no "
+        raise UsageError(f"nothing is known of what {run.audited_checkpoint} was trained on: there are no "
                          f"documents to attribute to; leave out --attribute")  # fmt: skip
-    likely = sources.attributed(head.to_pylist()) if sources and attribute else None
-    worst = []
-    for number, (told, found) in enumerate(zip(head.to_pylist(), behind, strict=True)):
-        documents = [] if sources is None else [
-            sources.told(*entry) for entry in found[:DOCUMENTS] if entry[0] in sources.known
+    attributions = training_documents.attribute_rows(worst_rows.to_pylist()) if training_documents and attribute else None
+    row_reports = []
+    for index, (evidence_row, row_documents) in enumerate(zip(worst_rows.to_pylist(), documents_by_row, strict=True)):
+        documents = [] if training_documents is None else [
+            training_documents.describe_document(*entry) for entry in row_documents[:MAX_DOCUMENTS] if entry[0] in training_documents.details_by_id
         ]  # fmt: skip
-        worst.append({"row": shown(told, table.columns, masker), "documents": documents,
-                      "more": max(0, len(found) - DOCUMENTS),
-                      **({} if likely is None else {"attributed": likely[number]})})  # fmt: skip
-    kept = ("audit", "metric", "slice", "value", "low", "high", "n", "null", "p_corrected", "unit",
+        row_reports.append({"row": build_displayed_row(evidence_row, table.columns, redactor), "documents": documents,
+                      "more": max(0, len(row_documents) - MAX_DOCUMENTS),
+                      **({} if attributions is None else {"attributed": attributions[index]})})  # fmt: skip
+    finding_fields = ("audit", "metric", "slice", "value", "low", "high", "n", "null", "p_corrected", "unit",
             "method", "scorer")  # fmt: skip
     return {
         "run": run.id,
-        "checkpoint": run.audited,
-        "finding": {key: row[key] for key in kept},
-        "artifact": run[label].name,
-        "table": source,
-        "where": where,
-        "rows": len(rows),
-        "unknown": traces is None and writes,
-        "least": traces.manifest["parts"]["config"]["least"] if traces and writes else None,
-        "worst": worst,
+        "checkpoint": run.audited_checkpoint,
+        "finding": {key: finding[key] for key in finding_fields},
+        "artifact": run[stage_label].name,
+        "table": table_name,
+        "where": evidence_filter,
+        "rows": len(evidence_rows),
+        "unknown": training_overlap is None and has_model_text,
+        "least": training_overlap.manifest["parts"]["config"]["least"] if training_overlap and has_model_text else None,
+        "worst": row_reports,
     }
 
 
-def behind_finding(run: Run, name: str, rows: int) -> set[bytes]:
+def find_finding_document_ids(run: Run, finding_name: str, max_rows: int) -> set[bytes]:
     """The documents behind the worst rows of a finding."""
-    row = finding_of(run, name)
-    source, where, order = place_of(row)
-    table = run[f"audit_{row['audit']}"][source]
-    head = ordered(evidence(table.read(), where), order)[:rows]
-    label = f"{row['audit']}_trace"
-    traces = run[label] if label in run.stages else None
-    return {i for found in behind_rows(head, table.columns, traces) for i, _ in found}
+    finding = find_finding(run, finding_name)
+    table_name, evidence_filter, evidence_order = locate_evidence(finding)
+    table = run[f"audit_{finding['audit']}"][table_name]
+    worst_rows = sort_worst_first(select_evidence(table.read(), evidence_filter), evidence_order)[:max_rows]
+    stage_label = f"{finding['audit']}_trace"
+    training_overlap = run[stage_label] if stage_label in run.stages else None
+    return {doc_id for row_documents in find_row_documents(worst_rows, table.columns, training_overlap) for doc_id, _ in row_documents}
 
 
-def subject_of(run: Run) -> Subject | None:
+def resolve_audited_checkpoint(run: Run) -> ResolvedCheckpoint | None:
     """The checkpoint that a run audited; None where it is of elsewhere: nothing is known of it."""
     if "pretrain" in run.stages:
-        return resolve(run.store, run.checkpoints()[-1].name)
-    name = run.audited
-    held = not name.startswith("checkpoint/") or run.store.find(*name.split("/")) is not None
-    if os.path.isabs(name) or not held:
+        return resolve_checkpoint(run.store, run.find_checkpoints()[-1].name)
+    checkpoint_name = run.audited_checkpoint
+    is_in_store = not checkpoint_name.startswith("checkpoint/") or run.store.find_artifact(*checkpoint_name.split("/")) is not None
+    if os.path.isabs(checkpoint_name) or not is_in_store:
         return None
-    return resolve(run.store, name)
+    return resolve_checkpoint(run.store, checkpoint_name)
 
 
-def shown(row: Report, columns: Mapping[str, Column], masker: Masker | None) -> Report:
+def build_displayed_row(row: Report, columns: Mapping[str, Column], redactor: Redactor | None) -> Report:
     """A row without what is empty or an id."""
-    made = {}
-    prompts = prompts_of(column for name, column in columns.items() if name in row)
+    displayed = {}
+    prompts = find_prompt_columns(column for name, column in columns.items() if name in row)
     for name, value in row.items():
         column = columns[name]
         if value is None or column.kind == "id" or value == "":
             continue
-        if masker and (column.kind == "personal" or isinstance(value, str)):
-            beside = neighbours_of(name, row, prompts)
+        if redactor and (column.kind == "personal" or isinstance(value, str)):
+            adjacent_texts = get_adjacent_texts(name, row, prompts)
             score = row.get(column.judged_by)
-            value = masker.shown(str(value), column.kind, score, beside=beside)
-        made[name] = value
-    return made
+            value = redactor.redact_by_kind(str(value), column.kind, score, adjacent_texts=adjacent_texts)
+        displayed[name] = value
+    return displayed

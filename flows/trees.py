@@ -8,37 +8,37 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.contract import UsageError, open_external
+from tasks.contract import UsageError, open_external_file
 
-CONFIGS = Path(__file__).parent / "configs"
+CONFIG_FOLDER = Path(__file__).parent / "configs"
 
 
-def names() -> list[str]:
+def list_bundled_configs() -> list[str]:
     """The configs that come with Hallmark."""
-    return sorted(path.stem for path in CONFIGS.glob("*.toml"))
+    return sorted(path.stem for path in CONFIG_FOLDER.glob("*.toml"))
 
 
-def overridden(key: str, overrides: Sequence[str]) -> str | None:
+def find_override(key: str, overrides: Sequence[str]) -> str | None:
     """The text that overrides set a key of the root to; None where they do not."""
     tree: dict[str, Any] = {}
-    for override in (o for o in overrides if o.partition("=")[0].strip() == key):
-        set_value(tree, override)
+    for override in (candidate for candidate in overrides if candidate.partition("=")[0].strip() == key):
+        apply_override(tree, override)
     value = tree.get(key)
     return value if isinstance(value, str) else None
 
 
-def read(config: str) -> dict[str, Any]:
+def read_config_tree(config: str) -> dict[str, Any]:
     """The tree of a TOML file, or of a config's name."""
-    path, bundled = Path(config), False
+    path, is_bundled = Path(config), False
     if path.suffix != ".toml":
-        path, bundled = CONFIGS / f"{config}.toml", True
-        if config not in names():
+        path, is_bundled = CONFIG_FOLDER / f"{config}.toml", True
+        if config not in list_bundled_configs():
             raise UsageError(
                 f"there is no config {config!r}; give the path of a .toml file or one of: "
-                f"{', '.join(names())}"
+                f"{', '.join(list_bundled_configs())}"
             )
     try:
-        with path.open("rb") if bundled else open_external(path, "config") as file:
+        with path.open("rb") if is_bundled else open_external_file(path, "config") as file:
             return tomllib.loads(file.read().decode())
     except OSError as error:
         raise UsageError(f"config {path}: cannot be read ({error.strerror})") from error
@@ -48,35 +48,35 @@ def read(config: str) -> dict[str, Any]:
         raise UsageError(f"config {path}: is nested too deeply") from error
 
 
-def set_value(tree: dict[str, Any], override: str) -> None:
+def apply_override(config_tree: dict[str, Any], override: str) -> None:
     """Override a value of a tree. UsageError where that cannot be."""
-    key, equals, text = override.partition("=")
-    if not equals or not key.strip():
+    key, separator, value_text = override.partition("=")
+    if not separator or not key.strip():
         raise UsageError(f"--set {override!r}: write it as section.key=value")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {value_text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text  # a bare word is a string
+        value = value_text  # a bare word is a string
     except RecursionError as error:
         raise UsageError(f"--set {override[:60]!r}…: is nested too deeply") from error
-    *parents, last = key.strip().split(".")
-    node: Any = tree
-    for part in parents:
+    *parent_keys, last_key = key.strip().split(".")
+    node: Any = config_tree
+    for parent_key in parent_keys:
         if isinstance(node, list):
-            node = node[_index(node, part, override)]
+            node = node[_parse_list_index(node, parent_key, override)]
         else:
-            node = node.setdefault(part, {})
+            node = node.setdefault(parent_key, {})
         if not isinstance(node, dict | list):
-            raise UsageError(f"--set {override!r}: {part!r} is a value, not a section")
+            raise UsageError(f"--set {override!r}: {parent_key!r} is a value, not a section")
     if isinstance(node, list):
-        node[_index(node, last, override)] = value
+        node[_parse_list_index(node, last_key, override)] = value
     else:
-        node[last] = value
+        node[last_key] = value
 
 
-def _index(values: list[Any], part: str, override: str) -> int:
-    if not part.isdecimal() or int(part) >= len(values):
+def _parse_list_index(values: list[Any], list_key: str, override: str) -> int:
+    if not list_key.isdecimal() or int(list_key) >= len(values):
         raise UsageError(
-            f"--set {override!r}: {part!r} is no place in a list of {len(values)} entries"
+            f"--set {override!r}: {list_key!r} is no place in a list of {len(values)} entries"
         )
-    return int(part)
+    return int(list_key)

@@ -30,45 +30,45 @@ class Batch:
     _: KW_ONLY
     targets: Tensor | None = None
     weights: Tensor | None = None
-    predicted: Tensor | None = None
+    predicted_positions: Tensor | None = None
     segments: Tensor | None = None
     token_types: Tensor | None = None
     positions: Tensor | None = None
     prefix: Tensor | None = None
-    keys: Tensor | None = None
+    attention_mask: Tensor | None = None
     source: Tensor | None = None
-    source_keys: Tensor | None = None
+    source_attention_mask: Tensor | None = None
     source_segments: Tensor | None = None
     source_positions: Tensor | None = None
 
-    def answers(self) -> tuple[Tensor, Tensor]:
+    def require_targets_and_weights(self) -> tuple[Tensor, Tensor]:
         """Targets and weights; ValueError where it has none."""
         if self.targets is None or self.weights is None:
             raise ValueError("A batch without targets and weights has no loss.")
         return self.targets, self.weights
 
-    def where_predicted(self, x: Tensor) -> Tensor:
+    def select_predicted(self, x: Tensor) -> Tensor:
         """x (B, T, ...) at the places ``predicted``, (N, ...); where that is None x itself."""
-        return x if self.predicted is None else x.flatten(0, 1).index_select(0, self.predicted)
+        return x if self.predicted_positions is None else x.flatten(0, 1).index_select(0, self.predicted_positions)
 
-    def sparse(self) -> Batch:
+    def with_predicted_positions(self) -> Batch:
         """The same with ``predicted``: where weights are not 0, and as many other places as make it
         some sixths of all, so that a training has few shapes. None where that is all."""
-        idle = self.answers()[1].flatten() == 0
-        step = -(-len(idle) // 6)
-        count = -(-int((~idle).sum()) // step) * step
-        places = idle.argsort(stable=True)[:count] if count < len(idle) else None
-        return replace(self, predicted=places)
+        is_unweighted = self.require_targets_and_weights()[1].flatten() == 0
+        count_multiple = -(-len(is_unweighted) // 6)
+        count = -(-int((~is_unweighted).sum()) // count_multiple) * count_multiple
+        positions = is_unweighted.argsort(stable=True)[:count] if count < len(is_unweighted) else None
+        return replace(self, predicted_positions=positions)
 
-    def split(self, parts: int) -> list[Batch]:
+    def split_into_micro_batches(self, count: int) -> list[Batch]:
         """Equal micro-batches, in order, ``sparse``."""
-        rows = replace(self, predicted=None)
-        chunks = {k: v.chunk(parts) for k, v in vars(rows).items() if v is not None}
-        return [Batch(**{k: v[i] for k, v in chunks.items()}).sparse() for i in range(parts)]
+        full_batch = replace(self, predicted_positions=None)
+        chunks = {k: v.chunk(count) for k, v in vars(full_batch).items() if v is not None}
+        return [Batch(**{k: v[i] for k, v in chunks.items()}).with_predicted_positions() for i in range(count)]
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+    def map_tensors(self, transform: Callable[[Tensor], Tensor]) -> Batch:
         """The same of what ``change`` makes of its tensors."""
-        return Batch(**{k: change(v) for k, v in vars(self).items() if v is not None})
+        return Batch(**{k: transform(v) for k, v in vars(self).items() if v is not None})
 
-    def to(self, device: torch.device) -> Batch:
-        return self.map(lambda x: x.to(device, non_blocking=True))
+    def to_device(self, device: torch.device) -> Batch:
+        return self.map_tensors(lambda x: x.to(device, non_blocking=True))

@@ -9,15 +9,15 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 
 @cache
-def _hints(kind: Any, annotated: bool) -> dict[str, Any]:
+def _get_type_hints(config_class: Any, with_annotations: bool) -> dict[str, Any]:
     """They are strings that Python evaluates anew each time."""
-    return get_type_hints(kind, include_extras=annotated)
+    return get_type_hints(config_class, include_extras=with_annotations)
 
 
-def check_types(config: object) -> None:
+def check_field_types(config: object) -> None:
     """Values come from JSON: refuse a wrong type here, where the key is known."""
-    kind: Any = type(config)
-    for name, hint in _hints(kind, False).items():
+    config_class: Any = type(config)
+    for name, hint in _get_type_hints(config_class, False).items():
         if name == "__pydantic_config__":
             continue
         value = getattr(config, name)
@@ -35,7 +35,7 @@ def check_types(config: object) -> None:
         if float in allowed:
             allowed += (int,)
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-            expected = " or ".join(kind.__name__ for kind in tuple(choices) or (hint,))
+            expected = " or ".join(config_class.__name__ for config_class in tuple(choices) or (hint,))
             raise ValueError(f"{name} must be {expected}, not {value!r}.")
         if hint is float:
             try:
@@ -50,30 +50,30 @@ class Range:
 
     low: float
     high: float = math.inf
-    positive: bool = False  # low is 0, and too low
-    open_right: bool = False  # high is too high
+    strictly_positive: bool = False  # low is 0, and too low
+    exclude_high: bool = False  # high is too high
 
-    def check(self, name: str, value: float) -> None:
-        if self.positive and not 0.0 < value < math.inf:
+    def check_value(self, name: str, value: float) -> None:
+        if self.strictly_positive and not 0.0 < value < math.inf:
             raise ValueError(f"{name} must be a positive number, not {value}.")
-        if not self.low <= value <= self.high or (self.open_right and value == self.high):
+        if not self.low <= value <= self.high or (self.exclude_high and value == self.high):
             raise ValueError(f"{name} must be between {self.low} and {self.high}, not {value}.")
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
         """For pydantic, where a caller lists the settings with it."""
-        found: dict[str, Any] = handler(schema)
-        found["exclusiveMinimum" if self.positive else "minimum"] = self.low
+        json_schema: dict[str, Any] = handler(schema)
+        json_schema["exclusiveMinimum" if self.strictly_positive else "minimum"] = self.low
         if self.high < math.inf:
-            found["exclusiveMaximum" if self.open_right else "maximum"] = self.high
-        return found
+            json_schema["exclusiveMaximum" if self.exclude_high else "maximum"] = self.high
+        return json_schema
 
 
-def check_ranges(config: object) -> None:
+def check_field_ranges(config: object) -> None:
     """Refuse numbers out of the ranges of their annotations; a number that is None has none."""
-    kind: Any = type(config)
-    for name, hint in _hints(kind, True).items():
+    config_class: Any = type(config)
+    for name, hint in _get_type_hints(config_class, True).items():
         value = getattr(config, name)
-        for part in () if value is None else (hint, *get_args(hint)):
-            for given in getattr(part, "__metadata__", ()):
-                if isinstance(given, Range):
-                    given.check(name, value)
+        for annotation in () if value is None else (hint, *get_args(hint)):
+            for constraint in getattr(annotation, "__metadata__", ()):
+                if isinstance(constraint, Range):
+                    constraint.check_value(name, value)

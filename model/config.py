@@ -10,7 +10,7 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from model.checks import Range, check_ranges, check_types
+from model.checks import Range, check_field_ranges, check_field_types
 
 Architecture = Literal["decoder", "encoder", "encoder_decoder"]
 Norm = Literal["layernorm", "rmsnorm"]
@@ -22,23 +22,23 @@ Schedule = Literal["cosine", "linear", "wsd", "constant"]
 OptimizerName = Literal["adamw", "muon"]
 Precision = Literal["auto", "fp32", "bf16"]
 Device = Literal["auto", "cpu", "cuda"]
-Divergence = Literal["stop", "skip"]
-Parallel = Literal["ddp", "fsdp"]
+DivergenceAction = Literal["stop", "skip"]
+ParallelMode = Literal["ddp", "fsdp"]
 
 FORBID_UNKNOWN = {"extra": "forbid"}
 
 #: Beyond any transformer there is: what is larger is a slip of the pen, and no machine holds it.
-Width = Annotated[int, Range(1, 2**17)]
-Few = Annotated[int, Range(1, 4096)]
+WidthInt = Annotated[int, Range(1, 2**17)]
+SmallCount = Annotated[int, Range(1, 4096)]
 
-Positive = Annotated[float, Range(0.0, positive=True)]
-Share = Annotated[float, Range(0.0, 1.0)]
-Fraction = Annotated[float, Range(0.0, 1.0, open_right=True)]
-Weight = Annotated[float, Range(0.0, 10.0)]
-Steps = Annotated[int, Range(1, 10**9)]
-Sizes = Annotated[int, Range(1, 10**6)]
-NoneOrMany = Annotated[int, Range(0, 10**9)]
-NoneOrFew = Annotated[int, Range(0, 1024)]
+PositiveFloat = Annotated[float, Range(0.0, strictly_positive=True)]
+ClosedUnitFloat = Annotated[float, Range(0.0, 1.0)]
+HalfOpenUnitFloat = Annotated[float, Range(0.0, 1.0, exclude_high=True)]
+LossWeight = Annotated[float, Range(0.0, 10.0)]
+StepCount = Annotated[int, Range(1, 10**9)]
+PositiveCount = Annotated[int, Range(1, 10**6)]
+NonNegativeCount = Annotated[int, Range(0, 10**9)]
+SmallNonNegativeCount = Annotated[int, Range(0, 1024)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,13 +74,13 @@ class ModelConfig:
     __pydantic_config__: ClassVar[dict[str, str]] = FORBID_UNKNOWN
 
     vocab_size: Annotated[int, Range(1, 2**24)] = 4096
-    vocab_multiple: Few = 1
+    vocab_multiple: SmallCount = 1
     context: Annotated[int, Range(1, 2**22)] = 256
-    d_model: Width = 128
-    n_layers: Few = 4
-    n_heads: Few = 4
-    n_kv_heads: Few | None = None
-    d_head: Width | None = None
+    d_model: WidthInt = 128
+    n_layers: SmallCount = 4
+    n_heads: SmallCount = 4
+    n_kv_heads: SmallCount | None = None
+    d_head: WidthInt | None = None
     d_ff: Annotated[int, Range(1, 2**19)] | None = None
     architecture: Architecture = "decoder"
     norm: Norm = "layernorm"
@@ -89,11 +89,11 @@ class ModelConfig:
     activation: Activation = "gelu"
     bias: bool = True
     tie_embeddings: bool = True
-    dropout: Fraction = 0.0
-    attention_dropout: Fraction = 0.0
+    dropout: HalfOpenUnitFloat = 0.0
+    attention_dropout: HalfOpenUnitFloat = 0.0
     scale_embeddings: bool | None = None
-    rope_theta: Positive = 10_000.0
-    norm_eps: Positive = 1e-5
+    rope_theta: PositiveFloat = 10_000.0
+    norm_eps: PositiveFloat = 1e-5
     embedding_norm: bool = False
     head_transform: bool = False
     head_bias: bool = False
@@ -101,12 +101,12 @@ class ModelConfig:
     labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_ranges(self)
+        check_field_types(self)
+        check_field_ranges(self)
         if self.d_head is None and self.d_model % self.n_heads:
             raise ValueError(f"d_model {self.d_model} is not divisible by n_heads {self.n_heads}.")
         if self.n_kv_heads is not None:
-            Range(1, self.n_heads).check("n_kv_heads", self.n_kv_heads)
+            Range(1, self.n_heads).check_value("n_kv_heads", self.n_kv_heads)
             if self.n_heads % self.n_kv_heads:
                 raise ValueError(
                     f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}."
@@ -123,9 +123,9 @@ class ModelConfig:
         if self.token_types and self.architecture != "encoder":
             raise ValueError(f"token_types are for an encoder, not for a {self.architecture}.")
         if self.labels:
-            self._check_labels()
+            self._check_label_settings()
 
-    def _check_labels(self) -> None:
+    def _check_label_settings(self) -> None:
         if self.architecture == "encoder_decoder":
             raise ValueError("labels are read off one stack: an encoder's or a decoder's.")
         if self.tie_embeddings:
@@ -134,12 +134,12 @@ class ModelConfig:
             raise ValueError("labels must be at least 2 names, none of them twice.")
 
     @property
-    def table_size(self) -> int:
+    def padded_vocab_size(self) -> int:
         """Rows of the tables of embeddings and output."""
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
     @property
-    def outputs(self) -> int:
+    def output_size(self) -> int:
         """What the output layer scores: labels, or the words of the vocabulary."""
         return len(self.labels) or self.vocab_size
 
@@ -148,23 +148,23 @@ class ModelConfig:
         return self.d_head or self.d_model // self.n_heads
 
     @property
-    def heads_width(self) -> int:
+    def query_width(self) -> int:
         """All heads of the queries side by side."""
         return self.n_heads * self.head_dim
 
     @property
-    def kv_heads(self) -> int:
+    def kv_head_count(self) -> int:
         return self.n_kv_heads or self.n_heads
 
     @property
     def embedding_scale(self) -> float:
         """What token embeddings are multiplied by."""
-        asked = self.scale_embeddings
-        scaled = self.positions == "sinusoidal" if asked is None else asked
-        return math.sqrt(self.d_model) if scaled else 1.0
+        configured = self.scale_embeddings
+        is_scaled = self.positions == "sinusoidal" if configured is None else configured
+        return math.sqrt(self.d_model) if is_scaled else 1.0
 
     @property
-    def hidden(self) -> int:
+    def feed_forward_width(self) -> int:
         """Inner size of the feed-forward layer."""
         if self.d_ff is not None:
             return self.d_ff
@@ -215,48 +215,48 @@ class TrainConfig:
 
     objective: Objective = "causal"
     steps: Annotated[int, Range(1, 10**8 - 1)] = 1000  # files are named with eight digits
-    batch_size: Sizes = 32
-    accumulation: Sizes = 1
-    learning_rate: Annotated[float, Range(0.0, 10.0, positive=True)] = 2e-3
-    warmup: NoneOrMany = 50
+    batch_size: PositiveCount = 32
+    accumulation: PositiveCount = 1
+    learning_rate: Annotated[float, Range(0.0, 10.0, strictly_positive=True)] = 2e-3
+    warmup: NonNegativeCount = 50
     schedule: Schedule = "cosine"
-    min_lr_ratio: Share = 0.1
-    decay_fraction: Share = 0.2
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.95
-    momentum: Fraction = 0.95
-    weight_decay: Weight = 0.1
-    clip: Positive = 1.0
-    z_loss: Weight = 0.0
+    min_lr_ratio: ClosedUnitFloat = 0.1
+    decay_fraction: ClosedUnitFloat = 0.2
+    beta1: HalfOpenUnitFloat = 0.9
+    beta2: HalfOpenUnitFloat = 0.95
+    momentum: HalfOpenUnitFloat = 0.95
+    weight_decay: LossWeight = 0.1
+    clip: PositiveFloat = 1.0
+    z_loss: LossWeight = 0.0
     optimizer: OptimizerName = "adamw"
     precision: Precision = "auto"
     device: Device = "auto"
     compile: bool | None = None
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
-    checkpoint_every: Steps = 100
+    checkpoint_every: StepCount = 100
     log_spaced: bool = False
-    state_every: NoneOrMany = 0
-    keep_states: Few = 2
-    validate_every: Steps = 100
-    validation_sequences: NoneOrMany = 256
+    state_every: NonNegativeCount = 0
+    keep_states: SmallCount = 2
+    validate_every: StepCount = 100
+    validation_sequences: NonNegativeCount = 256
     document_mask: bool = False
     recompute: bool = False
-    parallel: Parallel = "ddp"
-    processes: NoneOrFew = 0
-    samples: NoneOrFew = 2
-    sample_tokens: Sizes = 64
-    divergence: Divergence = "stop"
+    parallel: ParallelMode = "ddp"
+    processes: SmallNonNegativeCount = 0
+    samples: SmallNonNegativeCount = 2
+    sample_tokens: PositiveCount = 64
+    divergence: DivergenceAction = "stop"
     spike: float = 0.0
-    threads: NoneOrFew = 0
+    threads: SmallNonNegativeCount = 0
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_ranges(self)
+        check_field_types(self)
+        check_field_ranges(self)
         if self.batch_size % (self.accumulation * max(1, self.processes)):
-            among = f" x processes {self.processes}" if self.processes > 1 else ""
+            processes_factor = f" x processes {self.processes}" if self.processes > 1 else ""
             raise ValueError(
                 f"batch_size {self.batch_size} is not divisible by "
-                f"accumulation {self.accumulation}{among}."
+                f"accumulation {self.accumulation}{processes_factor}."
             )
         if self.optimizer == "muon" and self.parallel == "fsdp":
             raise ValueError(
@@ -271,11 +271,11 @@ class TrainConfig:
                 f"to {self.steps} or less, or raise steps."
             )
         if self.spike:
-            Range(1.0, 1e6).check("spike", self.spike)
+            Range(1.0, 1e6).check_value("spike", self.spike)
 
 
 #: Which architecture each objective trains.
-OBJECTIVES: dict[Objective, Architecture] = {
+ARCHITECTURE_BY_OBJECTIVE: dict[Objective, Architecture] = {
     "causal": "decoder",
     "prefix": "decoder",
     "mlm": "encoder",
@@ -284,18 +284,18 @@ OBJECTIVES: dict[Objective, Architecture] = {
 }
 
 #: The share of a text that span corruption hides, and the mean span (Raffel et al. 2020, 3.3.4).
-CORRUPTED, MEAN_SPAN = 0.15, 3.0
+CORRUPTION_RATE, MEAN_SPAN_LENGTH = 0.15, 3.0
 
 
-def span_count(length: int) -> int:
+def count_corrupted_spans(token_count: int) -> int:
     """How many spans are hidden in ``length`` tokens; each needs a sentinel."""
-    return max(1, round(max(1, round(length * CORRUPTED)) / MEAN_SPAN))
+    return max(1, round(max(1, round(token_count * CORRUPTION_RATE)) / MEAN_SPAN_LENGTH))
 
 
 #: Settings that change no batch and, but for rounding and the draws of dropout, nothing of what a
 #: step does with it: a training goes on from a state that was made with others. ``precision`` is
 #: not among them, for rounding is what it sets.
-CHANGE_NO_BATCH = frozenset(
+BATCH_INVARIANT_SETTINGS = frozenset(
     ("accumulation", "recompute", "compile", "device", "threads", "processes", "parallel",
      "checkpoint_every", "log_spaced", "state_every", "validate_every", "validation_sequences",
      "samples", "sample_tokens", "keep_states")
@@ -303,23 +303,23 @@ CHANGE_NO_BATCH = frozenset(
 
 #: Settings by which the rate of a step may depend on how many are still to come; see
 #: ``training.schedule``.
-SCHEDULE = ("schedule", "steps", "min_lr_ratio", "decay_fraction")
+SCHEDULE_SETTINGS = ("schedule", "steps", "min_lr_ratio", "decay_fraction")
 
 Config = TypeVar("Config", ModelConfig, TrainConfig)
 
 
-def from_dict(cls: type[Config], values: dict[str, Any]) -> Config:
+def config_from_dict(config_class: type[Config], settings: dict[str, Any]) -> Config:
     """The config of type ``cls`` from a JSON object; ValueError names an unknown key."""
-    if not isinstance(values, dict):
-        raise ValueError(f"{cls.__name__} must be a JSON object, not {type(values).__name__}.")
-    known = [field.name for field in fields(cls)]
-    unknown = sorted(set(values) - set(known))
-    if unknown:
-        raise ValueError(f"{cls.__name__} has no key {unknown[0]!r}; it has {', '.join(known)}.")
-    return cls(**values)
+    if not isinstance(settings, dict):
+        raise ValueError(f"{config_class.__name__} must be a JSON object, not {type(settings).__name__}.")
+    field_names = [field.name for field in fields(config_class)]
+    unknown_names = sorted(set(settings) - set(field_names))
+    if unknown_names:
+        raise ValueError(f"{config_class.__name__} has no key {unknown_names[0]!r}; it has {', '.join(field_names)}.")
+    return config_class(**settings)
 
 
-def to_dict(config: ModelConfig | TrainConfig) -> dict[str, Any]:
+def config_to_dict(config: ModelConfig | TrainConfig) -> dict[str, Any]:
     """The config as a JSON object with every key."""
-    values = asdict(config)
-    return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+    settings = asdict(config)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import register_flop_formula
 
 from model import plain
-from model.masks import Mask
+from model.masks import AttentionMask
 
 # Up to this length the plain product beats the fused kernel on the CPU in bf16, by two to three
 # times at head size 32: it runs on the matrix units, the fused kernel's small blocks do not. For a
@@ -22,40 +22,40 @@ from model.masks import Mask
 CPU_PLAIN_ATTENTION = 512
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask = None, dropout: float = 0.0) -> Tensor:
+def dispatch_attention(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask = None, dropout: float = 0.0) -> Tensor:
     """What ``plain.attention`` computes."""
-    grouped = q.shape[1] != k.shape[1]
+    is_grouped = q.shape[1] != k.shape[1]
     if mask is not None and not isinstance(mask, Tensor | str):
-        return _flex(q.device.type)(q, k, v, block_mask=mask, enable_gqa=grouped)
-    short = q.dtype == torch.bfloat16 and k.shape[2] <= CPU_PLAIN_ATTENTION
-    if q.device.type == "cpu" and (short or q.shape[2] == 1):
+        return _get_flex_attention(q.device.type)(q, k, v, block_mask=mask, enable_gqa=is_grouped)
+    is_short_bf16 = q.dtype == torch.bfloat16 and k.shape[2] <= CPU_PLAIN_ATTENTION
+    if q.device.type == "cpu" and (is_short_bf16 or q.shape[2] == 1):
         # Compiled this takes 0.96 of a training step; eagerly more operations take longer.
         if isinstance(mask, str) and torch.compiler.is_compiling():
-            return _by_halves(q, k, v, dropout)
-        return plain.attention(q, k, v, mask, dropout)
+            return _attend_causally_in_halves(q, k, v, dropout)
+        return plain.compute_attention(q, k, v, mask, dropout)
     is_causal = isinstance(mask, str)
-    dense = mask if isinstance(mask, Tensor) else None
+    dense_mask = mask if isinstance(mask, Tensor) else None
     return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=dense, dropout_p=dropout, is_causal=is_causal, enable_gqa=grouped
+        q, k, v, attn_mask=dense_mask, dropout_p=dropout, is_causal=is_causal, enable_gqa=is_grouped
     )
 
 
-def _by_halves(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
+def _attend_causally_in_halves(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> Tensor:
     """Causal attention, the first half of the queries over the first half of the keys alone: a
     quarter less to compute."""
     half = q.shape[2] // 2
-    first = plain.attention(q[:, :, :half], k[:, :, :half], v[:, :, :half], "causal", dropout)
-    places = torch.arange(q.shape[2], device=q.device)
-    visible = places <= places[half:, None]  # (Tq - Tq // 2, Tk)
-    return torch.cat([first, plain.attention(q[:, :, half:], k, v, visible, dropout)], 2)
+    first_output = plain.compute_attention(q[:, :, :half], k[:, :, :half], v[:, :, :half], "causal", dropout)
+    positions = torch.arange(q.shape[2], device=q.device)
+    visible = positions <= positions[half:, None]  # (Tq - Tq // 2, Tk)
+    return torch.cat([first_output, plain.compute_attention(q[:, :, half:], k, v, visible, dropout)], 2)
 
 
 @functools.cache
-def _flex(device: str) -> Any:
+def _get_flex_attention(device_type: str) -> Any:
     """A kernel only once it is compiled; on the CPU it serves to check the masks."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention) if device == "cuda" else flex_attention
+    return torch.compile(flex_attention) if device_type == "cuda" else flex_attention
 
 
 # On the CPU torch multiplies fp32 by MKL. oneDNN, the library of its other products, took 0.7 to
@@ -74,117 +74,117 @@ HAS_ONEDNN = (
 class Linear(nn.Linear):
     """``nn.Linear``; ``kernel`` (x, weight, bias) computes its product, plainly ``F.linear``."""
 
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
-        self.kernel: Callable[..., Tensor] = linear
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.kernel: Callable[..., Tensor] = apply_linear
 
     def forward(self, x: Tensor) -> Tensor:
         return self.kernel(x, self.weight, self.bias)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def apply_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """What ``F.linear`` computes: x weight^T + bias, (..., m) of x (..., n) and weight (m, n)."""
-    packed = None if torch.compiler.is_compiling() else _packed.get()
-    if packed and not torch.is_grad_enabled() and _in_fp32(x, weight):  # first, for steps are short
-        kept = packed.get(_place(weight))
-        if kept is not None:
-            return _multiply(x, kept[1], bias)
-    if not _by_onednn(x, weight):
+    packed_weights = None if torch.compiler.is_compiling() else _active_packed_weights.get()
+    if packed_weights and not torch.is_grad_enabled() and _is_fp32_product(x, weight):  # first, for steps are short
+        packed_entry = packed_weights.get(_get_weight_key(weight))
+        if packed_entry is not None:
+            return _call_onednn_linear(x, packed_entry[1], bias)
+    if not _should_use_onednn(x, weight):
         return F.linear(x, weight, bias)
-    apart = torch.compiler.is_compiling() or torch.is_grad_enabled()
-    result: Tensor = (_product if apart else _onednn)(x, weight, bias)
+    use_custom_op = torch.compiler.is_compiling() or torch.is_grad_enabled()
+    result: Tensor = (_multiply_as_custom_op if use_custom_op else _multiply_packed_weight)(x, weight, bias)
     return result
 
 
-def mm(x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+def multiply_transposed(x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
     """x weight^T, without gradient: in ``out``, or in memory of its own where oneDNN makes it."""
-    return linear(x, weight) if _by_onednn(x, weight) else torch.mm(x, weight.t(), out=out)
+    return apply_linear(x, weight) if _should_use_onednn(x, weight) else torch.mm(x, weight.t(), out=out)
 
 
-def _in_fp32(x: Tensor, weight: Tensor) -> bool:
+def _is_fp32_product(x: Tensor, weight: Tensor) -> bool:
     return x.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
 
-def _by_onednn(x: Tensor, weight: Tensor) -> bool:
+def _should_use_onednn(x: Tensor, weight: Tensor) -> bool:
     # A compiled program is one for all sizes: a choice by size would be another for each choice.
-    sized = torch.compiler.is_compiling() or x.numel() * len(weight) >= CPU_ONEDNN_PRODUCT
-    return HAS_ONEDNN and x.device.type == "cpu" and _in_fp32(x, weight) and x.dim() > 1 and sized
+    is_large_enough = torch.compiler.is_compiling() or x.numel() * len(weight) >= CPU_ONEDNN_PRODUCT
+    return HAS_ONEDNN and x.device.type == "cpu" and _is_fp32_product(x, weight) and x.dim() > 1 and is_large_enough
 
 
 #: By where and how it lies, each weight, and as oneDNN's products read it fastest. The weight is
 #: kept for its place: no other comes to lie there.
-Place = tuple[int, torch.Size, tuple[int, ...]]
-Packed = dict[Place, tuple[Tensor, Tensor]]
-_packed: ContextVar[Packed | None] = ContextVar("packed", default=None)
+WeightKey = tuple[int, torch.Size, tuple[int, ...]]
+PackedWeights = dict[WeightKey, tuple[Tensor, Tensor]]
+_active_packed_weights: ContextVar[PackedWeights | None] = ContextVar("packed", default=None)
 
 
 @contextmanager
-def packing(packed: Packed) -> Iterator[None]:
+def reuse_packed_weights(packed_weights: PackedWeights) -> Iterator[None]:
     """Within, oneDNN lays each weight out for its products once, for the number of rows of the
     first, and keeps it in ``packed``, which serves as long as no weight changes.
 
     It takes as much memory again as the weights, and the time of some ten products; a step of
     decoding then took 0.94 of its time with 5 million parameters, 0.95 with 124.
     """
-    token = _packed.set(packed)
+    reset_token = _active_packed_weights.set(packed_weights)
     try:
         yield
     finally:
-        _packed.reset(token)
+        _active_packed_weights.reset(reset_token)
 
 
-def _place(weight: Tensor) -> Place:
+def _get_weight_key(weight: Tensor) -> WeightKey:
     return weight.data_ptr(), weight.shape, weight.stride()
 
 
-def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _multiply_packed_weight(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The product as torch's compiler makes it of constant weights."""
-    packed = _packed.get()
-    if packed is not None and weight.is_contiguous():
-        place, rows = _place(weight), x.numel() // x.shape[-1]
-        if place not in packed:
-            packed[place] = weight, torch.ops.mkldnn._reorder_linear_weight(weight, rows)
-        weight = packed[place][1]
-    return _multiply(x, weight, bias)
+    packed_weights = _active_packed_weights.get()
+    if packed_weights is not None and weight.is_contiguous():
+        key, row_count = _get_weight_key(weight), x.numel() // x.shape[-1]
+        if key not in packed_weights:
+            packed_weights[key] = weight, torch.ops.mkldnn._reorder_linear_weight(weight, row_count)
+        weight = packed_weights[key][1]
+    return _call_onednn_linear(x, weight, bias)
 
 
-def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    product: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise.default
-    return product(x, weight, bias, "none", [], "")
+def _call_onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    onednn_linear: Callable[..., Tensor] = torch.ops.mkldnn._linear_pointwise.default
+    return onednn_linear(x, weight, bias, "none", [], "")
 
 
 @torch.library.custom_op("hallmark::linear", mutates_args=(), device_types="cpu")
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _multiply_as_custom_op(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``_onednn`` as an operation of our own: alone it has no gradient, and the compiler takes it
     with no weight that may change. Being one costs 30 microseconds a call."""
-    return _onednn(x, weight, bias)
+    return _multiply_packed_weight(x, weight, bias)
 
 
-@_product.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+@_multiply_as_custom_op.register_fake
+def _allocate_linear_output(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return x.new_empty((*x.shape[:-1], len(weight)))
 
 
 @register_flop_formula(torch.ops.hallmark.linear)
-def _operations(x: torch.Size, weight: torch.Size, *_: Any, **__: Any) -> int:
+def _count_linear_flops(x_shape: torch.Size, weight_shape: torch.Size, *_: Any, **__: Any) -> int:
     """What torch's counter counts for it, by shapes."""
-    return 2 * x.numel() * weight[0]
+    return 2 * x_shape.numel() * weight_shape[0]
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _save_inputs_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[:2])
 
 
-def _gradients(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _compute_linear_gradients(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
     """dL/dx = g W, dL/dW = g^T x, dL/db = the sum of g."""
     x, weight = ctx.saved_tensors
-    of_x, of_weight, of_bias = ctx.needs_input_grad
-    rows = g.flatten(0, -2)  # (N, m)
+    needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+    grad_rows = grad_output.flatten(0, -2)  # (N, m)
     return (
-        _product(g, weight.t(), None) if of_x else None,
-        rows.t() @ x.flatten(0, -2) if of_weight else None,
-        rows.sum(0) if of_bias else None,
+        _multiply_as_custom_op(grad_output, weight.t(), None) if needs_x else None,
+        grad_rows.t() @ x.flatten(0, -2) if needs_weight else None,
+        grad_rows.sum(0) if needs_bias else None,
     )
 
 
-_product.register_autograd(_gradients, setup_context=_keep)
+_multiply_as_custom_op.register_autograd(_compute_linear_gradients, setup_context=_save_inputs_for_backward)

@@ -15,9 +15,9 @@ from model import kernels
 CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}
 
 
-def chunk_rows(vocab_size: int, device: str) -> int:
+def count_chunk_rows(vocab_size: int, device_type: str) -> int:
     """How many rows of fp32 logits make a chunk."""
-    return max(1, CHUNK_BYTES.get(device, 8 << 20) // (4 * vocab_size))
+    return max(1, CHUNK_BYTES.get(device_type, 8 << 20) // (4 * vocab_size))
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -26,43 +26,43 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor,
-        weights: Tensor, z_loss: float, words: int, gradient: bool,
+        weights: Tensor, z_loss: float, vocab_size: int, needs_gradient: bool,
     ) -> Tensor:  # fmt: skip
-        device = hidden.device.type
+        device_type = hidden.device.type
         matmul_dtype = hidden.dtype
-        if torch.is_autocast_enabled(device):
-            matmul_dtype = torch.get_autocast_dtype(device)
-        with torch.autocast(device, enabled=False):
+        if torch.is_autocast_enabled(device_type):
+            matmul_dtype = torch.get_autocast_dtype(device_type)
+        with torch.autocast(device_type, enabled=False):
             x = hidden.detach().to(matmul_dtype)  # (N, d)
             w = weight.detach().to(matmul_dtype)  # (V, d)
-            rows = chunk_rows(len(w), device)
+            chunk_size = count_chunk_rows(len(w), device_type)
             total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-            grad_x = torch.empty_like(x if gradient else x[:0])
-            grad_w = torch.zeros_like(w if gradient else w[:0], dtype=torch.float32)
+            grad_x = torch.empty_like(x if needs_gradient else x[:0])
+            grad_w = torch.zeros_like(w if needs_gradient else w[:0], dtype=torch.float32)
             grad_b: Tensor | None = None
-            if gradient and bias is not None:
+            if needs_gradient and bias is not None:
                 grad_b = torch.zeros_like(bias, dtype=torch.float32)
             # Kept from chunk to chunk: on the CPU fresh memory costs more than some of the work.
-            products = torch.empty(min(rows, len(x)), len(w), dtype=matmul_dtype, device=x.device)
-            chances = torch.empty_like(products, dtype=torch.float32)
-            exact = matmul_dtype == torch.float32
-            wide = products if exact else torch.empty_like(chances)
-            for start in range(0, len(x), rows):
-                part = slice(start, start + rows)
-                y, scale = targets[part].unsqueeze(1), weights[part].unsqueeze(1)
+            product_buffer = torch.empty(min(chunk_size, len(x)), len(w), dtype=matmul_dtype, device=x.device)
+            probability_buffer = torch.empty_like(product_buffer, dtype=torch.float32)
+            is_fp32 = matmul_dtype == torch.float32
+            fp32_logits = product_buffer if is_fp32 else torch.empty_like(probability_buffer)
+            for start in range(0, len(x), chunk_size):
+                chunk = slice(start, start + chunk_size)
+                y, scale = targets[chunk].unsqueeze(1), weights[chunk].unsqueeze(1)
                 n = len(y)
-                logits = kernels.mm(x[part], w, products[:n])  # (n, V)
-                logits = logits if exact else wide[:n].copy_(logits)
+                logits = kernels.multiply_transposed(x[chunk], w, product_buffer[:n])  # (n, V)
+                logits = logits if is_fp32 else fp32_logits[:n].copy_(logits)
                 if bias is not None:
                     logits += bias.detach()
-                if words < len(w):
-                    logits[:, words:] = -torch.inf  # padding of the vocabulary: chance 0
-                chosen, largest = logits.gather(1, y), logits.amax(1, keepdim=True)
-                p = torch.softmax(logits, 1, out=chances[:n])
+                if vocab_size < len(w):
+                    logits[:, vocab_size:] = -torch.inf  # padding of the vocabulary: chance 0
+                target_logits, max_logits = logits.gather(1, y), logits.amax(1, keepdim=True)
+                p = torch.softmax(logits, 1, out=probability_buffer[:n])
                 # log Z from the likeliest word's p, which cannot underflow: no second exponential.
-                log_z = largest - p.amax(1, keepdim=True).log()
-                total += ((log_z - chosen + z_loss * log_z.square()) * scale).sum()
-                if not gradient:
+                log_z = max_logits - p.amax(1, keepdim=True).log()
+                total += ((log_z - target_logits + z_loss * log_z.square()) * scale).sum()
+                if not needs_gradient:
                     continue
                 # d/dlogits of (log Z - chosen + z log^2 Z) = p (1 + 2 z log Z) - onehot
                 grad = p
@@ -70,12 +70,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 grad.scatter_add_(1, y, -scale)
                 if grad_b is not None:
                     grad_b += grad.sum(0)
-                grad = grad if exact else products[:n].copy_(grad)
-                grad_x[part] = kernels.mm(grad, w.t(), grad_x[part])
-                if exact:
-                    grad_w.addmm_(grad.t(), x[part])
+                grad = grad if is_fp32 else product_buffer[:n].copy_(grad)
+                grad_x[chunk] = kernels.multiply_transposed(grad, w.t(), grad_x[chunk])
+                if is_fp32:
+                    grad_w.addmm_(grad.t(), x[chunk])
                 else:
-                    grad_w += grad.t() @ x[part]
+                    grad_w += grad.t() @ x[chunk]
         ctx.save_for_backward(grad_x, grad_w, grad_b)
         ctx.dtypes = hidden.dtype, weight.dtype
         return total
@@ -94,23 +94,23 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 @torch.no_grad()
-def token_cross_entropy(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, words: int | None = None
+def compute_token_cross_entropy(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, vocab_size: int | None = None
 ) -> Tensor:
     """Cross-entropy of each target, (...) float32 in nats, for ``hidden`` (..., d); see below."""
     x, y = hidden.flatten(0, -2), targets.flatten()
     losses = torch.empty(len(y), dtype=torch.float32, device=x.device)
-    rows = chunk_rows(weight.shape[0], x.device.type)
-    for start in range(0, len(y), rows):
-        part = slice(start, start + rows)
-        logits = kernels.linear(x[part], weight, bias)[:, :words].float()  # (n, words)
-        losses[part] = functional.cross_entropy(logits, y[part], reduction="none")
+    chunk_size = count_chunk_rows(weight.shape[0], x.device.type)
+    for start in range(0, len(y), chunk_size):
+        chunk = slice(start, start + chunk_size)
+        logits = kernels.apply_linear(x[chunk], weight, bias)[:, :vocab_size].float()  # (n, words)
+        losses[chunk] = functional.cross_entropy(logits, y[chunk], reduction="none")
     return losses.view(targets.shape)
 
 
-def linear_cross_entropy(
+def sum_linear_cross_entropy(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, weights: Tensor,
-    z_loss: float = 0.0, words: int | None = None,
+    z_loss: float = 0.0, vocab_size: int | None = None,
 ) -> Tensor:  # fmt: skip
     """Sum over tokens of weight x cross-entropy of ``hidden @ weight.T + bias``, in nats.
 
@@ -125,9 +125,9 @@ def linear_cross_entropy(
     Returns:
         float32 scalar. Memory is that of one chunk of logits, not of all.
     """
-    learnt = any(tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias))
-    gradient = torch.is_grad_enabled() and learnt
-    flat = hidden.flatten(0, -2), weight, bias, targets.flatten(), weights.flatten()
-    words = len(weight) if words is None else words
-    loss: Tensor = _LinearCrossEntropy.apply(*flat, z_loss, words, gradient)
+    has_trainable_input = any(tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias))
+    needs_gradient = torch.is_grad_enabled() and has_trainable_input
+    flat_inputs = hidden.flatten(0, -2), weight, bias, targets.flatten(), weights.flatten()
+    vocab_size = len(weight) if vocab_size is None else vocab_size
+    loss: Tensor = _LinearCrossEntropy.apply(*flat_inputs, z_loss, vocab_size, needs_gradient)
     return loss

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: What attention takes: None, all see all; "causal", the lower triangle, which no one need build;
 #: a bool tensor (B or 1, 1, Tq, Tk), True = may attend; or FlexAttention's blocks.
-Mask = Union[Tensor, "BlockMask", Literal["causal"], None]
+AttentionMask = Union[Tensor, "BlockMask", Literal["causal"], None]
 
 
 @dataclass(frozen=True)
@@ -32,67 +32,67 @@ class MaskSpec:
 
     causal: bool = False
     prefix: Tensor | None = None
-    keys: Tensor | None = None
+    key_mask: Tensor | None = None
     segments: Tensor | None = None
     key_segments: Tensor | None = None
     query_positions: Tensor | None = None
 
     @property
-    def only_causal(self) -> bool:
+    def is_only_causal(self) -> bool:
         """Whether a kernel's own causal path says it all, so that no mask need be built."""
-        rest = (self.prefix, self.keys, self.segments, self.query_positions)
-        return self.causal and all(part is None for part in rest)
+        other_masks = (self.prefix, self.key_mask, self.segments, self.query_positions)
+        return self.causal and all(mask is None for mask in other_masks)
 
-    def lower(self, x: Tensor, memory: Tensor, blocks: bool) -> Mask:
+    def to_kernel_mask(self, x: Tensor, memory: Tensor, allow_flex_attention: bool) -> AttentionMask:
         """The mask of the tokens x (B, Tq, d) over ``memory`` (B, Tk, d), as is fastest on their
         device; ``blocks``: whether FlexAttention could take it."""
-        batch, queries, keys = *x.shape[:2], memory.shape[1]
-        if self.only_causal:
+        batch_size, query_count, key_count = *x.shape[:2], memory.shape[1]
+        if self.is_only_causal:
             return "causal"
-        if x.is_cuda and blocks and self.is_blockwise(queries, keys):
-            return self.blocks(batch, queries, keys, x.device)
-        return self.dense(queries, keys, x.device)
+        if x.is_cuda and allow_flex_attention and self.can_skip_blocks(query_count, key_count):
+            return self.build_block_mask(batch_size, query_count, key_count, x.device)
+        return self.build_dense_mask(query_count, key_count, x.device)
 
-    def is_blockwise(self, queries: int, keys: int) -> bool:
+    def can_skip_blocks(self, query_count: int, key_count: int) -> bool:
         """Whether FlexAttention's blocks save something; a dense mask has no flash kernel."""
-        parts = any(part is not None for part in (self.prefix, self.keys, self.segments))
-        return parts and queries % 128 == 0 and keys % 128 == 0
+        hides_keys = any(mask is not None for mask in (self.prefix, self.key_mask, self.segments))
+        return hides_keys and query_count % 128 == 0 and key_count % 128 == 0
 
-    def dense(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
+    def build_dense_mask(self, query_count: int, key_count: int, device: torch.device) -> Tensor | None:
         """The mask as bool (B or 1, 1, Tq, Tk), True = may attend; None where all may."""
-        key = torch.arange(keys, device=device)
+        key_positions = torch.arange(key_count, device=device)
         mask: Tensor | None = None
         if self.causal:
-            query = self.query_positions
-            if query is None:
-                query = torch.arange(queries, device=device).unsqueeze(0)
-            mask = key <= query.unsqueeze(-1)  # (B or 1, Tq, Tk)
+            query_positions = self.query_positions
+            if query_positions is None:
+                query_positions = torch.arange(query_count, device=device).unsqueeze(0)
+            mask = key_positions <= query_positions.unsqueeze(-1)  # (B or 1, Tq, Tk)
             if self.prefix is not None:
-                mask = mask | (key < self.prefix[:, None, None])
-        if self.keys is not None:
-            visible = self.keys.unsqueeze(1)  # (B, 1, Tk)
-            mask = visible if mask is None else mask & visible
+                mask = mask | (key_positions < self.prefix[:, None, None])
+        if self.key_mask is not None:
+            is_real_key = self.key_mask.unsqueeze(1)  # (B, 1, Tk)
+            mask = is_real_key if mask is None else mask & is_real_key
         if self.segments is not None:
-            of_keys = self.segments if self.key_segments is None else self.key_segments
-            same = self.segments.unsqueeze(-1) == of_keys.unsqueeze(1)  # (B, Tq, Tk)
-            mask = same if mask is None else mask & same
+            key_segments = self.segments if self.key_segments is None else self.key_segments
+            same_segment = self.segments.unsqueeze(-1) == key_segments.unsqueeze(1)  # (B, Tq, Tk)
+            mask = same_segment if mask is None else mask & same_segment
         return None if mask is None else mask.unsqueeze(1)
 
-    def blocks(self, batch: int, queries: int, keys: int, device: torch.device) -> BlockMask:
+    def build_block_mask(self, batch_size: int, query_count: int, key_count: int, device: torch.device) -> BlockMask:
         """The mask for FlexAttention (Dong et al. 2024), which skips blocks of 128 x 128 that
         nobody may attend to. Making them takes a dense mask for a moment."""
         from torch.nn.attention.flex_attention import create_block_mask
 
-        of_keys = self.segments if self.key_segments is None else self.key_segments
+        key_segments = self.segments if self.key_segments is None else self.key_segments
 
-        def visible(b: Tensor, h: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        def may_attend(batch_index: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             allowed = key <= query if self.causal else key >= 0
             if self.prefix is not None:
-                allowed = allowed | (key < self.prefix[b])
-            if self.keys is not None:
-                allowed = allowed & self.keys[b, key]
-            if self.segments is not None and of_keys is not None:
-                allowed = allowed & (self.segments[b, query] == of_keys[b, key])
+                allowed = allowed | (key < self.prefix[batch_index])
+            if self.key_mask is not None:
+                allowed = allowed & self.key_mask[batch_index, key]
+            if self.segments is not None and key_segments is not None:
+                allowed = allowed & (self.segments[batch_index, query] == key_segments[batch_index, key])
             return allowed
 
-        return create_block_mask(visible, batch, None, queries, keys, device=str(device))
+        return create_block_mask(may_attend, batch_size, None, query_count, key_count, device=str(device))

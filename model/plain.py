@@ -16,41 +16,41 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.masks import Mask
+from model.masks import AttentionMask
 
 if TYPE_CHECKING:
     from model.architecture import Transformer
-    from model.decoding.choice import Choice
+    from model.decoding.choice import TokenSampler
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask = None, dropout: float = 0.0) -> Tensor:
+def compute_attention(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask = None, dropout: float = 0.0) -> Tensor:
     """softmax(q k^T / sqrt(D)) v, (B, H, Tq, D).
 
     q is (B, H, Tq, D); k and v are (B, Hkv, Tk, D), Hkv dividing H: each key-value head serves as
     many heads of queries. ``dropout`` is the share of weights that become 0.
     """
-    weights = attention_weights(q, k, mask).to(v.dtype)  # (B, H, Tq, Tk)
-    return F.dropout(weights, dropout) @ repeat_heads(v, q)
+    weights = compute_attention_weights(q, k, mask).to(v.dtype)  # (B, H, Tq, Tk)
+    return F.dropout(weights, dropout) @ repeat_kv_heads(v, q)
 
 
-def attention_weights(q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+def compute_attention_weights(q: Tensor, k: Tensor, mask: AttentionMask) -> Tensor:
     """softmax(q k^T / sqrt(D)), (B, H, Tq, Tk): rows sum to 1."""
-    scores = (q * q.shape[-1] ** -0.5) @ repeat_heads(k, q).transpose(-2, -1)
+    scores = (q * q.shape[-1] ** -0.5) @ repeat_kv_heads(k, q).transpose(-2, -1)
     if mask is not None:
         # Not -inf: a query that sees nothing (padding) gets a mean of all, never a NaN. Beside this
         # number every score is nothing; added it takes the CPU a quarter of what filling in does.
-        low = torch.finfo(scores.dtype).min
-        scores = scores + (~visible(mask, scores)).to(scores.dtype) * low
+        lowest_score = torch.finfo(scores.dtype).min
+        scores = scores + (~to_bool_mask(mask, scores)).to(scores.dtype) * lowest_score
     return scores.softmax(-1)
 
 
-def repeat_heads(x: Tensor, q: Tensor) -> Tensor:
+def repeat_kv_heads(keys_or_values: Tensor, queries: Tensor) -> Tensor:
     """Keys or values x (B, Hkv, Tk, D), one for each of the heads of q (B, H, Tq, D)."""
-    groups = q.shape[1] // x.shape[1]
-    return x.repeat_interleave(groups, dim=1) if groups > 1 else x
+    repeats = queries.shape[1] // keys_or_values.shape[1]
+    return keys_or_values.repeat_interleave(repeats, dim=1) if repeats > 1 else keys_or_values
 
 
-def visible(mask: Mask, scores: Tensor) -> Tensor:
+def to_bool_mask(mask: AttentionMask, scores: Tensor) -> Tensor:
     """The mask as bool, which broadcasts to the scores (B, H, Tq, Tk): True = may attend."""
     if isinstance(mask, str):
         return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
@@ -59,25 +59,25 @@ def visible(mask: Mask, scores: Tensor) -> Tensor:
     from torch.nn.attention.flex_attention import create_mask
 
     assert mask is not None
-    batch, _, queries, keys = scores.shape
-    return create_mask(mask.mask_mod, batch, 1, queries, keys, device=str(scores.device))
+    batch_size, _, query_count, key_count = scores.shape
+    return create_mask(mask.mask_mod, batch_size, 1, query_count, key_count, device=str(scores.device))
 
 
-def cross_entropy(
+def sum_cross_entropy(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, weights: Tensor,
-    z_loss: float = 0.0, words: int | None = None,
+    z_loss: float = 0.0, vocab_size: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """The loss by its definition; arguments as in ``model.loss.linear_cross_entropy``."""
-    logits = F.linear(hidden, weight, bias).float()[..., :words]
+    """The loss by its definition; arguments as in ``model.loss.sum_linear_cross_entropy``."""
+    logits = F.linear(hidden, weight, bias).float()[..., :vocab_size]
     nats = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
     penalty = z_loss * logits.logsumexp(-1).square().flatten()
     return ((nats + penalty) * weights.flatten()).sum()
 
 
-def write(
+def generate_without_cache(
     model: Transformer,
     prompt: Sequence[int],
-    choice: Choice,
+    sampler: TokenSampler,
     *,
     max_new_tokens: int,
     seed: int = 0,
@@ -87,29 +87,29 @@ def write(
     """The first text that ``generate`` writes after a prompt of a decoder: each token from the
     whole window, read anew."""
     from model.batch import Batch  # here and below: what attention itself need not know
-    from model.decoding.cache import prompt_lengths
-    from model.decoding.choice import draw_keys
-    from model.decoding.mode import evaluated
-    from model.decoding.windows import default_stride, window_start
+    from model.decoding.cache import make_prefix_lengths
+    from model.decoding.choice import make_draw_keys
+    from model.decoding.mode import evaluation_mode
+    from model.decoding.windows import compute_default_stride, compute_window_start
 
-    tokens, key, context = list(prompt), draw_keys(seed, prompt, 1), model.config.context
+    tokens, key, context = list(prompt), make_draw_keys(seed, prompt, 1), model.config.context
     device = model.embedding.weight.device
-    with evaluated(model):
+    with evaluation_mode(model):
         for position in range(max_new_tokens):
-            start = window_start(len(tokens), context, default_stride(context))
-            given = prompt_lengths(model, [max(0, len(prompt) - start)])
-            hidden = model(Batch(torch.tensor([tokens[start:]], device=device), prefix=given))
-            logits = model.logits(hidden[:, -1]).float()  # (1, V)
+            start = compute_window_start(len(tokens), context, compute_default_stride(context))
+            prefix_lengths = make_prefix_lengths(model, [max(0, len(prompt) - start)])
+            hidden = model(Batch(torch.tensor([tokens[start:]], device=device), prefix=prefix_lengths))
+            logits = model.compute_logits(hidden[:, -1]).float()  # (1, V)
             logits[:, list(forbid)] = -torch.inf
             history = torch.tensor([tokens], device=device)
-            tokens += choice.choose(logits, key, position, history, list(stop)).tolist()
+            tokens += sampler.choose_tokens(logits, key, position, history, list(stop)).tolist()
             if tokens[-1] in stop:
                 break
     return tokens[len(prompt) :]
 
 
 @contextmanager
-def plain(model: Transformer) -> Iterator[dict[nn.Module, Tensor]]:
+def use_reference_kernels(model: Transformer) -> Iterator[dict[nn.Module, Tensor]]:
     """Within, the model computes by the plain forms, to the same values but for rounding.
 
     Gives the weights (B, H, Tq, Tk) of every attention as it was last called, by its module.
@@ -117,19 +117,19 @@ def plain(model: Transformer) -> Iterator[dict[nn.Module, Tensor]]:
     from model.attention import Attention
     from model.kernels import Linear
 
-    seen: dict[nn.Module, Tensor] = {}
+    weights_by_layer: dict[nn.Module, Tensor] = {}
 
-    def watched(layer: Attention, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
-        seen[layer] = attention_weights(q, k, rest[0]).detach()
-        return attention(q, k, v, *rest)
+    def attend_and_record(layer: Attention, q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Tensor:
+        weights_by_layer[layer] = compute_attention_weights(q, k, options[0]).detach()
+        return compute_attention(q, k, v, *options)
 
     layers = [module for module in model.modules() if isinstance(module, Attention | Linear)]
     kernels = [layer.kernel for layer in layers], model.cross_entropy
     for layer in layers:
-        layer.kernel = partial(watched, layer) if isinstance(layer, Attention) else F.linear
-    model.cross_entropy = cross_entropy
+        layer.kernel = partial(attend_and_record, layer) if isinstance(layer, Attention) else F.linear
+    model.cross_entropy = sum_cross_entropy
     try:
-        yield seen
+        yield weights_by_layer
     finally:
         for layer, kernel in zip(layers, kernels[0], strict=True):
             layer.kernel = kernel

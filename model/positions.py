@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-Rotation = tuple[Tensor, Tensor]  # cosines and sines, see ``rotary``
+RotaryCosSin = tuple[Tensor, Tensor]  # cosines and sines, see ``rotary``
 
 
-def sinusoids(positions: Tensor, d_model: int) -> Tensor:
+def compute_sinusoids(positions: Tensor, d_model: int) -> Tensor:
     """Sinusoidal position embeddings (Vaswani et al. 2017, section 3.5).
 
     PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(pos / 10000^(2i/d)), interleaved.
@@ -23,11 +23,11 @@ def sinusoids(positions: Tensor, d_model: int) -> Tensor:
     Returns:
         float32 of shape (..., d_model).
     """
-    angles = _angles(positions, d_model, 10_000.0)  # (..., d/2)
+    angles = _compute_angles(positions, d_model, 10_000.0)  # (..., d/2)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
 
 
-def rotary(positions: Tensor, head_dim: int, theta: float) -> Rotation:
+def compute_rotary_cos_sin(positions: Tensor, head_dim: int, theta: float) -> RotaryCosSin:
     """Cosines and sines of rotary position embedding (Su et al. 2021), float32.
 
     Args:
@@ -37,18 +37,18 @@ def rotary(positions: Tensor, head_dim: int, theta: float) -> Rotation:
         cos and sin, each (B, 1, T, head_dim); both halves of the last dimension are equal, which
         is the layout of Llama: dimension i turns together with dimension i + head_dim/2.
     """
-    angles = _angles(positions, head_dim, theta)  # (B, T, D/2)
+    angles = _compute_angles(positions, head_dim, theta)  # (B, T, D/2)
     angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)  # (B, 1, T, D)
     return angles.cos(), angles.sin()
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn queries or keys (B, H, T, D) by their positions; q.k then depends on distance alone."""
-    left, right = x.chunk(2, dim=-1)
-    turned = torch.cat((-right, left), dim=-1)
-    return (x * cos + turned * sin).to(x.dtype)
+    first_half, second_half = x.chunk(2, dim=-1)
+    rotated_half = torch.cat((-second_half, first_half), dim=-1)
+    return (x * cos + rotated_half * sin).to(x.dtype)
 
 
-def _angles(positions: Tensor, dim: int, theta: float) -> Tensor:
-    exponents = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float32) / dim
+def _compute_angles(positions: Tensor, dimension: int, theta: float) -> Tensor:
+    exponents = torch.arange(0, dimension, 2, device=positions.device, dtype=torch.float32) / dimension
     return positions.to(torch.float32).unsqueeze(-1) / theta**exponents

@@ -9,46 +9,46 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.tokens import PAD, Tokens
+from model.tokens import PAD_ID, TokenIds
 
 
-def by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+def batch_indices_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
     """The numbers of the sequences that are not empty, those of like length together, the longest
     first; padded, they have at most ``batch_tokens``, or are one."""
     order = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: lengths[i])
     while order:
-        most = max(1, batch_tokens // lengths[order[-1]])
-        yield [order.pop() for _ in range(min(len(order), most))]
+        batch_size = max(1, batch_tokens // lengths[order[-1]])
+        yield [order.pop() for _ in range(min(len(order), batch_size))]
 
 
-def padded(rows: Sequence[Tokens], device: torch.device, pad: int = PAD) -> tuple[Tensor, Tensor]:
+def pad_rows(sequences: Sequence[TokenIds], device: torch.device, pad_id: int = PAD_ID) -> tuple[Tensor, Tensor]:
     """Ids (B, T) padded to the right, and which of them are real tokens, bool (B, T)."""
-    lengths = np.array([len(row) for row in rows])
-    ids = np.full((len(rows), lengths.max()), pad, dtype=np.int64)
-    for line, row in zip(ids, rows, strict=True):
-        line[: len(row)] = row
-    real = np.arange(ids.shape[1]) < lengths[:, None]
-    return torch.from_numpy(ids).to(device), torch.from_numpy(real).to(device)
+    lengths = np.array([len(sequence) for sequence in sequences])
+    ids = np.full((len(sequences), lengths.max()), pad_id, dtype=np.int64)
+    for padded_row, sequence in zip(ids, sequences, strict=True):
+        padded_row[: len(sequence)] = sequence
+    attention_mask = np.arange(ids.shape[1]) < lengths[:, None]
+    return torch.from_numpy(ids).to(device), torch.from_numpy(attention_mask).to(device)
 
 
-def check_ids(sequence: Tokens, vocab_size: int, name: str) -> NDArray[np.int64]:
+def check_token_ids(sequence: TokenIds, vocab_size: int, description: str) -> NDArray[np.int64]:
     """The ids of a sequence, (T,); ValueError where they are no integers, or not of the vocabulary.
 
     ``name``: what the sentence calls the sequence.
     """
     ids = np.array(sequence)
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-        raise ValueError(f"{name} is no list of token ids: {str(sequence)[:100]}.")
-    bad = ids[(ids < 0) | (ids >= vocab_size)]
-    if len(bad):
+        raise ValueError(f"{description} is no list of token ids: {str(sequence)[:100]}.")
+    invalid_ids = ids[(ids < 0) | (ids >= vocab_size)]
+    if len(invalid_ids):
         raise ValueError(
-            f"Token id {bad[0]} is outside the model's vocabulary of {vocab_size}: "
+            f"Token id {invalid_ids[0]} is outside the model's vocabulary of {vocab_size}: "
             "was the text encoded with another tokenizer?"
         )
     return ids.astype(np.int64)
 
 
-class NotNumbersError(ValueError):
+class NanScoresError(ValueError):
     """What a model computed are no numbers."""
 
     def __init__(self) -> None:
@@ -58,8 +58,8 @@ class NotNumbersError(ValueError):
         )
 
 
-def check_numbers(log_probs: Tensor) -> Tensor:
+def check_no_nan(log_probs: Tensor) -> Tensor:
     """The same; NotNumbersError where the model has given NaN."""
     if log_probs.isnan().any():
-        raise NotNumbersError
+        raise NanScoresError
     return log_probs

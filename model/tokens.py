@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-END_OF_TEXT = 0  # begins every document
-PAD = 1  # fills the last row
+END_OF_TEXT_ID = 0  # begins every document
+PAD_ID = 1  # fills the last row
 
-Tokens = Sequence[int]
+TokenIds = Sequence[int]

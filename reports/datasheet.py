@@ -13,28 +13,28 @@ from typing import Any
 from pydantic import Field
 
 from reports.page.document import (
-    Bullets,
+    BulletList,
     Code,
     Document,
-    Facts,
-    Grid,
-    Inline,
+    DefinitionList,
+    DataTable,
+    InlineElement,
     Paragraph,
-    Parts,
+    InlineContent,
     Section,
-    stated,
+    format_user_statement,
 )
-from reports.page.evidence import publish
-from reports.page.figures import FIGURES, Book
-from reports.page.masking import OFFENSIVE, Masker
-from reports.page.rendering import LIBRARIES, TEMPLATES
-from reports.sections.composition import composition, grew, has_plants, licences, plants_callout
-from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker_of
-from reports.sections.effects import effects, silenced
-from reports.sections.personal import in_use
-from reports.sections.preprocessing import describe_toxicity_actions, preprocessing
-from reports.sections.recovery import recovery
-from tasks.contract import Artifact, StageConfig, Work, stage
+from reports.page.evidence import write_card_files
+from reports.page.figures import FIGURES, FigureBook
+from reports.page.masking import OFFENSIVE_TOXICITY, Redactor
+from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
+from reports.sections.composition import build_composition_section, build_growth_callout, has_canaries, describe_licences, build_canary_callout
+from reports.sections.corpus_figures import PROFILE, CARD_TABLES, CorpusFigures, build_corpus_redactor
+from reports.sections.effects import build_curation_effects_section, build_removal_rate_summary
+from reports.sections.personal import describe_personal_data_treatment
+from reports.sections.preprocessing import describe_toxicity_actions, build_preprocessing_section
+from reports.sections.recovery import build_curation_evaluation_sections
+from tasks.contract import Artifact, StageConfig, StageContext, stage
 
 
 class DatasheetConfig(StageConfig):
@@ -60,171 +60,172 @@ class DatasheetConfig(StageConfig):
         description="lines of a table on the datasheet; groups of people always have theirs",
     )
     mask_from: float = Field(
-        OFFENSIVE, ge=0, le=1, description="texts with this toxicity or more are not shown"
+        OFFENSIVE_TOXICITY, ge=0, le=1, description="texts with this toxicity or more are not shown"
     )
 
 
 @dataclass
-class Sheet:
+class DatasheetBuilder:
     """Makes the figures of a datasheet, section by section."""
 
-    corpus: CorpusFigures
-    masker: Masker
+    corpus_figures: CorpusFigures
+    redactor: Redactor
     config: DatasheetConfig
 
-    def head(self) -> list[Any]:
-        documents = self.corpus.sum("sources", "documents", "documents", "documents in the corpus")
-        size = self.corpus.sum("sources", "bytes", "bytes of text", "size of the corpus")
-        splits = self.corpus.values("sources", "split")
+    def build_lead(self) -> list[Any]:
+        document_count = self.corpus_figures.add_sum_figure("sources", "documents", "documents", "documents in the corpus")
+        corpus_size = self.corpus_figures.add_sum_figure("sources", "bytes", "bytes of text", "size of the corpus")
+        splits = self.corpus_figures.list_distinct_values("sources", "split")
         return [
-            Paragraph(["The corpus holds ", documents, " in ", size, "."]),
-            *grew(self.corpus),
-            *silenced(self.corpus),
-            plants_callout(self.corpus),
-            Facts(
+            Paragraph(["The corpus holds ", document_count, " in ", corpus_size, "."]),
+            *build_growth_callout(self.corpus_figures),
+            *build_removal_rate_summary(self.corpus_figures),
+            build_canary_callout(self.corpus_figures),
+            DefinitionList(
                 [
-                    ("Documents by split", self.splits(splits)),
+                    ("Documents by split", self.format_split_counts(splits)),
                     *(
-                        ("Toxicity rule", described)
-                        for described in describe_toxicity_actions(self.corpus)
+                        ("Toxicity rule", rule_description)
+                        for rule_description in describe_toxicity_actions(self.corpus_figures)
                     ),
-                    ("Licences", licences(self.corpus, self.config.licence)),
-                    ("Contact", stated(self.config.contact)),
+                    ("Licences", describe_licences(self.corpus_figures, self.config.licence)),
+                    ("Contact", format_user_statement(self.config.contact)),
                     (
                         "Made from",
-                        ["profile with content ", Code(self.corpus.profile.content)],
+                        ["profile with content ", Code(self.corpus_figures.profile.content_digest)],
                     ),
                 ]
             ),
         ]
 
-    def splits(self, splits: Sequence[str]) -> Parts:
-        parts: list[Inline] = []
+    def format_split_counts(self, splits: Sequence[str]) -> InlineContent:
+        content: list[InlineElement] = []
         for split in splits:
-            figure = self.corpus.sum(
+            figure = self.corpus_figures.add_sum_figure(
                 "sources", "documents", "documents", f"documents, {split}", split=split
             )
-            parts += [", " if parts else "", f"{split} ", figure]
-        return parts or ["none"]
+            content += [", " if content else "", f"{split} ", figure]
+        return content or ["none"]
 
-    def motivation(self) -> Section:
-        pairs = [
-            ("For what purpose was it made?", stated(self.config.motivation)),
-            ("Who made it?", stated(self.config.creators)),
-            ("Who paid for it?", stated(self.config.funding)),
+    def build_motivation_section(self) -> Section:
+        entries = [
+            ("For what purpose was it made?", format_user_statement(self.config.motivation)),
+            ("Who made it?", format_user_statement(self.config.creators)),
+            ("Who paid for it?", format_user_statement(self.config.funding)),
         ]
-        return Section("Motivation", [Facts(pairs)])
+        return Section("Motivation", [DefinitionList(entries)])
 
-    def collection(self) -> Section:
+    def build_collection_section(self) -> Section:
         section = Section(
             "Collection process",
             [
-                Facts(
+                DefinitionList(
                     [
-                        ("How and when was it collected?", stated(self.config.collection)),
-                        ("Do the authors know and agree?", stated(self.config.consent)),
+                        ("How and when was it collected?", format_user_statement(self.config.collection)),
+                        ("Do the authors know and agree?", format_user_statement(self.config.consent)),
                     ]
                 )
             ],
         )
-        errors, note = self.corpus.few("errors", "error", "records")
-        rows: list[list[Inline]] = [
+        errors, note = self.corpus_figures.select_heaviest_values("errors", "error", "records")
+        quarantine_rows: list[list[InlineElement]] = [
             [
-                self.masker.shown(error, "project text"),
-                self.corpus.sum(
+                self.redactor.redact_by_kind(error, "project text"),
+                self.corpus_figures.add_sum_figure(
                     "errors", "records", "records", "records in quarantine", error=error
                 ),
-                self.corpus.sum("errors", "bytes", "bytes", "bytes in quarantine", error=error),
+                self.corpus_figures.add_sum_figure("errors", "bytes", "bytes", "bytes in quarantine", error=error),
             ]
             for error in errors
         ]
-        if rows:
+        if quarantine_rows:
             columns = ["why it could not be read", "records", "raw bytes"]
-            section.add(Grid("Quarantine", columns, rows, frozenset({1, 2}), note))
-        moved = self.corpus.profile["reasons"].read(["stage", "action", "rows"]).to_pylist()
-        later = [
-            row for row in moved if row["action"] == "quarantined" and row["stage"] != "ingest"
+            section.add_blocks(DataTable("Quarantine", columns, quarantine_rows, frozenset({1, 2}), note))
+        ledger_reasons = self.corpus_figures.profile["reasons"].read(["stage", "action", "rows"]).to_pylist()
+        later_quarantines = [
+            row for row in ledger_reasons if row["action"] == "quarantined" and row["stage"] != "ingest"
         ]
-        if not rows:
-            end = "." if later else "; the quarantine is empty."
-            section.add(Paragraph([f"Every record could be read{end}"]))
-        if later:
-            stages = ", ".join(dict.fromkeys(row["stage"] for row in later))
-            count = sum(row["rows"] for row in later)
-            said = f"Later stages put documents into quarantine: {count:,} rows of {stages}."
-            section.add(Paragraph([said]))
+        if not quarantine_rows:
+            sentence_end = "." if later_quarantines else "; the quarantine is empty."
+            section.add_blocks(Paragraph([f"Every record could be read{sentence_end}"]))
+        if later_quarantines:
+            stage_names = ", ".join(dict.fromkeys(row["stage"] for row in later_quarantines))
+            quarantined_rows = sum(row["rows"] for row in later_quarantines)
+            message = f"Later stages put documents into quarantine: {quarantined_rows:,} rows of {stage_names}."
+            section.add_blocks(Paragraph([message]))
         return section
 
-    def uses(self) -> Section:
-        pairs = [
-            ("What should it be used for?", stated(self.config.intended_uses)),
-            ("What should it not be used for?", stated(self.config.uses_to_avoid)),
+    def build_uses_section(self) -> Section:
+        entries = [
+            ("What should it be used for?", format_user_statement(self.config.intended_uses)),
+            ("What should it not be used for?", format_user_statement(self.config.uses_to_avoid)),
         ]
-        planted = (
+        canary_warning = (
             "The planted documents make the corpus unfit for other uses until they are removed."
         )
-        fixed = [[planted]] if has_plants(self.corpus) else []
-        fixed.append([in_use(self.corpus)])
-        return Section("Uses", [Facts(pairs), Bullets(fixed)])
+        derived_statements = [[canary_warning]] if has_canaries(self.corpus_figures) else []
+        derived_statements.append([describe_personal_data_treatment(self.corpus_figures)])
+        return Section("Uses", [DefinitionList(entries), BulletList(derived_statements)])
 
-    def distribution(self) -> Section:
-        pairs = [
-            ("To whom is it given, and how?", stated(self.config.distribution)),
-            ("Under which licences?", licences(self.corpus, self.config.licence)),
+    def build_distribution_section(self) -> Section:
+        entries = [
+            ("To whom is it given, and how?", format_user_statement(self.config.distribution)),
+            ("Under which licences?", describe_licences(self.corpus_figures, self.config.licence)),
         ]
-        unread = (
+        licence_note = (
             "Licences are not read from the documents: unless stated above, those of the single "
             "texts are unknown."
         )
-        return Section("Distribution", [Facts(pairs), Paragraph([unread])])
+        return Section("Distribution", [DefinitionList(entries), Paragraph([licence_note])])
 
-    def maintenance(self) -> Section:
-        pairs = [
-            ("Who keeps it up?", stated(self.config.maintenance)),
-            ("Contact", stated(self.config.contact)),
+    def build_maintenance_section(self) -> Section:
+        entries = [
+            ("Who keeps it up?", format_user_statement(self.config.maintenance)),
+            ("Contact", format_user_statement(self.config.contact)),
         ]
-        return Section("Maintenance", [Facts(pairs)])
+        return Section("Maintenance", [DefinitionList(entries)])
 
-    def document(self) -> Document:
+    def build_document(self) -> Document:
         return Document(
             self.config.title,
             "Datasheet",
-            self.head(),
+            self.build_lead(),
             [
-                effects(self.corpus),
-                self.motivation(),
-                composition(self.corpus, self.config.licence),
-                self.collection(),
-                preprocessing(self.corpus),
-                *recovery(self.corpus),
-                self.uses(),
-                self.distribution(),
-                self.maintenance(),
+                build_curation_effects_section(self.corpus_figures),
+                self.build_motivation_section(),
+                build_composition_section(self.corpus_figures, self.config.licence),
+                self.build_collection_section(),
+                build_preprocessing_section(self.corpus_figures),
+                *build_curation_evaluation_sections(self.corpus_figures),
+                self.build_uses_section(),
+                self.build_distribution_section(),
+                self.build_maintenance_section(),
             ],
         )
 
 
 @stage(
+    name="datasheet",
     tables={"figures": FIGURES},
-    code=TEMPLATES,
-    libraries=LIBRARIES,
-    reads={"history": READ},
+    extra_code=TEMPLATE_FILES,
+    libraries=RENDERING_LIBRARIES,
+    reads={"corpus_artifacts": CARD_TABLES},
 )
-def datasheet(
-    profile: Artifact, history: dict[str, Artifact], config: DatasheetConfig, work: Work
+def build_datasheet(
+    profile: Artifact, corpus_artifacts: dict[str, Artifact], config: DatasheetConfig, context: StageContext
 ) -> None:
     """``history``: the artifacts of the corpus stages by label, in the order they ran."""
-    write(profile, history, config, work, masker_of(history, config.mask_from))
+    write_datasheet(profile, corpus_artifacts, config, context, build_corpus_redactor(corpus_artifacts, config.mask_from))
 
 
-def write(
+def write_datasheet(
     profile: Artifact,
-    history: dict[str, Artifact],
+    corpus_artifacts: dict[str, Artifact],
     config: DatasheetConfig,
-    work: Work,
-    masker: Masker,
+    context: StageContext,
+    redactor: Redactor,
 ) -> None:
     """The stage's work, with any masker."""
-    book = Book({**history, PROFILE: profile})
-    document = Sheet(CorpusFigures(book, history, config.lines_shown), masker, config).document()
-    publish(document, book, work, "datasheet", history, masker, config.rows_shown)
+    book = FigureBook({**corpus_artifacts, PROFILE: profile})
+    document = DatasheetBuilder(CorpusFigures(book, corpus_artifacts, config.lines_shown), redactor, config).build_document()
+    write_card_files(document, book, context, "datasheet", corpus_artifacts, redactor, config.rows_shown)

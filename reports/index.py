@@ -10,43 +10,43 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reports.model_card import ModelCardConfig
-from reports.page.figures import show
-from reports.page.masking import Say
+from reports.page.figures import format_value
+from reports.page.masking import RedactFunction
 from tasks.contract import Artifact, HallmarkError
 
 #: Figures of a model card that the index shows, by the start of their ids.
-KEY_FIGURES = {
+KEY_FIGURE_LABELS = {
     "capability-bits-per-byte-model": "bits per byte",
     "bias-preference": "stereotype preferred",
     "extraction-exposure-difference": "exposure difference",
 }
 
-UNTITLED = ModelCardConfig().title
+DEFAULT_TITLE = ModelCardConfig().title
 
 
-def told_of_run(artifacts: Mapping[str, Artifact | None], say: Say) -> dict[str, Any]:
+def summarize_run(artifacts: Mapping[str, Artifact | None], redact: RedactFunction) -> dict[str, Any]:
     """What the index says of a run's model and audits; nothing where a manifest was changed."""
     try:
         return {
-            "model": _model(artifacts, say),
-            "controls": _controls(artifacts),
-            "figures": _key_figures(artifacts.get("model_card")),
-            "broken": _broken(artifacts, say),
+            "model": _summarize_model(artifacts, redact),
+            "controls": _summarize_controls(artifacts),
+            "figures": _read_key_figures(artifacts.get("model_card")),
+            "broken": _list_broken_rules(artifacts, redact),
         }
     except (HallmarkError, LookupError, TypeError, AttributeError):
-        nothing = {"model": Model(), "controls": Controls(0, 0, ()), "broken": []}
-        return nothing | {"figures": _key_figures(None)}
+        empty_summary = {"model": ModelSummary(), "controls": ControlSummary(0, 0, ()), "broken": []}
+        return empty_summary | {"figures": _read_key_figures(None)}
 
 
-def _broken(artifacts: Mapping[str, Artifact | None], say: Say) -> list[str]:
+def _list_broken_rules(artifacts: Mapping[str, Artifact | None], redact: RedactFunction) -> list[str]:
     """The rules of its policy that its findings break."""
-    policy = artifacts.get("policy")
-    rows = policy["verdicts"].read(["rule", "verdict"]).to_pylist() if policy is not None else []
-    return list(dict.fromkeys(say(row["rule"]) for row in rows if row["verdict"] != "pass"))
+    policy_verdicts = artifacts.get("policy")
+    verdict_rows = policy_verdicts["verdicts"].read(["rule", "verdict"]).to_pylist() if policy_verdicts is not None else []
+    return list(dict.fromkeys(redact(row["rule"]) for row in verdict_rows if row["verdict"] != "pass"))
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelSummary:
     """What the index says of a run's model, as far as it is known."""
 
     title: str | None = None  # where there is a card
@@ -54,52 +54,52 @@ class Model:
     step: int | None = None
 
 
-def _model(artifacts: Mapping[str, Artifact | None], say: Say) -> Model:
+def _summarize_model(artifacts: Mapping[str, Artifact | None], redact: RedactFunction) -> ModelSummary:
     card = artifacts.get("model_card") or artifacts.get("task_card")
-    pretrained = artifacts.get("pretrain")
+    training_run = artifacts.get("pretrain")
     if card is not None:
         rows = card["figures"].read(["id", "value"]).to_pylist()
-        found = {row["id"]: row["value"] for row in rows}
-        sizes = [value for name, value in found.items() if name.startswith("parameters-")]
+        value_by_id = {row["id"]: row["value"] for row in rows}
+        parameter_counts = [value for figure_id, value in value_by_id.items() if figure_id.startswith("parameters-")]
         title = card.manifest["parts"]["config"].get("title")
-        return Model(
-            title="untitled" if title in (None, UNTITLED) else say(title),
-            parameters=int(sum(sizes)) if sizes else None,
-            step=trained_step(card),
+        return ModelSummary(
+            title="untitled" if title in (None, DEFAULT_TITLE) else redact(title),
+            parameters=int(sum(parameter_counts)) if parameter_counts else None,
+            step=read_checkpoint_step(card),
         )
-    if pretrained is not None:
-        return Model(step=pc.max(pretrained["checkpoints"].read(["step"])["step"]).as_py())
-    return Model()
+    if training_run is not None:
+        return ModelSummary(step=pc.max(training_run["checkpoints"].read(["step"])["step"]).as_py())
+    return ModelSummary()
 
 
-def trained_step(card: Artifact) -> int | None:
+def read_checkpoint_step(card: Artifact) -> int | None:
     """The training step of the checkpoint that a card is about; None for one from elsewhere."""
     stage, _, digest = card.manifest["lineage"]["checkpoint"].partition("/")
     try:
-        checkpoint = card.store.find(stage, digest) if card.store and digest else None
+        checkpoint = card.store.find_artifact(stage, digest) if card.store and digest else None
         return None if checkpoint is None else checkpoint.manifest["parts"]["key"]["step"]
     except (HallmarkError, KeyError):
         return None
 
 
 @dataclass(frozen=True)
-class Controls:
+class ControlSummary:
     """How many controls the audits of a run carry, and the audits of those that failed."""
 
-    carried: int
+    total: int
     failed: int
-    audits: tuple[str, ...]
+    failed_audits: tuple[str, ...]
 
 
-def _controls(artifacts: Mapping[str, Artifact | None]) -> Controls:
-    carried, failed = 0, []
+def _summarize_controls(artifacts: Mapping[str, Artifact | None]) -> ControlSummary:
+    total, failed_audits = 0, []
     for label, artifact in artifacts.items():
         if label.startswith("audit_") and artifact is not None:
             rows = artifact["findings"].read(["control", "verdict"]).to_pylist()
             verdicts = [row["verdict"] for row in rows if row["control"]]
-            carried += len(verdicts)
-            failed += [label.removeprefix("audit_") for v in verdicts if v != "pass"]
-    return Controls(carried, len(failed), tuple(dict.fromkeys(failed)))
+            total += len(verdicts)
+            failed_audits += [label.removeprefix("audit_") for verdict in verdicts if verdict != "pass"]
+    return ControlSummary(total, len(failed_audits), tuple(dict.fromkeys(failed_audits)))
 
 
 @dataclass(frozen=True)
@@ -108,31 +108,31 @@ class KeyFigure:
 
     name: str
     value: str = "–"
-    said: tuple[str, ...] = ()
-    page: str = ""
+    details: tuple[str, ...] = ()
+    page_path: str = ""
 
 
-def _key_figures(card: Artifact | None) -> list[KeyFigure]:
-    table = None if card is None else card["figures"].read()
-    return [key_figure(table, start, name) for start, name in KEY_FIGURES.items()]
+def _read_key_figures(card: Artifact | None) -> list[KeyFigure]:
+    figures_table = None if card is None else card["figures"].read()
+    return [read_key_figure(figures_table, id_prefix, label) for id_prefix, label in KEY_FIGURE_LABELS.items()]
 
 
-def key_figure(table: pa.Table | None, start: str, name: str) -> KeyFigure:
-    if table is None:
-        return KeyFigure(name)
+def read_key_figure(figures_table: pa.Table | None, id_prefix: str, label: str) -> KeyFigure:
+    if figures_table is None:
+        return KeyFigure(label)
     # "bias-preference" alone, but "extraction-exposure-difference-copies-64-0".
-    match = table.filter(pc.equal(table["id"], start))
-    if not len(match):
-        match = table.filter(pc.starts_with(table["id"], start + "-copies"))
-    row = next(iter(match.slice(0, 1).to_pylist()), None)
+    matching_rows = figures_table.filter(pc.equal(figures_table["id"], id_prefix))
+    if not len(matching_rows):
+        matching_rows = figures_table.filter(pc.starts_with(figures_table["id"], id_prefix + "-copies"))
+    row = next(iter(matching_rows.slice(0, 1).to_pylist()), None)
     if row is None or row["value"] is None:
-        return KeyFigure(name)
-    unit, said = row["unit"], []
+        return KeyFigure(label)
+    unit, details = row["unit"], []
     if row["low"] is not None and row["high"] is not None:
-        level = "interval" if row["level"] is None else f"{100 * row['level']:g} %:"
-        said.append(f"{level} {show(row['low'], unit)} to {show(row['high'], unit)}")
+        level_text = "interval" if row["level"] is None else f"{100 * row['level']:g} %:"
+        details.append(f"{level_text} {format_value(row['low'], unit)} to {format_value(row['high'], unit)}")
     if row["n"] is not None:
-        said.append(f"n = {row['n']:,}")
+        details.append(f"n = {row['n']:,}")
     if row["scorer"]:
-        said.append(f"scorer {row['scorer']}")
-    return KeyFigure(name, show(row["value"], unit), tuple(said), f"model_card/{row['page']}")
+        details.append(f"scorer {row['scorer']}")
+    return KeyFigure(label, format_value(row["value"], unit), tuple(details), f"model_card/{row['page']}")

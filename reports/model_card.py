@@ -12,35 +12,35 @@ from pydantic import Field
 
 from reports.page.document import (
     Block,
-    Bullets,
+    BulletList,
     Callout,
     Code,
     Document,
-    Facts,
-    Grid,
-    Inline,
+    DefinitionList,
+    DataTable,
+    InlineElement,
     Paragraph,
-    Parts,
+    InlineContent,
     Section,
-    stated,
+    format_user_statement,
 )
-from reports.page.evidence import publish
-from reports.page.figures import FIGURES, Book
-from reports.page.masking import OFFENSIVE, Masker
-from reports.page.rendering import LIBRARIES, TEMPLATES
-from reports.sections.analyses import analyses, unscored
-from reports.sections.checkpoint import parameters, settings
-from reports.sections.composition import plants, plants_callout, sources
-from reports.sections.corpus_figures import PROFILE, READ, CorpusFigures, masker_of
-from reports.sections.coverage import coverage, left_out, read_until, step_of
-from reports.sections.findings import Findings, natural, select_findings, title, words
-from reports.sections.inside import inside
-from reports.sections.personal import in_use
-from reports.sections.rates import RATES, Rates, unmeasured
-from reports.sections.standing import standing
-from reports.sections.tokenizer import tokenization
-from reports.sections.training import EARLIER, continued_from, samples, training
-from tasks.contract import Artifact, StageConfig, Work, stage
+from reports.page.evidence import write_card_files
+from reports.page.figures import FIGURES, FigureBook
+from reports.page.masking import OFFENSIVE_TOXICITY, Redactor
+from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
+from reports.sections.analyses import build_analyses_section, describe_unscored_misuse
+from reports.sections.checkpoint import describe_parameter_counts, read_config_settings
+from reports.sections.composition import build_canaries_section, build_canary_callout, build_sources_section
+from reports.sections.corpus_figures import PROFILE, CARD_TABLES, CorpusFigures, build_corpus_redactor
+from reports.sections.coverage import build_coverage_table, describe_excluded_documents, describe_training_coverage, find_checkpoint_step
+from reports.sections.findings import Findings, natural_sort_key, select_findings, get_audit_title, format_metric_name
+from reports.sections.inside import build_attention_section
+from reports.sections.personal import describe_personal_data_treatment
+from reports.sections.rates import ERROR_RATES, ErrorRates, describe_missing_error_rates
+from reports.sections.standing import build_card_summary
+from reports.sections.tokenizer import build_tokenizer_section
+from reports.sections.training import EARLIER_TRAINING_NOTE, get_start_checkpoint, build_samples_section, build_training_section
+from tasks.contract import Artifact, StageConfig, StageContext, stage
 
 
 class ModelCardConfig(StageConfig):
@@ -65,34 +65,34 @@ class ModelCardConfig(StageConfig):
         description="lines of a table on the card; groups of people always have theirs",
     )
     mask_from: float = Field(
-        OFFENSIVE, ge=0, le=1, description="texts with this toxicity or more are not shown"
+        OFFENSIVE_TOXICITY, ge=0, le=1, description="texts with this toxicity or more are not shown"
     )
 
 
 @dataclass
-class Card:
+class ModelCardBuilder:
     """Makes the figures of a model card, section by section."""
 
-    book: Book
+    book: FigureBook
     checkpoint: Artifact
-    pretrained: Artifact | None
+    training_run: Artifact | None
     tokenizer: Artifact | None
     findings: Findings
-    corpus: dict[str, Artifact]
-    maps: Artifact | None
-    written: Artifact | None
-    policy: Artifact | None
+    corpus_artifacts: dict[str, Artifact]
+    attention_maps: Artifact | None
+    scored_samples: Artifact | None
+    policy_verdicts: Artifact | None
     failures: Artifact | None
-    rates: dict[str, Artifact]
-    masker: Masker
+    error_rates: dict[str, Artifact]
+    redactor: Redactor
     config: ModelCardConfig
 
-    def head(self) -> list[Block]:
-        blocks = standing(self.findings, self.policy, self._failed(), self.findings.outdone(),
-                          self.read(), self.masker.whole)  # fmt: skip
+    def build_lead(self) -> list[Block]:
+        blocks = build_card_summary(self.findings, self.policy_verdicts, self._read_failure_reasons(), self.findings.describe_baseline_comparison(),
+                          self.describe_training_text_read(), self.redactor.redact_full_text)  # fmt: skip
         if self.corpus_figures:
-            blocks.append(plants_callout(self.corpus_figures))
-        elif not self.corpus:
+            blocks.append(build_canary_callout(self.corpus_figures))
+        elif not self.corpus_artifacts:
             blocks.append(
                 Callout(
                     "note",
@@ -102,90 +102,90 @@ class Card:
                     ],
                 )
             )
-        blocks += [self.findings.summary(), *unscored(self.findings)]
+        blocks += [self.findings.build_summary_table(), *describe_unscored_misuse(self.findings)]
         if any(row["control"] for rows in self.findings.by_audit.values() for row, _ in rows):
-            blocks.append(self.findings.controls())
+            blocks.append(self.findings.build_controls_table())
         return blocks
 
-    def read(self) -> Parts:
+    def describe_training_text_read(self) -> InlineContent:
         """How much of which text the model has read."""
-        step = step_of(self.pretrained, self.checkpoint.content)
+        step = find_checkpoint_step(self.training_run, self.checkpoint.content_digest)
         if step is not None:
-            return read_until(self.book, step, continued_from(self.pretrained))
-        if known := self.corpus_figures:
-            documents = known.sum("sources", "documents", "documents", "documents for training",
+            return describe_training_coverage(self.book, step, get_start_checkpoint(self.training_run))
+        if corpus_figures := self.corpus_figures:
+            document_count = corpus_figures.add_sum_figure("sources", "documents", "documents", "documents for training",
                                   split="train")  # fmt: skip
-            return ["A corpus of ", documents, "; how much of each was not kept."]
-        if self.corpus:
+            return ["A corpus of ", document_count, "; how much of each was not kept."]
+        if self.corpus_artifacts:
             return ["Not known: the corpus has no profile in this store."]
         return ["Not known: it came without its corpus."]
 
-    def _failed(self) -> dict[str, str]:
+    def _read_failure_reasons(self) -> dict[str, str]:
         """Why, by audit, masked."""
         rows = self.failures["failures"].read().to_pylist() if self.failures else []
-        return {row["audit"]: self.masker.whole(row["why"]) for row in rows}
+        return {row["audit"]: self.redactor.redact_full_text(row["why"]) for row in rows}
 
-    def details(self) -> Section:
+    def build_details_section(self) -> Section:
         config = self.config
         section = Section("Model details")
-        pairs: list[tuple[str, Parts]] = [
-            ("Developed by", stated(config.developers)),
-            ("Version and date", stated(config.version)),
-            ("Licence", stated(config.licence)),
-            ("Citation", stated(config.citation)),
-            ("Contact", stated(config.contact)),
-            ("Checkpoint, content digest", [Code(self.checkpoint.content)]),
-            ("Parameters", parameters(self.book, self.checkpoint)),
+        entries: list[tuple[str, InlineContent]] = [
+            ("Developed by", format_user_statement(config.developers)),
+            ("Version and date", format_user_statement(config.version)),
+            ("Licence", format_user_statement(config.licence)),
+            ("Citation", format_user_statement(config.citation)),
+            ("Contact", format_user_statement(config.contact)),
+            ("Checkpoint, content digest", [Code(self.checkpoint.content_digest)]),
+            ("Parameters", describe_parameter_counts(self.book, self.checkpoint)),
         ]
-        section.add(Facts(pairs))
-        known = settings(self.checkpoint)
-        if known:
+        section.add_blocks(DefinitionList(entries))
+        config_settings = read_config_settings(self.checkpoint)
+        if config_settings:
             # Cut only after masking: of a secret that a cut divides the rest would be shown.
-            shown: list[list[Inline]] = [[k, Code(self.masker.whole(v)[:120])] for k, v in known]
-            rows = shown[: config.lines_shown]
+            setting_rows: list[list[InlineElement]] = [[setting, Code(self.redactor.redact_full_text(value)[:120])] for setting, value in config_settings]
+            rows = setting_rows[: config.lines_shown]
             sha256 = self.checkpoint.manifest["files"]["config.json"]["sha256"]
             note = f"From config.json of the checkpoint, SHA-256 {sha256}."
-            if len(known) > len(rows):
-                note = f"The first {len(rows)} of {len(known)} settings. {note}"
-            section.add(Grid("Architecture", ["setting", "value"], rows, note=note))
+            if len(config_settings) > len(rows):
+                note = f"The first {len(rows)} of {len(config_settings)} settings. {note}"
+            section.add_blocks(DataTable("Architecture", ["setting", "value"], rows, note=note))
         else:
-            section.add(Paragraph(["The checkpoint has no config.json."]))
-        kept = continued_from(self.pretrained) is not None
+            section.add_blocks(Paragraph(["The checkpoint has no config.json."]))
+        is_continued = get_start_checkpoint(self.training_run) is not None
         section.sections = [
-            tokenization(self.book, self.checkpoint, self.tokenizer, kept, config.lines_shown),
-            training(self.book, self.pretrained, self.checkpoint.content, config.lines_shown),
-            samples(self.book, self.written, self.masker),
+            build_tokenizer_section(self.book, self.checkpoint, self.tokenizer, is_continued, config.lines_shown),
+            build_training_section(self.book, self.training_run, self.checkpoint.content_digest, config.lines_shown),
+            build_samples_section(self.book, self.scored_samples, self.redactor),
         ]
         return section
 
-    def use(self) -> Section:
+    def build_intended_use_section(self) -> Section:
         config = self.config
-        pairs = [
-            ("Intended use", stated(config.intended_use)),
-            ("Intended users", stated(config.intended_users)),
-            ("Out of scope", stated(config.out_of_scope)),
+        entries = [
+            ("Intended use", format_user_statement(config.intended_use)),
+            ("Intended users", format_user_statement(config.intended_users)),
+            ("Out of scope", format_user_statement(config.out_of_scope)),
         ]
-        return Section("Intended use", [Facts(pairs)])
+        return Section("Intended use", [DefinitionList(entries)])
 
-    def factors(self) -> Section:
+    def build_factors_section(self) -> Section:
         """The groups and conditions for which figures are given apart."""
         section = Section("Factors")
-        rows: list[list[Inline]] = []
-        for name, found in self.findings.by_audit.items():
-            parts = {
+        rows: list[list[InlineElement]] = []
+        for audit, audit_findings in self.findings.by_audit.items():
+            findings_by_slice = {
                 row["slice"]: (row, figure)
-                for row, figure in found
+                for row, figure in audit_findings
                 if row["slice"] and not row["control"] and figure.value is not None
             }
-            if parts:
-                shown = [row["slice"] for row, _ in select_findings([*parts.values()], 12)]
-                rest = f" and {len(parts) - len(shown)} more" * (len(shown) < len(parts))
-                named = ", ".join(sorted(shown, key=natural)) + rest
-                rows.append([title(name), f"{len(parts):,}", named])
+            if findings_by_slice:
+                selected_slices = [row["slice"] for row, _ in select_findings([*findings_by_slice.values()], 12)]
+                omitted_note = f" and {len(findings_by_slice) - len(selected_slices)} more" * (len(selected_slices) < len(findings_by_slice))
+                slice_list = ", ".join(sorted(selected_slices, key=natural_sort_key)) + omitted_note
+                rows.append([get_audit_title(audit), f"{len(findings_by_slice):,}", slice_list])
         if rows:
             columns = ["audit", "parts", "which"]
-            section.add(Grid("Parts measured apart", columns, rows, frozenset({1})))
-        section.add(
+            section.add_blocks(DataTable("Parts measured apart", columns, rows, frozenset({1})))
+        section.add_blocks(
             Paragraph(
                 [
                     "The audits measured no other group, language, dialect or setting. That a "
@@ -195,84 +195,84 @@ class Card:
         )
         return section
 
-    def metrics(self) -> Section:
+    def build_metrics_section(self) -> Section:
         section = Section("Metrics")
-        rows: list[list[Inline]] = []
-        for name, found in self.findings.by_audit.items():
-            seen: dict[str, str] = {}
+        rows: list[list[InlineElement]] = []
+        for audit, audit_findings in self.findings.by_audit.items():
+            method_by_metric: dict[str, str] = {}
             # Of a metric that has a figure, not why another part of it has none.
-            for row, _ in sorted(found, key=lambda each: each[1].value is None):
+            for row, _ in sorted(audit_findings, key=lambda finding: finding[1].value is None):
                 if not row["control"]:
-                    seen.setdefault(row["metric"], row["method"])
-            rows += [[words(m), title(name), how] for m, how in seen.items()]
+                    method_by_metric.setdefault(row["metric"], row["method"])
+            rows += [[format_metric_name(metric), get_audit_title(audit), method] for metric, method in method_by_metric.items()]
         if rows:
             columns = ["metric", "audit", "method, of the first"]
-            section.add(Grid("How each was measured", columns, rows))
+            section.add_blocks(DataTable("How each was measured", columns, rows))
         else:
-            section.add(Paragraph(["No audit measured the model."]))
+            section.add_blocks(Paragraph(["No audit measured the model."]))
         return section
 
-    def evaluation_data(self) -> Section:
+    def build_evaluation_data_section(self) -> Section:
         section = Section("Evaluation data")
-        rows: list[list[Inline]] = []
-        for name, artifact in self.findings.audits.items():
+        rows: list[list[InlineElement]] = []
+        for audit, artifact in self.findings.audit_artifacts.items():
             for table in sorted(artifact.tables):
                 if table not in ("findings", "accounts"):
-                    figure = self.book.figure(
-                        f"{name}-{table}-rows", f"rows of {table}, {name}", "rows",
-                        (f"audit_{name}", table), aggregate="count",
+                    figure = self.book.add_computed_figure(
+                        f"{audit}-{table}-rows", f"rows of {table}, {audit}", "rows",
+                        (f"audit_{audit}", table), aggregate="count",
                     )  # fmt: skip
-                    rows.append([title(name), Code(table), figure])
+                    rows.append([get_audit_title(audit), Code(table), figure])
         if rows:
             columns = ["audit", "table", "rows"]
             note = "One row a prompt and continuation, a pair, or a sequence."
-            section.add(Grid("What was scored", columns, rows, frozenset({2}), note))
-        elif self.findings.audits:
-            said = "The audits that ran left no table of what was scored."
-            section.add(Paragraph([said]))
+            section.add_blocks(DataTable("What was scored", columns, rows, frozenset({2}), note))
+        elif self.findings.audit_artifacts:
+            message = "The audits that ran left no table of what was scored."
+            section.add_blocks(Paragraph([message]))
         else:
-            section.add(Paragraph(["No audit ran."]))
+            section.add_blocks(Paragraph(["No audit ran."]))
         return section
 
     @property
     def corpus_figures(self) -> CorpusFigures | None:
         """Makes figures of the training corpus, where its profile is known."""
-        if PROFILE not in self.corpus:
+        if PROFILE not in self.corpus_artifacts:
             return None
-        return CorpusFigures(self.book, self.corpus, self.config.lines_shown)
+        return CorpusFigures(self.book, self.corpus_artifacts, self.config.lines_shown)
 
-    def training_data(self) -> Section:
+    def build_training_data_section(self) -> Section:
         section = Section("Training data")
-        known = self.corpus_figures
-        if known is None:
-            text = "The corpus is not known." if not self.corpus else (
+        corpus_figures = self.corpus_figures
+        if corpus_figures is None:
+            message = "The corpus is not known." if not self.corpus_artifacts else (
                 "The corpus has no profile in this store; its documents are known to the audits."
             )  # fmt: skip
-            section.add(Paragraph([text]))
+            section.add_blocks(Paragraph([message]))
             return section
-        split = {"split": "train"}
-        documents, size = (
-            known.sum("sources", column, unit, f"{unit} for training", **split)
+        split_condition = {"split": "train"}
+        document_count, byte_count = (
+            corpus_figures.add_sum_figure("sources", column, unit, f"{unit} for training", **split_condition)
             for column, unit in (("documents", "documents"), ("bytes", "bytes of text"))
         )
-        section.add(
-            Paragraph(["Made for training: ", documents, " with ", size, ". Their datasheet says "
+        section.add_blocks(
+            Paragraph(["Made for training: ", document_count, " with ", byte_count, ". Their datasheet says "
                        "the rest."])
         )  # fmt: skip
-        step = step_of(self.pretrained, self.checkpoint.content)
-        if self.pretrained is not None and step is not None:
-            section.add(coverage(self.book, self.pretrained, step, self.config.lines_shown))
-        if "leave_out" in self.corpus:
-            section.add(left_out(self.book, self.corpus["leave_out"]))
-        start = continued_from(self.pretrained)
-        if start is not None:
-            section.add(Paragraph(["Training continued from ", Code(start), f". {EARLIER}"]))
-        section.sections = [sources(known, **split), plants(known)]
+        step = find_checkpoint_step(self.training_run, self.checkpoint.content_digest)
+        if self.training_run is not None and step is not None:
+            section.add_blocks(build_coverage_table(self.book, self.training_run, step, self.config.lines_shown))
+        if "leave_out" in self.corpus_artifacts:
+            section.add_blocks(describe_excluded_documents(self.book, self.corpus_artifacts["leave_out"]))
+        start_checkpoint = get_start_checkpoint(self.training_run)
+        if start_checkpoint is not None:
+            section.add_blocks(Paragraph(["Training continued from ", Code(start_checkpoint), f". {EARLIER_TRAINING_NOTE}"]))
+        section.sections = [build_sources_section(corpus_figures, **split_condition), build_canaries_section(corpus_figures)]
         return section
 
-    def ethics(self) -> Section:
-        items: list[Parts] = [["The texts behind toxicity and bias figures are offensive."]]
-        if self.masker.notice:
+    def build_ethics_section(self) -> Section:
+        items: list[InlineContent] = [["The texts behind toxicity and bias figures are offensive."]]
+        if self.redactor.notice:
             items.append(["Nothing is masked on these pages."])
         else:
             items += [
@@ -282,20 +282,20 @@ class Card:
                 ],
                 ["Personal data and planted secrets are masked on every page."],
             ]
-        if self.corpus:
-            known = CorpusFigures(self.book, self.corpus, self.config.lines_shown)
-            items.append([f"The training text: {in_use(known)}"])
-        facts = Facts([("Stated by the developers", stated(self.config.ethics))])
-        return Section("Ethical considerations", [facts, Bullets(items)])
+        if self.corpus_artifacts:
+            corpus_figures = CorpusFigures(self.book, self.corpus_artifacts, self.config.lines_shown)
+            items.append([f"The training text: {describe_personal_data_treatment(corpus_figures)}"])
+        facts = DefinitionList([("Stated by the developers", format_user_statement(self.config.ethics))])
+        return Section("Ethical considerations", [facts, BulletList(items)])
 
-    def caveats(self) -> Section:
-        unknown = sum(f.value is None for rows in self.findings.by_audit.values() for _, f in rows)
+    def build_caveats_section(self) -> Section:
+        unmeasured_count = sum(figure.value is None for rows in self.findings.by_audit.values() for _, figure in rows)
         scorers = sorted(
-            {r["scorer"] for rows in self.findings.by_audit.values() for r, _ in rows} - {""}
+            {finding_row["scorer"] for rows in self.findings.by_audit.values() for finding_row, _ in rows} - {""}
         )
-        items: list[Parts] = []
-        if unknown:
-            items.append([f"Figures that could not be measured: {unknown}; each says why."])
+        items: list[InlineContent] = []
+        if unmeasured_count:
+            items.append([f"Figures that could not be measured: {unmeasured_count}; each says why."])
         if scorers:
             items.append(
                 [
@@ -307,49 +307,50 @@ class Card:
             ["Intervals tell what chance would do to these prompts, pairs and plants. They do "
              "not cover that other prompts might have been written."]
         )  # fmt: skip
-        items += unmeasured(self.rates)
-        facts = Facts([("Stated by the developers", stated(self.config.caveats))])
-        return Section("Caveats and recommendations", [facts, Bullets(items)])
+        items += describe_missing_error_rates(self.error_rates)
+        facts = DefinitionList([("Stated by the developers", format_user_statement(self.config.caveats))])
+        return Section("Caveats and recommendations", [facts, BulletList(items)])
 
-    def known_rates(self) -> dict[str, Rates]:
+    def get_error_rates_by_audit(self) -> dict[str, ErrorRates]:
         """How often audits are wrong, by the audits that a study measured in this version."""
-        if not self.rates:
+        if not self.error_rates:
             return {}
-        return dict.fromkeys(self.rates, Rates(self.book, self.book.artifacts[RATES]))
+        return dict.fromkeys(self.error_rates, ErrorRates(self.book, self.book.artifacts[ERROR_RATES]))
 
-    def document(self) -> Document:
+    def build_document(self) -> Document:
         return Document(
             self.config.title,
             "Model card",
-            self.head(),
+            self.build_lead(),
             [
-                self.details(), self.use(), self.factors(), self.metrics(),
-                self.evaluation_data(), self.training_data(),
-                analyses(self.findings, self.config.lines_shown, self.known_rates()),
-                inside(self.book, self.maps, self.masker), self.ethics(), self.caveats(),
+                self.build_details_section(), self.build_intended_use_section(), self.build_factors_section(), self.build_metrics_section(),
+                self.build_evaluation_data_section(), self.build_training_data_section(),
+                build_analyses_section(self.findings, self.config.lines_shown, self.get_error_rates_by_audit()),
+                build_attention_section(self.book, self.attention_maps, self.redactor), self.build_ethics_section(), self.build_caveats_section(),
             ],
         )  # fmt: skip
 
 
 @stage(
+    name="model_card",
     tables={"figures": FIGURES},
-    code=TEMPLATES,
-    libraries=LIBRARIES,
-    reads={"corpus": READ},
+    extra_code=TEMPLATE_FILES,
+    libraries=RENDERING_LIBRARIES,
+    reads={"corpus_artifacts": CARD_TABLES},
 )
-def model_card(
+def build_model_card(
     checkpoint: Artifact,
-    pretrained: Artifact | None,
+    training_run: Artifact | None,
     tokenizer: Artifact | None,
     audits: dict[str, Artifact],
-    corpus: dict[str, Artifact],
-    maps: Artifact | None,
-    written: Artifact | None,
-    policy: Artifact | None,
+    corpus_artifacts: dict[str, Artifact],
+    attention_maps: Artifact | None,
+    scored_samples: Artifact | None,
+    policy_verdicts: Artifact | None,
     failures: Artifact | None,
-    rates: dict[str, Artifact],
+    error_rates: dict[str, Artifact],
     config: ModelCardConfig,
-    work: Work,
+    context: StageContext,
 ) -> None:
     """``audits`` by name ("bias"); ``corpus`` the corpus stages by label, empty if unknown.
 
@@ -359,45 +360,45 @@ def model_card(
     ``failures`` what of the examination could not be made, ``rates`` what a study
     left, by the audits that it measured in this version.
     """
-    write(
-        checkpoint, pretrained, tokenizer, audits, corpus, maps, written, policy, failures, rates,
-        config, work, masker_of(corpus, config.mask_from),
+    write_model_card(
+        checkpoint, training_run, tokenizer, audits, corpus_artifacts, attention_maps, scored_samples, policy_verdicts, failures, error_rates,
+        config, context, build_corpus_redactor(corpus_artifacts, config.mask_from),
     )  # fmt: skip
 
 
-def write(
+def write_model_card(
     checkpoint: Artifact,
-    pretrained: Artifact | None,
+    training_run: Artifact | None,
     tokenizer: Artifact | None,
     audits: dict[str, Artifact],
-    corpus: dict[str, Artifact],
-    maps: Artifact | None,
-    written: Artifact | None,
-    policy: Artifact | None,
+    corpus_artifacts: dict[str, Artifact],
+    attention_maps: Artifact | None,
+    scored_samples: Artifact | None,
+    policy_verdicts: Artifact | None,
     failures: Artifact | None,
-    rates: dict[str, Artifact],
+    error_rates: dict[str, Artifact],
     config: ModelCardConfig,
-    work: Work,
-    masker: Masker,
+    context: StageContext,
+    redactor: Redactor,
 ) -> None:
     """The stage's work, with any masker."""
-    artifacts = {"checkpoint": checkpoint, **corpus}
-    artifacts |= {f"audit_{name}": artifact for name, artifact in audits.items()}
-    if pretrained is not None:
-        artifacts["pretrain"] = pretrained
+    artifacts = {"checkpoint": checkpoint, **corpus_artifacts}
+    artifacts |= {f"audit_{audit}": artifact for audit, artifact in audits.items()}
+    if training_run is not None:
+        artifacts["pretrain"] = training_run
     if tokenizer is not None:
         artifacts["train_tokenizer"] = tokenizer
-    if maps is not None:
-        artifacts["attention_maps"] = maps
-    if written is not None:
-        artifacts["score_samples"] = written
-    if rates:
-        artifacts[RATES] = next(iter(rates.values()))
-    book = Book(artifacts)
+    if attention_maps is not None:
+        artifacts["attention_maps"] = attention_maps
+    if scored_samples is not None:
+        artifacts["score_samples"] = scored_samples
+    if error_rates:
+        artifacts[ERROR_RATES] = next(iter(error_rates.values()))
+    book = FigureBook(artifacts)
     findings = Findings(book, audits)
-    card = Card(
-        book, checkpoint, pretrained, tokenizer, findings, corpus, maps, written, policy, failures,
-        rates, masker, config,
+    builder = ModelCardBuilder(
+        book, checkpoint, training_run, tokenizer, findings, corpus_artifacts, attention_maps, scored_samples, policy_verdicts, failures,
+        error_rates, redactor, config,
     )  # fmt: skip
-    document = card.document()
-    publish(document, book, work, "model_card", corpus, masker, config.rows_shown)
+    document = builder.build_document()
+    write_card_files(document, book, context, "model_card", corpus_artifacts, redactor, config.rows_shown)

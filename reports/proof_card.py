@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from reports.page.evidence import publish
-from reports.page.figures import FIGURES, Book
-from reports.page.masking import OFFENSIVE, Masker
-from reports.page.rendering import LIBRARIES, TEMPLATES
-from reports.sections.closed_loop import ClosedLoop
-from reports.sections.corpus_figures import READ, masker_of
-from tasks.contract import Artifact, StageConfig, Work, stage
+from reports.page.evidence import write_card_files
+from reports.page.figures import FIGURES, FigureBook
+from reports.page.masking import OFFENSIVE_TOXICITY, Redactor
+from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
+from reports.sections.closed_loop import RemovalReport
+from reports.sections.corpus_figures import CARD_TABLES, build_corpus_redactor
+from tasks.contract import Artifact, StageConfig, StageContext, stage
 
 
-class ProofCardConfig(StageConfig):
+class RemovalExperimentCardConfig(StageConfig):
     title: str = Field("Untitled model", description="the name of the model")
     rows_shown: int = Field(200, ge=1, le=5000, description="rows on a page of evidence")
     lines_shown: int = Field(
@@ -23,31 +23,32 @@ class ProofCardConfig(StageConfig):
 
 
 @stage(
+    name="proof_card",
     tables={"figures": FIGURES},
-    code=TEMPLATES,
-    libraries=LIBRARIES,
-    reads={"corpus": READ},
+    extra_code=TEMPLATE_FILES,
+    libraries=RENDERING_LIBRARIES,
+    reads={"corpus_artifacts": CARD_TABLES},
 )
-def proof_card(
-    proof: Artifact,
-    behind: Artifact,
-    corpus: dict[str, Artifact],
-    config: ProofCardConfig,
-    work: Work,
+def build_removal_experiment_card(
+    arm_comparison: Artifact,
+    source_documents: Artifact,
+    corpus_artifacts: dict[str, Artifact],
+    config: RemovalExperimentCardConfig,
+    context: StageContext,
 ) -> None:
     """``corpus``: the corpus stages by label, for what must be masked and for the documents."""
-    write(proof, behind, corpus, config, work, masker_of(corpus, OFFENSIVE))
+    write_removal_experiment_card(arm_comparison, source_documents, corpus_artifacts, config, context, build_corpus_redactor(corpus_artifacts, OFFENSIVE_TOXICITY))
 
 
-def write(
-    proof: Artifact,
-    behind: Artifact,
-    corpus: dict[str, Artifact],
-    config: ProofCardConfig,
-    work: Work,
-    masker: Masker,
+def write_removal_experiment_card(
+    arm_comparison: Artifact,
+    source_documents: Artifact,
+    corpus_artifacts: dict[str, Artifact],
+    config: RemovalExperimentCardConfig,
+    context: StageContext,
+    redactor: Redactor,
 ) -> None:
     """The stage's work, with any masker."""
-    book = Book({"proof": proof, "behind": behind})
-    document = ClosedLoop(book, masker, config.title, config.lines_shown).document()
-    publish(document, book, work, "proof_card", corpus, masker, config.rows_shown)
+    book = FigureBook({"proof": arm_comparison, "behind": source_documents})
+    document = RemovalReport(book, redactor, config.title, config.lines_shown).build_document()
+    write_card_files(document, book, context, "proof_card", corpus_artifacts, redactor, config.rows_shown)

@@ -11,95 +11,95 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from reports.page.rendering import environment
-from tasks.contract import Artifact, HallmarkError, Store, read_denied
+from reports.page.rendering import get_template_environment
+from tasks.contract import Artifact, HallmarkError, Store, read_purged_documents
 
 #: What a study leaves: its worlds are the corpora of other models.
-WORLDS = "error_rates/"
+STUDY_PREFIX = "error_rates/"
 
 #: What an artifact tells of purges: the documents that were purged from it, and what it is made of.
-Told = tuple[frozenset[str], tuple[str, ...]]
+PurgeRecord = tuple[frozenset[str], tuple[str, ...]]
 
 
-def purged_from(
-    store: Store, card: Artifact, known: dict[str, Told] | None = None
+def collect_purged_documents(
+    store: Store, card: Artifact, records_by_name: dict[str, PurgeRecord] | None = None
 ) -> frozenset[str]:
     """The ids of the documents that were purged from what a card was made of, and from what that
     was made of, back to the corpus. ``known``: what was read for other cards, by name."""
-    known, ever = {} if known is None else known, _ever(store)
-    found, seen = set[str](), set[str]()
-    waiting = [*named_in(card.manifest.get("lineage"))]
-    while waiting:
-        name = waiting.pop().partition("#")[0]
-        if name in seen or (name.startswith(WORLDS) and card.stage != "study_card"):
+    records_by_name, has_purges = {} if records_by_name is None else records_by_name, _has_purged_documents(store)
+    purged_ids, visited_names = set[str](), set[str]()
+    pending_names = [*iter_artifact_names(card.manifest.get("lineage"))]
+    while pending_names:
+        artifact_name = pending_names.pop().partition("#")[0]
+        if artifact_name in visited_names or (artifact_name.startswith(STUDY_PREFIX) and card.stage != "study_card"):
             continue
-        seen.add(name)
-        if name not in known:
+        visited_names.add(artifact_name)
+        if artifact_name not in records_by_name:
             # Where nothing was ever purged nobody is asked, of thousands behind a study's card.
-            artifact = find(store, name) if ever else None
-            known[name] = (frozenset(), ()) if artifact is None else told_of(artifact)
-        found |= known[name][0]
-        waiting += known[name][1]
-    return frozenset(found)
+            artifact = find_artifact_by_name(store, artifact_name) if has_purges else None
+            records_by_name[artifact_name] = (frozenset(), ()) if artifact is None else read_purge_record(artifact)
+        purged_ids |= records_by_name[artifact_name][0]
+        pending_names += records_by_name[artifact_name][1]
+    return frozenset(purged_ids)
 
 
-def _ever(store: Store) -> bool:
+def _has_purged_documents(store: Store) -> bool:
     """Whether anything was ever purged; a list that cannot be read may name some."""
     try:
-        return bool(read_denied(store)["documents"])
+        return bool(read_purged_documents(store)["documents"])
     except HallmarkError:
         return True
 
 
-def told_of(artifact: Artifact) -> Told:
-    return frozenset(artifact.purged), tuple(named_in(artifact.manifest.get("lineage")))
+def read_purge_record(artifact: Artifact) -> PurgeRecord:
+    return frozenset(artifact.purged_documents), tuple(iter_artifact_names(artifact.manifest.get("lineage")))
 
 
-def find(store: Store, name: str) -> Artifact | None:
+def find_artifact_by_name(store: Store, artifact_name: str) -> Artifact | None:
     """An artifact by a name that a file gives, which is not trusted; None where there is none, or
     none that can be read."""
-    stage, _, digest = name.partition("/")
+    stage, _, digest = artifact_name.partition("/")
     if not stage.isidentifier() or not re.fullmatch("[0-9a-f]+", digest):
         return None
     try:
-        return store.find(stage, digest)
+        return store.find_artifact(stage, digest)
     except HallmarkError:
         return None
 
 
-def named_in(lineage: Any) -> Iterator[str]:
+def iter_artifact_names(lineage: Any) -> Iterator[str]:
     """The names in a lineage, or in a part of one."""
     if isinstance(lineage, str):
         yield lineage
     elif isinstance(lineage, dict | list):
         for value in lineage.values() if isinstance(lineage, dict) else lineage:
-            yield from named_in(value)
+            yield from iter_artifact_names(value)
 
 
-def notice(documents: Iterable[str]) -> str:
+def format_purge_notice(doc_ids: Iterable[str]) -> str:
     """What pages say of purged documents; nothing where there are none."""
-    n = len(set(documents))
-    if not n:
+    document_count = len(set(doc_ids))
+    if not document_count:
         return ""
-    who, was, its, it = "1 document", "was", "its text is", "it"
-    if n > 1:
-        who, was, its, it = f"{n:,} documents", "were", "their texts are", "them"
+    document_phrase, verb, text_phrase, pronoun = "1 document", "was", "its text is", "it"
+    if document_count > 1:
+        document_phrase, verb, text_phrase, pronoun = f"{document_count:,} documents", "were", "their texts are", "them"
     return (
-        f"{who} of the corpus {was} purged: {its} no longer in the store, but figures computed "
-        f"before the purge still count {it}, and a model trained on {it} keeps what it learnt."
+        f"{document_phrase} of the corpus {verb} purged: {text_phrase} no longer in the store, but figures computed "
+        f"before the purge still count {pronoun}, and a model trained on {pronoun} keeps what it learnt."
     )
 
 
-def mark(folder: Path, sentence: str) -> None:
+def insert_purge_notice(card_folder: Path, notice: str) -> None:
     """Let the pages of a card, and those of its evidence, begin with a notice."""
-    made = environment().from_string('<p class="callout note">{{ sentence }}</p>')
-    html = made.render(sentence=sentence)
-    for path in sorted(folder.rglob("*.html")):
+    notice_template = get_template_environment().from_string('<p class="callout note">{{ sentence }}</p>')
+    html = notice_template.render(sentence=notice)
+    for path in sorted(card_folder.rglob("*.html")):
         page = path.read_text(encoding="utf-8")
-        start = re.search("<main[^>]*>", page)  # none in a page that quoted too much, and is gone
-        at = start.end() if start else len(page)
-        path.write_text(f"{page[:at]}\n{html}{page[at:]}", encoding="utf-8")
-    for path in sorted(folder.rglob("*.md")):
-        parts = path.read_text(encoding="utf-8").split("\n\n", 2)  # title, kind, what it says
-        marked = [*parts[:2], f"> {sentence}", *parts[2:]]
-        path.write_text("\n\n".join(marked), encoding="utf-8")
+        main_tag = re.search("<main[^>]*>", page)  # none in a page that quoted too much, and is gone
+        position = main_tag.end() if main_tag else len(page)
+        path.write_text(f"{page[:position]}\n{html}{page[position:]}", encoding="utf-8")
+    for path in sorted(card_folder.rglob("*.md")):
+        text_parts = path.read_text(encoding="utf-8").split("\n\n", 2)  # title, kind, what it says
+        marked_parts = [*text_parts[:2], f"> {notice}", *text_parts[2:]]
+        path.write_text("\n\n".join(marked_parts), encoding="utf-8")

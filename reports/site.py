@@ -23,48 +23,48 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from reports.index import KEY_FIGURES, told_of_run
-from reports.page.masking import Masker, Say
-from reports.page.rendering import LIBRARIES, TEMPLATES, environment
-from reports.purged import Told, mark, notice, purged_from, told_of
-from reports.purged import find as find_named
-from reports.sections.course import Point
-from reports.tables import write_tables
-from reports.trajectory import FOLDER, PAGE, Training
-from reports.trajectory import write as write_trajectory
+from reports.index import KEY_FIGURE_LABELS, summarize_run
+from reports.page.masking import Redactor, RedactFunction
+from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES, get_template_environment
+from reports.purged import PurgeRecord, insert_purge_notice, format_purge_notice, collect_purged_documents, read_purge_record
+from reports.purged import find_artifact_by_name
+from reports.sections.course import TrainingCheckpoint
+from reports.tables import write_tables_page
+from reports.trajectory import TRAJECTORY_FOLDER, TRAJECTORY_PAGE, AuditedTraining
+from reports.trajectory import write_trajectory
 from tasks.contract import (
-    TERMS,
+    ACCOUNT_TERMS,
     Artifact,
     HallmarkError,
     Store,
-    canonical,
-    code_digests,
-    library_versions,
-    sha256,
+    to_canonical_json,
+    compute_code_digests,
+    read_library_versions,
+    sha256_hex,
 )
 
-CARDS = {"datasheet": "Datasheet", "model_card": "Model card", "task_card": "Task card",
+CARD_TITLES = {"datasheet": "Datasheet", "model_card": "Model card", "task_card": "Task card",
          "study_card": "Study", "proof_card": "Proof"}  # fmt: skip
 
-Record = Mapping[str, Any]
+JsonRecord = Mapping[str, Any]
 #: Whether a folder of the site is taken from the one before; called with what it is made of.
-Take = Callable[[Path, str], bool]
+FolderReuser = Callable[[Path, str], bool]
 
 #: In such a folder the digest of that.
-MADE_OF = ".made_of"
+DIGEST_FILE = ".made_of"
 
 
 #: Tables that the site reads.
-SHOWN = ("accounts", "figures", "findings", "checkpoints")
+SITE_TABLES = ("accounts", "figures", "findings", "checkpoints")
 
 
 def build_site(
     store: Store,
-    run_records: Sequence[Record],
-    out: Path,
-    tables: Sequence[Record] = (),
-    trainings: Sequence[Training] = (),
-    before: Path | None = None,
+    run_records: Sequence[JsonRecord],
+    site_folder: Path,
+    table_descriptions: Sequence[JsonRecord] = (),
+    trainings: Sequence[AuditedTraining] = (),
+    previous_site: Path | None = None,
 ) -> Path:
     """Write the site of the given runs and return its index page; with ``tables``, the rows of
     ``hallmark tables``, a page of them too. ``trainings``: those with several audited checkpoints.
@@ -75,122 +75,122 @@ def build_site(
     their page, which says so. A run that made nothing stands under the one it repeats.
     """
     runs: list[dict[str, Any]] = []
-    mask = cache(lambda regions: Masker(regions=regions).whole)
+    get_redact_function = cache(lambda regions: Redactor(phone_regions=regions).redact_full_text)
     # Runs share most of their artifacts: each is looked up and read once.
-    find = cache(lambda label, name: _find(store, label, name))
-    copies: dict[str, Path] = {}
-    stage = cache(lambda label, name: _stage(find(label, name)))
-    purged = cache(lambda label, name: _purged(store, find(label, name), traced))
-    left = {
-        record["run"]: {e["label"]: find(e["label"], e["artifact"]) for e in record["stages"]}
+    find_cached = cache(lambda label, name: _find_readable_artifact(store, label, name))
+    copied_cards: dict[str, Path] = {}
+    summarize_stage_cached = cache(lambda label, name: _summarize_stage_artifact(find_cached(label, name)))
+    find_purged_cached = cache(lambda label, name: _list_purged_documents(store, find_cached(label, name), purge_records))
+    artifacts_by_run = {
+        record["run"]: {entry["label"]: find_cached(entry["label"], entry["artifact"]) for entry in record["stages"]}
         for record in run_records
     }
-    traced = {a.name: told_of(a) for each in left.values() for a in each.values() if a is not None}
-    gone = {
-        record["run"]: {e["label"]: purged(e["label"], e["artifact"]) for e in record["stages"]}
+    purge_records = {artifact.name: read_purge_record(artifact) for run_artifacts in artifacts_by_run.values() for artifact in run_artifacts.values() if artifact is not None}
+    purged_by_run = {
+        record["run"]: {entry["label"]: find_purged_cached(entry["label"], entry["artifact"]) for entry in record["stages"]}
         for record in run_records
     }
-    take = partial(_take, before, out)
-    trajectories = _trajectories(trainings, left, gone, out, take)
-    for record in sorted(run_records, key=lambda r: (r["started"], r["run"]), reverse=True):
-        folder = out / "runs" / _name(record["run"])
-        folder.mkdir(parents=True, exist_ok=True)
-        entries = [(entry["label"], entry["artifact"]) for entry in record["stages"]]
-        artifacts = left[record["run"]]
-        cards = _copy_cards(artifacts, folder, copies, gone[record["run"]], take)
-        cards |= trajectories.get(record["run"], {})
-        every = frozenset[str]().union(*gone[record["run"]].values())
+    reuse_folder = partial(_reuse_previous_folder, previous_site, site_folder)
+    trajectory_pages = _write_trajectories(trainings, artifacts_by_run, purged_by_run, site_folder, reuse_folder)
+    for record in sorted(run_records, key=lambda run_record: (run_record["started"], run_record["run"]), reverse=True):
+        run_folder = site_folder / "runs" / _run_id_to_folder_name(record["run"])
+        run_folder.mkdir(parents=True, exist_ok=True)
+        stage_keys = [(entry["label"], entry["artifact"]) for entry in record["stages"]]
+        artifacts = artifacts_by_run[record["run"]]
+        cards = _copy_cards(artifacts, run_folder, copied_cards, purged_by_run[record["run"]], reuse_folder)
+        cards |= trajectory_pages.get(record["run"], {})
+        purged_ids = frozenset[str]().union(*purged_by_run[record["run"]].values())
         stages = [
-            {"entry": entry, **stage(*key)}
-            for entry, key in zip(record["stages"], entries, strict=True)
+            {"entry": entry, **summarize_stage_cached(*stage_key)}
+            for entry, stage_key in zip(record["stages"], stage_keys, strict=True)
         ]
-        say = mask(_regions(record.get("config")))
+        redact = get_redact_function(_read_phone_regions(record.get("config")))
         # An error may name a file, or quote a value.
-        texts = {name: say(record.get(name) or "") for name in ("error", "checkpoint")}
-        told = told_of_run(artifacts, say)
-        _write(folder / "index.html", "site_run.html", run=record, stages=stages, cards=cards,
-               config=_config(record.get("config"), say), purged=notice(every),
-               broken=told["broken"], **texts)  # fmt: skip
-        made = sum(not entry["cached"] for entry in record["stages"])
-        runs.append({"record": record, "cards": cards, "made": made, "purged": len(every)} | told)
-    index = out / "index.html"
-    if tables:
-        write_tables(tables, out)
-    _write(index, "site_index.html", runs=_rows(runs), key_figures=list(KEY_FIGURES.values()),
-           tables=bool(tables))  # fmt: skip
-    return index
+        redacted_fields = {name: redact(record.get(name) or "") for name in ("error", "checkpoint")}
+        run_summary = summarize_run(artifacts, redact)
+        _write_page(run_folder / "index.html", "site_run.html", run=record, stages=stages, cards=cards,
+               config=_format_run_config(record.get("config"), redact), purged=format_purge_notice(purged_ids),
+               broken=run_summary["broken"], **redacted_fields)  # fmt: skip
+        computed_count = sum(not entry["cached"] for entry in record["stages"])
+        runs.append({"record": record, "cards": cards, "made": computed_count, "purged": len(purged_ids)} | run_summary)
+    index_page = site_folder / "index.html"
+    if table_descriptions:
+        write_tables_page(table_descriptions, site_folder)
+    _write_page(index_page, "site_index.html", runs=_group_repeated_runs(runs), key_figures=list(KEY_FIGURE_LABELS.values()),
+           tables=bool(table_descriptions))  # fmt: skip
+    return index_page
 
 
-def _trajectories(
-    trainings: Sequence[Training],
-    left: Mapping[str, Mapping[str, Artifact | None]],
-    gone: Mapping[str, Mapping[str, frozenset[str]]],
-    out: Path,
-    take: Take,
+def _write_trajectories(
+    trainings: Sequence[AuditedTraining],
+    artifacts_by_run: Mapping[str, Mapping[str, Artifact | None]],
+    purged_by_run: Mapping[str, Mapping[str, frozenset[str]]],
+    site_folder: Path,
+    reuse_folder: FolderReuser,
 ) -> dict[str, dict[str, str]]:
     """Write the pages of trainings; returns by run the page that its own leads to, with its title.
 
     By run and label: what was ``left``, and the documents that are ``gone`` from it.
     """
-    found: dict[str, dict[str, str]] = {}
+    trajectory_pages: dict[str, dict[str, str]] = {}
     for training in trainings:
-        folder = out / "runs" / _name(training.run)
-        points = [
-            Point(step, {run: left[run] for run in runs})
-            for step, runs in sorted(training.audits.items())
+        run_folder = site_folder / "runs" / _run_id_to_folder_name(training.first_run_id)
+        checkpoints = [
+            TrainingCheckpoint(step, {run: artifacts_by_run[run] for run in runs})
+            for step, runs in sorted(training.audit_runs_by_step.items())
         ]
-        history = {label: a for label, a in left[training.run].items() if a is not None}
-        cards = [gone[run].get("model_card", ()) for point in points for run in point.runs]
-        every = frozenset[str]().union(*cards)
-        told = [[p.step, [[run, _states(left[run])] for run in p.runs]] for p in points]
-        made_of = _made_of(training.run, told, _states(history), sorted(every))
-        if not take(folder / FOLDER, made_of):
-            whole = write_trajectory(training.run, points, history, folder)
-            if every:
-                mark(folder / FOLDER, notice(every))
-            if whole:  # what could not be read may be mended, and is the same then
-                (folder / FOLDER / MADE_OF).write_text(made_of)
-        for run in training.runs:
-            home = "" if run == training.run else f"../{quote(training.run)}/"
-            found[run] = {f"{home}{FOLDER}/{PAGE}": "Trajectory"}
-    return found
+        training_artifacts = {label: artifact for label, artifact in artifacts_by_run[training.first_run_id].items() if artifact is not None}
+        purged_by_card = [purged_by_run[run].get("model_card", ()) for checkpoint in checkpoints for run in checkpoint.artifacts_by_run]
+        purged_ids = frozenset[str]().union(*purged_by_card)
+        audit_states = [[audited_checkpoint.step, [[run, _collect_artifact_states(artifacts_by_run[run])] for run in audited_checkpoint.artifacts_by_run]] for audited_checkpoint in checkpoints]
+        folder_digest = _compute_folder_digest(training.first_run_id, audit_states, _collect_artifact_states(training_artifacts), sorted(purged_ids))
+        if not reuse_folder(run_folder / TRAJECTORY_FOLDER, folder_digest):
+            is_complete = write_trajectory(training.first_run_id, checkpoints, training_artifacts, run_folder)
+            if purged_ids:
+                insert_purge_notice(run_folder / TRAJECTORY_FOLDER, format_purge_notice(purged_ids))
+            if is_complete:  # what could not be read may be mended, and is the same then
+                (run_folder / TRAJECTORY_FOLDER / DIGEST_FILE).write_text(folder_digest)
+        for run in training.run_ids:
+            path_prefix = "" if run == training.first_run_id else f"../{quote(training.first_run_id)}/"
+            trajectory_pages[run] = {f"{path_prefix}{TRAJECTORY_FOLDER}/{TRAJECTORY_PAGE}": "Trajectory"}
+    return trajectory_pages
 
 
-def _rows(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _group_repeated_runs(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The runs of the index; each has under ``repeats`` the records of those that repeat it."""
-    rows: list[dict[str, Any]] = []
+    grouped_runs: list[dict[str, Any]] = []
     for run in reversed(runs):  # the oldest first
-        served = _artifacts(run)
-        repeated = None
-        if served and not run["made"] and run["record"]["status"] == "completed":
-            ended = (row for row in reversed(rows) if row["record"]["status"] == "completed")
-            repeated = next((row for row in ended if served <= _artifacts(row)), None)
-        if repeated is None:
-            rows.append(run | {"repeats": []})
+        stage_artifacts = _list_stage_artifacts(run)
+        original_run = None
+        if stage_artifacts and not run["made"] and run["record"]["status"] == "completed":
+            completed_runs = (grouped_run for grouped_run in reversed(grouped_runs) if grouped_run["record"]["status"] == "completed")
+            original_run = next((grouped_run for grouped_run in completed_runs if stage_artifacts <= _list_stage_artifacts(grouped_run)), None)
+        if original_run is None:
+            grouped_runs.append(run | {"repeats": []})
         else:
-            repeated["repeats"].append(run["record"])
-    return rows[::-1]
+            original_run["repeats"].append(run["record"])
+    return grouped_runs[::-1]
 
 
-def _artifacts(run: Mapping[str, Any]) -> set[tuple[str, str]]:
+def _list_stage_artifacts(run: Mapping[str, Any]) -> set[tuple[str, str]]:
     return {(entry["label"], entry["artifact"]) for entry in run["record"]["stages"]}
 
 
-def _name(run: str) -> str:
+def _run_id_to_folder_name(run_id: str) -> str:
     """A run's id as the name of a folder; ids come from a file and are not trusted."""
-    if not run or run != Path(run).name or run in (".", ".."):
-        raise HallmarkError(f"run.json names a run {run!r:.80}, which cannot be a folder's name")
-    return run
+    if not run_id or run_id != Path(run_id).name or run_id in (".", ".."):
+        raise HallmarkError(f"run.json names a run {run_id!r:.80}, which cannot be a folder's name")
+    return run_id
 
 
-def _find(store: Store, label: str, name: str) -> Artifact | None:
+def _find_readable_artifact(store: Store, label: str, artifact_name: str) -> Artifact | None:
     """The artifact, or None where it is gone or damaged: one such must not hide all other runs."""
     try:
-        artifact = find_named(store, name)
+        artifact = find_artifact_by_name(store, artifact_name)
         if artifact is not None:
-            for file in artifact.manifest["files"] if label in CARDS else []:
-                artifact.path(file)
-            for table in SHOWN:
+            for file in artifact.manifest["files"] if label in CARD_TITLES else []:
+                artifact.fetch_file(file)
+            for table in SITE_TABLES:
                 if table in artifact.tables:
                     artifact[table].read()
     except HallmarkError:
@@ -198,20 +198,20 @@ def _find(store: Store, label: str, name: str) -> Artifact | None:
     return artifact
 
 
-def _purged(store: Store, artifact: Artifact | None, told: dict[str, Told]) -> frozenset[str]:
+def _list_purged_documents(store: Store, artifact: Artifact | None, purge_records: dict[str, PurgeRecord]) -> frozenset[str]:
     """The documents that were purged from an artifact, or from what a card was made of."""
     if artifact is None:
         return frozenset()
-    of_card = artifact.stage in CARDS
-    return purged_from(store, artifact, told) if of_card else frozenset(artifact.purged)
+    is_card = artifact.stage in CARD_TITLES
+    return collect_purged_documents(store, artifact, purge_records) if is_card else frozenset(artifact.purged_documents)
 
 
 def _copy_cards(
     artifacts: Mapping[str, Artifact | None],
-    folder: Path,
-    copies: dict[str, Path],
-    purged: Mapping[str, frozenset[str]],
-    take: Take,
+    run_folder: Path,
+    copied_cards: dict[str, Path],
+    purged_by_label: Mapping[str, frozenset[str]],
+    reuse_folder: FolderReuser,
 ) -> dict[str, str]:
     """Copy the files of the cards; returns their titles by their pages. They tell which documents
     were ``purged`` from what they were made of.
@@ -219,90 +219,90 @@ def _copy_cards(
     ``copies`` are the cards that the site holds already, by their artifacts: runs that share a
     card share its files, hundreds of them, under names of their own.
     """
-    found = {}
-    for label, title in CARDS.items():
+    titles_by_page = {}
+    for label, title in CARD_TITLES.items():
         artifact = artifacts.get(label)
         if artifact is None:
             continue
-        target = folder / label
+        target = run_folder / label
         shutil.rmtree(target, ignore_errors=True)
-        made_of = _made_of(_states({label: artifact}), sorted(purged[label]))
-        if artifact.name in copies:
-            shutil.copytree(copies[artifact.name], target, copy_function=_link)
-        elif take(target, made_of):
-            copies[artifact.name] = target
+        folder_digest = _compute_folder_digest(_collect_artifact_states({label: artifact}), sorted(purged_by_label[label]))
+        if artifact.name in copied_cards:
+            shutil.copytree(copied_cards[artifact.name], target, copy_function=_link_or_copy_file)
+        elif reuse_folder(target, folder_digest):
+            copied_cards[artifact.name] = target
         else:
-            copies[artifact.name] = target
+            copied_cards[artifact.name] = target
             for entry in artifact.manifest["files"].values():
                 path = target / entry["name"]
                 path.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(artifact.path(entry["name"]), path)
-            _way_back(target / f"{label}.html")
-            if purged[label]:
-                mark(target, notice(purged[label]))
-            (target / MADE_OF).write_text(made_of)
-        found[f"{label}/{label}.html"] = title
-    return found
+                shutil.copyfile(artifact.fetch_file(entry["name"]), path)
+            _add_navigation_links(target / f"{label}.html")
+            if purged_by_label[label]:
+                insert_purge_notice(target, format_purge_notice(purged_by_label[label]))
+            (target / DIGEST_FILE).write_text(folder_digest)
+        titles_by_page[f"{label}/{label}.html"] = title
+    return titles_by_page
 
 
-def _take(before: Path | None, out: Path, folder: Path, made_of: str) -> bool:
+def _reuse_previous_folder(previous_site: Path | None, site_folder: Path, folder: Path, folder_digest: str) -> bool:
     """Give the files of a folder of the site ``before`` second names, if it is made of the same."""
-    if before is None:
+    if previous_site is None:
         return False
-    old = before / folder.relative_to(out)
+    previous_folder = previous_site / folder.relative_to(site_folder)
     try:
-        if (old / MADE_OF).read_text() != made_of:
+        if (previous_folder / DIGEST_FILE).read_text() != folder_digest:
             return False
-        shutil.copytree(old, folder, copy_function=_link)
+        shutil.copytree(previous_folder, folder, copy_function=_link_or_copy_file)
     except (OSError, UnicodeDecodeError):  # there is none, or it was changed
         shutil.rmtree(folder, ignore_errors=True)
         return False
     return True
 
 
-def _made_of(*things: Any) -> str:
+def _compute_folder_digest(*contents: Any) -> str:
     """A digest of what decides a folder: what it tells of, and the code and libraries of pages."""
-    return sha256(canonical([_code(), library_versions(LIBRARIES), *things]))
+    return sha256_hex(to_canonical_json([_hash_site_code(), read_library_versions(RENDERING_LIBRARIES), *contents]))
 
 
 @cache
-def _code() -> dict[str, str]:
-    pages = [f"reports/page/templates/site_{name}.html" for name in ("trajectory", "pairs")]
-    return code_digests("reports.site", Path(__file__), (*TEMPLATES, *pages))
+def _hash_site_code() -> dict[str, str]:
+    page_templates = [f"reports/page/templates/site_{page_name}.html" for page_name in ("trajectory", "pairs")]
+    return compute_code_digests("reports.site", Path(__file__), (*TEMPLATE_FILES, *page_templates))
 
 
-def _states(artifacts: Mapping[str, Artifact | None]) -> dict[str, Any]:
+def _collect_artifact_states(artifacts: Mapping[str, Artifact | None]) -> dict[str, Any]:
     """What artifacts hold; of files also since a document was purged from them."""
     return {
-        label: a and [a.name, a.content, a.purged, [e["sha256"] for e in a.entries()]]
-        for label, a in artifacts.items()
+        label: artifact and [artifact.name, artifact.content_digest, artifact.purged_documents, [entry["sha256"] for entry in artifact.iter_file_entries()]]
+        for label, artifact in artifacts.items()
     }
 
 
-def _way_back(page: Path) -> None:
+def _add_navigation_links(page: Path) -> None:
     """Lead from a card to its run and to all runs: the card itself knows no site."""
-    kind, text = '<p class="kind">', page.read_text(encoding="utf-8")
-    way = '<a href="../../../index.html">Runs</a> · <a href="../index.html">Its run</a> · '
-    page.write_text(text.replace(kind, kind + way, 1), encoding="utf-8")
+    kind_tag, text = '<p class="kind">', page.read_text(encoding="utf-8")
+    navigation_links = '<a href="../../../index.html">Runs</a> · <a href="../index.html">Its run</a> · '
+    page.write_text(text.replace(kind_tag, kind_tag + navigation_links, 1), encoding="utf-8")
 
 
-def _link(file: str, name: str) -> None:
+def _link_or_copy_file(source: str, target: str) -> None:
     """A second name for a file; where the file system has none, a copy."""
     try:
-        os.link(file, name)
+        os.link(source, target)
     except OSError:
-        shutil.copyfile(file, name)
+        shutil.copyfile(source, target)
 
 
-def _stage(artifact: Artifact | None) -> dict[str, Any]:
+def _summarize_stage_artifact(artifact: Artifact | None) -> dict[str, Any]:
     tables: list[tuple[str, int]] = []
     accounts: list[dict[str, Any]] = []
     files: list[tuple[str, int]] = []
     if artifact is not None:
-        tables = [(name, table.rows) for name, table in artifact.tables.items()]
-        files = _files(artifact)
+        tables = [(name, table.row_count) for name, table in artifact.tables.items()]
+        files = _count_files_by_folder(artifact)
         if "accounts" in artifact.tables:
-            accounts = _accounts(artifact["accounts"].read())
+            accounts = _sum_accounts_by_unit(artifact["accounts"].read())
     return {
         "found": artifact is not None,
         "tables": tables,
@@ -311,47 +311,47 @@ def _stage(artifact: Artifact | None) -> dict[str, Any]:
     }
 
 
-def _files(artifact: Artifact) -> list[tuple[str, int]]:
+def _count_files_by_folder(artifact: Artifact) -> list[tuple[str, int]]:
     """Number of files by folder, single files by their names."""
     counts: dict[str, int] = {}
     for name in artifact.manifest["files"]:
-        top = name.split("/")[0] + "/" if "/" in name else name
-        counts[top] = counts.get(top, 0) + 1
+        group_name = name.split("/")[0] + "/" if "/" in name else name
+        counts[group_name] = counts.get(group_name, 0) + 1
     return sorted(counts.items())
 
 
-def _accounts(table: pa.Table) -> list[dict[str, Any]]:
+def _sum_accounts_by_unit(table: pa.Table) -> list[dict[str, Any]]:
     """The accounts over all sources, one line a unit."""
-    sums = table.group_by("unit").aggregate([(term, "sum") for term in TERMS])
+    sums = table.group_by("unit").aggregate([(term, "sum") for term in ACCOUNT_TERMS])
     rows = sums.sort_by([("unit", "descending")]).to_pylist()
-    return [{"unit": r["unit"], "terms": [r[f"{term}_sum"] for term in TERMS]} for r in rows]
+    return [{"unit": row["unit"], "terms": [row[f"{term}_sum"] for term in ACCOUNT_TERMS]} for row in rows]
 
 
-def _write(path: Path, template: str, **values: Any) -> None:
-    values |= {"terms": [term.replace("_", " ") for term in TERMS]}
-    html = environment().get_template(template).render(**values)
+def _write_page(path: Path, template: str, **template_values: Any) -> None:
+    template_values |= {"terms": [term.replace("_", " ") for term in ACCOUNT_TERMS]}
+    html = get_template_environment().get_template(template).render(**template_values)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(html, encoding="utf-8")
 
 
-def _config(config: Any, say: Say) -> str:
+def _format_run_config(config: Any, redact: RedactFunction) -> str:
     """A run's config as it may be shown: of what a person states for a card, all."""
-    names = sorted(config) if isinstance(config, Mapping) else []
-    if not names:
-        return say(_pretty(config)) if config else ""
-    parts = {name: _pretty({name: config[name]})[2:-2] for name in names}
-    shown = [text if name in CARDS else say(text) for name, text in parts.items()]
-    return "{\n" + ",\n".join(shown) + "\n}"
+    section_names = sorted(config) if isinstance(config, Mapping) else []
+    if not section_names:
+        return redact(_format_json(config)) if config else ""
+    section_texts = {section_name: _format_json({section_name: config[section_name]})[2:-2] for section_name in section_names}
+    redacted_texts = [text if section_name in CARD_TITLES else redact(text) for section_name, text in section_texts.items()]
+    return "{\n" + ",\n".join(redacted_texts) + "\n}"
 
 
-def _regions(config: Any) -> frozenset[str]:
+def _read_phone_regions(config: Any) -> frozenset[str]:
     """The countries whose numbers a run's corpus was searched for: its page shows none of them."""
     try:
-        found = config["find_personal_data"]["regions"]
-        return frozenset([found] if isinstance(found, str) else map(str, found))
+        regions = config["find_personal_data"]["regions"]
+        return frozenset([regions] if isinstance(regions, str) else map(str, regions))
     except (LookupError, TypeError):  # of no corpus, or written by somebody else
         return frozenset()
 
 
-def _pretty(value: Any) -> str:
+def _format_json(value: Any) -> str:
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)

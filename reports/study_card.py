@@ -8,32 +8,32 @@ from typing import Any
 
 from pydantic import Field
 
-from reports.page.charts import intervals
+from reports.page.charts import draw_interval_chart
 from reports.page.document import (
     Block,
-    Brief,
-    Bullets,
+    ShortFigure,
+    BulletList,
     Callout,
     Chart,
     Document,
-    Grid,
-    Inline,
+    DataTable,
+    InlineElement,
     Paragraph,
-    Parts,
+    InlineContent,
     Section,
 )
-from reports.page.evidence import publish
-from reports.page.figures import FIGURES, Book, Figure, show
-from reports.page.masking import Masker
-from reports.page.rendering import LIBRARIES, TEMPLATES
-from reports.sections.rates import KINDS, RATES, Rates, between, dose_of
-from tasks.contract import Artifact, StageConfig, Work, stage
+from reports.page.evidence import write_card_files
+from reports.page.figures import FIGURES, FigureBook, Figure, format_value
+from reports.page.masking import Redactor
+from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
+from reports.sections.rates import CANDIDATE_KINDS, ERROR_RATES, ErrorRates, format_rate_with_interval, format_planted_amount
+from tasks.contract import Artifact, StageConfig, StageContext, stage
 
 #: What an audit must reach at the largest dose, and the ends of a sound coverage.
-FOUND, COVERED = 0.95, (0.92, 0.98)
+MIN_DETECTION_RATE, VALID_COVERAGE_RANGE = 0.95, (0.92, 0.98)
 
 #: With fewer worlds little is known; with fewer intervals their own share is no verdict.
-FEW_WORLDS, FEW_INTERVALS = 10, 400
+MIN_WORLDS, MIN_INTERVALS = 10, 400
 
 
 class StudyCardConfig(StageConfig):
@@ -44,134 +44,134 @@ class StudyCardConfig(StageConfig):
 
 
 #: What candidates of a dose have.
-TO_FIND = {True: "yes", False: "no", None: "less than of others"}
+EFFECT_LABELS = {True: "yes", False: "no", None: "less than of others"}
 
 
 @dataclass
-class Card:
+class StudyCardBuilder:
     """Makes the figures of the card, section by section."""
 
-    book: Book
-    rates: Rates
+    book: FigureBook
+    error_rates: ErrorRates
     config: StudyCardConfig
 
     def __post_init__(self) -> None:
-        self.all = self.book.figure("worlds", "worlds", "worlds", (RATES, "worlds"),
+        self.world_count = self.book.add_computed_figure("worlds", "worlds", "worlds", (ERROR_RATES, "worlds"),
                                     aggregate="count")  # fmt: skip
 
     # The first screen ----------------------------------------------------------------------
 
-    def head(self) -> list[Block]:
-        if not self.rates.counted.value:
+    def build_lead(self) -> list[Block]:
+        if not self.error_rates.counted_worlds.value:
             return [Callout("bad", ["No world counts, so nothing was measured: ",
-                                    Brief(self.all), " were made."])]  # fmt: skip
+                                    ShortFigure(self.world_count), " were made."])]  # fmt: skip
         return [
             Paragraph(["Each world is an invented town's text with effects in it whose strength "
                        "nobody knew: a model was trained on it, the ordinary audits judged every "
                        "candidate, and only then were the answers opened. ",
-                       Brief(self.rates.counted), " of ", Brief(self.all), " worlds count."]),
-            self.detection(),
-            self.alarms(),
-            self.coverage(),
-            self.in_short(),
+                       ShortFigure(self.error_rates.counted_worlds), " of ", ShortFigure(self.world_count), " worlds count."]),
+            self.build_detection_callout(),
+            self.build_false_alarm_callout(),
+            self.build_coverage_callout(),
+            self.build_summary_table(),
         ]  # fmt: skip
 
-    def detection(self) -> Callout:
+    def build_detection_callout(self) -> Callout:
         """What is asked for at the largest effects, where there are any."""
-        judged = any(map(self.rates.largest, self.rates.kinds()))
-        silent = [told for kind in self.rates.kinds() if (told := self.rates.silent(kind))]
-        if not judged and not silent:
+        has_judged_effects = any(map(self.error_rates.find_largest_effect, self.error_rates.list_candidate_kinds()))
+        unjudged_statements = [unjudged_statement for kind in self.error_rates.list_candidate_kinds() if (unjudged_statement := self.error_rates.describe_unjudged_candidates(kind))]
+        if not has_judged_effects and not unjudged_statements:
             return Callout("note", ["Detection: no world that counts has anything to find."])
-        largest = "the largest effect that it judged" if silent else "its largest effect"
-        good = f"every audit with an effect to find finds {largest} in at least 95 % of cases"
-        if not judged:
-            good = "no audit judged anything that there is to find"
-        return self.verdict("Detection", self.weak(), [good], silent)
+        effect_label = "the largest effect that it judged" if unjudged_statements else "its largest effect"
+        success_text = f"every audit with an effect to find finds {effect_label} in at least 95 % of cases"
+        if not has_judged_effects:
+            success_text = "no audit judged anything that there is to find"
+        return self.build_verdict_callout("Detection", self.list_low_detection_rates(), [success_text], unjudged_statements)
 
-    def alarms(self) -> Callout:
-        if not any(figure.value is not None for figure in self.rates.alarmed.values()):
+    def build_false_alarm_callout(self) -> Callout:
+        if not any(figure.value is not None for figure in self.error_rates.false_alarm_rates.values()):
             return Callout("note", ["Alarms: no candidate without effect was judged."])
-        return self.verdict("Alarms", self.loud(), self.quiet())
+        return self.build_verdict_callout("Alarms", self.list_high_false_alarm_rates(), self.describe_highest_false_alarm_rate())
 
-    def coverage(self) -> Callout:
-        if not any(figure.value is not None for figure in self.rates.covered.values()):
+    def build_coverage_callout(self) -> Callout:
+        if not any(figure.value is not None for figure in self.error_rates.coverage_rates.values()):
             return Callout("note", ["Intervals: none can be compared with the true figure."])
-        return self.verdict("Intervals", self.narrow(), [self.sound()])
+        return self.build_verdict_callout("Intervals", self.list_invalid_coverages(), [self.describe_valid_coverage()])
 
-    def verdict(
-        self, what: str, wrong: list[Parts], good: Parts, silent: Sequence[Parts] = ()
+    def build_verdict_callout(
+        self, topic: str, problems: list[InlineContent], success_content: InlineContent, unjudged_statements: Sequence[InlineContent] = ()
     ) -> Callout:
         """``silent``: what was not judged, and so does not hold."""
-        few = not wrong and (self.rates.counted.value or 0) < FEW_WORLDS
-        told: list[Parts] = [*(wrong or [good]), *silent]
-        parts: list[Inline] = [f"{what}: "]
-        for number, each in enumerate(told):
-            parts += ["; " if number else "", *each]
-        parts.append("; of so few worlds that says little." if few else ".")
-        return Callout("bad" if wrong else "note" if few or silent else "good", parts)
+        has_few_worlds = not problems and (self.error_rates.counted_worlds.value or 0) < MIN_WORLDS
+        statements: list[InlineContent] = [*(problems or [success_content]), *unjudged_statements]
+        content: list[InlineElement] = [f"{topic}: "]
+        for index, statement in enumerate(statements):
+            content += ["; " if index else "", *statement]
+        content.append("; of so few worlds that says little." if has_few_worlds else ".")
+        return Callout("bad" if problems else "note" if has_few_worlds or unjudged_statements else "good", content)
 
-    def weak(self) -> list[Parts]:
+    def list_low_detection_rates(self) -> list[InlineContent]:
         """The audits that find their largest effect too seldom, and by how much."""
-        found: list[Parts] = []
-        for kind in self.rates.kinds():
-            most = self.rates.largest(kind)
-            if most and most.figure.value is not None and most.figure.value < FOUND:
-                by = f"{100 * (FOUND - most.figure.value):.1f}"
-                where = f"{KINDS[kind].title} at {dose_of(most.dose)} ({KINDS[kind].dose})"
-                found.append([f"{where}: found in ", *between(most.figure),
-                              f", {by} points too few"])  # fmt: skip
-        return found
+        problems: list[InlineContent] = []
+        for kind in self.error_rates.list_candidate_kinds():
+            largest_effect = self.error_rates.find_largest_effect(kind)
+            if largest_effect and largest_effect.figure.value is not None and largest_effect.figure.value < MIN_DETECTION_RATE:
+                shortfall = f"{100 * (MIN_DETECTION_RATE - largest_effect.figure.value):.1f}"
+                effect_label = f"{CANDIDATE_KINDS[kind].title} at {format_planted_amount(largest_effect.planted_amount)} ({CANDIDATE_KINDS[kind].amount_label})"
+                problems.append([f"{effect_label}: found in ", *format_rate_with_interval(largest_effect.figure),
+                              f", {shortfall} points too few"])  # fmt: skip
+        return problems
 
-    def loud(self) -> list[Parts]:
+    def list_high_false_alarm_rates(self) -> list[InlineContent]:
         """The audits that claim too much where there is nothing."""
         return [
-            [f"{KINDS[kind].title}: claimed in ", *between(figure)]
-            for kind, figure in self.rates.alarmed.items()
+            [f"{CANDIDATE_KINDS[kind].title}: claimed in ", *format_rate_with_interval(figure)]
+            for kind, figure in self.error_rates.false_alarm_rates.items()
             if figure.low is not None and figure.low > 0.05
         ]
 
-    def quiet(self) -> Parts:
+    def describe_highest_false_alarm_rate(self) -> InlineContent:
         """That none is known to claim too much, and which is the nearest to it."""
-        parts: list[Inline] = [
+        content: list[InlineElement] = [
             "no audit is known to claim more where there is nothing than the 5 % it names"
         ]
-        measured = {k: f for k, f in self.rates.alarmed.items() if f.value is not None}
-        if measured:
-            most = max(measured, key=lambda kind: measured[kind].value or 0.0)
-            figure = measured[most]
-            parts += ["; the most is ", *between(figure), f", {KINDS[most].title}"]
-        return parts
+        measured_rates = {measured_kind: measured_figure for measured_kind, measured_figure in self.error_rates.false_alarm_rates.items() if measured_figure.value is not None}
+        if measured_rates:
+            highest_kind = max(measured_rates, key=lambda kind: measured_rates[kind].value or 0.0)
+            figure = measured_rates[highest_kind]
+            content += ["; the most is ", *format_rate_with_interval(figure), f", {CANDIDATE_KINDS[highest_kind].title}"]
+        return content
 
-    def narrow(self) -> list[Parts]:
+    def list_invalid_coverages(self) -> list[InlineContent]:
         """Those whose intervals cover too little, or more than they say."""
-        low, high = COVERED
-        found: list[Parts] = []
-        for kind, figure in self.rates.covered.items():
+        low, high = VALID_COVERAGE_RANGE
+        problems: list[InlineContent] = []
+        for kind, figure in self.error_rates.coverage_rates.items():
             # Of few intervals the share's own interval must lie outside.
-            few = (figure.n or 0) < FEW_INTERVALS
-            most, least = (figure.high, figure.low) if few else (figure.value, figure.value)
-            if most is None or least is None or (most >= low and least <= high):
+            has_few_intervals = (figure.n or 0) < MIN_INTERVALS
+            upper_rate, lower_rate = (figure.high, figure.low) if has_few_intervals else (figure.value, figure.value)
+            if upper_rate is None or lower_rate is None or (upper_rate >= low and lower_rate <= high):
                 continue
-            much = "cover too little" if most < low else "are wider than they say"
-            found.append([f"{KINDS[kind].title}: they {much}, ", Brief(figure),
-                          f" of {figure.n or 0:,} ({figure.interval})"])  # fmt: skip
-        return found
+            problem = "cover too little" if upper_rate < low else "are wider than they say"
+            problems.append([f"{CANDIDATE_KINDS[kind].title}: they {problem}, ", ShortFigure(figure),
+                          f" of {figure.n or 0:,} ({figure.interval_text})"])  # fmt: skip
+        return problems
 
-    def sound(self) -> str:
-        few = any((figure.n or 0) < FEW_INTERVALS for figure in self.rates.covered.values())
-        if few:
+    def describe_valid_coverage(self) -> str:
+        has_few_intervals = any((figure.n or 0) < MIN_INTERVALS for figure in self.error_rates.coverage_rates.values())
+        if has_few_intervals:
             return "none is known to cover the true figure in other than 92 to 98 % of cases"
         return "the 95 % intervals cover the true figure in 92 to 98 % of cases"
 
-    def in_short(self) -> Grid:
-        rows: list[list[Inline]] = []
-        for kind in self.rates.kinds():
-            largest, seen = self.rates.largest(kind), self.rates.smallest.get(kind)
-            dose: list[Inline] = [dose_of(largest.dose), largest.figure] if largest else ["–", "–"]
-            smallest = "none" if seen is None else dose_of(seen)
+    def build_summary_table(self) -> DataTable:
+        rows: list[list[InlineElement]] = []
+        for kind in self.error_rates.list_candidate_kinds():
+            largest_effect, smallest_amount = self.error_rates.find_largest_effect(kind), self.error_rates.smallest_detected.get(kind)
+            largest_effect_cells: list[InlineElement] = [format_planted_amount(largest_effect.planted_amount), largest_effect.figure] if largest_effect else ["–", "–"]
+            smallest_text = "none" if smallest_amount is None else format_planted_amount(smallest_amount)
             rows.append([
-                KINDS[kind].title, *dose, smallest if largest else "–",
-                self.rates.alarmed.get(kind, "–"), self.rates.covered.get(kind, "–"),
+                CANDIDATE_KINDS[kind].title, *largest_effect_cells, smallest_text if largest_effect else "–",
+                self.error_rates.false_alarm_rates.get(kind, "–"), self.error_rates.coverage_rates.get(kind, "–"),
             ])  # fmt: skip
         columns = ["what", "largest dose", "found there", "smallest found in 80 %, as all above",
                    "claimed without effect", "intervals cover"]  # fmt: skip
@@ -179,113 +179,114 @@ class Card:
         note += (
             "is that of all at which there is something to find. Intervals: those with two ends."
         )
-        return Grid("In short", columns, rows, frozenset({1, 2, 3, 4, 5}), note)
+        return DataTable("In short", columns, rows, frozenset({1, 2, 3, 4, 5}), note)
 
     # The sections --------------------------------------------------------------------------
 
-    def section(self, kind: str) -> Section:
-        about = KINDS[kind]
-        section = Section(about.title)
-        section.add(Paragraph([f"A candidate is {about.what}. The audit {about.asked}."]))
-        if kind in self.rates.detected:
-            section.add(*self.found(kind))
-        if silent := self.rates.unjudged(kind):
-            section.add(Callout("bad", ["Of ", Brief(silent), " more the audit gave no verdict, "
+    def build_kind_section(self, kind: str) -> Section:
+        description = CANDIDATE_KINDS[kind]
+        section = Section(description.title)
+        section.add_blocks(Paragraph([f"A candidate is {description.candidate}. The audit {description.audit_procedure}."]))
+        if kind in self.error_rates.detection_rates:
+            section.add_blocks(*self.build_detection_blocks(kind))
+        if unjudged_count := self.error_rates.count_unjudged_candidates(kind):
+            section.add_blocks(Callout("bad", ["Of ", ShortFigure(unjudged_count), " more the audit gave no verdict, "
                                         "since the model gave no number or there was no place to "
                                         "try: they are in no rate."]))  # fmt: skip
-        if kind in self.rates.alarmed:
-            figure = self.rates.alarmed[kind]
-            holds = f"; the {100 * (figure.level or 0):g} % interval holds for all kinds together"
-            section.add(Paragraph(["Claimed of candidates without effect: ", figure,
-                                   ", at a nominal 5.0 %", holds * (figure.low is not None),
+        if kind in self.error_rates.false_alarm_rates:
+            figure = self.error_rates.false_alarm_rates[kind]
+            level_note = f"; the {100 * (figure.confidence_level or 0):g} % interval holds for all kinds together"
+            section.add_blocks(Paragraph(["Claimed of candidates without effect: ", figure,
+                                   ", at a nominal 5.0 %", level_note * (figure.low is not None),
                                    "."]))  # fmt: skip
-        covered: Parts = ["None of its intervals can be compared with a true figure."]
-        if kind in self.rates.covered:
-            covered = [f"Its 95 % intervals cover the true figure, which is {about.true}, in ",
-                       self.rates.covered[kind], " of cases."]  # fmt: skip
-            if without := self.rates.without_ends(kind):
-                covered += [" Not counted are ", Brief(without), " more, whose interval has not "
+        coverage_content: InlineContent = ["None of its intervals can be compared with a true figure."]
+        if kind in self.error_rates.coverage_rates:
+            coverage_content = [f"Its 95 % intervals cover the true figure, which is {description.true_value}, in ",
+                       self.error_rates.coverage_rates[kind], " of cases."]  # fmt: skip
+            if incomparable_count := self.error_rates.count_candidates_without_interval(kind):
+                coverage_content += [" Not counted are ", ShortFigure(incomparable_count), " more, whose interval has not "
                             "two ends or whose true figure is not known."]  # fmt: skip
-        section.add(Paragraph(covered))
+        section.add_blocks(Paragraph(coverage_content))
         return section
 
-    def found(self, kind: str) -> list[Block]:
+    def build_detection_blocks(self, kind: str) -> list[Block]:
         """How often by dose."""
-        about, rows = KINDS[kind], self.rates.detected[kind]
-        figures = [each.figure for each in rows]
-        ends = [None if f.low is None or f.high is None else (f.low, f.high) for f in figures]
-        labels = [dose_of(each.dose) for each in rows]
+        description, detection_rates = CANDIDATE_KINDS[kind], self.error_rates.detection_rates[kind]
+        figures = [rate.figure for rate in detection_rates]
+        interval_bounds = [None if figure.low is None or figure.high is None else (figure.low, figure.high) for figure in figures]
+        labels = [format_planted_amount(rate.planted_amount) for rate in detection_rates]
         values = [figure.value or 0.0 for figure in figures]
-        words = ", ".join(
-            f"{label}: {show(v, 'share')}" for label, v in zip(labels, values, strict=True)
+        alt_values = ", ".join(
+            f"{label}: {format_value(value, 'share')}" for label, value in zip(labels, values, strict=True)
         )
-        cells: list[list[Inline]] = [
-            [dose_of(each.dose), TO_FIND[each.effect], each.figure, each.figure.interval,
-             f"{each.figure.n:,}"] for each in rows
+        table_rows: list[list[InlineElement]] = [
+            [format_planted_amount(rate.planted_amount), EFFECT_LABELS[rate.has_effect], rate.figure, rate.figure.interval_text,
+             f"{rate.figure.n:,}"] for rate in detection_rates
         ]  # fmt: skip
-        columns = [about.dose, "something to find?", "found", "interval", "candidates"]
+        columns = [description.amount_label, "something to find?", "found", "interval", "candidates"]
         return [
             Chart(f"found-{kind}",
-                  lambda say: intervals(labels, values, ends, "share found", FOUND, say),
-                  f"Share found by {about.dose}: {words}",
-                  f"Found, by {about.dose}; bars are 95 % intervals over worlds, the line is at "
+                  lambda redact: draw_interval_chart(labels, values, interval_bounds, "share found", MIN_DETECTION_RATE, redact),
+                  f"Share found by {description.amount_label}: {alt_values}",
+                  f"Found, by {description.amount_label}; bars are 95 % intervals over worlds, the line is at "
                   f"95 %"),
-            Grid(f"Found, by {about.dose}", columns, cells, frozenset({2, 3, 4})),
+            DataTable(f"Found, by {description.amount_label}", columns, table_rows, frozenset({2, 3, 4})),
         ]  # fmt: skip
 
-    def attribution(self) -> Section:
+    def build_attribution_section(self) -> Section:
         """Which documents matter to a likelihood: how often that was predicted rightly, and what
         became of findings without them."""
         section = Section("Which documents matter")
-        section.add(Paragraph([
+        section.add_blocks(Paragraph([
             "Without a gradient documents are named by the rare words and runs of words that they "
             "share with a text. Right is a document that was written for that text; as many are "
             "looked at as there are of these, or as are named of a text at most."
         ]))  # fmt: skip
-        rows: list[list[Inline]] = []
-        for row in self.rates.tables["precision"]:
-            figure = self.told(row, "precision", {"kind": row["kind"]})
-            rows.append([KINDS[row["kind"]].title, figure, figure.interval, f"{row['n']:,}"])
+        rows: list[list[InlineElement]] = []
+        for row in self.error_rates.rows_by_table["precision"]:
+            figure = self.add_stored_figure(row, "precision", {"kind": row["kind"]})
+            rows.append([CANDIDATE_KINDS[row["kind"]].title, figure, figure.interval_text, f"{row['n']:,}"])
         columns = ["of", "right", "interval", "texts"]
-        section.add(Grid("Documents named that are right", columns, rows, frozenset({1, 2, 3})))
-        if not self.rates.tables["removed"]:
-            said = "No model was trained anew without them."
-            if self.rates.artifact.manifest["lineage"].get("arms"):
-                said = "No figure of a model that was trained anew without them can be compared."
-            section.add(Paragraph([said]))
+        section.add_blocks(DataTable("Documents named that are right", columns, rows, frozenset({1, 2, 3})))
+        if not self.error_rates.rows_by_table["removed"]:
+            message = "No model was trained anew without them."
+            if self.error_rates.study.manifest["lineage"].get("retrained_verdicts"):
+                message = "No figure of a model that was trained anew without them can be compared."
+            section.add_blocks(Paragraph([message]))
             return section
-        titles = {"removed": "without them", "random": "without as many others",
+        arm_titles = {"removed": "without them", "random": "without as many others",
                   "between": "by how much more"}  # fmt: skip
         rows = []
-        for row in self.rates.tables["removed"]:
-            where = {"kind": row["kind"], "arm": row["arm"]}
-            figure = self.told(row, "removed", where)
-            name = f"{KINDS[row['kind']].title}, {titles[row['arm']]}"
-            rows.append([name, figure, figure.interval, f"{row['n']:,}"])
-        section.add(Grid("By how much figures fall in models that were trained anew",
+        for row in self.error_rates.rows_by_table["removed"]:
+            conditions = {"kind": row["kind"], "arm": row["arm"]}
+            figure = self.add_stored_figure(row, "removed", conditions)
+            row_label = f"{CANDIDATE_KINDS[row['kind']].title}, {arm_titles[row['arm']]}"
+            rows.append([row_label, figure, figure.interval_text, f"{row['n']:,}"])
+        section.add_blocks(DataTable("By how much figures fall in models that were trained anew",
                          ["figure", "share of it", "interval", "candidates"], rows,
                          frozenset({1, 2, 3}), "Of candidates that were found."))  # fmt: skip
         return section
 
-    def told(self, row: Mapping[str, Any], table: str, where: Mapping[str, str]) -> Figure:
+    def add_stored_figure(self, stored_row: Mapping[str, Any], table_name: str, conditions: Mapping[str, str]) -> Figure:
         """A figure that stands in a table of the study."""
-        label = " ".join([table, *where.values()])
-        more = {name: row[name] for name in ("low", "high", "level", "n", "method")}
-        return self.book.figure(label, label, "share", (RATES, table), where, aggregate="last",
-                                column="value", **more)  # fmt: skip
+        label = " ".join([table_name, *conditions.values()])
+        figure_fields = {name: stored_row[name] for name in ("low", "high", "n", "method")}
+        figure_fields["confidence_level"] = stored_row["level"]
+        return self.book.add_computed_figure(label, label, "share", (ERROR_RATES, table_name), conditions, aggregate="last",
+                                value_column="value", **figure_fields)  # fmt: skip
 
-    def worlds(self) -> Section:
+    def build_excluded_worlds_section(self) -> Section:
         section = Section("Worlds that do not count")
-        rows: list[list[Inline]] = [
-            [row["world"], row["why"]] for row in self.rates.tables["worlds"] if not row["counts"]
+        rows: list[list[InlineElement]] = [
+            [row["world"], row["why"]] for row in self.error_rates.rows_by_table["worlds"] if not row["counts"]
         ]
-        none = "Every world counts." if self.rates.tables["worlds"] else "No world was made."
-        said: Sequence[Block] = [Paragraph([none])]
-        section.add(*([Grid("Void", ["world", "why"], rows)] if rows else said))
+        message = "Every world counts." if self.error_rates.rows_by_table["worlds"] else "No world was made."
+        message_blocks: Sequence[Block] = [Paragraph([message])]
+        section.add_blocks(*([DataTable("Void", ["world", "why"], rows)] if rows else message_blocks))
         return section
 
-    def caveats(self) -> Section:
-        items: list[Parts] = [
+    def build_caveats_section(self) -> Section:
+        items: list[InlineContent] = [
             ["The worlds are invented, and their models small (half a million parameters and a "
              "megabyte of text, where nothing else was asked for): rates on larger models and "
              "other text may differ."],
@@ -296,17 +297,17 @@ class Card:
              "may be what is claimed without effect: by chance a model speaks otherwise of one "
              "group than of another of which its text says the same."],
         ]  # fmt: skip
-        return Section("Caveats", [Bullets(items)])
+        return Section("Caveats", [BulletList(items)])
 
-    def document(self) -> Document:
-        sections = [self.section(kind) for kind in self.rates.kinds()]
-        return Document(self.config.title, "Study", self.head(),
-                        [*sections, self.attribution(), self.worlds(), self.caveats()])  # fmt: skip
+    def build_document(self) -> Document:
+        kind_sections = [self.build_kind_section(kind) for kind in self.error_rates.list_candidate_kinds()]
+        return Document(self.config.title, "Study", self.build_lead(),
+                        [*kind_sections, self.build_attribution_section(), self.build_excluded_worlds_section(), self.build_caveats_section()])  # fmt: skip
 
 
-@stage(tables={"figures": FIGURES}, code=TEMPLATES, libraries=LIBRARIES)
-def study_card(rates: Artifact, config: StudyCardConfig, work: Work) -> None:
+@stage(name="study_card", tables={"figures": FIGURES}, extra_code=TEMPLATE_FILES, libraries=RENDERING_LIBRARIES)
+def build_study_card(error_rates: Artifact, config: StudyCardConfig, context: StageContext) -> None:
     """``rates``: what ``error_rates`` left."""
-    book = Book({RATES: rates})
-    document = Card(book, Rates(book, rates), config).document()
-    publish(document, book, work, "study_card", {}, Masker(), config.rows_shown)
+    book = FigureBook({ERROR_RATES: error_rates})
+    document = StudyCardBuilder(book, ErrorRates(book, error_rates), config).build_document()
+    write_card_files(document, book, context, "study_card", {}, Redactor(), config.rows_shown)

@@ -7,17 +7,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from reports.page.rendering import environment
+from reports.page.rendering import get_template_environment
 
-PAGE = "tables.html"
+TABLES_PAGE = "tables.html"
 
 
-def write_tables(rows: Sequence[Mapping[str, Any]], out: Path) -> Path:
+def write_tables_page(table_descriptions: Sequence[Mapping[str, Any]], site_folder: Path) -> Path:
     """Write the page into the site's folder ``out``; ``rows`` are those of ``hallmark tables``:
     stage, table, telemetry, meaning, columns (name, type, unit, kind, meaning, judged_by)."""
-    stages = [(name, list(found)) for name, found in groupby(rows, lambda row: row["stage"])]
-    html = environment().get_template("site_tables.html").render(stages=stages)
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / PAGE
+    stages = [(stage_name, list(stage_tables)) for stage_name, stage_tables in groupby(table_descriptions, lambda row: row["stage"])]
+    html = get_template_environment().get_template("site_tables.html").render(stages=stages)
+    site_folder.mkdir(parents=True, exist_ok=True)
+    path = site_folder / TABLES_PAGE
     path.write_text(html, encoding="utf-8")
     return path

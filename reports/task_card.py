@@ -11,47 +11,47 @@ from pydantic import Field
 
 from reports.page.document import (
     Block,
-    Bullets,
+    BulletList,
     Callout,
     Code,
     Document,
-    Facts,
-    Grid,
-    Inline,
-    Lines,
+    DefinitionList,
+    DataTable,
+    InlineElement,
+    CodeBlock,
     Paragraph,
-    Parts,
+    InlineContent,
     Section,
-    stated,
+    format_user_statement,
 )
-from reports.page.evidence import publish
-from reports.page.figures import FIGURES, Book, Figure, slug
-from reports.page.masking import Masker
-from reports.page.rendering import LIBRARIES, TEMPLATES
-from reports.sections.checkpoint import parameters, settings
-from reports.sections.task_scores import COUNTS, FINETUNE, PREDICTIONS, Scores
-from reports.sections.task_use import ours, theirs
-from reports.sections.training import checkpoints, loss_curve, steps_taken
-from tasks.contract import Artifact, StageConfig, Work, expanded, stage
+from reports.page.evidence import write_card_files
+from reports.page.figures import FIGURES, FigureBook, Figure, slugify
+from reports.page.masking import Redactor
+from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
+from reports.sections.checkpoint import describe_parameter_counts, read_config_settings
+from reports.sections.task_scores import COUNTS_TABLE, FINETUNE, PREDICTIONS_TABLE, TaskScores
+from reports.sections.task_use import build_checkpoint_usage_code, build_transformers_usage_code
+from reports.sections.training import build_checkpoint_table, build_loss_chart, summarize_training_log
+from tasks.contract import Artifact, StageConfig, StageContext, expand_home, stage
 
-TASKS = {
+TASK_DESCRIPTIONS = {
     "pairs": "answers sources with targets",
     "classification": "gives texts a label",
     "labelling": "gives words a label",
 }
 
-COUNTED = {"pairs": "pairs", "classification": "texts", "labelling": "words"}
+COUNTED_UNITS = {"pairs": "pairs", "classification": "texts", "labelling": "words"}
 
-LEARNT = {
+TRAINED_WEIGHTS = {
     "all": "All weights.",
     "head": "The output layer alone, over the frozen features of the base.",
 }
 
-SPLITS = ("train", "validation", "test")
+SPLIT_NAMES = ("train", "validation", "test")
 
 #: Of the model and of its training, what is said first.
-SHAPE = ("architecture", "d_model", "n_layers", "n_heads", "context", "vocab_size")
-USUAL = ("batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "seed")
+ARCHITECTURE_SETTINGS = ("architecture", "d_model", "n_layers", "n_heads", "context", "vocab_size")
+TRAINING_SETTINGS = ("batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "seed")
 
 
 class TaskCardConfig(StageConfig):
@@ -70,208 +70,208 @@ class TaskCardConfig(StageConfig):
 
 
 @dataclass
-class Card:
+class TaskCardBuilder:
     """Makes the figures of a task card, section by section."""
 
-    book: Book
+    book: FigureBook
     checkpoint: Artifact
-    base: Artifact | None
-    scores: Scores
-    masker: Masker
+    base_checkpoint: Artifact | None
+    scores: TaskScores
+    redactor: Redactor
     config: TaskCardConfig
 
     @property
-    def tuned(self) -> Artifact:
+    def finetuning_run(self) -> Artifact:
         return self.book.artifacts[FINETUNE]
 
     @property
-    def settings(self) -> Mapping[str, Any]:
+    def finetuning_settings(self) -> Mapping[str, Any]:
         """The section finetune of the config."""
-        found: Mapping[str, Any] = self.tuned.manifest["parts"]["config"]
-        return found
+        config: Mapping[str, Any] = self.finetuning_run.manifest["parts"]["config"]
+        return config
 
     @property
-    def kind(self) -> str:
-        return str(self.settings["task"]["kind"])
+    def task_kind(self) -> str:
+        return str(self.finetuning_settings["task"]["kind"])
 
-    def head(self) -> list[Block]:
-        own = self.settings["data"].get("test_path") is not None
-        apart = "stand in a file of their own" if own else "were set aside from the same file"
-        tested = self.count("test", "used")
-        of: Parts = ["."] if tested is None else [": ", tested, f", which {apart}."]
-        said = " What the model does with other texts, and whether it harms, was not measured."
+    def build_lead(self) -> list[Block]:
+        has_test_file = self.finetuning_settings["data"].get("test_path") is not None
+        test_origin = "stand in a file of their own" if has_test_file else "were set aside from the same file"
+        test_row_count = self.get_row_count_figure("test", "used")
+        count_content: InlineContent = ["."] if test_row_count is None else [": ", test_row_count, f", which {test_origin}."]
+        scope_note = " What the model does with other texts, and whether it harms, was not measured."
         return [
-            *self.scores.verdict(), Paragraph(["The test rows are the user's own", *of, said]),
-            *self.warnings(), self.scores.in_short(),
+            *self.scores.build_comparison_callouts(), Paragraph(["The test rows are the user's own", *count_content, scope_note]),
+            *self.build_warnings(), self.scores.build_summary_table(),
         ]  # fmt: skip
 
-    def count(self, split: str, what: str) -> Figure | None:
+    def get_row_count_figure(self, split: str, category: str) -> Figure | None:
         """A row of the table counts, where it has one."""
-        rows = self.tuned["counts"].read(["split", "what"]).to_pylist()
-        if {"split": split, "what": what} not in rows:
+        count_keys = self.finetuning_run["counts"].read(["split", "what"]).to_pylist()
+        if {"split": split, "what": category} not in count_keys:
             return None
-        known = self.book.figures.get(name := slug(f"rows {split} {what}"))
-        label = f"rows, {split}: {what}" if split else f"rows {what}"
-        return known or self.book.figure(
-            name, label, "rows", COUNTS, {"split": split, "what": what}, column="rows"
+        existing = self.book.figures.get(figure_id := slugify(f"rows {split} {category}"))
+        label = f"rows, {split}: {category}" if split else f"rows {category}"
+        return existing or self.book.add_computed_figure(
+            figure_id, label, "rows", COUNTS_TABLE, {"split": split, "what": category}, value_column="rows"
         )
 
-    def warnings(self) -> list[Block]:
+    def build_warnings(self) -> list[Block]:
         """What the tables say against the scores."""
-        told = {
+        warning_texts = {
             "text also in train": " of the test hold a text that stands among the training rows, "
             "too: what they are given may be remembered.",
             "a label never seen in train": " of the test have a label that no training row has: "
             "the model cannot give it.",
             "cut to the context": " of the test did not fit into the context and were cut.",
         }
-        found = self.scores.untested()
-        for what, words in told.items():
-            figure = self.count("test", what)
+        callouts = self.scores.build_untested_labels_callout()
+        for category, warning_text in warning_texts.items():
+            figure = self.get_row_count_figure("test", category)
             if figure is not None and figure.value:
-                found.append(Callout("bad", [figure, words]))
-        return found
+                callouts.append(Callout("bad", [figure, warning_text]))
+        return callouts
 
-    def learnt(self) -> Section:
+    def build_task_section(self) -> Section:
         section = Section("What was learnt")
-        pairs: list[tuple[str, Parts]] = [
-            ("Task", [f"{self.kind}: it {TASKS[self.kind]}."]),
-            ("What learnt", [LEARNT[self.settings["weights"]]]),
-            ("Base", self.base_of()),
-            ("Base, content digest", [Code(self.tuned.manifest["parts"]["inputs"]["checkpoint"])]),
+        entries: list[tuple[str, InlineContent]] = [
+            ("Task", [f"{self.task_kind}: it {TASK_DESCRIPTIONS[self.task_kind]}."]),
+            ("What learnt", [TRAINED_WEIGHTS[self.finetuning_settings["weights"]]]),
+            ("Base", self.describe_base_checkpoint()),
+            ("Base, content digest", [Code(self.finetuning_run.manifest["parts"]["inputs"]["checkpoint"])]),
             ("This checkpoint", [Code(self.checkpoint.name)]),
-            ("Its content digest", [Code(self.checkpoint.content)]),
-            ("Parameters", parameters(self.book, self.checkpoint)),
+            ("Its content digest", [Code(self.checkpoint.content_digest)]),
+            ("Parameters", describe_parameter_counts(self.book, self.checkpoint)),
         ]
-        known = {name.removeprefix("model."): value for name, value in settings(self.checkpoint)}
-        pairs += [(name, [Code(known[name])]) for name in SHAPE if name in known]
-        pairs.append(("Where the rows come from", stated(self.config.rows_from)))
-        section.add(Facts(pairs), self.files(), *self.rows())
+        model_settings = {name.removeprefix("model."): value for name, value in read_config_settings(self.checkpoint)}
+        entries += [(name, [Code(model_settings[name])]) for name in ARCHITECTURE_SETTINGS if name in model_settings]
+        entries.append(("Where the rows come from", format_user_statement(self.config.rows_from)))
+        section.add_blocks(DefinitionList(entries), self.build_input_files_table(), *self.build_row_count_blocks())
         return section
 
-    def base_of(self) -> Parts:
-        name = self.tuned.manifest["lineage"]["checkpoint"]
-        if self.base is None:
-            return [Code(name), ", of a folder outside of this store."]
-        parts, lineage = (self.base.manifest[key] for key in ("parts", "lineage"))
-        parent = FINETUNE if "checkpoint" in lineage else "pretrain"
-        made = Code(f"{parent}/{parts['parent'][:16]}")
+    def describe_base_checkpoint(self) -> InlineContent:
+        checkpoint_name = self.finetuning_run.manifest["lineage"]["checkpoint"]
+        if self.base_checkpoint is None:
+            return [Code(checkpoint_name), ", of a folder outside of this store."]
+        fingerprint_parts, lineage = (self.base_checkpoint.manifest[key] for key in ("parts", "lineage"))
+        training_stage = FINETUNE if "checkpoint" in lineage else "pretrain"
+        training_name = Code(f"{training_stage}/{fingerprint_parts['parent'][:16]}")
         return [
-            Code(name),
+            Code(checkpoint_name),
             ", which the training ",
-            made,
-            f" left at step {parts['key']['step']:,}.",
+            training_name,
+            f" left at step {fingerprint_parts['key']['step']:,}.",
         ]
 
-    def files(self) -> Grid:
+    def build_input_files_table(self) -> DataTable:
         """The user's files, as they were when they were read."""
-        data, known = self.settings["data"], self.tuned.manifest["parts"]["external"]
-        holds = {"path": "the rows", "validation_path": "of validation", "test_path": "of the test"}
-        rows: list[list[Inline]] = []
-        for key, what in holds.items():
-            if path := data.get(key):
-                name = expanded(path)
-                rows.append([self.masker.whole(name.name), what, Code(known[str(name)])])
-        drawn = [
-            f"{data[split]:.3g} for {split}" for split in SPLITS[1:] if not data[f"{split}_path"]
+        data, file_digests = self.finetuning_settings["data"], self.finetuning_run.manifest["parts"]["external"]
+        row_descriptions = {"path": "the rows", "validation_path": "of validation", "test_path": "of the test"}
+        rows: list[list[InlineElement]] = []
+        for setting, description in row_descriptions.items():
+            if path := data.get(setting):
+                file_path = expand_home(path)
+                rows.append([self.redactor.redact_full_text(file_path.name), description, Code(file_digests[str(file_path)])])
+        split_shares = [
+            f"{data[split]:.3g} for {split}" for split in SPLIT_NAMES[1:] if not data[f"{split}_path"]
         ]
-        note = f"Shares of the first, by a hash: {' and '.join(drawn)}." if drawn else ""
-        return Grid("Files", ["file", "rows", "SHA-256"], rows, note=note)
+        note = f"Shares of the first, by a hash: {' and '.join(split_shares)}." if split_shares else ""
+        return DataTable("Files", ["file", "rows", "SHA-256"], rows, note=note)
 
-    def rows(self) -> list[Block]:
+    def build_row_count_blocks(self) -> list[Block]:
         """What became of the rows: by split, and those that could not be used by reason."""
-        table = self.tuned["counts"].read().to_pylist()
-        named = dict.fromkeys(row["what"] for row in table if row["split"])
-        lines: list[list[Inline]] = [
-            [what, *(self.count(split, what) or "–" for split in SPLITS)] for what in named
+        count_rows = self.finetuning_run["counts"].read().to_pylist()
+        categories = dict.fromkeys(row["what"] for row in count_rows if row["split"])
+        table_rows: list[list[InlineElement]] = [
+            [category, *(self.get_row_count_figure(split, category) or "–" for split in SPLIT_NAMES)] for category in categories
         ]
-        columns = ["rows", *SPLITS]
-        found: list[Block] = [Grid("What became of the rows", columns, lines, frozenset({1, 2, 3}))]
-        most_first = sorted(table, key=lambda row: -row["rows"])
-        bad = [row["what"] for row in most_first if not row["split"]]
-        if not bad and not self.tuned["quarantine"].rows:
-            return [*found, Paragraph(["Every row could be used; the quarantine is empty."])]
-        every = self.book.figure(
+        columns = ["rows", *SPLIT_NAMES]
+        blocks: list[Block] = [DataTable("What became of the rows", columns, table_rows, frozenset({1, 2, 3}))]
+        sorted_counts = sorted(count_rows, key=lambda row: -row["rows"])
+        quarantine_categories = [row["what"] for row in sorted_counts if not row["split"]]
+        if not quarantine_categories and not self.finetuning_run["quarantine"].row_count:
+            return [*blocks, Paragraph(["Every row could be used; the quarantine is empty."])]
+        quarantine_count = self.book.add_computed_figure(
             "quarantine", "rows in quarantine", "rows", (FINETUNE, "quarantine"), aggregate="count"
         )
-        reasons: list[list[Inline]] = []
-        for what in bad[: self.config.lines_shown]:
-            figure = self.count("", what)
+        reason_rows: list[list[InlineElement]] = []
+        for category in quarantine_categories[: self.config.lines_shown]:
+            figure = self.get_row_count_figure("", category)
             assert figure is not None
-            reason = what.removeprefix("quarantined: ")
-            reasons.append([self.masker.shown(reason, "project text"), figure])
+            reason = category.removeprefix("quarantined: ")
+            reason_rows.append([self.redactor.redact_by_kind(reason, "project text"), figure])
         note = "With the file and the number of each row: the table quarantine."
-        if len(bad) > len(reasons):
-            note = f"The {len(reasons)} of {len(bad):,} reasons with the most rows. {note}"
+        if len(quarantine_categories) > len(reason_rows):
+            note = f"The {len(reason_rows)} of {len(quarantine_categories):,} reasons with the most rows. {note}"
         return [
-            *found, Paragraph(["Not used: ", every, "."]),
-            Grid("Quarantine", ["why it could not be used", "rows"], reasons, frozenset({1}), note),
+            *blocks, Paragraph(["Not used: ", quarantine_count, "."]),
+            DataTable("Quarantine", ["why it could not be used", "rows"], reason_rows, frozenset({1}), note),
         ]  # fmt: skip
 
-    def training(self) -> Section:
+    def build_training_section(self) -> Section:
         section = Section("Training")
-        train = self.settings["train"]
-        pairs = steps_taken(self.book, FINETUNE)
-        pairs += [(name, [Code(json.dumps(train[name]))]) for name in USUAL if name in train]
-        facts, changed = self.ran()
-        marks = {self.checkpoint.content: "this one"}
-        first = "the base with what the task adds to it"
-        section.add(
-            Facts([*pairs, *facts]), *loss_curve(self.tuned),
-            *checkpoints(self.book, FINETUNE, marks, first, self.config.lines_shown),
-            *changed, Paragraph(["All settings stand at the bottom of the run's page."]),
+        train_settings = self.finetuning_settings["train"]
+        entries = summarize_training_log(self.book, FINETUNE)
+        entries += [(name, [Code(json.dumps(train_settings[name]))]) for name in TRAINING_SETTINGS if name in train_settings]
+        device_entries, changed_settings = self.describe_device_and_changes()
+        remark_by_content = {self.checkpoint.content_digest: "this one"}
+        initial_model = "the base with what the task adds to it"
+        section.add_blocks(
+            DefinitionList([*entries, *device_entries]), *build_loss_chart(self.finetuning_run),
+            *build_checkpoint_table(self.book, FINETUNE, remark_by_content, initial_model, self.config.lines_shown),
+            *changed_settings, Paragraph(["All settings stand at the bottom of the run's page."]),
         )  # fmt: skip
         return section
 
-    def ran(self) -> tuple[list[tuple[str, Parts]], list[Block]]:
+    def describe_device_and_changes(self) -> tuple[list[tuple[str, InlineContent]], list[Block]]:
         """On what it ran; and where the training went on under other settings, which ones."""
-        by_setting: dict[str, dict[str, str]] = {}
-        for row in self.tuned["settings"].read().to_pylist():
+        values_by_setting: dict[str, dict[str, str]] = {}
+        for row in self.finetuning_run["settings"].read().to_pylist():
             steps = f"{row['first_step']:,} to {row['last_step']:,}"
-            by_setting.setdefault(row["setting"], {})[steps] = row["value"]
+            values_by_setting.setdefault(row["setting"], {})[steps] = row["value"]
         device, precision = (
-            " and ".join(dict.fromkeys(str(json.loads(v)) for v in by_setting[name].values()))
+            " and ".join(dict.fromkeys(str(json.loads(json_value)) for json_value in values_by_setting[name].values()))
             for name in ("device", "precision")
         )
-        facts: list[tuple[str, Parts]] = [("Ran on", [f"{device}, in {precision}"])]
-        changed: list[list[Inline]] = [
+        entries: list[tuple[str, InlineContent]] = [("Ran on", [f"{device}, in {precision}"])]
+        changed_settings: list[list[InlineElement]] = [
             [steps, name, Code(value)]
-            for name, values in by_setting.items()
+            for name, values in values_by_setting.items()
             if len(set(values.values())) > 1
             for steps, value in values.items()
         ]
-        if not changed:
-            return facts, []
+        if not changed_settings:
+            return entries, []
         note = "The training went on from a state that was made under other settings."
         columns = ["steps", "setting", "value"]
-        return facts, [Grid("Settings that changed", columns, changed, note=note)]
+        return entries, [DataTable("Settings that changed", columns, changed_settings, note=note)]
 
-    def predictions(self) -> Section:
+    def build_predictions_section(self) -> Section:
         section = Section("Predictions")
-        made = self.tuned["predictions"]
-        if not made.rows:
-            section.add(Paragraph(["Nothing was predicted."]))
+        predictions_table = self.finetuning_run["predictions"]
+        if not predictions_table.row_count:
+            section.add_blocks(Paragraph(["Nothing was predicted."]))
             return section
-        right, wrong = (
-            self.book.figure(
-                f"predictions-{name}", f"{name} answers", "answers", PREDICTIONS,
-                {"right": is_right}, aggregate="count",
+        correct_count, wrong_count = (
+            self.book.add_computed_figure(
+                f"predictions-{outcome}", f"{outcome} answers", "answers", PREDICTIONS_TABLE,
+                {"right": is_correct}, aggregate="count",
             )
-            for name, is_right in (("right", True), ("wrong", False))
+            for outcome, is_correct in (("right", True), ("wrong", False))
         )  # fmt: skip
-        surely, unsurely = (
-            self.book.figure(
-                f"log-prob-{name}", f"mean log-probability of {name} answers", "nats", PREDICTIONS,
-                {"right": is_right}, aggregate="mean", column="log_prob", missing="none",
+        correct_log_prob, wrong_log_prob = (
+            self.book.add_computed_figure(
+                f"log-prob-{outcome}", f"mean log-probability of {outcome} answers", "nats", PREDICTIONS_TABLE,
+                {"right": is_correct}, aggregate="mean", value_column="log_prob", missing_text="none",
             )
-            for name, is_right in (("right", True), ("wrong", False))
+            for outcome, is_correct in (("right", True), ("wrong", False))
         )  # fmt: skip
-        same = "the very target" if self.kind == "pairs" else "the label"
-        section.add(
-            Paragraph([right, " were right and ", wrong, f" wrong; right is {same} that "
+        correct_rule = "the very target" if self.task_kind == "pairs" else "the label"
+        section.add_blocks(
+            Paragraph([correct_count, " were right and ", wrong_count, f" wrong; right is {correct_rule} that "
                        "stands in the table."]),
-            Paragraph(["The model's own log-probability, in the mean: of right answers ", surely,
-                       ", of wrong ones ", unsurely, "."]),
+            Paragraph(["The model's own log-probability, in the mean: of right answers ", correct_log_prob,
+                       ", of wrong ones ", wrong_log_prob, "."]),
             Paragraph(["The numbers lead to the rows. What stands in the user's table, and what "
                        "the model gave, was judged by no scorer, so that no page shows it; file "
                        "and row lead to it. With ", Code("hallmark report RUN --reveal"),
@@ -279,71 +279,71 @@ class Card:
         )  # fmt: skip
         return section
 
-    def use(self) -> Section:
+    def build_usage_section(self) -> Section:
         section = Section("How to use it")
-        section.add(
-            Facts([("Intended use", stated(self.config.intended_use)),
-                   ("Out of scope", stated(self.config.out_of_scope)),
-                   ("Contact", stated(self.config.contact))]),
+        section.add_blocks(
+            DefinitionList([("Intended use", format_user_statement(self.config.intended_use)),
+                   ("Out of scope", format_user_statement(self.config.out_of_scope)),
+                   ("Contact", format_user_statement(self.config.contact))]),
             Paragraph(["In Python, with the store that HALLMARK_STORE names, else ./runs:"]),
-            Lines(ours(self.settings["task"], self.checkpoint.name)),
+            CodeBlock(build_checkpoint_usage_code(self.finetuning_settings["task"], self.checkpoint.name)),
         )  # fmt: skip
-        lines = theirs(self.settings["task"], self.tuned)
-        if lines:
-            section.add(Paragraph(["With transformers, from the export:"]), Lines(lines))
+        transformers_code = build_transformers_usage_code(self.finetuning_settings["task"], self.finetuning_run)
+        if transformers_code:
+            section.add_blocks(Paragraph(["With transformers, from the export:"]), CodeBlock(transformers_code))
         else:
-            said = "There is no export to transformers."
-            section.add(Paragraph([said]))
+            message = "There is no export to transformers."
+            section.add_blocks(Paragraph([message]))
         return section
 
-    def caveats(self) -> Section:
-        items: list[Parts] = [
+    def build_caveats_section(self) -> Section:
+        items: list[InlineContent] = [
             ["The simple method is a floor: to be ahead of it says that something was learnt that "
              "it cannot see, not that the task is done well enough."],
             ["Intervals tell what chance would do to rows like these. Other texts may be harder."],
             ["No audit was made: toxicity, bias and repeated training text were not looked for. "
              "Audits need a language model; see the model card of the base."],
         ]  # fmt: skip
-        if self.kind == "pairs":
+        if self.task_kind == "pairs":
             items.append(["Each target is one of many that may be right: chrF and BLEU compare "
                           "letters and words with it alone."])  # fmt: skip
-        return Section("Caveats", [Bullets(items)])
+        return Section("Caveats", [BulletList(items)])
 
-    def document(self) -> Document:
-        title = self.config.title or f"A model that {TASKS[self.kind]}"
+    def build_document(self) -> Document:
+        title = self.config.title or f"A model that {TASK_DESCRIPTIONS[self.task_kind]}"
         return Document(
-            title, "Task card", self.head(),
+            title, "Task card", self.build_lead(),
             [
-                self.learnt(), self.scores.section(), self.training(), self.predictions(),
-                self.use(), self.caveats(),
+                self.build_task_section(), self.scores.build_scores_section(), self.build_training_section(), self.build_predictions_section(),
+                self.build_usage_section(), self.build_caveats_section(),
             ],
         )  # fmt: skip
 
 
-@stage(tables={"figures": FIGURES}, code=TEMPLATES, libraries=LIBRARIES)
-def task_card(
-    tuned: Artifact,
+@stage(name="task_card", tables={"figures": FIGURES}, extra_code=TEMPLATE_FILES, libraries=RENDERING_LIBRARIES)
+def build_task_card(
+    finetuning_run: Artifact,
     checkpoint: Artifact,
-    base: Artifact | None,
+    base_checkpoint: Artifact | None,
     config: TaskCardConfig,
-    work: Work,
+    context: StageContext,
 ) -> None:
     """``tuned``: what finetune left; ``checkpoint``: the last of its checkpoints; ``base``: that
     from which it began, None for a folder outside of a store."""
-    write(tuned, checkpoint, base, config, work, Masker())
+    write_task_card(finetuning_run, checkpoint, base_checkpoint, config, context, Redactor())
 
 
-def write(
-    tuned: Artifact,
+def write_task_card(
+    finetuning_run: Artifact,
     checkpoint: Artifact,
-    base: Artifact | None,
+    base_checkpoint: Artifact | None,
     config: TaskCardConfig,
-    work: Work,
-    masker: Masker,
+    context: StageContext,
+    redactor: Redactor,
 ) -> None:
     """The stage's work, with any masker."""
-    book = Book({FINETUNE: tuned, "checkpoint": checkpoint})
-    counted = COUNTED[tuned.manifest["parts"]["config"]["task"]["kind"]]
-    scores = Scores(book, masker, config.lines_shown, counted)
-    document = Card(book, checkpoint, base, scores, masker, config).document()
-    publish(document, book, work, "task_card", {}, masker, config.rows_shown)
+    book = FigureBook({FINETUNE: finetuning_run, "checkpoint": checkpoint})
+    counted_unit = COUNTED_UNITS[finetuning_run.manifest["parts"]["config"]["task"]["kind"]]
+    scores = TaskScores(book, redactor, config.lines_shown, counted_unit)
+    document = TaskCardBuilder(book, checkpoint, base_checkpoint, scores, redactor, config).build_document()
+    write_card_files(document, book, context, "task_card", {}, redactor, config.rows_shown)

@@ -22,50 +22,50 @@ from reports.page.document import (
     Callout,
     Chart,
     Document,
-    Facts,
-    Grid,
-    Inline,
+    DefinitionList,
+    DataTable,
+    InlineElement,
     Link,
     Paragraph,
     Section,
-    masked,
+    redact_document,
 )
-from reports.page.evidence import cell_of
-from reports.page.figures import Book, Evidence, Figure, show, slug
-from reports.page.masking import OFFENSIVE, Masker
-from reports.page.rendering import environment
-from reports.sections.corpus_figures import masker_of
+from reports.page.evidence import value_to_cell
+from reports.page.figures import FigureBook, Evidence, Figure, format_value, slugify
+from reports.page.masking import OFFENSIVE_TOXICITY, Redactor
+from reports.page.rendering import get_template_environment
+from reports.sections.corpus_figures import build_corpus_redactor
 from reports.sections.course import (
-    Audit,
-    Point,
+    AuditComparison,
+    TrainingCheckpoint,
     Row,
-    amount,
-    audits_of,
-    headlines,
-    judged,
-    left_out,
-    measure_of,
-    p_of,
-    said,
-    span,
-    verdict,
-    worse_by,
-    worst_part,
+    format_change,
+    compare_audits,
+    select_headline_findings,
+    select_directional_findings,
+    build_exclusions_table,
+    format_unit_suffix,
+    format_p_value,
+    describe_change,
+    format_change_interval,
+    judge_change,
+    compute_signed_harm,
+    explain_part_selection,
 )
-from reports.sections.findings import is_about_groups, levels, title, words
-from tasks.audits.about import AUDITS
-from tasks.audits.judging.comparison import Compared
-from tasks.audits.judging.units import AREA, CAPABILITY, Units, by_item
+from reports.sections.findings import is_about_groups, format_confidence_levels, get_audit_title, format_metric_name
+from tasks.audits.about import AUDIT_DESCRIPTIONS
+from tasks.audits.judging.comparison import FindingComparison
+from tasks.audits.judging.units import AREA_UNIT, CAPABILITY, AuditUnits, average_by_item
 from tasks.contract import Artifact, HallmarkError
 
-FOLDER, PAGE = "trajectory", "trajectory.html"
+TRAJECTORY_FOLDER, TRAJECTORY_PAGE = "trajectory", "trajectory.html"
 
-TITLE = "What became of the findings while it trained"
+PAGE_TITLE = "What became of the findings while it trained"
 
 #: Lines of a table of other findings, and rows on a page of pairs.
-LINES, PAIRS = 30, 100
+MAX_OTHER_FINDINGS, MAX_PAIRS = 30, 100
 
-ABOUT = (
+METHOD_NOTE = (
     "Checkpoints of one training answer the same questions, so one is compared with another in "
     "pairs: prompt by prompt, secret by secret, document by document. That shows changes that two "
     "separate intervals would hide. The p of a change is corrected for all changes of its audit "
@@ -74,7 +74,7 @@ ABOUT = (
     "show."
 )
 
-NOTE = (
+SUMMARY_NOTE = (
     "First and last: of the checkpoints at which the audit was made. Changes of shares are in "
     "percentage points. Worse: as the audit says which way that is, or further from what is by "
     "chance; no change shown is no proof that there is none; not tested: no units are paired, or "
@@ -82,13 +82,13 @@ NOTE = (
 )
 
 
-def page_of(run: str) -> Path:
+def get_trajectory_path(run_id: str) -> Path:
     """The page of the training of a run, within the site."""
-    return Path("runs") / run / FOLDER / PAGE
+    return Path("runs") / run_id / TRAJECTORY_FOLDER / TRAJECTORY_PAGE
 
 
 @dataclass(frozen=True)
-class Training:
+class AuditedTraining:
     """A training, and the runs that audited its checkpoints: by ids, of what build_site has.
 
     run     the first that trained it
@@ -96,298 +96,298 @@ class Training:
     audits  of each step the runs that audited it, the newest first
     """
 
-    run: str
-    runs: frozenset[str]
-    audits: Mapping[int, Sequence[str]]
+    first_run_id: str
+    run_ids: frozenset[str]
+    audit_runs_by_step: Mapping[int, Sequence[str]]
 
 
-class Writer:
+class TrajectoryWriter:
     """Writes the page into a folder of the site, two below that of the runs."""
 
-    def __init__(self, points: Sequence[Point], history: Mapping[str, Artifact], out: Path) -> None:
-        self.points, self.out = points, out
-        self.masker = masker_of(dict(history), OFFENSIVE)
-        self.say = self.masker.whole
-        self.pages = {run: _pages(left) for point in points for run, left in point.runs.items()}
-        self.books: dict[tuple[str, int], Book] = {}
-        self.units: dict[tuple[str, int], Units] = {}
-        self.whole = True  # all that is told of could be read
+    def __init__(self, checkpoints: Sequence[TrainingCheckpoint], training_artifacts: Mapping[str, Artifact], trajectory_folder: Path) -> None:
+        self.checkpoints, self.trajectory_folder = checkpoints, trajectory_folder
+        self.redactor = build_corpus_redactor(dict(training_artifacts), OFFENSIVE_TOXICITY)
+        self.redact = self.redactor.redact_full_text
+        self.evidence_pages_by_run = {run: _list_evidence_pages(artifacts) for checkpoint in checkpoints for run, artifacts in checkpoint.artifacts_by_run.items()}
+        self.figure_books: dict[tuple[str, int], FigureBook] = {}
+        self.audit_units: dict[tuple[str, int], AuditUnits] = {}
+        self.is_complete = True  # all that is told of could be read
 
-    def document(self, name: str) -> Document:
-        audits = audits_of(self.points)
-        self.whole = not any(audit.unread for audit in audits)
-        known = [audit for audit in audits if audit.found]
-        sections = [self.section(audit) for audit in known]
-        sections.append(Section("Not compared", [left_out(audits, self.say)]))
-        where: list[Inline] = []
-        for point in self.points:
-            where += [", " if where else "", self.card(point)]
-        lead: list[Any] = [Facts([("Training", [f"run {name}"]), ("Audited at", where)])]
-        if known:
-            lead += [self.summary(known), Paragraph([ABOUT])]
+    def build_document(self, run_id: str) -> Document:
+        audits = compare_audits(self.checkpoints)
+        self.is_complete = not any(audit.is_unreadable for audit in audits)
+        comparable_audits = [audit for audit in audits if audit.comparisons]
+        sections = [self.build_audit_section(audit) for audit in comparable_audits]
+        sections.append(Section("Not compared", [build_exclusions_table(audits, self.redact)]))
+        checkpoint_links: list[InlineElement] = []
+        for checkpoint in self.checkpoints:
+            checkpoint_links += [", " if checkpoint_links else "", self.link_model_card(checkpoint)]
+        lead: list[Any] = [DefinitionList([("Training", [f"run {run_id}"]), ("Audited at", checkpoint_links)])]
+        if comparable_audits:
+            lead += [self.build_summary_table(comparable_audits), Paragraph([METHOD_NOTE])]
         else:
             lead.append(Callout("bad", ["Nothing can be compared; why is said below."]))
-        return Document(TITLE, "Trajectory", lead, sections)
+        return Document(PAGE_TITLE, "Trajectory", lead, sections)
 
-    def card(self, point: Point) -> Inline:
-        newest = next(iter(point.runs))
-        if not self.pages[newest]:
-            return point.name
-        return Link(point.name, f"{card_of(newest)}/model_card.html")
+    def link_model_card(self, checkpoint: TrainingCheckpoint) -> InlineElement:
+        newest_run = next(iter(checkpoint.artifacts_by_run))
+        if not self.evidence_pages_by_run[newest_run]:
+            return checkpoint.name
+        return Link(checkpoint.name, f"{get_model_card_path(newest_run)}/model_card.html")
 
-    def summary(self, audits: Sequence[Audit]) -> Grid:
+    def build_summary_table(self, audits: Sequence[AuditComparison]) -> DataTable:
         """Each finding that counts, at the first and the last checkpoint."""
-        rows: list[list[Inline]] = []
+        rows: list[list[InlineElement]] = []
         for audit in audits:
-            for each in headlines(audit.found):
-                change = each.changes[0]
-                ends = [self.value(audit, each, place) for place in (0, -1)]
-                rows.append([self.name(each), verdict(each, change), *ends,
-                             *self.told(audit, each, 0), title(audit.name)])  # fmt: skip
+            for comparison in select_headline_findings(audit.comparisons):
+                change = comparison.changes[0]
+                end_values = [self.link_finding_value(audit, comparison, index) for index in (0, -1)]
+                rows.append([self.format_finding_name(comparison), judge_change(comparison, change), *end_values,
+                             *self.format_change_cells(audit, comparison, 0), get_audit_title(audit.name)])  # fmt: skip
         columns = ["finding", "verdict", "first", "last", "change", "95 % interval",
                    "p, corrected", "audit"]  # fmt: skip
         caption = "From the first checkpoint to the last"
-        return Grid(caption, columns, rows, frozenset({2, 3, 4, 5, 6}), NOTE)
+        return DataTable(caption, columns, rows, frozenset({2, 3, 4, 5, 6}), SUMMARY_NOTE)
 
-    def section(self, audit: Audit) -> Section:
-        shown = headlines(audit.found)
-        section = Section(title(audit.name), [Paragraph([AUDITS[audit.name].means])])
-        if len(audit.points) < len(self.points):
-            at = ", ".join(point.name for point in audit.points)
-            section.add(Paragraph([f"This audit was made at {at}."]))
-        section.sections = [self.finding(audit, each) for each in shown]
-        others = [e for e in audit.found if e not in shown and e.changes[0] is not None]
-        if others:
-            section.sections.append(self.others(audit, others))
+    def build_audit_section(self, audit: AuditComparison) -> Section:
+        headline_comparisons = select_headline_findings(audit.comparisons)
+        section = Section(get_audit_title(audit.name), [Paragraph([AUDIT_DESCRIPTIONS[audit.name].meaning])])
+        if len(audit.checkpoints) < len(self.checkpoints):
+            checkpoint_names = ", ".join(checkpoint.name for checkpoint in audit.checkpoints)
+            section.add_blocks(Paragraph([f"This audit was made at {checkpoint_names}."]))
+        section.sections = [self.build_finding_section(audit, comparison) for comparison in headline_comparisons]
+        other_comparisons = [candidate for candidate in audit.comparisons if candidate not in headline_comparisons and candidate.changes[0] is not None]
+        if other_comparisons:
+            section.sections.append(self.build_other_findings_section(audit, other_comparisons))
         return section
 
-    def finding(self, audit: Audit, each: Compared) -> Section:
-        first, last, unit = each.found[0], each.found[-1], each.found[0]["unit"]
-        section = Section(self.name(each))
-        change = each.changes[0]
-        ends = audit.points[0].name, audit.points[-1].name
-        sentence: list[Inline] = ["From ", self.value(audit, each, 0), f" at {ends[0]} to ",
-                                  self.value(audit, each, -1), f" at {ends[1]}: "]  # fmt: skip
+    def build_finding_section(self, audit: AuditComparison, comparison: FindingComparison) -> Section:
+        first_finding, last_finding, unit = comparison.findings[0], comparison.findings[-1], comparison.findings[0]["unit"]
+        section = Section(self.format_finding_name(comparison))
+        change = comparison.changes[0]
+        end_names = audit.checkpoints[0].name, audit.checkpoints[-1].name
+        content: list[InlineElement] = ["From ", self.link_finding_value(audit, comparison, 0), f" at {end_names[0]} to ",
+                                  self.link_finding_value(audit, comparison, -1), f" at {end_names[1]}: "]  # fmt: skip
         if change is None:
-            sentence.append("not paired, for it is no mean of the same units at each.")
+            content.append("not paired, for it is no mean of the same units at each.")
         else:
-            sentence += [self.linked(said(change, unit), audit, each, 0), f": "
-                         f"{verdict(each, change)}."]  # fmt: skip
-        section.add(Paragraph(sentence))
-        parts = judged(audit.found, last["metric"])
-        if told := worst_part(each, parts, ends[1]):
-            section.add(Paragraph([told]))
-        name = slug(f"{audit.name} {first['metric']}")
-        if first["slice"]:  # which may be called anything, and hold what must not be shown
-            name += f"-{hashlib.sha256(first['slice'].encode()).hexdigest()[:10]}"
-        figures = [self.figure(audit, each, place) for place in range(len(each.found))]
-        svg = charts.course(
-            [point.step for point in audit.points],
+            content += [self.link_change_text(describe_change(change, unit), audit, comparison, 0), f": "
+                         f"{judge_change(comparison, change)}."]  # fmt: skip
+        section.add_blocks(Paragraph(content))
+        metric_comparisons = select_directional_findings(audit.comparisons, last_finding["metric"])
+        if explanation := explain_part_selection(comparison, metric_comparisons, end_names[1]):
+            section.add_blocks(Paragraph([explanation]))
+        chart_name = slugify(f"{audit.name} {first_finding['metric']}")
+        if first_finding["slice"]:  # which may be called anything, and hold what must not be shown
+            chart_name += f"-{hashlib.sha256(first_finding['slice'].encode()).hexdigest()[:10]}"
+        figures = [self.add_finding_figure(audit, comparison, checkpoint_index) for checkpoint_index in range(len(comparison.findings))]
+        svg = charts.draw_trajectory_chart(
+            [checkpoint.step for checkpoint in audit.checkpoints],
             [figure.value for figure in figures],
-            [None if f.low is None or f.high is None else (f.low, f.high) for f in figures],
-            [row["null"] for row in each.found],
-            self.say(words(first["metric"])) + ("" if unit in ("share", "") else f" ({unit})"),
+            [None if figure.low is None or figure.high is None else (figure.low, figure.high) for figure in figures],
+            [row["null"] for row in comparison.findings],
+            self.redact(format_metric_name(first_finding["metric"])) + ("" if unit in ("share", "") else f" ({unit})"),
             unit == "share",
         )
-        alt = ", ".join(f"{p.name} {f.short} ({f.interval})"
-                        for p, f in zip(audit.points, figures, strict=True))  # fmt: skip
-        dashed = any(row["null"] is not None for row in each.found)
-        caption = f"{self.name(each)} by training step, with intervals." + (
-            " The dashed line is what nothing to find would give." if dashed else ""
+        alt_values = ", ".join(f"{checkpoint.name} {figure.short_text} ({figure.interval_text})"
+                        for checkpoint, figure in zip(audit.checkpoints, figures, strict=True))  # fmt: skip
+        has_null_value = any(row["null"] is not None for row in comparison.findings)
+        caption = f"{self.format_finding_name(comparison)} by training step, with intervals." + (
+            " The dashed line is what nothing to find would give." if has_null_value else ""
         )
-        section.add(Chart(name, lambda _: svg, f"{self.name(each)}: {alt}.", caption))
-        section.add(self.steps(audit, each, figures))
+        section.add_blocks(Chart(chart_name, lambda _: svg, f"{self.format_finding_name(comparison)}: {alt_values}.", caption))
+        section.add_blocks(self.build_steps_table(audit, comparison, figures))
         if change is not None:
-            section.add(self.changes(audit, each))
+            section.add_blocks(self.build_changes_table(audit, comparison))
         return section
 
-    def steps(self, audit: Audit, each: Compared, figures: Sequence[Figure]) -> Grid:
+    def build_steps_table(self, audit: AuditComparison, comparison: FindingComparison, figures: Sequence[Figure]) -> DataTable:
         """The numbers of a chart."""
-        rows: list[list[Inline]] = []
-        for place, (row, figure) in enumerate(zip(each.found, figures, strict=True)):
-            null = "–" if row["null"] is None else show(row["null"], row["unit"])
-            why = "" if row["value"] is not None else self.say(row["method"] or "no reason given")
-            rows.append([f"{audit.points[place].step:,}", self.value(audit, each, place),
-                         figure.interval, "–" if row["n"] is None else f"{row['n']:,}", null,
-                         p_of(row["p_corrected"]), why])  # fmt: skip
+        rows: list[list[InlineElement]] = []
+        for checkpoint_index, (row, figure) in enumerate(zip(comparison.findings, figures, strict=True)):
+            null_text = "–" if row["null"] is None else format_value(row["null"], row["unit"])
+            missing_reason = "" if row["value"] is not None else self.redact(row["method"] or "no reason given")
+            rows.append([f"{audit.checkpoints[checkpoint_index].step:,}", self.link_finding_value(audit, comparison, checkpoint_index),
+                         figure.interval_text, "–" if row["n"] is None else f"{row['n']:,}", null_text,
+                         format_p_value(row["p_corrected"]), missing_reason])  # fmt: skip
         columns = ["step", "value", "interval", "n", "by chance", "p, corrected",
                    "not measured because"]  # fmt: skip
-        kept = [i for i in range(len(columns))
-                if i < 4 or any(row[i] not in ("", "–") for row in rows)]  # fmt: skip
-        unit = each.found[0]["unit"]
+        column_indices = [column_index for column_index in range(len(columns))
+                if column_index < 4 or any(row[column_index] not in ("", "–") for row in rows)]  # fmt: skip
+        unit = comparison.findings[0]["unit"]
         caption = "At each checkpoint" + (f" ({unit})" if unit not in ("share", "") else "")
-        scorer = each.found[0]["scorer"]
-        note = f"Scorer: {self.say(scorer)}. " * bool(scorer) + levels(each.found)
-        return Grid(caption, [columns[i] for i in kept], [[row[i] for i in kept] for row in rows],
-                    frozenset(n for n, i in enumerate(kept) if 0 < i < 6), note)  # fmt: skip
+        scorer = comparison.findings[0]["scorer"]
+        note = f"Scorer: {self.redact(scorer)}. " * bool(scorer) + format_confidence_levels(comparison.findings)
+        return DataTable(caption, [columns[column_index] for column_index in column_indices], [[row[column_index] for column_index in column_indices] for row in rows],
+                    frozenset(position for position, column_index in enumerate(column_indices) if 0 < column_index < 6), note)  # fmt: skip
 
-    def changes(self, audit: Audit, each: Compared) -> Grid:
-        rows: list[list[Inline]] = []
-        for place, (i, j) in enumerate(audit.pairs):
-            change = each.changes[place]
-            steps = f"{audit.points[i].step:,} → {audit.points[j].step:,}"
-            pairs = "–" if change is None else f"{change['n']:,}"
-            rows.append([steps, *self.told(audit, each, place), pairs])
+    def build_changes_table(self, audit: AuditComparison, comparison: FindingComparison) -> DataTable:
+        rows: list[list[InlineElement]] = []
+        for pair_index, (first_index, second_index) in enumerate(audit.checkpoint_pairs):
+            change = comparison.changes[pair_index]
+            steps = f"{audit.checkpoints[first_index].step:,} → {audit.checkpoints[second_index].step:,}"
+            pair_count = "–" if change is None else f"{change['n']:,}"
+            rows.append([steps, *self.format_change_cells(audit, comparison, pair_index), pair_count])
         columns = ["steps", "change", "95 % interval", "p, corrected", "pairs"]
-        caption = f"Change, in pairs{measure_of(each.found[0]['unit'])}"
-        return Grid(caption, columns, rows, frozenset(range(1, 5)))
+        caption = f"Change, in pairs{format_unit_suffix(comparison.findings[0]['unit'])}"
+        return DataTable(caption, columns, rows, frozenset(range(1, 5)))
 
-    def others(self, audit: Audit, others: Sequence[Compared]) -> Section:
+    def build_other_findings_section(self, audit: AuditComparison, comparisons: Sequence[FindingComparison]) -> Section:
         """The other findings that are paired, those that moved most surely first."""
 
-        def surely(each: Compared) -> float:
-            change = each.changes[0]
+        def get_change_p_value(comparison: FindingComparison) -> float:
+            change = comparison.changes[0]
             return 2.0 if change is None or change["p"] is None else float(change["p"])
 
-        rows: list[list[Inline]] = []
-        moved = sorted(others, key=surely)
-        for each in (e for n, e in enumerate(moved) if n < LINES or is_about_groups(e.found[0])):
-            ends = [self.value(audit, each, place) for place in (0, -1)]
-            rows.append([self.name(each), *ends, *self.told(audit, each, 0)])
-        first, last = audit.points[0].name, audit.points[-1].name
-        columns = ["finding", first, last, "change", "95 % interval", "p, corrected"]
+        rows: list[list[InlineElement]] = []
+        sorted_comparisons = sorted(comparisons, key=get_change_p_value)
+        for comparison in (candidate for rank, candidate in enumerate(sorted_comparisons) if rank < MAX_OTHER_FINDINGS or is_about_groups(candidate.findings[0])):
+            end_values = [self.link_finding_value(audit, comparison, index) for index in (0, -1)]
+            rows.append([self.format_finding_name(comparison), *end_values, *self.format_change_cells(audit, comparison, 0)])
+        first_name, last_name = audit.checkpoints[0].name, audit.checkpoints[-1].name
+        columns = ["finding", first_name, last_name, "change", "95 % interval", "p, corrected"]
         note = "Those that moved most surely first; of shares in percentage points."
-        if len(others) > len(rows):
-            ends_of = " ".join(f"RUN@{audit.points[place].step}" for place in (0, -1))
-            note += f" {len(rows)} of {len(others)}; hallmark compare {ends_of} shows all."
-        grid = Grid("First and last", columns, rows, frozenset(range(1, 6)), note)
-        return Section("Other findings of this audit", [grid])
+        if len(comparisons) > len(rows):
+            checkpoint_arguments = " ".join(f"RUN@{audit.checkpoints[index].step}" for index in (0, -1))
+            note += f" {len(rows)} of {len(comparisons)}; hallmark compare {checkpoint_arguments} shows all."
+        findings_table = DataTable("First and last", columns, rows, frozenset(range(1, 6)), note)
+        return Section("Other findings of this audit", [findings_table])
 
     # Figures and their rows ------------------------------------------------------------------
 
-    def name(self, each: Compared) -> str:
-        row = each.found[0]
-        return self.say(words(row["metric"]) + (f", {row['slice']}" if row["slice"] else ""))
+    def format_finding_name(self, comparison: FindingComparison) -> str:
+        row = comparison.findings[0]
+        return self.redact(format_metric_name(row["metric"]) + (f", {row['slice']}" if row["slice"] else ""))
 
-    def figure(self, audit: Audit, each: Compared, place: int) -> Figure:
-        return self.book(audit, place).finding(f"audit_{audit.name}", each.found[place])
+    def add_finding_figure(self, audit: AuditComparison, comparison: FindingComparison, checkpoint_index: int) -> Figure:
+        return self.get_figure_book(audit, checkpoint_index).add_finding_figure(f"audit_{audit.name}", comparison.findings[checkpoint_index])
 
-    def side(self, audit: Audit, each: Compared, place: int) -> Evidence:
+    def get_unit_evidence(self, audit: AuditComparison, comparison: FindingComparison, checkpoint_index: int) -> Evidence:
         """The units of a finding that is a mean of some."""
-        key = audit.name, place
-        if key not in self.units:
-            self.units[key] = Units(audit.artifacts[place])
-        where = self.units[key].where(each.found[place])
-        assert where is not None
-        return self.book(audit, place).evidence(f"audit_{audit.name}", "values", where)
+        key = audit.name, checkpoint_index
+        if key not in self.audit_units:
+            self.audit_units[key] = AuditUnits(audit.artifacts[checkpoint_index])
+        value_filter = self.audit_units[key].build_value_filter(comparison.findings[checkpoint_index])
+        assert value_filter is not None
+        return self.get_figure_book(audit, checkpoint_index).get_evidence(f"audit_{audit.name}", "values", value_filter)
 
-    def book(self, audit: Audit, place: int) -> Book:
-        key = audit.name, audit.points[place].step  # the last is -1, too
-        if key not in self.books:
-            self.books[key] = Book({f"audit_{audit.name}": audit.artifacts[place]})
-        return self.books[key]
+    def get_figure_book(self, audit: AuditComparison, checkpoint_index: int) -> FigureBook:
+        key = audit.name, audit.checkpoints[checkpoint_index].step  # the last is -1, too
+        if key not in self.figure_books:
+            self.figure_books[key] = FigureBook({f"audit_{audit.name}": audit.artifacts[checkpoint_index]})
+        return self.figure_books[key]
 
-    def value(self, audit: Audit, each: Compared, place: int) -> Inline:
+    def link_finding_value(self, audit: AuditComparison, comparison: FindingComparison, checkpoint_index: int) -> InlineElement:
         """A value, which leads to its rows on the card of the checkpoint where that has them."""
-        figure, run = self.figure(audit, each, place), audit.points[place].run_of(audit.name)
-        if run is None or figure.page not in self.pages[run]:
-            return figure.short
-        return Link(figure.short, f"{card_of(run)}/{figure.page}")
+        figure, run = self.add_finding_figure(audit, comparison, checkpoint_index), audit.checkpoints[checkpoint_index].find_newest_run(audit.name)
+        if run is None or figure.page_path not in self.evidence_pages_by_run[run]:
+            return figure.short_text
+        return Link(figure.short_text, f"{get_model_card_path(run)}/{figure.page_path}")
 
-    def told(self, audit: Audit, each: Compared, place: int) -> list[Inline]:
+    def format_change_cells(self, audit: AuditComparison, comparison: FindingComparison, pair_index: int) -> list[InlineElement]:
         """A change, its interval and p."""
-        change, unit = each.changes[place], each.found[0]["unit"]
+        change, unit = comparison.changes[pair_index], comparison.findings[0]["unit"]
         if change is None:
             return ["not paired", "–", "–"]
-        text = amount(change["value"], unit)
-        value = self.linked(text, audit, each, place)
-        return [value, span(change, unit), p_of(change["p_corrected"])]
+        text = format_change(change["value"], unit)
+        value = self.link_change_text(text, audit, comparison, pair_index)
+        return [value, format_change_interval(change, unit), format_p_value(change["p_corrected"])]
 
-    def linked(self, text: str, audit: Audit, each: Compared, place: int) -> Inline:
+    def link_change_text(self, text: str, audit: AuditComparison, comparison: FindingComparison, pair_index: int) -> InlineElement:
         """A change in words, which leads to its pairs, where values of a table are these."""
-        if audit.name == CAPABILITY or each.found[0]["unit"] == AREA:
+        if audit.name == CAPABILITY or comparison.findings[0]["unit"] == AREA_UNIT:
             return text
-        return Link(text, self.pairs(audit, each, place))
+        return Link(text, self.write_pairs_page(audit, comparison, pair_index))
 
-    def pairs(self, audit: Audit, each: Compared, place: int) -> str:
+    def write_pairs_page(self, audit: AuditComparison, comparison: FindingComparison, pair_index: int) -> str:
         """The page of the pairs behind a change; written where it is not there."""
-        i, j = audit.pairs[place]
-        row, change = each.found[0], each.changes[place]
+        first_index, second_index = audit.checkpoint_pairs[pair_index]
+        row, change = comparison.findings[0], comparison.changes[pair_index]
         assert change is not None
-        named = (
-            f"{audit.name}#{row['metric']}#{row['slice']}#{[audit.points[k].step for k in (i, j)]}"
+        page_key = (
+            f"{audit.name}#{row['metric']}#{row['slice']}#{[audit.checkpoints[checkpoint_index].step for checkpoint_index in (first_index, second_index)]}"
         )
-        page = f"rows/{slug(audit.name)}-{hashlib.sha256(named.encode()).hexdigest()[:10]}.html"
-        if (self.out / page).exists():
+        page = f"rows/{slugify(audit.name)}-{hashlib.sha256(page_key.encode()).hexdigest()[:10]}.html"
+        if (self.trajectory_folder / page).exists():
             return page
-        sides = [self.side(audit, each, k) for k in (i, j)]
-        first, second = (
-            {r["item"]: r for r in by_item(side.dataset.to_table(filter=side.filter())).to_pylist()}
-            for side in sides
+        side_evidence = [self.get_unit_evidence(audit, comparison, checkpoint_index) for checkpoint_index in (first_index, second_index)]
+        first_units, second_units = (
+            {unit_row["item"]: unit_row for unit_row in average_by_item(side.dataset.to_table(filter=side.build_filter_expression())).to_pylist()}
+            for side in side_evidence
         )
-        both = [(mine, second[item]) for item, mine in first.items() if item in second]
-        both.sort(key=lambda pair: _most(row["worse"], pair))
-        known = [n for n in ("item", "cluster", "text") if n in sides[0].dataset.schema.names]
-        columns = [sides[0].column_of(name) for name in known]
-        cells = [
-            ([cell_of(column, one[column.name], one.get(column.judged_by), self.masker)
+        matched_units = [(first_unit, second_units[item]) for item, first_unit in first_units.items() if item in second_units]
+        matched_units.sort(key=lambda pair: _sort_key_by_harm(row["worse"], pair))
+        column_names = [column_name for column_name in ("item", "cluster", "text") if column_name in side_evidence[0].dataset.schema.names]
+        columns = [side_evidence[0].get_column_description(column_name) for column_name in column_names]
+        table_rows = [
+            ([value_to_cell(column, first_row[column.name], first_row.get(column.judged_by), self.redactor)
               for column in columns],
-             [_number(one["value"]), _number(other["value"]), _number(_gap((one, other)))])
-            for one, other in both[:PAIRS]
+             [_format_number(first_row["value"]), _format_number(second_row["value"]), _format_number(_compute_pair_change((first_row, second_row)))])
+            for first_row, second_row in matched_units[:MAX_PAIRS]
         ]  # fmt: skip
-        html = environment().get_template("site_pairs.html").render(
-            title=f"{self.name(each)}: {audit.points[i].name} to {audit.points[j].name}",
-            said=f"Change: {said(change, row['unit'])}.", how=self.say(change["method"]),
-            sides=[(audit.points[k].name, side, self.say(side.condition), self.say(side.python()))
-                   for k, side in zip((i, j), sides, strict=True)],
-            columns=columns, rows=cells, shown=len(cells), total=len(both),
+        html = get_template_environment().get_template("site_pairs.html").render(
+            title=f"{self.format_finding_name(comparison)}: {audit.checkpoints[first_index].name} to {audit.checkpoints[second_index].name}",
+            said=f"Change: {describe_change(change, row['unit'])}.", how=self.redact(change["method"]),
+            sides=[(audit.checkpoints[checkpoint_index].name, side, self.redact(side.conditions_json), self.redact(side.format_python_code()))
+                   for checkpoint_index, side in zip((first_index, second_index), side_evidence, strict=True)],
+            columns=columns, rows=table_rows, shown=len(table_rows), total=len(matched_units),
             worse=row["worse"] in ("up", "down"),
         )  # fmt: skip
-        path = self.out / page
+        path = self.trajectory_folder / page
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(html, encoding="utf-8")
         return page
 
 
-def _gap(pair: tuple[Row, Row]) -> float | None:
+def _compute_pair_change(pair: tuple[Row, Row]) -> float | None:
     values = [row["value"] for row in pair]
     return None if None in values else values[1] - values[0]
 
 
-def _most(worse: str, pair: tuple[Row, Row]) -> tuple[bool, float, str]:
+def _sort_key_by_harm(worse_when: str, pair: tuple[Row, Row]) -> tuple[bool, float, str]:
     """Sorts pairs: what changed most for the worse first, what has no value last."""
-    gap = _gap(pair)
-    if gap is None:
+    change = _compute_pair_change(pair)
+    if change is None:
         return True, 0.0, str(pair[0]["item"])
-    return False, -worse_by(worse, gap) if worse else -abs(gap), str(pair[0]["item"])
+    return False, -compute_signed_harm(worse_when, change) if worse_when else -abs(change), str(pair[0]["item"])
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "–" if value is None else f"{value:.6g}"
 
 
-def _pages(left: Mapping[str, Artifact | None]) -> set[str]:
+def _list_evidence_pages(run_artifacts: Mapping[str, Artifact | None]) -> set[str]:
     """The pages of rows of the card that a run left; none where that is gone."""
-    card = left.get("model_card")
+    card = run_artifacts.get("model_card")
     return set() if card is None else set(card["figures"].read(["page"])["page"].to_pylist())
 
 
-def card_of(run: str) -> str:
+def get_model_card_path(run_id: str) -> str:
     """Where the card of a run is, from a page of a trajectory."""
-    return f"../../{quote(run)}/model_card"
+    return f"../../{quote(run_id)}/model_card"
 
 
-def write(run: str, points: Sequence[Point], history: Mapping[str, Artifact], folder: Path) -> bool:
+def write_trajectory(run_id: str, checkpoints: Sequence[TrainingCheckpoint], training_artifacts: Mapping[str, Artifact], run_folder: Path) -> bool:
     """Write the page of the training of a run, in its folder of the site; ``history``: what its
     stages left, by label, for what must be masked. What cannot be read is said there; returns
     whether all could be."""
-    out = folder / FOLDER
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True, exist_ok=True)
+    trajectory_folder = run_folder / TRAJECTORY_FOLDER
+    shutil.rmtree(trajectory_folder, ignore_errors=True)
+    trajectory_folder.mkdir(parents=True, exist_ok=True)
     try:
-        writer = Writer(points, history, out)
-        document = masked(writer.document(run), writer.say)
-        whole = writer.whole
+        writer = TrajectoryWriter(checkpoints, training_artifacts, trajectory_folder)
+        document = redact_document(writer.build_document(run_id), writer.redact)
+        is_complete = writer.is_complete
     except (HallmarkError, LookupError, TypeError, ValueError, AttributeError) as error:
         # One artifact that was changed must not hide all other pages.
-        why = Masker().whole(f"{error}" if isinstance(error, HallmarkError) else f"{error!r}")
-        whole = False
-        said_so = Callout("bad", [f"The checkpoints could not be compared: {why}"])
-        document = Document(TITLE, "Trajectory", [said_so], [])
-    for chart in document.charts():
-        path = out / chart.path
+        message = Redactor().redact_full_text(f"{error}" if isinstance(error, HallmarkError) else f"{error!r}")
+        is_complete = False
+        error_callout = Callout("bad", [f"The checkpoints could not be compared: {message}"])
+        document = Document(PAGE_TITLE, "Trajectory", [error_callout], [])
+    for chart in document.list_charts():
+        path = trajectory_folder / chart.path
         path.parent.mkdir(exist_ok=True)
-        path.write_text(chart.draw(str), encoding="utf-8")
-    html = environment().get_template("site_trajectory.html").render(document=document, run=run)
-    (out / PAGE).write_text(html, encoding="utf-8")
-    return whole
+        path.write_text(chart.render_svg(str), encoding="utf-8")
+    html = get_template_environment().get_template("site_trajectory.html").render(document=document, run=run_id)
+    (trajectory_folder / TRAJECTORY_PAGE).write_text(html, encoding="utf-8")
+    return is_complete

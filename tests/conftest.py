@@ -15,12 +15,12 @@ import model  # noqa: F401  what it sets of threads counts only before torch is 
 # isort: split
 import torch
 
-from model.training.machine import keep_memory
-from tasks.contract.mappers import FORKS, PRELOADED
+from model.training.machine import retain_freed_memory
+from tasks.contract.mappers import FORK_CONTEXT, PRELOADED_MODULES
 
-keep_memory()  # thousands of tests ask for what the one before gave back: a twentieth of their time
+retain_freed_memory()  # thousands of tests ask for what the one before gave back: a twentieth of their time
 torch.set_num_threads(1)  # two of each of three processes wait for two cores: a tenth of the time
-FORKS.set_forkserver_preload([*PRELOADED, "tests.preloaded"])
+FORK_CONTEXT.set_forkserver_preload([*PRELOADED_MODULES, "tests.preloaded"])
 
 settings.register_profile("untimed", deadline=None)  # beside others a draw may take long
 settings.load_profile("untimed")
@@ -81,16 +81,16 @@ def shared(tmp_path_factory):
 def server(shared):
     """The API of a Prefect server, which all processes of the tests use. The one that needs it
     first starts it; it ends behind all of them, and behind what Prefect still has to tell."""
-    from flows.server import LocalServer
+    from flows.server import LocalPrefectServer
 
     users, alone = (shared / "server").open("a+"), FileLock(shared / "server.lock")
     started = False
     with alone:
         users.seek(0)
         if not (url := users.read()):
-            started, here = True, LocalServer()
+            started, here = True, LocalPrefectServer()
             atexit.register(fcntl.flock, users, fcntl.LOCK_EX)  # as soon as no other has its share
-            here.wait()
+            here.wait_until_ready()
             url = here.url
             users.write(url)
             users.flush()

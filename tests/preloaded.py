@@ -10,12 +10,12 @@ import torch
 import torch._dynamo
 
 import model.training.run  # noqa: F401
-from model.training.machine import matmul_ceiling
-from tasks.corpus.figures.texts import _classes
-from tasks.measures.languages import _identifier
+from model.training.machine import measure_matmul_flops_per_second
+from tasks.corpus.figures.texts import _build_character_classes
+from tasks.measures.languages import _load_language_identifier
 
-_classes()
-_identifier()
+_build_character_classes()
+_load_language_identifier()
 
 torch.set_num_threads(1)  # threads do not survive a fork
-CEILING = matmul_ceiling(torch.device("cpu"), torch.float32)
+CEILING = measure_matmul_flops_per_second(torch.device("cpu"), torch.float32)

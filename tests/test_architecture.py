@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.contract import ROOT
-from tasks.contract.closure import PACKAGES, imports  # one way: each imports those before it
+from tasks.contract import PROJECT_ROOT
+from tasks.contract.closure import PROJECT_PACKAGES, find_imported_modules  # one way: each imports those before it
 
 MAY_IMPORT_PREFECT = {"tasks.contract.stages", "tasks.contract.prefect_ui"}
 #: Within tasks: what each room may import beside itself.
@@ -31,20 +31,20 @@ ROOMS = {
 
 
 def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = path.relative_to(PROJECT_ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 SOURCES = {
-    module_name(path): path for package in PACKAGES for path in (ROOT / package).rglob("*.py")
+    module_name(path): path for package in PROJECT_PACKAGES for path in (PROJECT_ROOT / package).rglob("*.py")
 }
 
 
 @pytest.mark.parametrize("module", sorted(SOURCES))
 def test_imports_go_one_way(module):
     package = module.split(".")[0]
-    forbidden = PACKAGES[PACKAGES.index(package) + 1 :]
-    outside = {name.split(".")[0] for name in imports(SOURCES[module])}
+    forbidden = PROJECT_PACKAGES[PROJECT_PACKAGES.index(package) + 1 :]
+    outside = {name.split(".")[0] for name in find_imported_modules(SOURCES[module])}
     assert not outside & set(forbidden)
     if package == "reports":
         assert not outside & {"torch", "transformers", "detoxify", "model"}
@@ -60,7 +60,7 @@ def test_imports_go_one_way(module):
 def test_pandas_stands_at_the_edges():
     """It copies what Arrow already holds: only what a user asks for as a data frame becomes one."""
     users = {
-        m for m, path in SOURCES.items() if "pandas" in {n.split(".")[0] for n in imports(path)}
+        m for m, path in SOURCES.items() if "pandas" in {n.split(".")[0] for n in find_imported_modules(path)}
     }
     assert users == {"tasks.contract.artifact"}
     called = {m for m, path in SOURCES.items() if ".to_pandas(" in path.read_text()}
@@ -73,7 +73,7 @@ def test_pandas_stands_at_the_edges():
 def test_rooms_import_one_way(module):
     own = next(room for room in ROOMS if f"{module}.".startswith(f"{room}."))
     package = module.split(".")[0]
-    for name in (n for n in imports(SOURCES[module]) if n.split(".")[0] == package):
+    for name in (n for n in find_imported_modules(SOURCES[module]) if n.split(".")[0] == package):
         room = next((r for r in ROOMS if f"{name}.".startswith(f"{r}.")), own)
         assert room == own or room in ROOMS[own], f"{module} imports {name}"
 
@@ -81,7 +81,7 @@ def test_rooms_import_one_way(module):
 @pytest.mark.parametrize("module", sorted(SOURCES))
 def test_the_contract_is_imported_through_its_face(module):
     if not f"{module}.".startswith("tasks.contract."):
-        deeper = {n for n in imports(SOURCES[module]) if n.startswith("tasks.contract.")}
+        deeper = {n for n in find_imported_modules(SOURCES[module]) if n.startswith("tasks.contract.")}
         assert deeper <= {"tasks.contract.accounts"}
 
 
@@ -90,7 +90,7 @@ def test_reports_reach_neither_torch_nor_prefect_and_the_pipeline_no_torch_when_
     program = "import reports.site, reports.datasheet, reports.model_card, reports.task_card, sys; "
     program += "print(*{'torch', 'prefect'} & {*sys.modules}); import flows.pipeline; "
     program += "print(*{'torch', 'transformers', 'sklearn', 'scipy'} & {*sys.modules})"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT_ROOT, capture_output=True, text=True)
     assert done.stdout == "\n\n", done.stdout + done.stderr
 
 
@@ -103,12 +103,12 @@ def stages():
 
 
 def test_every_data_file_belongs_to_a_stage():
-    declared = {name for stage in stages() for name in stage.code if "/" in name}
+    declared = {name for stage in stages() for name in stage.extra_code if "/" in name}
     suffixes = (".json", ".jsonl", ".txt", ".html", ".css", ".j2", ".md", ".csv")
     there = {
-        str(path.relative_to(ROOT))
+        str(path.relative_to(PROJECT_ROOT))
         for package in ("tasks", "reports")
-        for path in (ROOT / package).rglob("*")
+        for path in (PROJECT_ROOT / package).rglob("*")
         if path.suffix in suffixes and path.parent.name != "__pycache__"
     }
     site_only = {name for name in there if name.startswith("reports/page/templates/site")}
@@ -119,19 +119,19 @@ def test_every_data_file_belongs_to_a_stage():
 def test_lint():
     for command in (["check"], ["format", "--check"]):
         done = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, "."], cwd=ROOT, capture_output=True, text=True
+            [sys.executable, "-m", "ruff", *command, "."], cwd=PROJECT_ROOT, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_types():
-    done = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "mypy"], cwd=PROJECT_ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_what_tests_take_from_each_other_is_there():
     """Types are not checked in tests: a name that moved would be found by the whole suite alone."""
-    files = {module_name(path): path for path in (ROOT / "tests").rglob("*.py")}
+    files = {module_name(path): path for path in (PROJECT_ROOT / "tests").rglob("*.py")}
     trees = {module: ast.parse(path.read_text()) for module, path in files.items()}
     missing = [
         f"{module}: {node.module}.{alias.name}"

@@ -20,9 +20,9 @@ import pytest
 import torch
 
 from benchmarks.planted_faults import FAULTS, paths
-from tasks.contract import ROOT
+from tasks.contract import PROJECT_ROOT
 from tests.model.oracles import toy_rows, write_rows, write_tokenizer
-from tests.model.training.training import FORKS
+from tests.model.training.training import FORK_CONTEXT
 from tests.tasks.audits.conftest import make_own
 
 
@@ -30,7 +30,7 @@ def bench(name, *options):
     """As ``python -m`` runs it, in a fork of a process that has imported torch."""
     with TemporaryDirectory() as folder:
         said = [Path(folder) / stream for stream in ("stdout", "stderr")]
-        process = FORKS.Process(target=_bench, args=(name, options, *said))
+        process = FORK_CONTEXT.Process(target=_bench, args=(name, options, *said))
         process.start()
         process.join()
         return CompletedProcess([name, *options], process.exitcode, *(p.read_text() for p in said))
@@ -150,9 +150,9 @@ def test_growth_is_of_medians_over_bytes(capsys):
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_is_planted_where_the_code_stands(fault):
     """Once, in a way that Python still reads, and beside tests that are there."""
-    text = (ROOT / fault.file).read_text()
+    text = (PROJECT_ROOT / fault.file).read_text()
     assert text.count(fault.right) == 1 and fault.wrong not in text
-    assert [path for path in paths(fault) if not (ROOT / path).is_file()] == []
+    assert [path for path in paths(fault) if not (PROJECT_ROOT / path).is_file()] == []
     ast.parse(text.replace(fault.right, fault.wrong))
 
 
@@ -180,7 +180,7 @@ def test_an_interval_that_is_too_narrow_is_outside_and_a_right_one_is_not():
     assert not found.faults(), found
     assert found == coverage.measured(line, 0, 300, 300) != coverage.measured(line, 1, 300, 300)
     # What a template shares is forgotten.
-    alone = replace(line, made=coverage_lines.of_estimate(None, share=True, null=0.5))
+    alone = replace(line, made=coverage_lines.of_estimate(None, is_share=True, null_value=0.5))
     said = coverage.measured(alone, 0, 300, 300).faults()
     assert re.fullmatch(r"covers [\d.]+%, labels shared", said[0])
 

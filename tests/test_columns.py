@@ -2,26 +2,26 @@
 
 import pytest
 
-from tasks.contract import KINDS, described, is_cut, meaning
+from tasks.contract import COLUMN_KINDS, describe_columns, is_partitioned, get_table_meaning
 from tests.test_architecture import stages
 
 SCHEMAS = {
-    f"{stage.name}.{name}": schema for stage in stages() for name, schema in stage.schemas().items()
+    f"{stage.name}.{name}": schema for stage in stages() for name, schema in stage.collect_table_schemas().items()
 }
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_every_column_has_a_kind_and_a_meaning(name):
     schema = SCHEMAS[name]
-    assert meaning(schema).endswith(".")
-    for field, column in zip(schema, described(schema), strict=True):
+    assert get_table_meaning(schema).endswith(".")
+    for field, column in zip(schema, describe_columns(schema), strict=True):
         assert b"kind" in (field.metadata or {}), column.name
-        assert column.kind in KINDS and column.meaning, column.name
+        assert column.kind in COLUMN_KINDS and column.meaning, column.name
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_what_judges_a_text_is_a_score_of_its_own_table(name):
-    columns = {column.name: column for column in described(SCHEMAS[name])}
+    columns = {column.name: column for column in describe_columns(SCHEMAS[name])}
     for column in columns.values():
         if column.judged_by:
             assert "text" in column.kind
@@ -31,16 +31,16 @@ def test_what_judges_a_text_is_a_score_of_its_own_table(name):
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_tables_that_are_cut_have_a_document_in_each_row(name):
-    if is_cut(SCHEMAS[name]):
+    if is_partitioned(SCHEMAS[name]):
         assert SCHEMAS[name].names[0] == "doc_id"
 
 
 def test_the_tables_about_documents_are_cut():
-    cut = {name.partition(".")[2] for name, schema in SCHEMAS.items() if is_cut(schema)}
+    cut = {name.partition(".")[2] for name, schema in SCHEMAS.items() if is_partitioned(schema)}
     assert cut == {
         "documents", "hits", "ledger", "origins", "seen", "signals", "signatures", "spans",
         "windows",
     }  # fmt: skip
     always = cut - {"spans"}  # those of packed sequences are in the sequences' order
     named = {name for name in SCHEMAS if name.partition(".")[2] in always}
-    assert named - {name for name in SCHEMAS if is_cut(SCHEMAS[name])} == set()
+    assert named - {name for name in SCHEMAS if is_partitioned(SCHEMAS[name])} == set()

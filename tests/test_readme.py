@@ -7,12 +7,12 @@ import tomllib
 import pytest
 
 from flows.cli import app
-from flows.config import laid_over, load
-from flows.trees import names
+from flows.config import fill_missing_sections, load_config
+from flows.trees import list_bundled_configs
 from tasks.audits.catalogue import PROBES
-from tasks.contract import ROOT
+from tasks.contract import PROJECT_ROOT
 
-README = (ROOT / "README.md").read_text()
+README = (PROJECT_ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
 LINES = [line.split("  #")[0].strip() for block in BLOCKS for line in block.splitlines()]
 COMMANDS = (
@@ -27,9 +27,9 @@ def test_every_command_of_the_readme_parses(line):
     _, bound, unused, *_ = app.parse_args(shlex.split(line)[1:], exit_on_error=False)
     assert not unused
     for override in bound.arguments.get("set_") or []:
-        load("smoke", [override])
+        load_config("smoke", [override])
     config = bound.arguments.get("config")
-    assert config is None or config.endswith(".toml") or config in names()
+    assert config is None or config.endswith(".toml") or config in list_bundled_configs()
 
 
 def test_the_readme_shows_every_command():
@@ -39,7 +39,7 @@ def test_the_readme_shows_every_command():
 
 
 def test_the_make_targets_exist():
-    makefile = (ROOT / "Makefile").read_text()
+    makefile = (PROJECT_ROOT / "Makefile").read_text()
     targets = [line.split()[1] for line in LINES if line.startswith("make ")]
     assert targets == ["run", "proof", "test", "check"]
     for target in targets:
@@ -48,20 +48,20 @@ def test_the_make_targets_exist():
 
 def test_the_paths_of_the_readme_exist():
     for path in re.findall(r"\]\(([\w./]+)\)", README):
-        assert (ROOT / path).exists(), path
+        assert (PROJECT_ROOT / path).exists(), path
 
 
 def test_the_config_table_lists_every_config():
-    assert set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)) == set(names())
+    assert set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)) == set(list_bundled_configs())
 
 
 def test_the_config_of_the_readme_is_valid():
     block, sets, policy, task = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
-    config = load(laid_over(tomllib.loads(task), tomllib.loads(block)))
+    config = load_config(fill_missing_sections(tomllib.loads(task), tomllib.loads(block)))
     assert config.name == "task" and config.finetune.train.steps == 600
-    config = load(laid_over(tomllib.loads(sets), tomllib.loads(block)))
-    assert not any(p.lacks(getattr(config, f"audit_{p.name}")) for p in PROBES)
-    config = load(laid_over(tomllib.loads(policy), tomllib.loads(block)))
+    config = load_config(fill_missing_sections(tomllib.loads(sets), tomllib.loads(block)))
+    assert not any(p.find_missing_settings(getattr(config, f"audit_{p.name}")) for p in PROBES)
+    config = load_config(fill_missing_sections(tomllib.loads(policy), tomllib.loads(block)))
     assert config.policy.rules["toxic"].bound == ("lt", 0.1)
-    config = load(tomllib.loads(block))
+    config = load_config(tomllib.loads(block))
     assert (config.name, config.plant.enabled, config.pretrain.train.steps) == ("mine", False, 200)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.commands.shared import InStore, Json, Set, execute, execute_each
+from flows.commands.shared import StoreOption, JsonOption, OverridesOption, run_flow_and_report, run_flow_for_each
 
 
 def audit(
@@ -12,9 +12,9 @@ def audit(
     *,
     only: str | None = None,
     config: str | None = None,
-    set_: Set = None,
-    store: InStore = None,
-    json_: Json = False,
+    overrides: OverridesOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Audit a checkpoint and write its model card, without touching the corpus.
 
@@ -30,21 +30,21 @@ def audit(
         Where the audits' settings come from; by default the config of the checkpoint's run, and of
         a checkpoint from elsewhere that of the demo.
     """
-    from flows.comparing import ALL, checkpoints
-    from flows.pipeline import check_audits
-    from flows.recording import settle
-    from tasks.audits.about import AUDITS
+    from flows.comparing import ALL_CHECKPOINTS_SUFFIX, list_checkpoint_names
+    from flows.pipeline import check_audit_names
+    from flows.recording import resolve_flow_arguments
+    from tasks.audits.about import AUDIT_DESCRIPTIONS
 
-    wanted = AUDITS if only is None else only.split(",")
-    chosen = [name.strip() for name in wanted if name.strip()]
-    check_audits(chosen)
-    shared: dict[str, Any] = {"config": config, "overrides": set_ or [], "store": store}
-    if not checkpoint.endswith(ALL):
-        execute("audit", json_, checkpoint=checkpoint, only=chosen, **shared)
+    requested_audits = AUDIT_DESCRIPTIONS if only is None else only.split(",")
+    audit_names = [name.strip() for name in requested_audits if name.strip()]
+    check_audit_names(audit_names)
+    shared_parameters: dict[str, Any] = {"config": config, "overrides": overrides or [], "store": store}
+    if not checkpoint.endswith(ALL_CHECKPOINTS_SUFFIX):
+        run_flow_and_report("audit", as_json, checkpoint=checkpoint, only=audit_names, **shared_parameters)
         return
-    place = settle(checkpoint=checkpoint.removesuffix(ALL), **shared).store
-    each = {
-        name: {"checkpoint": name, "only": chosen, **shared}
-        for name in checkpoints(place, checkpoint)
+    opened_store = resolve_flow_arguments(checkpoint=checkpoint.removesuffix(ALL_CHECKPOINTS_SUFFIX), **shared_parameters).store
+    parameters_by_checkpoint = {
+        name: {"checkpoint": name, "only": audit_names, **shared_parameters}
+        for name in list_checkpoint_names(opened_store, checkpoint)
     }
-    execute_each("audit", json_, each)
+    run_flow_for_each("audit", as_json, parameters_by_checkpoint)

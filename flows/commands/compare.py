@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.commands.shared import InStore, Json, show
-from flows.comparing import audited, trajectory
-from flows.comparing import compare as compared
-from flows.runs import default_store
-from reports.page.figures import show as written
-from reports.page.masking import visible
-from reports.sections.course import said
+from flows.commands.shared import StoreOption, JsonOption, print_result
+from flows.comparing import find_audited_checkpoints, find_trajectory_page
+from flows.comparing import compare_checkpoints
+from flows.runs import open_store
+from reports.page.figures import format_value
+from reports.page.masking import escape_invisible
+from reports.sections.course import describe_change
 
 Report = dict[str, Any]
 
 
 def compare(
     *checkpoints: str,
-    store: InStore = None,
-    json_: Json = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Set the findings of audited checkpoints side by side; what they were asked alike is compared
     in pairs with the first.
@@ -31,42 +31,42 @@ def compare(
         Two or more, as the command audit takes them, or runs that audited one. RUN@all: every
         audited checkpoint of a training, which shows what becomes of a finding while it trains.
     """
-    place = default_store(store, create=False)
-    found = compared(audited(place, checkpoints))
-    pages = [page for name in checkpoints if (page := trajectory(place, name))]
-    show(found, json_, lambda report: "\n".join([render(report), *_charts(pages)]))
+    opened_store = open_store(store, create=False)
+    comparison = compare_checkpoints(find_audited_checkpoints(opened_store, checkpoints))
+    chart_pages = [page for checkpoint in checkpoints if (page := find_trajectory_page(opened_store, checkpoint))]
+    print_result(comparison, as_json, lambda report: "\n".join([render_comparison(report), *_render_chart_links(chart_pages)]))
 
 
-def _charts(pages: Sequence[Path]) -> list[str]:
-    return ["", *(f"charts: {page}" for page in pages)] if pages else []
+def _render_chart_links(chart_pages: Sequence[Path]) -> list[str]:
+    return ["", *(f"charts: {page}" for page in chart_pages)] if chart_pages else []
 
 
-def render(report: Report) -> str:
-    names = [visible(subject["name"]) for subject in report["subjects"]]
-    lines = ["compared, each with the first:", *(f"    {name}" for name in names)]
-    lines += [f"not compared: {audit}: {visible(why)}" for audit, why in report["refused"].items()]
+def render_comparison(report: Report) -> str:
+    checkpoint_names = [escape_invisible(subject["name"]) for subject in report["subjects"]]
+    lines = ["compared, each with the first:", *(f"    {name}" for name in checkpoint_names)]
+    lines += [f"not compared: {audit}: {escape_invisible(reason)}" for audit, reason in report["refused"].items()]
     audit = ""
     for row in report["rows"]:
         if row["audit"] != audit:
             audit = row["audit"]
             lines += ["", audit]
-        part = f"[{visible(row['slice'])}]" if row["slice"] else ""
-        values = [NOTHING if v is None else written(v, row["unit"]) for v in row["values"]]
-        lines.append(f"    {row['metric']}{part}  {'  '.join(values)}")
-        told = zip(names[1:], row["differences"], strict=True)
-        several = len(names) > 2
+        slice_suffix = f"[{escape_invisible(row['slice'])}]" if row["slice"] else ""
+        formatted_values = [NOT_MEASURED if v is None else format_value(v, row["unit"]) for v in row["values"]]
+        lines.append(f"    {row['metric']}{slice_suffix}  {'  '.join(formatted_values)}")
+        named_differences = zip(checkpoint_names[1:], row["differences"], strict=True)
+        needs_names = len(checkpoint_names) > 2
         lines += [
-            f"        {name + ': ' if several else ''}{difference(found, row['unit'])}"
-            for name, found in told
-            if found
+            f"        {name + ': ' if needs_names else ''}{format_difference(difference, row['unit'])}"
+            for name, difference in named_differences
+            if difference
         ]
     return "\n".join(lines)
 
 
-NOTHING = "not measured"
+NOT_MEASURED = "not measured"
 
 
-def difference(found: Report, unit: str) -> str:
+def format_difference(difference: Report, unit: str) -> str:
     """A difference in words; of shares in percentage points."""
-    words = said(found, unit)
-    return words if found["value"] is None else f"difference {words}"
+    text = describe_change(difference, unit)
+    return text if difference["value"] is None else f"difference {text}"

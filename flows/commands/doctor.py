@@ -10,108 +10,108 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from flows.commands.shared import InStore, Json, show
-from flows.runs import default_store, store_uri
+from flows.commands.shared import StoreOption, JsonOption, print_result
+from flows.runs import open_store, resolve_store_uri
 from tasks.contract import HallmarkError
 
-Finding = dict[str, Any]
+CheckResult = dict[str, Any]
 
 
-def doctor(*, store: InStore = None, json_: Json = False) -> None:
+def doctor(*, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Show what this machine has: device, scorers, Prefect server, store, disk."""
-    findings = examine_machine(store)
-    show(findings, json_, render)
-    if not all(f["ok"] for f in findings):
+    results = check_machine(store)
+    print_result(results, as_json, render_check_results)
+    if not all(result["ok"] for result in results):
         raise SystemExit(1)
 
 
-def examine_machine(store: str | None = None) -> list[Finding]:
+def check_machine(store: str | None = None) -> list[CheckResult]:
     """One finding a line: what, whether it is fit for use, and a sentence."""
-    checks = (_python, _libraries, _device, _scorers, _prefect)
-    return [*map(_guarded, checks), _guarded(_store, store)]
+    checks = (_check_python, _check_libraries, _check_device, _check_scorers, _check_prefect)
+    return [*map(_run_check, checks), _run_check(_check_store, store)]
 
 
-def _guarded(check: Callable[..., Finding], *arguments: Any) -> Finding:
+def _run_check(check: Callable[..., CheckResult], *arguments: Any) -> CheckResult:
     try:
         return check(*arguments)
     except (HallmarkError, OSError, ImportError) as error:
         return {"what": check.__name__.strip("_"), "ok": False, "says": str(error)}
 
 
-def _python() -> Finding:
+def _check_python() -> CheckResult:
     import platform
 
-    says = f"{platform.python_version()} on {platform.platform()}, {os.cpu_count()} cores"
-    return {"what": "python", "ok": True, "says": says}
+    message = f"{platform.python_version()} on {platform.platform()}, {os.cpu_count()} cores"
+    return {"what": "python", "ok": True, "says": message}
 
 
-def _libraries() -> Finding:
-    wanted = ("torch", "prefect", "datasets", "tokenizers", "transformers", "detoxify", "pyarrow")
-    found, missing = [], []
-    for name in wanted:
+def _check_libraries() -> CheckResult:
+    required_names = ("torch", "prefect", "datasets", "tokenizers", "transformers", "detoxify", "pyarrow")
+    installed, missing = [], []
+    for name in required_names:
         try:
-            found.append(f"{name} {version(name)}")
+            installed.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             missing.append(name)
-    says = ", ".join(found) + (f"; missing: {', '.join(missing)}" if missing else "")
-    return {"what": "libraries", "ok": not missing, "says": says}
+    message = ", ".join(installed) + (f"; missing: {', '.join(missing)}" if missing else "")
+    return {"what": "libraries", "ok": not missing, "says": message}
 
 
-def _device() -> Finding:
+def _check_device() -> CheckResult:
     import torch
 
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
         count = torch.cuda.device_count()
-        says = f"{count} GPU: {properties.name}, {properties.total_memory >> 30} GiB each"
+        message = f"{count} GPU: {properties.name}, {properties.total_memory >> 30} GiB each"
     else:
         capability = torch.backends.cpu.get_cpu_capability()
-        says = f"CPU ({capability}, {torch.get_num_threads()} threads); no GPU found"
-    return {"what": "device", "ok": True, "says": says}
+        message = f"CPU ({capability}, {torch.get_num_threads()} threads); no GPU found"
+    return {"what": "device", "ok": True, "says": message}
 
 
-def _scorers() -> Finding:
-    from tasks.measures.scorers import ScorerConfig, downloaded, scorer_digest
+def _check_scorers() -> CheckResult:
+    from tasks.measures.scorers import ScorerConfig, list_downloaded_checkpoints, scorer_versions
 
-    digests = scorer_digest(ScorerConfig(), "")
-    says = f"embedded linear scorer {digests['scorer']}, digest {digests['digest'][:16]}"
-    says += f"; Detoxify weights: {', '.join(downloaded()) or 'none downloaded'}"
-    return {"what": "scorers", "ok": True, "says": says}
+    digests = scorer_versions(ScorerConfig(), "")
+    message = f"embedded linear scorer {digests['scorer']}, digest {digests['digest'][:16]}"
+    message += f"; Detoxify weights: {', '.join(list_downloaded_checkpoints()) or 'none downloaded'}"
+    return {"what": "scorers", "ok": True, "says": message}
 
 
-def _prefect() -> Finding:
-    from flows.deployments import HOW, server_answers
+def _check_prefect() -> CheckResult:
+    from flows.deployments import START_SERVER_HINT, is_prefect_server_reachable
 
-    url = os.environ.get("PREFECT_API_URL", "")
-    if not url:
+    server_url = os.environ.get("PREFECT_API_URL", "")
+    if not server_url:
         return {
             "what": "prefect",
             "ok": True,
-            "says": f"a server for each command; for schedules {HOW}",
+            "says": f"a server for each command; for schedules {START_SERVER_HINT}",
         }
-    ok = server_answers(url)
-    says = f"server at {url} " + ("answers" if ok else f"does not answer; {HOW}")
-    return {"what": "prefect", "ok": ok, "says": says}
+    is_answering = is_prefect_server_reachable(server_url)
+    message = f"server at {server_url} " + ("answers" if is_answering else f"does not answer; {START_SERVER_HINT}")
+    return {"what": "prefect", "ok": is_answering, "says": message}
 
 
-def _store(named: str | None) -> Finding:
-    uri = store_uri(named).removeprefix("file://")
-    place = Path(uri).absolute()
-    if "://" not in uri and not place.exists():  # looking must not leave a store behind
-        folder, what = next(above for above in place.parents if above.exists()), "made"
+def _check_store(store_name: str | None) -> CheckResult:
+    uri = resolve_store_uri(store_name).removeprefix("file://")
+    path = Path(uri).absolute()
+    if "://" not in uri and not path.exists():  # looking must not leave a store behind
+        existing_folder, permission = next(parent for parent in path.parents if parent.exists()), "made"
     else:
-        store = default_store(named)
-        if store.root is None:
+        store = open_store(store_name)
+        if store.root_folder is None:
             store.put("doctor", b"")
             store.delete(["doctor"])
             return {"what": "store", "ok": True, "says": f"{store.uri} can be written"}
-        folder, what = store.root, "written"
-    tempfile.TemporaryFile(dir=folder).close()
-    free = shutil.disk_usage(folder).free
-    says = f"{place} can be {what}, {free / 1e9:.0f} GB free"
-    ok = free > 2e9
-    return {"what": "store", "ok": ok, "says": says + ("" if ok else "; free at least 2 GB")}
+        existing_folder, permission = store.root_folder, "written"
+    tempfile.TemporaryFile(dir=existing_folder).close()
+    free_bytes = shutil.disk_usage(existing_folder).free
+    message = f"{path} can be {permission}, {free_bytes / 1e9:.0f} GB free"
+    has_space = free_bytes > 2e9
+    return {"what": "store", "ok": has_space, "says": message + ("" if has_space else "; free at least 2 GB")}
 
 
-def render(findings: list[Finding]) -> str:
-    return "\n".join(f"{'ok ' if f['ok'] else 'BAD'} {f['what']:<10} {f['says']}" for f in findings)
+def render_check_results(results: list[CheckResult]) -> str:
+    return "\n".join(f"{'ok ' if result['ok'] else 'BAD'} {result['what']:<10} {result['says']}" for result in results)

@@ -6,7 +6,7 @@ from typing import Any
 
 Report = dict[str, Any]
 
-STATES = {
+STATE_LABELS = {
     "store": "store",
     "run": "would run",
     "unknown": "not known",
@@ -15,32 +15,32 @@ STATES = {
 }
 
 
-def render(report: Report) -> str:
-    blocks = [_stages(report), _corpus(report), _training(report), _ending(report)]
-    head = f"dry run of {report['config']}: nothing was written\nstore {report['store']}"
-    return "\n\n".join([head, *(block for block in blocks if block)])
+def render_forecast(report: Report) -> str:
+    blocks = [_render_stages(report), _render_corpus(report), _render_training(report), _render_notes_and_warnings(report)]
+    heading = f"dry run of {report['config']}: nothing was written\nstore {report['store']}"
+    return "\n\n".join([heading, *(block for block in blocks if block)])
 
 
-def _stages(report: Report) -> str:
+def _render_stages(report: Report) -> str:
     width = max(len(row["label"]) for row in report["stages"])
     lines = []
     for row in report["stages"]:
-        time = _duration(row["seconds"]) if row["seconds"] is not None else ""
-        time = "not estimated" if not time and row["state"] == "run" else time
-        says = row["artifact"] or row["why"]
-        state = STATES.get(row["state"], row["state"])
-        lines.append(f"{row['label']:<{width}}  {state:<9}  {time:<13}  {says}")
+        duration = _format_duration(row["seconds"]) if row["seconds"] is not None else ""
+        duration = "not estimated" if not duration and row["state"] == "run" else duration
+        artifact_or_reason = row["artifact"] or row["why"]
+        state_label = STATE_LABELS.get(row["state"], row["state"])
+        lines.append(f"{row['label']:<{width}}  {state_label:<9}  {duration:<13}  {artifact_or_reason}")
     total = report["seconds"]
-    bases = sorted({row["rests_on"] for row in report["stages"] if row["rests_on"]})
-    bases = [base for base in bases if not base.startswith("estimate: as ")]
+    time_bases = sorted({row["rests_on"] for row in report["stages"] if row["rests_on"]})
+    time_bases = [base for base in time_bases if not base.startswith("estimate: as ")]
     if any(row["rests_on"].startswith("estimate: as ") for row in report["stages"]):
-        bases.append("estimate: as the newest artifact of the stage took")
+        time_bases.append("estimate: as the newest artifact of the stage took")
     if total["value"]:
-        least = "at least " if total["without"] else ""
-        lines.append(f"time in all: {least}about {_duration(total['value'])}")
+        lower_bound_prefix = "at least " if total["without"] else ""
+        lines.append(f"time in all: {lower_bound_prefix}about {_format_duration(total['value'])}")
     elif total["without"]:
         lines.append("time in all: not estimated")
-    lines += [f"  {base}" for base in bases]
+    lines += [f"  {base}" for base in time_bases]
     if total["value"] and total["without"]:
         lines.append(
             f"  not in it: {', '.join(total['without'])}, of whose time neither the sample nor an "
@@ -49,91 +49,91 @@ def _stages(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _corpus(report: Report) -> str:
-    lines = [f"sources: {_basis(report)}"]
+def _render_corpus(report: Report) -> str:
+    lines = [f"sources: {_describe_estimate_basis(report)}"]
     for source in report["sources"]:
-        documents, size = _number(source["documents"]), _bytes(source["bytes"])
-        read = source["read"]
-        share = "" if read is None or read == 1 else f"  ({_percent(read)} of it was read)"
-        if read is None:
-            documents, size = "an unknown number of", "of unknown size"
-        lines.append(f"  {source['source']}: {documents} documents, {size}{share}")
+        document_count, byte_size = _format_count(source["documents"]), _format_byte_estimate(source["bytes"])
+        read_share = source["read"]
+        share_note = "" if read_share is None or read_share == 1 else f"  ({_format_percent(read_share)} of it was read)"
+        if read_share is None:
+            document_count, byte_size = "an unknown number of", "of unknown size"
+        lines.append(f"  {source['source']}: {document_count} documents, {byte_size}{share_note}")
         if source["quarantined"]:
             lines.append(
                 f"    to quarantine, as they cannot be read: {source['quarantined']:,}; the first: "
                 f"{source['first_quarantined']}"
             )
-        known = any(source.get("problem", "") in row["why"] for row in report["stages"])
-        if source.get("problem") and not known:
+        is_reported = any(source.get("problem", "") in row["why"] for row in report["stages"])
+        if source.get("problem") and not is_reported:
             lines.append(f"    {source['problem']}")
     corpus = report["corpus"]
-    lines.append(_curated(corpus))
+    lines.append(_render_curated_corpus(corpus))
     if corpus["tokens"]["value"] is not None:
         lines.append(
-            f"packed ({_said(corpus['tokens'])}): {_number(corpus['tokens'])} tokens to train on, "
-            f"rows to train on {_number(corpus['train_rows'])}, to validate on "
-            f"{_number(corpus['validation_rows'])}"
+            f"packed ({_format_exactness(corpus['tokens'])}): {_format_count(corpus['tokens'])} tokens to train on, "
+            f"rows to train on {_format_count(corpus['train_rows'])}, to validate on "
+            f"{_format_count(corpus['validation_rows'])}"
         )
     return "\n".join(lines)
 
 
-def _curated(corpus: Report) -> str:
+def _render_curated_corpus(corpus: Report) -> str:
     if corpus["documents"]["value"] is None:
         return "after curation: not known"
     splits = {name: corpus[name] for name in ("train", "validation", "holdout")}
-    planted = corpus["documents"]["value"] - sum(split["value"] for split in splits.values())
-    says = [f"{name} {_number(split)}" for name, split in splits.items()]
-    says += [f"planted in train {planted:,.0f}"] if planted >= 1 else []
+    canary_count = corpus["documents"]["value"] - sum(split["value"] for split in splits.values())
+    formatted_counts = [f"{name} {_format_count(split)}" for name, split in splits.items()]
+    formatted_counts += [f"planted in train {canary_count:,.0f}"] if canary_count >= 1 else []
     return (
-        f"after curation ({_said(corpus['documents'])}): {_number(corpus['documents'])} documents, "
-        f"{_bytes(corpus['bytes'])}\n  {', '.join(says)}"
+        f"after curation ({_format_exactness(corpus['documents'])}): {_format_count(corpus['documents'])} documents, "
+        f"{_format_byte_estimate(corpus['bytes'])}\n  {', '.join(formatted_counts)}"
     )
 
 
-def _basis(report: Report) -> str:
+def _describe_estimate_basis(report: Report) -> str:
     sample = report["sample"]
     if sample is None:
-        known = report["sources"] and report["sources"][0]["documents"]["exact"]
-        return "exact, from the store" if known else "not known"
-    read = f"{sample['documents']:,} documents, {_size(sample['bytes'])}"
+        is_exact = report["sources"] and report["sources"][0]["documents"]["exact"]
+        return "exact, from the store" if is_exact else "not known"
+    sample_size = f"{sample['documents']:,} documents, {_format_byte_count(sample['bytes'])}"
     if sample["whole"]:
-        return f"exact, all of it was read ({read})"
+        return f"exact, all of it was read ({sample_size})"
     if not sample["documents"]:
         return "nothing could be read"
     return (
-        f"estimates from a sample of {read}, scaled by bytes; duplicates of what was not read are "
+        f"estimates from a sample of {sample_size}, scaled by bytes; duplicates of what was not read are "
         f"not seen"
     )
 
 
-def _training(report: Report) -> str:
+def _render_training(report: Report) -> str:
     training = report["training"]
     if training is None:
         return ""
     parameters, memory, step = training["parameters"], training["memory"], training["step"]
-    most = "" if parameters["exact"] else "at most "
+    upper_bound_prefix = "" if parameters["exact"] else "at most "
     epochs = training["epochs"]
-    passes = "epochs not known"
+    epochs_text = "epochs not known"
     if epochs["value"] is not None:
-        passes = f"{epochs['value']:.2f} epochs ({_said(epochs)})"
+        epochs_text = f"{epochs['value']:.2f} epochs ({_format_exactness(epochs)})"
     lines = [
-        f"model: {most}{parameters['value']:,} parameters "
+        f"model: {upper_bound_prefix}{parameters['value']:,} parameters "
         + ("(exact)" if parameters["exact"] else "(exact if the corpus fills the vocabulary)"),
-        f"training: {training['steps']:,} steps see {training['tokens_seen']:,} tokens, {passes}",
-        f"memory: weights {_size(memory['weights'])}, gradients {_size(memory['gradients'])}, "
-        f"optimizer {_size(memory['optimizer'])}: {_size(memory['total'])} by formula, and the "
+        f"training: {training['steps']:,} steps see {training['tokens_seen']:,} tokens, {epochs_text}",
+        f"memory: weights {_format_byte_count(memory['weights'])}, gradients {_format_byte_count(memory['gradients'])}, "
+        f"optimizer {_format_byte_count(memory['optimizer'])}: {_format_byte_count(memory['total'])} by formula, and the "
         f"activations",
     ]
     if step:
         lines.append(
             f"  measured on {step['device']} in {step['count']} steps: {step['seconds']:.2f} s a "
-            f"step, so about {_duration(step['training_seconds'])} for all; at its highest the "
-            f"trainer held {_size(step['peak'])}, libraries and activations with it"
+            f"step, so about {_format_duration(step['training_seconds'])} for all; at its highest the "
+            f"trainer held {_format_byte_count(step['peak'])}, libraries and activations with it"
         )
     return "\n".join(lines)
 
 
-def _ending(report: Report) -> str:
+def _render_notes_and_warnings(report: Report) -> str:
     lines = [f"note: {note}" for note in report["notes"]]
     for warning in report["warnings"]:
         lines.append(f"{'WILL FAIL' if warning['sure'] else 'warning'}: {warning['says']}")
@@ -142,37 +142,37 @@ def _ending(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _said(figure: Report) -> str:
-    return "exact" if figure["exact"] else "estimate"
+def _format_exactness(estimate: Report) -> str:
+    return "exact" if estimate["exact"] else "estimate"
 
 
-def _number(figure: Report) -> str:
-    value = figure["value"]
-    return "unknown" if value is None else f"{_about(figure)}{value:,.0f}"
+def _format_count(estimate: Report) -> str:
+    value = estimate["value"]
+    return "unknown" if value is None else f"{_format_about_prefix(estimate)}{value:,.0f}"
 
 
-def _bytes(figure: Report) -> str:
-    value = figure["value"]
-    return "of unknown size" if value is None else f"{_about(figure)}{_size(value)}"
+def _format_byte_estimate(estimate: Report) -> str:
+    value = estimate["value"]
+    return "of unknown size" if value is None else f"{_format_about_prefix(estimate)}{_format_byte_count(value)}"
 
 
-def _about(figure: Report) -> str:
-    return "" if figure["exact"] else "about "
+def _format_about_prefix(estimate: Report) -> str:
+    return "" if estimate["exact"] else "about "
 
 
-def _size(count: float) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count:.0f} bytes"
+def _format_byte_count(byte_count: float) -> str:
+    for unit, unit_bytes in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if byte_count >= unit_bytes:
+            return f"{byte_count / unit_bytes:.1f} {unit}"
+    return f"{byte_count:.0f} bytes"
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.01 else f"{100 * share:.1g} %"
 
 
-def _duration(seconds: float) -> str:
-    for unit, size in (("days", 172_800), ("h", 7_200), ("min", 120)):
-        if seconds >= size:
+def _format_duration(seconds: float) -> str:
+    for unit, min_seconds in (("days", 172_800), ("h", 7_200), ("min", 120)):
+        if seconds >= min_seconds:
             return f"{seconds / {'days': 86_400, 'h': 3_600, 'min': 60}[unit]:.1f} {unit}"
     return f"{seconds:.1f} s"

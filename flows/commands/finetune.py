@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.commands.shared import InStore, Json, Set, execute
+from flows.commands.shared import StoreOption, JsonOption, OverridesOption, run_flow_and_report
 
 
 def finetune(
     checkpoint: str,
     *,
     config: str,
-    set_: Set = None,
-    store: InStore = None,
-    json_: Json = False,
+    overrides: OverridesOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Train a checkpoint on pairs, or on texts or words with labels, score it and write its task
     card.
@@ -27,24 +27,24 @@ def finetune(
         A TOML file with a section finetune: the task, its data, how it is trained. What else it
         leaves out is as in the checkpoint's run.
     """
-    done = execute(
-        "finetune", json_, checkpoint=checkpoint, config=config, overrides=set_ or [], store=store
+    run = run_flow_and_report(
+        "finetune", as_json, checkpoint=checkpoint, config=config, overrides=overrides or [], store=store
     )
-    if done is not None:
-        stage = done["finetune"]
-        print(render(stage["scores"].read().to_pylist()))
-        print(f"model: {stage['checkpoints'].read(['artifact'])['artifact'][-1]}")
+    if run is not None:
+        finetuned = run["finetune"]
+        print(render_scores(finetuned["scores"].read().to_pylist()))
+        print(f"model: {finetuned['checkpoints'].read(['artifact'])['artifact'][-1]}")
 
 
-def render(scores: list[dict[str, Any]]) -> str:
+def render_scores(scores: list[dict[str, Any]]) -> str:
     """The scores of all test rows together, for a terminal."""
-    rows = [score for score in scores if not score["slice"]]
-    width = max(len(row["system"]) for row in rows)
+    overall_scores = [score for score in scores if not score["slice"]]
+    width = max(len(overall_score["system"]) for overall_score in overall_scores)
     lines = []
-    for row in rows:
-        value = "unknown" if row["value"] is None else f"{row['value']:.3f}"
-        if row["low"] is not None:
-            value += f" ({row['low']:.3f} to {row['high']:.3f})"
-        value += " points" if row["unit"] == "points" else ""
-        lines.append(f"{row['metric']:<12} {row['system']:<{width}} {value}, n = {row['n']:,}")
+    for overall_score in overall_scores:
+        value_text = "unknown" if overall_score["value"] is None else f"{overall_score['value']:.3f}"
+        if overall_score["low"] is not None:
+            value_text += f" ({overall_score['low']:.3f} to {overall_score['high']:.3f})"
+        value_text += " points" if overall_score["unit"] == "points" else ""
+        lines.append(f"{overall_score['metric']:<12} {overall_score['system']:<{width}} {value_text}, n = {overall_score['n']:,}")
     return "\n".join(lines)

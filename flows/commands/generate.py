@@ -9,54 +9,54 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from cyclopts import Parameter
 
-from flows.commands.shared import InStore, Json, Whole, show
-from flows.growing import masking_of
-from flows.origin import Subject, resolve, resolve_folder
-from flows.runs import default_store
-from reports.page.masking import OFFENSIVE, Masker, visible
-from reports.sections.corpus_figures import masker_of
+from flows.commands.shared import StoreOption, JsonOption, WholeNumber, print_result
+from flows.growing import collect_redaction_artifacts
+from flows.origin import ResolvedCheckpoint, resolve_checkpoint, find_checkpoint_in_folder
+from flows.runs import open_store
+from reports.page.masking import OFFENSIVE_TOXICITY, Redactor, escape_invisible
+from reports.sections.corpus_figures import build_corpus_redactor
 from tasks.contract import HallmarkError, UsageError
 
 if TYPE_CHECKING:
     from model.architecture import Transformer
     from model.config import Precision
-    from model.decoding.methods import Methods, Written
-    from tasks.audits.subjects.masked import Masked
-    from tasks.audits.subjects.subject import Subject as Model
+    from model.decoding.methods import DecodingMethods, MethodOutput
+    from tasks.audits.subjects.masked import MaskedModel
+    from tasks.audits.subjects.subject import AuditedModel as Model
 
 Report = dict[str, Any]
 
 
-class Shown(Protocol):
+class ContextRedactor(Protocol):
     """Returns a text as it may be shown, given the texts before and after it."""
 
-    def __call__(self, text: str, before: str, after: str = "") -> str: ...
+    def __call__(self, text: str, preceding_text: str, following_text: str = "") -> str: ...
 
 
 #: How a text begins that is not shown for what it is part of.
-BORDERS = "[not shown: borders on what is masked"
+WITHHELD_PREFIX = "[not shown: borders on what is masked"
 
 #: Of a mask: how many tokens are told, the likeliest.
-LIKELIEST = 10
+CANDIDATES_PER_MASK = 10
 
 
 def generate(
     checkpoint: str,
     prompt: str,
     *,
-    tokens: Whole = 40,
-    seed: Whole = 0,
-    width: Whole = 5,
+    tokens: WholeNumber = 40,
+    seed: WholeNumber = 0,
+    width: WholeNumber = 5,
     temperature: float = 0.7,
-    top_k: Whole = 40,
+    top_k: WholeNumber = 40,
     top_p: float = 0.9,
     min_p: float = 0.05,
     repetition_penalty: float = 1.3,
     first_temperature: float = 10.0,
     precision: Literal["auto", "fp32", "bf16"] = "auto",
     masked: Annotated[bool, Parameter(negative="")] = False,
-    store: InStore = None,
-    json_: Json = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Let a checkpoint write, by every decoding method side by side, with log-probabilities.
 
@@ -99,167 +99,167 @@ def generate(
         prompt.encode()
     except UnicodeEncodeError as error:
         raise UsageError("the prompt is no UTF-8; give it in that encoding") from error
-    subject = resolve_folder(checkpoint) or resolve(default_store(store, create=False), checkpoint)
+    resolved_checkpoint = find_checkpoint_in_folder(checkpoint) or resolve_checkpoint(open_store(store, create=False), checkpoint)
     if tokens < 1:
         raise UsageError(f"--tokens {tokens}: at least one must be written")
-    from model.decoding.methods import Methods
+    from model.decoding.methods import DecodingMethods
 
     try:
-        methods = Methods(
+        methods = DecodingMethods(
             width, temperature, top_k, top_p, min_p, repetition_penalty, first_temperature
         )
     except ValueError as error:
         raise UsageError(str(error).rstrip(".")) from error
-    show(generate_of(subject, prompt, tokens, methods, seed, precision, masked), json_, render)
+    print_result(complete_prompt(resolved_checkpoint, prompt, tokens, methods, seed, precision, masked), as_json, render_generation)
 
 
-def generate_of(
-    subject: Subject,
+def complete_prompt(
+    resolved_checkpoint: ResolvedCheckpoint,
     prompt: str,
-    tokens: int,
-    methods: Methods,
+    max_new_tokens: int,
+    methods: DecodingMethods,
     seed: int,
     precision: Precision = "auto",
-    masked: bool = False,
+    redact: bool = False,
 ) -> Report:
     """What the checkpoint makes of the prompt. UsageError where it cannot be asked for that."""
-    from model.decoding.mode import computing
-    from tasks.audits.subjects.own_subject import OwnEncoder
-    from tasks.audits.subjects.subject import open_subject
-    from tasks.audits.subjects.transformers_subject import TransformersMasked
+    from model.decoding.mode import autocast_to_precision
+    from tasks.audits.subjects.own_subject import HallmarkEncoder
+    from tasks.audits.subjects.subject import open_audited_model
+    from tasks.audits.subjects.transformers_subject import TransformersMaskedModel
 
-    model = open_subject(subject.checkpoint, pairs=True)
-    shown = _masking(subject) if masked else _unmasked
-    report: Report = {"checkpoint": subject.name, "prompt": prompt, "masked": masked}
+    model = open_audited_model(resolved_checkpoint.checkpoint, allow_pairs=True)
+    redact_text = _make_context_redactor(resolved_checkpoint) if redact else _return_unredacted
+    report: Report = {"checkpoint": resolved_checkpoint.name, "prompt": prompt, "masked": redact}
     try:
-        if isinstance(model, OwnEncoder | TransformersMasked):
-            with computing(model.model, precision) as report["precision"]:
-                report["masks"] = _filled(model, prompt, shown)
-                return report | {"prompt": shown(prompt, "")}
-        net, task = _task(model, subject, prompt)
-        with computing(net, precision) as report["precision"]:
-            made = _made(net, task, tokens, methods, seed)
-        before = "" if task.source or net.pairs else prompt
-        rows = [_told(model, one, shown, before) for one in made]
-        texts = [_decoded(model, one) for one in made] if before else []
-        report["prompt"] = _most_hidden([shown(prompt, "", text) for text in ["", *texts]])
-        for row in rows if masked else ():
-            del row["steps"]  # they would tell the text
-        read = len(task.source or task.prompt)
-        return report | {"seed": seed, "prompt_tokens": read, "written": rows}
+        if isinstance(model, HallmarkEncoder | TransformersMaskedModel):
+            with autocast_to_precision(model.model, precision) as report["precision"]:
+                report["masks"] = _predict_masked_tokens(model, prompt, redact_text)
+                return report | {"prompt": redact_text(prompt, "")}
+        network, decoding_input = _prepare_decoding_input(model, resolved_checkpoint, prompt)
+        with autocast_to_precision(network, precision) as report["precision"]:
+            outputs = _decode_with_every_method(network, decoding_input, max_new_tokens, methods, seed)
+        preceding_text = "" if decoding_input.source_ids or network.is_trained_on_pairs else prompt
+        output_reports = [_describe_output(model, output, redact_text, preceding_text) for output in outputs]
+        decoded_texts = [_decode_output_text(model, output) for output in outputs] if preceding_text else []
+        report["prompt"] = _select_most_redacted([redact_text(prompt, "", text) for text in ["", *decoded_texts]])
+        for output_report in output_reports if redact else ():
+            del output_report["steps"]  # they would tell the text
+        prompt_token_count = len(decoding_input.source_ids or decoding_input.prompt_ids)
+        return report | {"seed": seed, "prompt_tokens": prompt_token_count, "written": output_reports}
     except ValueError as error:
-        raise HallmarkError(f"{subject.name}: {str(error).rstrip('.')}") from error
+        raise HallmarkError(f"{resolved_checkpoint.name}: {str(error).rstrip('.')}") from error
 
 
-def _masking(subject: Subject) -> Shown:
+def _make_context_redactor(resolved_checkpoint: ResolvedCheckpoint) -> ContextRedactor:
     """Masks texts as the pages do: the embedded scorer judges them."""
     from tasks.measures.scorers import ScorerConfig, open_scorer
 
-    history = masking_of(subject.run) if subject.run else subject.corpus or {}
-    masker = masker_of(history, OFFENSIVE) if history else Masker()
+    corpus_artifacts = collect_redaction_artifacts(resolved_checkpoint.source_run) if resolved_checkpoint.source_run else resolved_checkpoint.corpus_artifacts or {}
+    redactor = build_corpus_redactor(corpus_artifacts, OFFENSIVE_TOXICITY) if corpus_artifacts else Redactor()
     scorer = open_scorer(ScorerConfig())
 
-    def shown(text: str, before: str, after: str = "") -> str:
-        found = masker.spans(before + text + after)
-        begin, end = len(before), len(before + text)
-        inside = [(a - begin, b - begin) for a, b, _ in found if a < end and b > begin]
-        alone = [(a, b) for a, b, _ in masker.spans(text)]
-        if inside != alone and (before or any(a < 0 or b > len(text) for a, b in inside)):
-            return f"{BORDERS}, {len(text):,} characters]"
-        score = float(scorer.score([text])[0])
-        return masker.shown(text, "model text", score, limit=16 * len(text))  # masks are longer
+    def redact_in_context(text: str, preceding_text: str, following_text: str = "") -> str:
+        spans_in_context = redactor.find_sensitive_spans(preceding_text + text + following_text)
+        text_start, text_end = len(preceding_text), len(preceding_text + text)
+        spans_in_text = [(span_start - text_start, span_end - text_start) for span_start, span_end, _ in spans_in_context if span_start < text_end and span_end > text_start]
+        spans_without_context = [(span_start, span_end) for span_start, span_end, _ in redactor.find_sensitive_spans(text)]
+        if spans_in_text != spans_without_context and (preceding_text or any(span_start < 0 or span_end > len(text) for span_start, span_end in spans_in_text)):
+            return f"{WITHHELD_PREFIX}, {len(text):,} characters]"
+        toxicity = float(scorer.score_toxicity([text])[0])
+        return redactor.redact_by_kind(text, "model text", toxicity, max_characters=16 * len(text))  # masks are longer
 
-    return shown
+    return redact_in_context
 
 
-def _unmasked(text: str, before: str, after: str = "") -> str:
+def _return_unredacted(text: str, preceding_text: str, following_text: str = "") -> str:
     return text
 
 
-def _most_hidden(versions: list[str]) -> str:
+def _select_most_redacted(redacted_versions: list[str]) -> str:
     """Return the version of a prompt that hides most: each hides what reaches into one text."""
-    return next((v for v in versions if v.startswith(BORDERS)), versions[0])
+    return next((version for version in redacted_versions if version.startswith(WITHHELD_PREFIX)), redacted_versions[0])
 
 
 # A text that goes on -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Task:
+class DecodingInput:
     """What a model is given: token ids, and which end a text or are never written."""
 
-    prompt: list[int]
-    stop: set[int]
-    forbid: set[int]
-    source: list[int] | None = None
+    prompt_ids: list[int]
+    stop_ids: set[int]
+    forbidden_ids: set[int]
+    source_ids: list[int] | None = None
 
 
-def _made(net: Transformer, task: Task, tokens: int, methods: Methods, seed: int) -> list[Written]:
-    from model.decoding.methods import by_every_method
+def _decode_with_every_method(network: Transformer, decoding_input: DecodingInput, max_new_tokens: int, methods: DecodingMethods, seed: int) -> list[MethodOutput]:
+    from model.decoding.methods import decode_with_every_method
 
-    context = net.config.context
-    if max(len(task.prompt) + tokens, len(task.source or ())) > context:
+    context_length = network.config.context
+    if max(len(decoding_input.prompt_ids) + max_new_tokens, len(decoding_input.source_ids or ())) > context_length:
         raise UsageError(
-            f"the prompt has {len(task.source or task.prompt)} tokens, and with {tokens} new ones "
-            f"they must fit the context of {context}; shorten it or lower --tokens"
+            f"the prompt has {len(decoding_input.source_ids or decoding_input.prompt_ids)} tokens, and with {max_new_tokens} new ones "
+            f"they must fit the context of {context_length}; shorten it or lower --tokens"
         )
-    return by_every_method(
-        net, task.prompt, max_new_tokens=tokens, methods=methods, seed=seed,
-        stop=task.stop, forbid=task.forbid, source=task.source,
+    return decode_with_every_method(
+        network, decoding_input.prompt_ids, max_new_tokens=max_new_tokens, methods=methods, seed=seed,
+        stop=decoding_input.stop_ids, forbid=decoding_input.forbidden_ids, source=decoding_input.source_ids,
     )  # fmt: skip
 
 
-def _told(model: Model, one: Written, shown: Shown, before: str) -> Report:
-    total = float(one.log_probs.sum(dtype="float64"))
-    steps = zip(one.ids, one.log_probs.tolist(), strict=True)
+def _describe_output(model: Model, output: MethodOutput, redact_text: ContextRedactor, preceding_text: str) -> Report:
+    total_log_prob = float(output.log_probs.sum(dtype="float64"))
+    steps = zip(output.ids, output.log_probs.tolist(), strict=True)
     return {
-        "method": one.method,
-        "settings": one.settings,
-        "text": shown(_decoded(model, one), before),
-        "ended": one.stopped,
-        "tokens": len(one.ids),
-        "log_prob": total,
-        "log_prob_per_token": total / len(one.ids),
-        "steps": [{"token": model.token_name(i), "id": i, "log_prob": p} for i, p in steps],
+        "method": output.method,
+        "settings": output.settings,
+        "text": redact_text(_decode_output_text(model, output), preceding_text),
+        "ended": output.stopped,
+        "tokens": len(output.ids),
+        "log_prob": total_log_prob,
+        "log_prob_per_token": total_log_prob / len(output.ids),
+        "steps": [{"token": model.get_token_name(token_id), "id": token_id, "log_prob": log_prob} for token_id, log_prob in steps],
     }
 
 
-def _decoded(model: Model, one: Written) -> str:
-    return model.decode(one.ids[:-1] if one.stopped else one.ids)
+def _decode_output_text(model: Model, output: MethodOutput) -> str:
+    return model.decode(output.ids[:-1] if output.stopped else output.ids)
 
 
-def _task(model: Model, subject: Subject, prompt: str) -> tuple[Transformer, Task]:
+def _prepare_decoding_input(model: Model, resolved_checkpoint: ResolvedCheckpoint, prompt: str) -> tuple[Transformer, DecodingInput]:
     """The network, and the prompt as it is given to it."""
-    from model.tokens import END_OF_TEXT, PAD
-    from model.training.examples import asked
-    from tasks.audits.subjects.own_subject import OwnDecoder, OwnEncoderDecoder
-    from tasks.audits.subjects.transformers_subject import TransformersCausal
+    from model.tokens import END_OF_TEXT_ID, PAD_ID
+    from model.training.examples import build_pair_inputs
+    from tasks.audits.subjects.own_subject import HallmarkDecoder, HallmarkEncoderDecoder
+    from tasks.audits.subjects.transformers_subject import TransformersCausalModel
 
-    if isinstance(model, TransformersCausal):
-        return _imported(subject), Task(model.opened(model.encode(prompt)), model.ends, set())
-    assert isinstance(model, OwnDecoder)
-    net = model.model
-    ids = model.encode(prompt)
-    if net.pairs:
-        start, source = asked(ids, net.config.architecture)
-        return net, Task(start, {END_OF_TEXT}, {PAD}, source)
-    if not isinstance(model, OwnEncoderDecoder):
-        return net, Task([END_OF_TEXT, *ids], {END_OF_TEXT}, {PAD})
-    names = {name: model.special(name) for name in re.findall(r"<\|sentinel_\d+\|>", prompt)}
-    if names:
-        return net, Task([END_OF_TEXT], {END_OF_TEXT}, {PAD}, _encoded(model, prompt, names))
-    ends, forbidden = set(model.ends), {PAD, model.gap}
-    return net, Task([END_OF_TEXT, model.gap], ends, forbidden, [*ids, model.gap])
+    if isinstance(model, TransformersCausalModel):
+        return _import_transformers_model(resolved_checkpoint), DecodingInput(model.prepend_bos_id(model.encode(prompt)), model.stop_ids, set())
+    assert isinstance(model, HallmarkDecoder)
+    network = model.model
+    prompt_ids = model.encode(prompt)
+    if network.is_trained_on_pairs:
+        target_start_ids, source_ids = build_pair_inputs(prompt_ids, network.config.architecture)
+        return network, DecodingInput(target_start_ids, {END_OF_TEXT_ID}, {PAD_ID}, source_ids)
+    if not isinstance(model, HallmarkEncoderDecoder):
+        return network, DecodingInput([END_OF_TEXT_ID, *prompt_ids], {END_OF_TEXT_ID}, {PAD_ID})
+    sentinel_ids = {sentinel: model.get_special_token_id(sentinel) for sentinel in re.findall(r"<\|sentinel_\d+\|>", prompt)}
+    if sentinel_ids:
+        return network, DecodingInput([END_OF_TEXT_ID], {END_OF_TEXT_ID}, {PAD_ID}, _encode_with_special_tokens(model, prompt, sentinel_ids))
+    end_ids, forbidden_ids = set(model.stop_ids), {PAD_ID, model.sentinel_id}
+    return network, DecodingInput([END_OF_TEXT_ID, model.sentinel_id], end_ids, forbidden_ids, [*prompt_ids, model.sentinel_id])
 
 
-def _imported(subject: Subject) -> Transformer:
+def _import_transformers_model(resolved_checkpoint: ResolvedCheckpoint) -> Transformer:
     """A causal model of Hugging Face as one of ours."""
     from model.interchange.checkpoint import CheckpointError
     from model.interchange.convert import import_transformers
-    from tasks.contract import torch_device
+    from tasks.contract import resolve_torch_device
 
     try:
-        return import_transformers(subject.checkpoint.directory(), torch_device("auto"))
+        return import_transformers(resolved_checkpoint.checkpoint.fetch_directory(), resolve_torch_device("auto"))
     except CheckpointError as error:
         raise UsageError(
             f"{str(error).rstrip('.')}; other models can be audited, but not asked to write by "
@@ -267,91 +267,91 @@ def _imported(subject: Subject) -> Transformer:
         ) from error
 
 
-def _encoded(model: Model, text: str, names: Mapping[str, int]) -> list[int]:
+def _encode_with_special_tokens(model: Model, text: str, special_ids: Mapping[str, int]) -> list[int]:
     """Token ids of a text in which the names of special tokens stand for them. The space before
     one goes: it belongs to the word that the token stands for."""
-    ids: list[int] = []
-    pieces = re.split("(" + "|".join(map(re.escape, names)) + ")", text) if names else [text]
-    for i, piece in enumerate(pieces):
-        last = i == len(pieces) - 1
-        ids += [names[piece]] if i % 2 else model.encode(piece if last else piece.rstrip(" "))
-    return ids
+    token_ids: list[int] = []
+    pieces = re.split("(" + "|".join(map(re.escape, special_ids)) + ")", text) if special_ids else [text]
+    for index, piece in enumerate(pieces):
+        is_last = index == len(pieces) - 1
+        token_ids += [special_ids[piece]] if index % 2 else model.encode(piece if is_last else piece.rstrip(" "))
+    return token_ids
 
 
 # Masks -------------------------------------------------------------------------------------------
 
 
-def _filled(model: Masked, prompt: str, shown: Shown) -> list[Report]:
+def _predict_masked_tokens(model: MaskedModel, prompt: str, redact_text: ContextRedactor) -> list[Report]:
     """Of each mask in the prompt the likeliest tokens."""
     import numpy as np
     import torch
 
-    from model.rows import check_numbers
+    from model.rows import check_no_nan
 
-    name = model.token_name(model.mask)
-    if name not in prompt:
+    mask_name = model.get_token_name(model.mask_id)
+    if mask_name not in prompt:
         raise UsageError(
             f"{model.name} is a masked language model, which fills gaps and writes no further; put "
-            f"{name} where a word is to be found, as in: He ate the cake {name} the fork"
+            f"{mask_name} where a word is to be found, as in: He ate the cake {mask_name} the fork"
         )
-    ends = [] if model.end is None else [model.end]
-    ids = [*model.opened(_encoded(model, prompt, {name: model.mask})), *ends]
-    if len(ids) > model.context:
+    end_ids = [] if model.closing_id is None else [model.closing_id]
+    token_ids = [*model.prepend_bos_id(_encode_with_special_tokens(model, prompt, {mask_name: model.mask_id})), *end_ids]
+    if len(token_ids) > model.context_length:
         raise UsageError(
-            f"the prompt has {len(ids)} tokens, more than the context of {model.context}; shorten "
+            f"the prompt has {len(token_ids)} tokens, more than the context of {model.context_length}; shorten "
             f"it"
         )
-    places = [i for i, token in enumerate(ids) if token == model.mask]
+    mask_positions = [i for i, token in enumerate(token_ids) if token == model.mask_id]
     with torch.inference_mode():
-        logits = model.logits_at([ids] * len(places), places)
-    scores = check_numbers(logits.log_softmax(-1)).cpu().numpy()
+        logits = model.compute_logits_at([token_ids] * len(mask_positions), mask_positions)
+    log_probs = check_no_nan(logits.log_softmax(-1)).cpu().numpy()
     masks = []
-    pieces = prompt.split(name)
-    for number, (place, line) in enumerate(zip(places, scores, strict=True), start=1):
-        before, after = name.join(pieces[:number]), name.join(pieces[number:])
-        best = np.argsort(-line, kind="stable")[:LIKELIEST].tolist()
-        tokens = [shown(model.decode([i]) or model.token_name(i), before, after) for i in best]
-        found: list[Report] = [
+    prompt_segments = prompt.split(mask_name)
+    for mask_number, (mask_position, mask_log_probs) in enumerate(zip(mask_positions, log_probs, strict=True), start=1):
+        preceding_text, following_text = mask_name.join(prompt_segments[:mask_number]), mask_name.join(prompt_segments[mask_number:])
+        likeliest_ids = np.argsort(-mask_log_probs, kind="stable")[:CANDIDATES_PER_MASK].tolist()
+        tokens = [redact_text(model.decode([i]) or model.get_token_name(i), preceding_text, following_text) for i in likeliest_ids]
+        candidates: list[Report] = [
             {
                 "token": token,
                 "id": i,
-                "log_prob": float(line[i]),
-                "probability": float(np.exp(line[i])),
+                "log_prob": float(mask_log_probs[i]),
+                "probability": float(np.exp(mask_log_probs[i])),
             }
-            for token, i in zip(tokens, best, strict=True)
+            for token, i in zip(tokens, likeliest_ids, strict=True)
         ]
-        if any(token.startswith(BORDERS) for token in tokens):
+        if any(token.startswith(WITHHELD_PREFIX) for token in tokens):
             # The ones that are shown, and their ids, would tell the one that is not.
-            for entry in found:
-                entry["token"] = f"{BORDERS}]"
-                del entry["id"]
-        masks.append({"position": place, "likeliest": found})
+            for candidate in candidates:
+                candidate["token"] = f"{WITHHELD_PREFIX}]"
+                del candidate["id"]
+        masks.append({"position": mask_position, "likeliest": candidates})
     return masks
 
 
 # For a terminal ----------------------------------------------------------------------------------
 
 
-def render(report: Report) -> str:
+def render_generation(report: Report) -> str:
     """Each text below its method, with what it cost."""
-    lines = [f"{report['checkpoint']}: {visible(report['prompt'])}"]
+    lines = [f"{report['checkpoint']}: {escape_invisible(report['prompt'])}"]
     if "masks" in report:
         for number, mask in enumerate(report["masks"], 1):
             lines += ["", f"mask {number}, token {mask['position']}:   probability   log p (nats)"]
             lines += [
-                f"    {visible(found['token']):<20}{found['probability']:12.4f}"
-                f"{found['log_prob']:15.2f}"
-                for found in mask["likeliest"]
+                f"    {escape_invisible(candidate['token']):<20}{candidate['probability']:12.4f}"
+                f"{candidate['log_prob']:15.2f}"
+                for candidate in mask["likeliest"]
             ]
         return "\n".join(lines)
     lines.append(
         f"{report['prompt_tokens']} tokens read, seed {report['seed']}, {report['precision']}; "
         f"log p in nats"
     )
-    for row in report["written"]:
-        settings = ", ".join(f"{k} {v}" for k, v in row["settings"].items())
-        said = f"log p {row['log_prob']:.2f}, {row['log_prob_per_token']:.2f} per token"
-        count = f"{row['tokens']} tokens{', ended' if row['ended'] else ''}"
-        lines += ["", f"{row['method']} ({settings}): {said}, {count}"]
-        lines += [f"    | {visible(line)}" for line in row["text"].splitlines() or [""]]
+    for output in report["written"]:
+        settings = ", ".join(f"{k} {v}" for k, v in output["settings"].items())
+        log_prob_text = f"log p {output['log_prob']:.2f}, {output['log_prob_per_token']:.2f} per token"
+        token_count_text = f"{output['tokens']} tokens{', ended' if output['ended'] else ''}"
+        lines += ["", f"{output['method']} ({settings}): {log_prob_text}, {token_count_text}"]
+        lines += [f"    | {escape_invisible(line)}" for line in output["text"].splitlines() or [""]]
     return "\n".join(lines)

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from flows.commands.compare import render as render_comparison
-from flows.commands.shared import InStore, Json, Set, Whole, ready, run_of, show
-from flows.comparing import by
-from flows.mitigating import ARMS, behind, known, left_out, outcome, settings, write_list
-from flows.runs import default_store
-from reports.page.masking import visible
+from flows.commands.compare import render_comparison
+from flows.commands.shared import StoreOption, JsonOption, OverridesOption, WholeNumber, start_prefect_and_progress, call_flow_and_get_run, print_result
+from flows.comparing import find_checkpoint_audits
+from flows.mitigating import IS_CONTROL_BY_ARM, find_source_document_ids, resolve_trained_checkpoint, get_removal_list_folder, build_mitigation_report, build_arm_overrides, write_document_id_list
+from flows.runs import open_store
+from reports.page.masking import escape_invisible
 from tasks.contract import UsageError
 
 Report = dict[str, Any]
@@ -22,12 +22,12 @@ def mitigate(
     checkpoint: str,
     *findings: str,
     toxicity: float | None = None,
-    rows: Whole = 100,
-    steps: Whole | None = None,
+    rows: WholeNumber = 100,
+    steps: WholeNumber | None = None,
     anew: Annotated[bool, Parameter(negative="")] = False,
-    set_: Set = None,
-    store: InStore = None,
-    json_: Json = False,
+    overrides: OverridesOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Train without the documents behind findings, or without toxic ones, beside a control that
     lacks as many others; audit both alike and compare them.
@@ -49,49 +49,49 @@ def mitigate(
     anew
         Train from the beginning, not on from the checkpoint.
     """
-    place = default_store(store, create=False)
-    subject = known(place, checkpoint)
+    opened_store = open_store(store, create=False)
+    resolved_checkpoint = resolve_trained_checkpoint(opened_store, checkpoint)
     if not findings and toxicity is None:
         raise UsageError("nothing says what to leave out: name findings, or give --toxicity")
     if rows < 1:
         raise UsageError(f"--rows is {rows}: of a finding at least its worst row is needed")
-    assert subject.run is not None
-    listed = (write_list(behind(place, checkpoint, findings, rows), left_out(place))
+    assert resolved_checkpoint.source_run is not None
+    documents_file = (write_document_id_list(find_source_document_ids(opened_store, checkpoint, findings, rows), get_removal_list_folder(opened_store))
               if findings else None)  # fmt: skip
     # Before the arms: "latest" is one of them, then.
-    start = None if anew else by(place, checkpoint)
-    uri = place.uri if place.root is None else str(place.root.resolve())
-    shared: dict[str, Any] = {
-        "config": subject.run.record["config"] | {"store": uri},
-        "start": None if anew else subject.name,
-        "store": uri,
+    start_audits = None if anew else find_checkpoint_audits(opened_store, checkpoint)
+    absolute_uri = opened_store.uri if opened_store.root_folder is None else str(opened_store.root_folder.resolve())
+    shared_parameters: dict[str, Any] = {
+        "config": resolved_checkpoint.source_run.record["config"] | {"store": absolute_uri},
+        "start": None if anew else resolved_checkpoint.name,
+        "store": absolute_uri,
     }
-    arms = [[*(set_ or []), *settings(arm, listed, toxicity, steps)] for arm in ARMS]
-    from flows.recording import settle
+    arm_overrides = [[*(overrides or []), *build_arm_overrides(arm, documents_file, toxicity, steps)] for arm in IS_CONTROL_BY_ARM]
+    from flows.recording import resolve_flow_arguments
 
     with (
-        chdir(subject.run.read_from),
-        ready(lambda: [settle(overrides=arm, **shared) for arm in arms]),
+        chdir(resolved_checkpoint.source_run.working_folder),
+        start_prefect_and_progress(lambda: [resolve_flow_arguments(overrides=arm, **shared_parameters) for arm in arm_overrides]),
     ):
         from flows import pipeline
 
-        runs = [run_of(lambda arm=arm: pipeline.pipeline(overrides=arm, **shared))  # type: ignore[misc]
-                for arm in arms]  # fmt: skip
-    found = outcome(runs, start) | {"documents": str(listed) if listed else None}
-    show(found, json_, render)
+        runs = [call_flow_and_get_run(lambda arm=arm: pipeline.pipeline(overrides=arm, **shared_parameters))  # type: ignore[misc]
+                for arm in arm_overrides]  # fmt: skip
+    report = build_mitigation_report(runs, start_audits) | {"documents": str(documents_file) if documents_file else None}
+    print_result(report, as_json, render_mitigation)
 
 
-def render(report: Report) -> str:
-    control, without = report["left_out"]
+def render_mitigation(report: Report) -> str:
+    control_count, removed_count = report["left_out"]
     lines = ["bits per byte of held-out text: control, without"]
     for row in report["price"]:
-        one, other = row["values"]
-        if None not in (one, other):
-            name = visible(f"{row['kind']} {row['name']}".strip())
-            lines.append(f"    {name}  {one:.4f}  {other:.4f}  ({other - one:+.4f}), "
+        control_value, treated_value = row["values"]
+        if None not in (control_value, treated_value):
+            text_name = escape_invisible(f"{row['kind']} {row['name']}".strip())
+            lines.append(f"    {text_name}  {control_value:.4f}  {treated_value:.4f}  ({treated_value - control_value:+.4f}), "
                          f"{row['bytes']:,} bytes")  # fmt: skip
-    lines += ["", f"left out: {without:,} documents; of the control {control:,} others"]
-    if control < without:
+    lines += ["", f"left out: {removed_count:,} documents; of the control {control_count:,} others"]
+    if control_count < removed_count:
         lines.append("the control lacks fewer: no more others were left")
     if report["documents"]:
         lines.append(f"those behind findings are listed in {report['documents']}")

@@ -5,23 +5,23 @@ from __future__ import annotations
 from contextlib import chdir
 from typing import Any
 
-from flows.commands.shared import InStore, Json, Whole, ready, run_of, show
-from flows.mitigating import left_out
+from flows.commands.shared import StoreOption, JsonOption, WholeNumber, start_prefect_and_progress, call_flow_and_get_run, print_result
+from flows.mitigating import get_removal_list_folder
 from flows.proving import (
-    audits_of,
-    base_of,
-    behind_of,
-    check_alike,
-    check_findings,
-    outcome,
-    plan,
-    removal_of,
-    settings,
+    list_finding_audits,
+    resolve_base_run,
+    collect_source_document_inputs,
+    check_arms_comparable,
+    check_findings_exist,
+    build_experiment_report,
+    plan_removal_cases,
+    write_removal_lists,
+    build_overrides_by_arm,
 )
-from flows.runs import Run, default_store
-from reports.page.figures import show as written
-from reports.page.masking import visible
-from reports.sections.closed_loop import in_points
+from flows.runs import Run, open_store
+from reports.page.figures import format_value
+from reports.page.masking import escape_invisible
+from reports.sections.closed_loop import with_unit_of_difference
 from tasks.audits.proofs.arms import BASE
 from tasks.contract import UsageError
 
@@ -31,9 +31,9 @@ Report = dict[str, Any]
 def prove(
     run: str,
     *findings: str,
-    seeds: Whole = 3,
-    store: InStore = None,
-    json_: Json = False,
+    seeds: WholeNumber = 3,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Train anew without the documents behind findings, beside a control that lacks as many others
     and the whole corpus from other seeds; audit all alike and show what became of the findings.
@@ -49,58 +49,58 @@ def prove(
         Other seeds that the whole corpus is trained with: an effect counts only where it is larger
         than these trainings differ by themselves.
     """
-    place = default_store(store, create=False)
-    base = base_of(place, run)
-    audits = audits_of(findings)
-    check_findings(base, findings)
+    opened_store = open_store(store, create=False)
+    base_run = resolve_base_run(opened_store, run)
+    audit_names = list_finding_audits(findings)
+    check_findings_exist(base_run, findings)
     if seeds < 0:
         raise UsageError(f"--seeds is {seeds}: give the number of other seeds, 0 for none")
-    uri = place.uri if place.root is None else str(place.root.resolve())
-    config = base.record["config"] | {"store": uri}
-    shared: dict[str, Any] = {"config": config, "start": base.record["checkpoint"], "store": uri}
-    folder = left_out(place).resolve()
-    from flows.recording import settle
+    absolute_uri = opened_store.uri if opened_store.root_folder is None else str(opened_store.root_folder.resolve())
+    base_config = base_run.record["config"] | {"store": absolute_uri}
+    shared_parameters: dict[str, Any] = {"config": base_config, "start": base_run.record["checkpoint"], "store": absolute_uri}
+    list_folder = get_removal_list_folder(opened_store).resolve()
+    from flows.recording import resolve_flow_arguments
 
-    with ready(lambda: settle(**shared, overrides=())), chdir(base.read_from):
+    with start_prefect_and_progress(lambda: resolve_flow_arguments(**shared_parameters, overrides=())), chdir(base_run.working_folder):
         from flows import pipeline
 
-        def trained(overrides: list[str]) -> Run:
+        def train_arm(overrides: list[str]) -> Run:
             """Whatever of it is there comes from the store."""
-            return run_of(
+            return call_flow_and_get_run(
                 lambda: pipeline.pipeline(
-                    overrides=overrides, until=f"audit_{audits[-1]}", only=audits, **shared
+                    overrides=overrides, until=f"audit_{audit_names[-1]}", only=audit_names, **shared_parameters
                 )
             )
 
-        runs = {BASE: trained([])}
-        check_alike(runs, audits)
-        cases = plan(runs[BASE], findings)
-        removal = removal_of(runs[BASE], traced(runs[BASE], cases), folder)
-        for arm, overrides in settings(base, removal, seeds).items():
-            runs[arm] = trained(overrides)
-        check_alike(runs, audits)
-        names = {arm: each.id for arm, each in runs.items()}
-        given = cases.model_dump(mode="json")
-        done = run_of(lambda: pipeline.prove(config, names, given, store=uri))
-    report = outcome(done)
-    if done.site:
-        report["page"] = str(done.site.parent / "runs" / done.id / "proof_card" / "proof_card.html")
-    show(report, json_, render)
+        runs_by_arm = {BASE: train_arm([])}
+        check_arms_comparable(runs_by_arm, audit_names)
+        cases = plan_removal_cases(runs_by_arm[BASE], findings)
+        removal = write_removal_lists(runs_by_arm[BASE], trace_case_documents(runs_by_arm[BASE], cases), list_folder)
+        for arm, overrides in build_overrides_by_arm(base_run, removal, seeds).items():
+            runs_by_arm[arm] = train_arm(overrides)
+        check_arms_comparable(runs_by_arm, audit_names)
+        run_ids_by_arm = {arm: arm_run.id for arm, arm_run in runs_by_arm.items()}
+        case_config = cases.model_dump(mode="json")
+        proof_run = call_flow_and_get_run(lambda: pipeline.prove(base_config, run_ids_by_arm, case_config, store=absolute_uri))
+    report = build_experiment_report(proof_run)
+    if proof_run.site_index:
+        report["page"] = str(proof_run.site_index.parent / "runs" / proof_run.id / "proof_card" / "proof_card.html")
+    print_result(report, as_json, render_proof)
 
 
-def traced(base: Run, cases: Any) -> Any:
+def trace_case_documents(base_run: Run, cases: Any) -> Any:
     """The documents behind the cases, a table; made here, for the arms are made from it."""
     from flows.recording import frontend
-    from tasks.audits.proofs.behind import behind
+    from tasks.audits.proofs.behind import find_source_documents
     from tasks.contract import Session, make_mapper, open_session
 
-    mapper = make_mapper(base.config.mapper, base.config.workers)
-    with open_session(Session(base.store, mapper, frontend.watcher)):
-        return behind(*behind_of(base, cases), cases)["behind"]
+    mapper = make_mapper(base_run.config.mapper, base_run.config.workers)
+    with open_session(Session(base_run.store, mapper, frontend.on_event)):
+        return find_source_documents(*collect_source_document_inputs(base_run, cases), cases)["behind"]
 
 
 #: What the rows of effects are called.
-SAID = {
+EFFECT_LABELS = {
     "value": "{arm}",
     "nothing": "{arm}, where there is nothing to find",
     "region": "99 % null region",
@@ -112,36 +112,36 @@ SAID = {
 }
 
 
-def render(report: Report) -> str:
+def render_proof(report: Report) -> str:
     lines = [f"{report['base']}: what became of its findings"]
     for arm in report["arms"]:
         lines.append(f"    {arm['arm']}: run {report['runs'][arm['arm']]}, without "
                      f"{arm['documents']:,} documents, {arm['bytes']:,} bytes")  # fmt: skip
     for case in dict.fromkeys(row["case"] for row in report["cases"]):
-        mine = [row for row in report["cases"] if row["case"] == case]
-        told = f"{mine[0]['documents']:,} documents behind it, {mine[0]['removed']:,} removed"
-        why = f"; {mine[0]['why']}" if mine[0]["why"] else ""
-        lines += ["", f"{visible(case)}: {told}{why}"]
-        for row in (in_points(row) for row in report["effects"] if row["case"] == case):
+        case_rows = [row for row in report["cases"] if row["case"] == case]
+        description = f"{case_rows[0]['documents']:,} documents behind it, {case_rows[0]['removed']:,} removed"
+        reason = f"; {case_rows[0]['why']}" if case_rows[0]["why"] else ""
+        lines += ["", f"{escape_invisible(case)}: {description}{reason}"]
+        for row in (with_unit_of_difference(row) for row in report["effects"] if row["case"] == case):
             value, low, high = (
-                "–" if row[n] is None else written(row[n], row["unit"])
-                for n in ("value", "low", "high")
+                "–" if row[column] is None else format_value(row[column], row["unit"])
+                for column in ("value", "low", "high")
             )
-            name = SAID[row["what"]].format(arm=row["arm"])
-            noise = f"  {row['verdict']}" * bool(row["verdict"])
-            lines.append(f"    {name:<44} {value:>9}  ({low} to {high}), n = {row['n']}{noise}")
-        for row in (in_points(row) for row in report["lines"] if row["case"] == case):
+            label = EFFECT_LABELS[row["what"]].format(arm=row["arm"])
+            verdict_suffix = f"  {row['verdict']}" * bool(row["verdict"])
+            lines.append(f"    {label:<44} {value:>9}  ({low} to {high}), n = {row['n']}{verdict_suffix}")
+        for row in (with_unit_of_difference(row) for row in report["lines"] if row["case"] == case):
             value, bound = (
-                "–" if row[n] is None else written(row[n], row["unit"]) for n in ("value", "bound")
+                "–" if row[column] is None else format_value(row[column], row["unit"]) for column in ("value", "bound")
             )
             verdict = row["verdict"] or "not known"
             lines.append(f"    {verdict:<9} {row['line']}: {value}, {row['must']} {bound}")
     lines += ["", "bits per byte of held-out text"]
-    for kind, name in dict.fromkeys((row["kind"], row["name"]) for row in report["price"]):
-        known = {r["arm"]: r for r in report["price"] if (r["kind"], r["name"]) == (kind, name)}
-        told = ", ".join(f"{arm} {r['bits_per_byte']:.4f}" for arm, r in known.items()
-                         if r["bits_per_byte"] is not None)  # fmt: skip
-        size = max(r["bytes"] for r in known.values())
-        lines.append(f"    {visible(f'{kind} {name}')}, {size:,} bytes: "
-                     f"{told or 'nothing was predicted'}")  # fmt: skip
+    for kind, label in dict.fromkeys((row["kind"], row["name"]) for row in report["price"]):
+        rows_by_arm = {price_row["arm"]: price_row for price_row in report["price"] if (price_row["kind"], price_row["name"]) == (kind, label)}
+        description = ", ".join(f"{arm} {price_row['bits_per_byte']:.4f}" for arm, price_row in rows_by_arm.items()
+                         if price_row["bits_per_byte"] is not None)  # fmt: skip
+        byte_count = max(price_row["bytes"] for price_row in rows_by_arm.values())
+        lines.append(f"    {escape_invisible(f'{kind} {label}')}, {byte_count:,} bytes: "
+                     f"{description or 'nothing was predicted'}")  # fmt: skip
     return "\n".join([*lines, "", f"page: {report['page']}"])

@@ -6,28 +6,28 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from flows.commands.shared import InStore, Json, show
-from flows.commands.trace import parsed, steps_of
+from flows.commands.shared import StoreOption, JsonOption, print_result
+from flows.commands.trace import parse_doc_id, find_training_steps
 from flows.purging import (
-    Purge,
-    all_artifacts,
-    check_nobody_reads,
-    clear_pages,
-    clear_scratch,
-    copies_of,
-    deny,
-    planted,
-    take_out,
-    would_change,
+    DocumentPurge,
+    read_all_artifacts,
+    check_store_is_idle,
+    clear_rendered_pages,
+    remove_unfinished_work,
+    find_identical_documents,
+    record_purged_documents,
+    has_planted_documents,
+    remove_documents,
+    preview_rewrites,
 )
-from flows.redaction import NOBODY
-from flows.runs import Run, all_runs, default_store
-from tasks.contract import Artifact, Store, UsageError, read_denied
+from flows.redaction import REMOVED_ID
+from flows.runs import Run, read_all_runs, open_store
+from tasks.contract import Artifact, Store, UsageError, read_purged_documents
 
 Report = dict[str, Any]
 
 #: Names that a terminal shows of a list.
-SHOWN = 12
+MAX_SHOWN_NAMES = 12
 
 
 def purge(
@@ -35,8 +35,8 @@ def purge(
     *,
     copies: Annotated[bool, Parameter(negative="")] = False,
     dry_run: Annotated[bool, Parameter(name="--dry-run", negative="")] = False,
-    store: InStore = None,
-    json_: Json = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Take a document's text out of the whole store, for good, and name the models that read it.
 
@@ -49,166 +49,166 @@ def purge(
     dry_run
         Change nothing, only list what holds it.
     """
-    show(purge_of(default_store(store, create=False), doc_id, copies, dry_run), json_, render)
+    print_result(purge_document(open_store(store, create=False), doc_id, copies, dry_run), as_json, render_purge)
 
 
-def purge_of(store: Store, doc_id: str, copies: bool = False, dry_run: bool = False) -> Report:
+def purge_document(store: Store, doc_id: str, include_copies: bool = False, dry_run: bool = False) -> Report:
     """What held a document and was taken out, or with ``dry_run`` would be."""
-    with store.alone() as alone:
+    with store.exclusive_lock() as is_exclusive:
         if not dry_run:
-            check_nobody_reads(store, alone)
-        artifacts = all_artifacts(store)
-        asked = {parsed(doc_id)} - {NOBODY}
-        purge = Purge.of(asked, artifacts)
-        known, beside = purge.beside(artifacts)
-        denied = read_denied(store)
-        if not known and doc_id.lower() not in denied["documents"]:
+            check_store_is_idle(store, is_exclusive)
+        artifacts = read_all_artifacts(store)
+        requested_ids = {parse_doc_id(doc_id)} - {REMOVED_ID}
+        document_purge = DocumentPurge.from_doc_ids(requested_ids, artifacts)
+        is_known, related_ids = document_purge.find_related_documents(artifacts)
+        purge_list = read_purged_documents(store)
+        if not is_known and doc_id.lower() not in purge_list["documents"]:
             raise UsageError(
                 f"no artifact of the store {store.uri} knows a document {doc_id}; ids stand in the "
                 f"column doc_id of its tables"
             )
-        if planted(asked, artifacts):
+        if has_planted_documents(requested_ids, artifacts):
             raise UsageError(
                 f"{doc_id} was planted: nobody wrote it, and it would be planted again; set "
                 f"plant.enabled=false or another plant.seed, or purge the document that it copies"
             )
-        asked |= set(map(bytes.fromhex, denied["unfinished"]))  # by one that was killed
-        same = copies_of(asked, artifacts)
-        if len(purge.documents) < len(every := asked | same if copies else asked):
-            purge = Purge.of(every, artifacts)
-            _, beside = purge.beside(artifacts)
-        weights, tokenizers = _weights(store, purge, artifacts), _tokenizers(purge, artifacts)
-        doc_ids = set(purge.documents.to_pylist())
-        unread = purge.unread(artifacts)
+        requested_ids |= set(map(bytes.fromhex, purge_list["unfinished"]))  # by one that was killed
+        copy_ids = find_identical_documents(requested_ids, artifacts)
+        if len(document_purge.doc_ids) < len(ids_to_purge := requested_ids | copy_ids if include_copies else requested_ids):
+            document_purge = DocumentPurge.from_doc_ids(ids_to_purge, artifacts)
+            _, related_ids = document_purge.find_related_documents(artifacts)
+        affected_checkpoints, affected_tokenizers = _find_affected_checkpoints(store, document_purge, artifacts), _find_affected_tokenizers(document_purge, artifacts)
+        doc_ids = set(document_purge.doc_ids.to_pylist())
+        unreadable_counts = document_purge.count_unreadable_records(artifacts)
         if dry_run:
-            changed = would_change(purge, artifacts)
+            changed_artifacts = preview_rewrites(document_purge, artifacts)
         else:
-            deny(store, doc_ids, unfinished=True)
-            changed = take_out(store, purge, artifacts)
+            record_purged_documents(store, doc_ids, is_unfinished=True)
+            changed_artifacts = remove_documents(store, document_purge, artifacts)
         # By an earlier purge of the same documents, too, which may have been killed.
-        before = {a.name for a in artifacts if a.purged.keys() & set(_hex(doc_ids))}
-        held = before | changed.keys()
-        scratch = clear_scratch(store, held, dry_run)
-        pages, beyond = clear_pages(store, dry_run)
+        previously_purged = {artifact.name for artifact in artifacts if artifact.purged_documents.keys() & set(_format_doc_ids(doc_ids))}
+        affected_names = previously_purged | changed_artifacts.keys()
+        work_areas = remove_unfinished_work(store, affected_names, dry_run)
+        pages, unredacted_pages = clear_rendered_pages(store, dry_run)
         if not dry_run:
-            deny(store, doc_ids, unfinished=False)
+            record_purged_documents(store, doc_ids, is_unfinished=False)
     return {
         "store": store.uri,
         "dry_run": dry_run,
-        "documents": _hex(doc_ids),
-        "copies": _hex(same),
-        "copies_purged": copies,
-        "near": _hex(beside - same - doc_ids),
-        "artifacts": changed,
-        "runs": _runs(store, held),
-        "weights": weights,
-        "tokenizers": tokenizers,
-        "scratch": scratch,
+        "documents": _format_doc_ids(doc_ids),
+        "copies": _format_doc_ids(copy_ids),
+        "copies_purged": include_copies,
+        "near": _format_doc_ids(related_ids - copy_ids - doc_ids),
+        "artifacts": changed_artifacts,
+        "runs": _find_affected_runs(store, affected_names),
+        "weights": affected_checkpoints,
+        "tokenizers": affected_tokenizers,
+        "scratch": work_areas,
         "pages": pages,
-        "beyond": beyond,
-        "unread": unread,
+        "beyond": unredacted_pages,
+        "unread": unreadable_counts,
     }
 
 
-def _runs(store: Store, held: set[str]) -> list[str]:
+def _find_affected_runs(store: Store, artifact_names: set[str]) -> list[str]:
     """The runs with any of the artifacts, and those that add to the corpus of one of them."""
-    runs = all_runs(store)
-    found = {r.id for r in runs if any(e["artifact"] in held for e in r.stages.values())}
-    while more := {r.id for r in runs if r.earlier in found} - found:
-        found |= more
-    return [run.id for run in runs if run.id in found]
+    runs = read_all_runs(store)
+    affected_ids = {run.id for run in runs if any(entry["artifact"] in artifact_names for entry in run.stages.values())}
+    while dependent_ids := {run.id for run in runs if run.earlier_run_name in affected_ids} - affected_ids:
+        affected_ids |= dependent_ids
+    return [run.id for run in runs if run.id in affected_ids]
 
 
-def _hex(doc_ids: set[bytes]) -> list[str]:
+def _format_doc_ids(doc_ids: set[bytes]) -> list[str]:
     return sorted(doc_id.hex() for doc_id in doc_ids)
 
 
-def _weights(store: Store, purge: Purge, artifacts: list[Artifact]) -> list[Report]:
+def _find_affected_checkpoints(store: Store, document_purge: DocumentPurge, artifacts: list[Artifact]) -> list[Report]:
     """The checkpoints that read any of the documents, and those that go on from one; for each the
     steps before it that did, as far as a run says how it was trained."""
-    read: dict[str, set[int]] = {}  # sequences, by packed artifact
+    sequences_by_pack: dict[str, set[int]] = {}  # sequences, by packed artifact
     for artifact in artifacts:
-        spans = purge.spans(artifact)
+        spans = document_purge.read_packed_spans(artifact)
         if spans is not None and len(spans):
-            rows = zip(spans["split"].to_pylist(), spans["sequence"].to_pylist(), strict=True)
-            read[artifact.name] = {sequence for split, sequence in rows if split == "train"}
-    steps = {
-        run.stages["pretrain"]["fingerprint"]: steps_of(run, read[packed])
-        for run in all_runs(store)
-        if "pretrain" in run.stages and (packed := _packed(run)) in read
+            span_locations = zip(spans["split"].to_pylist(), spans["sequence"].to_pylist(), strict=True)
+            sequences_by_pack[artifact.name] = {sequence for split, sequence in span_locations if split == "train"}
+    steps_by_training = {
+        run.stages["pretrain"]["fingerprint"]: find_training_steps(run, sequences_by_pack[packed_name])
+        for run in read_all_runs(store)
+        if "pretrain" in run.stages and (packed_name := _get_packed_artifact_name(run)) in sequences_by_pack
     }
-    found: dict[str, Report] = {}
+    affected: dict[str, Report] = {}
     checkpoints = [a for a in artifacts if a.stage == "checkpoint"]
     for checkpoint in checkpoints:
         step = checkpoint.manifest["parts"].get("key", {}).get("step")
-        if checkpoint.manifest["lineage"].get("packed") in read:
-            of = steps.get(checkpoint.manifest["parts"].get("parent", ""))
-            before = None if of is None or step is None else [s for s in of if s <= step]
-            if before != []:
-                found[checkpoint.name] = {"checkpoint": checkpoint.name, "step": step,
-                                          "steps": before, "start": None}  # fmt: skip
+        if checkpoint.manifest["lineage"].get("packed_corpus") in sequences_by_pack:
+            training_steps = steps_by_training.get(checkpoint.manifest["parts"].get("parent", ""))
+            steps_before = None if training_steps is None or step is None else [training_step for training_step in training_steps if training_step <= step]
+            if steps_before != []:
+                affected[checkpoint.name] = {"checkpoint": checkpoint.name, "step": step,
+                                          "steps": steps_before, "start": None}  # fmt: skip
     while True:  # what went on from one of them
-        more = {
+        descendants = {
             c.name: {"checkpoint": c.name, "step": c.manifest["parts"].get("key", {}).get("step"),
-                     "steps": None, "start": start}
+                     "steps": None, "start": start_name}
             for c in checkpoints
-            if c.name not in found and (start := _base(c)) in found
+            if c.name not in affected and (start_name := _get_start_checkpoint_name(c)) in affected
         }  # fmt: skip
-        if not more:
-            return list(found.values())
-        found |= more
+        if not descendants:
+            return list(affected.values())
+        affected |= descendants
 
 
-def _packed(run: Run) -> str | None:
+def _get_packed_artifact_name(run: Run) -> str | None:
     """The name of what its training read, which may be gone."""
-    known = run.stages.get("blank", run.stages.get("pack", {})).get("artifact")
-    return known if isinstance(known, str) else None
+    packed_name = run.stages.get("blank", run.stages.get("pack", {})).get("artifact")
+    return packed_name if isinstance(packed_name, str) else None
 
 
-def _base(checkpoint: Artifact) -> str | None:
+def _get_start_checkpoint_name(checkpoint: Artifact) -> str | None:
     """The checkpoint that training, or fine-tuning, went on from."""
     lineage = checkpoint.manifest["lineage"]
-    return lineage.get("start") or lineage.get("checkpoint")
+    return lineage.get("start_checkpoint") or lineage.get("checkpoint")
 
 
-def _tokenizers(purge: Purge, artifacts: list[Artifact]) -> list[str]:
+def _find_affected_tokenizers(document_purge: DocumentPurge, artifacts: list[Artifact]) -> list[str]:
     """The tokenizers that were trained on any of the documents, of which a token may be a word."""
-    read = {f"{a.name}#documents" for a in artifacts if purge.trains(a)}
-    found = []
+    training_tables = {f"{a.name}#documents" for a in artifacts if document_purge.has_training_documents(a)}
+    affected = []
     for artifact in artifacts:
         if artifact.stage == "train_tokenizer":
-            given = artifact.manifest["lineage"]["documents"]
-            if read & {given} if isinstance(given, str) else read & {*given}:
-                found.append(artifact.name)
-    return found
+            document_inputs = artifact.manifest["lineage"]["documents"]
+            if training_tables & {document_inputs} if isinstance(document_inputs, str) else training_tables & {*document_inputs}:
+                affected.append(artifact.name)
+    return affected
 
 
 # For a terminal --------------------------------------------------------------------------------
 
 
-def render(report: Report) -> str:
-    would = "would be " if report["dry_run"] else ""
+def render_purge(report: Report) -> str:
+    would_prefix = "would be " if report["dry_run"] else ""
     lines = [f"{', '.join(report['documents'])} in store {report['store']}", ""]
-    for name, parts in report["artifacts"].items():
-        lines.append(f"{name}: {would}rewritten: {_some(parts)}")
+    for name, changed_parts in report["artifacts"].items():
+        lines.append(f"{name}: {would_prefix}rewritten: {_join_first_names(changed_parts)}")
     if not report["artifacts"]:
         lines.append("no artifact holds anything of it")
     for title, names in (
         ("runs that held it" if not report["dry_run"] else "runs that hold it", report["runs"]),
-        (f"work areas {would}removed", report["scratch"]),
+        (f"work areas {would_prefix}removed", report["scratch"]),
         ("pages", report["pages"]),
         ("exact copies, purged too" if report["copies_purged"] else
          "exact copies, which stay (--copies purges them, too)", report["copies"]),
         ("documents that matched it, to be looked at", report["near"]),
         ("unmasked pages out of the store, to be removed by hand", report["beyond"]),
         ("quarantined records of other sources that are no readable text and were searched by a "
-         "guess at their encoding", [f"{n} of {name}" for name, n in report["unread"].items()]),
+         "guess at their encoding", [f"{record_count} of {name}" for name, record_count in report["unread"].items()]),
     ):  # fmt: skip
         if names:
-            lines.append(f"{title}: {_some(names)}")
-    lines += ["", *_models(report["weights"])]
+            lines.append(f"{title}: {_join_first_names(names)}")
+    lines += ["", *_render_affected_checkpoints(report["weights"])]
     if report["tokenizers"]:
-        lines.append(f"tokenizers trained on it, as they were: {_some(report['tokenizers'])}")
+        lines.append(f"tokenizers trained on it, as they were: {_join_first_names(report['tokenizers'])}")
     if report["dry_run"]:
         return "\n".join([*lines, "nothing has been changed"])
     return "\n".join(
@@ -217,18 +217,18 @@ def render(report: Report) -> str:
     )  # fmt: skip
 
 
-def _models(weights: list[Report]) -> list[str]:
-    if not weights:
+def _render_affected_checkpoints(checkpoints: list[Report]) -> list[str]:
+    if not checkpoints:
         return ["no checkpoint read it"]
     lines = ["checkpoints that read it, which nothing can clean:"]
-    for row in weights:
-        how = f"goes on from {row['start']}" if row["start"] else "steps not known"
+    for row in checkpoints:
+        description = f"goes on from {row['start']}" if row["start"] else "steps not known"
         if row["steps"] is not None:
-            how = f"read in steps {_some(list(map(str, row['steps'])))}"
-        lines.append(f"    {row['checkpoint']}, step {row['step']}: {how}")
+            description = f"read in steps {_join_first_names(list(map(str, row['steps'])))}"
+        lines.append(f"    {row['checkpoint']}, step {row['step']}: {description}")
     return lines
 
 
-def _some(names: list[str]) -> str:
-    more = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+def _join_first_names(names: list[str]) -> str:
+    hidden_count = len(names) - MAX_SHOWN_NAMES
+    return ", ".join(names[:MAX_SHOWN_NAMES]) + (f" and {hidden_count} more" if hidden_count > 0 else "")

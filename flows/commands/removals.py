@@ -11,17 +11,17 @@ from typing import Any
 
 from flows.runs import Run
 from tasks.corpus.toxicity.actions import explain_action
-from tasks.measures.scorers import HEADS
+from tasks.measures.scorers import TOXICITY_HEADS
 
 Report = dict[str, Any]
 Row = dict[str, Any]
 
 #: Lines that are printed at most: of rules, of groups removed, of groups tagged. With two
 #: headings, a line on further rules and one on documents without a score, twelve in all.
-RULES_SHOWN, REMOVED_SHOWN, TAGGED_SHOWN = 3, 3, 2
+MAX_RULES_SHOWN, MAX_REMOVED_GROUPS_SHOWN, MAX_TAGGED_GROUPS_SHOWN = 3, 3, 2
 
 #: Why documents have no score, by their status in the table ``toxicity_status``.
-UNSCORED = {
+UNSCORED_REASONS = {
     "other language": "in a language that the scorer was not made for, or an undetermined one",
     "cleared": "cleared by the cheap scorer",
     "empty": "empty",
@@ -29,10 +29,10 @@ UNSCORED = {
 }
 
 #: Stages whose reasons in the ledger are rules: both uses of select, and what cuts toxic windows.
-FILTERS = ("select", "select_scored", "cut_toxic")
+FILTER_STAGES = ("select", "select_scored", "cut_toxic")
 
 #: The reason under which effects counts documents removed for any reason but as duplicates.
-NOT_AS_COPIES = {"stage": "", "reason": "struck out"}
+NON_DUPLICATE_REMOVALS = {"stage": "", "reason": "struck out"}
 
 
 def summarize_removals(run: Run) -> Report:
@@ -50,79 +50,79 @@ def summarize_removals(run: Run) -> Report:
     if not {"profile", "effects"} <= run.stages.keys():
         return {}
     effects = run["effects"]
-    rates = [row for row in effects["rates"].read().to_pylist() if row["dimension"] == "identity"]
-    rules = _removing_rules(run) + _tagging_rules(run)
-    tagging = {(rule["stage"], rule["rule"]) for rule in rules if rule["action"] == "tagged"}
-    removed = [row for row in rates if row.items() >= NOT_AS_COPIES.items()]
-    tagged = [row for row in rates if (row["stage"], row["reason"]) in tagging]
+    identity_rates = [row for row in effects["rates"].read().to_pylist() if row["dimension"] == "identity"]
+    rules = _count_removals_by_rule(run) + _count_tags_by_rule(run)
+    tagging_rules = {(rule["stage"], rule["rule"]) for rule in rules if rule["action"] == "tagged"}
+    removal_rates = [row for row in identity_rates if row.items() >= NON_DUPLICATE_REMOVALS.items()]
+    tag_rates = [row for row in identity_rates if (row["stage"], row["reason"]) in tagging_rules]
     return {
         "rules": sorted(rules, key=lambda rule: -rule["documents"]),
-        "actions": _toxicity_actions(run),
-        "unscored": _count_unscored(run),
-        "groups": _rank_groups(removed),
-        "tagged_groups": _rank_groups(tagged),
-        "groups_compared": len(removed),
+        "actions": _list_toxicity_actions(run),
+        "unscored": _count_unscored_documents(run),
+        "groups": _rank_overrepresented_groups(removal_rates),
+        "tagged_groups": _rank_overrepresented_groups(tag_rates),
+        "groups_compared": len(removal_rates),
         "least_documents": effects.manifest["parts"]["config"]["least"],
     }
 
 
-def _removing_rules(run: Run) -> list[Row]:
+def _count_removals_by_rule(run: Run) -> list[Row]:
     """Return the documents that each rule removed, by the tables ``reasons`` and ``flow``."""
-    removed: dict[tuple[str, str], int] = {}
+    removed_counts: dict[tuple[str, str], int] = {}
     for row in run["profile"]["reasons"].read().to_pylist():
-        if row["stage"] in FILTERS and row["action"] == "removed":
+        if row["stage"] in FILTER_STAGES and row["action"] == "removed":
             key = (row["stage"], row["reason"])
-            removed[key] = removed.get(key, 0) + row["rows"]
-    entered: dict[str, int] = {}
+            removed_counts[key] = removed_counts.get(key, 0) + row["rows"]
+    input_counts: dict[str, int] = {}
     for row in run["profile"]["flow"].read().to_pylist():
         if row["unit"] == "rows":
-            entered[row["stage"]] = entered.get(row["stage"], 0) + row["in"]
+            input_counts[row["stage"]] = input_counts.get(row["stage"], 0) + row["in"]
     return [
-        _rule_entry(stage, rule, "removed", documents, entered[stage])
-        for (stage, rule), documents in removed.items()
+        _build_rule_entry(stage, rule, "removed", removed_count, input_counts[stage])
+        for (stage, rule), removed_count in removed_counts.items()
     ]
 
 
-def _tagging_rules(run: Run) -> list[Row]:
+def _count_tags_by_rule(run: Run) -> list[Row]:
     """Return the documents that each rule tagged, by the table ``tagged``."""
     counts: dict[tuple[str, str], list[int]] = {}
     for row in run["profile"]["tagged"].read().to_pylist():
-        total = counts.setdefault((row["stage"], row["rule"]), [0, 0])
-        total[0] += row["tagged"]
-        total[1] += row["documents"]
+        totals = counts.setdefault((row["stage"], row["rule"]), [0, 0])
+        totals[0] += row["tagged"]
+        totals[1] += row["documents"]
     return [
-        _rule_entry(stage, rule, "tagged", tagged, kept)
-        for (stage, rule), (tagged, kept) in counts.items()
-        if tagged
+        _build_rule_entry(stage, rule, "tagged", tagged_count, document_count)
+        for (stage, rule), (tagged_count, document_count) in counts.items()
+        if tagged_count
     ]
 
 
-def _rule_entry(stage: str, rule: str, action: str, documents: int, total: int) -> Row:
+def _build_rule_entry(stage: str, rule: str, action: str, affected_count: int, total_count: int) -> Row:
     return {
         "stage": stage,
         "rule": rule,
         "action": action,
-        "documents": documents,
-        "of": total,
-        "share": documents / total,
+        "documents": affected_count,
+        "of": total_count,
+        "share": affected_count / total_count,
     }
 
 
-def _toxicity_actions(run: Run) -> list[Row]:
+def _list_toxicity_actions(run: Run) -> list[Row]:
     """Return the action of each rule over a toxicity score, as the config of the run has it."""
-    kind = run.record["config"]["score_toxicity"]["scorer"]["kind"]
+    scorer_kind = run.record["config"]["score_toxicity"]["scorer"]["kind"]
     return [
         {
             "rule": rule["name"],
             "action": rule["action"],
-            "why": explain_action(rule["action"], kind),
+            "why": explain_action(rule["action"], scorer_kind),
         }
         for rule in run.record["config"]["select_scored"]["rules"]
-        if rule["signal"] in HEADS
+        if rule["signal"] in TOXICITY_HEADS
     ]
 
 
-def _count_unscored(run: Run) -> Row:
+def _count_unscored_documents(run: Run) -> Row:
     """Return how many documents have no toxicity score, by the table ``toxicity_status``."""
     rows = run["profile"]["toxicity_status"].read().to_pylist()
     by_status: Counter[str] = Counter()
@@ -136,10 +136,10 @@ def _count_unscored(run: Run) -> Row:
     }
 
 
-def _rank_groups(rates: list[Row]) -> list[Row]:
+def _rank_overrepresented_groups(group_rates: list[Row]) -> list[Row]:
     """Return the groups hit more often than all other documents, the highest ratio first."""
-    hit = [row for row in rates if row["removed"] and row["rate"] > row["other_rate"]]
-    hit.sort(key=lambda row: (row["ratio"] is not None, -(row["ratio"] or 0), -row["n"]))
+    ranked_rates = [row for row in group_rates if row["removed"] and row["rate"] > row["other_rate"]]
+    ranked_rates.sort(key=lambda row: (row["ratio"] is not None, -(row["ratio"] or 0), -row["n"]))
     return [
         {
             "group": row["slice"],
@@ -154,7 +154,7 @@ def _rank_groups(rates: list[Row]) -> list[Row]:
             "high": row["high"],
             "shown": row["verdict"] == "more",
         }
-        for row in hit
+        for row in ranked_rates
     ]
 
 
@@ -162,53 +162,53 @@ def render_removals(report: Report) -> list[str]:
     """Return the summary as lines for a terminal: none where nothing was removed or tagged."""
     if not report or not report["rules"]:
         return []
-    whys = {row["rule"]: row["why"] for row in report["actions"]}
-    lines = [_render_rule(rule, whys) for rule in report["rules"][:RULES_SHOWN]]
-    if more := report["rules"][RULES_SHOWN:]:
-        lines.append(f"{len(more)} more rules removed or tagged documents; the datasheet lists all")
+    reasons_by_rule = {row["rule"]: row["why"] for row in report["actions"]}
+    lines = [_render_rule_line(rule, reasons_by_rule) for rule in report["rules"][:MAX_RULES_SHOWN]]
+    if hidden_rules := report["rules"][MAX_RULES_SHOWN:]:
+        lines.append(f"{len(hidden_rules)} more rules removed or tagged documents; the datasheet lists all")
     unscored = report["unscored"]
     if unscored["documents"]:
         reasons = ", ".join(
-            f"{UNSCORED.get(status, status)} {count:,}"
+            f"{UNSCORED_REASONS.get(status, status)} {count:,}"
             for status, count in unscored["by_status"].items()
             if count
         )
-        lines.append(f"{_count(unscored)} have no toxicity score: {reasons}")
-    least = f"groups with at least {report['least_documents']} documents"
-    removed = any(rule["action"] == "removed" for rule in report["rules"])
-    if removed and not report["groups_compared"]:
-        lines.append(f"removals by identity group are not compared: there are no {least}")
-    for groups, verb, most in (
-        ("groups", "removed (as duplicates not counted)", REMOVED_SHOWN),
-        ("tagged_groups", "tagged", TAGGED_SHOWN),
+        lines.append(f"{_format_document_count(unscored)} have no toxicity score: {reasons}")
+    size_condition = f"groups with at least {report['least_documents']} documents"
+    has_removals = any(rule["action"] == "removed" for rule in report["rules"])
+    if has_removals and not report["groups_compared"]:
+        lines.append(f"removals by identity group are not compared: there are no {size_condition}")
+    for groups, verb, limit in (
+        ("groups", "removed (as duplicates not counted)", MAX_REMOVED_GROUPS_SHOWN),
+        ("tagged_groups", "tagged", MAX_TAGGED_GROUPS_SHOWN),
     ):
-        if shown := report[groups][:most]:
-            lines.append(f"documents that mention these people were {verb} most often, {least}:")
-            lines += [_render_group(row) for row in shown]
+        if shown_groups := report[groups][:limit]:
+            lines.append(f"documents that mention these people were {verb} most often, {size_condition}:")
+            lines += [_render_group_line(row) for row in shown_groups]
     return lines
 
 
-def _render_rule(rule: Row, whys: dict[str, str]) -> str:
-    kept = " and kept them" if rule["action"] == "tagged" else ""
-    name = rule["rule"].removesuffix(" unknown")
-    why = f"; {whys[name]}" if rule["stage"] == "select_scored" and name in whys else ""
-    return f"{rule['stage']}: {rule['rule']} {rule['action']} {_count(rule)}{kept}{why}"
+def _render_rule_line(rule: Row, reasons_by_rule: dict[str, str]) -> str:
+    kept_suffix = " and kept them" if rule["action"] == "tagged" else ""
+    rule_name = rule["rule"].removesuffix(" unknown")
+    reason_suffix = f"; {reasons_by_rule[rule_name]}" if rule["stage"] == "select_scored" and rule_name in reasons_by_rule else ""
+    return f"{rule['stage']}: {rule['rule']} {rule['action']} {_format_document_count(rule)}{kept_suffix}{reason_suffix}"
 
 
-def _render_group(row: Row) -> str:
-    others = f"{row['other_documents']:,} of {row['other_of']:,} ({_percent(row['other_share'])})"
-    said = f"  {row['group']}: {_count(row)}; all other documents: {others}"
+def _render_group_line(row: Row) -> str:
+    other_documents = f"{row['other_documents']:,} of {row['other_of']:,} ({_format_percent(row['other_share'])})"
+    line = f"  {row['group']}: {_format_document_count(row)}; all other documents: {other_documents}"
     if row["ratio"] is not None:
         high = "∞" if row["high"] is None else f"{row['high']:.1f}"
         interval = "" if row["low"] is None else f" (95 % CI {row['low']:.1f}–{high})"
-        said += f"; {row['ratio']:.1f} times as often{interval}"
-    return said if row["shown"] else f"{said}; may be due to chance (near copies count once)"
+        line += f"; {row['ratio']:.1f} times as often{interval}"
+    return line if row["shown"] else f"{line}; may be due to chance (near copies count once)"
 
 
-def _count(row: Row) -> str:
-    share = _percent(row["documents"] / row["of"])
+def _format_document_count(row: Row) -> str:
+    share = _format_percent(row["documents"] / row["of"])
     return f"{row['documents']:,} of {row['of']:,} documents ({share})"
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{100 * share:.1f} %"

@@ -8,19 +8,19 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-from flows.commands.shared import InStore, Json, ready, run_of, show
-from flows.growing import runs_of
-from flows.runs import Record, Run, check_whole, find_artifact, open_run
-from tasks.contract import DENIED, Artifact, Store, UsageError
+from flows.commands.shared import StoreOption, JsonOption, start_prefect_and_progress, call_flow_and_get_run, print_result
+from flows.growing import list_corpus_runs
+from flows.runs import Record, Run, check_not_purged, find_artifact, open_run
+from tasks.contract import PURGED_DOCUMENTS_FILE, Artifact, Store, UsageError
 
-Verdict = dict[str, Any]
+Report = dict[str, Any]
 
 #: The flows of ``flows.pipeline`` that make a corpus or a model.
-REPLAYED = ("pipeline", "corpus", "pretrain", "finetune")
+REPLAYABLE_FLOWS = ("pipeline", "corpus", "pretrain", "finetune")
 
 
 def replay(
-    run: str = "latest", *, store: InStore = None, into: str | None = None, json_: Json = False
+    run: str = "latest", *, store: StoreOption = None, into: str | None = None, as_json: JsonOption = False
 ) -> None:
     """Run again from run.json into a fresh store and compare every hash.
 
@@ -31,14 +31,14 @@ def replay(
     into
         The fresh store; by default a temporary folder, removed afterwards.
     """
-    with ready(lambda: open_run(run, store, stage="ingest")):
-        verdict = replay_run(open_run(run, store, stage="ingest"), into)
-    show(verdict, json_, render)
-    if not verdict["green"]:
+    with start_prefect_and_progress(lambda: open_run(run, store, stage="ingest")):
+        report = replay_run(open_run(run, store, stage="ingest"), into)
+    print_result(report, as_json, render_replay)
+    if not report["green"]:
         raise SystemExit(1)
 
 
-def replay_run(run: Run, into: str | None = None) -> Verdict:
+def replay_run(run: Run, target_uri: str | None = None) -> Report:
     """Execute a completed run anew and compare.
 
     ``exact`` stages must have the same content digest; ``machine`` stages must on the same
@@ -49,158 +49,158 @@ def replay_run(run: Run, into: str | None = None) -> Verdict:
     """
     if run.status != "completed":
         raise UsageError(f"run {run.id} is {run.status}; only a completed run can be replayed")
-    _check_flow(run)
-    before = run.artifacts  # all of them, or a HallmarkError now and not after the work
-    needed = [artifact for each in runs_of(run)[:-1] for artifact in each.artifacts.values()]
-    check_whole(f"run {run.id} cannot be replayed", [*needed, *before.values()])
-    scratch = None
-    if into is None:
-        scratch = into = tempfile.mkdtemp(prefix="hallmark-replay-")
-    fresh = Store(into)
-    if fresh.children("artifacts"):
-        raise UsageError(f"the store {into} is not fresh: it holds artifacts; give an empty one")
-    place = str(fresh.root or fresh.uri)  # the same from whatever folder
+    _check_flow_is_replayable(run)
+    original_artifacts = run.artifacts  # all of them, or a HallmarkError now and not after the work
+    earlier_artifacts = [artifact for earlier_run in list_corpus_runs(run)[:-1] for artifact in earlier_run.artifacts.values()]
+    check_not_purged(f"run {run.id} cannot be replayed", [*earlier_artifacts, *original_artifacts.values()])
+    temporary_folder = None
+    if target_uri is None:
+        temporary_folder = target_uri = tempfile.mkdtemp(prefix="hallmark-replay-")
+    target_store = Store(target_uri)
+    if target_store.list_folder_names("artifacts"):
+        raise UsageError(f"the store {target_uri} is not fresh: it holds artifacts; give an empty one")
+    target_location = str(target_store.root_folder or target_store.uri)  # the same from whatever folder
     try:
-        share_secret(run.store, fresh)
-        fresh.put(DENIED, run.store.get(DENIED) or b'{"documents": {}, "unfinished": []}')
-        again = run_of(lambda: _execute(run, place))
-        after = again.artifacts
-        rows = [_judge(name, made, after.get(name), run, again) for name, made in before.items()]
+        copy_store_secret(run.store, target_store)
+        target_store.put(PURGED_DOCUMENTS_FILE, run.store.get(PURGED_DOCUMENTS_FILE) or b'{"documents": {}, "unfinished": []}')
+        replayed_run = call_flow_and_get_run(lambda: _rerun_flow(run, target_location))
+        replayed_artifacts = replayed_run.artifacts
+        stage_verdicts = [_compare_artifacts(label, original, replayed_artifacts.get(label), run, replayed_run) for label, original in original_artifacts.items()]
     finally:
-        if scratch is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
+        if temporary_folder is not None:
+            shutil.rmtree(temporary_folder, ignore_errors=True)
     return {
         "run": run.id,
-        "replay": again.id,
-        "store": None if scratch else into,
-        "stages": rows,
+        "replay": replayed_run.id,
+        "store": None if temporary_folder else target_uri,
+        "stages": stage_verdicts,
         "green": all(
             row["verdict"] in ("equal", "within intervals", "other machine", "other inputs")
-            for row in rows
+            for row in stage_verdicts
         ),
     }
 
 
-def _check_flow(run: Run) -> None:
+def _check_flow_is_replayable(run: Run) -> None:
     """UsageError for a run that is not replayed."""
     if run.flow == "audit":
         raise UsageError(
-            f"run {run.id} audited {run.audited}; replay the run that trained it, or audit it again"
+            f"run {run.id} audited {run.audited_checkpoint}; replay the run that trained it, or audit it again"
         )
     if run.flow == "prove":
-        runs = ", ".join(f"{arm} {name}" for arm, name in run.record["arms"].items())
-        raise UsageError(f"run {run.id} compared others; replay these ({runs}), and prove again")
-    if run.flow not in REPLAYED:
+        arm_runs = ", ".join(f"{arm} {run_id}" for arm, run_id in run.record["arms"].items())
+        raise UsageError(f"run {run.id} compared others; replay these ({arm_runs}), and prove again")
+    if run.flow not in REPLAYABLE_FLOWS:
         raise UsageError(
             f"run {run.id} is of the flow {run.flow!r:.40}, and only those of "
-            f"{', '.join(REPLAYED)} are replayed; the command that made it is told by: "
+            f"{', '.join(REPLAYABLE_FLOWS)} are replayed; the command that made it is told by: "
             f"hallmark status {run.id}"
         )
 
 
-def share_secret(store: Store, fresh: Store) -> None:
+def copy_store_secret(source_store: Store, target_store: Store) -> None:
     """Ledgers hold hashes keyed by the store's secret: with another key none would be equal."""
-    fresh.keep_secret(store.secret)
-    if fresh.secret != store.secret:
+    target_store.set_secret_if_absent(source_store.secret)
+    if target_store.secret != source_store.secret:
         raise UsageError(
-            f"the store {fresh.uri} is not fresh: it has a secret of its own; give an empty one"
+            f"the store {target_store.uri} is not fresh: it has a secret of its own; give an empty one"
         )
 
 
-def _execute(run: Run, into: str) -> str:
+def _rerun_flow(run: Run, target_uri: str) -> str:
     from flows import pipeline
-    from tasks.corpus.plant import plant
+    from tasks.corpus.plant import plant_canaries
 
     record: Record = run.record
     config = {**record["config"], "earlier": None}
-    flow = getattr(pipeline, record["flow"])
+    flow_function = getattr(pipeline, record["flow"])
     if record["flow"] == "finetune":
-        base = run["finetune"].manifest["lineage"]["checkpoint"]
-        if (found := run.store.find(*base.split("/"))) is None:
+        checkpoint_name = run["finetune"].manifest["lineage"]["checkpoint"]
+        if (checkpoint := run.store.find_artifact(*checkpoint_name.split("/"))) is None:
             raise UsageError(
-                f"run {run.id} fine-tuned {base}, which the store {run.store.uri} does not hold; "
+                f"run {run.id} fine-tuned {checkpoint_name}, which the store {run.store.uri} does not hold; "
                 f"fine-tune it again"
             )
-        return str(flow(str(found.directory()), config=config, store=into))
-    for earlier in runs_of(run)[:-1]:  # what it adds to is made again first
-        before = {**earlier.record["config"], "earlier": config["earlier"]}
-        with chdir(earlier.read_from):
-            made = pipeline.pipeline(config=before, store=into, until=plant.name)
-        config["earlier"] = str(made)
-    more = {name: record[name] for name in ("until", "only") if record.get(name)}
-    if "pretrain" in run.stages and (start := run["pretrain"].manifest["lineage"].get("start")):
-        more["start"] = str(find_artifact(run.store, start).directory())
-    with chdir(run.read_from):
-        return str(flow(config=config, store=into, **more))
+        return str(flow_function(str(checkpoint.fetch_directory()), config=config, store=target_uri))
+    for earlier_run in list_corpus_runs(run)[:-1]:  # what it adds to is made again first
+        earlier_config = {**earlier_run.record["config"], "earlier": config["earlier"]}
+        with chdir(earlier_run.working_folder):
+            earlier_run_id = pipeline.pipeline(config=earlier_config, store=target_uri, until=plant_canaries.name)
+        config["earlier"] = str(earlier_run_id)
+    flow_options = {name: record[name] for name in ("until", "only") if record.get(name)}
+    if "pretrain" in run.stages and (start_name := run["pretrain"].manifest["lineage"].get("start_checkpoint")):
+        flow_options["start"] = str(find_artifact(run.store, start_name).fetch_directory())
+    with chdir(run.working_folder):
+        return str(flow_function(config=config, store=target_uri, **flow_options))
 
 
-def _judge(label: str, before: Artifact, now: Artifact | None, run: Run, again: Run) -> Verdict:
-    row = {"label": label, "determinism": before.manifest["determinism"]}
-    row |= {"before": before.content, "now": now.content if now else None, "differs": []}
-    if now is None:
+def _compare_artifacts(label: str, original: Artifact, replayed: Artifact | None, run: Run, replayed_run: Run) -> Report:
+    row = {"label": label, "determinism": original.manifest["determinism"]}
+    row |= {"before": original.content_digest, "now": replayed.content_digest if replayed else None, "differs": []}
+    if replayed is None:
         return row | {"verdict": "missing"}
-    if before.content == now.content:
+    if original.content_digest == replayed.content_digest:
         return row | {"verdict": "equal"}
-    row["differs"] = _differences(before, now)
-    if row["determinism"] == "machine" and not _same_machine(run, again, before, now):
+    row["differs"] = _list_differences(original, replayed)
+    if row["determinism"] == "machine" and not _is_same_machine(run, replayed_run, original, replayed):
         return row | {"verdict": "other machine"}
     if row["determinism"] == "statistical":
-        return row | {"verdict": "within intervals" if _agree(before, now) else "differs"}
-    if before.manifest["parts"]["inputs"] != now.manifest["parts"]["inputs"]:
+        return row | {"verdict": "within intervals" if _has_overlapping_intervals(original, replayed) else "differs"}
+    if original.manifest["parts"]["inputs"] != replayed.manifest["parts"]["inputs"]:
         return row | {"verdict": "other inputs"}
     return row | {"verdict": "differs"}
 
 
-def _differences(before: Artifact, now: Artifact) -> list[str]:
+def _list_differences(original: Artifact, replayed: Artifact) -> list[str]:
     """Which tables and files differ, and what decided them differently."""
-    found = []
+    differences = []
     for group in ("tables", "files"):
-        a, b = before.manifest[group], now.manifest[group]
-        for name in sorted(a.keys() | b.keys()):
-            if a.get(name, {}).get("sha256") != b.get(name, {}).get("sha256"):
-                found.append(f"{group[:-1]} {name}")
+        original_entries, replayed_entries = original.manifest[group], replayed.manifest[group]
+        for name in sorted(original_entries.keys() | replayed_entries.keys()):
+            if original_entries.get(name, {}).get("sha256") != replayed_entries.get(name, {}).get("sha256"):
+                differences.append(f"{group[:-1]} {name}")
     for part in ("code", "config", "libraries", "external"):
-        a, b = before.manifest["parts"].get(part), now.manifest["parts"].get(part)
-        if a != b:
-            found.append(f"its {part} changed")
-    return found
+        original_entries, replayed_entries = original.manifest["parts"].get(part), replayed.manifest["parts"].get(part)
+        if original_entries != replayed_entries:
+            differences.append(f"its {part} changed")
+    return differences
 
 
-def _same_machine(run: Run, again: Run, before: Artifact, now: Artifact) -> bool:
-    same = before.manifest["parts"]["libraries"] == now.manifest["parts"]["libraries"]
-    return same and run.record["platform"] == again.record["platform"]
+def _is_same_machine(run: Run, replayed_run: Run, original: Artifact, replayed: Artifact) -> bool:
+    has_same_libraries = original.manifest["parts"]["libraries"] == replayed.manifest["parts"]["libraries"]
+    return has_same_libraries and run.record["platform"] == replayed_run.record["platform"]
 
 
 #: The tables of figures with intervals, and the columns that name a figure.
-MEASURED = {"findings": ("audit", "metric", "slice"), "scores": ("system", "metric", "slice")}
+FIGURE_KEY_COLUMNS = {"findings": ("audit", "metric", "slice"), "scores": ("system", "metric", "slice")}
 
 
-def _agree(before: Artifact, now: Artifact) -> bool:
+def _has_overlapping_intervals(original: Artifact, replayed: Artifact) -> bool:
     """Whether the intervals of the same figures overlap."""
-    if set(before.tables) != set(now.tables):
+    if set(original.tables) != set(replayed.tables):
         return False
-    table = next((name for name in MEASURED if name in before.tables), None)
-    if table is None:
+    table_name = next((name for name in FIGURE_KEY_COLUMNS if name in original.tables), None)
+    if table_name is None:
         return True
-    keys = MEASURED[table]
-    found = {tuple(r[k] for k in keys): r for r in now[table].read().to_pylist()}
-    for row in before[table].read().to_pylist():
-        other = found.get(tuple(row[k] for k in keys))
-        if other is None or (row["value"] is None) != (other["value"] is None):
+    key_columns = FIGURE_KEY_COLUMNS[table_name]
+    replayed_rows = {tuple(row[key] for key in key_columns): row for row in replayed[table_name].read().to_pylist()}
+    for row in original[table_name].read().to_pylist():
+        replayed_row = replayed_rows.get(tuple(row[key] for key in key_columns))
+        if replayed_row is None or (row["value"] is None) != (replayed_row["value"] is None):
             return False
-        if None in (row["low"], other["low"]):  # too little spread for an interval
+        if None in (row["low"], replayed_row["low"]):  # too little spread for an interval
             continue
-        if row["high"] < other["low"] or other["high"] < row["low"]:
+        if row["high"] < replayed_row["low"] or replayed_row["high"] < row["low"]:
             return False
     return True
 
 
-def render(verdict: Verdict) -> str:
-    lines = [f"replay of {verdict['run']}"]
-    for row in verdict["stages"]:
-        more = f"  ({', '.join(row['differs'])})" if row["differs"] else ""
-        lines.append(f"{row['label']:<20} {row['determinism']:<12} {row['verdict']}{more}")
-    lines.append("green: every stage holds its class" if verdict["green"] else "NOT green")
-    if verdict["store"]:
-        lines.append(f"store of the replay: {Path(verdict['store'])}")
+def render_replay(report: Report) -> str:
+    lines = [f"replay of {report['run']}"]
+    for row in report["stages"]:
+        details = f"  ({', '.join(row['differs'])})" if row["differs"] else ""
+        lines.append(f"{row['label']:<20} {row['determinism']:<12} {row['verdict']}{details}")
+    lines.append("green: every stage holds its class" if report["green"] else "NOT green")
+    if report["store"]:
+        lines.append(f"store of the replay: {Path(report['store'])}")
     return "\n".join(lines)

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from flows.commands.shared import InStore, Json, show
-from flows.revealing import reveal_run
+from flows.commands.shared import StoreOption, JsonOption, print_result
+from flows.revealing import write_unredacted_site
 from flows.runs import open_run
-from flows.site import build
+from flows.site import build_store_site
 
 
 def report(
@@ -18,8 +18,8 @@ def report(
     *,
     out: Path | None = None,
     reveal: Annotated[bool, Parameter(negative="")] = False,
-    store: InStore = None,
-    json_: Json = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Build the site of all runs anew and print where RUN's cards are.
 
@@ -32,13 +32,13 @@ def report(
         Write RUN's pages with nothing masked instead, for local eyes, into a folder of their own
         ("site-revealed", beside the site) that only you can enter. run.json notes it.
     """
-    chosen = open_run(run, store)
+    opened_run = open_run(run, store)
     if reveal:
-        return show({"unmasked": str(reveal_run(chosen, out))}, json_, _lines)
-    index = build(chosen.store, out)
-    pages = {"index": str(index), "run": str(index.parent / "runs" / chosen.id / "index.html")}
-    show(pages, json_, _lines)
+        return print_result({"unmasked": str(write_unredacted_site(opened_run, out))}, as_json, _render_page_paths)
+    index_page = build_store_site(opened_run.store, out)
+    pages = {"index": str(index_page), "run": str(index_page.parent / "runs" / opened_run.id / "index.html")}
+    print_result(pages, as_json, _render_page_paths)
 
 
-def _lines(pages: dict[str, str]) -> str:
+def _render_page_paths(pages: dict[str, str]) -> str:
     return "\n".join(f"{name}: {page}" for name, page in pages.items())

@@ -6,18 +6,18 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from flows.commands.shared import InStore, Json, Set, execute, show
+from flows.commands.shared import StoreOption, JsonOption, OverridesOption, run_flow_and_report, print_result
 
 
 def run(
     config: str = "demo",
     *,
-    set_: Set = None,
-    store: InStore = None,
+    overrides: OverridesOption = None,
+    store: StoreOption = None,
     until: str | None = None,
     start: str | None = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
-    json_: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Run a config end to end: curate, train, audit, report.
 
@@ -35,19 +35,19 @@ def run(
         and model, epochs, memory, time) and what it would fail of.
     """
     if dry_run:
-        from flows.commands.dry_run import render
-        from flows.forecast.forecast import forecast
+        from flows.commands.dry_run import render_forecast
+        from flows.forecast.forecast import forecast_run
 
-        report = forecast(config, set_ or [], until, start, store)
-        show(report, json_, render)
+        report = forecast_run(config, overrides or [], until, start, store)
+        print_result(report, as_json, render_forecast)
         if report["will_fail"]:
             raise SystemExit(1)
         return
-    execute(
+    run_flow_and_report(
         "pipeline",
-        json_,
+        as_json,
         config=config,
-        overrides=set_ or [],
+        overrides=overrides or [],
         until=until,
         start=start,
         store=store,

@@ -7,27 +7,27 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from flows.commands.shared import InStore, Json, show
-from flows.runs import WORLD, Run, all_runs, default_store
+from flows.commands.shared import StoreOption, JsonOption, print_result
+from flows.runs import WORLD_FLOW, Run, read_all_runs, open_store
 from tasks.contract import HallmarkError
 
-Flow = Literal["pipeline", "audit", "finetune", "prove", "study", "world"]
-Status = Literal["completed", "failed", "running", "interrupted"]
+FlowName = Literal["pipeline", "audit", "finetune", "prove", "study", "world"]
+RunStatus = Literal["completed", "failed", "running", "interrupted"]
 
 Row = dict[str, Any]
 
 #: What a row of the list begins with, as it stands in run.json.
-KEPT = ("run", "flow", "config_name", "checkpoint", "started", "ended", "error")
+RECORD_FIELDS = ("run", "flow", "config_name", "checkpoint", "started", "ended", "error")
 
 
 def runs(
     *,
-    flow: Flow | None = None,
+    flow: FlowName | None = None,
     config: str | None = None,
-    status: Status | None = None,
+    status: RunStatus | None = None,
     broken: Annotated[bool, Parameter(negative="")] = False,
-    store: InStore = None,
-    json_: Json = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """List the runs of a store, the newest last: what each is of, how it ended, what its policy
     says.
@@ -43,58 +43,58 @@ def runs(
     broken
         Only runs whose findings break their policy.
     """
-    show(list_runs(store, flow, config, status, broken), json_, render)
+    print_result(list_runs(store, flow, config, status, broken), as_json, render_run_list)
 
 
 def list_runs(
     store: str | None = None,
-    flow: Flow | None = None,
-    config: str | None = None,
-    status: Status | None = None,
-    broken: bool = False,
+    flow: FlowName | None = None,
+    config_name: str | None = None,
+    status: RunStatus | None = None,
+    only_policy_failed: bool = False,
 ) -> list[Row]:
     """A JSON value, a row a run, oldest first: KEPT of run.json and ``status``; ``stages``, and how
     many of these were ``made`` by the run; ``broken``, the rules of its policy that are, None where
     the verdicts cannot be read; ``left_out``, of training: documents, or others as a control."""
-    found = all_runs(default_store(store, create=False), worlds=flow == WORLD)
+    all_store_runs = read_all_runs(open_store(store, create=False), include_worlds=flow == WORLD_FLOW)
     rows = [
-        _row(run)
-        for run in found
+        _build_run_row(run)
+        for run in all_store_runs
         if flow in (None, run.flow)
-        and config in (None, run.record["config_name"])
+        and config_name in (None, run.record["config_name"])
         and status in (None, run.status)
     ]
-    return [row for row in rows if row["broken"] or not broken]
+    return [row for row in rows if row["broken"] or not only_policy_failed]
 
 
-def _row(run: Run) -> Row:
-    broken: list[str] | None
+def _build_run_row(run: Run) -> Row:
+    failed_rules: list[str] | None
     try:
-        broken = list(dict.fromkeys(row["rule"] for row in run.broken()))
+        failed_rules = list(dict.fromkeys(row["rule"] for row in run.list_unpassed_verdicts()))
     except HallmarkError:  # its artifact was removed or is damaged: ``status`` says so
-        broken = None
+        failed_rules = None
     stages = run.record["stages"]
-    made = sum(not entry["cached"] for entry in stages)
-    kept = {name: run.record[name] for name in KEPT}
-    return kept | {"status": run.status, "stages": len(stages), "made": made, "broken": broken,
-                   "left_out": _left_out(run)}  # fmt: skip
+    computed_count = sum(not entry["cached"] for entry in stages)
+    record_fields = {field: run.record[field] for field in RECORD_FIELDS}
+    return record_fields | {"status": run.status, "stages": len(stages), "made": computed_count, "broken": failed_rules,
+                   "left_out": _get_training_arm(run)}  # fmt: skip
 
 
-def _left_out(run: Run) -> str:
+def _get_training_arm(run: Run) -> str:
     """Which arm of a mitigation or a proof a training is."""
-    chosen = (run.record.get("config") or {}).get("leave_out") or {}
-    named = chosen.get("documents") is not None or chosen.get("toxicity") is not None
-    if run.flow != "pipeline" or not named:
+    exclusion_config = (run.record.get("config") or {}).get("leave_out") or {}
+    has_exclusions = exclusion_config.get("documents") is not None or exclusion_config.get("toxicity") is not None
+    if run.flow != "pipeline" or not has_exclusions:
         return ""
-    return "control" if chosen.get("control") else "documents"
+    return "control" if exclusion_config.get("control") else "documents"
 
 
-def render(rows: list[Row]) -> str:
+def render_run_list(rows: list[Row]) -> str:
     """The list as text for a terminal."""
     if not rows:
         return "no such run"
-    head = ("run", "of", "config", "began", "took", "stages made", "ended")
-    cells = [head, *(_cells(row) for row in rows)]
+    header = ("run", "of", "config", "began", "took", "stages made", "ended")
+    cells = [header, *(_format_run_cells(row) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join(
         "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
@@ -102,26 +102,26 @@ def render(rows: list[Row]) -> str:
     )
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    about = f"{row['flow']} of {row['checkpoint']}" if row["checkpoint"] else row["flow"]
-    about += {"": "", "control": ", control", "documents": ", documents left out"}[row["left_out"]]
-    ended = row["status"]
+def _format_run_cells(row: Row) -> tuple[str, ...]:
+    description = f"{row['flow']} of {row['checkpoint']}" if row["checkpoint"] else row["flow"]
+    description += {"": "", "control": ", control", "documents": ", documents left out"}[row["left_out"]]
+    outcome = row["status"]
     if row["broken"]:
-        ended += f", policy broken: {', '.join(row['broken'])}"
-    began, took = _times(row)
-    made = f"{row['made']} of {row['stages']}"
-    return row["run"], about, row["config_name"], began, took, made, ended
+        outcome += f", policy broken: {', '.join(row['broken'])}"
+    start_time, duration = _format_start_and_duration(row)
+    computed_stages = f"{row['made']} of {row['stages']}"
+    return row["run"], description, row["config_name"], start_time, duration, computed_stages, outcome
 
 
-def _times(row: Row) -> tuple[str, str]:
+def _format_start_and_duration(row: Row) -> tuple[str, str]:
     """When it began, and how long it took; empty where a record does not say."""
     try:
-        began = datetime.fromisoformat(row["started"] or "")
+        started = datetime.fromisoformat(row["started"] or "")
     except ValueError:
         return "", ""
-    said = f"{began:%Y-%m-%d %H:%M}"
+    start_text = f"{started:%Y-%m-%d %H:%M}"
     try:
-        took = datetime.fromisoformat(row["ended"] or "") - began
+        elapsed = datetime.fromisoformat(row["ended"] or "") - started
     except (ValueError, TypeError):  # TypeError: one of the two has no zone
-        return said, ""
-    return said, f"{took.total_seconds():,.0f} s"
+        return start_text, ""
+    return start_text, f"{elapsed.total_seconds():,.0f} s"

@@ -6,15 +6,15 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from flows.commands.shared import InStore, Set
+from flows.commands.shared import StoreOption, OverridesOption
 from flows.deployments import serve_deployments
 
 
 def serve(
     config: str = "demo",
     *,
-    set_: Set = None,
-    store: InStore = None,
+    overrides: OverridesOption = None,
+    store: StoreOption = None,
     root: Annotated[list[str] | None, Parameter(name="--root", negative="")] = None,
 ) -> None:
     """Register the pipeline (on the config's schedule) and the audit with a Prefect server.
@@ -30,4 +30,4 @@ def serve(
         A folder, or the beginning of a URI such as s3://bucket/folder, that runs may read and
         write, too. May be given several times.
     """
-    serve_deployments(config, set_ or [], store, root or [])
+    serve_deployments(config, overrides or [], store, root or [])

@@ -8,16 +8,16 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from flows.commands.shared import Json, show
+from flows.commands.shared import JsonOption, print_result
 from flows.config import Config
-from flows.mistakes import closest, references
+from flows.mistakes import suggest_closest_name, list_schema_references
 from tasks.contract import UsageError
 
 Row = dict[str, Any]
 Schema = dict[str, Any]
 
 
-def settings(section: str | None = None, *, json_: Json = False) -> None:
+def settings(section: str | None = None, *, as_json: JsonOption = False) -> None:
     """List every setting of a config, with its default, what it may be and what it means.
 
     Parameters
@@ -26,7 +26,7 @@ def settings(section: str | None = None, *, json_: Json = False) -> None:
         Only this section or key, such as pretrain.train, pretrain.train.steps or earlier; study,
         study.world …: those of the command study.
     """
-    show(list_settings(section), json_, render)
+    print_result(list_settings(section), as_json, render_settings)
 
 
 def list_settings(section: str | None = None) -> list[Row]:
@@ -40,113 +40,113 @@ def list_settings(section: str | None = None) -> list[Row]:
         from flows.study_config import StudyConfig
 
         schema, section = StudyConfig.model_json_schema(), section.partition(".")[2] or None
-    found = list(_walk("", False, schema, schema["$defs"], {}))
+    rows = list(_iter_setting_rows("", False, schema, schema["$defs"], {}))
     if section is None:
-        return found
-    chosen = [row for row in found if f"{row['section']}.".startswith(f"{section}.")]
-    chosen += [row for row in found if f"{row['section']}.{row['key']}".strip(".") == section]
-    if not chosen:
-        names = dict.fromkeys(row["section"] for row in found if row["section"])
-        top = [row["key"] for row in found if not row["section"]]
-        keys = [f"{row['section']}.{row['key']}".strip(".") for row in found]
+        return rows
+    selected_rows = [row for row in rows if f"{row['section']}.".startswith(f"{section}.")]
+    selected_rows += [row for row in rows if f"{row['section']}.{row['key']}".strip(".") == section]
+    if not selected_rows:
+        section_names = dict.fromkeys(row["section"] for row in rows if row["section"])
+        top_level_keys = [row["key"] for row in rows if not row["section"]]
+        full_keys = [f"{row['section']}.{row['key']}".strip(".") for row in rows]
         raise UsageError(
-            f"there is no section or key {section!r}{closest(section, (*names, *keys))}; choose "
-            f"one of: {', '.join(names)}; or a key, such "
-            f"as those that stand in none: {', '.join(top)}"
+            f"there is no section or key {section!r}{suggest_closest_name(section, (*section_names, *full_keys))}; choose "
+            f"one of: {', '.join(section_names)}; or a key, such "
+            f"as those that stand in none: {', '.join(top_level_keys)}"
         )
-    return chosen
+    return selected_rows
 
 
-def _walk(
-    section: str, several: bool, node: Schema, definitions: Schema, defaults: Schema
+def _iter_setting_rows(
+    section: str, is_repeatable: bool, schema: Schema, definitions: Schema, defaults: Schema
 ) -> Iterator[Row]:
     """First the section's own keys, then the sections in it.
 
     ``defaults``: of this section, where the one above gives it others than its kind has.
     """
-    inner: list[tuple[str, bool, Schema, Schema]] = []
-    about = node.get("description", "") if section else ""
-    for key, value in node["properties"].items():
-        name = f"{section}.{key}" if section else key
-        objects = [definitions[ref] for ref in references(value)]
-        if objects:
-            own = defaults.get(key) or value.get("default") or {}
-            if "items" in value:
-                objects, own = [_of_a_list(each, value, own) for each in objects], {}
-            if "additionalProperties" in value:
-                name, own = f"{name}.NAME", {}
-            inner += [(name, "items" in value, each, own) for each in objects]
+    subsections: list[tuple[str, bool, Schema, Schema]] = []
+    description = schema.get("description", "") if section else ""
+    for key, key_schema in schema["properties"].items():
+        subsection = f"{section}.{key}" if section else key
+        object_schemas = [definitions[ref] for ref in list_schema_references(key_schema)]
+        if object_schemas:
+            subsection_defaults = defaults.get(key) or key_schema.get("default") or {}
+            if "items" in key_schema:
+                object_schemas, subsection_defaults = [_add_list_description(object_schema, key_schema, subsection_defaults) for object_schema in object_schemas], {}
+            if "additionalProperties" in key_schema:
+                subsection, subsection_defaults = f"{subsection}.NAME", {}
+            subsections += [(subsection, "items" in key_schema, object_schema, subsection_defaults) for object_schema in object_schemas]
             continue
         yield {
             "section": section,
-            "several": several,
-            "about": about.replace("``", ""),
+            "several": is_repeatable,
+            "about": description.replace("``", ""),
             "key": key,
-            "required": key in node.get("required", ()),
-            "default": defaults.get(key, value.get("default", value.get("const"))),
-            "allowed": _allowed(value),
-            "meaning": value.get("description", "") or _said(key, about),
+            "required": key in schema.get("required", ()),
+            "default": defaults.get(key, key_schema.get("default", key_schema.get("const"))),
+            "allowed": _describe_allowed_values(key_schema),
+            "meaning": key_schema.get("description", "") or _find_sentences_about_key(key, description),
         }
-    for name, many, each, own in inner:
-        yield from _walk(name, many, each, definitions, own)
+    for subsection, is_list, object_schema, subsection_defaults in subsections:
+        yield from _iter_setting_rows(subsection, is_list, object_schema, definitions, subsection_defaults)
 
 
-def _said(key: str, about: str) -> str:
+def _find_sentences_about_key(key: str, section_description: str) -> str:
     """The sentences about a key in what is said of its section."""
-    sentences = re.split(r"(?<=[.;])\s+(?=[A-Z`])", " ".join(about.split()))
-    found = [each.rstrip(";") for each in sentences if f"``{key}``" in each]
-    return " ".join(found).replace("``", "")
+    sentences = re.split(r"(?<=[.;])\s+(?=[A-Z`])", " ".join(section_description.split()))
+    matching_sentences = [sentence.rstrip(";") for sentence in sentences if f"``{key}``" in sentence]
+    return " ".join(matching_sentences).replace("``", "")
 
 
-def _of_a_list(node: Schema, value: Schema, default: Any) -> Schema:
+def _add_list_description(item_schema: Schema, list_schema: Schema, default_items: Any) -> Schema:
     """A section that may stand several times, with what is said of all of them together."""
-    said = [node.get("description", ""), value.get("description", "")]
-    for given in default:
-        known = {k: v for k, v in given.items() if v != node["properties"][k].get("default")}
-        said.append(f"By default: {json.dumps(known, ensure_ascii=False)}")
-    return {**node, "description": "\n".join(filter(None, said))}
+    descriptions = [item_schema.get("description", ""), list_schema.get("description", "")]
+    for default_item in default_items:
+        changed_settings = {key: value for key, value in default_item.items() if value != item_schema["properties"][key].get("default")}
+        descriptions.append(f"By default: {json.dumps(changed_settings, ensure_ascii=False)}")
+    return {**item_schema, "description": "\n".join(filter(None, descriptions))}
 
 
-def _allowed(node: Schema) -> str:
-    if "enum" in node or "const" in node:
-        return ", ".join(json.dumps(value) for value in node.get("enum", [node.get("const")]))
-    if "anyOf" in node:
-        return " or ".join(_allowed(kind) for kind in node["anyOf"] if kind.get("type") != "null")
-    kind = node.get("type", "anything")
+def _describe_allowed_values(schema: Schema) -> str:
+    if "enum" in schema or "const" in schema:
+        return ", ".join(json.dumps(value) for value in schema.get("enum", [schema.get("const")]))
+    if "anyOf" in schema:
+        return " or ".join(_describe_allowed_values(kind) for kind in schema["anyOf"] if kind.get("type") != "null")
+    kind = schema.get("type", "anything")
     if kind == "array":
-        return f"list of {_allowed(node.get('items', {}))}"
+        return f"list of {_describe_allowed_values(schema.get('items', {}))}"
     bounds = [
-        words.format(node[key])
-        for key, words in (
+        template.format(schema[key])
+        for key, template in (
             ("minimum", "from {}"),
             ("exclusiveMinimum", "above {}"),
             ("maximum", "to {}"),
             ("exclusiveMaximum", "below {}"),
         )
-        if key in node
+        if key in schema
     ]
     return " ".join([kind, *bounds])
 
 
-def render(rows: list[Row]) -> str:
+def render_settings(rows: list[Row]) -> str:
     """The rows as text for a terminal, as they would stand in a TOML file."""
     lines: list[str] = []
-    seen: tuple[str, str] | None = None
+    current_section: tuple[str, str] | None = None
     for row in rows:
-        if (row["section"], row["about"]) != seen:
-            seen = row["section"], row["about"]
-            title = f"[{row['section']}]"
-            lines += ["", f"[{title}]" if row["several"] else title] if row["section"] else []
+        if (row["section"], row["about"]) != current_section:
+            current_section = row["section"], row["about"]
+            header = f"[{row['section']}]"
+            lines += ["", f"[{header}]" if row["several"] else header] if row["section"] else []
             lines += [f"# {line}".rstrip() for line in row["about"].split("\n")]
             if not row["about"]:
                 lines.pop()
         value = f" = {json.dumps(row['default'], ensure_ascii=False)}"
         if row["default"] is None:
             value = " (must be set)" if row["required"] else " (not set)"
-        head = row["key"] + value
-        said = "; ".join(filter(None, (row["allowed"], row["meaning"])))
+        assignment = row["key"] + value
+        comment = "; ".join(filter(None, (row["allowed"], row["meaning"])))
         lines += textwrap.wrap(
-            f"{head:<34} # {said}", 110, subsequent_indent=" " * 36 + "# ",
+            f"{assignment:<34} # {comment}", 110, subsequent_indent=" " * 36 + "# ",
             break_long_words=False, drop_whitespace=True,
         )  # fmt: skip
     return "\n".join(lines).strip("\n")

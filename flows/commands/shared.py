@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter, Token
 
-Set = Annotated[
+OverridesOption = Annotated[
     list[str] | None,
     Parameter(
         name="--set", negative="", help="Override a config value, e.g. pretrain.train.steps=100."
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("hallmark")
 
 
-def _whole(kind: Any, tokens: Sequence[Token]) -> int:
+def _parse_whole_number(target_type: Any, tokens: Sequence[Token]) -> int:
     """Of an option; "1.5" is not rounded."""
     try:
         return int(tokens[0].value)
@@ -33,9 +33,9 @@ def _whole(kind: Any, tokens: Sequence[Token]) -> int:
         raise ValueError(f"{tokens[0].value!r} is no whole number") from error
 
 
-Whole = Annotated[int, Parameter(converter=_whole, negative="")]
+WholeNumber = Annotated[int, Parameter(converter=_parse_whole_number, negative="")]
 
-InStore = Annotated[
+StoreOption = Annotated[
     str | None,
     Parameter(
         name="--store",
@@ -43,10 +43,10 @@ InStore = Annotated[
         "the one that the config or HALLMARK_STORE names.",
     ),
 ]
-Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON to stdout.")]
+JsonOption = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON to stdout.")]
 
 
-def settle_prefect() -> None:
+def configure_prefect_environment() -> None:
     """Settings of Prefect and its logging; before anything imports Prefect."""
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     # Prefect logs every failure with its traceback; ours is one sentence, said by ``main``.
@@ -57,70 +57,70 @@ def settle_prefect() -> None:
     os.environ.setdefault("PREFECT_LOGGING_INTERNAL_LEVEL", "CRITICAL")
 
 
-def _check_configured_server() -> None:
+def _check_prefect_server_answers() -> None:
     from prefect.settings import PREFECT_API_URL
 
-    from flows.deployments import HOW, server_answers
+    from flows.deployments import START_SERVER_HINT, is_prefect_server_reachable
     from tasks.contract import HallmarkError
 
-    url = PREFECT_API_URL.value() or ""
-    if not server_answers(url):
+    server_url = PREFECT_API_URL.value() or ""
+    if not is_prefect_server_reachable(server_url):
         raise HallmarkError(
-            f"no Prefect server answers at {url!r}, which PREFECT_API_URL or Prefect's profile "
-            f"names; {HOW}; or unset it, then each command starts one of its own"
+            f"no Prefect server answers at {server_url!r}, which PREFECT_API_URL or Prefect's profile "
+            f"names; {START_SERVER_HINT}; or unset it, then each command starts one of its own"
         )
 
 
 @contextmanager
-def ready(check: Callable[[], object]) -> Iterator[None]:
+def start_prefect_and_progress(check_arguments: Callable[[], object]) -> Iterator[None]:
     """What a flow needs: a Prefect server, and a view of what its stages do.
 
     ``check`` raises for what is wrong with the command, before anything waits for Prefect.
     """
-    from flows.server import LocalServer
+    from flows.server import LocalPrefectServer
 
     # It starts on another core while this process imports the same libraries.
-    server = None if os.environ.get("PREFECT_API_URL") else LocalServer()
+    server = None if os.environ.get("PREFECT_API_URL") else LocalPrefectServer()
     try:
-        check()
+        check_arguments()
     except BaseException:
         if server:
             server.stop()
         raise
-    if not (server and server.adopt()):
+    if not (server and server.connect_prefect()):
         server = None
-        _check_configured_server()
+        _check_prefect_server_answers()
     from flows import pipeline  # noqa: F401
-    from flows.console import RunView
+    from flows.console import RunProgressDisplay
     from flows.recording import frontend
     from tasks.contract import STAGES
 
-    with RunView() as frontend.watcher:
+    with RunProgressDisplay() as frontend.on_event:
         if server:
             for stage in STAGES.values():  # every fingerprint asks for it; now, while one waits
-                stage.code_digests()
-            server.wait()
+                stage.compute_code_digests()
+            server.wait_until_ready()
         yield
 
 
-def execute(flow: str, as_json: bool, **parameters: Any) -> Run | None:
+def run_flow_and_report(flow_name: str, as_json: bool, **flow_parameters: Any) -> Run | None:
     """Run a flow with a progress view, and say where everything is. Returns the run where that was
     not said as JSON. GateError where its findings break its policy."""
-    with ready(lambda: check(parameters)):
-        done = run_flow(flow, parameters)
+    with start_prefect_and_progress(lambda: check_flow_parameters(flow_parameters)):
+        run = run_flow_by_name(flow_name, flow_parameters)
     if as_json:
         from flows.commands.removals import summarize_removals
-        from flows.commands.status import status_of
+        from flows.commands.status import build_status_report
 
-        show(status_of(done) | {"removals": summarize_removals(done)}, True, str)
-        check_findings(done)
+        print_result(build_status_report(run) | {"removals": summarize_removals(run)}, True, str)
+        check_audits_and_policy(run)
         return None
-    tell(flow, done)
-    check_findings(done)
-    return done
+    print_run_summary(flow_name, run)
+    check_audits_and_policy(run)
+    return run
 
 
-def execute_each(flow: str, as_json: bool, each: Mapping[str, Mapping[str, Any]]) -> None:
+def run_flow_for_each(flow_name: str, as_json: bool, parameters_by_name: Mapping[str, Mapping[str, Any]]) -> None:
     """Run a flow several times, ``each`` by the name that it is told by, in order: one that fails
     keeps no other from running. As JSON a list. Raises the worst of what went wrong: what could
     not be done, else a GateError."""
@@ -128,136 +128,136 @@ def execute_each(flow: str, as_json: bool, each: Mapping[str, Mapping[str, Any]]
     from tasks.contract import HallmarkError, UsageError
 
     runs: list[Run] = []
-    wrong: dict[str, HallmarkError] = {}
-    with ready(lambda: check(*each.values())):
-        for name, parameters in each.items():
+    errors_by_name: dict[str, HallmarkError] = {}
+    with start_prefect_and_progress(lambda: check_flow_parameters(*parameters_by_name.values())):
+        for name, parameters in parameters_by_name.items():
             stderr.print(name, markup=False)
             try:
-                runs.append(run_flow(flow, parameters))
-                check_findings(runs[-1])
+                runs.append(run_flow_by_name(flow_name, parameters))
+                check_audits_and_policy(runs[-1])
             except UsageError:
                 raise
             except HallmarkError as error:
-                wrong[name] = error
+                errors_by_name[name] = error
     if as_json:
-        from flows.commands.status import status_of
+        from flows.commands.status import build_status_report
 
-        show([status_of(run) for run in runs], True, str)
+        print_result([build_status_report(run) for run in runs], True, str)
     else:
         for run in runs:
-            tell(flow, run)
-    if wrong:
-        raise worst(wrong)
+            print_run_summary(flow_name, run)
+    if errors_by_name:
+        raise combine_errors(errors_by_name)
 
 
-def worst(wrong: Mapping[str, HallmarkError]) -> HallmarkError:
+def combine_errors(errors_by_name: Mapping[str, HallmarkError]) -> HallmarkError:
     """What went wrong with several, by name, as one error: of a gate only where that is all."""
-    from tasks.contract import GateError, HallmarkError
+    from tasks.contract import PolicyViolationError, HallmarkError
 
-    gates = all(isinstance(error, GateError) for error in wrong.values())
-    told = "; ".join(f"{name}: {error}" for name, error in wrong.items())
-    return (GateError if gates else HallmarkError)(told)
+    are_policy_violations = all(isinstance(error, PolicyViolationError) for error in errors_by_name.values())
+    message = "; ".join(f"{name}: {error}" for name, error in errors_by_name.items())
+    return (PolicyViolationError if are_policy_violations else HallmarkError)(message)
 
 
-def check(*each: Mapping[str, Any]) -> None:
+def check_flow_parameters(*parameter_sets: Mapping[str, Any]) -> None:
     """UsageError for whatever is wrong with the parameters of flows."""
-    from flows.recording import settle
+    from flows.recording import resolve_flow_arguments
 
-    settled = ("config", "overrides", "until", "checkpoint", "start", "store")
-    for parameters in each:
-        settle(**{name: value for name, value in parameters.items() if name in settled})
+    checked_names = ("config", "overrides", "until", "checkpoint", "start", "store")
+    for parameters in parameter_sets:
+        resolve_flow_arguments(**{name: value for name, value in parameters.items() if name in checked_names})
 
 
-def run_flow(flow: str, parameters: Mapping[str, Any]) -> Run:
+def run_flow_by_name(flow_name: str, parameters: Mapping[str, Any]) -> Run:
     from flows import pipeline
 
-    return run_of(lambda: getattr(pipeline, flow)(**parameters))
+    return call_flow_and_get_run(lambda: getattr(pipeline, flow_name)(**parameters))
 
 
-def tell(flow: str, done: Run) -> None:
+def print_run_summary(flow_name: str, run: Run) -> None:
     """Say on stderr what a run did, on stdout where its page is."""
     from flows.commands.removals import render_removals, summarize_removals
     from flows.console import stderr
 
-    stages = done.record["stages"]
-    made = sum(not entry["cached"] for entry in stages)
-    if flow in ("audit", "finetune"):
-        did = {"audit": "audited", "finetune": "fine-tuned"}[flow]
-        stderr.print(f"{did}: {done.record['checkpoint']}")
-    stderr.print(f"run {done.id}: stages made: {made}, from the store: {len(stages) - made}")
-    for line in render_removals(summarize_removals(done)):
+    stages = run.record["stages"]
+    computed_count = sum(not entry["cached"] for entry in stages)
+    if flow_name in ("audit", "finetune"):
+        verb = {"audit": "audited", "finetune": "fine-tuned"}[flow_name]
+        stderr.print(f"{verb}: {run.record['checkpoint']}")
+    stderr.print(f"run {run.id}: stages made: {computed_count}, from the store: {len(stages) - computed_count}")
+    for line in render_removals(summarize_removals(run)):
         stderr.print(line, markup=False, soft_wrap=True)
-    controls, failed = done.controls()
-    if failed:
-        names = ", ".join(dict.fromkeys(failed))
+    control_count, failed_controls = run.summarize_controls()
+    if failed_controls:
+        names = ", ".join(dict.fromkeys(failed_controls))
         stderr.print(
-            f"{len(failed)} of {controls} controls failed ({names}): the model card says whether "
+            f"{len(failed_controls)} of {control_count} controls failed ({names}): the model card says whether "
             f"audits are to blame, or the model is too weak to be asked"
         )
-    if done.site:  # else why not has been said
-        print(f"report: {done.site.parent / 'runs' / done.id / 'index.html'}")
+    if run.site_index:  # else why not has been said
+        print(f"report: {run.site_index.parent / 'runs' / run.id / 'index.html'}")
 
 
-def check_findings(run: Run) -> None:
+def check_audits_and_policy(run: Run) -> None:
     """HallmarkError where an audit of a run failed, GateError where its findings break its
     policy."""
-    from flows.runs import same_store, store_uri
-    from flows.tracing import full_name
-    from tasks.audits.about import LEFT_OUT
-    from tasks.contract import GateError, HallmarkError
+    from flows.runs import is_same_store, resolve_store_uri
+    from flows.tracing import format_finding_name
+    from tasks.audits.about import SKIPPED_COUNT_METRICS
+    from tasks.contract import PolicyViolationError, HallmarkError
 
-    for audit, why in run.failures().items():
+    for audit, reason in run.read_audit_failures().items():
         raise HallmarkError(
             f"{audit} failed, all else is there and the model card says so; run again to try it "
-            f"once more: {why}"
+            f"once more: {reason}"
         )
-    broken = run.broken()
-    if not broken:
+    failed_rules = run.list_unpassed_verdicts()
+    if not failed_rules:
         return
-    unshown = [row for row in broken if row["distance"] is None]
-    told = [
-        f"the policy is {how}: {_name_rules(rows)}"
-        for how, rows in (
-            ("broken", [row for row in broken if row["distance"] is not None]),
-            ("not shown to hold", unshown),
+    undetermined_rules = [row for row in failed_rules if row["distance"] is None]
+    messages = [
+        f"the policy is {outcome}: {_format_failed_rules(rows)}"
+        for outcome, rows in (
+            ("broken", [row for row in failed_rules if row["distance"] is not None]),
+            ("not shown to hold", undetermined_rules),
         )
         if rows
     ]
-    store = "" if same_store(run.store.uri, store_uri()) else f" --store {quote(run.store.uri)}"
-    traced = [row for row in broken if row["value"] is not None
-              and row["metric"] not in LEFT_OUT.get(row["audit"], ())]  # fmt: skip
-    rows = [f"hallmark trace {run.id} {quote(full_name(row))}{store} shows the rows behind it; "
-            for row in traced[:1]]  # fmt: skip
-    raise GateError(
-        f"{'; '.join(told)}; {''.join(rows)}every verdict stands on "
+    store_option = "" if is_same_store(run.store.uri, resolve_store_uri()) else f" --store {quote(run.store.uri)}"
+    traceable_rules = [row for row in failed_rules if row["value"] is not None
+              and row["metric"] not in SKIPPED_COUNT_METRICS.get(row["audit"], ())]  # fmt: skip
+    rows = [f"hallmark trace {run.id} {quote(format_finding_name(row))}{store_option} shows the rows behind it; "
+            for row in traceable_rules[:1]]  # fmt: skip
+    raise PolicyViolationError(
+        f"{'; '.join(messages)}; {''.join(rows)}every verdict stands on "
         f"the model card and in the table verdicts of run {run.id}"
     )
 
 
-def _name_rules(rows: Sequence[Mapping[str, Any]]) -> str:
+def _format_failed_rules(failed_rules: Sequence[Mapping[str, Any]]) -> str:
     """Name the first rules that are not passed, each with its finding and why."""
-    from flows.tracing import full_name
+    from flows.tracing import format_finding_name
 
-    told = [f"{row['rule']} ({full_name(row)}: {row['why']})" for row in rows[:3]]
-    more = f", and {len(rows) - len(told)} more" if len(rows) > len(told) else ""
-    return "; ".join(told) + more
+    descriptions = [f"{row['rule']} ({format_finding_name(row)}: {row['why']})" for row in failed_rules[:3]]
+    remainder = f", and {len(failed_rules) - len(descriptions)} more" if len(failed_rules) > len(descriptions) else ""
+    return "; ".join(descriptions) + remainder
 
 
-def run_of(flow: Callable[[], str]) -> Run:
+def call_flow_and_get_run(call_flow: Callable[[], str]) -> Run:
     """The run that a flow made. Its end is what run.json says: Prefect tells its server of it too,
     which may be gone."""
     from flows.recording import frontend
 
-    before = set(frontend.runs)
+    earlier_run_ids = set(frontend.runs_by_id)
     try:
-        return frontend.runs[flow()]
+        return frontend.runs_by_id[call_flow()]
     except Exception as error:
-        done = next((run for name, run in frontend.runs.items() if name not in before), None)
-        if done is None or done.record["status"] != "completed":
+        new_run = next((run for run_id, run in frontend.runs_by_id.items() if run_id not in earlier_run_ids), None)
+        if new_run is None or new_run.record["status"] != "completed":
             raise
-        log.warning("Prefect's server has not heard of the end of run %s: %s", done.id, error)
-        return done
+        log.warning("Prefect's server has not heard of the end of run %s: %s", new_run.id, error)
+        return new_run
 
 
-def show(value: Any, as_json: bool, render: Callable[[Any], str]) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False) if as_json else render(value))
+def print_result(result: Any, as_json: bool, render_text: Callable[[Any], str]) -> None:
+    print(json.dumps(result, indent=2, ensure_ascii=False) if as_json else render_text(result))

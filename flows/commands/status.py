@@ -8,146 +8,146 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-from flows.commands.shared import InStore, Json, show
-from flows.config import laid_over, load
-from flows.runs import Run, open_run, same_store, store_uri
-from flows.trees import overridden, read
-from reports.purged import named_in
-from tasks.contract import CHANGING, STAGES, TERMS, Artifact, HallmarkError, StageConfig
+from flows.commands.shared import StoreOption, JsonOption, print_result
+from flows.config import fill_missing_sections, load_config
+from flows.runs import Run, open_run, is_same_store, resolve_store_uri
+from flows.trees import find_override, read_config_tree
+from reports.purged import iter_artifact_names
+from tasks.contract import STALENESS_COMPONENTS, STAGES, ACCOUNT_TERMS, Artifact, HallmarkError, StageConfig
 
 Report = dict[str, Any]
 
 
-def status(run: str = "latest", *, store: InStore = None, json_: Json = False) -> None:
+def status(run: str = "latest", *, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Show a run's stages, artifacts, rows and accounts, and what is stale and why."""
-    show(status_of(open_run(run, store)), json_, render)
+    print_result(build_status_report(open_run(run, store)), as_json, render_status)
 
 
-def status_of(run: Run) -> Report:
+def build_status_report(run: Run) -> Report:
     """A JSON value; ``stale`` lists the reasons why a stage would run again today."""
-    here, read_from = os.getcwd(), run.read_from
-    with chdir(read_from):
-        folder = run.record.get("folder")
-        return _report(run) | {"folder": folder, "here": here, "read_from": read_from}
+    current_folder, base_folder = os.getcwd(), run.working_folder
+    with chdir(base_folder):
+        recorded_folder = run.record.get("folder")
+        return _build_stage_report(run) | {"folder": recorded_folder, "here": current_folder, "read_from": base_folder}
 
 
-def _report(run: Run) -> Report:
+def _build_stage_report(run: Run) -> Report:
     from flows import pipeline, study_config, studying  # noqa: F401  (registers every stage)
-    from flows.examining import settings_by_label
+    from flows.examining import map_labels_to_settings
 
-    config, problem = _config_today(run)
-    settings = settings_by_label(config) if config else {}
+    config, config_problem = _load_current_config(run)
+    settings_by_stage = map_labels_to_settings(config) if config else {}
     stages: list[Report] = []
-    stale: dict[str, str] = {}  # artifact -> label of a stage that would run again
+    stale_artifacts: dict[str, str] = {}  # artifact -> label of a stage that would run again
     for label, entry in run.stages.items():
         try:
             artifact = run[label]
-            holdings = _holdings(artifact)
-            reasons = _stale(artifact, settings.get(label), run, stale)
+            contents = _describe_artifact_contents(artifact)
+            reasons = _find_stale_reasons(artifact, settings_by_stage.get(label), run, stale_artifacts)
         except HallmarkError as error:  # removed or damaged: the rest is still worth a look
-            holdings, reasons = _holdings(None), [str(error)]
+            contents, reasons = _describe_artifact_contents(None), [str(error)]
         if reasons:
-            stale[entry["artifact"]] = label
-        stages.append({**entry, **holdings, "stale": reasons})
-    if run.flow in STUDY and problem is None:
-        again = study_config.command_of(run.record["config"])
+            stale_artifacts[entry["artifact"]] = label
+        stages.append({**entry, **contents, "stale": reasons})
+    if run.flow in STUDY_FLOWS and config_problem is None:
+        study_command = study_config.build_study_command(run.record["config"])
     else:
-        again = None
-    kept = ("run", "flow", "config_name", "config_file", "overrides", "checkpoint", "until",
+        study_command = None
+    record_keys = ("run", "flow", "config_name", "config_file", "overrides", "checkpoint", "until",
             "only", "findings", "seeds", "started", "ended", "error")  # fmt: skip
-    report = {key: run.record.get(key) for key in kept}
-    report |= {"status": run.status, "store": run.store.uri, "config_problem": problem}
-    named = getattr(config, "store", None) if report["config_file"] else None
-    named = named or overridden("store", run.record["overrides"])
-    place = str(run.store.root or run.store.uri)
-    report["store_must_be_named"] = not same_store(store_uri(named), place)
-    return report | {"study": again, "stages": stages}
+    report = {key: run.record.get(key) for key in record_keys}
+    report |= {"status": run.status, "store": run.store.uri, "config_problem": config_problem}
+    configured_store = getattr(config, "store", None) if report["config_file"] else None
+    configured_store = configured_store or find_override("store", run.record["overrides"])
+    store_location = str(run.store.root_folder or run.store.uri)
+    report["store_must_be_named"] = not is_same_store(resolve_store_uri(configured_store), store_location)
+    return report | {"study": study_command, "stages": stages}
 
 
-def _config_today(run: Run) -> tuple[StageConfig | None, str | None]:
+def _load_current_config(run: Run) -> tuple[StageConfig | None, str | None]:
     """The config that the same command would use now; the very same where it names no file."""
-    if run.flow in STUDY:
-        from flows.study_config import settled
+    if run.flow in STUDY_FLOWS:
+        from flows.study_config import parse_study_config
 
         try:
-            return settled(run.record["config"]), None
+            return parse_study_config(run.record["config"]), None
         except HallmarkError as error:
             return None, str(error)
-    file = run.record["config_file"]
-    if file and ".." in Path(file).parts:  # no run of ours names one so
-        return None, f"run.json names {file!r}, which leads out of the folder and is not read"
+    config_file = run.record["config_file"]
+    if config_file and ".." in Path(config_file).parts:  # no run of ours names one so
+        return None, f"run.json names {config_file!r}, which leads out of the folder and is not read"
     try:
-        if not file:
-            return load(run.record["config"]), None
-        tree = laid_over(read(file), run.record["config"])
-        return load(tree, run.record["overrides"], file), None
+        if not config_file:
+            return load_config(run.record["config"]), None
+        config_tree = fill_missing_sections(read_config_tree(config_file), run.record["config"])
+        return load_config(config_tree, run.record["overrides"], config_file), None
     except HallmarkError as error:
         return None, str(error)
 
 
-def _holdings(artifact: Artifact | None) -> Report:
+def _describe_artifact_contents(artifact: Artifact | None) -> Report:
     if artifact is None:
-        lost: Report = {"determinism": None, "tables": {}, "files": [], "accounts": []}
-        lost["purged"] = []
-        return lost | {"accounts_total": {}, "balanced": False}
-    books = artifact["accounts"].read().to_pylist() if "accounts" in artifact.tables else []
+        empty_contents: Report = {"determinism": None, "tables": {}, "files": [], "accounts": []}
+        empty_contents["purged"] = []
+        return empty_contents | {"accounts_total": {}, "balanced": False}
+    account_rows = artifact["accounts"].read().to_pylist() if "accounts" in artifact.tables else []
     totals: dict[str, dict[str, int]] = {}
-    for book in books:
-        total = totals.setdefault(book["unit"], dict.fromkeys(TERMS, 0))
-        for term in TERMS:
-            total[term] += book[term]
+    for account_row in account_rows:
+        total = totals.setdefault(account_row["unit"], dict.fromkeys(ACCOUNT_TERMS, 0))
+        for term in ACCOUNT_TERMS:
+            total[term] += account_row[term]
     return {
         "determinism": artifact.manifest["determinism"],
-        "tables": {name: table.rows for name, table in artifact.tables.items()},
+        "tables": {name: table.row_count for name, table in artifact.tables.items()},
         "files": sorted(artifact.manifest["files"]),
-        "purged": sorted(artifact.purged),
-        "accounts": books,
+        "purged": sorted(artifact.purged_documents),
+        "accounts": account_rows,
         "accounts_total": totals,
         "balanced": all(
-            t["in"] + t["added"] == sum(t[term] for term in TERMS[2:])
-            for t in (*books, *totals.values())
+            term_counts["in"] + term_counts["added"] == sum(term_counts[term] for term in ACCOUNT_TERMS[2:])
+            for term_counts in (*account_rows, *totals.values())
         ),
     }
 
 
-def _stale(
-    artifact: Artifact, config: StageConfig | None, run: Run, stale: dict[str, str]
+def _find_stale_reasons(
+    artifact: Artifact, config: StageConfig | None, run: Run, stale_artifacts: dict[str, str]
 ) -> list[str]:
     stage = STAGES.get(artifact.stage)
     if stage is None:
         return [f"there is no stage {artifact.stage!r} any more"]
-    code, libraries, settings, external = (artifact.manifest["parts"].get(k, {}) for k in CHANGING)
-    reasons = [f"code: {name}" for name in _changed(code, stage.code_digests())]
-    versions = stage.library_versions()
-    for name in _changed(libraries, versions):
-        reasons.append(f"library: {name} {libraries.get(name)} → {versions.get(name)}")
+    code_digests, libraries, recorded_settings, recorded_digests = (artifact.manifest["parts"].get(component, {}) for component in STALENESS_COMPONENTS)
+    reasons = [f"code: {name}" for name in _find_changed_keys(code_digests, stage.compute_code_digests())]
+    library_versions = stage.read_library_versions()
+    for name in _find_changed_keys(libraries, library_versions):
+        reasons.append(f"library: {name} {libraries.get(name)} → {library_versions.get(name)}")
     if config is not None:
-        now = config.model_dump(mode="json")
-        reasons += [f"config: {key}" for key in _changed(settings, now)]
+        current_settings = config.model_dump(mode="json")
+        reasons += [f"config: {key}" for key in _find_changed_keys(recorded_settings, current_settings)]
         try:
-            outside = stage.outside(config, run.store)
-            reasons += [f"outside: {name}" for name in _changed(external, outside)]
+            current_digests = stage.compute_external_digests(config, run.store)
+            reasons += [f"outside: {name}" for name in _find_changed_keys(recorded_digests, current_digests)]
         except (HallmarkError, OSError) as error:
             reasons.append(f"outside: {error}")
-    for source in named_in(artifact.manifest["lineage"]):
-        if source.partition("#")[0] in stale:
-            reasons.append(f"may change with {stale[source.partition('#')[0]]}")
+    for input_name in iter_artifact_names(artifact.manifest["lineage"]):
+        if input_name.partition("#")[0] in stale_artifacts:
+            reasons.append(f"may change with {stale_artifacts[input_name.partition('#')[0]]}")
     return reasons
 
 
-def _changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    return sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
+def _find_changed_keys(old_values: dict[str, Any], new_values: dict[str, Any]) -> list[str]:
+    return sorted(key for key in old_values.keys() | new_values.keys() if old_values.get(key) != new_values.get(key))
 
 
 #: Flows that are about a checkpoint; a study, and each of its worlds.
-ABOUT, STUDY = ("audit", "finetune", "prove"), ("study", "world")
+CHECKPOINT_FLOWS, STUDY_FLOWS = ("audit", "finetune", "prove"), ("study", "world")
 
 
-def render(report: Report) -> str:
+def render_status(report: Report) -> str:
     """The report as text for a terminal."""
-    of = f"{report['checkpoint']}, " if report["flow"] in ABOUT else ""
+    checkpoint_prefix = f"{report['checkpoint']}, " if report["flow"] in CHECKPOINT_FLOWS else ""
     lines = [
-        f"run {report['run']}  {report['flow']} of {of}config {report['config_name']}: "
+        f"run {report['run']}  {report['flow']} of {checkpoint_prefix}config {report['config_name']}: "
         f"{report['status']}" + (f" ({report['error']})" if report["error"] else ""),
         f"store {report['store']}",
     ]
@@ -161,24 +161,24 @@ def render(report: Report) -> str:
     lines.append("")
     width = max((len(stage["label"]) for stage in report["stages"]), default=5)
     for stage in report["stages"]:
-        when = "cached" if stage["cached"] else f"{stage['seconds']:.1f} s"
-        lines.append(f"{stage['label']:<{width}}  {when:>8}  {stage['artifact']}")
-        held = [f"{name} {rows:,}" for name, rows in stage["tables"].items()] + stage["files"]
-        lines.append(f"{'':<{width}}            {', '.join(_short(held))}")
+        timing = "cached" if stage["cached"] else f"{stage['seconds']:.1f} s"
+        lines.append(f"{stage['label']:<{width}}  {timing:>8}  {stage['artifact']}")
+        contents = [f"{name} {rows:,}" for name, rows in stage["tables"].items()] + stage["files"]
+        lines.append(f"{'':<{width}}            {', '.join(_truncate_names(contents))}")
         for unit, terms in stage["accounts_total"].items():
-            shown = ", ".join(f"{t.replace('_', ' ')} {n:,}" for t, n in terms.items() if n)
+            formatted_terms = ", ".join(f"{term.replace('_', ' ')} {amount:,}" for term, amount in terms.items() if amount)
             verdict = "balanced" if stage["balanced"] else "NOT BALANCED"
-            raw = "raw " if stage["stage"] == "ingest" and unit == "bytes" else ""
-            lines.append(f"{'':<{width}}            {raw}{unit}: {shown or 'nothing'} ({verdict})")
-        if gone := stage["purged"]:
-            lines.append(f"{'':<{width}}            purged: {', '.join(_short(gone, 2))}")
+            raw_prefix = "raw " if stage["stage"] == "ingest" and unit == "bytes" else ""
+            lines.append(f"{'':<{width}}            {raw_prefix}{unit}: {formatted_terms or 'nothing'} ({verdict})")
+        if purged_ids := stage["purged"]:
+            lines.append(f"{'':<{width}}            purged: {', '.join(_truncate_names(purged_ids, 2))}")
         lines += [f"{'':<{width}}            stale: {reason}" for reason in stage["stale"]]
-    return "\n".join([*lines, "", _ending(report)])
+    return "\n".join([*lines, "", _describe_next_step(report)])
 
 
-def _ending(report: Report) -> str:
+def _describe_next_step(report: Report) -> str:
     """What to do next."""
-    stale = any(stage["stale"] for stage in report["stages"])
+    has_stale_stages = any(stage["stale"] for stage in report["stages"])
     if report["config_problem"]:
         return (
             f"its config can no longer be read ({report['config_problem']}), so changed settings "
@@ -187,34 +187,34 @@ def _ending(report: Report) -> str:
     if report["status"] == "running":
         return "still running"
     if report["status"] != "completed":
-        return f"it goes on with: {_command(report)}"
-    return f"stale stages run again with: {_command(report)}" if stale else "nothing is stale"
+        return f"it goes on with: {_format_rerun_command(report)}"
+    return f"stale stages run again with: {_format_rerun_command(report)}" if has_stale_stages else "nothing is stale"
 
 
-def _command(report: Report) -> str:
+def _format_rerun_command(report: Report) -> str:
     """The command that made the run."""
-    words = ["hallmark", "run", report["config_file"] or report["config_name"]]
+    arguments = ["hallmark", "run", report["config_file"] or report["config_name"]]
     if report["flow"] in ("audit", "finetune"):
-        words = ["hallmark", report["flow"], report["checkpoint"]]
-        words += ["--only", ",".join(report["only"])] if report["only"] else []
-        words += ["--config", report["config_file"]] if report["config_file"] else []
+        arguments = ["hallmark", report["flow"], report["checkpoint"]]
+        arguments += ["--only", ",".join(report["only"])] if report["only"] else []
+        arguments += ["--config", report["config_file"]] if report["config_file"] else []
     if report["flow"] == "prove":
-        base = (report["checkpoint"] or "latest").partition("@")[0]
-        words = ["hallmark", "prove", base, *(report["findings"] or ())]
-        words += ["--seeds", f"{report['seeds']}"] if report["seeds"] is not None else []
+        base_run_id = (report["checkpoint"] or "latest").partition("@")[0]
+        arguments = ["hallmark", "prove", base_run_id, *(report["findings"] or ())]
+        arguments += ["--seeds", f"{report['seeds']}"] if report["seeds"] is not None else []
     if report.get("study"):
-        words = report["study"]
+        arguments = report["study"]
     for override in report["overrides"]:
-        words += ["--set", override]
-    elsewhere, store = report["read_from"] != report["here"], report["store"]
-    if elsewhere and "://" not in store:
+        arguments += ["--set", override]
+    needs_chdir, store = report["read_from"] != report["here"], report["store"]
+    if needs_chdir and "://" not in store:
         store = os.path.abspath(store)
-    words += ["--store", store] if report["store_must_be_named"] else []
-    words += ["--until", report["until"]] if report["until"] else []
-    started = report["flow"] == "pipeline" and report["checkpoint"]
-    words += ["--start", report["checkpoint"]] if started else []
-    return f"cd {shlex.quote(report['read_from'])} && " * elsewhere + shlex.join(words)
+    arguments += ["--store", store] if report["store_must_be_named"] else []
+    arguments += ["--until", report["until"]] if report["until"] else []
+    has_start_checkpoint = report["flow"] == "pipeline" and report["checkpoint"]
+    arguments += ["--start", report["checkpoint"]] if has_start_checkpoint else []
+    return f"cd {shlex.quote(report['read_from'])} && " * needs_chdir + shlex.join(arguments)
 
 
-def _short(names: list[str], most: int = 8) -> list[str]:
-    return names if len(names) <= most else [*names[:most], f"and {len(names) - most} more"]
+def _truncate_names(names: list[str], limit: int = 8) -> list[str]:
+    return names if len(names) <= limit else [*names[:limit], f"and {len(names) - limit} more"]

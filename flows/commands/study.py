@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from flows.commands.shared import InStore, Json, Set, Whole, ready, run_of, show
+from flows.commands.shared import StoreOption, JsonOption, OverridesOption, WholeNumber, start_prefect_and_progress, call_flow_and_get_run, print_result
 
 if TYPE_CHECKING:
     from flows.runs import Run
-    from flows.studying import Outcome
+    from flows.studying import WorldOutcome
 
 Report = dict[str, Any]
 
@@ -17,12 +17,12 @@ Report = dict[str, Any]
 def study(
     *,
     name: str = "study",
-    worlds: Whole | None = None,
-    without: Whole | None = None,
-    at_once: Whole | None = None,
-    set_: Set = None,
-    store: InStore = None,
-    json_: Json = False,
+    worlds: WholeNumber | None = None,
+    without: WholeNumber | None = None,
+    at_once: WholeNumber | None = None,
+    overrides: OverridesOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure how often the audits are wrong, on invented worlds whose answers are sealed until the
     audits are done.
@@ -38,72 +38,72 @@ def study(
     at_once
         Worlds that are worked on at a time, a thread each, by default 2.
     """
-    from flows.study_config import asked, check
+    from flows.study_config import resolve_study_arguments, check_settings_unchanged
 
-    given = {"name": name, "worlds": worlds, "without": without, "at_once": at_once}
-    settings, place = asked(given, set_ or [], store)
-    began = time.monotonic()
-    told: list[str] = []
+    options = {"name": name, "worlds": worlds, "without": without, "at_once": at_once}
+    study_config, opened_store = resolve_study_arguments(options, overrides or [], store)
+    start_time = time.monotonic()
+    reported_worlds: list[str] = []
 
-    def say(world: str, done: Outcome) -> None:
+    def print_world_outcome(world_number: str, outcome: WorldOutcome) -> None:
         from flows.console import stderr
 
-        told.append(world)
-        of, spent = settings.worlds + settings.without, time.monotonic() - began
-        what = f"void: {done.why}" if done.run is None else f"run {done.run}"
-        stderr.print(f"{world} of {of}, after {spent:,.0f} s: {what}", markup=False)
+        reported_worlds.append(world_number)
+        world_count, elapsed_seconds = study_config.worlds + study_config.without, time.monotonic() - start_time
+        outcome_text = f"void: {outcome.error}" if outcome.run_id is None else f"run {outcome.run_id}"
+        stderr.print(f"{world_number} of {world_count}, after {elapsed_seconds:,.0f} s: {outcome_text}", markup=False)
 
-    with ready(lambda: check(settings, place)):
+    with start_prefect_and_progress(lambda: check_settings_unchanged(study_config, opened_store)):
         from flows import studying
         from flows.recording import frontend
 
-        frontend.say = say
-        begun(settings)
-        run = run_of(lambda: studying.study(settings.model_dump(mode="json"), place.uri))
-    show(report(run), json_, render)
+        frontend.on_world_outcome = print_world_outcome
+        print_study_start(study_config)
+        run = call_flow_and_get_run(lambda: studying.study(study_config.model_dump(mode="json"), opened_store.uri))
+    print_result(build_study_report(run), as_json, render_study)
 
 
-def begun(settings: Any) -> None:
+def print_study_start(study_config: Any) -> None:
     """Say what is to come: a world takes minutes."""
     from flows.console import stderr
 
-    worlds = settings.worlds + settings.without
-    stderr.print(f"{worlds} worlds, {settings.at_once} at a time; each is told when it is done")
+    world_count = study_config.worlds + study_config.without
+    stderr.print(f"{world_count} worlds, {study_config.at_once} at a time; each is told when it is done")
 
 
-def report(run: Run) -> Report:
+def build_study_report(run: Run) -> Report:
     """What a study found, from its tables."""
-    rates = run["error_rates"]
-    names = ("worlds", "detection", "alarms", "calibration", "smallest", "precision", "removed")
-    return {"run": run.id, **{name: rates[name].read().to_pylist() for name in names}}
+    error_rates = run["error_rates"]
+    table_names = ("worlds", "detection", "alarms", "calibration", "smallest", "precision", "removed")
+    return {"run": run.id, **{table_name: error_rates[table_name].read().to_pylist() for table_name in table_names}}
 
 
-def render(found: Report) -> str:
-    counted = sum(row["counts"] for row in found["worlds"])
-    lines = [f"{counted} of {len(found['worlds'])} worlds count"]
-    lines += [f"    {row['world']}: {row['why']}" for row in found["worlds"] if not row["counts"]]
-    for title, name in (
+def render_study(report: Report) -> str:
+    counted_worlds = sum(row["counts"] for row in report["worlds"])
+    lines = [f"{counted_worlds} of {len(report['worlds'])} worlds count"]
+    lines += [f"    {row['world']}: {row['why']}" for row in report["worlds"] if not row["counts"]]
+    for title, table_name in (
         ("effects found, by dose", "detection"),
         ("claimed where there is none (nominal 5 %)", "alarms"),
         ("intervals that cover the true figure (nominal 95 %)", "calibration"),
         ("documents named by attribution that were written for a text", "precision"),
     ):
         lines += ["", title]
-        for row in found[name]:
-            dose = f" {row['dose']:g}" if "dose" in row else ""
-            lines.append(f"    {row['kind'] + dose:<18} {rate(row)}, n {row['n']:,}")
-    if found["removed"]:
+        for row in report[table_name]:
+            dose_suffix = f" {row['dose']:g}" if "dose" in row else ""
+            lines.append(f"    {row['kind'] + dose_suffix:<18} {format_rate(row)}, n {row['n']:,}")
+    if report["removed"]:
         lines += ["", "by how much figures fall without the documents that attribution names"]
-    for row in found["removed"]:
-        lines.append(f"    {row['kind'] + ' ' + row['arm']:<21} {rate(row)}, n {row['n']:,}")
+    for row in report["removed"]:
+        lines.append(f"    {row['kind'] + ' ' + row['arm']:<21} {format_rate(row)}, n {row['n']:,}")
     lines += ["", "smallest dose found, as all above it, in at least 80 % of cases"]
-    for row in found["smallest"]:
+    for row in report["smallest"]:
         lines.append(f"    {row['kind']:<18} {'none' if row['dose'] is None else row['dose']:}")
     return "\n".join(lines)
 
 
-def rate(row: Report) -> str:
+def format_rate(row: Report) -> str:
     if row["value"] is None:
         return "not measured"
-    ends = "" if row["low"] is None else f" ({row['low']:.1%} to {row['high']:.1%})"
-    return f"{row['value']:.1%}{ends}"
+    interval_text = "" if row["low"] is None else f" ({row['low']:.1%} to {row['high']:.1%})"
+    return f"{row['value']:.1%}{interval_text}"

@@ -10,18 +10,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from flows.commands.shared import Json, show
-from flows.mistakes import closest
+from flows.commands.shared import JsonOption, print_result
+from flows.mistakes import suggest_closest_name
 from tasks.audits.catalogue import PROBES
-from tasks.contract import STAGES, TELEMETRY, Stage, UsageError, described, meaning
+from tasks.contract import STAGES, TELEMETRY, Stage, UsageError, describe_columns, get_table_meaning
 
 Row = dict[str, Any]
 
 #: Stands where a table is left by all stages alike.
-EVERY = "every stage"
+EVERY_STAGE = "every stage"
 
 
-def tables(stage: str | None = None, *, json_: Json = False) -> None:
+def tables(stage: str | None = None, *, as_json: JsonOption = False) -> None:
     """List every table of every stage: its columns with type, unit, kind and meaning.
 
     Parameters
@@ -30,11 +30,11 @@ def tables(stage: str | None = None, *, json_: Json = False) -> None:
         Only the tables of this stage, such as deduplicate, or of its use under another name, such
         as deduplicate_masked or toxicity_ask.
     """
-    show(list_tables(stage), json_, render)
+    print_result(list_tables(stage), as_json, render_tables)
 
 
 @cache  # a served process builds the site of every run
-def list_tables(stage: str | None = None) -> list[Row]:
+def list_tables(stage_name: str | None = None) -> list[Row]:
     """A row a table (stage, table, telemetry, meaning, columns), in the order of the pipeline,
     behind it those of stages that have no settings of their own, by name.
 
@@ -43,46 +43,46 @@ def list_tables(stage: str | None = None) -> list[Row]:
     """
     from flows import pipeline, studying  # register every stage
     from flows.config import Config
-    from flows.examining import names_of
+    from flows.examining import map_step_labels_to_stages
 
-    order = [name for name in Config.model_fields if name in STAGES]
-    order += sorted(name for name in STAGES if name not in order)  # not as they were imported
-    places = [*vars(pipeline).values(), *vars(studying).values()]
-    uses = {used.label: used.name for used in places if isinstance(used, Stage) and used.label}
-    names = [*order, *(label for label in uses if label not in order)]
-    uses |= names_of(PROBES)
-    if stage is not None and stage not in (*names, *uses):
-        meant = closest(stage, (*names, *uses))
-        raise UsageError(f"there is no stage {stage!r}{meant}; choose one of: {', '.join(names)}")
-    chosen = order if stage is None else [uses.get(stage, stage)]
-    found = [row for name in chosen for row in _of(STAGES[name])]
-    return [*found, _row(EVERY, "telemetry", TELEMETRY, True)]
-
-
-def _of(stage: Stage) -> Iterator[Row]:
-    for name, schema in stage.schemas().items():
-        if name != "telemetry":  # said once, for every stage
-            yield _row(stage.name, name, schema, name in stage.telemetry)
+    configured_names = [name for name in Config.model_fields if name in STAGES]
+    configured_names += sorted(name for name in STAGES if name not in configured_names)  # not as they were imported
+    module_members = [*vars(pipeline).values(), *vars(studying).values()]
+    stage_by_label = {stage_use.label: stage_use.name for stage_use in module_members if isinstance(stage_use, Stage) and stage_use.label}
+    known_names = [*configured_names, *(label for label in stage_by_label if label not in configured_names)]
+    stage_by_label |= map_step_labels_to_stages(PROBES)
+    if stage_name is not None and stage_name not in (*known_names, *stage_by_label):
+        suggestion = suggest_closest_name(stage_name, (*known_names, *stage_by_label))
+        raise UsageError(f"there is no stage {stage_name!r}{suggestion}; choose one of: {', '.join(known_names)}")
+    selected_names = configured_names if stage_name is None else [stage_by_label.get(stage_name, stage_name)]
+    rows = [row for name in selected_names for row in _iter_stage_tables(STAGES[name])]
+    return [*rows, _build_table_row(EVERY_STAGE, "telemetry", TELEMETRY, True)]
 
 
-def _row(stage: str, name: str, schema: pa.Schema, telemetry: bool) -> Row:
-    row = {"stage": stage, "table": name, "telemetry": telemetry, "meaning": meaning(schema)}
-    return row | {"columns": [asdict(column) for column in described(schema)]}
+def _iter_stage_tables(stage: Stage) -> Iterator[Row]:
+    for table_name, schema in stage.collect_table_schemas().items():
+        if table_name != "telemetry":  # said once, for every stage
+            yield _build_table_row(stage.name, table_name, schema, table_name in stage.telemetry_tables)
 
 
-def render(rows: list[Row]) -> str:
+def _build_table_row(stage_name: str, table_name: str, schema: pa.Schema, is_telemetry: bool) -> Row:
+    row = {"stage": stage_name, "table": table_name, "telemetry": is_telemetry, "meaning": get_table_meaning(schema)}
+    return row | {"columns": [asdict(column) for column in describe_columns(schema)]}
+
+
+def render_tables(rows: list[Row]) -> str:
     """The tables as text for a terminal."""
     lines: list[str] = []
     for row in rows:
-        apart = " (of the machine, no part of the content)" if row["telemetry"] else ""
-        lines += ["", f"{row['stage']}: {row['table']}{apart}"]
+        telemetry_note = " (of the machine, no part of the content)" if row["telemetry"] else ""
+        lines += ["", f"{row['stage']}: {row['table']}{telemetry_note}"]
         lines += textwrap.wrap(row["meaning"], 110, initial_indent="  ", subsequent_indent="  ")
         for column in row["columns"]:
             kind = f"{column['kind']}, {column['type']}"
             unit = f" [{column['unit']}]" if column["unit"] else ""
-            judged = f"; judged by {column['judged_by']}" if column["judged_by"] else ""
+            judged_by_note = f"; judged by {column['judged_by']}" if column["judged_by"] else ""
             lines += textwrap.wrap(
-                f"  {column['name']:<22} {kind:<30} {column['meaning']}{unit}{judged}", 110,
+                f"  {column['name']:<22} {kind:<30} {column['meaning']}{unit}{judged_by_note}", 110,
                 subsequent_indent=" " * 56, drop_whitespace=True,
             )  # fmt: skip
     return "\n".join(lines).strip("\n")

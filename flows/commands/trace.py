@@ -13,27 +13,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cyclopts import Parameter
 
-from flows.commands.shared import InStore, Json, show
-from flows.growing import masking_of, runs_of
+from flows.commands.shared import StoreOption, JsonOption, print_result
+from flows.growing import collect_redaction_artifacts, list_corpus_runs
 from flows.runs import Run, open_run
-from flows.tracing import check_audit, trace_finding
-from model.training.data import batch_sequences
-from reports.page.masking import OFFENSIVE, Masker, neighbours_of, prompts_of, visible
-from reports.sections.corpus_figures import masker_of
-from tasks.contract import ID, Artifact, Column, Table, UsageError
+from flows.tracing import parse_finding_audit, trace_finding
+from model.training.data import select_batch_rows
+from reports.page.masking import OFFENSIVE_TOXICITY, Redactor, get_adjacent_texts, find_prompt_columns, escape_invisible
+from reports.sections.corpus_figures import build_corpus_redactor
+from tasks.contract import ID_TYPE, Artifact, Column, Table, UsageError
 
 Report = dict[str, Any]
 
 #: Characters of a text, and of one in a line with others, and steps, that a terminal shows.
-SHOWN, SHORT = 2000, 120
-STEPS = 12
+MAX_TEXT_CHARACTERS, MAX_FIELD_CHARACTERS = 2000, 120
+MAX_LISTED_ITEMS = 12
 
 #: Training rows looked at together.
-STRETCH = 1 << 22
+SEQUENCES_PER_CHUNK = 1 << 22
 
 #: Told by themselves: the document with its ledger, and where its tokens stand; or nothing that the
 #: table of documents does not tell.
-OWN = ("documents", "ledger", "spans", "checksums", "signatures")
+SEPARATELY_REPORTED_TABLES = ("documents", "ledger", "spans", "checksums", "signatures")
 
 
 def trace(
@@ -42,8 +42,8 @@ def trace(
     *,
     masked: Annotated[bool, Parameter(negative="")] = False,
     attribute: Annotated[bool, Parameter(negative="")] = False,
-    store: InStore = None,
-    json_: Json = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Follow a document through a run, what each stage made of it, which steps read it; or a
     finding of an audit to its worst rows and the training documents behind them.
@@ -68,232 +68,232 @@ def trace(
     if attribute and "." not in id:
         raise UsageError("--attribute is about a finding, such as bias.preference, not a document")
     if "." in id:
-        found = open_run(run, store, stage=f"audit_{check_audit(id)}")
-        show(trace_finding(found, id, masked, attribute), json_, render_finding)
+        audit_run = open_run(run, store, stage=f"audit_{parse_finding_audit(id)}")
+        print_result(trace_finding(audit_run, id, masked, attribute), as_json, render_finding_trace)
     else:
-        show(trace_of(open_run(run, store, stage="ingest"), id, masked), json_, render)
+        print_result(trace_document(open_run(run, store, stage="ingest"), id, masked), as_json, render_document_trace)
 
 
-def trace_of(run: Run, doc_id: str, masked: bool = False) -> Report:
+def trace_document(run: Run, doc_id: str, redact: bool = False) -> Report:
     """What the stages of a run, in their order, say of a document, those of the runs before it to
     whose corpus it adds first; its spans and its steps."""
-    wanted = parsed(doc_id)
-    masker = masker_of(masking_of(run), OFFENSIVE) if masked else None
+    id_bytes = parse_doc_id(doc_id)
+    redactor = build_corpus_redactor(collect_redaction_artifacts(run), OFFENSIVE_TOXICITY) if redact else None
     stages = []
-    before: Report | None = None
-    for of, label, artifact in _ways(run):
-        found = _at(artifact, wanted, masker)
-        if found is None:
+    previous: Report | None = None
+    for source_run, label, artifact in _iter_candidate_artifacts(run):
+        entry = _find_document_in_artifact(artifact, id_bytes, redactor)
+        if entry is None:
             continue
-        text = found.pop("text", None)
+        text = entry.pop("text", None)
         if text is not None:
-            found["changed"] = before is not None and before["text_hash"] != found["text_hash"]
-            if before is None or found["changed"]:
-                found["text"] = _shown(text, found, masker)
-            before = found
-        stages.append({"stage": label, "run": of.id, "artifact": artifact.name, **found})
+            entry["changed"] = previous is not None and previous["text_hash"] != entry["text_hash"]
+            if previous is None or entry["changed"]:
+                entry["text"] = _redact_document_text(text, entry, redactor)
+            previous = entry
+        stages.append({"stage": label, "run": source_run.id, "artifact": artifact.name, **entry})
     if not stages:
         raise UsageError(
             f"no stage of run {run.id} knows a document {doc_id}; ids stand in the column doc_id "
             f"of its tables"
         )
-    spans = _spans(run, wanted)
+    spans = _find_packed_spans(run, id_bytes)
     return {
         "run": run.id,
-        "doc_id": wanted.hex(),
+        "doc_id": id_bytes.hex(),
         "stages": stages,
-        "packed": "pack" in run.stages and run.packed["spans"].rows > 0,
+        "packed": "pack" in run.stages and run.packed_corpus["spans"].row_count > 0,
         "spans": spans,
-        "steps": steps_of(run, {span["sequence"] for span in spans if span["split"] == "train"}),
+        "steps": find_training_steps(run, {span["sequence"] for span in spans if span["split"] == "train"}),
     }
 
 
-def _ways(run: Run) -> Iterator[tuple[Run, str, Artifact]]:
+def _iter_candidate_artifacts(run: Run) -> Iterator[tuple[Run, str, Artifact]]:
     """Through which artifacts a document may have come: of earlier runs those of their corpus."""
-    *before, last = runs_of(run)
-    for earlier in before:
-        labels = list(earlier.stages)
+    *earlier_runs, last_run = list_corpus_runs(run)
+    for earlier_run in earlier_runs:
+        labels = list(earlier_run.stages)
         for label in labels[: labels.index("plant") + 1]:
-            yield earlier, label, earlier[label]
-    for label, artifact in last.artifacts.items():
-        yield last, label, artifact
+            yield earlier_run, label, earlier_run[label]
+    for label, artifact in last_run.artifacts.items():
+        yield last_run, label, artifact
 
 
-def parsed(doc_id: str) -> bytes:
+def parse_doc_id(doc_id: str) -> bytes:
     """An id as bytes; UsageError if it is none."""
     try:
-        found = bytes.fromhex(doc_id)
+        id_bytes = bytes.fromhex(doc_id)
     except ValueError:
-        found = b""
-    if len(found) != ID.byte_width:
+        id_bytes = b""
+    if len(id_bytes) != ID_TYPE.byte_width:
         raise UsageError(
             f"{doc_id!r:.80} is no doc_id, which has 32 hexadecimal digits, as in the column "
             f"doc_id, and no finding, which begins with its audit: bias.preference"
         )
-    return found
+    return id_bytes
 
 
-def _at(artifact: Artifact, doc_id: bytes, masker: Masker | None) -> Report | None:
+def _find_document_in_artifact(artifact: Artifact, doc_id: bytes, redactor: Redactor | None) -> Report | None:
     """What one artifact says of the document, masked but for its text; None if nothing."""
     tables = artifact.tables
 
-    def told(table: Table) -> list[Report]:
-        return [_told(row, table, masker) for row in _rows(table, doc_id)]
+    def read_redacted_rows(table: Table) -> list[Report]:
+        return [_redact_row(row, table, redactor) for row in _find_rows_with_doc_id(table, doc_id)]
 
-    found: Report = {}
+    entry: Report = {}
     if "documents" in tables:
-        rows = _rows(tables["documents"], doc_id)
-        found["state"] = "in" if rows else "out"
+        rows = _find_rows_with_doc_id(tables["documents"], doc_id)
+        entry["state"] = "in" if rows else "out"
         if rows:
-            found |= _told(rows[0], tables["documents"], masker)
-            found |= {"text": rows[0]["text"], "toxicity": rows[0]["toxicity"]}
+            entry |= _redact_row(rows[0], tables["documents"], redactor)
+            entry |= {"text": rows[0]["text"], "toxicity": rows[0]["toxicity"]}
     if "ledger" in tables:
-        found["ledger"] = told(tables["ledger"])
-    rest = {name: told(table) for name, table in tables.items() if name not in OWN}
-    found["tables"] = {name: rows for name, rows in rest.items() if rows}
-    if when := artifact.purged.get(doc_id.hex()):
-        found["purged"] = when
-    known = found.get("state") == "in" or found.get("ledger") or found["tables"]
-    return found if known else None
+        entry["ledger"] = read_redacted_rows(tables["ledger"])
+    other_tables = {table_name: read_redacted_rows(table) for table_name, table in tables.items() if table_name not in SEPARATELY_REPORTED_TABLES}
+    entry["tables"] = {table_name: rows for table_name, rows in other_tables.items() if rows}
+    if purge_time := artifact.purged_documents.get(doc_id.hex()):
+        entry["purged"] = purge_time
+    is_known = entry.get("state") == "in" or entry.get("ledger") or entry["tables"]
+    return entry if is_known else None
 
 
-def _rows(table: Table, doc_id: bytes) -> list[Report]:
+def _find_rows_with_doc_id(table: Table, doc_id: bytes) -> list[Report]:
     """The rows of a table that name the document, in any column of ids."""
     if table.name in ("documents", "ledger"):
-        return list(table.find([doc_id]).to_pylist())
-    columns = [c.name for c in table.columns.values() if c.kind == "id" and c.type == str(ID)]
-    if not columns:
+        return list(table.find_document_rows([doc_id]).to_pylist())
+    id_columns = [column.name for column in table.columns.values() if column.kind == "id" and column.type == str(ID_TYPE)]
+    if not id_columns:
         return []
-    named = [pc.field(name) == pa.scalar(doc_id, ID) for name in columns]
-    return list(table.where(reduce(or_, named)).to_pylist())
+    conditions = [pc.field(name) == pa.scalar(doc_id, ID_TYPE) for name in id_columns]
+    return list(table.filter_rows(reduce(or_, conditions)).to_pylist())
 
 
-def _told(row: Report, table: Table, masker: Masker | None) -> Report:
+def _redact_row(row: Report, table: Table, redactor: Redactor | None) -> Report:
     """A row of a ledger or another table without what is empty, and without its ``text``."""
     columns = table.columns
-    prompts = prompts_of(column for name, column in columns.items() if name in row)
+    prompt_columns = find_prompt_columns(column for name, column in columns.items() if name in row)
     return {
-        name: _value(value, columns[name], row, masker, neighbours_of(name, row, prompts))
+        name: _redact_value(value, columns[name], row, redactor, get_adjacent_texts(name, row, prompt_columns))
         for name, value in row.items()
         if value is not None and name not in ("doc_id", "text")
     }
 
 
-def _value(
+def _redact_value(
     value: Any,
     column: Column,
     row: Report,
-    masker: Masker | None,
-    beside: tuple[str, str] = ("", ""),
+    redactor: Redactor | None,
+    adjacent_texts: tuple[str, str] = ("", ""),
 ) -> Any:
     """Return a value of a row, with a masker as pages show it.
 
     ``beside``: what the row shows right before and after it.
     """
     if isinstance(value, list):
-        return [_value(item, column, row, masker) for item in value]
-    if masker and column.kind == "personal":
-        return masker.shown(str(value), column.kind)
+        return [_redact_value(item, column, row, redactor) for item in value]
+    if redactor and column.kind == "personal":
+        return redactor.redact_by_kind(str(value), column.kind)
     if isinstance(value, bytes):
         return value.hex()
-    if masker and isinstance(value, str):
-        return masker.shown(value, column.kind, row.get(column.judged_by), beside=beside)
+    if redactor and isinstance(value, str):
+        return redactor.redact_by_kind(value, column.kind, row.get(column.judged_by), adjacent_texts=adjacent_texts)
     return value
 
 
-def _shown(text: str, document: Report, masker: Masker | None) -> str:
-    if masker is None:
+def _redact_document_text(text: str, document: Report, redactor: Redactor | None) -> str:
+    if redactor is None:
         return text
-    return masker.shown(text, "corpus text", document["toxicity"], limit=len(text) + 1)
+    return redactor.redact_by_kind(text, "corpus text", document["toxicity"], max_characters=len(text) + 1)
 
 
-def _spans(run: Run, doc_id: bytes) -> list[Report]:
+def _find_packed_spans(run: Run, doc_id: bytes) -> list[Report]:
     """Where its tokens stand in the packed sequences."""
     if "pack" not in run.stages:
         return []
-    found = run.packed["spans"].where(pc.field("doc_id") == doc_id)
-    rows = found.drop_columns("doc_id").to_pylist()
+    matches = run.packed_corpus["spans"].filter_rows(pc.field("doc_id") == doc_id)
+    rows = matches.drop_columns("doc_id").to_pylist()
     return sorted(rows, key=lambda r: (r["split"], r["sequence"], r["start"]))
 
 
-def steps_of(run: Run, sequences: set[int]) -> list[int]:
+def find_training_steps(run: Run, sequence_numbers: set[int]) -> list[int]:
     """The training steps that read any of these sequences, from 1."""
-    if "pretrain" not in run.stages or not sequences:
+    if "pretrain" not in run.stages or not sequence_numbers:
         return []
-    train, rows = run.config.pretrain.train, run.packed["train"].rows
-    wanted = pa.array(sorted(sequences))
+    train_config, row_count = run.config.pretrain.train, run.packed_corpus["train"].row_count
+    wanted_sequences = pa.array(sorted(sequence_numbers))
     # Consecutive steps are the rows of one longer batch.
-    many = min(train.steps, max(1, STRETCH // train.batch_size))
-    found: set[int] = set()
-    for number in range(-(-train.steps // many)):
-        read = batch_sequences(train.seed, number + 1, many * train.batch_size, rows)
-        at = np.flatnonzero(pc.is_in(pa.array(read), value_set=wanted).to_numpy(False))
-        found.update((number * many + at // train.batch_size + 1).tolist())
-    return sorted(step for step in found if step <= train.steps)
+    steps_per_chunk = min(train_config.steps, max(1, SEQUENCES_PER_CHUNK // train_config.batch_size))
+    steps: set[int] = set()
+    for chunk_index in range(-(-train_config.steps // steps_per_chunk)):
+        sequences_read = select_batch_rows(train_config.seed, chunk_index + 1, steps_per_chunk * train_config.batch_size, row_count)
+        read_positions = np.flatnonzero(pc.is_in(pa.array(sequences_read), value_set=wanted_sequences).to_numpy(False))
+        steps.update((chunk_index * steps_per_chunk + read_positions // train_config.batch_size + 1).tolist())
+    return sorted(step for step in steps if step <= train_config.steps)
 
 
 # For a terminal ----------------------------------------------------------------------------------
 
 
-def render(report: Report) -> str:
+def render_document_trace(report: Report) -> str:
     lines = [f"document {report['doc_id']} in run {report['run']}"]
     for stage in report["stages"]:
-        of = "" if stage["run"] == report["run"] else f" (run {stage['run']})"
-        lines += ["", f"{stage['stage']:<20}{_state(stage)}{of}"]
-        lines += [f"    {line}" for line in _facts(stage)]
+        run_note = "" if stage["run"] == report["run"] else f" (run {stage['run']})"
+        lines += ["", f"{stage['stage']:<20}{_format_document_state(stage)}{run_note}"]
+        lines += [f"    {line}" for line in _iter_ledger_and_table_lines(stage)]
         if "text" in stage:
-            lines += _quoted(stage["text"])
-    lines += ["", *_trained(report)]
+            lines += _quote_text_lines(stage["text"])
+    lines += ["", *_render_training_use(report)]
     return "\n".join(lines)
 
 
-def _state(stage: Report) -> str:
-    if "state" not in stage:
+def _format_document_state(stage_entry: Report) -> str:
+    if "state" not in stage_entry:
         return ""
-    if stage["state"] == "out":
+    if stage_entry["state"] == "out":
         return "out"
-    if "purged" in stage:
-        return f"in, {stage['source']}, purged on {stage['purged'][:10]}"
-    return f"in, {stage['source']}" + (", text changed" if stage["changed"] else "")
+    if "purged" in stage_entry:
+        return f"in, {stage_entry['source']}, purged on {stage_entry['purged'][:10]}"
+    return f"in, {stage_entry['source']}" + (", text changed" if stage_entry["changed"] else "")
 
 
-def _facts(stage: Report) -> Iterator[str]:
-    for row in stage.get("ledger", []):
-        yield f"{row['action']}: {visible(row['reason'])}{_figures(row, LEDGER_SHOWN)}"
-    for name, rows in stage["tables"].items():
-        yield from (f"{name}:{_figures(row, tuple(row))}" for row in rows[:STEPS])
-        if len(rows) > STEPS:
-            yield f"{name}: {len(rows) - STEPS} rows more"
+def _iter_ledger_and_table_lines(stage_entry: Report) -> Iterator[str]:
+    for row in stage_entry.get("ledger", []):
+        yield f"{row['action']}: {escape_invisible(row['reason'])}{_format_row_fields(row, SHOWN_LEDGER_COLUMNS)}"
+    for table_name, rows in stage_entry["tables"].items():
+        yield from (f"{table_name}:{_format_row_fields(row, tuple(row))}" for row in rows[:MAX_LISTED_ITEMS])
+        if len(rows) > MAX_LISTED_ITEMS:
+            yield f"{table_name}: {len(rows) - MAX_LISTED_ITEMS} rows more"
 
 
 #: Columns of a ledger row that a terminal shows.
-LEDGER_SHOWN = ("score", "threshold", "matched", "start", "end")
+SHOWN_LEDGER_COLUMNS = ("score", "threshold", "matched", "start", "end")
 
 
-def _figures(row: Report, names: tuple[str, ...]) -> str:
-    shown = {n: row[n] for n in names if isinstance(row.get(n), str | int | float | list)}
-    return "".join(f" {n}={_short(v)}" for n, v in shown.items())
+def _format_row_fields(row: Report, column_names: tuple[str, ...]) -> str:
+    fields = {column_name: row[column_name] for column_name in column_names if isinstance(row.get(column_name), str | int | float | list)}
+    return "".join(f" {column_name}={_format_short_value(value)}" for column_name, value in fields.items())
 
 
-def _short(value: Any) -> str:
+def _format_short_value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
-    text = _line(str(value))
-    return text if len(text) <= SHORT else f"{text[: SHORT - 1]}…"
+    text = _to_single_line(str(value))
+    return text if len(text) <= MAX_FIELD_CHARACTERS else f"{text[: MAX_FIELD_CHARACTERS - 1]}…"
 
 
-def _line(text: str) -> str:
-    return visible(" ".join(text.split()))
+def _to_single_line(text: str) -> str:
+    return escape_invisible(" ".join(text.split()))
 
 
-def _quoted(text: str) -> list[str]:
-    lines = [f"    | {visible(line)}" for line in text[:SHOWN].splitlines()]
-    if len(text) > SHOWN:
-        lines.append(f"    | … {len(text) - SHOWN:,} characters more; --json has all of them")
+def _quote_text_lines(text: str) -> list[str]:
+    lines = [f"    | {escape_invisible(line)}" for line in text[:MAX_TEXT_CHARACTERS].splitlines()]
+    if len(text) > MAX_TEXT_CHARACTERS:
+        lines.append(f"    | … {len(text) - MAX_TEXT_CHARACTERS:,} characters more; --json has all of them")
     return lines
 
 
-def _trained(report: Report) -> list[str]:
+def _render_training_use(report: Report) -> list[str]:
     if not report["packed"]:
         return ["the run packed nothing"]
     if not report["spans"]:
@@ -301,37 +301,37 @@ def _trained(report: Report) -> list[str]:
     lines = [
         f"{span['split']} sequence {span['sequence']}: tokens {span['start']} to "
         f"{span['end'] - 1}, characters {span['char_start']} to {span['char_end'] - 1}"
-        for span in report["spans"][:STEPS]
+        for span in report["spans"][:MAX_LISTED_ITEMS]
     ]
-    if (more := len(report["spans"]) - STEPS) > 0:
-        lines.append(f"and {more} stretches more")
+    if (hidden_count := len(report["spans"]) - MAX_LISTED_ITEMS) > 0:
+        lines.append(f"and {hidden_count} stretches more")
     steps = report["steps"]
-    said = ", ".join(map(str, steps[:STEPS])) + (" …" if len(steps) > STEPS else "")
-    lines.append(f"read in {len(steps)} training steps: {said}" if steps else "read in no step")
+    formatted_steps = ", ".join(map(str, steps[:MAX_LISTED_ITEMS])) + (" …" if len(steps) > MAX_LISTED_ITEMS else "")
+    lines.append(f"read in {len(steps)} training steps: {formatted_steps}" if steps else "read in no step")
     return lines
 
 
-def render_finding(report: Report) -> str:
+def render_finding_trace(report: Report) -> str:
     row = report["finding"]
-    value = "not measured" if row["value"] is None else f"{row['value']:.4g} {row['unit']}"
+    value_text = "not measured" if row["value"] is None else f"{row['value']:.4g} {row['unit']}"
     if row["low"] is not None:
-        value += f", interval {row['low']:.4g} to {row['high']:.4g}"
+        value_text += f", interval {row['low']:.4g} to {row['high']:.4g}"
     if row["null"] is not None:
-        value += f", null {row['null']:.4g}"
-    shown, rows = len(report["worst"]), report["rows"]
-    many = f"{rows} row" if rows == 1 else f"{rows} rows"
-    first = f"the first {shown} of {rows:,} rows" if rows > shown else many
+        value_text += f", null {row['null']:.4g}"
+    shown_count, row_count = len(report["worst"]), report["rows"]
+    formatted_row_count = f"{row_count} row" if row_count == 1 else f"{row_count} rows"
+    shown_rows_text = f"the first {shown_count} of {row_count:,} rows" if row_count > shown_count else formatted_row_count
     lines = [
-        f"{row['audit']}.{row['metric']}" + (f"[{visible(row['slice'])}]" if row["slice"] else ""),
-        f"    {value}, n = {row['n']}; {visible(row['method'])}",
-        f"    checkpoint {visible(report['checkpoint'])}",
-        f"    {first} of {report['table']} in {report['artifact']}"
+        f"{row['audit']}.{row['metric']}" + (f"[{escape_invisible(row['slice'])}]" if row["slice"] else ""),
+        f"    {value_text}, n = {row['n']}; {escape_invisible(row['method'])}",
+        f"    checkpoint {escape_invisible(report['checkpoint'])}",
+        f"    {shown_rows_text} of {report['table']} in {report['artifact']}"
         + ("; what was written was not looked for in the corpus" if report["unknown"] else ""),
     ]
     for number, entry in enumerate(report["worst"], start=1):
-        lines += ["", f"row {number}:{_figures(entry['row'], tuple(entry['row']))}"]
-        for found in entry["documents"]:
-            lines += _document(found)
+        lines += ["", f"row {number}:{_format_row_fields(entry['row'], tuple(entry['row']))}"]
+        for document in entry["documents"]:
+            lines += _render_training_document(document)
         if report["least"] and not entry["documents"]:
             lines.append(f"    no run of {report['least']} tokens of what was written stands in "
                          "the training text")  # fmt: skip
@@ -343,26 +343,26 @@ def render_finding(report: Report) -> str:
                 if entry["attributed"]
                 else "    attributed: none shares its words"
             )
-        for found in entry.get("attributed", ()):
-            lines += _document(found)
+        for document in entry.get("attributed", ()):
+            lines += _render_training_document(document)
     return "\n".join(lines)
 
 
-def _document(found: Report) -> list[str]:
-    many, step = found["read"], found["first_step"]
-    of = " of the training before" if found.get("training") else ""
-    first = "" if step is None else f", first in step {step}{of}"
-    read = {None: "", 0: ", not read yet", 1: ", read once"}.get(many, f", read {many} times")
-    if many == 0 and step is not None and "sequence" in found:
-        first = f": first in step {step}{of}"  # its row was read behind this checkpoint
-    elif many == 0 and step is not None:
-        read = ", not read whole yet"
-    elif found["split"] != "train":
-        read = f", held out ({found['split']}): nobody trains on it"
-    size = f", {found['size']} tokens" if "size" in found else ""
-    share = f", {found['score']:.0%}" if "score" in found else ""
-    licence = f", {visible(found['licence'])}" if found["licence"] else ""
+def _render_training_document(document: Report) -> list[str]:
+    read_count, step = document["read"], document["first_step"]
+    training_note = " of the training before" if document.get("training") else ""
+    first_step_note = "" if step is None else f", first in step {step}{training_note}"
+    read_note = {None: "", 0: ", not read yet", 1: ", read once"}.get(read_count, f", read {read_count} times")
+    if read_count == 0 and step is not None and "sequence" in document:
+        first_step_note = f": first in step {step}{training_note}"  # its row was read behind this checkpoint
+    elif read_count == 0 and step is not None:
+        read_note = ", not read whole yet"
+    elif document["split"] != "train":
+        read_note = f", held out ({document['split']}): nobody trains on it"
+    size_note = f", {document['size']} tokens" if "size" in document else ""
+    score_note = f", {document['score']:.0%}" if "score" in document else ""
+    licence_note = f", {escape_invisible(document['licence'])}" if document["licence"] else ""
     return [
-        f"    {found['doc_id']} {visible(found['source'])}{licence}{size}{share}{read}{first}",
-        *(f"    {line}" for line in _quoted(found["text"])),
+        f"    {document['doc_id']} {escape_invisible(document['source'])}{licence_note}{size_note}{score_note}{read_note}{first_step_note}",
+        *(f"    {line}" for line in _quote_text_lines(document["text"])),
     ]

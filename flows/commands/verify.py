@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from os import cpu_count
 from typing import Any
 
-from flows.commands.shared import InStore, Json, show
-from flows.runs import default_store, find_artifact, open_run, run_ids
-from reports.purged import named_in
+from flows.commands.shared import StoreOption, JsonOption, print_result
+from flows.runs import open_store, find_artifact, open_run, list_run_ids
+from reports.purged import iter_artifact_names
 from tasks.contract import Artifact, HallmarkError, Store
 
 #: Damaged files that a terminal shows.
-SHOWN = 20
+MAX_SHOWN_DAMAGED = 20
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Verification:
     not_stored: list[str] = field(default_factory=list)
 
 
-def verify(run: str | None = None, *, store: InStore = None, json_: Json = False) -> None:
+def verify(run: str | None = None, *, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Read every file of a run, or of the whole store, and compare its SHA-256 with the manifest.
 
     Ends with 1 where a file is missing or damaged.
@@ -48,118 +48,118 @@ def verify(run: str | None = None, *, store: InStore = None, json_: Json = False
         Only what this run reused or computed, its checkpoints and what these were made from.
         Without it every artifact and every record of the store is read.
     """
-    place = default_store(store, create=False)
-    with place.in_use():
-        found = verify_run(place, run) if run else verify_store(place)
-    report = {"store": place.uri, "run": open_run(run, place).id if run else None, **vars(found)}
-    show(report, json_, render)
-    if found.damaged:
+    opened_store = open_store(store, create=False)
+    with opened_store.shared_lock():
+        verification = verify_run(opened_store, run) if run else verify_store(opened_store)
+    report = {"store": opened_store.uri, "run": open_run(run, opened_store).id if run else None, **vars(verification)}
+    print_result(report, as_json, render_verification)
+    if verification.damaged:
         raise SystemExit(1)
 
 
 def verify_store(store: Store) -> Verification:
     """Verify every artifact of a store, and read every run's record and the secret."""
-    result = Verification()
-    names = dict.fromkeys(
+    verification = Verification()
+    artifact_names = dict.fromkeys(
         f"{stage}/{name}"
-        for stage in store.children("artifacts")
-        for name in store.children(f"artifacts/{stage}")
+        for stage in store.list_folder_names("artifacts")
+        for name in store.list_folder_names(f"artifacts/{stage}")
         if store.get(f"artifacts/{stage}/{name}/manifest.json") is not None  # else never committed
     )
-    for name in run_ids(store):
-        run = _attempt(result, lambda name=name: open_run(name, store))
+    for name in list_run_ids(store):
+        run = _read_or_record_damage(verification, lambda name=name: open_run(name, store))
         if run is not None:  # a manifest that a run names may be lost
-            names |= dict.fromkeys(entry["artifact"] for entry in run.stages.values())
-    _verify_artifacts(store, names, result)
+            artifact_names |= dict.fromkeys(entry["artifact"] for entry in run.stages.values())
+    _verify_artifacts(store, artifact_names, verification)
     if store.get("secret") is not None:
-        _attempt(result, store.secret_id)
-    return result
+        _read_or_record_damage(verification, store.compute_secret_id)
+    return verification
 
 
-def verify_run(store: Store, name: str) -> Verification:
+def verify_run(store: Store, run_name: str) -> Verification:
     """Verify the artifacts of a run, and all from which they were made."""
-    result = Verification()
-    stages = open_run(name, store).stages.values()
-    waiting = [entry["artifact"] for entry in stages]
-    required, seen = set(waiting), dict[str, None]()
-    while waiting:
-        artifact_name = waiting.pop().partition("#")[0]
-        if artifact_name in seen:
+    verification = Verification()
+    stage_entries = open_run(run_name, store).stages.values()
+    pending_names = [entry["artifact"] for entry in stage_entries]
+    required_names, visited_names = set(pending_names), dict[str, None]()
+    while pending_names:
+        artifact_name = pending_names.pop().partition("#")[0]
+        if artifact_name in visited_names:
             continue
-        seen[artifact_name] = None
+        visited_names[artifact_name] = None
         try:
             artifact = find_artifact(store, artifact_name)
-            children = checkpoint_names(artifact)
+            checkpoints = read_checkpoint_names(artifact)
         except HallmarkError:  # said where it is verified
             continue
-        required.update(children)
-        waiting += [*children, *named_in(artifact.manifest["lineage"])]
-    for artifact_name in sorted(seen.keys() - required):
+        required_names.update(checkpoints)
+        pending_names += [*checkpoints, *iter_artifact_names(artifact.manifest["lineage"])]
+    for artifact_name in sorted(visited_names.keys() - required_names):
         if store.get(f"artifacts/{artifact_name}/manifest.json") is None:
-            result.not_stored.append(artifact_name)
-    _verify_artifacts(store, [n for n in seen if n not in result.not_stored], result)
-    return result
+            verification.not_stored.append(artifact_name)
+    _verify_artifacts(store, [artifact_name for artifact_name in visited_names if artifact_name not in verification.not_stored], verification)
+    return verification
 
 
-def checkpoint_names(artifact: Artifact) -> list[str]:
+def read_checkpoint_names(artifact: Artifact) -> list[str]:
     """Names of the checkpoints that a training committed as artifacts of their own."""
     if "checkpoints" not in artifact.tables:
         return []
     return artifact["checkpoints"].read(["artifact"])["artifact"].to_pylist()
 
 
-def _verify_artifacts(store: Store, names: Iterable[str], result: Verification) -> None:
+def _verify_artifacts(store: Store, artifact_names: Iterable[str], verification: Verification) -> None:
     """Verify artifacts by name, their files in parallel; hashing releases Python's lock."""
 
-    def entries() -> Iterator[tuple[Artifact, dict[str, Any]]]:
-        for name in names:
-            artifact = _attempt(result, lambda name=name: find_artifact(store, name))
+    def iter_file_entries() -> Iterator[tuple[Artifact, dict[str, Any]]]:
+        for name in artifact_names:
+            artifact = _read_or_record_damage(verification, lambda name=name: find_artifact(store, name))
             if artifact is not None:
-                result.artifacts += 1
-                yield from ((artifact, entry) for entry in artifact.entries())
+                verification.artifacts += 1
+                yield from ((artifact, entry) for entry in artifact.iter_file_entries())
 
-    def check(pair: tuple[Artifact, dict[str, Any]]) -> str | None:
-        artifact, entry = pair
+    def verify_file(artifact_and_entry: tuple[Artifact, dict[str, Any]]) -> str | None:
+        artifact, entry = artifact_and_entry
         try:
-            artifact.place.verify(entry)
+            artifact.location.verify_file_digest(entry)
         except (HallmarkError, OSError) as error:
-            return describe_failure(error, f"{artifact.name}, {entry['name']}")
+            return describe_read_failure(error, f"{artifact.name}, {entry['name']}")
         return None
 
     with ThreadPoolExecutor(cpu_count()) as pool:
-        pairs = list(entries())
-        result.files, result.bytes = len(pairs), sum(entry["size"] for _, entry in pairs)
-        result.damaged += [problem for problem in pool.map(check, pairs) if problem]
+        artifact_entries = list(iter_file_entries())
+        verification.files, verification.bytes = len(artifact_entries), sum(entry["size"] for _, entry in artifact_entries)
+        verification.damaged += [problem for problem in pool.map(verify_file, artifact_entries) if problem]
 
 
-def _attempt(result: Verification, read: Any) -> Any:
+def _read_or_record_damage(verification: Verification, read_record: Any) -> Any:
     """What ``read`` returns, or None where it fails; the failure is recorded."""
     try:
-        return read()
+        return read_record()
     except (HallmarkError, OSError) as error:
-        result.damaged.append(describe_failure(error, "a record of the store"))
+        verification.damaged.append(describe_read_failure(error, "a record of the store"))
         return None
 
 
-def describe_failure(error: HallmarkError | OSError, what: str) -> str:
+def describe_read_failure(error: HallmarkError | OSError, file_description: str) -> str:
     """One sentence about a file that is damaged, or cannot be read."""
     if isinstance(error, HallmarkError):
         return str(error)
-    return f"{error.filename or what} cannot be read ({error.strerror or error})"
+    return f"{error.filename or file_description} cannot be read ({error.strerror or error})"
 
 
-def render(report: dict[str, Any]) -> str:
+def render_verification(report: dict[str, Any]) -> str:
     """The report as text for a terminal."""
-    what = f"run {report['run']}" if report["run"] else f"store {report['store']}"
+    scope = f"run {report['run']}" if report["run"] else f"store {report['store']}"
     lines = [
-        f"{what}: {report['artifacts']:,} artifacts, {report['files']:,} files, "
+        f"{scope}: {report['artifacts']:,} artifacts, {report['files']:,} files, "
         f"{report['bytes'] / 1e6:,.1f} MB read"
     ]
     if report["not_stored"]:
         lines.append(f"not in this store, so not read: {', '.join(report['not_stored'])}")
     damaged = report["damaged"]
-    lines += damaged[:SHOWN]
-    if len(damaged) > SHOWN:
-        lines.append(f"and {len(damaged) - SHOWN} more; --json lists all")
+    lines += damaged[:MAX_SHOWN_DAMAGED]
+    if len(damaged) > MAX_SHOWN_DAMAGED:
+        lines.append(f"and {len(damaged) - MAX_SHOWN_DAMAGED} more; --json lists all")
     lines.append(f"{len(damaged)} damaged" if damaged else "nothing is damaged")
     return "\n".join(lines)

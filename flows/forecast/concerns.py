@@ -6,82 +6,82 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from flows.forecast.figures import SPLITS, Figure
+from flows.forecast.figures import SPLITS, Estimate
 
 if TYPE_CHECKING:
     from flows.config import Config
 
 
 @dataclass(frozen=True)
-class Concern:
+class ForecastProblem:
     says: str
     sure: bool = False  # the run will fail of it
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def concerns(
+def predict_problems(
     config: Config,
-    figures: dict[str, Figure],
-    vocabulary: Figure,
-    filled: float | None,
-    audited: bool,
-) -> Iterator[Concern]:
+    estimates: dict[str, Estimate],
+    vocabulary_size: Estimate,
+    expected_vocabulary_size: float | None,
+    runs_audits: bool,
+) -> Iterator[ForecastProblem]:
     """``vocabulary``: tokens of the tokenizer; ``filled``: those that the sample filled, if it is
     not known; ``audited``: whether the run goes on to the audits."""
-    yield from _splits(config, figures, audited)
-    yield from _planting(config, figures)
-    yield from _rows(config, figures)
-    wanted = config.train_tokenizer.vocab_size
-    had = vocabulary.value if vocabulary.exact else filled
-    if had is not None and had < wanted:
-        how = "makes" if vocabulary.exact else "is expected to make about"
-        yield Concern(
-            f"the corpus {how} {had:,.0f} tokens of the {wanted:,} of train_tokenizer.vocab_size: "
+    yield from _find_empty_splits(config, estimates, runs_audits)
+    yield from _find_passage_shortage(config, estimates)
+    yield from _find_packed_row_shortage(config, estimates)
+    configured_size = config.train_tokenizer.vocab_size
+    resulting_size = vocabulary_size.value if vocabulary_size.exact else expected_vocabulary_size
+    if resulting_size is not None and resulting_size < configured_size:
+        verb = "makes" if vocabulary_size.exact else "is expected to make about"
+        yield ForecastProblem(
+            f"the corpus {verb} {resulting_size:,.0f} tokens of the {configured_size:,} of train_tokenizer.vocab_size: "
             f"lower it, or ingest more text"
         )
 
 
-def _splits(config: Config, figures: dict[str, Figure], audited: bool) -> Iterator[Concern]:
-    needs = {
+def _find_empty_splits(config: Config, estimates: dict[str, Estimate], runs_audits: bool) -> Iterator[ForecastProblem]:
+    consequences = {
         "train": "there is nothing to train on",
         "validation": "training is not validated, and audit_capability has no text to measure on",
         "holdout": "audit_extraction has no documents that were never trained on",
     }
     for split in SPLITS:
-        figure = figures[split]
-        if figure.value is None or figure.value >= (1 if figure.exact else 2):
+        estimate = estimates[split]
+        if estimate.value is None or estimate.value >= (1 if estimate.exact else 2):
             continue
         if split == "holdout" and config.split.holdout == 0:
             continue  # as it was asked for
-        much = "is empty" if figure.exact else f"is expected to hold {figure.value:.1f} documents"
+        amount = "is empty" if estimate.exact else f"is expected to hold {estimate.value:.1f} documents"
         remedy = "ingest more text"
         if split == "train":
             remedy += " or lower split.validation and split.holdout"
         else:
             remedy += f", raise split.{split} or take another split.seed"
-        sure = figure.exact and (split == "train" or (split == "validation" and audited))
-        yield Concern(f"the split {split!r} {much}: {needs[split]}; {remedy}", sure)
+        is_certain = estimate.exact and (split == "train" or (split == "validation" and runs_audits))
+        yield ForecastProblem(f"the split {split!r} {amount}: {consequences[split]}; {remedy}", is_certain)
 
 
-def _planting(config: Config, figures: dict[str, Figure]) -> Iterator[Concern]:
-    plant, there = config.plant, figures["passages"].value
-    needed = plant.passages * len(plant.counts)
-    if plant.enabled and there is not None and there < needed and not figures["documents"].exact:
-        yield Concern(
-            f"planting needs {needed} training documents of {plant.shortest} to {plant.longest} "
+def _find_passage_shortage(config: Config, estimates: dict[str, Estimate]) -> Iterator[ForecastProblem]:
+    canary_config, available_count = config.plant, estimates["passages"].value
+    needed_count = canary_config.passages * len(canary_config.counts)
+    if canary_config.enabled and available_count is not None and available_count < needed_count and not estimates["documents"].exact:
+        yield ForecastProblem(
+            f"planting needs {needed_count} training documents of {canary_config.shortest} to {canary_config.longest} "
             f"characters without a near-copy (plant.passages x the number of plant.counts), and "
-            f"about {there:,.0f} are expected: lower plant.passages, widen plant.shortest and "
+            f"about {available_count:,.0f} are expected: lower plant.passages, widen plant.shortest and "
             f"plant.longest, or plant nothing (plant.enabled=false)"
         )
 
 
-def _rows(config: Config, figures: dict[str, Figure]) -> Iterator[Concern]:
-    rows, batch = figures["train_rows"], config.pretrain.train.batch_size
-    about = "" if rows.exact else "about "
-    if rows.value is not None and 0 < rows.value < batch:
-        yield Concern(
-            f"{about}{rows.value:,.0f} packed rows are fewer than a batch of {batch}: each step "
+def _find_packed_row_shortage(config: Config, estimates: dict[str, Estimate]) -> Iterator[ForecastProblem]:
+    train_rows, batch_size = estimates["train_rows"], config.pretrain.train.batch_size
+    about_prefix = "" if train_rows.exact else "about "
+    if train_rows.value is not None and 0 < train_rows.value < batch_size:
+        yield ForecastProblem(
+            f"{about_prefix}{train_rows.value:,.0f} packed rows are fewer than a batch of {batch_size}: each step "
             f"would see rows more than once; lower pretrain.train.batch_size or pack.context"
         )

@@ -15,214 +15,214 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from model.tokens import PAD
-from tasks.contract import Artifact, Table, utf8_bytes
-from tasks.measures.canaries import canaries, records
-from tasks.measures.planted_associations import associations
+from model.tokens import PAD_ID
+from tasks.contract import Artifact, Table, count_utf8_bytes
+from tasks.measures.canaries import generate_secret_canaries, generate_record_canaries
+from tasks.measures.planted_associations import generate_association_canaries
 from tasks.training.encoding import load_tokenizer
 
 if TYPE_CHECKING:
     from flows.config import Config
-    from flows.forecast.sampling import Sample
-    from tasks.corpus.plant import PlantConfig
+    from flows.forecast.sampling import CorpusSample
+    from tasks.corpus.plant import PlantCanariesConfig
 
 SPLITS = ("train", "validation", "holdout")
 
 
 @dataclass(frozen=True)
-class Figure:
+class Estimate:
     value: float | None  # None: not known
     exact: bool = False
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-UNKNOWN = Figure(None)
+UNKNOWN_ESTIMATE = Estimate(None)
 
 
-def counts_of(documents: Table) -> dict[str, tuple[int, int]]:
+def count_source_documents_and_bytes(documents: Table) -> dict[str, tuple[int, int]]:
     """Documents and bytes of text by source, from the manifest."""
-    found: dict[str, tuple[int, int]] = {}
-    for source, action, rows, _, size, *_ in documents.counts:
+    totals: dict[str, tuple[int, int]] = {}
+    for source, action, document_count, _, byte_count, *_ in documents.source_counts:
         if action == "document":
-            before = found.get(source, (0, 0))
-            found[source] = (before[0] + rows, before[1] + size)
-    return found
+            previous = totals.get(source, (0, 0))
+            totals[source] = (previous[0] + document_count, previous[1] + byte_count)
+    return totals
 
 
 #: Of a source: how many records of what was read go to quarantine; the first, and why.
-QUARANTINED = ("quarantined", "first_quarantined")
+QUARANTINE_KEYS = ("quarantined", "first_quarantined")
 
 
-def quarantined_of(ingested: Artifact) -> dict[str, tuple[int, str]]:
+def count_quarantined_by_source(ingested: Artifact) -> dict[str, tuple[int, str]]:
     """By source, as ``QUARANTINED``."""
-    found: dict[str, tuple[int, str]] = {}
+    quarantined: dict[str, tuple[int, str]] = {}
     columns = ["source", "file", "place", "error", "records"]
     for row in ingested["quarantine"].read(columns).to_pylist():
-        count, first = found.get(row["source"], (0, ""))
-        first = first or f"{row['file']}, {row['place']}: {row['error']}"
-        found[row["source"]] = count + row["records"], first
-    return found
+        count, first_problem = quarantined.get(row["source"], (0, ""))
+        first_problem = first_problem or f"{row['file']}, {row['place']}: {row['error']}"
+        quarantined[row["source"]] = count + row["records"], first_problem
+    return quarantined
 
 
-def tokens_of(packed: Artifact, split: str, context: int) -> int:
+def count_packed_tokens(packed: Artifact, split: str, context_length: int) -> int:
     """Tokens of a packed split; only the last row is padded."""
     table = packed[split]
-    if not table.rows:
+    if not table.row_count:
         return 0
-    ids = next(p for p in reversed(table.parts) if p.rows).read(["ids"])["ids"]
-    padded = pc.sum(pc.equal(ids[-1].values, PAD)).as_py()
-    return table.rows * context - int(padded)
+    last_ids = next(part for part in reversed(table.parts) if part.row_count).read(["ids"])["ids"]
+    padding_count = pc.sum(pc.equal(last_ids[-1].values, PAD_ID)).as_py()
+    return table.row_count * context_length - int(padding_count)
 
 
-def vocabulary_of(tokenizer: Artifact) -> int:
-    return load_tokenizer(tokenizer.path("tokenizer.json")).get_vocab_size()
+def read_vocabulary_size(tokenizer: Artifact) -> int:
+    return load_tokenizer(tokenizer.fetch_file("tokenizer.json")).get_vocab_size()
 
 
-def split_counts(documents: Table) -> dict[str, int]:
+def count_documents_by_split(documents: Table) -> dict[str, int]:
     """Documents by split that were not planted."""
-    found = dict.fromkeys(SPLITS, 0)
-    for batch in documents.batches(["source", "split"]):
-        own = batch.filter(pc.invert(pc.starts_with(batch["source"], "planted/")))
-        for row in pc.value_counts(own["split"]).to_pylist():
-            found[row["values"]] += row["counts"]
-    return found
+    counts = dict.fromkeys(SPLITS, 0)
+    for batch in documents.iter_batches(["source", "split"]):
+        unplanted = batch.filter(pc.invert(pc.starts_with(batch["source"], "planted/")))
+        for row in pc.value_counts(unplanted["split"]).to_pylist():
+            counts[row["values"]] += row["counts"]
+    return counts
 
 
 @dataclass(frozen=True)
-class Grown:
+class ScaledSample:
     """What became of a sample, each source scaled to its size."""
 
-    sample: Sample
-    made: Mapping[str, Artifact]  # by label; without planted documents
+    sample: CorpusSample
+    artifacts: Mapping[str, Artifact]  # by label; without planted documents
 
-    def sums(self, label: str) -> tuple[float, float] | None:
+    def estimate_documents_and_bytes(self, stage_label: str) -> tuple[float, float] | None:
         """Documents and bytes that a stage would leave; None where a source's size is unknown."""
-        found = [
-            (self.sample.scale(source), *both)
-            for source, both in counts_of(self.made[label]["documents"]).items()
+        source_totals = [
+            (self.sample.get_source_ratio(source), *totals)
+            for source, totals in count_source_documents_and_bytes(self.artifacts[stage_label]["documents"]).items()
         ]
-        if any(scale is None for scale, *_ in found):
+        if any(scale is None for scale, *_ in source_totals):
             return None
-        return (sum((s or 0) * n for s, n, _ in found), sum((s or 0) * b for s, _, b in found))
+        return (sum((scale_factor or 0) * document_count for scale_factor, document_count, _ in source_totals), sum((scale_factor or 0) * byte_count for scale_factor, _, byte_count in source_totals))
 
-    def passages(self, config: PlantConfig) -> tuple[float, float] | None:
+    def estimate_passage_candidates(self, canary_config: PlantCanariesConfig) -> tuple[float, float] | None:
         """How many training documents could be held back as passages, and their mean bytes."""
-        rows = self.made["split"]["documents"].read(["source", "cluster", "split", "text"])
-        clusters = pc.value_counts(rows["cluster"].combine_chunks())
-        alone = clusters.filter(pc.equal(clusters.field("counts"), 1)).field("values")
-        length = pc.utf8_length(rows["text"])
-        fits = pc.and_(pc.greater_equal(length, config.shortest),
-                       pc.less_equal(length, config.longest))  # fmt: skip
-        fits = pc.and_(fits, pc.equal(rows["split"], "train"))
-        chosen = rows.filter(pc.and_(fits, pc.is_in(rows["cluster"], value_set=alone)))
-        scales = [self.sample.scale(source) for source in chosen["source"].to_pylist()]
+        documents = self.artifacts["split"]["documents"].read(["source", "cluster", "split", "text"])
+        cluster_sizes = pc.value_counts(documents["cluster"].combine_chunks())
+        singleton_clusters = cluster_sizes.filter(pc.equal(cluster_sizes.field("counts"), 1)).field("values")
+        text_lengths = pc.utf8_length(documents["text"])
+        is_candidate = pc.and_(pc.greater_equal(text_lengths, canary_config.shortest),
+                       pc.less_equal(text_lengths, canary_config.longest))  # fmt: skip
+        is_candidate = pc.and_(is_candidate, pc.equal(documents["split"], "train"))
+        candidates = documents.filter(pc.and_(is_candidate, pc.is_in(documents["cluster"], value_set=singleton_clusters)))
+        scales = [self.sample.get_source_ratio(source) for source in candidates["source"].to_pylist()]
         if any(scale is None for scale in scales):
             return None
-        sizes = utf8_bytes(chosen["text"]).to_pylist()
-        usual = (config.shortest + config.longest) / 2
-        return sum(scale or 0 for scale in scales), mean(sizes) if sizes else usual
+        byte_sizes = count_utf8_bytes(candidates["text"]).to_pylist()
+        default_size = (canary_config.shortest + canary_config.longest) / 2
+        return sum(scale or 0 for scale in scales), mean(byte_sizes) if byte_sizes else default_size
 
-    def tokens_per_byte(self, context: int) -> float:
+    def compute_tokens_per_byte(self, context_length: int) -> float:
         """Of the training text of the sample, with the tokenizer made on it."""
-        documents = self.made["plant"]["documents"]
-        train = documents.dataset().to_table(["text"], filter=pc.field("split") == "train")
-        size = pc.sum(utf8_bytes(train["text"])).as_py() or 0
-        return tokens_of(self.made["pack"], "train", context) / size if size else 0.0
+        documents = self.artifacts["plant"]["documents"]
+        train_texts = documents.to_dataset().to_table(["text"], filter=pc.field("split") == "train")
+        byte_count = pc.sum(count_utf8_bytes(train_texts["text"])).as_py() or 0
+        return count_packed_tokens(self.artifacts["pack"], "train", context_length) / byte_count if byte_count else 0.0
 
 
-def planted(config: PlantConfig, passage: float) -> tuple[float, float]:
+def count_canary_documents_and_bytes(canary_config: PlantCanariesConfig, passage_bytes: float) -> tuple[float, float]:
     """Documents and bytes that planting adds, less those it holds back, of ``passage`` bytes."""
-    if not config.enabled:
+    if not canary_config.enabled:
         return 0.0, 0.0
-    texts = [*canaries(config), *records(config), *associations(config)]
-    rows = sum(text.copies for text in texts)
-    size = sum(text.copies * len(text.text.encode()) for text in texts)
-    copies = config.passages * (sum(config.counts) - len(config.counts))
-    return float(rows + copies), size + copies * passage
+    canary_texts = [*generate_secret_canaries(canary_config), *generate_record_canaries(canary_config), *generate_association_canaries(canary_config)]
+    document_count = sum(canary_text.copies for canary_text in canary_texts)
+    byte_count = sum(canary_text.copies * len(canary_text.text.encode()) for canary_text in canary_texts)
+    passage_copies = canary_config.passages * (sum(canary_config.counts) - len(canary_config.counts))
+    return float(document_count + passage_copies), byte_count + passage_copies * passage_bytes
 
 
-def corpus_figures(
+def estimate_corpus_size(
     config: Config,
-    known: Mapping[str, Artifact],
-    grown: Grown | None,
-    earlier: Sequence[Artifact] = (),
-) -> dict[str, Figure]:
+    known_artifacts: Mapping[str, Artifact],
+    scaled_sample: ScaledSample | None,
+    earlier_documents: Sequence[Artifact] = (),
+) -> dict[str, Estimate]:
     """Documents, bytes, tokens and packed rows of the corpus, each as well as it is known.
 
     ``earlier``: the documents that it adds to, and that count with it.
     """
-    names = ("documents", "bytes", *SPLITS, "tokens", "train_rows", "validation_rows", "passages")
-    found = dict.fromkeys(names, UNKNOWN)
-    shares = _shares(config)
-    sums, extra = None, (0.0, 0.0)  # of what is not planted, and of what is
-    if grown and (candidates := grown.passages(config.plant)):
-        found["passages"] = Figure(candidates[0])
-        sums, extra = grown.sums("plant"), planted(config.plant, candidates[1])
-    if sums:
-        before = Table(tuple(earlier), "documents")
-        there, splits = _total(counts_of(before).values()), split_counts(before)
-        found["documents"], found["bytes"] = (Figure(there[i] + sums[i] + extra[i]) for i in (0, 1))
-        found |= {s: Figure(splits[s] + sums[0] * share) for s, share in shares.items()}
-        sums = (there[0] + sums[0], there[1] + sums[1])
-    if "plant" in known:
-        documents = Table((*earlier, known["plant"]), "documents")
-        every = counts_of(documents)
-        own = [both for source, both in every.items() if not source.startswith("planted/")]
-        whole, sums = _total(every.values()), _total(own)
-        extra = (whole[0] - sums[0], whole[1] - sums[1])
-        found["documents"], found["bytes"] = (Figure(value, True) for value in whole)
-        found |= {s: Figure(rows, True) for s, rows in split_counts(documents).items()}
-    if "pack" in known:
-        packed = known["pack"]
-        found["tokens"] = Figure(tokens_of(packed, "train", config.pack.context), True)
+    estimate_names = ("documents", "bytes", *SPLITS, "tokens", "train_rows", "validation_rows", "passages")
+    estimates = dict.fromkeys(estimate_names, UNKNOWN_ESTIMATE)
+    split_shares = _compute_split_shares(config)
+    unplanted_totals, canary_totals = None, (0.0, 0.0)  # of what is not planted, and of what is
+    if scaled_sample and (passage_candidates := scaled_sample.estimate_passage_candidates(config.plant)):
+        estimates["passages"] = Estimate(passage_candidates[0])
+        unplanted_totals, canary_totals = scaled_sample.estimate_documents_and_bytes("plant"), count_canary_documents_and_bytes(config.plant, passage_candidates[1])
+    if unplanted_totals:
+        earlier_table = Table(tuple(earlier_documents), "documents")
+        earlier_totals, earlier_splits = _sum_documents_and_bytes(count_source_documents_and_bytes(earlier_table).values()), count_documents_by_split(earlier_table)
+        estimates["documents"], estimates["bytes"] = (Estimate(earlier_totals[index] + unplanted_totals[index] + canary_totals[index]) for index in (0, 1))
+        estimates |= {split: Estimate(earlier_splits[split] + unplanted_totals[0] * share) for split, share in split_shares.items()}
+        unplanted_totals = (earlier_totals[0] + unplanted_totals[0], earlier_totals[1] + unplanted_totals[1])
+    if "plant" in known_artifacts:
+        documents = Table((*earlier_documents, known_artifacts["plant"]), "documents")
+        source_totals = count_source_documents_and_bytes(documents)
+        unplanted_sources = [totals for source, totals in source_totals.items() if not source.startswith("planted/")]
+        corpus_totals, unplanted_totals = _sum_documents_and_bytes(source_totals.values()), _sum_documents_and_bytes(unplanted_sources)
+        canary_totals = (corpus_totals[0] - unplanted_totals[0], corpus_totals[1] - unplanted_totals[1])
+        estimates["documents"], estimates["bytes"] = (Estimate(value, True) for value in corpus_totals)
+        estimates |= {split: Estimate(rows, True) for split, rows in count_documents_by_split(documents).items()}
+    if "pack" in known_artifacts:
+        packed = known_artifacts["pack"]
+        estimates["tokens"] = Estimate(count_packed_tokens(packed, "train", config.pack.context), True)
         for split in ("train", "validation"):
-            found[f"{split}_rows"] = Figure(packed[split].rows, True)
-    elif grown and sums:
-        rate = grown.tokens_per_byte(config.pack.context)
-        tokens = rate * (sums[1] * shares["train"] + extra[1])
-        found["tokens"] = Figure(tokens)
-        for split, n in (("train", tokens), ("validation", rate * sums[1] * shares["validation"])):
-            found[f"{split}_rows"] = Figure(math.ceil(n / config.pack.context))
-    return found
+            estimates[f"{split}_rows"] = Estimate(packed[split].row_count, True)
+    elif scaled_sample and unplanted_totals:
+        tokens_per_byte = scaled_sample.compute_tokens_per_byte(config.pack.context)
+        token_estimate = tokens_per_byte * (unplanted_totals[1] * split_shares["train"] + canary_totals[1])
+        estimates["tokens"] = Estimate(token_estimate)
+        for split, split_tokens in (("train", token_estimate), ("validation", tokens_per_byte * unplanted_totals[1] * split_shares["validation"])):
+            estimates[f"{split}_rows"] = Estimate(math.ceil(split_tokens / config.pack.context))
+    return estimates
 
 
-def _total(pairs: Iterable[tuple[int, int]]) -> tuple[float, float]:
-    rows, sizes = [*zip(*pairs, strict=True)] or [(), ()]
-    return float(sum(rows)), float(sum(sizes))
+def _sum_documents_and_bytes(counts_by_source: Iterable[tuple[int, int]]) -> tuple[float, float]:
+    document_counts, byte_counts = [*zip(*counts_by_source, strict=True)] or [(), ()]
+    return float(sum(document_counts)), float(sum(byte_counts))
 
 
-def _shares(config: Config) -> dict[str, float]:
+def _compute_split_shares(config: Config) -> dict[str, float]:
     validation, holdout = config.split.validation, config.split.holdout
     return {"train": 1 - validation - holdout, "validation": validation, "holdout": holdout}
 
 
-def source_figures(
-    known: Mapping[str, Artifact], grown: Grown | None, sample: Sample | None
+def estimate_source_sizes(
+    known_artifacts: Mapping[str, Artifact], scaled_sample: ScaledSample | None, sample: CorpusSample | None
 ) -> list[dict[str, Any]]:
     """Documents and bytes of text by source, as ingest leaves them."""
-    if "ingest" in known:
-        bad = quarantined_of(known["ingest"])
+    if "ingest" in known_artifacts:
+        quarantined = count_quarantined_by_source(known_artifacts["ingest"])
         return [
-            _source(source, Figure(rows, True), Figure(size, True), 1.0)
-            | dict(zip(QUARANTINED, bad.get(source, (0, "")), strict=True))
-            for source, (rows, size) in counts_of(known["ingest"]["documents"]).items()
+            _build_source_row(source, Estimate(document_count, True), Estimate(byte_count, True), 1.0)
+            | dict(zip(QUARANTINE_KEYS, quarantined.get(source, (0, "")), strict=True))
+            for source, (document_count, byte_count) in count_source_documents_and_bytes(known_artifacts["ingest"]["documents"]).items()
         ]
-    made = counts_of(grown.made["ingest"]["documents"]) if grown else {}
-    found = []
-    for source, reading in sample.readings.items() if sample else ():
-        rows, size = made.get(source, (reading.documents, reading.text))
-        scale = reading.scale
-        if scale is None:
-            row = _source(source, UNKNOWN, UNKNOWN, None)
+    ingested_totals = count_source_documents_and_bytes(scaled_sample.artifacts["ingest"]["documents"]) if scaled_sample else {}
+    source_rows = []
+    for source, source_sample in sample.source_samples.items() if sample else ():
+        document_count, byte_count = ingested_totals.get(source, (source_sample.document_count, source_sample.text_bytes))
+        scale_factor = source_sample.source_to_sample_ratio
+        if scale_factor is None:
+            source_row = _build_source_row(source, UNKNOWN_ESTIMATE, UNKNOWN_ESTIMATE, None)
         else:
-            row = _source(source, Figure(rows * scale), Figure(size * scale), 1 / scale)
-        bad_ones = reading.unreadable, reading.first_unreadable
-        told = dict(zip(QUARANTINED, bad_ones, strict=True))
-        found.append(row | {"problem": reading.problem} | told)
-    return found
+            source_row = _build_source_row(source, Estimate(document_count * scale_factor), Estimate(byte_count * scale_factor), 1 / scale_factor)
+        quarantine_values = source_sample.unreadable_count, source_sample.first_read_error
+        quarantine_fields = dict(zip(QUARANTINE_KEYS, quarantine_values, strict=True))
+        source_rows.append(source_row | {"problem": source_sample.problem} | quarantine_fields)
+    return source_rows
 
 
-def _source(source: str, rows: Figure, size: Figure, read: float | None) -> dict[str, Any]:
-    return {"source": source, "documents": rows.to_json(), "bytes": size.to_json(), "read": read}
+def _build_source_row(source: str, documents: Estimate, text_bytes: Estimate, read_share: float | None) -> dict[str, Any]:
+    return {"source": source, "documents": documents.to_dict(), "bytes": text_bytes.to_dict(), "read": read_share}

@@ -12,15 +12,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tasks.contract import Artifact, Call, HallmarkError, Session, Stage, StageConfig, Store
+from tasks.contract import Artifact, BoundStage, HallmarkError, Session, Stage, StageConfig, Store
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.reading.streaming import DatasetsSource
-from tasks.measures.scorers import ScorerConfig, needs_download
+from tasks.measures.scorers import ScorerConfig, needs_checkpoint_download
 
-WAS_TRIED = "measured: the whole corpus went through it, in a temporary store"
+MEASURED_IN_TRIAL = "measured: the whole corpus went through it, in a temporary store"
 
 
-class ReadOnly(Store):
+class ReadOnlyStore(Store):
     """A store that is only looked at: what would write to it is an error of ours.
 
     Its secret is made up where it has none; nothing is in it then that could depend on it.
@@ -29,7 +29,7 @@ class ReadOnly(Store):
     def put(self, key: str, data: bytes | Path) -> NoReturn:
         raise AssertionError(f"a forecast must not write {key}")
 
-    create = put  # type: ignore[assignment]
+    create_if_absent = put  # type: ignore[assignment]
 
     def delete(self, keys: list[str]) -> NoReturn:
         raise AssertionError(f"a forecast must not remove {keys}")
@@ -40,7 +40,7 @@ class ReadOnly(Store):
 
 
 @dataclass(frozen=True)
-class Unknown:
+class UnknownArtifact:
     """Stands for an artifact that is not there yet, with whose content nobody can reckon."""
 
     label: str
@@ -48,7 +48,7 @@ class Unknown:
 
 
 @dataclass
-class Row:
+class StageForecast:
     """What a run would do with a stage.
 
     state: "store" (it is there), "run", "unknown", "fails", or "waits" for one that fails.
@@ -62,11 +62,11 @@ class Row:
     seconds: float | None = None
     rests_on: str = ""  # what the seconds are known from
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-class Plan:
+class StagePlan:
     """Called in place of every stage; ``rows`` say what each would do, ``known`` what they leave.
 
     With a ``trial`` session the stages named in ``tried`` run there when the store lacks what they
@@ -74,90 +74,90 @@ class Plan:
     """
 
     def __init__(
-        self, store: Store, trial: Session | None = None, tried: Sequence[str] = ()
+        self, store: Store, trial_session: Session | None = None, trial_stages: Sequence[str] = ()
     ) -> None:
         self.session = Session(store)
-        self.trial, self.tried = trial, tried
-        self.rows: list[Row] = []
-        self.known: dict[str, Artifact] = {}
+        self.trial_session, self.trial_stages = trial_session, trial_stages
+        self.stage_forecasts: list[StageForecast] = []
+        self.known_artifacts: dict[str, Artifact] = {}
 
     def __call__(
         self, stage: Stage, inputs: Sequence[Any], config: StageConfig
-    ) -> Artifact | Unknown:
-        row = Row(stage.title, stage.name, "run")
-        self.rows.append(row)
-        waits = list(dict.fromkeys(unknown.label for unknown in _unknown(inputs)))
-        if waits:
-            row.state, row.why = self._waiting(waits)
-            return Unknown(row.label)
-        outside = _out_of_reach(config)
-        if outside:
-            row.state, row.why = "unknown", outside
-            return Unknown(row.label)
+    ) -> Artifact | UnknownArtifact:
+        stage_forecast = StageForecast(stage.run_label, stage.name, "run")
+        self.stage_forecasts.append(stage_forecast)
+        unknown_labels = list(dict.fromkeys(unknown.label for unknown in _iter_unknown_artifacts(inputs)))
+        if unknown_labels:
+            stage_forecast.state, stage_forecast.why = self._explain_unknown_inputs(unknown_labels)
+            return UnknownArtifact(stage_forecast.label)
+        download_reason = _describe_missing_weights(config)
+        if download_reason:
+            stage_forecast.state, stage_forecast.why = "unknown", download_reason
+            return UnknownArtifact(stage_forecast.label)
         try:
-            call = Call.of(stage, inputs, config, self.session)
-            found = call.find()
-            if found is None:
-                row.why = _difference(call)
-                found = self._try(call, row)
+            bound_stage = BoundStage.from_inputs(stage, inputs, config, self.session)
+            artifact = bound_stage.find_stored_artifact()
+            if artifact is None:
+                stage_forecast.why = _explain_cache_miss(bound_stage)
+                artifact = self._run_in_trial_store(bound_stage, stage_forecast)
             else:
-                row.state, row.artifact = "store", found.name
+                stage_forecast.state, stage_forecast.artifact = "store", artifact.name
         except HallmarkError as error:
-            found = None
-            row.state, row.why = "fails", str(error)
-            if isinstance(config, IngestConfig) and _on_the_hub(config):
-                row.state, row.why = "unknown", f"cannot be known without the hub: {error}"
-            elif not row.why.startswith("stage "):
-                row.why = f"stage {row.label}: {error}"
-        if found is None:
-            return Unknown(row.label)
-        self.known[row.label] = found
-        return found
+            artifact = None
+            stage_forecast.state, stage_forecast.why = "fails", str(error)
+            if isinstance(config, IngestConfig) and _has_hub_sources(config):
+                stage_forecast.state, stage_forecast.why = "unknown", f"cannot be known without the hub: {error}"
+            elif not stage_forecast.why.startswith("stage "):
+                stage_forecast.why = f"stage {stage_forecast.label}: {error}"
+        if artifact is None:
+            return UnknownArtifact(stage_forecast.label)
+        self.known_artifacts[stage_forecast.label] = artifact
+        return artifact
 
-    def _waiting(self, waits: Sequence[str]) -> tuple[str, str]:
+    def _explain_unknown_inputs(self, unknown_labels: Sequence[str]) -> tuple[str, str]:
         """State and reason of a stage whose inputs are not all known."""
-        before = {row.label: row for row in self.rows}
-        for row in (before[label] for label in waits):
-            if row.state == "fails":
-                return "waits", f"cannot begin: {row.label} fails"
-            if row.state == "waits":
-                return row.state, row.why
-        more = f" and {len(waits) - 3} more" if len(waits) > 3 else ""
-        return "run", f"its inputs would be made anew: {', '.join(waits[:3])}{more}"
+        forecasts_by_label = {stage_forecast.label: stage_forecast for stage_forecast in self.stage_forecasts}
+        for stage_forecast in (forecasts_by_label[label] for label in unknown_labels):
+            if stage_forecast.state == "fails":
+                return "waits", f"cannot begin: {stage_forecast.label} fails"
+            if stage_forecast.state == "waits":
+                return stage_forecast.state, stage_forecast.why
+        remainder = f" and {len(unknown_labels) - 3} more" if len(unknown_labels) > 3 else ""
+        return "run", f"its inputs would be made anew: {', '.join(unknown_labels[:3])}{remainder}"
 
-    def _try(self, call: Call, row: Row) -> Artifact | None:
-        if self.trial is None or row.label not in self.tried:
+    def _run_in_trial_store(self, bound_stage: BoundStage, stage_forecast: StageForecast) -> Artifact | None:
+        if self.trial_session is None or stage_forecast.label not in self.trial_stages:
             return None
-        start = time.perf_counter()
-        made, _ = replace(call, session=self.trial).run()
-        row.seconds, row.rests_on = time.perf_counter() - start, WAS_TRIED
-        return made
+        start_time = time.perf_counter()
+        artifact, _ = replace(bound_stage, session=self.trial_session).run_or_load()
+        stage_forecast.seconds, stage_forecast.rests_on = time.perf_counter() - start_time, MEASURED_IN_TRIAL
+        return artifact
 
     @property
-    def failures(self) -> list[str]:
-        return [row.why for row in self.rows if row.state == "fails"]
+    def failure_reasons(self) -> list[str]:
+        return [stage_forecast.why for stage_forecast in self.stage_forecasts if stage_forecast.state == "fails"]
 
 
-def _unknown(values: Iterable[Any]) -> Iterator[Unknown]:
-    for value in values:
-        if isinstance(value, Mapping):
-            yield from _unknown(value.values())
-        elif isinstance(value, list):
-            yield from _unknown(value)
-        elif isinstance(value, Unknown):
-            yield value
+def _iter_unknown_artifacts(inputs: Iterable[Any]) -> Iterator[UnknownArtifact]:
+    for input_value in inputs:
+        if isinstance(input_value, Mapping):
+            yield from _iter_unknown_artifacts(input_value.values())
+        elif isinstance(input_value, list):
+            yield from _iter_unknown_artifacts(input_value)
+        elif isinstance(input_value, UnknownArtifact):
+            yield input_value
 
 
-def _on_the_hub(config: IngestConfig) -> bool:
-    return any(isinstance(s, DatasetsSource) and not s.local for s in config.sources)
+def _has_hub_sources(config: IngestConfig) -> bool:
+    return any(isinstance(source, DatasetsSource) and not source.is_local for source in config.sources)
 
 
-def _out_of_reach(config: StageConfig) -> str:
+def _describe_missing_weights(config: StageConfig) -> str:
     """What would have to be downloaded before the fingerprint is known, if anything."""
     cascade = getattr(config, "cascade", None)
-    asked = (getattr(config, "scorer", None), getattr(cascade, "cheap", None))
-    for scorer in (*asked, *getattr(config, "also", ())):
-        if isinstance(scorer, ScorerConfig) and scorer.sha256 is None and needs_download(scorer):
+    scorers = (getattr(config, "scorer", None), getattr(cascade, "cheap", None))
+    for scorer in (*scorers, *getattr(config, "also", ())):
+        if isinstance(scorer, ScorerConfig) and scorer.sha256 is None and needs_checkpoint_download(scorer):
             return (
                 f"the weights of Detoxify's model {scorer.model} are not on this machine; the run "
                 f"downloads them"
@@ -165,35 +165,35 @@ def _out_of_reach(config: StageConfig) -> str:
     return ""
 
 
-def _difference(call: Call) -> str:
+def _explain_cache_miss(bound_stage: BoundStage) -> str:
     """How a stage differs from the newest artifact of the same stage in the store."""
-    newest = newest_of(call.session.store, call.stage.name)
-    if newest is None:
+    newest_artifact = find_newest_artifact(bound_stage.session.store, bound_stage.stage.name)
+    if newest_artifact is None:
         return "not in the store, nor any other of this stage"
-    before = newest.manifest["parts"]
-    names = {"external": "outside", "code": "code", "config": "config", "libraries": "libraries",
+    newest_components = newest_artifact.manifest["parts"]
+    component_labels = {"external": "outside", "code": "code", "config": "config", "libraries": "libraries",
              "inputs": "inputs"}  # fmt: skip
-    changed = [
-        f"{said}: {', '.join(keys[:4])}" + ("…" if len(keys) > 4 else "")
-        for part, said in names.items()
-        if (keys := _changed(before.get(part, {}), call.parts[part]))
+    changed_components = [
+        f"{component_label}: {', '.join(changed_keys[:4])}" + ("…" if len(changed_keys) > 4 else "")
+        for component, component_label in component_labels.items()
+        if (changed_keys := _find_changed_keys(newest_components.get(component, {}), bound_stage.fingerprint_components[component]))
     ]
-    return f"not in the store; unlike the newest there: {'; '.join(changed)}"
+    return f"not in the store; unlike the newest there: {'; '.join(changed_components)}"
 
 
-def _changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    return sorted(k for k in before.keys() | now.keys() if before.get(k) != now.get(k))
+def _find_changed_keys(old_values: dict[str, Any], new_values: dict[str, Any]) -> list[str]:
+    return sorted(key for key in old_values.keys() | new_values.keys() if old_values.get(key) != new_values.get(key))
 
 
-def newest_of(store: Store, stage: str) -> Artifact | None:
+def find_newest_artifact(store: Store, stage_name: str) -> Artifact | None:
     """The artifact of a stage that was made last; damaged ones and those of other layouts count
     as not there."""
-    found = []
-    for name in store.children(f"artifacts/{stage}"):
+    artifacts = []
+    for fingerprint in store.list_folder_names(f"artifacts/{stage_name}"):
         try:
-            artifact = store.find(stage, name)
+            artifact = store.find_artifact(stage_name, fingerprint)
         except HallmarkError:
             continue
         if artifact:
-            found.append(artifact)
-    return max(found, key=lambda artifact: artifact.manifest.get("created", ""), default=None)
+            artifacts.append(artifact)
+    return max(artifacts, key=lambda artifact: artifact.manifest.get("created", ""), default=None)

@@ -21,269 +21,269 @@ import pyarrow.parquet as pq
 from tasks.contract import HallmarkError
 from tasks.corpus.reading.documentation import (
     DocumentationSource,
-    package_files,
-    read_prose,
+    find_prose_files,
+    read_prose_files,
 )
-from tasks.corpus.reading.inputs import IngestConfig, Input, inputs, records_of
+from tasks.corpus.reading.inputs import IngestConfig, Input, list_inputs, read_input_records
 from tasks.corpus.reading.readers import JsonlSource, Record
-from tasks.corpus.reading.remote import is_remote
+from tasks.corpus.reading.remote import is_remote_uri
 from tasks.corpus.reading.sources import FileSource, Source
 from tasks.corpus.reading.streaming import DatasetsSource
-from tasks.corpus.reading.streams import Meter, blocks
-from tasks.corpus.reading.town import TYPICAL, TownSource
-from tasks.corpus.town.compose import numbers
+from tasks.corpus.reading.streams import ReadCounts, read_blocks
+from tasks.corpus.reading.town import TYPICAL_DOCUMENT_BYTES, TownSource
+from tasks.corpus.town.compose import list_document_numbers
 
 #: Bytes of text and seconds that a sample takes at most.
-BUDGET, SECONDS = 2_000_000, 5.0
+MAX_SAMPLE_BYTES, MAX_SAMPLE_SECONDS = 2_000_000, 5.0
 #: Inputs of a source that a sample takes where it has more than that: of large ones, of small ones.
-LARGE, SMALL = 64, 4096
+MIN_SAMPLED_INPUTS, MAX_SAMPLED_INPUTS = 64, 4096
 #: Records of a source that show what a stage takes with next to nothing to do.
-FEW = 4
+MINIMAL_SAMPLE_RECORDS = 4
 #: Bytes of a compressed file from which it is estimated how far the rest will swell.
-HEAD = 256 << 10
+COMPRESSED_HEAD_BYTES = 256 << 10
 
 
 @dataclass
-class Reading:
+class SourceSample:
     """What was read of one source."""
 
-    source: str
+    source_name: str
     file: Path  # the records as JSON lines
-    declared: Source  # as the config has it
-    keyed: bool = False
-    documents: int = 0
-    text: int = 0  # UTF-8 bytes
-    raw: int = 0  # bytes of the source that were read
-    size: float | None = None  # bytes of the source, an estimate unless it is whole
-    whole: bool = True
+    source_config: Source  # as the config has it
+    has_keys: bool = False
+    document_count: int = 0
+    text_bytes: int = 0  # UTF-8 bytes
+    raw_bytes: int = 0  # bytes of the source that were read
+    source_bytes: float | None = None  # bytes of the source, an estimate unless it is whole
+    is_complete: bool = True
     problem: str = ""  # why it could not be read on
-    unreadable: int = 0  # records that go to quarantine
-    first_unreadable: str = ""  # where it is, and why
+    unreadable_count: int = 0  # records that go to quarantine
+    first_read_error: str = ""  # where it is, and why
 
     @property
-    def scale(self) -> float | None:
+    def source_to_sample_ratio(self) -> float | None:
         """How many times the source is what was read of it; None where nobody knows."""
-        if self.whole:
+        if self.is_complete:
             return 1.0
-        return None if self.size is None or not self.raw else max(1.0, self.size / self.raw)
+        return None if self.source_bytes is None or not self.raw_bytes else max(1.0, self.source_bytes / self.raw_bytes)
 
 
 @dataclass
-class Sample:
-    readings: dict[str, Reading] = field(default_factory=dict)
-    seconds: float = 0.0  # that reading it took
+class CorpusSample:
+    source_samples: dict[str, SourceSample] = field(default_factory=dict)
+    reading_seconds: float = 0.0  # that reading it took
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether it is all that there is to read."""
-        return all(reading.whole for reading in self.readings.values())
+        return all(source_sample.is_complete for source_sample in self.source_samples.values())
 
     @property
-    def documents(self) -> int:
-        return sum(reading.documents for reading in self.readings.values())
+    def document_count(self) -> int:
+        return sum(source_sample.document_count for source_sample in self.source_samples.values())
 
     @property
-    def text(self) -> int:
-        return sum(reading.text for reading in self.readings.values())
+    def text_bytes(self) -> int:
+        return sum(source_sample.text_bytes for source_sample in self.source_samples.values())
 
-    def scale(self, source: str) -> float | None:
-        return self.readings[source].scale if source in self.readings else None
+    def get_source_ratio(self, source_name: str) -> float | None:
+        return self.source_samples[source_name].source_to_sample_ratio if source_name in self.source_samples else None
 
     @property
-    def growth(self) -> float | None:
+    def corpus_to_sample_ratio(self) -> float | None:
         """How many times the text of the corpus is that of the sample."""
-        scales = [reading.scale for reading in self.readings.values()]
-        if not self.text or any(scale is None for scale in scales):
+        source_ratios = [source_sample.source_to_sample_ratio for source_sample in self.source_samples.values()]
+        if not self.text_bytes or any(source_ratio is None for source_ratio in source_ratios):
             return None
-        return sum(r.text * (r.scale or 0) for r in self.readings.values()) / self.text
+        return sum(source_sample.text_bytes * (source_sample.source_to_sample_ratio or 0) for source_sample in self.source_samples.values()) / self.text_bytes
 
-    def few(self, folder: Path) -> Sample:
+    def write_minimal_sample(self, folder: Path) -> CorpusSample:
         """The first records of each source alone, in files of ``folder``."""
         folder.mkdir()
-        made = {}
-        for name, reading in self.readings.items():
-            file = folder / reading.file.name
-            if reading.documents:
-                with reading.file.open(encoding="utf-8") as lines:
-                    file.write_text("".join(islice(lines, FEW)), encoding="utf-8")
-            made[name] = replace(reading, file=file)
-        return Sample(made)
+        minimal_samples = {}
+        for source_name, source_sample in self.source_samples.items():
+            file = folder / source_sample.file.name
+            if source_sample.document_count:
+                with source_sample.file.open(encoding="utf-8") as record_lines:
+                    file.write_text("".join(islice(record_lines, MINIMAL_SAMPLE_RECORDS)), encoding="utf-8")
+            minimal_samples[source_name] = replace(source_sample, file=file)
+        return CorpusSample(minimal_samples)
 
-    def config(self, config: IngestConfig) -> IngestConfig:
+    def build_ingest_config(self, ingest_config: IngestConfig) -> IngestConfig:
         """The config that ingests the sample in place of the sources."""
-        sources = [
+        source_configs = [
             JsonlSource(
                 kind="jsonl",
-                name=reading.source,
-                path=str(reading.file),
+                name=source_sample.source_name,
+                path=str(source_sample.file),
                 text_field="text",
-                key_field="key" if reading.keyed else None,
+                key_field="key" if source_sample.has_keys else None,
                 url_field="url",
                 date_field="date",
-                weight=reading.declared.weight,
+                weight=source_sample.source_config.weight,
                 # Of a part of a source nobody knows which of its documents a cap would leave.
-                cap=reading.declared.cap if reading.whole else None,
+                cap=source_sample.source_config.cap if source_sample.is_complete else None,
             )
-            for reading in self.readings.values()
-            if reading.documents
+            for source_sample in self.source_samples.values()
+            if source_sample.document_count
         ]
-        return config.model_copy(update={"sources": sources})
+        return ingest_config.model_copy(update={"sources": source_configs})
 
 
-def take_sample(
-    config: IngestConfig, folder: Path, budget: int = BUDGET, seconds: float = SECONDS
-) -> Sample:
+def sample_sources(
+    ingest_config: IngestConfig, folder: Path, max_bytes: int = MAX_SAMPLE_BYTES, max_seconds: float = MAX_SAMPLE_SECONDS
+) -> CorpusSample:
     """Read a sample into files of ``folder``. Raises UsageError for what is not there."""
-    begun = time.monotonic()
-    end = begun + seconds
-    sample = Sample()
-    sizes: dict[Input, float | None] = {}
-    for number, (source, parts) in enumerate(_by_source(config).items()):
-        declared = config.sources[parts[0].index]
-        sample.readings[source] = Reading(source, folder / f"{number:05d}.jsonl", declared)
-        sizes |= {part: _size(part, config) for part in parts}
-    chosen = _chosen(sizes, budget)
-    chosen.sort(key=lambda part: sizes[part] or float("inf"))
-    totals: dict[Input, float | None] = {}
-    for number, part in enumerate(chosen):
-        left = budget - sample.text
-        if time.monotonic() > end or left <= 0:
+    start_time = time.monotonic()
+    deadline = start_time + max_seconds
+    sample = CorpusSample()
+    input_sizes: dict[Input, float | None] = {}
+    for index, (source_name, source_inputs) in enumerate(_group_inputs_by_source(ingest_config).items()):
+        source_config = ingest_config.sources[source_inputs[0].source_index]
+        sample.source_samples[source_name] = SourceSample(source_name, folder / f"{index:05d}.jsonl", source_config)
+        input_sizes |= {source_input: _estimate_input_bytes(source_input, ingest_config) for source_input in source_inputs}
+    selected_inputs = _select_inputs(input_sizes, max_bytes)
+    selected_inputs.sort(key=lambda source_input: input_sizes[source_input] or float("inf"))
+    raw_sizes: dict[Input, float | None] = {}
+    for index, source_input in enumerate(selected_inputs):
+        remaining_bytes = max_bytes - sample.text_bytes
+        if time.monotonic() > deadline or remaining_bytes <= 0:
             break
-        share = left / (len(chosen) - number)
-        reading = sample.readings[part.source]
+        input_budget = remaining_bytes / (len(selected_inputs) - index)
+        source_sample = sample.source_samples[source_input.source]
         try:
-            totals[part] = _read(part, config, reading, share, end, folder)
+            raw_sizes[source_input] = _read_and_estimate_input_bytes(source_input, ingest_config, source_sample, input_budget, deadline, folder)
         except HallmarkError as error:
-            reading.problem, reading.whole, totals[part] = str(error), False, None
-    for reading in sample.readings.values():
-        _extend(reading, {p: s for p, s in sizes.items() if p.source == reading.source}, totals)
-    sample.seconds = time.monotonic() - begun
+            source_sample.problem, source_sample.is_complete, raw_sizes[source_input] = str(error), False, None
+    for source_sample in sample.source_samples.values():
+        _update_source_bytes(source_sample, {other_input: input_size for other_input, input_size in input_sizes.items() if other_input.source == source_sample.source_name}, raw_sizes)
+    sample.reading_seconds = time.monotonic() - start_time
     return sample
 
 
-def _by_source(config: IngestConfig) -> dict[str, list[Input]]:
-    found: dict[str, list[Input]] = defaultdict(list)
-    for part in inputs(config):
-        found[part.source].append(part)
-    return found
+def _group_inputs_by_source(ingest_config: IngestConfig) -> dict[str, list[Input]]:
+    inputs_by_source: dict[str, list[Input]] = defaultdict(list)
+    for source_input in list_inputs(ingest_config):
+        inputs_by_source[source_input.source].append(source_input)
+    return inputs_by_source
 
 
-def _chosen(sizes: dict[Input, float | None], budget: int) -> list[Input]:
+def _select_inputs(input_sizes: dict[Input, float | None], max_bytes: int) -> list[Input]:
     """The inputs to read: all of a source that is small or has few."""
-    sources: dict[str, list[Input]] = defaultdict(list)
-    for part in sizes:
-        sources[part.source].append(part)
-    chosen: list[Input] = []
-    for parts in sources.values():
-        total = sum(sizes[part] or 0 for part in parts)
-        most = len(parts)
-        if total > budget:
-            most = min(max(LARGE, int(most * budget / total)), SMALL)
-        chosen += parts[:: -(-len(parts) // most)]
-    return chosen
+    inputs_by_source: dict[str, list[Input]] = defaultdict(list)
+    for source_input in input_sizes:
+        inputs_by_source[source_input.source].append(source_input)
+    selected_inputs: list[Input] = []
+    for source_inputs in inputs_by_source.values():
+        total_bytes = sum(input_sizes[source_input] or 0 for source_input in source_inputs)
+        input_limit = len(source_inputs)
+        if total_bytes > max_bytes:
+            input_limit = min(max(MIN_SAMPLED_INPUTS, int(input_limit * max_bytes / total_bytes)), MAX_SAMPLED_INPUTS)
+        selected_inputs += source_inputs[:: -(-len(source_inputs) // input_limit)]
+    return selected_inputs
 
 
-def _size(part: Input, config: IngestConfig) -> float | None:
+def _estimate_input_bytes(source_input: Input, ingest_config: IngestConfig) -> float | None:
     """Bytes on the disk; None of a data set, which may be anywhere."""
-    source = config.sources[part.index]
-    if isinstance(source, DatasetsSource):
+    source_config = ingest_config.sources[source_input.source_index]
+    if isinstance(source_config, DatasetsSource):
         return None
-    if isinstance(source, TownSource):
-        return float(TYPICAL * len(numbers(int(part.item), source.documents)))
-    if isinstance(source, DocumentationSource):
-        return float(sum(path.stat().st_size for path in package_files(part.item).values()))
-    return float(part.size)
+    if isinstance(source_config, TownSource):
+        return float(TYPICAL_DOCUMENT_BYTES * len(list_document_numbers(int(source_input.locator), source_config.documents)))
+    if isinstance(source_config, DocumentationSource):
+        return float(sum(path.stat().st_size for path in find_prose_files(source_input.locator).values()))
+    return float(source_input.size_bytes)
 
 
-def _read(
-    part: Input, config: IngestConfig, reading: Reading, share: float, end: float, folder: Path
+def _read_and_estimate_input_bytes(
+    source_input: Input, ingest_config: IngestConfig, source_sample: SourceSample, input_budget: float, deadline: float, folder: Path
 ) -> float | None:
     """Read an input up to its share of the budget; the raw bytes of all of it, if known."""
-    raw = text = rows = 0
-    last, whole = Record("", 0), True
-    with reading.file.open("a", encoding="utf-8") as out:
-        for record in _records(part, config):
-            full = text >= share or time.monotonic() > end
-            if full and not (record.file and record.file == last.file):  # files of a package whole
-                whole = False
+    raw_bytes = text_bytes = record_count = 0
+    last_record, is_complete = Record("", 0), True
+    with source_sample.file.open("a", encoding="utf-8") as output_file:
+        for record in _iter_input_records(source_input, ingest_config):
+            is_over_budget = text_bytes >= input_budget or time.monotonic() > deadline
+            if is_over_budget and not (record.file_name and record.file_name == last_record.file_name):  # files of a package whole
+                is_complete = False
                 break
-            last, rows, raw = record, rows + 1, raw + record.raw_bytes
+            last_record, record_count, raw_bytes = record, record_count + 1, raw_bytes + record.raw_bytes
             if record.error:
-                place = f"{record.file or part.file}, {record.place}: {record.error}"
-                reading.first_unreadable = reading.first_unreadable or place
-                reading.unreadable += record.records
+                error_text = f"{record.file_name or source_input.file_name}, {record.location}: {record.error}"
+                source_sample.first_read_error = source_sample.first_read_error or error_text
+                source_sample.unreadable_count += record.record_count
             else:
-                text += len(record.text.encode())
-                reading.keyed = record.key is not None
-                reading.documents += 1
-                known = {"key": record.key, "url": record.url, "date": record.date}
-                out.write(json.dumps({"text": record.text, **known}) + "\n")
-    reading.text, reading.raw = reading.text + text, reading.raw + raw
-    if whole:
-        return float(raw)
-    reading.whole = False
-    done = _share_read(part, config, last, raw, rows, folder)
-    return None if not done else raw / min(1.0, done)
+                text_bytes += len(record.text.encode())
+                source_sample.has_keys = record.key is not None
+                source_sample.document_count += 1
+                metadata = {"key": record.key, "url": record.url, "date": record.date}
+                output_file.write(json.dumps({"text": record.text, **metadata}) + "\n")
+    source_sample.text_bytes, source_sample.raw_bytes = source_sample.text_bytes + text_bytes, source_sample.raw_bytes + raw_bytes
+    if is_complete:
+        return float(raw_bytes)
+    source_sample.is_complete = False
+    share_read = _estimate_share_read(source_input, ingest_config, last_record, raw_bytes, record_count, folder)
+    return None if not share_read else raw_bytes / min(1.0, share_read)
 
 
-def _records(part: Input, config: IngestConfig) -> Iterator[Record]:
+def _iter_input_records(source_input: Input, ingest_config: IngestConfig) -> Iterator[Record]:
     """The records of an input in its order, but of a package those of files from all over it."""
-    if isinstance(config.sources[part.index], DocumentationSource):
-        return read_prose(_spread(part.item), config.max_document_bytes, Meter())
-    return records_of(part, config, Meter())
+    if isinstance(ingest_config.sources[source_input.source_index], DocumentationSource):
+        return read_prose_files(_order_package_files_evenly(source_input.locator), ingest_config.max_document_bytes, ReadCounts())
+    return read_input_records(source_input, ingest_config, ReadCounts())
 
 
-def _spread(package: str) -> dict[str, Path]:
+def _order_package_files_evenly(package: str) -> dict[str, Path]:
     """The files of a package so that however many are taken, they are from all over it: in the
     order of the bits of their numbers, read backwards."""
-    files = list(package_files(package).items())
-    bits = len(files).bit_length()
-    order = sorted(range(len(files)), key=lambda n: f"{n:0{bits}b}"[::-1])
-    return dict(files[n] for n in order)
+    files = list(find_prose_files(package).items())
+    bit_count = len(files).bit_length()
+    file_order = sorted(range(len(files)), key=lambda index: f"{index:0{bit_count}b}"[::-1])
+    return dict(files[index] for index in file_order)
 
 
-def _share_read(
-    part: Input, config: IngestConfig, last: Record, raw: int, rows: int, folder: Path
+def _estimate_share_read(
+    source_input: Input, ingest_config: IngestConfig, last_record: Record, raw_bytes: int, record_count: int, folder: Path
 ) -> float | None:
     """Which share of an input the first ``rows`` records of ``raw`` bytes are."""
-    source, path = config.sources[part.index], Path(part.item)
-    if isinstance(source, DocumentationSource):
-        files = {name: p.stat().st_size for name, p in _spread(part.item).items()}
-        read = list(files)[: list(files).index(last.file) + 1]
-        return sum(files[name] for name in read) / sum(files.values())
-    if is_remote(part.item):
-        return None if path.suffix in (".gz", ".zst", ".parquet") else raw / part.size
-    if isinstance(source, TownSource):
-        return rows / len(numbers(int(part.item), source.documents))
-    if source.kind == "parquet":
-        return rows / pq.read_metadata(path).num_rows
-    if isinstance(source, FileSource):
-        return raw / (part.size * _swelling(path, folder))
+    source_config, path = ingest_config.sources[source_input.source_index], Path(source_input.locator)
+    if isinstance(source_config, DocumentationSource):
+        file_sizes = {file_name: file_path.stat().st_size for file_name, file_path in _order_package_files_evenly(source_input.locator).items()}
+        files_read = list(file_sizes)[: list(file_sizes).index(last_record.file_name) + 1]
+        return sum(file_sizes[file_name] for file_name in files_read) / sum(file_sizes.values())
+    if is_remote_uri(source_input.locator):
+        return None if path.suffix in (".gz", ".zst", ".parquet") else raw_bytes / source_input.size_bytes
+    if isinstance(source_config, TownSource):
+        return record_count / len(list_document_numbers(int(source_input.locator), source_config.documents))
+    if source_config.kind == "parquet":
+        return record_count / pq.read_metadata(path).num_rows
+    if isinstance(source_config, FileSource):
+        return raw_bytes / (source_input.size_bytes * _estimate_expansion_factor(path, folder))
     return None
 
 
-def _swelling(path: Path, folder: Path) -> float:
+def _estimate_expansion_factor(path: Path, folder: Path) -> float:
     """Bytes that come of each byte on the disk: measured at the head of a compressed file."""
     if path.suffix not in (".gz", ".zst"):
         return 1.0
-    head, meter = folder / f"head{path.suffix}", Meter()
+    head_file, read_counts = folder / f"head{path.suffix}", ReadCounts()
     with path.open("rb") as file:
-        head.write_bytes(file.read(HEAD))
-    came = sum(len(block) for block in blocks(head, meter) if isinstance(block, bytes))
-    return max(1.0, came / head.stat().st_size)  # what was cut off gives nothing
+        head_file.write_bytes(file.read(COMPRESSED_HEAD_BYTES))
+    expanded_bytes = sum(len(block) for block in read_blocks(head_file, read_counts) if isinstance(block, bytes))
+    return max(1.0, expanded_bytes / head_file.stat().st_size)  # what was cut off gives nothing
 
 
-def _extend(
-    reading: Reading, sizes: dict[Input, float | None], totals: dict[Input, float | None]
+def _update_source_bytes(
+    source_sample: SourceSample, input_sizes: dict[Input, float | None], raw_sizes: dict[Input, float | None]
 ) -> None:
     """The size of a source from that of the inputs that were read: others are taken to be alike."""
-    unread = [part for part in sizes if part not in totals]
-    reading.whole = reading.whole and not unread
-    read = {part: total for part, total in totals.items() if part in sizes}
-    if any(total is None for total in read.values()) or not read:
-        reading.size = None
+    unread_inputs = [source_input for source_input in input_sizes if source_input not in raw_sizes]
+    source_sample.is_complete = source_sample.is_complete and not unread_inputs
+    read_sizes = {source_input: raw_size for source_input, raw_size in raw_sizes.items() if source_input in input_sizes}
+    if any(raw_size is None for raw_size in read_sizes.values()) or not read_sizes:
+        source_sample.source_bytes = None
         return
-    known = [total for total in read.values() if total is not None]
-    disk = sum(sizes[part] or 0 for part in read)
-    more = sum(sizes[part] or 0 for part in unread)
-    reading.size = sum(known) * (1 + more / disk if disk else 1)
+    known_sizes = [raw_size for raw_size in read_sizes.values() if raw_size is not None]
+    read_disk_bytes = sum(input_sizes[source_input] or 0 for source_input in read_sizes)
+    unread_disk_bytes = sum(input_sizes[source_input] or 0 for source_input in unread_inputs)
+    source_sample.source_bytes = sum(known_sizes) * (1 + unread_disk_bytes / read_disk_bytes if read_disk_bytes else 1)

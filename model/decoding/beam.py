@@ -15,24 +15,24 @@ import torch
 from torch import Tensor
 
 from model.architecture import Transformer
-from model.decoding.cache import new_cache
-from model.decoding.mode import asks, evaluated
-from model.decoding.prompts import Window, check_fit, check_prompts, read_windows
-from model.decoding.stepping import next_logits
-from model.rows import check_ids, check_numbers
-from model.tokens import END_OF_TEXT, PAD
+from model.decoding.cache import allocate_cache
+from model.decoding.mode import run_in_evaluation_mode, evaluation_mode
+from model.decoding.prompts import PromptWindow, check_prompts_fit_context, check_prompts, prefill_windows
+from model.decoding.stepping import compute_next_logits
+from model.rows import check_token_ids, check_no_nan
+from model.tokens import END_OF_TEXT_ID, PAD_ID
 
-Normalisation = Literal["none", "mean", "gnmt"]
-Stopping = Literal["textbook", "transformers"]
+LengthNormalisation = Literal["none", "mean", "gnmt"]
+StoppingRule = Literal["textbook", "transformers"]
 
 
-class Scorer(Protocol):
+class NextTokenScorer(Protocol):
     """Log-probabilities of the next token of every live hypothesis of B searches."""
 
-    def start(self) -> Tensor:
+    def score_first_tokens(self) -> Tensor:
         """(B, V), before the first token of each search."""
 
-    def advance(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
+    def score_next_tokens(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> Tensor:
         """(n, V) for n hypotheses: row ``parents[i]`` of the last answer, extended by
         ``tokens[i]``."""
 
@@ -49,7 +49,7 @@ class Hypothesis:
     complete: bool
 
 
-def normaliser(kind: Normalisation, alpha: float = 0.6) -> Callable[[int], float]:
+def make_length_normaliser(kind: LengthNormalisation, alpha: float = 0.6) -> Callable[[int], float]:
     """What a sum of log-probabilities over ``length`` tokens is divided by.
 
     mean: the length; gnmt: ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14).
@@ -61,18 +61,18 @@ def normaliser(kind: Normalisation, alpha: float = 0.6) -> Callable[[int], float
     return lambda length: ((5 + length) / 6) ** alpha
 
 
-@asks
-def beam(
+@run_in_evaluation_mode
+def decode_with_beam_search(
     model: Transformer,
     prompts: Sequence[Sequence[int]],
     *,
     width: int,
     max_new_tokens: int,
-    normalisation: Normalisation = "none",
+    normalisation: LengthNormalisation = "none",
     alpha: float = 0.6,
-    stopping: Stopping = "textbook",
-    stop: Collection[int] = (END_OF_TEXT,),
-    forbid: Collection[int] = (PAD,),
+    stopping: StoppingRule = "textbook",
+    stop: Collection[int] = (END_OF_TEXT_ID,),
+    forbid: Collection[int] = (PAD_ID,),
     sources: Sequence[Sequence[int]] | None = None,
     batch_rows: int = 512,
 ) -> list[list[Hypothesis]]:
@@ -91,22 +91,22 @@ def beam(
             the vocabulary, a setting out of range.
     """
     check_prompts(model, prompts, sources, max_new_tokens)
-    check_fit(model, prompts, max_new_tokens)
-    check_ids(list(stop), model.config.vocab_size, "stop")
+    check_prompts_fit_context(model, prompts, max_new_tokens)
+    check_token_ids(list(stop), model.config.vocab_size, "stop")
     results: list[list[Hypothesis]] = [[] for _ in prompts]
     # Like lengths together, so that little of what is read is padding.
     order = sorted(range(len(prompts)), key=lambda p: len(prompts[p]))
-    many = max(1, batch_rows // max(1, width))
-    for begin in range(0, len(order), many):
-        part = order[begin : begin + many]
-        scorer = ModelScorer(
+    searches_per_batch = max(1, batch_rows // max(1, width))
+    for begin in range(0, len(order), searches_per_batch):
+        prompt_indices = order[begin : begin + searches_per_batch]
+        scorer = CachedModelScorer(
             model,
-            [prompts[p] for p in part],
+            [prompts[p] for p in prompt_indices],
             max_new_tokens=max_new_tokens,
-            sources=None if sources is None else [sources[p] for p in part],
+            sources=None if sources is None else [sources[p] for p in prompt_indices],
             forbid=forbid,
         )
-        found = beam_search(
+        hypotheses_by_prompt = run_beam_search(
             scorer,
             width=width,
             max_new_tokens=max_new_tokens,
@@ -115,20 +115,20 @@ def beam(
             alpha=alpha,
             stopping=stopping,
         )
-        for p, hypotheses in zip(part, found, strict=True):
+        for p, hypotheses in zip(prompt_indices, hypotheses_by_prompt, strict=True):
             results[p] = hypotheses
     return results
 
 
-def beam_search(
-    scorer: Scorer,
+def run_beam_search(
+    scorer: NextTokenScorer,
     *,
     width: int,
     max_new_tokens: int,
     stop: Collection[int],
-    normalisation: Normalisation = "none",
+    normalisation: LengthNormalisation = "none",
     alpha: float = 0.6,
-    stopping: Stopping = "textbook",
+    stopping: StoppingRule = "textbook",
 ) -> list[list[Hypothesis]]:
     """Of each search the best hypotheses, at most ``width``, best first.
 
@@ -143,95 +143,95 @@ def beam_search(
     """
     if width < 1 or max_new_tokens < 1:
         raise ValueError("width and max_new_tokens must be at least 1.")
-    grow = _Search.textbook if stopping == "textbook" else _Search.transformers
-    log_probs = scorer.start()
-    norm = normaliser(normalisation, alpha)
-    searches = [_Search(width, stop, norm, [_Live(row)]) for row in range(len(log_probs))]
-    going = searches
+    advance_search = _BeamSearch.step_textbook if stopping == "textbook" else _BeamSearch.step_like_transformers
+    log_probs = scorer.score_first_tokens()
+    length_normaliser = make_length_normaliser(normalisation, alpha)
+    searches = [_BeamSearch(width, stop, length_normaliser, [_LiveHypothesis(row)]) for row in range(len(log_probs))]
+    active_searches = searches
     for step in range(1, max_new_tokens + 1):
-        values, tokens = log_probs.topk(min(looked_at(width, stop), log_probs.shape[1]))
-        table = values.tolist(), tokens.tolist()
-        for search in going:
-            grow(search, table, step == max_new_tokens)
-        going = [search for search in going if search.live]
-        if not going:
+        top_log_probs, tokens = log_probs.topk(min(count_candidate_extensions(width, stop), log_probs.shape[1]))
+        top_tokens = top_log_probs.tolist(), tokens.tolist()
+        for search in active_searches:
+            advance_search(search, top_tokens, step == max_new_tokens)
+        active_searches = [search for search in active_searches if search.live]
+        if not active_searches:
             break
-        live = [hypothesis for search in going for hypothesis in search.live]
-        log_probs = scorer.advance([h.row for h in live], [h.ids[-1] for h in live])
-        rows = count()
-        for search in going:
-            search.live = [replace(h, row=next(rows)) for h in search.live]
-    return [sorted(s.complete, key=lambda h: -h.score)[:width] for s in searches]
+        live_hypotheses = [hypothesis for search in active_searches for hypothesis in search.live]
+        log_probs = scorer.score_next_tokens([hypothesis.row for hypothesis in live_hypotheses], [hypothesis.ids[-1] for hypothesis in live_hypotheses])
+        next_rows = count()
+        for search in active_searches:
+            search.live = [replace(hypothesis, row=next(next_rows)) for hypothesis in search.live]
+    return [sorted(search.complete, key=lambda hypothesis: -hypothesis.score)[:width] for search in searches]
 
 
-def looked_at(width: int, stop: Collection[int]) -> int:
+def count_candidate_extensions(width: int, stop: Collection[int]) -> int:
     """How many extensions the rule of transformers looks at: ``width`` remain even if each
     hypothesis is completed by every end symbol."""
     return max(2, 1 + len(set(stop))) * width
 
 
 @dataclass(frozen=True)
-class _Live:
+class _LiveHypothesis:
     """A hypothesis that may go on: from ``row`` of the scorer's last answer."""
 
     row: int
     ids: tuple[int, ...] = ()
     log_probs: tuple[float, ...] = ()
-    total: float = 0.0
+    log_prob: float = 0.0
 
 
 #: The best log-probabilities of each row, best first, and the tokens that have them.
-Best = tuple[list[list[float]], list[list[int]]]
+TopTokens = tuple[list[list[float]], list[list[int]]]
 
 
 @dataclass
-class _Search:
+class _BeamSearch:
     """One of the searches. ``complete`` holds at the end also what was cut off."""
 
     width: int
     stop: Collection[int]
-    norm: Callable[[int], float]
-    live: list[_Live]
+    length_normaliser: Callable[[int], float]
+    live: list[_LiveHypothesis]
     complete: list[Hypothesis] = field(default_factory=list)
 
-    def textbook(self, best: Best, last: bool) -> None:
-        found = self._extended(best, self.width - len(self.complete))
-        self.complete += [self._hypothesis(h) for h in found if last or h.ids[-1] in self.stop]
-        self.live = [] if last else [h for h in found if h.ids[-1] not in self.stop]
+    def step_textbook(self, top_tokens: TopTokens, is_last_step: bool) -> None:
+        extensions = self._extend_live_hypotheses(top_tokens, self.width - len(self.complete))
+        self.complete += [self._to_scored_hypothesis(hypothesis) for hypothesis in extensions if is_last_step or hypothesis.ids[-1] in self.stop]
+        self.live = [] if is_last_step else [hypothesis for hypothesis in extensions if hypothesis.ids[-1] not in self.stop]
 
-    def transformers(self, best: Best, last: bool) -> None:
-        found = self._extended(best, looked_at(self.width, self.stop))
-        ended = [h for h in found[: self.width] if last or h.ids[-1] in self.stop]
-        self.complete += [self._hypothesis(h) for h in ended]
-        self.complete = sorted(self.complete, key=lambda h: -h.score)[: self.width]
-        self.live = [h for h in found if h.ids[-1] not in self.stop][: self.width]
-        if last or (
+    def step_like_transformers(self, top_tokens: TopTokens, is_last_step: bool) -> None:
+        extensions = self._extend_live_hypotheses(top_tokens, count_candidate_extensions(self.width, self.stop))
+        complete_extensions = [hypothesis for hypothesis in extensions[: self.width] if is_last_step or hypothesis.ids[-1] in self.stop]
+        self.complete += [self._to_scored_hypothesis(hypothesis) for hypothesis in complete_extensions]
+        self.complete = sorted(self.complete, key=lambda hypothesis: -hypothesis.score)[: self.width]
+        self.live = [hypothesis for hypothesis in extensions if hypothesis.ids[-1] not in self.stop][: self.width]
+        if is_last_step or (
             self.live
             and len(self.complete) == self.width
-            and self._hypothesis(self.live[0]).score <= self.complete[-1].score
+            and self._to_scored_hypothesis(self.live[0]).score <= self.complete[-1].score
         ):
             self.live = []
 
-    def _extended(self, best: Best, most: int) -> list[_Live]:
+    def _extend_live_hypotheses(self, top_tokens: TopTokens, limit: int) -> list[_LiveHypothesis]:
         """The best extensions of the live hypotheses by one token, ``most`` of them, best first."""
-        cells = [
-            (h.total + value, h, token, value)
-            for h in self.live
-            for value, token in zip(best[0][h.row], best[1][h.row], strict=True)
-            if value > -np.inf
+        candidates = [
+            (hypothesis.log_prob + token_log_prob, hypothesis, token, token_log_prob)
+            for hypothesis in self.live
+            for token_log_prob, token in zip(top_tokens[0][hypothesis.row], top_tokens[1][hypothesis.row], strict=True)
+            if token_log_prob > -np.inf
         ]
-        cells.sort(key=lambda cell: -cell[0])
+        candidates.sort(key=lambda candidate: -candidate[0])
         return [
-            _Live(h.row, (*h.ids, token), (*h.log_probs, value), total)
-            for total, h, token, value in cells[:most]
+            _LiveHypothesis(hypothesis.row, (*hypothesis.ids, token), (*hypothesis.log_probs, token_log_prob), sum_log_prob)
+            for sum_log_prob, hypothesis, token, token_log_prob in candidates[:limit]
         ]
 
-    def _hypothesis(self, h: _Live) -> Hypothesis:
-        score = h.total / self.norm(len(h.ids))
-        return Hypothesis(h.ids, h.log_probs, h.total, score, h.ids[-1] in self.stop)
+    def _to_scored_hypothesis(self, hypothesis: _LiveHypothesis) -> Hypothesis:
+        score = hypothesis.log_prob / self.length_normaliser(len(hypothesis.ids))
+        return Hypothesis(hypothesis.ids, hypothesis.log_probs, hypothesis.log_prob, score, hypothesis.ids[-1] in self.stop)
 
 
-class ModelScorer:
+class CachedModelScorer:
     """Scores of a model behind prompts, or for sources, with a cache: a row for each hypothesis,
     a token's slot in it its position."""
 
@@ -245,40 +245,40 @@ class ModelScorer:
         forbid: Collection[int] = (),
     ) -> None:
         check_prompts(model, prompts, sources, max_new_tokens)
-        check_fit(model, prompts, max_new_tokens)
-        check_ids(list(forbid), model.config.vocab_size, "forbid")
+        check_prompts_fit_context(model, prompts, max_new_tokens)
+        check_token_ids(list(forbid), model.config.vocab_size, "forbid")
         self.model, self.prompts, self.sources = model, prompts, sources
-        self.max_new, self.forbid = max_new_tokens, list(forbid)
+        self.max_new_tokens, self.forbid = max_new_tokens, list(forbid)
 
-    def start(self) -> Tensor:
-        self.written = 0
-        self.filled = np.array([len(prompt) for prompt in self.prompts])  # slots, of each row
-        self.cache = new_cache(self.model, len(self.filled), int(self.filled.max()) + self.max_new)
-        windows = [Window(prompt, len(prompt)) for prompt in self.prompts]
-        with evaluated(self.model):
-            return self._scores(read_windows(self.model, windows, self.cache, self.sources))
+    def score_first_tokens(self) -> Tensor:
+        self.step_count = 0
+        self.filled_slots = np.array([len(prompt) for prompt in self.prompts])  # slots, of each row
+        self.cache = allocate_cache(self.model, len(self.filled_slots), int(self.filled_slots.max()) + self.max_new_tokens)
+        windows = [PromptWindow(prompt, len(prompt)) for prompt in self.prompts]
+        with evaluation_mode(self.model):
+            return self._compute_log_probs(prefill_windows(self.model, windows, self.cache, self.sources))
 
-    def advance(self, parents: Sequence[int], tokens: Sequence[int]) -> Tensor:
-        if self.written == self.max_new:
+    def score_next_tokens(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> Tensor:
+        if self.step_count == self.max_new_tokens:
             raise ValueError(
-                f"The scorer was made for {self.max_new} new tokens: give it and the search the "
+                f"The scorer was made for {self.max_new_tokens} new tokens: give it and the search the "
                 f"same max_new_tokens."
             )
-        self.written += 1
+        self.step_count += 1
         device = self.model.embedding.weight.device
-        if list(parents) != list(range(len(self.filled))):
-            self.cache.select(torch.tensor(parents, device=device))
-        positions = self.filled[list(parents)]
-        self.filled = positions + 1
-        first, last = int(positions.min()), int(positions.max())
+        if list(parent_rows) != list(range(len(self.filled_slots))):
+            self.cache.select_rows(torch.tensor(parent_rows, device=device))
+        positions = self.filled_slots[list(parent_rows)]
+        self.filled_slots = positions + 1
+        first_slot, last_slot = int(positions.min()), int(positions.max())
         slots = torch.from_numpy(positions).to(device)
-        self.cache.slots = slice(first, first + 1) if first == last else slots
-        self.cache.length = last + 1
-        with evaluated(self.model):
+        self.cache.slots = slice(first_slot, first_slot + 1) if first_slot == last_slot else slots
+        self.cache.filled_length = last_slot + 1
+        with evaluation_mode(self.model):
             ids = torch.tensor(tokens, device=device)
-            return self._scores(next_logits(self.model, ids, slots, self.cache))
+            return self._compute_log_probs(compute_next_logits(self.model, ids, slots, self.cache))
 
-    def _scores(self, logits: Tensor) -> Tensor:
-        log_probs = check_numbers(logits.log_softmax(-1))
+    def _compute_log_probs(self, logits: Tensor) -> Tensor:
+        log_probs = check_no_nan(logits.log_softmax(-1))
         log_probs[:, self.forbid] = -torch.inf
         return log_probs

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from model.architecture import Block, Transformer
 from model.attention import Attention
 from model.batch import Batch
-from model.masks import Mask, MaskSpec
-from model.positions import Rotation
+from model.masks import AttentionMask, MaskSpec
+from model.positions import RotaryCosSin
 
 
 class LayerCache:
@@ -26,7 +26,7 @@ class LayerCache:
     def __init__(self, keys: Tensor, values: Tensor) -> None:
         self.keys, self.values = keys, values
 
-    def write(self, keys: Tensor, values: Tensor, slots: Tensor | slice) -> None:
+    def write_tokens(self, keys: Tensor, values: Tensor, slots: Tensor | slice) -> None:
         """Put the keys and values (B, Hkv, T, D) of new tokens at ``slots``.
 
         A slice puts all rows at the same place; a tensor (B,) puts one token per row.
@@ -35,13 +35,13 @@ class LayerCache:
             self.keys[:, :, slots] = keys
             self.values[:, :, slots] = values
         else:
-            rows = torch.arange(keys.shape[0], device=keys.device)
-            self.keys[rows, :, slots] = keys[:, :, 0]
-            self.values[rows, :, slots] = values[:, :, 0]
+            row_indices = torch.arange(keys.shape[0], device=keys.device)
+            self.keys[row_indices, :, slots] = keys[:, :, 0]
+            self.values[row_indices, :, slots] = values[:, :, 0]
 
 
 @dataclass
-class Cache:
+class KeyValueCache:
     """What decoding keeps between steps.
 
     layers: one per layer of the decoder. length: filled slots that attention looks at.
@@ -51,44 +51,44 @@ class Cache:
     """
 
     layers: list[LayerCache]
-    length: int
+    filled_length: int
     slots: Tensor | slice
-    memory: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    memory_keys: Tensor | None = None
+    source_keys_values: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    source_attention_mask: Tensor | None = None
 
-    def select(self, rows: Tensor) -> None:
+    def select_rows(self, row_indices: Tensor) -> None:
         """Keep the given rows, repeated or in another order as they say."""
-        self.layers = [LayerCache(layer.keys[rows], layer.values[rows]) for layer in self.layers]
-        self.memory = [(keys[rows], values[rows]) for keys, values in self.memory]
-        if self.memory_keys is not None:
-            self.memory_keys = self.memory_keys[rows]
+        self.layers = [LayerCache(layer.keys[row_indices], layer.values[row_indices]) for layer in self.layers]
+        self.source_keys_values = [(keys[row_indices], values[row_indices]) for keys, values in self.source_keys_values]
+        if self.source_attention_mask is not None:
+            self.source_attention_mask = self.source_attention_mask[row_indices]
 
 
-def new_cache(model: Transformer, rows: int, capacity: int) -> Cache:
+def allocate_cache(model: Transformer, row_count: int, capacity: int) -> KeyValueCache:
     """An empty cache for ``rows`` sequences of up to ``capacity`` tokens."""
     assert model.decoder is not None
-    shape = (rows, model.config.kv_heads, capacity, model.config.head_dim)
+    shape = (row_count, model.config.kv_head_count, capacity, model.config.head_dim)
     weight = model.embedding.weight
-    kind, dtype = weight.device.type, weight.dtype
-    if torch.is_autocast_enabled(kind):
-        dtype = torch.get_autocast_dtype(kind)
-    how: Any = {"dtype": dtype, "device": weight.device}  # not as the weight, which may be a shard
+    device_type, dtype = weight.device.type, weight.dtype
+    if torch.is_autocast_enabled(device_type):
+        dtype = torch.get_autocast_dtype(device_type)
+    tensor_options: Any = {"dtype": dtype, "device": weight.device}  # not as the weight, which may be a shard
     layers = [
-        LayerCache(torch.zeros(shape, **how), torch.zeros(shape, **how))
+        LayerCache(torch.zeros(shape, **tensor_options), torch.zeros(shape, **tensor_options))
         for _ in model.decoder.blocks
     ]
-    return Cache(layers, 0, slice(0, 0))
+    return KeyValueCache(layers, 0, slice(0, 0))
 
 
-def prompt_lengths(model: Transformer, lengths: Sequence[int] | Tensor) -> Tensor | None:
+def make_prefix_lengths(model: Transformer, prompt_lengths: Sequence[int] | Tensor) -> Tensor | None:
     """For ``Batch.prefix``: how many tokens of each sequence are its prompt, of a prefix LM, which
     reads them in both directions; None for every other model."""
     if model.objective != "prefix":
         return None
-    return torch.as_tensor(lengths, device=model.embedding.weight.device)
+    return torch.as_tensor(prompt_lengths, device=model.embedding.weight.device)
 
 
-def read(model: Transformer, batch: Batch, cache: Cache) -> Tensor:
+def forward_with_cache(model: Transformer, batch: Batch, cache: KeyValueCache) -> Tensor:
     """As ``model(batch)``, (B, T, d), of tokens that go to the cache's slots and see the filled.
 
     A source is read where the batch has one; the cache keeps what cross-attention needs of it. Of a
@@ -96,70 +96,70 @@ def read(model: Transformer, batch: Batch, cache: Cache) -> Tensor:
     """
     assert model.decoder is not None
     blocks = cast(list[Block], model.decoder.blocks)
-    _gather(model)  # what belongs to no block, until the next training step
+    _gather_or_release_shards(model)  # what belongs to no block, until the next training step
     if batch.source is not None:
-        states = model.encode(batch)
-        cache.memory = []
+        states = model.encode_source(batch)
+        cache.source_keys_values = []
         for block in blocks:
-            _gather(block)
-            cache.memory.append(block.cross.keys_values(states))
-            _gather(block, whole=False)
-        cache.memory_keys = batch.source_keys
-    elif model.encoder is not None and not cache.memory:
+            _gather_or_release_shards(block)
+            cache.source_keys_values.append(block.cross.project_keys_values(states))
+            _gather_or_release_shards(block, gather=False)
+        cache.source_attention_mask = batch.source_attention_mask
+    elif model.encoder is not None and not cache.source_keys_values:
         raise ValueError("An encoder-decoder needs a source.")
-    x, rotation = model.embed(batch.ids, batch.positions)
-    over_cache = partial(_attend, _mask(batch, cache), cache)
-    keys = cache.memory_keys
-    real = None if keys is None else keys[:, None, None]  # (B, 1, 1, S)
+    x, rotation = model.embed_tokens(batch.ids, batch.positions)
+    attend_over_cache = partial(_attend_over_cache, _build_cache_mask(batch, cache), cache)
+    source_attention_mask = cache.source_attention_mask
+    source_mask = None if source_attention_mask is None else source_attention_mask[:, None, None]  # (B, 1, 1, S)
     for i, block in enumerate(blocks):
-        _gather(block)
-        attend = partial(over_cache, rotation, block.attention, cache.layers[i])
-        x = block.residual(x, block.attention_norm, attend)
-        if cache.memory:
-            attend = partial(_attend_memory, block.cross, real, *cache.memory[i])
-            x = block.residual(x, block.cross_norm, attend)
-        x = block.residual(x, block.feed_forward_norm, block.feed_forward)
-        _gather(block, whole=False)
+        _gather_or_release_shards(block)
+        attend = partial(attend_over_cache, rotation, block.attention, cache.layers[i])
+        x = block.add_residual(x, block.attention_norm, attend)
+        if cache.source_keys_values:
+            attend = partial(_attend_over_source, block.cross, source_mask, *cache.source_keys_values[i])
+            x = block.add_residual(x, block.cross_norm, attend)
+        x = block.add_residual(x, block.feed_forward_norm, block.feed_forward)
+        _gather_or_release_shards(block, gather=False)
     return model.transform(model.decoder.norm(x))  # type: ignore[no-any-return]
 
 
-def _gather(module: nn.Module, whole: bool = True) -> None:
+def _gather_or_release_shards(module: nn.Module, gather: bool = True) -> None:
     """Gather the weights of a module that FSDP cuts into shards, or let them go. By itself it does
     so around ``forward``, which is not called here."""
     if hasattr(module, "unshard"):
-        change: Any = module.unshard if whole else module.reshard
-        change()
+        shard_operation: Any = module.unshard if gather else module.reshard
+        shard_operation()
 
 
-def _attend(
-    mask: Mask,
-    cache: Cache,
-    rotation: Rotation | None,
+def _attend_over_cache(
+    mask: AttentionMask,
+    cache: KeyValueCache,
+    rotation: RotaryCosSin | None,
     layer: Attention,
-    kept: LayerCache,
+    layer_cache: LayerCache,
     x: Tensor,
 ) -> Tensor:
     """Self-attention of new tokens x (B, T, d) over all that the cache holds, and themselves."""
-    q, k, v = layer.project(x, rotation)
-    kept.write(k, v, cache.slots)
-    filled = slice(cache.length)
-    return layer.attend(q, kept.keys[:, :, filled], kept.values[:, :, filled], mask)
+    q, k, v = layer.project_qkv(x, rotation)
+    layer_cache.write_tokens(k, v, cache.slots)
+    filled = slice(cache.filled_length)
+    return layer.attend_and_project(q, layer_cache.keys[:, :, filled], layer_cache.values[:, :, filled], mask)
 
 
-def _attend_memory(layer: Attention, mask: Mask, keys: Tensor, values: Tensor, x: Tensor) -> Tensor:
-    return layer.attend(layer.queries(x), keys, values, mask)
+def _attend_over_source(layer: Attention, mask: AttentionMask, keys: Tensor, values: Tensor, x: Tensor) -> Tensor:
+    return layer.attend_and_project(layer.project_queries(x), keys, values, mask)
 
 
-def _mask(batch: Batch, cache: Cache) -> Mask:
+def _build_cache_mask(batch: Batch, cache: KeyValueCache) -> AttentionMask:
     """Where among the cached keys the queries stand, lowered."""
-    tokens, length = batch.ids.shape[1], cache.length
-    given = {"prefix": batch.prefix, "keys": batch.keys, "segments": batch.segments}
-    spec = MaskSpec(True, query_positions=batch.positions, **given)
+    query_count, key_count = batch.ids.shape[1], cache.filled_length
+    mask_fields = {"prefix": batch.prefix, "key_mask": batch.attention_mask, "segments": batch.segments}
+    spec = MaskSpec(True, query_positions=batch.positions, **mask_fields)
     if isinstance(cache.slots, slice):
         if cache.slots.start == 0:
-            spec = MaskSpec(True, **given)
+            spec = MaskSpec(True, **mask_fields)
         elif cache.slots.stop - cache.slots.start == 1:
-            spec = MaskSpec(False, **given)  # the newest of all rows alike: all is visible
-    if spec.only_causal and length == tokens:
+            spec = MaskSpec(False, **mask_fields)  # the newest of all rows alike: all is visible
+    if spec.is_only_causal and key_count == query_count:
         return "causal"
-    return spec.dense(tokens, length, batch.ids.device)
+    return spec.build_dense_mask(query_count, key_count, batch.ids.device)

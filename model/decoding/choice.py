@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.draws import UInt64, combine
+from model.draws import UInt64, combine_into_key
 
 
 @dataclass(frozen=True)
-class Choice:
+class TokenSampler:
     """How the next token is chosen; temperature 0 is greedy.
 
     The filters apply in the order repetition penalty, temperature, top-k, nucleus, min-p; each is
@@ -41,11 +41,11 @@ class Choice:
     def __post_init__(self) -> None:
         for name in ("temperature", "first_temperature"):
             value = getattr(self, name)
-            zero = "0 or " if name == "temperature" else ""
-            if value is None or (zero and value == 0.0):
+            zero_alternative = "0 or " if name == "temperature" else ""
+            if value is None or (zero_alternative and value == 0.0):
                 continue
             if not 1e-4 <= value < float("inf"):
-                raise ValueError(f"{name} must be {zero}at least 0.0001, not {value}.")
+                raise ValueError(f"{name} must be {zero_alternative}at least 0.0001, not {value}.")
         if not isinstance(self.top_k, Integral) or self.top_k < 0:
             raise ValueError(f"top_k must be a whole number, 0 (off) or more, not {self.top_k!r}.")
         if not 0.0 < self.top_p <= 1.0:
@@ -66,33 +66,33 @@ class Choice:
         """The temperature for the new token at ``position`` (from 0)."""
         if self.first_temperature is None or position >= self.decay_tokens:
             return self.temperature
-        left = 1.0 - position / self.decay_tokens
-        return self.temperature + (self.first_temperature - self.temperature) * left
+        remaining_share = 1.0 - position / self.decay_tokens
+        return self.temperature + (self.first_temperature - self.temperature) * remaining_share
 
-    def choose(
+    def choose_tokens(
         self,
         logits: Tensor,
         keys: UInt64,
         position: int,
         history: Tensor | None = None,
-        ends: Sequence[int] = (),
+        end_ids: Sequence[int] = (),
     ) -> Tensor:
         """Next tokens (N,) from logits (N, V); history (N, L), which the penalty needs. It spares
         what ``ends`` a text: the token that began it is the same, and would never be written."""
         if history is not None:
-            spared = logits[:, list(ends)]
+            end_logits = logits[:, list(end_ids)]
             logits = penalise_repetition(logits, history, self.repetition_penalty)
-            logits[:, list(ends)] = spared
+            logits[:, list(end_ids)] = end_logits
         if self.temperature == 0.0:
-            return most_probable(logits)
-        logits = temper(logits, self.temperature_at(position))
+            return select_most_probable(logits)
+        logits = apply_temperature(logits, self.temperature_at(position))
         if self.top_k:
             logits = keep_top_k(logits, self.top_k)
         logits = keep_min_p(keep_nucleus(logits, self.top_p), self.min_p)
-        return draw(logits, uniform(keys, position))
+        return draw_tokens(logits, draw_uniforms(keys, position))
 
 
-def temper(logits: Tensor, temperature: float) -> Tensor:
+def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
     """Divide by the temperature: below 1 sharpens, above 1 flattens."""
     return logits if temperature == 1.0 else logits / temperature
 
@@ -101,31 +101,31 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
     """Only the k most probable tokens (Fan et al. 2018); all others, ties aside, get -inf."""
     if k >= logits.shape[-1]:
         return logits
-    least = logits.topk(k, dim=-1).values[:, -1:]
-    return logits.masked_fill(logits < least, -torch.inf)
+    lowest_kept = logits.topk(k, dim=-1).values[:, -1:]
+    return logits.masked_fill(logits < lowest_kept, -torch.inf)
 
 
-def keep_nucleus(logits: Tensor, p: float) -> Tensor:
+def keep_nucleus(logits: Tensor, top_p: float) -> Tensor:
     """The smallest set of most probable tokens whose mass is at least p (Holtzman et al. 2020).
 
     logits (N, V). Tokens as probable as the last one kept are kept with it, so that the result
     does not depend on an order among equals.
     """
-    if p >= 1.0:
+    if top_p >= 1.0:
         return logits
-    ascending = _sorted(logits)
+    ascending = _sort_ascending(logits)
     # Dropping from the bottom what weighs at most 1 - p leaves the smallest set that weighs p.
-    dropped = ascending.softmax(-1).cumsum(-1) <= 1.0 - p
-    cut = dropped.sum(-1, keepdim=True).clamp(max=logits.shape[-1] - 1)
-    return logits.masked_fill(logits < ascending.gather(-1, cut), -torch.inf)
+    is_dropped = ascending.softmax(-1).cumsum(-1) <= 1.0 - top_p
+    dropped_count = is_dropped.sum(-1, keepdim=True).clamp(max=logits.shape[-1] - 1)
+    return logits.masked_fill(logits < ascending.gather(-1, dropped_count), -torch.inf)
 
 
-def keep_min_p(logits: Tensor, p: float) -> Tensor:
+def keep_min_p(logits: Tensor, min_p: float) -> Tensor:
     """Only tokens at least p times as probable as the most probable (Nguyen et al. 2024)."""
-    if p <= 0.0:
+    if min_p <= 0.0:
         return logits
-    least = logits.amax(-1, keepdim=True) + math.log(p)
-    return logits.masked_fill(logits < least, -torch.inf)
+    lowest_kept = logits.amax(-1, keepdim=True) + math.log(min_p)
+    return logits.masked_fill(logits < lowest_kept, -torch.inf)
 
 
 def penalise_repetition(logits: Tensor, history: Tensor, penalty: float) -> Tensor:
@@ -136,48 +136,48 @@ def penalise_repetition(logits: Tensor, history: Tensor, penalty: float) -> Tens
     """
     if penalty == 1.0:
         return logits
-    values = logits.gather(1, history)
-    values = torch.where(values > 0, values / penalty, values * penalty)
-    return logits.scatter(1, history, values)
+    history_logits = logits.gather(1, history)
+    history_logits = torch.where(history_logits > 0, history_logits / penalty, history_logits * penalty)
+    return logits.scatter(1, history, history_logits)
 
 
-def most_probable(logits: Tensor) -> Tensor:
+def select_most_probable(logits: Tensor) -> Tensor:
     """The first of the largest of each row, (N,); on the CPU by numpy, ten times as fast here."""
     if logits.device.type == "cpu" and logits.dtype == torch.float32:
         return torch.from_numpy(np.argmax(logits.detach().numpy(), axis=-1))
     return logits.argmax(-1)
 
 
-def _sorted(logits: Tensor) -> Tensor:
+def _sort_ascending(logits: Tensor) -> Tensor:
     """Values in ascending order; on the CPU by numpy, which is about nine times as fast here."""
     if logits.device.type == "cpu":
         return torch.from_numpy(np.sort(logits.detach().numpy(), axis=-1))
     return logits.sort(dim=-1).values
 
 
-def draw(logits: Tensor, uniforms: NDArray[np.float64]) -> Tensor:
+def draw_tokens(logits: Tensor, uniforms: NDArray[np.float64]) -> Tensor:
     """One token per row of logits (N, V) by inverse CDF; uniforms (N,) in [0, 1)."""
-    p = logits.softmax(-1)
+    probabilities = logits.softmax(-1)
     # A GPU sums in parallel, and in fp32 the running sum might fall in between.
-    cdf = (p.double() if p.is_cuda else p).cumsum(-1)  # (N, V)
+    cdf = (probabilities.double() if probabilities.is_cuda else probabilities).cumsum(-1)  # (N, V)
     total = cdf[:, -1:].contiguous()
-    u = torch.from_numpy(uniforms).to(cdf.device).unsqueeze(1)
+    uniform_column = torch.from_numpy(uniforms).to(cdf.device).unsqueeze(1)
     # Strictly below the total, so that rounding cannot point behind the last possible token.
     point = torch.minimum(
-        (u * total.double()).to(cdf.dtype), total.nextafter(torch.zeros_like(total))
+        (uniform_column * total.double()).to(cdf.dtype), total.nextafter(torch.zeros_like(total))
     )
     # A row of NaN has no place for the point, and gets the last token.
     return torch.searchsorted(cdf, point, right=True).squeeze(1).clamp(max=logits.shape[1] - 1)
 
 
-def draw_keys(seed: int, prompt: Sequence[int], samples: int) -> UInt64:
+def make_draw_keys(seed: int, prompt: Sequence[int], sample_count: int) -> UInt64:
     """One 64-bit key per sample of a prompt, (samples,)."""
     content = np.asarray(prompt, dtype="<i8").tobytes()
     prompt_key = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
-    return combine(seed, prompt_key, np.arange(samples, dtype=np.uint64))
+    return combine_into_key(seed, prompt_key, np.arange(sample_count, dtype=np.uint64))
 
 
-def uniform(keys: UInt64, position: int) -> NDArray[np.float64]:
+def draw_uniforms(keys: UInt64, position: int) -> NDArray[np.float64]:
     """Numbers in [0, 1) with 53 bits, one per key, for the token at ``position``."""
-    bits = combine(keys, position) >> np.uint64(11)
+    bits = combine_into_key(keys, position) >> np.uint64(11)
     return bits.astype(np.float64) * 2.0**-53

@@ -20,17 +20,17 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from model.architecture import Transformer
-from model.decoding.cache import Cache, new_cache
-from model.decoding.choice import Choice, draw_keys
-from model.decoding.mode import asks
-from model.decoding.prompts import Window, check_prompts, read_windows
-from model.decoding.stepping import Step, make_step
-from model.decoding.windows import default_stride, window_start
-from model.rows import check_ids, check_numbers
-from model.tokens import PAD
+from model.decoding.cache import KeyValueCache, allocate_cache
+from model.decoding.choice import TokenSampler, make_draw_keys
+from model.decoding.mode import run_in_evaluation_mode
+from model.decoding.prompts import PromptWindow, check_prompts, prefill_windows
+from model.decoding.stepping import DecodeStep, make_decode_step
+from model.decoding.windows import compute_default_stride, compute_window_start
+from model.rows import check_token_ids, check_no_nan
+from model.tokens import PAD_ID
 
 #: Rows that have stopped leave the cache, which is copied for it, when this share is still going.
-WORTH_MOVING = 0.75
+COMPACTION_THRESHOLD = 0.75
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Continuation:
     stopped: bool
 
 
-@asks
+@run_in_evaluation_mode
 def generate(
     model: Transformer,
     prompts: Sequence[Sequence[int]],
@@ -62,7 +62,7 @@ def generate(
     samples: int = 1,
     seed: int = 0,
     stop: Collection[int] = (0,),
-    forbid: Collection[int] = (PAD,),
+    forbid: Collection[int] = (PAD_ID,),
     batch_rows: int = 512,
     sources: Sequence[Sequence[int]] | None = None,
 ) -> list[list[Continuation]]:
@@ -81,7 +81,7 @@ def generate(
     Raises:
         ValueError: an empty prompt, an id outside the vocabulary, a setting out of range.
     """
-    choice = Choice(
+    sampler = TokenSampler(
         temperature, top_k, top_p, min_p, repetition_penalty, first_temperature, decay_tokens
     )
     if max_new_tokens < 1 or samples < 1 or batch_rows < 1:
@@ -90,174 +90,174 @@ def generate(
         raise ValueError("Greedy decoding (temperature 0) gives one text: samples must be 1.")
     check_prompts(model, prompts, sources, max_new_tokens)
     for name, ids in (("stop", stop), ("forbid", forbid)):
-        check_ids(list(ids), model.config.vocab_size, name)
+        check_token_ids(list(ids), model.config.vocab_size, name)
     if len(set(forbid)) == model.config.vocab_size:
         raise ValueError("forbid names every token, and leaves none to write.")
     results: list[list[Continuation]] = [[] for _ in prompts]
     # Like lengths together, so that short prompts do not wait for long ones.
-    jobs = [
-        (p, s)
-        for p in sorted(range(len(prompts)), key=lambda p: len(prompts[p]))
-        for s in range(samples)
+    prompt_samples = [
+        (prompt_index, sample_index)
+        for prompt_index in sorted(range(len(prompts)), key=lambda prompt_index: len(prompts[prompt_index]))
+        for sample_index in range(samples)
     ]
-    for begin in range(0, len(jobs), batch_rows):
-        part = jobs[begin : begin + batch_rows]
-        rows = _Rows(model, prompts, part, max_new_tokens, seed, sources)
-        rows.run(choice, list(stop), list(forbid))
-        for (p, _), continuation in zip(part, rows.continuations(), strict=True):
-            results[p].append(continuation)
+    for begin in range(0, len(prompt_samples), batch_rows):
+        batch_jobs = prompt_samples[begin : begin + batch_rows]
+        decoding_batch = _DecodingBatch(model, prompts, batch_jobs, max_new_tokens, seed, sources)
+        decoding_batch.decode(sampler, list(stop), list(forbid))
+        for (prompt_index, _), continuation in zip(batch_jobs, decoding_batch.to_continuations(), strict=True):
+            results[prompt_index].append(continuation)
     return results
 
 
-class _Rows:
+class _DecodingBatch:
     """Continuations (prompt, sample) that are decoded together."""
 
     def __init__(
         self,
         model: Transformer,
         prompts: Sequence[Sequence[int]],
-        jobs: Sequence[tuple[int, int]],
+        prompt_samples: Sequence[tuple[int, int]],
         max_new_tokens: int,
         seed: int,
         sources: Sequence[Sequence[int]] | None,
     ) -> None:
-        self.model, self.max_new = model, max_new_tokens
+        self.model, self.max_new_tokens = model, max_new_tokens
         self.device = model.embedding.weight.device
         self.context = model.config.context
-        self.stride = default_stride(self.context)
-        self.unique = list(dict.fromkeys(p for p, _ in jobs))
-        self.prompts = [prompts[p] for p in self.unique]
-        self.sources = [sources[p] for p in self.unique] if sources is not None else None
-        place = {p: i for i, p in enumerate(self.unique)}
-        self.owner = np.array([place[p] for p, _ in jobs])  # (N,) into self.prompts
-        given = {
-            p: prompts[p] if sources is None else [*sources[p], -1, *prompts[p]] for p in place
+        self.stride = compute_default_stride(self.context)
+        self.prompt_indices = list(dict.fromkeys(prompt_index for prompt_index, _ in prompt_samples))
+        self.prompts = [prompts[prompt_index] for prompt_index in self.prompt_indices]
+        self.sources = [sources[prompt_index] for prompt_index in self.prompt_indices] if sources is not None else None
+        prompt_positions = {prompt_index: i for i, prompt_index in enumerate(self.prompt_indices)}
+        self.prompt_positions = np.array([prompt_positions[prompt_index] for prompt_index, _ in prompt_samples])  # (N,) into self.prompts
+        key_tokens = {
+            prompt_index: prompts[prompt_index] if sources is None else [*sources[prompt_index], -1, *prompts[prompt_index]] for prompt_index in prompt_positions
         }
-        all_keys = {
-            p: draw_keys(seed, given[p], 1 + max(s for q, s in jobs if q == p)) for p in place
+        keys_by_prompt = {
+            prompt_index: make_draw_keys(seed, key_tokens[prompt_index], 1 + max(sample_index for other_index, sample_index in prompt_samples if other_index == prompt_index)) for prompt_index in prompt_positions
         }
-        self.keys = np.array([all_keys[p][s] for p, s in jobs], dtype=np.uint64)
-        self.prompt_lengths = np.array([len(prompts[p]) for p, _ in jobs])
+        self.draw_keys = np.array([keys_by_prompt[prompt_index][sample_index] for prompt_index, sample_index in prompt_samples], dtype=np.uint64)
+        self.prompt_lengths = np.array([len(prompts[prompt_index]) for prompt_index, _ in prompt_samples])
         width = int(self.prompt_lengths.max()) + max_new_tokens
-        self.tokens = np.full((len(jobs), width), PAD, dtype=np.int64)  # history, prompt first
-        for row, (p, _) in enumerate(jobs):
-            self.tokens[row, : len(prompts[p])] = prompts[p]
-        self.log_probs = np.zeros((len(jobs), max_new_tokens), dtype=np.float32)
-        self.counts = np.zeros(len(jobs), dtype=np.int64)
-        self.stopped = np.zeros(len(jobs), dtype=bool)
+        self.tokens = np.full((len(prompt_samples), width), PAD_ID, dtype=np.int64)  # history, prompt first
+        for row, (prompt_index, _) in enumerate(prompt_samples):
+            self.tokens[row, : len(prompts[prompt_index])] = prompts[prompt_index]
+        self.log_probs = np.zeros((len(prompt_samples), max_new_tokens), dtype=np.float32)
+        self.generated_counts = np.zeros(len(prompt_samples), dtype=np.int64)
+        self.stopped = np.zeros(len(prompt_samples), dtype=bool)
 
-    def run(self, choice: Choice, stop: list[int], forbid: list[int]) -> None:
-        rows = np.arange(len(self.tokens))  # of the cache: also those that have stopped since
-        starts = self._starts(self.prompt_lengths)
-        logits, cache = self._read_prompts()
-        step = make_step(self.model, self.max_new - 1)
-        never = torch.tensor(forbid, dtype=torch.int64, device=self.device)
-        for t in range(self.max_new):
-            chosen, log_probs = self._choose(logits, rows, t, choice, stop, never)
-            going = ~self.stopped[rows]
-            written = rows[going]
-            self.tokens[written, self.prompt_lengths[written] + t] = chosen[going]
-            self.log_probs[written, t] = log_probs[going]
-            self.counts[written] = t + 1
-            self.stopped[written] = np.isin(chosen[going], stop)
-            going = ~self.stopped[rows]
-            if t + 1 == self.max_new or not going.any():
+    def decode(self, sampler: TokenSampler, stop: list[int], forbid: list[int]) -> None:
+        active_rows = np.arange(len(self.tokens))  # of the cache: also those that have stopped since
+        window_starts = self._compute_window_starts(self.prompt_lengths)
+        logits, cache = self._prefill_prompts()
+        decode_step = make_decode_step(self.model, self.max_new_tokens - 1)
+        forbidden_ids = torch.tensor(forbid, dtype=torch.int64, device=self.device)
+        for position in range(self.max_new_tokens):
+            token_ids, log_probs = self._choose_tokens(logits, active_rows, position, sampler, stop, forbidden_ids)
+            is_active = ~self.stopped[active_rows]
+            unfinished_rows = active_rows[is_active]
+            self.tokens[unfinished_rows, self.prompt_lengths[unfinished_rows] + position] = token_ids[is_active]
+            self.log_probs[unfinished_rows, position] = log_probs[is_active]
+            self.generated_counts[unfinished_rows] = position + 1
+            self.stopped[unfinished_rows] = np.isin(token_ids[is_active], stop)
+            is_active = ~self.stopped[active_rows]
+            if position + 1 == self.max_new_tokens or not is_active.any():
                 return
-            if going.mean() <= WORTH_MOVING:
-                rows = rows[going]
-                cache.select(torch.from_numpy(np.flatnonzero(going)).to(self.device))
-                step = make_step(self.model, self.max_new - t - 1)
-            logits = self._advance(rows, starts, cache, step)
+            if is_active.mean() <= COMPACTION_THRESHOLD:
+                active_rows = active_rows[is_active]
+                cache.select_rows(torch.from_numpy(np.flatnonzero(is_active)).to(self.device))
+                decode_step = make_decode_step(self.model, self.max_new_tokens - position - 1)
+            logits = self._feed_newest_tokens(active_rows, window_starts, cache, decode_step)
 
-    def _choose(
+    def _choose_tokens(
         self,
         logits: Tensor,
-        rows: NDArray[np.int64],
-        t: int,
-        choice: Choice,
+        row_indices: NDArray[np.int64],
+        position: int,
+        sampler: TokenSampler,
         stop: list[int],
-        never: Tensor,
+        forbidden_ids: Tensor,
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The next token of each row, and its log-probability under the model itself, (n,)."""
-        model_says = logits[:, never]
-        logits[:, never] = -torch.inf  # in place, for there are many
-        history = self._history(rows) if choice.repetition_penalty != 1.0 else None
-        chosen = choice.choose(logits, self.keys[rows], t, history, stop)  # (n,)
-        logits[:, never] = model_says
-        log_probs = -cross_entropy(logits, chosen, reduction="none")
-        return chosen.cpu().numpy(), check_numbers(log_probs.cpu()).numpy()
+        forbidden_logits = logits[:, forbidden_ids]
+        logits[:, forbidden_ids] = -torch.inf  # in place, for there are many
+        history = self._build_token_history(row_indices) if sampler.repetition_penalty != 1.0 else None
+        token_ids = sampler.choose_tokens(logits, self.draw_keys[row_indices], position, history, stop)  # (n,)
+        logits[:, forbidden_ids] = forbidden_logits
+        log_probs = -cross_entropy(logits, token_ids, reduction="none")
+        return token_ids.cpu().numpy(), check_no_nan(log_probs.cpu()).numpy()
 
-    def continuations(self) -> list[Continuation]:
-        rows = []
-        for i, (length, count) in enumerate(zip(self.prompt_lengths, self.counts, strict=True)):
+    def to_continuations(self) -> list[Continuation]:
+        continuations = []
+        for i, (length, count) in enumerate(zip(self.prompt_lengths, self.generated_counts, strict=True)):
             ids = self.tokens[i, length : length + count].tolist()
-            rows.append(Continuation(ids, self.log_probs[i, :count].copy(), bool(self.stopped[i])))
-        return rows
+            continuations.append(Continuation(ids, self.log_probs[i, :count].copy(), bool(self.stopped[i])))
+        return continuations
 
-    def _history(self, rows: NDArray[np.int64]) -> Tensor:
+    def _build_token_history(self, row_indices: NDArray[np.int64]) -> Tensor:
         """Prompt and text so far of each row, filled up with its own first token, (n, L)."""
-        lengths = self.prompt_lengths[rows] + self.counts[rows]
-        tokens = self.tokens[rows, : lengths.max()]
+        lengths = self.prompt_lengths[row_indices] + self.generated_counts[row_indices]
+        tokens = self.tokens[row_indices, : lengths.max()]
         tokens = np.where(np.arange(lengths.max()) < lengths[:, None], tokens, tokens[:, :1])
         return torch.from_numpy(tokens).to(self.device)
 
-    def _starts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.array([window_start(int(n), self.context, self.stride) for n in lengths])
+    def _compute_window_starts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.array([compute_window_start(int(length), self.context, self.stride) for length in lengths])
 
-    def _read_prompts(self) -> tuple[Tensor, Cache]:
+    def _prefill_prompts(self) -> tuple[Tensor, KeyValueCache]:
         """Logits after each row's prompt (N, V), and the cache; each prompt is read once."""
-        lengths = np.array([len(p) for p in self.prompts])
-        starts = self._starts(lengths)
-        windows = [Window(p[s:], len(p) - s) for p, s in zip(self.prompts, starts, strict=True)]
-        capacity = min(self.context, max(len(w.tokens) for w in windows) + self.max_new)
-        cache = new_cache(self.model, len(windows), capacity)
-        logits = read_windows(self.model, windows, cache, self.sources)
-        owner = torch.from_numpy(self.owner).to(self.device)
-        if len(self.owner) > len(self.prompts):
-            cache.select(owner)
-            logits = logits[owner]
+        lengths = np.array([len(prompt) for prompt in self.prompts])
+        window_starts = self._compute_window_starts(lengths)
+        windows = [PromptWindow(prompt[start:], len(prompt) - start) for prompt, start in zip(self.prompts, window_starts, strict=True)]
+        capacity = min(self.context, max(len(window.tokens) for window in windows) + self.max_new_tokens)
+        cache = allocate_cache(self.model, len(windows), capacity)
+        logits = prefill_windows(self.model, windows, cache, self.sources)
+        prompt_positions = torch.from_numpy(self.prompt_positions).to(self.device)
+        if len(self.prompt_positions) > len(self.prompts):
+            cache.select_rows(prompt_positions)
+            logits = logits[prompt_positions]
         return logits, cache
 
-    def _advance(
-        self, rows: NDArray[np.int64], starts: NDArray[np.int64], cache: Cache, step: Step
+    def _feed_newest_tokens(
+        self, row_indices: NDArray[np.int64], window_starts: NDArray[np.int64], cache: KeyValueCache, decode_step: DecodeStep
     ) -> Tensor:
         """Feed the newest token of each row; logits (n, V). A row that has stopped stays where it
         is, and what is computed for it is not looked at."""
-        lengths = self.prompt_lengths[rows] + self.counts[rows]
-        moved = self._starts(lengths) != starts[rows]  # rows that begin a new window
-        if moved.any():
-            starts[rows] = self._starts(lengths)
-        positions = lengths - 1 - starts[rows]  # (n,) the newest token's, in its window
-        newest = self.tokens[rows, lengths - 1]
-        cache.length = int(positions.max()) + 1
-        same = bool((positions == positions[0]).all())
+        lengths = self.prompt_lengths[row_indices] + self.generated_counts[row_indices]
+        has_new_window = self._compute_window_starts(lengths) != window_starts[row_indices]  # rows that begin a new window
+        if has_new_window.any():
+            window_starts[row_indices] = self._compute_window_starts(lengths)
+        positions = lengths - 1 - window_starts[row_indices]  # (n,) the newest token's, in its window
+        newest = self.tokens[row_indices, lengths - 1]
+        cache.filled_length = int(positions.max()) + 1
+        same_position = bool((positions == positions[0]).all())
         slots = torch.from_numpy(positions).to(self.device)
-        cache.slots = slice(int(positions[0]), int(positions[0]) + 1) if same else slots
-        logits = step(torch.from_numpy(newest).to(self.device), slots, cache)
-        if moved.any():
-            self._move(np.flatnonzero(moved), rows, starts, cache, logits)
+        cache.slots = slice(int(positions[0]), int(positions[0]) + 1) if same_position else slots
+        logits = decode_step(torch.from_numpy(newest).to(self.device), slots, cache)
+        if has_new_window.any():
+            self._prefill_new_windows(np.flatnonzero(has_new_window), row_indices, window_starts, cache, logits)
         return logits
 
-    def _move(
+    def _prefill_new_windows(
         self,
-        moved: NDArray[np.int64],
-        rows: NDArray[np.int64],
-        starts: NDArray[np.int64],
-        cache: Cache,
+        moved_indices: NDArray[np.int64],
+        row_indices: NDArray[np.int64],
+        window_starts: NDArray[np.int64],
+        cache: KeyValueCache,
         logits: Tensor,
     ) -> None:
         """Read the new windows of the rows ``moved`` into the cache; their logits change too."""
-        lengths = self.prompt_lengths[rows] + self.counts[rows]
-        begins, prompts = starts[rows[moved]], self.prompt_lengths[rows[moved]]
+        lengths = self.prompt_lengths[row_indices] + self.generated_counts[row_indices]
+        new_starts, moved_prompt_lengths = window_starts[row_indices[moved_indices]], self.prompt_lengths[row_indices[moved_indices]]
         windows = [
-            Window(self.tokens[row, start:end].tolist(), max(0, prompt - start))
-            for row, start, end, prompt in zip(
-                rows[moved], begins, lengths[moved], prompts, strict=True
+            PromptWindow(self.tokens[row, start:end].tolist(), max(0, prompt_length - start))
+            for row, start, end, prompt_length in zip(
+                row_indices[moved_indices], new_starts, lengths[moved_indices], moved_prompt_lengths, strict=True
             )
         ]
-        part = new_cache(self.model, len(windows), cache.layers[0].keys.shape[2])
-        index = torch.from_numpy(moved).to(self.device)
-        logits[index] = read_windows(self.model, windows, part)
-        for layer, new in zip(cache.layers, part.layers, strict=True):
-            layer.keys[index] = new.keys
-            layer.values[index] = new.values
+        window_cache = allocate_cache(self.model, len(windows), cache.layers[0].keys.shape[2])
+        cache_rows = torch.from_numpy(moved_indices).to(self.device)
+        logits[cache_rows] = prefill_windows(self.model, windows, window_cache)
+        for layer, new_layer in zip(cache.layers, window_cache.layers, strict=True):
+            layer.keys[cache_rows] = new_layer.keys
+            layer.values[cache_rows] = new_layer.values

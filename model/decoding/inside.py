@@ -12,16 +12,16 @@ from torch import Tensor
 
 from model.architecture import Stack, Transformer
 from model.batch import Batch
-from model.decoding.cache import prompt_lengths
-from model.decoding.mode import asks
-from model.plain import plain
-from model.rows import by_length, check_ids, padded
+from model.decoding.cache import make_prefix_lengths
+from model.decoding.mode import run_in_evaluation_mode
+from model.plain import use_reference_kernels
+from model.rows import batch_indices_by_length, check_token_ids, pad_rows
 
 Float32 = NDArray[np.float32]
 
 
-@asks
-def embeddings(
+@run_in_evaluation_mode
+def compute_contextual_embeddings(
     model: Transformer,
     sequences: Sequence[Sequence[int]],
     *,
@@ -35,53 +35,53 @@ def embeddings(
     given so; other decoders see the left alone. A sequence longer than the context is a ValueError,
     and so is a layer that is not there.
     """
-    last = model.config.n_layers
-    if layer not in range(-last - 1, last + 1):
-        raise ValueError(f"layer must be between {-last - 1} and {last}, not {layer}.")
+    layer_count = model.config.n_layers
+    if layer not in range(-layer_count - 1, layer_count + 1):
+        raise ValueError(f"layer must be between {-layer_count - 1} and {layer_count}, not {layer}.")
     results = [np.empty((0, model.config.d_model), dtype=np.float32) for _ in sequences]
     tokens = [
-        check_ids(sequence, model.config.vocab_size, f"Sequence {i}").tolist()
+        check_token_ids(sequence, model.config.vocab_size, f"Sequence {i}").tolist()
         for i, sequence in enumerate(sequences)
     ]
-    for rows in by_length(list(map(len, tokens)), batch_tokens):
-        ids, real = padded([tokens[i] for i in rows], model.embedding.weight.device)
-        states = states_of_layers(model, ids, real)[layer].float().cpu().numpy()  # (B, T, d)
-        for i, state in zip(rows, states, strict=True):
-            results[i] = state[: len(tokens[i])].copy()
+    for batch_indices in batch_indices_by_length(list(map(len, tokens)), batch_tokens):
+        ids, attention_mask = pad_rows([tokens[i] for i in batch_indices], model.embedding.weight.device)
+        states = compute_layer_states(model, ids, attention_mask)[layer].float().cpu().numpy()  # (B, T, d)
+        for i, sequence_states in zip(batch_indices, states, strict=True):
+            results[i] = sequence_states[: len(tokens[i])].copy()
     return results
 
 
-def states_of_layers(model: Transformer, ids: Tensor, real: Tensor) -> list[Tensor]:
+def compute_layer_states(model: Transformer, ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
     """The embeddings and what each block makes of them, (B, T, d) each, in the stack that reads
     texts ``ids`` (B, T), padded to the right where not ``real``: the encoder where there is one."""
     stack = model.encoder or model.decoder
     assert stack is not None
-    with watched(stack) as layers:
+    with record_layer_states(stack) as layers:
         if model.encoder is not None and model.decoder is not None:
-            model.encode(Batch(ids, source=ids, source_keys=real))
+            model.encode_source(Batch(ids, source=ids, source_attention_mask=attention_mask))
         else:
-            model.states(Batch(ids, keys=real, prefix=prompt_lengths(model, real.sum(1))))
+            model.compute_hidden_states(Batch(ids, attention_mask=attention_mask, prefix=make_prefix_lengths(model, attention_mask.sum(1))))
     return layers
 
 
 @contextmanager
-def watched(stack: Stack) -> Iterator[list[Tensor]]:
+def record_layer_states(stack: Stack) -> Iterator[list[Tensor]]:
     """Within, gives the states (B, T, d) that go through the stack: the embeddings, then what each
     block makes of them."""
-    layers: list[Tensor] = []
-    first = stack.blocks[0]
-    hooks = [first.register_forward_pre_hook(lambda _, inputs: layers.append(inputs[0]))]
+    layer_states: list[Tensor] = []
+    first_block = stack.blocks[0]
+    hooks = [first_block.register_forward_pre_hook(lambda _, inputs: layer_states.append(inputs[0]))]
     for block in stack.blocks:
-        hooks.append(block.register_forward_hook(lambda *made: layers.append(made[-1])))
+        hooks.append(block.register_forward_hook(lambda *hook_arguments: layer_states.append(hook_arguments[-1])))
     try:
-        yield layers
+        yield layer_states
     finally:
         for hook in hooks:
             hook.remove()
 
 
-@asks
-def attention_weights(
+@run_in_evaluation_mode
+def extract_attention_weights(
     model: Transformer, sequence: Sequence[int], *, source: Sequence[int] | None = None
 ) -> dict[str, list[Float32]]:
     """Attention weights by stack, one (H, Tq, Tk) per layer: heads, queries, keys.
@@ -93,25 +93,25 @@ def attention_weights(
     which begins with the start symbol; without a source both read the sequence. What is empty or
     longer than the context is a ValueError, and a source that nothing reads.
     """
-    both = model.encoder is not None and model.decoder is not None
-    if source is not None and not both:
+    is_encoder_decoder = model.encoder is not None and model.decoder is not None
+    if source is not None and not is_encoder_decoder:
         raise ValueError("Only an encoder-decoder reads a source.")
-    device, rows = model.embedding.weight.device, []
-    for name, given in (("The sequence", sequence), ("The source", source)):
-        if given is not None and not len(given):
+    device, inputs = model.embedding.weight.device, []
+    for name, ids in (("The sequence", sequence), ("The source", source)):
+        if ids is not None and not len(ids):
             raise ValueError(f"{name} is empty: there is nothing to attend to.")
-        tokens = check_ids(sequence if given is None else given, model.config.vocab_size, name)
-        rows.append(torch.from_numpy(tokens[None]).to(device))  # (1, T)
-    prompt = prompt_lengths(model, [len(sequence)])
-    with plain(model) as seen:
-        model.states(Batch(rows[0], source=rows[1] if both else None, prefix=prompt))
-    layers: dict[str, list[torch.nn.Module]] = {}
+        tokens = check_token_ids(sequence if ids is None else ids, model.config.vocab_size, name)
+        inputs.append(torch.from_numpy(tokens[None]).to(device))  # (1, T)
+    prefix_lengths = make_prefix_lengths(model, [len(sequence)])
+    with use_reference_kernels(model) as weights_by_module:
+        model.compute_hidden_states(Batch(inputs[0], source=inputs[1] if is_encoder_decoder else None, prefix=prefix_lengths))
+    modules_by_stack: dict[str, list[torch.nn.Module]] = {}
     for name, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         if stack is not None:
-            layers[name] = [block.get_submodule("attention") for block in stack.blocks]
-    if both and model.decoder is not None:
-        layers["cross"] = [block.get_submodule("cross") for block in model.decoder.blocks]
+            modules_by_stack[name] = [block.get_submodule("attention") for block in stack.blocks]
+    if is_encoder_decoder and model.decoder is not None:
+        modules_by_stack["cross"] = [block.get_submodule("cross") for block in model.decoder.blocks]
     return {
-        stack: [seen[layer][0].float().cpu().numpy() for layer in attentions]
-        for stack, attentions in layers.items()
+        stack: [weights_by_module[layer][0].float().cpu().numpy() for layer in attentions]
+        for stack, attentions in modules_by_stack.items()
     }

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.architecture import Transformer
-from model.decoding.beam import beam
-from model.decoding.choice import Choice
+from model.decoding.beam import decode_with_beam_search
+from model.decoding.choice import TokenSampler
 from model.decoding.generate import generate
-from model.tokens import END_OF_TEXT, PAD
+from model.tokens import END_OF_TEXT_ID, PAD_ID
 
 
 @dataclass(frozen=True)
-class Methods:
+class DecodingMethods:
     """What each method takes; ValueError, one sentence, where a value is out of range."""
 
     width: int = 5
@@ -31,10 +31,10 @@ class Methods:
     def __post_init__(self) -> None:
         if self.width < 1:
             raise ValueError(f"width must be at least 1, not {self.width}.")
-        for settings in self.choices().values():
-            Choice(**settings)
+        for settings in self.build_sampler_settings().values():
+            TokenSampler(**settings)
 
-    def choices(self) -> dict[str, dict[str, Any]]:
+    def build_sampler_settings(self) -> dict[str, dict[str, Any]]:
         """The settings of ``Choice`` by method: all but beam search."""
         return {
             "greedy": {"temperature": 0.0},
@@ -56,7 +56,7 @@ class Methods:
 
 
 @dataclass(frozen=True)
-class Written:
+class MethodOutput:
     """What a method wrote.
 
     ids end with the token that ended the text, if one did (``stopped``). log_probs: of each id
@@ -71,17 +71,17 @@ class Written:
     score: float | None = None
 
 
-def by_every_method(
+def decode_with_every_method(
     model: Transformer,
     prompt: Sequence[int],
     *,
     max_new_tokens: int,
-    methods: Methods | None = None,
+    methods: DecodingMethods | None = None,
     seed: int = 0,
-    stop: Collection[int] = (END_OF_TEXT,),
-    forbid: Collection[int] = (PAD,),
+    stop: Collection[int] = (END_OF_TEXT_ID,),
+    forbid: Collection[int] = (PAD_ID,),
     source: Sequence[int] | None = None,
-) -> list[Written]:
+) -> list[MethodOutput]:
     """The prompt written on by beam search and by each of ``choices``.
 
     Beams are ranked by the mean of their log-probabilities, and the best is given. Those that draw
@@ -90,24 +90,24 @@ def by_every_method(
     Raises:
         ValueError: as ``generate`` and ``beam``: prompt and text must fit the context.
     """
-    methods = methods or Methods()
+    methods = methods or DecodingMethods()
     sources = None if source is None else [source]
-    how: dict[str, Any] = {"stop": stop, "forbid": forbid, "sources": sources}
-    how["max_new_tokens"] = max_new_tokens
+    shared_options: dict[str, Any] = {"stop": stop, "forbid": forbid, "sources": sources}
+    shared_options["max_new_tokens"] = max_new_tokens
     width = methods.width
-    ((best, *_),) = beam(model, [prompt], width=width, normalisation="mean", **how)
-    scores = np.array(best.log_probs, dtype=np.float32)
-    found = {}
-    for name, settings in methods.choices().items():
-        ((text,),) = generate(model, [prompt], seed=seed, **settings, **how)
-        found[name] = Written(name, settings, text.ids, text.log_probs, text.stopped)
-    searched = Written(
+    ((best_hypothesis, *_),) = decode_with_beam_search(model, [prompt], width=width, normalisation="mean", **shared_options)
+    best_log_probs = np.array(best_hypothesis.log_probs, dtype=np.float32)
+    outputs = {}
+    for name, settings in methods.build_sampler_settings().items():
+        ((continuation,),) = generate(model, [prompt], seed=seed, **settings, **shared_options)
+        outputs[name] = MethodOutput(name, settings, continuation.ids, continuation.log_probs, continuation.stopped)
+    beam_output = MethodOutput(
         "beam search",
         {"width": width, "normalisation": "mean"},
-        list(best.ids),
-        scores,
-        best.complete,
-        best.score,
+        list(best_hypothesis.ids),
+        best_log_probs,
+        best_hypothesis.complete,
+        best_hypothesis.score,
     )
-    greedy = found.pop("greedy")
-    return [greedy, searched, *found.values()]
+    greedy = outputs.pop("greedy")
+    return [greedy, beam_output, *outputs.values()]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from model.config import Precision
-from model.precision import choose_precision
+from model.precision import choose_dtype
 
 M = TypeVar("M", bound=nn.Module)
 P = ParamSpec("P")
@@ -19,33 +19,33 @@ R = TypeVar("R")
 
 
 @contextmanager
-def evaluated(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Within, the model is in evaluation mode and keeps no graph; afterwards each of its modules is
     in the mode that it was found in."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:
+    training_modules = [module for module in model.modules() if module.training]
+    for module in training_modules:
         module.training = False
     try:
         with torch.inference_mode():
             yield
     finally:
-        for module in training:
+        for module in training_modules:
             module.training = True
 
 
-def asks(function: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M, P], R]:
+def run_in_evaluation_mode(function: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M, P], R]:
     """A function whose first argument is the model that it asks, ``evaluated`` meanwhile."""
 
     @functools.wraps(function)
-    def asked(model: M, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with evaluated(model):
+    def call_in_evaluation_mode(model: M, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with evaluation_mode(model):
             return function(model, *args, **kwargs)
 
-    return asked
+    return call_in_evaluation_mode
 
 
 @contextmanager
-def computing(model: nn.Module, precision: Precision = "auto") -> Iterator[Literal["fp32", "bf16"]]:
+def autocast_to_precision(model: nn.Module, precision: Precision = "auto") -> Iterator[Literal["fp32", "bf16"]]:
     """Within, questions to the model are answered in this precision; gives which it is, to be
     recorded beside the answers.
 
@@ -57,6 +57,6 @@ def computing(model: nn.Module, precision: Precision = "auto") -> Iterator[Liter
     device = next(model.parameters()).device
     if precision == "auto" and device.type == "cpu":
         precision = "fp32"
-    dtype = choose_precision(precision, device)
+    dtype = choose_dtype(precision, device)
     with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
         yield "bf16" if dtype == torch.bfloat16 else "fp32"

@@ -10,15 +10,15 @@ from torch import Tensor
 
 from model.architecture import Transformer
 from model.batch import Batch
-from model.decoding.cache import Cache, LayerCache, prompt_lengths, read
-from model.rows import check_ids, padded
-from model.tokens import Tokens
+from model.decoding.cache import KeyValueCache, LayerCache, make_prefix_lengths, forward_with_cache
+from model.rows import check_token_ids, pad_rows
+from model.tokens import TokenIds
 
 
 def check_prompts(
     model: Transformer,
-    prompts: Sequence[Tokens],
-    sources: Sequence[Tokens] | None,
+    prompts: Sequence[TokenIds],
+    sources: Sequence[TokenIds] | None,
     max_new_tokens: int,
 ) -> None:
     """ValueError, one sentence, where the model cannot go on with these prompts."""
@@ -28,7 +28,7 @@ def check_prompts(
             "with one source for each prompt."
         )
     for i, prompt in enumerate(prompts):
-        if not len(check_ids(prompt, model.config.vocab_size, f"Prompt {i}")):
+        if not len(check_token_ids(prompt, model.config.vocab_size, f"Prompt {i}")):
             raise ValueError(f"Prompt {i} is empty: begin it with the begin-of-text token.")
     if sources is None:
         return
@@ -38,11 +38,11 @@ def check_prompts(
     for i, source in enumerate(sources):
         if not 0 < len(source) <= context:
             raise ValueError(f"Source {i} has {len(source)} tokens, not between 1 and {context}.")
-        check_ids(source, model.config.vocab_size, f"Source {i}")
-    check_fit(model, prompts, max_new_tokens)  # windows are for decoders alone
+        check_token_ids(source, model.config.vocab_size, f"Source {i}")
+    check_prompts_fit_context(model, prompts, max_new_tokens)  # windows are for decoders alone
 
 
-def check_fit(model: Transformer, prompts: Sequence[Tokens], max_new_tokens: int) -> None:
+def check_prompts_fit_context(model: Transformer, prompts: Sequence[TokenIds], max_new_tokens: int) -> None:
     """ValueError where a prompt and what is to be written behind it exceed the context."""
     context = model.config.context
     for i, prompt in enumerate(prompts):
@@ -54,48 +54,48 @@ def check_fit(model: Transformer, prompts: Sequence[Tokens], max_new_tokens: int
 
 
 @dataclass(frozen=True)
-class Window:
+class PromptWindow:
     """What the model sees of a text that it goes on with: ``tokens``, of which the first ``given``
     are of its prompt."""
 
-    tokens: Tokens
-    given: int
+    tokens: TokenIds
+    prompt_length: int
 
 
-def read_windows(
+def prefill_windows(
     model: Transformer,
-    windows: Sequence[Window],
-    cache: Cache,
-    sources: Sequence[Tokens] | None = None,
+    windows: Sequence[PromptWindow],
+    cache: KeyValueCache,
+    sources: Sequence[TokenIds] | None = None,
 ) -> Tensor:
     """Read each window into its row of the cache, from the first slot on, and the sources with
     them; logits (n, V) float32 of the token behind each."""
-    together = [slice(0, len(windows))] if sources is not None else _alike(windows)
+    row_groups = [slice(0, len(windows))] if sources is not None else _group_similar_lengths(windows)
     logits = []
-    for rows in together:
-        ids, _ = padded([window.tokens for window in windows[rows]], model.embedding.weight.device)
-        given = prompt_lengths(model, [window.given for window in windows[rows]])
-        batch = Batch(ids, prefix=given)
+    for row_slice in row_groups:
+        ids, _ = pad_rows([window.tokens for window in windows[row_slice]], model.embedding.weight.device)
+        prefix_lengths = make_prefix_lengths(model, [window.prompt_length for window in windows[row_slice]])
+        batch = Batch(ids, prefix=prefix_lengths)
         if sources is not None:
-            source, keys = padded(sources, ids.device)
-            batch = replace(batch, source=source, source_keys=keys)
-        views = [LayerCache(layer.keys[rows], layer.values[rows]) for layer in cache.layers]
-        part = Cache(views, ids.shape[1], slice(0, ids.shape[1]))
-        hidden = read(model, batch, part)  # (n, T, d)
-        cache.memory, cache.memory_keys = part.memory, part.memory_keys
-        ends = torch.tensor([len(w.tokens) - 1 for w in windows[rows]], device=ids.device)
-        lines = torch.arange(len(ends), device=ids.device)
-        logits.append(model.logits(hidden[lines, ends]).float())
+            source, source_mask = pad_rows(sources, ids.device)
+            batch = replace(batch, source=source, source_attention_mask=source_mask)
+        layer_views = [LayerCache(layer.keys[row_slice], layer.values[row_slice]) for layer in cache.layers]
+        group_cache = KeyValueCache(layer_views, ids.shape[1], slice(0, ids.shape[1]))
+        hidden = forward_with_cache(model, batch, group_cache)  # (n, T, d)
+        cache.source_keys_values, cache.source_attention_mask = group_cache.source_keys_values, group_cache.source_attention_mask
+        last_positions = torch.tensor([len(window.tokens) - 1 for window in windows[row_slice]], device=ids.device)
+        row_indices = torch.arange(len(last_positions), device=ids.device)
+        logits.append(model.compute_logits(hidden[row_indices, last_positions]).float())
     return torch.cat(logits)
 
 
-def _alike(windows: Sequence[Window]) -> list[slice]:
+def _group_similar_lengths(windows: Sequence[PromptWindow]) -> list[slice]:
     """Rows to read together: neighbours of like length, so that little of what is read is
     padding. They should stand in the order of their lengths."""
     groups = [slice(0, 0)]
     for i, window in enumerate(windows):
-        first = len(windows[groups[-1].start].tokens)
-        if not first <= len(window.tokens) <= 8 + 1.25 * first:
+        group_length = len(windows[groups[-1].start].tokens)
+        if not group_length <= len(window.tokens) <= 8 + 1.25 * group_length:
             groups.append(slice(i, i))
         groups[-1] = slice(groups[-1].start, i + 1)
     return groups

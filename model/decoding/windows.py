@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def window_start(position: int, context: int, stride: int) -> int:
+def compute_window_start(position: int, context: int, stride: int) -> int:
     """First token the model sees when it predicts token ``position`` of a long sequence.
 
     0 while all fits; then windows start at multiples of ``stride``, and a token is predicted from
@@ -13,5 +13,5 @@ def window_start(position: int, context: int, stride: int) -> int:
     return max(0, -(-(position - context) // stride)) * stride
 
 
-def default_stride(context: int) -> int:
+def compute_default_stride(context: int) -> int:
     return max(1, context // 2)

@@ -8,25 +8,25 @@ from typing import Any
 
 from model.config import Activation, ModelConfig
 
-ACTIVATIONS: dict[Activation, str] = {
+TRANSFORMERS_ACTIVATIONS: dict[Activation, str] = {
     "gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu", "silu": "silu",
     "sigmoid": "sigmoid", "tanh": "tanh",
 }  # fmt: skip
-OURS = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"swish": "silu"}
+OWN_ACTIVATIONS = {transformers_name: own_name for own_name, transformers_name in TRANSFORMERS_ACTIVATIONS.items()} | {"swish": "silu"}
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorMapping:
     """One of our tensors and theirs; several of theirs are ours, one upon the other. ``turned``:
     they store the transpose."""
 
-    ours: str
-    theirs: tuple[str, ...]
-    turned: bool = False
+    own_name: str
+    transformers_names: tuple[str, ...]
+    is_transposed: bool = False
 
 
 @dataclass(frozen=True)
-class Family:
+class ModelFamily:
     """An architecture of transformers whose mathematics are ours.
 
     model_class    of the model with its output layer
@@ -40,58 +40,58 @@ class Family:
     """
 
     model_class: str
-    base: str
-    needs: dict[str, tuple[Any, ...]]
-    entries: Callable[[ModelConfig], list[Entry]]
-    written: Callable[[ModelConfig], dict[str, Any]]
-    read: Callable[[dict[str, Any]], ModelConfig]
-    halves: bool = False
-    grouped: bool = False
+    base_prefix: str
+    supported_settings: dict[str, tuple[Any, ...]]
+    list_tensor_mappings: Callable[[ModelConfig], list[TensorMapping]]
+    to_transformers_config: Callable[[ModelConfig], dict[str, Any]]
+    from_transformers_config: Callable[[dict[str, Any]], ModelConfig]
+    has_halved_sinusoids: bool = False
+    supports_grouped_heads: bool = False
 
-    def lacks(self, config: ModelConfig) -> list[str]:
+    def list_unsupported_settings(self, config: ModelConfig) -> list[str]:
         """What keeps a config from being one of theirs, setting by setting."""
-        lacking = [
+        reasons = [
             f"{key} {' or '.join(map(str, allowed))} (it is {getattr(config, key)})"
-            for key, allowed in self.needs.items()
+            for key, allowed in self.supported_settings.items()
             if getattr(config, key) not in allowed
         ]
-        if not self.grouped and config.kv_heads != config.n_heads:
-            lacking.append(f"n_kv_heads {config.n_heads} (it is {config.kv_heads})")
-        if not self.grouped and config.heads_width != config.d_model:
-            lacking.append(f"n_heads x d_head {config.d_model} (it is {config.heads_width})")
-        return lacking
+        if not self.supports_grouped_heads and config.kv_head_count != config.n_heads:
+            reasons.append(f"n_kv_heads {config.n_heads} (it is {config.kv_head_count})")
+        if not self.supports_grouped_heads and config.query_width != config.d_model:
+            reasons.append(f"n_heads x d_head {config.d_model} (it is {config.query_width})")
+        return reasons
 
 
-def layers(
-    table: Mapping[str, tuple[str, ...]],
+def map_layers(
+    parts_by_name: Mapping[str, tuple[str, ...]],
     count: int,
-    ours: str,
-    theirs: str,
+    own_prefix: str,
+    transformers_prefix: str,
     kinds: Iterable[str] = ("weight", "bias"),
-    turned: Callable[[str], bool] = lambda name: False,
-) -> list[Entry]:
+    is_transposed: Callable[[str], bool] = lambda name: False,
+) -> list[TensorMapping]:
     """Entries of ``count`` layers: ours and theirs say what stands before a layer's number."""
     return [
-        Entry(
-            f"{ours}.{i}.{name}.{kind}",
-            tuple(f"{theirs}.{i}.{part}.{kind}" for part in parts),
-            kind == "weight" and turned(name),
+        TensorMapping(
+            f"{own_prefix}.{i}.{name}.{kind}",
+            tuple(f"{transformers_prefix}.{i}.{transformers_part}.{kind}" for transformers_part in transformers_parts),
+            kind == "weight" and is_transposed(name),
         )
         for i in range(count)
-        for name, parts in table.items()
+        for name, transformers_parts in parts_by_name.items()
         for kind in kinds
     ]
 
 
-def both(ours: str, theirs: str) -> list[Entry]:
-    return [Entry(f"{ours}.{kind}", (f"{theirs}.{kind}",)) for kind in ("weight", "bias")]
+def map_weight_and_bias(own_prefix: str, transformers_prefix: str) -> list[TensorMapping]:
+    return [TensorMapping(f"{own_prefix}.{kind}", (f"{transformers_prefix}.{kind}",)) for kind in ("weight", "bias")]
 
 
-def head(config: ModelConfig) -> list[Entry]:
-    return [] if config.tie_embeddings else [Entry("head.weight", ("lm_head.weight",))]
+def map_untied_head(config: ModelConfig) -> list[TensorMapping]:
+    return [] if config.tie_embeddings else [TensorMapping("head.weight", ("lm_head.weight",))]
 
 
-def activation(name: str) -> Activation:
-    if name not in OURS:
-        raise ValueError(f"the activation {name!r} is not known.")
-    return OURS[name]
+def parse_activation(transformers_name: str) -> Activation:
+    if transformers_name not in OWN_ACTIVATIONS:
+        raise ValueError(f"the activation {transformers_name!r} is not known.")
+    return OWN_ACTIVATIONS[transformers_name]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def atomic_folder(folder: Path) -> Iterator[Path]:
+def write_folder_atomically(folder: Path) -> Iterator[Path]:
     """A temporary folder that becomes ``folder`` when the body ends without an error.
 
     Files and folder are synced to disk before the rename, so that even a power cut leaves all or
@@ -29,30 +29,30 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     try:
         yield temporary
         for path in [*temporary.iterdir(), temporary]:
-            sync(path)
+            sync_to_disk(path)
         temporary.rename(folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    sync(folder.parent)
+    sync_to_disk(folder.parent)
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
+def write_file_atomically(path: Path) -> Iterator[Path]:
     """A temporary path whose file becomes ``path``, replacing it, when the body ends well."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-        sync(temporary)
+        sync_to_disk(temporary)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync(path.parent)
+    sync_to_disk(path.parent)
 
 
-def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+def write_safetensors(tensors: dict[str, Tensor], path: Path) -> None:
     """Write a safetensors file. OSError where it cannot be written, as for any other file."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -63,15 +63,15 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
         raise OSError(f"{path}: {error}") from error
 
 
-def sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+def sync_to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(descriptor)
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
-def remove_unfinished(folder: Path) -> None:
+def remove_unfinished_writes(folder: Path) -> None:
     """Remove what killed writers left behind in ``folder``."""
     for path in folder.glob(".*.tmp") if folder.is_dir() else ():
         shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -5,66 +5,66 @@ from __future__ import annotations
 from typing import Any
 
 from model.config import ModelConfig
-from model.interchange.entries import Entry, Family, both
+from model.interchange.entries import TensorMapping, ModelFamily, map_weight_and_bias
 from model.interchange.families import (
-    BERT_NEEDS,
-    GPT2_NEEDS,
-    LLAMA_NEEDS,
-    bert_body,
-    bert_read,
-    bert_written,
-    gpt2_body,
-    gpt2_read,
-    gpt2_written,
-    llama_body,
-    llama_read,
-    llama_written,
+    BERT_SUPPORTED_SETTINGS,
+    GPT2_SUPPORTED_SETTINGS,
+    LLAMA_SUPPORTED_SETTINGS,
+    map_bert_body,
+    parse_bert_config,
+    make_bert_config,
+    map_gpt2_body,
+    parse_gpt2_config,
+    make_gpt2_config,
+    map_llama_body,
+    parse_llama_config,
+    make_llama_config,
 )
 
 #: In each pair first the model of sequences, then that of tokens.
-_OUTPUT = {"tie_embeddings": (False,)}
-_BERT = {k: v for k, v in BERT_NEEDS.items() if k not in ("labels", "head_transform")} | _OUTPUT
-_GPT2, _LLAMA = (
-    {k: v for k, v in needs.items() if k not in ("labels", "head_bias")} | _OUTPUT
-    for needs in (GPT2_NEEDS, LLAMA_NEEDS)
+_UNTIED = {"tie_embeddings": (False,)}
+_BERT_SUPPORTED = {name: allowed_values for name, allowed_values in BERT_SUPPORTED_SETTINGS.items() if name not in ("labels", "head_transform")} | _UNTIED
+_GPT2_SUPPORTED, _LLAMA_SUPPORTED = (
+    {name: allowed_values for name, allowed_values in supported_settings.items() if name not in ("labels", "head_bias")} | _UNTIED
+    for supported_settings in (GPT2_SUPPORTED_SETTINGS, LLAMA_SUPPORTED_SETTINGS)
 )
-_POOLER = both("transform.0", "bert.pooler.dense")
-_CLASSIFIER = both("head", "classifier")
-_SCORE = both("head", "score")
+_POOLER_MAPPINGS = map_weight_and_bias("transform.0", "bert.pooler.dense")
+_CLASSIFIER_MAPPINGS = map_weight_and_bias("head", "classifier")
+_SCORE_MAPPINGS = map_weight_and_bias("head", "score")
 
 
-def _named(config: ModelConfig) -> dict[str, Any]:
-    names = dict(enumerate(config.labels))
-    return {"id2label": names, "label2id": {name: i for i, name in names.items()}}
+def _make_label_name_settings(config: ModelConfig) -> dict[str, Any]:
+    label_by_index = dict(enumerate(config.labels))
+    return {"id2label": label_by_index, "label2id": {name: index for index, name in label_by_index.items()}}
 
 
-def _family(
-    kind: str, model_class: str, needs: dict[str, tuple[Any, ...]], head: list[Entry]
-) -> Family:
-    body, written, read, base = {
-        "bert": (bert_body, bert_written, bert_read, "bert."),
-        "gpt2": (gpt2_body, gpt2_written, gpt2_read, "transformer."),
-        "llama": (llama_body, llama_written, llama_read, "model."),
-    }[kind]
-    return Family(
+def _make_classifier_family(
+    base_family: str, model_class: str, supported_settings: dict[str, tuple[Any, ...]], head_mappings: list[TensorMapping]
+) -> ModelFamily:
+    map_body, make_config, parse_config, base_prefix = {
+        "bert": (map_bert_body, make_bert_config, parse_bert_config, "bert."),
+        "gpt2": (map_gpt2_body, make_gpt2_config, parse_gpt2_config, "transformer."),
+        "llama": (map_llama_body, make_llama_config, parse_llama_config, "model."),
+    }[base_family]
+    return ModelFamily(
         model_class,
-        base,
-        needs,
-        lambda config: [*body(config), *head],
-        lambda config: written(config) | _named(config),
-        read,
-        grouped=kind == "llama",
+        base_prefix,
+        supported_settings,
+        lambda config: [*map_body(config), *head_mappings],
+        lambda config: make_config(config) | _make_label_name_settings(config),
+        parse_config,
+        supports_grouped_heads=base_family == "llama",
     )
 
 
-LABELLERS = [
-    _family("bert", "BertForSequenceClassification", _BERT | {"head_transform": (True,)},
-            [*_POOLER, *_CLASSIFIER]),
-    _family("bert", "BertForTokenClassification", _BERT | {"head_transform": (False,)},
-            _CLASSIFIER),
-    _family("gpt2", "GPT2ForSequenceClassification", _GPT2 | {"head_bias": (False,)}, _SCORE[:1]),
-    _family("gpt2", "GPT2ForTokenClassification", _GPT2 | {"head_bias": (True,)}, _CLASSIFIER),
-    _family("llama", "LlamaForSequenceClassification", _LLAMA | {"head_bias": (False,)},
-            _SCORE[:1]),
-    _family("llama", "LlamaForTokenClassification", _LLAMA | {"head_bias": (True,)}, _SCORE),
+CLASSIFIER_FAMILIES = [
+    _make_classifier_family("bert", "BertForSequenceClassification", _BERT_SUPPORTED | {"head_transform": (True,)},
+            [*_POOLER_MAPPINGS, *_CLASSIFIER_MAPPINGS]),
+    _make_classifier_family("bert", "BertForTokenClassification", _BERT_SUPPORTED | {"head_transform": (False,)},
+            _CLASSIFIER_MAPPINGS),
+    _make_classifier_family("gpt2", "GPT2ForSequenceClassification", _GPT2_SUPPORTED | {"head_bias": (False,)}, _SCORE_MAPPINGS[:1]),
+    _make_classifier_family("gpt2", "GPT2ForTokenClassification", _GPT2_SUPPORTED | {"head_bias": (True,)}, _CLASSIFIER_MAPPINGS),
+    _make_classifier_family("llama", "LlamaForSequenceClassification", _LLAMA_SUPPORTED | {"head_bias": (False,)},
+            _SCORE_MAPPINGS[:1]),
+    _make_classifier_family("llama", "LlamaForTokenClassification", _LLAMA_SUPPORTED | {"head_bias": (True,)}, _SCORE_MAPPINGS),
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from model.architecture import Transformer
 from model.config import ModelConfig
 
 
-class _Undrawn(TorchFunctionMode):
+class _SkipInitialisation(TorchFunctionMode):
     """What sets the first weights of a layer leaves them as they are."""
 
     def __torch_function__(
@@ -24,12 +24,12 @@ class _Undrawn(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def unset(config: ModelConfig, device: str | torch.device = "meta") -> Transformer:
+def make_uninitialised_model(config: ModelConfig, device: str | torch.device = "meta") -> Transformer:
     """A model without weights: on "meta" it has their shapes alone, elsewhere they are whatever
     stood in memory, for ``load_state_dict`` to write over.
 
     No numbers are drawn: that takes seconds of a large model, and on "meta" torch would import its
     compiler for it, more than a second in each process that opens a model.
     """
-    with torch.device(device), _Undrawn():
+    with torch.device(device), _SkipInitialisation():
         return Transformer(config)

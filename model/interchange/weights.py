@@ -9,9 +9,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from model.interchange.checkpoint import WEIGHTS, CheckpointError
+from model.interchange.checkpoint import WEIGHTS_FILE, CheckpointError
 
-INDEX = f"{WEIGHTS}.index.json"
+WEIGHTS_INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
 
 
 def list_weight_files(folder: Path, config: dict[str, Any]) -> list[Path]:
@@ -30,26 +30,26 @@ def list_weight_files(folder: Path, config: dict[str, Any]) -> list[Path]:
             f"{folder} holds an adapter (adapter_config.json): merge it into its model, and give "
             f"the folder of the whole model."
         )
-    named = config.get("transformers_weights")
+    named_path = config.get("transformers_weights")
     named_file = None
-    if named is not None:
-        if not isinstance(named, str):
+    if named_path is not None:
+        if not isinstance(named_path, str):
             raise CheckpointError(
                 f"transformers_weights in {folder / 'config.json'} must be the name of a file; it "
-                f"is {str(named)[:100]}."
+                f"is {str(named_path)[:100]}."
             )
-        named_file = _inside(folder, named, "config.json")
+        named_file = _resolve_inside_folder(folder, named_path, "config.json")
         is_index = named_file.name.endswith(".index.json")
-        files = _shards(folder, named_file) if is_index else [named_file]
-    elif (folder / WEIGHTS).is_file() or not (folder / INDEX).is_file():
-        files = [folder / WEIGHTS]
+        files = _list_shards(folder, named_file) if is_index else [named_file]
+    elif (folder / WEIGHTS_FILE).is_file() or not (folder / WEIGHTS_INDEX_FILE).is_file():
+        files = [folder / WEIGHTS_FILE]
     else:
-        files = _shards(folder, folder / INDEX)
+        files = _list_shards(folder, folder / WEIGHTS_INDEX_FILE)
     for path in files:
         if not path.is_file():
-            if path == folder / WEIGHTS:
+            if path == folder / WEIGHTS_FILE:
                 raise CheckpointError(
-                    f"The weights in {folder} cannot be read: it has no {WEIGHTS}."
+                    f"The weights in {folder} cannot be read: it has no {WEIGHTS_FILE}."
                 )
             source = (
                 "transformers_weights in its config.json" if path == named_file else "its index"
@@ -65,21 +65,21 @@ def list_weight_files(folder: Path, config: dict[str, Any]) -> list[Path]:
     return files
 
 
-def _shards(folder: Path, index: Path) -> list[Path]:
+def _list_shards(folder: Path, index_path: Path) -> list[Path]:
     try:
-        names = set(json.loads(index.read_bytes())["weight_map"].values())
-        return [_inside(folder, name, index.name) for name in sorted(names)]
+        names = set(json.loads(index_path.read_bytes())["weight_map"].values())
+        return [_resolve_inside_folder(folder, name, index_path.name) for name in sorted(names)]
     except CheckpointError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
-            f"{index} cannot be read as an index of weights: {str(error)[:200]}."
+            f"{index_path} cannot be read as an index of weights: {str(error)[:200]}."
         ) from error
 
 
-def _inside(folder: Path, name: Any, where: str) -> Path:
+def _resolve_inside_folder(folder: Path, file_name: Any, source_name: str) -> Path:
     """The path of a file below the folder; hidden files do not count as the folder's content."""
-    parts = Path(name).parts if isinstance(name, str) else ()
-    if not parts or Path(name).is_absolute() or any(part.startswith(".") for part in parts):
-        raise CheckpointError(f"{folder / where} points outside its folder, at {str(name)[:100]}.")
-    return folder / name
+    path_parts = Path(file_name).parts if isinstance(file_name, str) else ()
+    if not path_parts or Path(file_name).is_absolute() or any(part.startswith(".") for part in path_parts):
+        raise CheckpointError(f"{folder / source_name} points outside its folder, at {str(file_name)[:100]}.")
+    return folder / file_name

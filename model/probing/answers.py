@@ -13,54 +13,54 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.architecture import Transformer
-from model.decoding.score import target_log_probs, token_log_probs
-from model.tokens import END_OF_TEXT, Tokens
+from model.decoding.score import compute_target_log_probs, compute_token_log_probs
+from model.tokens import END_OF_TEXT_ID, TokenIds
 
 Float64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Prompt:
+class FewShotPrompt:
     """ids: what the model reads before the answer. shots: how many examples stand in it, and how
     many had no room (``cut``)."""
 
     ids: list[int]
-    shots: int
-    cut: int
+    shot_count: int
+    dropped_count: int
 
 
-def with_examples(
-    examples: Sequence[Tokens],
-    question: Tokens,
+def build_few_shot_prompt(
+    examples: Sequence[TokenIds],
+    question: TokenIds,
     *,
-    room: int,
-    begin: Sequence[int] = (END_OF_TEXT,),
-) -> Prompt:
+    max_tokens: int,
+    begin_ids: Sequence[int] = (END_OF_TEXT_ID,),
+) -> FewShotPrompt:
     """The question behind as many examples, each with its answer, as fit into ``room`` tokens.
 
     The rule: examples are left out whole, those first that stand farthest from the question, until
     the rest fits. ``begin`` stands before all. ``room`` is the context less the longest answer.
     ValueError where not even the question fits.
     """
-    used = len(begin) + len(question)
-    if used > room:
+    token_count = len(begin_ids) + len(question)
+    if token_count > max_tokens:
         raise ValueError(
-            f"The question takes {used} tokens with what begins it, and there is room for {room}: "
+            f"The question takes {token_count} tokens with what begins it, and there is room for {max_tokens}: "
             f"shorten it, or its answers."
         )
-    shots = 0
-    while shots < len(examples) and used + len(examples[-1 - shots]) <= room:
-        used += len(examples[-1 - shots])
-        shots += 1
-    near = examples[len(examples) - shots :]
-    ids = [*begin, *(token for example in near for token in example), *question]
-    return Prompt(ids, shots, len(examples) - shots)
+    shot_count = 0
+    while shot_count < len(examples) and token_count + len(examples[-1 - shot_count]) <= max_tokens:
+        token_count += len(examples[-1 - shot_count])
+        shot_count += 1
+    used_examples = examples[len(examples) - shot_count :]
+    ids = [*begin_ids, *(token for example in used_examples for token in example), *question]
+    return FewShotPrompt(ids, shot_count, len(examples) - shot_count)
 
 
-def answer_log_probs(
+def compute_answer_log_probs(
     model: Transformer,
-    prompts: Sequence[Tokens],
-    answers: Sequence[Sequence[Tokens]],
+    prompts: Sequence[TokenIds],
+    answers: Sequence[Sequence[TokenIds]],
     *,
     batch_tokens: int = 16_384,
 ) -> list[Float64]:
@@ -79,24 +79,24 @@ def answer_log_probs(
             f"{len(prompts)} prompts need as many lists of answers, not {len(answers)}."
         )
     context = model.config.context
-    pairs = [(p, answer) for p, several in enumerate(answers) for answer in several]
-    for p, answer in pairs:
-        if not len(prompts[p]) or not len(answer):
-            raise ValueError(f"Prompt {p} or one of its answers is empty.")
-        longest = len(answer) + (len(prompts[p]) if model.encoder is None else 0)
-        if max(longest, len(prompts[p])) > context:
+    pairs = [(prompt_index, answer) for prompt_index, prompt_answers in enumerate(answers) for answer in prompt_answers]
+    for prompt_index, answer in pairs:
+        if not len(prompts[prompt_index]) or not len(answer):
+            raise ValueError(f"Prompt {prompt_index} or one of its answers is empty.")
+        longest = len(answer) + (len(prompts[prompt_index]) if model.encoder is None else 0)
+        if max(longest, len(prompts[prompt_index])) > context:
             raise ValueError(
-                f"Prompt {p} and an answer take {longest} tokens, more than the context {context}: "
+                f"Prompt {prompt_index} and an answer take {longest} tokens, more than the context {context}: "
                 f"leave out examples (see with_examples)."
             )
-    behind = [prompts[p] for p, _ in pairs]
+    prompt_per_answer = [prompts[prompt_index] for prompt_index, _ in pairs]
     if model.encoder is None:
-        texts = [[*prompt, *answer] for prompt, (_, answer) in zip(behind, pairs, strict=True)]
-        given = list(map(len, behind))
-        scores = token_log_probs(model, texts, batch_tokens=batch_tokens, given=given)
-        scores = [line[begin - 1 :] for line, begin in zip(scores, given, strict=True)]
+        texts = [[*prompt, *answer] for prompt, (_, answer) in zip(prompt_per_answer, pairs, strict=True)]
+        prompt_lengths = list(map(len, prompt_per_answer))
+        scores = compute_token_log_probs(model, texts, batch_tokens=batch_tokens, prompt_lengths=prompt_lengths)
+        scores = [log_probs[prompt_length - 1 :] for log_probs, prompt_length in zip(scores, prompt_lengths, strict=True)]
     else:
-        targets = [[END_OF_TEXT, *answer] for _, answer in pairs]
-        scores = target_log_probs(model, behind, targets, batch_tokens=batch_tokens)
-    totals = iter([line.sum(dtype=np.float64) for line in scores])
-    return [np.array([next(totals) for _ in several], dtype=np.float64) for several in answers]
+        targets = [[END_OF_TEXT_ID, *answer] for _, answer in pairs]
+        scores = compute_target_log_probs(model, prompt_per_answer, targets, batch_tokens=batch_tokens)
+    totals = iter([log_probs.sum(dtype=np.float64) for log_probs in scores])
+    return [np.array([next(totals) for _ in prompt_answers], dtype=np.float64) for prompt_answers in answers]

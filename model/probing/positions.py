@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from model.architecture import Transformer
 from model.batch import Batch
-from model.decoding.mode import asks
+from model.decoding.mode import run_in_evaluation_mode
 
 
-@asks
-def loss_by_position(
+@run_in_evaluation_mode
+def compute_loss_by_position(
     model: Transformer, batches: Iterable[Batch]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean cross-entropy at each position of the context, (context,) in nats, and the weight it is
@@ -25,15 +25,15 @@ def loss_by_position(
     does, else the place in the row.
     """
     device = model.embedding.weight.device
-    nats, weight = np.zeros((2, model.config.context))
+    nat_sums, weight_sums = np.zeros((2, model.config.context))
     for batch in batches:
-        targets, scale = batch.answers()
-        losses = model.token_losses(batch.to(device)).double().cpu() * scale  # (B, T)
+        targets, token_weights = batch.require_targets_and_weights()
+        losses = model.compute_token_losses(batch.to_device(device)).double().cpu() * token_weights  # (B, T)
         positions = batch.positions
         if positions is None:
             positions = torch.arange(targets.shape[1]).expand_as(targets)
-        where = positions.flatten().numpy()
-        nats += np.bincount(where, losses.flatten().numpy(), len(nats))
-        weight += np.bincount(where, scale.double().flatten().numpy(), len(nats))
+        flat_positions = positions.flatten().numpy()
+        nat_sums += np.bincount(flat_positions, losses.flatten().numpy(), len(nat_sums))
+        weight_sums += np.bincount(flat_positions, token_weights.double().flatten().numpy(), len(nat_sums))
     with np.errstate(invalid="ignore"):
-        return nats / weight, weight
+        return nat_sums / weight_sums, weight_sums

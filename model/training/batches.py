@@ -10,13 +10,13 @@ from typing import Any
 from torch import Tensor
 
 from model.batch import Batch
-from model.draws import combine
-from model.training.data import PackedRows, batch_sequences
+from model.draws import combine_into_key
+from model.training.data import PackedRows, select_batch_rows
 from model.training.examples import ExampleRows
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedBatch:
     """The batch of a step, as one process computes it.
 
     parts: its own micro-batches, pinned where they go to a GPU; weight: the sum of their weights.
@@ -24,64 +24,64 @@ class Prepared:
     of the step, if every process computes as much.
     """
 
-    parts: list[Batch]
-    weight: float
-    tokens: int
-    seen: int
+    micro_batches: list[Batch]
+    weight_sum: float
+    token_count: int
+    tokens_so_far: int
     flops: int
 
 
 @dataclass(frozen=True)
-class Recipe:
+class BatchBuilder:
     """How the batch of a step is made: a pure function of the step.
 
     Each process reads and makes its own share of the rows alone, ``accumulation`` micro-batches.
     """
 
-    rows: PackedRows | ExampleRows
+    training_rows: PackedRows | ExampleRows
     objective: Callable[[Any, int, int], Batch]
     seed: int
-    size: int  # rows of a batch
+    batch_size: int  # rows of a batch
     accumulation: int
     rank: int
     processes: int
-    pinned: bool
-    flops: Callable[[Batch], int]
+    pin_memory: bool
+    count_flops: Callable[[Batch], int]
 
-    def __call__(self, step: int) -> Prepared:
-        index = batch_sequences(self.seed, step, self.size, len(self.rows))
-        share = self.size // self.processes
-        first = self.rank * share
-        own = self.rows.rows(index[first : first + share])
-        batch = self.objective(own, int(combine(self.seed, step)[0]), first)
-        parts = batch.split(self.accumulation)
-        flops = self.processes * sum(map(self.flops, parts))
-        if self.pinned:  # a GPU copies from such memory while it computes
-            parts = [part.map(Tensor.pin_memory) for part in parts]
-        tokens, seen = self.rows.tokens(index), self.rows.read(self.seed, step, self.size)
-        return Prepared(parts, batch.answers()[1].sum().item(), tokens, seen, flops)
+    def __call__(self, step: int) -> PreparedBatch:
+        row_indices = select_batch_rows(self.seed, step, self.batch_size, len(self.training_rows))
+        share = self.batch_size // self.processes
+        first_row = self.rank * share
+        own_rows = self.training_rows.read_rows(row_indices[first_row : first_row + share])
+        batch = self.objective(own_rows, int(combine_into_key(self.seed, step)[0]), first_row)
+        micro_batches = batch.split_into_micro_batches(self.accumulation)
+        flops = self.processes * sum(map(self.count_flops, micro_batches))
+        if self.pin_memory:  # a GPU copies from such memory while it computes
+            micro_batches = [micro_batch.map_tensors(Tensor.pin_memory) for micro_batch in micro_batches]
+        token_count, tokens_so_far = self.training_rows.count_tokens(row_indices), self.training_rows.count_tokens_read(self.seed, step, self.batch_size)
+        return PreparedBatch(micro_batches, batch.require_targets_and_weights()[1].sum().item(), token_count, tokens_so_far, flops)
 
 
-class Ahead:
+class Prefetcher:
     """``make(step)`` of the steps to ``last``, asked for in order, each made during the one before.
 
     What goes wrong in making one is raised where it is asked for.
     """
 
-    def __init__(self, make: Callable[[int], Prepared], last: int) -> None:
-        self.make, self.last = make, last
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
-        self.next: tuple[int, Future[Prepared]] | None = None
+    def __init__(self, build_batch: Callable[[int], PreparedBatch], last_step: int) -> None:
+        self.build_batch, self.last_step = build_batch, last_step
+        self.executor = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        self.pending: tuple[int, Future[PreparedBatch]] | None = None
 
-    def of(self, step: int) -> Prepared:
-        at, coming = self.next or (0, None)
-        if coming is None or at != step:
-            coming = self.thread.submit(self.make, step)
-        made = coming.result()
-        self.next = None
-        if step < self.last:
-            self.next = step + 1, self.thread.submit(self.make, step + 1)
-        return made
+    def get_batch(self, step: int) -> PreparedBatch:
+        pending_step, future = self.pending or (0, None)
+        if future is None or pending_step != step:
+            future = self.executor.submit(self.build_batch, step)
+        prepared_batch = future.result()
+        self.pending = None
+        if step < self.last_step:
+            self.pending = step + 1, self.executor.submit(self.build_batch, step + 1)
+        return prepared_batch
 
-    def close(self) -> None:
-        self.thread.shutdown(cancel_futures=True)
+    def stop(self) -> None:
+        self.executor.shutdown(cancel_futures=True)

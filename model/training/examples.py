@@ -17,15 +17,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from model.config import Architecture, ModelConfig
-from model.draws import Int64, combine, permute
-from model.interchange.files import atomic_file
-from model.tokens import END_OF_TEXT, Tokens
-from model.training.data import PackedRows, materialise
+from model.draws import Int64, combine_into_key, permute_indices
+from model.interchange.files import write_file_atomically
+from model.tokens import END_OF_TEXT_ID, TokenIds
+from model.training.data import PackedRows, open_packed_rows
 
 #: Stands at a token that is asked for no label.
-UNASKED = -1
+NO_LABEL = -1
 
-EXAMPLES = pa.schema(
+EXAMPLES_SCHEMA = pa.schema(
     [
         ("ids", pa.large_list(pa.int32())),
         ("answers", pa.large_list(pa.int32())),
@@ -38,15 +38,15 @@ class Example(NamedTuple):
     """ids: what is read. answers: of a pair the target's tokens; else the label of each token of
     ``ids``, or UNASKED. first: how many tokens are of the first sentence, where there are two."""
 
-    ids: Tokens
-    answers: Tokens
-    first: int = 0
+    ids: TokenIds
+    targets: TokenIds
+    first_sentence_length: int = 0
 
 
 # Layout ----------------------------------------------------------------------------------------
 
 
-def cut_pair(source: Tokens, target: Tokens, config: ModelConfig) -> tuple[Tokens, Tokens]:
+def truncate_pair(source: TokenIds, target: TokenIds, config: ModelConfig) -> tuple[TokenIds, TokenIds]:
     """Source and target, cut at their ends to what the context holds.
 
     An encoder-decoder has a context for each. A decoder reads both in one row between begin and end
@@ -56,24 +56,24 @@ def cut_pair(source: Tokens, target: Tokens, config: ModelConfig) -> tuple[Token
     context = config.context
     if config.architecture == "encoder_decoder":
         return source[:context], target[: context - 1]  # the decoder's begin token
-    room = context - 3  # a begin token before either, an end token behind the target
-    if room < 2:
+    token_budget = context - 3  # a begin token before either, an end token behind the target
+    if token_budget < 2:
         raise ValueError(f"A context of {context} tokens has no room for a pair: it takes 5.")
-    source = source[: 3 * room // 4]
-    return source, target[: room - len(source)]
+    source = source[: 3 * token_budget // 4]
+    return source, target[: token_budget - len(source)]
 
 
-def prompt_of(source: Tokens) -> list[int]:
+def build_pair_prompt(source: TokenIds) -> list[int]:
     """What a decoder reads of a pair before it writes the target."""
-    return [END_OF_TEXT, *source, END_OF_TEXT]
+    return [END_OF_TEXT_ID, *source, END_OF_TEXT_ID]
 
 
-def asked(source: Tokens, architecture: Architecture) -> tuple[list[int], list[int] | None]:
+def build_pair_inputs(source: TokenIds, architecture: Architecture) -> tuple[list[int], list[int] | None]:
     """How a model of pairs is asked for a target, as it was trained: what the decoder reads first,
     and the encoder, where there is one."""
     if architecture == "encoder_decoder":
-        return [END_OF_TEXT], list(source) or [END_OF_TEXT]
-    return prompt_of(source), None
+        return [END_OF_TEXT_ID], list(source) or [END_OF_TEXT_ID]
+    return build_pair_prompt(source), None
 
 
 # On disk ---------------------------------------------------------------------------------------
@@ -81,10 +81,10 @@ def asked(source: Tokens, architecture: Architecture) -> tuple[list[int], list[i
 
 def write_examples(path: Path, examples: Iterable[Example]) -> None:
     """Write the file that ``ExampleRows`` maps; it appears whole or not at all."""
-    rows = list(examples)
-    columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(EXAMPLES)]
-    table = pa.table(columns, schema=EXAMPLES)
-    with atomic_file(path) as temporary, pa.ipc.new_file(str(temporary), EXAMPLES) as writer:
+    example_rows = list(examples)
+    columns = [pa.array([row[i] for row in example_rows], field.type) for i, field in enumerate(EXAMPLES_SCHEMA)]
+    table = pa.table(columns, schema=EXAMPLES_SCHEMA)
+    with write_file_atomically(path) as temporary, pa.ipc.new_file(str(temporary), EXAMPLES_SCHEMA) as writer:
         writer.write_table(table)
 
 
@@ -97,91 +97,91 @@ class ExampleRows:
         try:
             with pa.memory_map(str(path)) as source:
                 table = pa.ipc.open_file(source).read_all()
-            self._ids, self._answers = (_Ragged(table[name]) for name in ("ids", "answers"))
-            self.first = table["first"].to_numpy().astype(np.int64)
+            self._ids, self._targets = (_ListColumn(table[name]) for name in ("ids", "answers"))
+            self.first_sentence_lengths = table["first"].to_numpy().astype(np.int64)
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise ValueError(f"{path} is not a file of examples: {error}.") from error
         if not len(table):
             raise ValueError(f"{path} holds no examples: there is nothing to learn from.")
-        self._check(config)
-        pair = 0 if config.labels else 1
-        self.lengths = self._ids.lengths + pair * self._answers.lengths  # (n,) tokens
-        self._walked: tuple[object, Int64] = None, np.zeros(1, np.int64)
+        self._check_model_fits(config)
+        target_factor = 0 if config.labels else 1
+        self.lengths = self._ids.lengths + target_factor * self._targets.lengths  # (n,) tokens
+        self._epoch_token_sums: tuple[object, Int64] = None, np.zeros(1, np.int64)
 
-    def _check(self, config: ModelConfig) -> None:
-        read, asked = self._ids.lengths, self._answers.lengths
-        for values, low, high in ((self._ids.values, 0, config.vocab_size),
-                                  (self._answers.values, UNASKED, config.outputs)):  # fmt: skip
-            if len(values) and not low <= int(values.min()) <= int(values.max()) < high:
+    def _check_model_fits(self, config: ModelConfig) -> None:
+        read_lengths, target_lengths = self._ids.lengths, self._targets.lengths
+        for id_values, low, high in ((self._ids.values, 0, config.vocab_size),
+                                  (self._targets.values, NO_LABEL, config.output_size)):  # fmt: skip
+            if len(id_values) and not low <= int(id_values.min()) <= int(id_values.max()) < high:
                 raise ValueError(
-                    f"{self.path} holds numbers from {values.min()} to {values.max()} where the "
+                    f"{self.path} holds numbers from {id_values.min()} to {id_values.max()} where the "
                     f"model has {high}: was it made for another model?"
                 )
         if config.labels:
-            fits = (read > 0) & (read <= config.context) & (read == asked)
+            is_valid = (read_lengths > 0) & (read_lengths <= config.context) & (read_lengths == target_lengths)
         elif config.architecture == "encoder_decoder":
-            fits = (read <= config.context) & (asked < config.context)
+            is_valid = (read_lengths <= config.context) & (target_lengths < config.context)
         else:
-            fits = read + asked + 3 <= config.context
-        if not fits.all():
-            row = int(np.argmin(fits))
+            is_valid = read_lengths + target_lengths + 3 <= config.context
+        if not is_valid.all():
+            row = int(np.argmin(is_valid))
             raise ValueError(
-                f"{self.path}: example {row} has {read[row]} tokens and {asked[row]} answers, "
+                f"{self.path}: example {row} has {read_lengths[row]} tokens and {target_lengths[row]} answers, "
                 f"which a context of {config.context} does not hold."
             )
 
     @cached_property
-    def digest(self) -> str:
+    def sha256(self) -> str:
         """SHA-256 of the file."""
         with self.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def __len__(self) -> int:
-        return len(self.first)
+        return len(self.first_sentence_lengths)
 
-    def rows(self, index: Int64) -> list[Example]:
+    def read_rows(self, row_indices: Int64) -> list[Example]:
         """The examples of these numbers."""
-        return [Example(self._ids[i], self._answers[i], int(self.first[i])) for i in index]
+        return [Example(self._ids[i], self._targets[i], int(self.first_sentence_lengths[i])) for i in row_indices]
 
-    def spread(self, count: int) -> Int64:
+    def select_evenly_spaced(self, count: int) -> Int64:
         """The numbers of at most ``count`` examples, evenly spread over all."""
         n = len(self)
         return np.linspace(0, n - 1, min(n, count)).round().astype(np.int64)
 
-    def tokens(self, index: Int64) -> int:
+    def count_tokens(self, row_indices: Int64) -> int:
         """How many tokens these examples have."""
-        return int(self.lengths[index].sum())
+        return int(self.lengths[row_indices].sum())
 
-    def read(self, seed: int, steps: int, batch: int) -> int:
+    def count_tokens_read(self, seed: int, step_count: int, batch_size: int) -> int:
         """How many tokens the first ``steps`` steps read."""
-        epoch, rest = divmod(steps * batch, len(self))
-        if self._walked[0] != (seed, epoch):
-            order = permute(np.arange(len(self)), len(self), combine(seed, epoch))
-            sums = np.concatenate(([0], np.cumsum(self.lengths[order])))
-            self._walked = (seed, epoch), sums
-        return epoch * int(self.lengths.sum()) + int(self._walked[1][rest])
+        full_epochs, rows_in_epoch = divmod(step_count * batch_size, len(self))
+        if self._epoch_token_sums[0] != (seed, full_epochs):
+            order = permute_indices(np.arange(len(self)), len(self), combine_into_key(seed, full_epochs))
+            cumulative_tokens = np.concatenate(([0], np.cumsum(self.lengths[order])))
+            self._epoch_token_sums = (seed, full_epochs), cumulative_tokens
+        return full_epochs * int(self.lengths.sum()) + int(self._epoch_token_sums[1][rows_in_epoch])
 
 
-def open_rows(
-    source: str | Sequence[str], copy: Path, config: ModelConfig, examples: bool
+def open_dataset_rows(
+    source: str | Sequence[str], copy_path: Path, config: ModelConfig, are_examples: bool
 ) -> PackedRows | ExampleRows:
     """The rows that a job names: packed ones, copied to ``copy`` first, or ``examples``."""
-    if not examples:
-        return materialise(source, copy, config.context, config.vocab_size)
+    if not are_examples:
+        return open_packed_rows(source, copy_path, config.context, config.vocab_size)
     if not isinstance(source, str):
         raise ValueError("Examples stand in one file: give its path, not several.")
     return ExampleRows(Path(source), config)
 
 
-class _Ragged:
+class _ListColumn:
     """A column of lists of integers, without a copy where it stands in one piece."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
-        whole = column.combine_chunks()
-        if whole.null_count or not pa.types.is_large_list(whole.type):
+        list_array = column.combine_chunks()
+        if list_array.null_count or not pa.types.is_large_list(list_array.type):
             raise ValueError("its columns are no lists of tokens")
-        self.values: NDArray[np.int32] = whole.values.to_numpy()
-        self.offsets: Int64 = whole.offsets.to_numpy()
+        self.values: NDArray[np.int32] = list_array.values.to_numpy()
+        self.offsets: Int64 = list_array.offsets.to_numpy()
         self.lengths: Int64 = np.diff(self.offsets)
 
     def __getitem__(self, row: int) -> list[int]:

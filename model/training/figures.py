@@ -27,10 +27,10 @@ LOG_SCHEMA = pa.schema(
 )
 TIMING_COLUMNS = ("seconds", "tokens_per_second", "mfu", "memory_mb")
 #: Of a row, what is told while training goes on.
-TOLD = ("step", "loss", "learning_rate", "grad_norm", "tokens_per_second", "mfu")
+PROGRESS_COLUMNS = ("step", "loss", "learning_rate", "grad_norm", "tokens_per_second", "mfu")
 
 
-class Mark:
+class DeviceTimestamp:
     """A moment of the device's work; taking it does not wait for the device."""
 
     def __init__(self, device: torch.device) -> None:
@@ -39,7 +39,7 @@ class Mark:
             self.event = torch.cuda.Event(enable_timing=True)
             self.event.record()
 
-    def since(self, earlier: Mark) -> float:
+    def seconds_since(self, earlier: DeviceTimestamp) -> float:
         """Seconds from an earlier moment; waits until this one has come."""
         if self.event is None or earlier.event is None:
             return self.time - earlier.time
@@ -47,47 +47,47 @@ class Mark:
         return float(earlier.event.elapsed_time(self.event)) / 1000
 
 
-class Reading:
+class PendingValues:
     """Numbers on their way from the device. Reading them waits until they are computed, and for
     nothing that the device was asked for later."""
 
     def __init__(self, *values: Tensor) -> None:
         stacked = torch.stack([value.detach() for value in values])
         self.values = stacked.to("cpu", non_blocking=True)
-        self.ready = Mark(stacked.device)
+        self.computed_at = DeviceTimestamp(stacked.device)
 
-    def read(self) -> list[float]:
-        if self.ready.event is not None:
-            self.ready.event.synchronize()
+    def read_when_ready(self) -> list[float]:
+        if self.computed_at.event is not None:
+            self.computed_at.event.synchronize()
         return list(self.values.tolist())
 
 
 @dataclass
-class Figures:
+class StepMetrics:
     """What is known of a step while the device may still be at it."""
 
     step: int
     learning_rate: float
-    tokens: int  # positions of the batch, of all processes
-    seen: int  # of all steps up to this one
+    batch_tokens: int  # positions of the batch, of all processes
+    tokens_so_far: int  # of all steps up to this one
     flops: int  # of the step
-    read: Reading  # the loss and the gradient's norm
-    skipped: bool | None = None  # None: nobody has looked whether it diverged
-    done: Mark | None = field(default=None)
+    loss_and_norm: PendingValues  # the loss and the gradient's norm
+    is_skipped: bool | None = None  # None: nobody has looked whether it diverged
+    finished_at: DeviceTimestamp | None = field(default=None)
 
-    def row(self, seconds: float, ceiling: float, memory: float) -> dict[str, Any]:
+    def to_log_row(self, seconds: float, peak_flops_per_second: float, memory_mb: float) -> dict[str, Any]:
         """Of the log; ``ceiling`` in operations a second, ``memory`` in MiB."""
-        loss, norm = self.read.read()
+        loss, grad_norm = self.loss_and_norm.read_when_ready()
         return {
             "step": self.step,
             "loss": loss,
-            "grad_norm": norm,
-            "skipped": bool(self.skipped),
+            "grad_norm": grad_norm,
+            "skipped": bool(self.is_skipped),
             "learning_rate": self.learning_rate,
-            "tokens": self.seen,
+            "tokens": self.tokens_so_far,
             "validation_bits_per_token": None,
             "seconds": seconds,
-            "tokens_per_second": self.tokens / seconds,
-            "mfu": self.flops / seconds / ceiling,
-            "memory_mb": memory,
+            "tokens_per_second": self.batch_tokens / seconds,
+            "mfu": self.flops / seconds / peak_flops_per_second,
+            "memory_mb": memory_mb,
         }

@@ -12,19 +12,19 @@ import pyarrow.parquet as pq
 from model.architecture import Transformer
 from model.config import TrainConfig
 from model.interchange import checkpoint
-from model.interchange.files import atomic_file
+from model.interchange.files import write_file_atomically
 from model.training.figures import LOG_SCHEMA
-from model.training.job import emit
-from model.training.state import Snapshot
-from model.training.texts import SAMPLES
-from model.training.validation import MEASURED
-from model.training.work import remove_old_states, step_name
+from model.training.job import emit_event
+from model.training.state import TrainingSnapshot
+from model.training.texts import SAMPLES_SCHEMA
+from model.training.validation import VALIDATION_SCHEMA
+from model.training.work import remove_old_states, format_step_name
 
-SCHEMAS = {"log": LOG_SCHEMA, "validation": MEASURED, "samples": SAMPLES}
-Rows = dict[str, list[dict[str, Any]]]
+TABLE_SCHEMAS = {"log": LOG_SCHEMA, "validation": VALIDATION_SCHEMA, "samples": SAMPLES_SCHEMA}
+RowsByTable = dict[str, list[dict[str, Any]]]
 
 
-class Keeper:
+class BackgroundWriter:
     """Writes checkpoint, tables and last the state, which makes both count: a kill in between loses
     what is newer than the state before, and that is made again.
 
@@ -32,46 +32,46 @@ class Keeper:
     What goes wrong is raised in the training, at the next step at the latest.
     """
 
-    def __init__(self, work: Path, tokenizer: Path, config: TrainConfig) -> None:
-        self.work, self.tokenizer, self.config = work, tokenizer, config
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix="keeper")
-        self.writing: Future[None] | None = None
+    def __init__(self, work_folder: Path, tokenizer_path: Path, config: TrainConfig) -> None:
+        self.work_folder, self.tokenizer_path, self.config = work_folder, tokenizer_path, config
+        self.executor = ThreadPoolExecutor(1, thread_name_prefix="keeper")
+        self.pending_write: Future[None] | None = None
 
-    def keep(self, snapshot: Snapshot, tables: Rows, model: Transformer | None) -> None:
+    def start_writing(self, snapshot: TrainingSnapshot, tables: RowsByTable, model: Transformer | None) -> None:
         """Write a state and the rows of ``tables``, and, of a ``model``, a checkpoint; its weights
         are the snapshot's."""
-        self.wait()
-        self.writing = self.thread.submit(self._write, snapshot, tables, model)
+        self.wait_until_written()
+        self.pending_write = self.executor.submit(self._write_snapshot, snapshot, tables, model)
 
-    def check(self) -> None:
+    def raise_write_error(self) -> None:
         """Raise what went wrong, without waiting."""
-        if self.writing is not None and self.writing.done():
-            self.wait()
+        if self.pending_write is not None and self.pending_write.done():
+            self.wait_until_written()
 
-    def wait(self) -> None:
+    def wait_until_written(self) -> None:
         """Until all is on the disk."""
-        writing, self.writing = self.writing, None
-        if writing is not None:
-            writing.result()
+        pending_write, self.pending_write = self.pending_write, None
+        if pending_write is not None:
+            pending_write.result()
 
-    def close(self) -> None:
+    def shut_down(self) -> None:
         """End the thread, when it has written what it was given."""
-        self.thread.shutdown()
+        self.executor.shutdown()
 
-    def _write(self, snapshot: Snapshot, tables: Rows, model: Transformer | None) -> None:
-        step, folder = snapshot.step, self.work / "checkpoints" / step_name(snapshot.step)
+    def _write_snapshot(self, snapshot: TrainingSnapshot, tables: RowsByTable, model: Transformer | None) -> None:
+        step, folder = snapshot.step, self.work_folder / "checkpoints" / format_step_name(snapshot.step)
         if model is not None:
-            checkpoint.save(model, folder, tokenizer=self.tokenizer, weights=snapshot.weights)
+            checkpoint.save_checkpoint(model, folder, tokenizer_path=self.tokenizer_path, weights=snapshot.model_weights)
         for name, rows in tables.items():
             if rows:
-                with atomic_file(self.work / name / f"part-{step:08d}.parquet") as path:
-                    pq.write_table(pa.Table.from_pylist(rows, SCHEMAS[name]), path)
-        snapshot.write(self.work)
-        remove_old_states(self.work, self.config)
+                with write_file_atomically(self.work_folder / name / f"part-{step:08d}.parquet") as path:
+                    pq.write_table(pa.Table.from_pylist(rows, TABLE_SCHEMAS[name]), path)
+        snapshot.write_state(self.work_folder)
+        remove_old_states(self.work_folder, self.config)
         if model is not None:
-            announce(folder)
+            emit_checkpoint_event(folder)
 
 
-def announce(folder: Path) -> None:
+def emit_checkpoint_event(checkpoint_folder: Path) -> None:
     """Tell of a checkpoint that counts."""
-    emit("checkpoint", step=int(folder.name.removeprefix("step-")), path=str(folder))
+    emit_event("checkpoint", step=int(checkpoint_folder.name.removeprefix("step-")), path=str(checkpoint_folder))

@@ -12,25 +12,25 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from model.precision import choose_precision
+from model.precision import choose_dtype
 
 #: Jordan's quintic: five times it brings a singular value from (0.002, 1] into 0.68 to 1.13.
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-ITERATIONS = 5
+NEWTON_SCHULZ_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+NEWTON_SCHULZ_ITERATIONS = 5
 
 
-def orthogonal(matrices: Tensor, dtype: torch.dtype) -> Tensor:
+def orthogonalise(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     """matrices (n, rows, columns), U S V^T each, to near U V^T by Newton-Schulz, in ``dtype``; the
     singular values are so rough already that bf16 is exact enough."""
-    a, b, c = COEFFICIENTS
-    tall = matrices.shape[1] > matrices.shape[2]
+    a, b, c = NEWTON_SCHULZ_COEFFICIENTS
+    is_tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.to(dtype)
-    x = x.mT if tall else x
+    x = x.mT if is_tall else x
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)  # no singular value is above 1
-    for _ in range(ITERATIONS):
+    for _ in range(NEWTON_SCHULZ_ITERATIONS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.mT if tall else x
+    return x.mT if is_tall else x
 
 
 class Muon(torch.optim.Optimizer):
@@ -44,34 +44,34 @@ class Muon(torch.optim.Optimizer):
     def __init__(
         self,
         matrices: Iterable[tuple[Tensor, Sequence[int]]],
-        lr: float,
+        learning_rate: float,
         weight_decay: float,
         momentum: float,
     ) -> None:
         matrices = list(matrices)
-        self.rows = {parameter: list(rows) for parameter, rows in matrices}
-        defaults = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum}
+        self.row_counts = {parameter: list(row_counts) for parameter, row_counts in matrices}
+        defaults = {"lr": learning_rate, "weight_decay": weight_decay, "momentum": momentum}
         super().__init__([parameter for parameter, _ in matrices], defaults)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             # By shape: one batch of products for all that are alike.
-            alike: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
+            parts_by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
                 state = self.state[parameter]
                 if "momentum_buffer" not in state:
                     state["momentum_buffer"] = torch.zeros_like(parameter)
-                mean = state["momentum_buffer"].lerp_(parameter.grad, 1 - group["momentum"])
-                ahead = parameter.grad.lerp(mean, group["momentum"])
-                rows = self.rows[parameter]
-                for part in zip(parameter.split(rows), ahead.split(rows), strict=True):
-                    alike.setdefault(part[0].shape, []).append(part)
-            for shape, parts in alike.items():
-                step = group["lr"] * 0.2 * math.sqrt(max(shape))
-                stacked = torch.stack([update for _, update in parts])
-                updates = orthogonal(stacked, choose_precision("auto", stacked.device))
+                momentum_buffer = state["momentum_buffer"].lerp_(parameter.grad, 1 - group["momentum"])
+                nesterov_update = parameter.grad.lerp(momentum_buffer, group["momentum"])
+                row_counts = self.row_counts[parameter]
+                for part in zip(parameter.split(row_counts), nesterov_update.split(row_counts), strict=True):
+                    parts_by_shape.setdefault(part[0].shape, []).append(part)
+            for shape, parts in parts_by_shape.items():
+                step_size = group["lr"] * 0.2 * math.sqrt(max(shape))
+                stacked_updates = torch.stack([update for _, update in parts])
+                updates = orthogonalise(stacked_updates, choose_dtype("auto", stacked_updates.device))
                 for (weights, _), update in zip(parts, updates, strict=True):
-                    weights.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-step)
+                    weights.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-step_size)

@@ -21,68 +21,68 @@ import sys
 import torch
 
 from model.training import parallel
-from model.training.job import WATCH, Job, emit, lock, read_job, watch_parent
-from model.training.machine import keep_memory
+from model.training.job import WATCH_STDIN_OPTION, TrainingJob, emit_event, lock_work_folder, read_job, exit_when_parent_dies
+from model.training.machine import retain_freed_memory
 from model.training.trainer import Trainer, TrainingError
 
 
-def processes(job: Job) -> int:
+def count_processes(job: TrainingJob) -> int:
     """How many train together on this machine."""
-    if job.config.processes:
-        return job.config.processes
-    if job.config.device == "cpu":
+    if job.train_config.processes:
+        return job.train_config.processes
+    if job.train_config.device == "cpu":
         return 1
     return max(1, torch.cuda.device_count())
 
 
-def do_job(path: str, watched: bool) -> int:
+def run_job(job_path: str, is_watched: bool) -> int:
     """Do the job at ``path``, alone or as one of the processes that torchrun started."""
-    job = read_job(path)
-    if not parallel.launched() and processes(job) > 1:
-        return parallel.launch(processes(job), "model.training.run", [path, *[WATCH] * watched])
-    keep_memory()
-    world = parallel.World()
-    handle = lock(job.work) if world.first else None
+    job = read_job(job_path)
+    if not parallel.is_under_torchrun() and count_processes(job) > 1:
+        return parallel.launch_with_torchrun(count_processes(job), "model.training.run", [job_path, *[WATCH_STDIN_OPTION] * is_watched])
+    retain_freed_memory()
+    world = parallel.DistributedWorld()
+    lock_file = lock_work_folder(job.work_folder) if world.is_first else None
     try:
-        code = Trainer(job, world).run()
-        world.leave()  # not after an error: it would wait for what the others still want to say
-        return code
+        exit_code = Trainer(job, world).run_until_done()
+        world.disconnect()  # not after an error: it would wait for what the others still want to say
+        return exit_code
     finally:
-        if handle is not None:
-            handle.close()
+        if lock_file is not None:
+            lock_file.close()
 
 
 def main(arguments: list[str]) -> int:
-    path, watched = arguments[:1], arguments[1:] == [WATCH]
-    if not path or (len(arguments) > 1 and not watched):
-        print(f"usage: python -m model.training.run JOB.json [{WATCH}]", file=sys.stderr)
+    job_paths, is_watched = arguments[:1], arguments[1:] == [WATCH_STDIN_OPTION]
+    if not job_paths or (len(arguments) > 1 and not is_watched):
+        print(f"usage: python -m model.training.run JOB.json [{WATCH_STDIN_OPTION}]", file=sys.stderr)
         return 2
-    if watched:
-        watch_parent()
+    if is_watched:
+        exit_when_parent_dies()
     try:
-        return do_job(path[0], watched)
+        return run_job(job_paths[0], is_watched)
     except (TrainingError, ValueError) as error:
         message = str(error)
     except OSError as error:
         message = f"A file could not be written or read: {error}; the last state is whole."
     except RuntimeError as error:
-        text = str(error)
-        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in text:
+        error_text = str(error)
+        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in error_text:
             message = (
                 "Out of memory: raise train.accumulation or set train.recompute and run again, it "
                 "goes on from the last state; or begin anew with a lower train.batch_size, or with "
                 "a smaller model."
             )
-        elif parallel.launched() and any(word in text for word in ("gloo", "NCCL", "TCPStore")):
-            print(f"another process has ended: {text.splitlines()[0]}", file=sys.stderr)
+        elif parallel.is_under_torchrun() and any(marker in error_text for marker in ("gloo", "NCCL", "TCPStore")):
+            print(f"another process has ended: {error_text.splitlines()[0]}", file=sys.stderr)
             return 1  # that one has said why
-        elif "CUDA error" in text:
+        elif "CUDA error" in error_text:
             message = (
-                f"The GPU failed ({text.splitlines()[0]}): run again, the last state is whole."
+                f"The GPU failed ({error_text.splitlines()[0]}): run again, the last state is whole."
             )
         else:
             raise
-    emit("error", message=" ".join(message.split()))
+    emit_event("error", message=" ".join(message.split()))
     return 1
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import math
 
-from model.config import SCHEDULE, TrainConfig
+from model.config import SCHEDULE_SETTINGS, TrainConfig
 
 
-def learning_rate(config: TrainConfig, step: int) -> float:
+def compute_learning_rate(config: TrainConfig, step: int) -> float:
     """Rate of step ``step`` (from 1): linear warm-up, then cosine, linear, constant, or stable and
     decay.
 
@@ -17,40 +17,40 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     """
     if step <= config.warmup:
         return config.learning_rate * step / config.warmup
-    start = settled(config)
-    if step <= start:
+    decay_start = find_last_step_before_decay(config)
+    if step <= decay_start:
         return config.learning_rate
-    progress = (step - start) / max(1, config.steps - start)
+    progress = (step - decay_start) / max(1, config.steps - decay_start)
     if config.schedule == "cosine":
-        share = 0.5 * (1 + math.cos(math.pi * progress))
+        decay_factor = 0.5 * (1 + math.cos(math.pi * progress))
     else:
-        share = 1 - progress
-    return config.learning_rate * (config.min_lr_ratio + (1 - config.min_lr_ratio) * share)
+        decay_factor = 1 - progress
+    return config.learning_rate * (config.min_lr_ratio + (1 - config.min_lr_ratio) * decay_factor)
 
 
-def settled(config: TrainConfig) -> int:
+def find_last_step_before_decay(config: TrainConfig) -> int:
     """The last step whose rate is the same however many steps there will be."""
     if config.schedule == "constant":
         return config.steps
     if config.schedule == "wsd":
-        decay = max(1, round(config.decay_fraction * config.steps))
-        return max(config.warmup, config.steps - decay)
+        decay_steps = max(1, round(config.decay_fraction * config.steps))
+        return max(config.warmup, config.steps - decay_steps)
     return config.warmup
 
 
-def same_rates(one: TrainConfig, other: TrainConfig, step: int) -> bool:
+def have_same_rates_until(config: TrainConfig, other_config: TrainConfig, step: int) -> bool:
     """Whether two trainings, alike but for their SCHEDULE, have the same rates until ``step``."""
-    if all(getattr(one, name) == getattr(other, name) for name in SCHEDULE):
+    if all(getattr(config, name) == getattr(other_config, name) for name in SCHEDULE_SETTINGS):
         return True
-    return step <= min(settled(one), settled(other))
+    return step <= min(find_last_step_before_decay(config), find_last_step_before_decay(other_config))
 
 
-def checkpoint_is_due(config: TrainConfig, step: int) -> bool:
-    power_of_two = step & (step - 1) == 0
-    return step % config.checkpoint_every == 0 or (config.log_spaced and power_of_two)
+def is_checkpoint_due(config: TrainConfig, step: int) -> bool:
+    is_power_of_two = step & (step - 1) == 0
+    return step % config.checkpoint_every == 0 or (config.log_spaced and is_power_of_two)
 
 
-def state_is_due(config: TrainConfig, step: int) -> bool:
+def is_state_due(config: TrainConfig, step: int) -> bool:
     """Where it is asked for, and before the rate decays, for a longer training."""
-    branch = config.schedule == "wsd" and step == settled(config)
-    return branch or bool(config.state_every and step % config.state_every == 0)
+    is_before_decay = config.schedule == "wsd" and step == find_last_step_before_decay(config)
+    return is_before_decay or bool(config.state_every and step % config.state_every == 0)

@@ -18,20 +18,20 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from model.interchange.files import atomic_folder, save_tensors
+from model.interchange.files import write_folder_atomically, write_safetensors
 from model.training.optimise import SpikeGuard
-from model.training.parallel import World, shard_as
-from model.training.work import FORMAT, STATES, DamagedState, Header, read_header, step_name
+from model.training.parallel import DistributedWorld, shard_like
+from model.training.work import STATE_FORMAT, STATES_FOLDER, DamagedStateError, StateHeader, read_state_header, format_step_name
 
 Optimizers = list[torch.optim.Optimizer]
-WEIGHTS = "model."
+WEIGHT_PREFIX = "model."
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class TrainingSnapshot:
     """A state in host memory, whole, which nothing that is trained on changes."""
 
-    header: Header
+    header: StateHeader
     tensors: dict[str, Tensor]
 
     @property
@@ -39,114 +39,114 @@ class Snapshot:
         return int(self.header["step"])
 
     @property
-    def weights(self) -> dict[str, Tensor]:
+    def model_weights(self) -> dict[str, Tensor]:
         """The model's, by their names; of tied ones the embedding."""
-        of_model = {n: t for n, t in self.tensors.items() if n.startswith(WEIGHTS)}
-        return {name.removeprefix(WEIGHTS): tensor for name, tensor in of_model.items()}
+        prefixed_weights = {name: tensor for name, tensor in self.tensors.items() if name.startswith(WEIGHT_PREFIX)}
+        return {name.removeprefix(WEIGHT_PREFIX): tensor for name, tensor in prefixed_weights.items()}
 
-    def write(self, work: Path) -> None:
+    def write_state(self, work_folder: Path) -> None:
         """Put it into a work folder. This is a checkpoint's commit point."""
-        target = work / STATES / step_name(self.step)
+        target = work_folder / STATES_FOLDER / format_step_name(self.step)
         if target.exists():
             return
-        with atomic_folder(target) as temporary:
-            save_tensors(self.tensors, temporary / "state.safetensors")
+        with write_folder_atomically(target) as temporary:
+            write_safetensors(self.tensors, temporary / "state.safetensors")
             header = json.dumps(self.header, indent=2)
             (temporary / "state.json").write_text(header, encoding="utf-8")
 
 
-def snapshot(
-    header: Header, model: nn.Module, optimizers: Optimizers, guard: SpikeGuard, world: World
-) -> Snapshot | None:
+def take_snapshot(
+    header: StateHeader, model: nn.Module, optimizers: Optimizers, guard: SpikeGuard, world: DistributedWorld
+) -> TrainingSnapshot | None:
     """The state of a training; ``header`` has its step, identity, config and history.
 
     All processes call it; the first gets it, the others None.
     """
     tensors: dict[str, Tensor] = {}
-    for name, tensor in [*_weights(model), *_optimizer_tensors(optimizers), *_generators(world)]:
-        copy = world.to_first(tensor)
+    for name, tensor in [*_iter_weights(model), *_iter_optimizer_tensors(optimizers), *_iter_generator_states(world)]:
+        copy = world.gather_to_first_process(tensor)
         if copy is not None:
             tensors[name] = copy
-    if not world.first:
+    if not world.is_first:
         return None
-    more = {"format": FORMAT, "guard": asdict(guard), "tensors": _shapes(tensors)}
-    return Snapshot(header | more, tensors)
+    extra_fields = {"format": STATE_FORMAT, "guard": asdict(guard), "tensors": _get_tensor_shapes(tensors)}
+    return TrainingSnapshot(header | extra_fields, tensors)
 
 
-def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def _iter_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in model.named_parameters():
-        yield f"{WEIGHTS}{name}", parameter
+        yield f"{WEIGHT_PREFIX}{name}", parameter
 
 
-def _optimizer_tensors(optimizers: Optimizers) -> Iterator[tuple[str, Tensor]]:
+def _iter_optimizer_tensors(optimizers: Optimizers) -> Iterator[tuple[str, Tensor]]:
     for i, optimizer in enumerate(optimizers):
         for index, entries in optimizer.state_dict()["state"].items():
             for key, value in entries.items():
                 yield f"optimizer.{i}.{index}.{key}", value
 
 
-def _generators(world: World) -> Iterator[tuple[str, Tensor]]:
-    for rank, state in enumerate(world.stack(torch.get_rng_state())):
-        yield f"rng.{rank}.cpu", state
+def _iter_generator_states(world: DistributedWorld) -> Iterator[tuple[str, Tensor]]:
+    for rank, rng_state in enumerate(world.gather_from_all(torch.get_rng_state())):
+        yield f"rng.{rank}.cpu", rng_state
     if torch.cuda.is_initialized():
-        for rank, state in enumerate(world.stack(torch.cuda.get_rng_state())):
-            yield f"rng.{rank}.cuda", state
+        for rank, rng_state in enumerate(world.gather_from_all(torch.cuda.get_rng_state())):
+            yield f"rng.{rank}.cuda", rng_state
 
 
-def _shapes(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
+def _get_tensor_shapes(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
     return {name: list(tensor.shape) for name, tensor in tensors.items()}
 
 
-def load_state(
-    work: Path, step: int, model: nn.Module, optimizers: Optimizers, world: World
-) -> tuple[SpikeGuard, Header]:
+def restore_training_state(
+    work_folder: Path, step: int, model: nn.Module, optimizers: Optimizers, world: DistributedWorld
+) -> tuple[SpikeGuard, StateHeader]:
     """Restore everything that ``snapshot`` took; DamagedState where that cannot be.
 
     All processes call it. Returns the guard against spikes as it was, and the header.
     """
-    header = read_header(work, step)
-    source = work / STATES / step_name(step)
+    header = read_state_header(work_folder, step)
+    state_folder = work_folder / STATES_FOLDER / format_step_name(step)
     try:
-        tensors, kept = load_file(source / "state.safetensors"), header["guard"]
-        if _shapes(tensors) != header["tensors"]:
+        tensors, guard_fields = load_file(state_folder / "state.safetensors"), header["guard"]
+        if _get_tensor_shapes(tensors) != header["tensors"]:
             raise ValueError("its tensors are not those that were written")
-        guard = SpikeGuard(float(kept["mean"]), int(kept["taken"]), int(kept["skipped"]))
-        _restore(tensors, model, optimizers, world)
+        guard = SpikeGuard(float(guard_fields["mean_norm"]), int(guard_fields["normal_steps"]), int(guard_fields["divergent_steps"]))
+        _restore_tensors(tensors, model, optimizers, world)
         return guard, header
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError,
             SafetensorError) as error:  # fmt: skip
-        raise DamagedState(source, error) from error
+        raise DamagedStateError(state_folder, error) from error
 
 
-def _restore(
+def _restore_tensors(
     tensors: dict[str, Tensor],
     model: nn.Module,
     optimizers: Optimizers,
-    world: World,
+    world: DistributedWorld,
 ) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(shard_as(tensors[f"{WEIGHTS}{name}"], parameter))
+            parameter.copy_(shard_like(tensors[f"{WEIGHT_PREFIX}{name}"], parameter))
     for i, optimizer in enumerate(optimizers):
-        state = _optimizer_state(tensors, i, optimizer)
+        optimizer_state = _extract_optimizer_state(tensors, i, optimizer)
         groups = optimizer.state_dict()["param_groups"]
-        optimizer.load_state_dict({"state": state, "param_groups": groups})
+        optimizer.load_state_dict({"state": optimizer_state, "param_groups": groups})
     if f"rng.{world.rank}.cpu" in tensors:  # else it goes on with more processes than it had
         torch.set_rng_state(tensors[f"rng.{world.rank}.cpu"])
     if f"rng.{world.rank}.cuda" in tensors and torch.cuda.is_initialized():
         torch.cuda.set_rng_state(tensors[f"rng.{world.rank}.cuda"])
 
 
-def _optimizer_state(
-    tensors: dict[str, Tensor], number: int, optimizer: torch.optim.Optimizer
+def _extract_optimizer_state(
+    tensors: dict[str, Tensor], optimizer_index: int, optimizer: torch.optim.Optimizer
 ) -> dict[int, dict[str, Tensor]]:
     """The state of one optimizer by the index of its parameter, each tensor cut as that one is."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    state: dict[int, dict[str, Tensor]] = {}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    tensors_by_parameter: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        if name.startswith(f"optimizer.{number}."):
+        if name.startswith(f"optimizer.{optimizer_index}."):
             index, key = name.split(".")[2:]
             parameter = parameters[int(index)]
-            cut = shard_as(tensor, parameter) if tensor.shape == parameter.shape else tensor
-            state.setdefault(int(index), {})[key] = cut
-    return state
+            sharded_tensor = shard_like(tensor, parameter) if tensor.shape == parameter.shape else tensor
+            tensors_by_parameter.setdefault(int(index), {})[key] = sharded_tensor
+    return tensors_by_parameter

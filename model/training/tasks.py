@@ -9,49 +9,49 @@ import torch
 
 from model.batch import Batch
 from model.config import ModelConfig, Objective
-from model.objectives import prefix, seq2seq
-from model.rows import padded
-from model.tokens import END_OF_TEXT
-from model.training.examples import UNASKED, Example, prompt_of
+from model.objectives import build_prefix_batch, build_seq2seq_batch
+from model.rows import pad_rows
+from model.tokens import END_OF_TEXT_ID
+from model.training.examples import NO_LABEL, Example, build_pair_prompt
 
 
-def pairs(examples: Sequence[Example], architecture: str) -> Batch:
+def build_pair_batch(examples: Sequence[Example], architecture: str) -> Batch:
     """Sources to targets: of an encoder-decoder as ``seq2seq``; of a decoder as a prefix LM, which
     sees the prompt of the source in full and predicts the target and the end token."""
-    sources, targets = [e.ids for e in examples], [e.answers for e in examples]
+    sources, targets = [example.ids for example in examples], [example.targets for example in examples]
     if architecture == "encoder_decoder":
-        return seq2seq(sources, targets)
-    prompts = [prompt_of(source) for source in sources]
-    rows = [[*p, *t, END_OF_TEXT] for p, t in zip(prompts, targets, strict=True)]
-    ids, _ = padded(rows, torch.device("cpu"))
-    given = np.array([len(prompt) for prompt in prompts])
-    return prefix(ids.numpy(), given)
+        return build_seq2seq_batch(sources, targets)
+    prompts = [build_pair_prompt(source) for source in sources]
+    token_rows = [[*prompt, *target, END_OF_TEXT_ID] for prompt, target in zip(prompts, targets, strict=True)]
+    ids, _ = pad_rows(token_rows, torch.device("cpu"))
+    prefix_lengths = np.array([len(prompt) for prompt in prompts])
+    return build_prefix_batch(ids.numpy(), prefix_lengths)
 
 
-def labelled(examples: Sequence[Example], config: ModelConfig, both_ways: bool) -> Batch:
+def build_label_batch(examples: Sequence[Example], config: ModelConfig, is_bidirectional: bool) -> Batch:
     """Texts to the labels of their tokens. ``both_ways``: a prefix LM reads all of a text so."""
-    ids, real = padded([e.ids for e in examples], torch.device("cpu"))
-    answers = torch.full_like(ids, UNASKED)
-    for line, example in zip(answers, examples, strict=True):
-        line[: len(example.answers)] = torch.tensor(list(example.answers))
-    first = torch.tensor([example.first or len(example.ids) for example in examples])
-    place = torch.arange(ids.shape[1])
-    encoder = config.architecture == "encoder"
+    ids, attention_mask = pad_rows([example.ids for example in examples], torch.device("cpu"))
+    labels = torch.full_like(ids, NO_LABEL)
+    for label_row, example in zip(labels, examples, strict=True):
+        label_row[: len(example.targets)] = torch.tensor(list(example.targets))
+    first_sentence_lengths = torch.tensor([example.first_sentence_length or len(example.ids) for example in examples])
+    positions = torch.arange(ids.shape[1])
+    is_encoder = config.architecture == "encoder"
     return Batch(
         ids,
-        targets=answers.clamp(min=0),
-        weights=(answers != UNASKED).float(),
-        keys=real if encoder else None,  # padding stands where a decoder does not see it
-        prefix=real.sum(1) if both_ways else None,
-        token_types=(place >= first[:, None]).long() if config.token_types else None,
+        targets=labels.clamp(min=0),
+        weights=(labels != NO_LABEL).float(),
+        attention_mask=attention_mask if is_encoder else None,  # padding stands where a decoder does not see it
+        prefix=attention_mask.sum(1) if is_bidirectional else None,
+        token_types=(positions >= first_sentence_lengths[:, None]).long() if config.token_types else None,
     )
 
 
-def make_task(
+def make_example_objective(
     config: ModelConfig, objective: Objective | None
 ) -> Callable[[Sequence[Example], int, int], Batch]:
     """The function (examples, key, first) -> Batch for a model: labels where it has some, else
     pairs. It draws nothing, and neither number counts."""
     if config.labels:
-        return lambda examples, key, first: labelled(examples, config, objective == "prefix")
-    return lambda examples, key, first: pairs(examples, config.architecture)
+        return lambda examples, key, first_row: build_label_batch(examples, config, objective == "prefix")
+    return lambda examples, key, first_row: build_pair_batch(examples, config.architecture)

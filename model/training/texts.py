@@ -11,13 +11,13 @@ from model.architecture import Transformer
 from model.batch import Batch
 from model.config import Precision
 from model.decoding.generate import generate
-from model.decoding.mode import computing
-from model.tokens import END_OF_TEXT
+from model.decoding.mode import autocast_to_precision
+from model.tokens import END_OF_TEXT_ID
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-SAMPLES = pa.schema(
+SAMPLES_SCHEMA = pa.schema(
     [
         pa.field("step", pa.int64(), nullable=False),
         pa.field("sample", pa.int64(), nullable=False),
@@ -28,12 +28,12 @@ SAMPLES = pa.schema(
 )
 
 
-def write_samples(
+def generate_samples(
     model: Transformer,
     tokenizer: Tokenizer,
     *,
     count: int,
-    tokens: int,
+    max_tokens: int,
     seed: int,
     batch: Batch | None,
     precision: Precision = "auto",
@@ -44,30 +44,30 @@ def write_samples(
     ``batch``, of packed rows the longest of each. The draws depend on the seed alone, so that steps
     compare.
     """
-    prompts, sources, samples = [[END_OF_TEXT]], None, count
+    prompts, sources, samples_per_prompt = [[END_OF_TEXT_ID]], None, count
     if model.encoder is not None:
-        assert batch is not None and batch.source is not None and batch.source_keys is not None
+        assert batch is not None and batch.source is not None and batch.source_attention_mask is not None
         segments = batch.source_segments
         if segments is None:  # a pair has a row to itself
             segments = torch.zeros_like(batch.source)
-        rows = zip(batch.source, batch.source_keys, segments, strict=True)
+        source_rows = zip(batch.source, batch.source_attention_mask, segments, strict=True)
         # Of the documents in a row the longest.
-        sources = [ids[real & (own == own[real].mode()[0])].tolist() for ids, real, own in rows]
-        prompts, samples = prompts * len(sources), 1
-    most = min(tokens, model.config.context - 1)
-    if not most:
+        sources = [ids[attention_mask & (row_segments == row_segments[attention_mask].mode()[0])].tolist() for ids, attention_mask, row_segments in source_rows]
+        prompts, samples_per_prompt = prompts * len(sources), 1
+    max_new_tokens = min(max_tokens, model.config.context - 1)
+    if not max_new_tokens:
         return []  # a context of one token has no room for a second
-    how: dict[str, Any] = {"max_new_tokens": most, "samples": samples, "seed": seed}
-    with computing(model, precision) as used:
-        made = generate(model, prompts, sources=sources, **how)
-    written = [text.ids[:-1] if text.stopped else text.ids for texts in made for text in texts]
-    asked = sources or [[]] * len(written)
+    generation_options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "samples": samples_per_prompt, "seed": seed}
+    with autocast_to_precision(model, precision) as used_precision:
+        continuations = generate(model, prompts, sources=sources, **generation_options)
+    generated_ids = [continuation.ids[:-1] if continuation.stopped else continuation.ids for prompt_continuations in continuations for continuation in prompt_continuations]
+    prompt_ids = sources or [[]] * len(generated_ids)
     return [
-        {"sample": i, "prompt": _spell(tokenizer, source), "text": _spell(tokenizer, ids),
-         "precision": used}
-        for i, (source, ids) in enumerate(zip(asked, written, strict=True))
+        {"sample": i, "prompt": _decode_ids(tokenizer, source), "text": _decode_ids(tokenizer, ids),
+         "precision": used_precision}
+        for i, (source, ids) in enumerate(zip(prompt_ids, generated_ids, strict=True))
     ]  # fmt: skip
 
 
-def _spell(tokenizer: Tokenizer, ids: list[int]) -> str:
+def _decode_ids(tokenizer: Tokenizer, ids: list[int]) -> str:
     return str(tokenizer.decode(ids, skip_special_tokens=False))

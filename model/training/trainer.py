@@ -17,30 +17,30 @@ import torch
 
 from model.architecture import Transformer
 from model.batch import Batch
-from model.config import CHANGE_NO_BATCH, SCHEDULE, to_dict
+from model.config import BATCH_INVARIANT_SETTINGS, SCHEDULE_SETTINGS, config_to_dict
 from model.interchange import checkpoint
-from model.objectives import make_objective
-from model.precision import choose_precision
+from model.objectives import make_objective_function
+from model.precision import choose_dtype
 from model.training import parallel, state
-from model.training.adapt import adapted, freeze_body
-from model.training.batches import Ahead, Recipe
-from model.training.data import token_lengths
-from model.training.examples import open_rows
-from model.training.figures import TOLD, Figures, Mark, Reading
-from model.training.flops import training_flops
-from model.training.job import TERMINATED, Job, check, emit
-from model.training.keeping import SCHEMAS, Keeper, Rows, announce
-from model.training.machine import choose_compile, choose_device, matmul_ceiling, peak_memory
-from model.training.optimise import SpikeGuard, clip, make_optimizers, set_rate
-from model.training.schedule import checkpoint_is_due, learning_rate, state_is_due
-from model.training.tasks import make_task
-from model.training.texts import write_samples
-from model.training.validation import SHIFT, Validator
-from model.training.work import find_state, remove_newer
+from model.training.adapt import adapt_model_to_config, freeze_all_but_output_layer
+from model.training.batches import Prefetcher, BatchBuilder
+from model.training.data import count_token_bytes
+from model.training.examples import open_dataset_rows
+from model.training.figures import PROGRESS_COLUMNS, StepMetrics, DeviceTimestamp, PendingValues
+from model.training.flops import count_training_flops
+from model.training.job import TERMINATED_EXIT_CODE, TrainingJob, check_job, emit_event
+from model.training.keeping import TABLE_SCHEMAS, BackgroundWriter, RowsByTable, emit_checkpoint_event
+from model.training.machine import should_compile, choose_device, measure_matmul_flops_per_second, measure_peak_memory_mb
+from model.training.optimise import SpikeGuard, clip_gradients, make_optimizers, set_learning_rate
+from model.training.schedule import is_checkpoint_due, compute_learning_rate, is_state_due
+from model.training.tasks import make_example_objective
+from model.training.texts import generate_samples
+from model.training.validation import TARGET_OFFSETS, Validator
+from model.training.work import find_resumable_state, remove_newer_outputs
 
 #: Objectives that once drew for a batch at a time: states of then are of another training.
-ROW_DRAWS = ("mlm", "prefix")
-MOST_SKIPPED = 10  # steps in a row, and training stops all the same
+ROW_SEEDED_OBJECTIVES = ("mlm", "prefix")
+MAX_SKIPPED_STEPS = 10  # steps in a row, and training stops all the same
 
 
 class TrainingError(Exception):
@@ -50,349 +50,349 @@ class TrainingError(Exception):
 class Trainer:
     """One training run, from its job to its last checkpoint, as one of its processes sees it."""
 
-    def __init__(self, job: Job, world: parallel.World) -> None:
-        self.work, self.tokenizer, self.world = job.work, job.tokenizer, world
-        self.model_config, self.config, self.frozen = job.model, job.config, job.frozen
-        config = job.config
+    def __init__(self, job: TrainingJob, world: parallel.DistributedWorld) -> None:
+        self.work_folder, self.tokenizer_path, self.world = job.work_folder, job.tokenizer_path, world
+        self.model_config, self.config, self.has_frozen_body = job.model_config, job.train_config, job.has_frozen_body
+        config = job.train_config
         if config.threads:
             torch.set_num_threads(config.threads)
         self.device = choose_device(config.device, world.local_rank)
-        self.dtype = choose_precision(config.precision, self.device)
-        self.words = checkpoint.check_tokenizer(self.tokenizer, job.model.vocab_size)
-        check(job, world.size)
+        self.dtype = choose_dtype(config.precision, self.device)
+        self.tokenizer = checkpoint.load_matching_tokenizer(self.tokenizer_path, job.model_config.vocab_size)
+        check_job(job, world.size)
         self.objective: Callable[[Any, int, int], Batch]
-        if job.examples:
-            self.objective = make_task(job.model, config.objective)
+        if job.uses_examples:
+            self.objective = make_example_objective(job.model_config, config.objective)
         else:
-            self.objective = make_objective(
-                config.objective, document_mask=config.document_mask, context=job.model.context,
-                vocab_size=job.model.vocab_size, token_id=self.words.token_to_id,
+            self.objective = make_objective_function(
+                config.objective, document_mask=config.document_mask, context=job.model_config.context,
+                vocab_size=job.model_config.vocab_size, find_token_id=self.tokenizer.token_to_id,
             )  # fmt: skip
-        world.join(self.device)
-        self._read_data(job)
+        world.connect(self.device)
+        self._open_data(job)
         torch.manual_seed(config.seed)
-        self._make_model(job)
+        self._build_model(job)
         self.optimizers = make_optimizers(self.model, config)
-        self.guard = SpikeGuard()
-        self.tables = _no_rows()
+        self.spike_guard = SpikeGuard()
+        self.tables = _make_empty_tables()
         #: Steps whose figures the device may still be at.
-        self.pending: deque[Figures] = deque()
-        self.row: dict[str, Any] = {}  # the last of the log
-        self.keeper = Keeper(self.work, self.tokenizer, config)
-        self.terminated = False
+        self.pending_metrics: deque[StepMetrics] = deque()
+        self.last_log_row: dict[str, Any] = {}  # the last of the log
+        self.writer = BackgroundWriter(self.work_folder, self.tokenizer_path, config)
+        self.is_terminated = False
         self.step = 0
         #: Under which settings the steps ran that change no batch: from which step on, and which.
-        self.history: list[dict[str, Any]] = [{"from": 1, "settings": self._settings()}]
+        self.settings_history: list[dict[str, Any]] = [{"from": 1, "settings": self._collect_resumable_settings()}]
 
-    def _settings(self) -> dict[str, Any]:
+    def _collect_resumable_settings(self) -> dict[str, Any]:
         """What a training may go on with others of, as it is here."""
-        apart = (CHANGE_NO_BATCH | set(SCHEDULE)) - {"keep_states"}
-        found = {name: value for name, value in to_dict(self.config).items() if name in apart}
-        found |= {"device": self.device.type, "processes": self.world.size}
-        return found | {"precision": self.precision, "compile": self.compiled}
+        setting_names = (BATCH_INVARIANT_SETTINGS | set(SCHEDULE_SETTINGS)) - {"keep_states"}
+        settings = {name: value for name, value in config_to_dict(self.config).items() if name in setting_names}
+        settings |= {"device": self.device.type, "processes": self.world.size}
+        return settings | {"precision": self.precision_name, "compile": self.is_compiled}
 
     @property
-    def precision(self) -> str:
+    def precision_name(self) -> str:
         return "bf16" if self.dtype is torch.bfloat16 else "fp32"
 
-    def _read_data(self, job: Job) -> None:
+    def _open_data(self, job: TrainingJob) -> None:
         """Map the rows; packed ones the first process copies, and the others wait for it."""
-        sources = {"train.bin": job.train, "validation.bin": job.validation}
-        if not self.world.first:
-            self.world.wait()
-        found = {
-            name: open_rows(source, self.work / name, job.model, job.examples)
+        sources = {"train.bin": job.train_data, "validation.bin": job.validation_data}
+        if not self.world.is_first:
+            self.world.wait_for_all()
+        rows_by_file = {
+            name: open_dataset_rows(source, self.work_folder / name, job.model_config, job.uses_examples)
             for name, source in sources.items()
             if source
         }
-        if self.world.first:
-            self.world.wait()
-        self.train_rows = found["train.bin"]
-        recipe = Recipe(
+        if self.world.is_first:
+            self.world.wait_for_all()
+        self.train_rows = rows_by_file["train.bin"]
+        batch_builder = BatchBuilder(
             self.train_rows, self.objective, self.config.seed, self.config.batch_size,
             self.config.accumulation, self.world.rank, self.world.size,
-            pinned=self.device.type == "cuda", flops=lambda b: training_flops(self.model, b),
+            pin_memory=self.device.type == "cuda", count_flops=lambda batch: count_training_flops(self.model, batch),
         )  # fmt: skip
-        self.batches = Ahead(recipe, self.config.steps)
-        start = job.start and checkpoint.weights_path(job.start)
-        apart = {*CHANGE_NO_BATCH, *SCHEDULE}  # a training may go on with others
+        self.prefetcher = Prefetcher(batch_builder, self.config.steps)
+        start_weights = job.start_checkpoint and checkpoint.find_weights_file(job.start_checkpoint)
+        excluded_settings = {*BATCH_INVARIANT_SETTINGS, *SCHEDULE_SETTINGS}  # a training may go on with others
         self.identity = {
-            "model": to_dict(self.model_config),
-            "train": {k: v for k, v in to_dict(self.config).items() if k not in apart},
-            "data": [rows.digest for rows in found.values()] if self.world.first else None,
-            "start": _digest(start) if start and self.world.first else None,
-            "frozen": self.frozen,
+            "model": config_to_dict(self.model_config),
+            "train": {name: value for name, value in config_to_dict(self.config).items() if name not in excluded_settings},
+            "data": [rows.sha256 for rows in rows_by_file.values()] if self.world.is_first else None,
+            "start": _hash_file(start_weights) if start_weights and self.world.is_first else None,
+            "frozen": self.has_frozen_body,
         }
-        if self.config.objective in ROW_DRAWS and not job.examples:
+        if self.config.objective in ROW_SEEDED_OBJECTIVES and not job.uses_examples:
             self.identity["draws"] = "by row"
         self.validator = None
-        if "validation.bin" in found:
-            labels = np.zeros(len(job.model.labels), np.int32)  # they spell nothing
-            spelled = labels if len(labels) else token_lengths(self.words)
+        if "validation.bin" in rows_by_file:
+            label_lengths = np.zeros(len(job.model_config.labels), np.int32)  # they spell nothing
+            token_byte_lengths = label_lengths if len(label_lengths) else count_token_bytes(self.tokenizer)
             self.validator = Validator(
-                found["validation.bin"],
+                rows_by_file["validation.bin"],
                 self.objective,
-                spelled,
-                sequences=self.config.validation_sequences,
-                shift=SHIFT.get(self.config.objective),
-                groups=job.groups,
+                token_byte_lengths,
+                sequence_count=self.config.validation_sequences,
+                target_offset=TARGET_OFFSETS.get(self.config.objective),
+                groups_path=job.groups_path,
                 world=self.world,
             )
 
-    def _make_model(self, job: Job) -> None:
+    def _build_model(self, job: TrainingJob) -> None:
         """The model with the weights it begins with; all processes make the same."""
-        start = job.start
-        if start is None:
+        start_folder = job.start_checkpoint
+        if start_folder is None:
             model = Transformer(self.model_config)
         else:
-            model = checkpoint.load(start, objective=self.config.objective)
+            model = checkpoint.load_checkpoint(start_folder, objective=self.config.objective)
             if model.config != self.model_config:
-                if not job.examples:
-                    raise ValueError(f"The checkpoint {start} is of another model than the job.")
-                model = adapted(model, self.model_config, f"The checkpoint {start}")
-            if (start / checkpoint.TOKENIZER).read_bytes() != self.tokenizer.read_bytes():
+                if not job.uses_examples:
+                    raise ValueError(f"The checkpoint {start_folder} is of another model than the job.")
+                model = adapt_model_to_config(model, self.model_config, f"The checkpoint {start_folder}")
+            if (start_folder / checkpoint.TOKENIZER_FILE).read_bytes() != self.tokenizer_path.read_bytes():
                 raise ValueError(
-                    f"The checkpoint {start} has another tokenizer than the job: training goes on "
+                    f"The checkpoint {start_folder} has another tokenizer than the job: training goes on "
                     f"with the one it began with; pack the corpus with that."
                 )
         if self.world.rank:
             torch.manual_seed(self.config.seed + self.world.rank)  # dropout of its own
         self.model = model.to(self.device)
-        self.model.objective, self.model.pairs = self.config.objective, job.pairs
-        if job.frozen:
-            freeze_body(self.model)
+        self.model.objective, self.model.is_trained_on_pairs = self.config.objective, job.trains_on_pairs
+        if job.has_frozen_body:
+            freeze_all_but_output_layer(self.model)
         for stack in (model.encoder, model.decoder):
             if stack is not None:
                 stack.recompute = self.config.recompute
-        self.parameters = model.parameter_count()["total"]
-        kind, z_loss = self.config.parallel, self.config.z_loss
-        self.shards = kind == "fsdp" and self.world.size > 1
-        unmeasured = self.shards or job.examples
-        self.compiled = choose_compile(self.config.compile, self.device, unmeasured)
+        self.parameter_count = model.count_parameters()["total"]
+        parallel_mode, z_loss = self.config.parallel, self.config.z_loss
+        self.is_sharded = parallel_mode == "fsdp" and self.world.size > 1
+        is_unmeasured = self.is_sharded or job.uses_examples
+        self.is_compiled = should_compile(self.config.compile, self.device, is_unmeasured)
         # Packed rows have one shape, or a few; examples a length of their own in each batch.
-        self.loss = self.world.wrap(self.model, kind, self.compiled, z_loss, not job.examples)
+        self.loss = self.world.wrap_loss(self.model, parallel_mode, self.is_compiled, z_loss, not job.uses_examples)
 
-    def run(self) -> int:
+    def run_until_done(self) -> int:
         """Train to the end, or until SIGTERM. Returns the process's exit code."""
-        signal.signal(signal.SIGTERM, self._terminate)
+        signal.signal(signal.SIGTERM, self._handle_sigterm)
         try:
-            return self._run()
+            return self._resume_and_train()
         finally:
-            self.batches.close()
-            self.keeper.close()
+            self.prefetcher.stop()
+            self.writer.shut_down()
 
-    def _run(self) -> int:
-        resumed = self._resume()
-        self.ceiling = matmul_ceiling(self.device, self.dtype) * self.world.size
-        self._tell(
+    def _resume_and_train(self) -> int:
+        is_resumed = self._resume_from_state()
+        self.peak_flops_per_second = measure_matmul_flops_per_second(self.device, self.dtype) * self.world.size
+        self._emit_event(
             "start",
             step=self.step,
             steps=self.config.steps,
-            parameters=self.parameters,
+            parameters=self.parameter_count,
             device=self.device.type,
-            precision=self.precision,
+            precision=self.precision_name,
             threads=torch.get_num_threads(),
             processes=self.world.size,
-            matmul_tflops=round(self.ceiling / 1e12, 3),
-            resumed=resumed,
-            stretches=len(self.history),
+            matmul_tflops=round(self.peak_flops_per_second / 1e12, 3),
+            resumed=is_resumed,
+            stretches=len(self.settings_history),
         )
-        if resumed:
-            if self.world.first:
-                for folder in sorted((self.work / "checkpoints").glob("step-*")):
-                    announce(folder)
+        if is_resumed:
+            if self.world.is_first:
+                for folder in sorted((self.work_folder / "checkpoints").glob("step-*")):
+                    emit_checkpoint_event(folder)
         else:
-            self._validate()  # where it begins from
-            self._keep(self.model)
-        if not self._train():
-            return TERMINATED
-        self._tell("done", step=self.step, history=self.history)
-        self.world.wait()  # nobody leaves while another still speaks
+            self._run_validation()  # where it begins from
+            self._save_state(self.model)
+        if not self._train_remaining_steps():
+            return TERMINATED_EXIT_CODE
+        self._emit_event("done", step=self.step, history=self.settings_history)
+        self.world.wait_for_all()  # nobody leaves while another still speaks
         return 0
 
-    def _train(self) -> bool:
+    def _train_remaining_steps(self) -> bool:
         """All steps that are left; False where SIGTERM ended them. All is on the disk then."""
-        config, told = self.config, 0.0
-        self.before = Mark(self.device)
+        config, last_progress_time = self.config, 0.0
+        self.last_timestamp = DeviceTimestamp(self.device)
         while self.step < config.steps:
-            self.keeper.check()
-            if self.world.sum(torch.tensor(self.terminated, dtype=torch.int64)).item():
-                self._settle()
-                self._keep(None)
-                self.keeper.wait()
+            self.writer.raise_write_error()
+            if self.world.sum_on_cpu(torch.tensor(self.is_terminated, dtype=torch.int64)).item():
+                self._log_pending_steps()
+                self._save_state(None)
+                self.writer.wait_until_written()
                 return False
-            self._step(self.step + 1)
+            self._train_step(self.step + 1)
             self.step += 1
-            last = self.step == config.steps
-            validates = last or self.step % config.validate_every == 0
-            leaves = last or checkpoint_is_due(config, self.step)
-            keeps = leaves or state_is_due(config, self.step)
+            is_last = self.step == config.steps
+            is_validation_due = is_last or self.step % config.validate_every == 0
+            is_checkpoint_step = is_last or is_checkpoint_due(config, self.step)
+            is_state_step = is_checkpoint_step or is_state_due(config, self.step)
             # One step late, so that the device has the next one to do while figures are read.
-            self._settle(but=0 if validates or keeps else 1)
-            if validates:
-                self.row["validation_bits_per_token"] = self._validate()
-                self._write_samples()
-            if self.tables["log"] and (last or time.monotonic() - told >= 0.5):
-                told = time.monotonic()
-                self._tell_step()
-            if keeps:
-                self._keep(self.model if leaves else None)
-            if validates or keeps:
-                self.before = Mark(self.device)
-        self.keeper.wait()
+            self._log_pending_steps(keep_newest=0 if is_validation_due or is_state_step else 1)
+            if is_validation_due:
+                self.last_log_row["validation_bits_per_token"] = self._run_validation()
+                self._generate_samples()
+            if self.tables["log"] and (is_last or time.monotonic() - last_progress_time >= 0.5):
+                last_progress_time = time.monotonic()
+                self._emit_progress()
+            if is_state_step:
+                self._save_state(self.model if is_checkpoint_step else None)
+            if is_validation_due or is_state_step:
+                self.last_timestamp = DeviceTimestamp(self.device)
+        self.writer.wait_until_written()
         return True
 
-    def _tell_step(self) -> None:
-        self._tell("step", **{name: self.row[name] for name in TOLD})
+    def _emit_progress(self) -> None:
+        self._emit_event("step", **{name: self.last_log_row[name] for name in PROGRESS_COLUMNS})
 
-    def _step(self, step: int) -> None:
+    def _train_step(self, step: int) -> None:
         """One optimizer step; nothing waits for the device, unless it may have to be skipped."""
-        made, rate = self.batches.of(step), learning_rate(self.config, step)
-        set_rate(self.optimizers, rate)
-        self.model.train(not self.frozen)  # features are read as they will be, without dropout
+        prepared_batch, step_learning_rate = self.prefetcher.get_batch(step), compute_learning_rate(self.config, step)
+        set_learning_rate(self.optimizers, step_learning_rate)
+        self.model.train(not self.has_frozen_body)  # features are read as they will be, without dropout
         loss = torch.zeros((), device=self.device)
-        weight = torch.full((), made.weight, dtype=torch.float64, device=self.device)
-        total = self.world.sum_on_device(weight).clamp(min=1).float()
-        for i, part in enumerate(made.parts):
-            with parallel.without_sync(self.loss, self.model, i + 1 == len(made.parts)):
-                loss += self._backward(part.to(self.device), total)
-        norm = clip(self.optimizers, self.config.clip)
-        read = Reading(self.world.sum_on_device(loss), norm)
-        figures = Figures(step, rate, made.tokens, made.seen, made.flops, read)
+        weight_sum = torch.full((), prepared_batch.weight_sum, dtype=torch.float64, device=self.device)
+        total_weight = self.world.sum_on_device(weight_sum).clamp(min=1).float()
+        for i, micro_batch in enumerate(prepared_batch.micro_batches):
+            with parallel.defer_gradient_sync(self.loss, self.model, i + 1 == len(prepared_batch.micro_batches)):
+                loss += self._backpropagate(micro_batch.to_device(self.device), total_weight)
+        grad_norm = clip_gradients(self.optimizers, self.config.clip)
+        loss_and_norm = PendingValues(self.world.sum_on_device(loss), grad_norm)
+        metrics = StepMetrics(step, step_learning_rate, prepared_batch.token_count, prepared_batch.tokens_so_far, prepared_batch.flops, loss_and_norm)
         if self.config.divergence == "skip":
-            self._judge(figures)  # before its weights: a step cannot be taken back
+            self._test_divergence(metrics)  # before its weights: a step cannot be taken back
         for optimizer in self.optimizers:
-            if not figures.skipped:
+            if not metrics.is_skipped:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        figures.done = Mark(self.device)
-        self.pending.append(figures)
+        metrics.finished_at = DeviceTimestamp(self.device)
+        self.pending_metrics.append(metrics)
 
-    def _settle(self, but: int = 0) -> None:
+    def _log_pending_steps(self, keep_newest: int = 0) -> None:
         """Log all steps that are not, ``but`` so many of the newest.
 
         Where training stops at a step that diverges it does so here, perhaps a step later: that
         one is neither logged nor kept, so that it is as if it had not been.
         """
-        while len(self.pending) > but:
-            figures = self.pending.popleft()
-            if figures.skipped is None:
-                self._judge(figures)
-            assert figures.done is not None
-            seconds, self.before = figures.done.since(self.before), figures.done
-            self.row = figures.row(seconds, self.ceiling, peak_memory(self.device))
-            self.tables["log"].append(self.row)
+        while len(self.pending_metrics) > keep_newest:
+            metrics = self.pending_metrics.popleft()
+            if metrics.is_skipped is None:
+                self._test_divergence(metrics)
+            assert metrics.finished_at is not None
+            seconds, self.last_timestamp = metrics.finished_at.seconds_since(self.last_timestamp), metrics.finished_at
+            self.last_log_row = metrics.to_log_row(seconds, self.peak_flops_per_second, measure_peak_memory_mb(self.device))
+            self.tables["log"].append(self.last_log_row)
 
-    def _judge(self, figures: Figures) -> None:
+    def _test_divergence(self, metrics: StepMetrics) -> None:
         """Whether a step diverged; TrainingError where training is to stop at it."""
-        loss, norm = figures.read.read()
-        figures.skipped = self.guard.diverged(loss, norm, self.config.spike)
-        if figures.skipped:
-            self._diverged(figures.step, loss, norm)
+        loss, grad_norm = metrics.loss_and_norm.read_when_ready()
+        metrics.is_skipped = self.spike_guard.detect_divergence(loss, grad_norm, self.config.spike)
+        if metrics.is_skipped:
+            self._handle_divergence(metrics.step, loss, grad_norm)
 
-    def _diverged(self, step: int, loss: float, norm: float) -> None:
+    def _handle_divergence(self, step: int, loss: float, grad_norm: float) -> None:
         """Say so; TrainingError where training is to stop, or has skipped too much already."""
-        what = f"the loss is {loss:.4g} and the gradient's norm {norm:.4g}"
-        if math.isfinite(norm) and self.guard.mean:
-            what += f", {norm / self.guard.mean:.3g} times its mean"
-        if self.config.divergence == "stop" or self.guard.skipped > MOST_SKIPPED:
-            before = self.guard.skipped - 1
+        description = f"the loss is {loss:.4g} and the gradient's norm {grad_norm:.4g}"
+        if math.isfinite(grad_norm) and self.spike_guard.mean_norm:
+            description += f", {grad_norm / self.spike_guard.mean_norm:.3g} times its mean"
+        if self.config.divergence == "stop" or self.spike_guard.divergent_steps > MAX_SKIPPED_STEPS:
+            earlier_skipped = self.spike_guard.divergent_steps - 1
             raise TrainingError(
-                f"Step {step}: {what}{f' ({before} steps before it were skipped)' * bool(before)}; "
+                f"Step {step}: {description}{f' ({earlier_skipped} steps before it were skipped)' * bool(earlier_skipped)}; "
                 f"lower learning_rate (now "
                 f"{self.config.learning_rate}) or clip (now {self.config.clip})."
             )
-        self._tell("skipped", step=step, message=f"{what}: the step is skipped")
+        self._emit_event("skipped", step=step, message=f"{description}: the step is skipped")
 
-    def _backward(self, batch: Batch, total: torch.Tensor) -> torch.Tensor:
+    def _backpropagate(self, batch: Batch, total_weight: torch.Tensor) -> torch.Tensor:
         """Forward and backward pass of a micro-batch; its share of the batch's mean loss."""
-        with self._autocast():
-            loss: torch.Tensor = self.loss(batch) / total
+        with self._make_autocast_context():
+            loss: torch.Tensor = self.loss(batch) / total_weight
         # Both kinds of parallel training take the mean over processes; the sum is wanted.
         (loss * self.world.size).backward()
         return loss.detach()
 
-    def _autocast(self) -> AbstractContextManager[Any]:
+    def _make_autocast_context(self) -> AbstractContextManager[Any]:
         if self.dtype is torch.float32:
             return nullcontext()
         return torch.autocast(self.device.type, self.dtype)
 
-    def _validate(self) -> float | None:
+    def _run_validation(self) -> float | None:
         """Measure the validation rows; returns bits per token."""
         if self.validator is None:
             return None
         self.model.eval()
-        with self._autocast():
-            measured = self.validator.measure(self.model)
-        self.tables["validation"] += [{"step": self.step, **row} for row in measured.rows]
-        if measured.bits_per_token is not None:
-            self._tell("validation", step=self.step, bits_per_token=measured.bits_per_token)
-        return measured.bits_per_token
+        with self._make_autocast_context():
+            result = self.validator.measure_loss(self.model)
+        self.tables["validation"] += [{"step": self.step, **row} for row in result.table_rows]
+        if result.bits_per_token is not None:
+            self._emit_event("validation", step=self.step, bits_per_token=result.bits_per_token)
+        return result.bits_per_token
 
-    def _write_samples(self) -> None:
+    def _generate_samples(self) -> None:
         """Let the model write; an encoder or a model of labels cannot. Of shards all processes
         write, the same, for each block is gathered when it is its turn; else the first alone."""
         config, batch = self.config, None
         if not config.samples or self.model.decoder is None or self.model_config.labels:
             return
-        if not (self.shards or self.world.first):
+        if not (self.is_sharded or self.world.is_first):
             return
         if self.model.encoder is not None:
-            rows = self.validator.rows if self.validator else self.train_rows
-            batch = self.objective(rows.rows(rows.spread(config.samples)), 0, 0)
-        written = write_samples(
-            self.model, self.words, count=config.samples, tokens=config.sample_tokens,
+            rows = self.validator.validation_rows if self.validator else self.train_rows
+            batch = self.objective(rows.read_rows(rows.select_evenly_spaced(config.samples)), 0, 0)
+        samples = generate_samples(
+            self.model, self.tokenizer, count=config.samples, max_tokens=config.sample_tokens,
             seed=config.seed, batch=batch, precision=config.precision,
         )  # fmt: skip
-        self.tables["samples"] += [{"step": self.step, **row} for row in written]
+        self.tables["samples"] += [{"step": self.step, **row} for row in samples]
 
     # --- What is kept ------------------------------------------------------------------------
 
-    def _keep(self, model: Transformer | None) -> None:
+    def _save_state(self, model: Transformer | None) -> None:
         """Have the state written, the tables, and of a ``model`` a checkpoint."""
         header = {
             "step": self.step,
             "identity": self.identity,
-            "config": to_dict(self.config),
-            "history": self.history,
+            "config": config_to_dict(self.config),
+            "history": self.settings_history,
         }
-        parts = self.model, self.optimizers, self.guard, self.world
-        snapshot = state.snapshot(header, *parts)
+        training_parts = self.model, self.optimizers, self.spike_guard, self.world
+        snapshot = state.take_snapshot(header, *training_parts)
         if snapshot is not None:
-            self.keeper.keep(snapshot, self.tables, model)
-        self.tables = _no_rows()
+            self.writer.start_writing(snapshot, self.tables, model)
+        self.tables = _make_empty_tables()
 
-    def _tell(self, event: str, **values: Any) -> None:
-        if self.world.first:
-            emit(event, **values)
+    def _emit_event(self, event: str, **fields: Any) -> None:
+        if self.world.is_first:
+            emit_event(event, **fields)
 
-    def _resume(self) -> bool:
+    def _resume_from_state(self) -> bool:
         """Restore the last state that this training can go on from, and remove what is newer; False
         where there is none."""
         # The first looks for all: on a network file system they might see different things.
-        seen = find_state(self.work, self.identity, self.config) if self.world.first else None
-        found = int(self.world.sum(torch.tensor(0 if seen is None else seen + 1))) - 1
-        if self.world.first:
-            remove_newer(self.work, seen)
-        if found < 0:
+        resumable_step = find_resumable_state(self.work_folder, self.identity, self.config) if self.world.is_first else None
+        agreed_step = int(self.world.sum_on_cpu(torch.tensor(0 if resumable_step is None else resumable_step + 1))) - 1
+        if self.world.is_first:
+            remove_newer_outputs(self.work_folder, resumable_step)
+        if agreed_step < 0:
             return False
-        parts = self.model, self.optimizers, self.world
-        self.guard, header = state.load_state(self.work, found, *parts)
-        self.step = found
-        before = [part for part in header["history"] if part["from"] <= found]
-        if not before or before[-1]["settings"] != self.history[0]["settings"]:
-            before.append({"from": found + 1, "settings": self.history[0]["settings"]})
-        self.history = before
+        training_parts = self.model, self.optimizers, self.world
+        self.spike_guard, header = state.restore_training_state(self.work_folder, agreed_step, *training_parts)
+        self.step = agreed_step
+        earlier_history = [stretch for stretch in header["history"] if stretch["from"] <= agreed_step]
+        if not earlier_history or earlier_history[-1]["settings"] != self.settings_history[0]["settings"]:
+            earlier_history.append({"from": agreed_step + 1, "settings": self.settings_history[0]["settings"]})
+        self.settings_history = earlier_history
         return True
 
-    def _terminate(self, *_: Any) -> None:
-        self.terminated = True
+    def _handle_sigterm(self, *_: Any) -> None:
+        self.is_terminated = True
 
 
-def _no_rows() -> Rows:
-    return {name: [] for name in SCHEMAS}
+def _make_empty_tables() -> RowsByTable:
+    return {name: [] for name in TABLE_SCHEMAS}
 
 
-def _digest(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -23,11 +23,11 @@ from model.config import Objective
 from model.draws import Int64
 from model.training.data import PackedRows
 from model.training.examples import ExampleRows
-from model.training.parallel import World
+from model.training.parallel import DistributedWorld
 
 #: Stretches of the validation rows: positions start ... end - 1 of row ``sequence`` belong to the
 #: group ``name`` of a ``kind``; a position may belong to several groups, or to none.
-GROUPS = pa.schema(
+GROUPS_SCHEMA = pa.schema(
     [
         ("sequence", pa.int64()),
         ("start", pa.int32()),
@@ -38,7 +38,7 @@ GROUPS = pa.schema(
 )
 
 #: One row for each group of each validation; kind "all" is all of it.
-MEASURED = pa.schema(
+VALIDATION_SCHEMA = pa.schema(
     [
         pa.field("step", pa.int64(), nullable=False),
         pa.field("kind", pa.string(), nullable=False),
@@ -51,35 +51,35 @@ MEASURED = pa.schema(
 
 #: How far behind a position of the row stands the token that is predicted there. Span corruption
 #: moves tokens to other sequences, whose positions are no longer the row's.
-SHIFT: dict[Objective, int] = {"causal": 1, "prefix": 1, "mlm": 0}
+TARGET_OFFSETS: dict[Objective, int] = {"causal": 1, "prefix": 1, "mlm": 0}
 
 Float64 = NDArray[np.float64]
 
 #: Rows measured together. Objectives draw for them together, so the number is always the same,
 #: whatever batch and processes training has.
-ROWS = 16
+ROWS_PER_BATCH = 16
 
 
 @dataclass(frozen=True)
-class Measured:
+class ValidationResult:
     """bits_per_token: over everything the objective predicts; None where that is nothing."""
 
     bits_per_token: float | None
-    rows: list[dict[str, Any]]  # MEASURED but for the step
+    table_rows: list[dict[str, Any]]  # MEASURED but for the step
 
 
-def read_groups(path: str, rows: PackedRows) -> pa.Table:
+def read_group_spans(path: str, packed_rows: PackedRows) -> pa.Table:
     """The table of GROUPS at ``path``; ValueError where it does not fit the rows."""
     try:
-        table = pq.ParquetFile(path).read().select(GROUPS.names).cast(GROUPS)
+        table = pq.ParquetFile(path).read().select(GROUPS_SCHEMA.names).cast(GROUPS_SCHEMA)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise ValueError(f"The groups {path} cannot be read: {error}.") from error
-    n, context = rows.ids.shape
+    row_count, context = packed_rows.ids.shape
     sequence, start, end = (table[name].to_numpy() for name in ("sequence", "start", "end"))
-    fits = (sequence >= 0) & (sequence < n) & (start >= 0) & (start <= end) & (end <= context)
-    if any(column.null_count for column in table.columns) or not fits.all():
+    is_valid = (sequence >= 0) & (sequence < row_count) & (start >= 0) & (start <= end) & (end <= context)
+    if any(column.null_count for column in table.columns) or not is_valid.all():
         raise ValueError(
-            f"The groups {path} name stretches outside the {n:,} validation rows of {context}."
+            f"The groups {path} name stretches outside the {row_count:,} validation rows of {context}."
         )
     return table
 
@@ -89,90 +89,90 @@ class Validator:
 
     def __init__(
         self,
-        rows: PackedRows | ExampleRows,
+        validation_rows: PackedRows | ExampleRows,
         objective: Callable[[Any, int, int], Batch],
-        lengths: NDArray[np.int32],
+        token_byte_lengths: NDArray[np.int32],
         *,
-        sequences: int,
-        shift: int | None,
-        groups: str | None,
-        world: World,
+        sequence_count: int,
+        target_offset: int | None,
+        groups_path: str | None,
+        world: DistributedWorld,
     ) -> None:
         """lengths (V,): bytes that each token spells; of labels 0. sequences: how many rows, spread
         evenly over the table; 0: all. groups: path of a parquet file of GROUPS, for packed rows.
         shift: see SHIFT."""
-        self.rows, self.objective, self.lengths, self.world = rows, objective, lengths, world
-        self.shift = shift
-        self.chosen = rows.spread(sequences or len(rows))
-        table = GROUPS.empty_table()
-        if groups is not None and shift is not None and isinstance(rows, PackedRows):
-            table = read_groups(groups, rows)
-        keys = table.select(["kind", "name"]).group_by(["kind", "name"]).aggregate([])
-        keys = keys.sort_by([("kind", "descending"), ("name", "ascending")])
-        self.groups = list(zip(keys["kind"].to_pylist(), keys["name"].to_pylist(), strict=True))
-        number = {group: i for i, group in enumerate(self.groups)}
+        self.validation_rows, self.objective, self.token_byte_lengths, self.world = validation_rows, objective, token_byte_lengths, world
+        self.target_offset = target_offset
+        self.row_indices = validation_rows.select_evenly_spaced(sequence_count or len(validation_rows))
+        table = GROUPS_SCHEMA.empty_table()
+        if groups_path is not None and target_offset is not None and isinstance(validation_rows, PackedRows):
+            table = read_group_spans(groups_path, validation_rows)
+        group_table = table.select(["kind", "name"]).group_by(["kind", "name"]).aggregate([])
+        group_table = group_table.sort_by([("kind", "descending"), ("name", "ascending")])
+        self.groups = list(zip(group_table["kind"].to_pylist(), group_table["name"].to_pylist(), strict=True))
+        group_index = {group: i for i, group in enumerate(self.groups)}
         pairs = zip(table["kind"].to_pylist(), table["name"].to_pylist(), strict=True)
-        owner = np.array([number[pair] for pair in pairs], dtype=np.int64)
-        order = np.argsort(table["sequence"].to_numpy(), kind="stable")
+        group_per_span = np.array([group_index[pair] for pair in pairs], dtype=np.int64)
+        span_order = np.argsort(table["sequence"].to_numpy(), kind="stable")
         columns = [table[name].to_numpy().astype(np.int64) for name in ("sequence", "start", "end")]
-        self.spans = np.stack([*columns, owner])[:, order]  # (4, spans), by sequence
+        self.spans = np.stack([*columns, group_per_span])[:, span_order]  # (4, spans), by sequence
 
-    def measure(self, model: Transformer) -> Measured:
+    def measure_loss(self, model: Transformer) -> ValidationResult:
         """All processes call it, in step."""
         device = model.embedding.weight.device
         sums = np.zeros((len(self.groups) + 1, 3))  # nats, tokens, bytes; the last row is of all
-        predicted = np.zeros(2)  # nats, tokens of everything predicted
-        for index, real in self._turns():
+        predicted_sums = np.zeros(2)  # nats, tokens of everything predicted
+        for row_indices, is_counted in self._iter_row_batches():
             # Its own key, and so the same draws each time.
-            batch = self.objective(self.rows.rows(index), int(index[0]), 0).sparse()
-            targets, scale = batch.answers()
-            weights = scale.double().numpy() * real
-            nats = model.token_losses(batch.to(device)).double().cpu().numpy() * weights  # (B, T)
-            predicted += nats.sum(), weights.sum()
-            size = self.lengths[targets.numpy()]
-            spells = weights * (size > 0)
-            cells = np.stack((nats * spells, spells, size * spells))  # (3, B, T)
+            batch = self.objective(self.validation_rows.read_rows(row_indices), int(row_indices[0]), 0).with_predicted_positions()
+            targets, batch_weights = batch.require_targets_and_weights()
+            weights = batch_weights.double().numpy() * is_counted
+            nats = model.compute_token_losses(batch.to_device(device)).double().cpu().numpy() * weights  # (B, T)
+            predicted_sums += nats.sum(), weights.sum()
+            byte_counts = self.token_byte_lengths[targets.numpy()]
+            text_weights = weights * (byte_counts > 0)
+            cells = np.stack((nats * text_weights, text_weights, byte_counts * text_weights))  # (3, B, T)
             sums[-1] += cells.sum((1, 2))
-            if self.shift is not None and real:
-                sums[:-1] += self._by_group(index, cells, self.shift)
-        both = self.world.sum(torch.from_numpy(np.append(sums.ravel(), predicted))).numpy()
-        total, tokens = both[-2:]
-        bits = float(total / tokens / math.log(2)) if tokens else None
-        return Measured(bits, list(self._table(both[:-2].reshape(sums.shape))))
+            if self.target_offset is not None and is_counted:
+                sums[:-1] += self._sum_by_group(row_indices, cells, self.target_offset)
+        all_sums = self.world.sum_on_cpu(torch.from_numpy(np.append(sums.ravel(), predicted_sums))).numpy()
+        total_nats, predicted_tokens = all_sums[-2:]
+        bits_per_token = float(total_nats / predicted_tokens / math.log(2)) if predicted_tokens else None
+        return ValidationResult(bits_per_token, list(self._iter_result_rows(all_sums[:-2].reshape(sums.shape))))
 
-    def _turns(self) -> Iterator[tuple[Int64, bool]]:
+    def _iter_row_batches(self) -> Iterator[tuple[Int64, bool]]:
         """Batches of rows for this process; all have as many, since they work in step. Where the
         batches run out, one is repeated and does not count (False)."""
-        parts = [self.chosen[i : i + ROWS] for i in range(0, len(self.chosen), ROWS)]
-        size, rank = self.world.size, self.world.rank
-        for turn in range(-(-len(parts) // size)):
-            number = turn * size + rank
-            yield parts[min(number, len(parts) - 1)], number < len(parts)
+        row_batches = [self.row_indices[i : i + ROWS_PER_BATCH] for i in range(0, len(self.row_indices), ROWS_PER_BATCH)]
+        process_count, rank = self.world.size, self.world.rank
+        for round_index in range(-(-len(row_batches) // process_count)):
+            batch_index = round_index * process_count + rank
+            yield row_batches[min(batch_index, len(row_batches) - 1)], batch_index < len(row_batches)
 
-    def _by_group(self, index: Int64, cells: Float64, shift: int) -> Float64:
+    def _sum_by_group(self, row_indices: Int64, cells: Float64, target_offset: int) -> Float64:
         """Sums over the stretches in the rows ``index`` (ascending), (groups, 3)."""
-        first, last = np.searchsorted(self.spans[0], [index[0], index[-1] + 1])
-        sequence, start, end, owner = self.spans[:, first:last]
-        inside = np.isin(sequence, index)
-        sequence, start, end, owner = (x[inside] for x in (sequence, start, end, owner))
-        line = np.searchsorted(index, sequence)
+        first_span, last_span = np.searchsorted(self.spans[0], [row_indices[0], row_indices[-1] + 1])
+        sequence, start, end, group_per_span = self.spans[:, first_span:last_span]
+        is_in_batch = np.isin(sequence, row_indices)
+        sequence, start, end, group_per_span = (column[is_in_batch] for column in (sequence, start, end, group_per_span))
+        batch_row = np.searchsorted(row_indices, sequence)
         width = cells.shape[2]
-        flat = cells.reshape(3, -1)
-        total = np.concatenate((np.zeros((3, 1)), flat.cumsum(1)), axis=1)  # (3, B * T + 1)
-        begin = line * width + np.clip(start - shift, 0, width)
-        stop = line * width + np.clip(end - shift, 0, width)
-        found = total[:, stop] - total[:, begin]  # (3, spans)
-        groups = len(self.groups)
-        return np.stack([np.bincount(owner, row, groups) for row in found], axis=1)
+        flat_cells = cells.reshape(3, -1)
+        cumulative_sums = np.concatenate((np.zeros((3, 1)), flat_cells.cumsum(1)), axis=1)  # (3, B * T + 1)
+        begin_positions = batch_row * width + np.clip(start - target_offset, 0, width)
+        end_positions = batch_row * width + np.clip(end - target_offset, 0, width)
+        span_sums = cumulative_sums[:, end_positions] - cumulative_sums[:, begin_positions]  # (3, spans)
+        group_count = len(self.groups)
+        return np.stack([np.bincount(group_per_span, sums_row, group_count) for sums_row in span_sums], axis=1)
 
-    def _table(self, sums: Float64) -> Iterator[dict[str, Any]]:
-        for (kind, name), (nats, tokens, size) in zip(
+    def _iter_result_rows(self, sums: Float64) -> Iterator[dict[str, Any]]:
+        for (kind, name), (nats, tokens, byte_count) in zip(
             [("all", "all"), *self.groups], sums[[-1, *range(len(self.groups))]], strict=True
         ):
             yield {
                 "kind": kind,
                 "name": name,
                 "tokens": round(tokens),
-                "bytes": round(size),
-                "bits_per_byte": float(nats / size / math.log(2)) if size else None,
+                "bytes": round(byte_count),
+                "bits_per_byte": float(nats / byte_count / math.log(2)) if byte_count else None,
             }

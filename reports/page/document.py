@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from reports.page.figures import Figure, slug
-from reports.page.masking import Say
+from reports.page.figures import Figure, slugify
+from reports.page.masking import RedactFunction
 
 
 @dataclass(frozen=True)
@@ -32,42 +32,42 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Brief:
+class ShortFigure:
     """The value of a figure alone, in a sentence that says the rest."""
 
     figure: Figure
 
 
-class Stated(str):
+class UserStatement(str):
     """What a person said in the config: shown as it is written, a contact for one."""
 
 
-Inline = str | Figure | Brief | Code | Link
-Parts = Sequence[Inline]
+InlineElement = str | Figure | ShortFigure | Code | Link
+InlineContent = Sequence[InlineElement]
 
 
 @dataclass(frozen=True)
 class Paragraph:
-    parts: Parts
+    content: InlineContent
 
 
 @dataclass(frozen=True)
-class Bullets:
-    items: Sequence[Parts]
+class BulletList:
+    items: Sequence[InlineContent]
 
 
 @dataclass(frozen=True)
-class Lines:
+class CodeBlock:
     """Lines of Python, to be copied."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Facts:
+class DefinitionList:
     """Terms and what they are: the head of a card, the questions only a person can answer."""
 
-    pairs: Sequence[tuple[str, Parts]]
+    entries: Sequence[tuple[str, InlineContent]]
 
 
 @dataclass(frozen=True)
@@ -75,17 +75,17 @@ class Callout:
     """What must not be overlooked."""
 
     kind: Literal["good", "bad", "note"]
-    parts: Parts
+    content: InlineContent
 
 
 @dataclass(frozen=True)
-class Grid:
+class DataTable:
     """A table. The first column names the row; columns listed in ``numeric`` align right."""
 
     caption: str
     columns: Sequence[str]
-    rows: Sequence[Sequence[Inline]]
-    numeric: frozenset[int] = frozenset()
+    rows: Sequence[Sequence[InlineElement]]
+    numeric_columns: frozenset[int] = frozenset()
     note: str = ""
 
 
@@ -94,36 +94,36 @@ class Chart:
     """A picture of a grid that stands beside it."""
 
     name: str  # the file is charts/<name>.svg, of a long name its beginning and a digest
-    draw: Callable[[Say], str]  # the SVG, given how labels may be shown: it cuts them
-    alt: Sequence[str]  # in pieces where labels of data stand beside numbers
+    render_svg: Callable[[RedactFunction], str]  # the SVG, given how labels may be shown: it cuts them
+    alt_text: Sequence[str]  # in pieces where labels of data stand beside numbers
     caption: str
 
     @property
     def path(self) -> str:
-        name = self.name
-        if len(name) > 80:  # parts of findings may be called anything
-            name = f"{name[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:10]}"
-        return f"charts/{name}.svg"
+        file_stem = self.name
+        if len(file_stem) > 80:  # parts of findings may be called anything
+            file_stem = f"{file_stem[:60]}-{hashlib.sha256(file_stem.encode()).hexdigest()[:10]}"
+        return f"charts/{file_stem}.svg"
 
 
-def stated(text: str | None) -> Parts:
+def format_user_statement(text: str | None) -> InlineContent:
     """What a person said in the config, or that nobody said it."""
-    return [Stated(text.strip())] if text and text.strip() else ["Not stated."]
+    return [UserStatement(text.strip())] if text and text.strip() else ["Not stated."]
 
 
-def slugs(shown: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+def build_unique_slugs(display_texts: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     """A slug for each of several names, from what is ``shown`` of it: with a digest of the name
     where it is that of others, too, as of words in other letters."""
-    alike = Counter(map(slug, shown))
+    slug_counts = Counter(map(slugify, display_texts))
     return {
-        name: slug(text)
-        if alike[slug(text)] == 1
-        else f"{slug(text)}-{hashlib.sha256(name.encode()).hexdigest()[:10]}"
-        for text, name in zip(shown, names, strict=True)
+        name: slugify(text)
+        if slug_counts[slugify(text)] == 1
+        else f"{slugify(text)}-{hashlib.sha256(name.encode()).hexdigest()[:10]}"
+        for text, name in zip(display_texts, names, strict=True)
     }
 
 
-Block = Paragraph | Bullets | Lines | Facts | Callout | Grid | Chart
+Block = Paragraph | BulletList | CodeBlock | DefinitionList | Callout | DataTable | Chart
 
 
 @dataclass
@@ -134,9 +134,9 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        return slug(self.title)
+        return slugify(self.title)
 
-    def add(self, *blocks: Block) -> None:
+    def add_blocks(self, *blocks: Block) -> None:
         self.blocks.extend(blocks)
 
 
@@ -149,53 +149,53 @@ class Document:
     lead: Sequence[Block]
     sections: Sequence[Section]
 
-    def charts(self) -> list[Chart]:
-        return [block for block in self.blocks() if isinstance(block, Chart)]
+    def list_charts(self) -> list[Chart]:
+        return [block for block in self.list_blocks() if isinstance(block, Chart)]
 
-    def blocks(self) -> list[Block]:
-        found = list(self.lead)
-        waiting = list(self.sections)
-        while waiting:
-            section = waiting.pop(0)
-            found.extend(section.blocks)
-            waiting = [*section.sections, *waiting]
-        return found
+    def list_blocks(self) -> list[Block]:
+        blocks = list(self.lead)
+        pending_sections = list(self.sections)
+        while pending_sections:
+            section = pending_sections.pop(0)
+            blocks.extend(section.blocks)
+            pending_sections = [*section.sections, *pending_sections]
+        return blocks
 
 
-def masked(document: Document, say: Say) -> Document:
+def redact_document(document: Document, redact: RedactFunction) -> Document:
     """The document with every text in it as it may be shown; what a person stated is."""
 
-    def of(part: Any) -> Any:
-        match part:
-            case Stated():
-                return part
+    def redact_element(element: Any) -> Any:
+        match element:
+            case UserStatement():
+                return element
             case str():
-                return say(part)
+                return redact(element)
             case list() | tuple():
-                return type(part)(map(of, part))
+                return type(element)(map(redact_element, element))
             case Figure():
-                return replace(part, label=say(part.label), scorer=say(part.scorer),
-                               method=say(part.method), note=say(part.note),
-                               missing=say(part.missing))  # fmt: skip
-            case Brief(figure):
-                return Brief(of(figure))
-            case Code(text) | Lines(text):
-                return replace(part, text=say(text))
+                return replace(element, label=redact(element.label), scorer=redact(element.scorer),
+                               method=redact(element.method), missing_reason=redact(element.missing_reason),
+                               missing_text=redact(element.missing_text))  # fmt: skip
+            case ShortFigure(figure):
+                return ShortFigure(redact_element(figure))
+            case Code(text) | CodeBlock(text):
+                return replace(element, text=redact(text))
             case Link(text):
-                return replace(part, text=say(text))
-            case Paragraph(parts) | Callout(_, parts):
-                return replace(part, parts=of(parts))
-            case Bullets(items):
-                return Bullets(of(items))
-            case Facts(pairs):
-                return Facts(of(pairs))
-            case Grid():
-                return replace(part, caption=say(part.caption), columns=of(part.columns),
-                               rows=of(part.rows), note=say(part.note))  # fmt: skip
+                return replace(element, text=redact(text))
+            case Paragraph(content) | Callout(_, content):
+                return replace(element, content=redact_element(content))
+            case BulletList(items):
+                return BulletList(redact_element(items))
+            case DefinitionList(entries):
+                return DefinitionList(redact_element(entries))
+            case DataTable():
+                return replace(element, caption=redact(element.caption), columns=redact_element(element.columns),
+                               rows=redact_element(element.rows), note=redact(element.note))  # fmt: skip
             case Chart():
-                return replace(part, alt=of(part.alt), caption=say(part.caption))
+                return replace(element, alt_text=redact_element(element.alt_text), caption=redact(element.caption))
             case Section(title, blocks, sections):
-                return Section(say(title), of(blocks), of(sections))
-        raise AssertionError(part)
+                return Section(redact(title), redact_element(blocks), redact_element(sections))
+        raise AssertionError(element)
 
-    return Document(say(document.title), document.kind, of(document.lead), of(document.sections))
+    return Document(redact(document.title), document.kind, redact_element(document.lead), redact_element(document.sections))

@@ -12,163 +12,163 @@ from typing import Any
 import pyarrow as pa
 from markupsafe import Markup, escape
 
-from reports.page.document import Callout, Document, masked
-from reports.page.figures import FIGURES, Book, Evidence, Figure
-from reports.page.masking import Masker, neighbours_of, prompts_of
-from reports.page.rendering import environment, render_html, render_markdown
-from tasks.contract import Artifact, Column, Work
+from reports.page.document import Callout, Document, redact_document
+from reports.page.figures import FIGURES, FigureBook, Evidence, Figure
+from reports.page.masking import Redactor, get_adjacent_texts, find_prompt_columns
+from reports.page.rendering import get_template_environment, render_html, render_markdown
+from tasks.contract import Artifact, Column, StageContext
 
 #: Of the ids in a page's rows so many are looked up, and so many documents shown.
-_LOOKED_UP, _DOCUMENTS_A_PAGE = 100, 20
-_LABEL = 160  # characters of a label
+_MAX_LOOKUP_IDS, _MAX_DOCUMENTS_PER_PAGE = 100, 20
+_MAX_LABEL_CHARACTERS = 160  # characters of a label
 
 
 @dataclass
-class Cell:
+class TableCell:
     text: str = ""
-    css: str = ""
+    css_class: str = ""
     ids: Sequence[str] = ()
 
 
 #: What stands where a row has no value.
-NOTHING = Cell("–", "muted")
+EMPTY_CELL = TableCell("–", "muted")
 
 
 @dataclass
-class Corpus:
+class DocumentLookup:
     """Looks up documents by id in the artifacts of the corpus stages, the last stage first."""
 
-    history: Mapping[str, Artifact]
-    masker: Masker
-    found: dict[bytes, dict[str, Any]] = field(default_factory=dict)
-    scores: dict[bytes, float] = field(default_factory=dict)
+    corpus_artifacts: Mapping[str, Artifact]
+    redactor: Redactor
+    documents_by_id: dict[bytes, dict[str, Any]] = field(default_factory=dict)
+    toxicity_by_id: dict[bytes, float] = field(default_factory=dict)
 
-    def look_up(self, wanted: set[bytes]) -> None:
+    def load_documents(self, doc_ids: set[bytes]) -> None:
         """Read the documents, one scan of each artifact for all of them."""
-        self._read_scores(wanted)
-        for stage, artifact in reversed(list(self.history.items())):
-            rest = wanted - self.found.keys()
-            if not rest:
+        self._load_toxicity_scores(doc_ids)
+        for stage, artifact in reversed(list(self.corpus_artifacts.items())):
+            missing_ids = doc_ids - self.documents_by_id.keys()
+            if not missing_ids:
                 return
             if "documents" not in artifact.tables:
                 continue
-            table = artifact["documents"].find(sorted(rest), ["doc_id", "source", "text"])
+            table = artifact["documents"].find_document_rows(sorted(missing_ids), ["doc_id", "source", "text"])
             for row in table.to_pylist():
-                self.found.setdefault(row["doc_id"], {**row, "stage": stage})
+                self.documents_by_id.setdefault(row["doc_id"], {**row, "stage": stage})
 
-    def _read_scores(self, wanted: set[bytes]) -> None:
-        for artifact in self.history.values():
-            known = artifact.tables.get("signals")
-            if known is None or "toxicity" not in known.columns:
+    def _load_toxicity_scores(self, doc_ids: set[bytes]) -> None:
+        for artifact in self.corpus_artifacts.values():
+            signals = artifact.tables.get("signals")
+            if signals is None or "toxicity" not in signals.columns:
                 continue
-            for row in known.find(sorted(wanted), ["doc_id", "toxicity"]).to_pylist():
+            for row in signals.find_document_rows(sorted(doc_ids), ["doc_id", "toxicity"]).to_pylist():
                 if row["toxicity"] is not None and not math.isnan(row["toxicity"]):
-                    self.scores[row["doc_id"]] = row["toxicity"]
+                    self.toxicity_by_id[row["doc_id"]] = row["toxicity"]
 
-    def excerpt(self, doc_id: bytes, beside: set[bytes]) -> dict[str, str]:
+    def build_excerpt(self, doc_id: bytes, related_ids: set[bytes]) -> dict[str, str]:
         """A document as it may be shown. One that nobody scored, because it left before, is judged
         by one that the rows name ``beside`` it, if they agree word for word."""
-        row = self.found[doc_id]
-        score = self.scores.get(doc_id)
-        if score is None:
-            twins = [i for i in beside & self.scores.keys() if i in self.found]
-            words = row["text"].split()
-            alike = [self.scores[i] for i in twins if self.found[i]["text"].split() == words]
-            score = max(alike, default=None)
+        document = self.documents_by_id[doc_id]
+        toxicity = self.toxicity_by_id.get(doc_id)
+        if toxicity is None:
+            scored_related_ids = [i for i in related_ids & self.toxicity_by_id.keys() if i in self.documents_by_id]
+            words = document["text"].split()
+            identical_text_scores = [self.toxicity_by_id[i] for i in scored_related_ids if self.documents_by_id[i]["text"].split() == words]
+            toxicity = max(identical_text_scores, default=None)
         return {
             "id": doc_id.hex(),
-            "source": self.masker.shown(row["source"], "label", limit=_LABEL),
-            "stage": row["stage"],
-            "score": "–" if score is None else f"{score:.3f}",
-            "text": self.masker.shown(row["text"], "corpus text", score, limit=600),
+            "source": self.redactor.redact_by_kind(document["source"], "label", max_characters=_MAX_LABEL_CHARACTERS),
+            "stage": document["stage"],
+            "score": "–" if toxicity is None else f"{toxicity:.3f}",
+            "text": self.redactor.redact_by_kind(document["text"], "corpus text", toxicity, max_characters=600),
         }
 
 
-def publish(
+def write_card_files(
     document: Document,
-    book: Book,
-    work: Work,
-    name: str,
-    history: Mapping[str, Artifact],
-    masker: Masker,
-    limit: int,
+    book: FigureBook,
+    context: StageContext,
+    card_name: str,
+    corpus_artifacts: Mapping[str, Artifact],
+    redactor: Redactor,
+    max_rows: int,
 ) -> None:
     """Write a card: ``<name>.html``, ``<name>.md``, its charts, its rows, its table of figures."""
-    document = masked(document, masker.whole)
-    if masker.notice:
-        document.lead = [Callout("bad", [masker.notice]), *document.lead]
-    work.file(f"{name}.html").write_text(render_html(document), encoding="utf-8")
-    work.file(f"{name}.md").write_text(render_markdown(document), encoding="utf-8")
-    for chart in document.charts():
-        work.file(chart.path).write_text(chart.draw(masker.whole), encoding="utf-8")
-    pages = book.cited()
-    heads = {page: evidence.head(limit) for page, (evidence, _) in pages.items()}
-    cited = {page: _ids_of(evidence, heads[page]) for page, (evidence, _) in pages.items()}
-    corpus = Corpus(history, masker)
-    wanted = {i for named in cited.values() for i in named}
-    if wanted:
-        corpus.look_up(wanted)
-    for done, (page, (evidence, figures)) in enumerate(pages.items(), start=1):
-        there = [i for i in cited[page] if i in corpus.found][:_DOCUMENTS_A_PAGE]
-        documents = [corpus.excerpt(i, cited[page][i]) for i in there]
-        html = render_rows(
-            evidence, figures, heads[page], documents, masker, card=f"{name}.html",
+    document = redact_document(document, redactor.redact_full_text)
+    if redactor.notice:
+        document.lead = [Callout("bad", [redactor.notice]), *document.lead]
+    context.prepare_output_path(f"{card_name}.html").write_text(render_html(document), encoding="utf-8")
+    context.prepare_output_path(f"{card_name}.md").write_text(render_markdown(document), encoding="utf-8")
+    for chart in document.list_charts():
+        context.prepare_output_path(chart.path).write_text(chart.render_svg(redactor.redact_full_text), encoding="utf-8")
+    pages = book.group_by_page()
+    first_rows_by_page = {page: evidence.read_first_rows(max_rows) for page, (evidence, _) in pages.items()}
+    ids_by_page = {page: _collect_row_ids(evidence, first_rows_by_page[page]) for page, (evidence, _) in pages.items()}
+    document_lookup = DocumentLookup(corpus_artifacts, redactor)
+    doc_ids = {i for page_ids in ids_by_page.values() for i in page_ids}
+    if doc_ids:
+        document_lookup.load_documents(doc_ids)
+    for page_number, (page, (evidence, figures)) in enumerate(pages.items(), start=1):
+        available_ids = [i for i in ids_by_page[page] if i in document_lookup.documents_by_id][:_MAX_DOCUMENTS_PER_PAGE]
+        documents = [document_lookup.build_excerpt(i, ids_by_page[page][i]) for i in available_ids]
+        html = render_evidence_page(
+            evidence, figures, first_rows_by_page[page], documents, redactor, card_page=f"{card_name}.html",
             kind=document.kind,
         )  # fmt: skip
-        work.file(page).write_text(html, encoding="utf-8")
-        work.progress(done, len(pages), "pages of rows")
-    work.table("figures").write(book.table())
+        context.prepare_output_path(page).write_text(html, encoding="utf-8")
+        context.report_progress(page_number, len(pages), "pages of rows")
+    context.get_table_writer("figures").write(book.build_figures_table())
 
 
-def _ids_of(evidence: Evidence, rows: pa.Table) -> dict[bytes, set[bytes]]:
+def _collect_row_ids(evidence: Evidence, rows: pa.Table) -> dict[bytes, set[bytes]]:
     """The first ids in the rows, each with those that stand in the same rows: some of them name
     documents."""
-    names = [n for n in rows.column_names if evidence.column_of(n).kind == "id"]
-    named: dict[bytes, set[bytes]] = {}
-    for row in rows.select(names).to_pylist():
-        lists = [value if isinstance(value, list) else [value] for value in row.values()]
-        ids = [i for values in lists for i in values if isinstance(i, bytes) and len(i) == 16]
+    id_columns = [column_name for column_name in rows.column_names if evidence.get_column_description(column_name).kind == "id"]
+    related_ids: dict[bytes, set[bytes]] = {}
+    for row in rows.select(id_columns).to_pylist():
+        id_lists = [value if isinstance(value, list) else [value] for value in row.values()]
+        ids = [i for id_list in id_lists for i in id_list if isinstance(i, bytes) and len(i) == 16]
         for i in ids:
-            if len(named) >= _LOOKED_UP and i not in named:
-                return named
-            named.setdefault(i, set()).update(ids)
-    return named
+            if len(related_ids) >= _MAX_LOOKUP_IDS and i not in related_ids:
+                return related_ids
+            related_ids.setdefault(i, set()).update(ids)
+    return related_ids
 
 
-def render_rows(
+def render_evidence_page(
     evidence: Evidence,
     figures: Sequence[Figure],
-    head: pa.Table,
+    first_rows: pa.Table,
     documents: Sequence[Mapping[str, str]],
-    masker: Masker,
+    redactor: Redactor,
     *,
-    card: str,
+    card_page: str,
     kind: str,
 ) -> str:
-    columns = [evidence.column_of(name) for name in head.column_names]
-    anchors = {document["id"] for document in documents}
-    return environment().get_template("rows.html").render(
+    columns = [evidence.get_column_description(name) for name in first_rows.column_names]
+    linked_ids = {document["id"] for document in documents}
+    return get_template_environment().get_template("rows.html").render(
         evidence=evidence,
-        condition=masker.whole(evidence.condition),
-        python=masker.whole(evidence.python()),
-        say=masker.whole,
+        condition=redactor.redact_full_text(evidence.conditions_json),
+        python=redactor.redact_full_text(evidence.format_python_code()),
+        say=redactor.redact_full_text,
         figures=figures,
-        how=describe,
+        how=describe_computation,
         columns=columns,
-        notice=masker.notice,
-        numeric={field.name for field in head.schema if _is_number(field.type)},
-        rows=_lines(columns, head, masker, anchors),
-        shown=len(head),
+        notice=redactor.notice,
+        numeric={field.name for field in first_rows.schema if _is_numeric_type(field.type)},
+        rows=_render_table_rows(columns, first_rows, redactor, linked_ids),
+        shown=len(first_rows),
         documents=documents,
-        card=card,
+        card=card_page,
         kind=kind,
     )  # fmt: skip
 
 
-def describe(figure: Figure) -> str:
+def describe_computation(figure: Figure) -> str:
     """How the rows make the figure, in words."""
-    column = figure.column
-    words = {
+    column = figure.value_column
+    description = {
         "count": "the number of rows",
         "sum": f"the sum of {column}",
         "mean": f"the mean of {column}",
@@ -179,108 +179,108 @@ def describe(figure: Figure) -> str:
         "distinct": f"the number of different values of {column}",
         "finding": figure.method or "computed by the audit",
     }[figure.aggregate]
-    return f"{words}; {figure.method}" if figure.method and figure.aggregate != "finding" else words
+    return f"{description}; {figure.method}" if figure.method and figure.aggregate != "finding" else description
 
 
-def _lines(
-    columns: Sequence[Column], head: pa.Table, masker: Masker, anchors: Collection[str]
+def _render_table_rows(
+    columns: Sequence[Column], first_rows: pa.Table, redactor: Redactor, linked_ids: Collection[str]
 ) -> Markup:
     """The lines of a table's body. They are made here: over the hundreds of thousands of cells of a
     card a template takes longer than all else that is done for them."""
-    each = [_cells(column, columns, head, masker, anchors) for column in columns]
-    lines = [f"<tr>{''.join(cells)}</tr>" for cells in zip(*each, strict=True)]
-    return Markup("\n".join(lines))  # noqa: S704  # of cells that are escaped
+    rendered_columns = [_render_column_cells(column, columns, first_rows, redactor, linked_ids) for column in columns]
+    table_rows = [f"<tr>{''.join(cells)}</tr>" for cells in zip(*rendered_columns, strict=True)]
+    return Markup("\n".join(table_rows))  # noqa: S704  # of cells that are escaped
 
 
-def _cells(
+def _render_column_cells(
     column: Column,
     columns: Sequence[Column],
-    head: pa.Table,
-    masker: Masker,
-    anchors: Collection[str],
+    first_rows: pa.Table,
+    redactor: Redactor,
+    linked_ids: Collection[str],
 ) -> Iterable[str]:
     """Make a column's cells, those of equal values and neighbours once."""
 
-    def made(value: Any, score: float | None, beside: tuple[str, str] = ("", "")) -> str:
-        return _html(cell_of(column, value, score, masker, beside), anchors)
+    def render_value(value: Any, score: float | None, adjacent_texts: tuple[str, str] = ("", "")) -> str:
+        return _cell_to_html(value_to_cell(column, value, score, redactor, adjacent_texts), linked_ids)
 
-    values = head[column.name]
+    values = first_rows[column.name]
     if pa.types.is_floating(values.type) and column.kind != "personal":
-        return map(_number, values.to_pylist())  # most of all cells
-    judged = head.column_names.count(column.judged_by)
-    scores = head[column.judged_by].to_pylist() if judged else repeat(None)
+        return map(_render_number_cell, values.to_pylist())  # most of all cells
+    score_column_count = first_rows.column_names.count(column.judged_by)
+    scores = first_rows[column.judged_by].to_pylist() if score_column_count else repeat(None)
     # Lists are no keys, and -0.0 is the key of 0.0.
-    alone = pa.types.is_nested(values.type) or pa.types.is_floating(values.type)
-    once = made if alone else cache(made)
-    prompts = prompts_of(columns)
-    if column.name in (*prompts, *prompts.values()):
-        names = sorted({*prompts, *prompts.values()})
-        rows = head.select(names).to_pylist()
-        beside = [neighbours_of(column.name, row, prompts) for row in rows]
-        return map(once, values.to_pylist(), scores, beside)
-    return map(once, values.to_pylist(), scores)
+    is_uncacheable = pa.types.is_nested(values.type) or pa.types.is_floating(values.type)
+    render_cached = render_value if is_uncacheable else cache(render_value)
+    prompt_columns = find_prompt_columns(columns)
+    if column.name in (*prompt_columns, *prompt_columns.values()):
+        text_columns = sorted({*prompt_columns, *prompt_columns.values()})
+        rows = first_rows.select(text_columns).to_pylist()
+        adjacent_texts = [get_adjacent_texts(column.name, row, prompt_columns) for row in rows]
+        return map(render_cached, values.to_pylist(), scores, adjacent_texts)
+    return map(render_cached, values.to_pylist(), scores)
 
 
-def _number(value: float | None) -> str:
+def _render_number_cell(value: float | None) -> str:
     """The cell that ``cell_of`` makes of it, at once."""
-    return f'<td class="number">{value:.6g}</td>' if value is not None else _html(NOTHING, ())
+    return f'<td class="number">{value:.6g}</td>' if value is not None else _cell_to_html(EMPTY_CELL, ())
 
 
-def _html(cell: Cell, anchors: Collection[str]) -> str:
-    css = f' class="{cell.css}"' if cell.css else ""
-    ids = " ".join(
-        f'<a href="#doc-{i}"><code>{i}</code></a>' if i in anchors else f"<code>{i}</code>"
+def _cell_to_html(cell: TableCell, linked_ids: Collection[str]) -> str:
+    class_attribute = f' class="{cell.css_class}"' if cell.css_class else ""
+    id_links = " ".join(
+        f'<a href="#doc-{i}"><code>{i}</code></a>' if i in linked_ids else f"<code>{i}</code>"
         for i in cell.ids
     )
-    return f"<td{css}>{ids}{escape(cell.text)}</td>"
+    return f"<td{class_attribute}>{id_links}{escape(cell.text)}</td>"
 
 
-def cell_of(
+def value_to_cell(
     column: Column,
     value: Any,
     score: float | None,
-    masker: Masker,
-    beside: tuple[str, str] = ("", ""),
-) -> Cell:
+    redactor: Redactor,
+    adjacent_texts: tuple[str, str] = ("", ""),
+) -> TableCell:
     """Return a value of a column as it may be shown.
 
     ``score``: of the column that judges this one; ``beside``: what its row shows right before and
     after it.
     """
     if value is None:
-        return NOTHING
+        return EMPTY_CELL
     if column.kind == "personal":
-        return Cell(masker.shown(_written(value), column.kind), "text")
+        return TableCell(redactor.redact_by_kind(_value_to_text(value), column.kind), "text")
     if isinstance(value, bool):
-        return Cell("yes" if value else "no")
+        return TableCell("yes" if value else "no")
     if isinstance(value, int):
-        return Cell(str(value), "number")
+        return TableCell(str(value), "number")
     if isinstance(value, float):
-        return Cell(f"{value:.6g}", "number")
+        return TableCell(f"{value:.6g}", "number")
     if isinstance(value, list) and all(isinstance(item, bytes) for item in value):
-        return Cell(_more(value, 8), ids=[item.hex() for item in value[:8]])
+        return TableCell(_format_total_suffix(value, 8), ids=[item.hex() for item in value[:8]])
     if isinstance(value, bytes):
-        return Cell(ids=[value.hex()])
+        return TableCell(ids=[value.hex()])
     if column.kind in ("label", "id", "figure"):
-        return Cell(masker.shown(_written(value), column.kind, limit=_LABEL))
-    return Cell(masker.shown(_written(value), column.kind, score, beside=beside), "text")
+        return TableCell(redactor.redact_by_kind(_value_to_text(value), column.kind, max_characters=_MAX_LABEL_CHARACTERS))
+    return TableCell(redactor.redact_by_kind(_value_to_text(value), column.kind, score, adjacent_texts=adjacent_texts), "text")
 
 
-def _written(value: Any) -> str:
+def _value_to_text(value: Any) -> str:
     """A value as text, of a long one the beginning."""
     if isinstance(value, list):
-        return ", ".join(_written(item) for item in value[:16]) + _more(value, 16)
+        return ", ".join(_value_to_text(item) for item in value[:16]) + _format_total_suffix(value, 16)
     if isinstance(value, bytes):  # raw input that could not be read
         return value[:8000].decode("utf-8", "backslashreplace")
     return str(value)
 
 
-def _more(values: Sequence[Any], limit: int) -> str:
+def _format_total_suffix(values: Sequence[Any], limit: int) -> str:
     return f" … ({len(values):,} in all)" if len(values) > limit else ""
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
+def _is_numeric_type(data_type: pa.DataType) -> bool:
+    return pa.types.is_integer(data_type) or pa.types.is_floating(data_type)
 
 
-__all__ = ["FIGURES", "Corpus", "describe", "publish", "render_rows"]
+__all__ = ["FIGURES", "DocumentLookup", "describe_computation", "write_card_files", "render_evidence_page"]

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from tasks.audits.judging.conditions import condition, native, ordered, place_of
-from tasks.contract import Artifact, Column, HallmarkError, column, described, table
+from tasks.audits.judging.conditions import build_row_filter, convert_to_column_type, sort_worst_first, locate_evidence
+from tasks.contract import Artifact, Column, HallmarkError, column, describe_columns, table_schema
 
-FIGURES = table(
+FIGURES = table_schema(
     "The figures of the card, each with the rows and the computation behind it.",
     column("id", pa.string(), "id", "the figure, as its pages name it"),
     column("label", pa.string(), "label", "what it is"),
@@ -48,21 +48,21 @@ FIGURES = table(
     column("page", pa.string(), "label", "where the rows are shown"),
 )  # fmt: skip
 
-Aggregate = Literal[
+AggregateKind = Literal[
     "count", "sum", "mean", "ratio", "min", "max", "last", "distinct", "finding"
 ]  # fmt: skip
 
 #: How rows make a value. ratio: of the sums of two columns, "broken/documents", or of several to
 #: one, "removed_rows+removed_spans/in". last: the value of the last row that has one. finding: an
 #: audit computed it, see its method.
-AGGREGATES: tuple[str, ...] = (
+AGGREGATE_KINDS: tuple[str, ...] = (
     "count", "sum", "mean", "ratio", "min", "max", "last", "distinct", "finding",
 )  # fmt: skip
 
-Where = Mapping[str, Any]
+Conditions = Mapping[str, Any]
 
 #: Bytes of the files of a table that is held while a card is made.
-SMALL = 1 << 18
+MAX_IN_MEMORY_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -75,54 +75,54 @@ class Evidence:
     stage: str
     artifact: Artifact
     table: str  # a table of the artifact, or the name of a file that ``data`` was read from
-    where: Where
-    data: pa.Table | None = None
-    order: str = ""  #: which rows stand first, as findings have it
+    conditions: Conditions
+    file_rows: pa.Table | None = None
+    row_order: str = ""  #: which rows stand first, as findings have it
     #: Tables that were opened for a card, by stage and name.
-    opened: dict[tuple[str, str], ds.Dataset] = field(default_factory=dict, compare=False)
+    open_datasets: dict[tuple[str, str], ds.Dataset] = field(default_factory=dict, compare=False)
 
     @property
     def sha256(self) -> str:
-        if self.data is not None:
+        if self.file_rows is not None:
             return str(self.artifact.manifest["files"][self.table]["sha256"])
         return self.artifact[self.table].digest
 
     @functools.cached_property
-    def said(self) -> Mapping[str, Column]:
+    def columns_by_name(self) -> Mapping[str, Column]:
         """What is said of the table's columns, by their names."""
-        if self.data is None:
+        if self.file_rows is None:
             return self.artifact[self.table].columns
-        return {known.name: known for known in described(self.data.schema)}
+        return {described_column.name: described_column for described_column in describe_columns(self.file_rows.schema)}
 
-    def column_of(self, name: str) -> Column:
+    def get_column_description(self, name: str) -> Column:
         """What a column is; one that nothing is said of may hold anything."""
-        return self.said.get(name, Column(name, "", "personal"))
+        return self.columns_by_name.get(name, Column(name, "", "personal"))
 
     @property
-    def page(self) -> str:
-        what = f"{self.stage}#{self.table}#{self.condition}{self.order}"
-        digest = hashlib.sha256(what.encode())
-        return f"rows/{slug(self.stage)}-{slug(self.table)}-{digest.hexdigest()[:10]}.html"
+    def page_path(self) -> str:
+        identity = f"{self.stage}#{self.table}#{self.conditions_json}{self.row_order}"
+        digest = hashlib.sha256(identity.encode())
+        return f"rows/{slugify(self.stage)}-{slugify(self.table)}-{digest.hexdigest()[:10]}.html"
 
     @property
-    def condition(self) -> str:
-        return json.dumps(dict(self.where), sort_keys=True)
+    def conditions_json(self) -> str:
+        return json.dumps(dict(self.conditions), sort_keys=True)
 
     @functools.cached_property
     def dataset(self) -> ds.Dataset:
-        if self.data is not None:
-            return ds.dataset(self.data)
+        if self.file_rows is not None:
+            return ds.dataset(self.file_rows)
         key = (self.stage, self.table)
-        if key not in self.opened:
+        if key not in self.open_datasets:
             table = self.artifact[self.table]
-            held = table.size <= SMALL  # hundreds of figures rest on a few small tables
-            self.opened[key] = ds.dataset(table.read()) if held else table.dataset()
-        return self.opened[key]
+            fits_in_memory = table.byte_size <= MAX_IN_MEMORY_BYTES  # hundreds of figures rest on a few small tables
+            self.open_datasets[key] = ds.dataset(table.read()) if fits_in_memory else table.to_dataset()
+        return self.open_datasets[key]
 
-    def filter(self) -> ds.Expression | None:
+    def build_filter_expression(self) -> ds.Expression | None:
         """The conditions as an Arrow expression."""
         try:
-            return condition(self.dataset.schema, self.where)
+            return build_row_filter(self.dataset.schema, self.conditions)
         except KeyError as error:
             raise HallmarkError(
                 f"the evidence of {self.stage} names a column that its table {self.table!r} does "
@@ -130,54 +130,54 @@ class Evidence:
             ) from error
 
     @functools.cached_property
-    def selected(self) -> pa.Table | None:
+    def in_memory_rows(self) -> pa.Table | None:
         """The rows of a table that is held; None where they are to be scanned for."""
-        held = isinstance(self.dataset, ds.InMemoryDataset)
-        return self.dataset.to_table(filter=self.filter()) if held else None
+        is_in_memory = isinstance(self.dataset, ds.InMemoryDataset)
+        return self.dataset.to_table(filter=self.build_filter_expression()) if is_in_memory else None
 
     @functools.cached_property
-    def rows(self) -> int:
-        if not self.where and self.data is None:
-            return self.artifact[self.table].rows
-        held = self.selected
-        return self.dataset.count_rows(filter=self.filter()) if held is None else len(held)
+    def row_count(self) -> int:
+        if not self.conditions and self.file_rows is None:
+            return self.artifact[self.table].row_count
+        matching_rows = self.in_memory_rows
+        return self.dataset.count_rows(filter=self.build_filter_expression()) if matching_rows is None else len(matching_rows)
 
-    def head(self, limit: int) -> pa.Table:
+    def read_first_rows(self, limit: int) -> pa.Table:
         """The first rows, the worst where some are."""
-        held = self.selected
-        if held is None and not self.order:
-            return self.dataset.head(limit, filter=self.filter())
-        rows = self.dataset.to_table(filter=self.filter()) if held is None else held
-        return ordered(rows, self.order)[:limit]
+        matching_rows = self.in_memory_rows
+        if matching_rows is None and not self.row_order:
+            return self.dataset.head(limit, filter=self.build_filter_expression())
+        sortable_rows = self.dataset.to_table(filter=self.build_filter_expression()) if matching_rows is None else matching_rows
+        return sort_worst_first(sortable_rows, self.row_order)[:limit]
 
-    def column(self, name: str) -> pa.ChunkedArray:
-        held = self.selected
-        return (self.dataset.to_table([name], self.filter()) if held is None else held)[name]
+    def read_column(self, name: str) -> pa.ChunkedArray:
+        matching_rows = self.in_memory_rows
+        return (self.dataset.to_table([name], self.build_filter_expression()) if matching_rows is None else matching_rows)[name]
 
-    def python(self) -> str:
+    def format_python_code(self) -> str:
         """Python lines that get all of these rows from the store."""
-        if self.data is not None:
+        if self.file_rows is not None:
             return f"# read from the file {self.table} of the artifact"
-        terms = []
-        for name, value in self.where.items():
-            kind = self.dataset.schema.field(name).type
-            cell = f"pc.field({name!r})"
+        filter_terms = []
+        for column_name, value in self.conditions.items():
+            data_type = self.dataset.schema.field(column_name).type
+            field_expression = f"pc.field({column_name!r})"
             if isinstance(value, Mapping):
-                signs = {"ge": ">=", "lt": "<"}
-                terms += [f"({cell} {signs[how]} {bound!r})" for how, bound in value.items()]
+                operators = {"ge": ">=", "lt": "<"}
+                filter_terms += [f"({field_expression} {operators[comparison]} {bound!r})" for comparison, bound in value.items()]
             elif value is None:
-                terms.append(f"{cell}.is_null()")
+                filter_terms.append(f"{field_expression}.is_null()")
             elif isinstance(value, list):
-                terms.append(f"{cell}.isin({[native(v, kind) for v in value]!r})")
+                filter_terms.append(f"{field_expression}.isin({[convert_to_column_type(item, data_type) for item in value]!r})")
             else:
-                terms.append(f"({cell} == {native(value, kind)!r})")
+                filter_terms.append(f"({field_expression} == {convert_to_column_type(value, data_type)!r})")
         lines = [
             "import pyarrow.compute as pc",
             "from flows import open_artifact",
             "",
             f'rows = open_artifact("{self.artifact.name}")[{self.table!r}].read()',
         ]
-        return "\n".join([*lines, *([f"rows = rows.filter({' & '.join(terms)})"] if terms else [])])
+        return "\n".join([*lines, *([f"rows = rows.filter({' & '.join(filter_terms)})"] if filter_terms else [])])
 
 
 @dataclass(frozen=True)
@@ -189,68 +189,68 @@ class Figure:
     value: float | None
     unit: str
     evidence: Evidence
-    column: str
-    aggregate: Aggregate
+    value_column: str
+    aggregate: AggregateKind
     low: float | None = None
     high: float | None = None
-    level: float | None = None
+    confidence_level: float | None = None
     n: int | None = None
     scorer: str = ""
     method: str = ""
-    note: str = ""
-    missing: str = "not measured"  # what is said in place of a value, where there is none
+    missing_reason: str = ""
+    missing_text: str = "not measured"  # what is said in place of a value, where there is none
 
     @property
-    def page(self) -> str:
-        return self.evidence.page
+    def page_path(self) -> str:
+        return self.evidence.page_path
 
     @property
-    def short(self) -> str:
+    def short_text(self) -> str:
         """The value alone, for a cell of a table that says the rest."""
         if self.value is None:
-            return self.missing
-        return show(self.value, self.unit)
+            return self.missing_text
+        return format_value(self.value, self.unit)
 
     @property
-    def interval(self) -> str:
+    def interval_text(self) -> str:
         if self.low is None or self.high is None:
             return "–"
-        return f"{show(self.low, self.unit)} to {show(self.high, self.unit)}"
+        return f"{format_value(self.low, self.unit)} to {format_value(self.high, self.unit)}"
 
     @property
-    def full(self) -> str:
+    def full_text(self) -> str:
         """The value with its unit, and its interval, n and scorer where it has them."""
-        words = self.short if self.value is None else f"{self.short}{_unit_word(self.unit)}"
-        more = []
+        value_text = self.short_text if self.value is None else f"{self.short_text}{_format_unit_suffix(self.unit)}"
+        details = []
         if self.value is None:
-            more.append(self.note or self.method or "no reason is given")
+            details.append(self.missing_reason or self.method or "no reason is given")
         if self.low is not None and self.high is not None:
-            level = "" if self.level is None else f"{100 * self.level:g} % "
-            more.append(f"{level}interval {self.interval}")
+            level_text = "" if self.confidence_level is None else f"{100 * self.confidence_level:g} % "
+            details.append(f"{level_text}interval {self.interval_text}")
         if self.n is not None:
-            more.append(f"n = {self.n:,}")
+            details.append(f"n = {self.n:,}")
         if self.scorer:
-            more.append(f"scorer {self.scorer}")
-        return f"{words} ({', '.join(more)})" if more else words
+            details.append(f"scorer {self.scorer}")
+        return f"{value_text} ({', '.join(details)})" if details else value_text
 
 
-def slug(text: str) -> str:
+def slugify(text: str) -> str:
     """Lower-case letters, digits and hyphens of a text: for anchors, ids and file names."""
-    plain = "".join(c if c.isascii() and c.isalnum() else " " for c in text.lower())
-    return "-".join(plain.split()) or "none"
+    ascii_text = "".join(character if character.isascii() and character.isalnum() else " " for character in text.lower())
+    return "-".join(ascii_text.split()) or "none"
 
 
 #: The unit of what is a difference of two shares: written in percentage points.
-POINTS = "difference of shares"
+SHARE_DIFFERENCE = "difference of shares"
 
 
-def show(value: float, unit: str) -> str:
+def format_value(value: float, unit: str) -> str:
     """A number for reading: counts in full, shares in per cent, their differences in percentage
     points, others to four digits."""
     if not math.isfinite(value):
         return "not a number" if math.isnan(value) else ("−∞" if value < 0 else "∞")
     value += 0.0  # there is no −0
-    if unit in ("share", POINTS):
+    if unit in ("share", SHARE_DIFFERENCE):
         percent = 100 * value
         digits = 1 if abs(percent) >= 1 or percent == 0 else 2
         text = f"{percent:.{digits}f}"
@@ -262,7 +262,7 @@ def show(value: float, unit: str) -> str:
             digits = 1 - math.floor(math.log10(abs(percent)))
             text = f"{percent:.{digits}f}" if digits <= 6 else f"{percent:.1e}"
         return f"{text} {'%' if unit == 'share' else 'points'}".replace("-", "−")
-    if float(value).is_integer() and abs(value) < 1e15 and unit not in MEASURES:
+    if float(value).is_integer() and abs(value) < 1e15 and unit not in CONTINUOUS_UNITS:
         return f"{int(value):,}".replace("-", "−")
     if value and not 1e-3 <= abs(value) < 1e6:
         return f"{value:.3e}".replace("-", "−")
@@ -271,122 +271,124 @@ def show(value: float, unit: str) -> str:
 
 
 #: Units of what is measured on a scale; everything else is counted.
-MEASURES = frozenset(
+CONTINUOUS_UNITS = frozenset(
     {"bits", "nats", "bits per byte", "bytes a token", "nats a token", "score", "probability",
      "p", "times", ""}
 )  # fmt: skip
 
 
-def _unit_word(unit: str) -> str:
-    return "" if unit in ("share", POINTS, "score", "p", "") else f" {unit}"
+def _format_unit_suffix(unit: str) -> str:
+    return "" if unit in ("share", SHARE_DIFFERENCE, "score", "p", "") else f" {unit}"
 
 
 @dataclass
-class Book:
+class FigureBook:
     """The figures of one card. ``artifacts`` are the inputs, by their labels in the run."""
 
     artifacts: Mapping[str, Artifact]
     figures: dict[str, Figure] = field(default_factory=dict)
-    _seen: dict[str, Evidence] = field(default_factory=dict)
-    _opened: dict[tuple[str, str], ds.Dataset] = field(default_factory=dict)
+    _evidence_by_page: dict[str, Evidence] = field(default_factory=dict)
+    _open_datasets: dict[tuple[str, str], ds.Dataset] = field(default_factory=dict)
 
-    def evidence(
+    def get_evidence(
         self,
         stage: str,
         table: str,
-        where: Where | None = None,
-        data: pa.Table | None = None,
-        order: str = "",
+        conditions: Conditions | None = None,
+        file_rows: pa.Table | None = None,
+        row_order: str = "",
     ) -> Evidence:
-        made = Evidence(stage, self.artifacts[stage], table, where or {}, data, order, self._opened)
-        return self._seen.setdefault(made.page, made)
+        new_evidence = Evidence(stage, self.artifacts[stage], table, conditions or {}, file_rows, row_order, self._open_datasets)
+        return self._evidence_by_page.setdefault(new_evidence.page_path, new_evidence)
 
-    def figure(
+    def add_computed_figure(
         self,
-        name: str,
+        figure_id: str,
         label: str,
         unit: str,
         source: tuple[str, str],
-        where: Where | None = None,
+        conditions: Conditions | None = None,
         *,
-        aggregate: Aggregate = "sum",
-        column: str = "",
-        data: pa.Table | None = None,
-        **more: Any,
+        aggregate: AggregateKind = "sum",
+        value_column: str = "",
+        file_rows: pa.Table | None = None,
+        **figure_fields: Any,
     ) -> Figure:
         """Compute a figure from the rows of ``source`` (stage, table) and enter it.
 
         ``data``: the rows of a file of the artifact, then ``source`` names the file. ``more``
         are fields of Figure (n, method, scorer, note).
         """
-        evidence = self.evidence(*source, where, data)
-        value = _compute(evidence, aggregate, column)
-        if value is None and not more.get("note"):
-            more["note"] = "no row has a value"
-        return self.enter(Figure(name, label, value, unit, evidence, column, aggregate, **more))
+        evidence = self.get_evidence(*source, conditions, file_rows)
+        value = _compute_aggregate(evidence, aggregate, value_column)
+        if value is None and not figure_fields.get("missing_reason"):
+            figure_fields["missing_reason"] = "no row has a value"
+        return self.add_figure(Figure(figure_id, label, value, unit, evidence, value_column, aggregate, **figure_fields))
 
-    def finding(self, stage: str, row: Mapping[str, Any]) -> Figure:
+    def add_finding_figure(self, stage: str, finding_row: Mapping[str, Any]) -> Figure:
         """Enter a finding of an audit; its evidence are the rows that the audit names."""
-        parts = [row["audit"], row["metric"], row["slice"], row["control"]]
-        label = " ".join(str(part) for part in parts[1:] if part).replace("_", " ")
+        id_parts = [finding_row["audit"], finding_row["metric"], finding_row["slice"], finding_row["control"]]
+        label = " ".join(str(part) for part in id_parts[1:] if part).replace("_", " ")
         try:
-            table, where, order = place_of(row)
+            table, conditions, row_order = locate_evidence(finding_row)
         except ValueError as error:
             raise HallmarkError(
-                f"finding {label!r:.120} of {stage}: its conditions {row['where']!r:.80} are no "
+                f"finding {label!r:.120} of {stage}: its conditions {finding_row['where']!r:.80} are no "
                 f"JSON object"
             ) from error
-        value = row["value"]
-        evidence = self.evidence(stage, table, where, order=order)
-        return self.enter(
+        value = finding_row["value"]
+        evidence = self.get_evidence(stage, table, conditions, row_order=row_order)
+        return self.add_figure(
             Figure(
-                "-".join(str(part) for part in parts if part), label,
+                "-".join(str(part) for part in id_parts if part), label,
                 None if value is None or math.isnan(value) else value,
-                row["unit"], evidence, "", "finding",
-                low=row["low"], high=row["high"], level=row["level"], n=row["n"],
-                scorer=row["scorer"] or "", method=row["method"] or "",
+                finding_row["unit"], evidence, "", "finding",
+                low=finding_row["low"], high=finding_row["high"], confidence_level=finding_row["level"], n=finding_row["n"],
+                scorer=finding_row["scorer"] or "", method=finding_row["method"] or "",
             )
         )  # fmt: skip
 
-    def enter(self, figure: Figure) -> Figure:
+    def add_figure(self, figure: Figure) -> Figure:
         """Keep a figure under an id of its own."""
-        base = name = slug(figure.id)
-        count = 1
-        while name in self.figures:
-            count += 1
-            name = f"{base}-{count}"
-        figure = Figure(**{**figure.__dict__, "id": name})
-        self.figures[name] = figure
+        base_id = unique_id = slugify(figure.id)
+        suffix = 1
+        while unique_id in self.figures:
+            suffix += 1
+            unique_id = f"{base_id}-{suffix}"
+        figure = Figure(**{**figure.__dict__, "id": unique_id})
+        self.figures[unique_id] = figure
         return figure
 
-    def cited(self) -> dict[str, tuple[Evidence, list[Figure]]]:
+    def group_by_page(self) -> dict[str, tuple[Evidence, list[Figure]]]:
         """Pages of rows, each with its evidence and the figures that rest on it."""
         pages: dict[str, tuple[Evidence, list[Figure]]] = {}
         for figure in self.figures.values():
-            pages.setdefault(figure.page, (figure.evidence, []))[1].append(figure)
+            pages.setdefault(figure.page_path, (figure.evidence, []))[1].append(figure)
         return dict(sorted(pages.items()))
 
-    def table(self) -> pa.Table:
+    def build_figures_table(self) -> pa.Table:
         """The ``figures`` table of the card."""
         rows = []
-        for f in self.figures.values():
-            row = {name: getattr(f, name) for name in FIGURES.names if hasattr(f, name)}
-            row |= {"stage": f.evidence.stage, "content": f.evidence.artifact.content}
-            row |= {"table": f.evidence.table, "sha256": f.evidence.sha256}
-            row |= {"where": f.evidence.condition, "rows": f.evidence.rows}
+        for figure in self.figures.values():
+            row = {column_name: getattr(figure, column_name) for column_name in FIGURES.names if hasattr(figure, column_name)}
+            row |= {"level": figure.confidence_level, "note": figure.missing_reason}
+            row |= {"column": figure.value_column, "page": figure.page_path}
+            row |= {"stage": figure.evidence.stage, "content": figure.evidence.artifact.content_digest}
+            row |= {"table": figure.evidence.table, "sha256": figure.evidence.sha256}
+            row |= {"where": figure.evidence.conditions_json, "rows": figure.evidence.row_count}
             rows.append(row)
         return pa.Table.from_pylist(rows, schema=FIGURES)
 
 
-def _compute(evidence: Evidence, aggregate: Aggregate, column: str) -> float | None:
+def _compute_aggregate(evidence: Evidence, aggregate: AggregateKind, value_column: str) -> float | None:
     if aggregate == "count":
-        return float(evidence.rows)
+        return float(evidence.row_count)
     if aggregate == "ratio":
-        top, _, bottom = column.partition("/")
-        below = pc.sum(evidence.column(bottom)).as_py()
-        above = sum(pc.sum(evidence.column(name)).as_py() or 0 for name in top.split("+"))
-        return above / below if below else None
-    values = evidence.column(column)
+        numerator, _, denominator = value_column.partition("/")
+        denominator_sum = pc.sum(evidence.read_column(denominator)).as_py()
+        numerator_sum = sum(pc.sum(evidence.read_column(column_name)).as_py() or 0 for column_name in numerator.split("+"))
+        return numerator_sum / denominator_sum if denominator_sum else None
+    values = evidence.read_column(value_column)
     if aggregate == "distinct":
         return float(pc.count_distinct(values, mode="only_valid").as_py())
     if aggregate == "sum":

@@ -25,19 +25,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tasks.measures.personal.folding import fold
+from tasks.measures.personal.folding import fold_digits_and_separators
 
-RUN = 6
-EDGE = 4
-CONTEXT = 12
+RUN_LENGTH = 6
+MIN_EDGE_LENGTH = 4
+CONTEXT_LENGTH = 12
 #: Letters of a sentence that are enough where it has no more.
-SHORTEST_CONTEXT = 8
+MIN_CONTEXT_LENGTH = 8
 
-_BETWEEN, _LETTER = re.compile(r"[\W_]+"), re.compile(r"[^\W_]")
-_DIGITS = re.compile(r"\d+")
+_SEPARATOR_PATTERN, _ALPHANUMERIC_PATTERN = re.compile(r"[\W_]+"), re.compile(r"[^\W_]")
+_DIGITS_PATTERN = re.compile(r"\d+")
 #: What may be written in place of a secret: a word, an address, or groups of digits.
-_SLOT = re.compile(r"[\w.@+-]+(?:[^\w\n]{1,3}\d+)*")
-_SLOT_BEFORE = re.compile(r"(?:\d+[^\w\n]{1,3}){0,40}[\w.@+-]{1,80}\Z")
+_SUBSTITUTE_PATTERN = re.compile(r"[\w.@+-]+(?:[^\w\n]{1,3}\d+)*")
+_SUBSTITUTE_SUFFIX_PATTERN = re.compile(r"(?:\d+[^\w\n]{1,3}){0,40}[\w.@+-]{1,80}\Z")
 
 
 @dataclass(frozen=True)
@@ -45,37 +45,37 @@ class PlantedSecret:
     """A secret, and what stands around it in the text that was planted."""
 
     text: str
-    before: str = ""
-    after: str = ""
+    preceding_text: str = ""
+    following_text: str = ""
 
 
 class SecretFinder:
     """Finds the secrets, or parts of them, in texts without characters that nobody sees."""
 
     def __init__(self, secrets: Iterable[PlantedSecret]) -> None:
-        known = [secret for secret in secrets if secret.text.strip()]
-        self._any = bool(known)
-        letters = sorted({spelling for secret in known if (spelling := _letters(secret.text))})
-        self._runs = {run for spelling in letters for run in _runs(spelling) if _is_telling(run)}
+        nonempty_secrets = [secret for secret in secrets if secret.text.strip()]
+        self._has_secrets = bool(nonempty_secrets)
+        spellings = sorted({spelling for secret in nonempty_secrets if (spelling := _extract_alphanumerics(secret.text))})
+        self._distinctive_runs = {run for spelling in spellings for run in _extract_letter_runs(spelling) if _is_distinctive_run(run)}
         # What consists of such runs is found by them.
-        self._exact = sorted({_lower(s.text) for s in known if not _is_runs(_letters(s.text))})
-        self._long = [s for s in letters if len(s) >= RUN and not _is_runs(s)]
-        self._every = "\n".join(letters)
+        self._exact_texts = sorted({_fold_case_and_digits(s.text) for s in nonempty_secrets if not _is_covered_by_runs(_extract_alphanumerics(s.text))})
+        self._long_spellings = [s for s in spellings if len(s) >= RUN_LENGTH and not _is_covered_by_runs(s)]
+        self._joined_spellings = "\n".join(spellings)
         # The name of a domain or a word inside a secret with digits says nothing of it.
-        self._without_digits = "\n".join(s for s in letters if not _has_digit(s))
-        sizes = range(EDGE, max(map(len, letters), default=0))
-        self._heads = {s[:size] for s in letters for size in sizes if size < len(s)}
-        self._tails = {
-            tail
-            for s in letters
-            for tail in (s[-size:] for size in sizes if size < len(s))
-            if _has_digit(tail) or not _has_digit(s)
+        self._joined_digitless_spellings = "\n".join(s for s in spellings if not _has_digit(s))
+        edge_lengths = range(MIN_EDGE_LENGTH, max(map(len, spellings), default=0))
+        self._prefixes = {s[:size] for s in spellings for size in edge_lengths if size < len(s)}
+        self._suffixes = {
+            suffix
+            for s in spellings
+            for suffix in (s[-size:] for size in edge_lengths if size < len(s))
+            if _has_digit(suffix) or not _has_digit(s)
         }
-        self._longest = len(sizes) + EDGE - 1
-        self._after = _by_context(((s.before, s.text) for s in known), ends_with=True)
-        self._before = _by_context(((s.after, s.text) for s in known), ends_with=False)
+        self._max_edge_length = len(edge_lengths) + MIN_EDGE_LENGTH - 1
+        self._secrets_by_left_context = _group_by_context(((s.preceding_text, s.text) for s in nonempty_secrets), context_precedes=True)
+        self._secrets_by_right_context = _group_by_context(((s.following_text, s.text) for s in nonempty_secrets), context_precedes=False)
 
-    def find(self, text: str, *, may_be_cut: bool) -> Iterator[tuple[int, int]]:
+    def find_secret_spans(self, text: str, *, may_be_truncated: bool) -> Iterator[tuple[int, int]]:
         """Find secrets and parts of them.
 
         Args:
@@ -85,139 +85,139 @@ class SecretFinder:
         Yields:
             The first character and the one after the last; spans may overlap.
         """
-        if not self._any:
+        if not self._has_secrets:
             return
-        folded = _lower(text)
-        yield from occurrences(self._exact, folded)
-        letters = _BETWEEN.sub("", folded)
-        spans = [*self._runs_in(letters), *occurrences(self._long, letters)]
-        if may_be_cut:
-            spans += self._at_ends(letters, folded)
-        after = [*self._slots(letters, self._after, ends_with=True)]
-        before = [*self._slots(letters, self._before, ends_with=False)]
-        if not (spans or after or before):
+        normalized_text = _fold_case_and_digits(text)
+        yield from find_occurrences(self._exact_texts, normalized_text)
+        letters = _SEPARATOR_PATTERN.sub("", normalized_text)
+        spans = [*self._find_distinctive_runs(letters), *find_occurrences(self._long_spellings, letters)]
+        if may_be_truncated:
+            spans += self._find_edge_matches(letters, normalized_text)
+        matches_after_context = [*self._find_context_matches(letters, self._secrets_by_left_context, context_precedes=True)]
+        matches_before_context = [*self._find_context_matches(letters, self._secrets_by_right_context, context_precedes=False)]
+        if not (spans or matches_after_context or matches_before_context):
             return
-        places = [match.start() for match in _LETTER.finditer(folded)]
-        yield from ((places[start], places[end - 1] + 1) for start, end in spans)
-        for start, end in after:
-            slot = _SLOT.match(folded, places[start])
-            yield places[start], max(slot.end() if slot else 0, places[end - 1] + 1)
-        for start, end in before:
-            stop = places[end - 1] + 1
-            slot = _SLOT_BEFORE.search(folded, max(0, stop - 80), stop)
-            yield min(slot.start() if slot else stop, places[start]), stop
+        letter_positions = [match.start() for match in _ALPHANUMERIC_PATTERN.finditer(normalized_text)]
+        yield from ((letter_positions[start], letter_positions[end - 1] + 1) for start, end in spans)
+        for start, end in matches_after_context:
+            substitute = _SUBSTITUTE_PATTERN.match(normalized_text, letter_positions[start])
+            yield letter_positions[start], max(substitute.end() if substitute else 0, letter_positions[end - 1] + 1)
+        for start, end in matches_before_context:
+            text_end = letter_positions[end - 1] + 1
+            substitute = _SUBSTITUTE_SUFFIX_PATTERN.search(normalized_text, max(0, text_end - 80), text_end)
+            yield min(substitute.start() if substitute else text_end, letter_positions[start]), text_end
 
-    def _runs_in(self, letters: str) -> Iterator[tuple[int, int]]:
-        done = 0
-        for digits in _DIGITS.finditer(letters):
-            for at in range(max(done, digits.start() - RUN + 1), digits.end()):
-                if letters[at : at + RUN] in self._runs:
-                    yield at, at + RUN
-            done = digits.end()
+    def _find_distinctive_runs(self, letters: str) -> Iterator[tuple[int, int]]:
+        scanned_end = 0
+        for digits in _DIGITS_PATTERN.finditer(letters):
+            for start in range(max(scanned_end, digits.start() - RUN_LENGTH + 1), digits.end()):
+                if letters[start : start + RUN_LENGTH] in self._distinctive_runs:
+                    yield start, start + RUN_LENGTH
+            scanned_end = digits.end()
 
-    def _at_ends(self, letters: str, text: str) -> Iterator[tuple[int, int]]:
+    def _find_edge_matches(self, letters: str, text: str) -> Iterator[tuple[int, int]]:
         size = len(letters)
-        inside = self._every if _has_digit(letters) else self._without_digits
-        if size >= EDGE and letters in inside:
+        containing_spellings = self._joined_spellings if _has_digit(letters) else self._joined_digitless_spellings
+        if size >= MIN_EDGE_LENGTH and letters in containing_spellings:
             yield 0, size
             return
-        sizes = range(min(self._longest, size), EDGE - 1, -1)
+        edge_lengths = range(min(self._max_edge_length, size), MIN_EDGE_LENGTH - 1, -1)
         # Most texts end and begin with letters that no secret has in a row.
-        heads = sizes if letters[-EDGE:] in self._every else ()
-        for n in (n for n in heads if letters[-n:] in self._heads):
-            if _is_apart(text, size - n):
-                yield size - n, size
+        prefix_lengths = edge_lengths if letters[-MIN_EDGE_LENGTH:] in self._joined_spellings else ()
+        for length in (length for length in prefix_lengths if letters[-length:] in self._prefixes):
+            if _is_word_boundary(text, size - length):
+                yield size - length, size
                 break
-        tails = sizes if letters[:EDGE] in self._every else ()
-        for n in (n for n in tails if letters[:n] in self._tails):
-            if _is_apart(text, n):
-                yield 0, n
+        suffix_lengths = edge_lengths if letters[:MIN_EDGE_LENGTH] in self._joined_spellings else ()
+        for length in (length for length in suffix_lengths if letters[:length] in self._suffixes):
+            if _is_word_boundary(text, length):
+                yield 0, length
                 break
 
-    def _slots(
-        self, letters: str, contexts: dict[str, list[str]], *, ends_with: bool
+    def _find_context_matches(
+        self, letters: str, secrets_by_context: dict[str, list[str]], *, context_precedes: bool
     ) -> Iterator[tuple[int, int]]:
         """Find what follows the sentence before a secret, or precedes its rest, as far as it agrees
         with one of the secrets that belong there."""
-        for start, end in occurrences(contexts, letters):
+        for start, end in find_occurrences(secrets_by_context, letters):
             context = letters[start:end]
-            if ends_with:
-                size = max(_common(letters[end : end + len(s)], s) for s in contexts[context])
-                if size:
-                    yield end, end + size
+            if context_precedes:
+                match_length = max(_count_common_prefix(letters[end : end + len(secret)], secret) for secret in secrets_by_context[context])
+                if match_length:
+                    yield end, end + match_length
             else:
-                size = max(
-                    _common(letters[max(0, start - len(s)) : start][::-1], s[::-1])
-                    for s in contexts[context]
+                match_length = max(
+                    _count_common_prefix(letters[max(0, start - len(secret)) : start][::-1], secret[::-1])
+                    for secret in secrets_by_context[context]
                 )
-                if size:
-                    yield start - size, start
+                if match_length:
+                    yield start - match_length, start
 
 
-def occurrences(words: Iterable[str], text: str) -> Iterator[tuple[int, int]]:
+def find_occurrences(substrings: Iterable[str], text: str) -> Iterator[tuple[int, int]]:
     """Find each of the words wherever it occurs in the text."""
-    for word in filter(text.__contains__, words):
-        start = text.find(word)
+    for substring in filter(text.__contains__, substrings):
+        start = text.find(substring)
         while start >= 0:
-            yield start, start + len(word)
-            start = text.find(word, start + 1)
+            yield start, start + len(substring)
+            start = text.find(substring, start + 1)
 
 
-def _by_context(pairs: Iterable[tuple[str, str]], *, ends_with: bool) -> dict[str, list[str]]:
+def _group_by_context(context_secret_pairs: Iterable[tuple[str, str]], *, context_precedes: bool) -> dict[str, list[str]]:
     """Group secrets by the letters right before them, or right after them."""
     grouped: dict[str, list[str]] = defaultdict(list)
-    for context, secret in pairs:
-        letters, spelling = _letters(context), _letters(secret)
-        if len(letters) >= SHORTEST_CONTEXT and spelling:
-            grouped[letters[-CONTEXT:] if ends_with else letters[:CONTEXT]].append(spelling)
+    for context, secret in context_secret_pairs:
+        context_letters, spelling = _extract_alphanumerics(context), _extract_alphanumerics(secret)
+        if len(context_letters) >= MIN_CONTEXT_LENGTH and spelling:
+            grouped[context_letters[-CONTEXT_LENGTH:] if context_precedes else context_letters[:CONTEXT_LENGTH]].append(spelling)
     return dict(grouped)
 
 
-def _runs(spelling: str) -> list[str]:
-    return [spelling[at : at + RUN] for at in range(len(spelling) - RUN + 1)]
+def _extract_letter_runs(spelling: str) -> list[str]:
+    return [spelling[start : start + RUN_LENGTH] for start in range(len(spelling) - RUN_LENGTH + 1)]
 
 
 def _has_digit(text: str) -> bool:
-    return bool(_DIGITS.search(text))
+    return bool(_DIGITS_PATTERN.search(text))
 
 
-def _is_runs(spelling: str) -> bool:
+def _is_covered_by_runs(spelling: str) -> bool:
     """Whether every run of a secret's letters is telling, so that the runs cover all of it."""
-    runs = _runs(spelling)
-    return bool(runs) and all(map(_is_telling, runs))
+    runs = _extract_letter_runs(spelling)
+    return bool(runs) and all(map(_is_distinctive_run, runs))
 
 
-def _is_telling(run: str) -> bool:
+def _is_distinctive_run(run: str) -> bool:
     """Whether a run of letters is unlikely in other text: digits, or both in turn. An address
     ends with the name of a domain, which is no secret."""
-    digits = [c.isdigit() for c in run]
-    return sum(digits) >= RUN - 2 or sum(a != b for a, b in pairwise(digits)) >= RUN // 2
+    is_digit = [character.isdigit() for character in run]
+    return sum(is_digit) >= RUN_LENGTH - 2 or sum(a != b for a, b in pairwise(is_digit)) >= RUN_LENGTH // 2
 
 
-def _common(text: str, secret: str) -> int:
+def _count_common_prefix(text: str, secret: str) -> int:
     """Count the first letters that agree."""
-    pairs = zip(text, secret, strict=False)
-    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(text), len(secret)))
+    character_pairs = zip(text, secret, strict=False)
+    return next((index for index, (a, b) in enumerate(character_pairs) if a != b), min(len(text), len(secret)))
 
 
-def _is_apart(text: str, place: int) -> bool:
+def _is_word_boundary(text: str, letter_index: int) -> bool:
     """Whether no word runs across the place before this letter of the text; digits may."""
-    letters = [*_LETTER.finditer(text)]
-    if not 0 < place < len(letters):
+    letters = [*_ALPHANUMERIC_PATTERN.finditer(text)]
+    if not 0 < letter_index < len(letters):
         return True
-    before, after = letters[place - 1], letters[place]
-    adjacent = before.end() == after.start()
-    return not (adjacent and before[0].isalpha() and after[0].isalpha())
+    letter_before, letter_after = letters[letter_index - 1], letters[letter_index]
+    adjacent = letter_before.end() == letter_after.start()
+    return not (adjacent and letter_before[0].isalpha() and letter_after[0].isalpha())
 
 
-def _lower(text: str) -> str:
+def _fold_case_and_digits(text: str) -> str:
     """Fold case and digits, one character for one."""
-    folded = fold(text)
-    lower = folded.lower()
-    if len(lower) == len(folded):
-        return lower
-    return "".join(c.lower() if len(c.lower()) == 1 else c for c in folded)
+    folded_text = fold_digits_and_separators(text)
+    lower_text = folded_text.lower()
+    if len(lower_text) == len(folded_text):
+        return lower_text
+    return "".join(character.lower() if len(character.lower()) == 1 else character for character in folded_text)
 
 
-def _letters(text: str) -> str:
-    return _BETWEEN.sub("", _lower(text))
+def _extract_alphanumerics(text: str) -> str:
+    return _SEPARATOR_PATTERN.sub("", _fold_case_and_digits(text))

@@ -11,155 +11,155 @@ import jinja2
 
 from reports.page.document import (
     Block,
-    Brief,
-    Bullets,
+    ShortFigure,
+    BulletList,
     Callout,
     Chart,
     Code,
     Document,
-    Facts,
-    Grid,
-    Inline,
-    Lines,
+    DefinitionList,
+    DataTable,
+    InlineElement,
+    CodeBlock,
     Link,
     Paragraph,
-    Parts,
+    InlineContent,
     Section,
 )
 from reports.page.figures import Figure
-from reports.page.masking import visible
+from reports.page.masking import escape_invisible
 
 #: Data files of every card, for ``@stage(code=...)``.
-TEMPLATES = tuple(
+TEMPLATE_FILES = tuple(
     f"reports/page/templates/{name}"
     for name in ("base.html", "blocks.html", "card.html", "rows.html", "style.css")
 )
-LIBRARIES = ("jinja2", "matplotlib", "phonenumbers", "python-stdnum")
+RENDERING_LIBRARIES = ("jinja2", "matplotlib", "phonenumbers", "python-stdnum")
 
-_KINDS = {
+_TEMPLATE_TESTS = {
     "figure": Figure,
-    "alone": Brief,
+    "alone": ShortFigure,
     "code": Code,
     "paragraph": Paragraph,
-    "bullets": Bullets,
-    "lines": Lines,
-    "facts": Facts,
+    "bullets": BulletList,
+    "lines": CodeBlock,
+    "facts": DefinitionList,
     "callout": Callout,
-    "grid": Grid,
+    "grid": DataTable,
     "chart": Chart,
 }
 
 
 @functools.cache
-def environment() -> jinja2.Environment:
-    made = jinja2.Environment(
+def get_template_environment() -> jinja2.Environment:
+    jinja_environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
     )
-    made.filters["visible"] = visible
-    tests: dict[str, Any] = {n: functools.partial(_is, kind=k) for n, k in _KINDS.items()}
-    made.tests.update(tests)
-    return made
+    jinja_environment.filters["visible"] = escape_invisible
+    tests: dict[str, Any] = {test_name: functools.partial(_is_instance, kind=element_type) for test_name, element_type in _TEMPLATE_TESTS.items()}
+    jinja_environment.tests.update(tests)
+    return jinja_environment
 
 
-def _is(value: object, kind: type) -> bool:
+def _is_instance(value: object, kind: type) -> bool:
     return isinstance(value, kind)
 
 
 def render_html(document: Document) -> str:
-    return environment().get_template("card.html").render(document=document)
+    return get_template_environment().get_template("card.html").render(document=document)
 
 
 # Markdown ------------------------------------------------------------------------------------
 
 
 def render_markdown(document: Document) -> str:
-    lines = [f"# {escape(document.title)}", escape(document.kind)]
-    lines += [_block(block) for block in document.lead]
+    lines = [f"# {escape_markdown(document.title)}", escape_markdown(document.kind)]
+    lines += [_render_block(block) for block in document.lead]
     for section in document.sections:
-        lines += _section(section, 2)
-    return "\n\n".join(line for line in lines if line) + "\n"
+        lines += _render_section(section, 2)
+    return "\n\n".join(part for part in lines if part) + "\n"
 
 
-def _section(section: Section, depth: int) -> list[str]:
-    lines = [f"{'#' * depth} {escape(section.title)}"]
-    lines += [_block(block) for block in section.blocks]
-    for part in section.sections:
-        lines += _section(part, depth + 1)
+def _render_section(section: Section, heading_level: int) -> list[str]:
+    lines = [f"{'#' * heading_level} {escape_markdown(section.title)}"]
+    lines += [_render_block(block) for block in section.blocks]
+    for subsection in section.sections:
+        lines += _render_section(subsection, heading_level + 1)
     return lines
 
 
-def _block(block: Block) -> str:
+def _render_block(block: Block) -> str:
     match block:
-        case Paragraph(parts):
-            return _start(_parts(parts))
-        case Callout(_, parts):
-            return f"> {_start(_parts(parts))}"
-        case Bullets(items):
-            return "\n".join(f"- {_start(_parts(item))}" for item in items)
-        case Lines(text):
-            return _fenced(text)
-        case Facts(pairs):
-            return "\n".join(f"- **{escape(term)}:** {_parts(answer)}" for term, answer in pairs)
+        case Paragraph(content):
+            return _escape_block_start(_render_inline_content(content))
+        case Callout(_, content):
+            return f"> {_escape_block_start(_render_inline_content(content))}"
+        case BulletList(items):
+            return "\n".join(f"- {_escape_block_start(_render_inline_content(item))}" for item in items)
+        case CodeBlock(text):
+            return _format_code_block(text)
+        case DefinitionList(entries):
+            return "\n".join(f"- **{escape_markdown(term)}:** {_render_inline_content(answer)}" for term, answer in entries)
         case Chart():
             return (
-                f"![{escape(''.join(block.alt))}]({block.path})\n\n{_start(escape(block.caption))}"
+                f"![{escape_markdown(''.join(block.alt_text))}]({block.path})\n\n{_escape_block_start(escape_markdown(block.caption))}"
             )
-        case Grid():
-            return _grid(block)
+        case DataTable():
+            return _render_table(block)
 
 
-def _grid(grid: Grid) -> str:
-    rule = ["---:" if index in grid.numeric else "---" for index in range(len(grid.columns))]
-    rows = [[_inline(cell, brief=True) for cell in row] for row in grid.rows]
-    lines = [[escape(name) for name in grid.columns], rule, *rows]
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-    note = f"\n\n{_start(escape(grid.note))}" if grid.note else ""
-    return f"**{escape(grid.caption)}**\n\n{table}{note}"
+def _render_table(data_table: DataTable) -> str:
+    alignment_row = ["---:" if index in data_table.numeric_columns else "---" for index in range(len(data_table.columns))]
+    rows = [[_render_inline_element(cell, is_brief=True) for cell in row] for row in data_table.rows]
+    table_lines = [[escape_markdown(column) for column in data_table.columns], alignment_row, *rows]
+    markdown_table = "\n".join(f"| {' | '.join(cells)} |" for cells in table_lines)
+    note = f"\n\n{_escape_block_start(escape_markdown(data_table.note))}" if data_table.note else ""
+    return f"**{escape_markdown(data_table.caption)}**\n\n{markdown_table}{note}"
 
 
-def _parts(parts: Parts) -> str:
-    return "".join(_inline(part) for part in parts)
+def _render_inline_content(content: InlineContent) -> str:
+    return "".join(_render_inline_element(element) for element in content)
 
 
-def _inline(part: Inline, brief: bool = False) -> str:
-    match part:
+def _render_inline_element(element: InlineElement, is_brief: bool = False) -> str:
+    match element:
         case Figure():
-            return f"[{escape(part.short if brief else part.full)}]({part.page})"
-        case Brief(figure):
-            return _inline(figure, brief=True)
+            return f"[{escape_markdown(element.short_text if is_brief else element.full_text)}]({element.page_path})"
+        case ShortFigure(figure):
+            return _render_inline_element(figure, is_brief=True)
         case Code(text):
-            return code(text)
+            return format_code_span(text)
         case Link(text, href):
-            return f"[{escape(text)}]({href})"
+            return f"[{escape_markdown(text)}]({href})"
         case _:
-            return escape(part)
+            return escape_markdown(element)
 
 
-def escape(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """A text as Markdown that shows it: no markup, no HTML, no link made of a bare address."""
-    text = re.sub(r"\s+", " ", visible(text))
+    text = re.sub(r"\s+", " ", escape_invisible(text))
     text = re.sub(r"([\\`*_{}\[\]<>#|~!&$@])", r"\\\1", text)
     return re.sub(r"(?i):(?=//)", r"\\:", re.sub(r"(?i)\b(www)\.", r"\1\\.", text))
 
 
-def code(text: str) -> str:
+def format_code_span(text: str) -> str:
     """A code span with a fence longer than any in the text; it may stand in a table."""
-    text = re.sub(r"\s+", " ", visible(text)).replace("|", "\\|")
+    text = re.sub(r"\s+", " ", escape_invisible(text)).replace("|", "\\|")
     fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
-    pad = " " if text[:1] in "` " or text[-1:] in "` " else ""
-    return f"{fence}{pad}{text}{pad}{fence}"
+    padding = " " if text[:1] in "` " or text[-1:] in "` " else ""
+    return f"{fence}{padding}{text}{padding}{fence}"
 
 
-def _fenced(text: str) -> str:
+def _format_code_block(text: str) -> str:
     """A block of code with a fence longer than any in it."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
-    return f"{fence}python\n{visible(text)}\n{fence}"
+    return f"{fence}python\n{escape_invisible(text)}\n{fence}"
 
 
-def _start(text: str) -> str:
+def _escape_block_start(text: str) -> str:
     """Keep the start of a block from becoming a list, a heading or a rule."""
     text = text.strip()
     text = re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", text)

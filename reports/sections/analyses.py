@@ -6,306 +6,306 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from reports.page import charts
-from reports.page.document import Block, Callout, Chart, Grid, Inline, Paragraph, Section
-from reports.page.figures import Figure, show
-from reports.page.masking import Say
+from reports.page.document import Block, Callout, Chart, DataTable, InlineElement, Paragraph, Section
+from reports.page.figures import Figure, format_value
+from reports.page.masking import RedactFunction
 from reports.sections.findings import (
     BASELINES,
     Finding,
     Findings,
-    count,
-    levels,
-    natural,
+    format_sample_size,
+    format_confidence_levels,
+    natural_sort_key,
     select_findings,
-    side_of_null,
-    words,
+    compare_with_null,
+    format_metric_name,
 )
-from reports.sections.rates import Rates
-from tasks.audits.about import AUDITS
-from tasks.audits.judging.tags import tags_of
+from reports.sections.rates import ErrorRates
+from tasks.audits.about import AUDIT_DESCRIPTIONS
+from tasks.audits.judging.tags import parse_tags
 
 #: Columns of findings that are compared with a null: its value, p corrected for all that the audit
 #: compares (Holm) and for all of the card (share of false ones; Benjamini & Hochberg), and the
 #: smallest distance from it that as many units show.
-TESTED = ("by chance", "p, corrected", "q, card", "smallest effect seen")
+NULL_TEST_COLUMNS = ("by chance", "p, corrected", "q, card", "smallest effect seen")
 
 #: The audits of stereotypes, which planted ones calibrate.
-STEREOTYPES = ("bias", "winobias", "winogender", "stereoset", "bbq")
+STEREOTYPE_AUDITS = ("bias", "winobias", "winogender", "stereoset", "bbq")
 
 #: The dose of planted associations at which there is nothing to find.
-CHANCE_DOSE = 0.5
+NULL_TRAIT_SHARE = 0.5
 
 #: Lines of a chart, and figures that a sentence names.
-DRAWN, NAMED = 30, 4
+MAX_CHART_LINES, MAX_NAMED_FIGURES = 30, 4
 
 #: Columns of words.
-WORDS = ("part", "not measured because")
+TEXT_COLUMNS = ("part", "not measured because")
 
 
-def analyses(
-    findings: Findings, lines_shown: int, rates: Mapping[str, Rates] | None = None
+def build_analyses_section(
+    findings: Findings, max_rows: int, error_rates: Mapping[str, ErrorRates] | None = None
 ) -> Section:
     """``rates``: how often audits are wrong, as far as that is known."""
     section = Section("Quantitative analyses")
-    pictures: dict[str, Callable[[Findings], list[Block]]] = {
-        "capability": capability_chart,
-        "bias": bias_chart,
-        "associations": dose_chart,
-        "amplification": amplification_chart,
-        "extraction": exposure_chart,
+    chart_builders: dict[str, Callable[[Findings], list[Block]]] = {
+        "capability": build_capability_charts,
+        "bias": build_bias_chart,
+        "associations": build_association_chart,
+        "amplification": build_amplification_chart,
+        "extraction": build_exposure_chart,
     }
-    seen = smallest_dose(findings)
-    for name, about in AUDITS.items():
-        part = Section(about.title)
-        section.sections.append(part)
-        if name not in findings.by_audit:
-            part.add(Callout("note", [about.without]))
+    detectable_share_blocks = describe_smallest_detected_share(findings)
+    for audit, description in AUDIT_DESCRIPTIONS.items():
+        audit_section = Section(description.title)
+        section.sections.append(audit_section)
+        if audit not in findings.by_audit:
+            audit_section.add_blocks(Callout("note", [description.not_run_message]))
             continue
-        part.add(
-            Paragraph([about.means]),
-            *(seen if name in STEREOTYPES else []),
-            *(pictures[name](findings) if name in pictures else []),
-            *(rates[name].said_of(name) if rates and name in rates else []),
-            *grids(findings, name, lines_shown),
+        audit_section.add_blocks(
+            Paragraph([description.meaning]),
+            *(detectable_share_blocks if audit in STEREOTYPE_AUDITS else []),
+            *(chart_builders[audit](findings) if audit in chart_builders else []),
+            *(error_rates[audit].describe_error_rates(audit) if error_rates and audit in error_rates else []),
+            *build_metric_tables(findings, audit, max_rows),
         )
-    for name in (n for n in findings.by_audit if n not in AUDITS):
-        section.sections.append(Section(words(name), grids(findings, name, lines_shown)))
+    for audit in (other_audit for other_audit in findings.by_audit if other_audit not in AUDIT_DESCRIPTIONS):
+        section.sections.append(Section(format_metric_name(audit), build_metric_tables(findings, audit, max_rows)))
     return section
 
 
-def unscored(findings: Findings) -> list[Block]:
+def describe_unscored_misuse(findings: Findings) -> list[Block]:
     """What the head says where misuse was asked about, until a person has scored what was written;
     where it was not, the list of what was not audited says it."""
-    found = [*findings.of("misuse", "human_rating"), *findings.of("misuse", "label_share")]
-    scored = any(figure.value is not None for _, figure in found)
-    if scored or "misuse" not in findings.by_audit:
+    rating_findings = [*findings.select_by_metric("misuse", "human_rating"), *findings.select_by_metric("misuse", "label_share")]
+    has_ratings = any(figure.value is not None for _, figure in rating_findings)
+    if has_ratings or "misuse" not in findings.by_audit:
         return []
-    return [Paragraph([AUDITS["misuse"].without])]
+    return [Paragraph([AUDIT_DESCRIPTIONS["misuse"].not_run_message])]
 
 
-def grids(findings: Findings, name: str, lines_shown: int) -> list[Block]:
+def build_metric_tables(findings: Findings, audit: str, max_rows: int) -> list[Block]:
     """One table a metric; what its lines have in common is said once, below."""
     blocks: list[Block] = []
-    found = [(row, figure) for row, figure in findings.by_audit[name] if not row["control"]]
-    for metric in dict.fromkeys(row["metric"] for row, _ in found):
-        lines = [f for f in found if f[0]["metric"] == metric]
-        lines.sort(key=lambda f: natural(f[0]["slice"]))
-        rows: list[list[Inline]] = []
-        for row, figure in select_findings(lines, lines_shown):
-            part = row["slice"] or "all"
-            rows.append([part, figure, figure.interval, count(row), *_tested(row), _why(row)])
-        columns = ["part", "value", "interval", "n", *TESTED, "not measured because"]
+    audit_findings = [(row, figure) for row, figure in findings.by_audit[audit] if not row["control"]]
+    for metric in dict.fromkeys(row["metric"] for row, _ in audit_findings):
+        metric_findings = [entry for entry in audit_findings if entry[0]["metric"] == metric]
+        metric_findings.sort(key=lambda entry: natural_sort_key(entry[0]["slice"]))
+        rows: list[list[InlineElement]] = []
+        for row, figure in select_findings(metric_findings, max_rows):
+            slice_label = row["slice"] or "all"
+            rows.append([slice_label, figure, figure.interval_text, format_sample_size(row), *_format_null_test_cells(row), _format_missing_reason(row)])
+        columns = ["part", "value", "interval", "n", *NULL_TEST_COLUMNS, "not measured because"]
         # What is said of no line has no column.
-        kept = [
+        shown_columns = [
             i for i in range(len(columns)) if i < 4 or any(row[i] not in ("", "–") for row in rows)
         ]
-        columns, rows = [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
-        units = sorted({row["unit"] for row, _ in lines} - {"share", ""})
-        caption = words(metric) + (f" ({', '.join(units)})" if units else "")
-        known = [row for row, _ in lines]
-        notes = [levels(known), _shared("Scorer", known, "scorer")]
-        notes.append(_shared("Method", [r for r in known if r["value"] is not None], "method"))
-        if len(lines) > len(rows):
+        columns, rows = [columns[i] for i in shown_columns], [[row[i] for i in shown_columns] for row in rows]
+        units = sorted({row["unit"] for row, _ in metric_findings} - {"share", ""})
+        caption = format_metric_name(metric) + (f" ({', '.join(units)})" if units else "")
+        finding_rows = [row for row, _ in metric_findings]
+        notes = [format_confidence_levels(finding_rows), _describe_common_value("Scorer", finding_rows, "scorer")]
+        notes.append(_describe_common_value("Method", [finding_row for finding_row in finding_rows if finding_row["value"] is not None], "method"))
+        if len(metric_findings) > len(rows):
             notes.append(
-                f"{len(rows)} of {len(lines)} parts: all about groups of people, and those with "
+                f"{len(rows)} of {len(metric_findings)} parts: all about groups of people, and those with "
                 f"the smallest p or the largest difference; all parts are in the table findings "
-                f"of the stage audit_{name}."
+                f"of the stage audit_{audit}."
             )
         note = " ".join(note for note in notes if note)
-        numbers = frozenset(i for i, name in enumerate(columns) if name not in WORDS)
-        blocks.append(Grid(caption, columns, rows, numbers, note))
+        numeric_columns = frozenset(i for i, column in enumerate(columns) if column not in TEXT_COLUMNS)
+        blocks.append(DataTable(caption, columns, rows, numeric_columns, note))
     if blocks:
         return blocks
-    said = "The audit left no figure about the model."
-    if findings.by_audit[name]:
-        said += " Those of its controls are above, under Controls."
-    return [Paragraph([said])]
+    message = "The audit left no figure about the model."
+    if findings.by_audit[audit]:
+        message += " Those of its controls are above, under Controls."
+    return [Paragraph([message])]
 
 
-def capability_chart(findings: Findings) -> list[Block]:
-    found = {row["slice"]: figure for row, figure in findings.of("capability", "bits_per_byte")}
-    known = {k: found[k] for k in BASELINES if k in found and found[k].value is not None}
-    if not known:
+def build_capability_charts(findings: Findings) -> list[Block]:
+    figure_by_slice = {row["slice"]: figure for row, figure in findings.select_by_metric("capability", "bits_per_byte")}
+    baseline_figures = {k: figure_by_slice[k] for k in BASELINES if k in figure_by_slice and figure_by_slice[k].value is not None}
+    if not baseline_figures:
         return []
-    labels = [BASELINES[name] for name in known]
-    values = [f.value or 0 for f in known.values()]
+    labels = [BASELINES[baseline] for baseline in baseline_figures]
+    values = [figure.value or 0 for figure in baseline_figures.values()]
 
-    def draw(say: Say) -> str:
-        axis, ours = "bits per byte (lower is better)", "model" in known
-        return charts.bars(labels, values, axis, first_is_ours=ours, say=say)
+    def render_svg(redact: RedactFunction) -> str:
+        axis_label, has_model = "bits per byte (lower is better)", "model" in baseline_figures
+        return charts.draw_bar_chart(labels, values, axis_label, highlight_first=has_model, redact=redact)
 
-    said = ", ".join(f"{BASELINES[n]} {f.short}" for n, f in known.items())
+    description = ", ".join(f"{BASELINES[baseline]} {figure.short_text}" for baseline, figure in baseline_figures.items())
     caption = "Bits per byte of held-out text: the model beside its baselines."
-    chart = Chart("bits-per-byte", draw, f"Bits per byte: {said}.", caption)
-    return [chart, *agreement_chart(findings)]
+    chart = Chart("bits-per-byte", render_svg, f"Bits per byte: {description}.", caption)
+    return [chart, *build_agreement_chart(findings)]
 
 
-def agreement_chart(findings: Findings) -> list[Block]:
-    found = findings.of("capability", "agreement_accuracy")
-    of_model = [f for f in found if {"part": "model"}.items() < tags_of(f[0]).items()]
+def build_agreement_chart(findings: Findings) -> list[Block]:
+    agreement_findings = findings.select_by_metric("capability", "agreement_accuracy")
+    model_findings = [entry for entry in agreement_findings if {"part": "model"}.items() < parse_tags(entry[0]).items()]
     caption = (
         "Share of pairs in which the model prefers the verb that agrees, by the number of words "
         "between it and its noun. The dashed line is one half: guessing."
     )
-    return interval_chart("agreement", of_model, "share of pairs", caption, reference=0.5)
+    return build_interval_chart("agreement", model_findings, "share of pairs", caption, reference_value=0.5)
 
 
-def bias_chart(findings: Findings) -> list[Block]:
-    found = findings.of("bias", "preference")
+def build_bias_chart(findings: Findings) -> list[Block]:
+    preference_findings = findings.select_by_metric("bias", "preference")
     caption = (
         "Share of pairs in which the stereotyping sentence is the likelier, with intervals. "
         "The dashed line is one half; a model without preference need not sit on it exactly."
     )
-    return interval_chart("bias", found, "share of pairs", caption, reference=0.5)
+    return build_interval_chart("bias", preference_findings, "share of pairs", caption, reference_value=0.5)
 
 
-def dose_chart(findings: Findings) -> list[Block]:
-    found = findings.of("associations", "association_strength")
+def build_association_chart(findings: Findings) -> list[Block]:
+    strength_findings = findings.select_by_metric("associations", "association_strength")
     caption = (
         "How much likelier a group's own trait is to the model than the other group's, by the "
         "share of the planted sentences that said it of the group, with intervals. The dashed line "
         "is none at all."
     )
-    by_dose = [f for f in found if [*tags_of(f[0])] == ["dose"]]
-    return interval_chart("dose", by_dose, "log-likelihood (nats)", caption, reference=0.0)
+    trait_share_findings = [entry for entry in strength_findings if [*parse_tags(entry[0])] == ["dose"]]
+    return build_interval_chart("dose", trait_share_findings, "log-likelihood (nats)", caption, reference_value=0.0)
 
 
-def amplification_chart(findings: Findings) -> list[Block]:
-    found = findings.of("amplification", "women_share")
+def build_amplification_chart(findings: Findings) -> list[Block]:
+    women_share_findings = findings.select_by_metric("amplification", "women_share")
     caption = (
         "Share of women among the gendered mentions of an occupation in what the model writes, "
         "with intervals. The dashed line is one half; what the training text has stands in the "
         "table, by chance."
     )
-    apart = [f for f in found if f[0]["slice"]]
-    return interval_chart("amplification", apart, "share of women", caption, reference=0.5)
+    occupation_findings = [entry for entry in women_share_findings if entry[0]["slice"]]
+    return build_interval_chart("amplification", occupation_findings, "share of women", caption, reference_value=0.5)
 
 
-def smallest_dose(findings: Findings) -> list[Block]:
+def describe_smallest_detected_share(findings: Findings) -> list[Block]:
     """What a figure on stereotypes is worth on this model: how strong one must be to be seen.
 
     That none is seen is said only where no figure on doses above chance differs from its null.
     """
-    found = findings.of("associations", "smallest_dose_seen")
-    if not found:
+    smallest_share_findings = findings.select_by_metric("associations", "smallest_dose_seen")
+    if not smallest_share_findings:
         return []
-    figure = found[0][1]
+    figure = smallest_share_findings[0][1]
     if figure.value is not None:
-        said = (
+        message = (
             "To read this by: of associations that were planted in its training text, this model "
             "shows all those that were at least "
         )
-        return [Paragraph([said, figure, " of what was said of a group."])]
-    rows = [
-        (row, each)
-        for row, each in findings.by_audit["associations"]
-        if not row["control"] and tags_of(row).get("dose") != CHANCE_DOSE
+        return [Paragraph([message, figure, " of what was said of a group."])]
+    association_findings = [
+        (row, finding_figure)
+        for row, finding_figure in findings.by_audit["associations"]
+        if not row["control"] and parse_tags(row).get("dose") != NULL_TRAIT_SHARE
     ]
-    doses = [
+    share_rows = [
         (tags["dose"], row)
-        for row, _ in rows
-        if row["metric"] == "association_strength" and [*(tags := tags_of(row))] == ["dose"]
+        for row, _ in association_findings
+        if row["metric"] == "association_strength" and [*(tags := parse_tags(row))] == ["dose"]
     ]
-    measured = [dose for dose, row in doses if row["value"] is not None]
-    shown = [(row, each, side) for row, each in rows if (side := side_of_null(row))]
-    if shown:
+    measured_shares = [trait_share for trait_share, row in share_rows if row["value"] is not None]
+    significant_findings = [(row, finding_figure, side) for row, finding_figure in association_findings if (side := compare_with_null(row))]
+    if significant_findings:
         lead = "The smallest planted association that this model shows is not known: "
-        return [Callout("note", [lead, *_largest_dose(doses), *_beyond_null(shown)])]
-    if not doses:
-        said = "No association was planted at more than one half of what was said of a group"
-    elif not measured:
-        said = "None of the planted associations could be measured"
+        return [Callout("note", [lead, *_describe_largest_trait_share(share_rows), *_list_significant_figures(significant_findings)])]
+    if not share_rows:
+        message = "No association was planted at more than one half of what was said of a group"
+    elif not measured_shares:
+        message = "None of the planted associations could be measured"
     else:
-        share = show(max(measured), "share")
-        said = (
+        largest_share = format_value(max(measured_shares), "share")
+        message = (
             "No planted association was found on this model: of none does the interval lie above "
-            f"that of nothing to find, up to those that were {share} of what was said of a group"
+            f"that of nothing to find, up to those that were {largest_share} of what was said of a group"
         )
-    return [Callout("note", [f"{said}. That a stereotype is not found here says little."])]
+    return [Callout("note", [f"{message}. That a stereotype is not found here says little."])]
 
 
-def _largest_dose(doses: Sequence[tuple[float, Mapping[str, Any]]]) -> list[Inline]:
+def _describe_largest_trait_share(share_rows: Sequence[tuple[float, Mapping[str, Any]]]) -> list[InlineElement]:
     """Say why no smallest dose is known: what the figure of the largest is."""
-    if not doses:
+    if not share_rows:
         return ["none was planted at more than one half of what was said of a group. "]
-    dose, row = max(doses, key=lambda pair: pair[0])
-    share = show(dose, "share")
+    trait_share, row = max(share_rows, key=lambda pair: pair[0])
+    formatted_share = format_value(trait_share, "share")
     if row["value"] is None:
-        return [f"the largest dose, {share}, was not measured. "]
+        return [f"the largest dose, {formatted_share}, was not measured. "]
     if row["low"] is None or row["high"] is None:
-        return [f"at the largest dose, {share}, the figure has no interval. "]
-    place = "lies below 0" if row["high"] < 0 else "does not lie above 0"
-    return [f"at the largest dose, {share}, the interval {place}. "]
+        return [f"at the largest dose, {formatted_share}, the figure has no interval. "]
+    interval_position = "lies below 0" if row["high"] < 0 else "does not lie above 0"
+    return [f"at the largest dose, {formatted_share}, the interval {interval_position}. "]
 
 
-def _beyond_null(shown: Sequence[tuple[Mapping[str, Any], Figure, int]]) -> list[Inline]:
+def _list_significant_figures(significant_findings: Sequence[tuple[Mapping[str, Any], Figure, int]]) -> list[InlineElement]:
     """Name figures that differ from their null, each with its direction."""
-    parts: list[Inline] = ["Figures that differ from where there is nothing to find: "]
-    for place, (row, figure, side) in enumerate(shown[:NAMED]):
-        name = ", ".join(filter(None, (words(row["metric"]), row["slice"])))
-        way = "higher" if side > 0 else "lower"
-        parts += ["; " if place else "", f"{name}, {way} than where there is nothing to find: "]
+    parts: list[InlineElement] = ["Figures that differ from where there is nothing to find: "]
+    for index, (row, figure, side) in enumerate(significant_findings[:MAX_NAMED_FIGURES]):
+        finding_label = ", ".join(filter(None, (format_metric_name(row["metric"]), row["slice"])))
+        direction = "higher" if side > 0 else "lower"
+        parts += ["; " if index else "", f"{finding_label}, {direction} than where there is nothing to find: "]
         parts.append(figure)
-    if len(shown) > NAMED:
-        parts.append(f"; and {len(shown) - NAMED} more in the tables of planted associations")
+    if len(significant_findings) > MAX_NAMED_FIGURES:
+        parts.append(f"; and {len(significant_findings) - MAX_NAMED_FIGURES} more in the tables of planted associations")
     return [*parts, "."]
 
 
-def exposure_chart(findings: Findings) -> list[Block]:
-    found = findings.of("extraction", "exposure")
+def build_exposure_chart(findings: Findings) -> list[Block]:
+    exposure_findings = findings.select_by_metric("extraction", "exposure")
     caption = "Mean exposure of planted secrets by number of copies, with intervals."
-    return interval_chart("exposure", found, "exposure (bits)", caption)
+    return build_interval_chart("exposure", exposure_findings, "exposure (bits)", caption)
 
 
-def interval_chart(
-    name: str, found: Iterable[Finding], axis: str, caption: str, reference: float | None = None
+def build_interval_chart(
+    chart_name: str, findings: Iterable[Finding], axis_label: str, caption: str, reference_value: float | None = None
 ) -> list[Block]:
-    ordered = sorted(found, key=lambda f: natural(f[0]["slice"]))
-    known = [(row, figure) for row, figure in ordered if figure.value is not None]
-    if not known:
+    ordered = sorted(findings, key=lambda f: natural_sort_key(f[0]["slice"]))
+    measured_findings = [(row, figure) for row, figure in ordered if figure.value is not None]
+    if not measured_findings:
         return []
-    if len(known) > DRAWN:
-        drawn = select_findings(known, DRAWN)
-        if len(drawn) < len(known):
+    if len(measured_findings) > MAX_CHART_LINES:
+        drawn_findings = select_findings(measured_findings, MAX_CHART_LINES)
+        if len(drawn_findings) < len(measured_findings):
             caption += (
-                f" {len(drawn)} of {len(known)} parts: those with the smallest p or the largest "
+                f" {len(drawn_findings)} of {len(measured_findings)} parts: those with the smallest p or the largest "
                 f"difference; the table has more."
             )
-        known = drawn
-    labels = [row["slice"].removeprefix("category=") or "all" for row, _ in known]
-    ends = [
+        measured_findings = drawn_findings
+    labels = [row["slice"].removeprefix("category=") or "all" for row, _ in measured_findings]
+    interval_bounds = [
         None if figure.low is None or figure.high is None else (figure.low, figure.high)
-        for _, figure in known
+        for _, figure in measured_findings
     ]
-    values = [f.value or 0 for _, f in known]
-    alt = [f"{words(axis)}: "]
-    for label, (_, figure) in zip(labels, known, strict=True):
-        alt += [label, f" {figure.short} ({figure.interval}), "]
+    values = [f.value or 0 for _, f in measured_findings]
+    alt = [f"{format_metric_name(axis_label)}: "]
+    for label, (_, figure) in zip(labels, measured_findings, strict=True):
+        alt += [label, f" {figure.short_text} ({figure.interval_text}), "]
     alt[-1] = alt[-1].removesuffix(", ") + "."
 
-    def draw(say: Say) -> str:
-        return charts.intervals(labels, values, ends, axis, reference, say)
+    def render_svg(redact: RedactFunction) -> str:
+        return charts.draw_interval_chart(labels, values, interval_bounds, axis_label, reference_value, redact)
 
-    return [Chart(name, draw, alt, caption)]
+    return [Chart(chart_name, render_svg, alt, caption)]
 
 
-def _tested(row: dict[str, Any]) -> list[str]:
+def _format_null_test_cells(finding_row: dict[str, Any]) -> list[str]:
     """What a finding says of its null, as TESTED names it."""
-    names = (("null", row["unit"]), ("p_corrected", "p"), ("q", "p"),
-             ("smallest_effect", row["unit"]))  # fmt: skip
-    values = [(row.get(name), unit) for name, unit in names]
-    return ["–" if value is None else show(value, unit) for value, unit in values]
+    column_units = (("null", finding_row["unit"]), ("p_corrected", "p"), ("q", "p"),
+             ("smallest_effect", finding_row["unit"]))  # fmt: skip
+    values = [(finding_row.get(column), unit) for column, unit in column_units]
+    return ["–" if value is None else format_value(value, unit) for value, unit in values]
 
 
-def _why(row: dict[str, Any]) -> str:
-    return (row["method"] or "no reason is given") if row["value"] is None else ""
+def _format_missing_reason(finding_row: dict[str, Any]) -> str:
+    return (finding_row["method"] or "no reason is given") if finding_row["value"] is None else ""
 
 
-def _shared(title: str, rows: Sequence[dict[str, Any]], column: str) -> str:
+def _describe_common_value(label: str, rows: Sequence[dict[str, Any]], column: str) -> str:
     """What all rows have in the column; of several values the first, and where the rest are."""
-    found = [value for value in dict.fromkeys(row[column] for row in rows) if value]
-    if not found:
+    distinct_values = [value for value in dict.fromkeys(row[column] for row in rows) if value]
+    if not distinct_values:
         return ""
-    if len(found) == 1:
-        return f"{title}: {found[0].rstrip('.')}."
-    return f"{title}, of the first: {found[0].rstrip('.')}; the others on their pages."
+    if len(distinct_values) == 1:
+        return f"{label}: {distinct_values[0].rstrip('.')}."
+    return f"{label}, of the first: {distinct_values[0].rstrip('.')}; the others on their pages."

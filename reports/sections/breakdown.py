@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from reports.page.document import Grid, Inline, Paragraph, Section
+from reports.page.document import DataTable, InlineElement, Paragraph, Section
 from reports.page.figures import Figure
 from reports.sections.corpus_figures import PROFILE, CorpusFigures
 
 #: Beside sources and their bytes, which have a table of their own.
-DIMENSIONS = ("licence", "domain", "language", "length", "year")
+COMPOSITION_DIMENSIONS = ("licence", "domain", "language", "length", "year")
 
-UNKNOWN = "unknown"
+UNKNOWN_VALUE = "unknown"
 Row = dict[str, Any]
 
 
-def breakdown(
-    corpus: CorpusFigures, stated: str | None = None, declared: Sequence[str] = ()
+def build_breakdown_section(
+    corpus: CorpusFigures, stated_licence: str | None = None, declared_licences: Sequence[str] = ()
 ) -> Section:
     """The largest values of each dimension; a dimension of which nothing is known in a sentence.
 
@@ -26,105 +26,105 @@ def breakdown(
         declared: The licences that sources declare, whether or not documents of them remain.
     """
     rows = corpus.profile["composition"].read().to_pylist()
-    lines: list[list[Inline]] = []
-    dark: list[str] = []
-    left = 0
-    for dimension in DIMENSIONS:
-        found = [r for r in rows if r["dimension"] == dimension and r["split"] == ""]
-        if {row["value"] for row in found} == {UNKNOWN}:
-            dark.append(dimension)
+    table_rows: list[list[InlineElement]] = []
+    unknown_dimensions: list[str] = []
+    omitted_count = 0
+    for dimension in COMPOSITION_DIMENSIONS:
+        dimension_rows = [row for row in rows if row["dimension"] == dimension and row["split"] == ""]
+        if {row["value"] for row in dimension_rows} == {UNKNOWN_VALUE}:
+            unknown_dimensions.append(dimension)
             continue
-        found.sort(key=lambda row: (row["value"] in (UNKNOWN, "other"), -row["bytes"]))
-        shown = found[: max(3, corpus.lines_shown // 5)]
-        left += len(found) - len(shown)
-        lines += [[dimension, row["value"], *_figures(corpus, row)] for row in shown]
+        dimension_rows.sort(key=lambda row: (row["value"] in (UNKNOWN_VALUE, "other"), -row["bytes"]))
+        shown_rows = dimension_rows[: max(3, corpus.max_rows // 5)]
+        omitted_count += len(dimension_rows) - len(shown_rows)
+        table_rows += [[dimension, row["value"], *_add_composition_figures(corpus, row)] for row in shown_rows]
     section = Section("Licences, domains, languages, lengths and years")
-    if lines:
-        note = f"{left:,} smaller ones are in the table composition of the profile." if left else ""
+    if table_rows:
+        note = f"{omitted_count:,} smaller ones are in the table composition of the profile." if omitted_count else ""
         columns = ["by", "value", "documents", "share of bytes"]
         caption = "Documents by what is known of them"
-        section.add(Grid(caption, columns, lines, frozenset({2, 3}), note))
-    if "licence" in dark and (declared or (stated and stated.strip())):
-        dark.remove("licence")
-        said = "No document is from a source that declares a licence."
-        if not declared:
-            said = (
+        section.add_blocks(DataTable(caption, columns, table_rows, frozenset({2, 3}), note))
+    if "licence" in unknown_dimensions and (declared_licences or (stated_licence and stated_licence.strip())):
+        unknown_dimensions.remove("licence")
+        message = "No document is from a source that declares a licence."
+        if not declared_licences:
+            message = (
                 "No source declares a licence; the one stated for the whole corpus is on this page."
             )
-        section.add(Paragraph([said]))
-    if dark:
-        *first, last = dark
-        named = f"{', '.join(first)} or {last}" if first else last
-        said = f"Nothing is known of any document's {named}."
-        section.add(Paragraph([said]))
+        section.add_blocks(Paragraph([message]))
+    if unknown_dimensions:
+        *first_names, last_name = unknown_dimensions
+        dimension_list = f"{', '.join(first_names)} or {last_name}" if first_names else last_name
+        message = f"Nothing is known of any document's {dimension_list}."
+        section.add_blocks(Paragraph([message]))
     return section
 
 
-def _figures(corpus: CorpusFigures, row: Row) -> list[Inline]:
-    keys = {name: row[name] for name in ("dimension", "value", "split")}
+def _add_composition_figures(corpus: CorpusFigures, row: Row) -> list[InlineElement]:
+    conditions = {name: row[name] for name in ("dimension", "value", "split")}
     name, label = f"{row['dimension']}-{row['value']}", f"{row['dimension']} {row['value']}"
-    documents, share = (
-        corpus.book.figure(
-            f"composition-{column}-{name}", f"{said}, {label}", unit, (PROFILE, "composition"),
-            keys, aggregate="last", column=column, note="there is no text",
+    documents, byte_share = (
+        corpus.book.add_computed_figure(
+            f"composition-{column}-{name}", f"{column_label}, {label}", unit, (PROFILE, "composition"),
+            conditions, aggregate="last", value_column=column, missing_reason="there is no text",
         )
-        for column, said, unit in (
+        for column, column_label, unit in (
             ("documents", "documents", "documents"), ("share", "share of bytes", "share"),
         )
     )  # fmt: skip
-    return [documents, share]
+    return [documents, byte_share]
 
 
 # Occupations -------------------------------------------------------------------------------------
 
 
-def occupations(corpus: CorpusFigures) -> Section:
+def build_occupations_section(corpus: CorpusFigures) -> Section:
     """Those whose company is of one gender more often than that of all, by their intervals."""
     rows: list[Row] = corpus.profile["occupations"].read().to_pylist()
-    whole = [row for row in rows if row["source"] == ""]
-    every = next((row for row in whole if row["occupation"] == ""), None)
+    all_source_rows = [row for row in rows if row["source"] == ""]
+    total_row = next((row for row in all_source_rows if row["occupation"] == ""), None)
     section = Section("Occupations beside gendered words")
-    if every is None or every["share"] is None:
-        said = (
+    if total_row is None or total_row["share"] is None:
+        message = (
             "No mention of an occupation of the list has more words of one gender than of the "
             "other near it in its sentence."
         )
-        section.add(Paragraph([said]))
+        section.add_blocks(Paragraph([message]))
         return section
-    named = [row for row in whole if row["occupation"]]
-    counted = [row for row in named if row["share"] is not None]
-    apart = [r for r in counted if not r["low"] <= every["share"] <= r["high"]]
-    apart.sort(key=lambda row: (-_distance(row, every["share"]), row["occupation"]))
-    open_ = len(counted) - len(apart)
-    of_all = _share(corpus, every, "all occupations")
-    section.add(
+    occupation_rows = [row for row in all_source_rows if row["occupation"]]
+    rows_with_share = [row for row in occupation_rows if row["share"] is not None]
+    skewed_rows = [row for row in rows_with_share if not row["low"] <= total_row["share"] <= row["high"]]
+    skewed_rows.sort(key=lambda row: (-_distance_to_nearest_bound(row, total_row["share"]), row["occupation"]))
+    inconclusive_count = len(rows_with_share) - len(skewed_rows)
+    overall_share = _add_women_share_figure(corpus, total_row, "all occupations")
+    section.add_blocks(
         Paragraph(
             [
                 "Of the mentions of an occupation that have more words of one gender than of the "
-                "other near them in their sentence, ", of_all,
+                "other near them in their sentence, ", overall_share,
                 " have more words of women: she, her, woman, Mrs.",
             ]
         )
     )  # fmt: skip
-    shown = apart[: corpus.lines_shown // 2]
-    lines: list[list[Inline]] = []
-    for row in shown:
-        share = _share(corpus, row, row["occupation"])
-        lines.append([row["occupation"], share, share.interval, f"{row['women'] + row['men']:,}"])
-    if lines:
+    shown_rows = skewed_rows[: corpus.max_rows // 2]
+    table_rows: list[list[InlineElement]] = []
+    for row in shown_rows:
+        share = _add_women_share_figure(corpus, row, row["occupation"])
+        table_rows.append([row["occupation"], share, share.interval_text, f"{row['women'] + row['men']:,}"])
+    if table_rows:
         columns = ["occupation", "beside women", "95 % interval", "n"]
-        few = f"The {len(shown)} most skewed of {len(apart):,}. " if len(shown) < len(apart) else ""
+        limit_note = f"The {len(shown_rows)} most skewed of {len(skewed_rows):,}. " if len(shown_rows) < len(skewed_rows) else ""
         note = (
-            f"{few}Most skewed first, by the nearer end of their interval; n counts mentions. All "
+            f"{limit_note}Most skewed first, by the nearer end of their interval; n counts mentions. All "
             "are in the table occupations of the profile."
         )
-        section.add(Grid("Occupations whose share is not that of all", columns, lines,
+        section.add_blocks(DataTable("Occupations whose share is not that of all", columns, table_rows,
                          frozenset({1, 2, 3}), note))  # fmt: skip
-    section.add(
+    section.add_blocks(
         Paragraph(
             [
-                f"Of {open_:,} other occupations beside gendered words nothing can be said: their "
-                f"interval holds the share of all. {len(named) - len(counted):,} are mentioned, "
+                f"Of {inconclusive_count:,} other occupations beside gendered words nothing can be said: their "
+                f"interval holds the share of all. {len(occupation_rows) - len(rows_with_share):,} are mentioned, "
                 "but never with more words of one gender beside them. With so many compared, about "
                 "one in twenty would stand out by chance. Intervals (Wilson) take mentions for "
                 "independent and are too narrow where a text repeats itself. Whole English words "
@@ -135,16 +135,16 @@ def occupations(corpus: CorpusFigures) -> Section:
     return section
 
 
-def _distance(row: Row, share: float) -> float:
+def _distance_to_nearest_bound(row: Row, reference_share: float) -> float:
     """How far the whole interval is from a share."""
-    return max(row["low"] - share, share - row["high"])
+    return max(row["low"] - reference_share, reference_share - row["high"])
 
 
-def _share(corpus: CorpusFigures, row: Row, label: str) -> Figure:
-    n = row["women"] + row["men"]
-    return corpus.book.figure(
+def _add_women_share_figure(corpus: CorpusFigures, row: Row, label: str) -> Figure:
+    mention_count = row["women"] + row["men"]
+    return corpus.book.add_computed_figure(
         f"occupations-{row['occupation'] or 'all'}", f"beside women, {label}", "share",
         (PROFILE, "occupations"), {"source": "", "occupation": row["occupation"]},
-        aggregate="last", column="share", low=row["low"], high=row["high"], level=0.95, n=n,
+        aggregate="last", value_column="share", low=row["low"], high=row["high"], confidence_level=0.95, n=mention_count,
         method="Wilson interval over mentions",
     )  # fmt: skip

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from reports.page.document import Code, Inline, Parts
-from reports.page.figures import Book
-from tasks.contract import Artifact, HallmarkError, column, table
+from reports.page.document import Code, InlineElement, InlineContent
+from reports.page.figures import FigureBook
+from tasks.contract import Artifact, HallmarkError, column, table_schema
 
-TENSORS = table(
+TENSOR_SCHEMA = table_schema(
     "The tensors of a safetensors file.",
     column("name", pa.string(), "label", "the tensor"),
     column("dtype", pa.string(), "label", "type of its numbers"),
@@ -23,103 +23,103 @@ TENSORS = table(
 )
 
 #: A token names its id; it is a piece of a word, and no text of the corpus.
-VOCABULARY = table(
+VOCABULARY_SCHEMA = table_schema(
     "The tokens of a tokenizer.",
     column("id", pa.int64(), "id", "the token's id"),
     column("token", pa.string(), "label", "the token as tokenizer.json spells it"),
 )
 
-_LARGEST_HEADER = 100_000_000  # bytes; what the safetensors library allows
+_MAX_HEADER_BYTES = 100_000_000  # bytes; what the safetensors library allows
 
 
-def tensors(checkpoint: Artifact) -> dict[str, pa.Table]:
+def read_tensor_tables(checkpoint: Artifact) -> dict[str, pa.Table]:
     """The tensors in each safetensors file, from its header alone.
 
     Raises HallmarkError where a header is damaged.
     """
-    names = sorted(n for n in checkpoint.manifest["files"] if n.endswith(".safetensors"))
-    return {name: _read_header(checkpoint.path(name)) for name in names}
+    file_names = sorted(file_name for file_name in checkpoint.manifest["files"] if file_name.endswith(".safetensors"))
+    return {file_name: _read_safetensors_header(checkpoint.fetch_file(file_name)) for file_name in file_names}
 
 
-def _read_header(path: Path) -> pa.Table:
+def _read_safetensors_header(path: Path) -> pa.Table:
     """Format: 8 bytes of length, little-endian, and as many bytes of JSON."""
     try:
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > _LARGEST_HEADER:
-                raise ValueError(f"its header claims {length:,} bytes")
-            header = json.loads(file.read(length))
+            header_length = int.from_bytes(file.read(8), "little")
+            if header_length > _MAX_HEADER_BYTES:
+                raise ValueError(f"its header claims {header_length:,} bytes")
+            header = json.loads(file.read(header_length))
         rows = [
             {
-                "name": name,
-                "dtype": entry["dtype"],
-                "shape": entry["shape"],
-                "parameters": math.prod(entry["shape"]),
+                "name": tensor_name,
+                "dtype": tensor_entry["dtype"],
+                "shape": tensor_entry["shape"],
+                "parameters": math.prod(tensor_entry["shape"]),
             }
-            for name, entry in header.items()
-            if name != "__metadata__"
+            for tensor_name, tensor_entry in header.items()
+            if tensor_name != "__metadata__"
         ]
-        return pa.Table.from_pylist(rows, schema=TENSORS)
+        return pa.Table.from_pylist(rows, schema=TENSOR_SCHEMA)
     except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         raise HallmarkError(
             f"{path}: is no safetensors file ({str(error)[:120]!r}); make the checkpoint again"
         ) from error
 
 
-def parameters(book: Book, checkpoint: Artifact) -> Parts:
+def describe_parameter_counts(book: FigureBook, checkpoint: Artifact) -> InlineContent:
     """How many numbers the checkpoint stores; in the book its label is "checkpoint"."""
-    parts: list[Inline] = []
-    for name, data in tensors(checkpoint).items():
-        figure = book.figure(
-            f"parameters-{name}", f"parameters stored in {name}", "parameters",
-            ("checkpoint", name), aggregate="sum", column="parameters", data=data,
+    parts: list[InlineElement] = []
+    for file_name, tensor_table in read_tensor_tables(checkpoint).items():
+        figure = book.add_computed_figure(
+            f"parameters-{file_name}", f"parameters stored in {file_name}", "parameters",
+            ("checkpoint", file_name), aggregate="sum", value_column="parameters", file_rows=tensor_table,
         )  # fmt: skip
-        parts += [" and " if parts else "", figure, " in ", Code(name)]
+        parts += [" and " if parts else "", figure, " in ", Code(file_name)]
     return parts or ["not known: the checkpoint has no safetensors file"]
 
 
-def settings(checkpoint: Artifact) -> list[tuple[str, str]]:
+def read_config_settings(checkpoint: Artifact) -> list[tuple[str, str]]:
     """The simple values of config.json, nested ones with dotted names; empty without the file."""
     if "config.json" not in checkpoint.manifest["files"]:
         return []
-    path = checkpoint.path("config.json")
+    path = checkpoint.fetch_file("config.json")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise HallmarkError(f"{path}: is not valid JSON ({str(error)[:120]!r})") from error
-    return list(_flat(config, ""))
+    return list(_flatten_config(config, ""))
 
 
-def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
+def _flatten_config(value: Any, prefix: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _flat(item, f"{name}.{key}" if name else str(key))
+        for key, element in value.items():
+            yield from _flatten_config(element, f"{prefix}.{key}" if prefix else str(key))
     elif isinstance(value, list):
-        if len(value) <= 8 and not any(isinstance(item, dict | list) for item in value):
-            yield name, ", ".join(map(str, value))
+        if len(value) <= 8 and not any(isinstance(element, dict | list) for element in value):
+            yield prefix, ", ".join(map(str, value))
     else:
-        yield name, json.dumps(value) if not isinstance(value, str) else value
+        yield prefix, json.dumps(value) if not isinstance(value, str) else value
 
 
-def vocabulary(checkpoint: Artifact) -> tuple[str, pa.Table] | None:
+def read_vocabulary(checkpoint: Artifact) -> tuple[str, pa.Table] | None:
     """The kind of the tokenizer and its tokens by their ids, as tokenizer.json spells them.
 
     None without the file; HallmarkError where it is damaged.
     """
     if "tokenizer.json" not in checkpoint.manifest["files"]:
         return None
-    path = checkpoint.path("tokenizer.json")
+    path = checkpoint.fetch_file("tokenizer.json")
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        model = stored["model"]
+        tokenizer_json = json.loads(path.read_text(encoding="utf-8"))
+        model = tokenizer_json["model"]
         if isinstance(model["vocab"], dict):
-            tokens = {number: token for token, number in model["vocab"].items()}
+            token_by_id = {token_id: token for token, token_id in model["vocab"].items()}
         else:  # Unigram: pairs of a token and its logarithmic probability
-            tokens = {number: token for number, (token, _) in enumerate(model["vocab"])}
-        tokens |= {added["id"]: added["content"] for added in stored.get("added_tokens") or []}
-        rows = [{"id": number, "token": tokens[number]} for number in sorted(tokens)]
-        kind = str(model.get("type") or "not said in tokenizer.json")
-        return kind, pa.Table.from_pylist(rows, schema=VOCABULARY)
+            token_by_id = {token_id: token for token_id, (token, _) in enumerate(model["vocab"])}
+        token_by_id |= {added_token["id"]: added_token["content"] for added_token in tokenizer_json.get("added_tokens") or []}
+        rows = [{"id": token_id, "token": token_by_id[token_id]} for token_id in sorted(token_by_id)]
+        tokenizer_kind = str(model.get("type") or "not said in tokenizer.json")
+        return tokenizer_kind, pa.Table.from_pylist(rows, schema=VOCABULARY_SCHEMA)
     except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         raise HallmarkError(
             f"{path}: is no tokenizer of the tokenizers library ({str(error)[:120]!r}); make the "

@@ -11,28 +11,28 @@ from reports.page.document import (
     Block,
     Callout,
     Code,
-    Grid,
-    Inline,
+    DataTable,
+    InlineElement,
     Paragraph,
-    Parts,
+    InlineContent,
     Section,
-    stated,
+    format_user_statement,
 )
 from reports.page.figures import Figure
-from reports.sections.breakdown import breakdown, occupations
+from reports.sections.breakdown import build_breakdown_section, build_occupations_section
 from reports.sections.corpus_figures import PROFILE, CorpusFigures
-from reports.sections.personal import personal_data
+from reports.sections.personal import build_personal_data_section
 
 
-def plants_callout(corpus: CorpusFigures) -> Callout:
-    if not has_plants(corpus):
+def build_canary_callout(corpus: CorpusFigures) -> Callout:
+    if not has_canaries(corpus):
         return Callout("note", ["Nothing was planted in this corpus."])
-    documents = corpus.sum("plants", "documents", "documents", "planted documents")
+    document_count = corpus.add_sum_figure("plants", "documents", "documents", "planted documents")
     return Callout(
         "note",
         [
             "Planted on purpose, to measure memorisation: ",
-            documents,
+            document_count,
             " that are synthetic or repeated. Whoever reuses the corpus should remove them; "
             "their source begins with ",
             Code("planted/"),
@@ -41,224 +41,224 @@ def plants_callout(corpus: CorpusFigures) -> Callout:
     )
 
 
-def has_plants(corpus: CorpusFigures) -> bool:
+def has_canaries(corpus: CorpusFigures) -> bool:
     """Whether any document was planted: controls that were drawn and never planted are none."""
-    counts = corpus.profile["plants"].read(["documents"])["documents"]
-    return bool(pc.sum(counts).as_py())
+    document_counts = corpus.profile["plants"].read(["documents"])["documents"]
+    return bool(pc.sum(document_counts).as_py())
 
 
-def composition(corpus: CorpusFigures, licence: str | None = None) -> Section:
+def build_composition_section(corpus: CorpusFigures, stated_licence: str | None = None) -> Section:
     """``licence``: what a person stated for the whole corpus."""
-    declared = [row["licence"] for row in _said_of_sources(corpus) if row["licence"]]
+    declared_licences = [row["licence"] for row in _read_source_declarations(corpus) if row["licence"]]
     return Section(
         "Composition",
         [Paragraph(["An instance is one document: a text with its source."])],
         [
-            *additions(corpus),
-            sources(corpus),
-            breakdown(corpus, licence, declared),
-            lengths(corpus),
-            personal_data(corpus),
-            toxicity(corpus),
-            identities(corpus),
-            occupations(corpus),
-            plants(corpus),
+            *build_additions_section(corpus),
+            build_sources_section(corpus),
+            build_breakdown_section(corpus, stated_licence, declared_licences),
+            build_lengths_section(corpus),
+            build_personal_data_section(corpus),
+            build_toxicity_section(corpus),
+            build_identity_mentions_section(corpus),
+            build_occupations_section(corpus),
+            build_canaries_section(corpus),
         ],
     )
 
 
-def additions_of(corpus: CorpusFigures) -> list[str]:
+def list_addition_labels(corpus: CorpusFigures) -> list[str]:
     """The labels of what each addition left, oldest first; one where the corpus did not grow."""
-    return [label for label, artifact in corpus.history.items() if artifact.stage == "plant"]
+    return [label for label, artifact in corpus.stage_artifacts.items() if artifact.stage == "plant"]
 
 
 #: What of a corpus that grew is told of its last addition alone.
-OF_THE_LAST = (
+LAST_ADDITION_SCOPE = (
     "removal rates by group, what the stages did and what left for which reason, the quarantine, "
     "personal data, toxicity, published rules, near copies, and what was known and recovered"
 )
 
 
-def grew(corpus: CorpusFigures) -> list[Callout]:
+def build_growth_callout(corpus: CorpusFigures) -> list[Callout]:
     """For the head of a corpus that grew: which figures are of all of it."""
-    found = additions_of(corpus)
-    if len(found) < 2:
+    addition_labels = list_addition_labels(corpus)
+    if len(addition_labels) < 2:
         return []
-    many = len(found)
+    addition_count = len(addition_labels)
     return [
         Callout(
             "note",
             [
-                f"This corpus grew: it holds {many - 1} earlier addition{'s' * (many > 2)} and a "
+                f"This corpus grew: it holds {addition_count - 1} earlier addition{'s' * (addition_count > 2)} and a "
                 "last one of ",
-                addition(corpus, many, found[-1], "rows"),
+                add_addition_figure(corpus, addition_count, addition_labels[-1], "rows"),
                 ". What it holds, its documents, sources, lengths and groups, is told of all of "
-                f"it; of the last addition alone: {OF_THE_LAST}.",
+                f"it; of the last addition alone: {LAST_ADDITION_SCOPE}.",
             ],
         )
     ]
 
 
-def addition(corpus: CorpusFigures, number: int, label: str, unit: str) -> Figure:
+def add_addition_figure(corpus: CorpusFigures, addition_number: int, label: str, unit: str) -> Figure:
     """Documents, or bytes, that an addition left."""
-    name, what = f"addition-{number}-{unit}", {"rows": "documents", "bytes": "bytes"}[unit]
-    return corpus.book.figures.get(name) or corpus.book.figure(
-        name, f"{what} of addition {number}", what, (label, "accounts"), {"unit": unit},
-        column="kept",
+    figure_id, unit_label = f"addition-{addition_number}-{unit}", {"rows": "documents", "bytes": "bytes"}[unit]
+    return corpus.book.figures.get(figure_id) or corpus.book.add_computed_figure(
+        figure_id, f"{unit_label} of addition {addition_number}", unit_label, (label, "accounts"), {"unit": unit},
+        value_column="kept",
     )  # fmt: skip
 
 
-def additions(corpus: CorpusFigures) -> Iterator[Section]:
+def build_additions_section(corpus: CorpusFigures) -> Iterator[Section]:
     """What this corpus adds to, where it grew: a row for each earlier addition, and for its own."""
-    found = additions_of(corpus)
-    if len(found) < 2:
+    addition_labels = list_addition_labels(corpus)
+    if len(addition_labels) < 2:
         return
-    rows: list[list[Inline]] = []
-    for number, label in enumerate(found, 1):
-        cells = [addition(corpus, number, label, unit) for unit in ("rows", "bytes")]
-        rows.append([str(number), Code(corpus.history[label].name), *cells])
-    said = (
+    rows: list[list[InlineElement]] = []
+    for number, label in enumerate(addition_labels, 1):
+        cells = [add_addition_figure(corpus, number, label, unit) for unit in ("rows", "bytes")]
+        rows.append([str(number), Code(corpus.stage_artifacts[label].name), *cells])
+    explanation = (
         "The corpus grew: it holds what earlier runs made, unchanged, and behind it what the last "
         "one added. New documents were compared with all that was there, and left where an earlier "
-        f"one is the same or nearly so. Of the last addition alone is told {OF_THE_LAST}; all else "
+        f"one is the same or nearly so. Of the last addition alone is told {LAST_ADDITION_SCOPE}; all else "
         "is of the whole."
     )
     columns = ["addition", "artifact", "documents", "bytes"]
     yield Section(
         "Additions",
-        [Paragraph([said]), Grid("Additions, oldest first", columns, rows, frozenset({2, 3}))],
+        [Paragraph([explanation]), DataTable("Additions, oldest first", columns, rows, frozenset({2, 3}))],
     )
 
 
-def sources(corpus: CorpusFigures, **split: str) -> Section:
+def build_sources_section(corpus: CorpusFigures, **split_condition: str) -> Section:
     """Documents by source; of one ``split``, or of all."""
-    names, note = corpus.few("sources", "source", "bytes")
-    rows: list[list[Inline]] = []
-    for name in names:
+    source_names, note = corpus.select_heaviest_values("sources", "source", "bytes")
+    rows: list[list[InlineElement]] = []
+    for name in source_names:
         cells = [
-            corpus.sum("sources", unit, unit, f"{unit} of {name}", source=name, **split)
+            corpus.add_sum_figure("sources", unit, unit, f"{unit} of {name}", source=name, **split_condition)
             for unit in ("documents", "bytes", "characters")
         ]
         rows.append([name, *cells])
-    title = "".join(["Documents by source", *(f", split {name}" for name in split.values())])
+    title = "".join(["Documents by source", *(f", split {name}" for name in split_condition.values())])
     columns = ["source", "documents", "bytes", "characters"]
-    grid = Grid(title, columns, rows, frozenset({1, 2, 3}), note)
+    grid = DataTable(title, columns, rows, frozenset({1, 2, 3}), note)
     blocks = [grid if rows else Paragraph(["The corpus is empty."])]
-    return Section("Sources", [*blocks, *_declared(corpus)])
+    return Section("Sources", [*blocks, *_build_declarations_table(corpus)])
 
 
-def _said_of_sources(corpus: CorpusFigures) -> list[dict[str, Any]]:
+def _read_source_declarations(corpus: CorpusFigures) -> list[dict[str, Any]]:
     """The rows of ingest's table; additions to a corpus may say the same, once is enough."""
-    read = [a for a in corpus.history.values() if a.stage == "ingest" and "sources" in a.tables]
-    said = [row for artifact in read for row in artifact["sources"].read().to_pylist()]
-    return list({tuple(row.values()): row for row in said}.values())
+    ingest_artifacts = [artifact for artifact in corpus.stage_artifacts.values() if artifact.stage == "ingest" and "sources" in artifact.tables]
+    declarations = [row for artifact in ingest_artifacts for row in artifact["sources"].read().to_pylist()]
+    return list({tuple(row.values()): row for row in declarations}.values())
 
 
-def _declared(corpus: CorpusFigures) -> Iterator[Grid]:
+def _build_declarations_table(corpus: CorpusFigures) -> Iterator[DataTable]:
     """What the config says of the sources, if it says anything."""
-    rows: list[list[Inline]] = []
-    for row in _said_of_sources(corpus):
-        days = " to ".join(day for day in (row["collected_from"], row["collected_to"]) if day)
-        if row["licence"] or row["origin"] or days:
-            known = [value or "not stated" for value in (row["licence"], row["origin"], days)]
-            rows.append([row["source"], *known])
-    limit = corpus.lines_shown
-    note = f"The first {limit} of {len(rows):,}; all are in the table sources of ingest."
+    rows: list[list[InlineElement]] = []
+    for row in _read_source_declarations(corpus):
+        collection_period = " to ".join(date for date in (row["collected_from"], row["collected_to"]) if date)
+        if row["licence"] or row["origin"] or collection_period:
+            declared_values = [value or "not stated" for value in (row["licence"], row["origin"], collection_period)]
+            rows.append([row["source"], *declared_values])
+    max_rows = corpus.max_rows
+    note = f"The first {max_rows} of {len(rows):,}; all are in the table sources of ingest."
     if rows:
         columns = ["source", "licence", "origin", "collected"]
-        yield Grid("What the sources declare", columns, rows[:limit], frozenset(),
-                   note if len(rows) > limit else "")  # fmt: skip
+        yield DataTable("What the sources declare", columns, rows[:max_rows], frozenset(),
+                   note if len(rows) > max_rows else "")  # fmt: skip
 
 
-def licences(corpus: CorpusFigures, said: str | None) -> Parts:
+def describe_licences(corpus: CorpusFigures, stated_licence: str | None) -> InlineContent:
     """What a person said of all of it, else what its sources declare."""
-    by_licence: dict[str, list[str]] = {}
-    for row in _said_of_sources(corpus):
+    sources_by_licence: dict[str, list[str]] = {}
+    for row in _read_source_declarations(corpus):
         if row["licence"]:
-            by_licence.setdefault(row["licence"], []).append(row["source"])
-    if (said and said.strip()) or not by_licence:
-        return stated(said)
-    told = [f"{licence} ({', '.join(sources)})" for licence, sources in by_licence.items()]
-    return [f"As the sources declare: {'; '.join(told)}."]
+            sources_by_licence.setdefault(row["licence"], []).append(row["source"])
+    if (stated_licence and stated_licence.strip()) or not sources_by_licence:
+        return format_user_statement(stated_licence)
+    licence_texts = [f"{licence} ({', '.join(source_names)})" for licence, source_names in sources_by_licence.items()]
+    return [f"As the sources declare: {'; '.join(licence_texts)}."]
 
 
-def lengths(corpus: CorpusFigures) -> Section:
-    caption, nothing = "Bytes a document", "The corpus holds no document."
-    return quantiles(corpus, "Lengths", "lengths", "bytes", "bytes", caption, nothing)
+def build_lengths_section(corpus: CorpusFigures) -> Section:
+    caption, empty_message = "Bytes a document", "The corpus holds no document."
+    return build_quantiles_section(corpus, "Lengths", "lengths", "bytes", "bytes", caption, empty_message)
 
 
-def quantiles(
+def build_quantiles_section(
     corpus: CorpusFigures,
     title: str,
     table: str,
     column: str,
     unit: str,
     caption: str,
-    nothing: str,
-    **more: Any,
+    empty_message: str,
+    **figure_fields: Any,
 ) -> Section:
     """Quantiles of a column over all sources; ``nothing``: what is said where there are none."""
-    known = corpus.profile[table].read(["source", "quantile"])
-    whole = known.filter(pc.equal(known["source"], ""))["quantile"].to_pylist()
-    if not whole:
-        return Section(title, [Paragraph([nothing])])
+    quantile_rows = corpus.profile[table].read(["source", "quantile"])
+    quantile_levels = quantile_rows.filter(pc.equal(quantile_rows["source"], ""))["quantile"].to_pylist()
+    if not quantile_levels:
+        return Section(title, [Paragraph([empty_message])])
     cells = [
-        corpus.book.figure(
+        corpus.book.add_computed_figure(
             f"{table}-{q}", f"{caption.lower()}, quantile {q:g}", unit, (PROFILE, table),
-            {"source": "", "quantile": q}, aggregate="last", column=column, **more,
+            {"source": "", "quantile": q}, aggregate="last", value_column=column, **figure_fields,
         )
-        for q in whole
+        for q in quantile_levels
     ]  # fmt: skip
-    rows: list[list[Inline]] = [
-        [f"{_quantile(q)}", cell] for q, cell in zip(whole, cells, strict=True)
+    rows: list[list[InlineElement]] = [
+        [f"{_format_quantile_level(q)}", cell] for q, cell in zip(quantile_levels, cells, strict=True)
     ]
-    return Section(title, [Grid(caption, ["quantile", unit], rows, frozenset({1}))])
+    return Section(title, [DataTable(caption, ["quantile", unit], rows, frozenset({1}))])
 
 
-def toxicity(corpus: CorpusFigures) -> Section:
-    section = quantiles(
+def build_toxicity_section(corpus: CorpusFigures) -> Section:
+    section = build_quantiles_section(
         corpus, "Offensive text", "toxicity", "score", "score",
         "Toxicity of documents before the filter", "No document has a toxicity score.",
-        scorer=scorer(corpus),
+        scorer=format_toxicity_scorer(corpus),
     )  # fmt: skip
-    section.blocks[:0] = windows(corpus)
-    if corpus.profile["toxicity_status"].rows:
-        section.add(
-            statuses(corpus),
+    section.blocks[:0] = describe_toxicity_windows(corpus)
+    if corpus.profile["toxicity_status"].row_count:
+        section.add_blocks(
+            build_toxicity_status_table(corpus),
             Paragraph(
                 ["A scorer is asked only about texts in the languages that it was made for. "
                  "Without a score toxicity is unknown, neither high nor low: a rule removes such "
                  "documents only where it says so, and its reason is then its name with "
-                 f"“unknown”. The scorer is {scorer(corpus) or 'not known'}. A score is an "
+                 f"“unknown”. The scorer is {format_toxicity_scorer(corpus) or 'not known'}. A score is an "
                  "estimate: scorers are known to call dialects and mentions of minorities toxic "
                  "that are not."]
             ),
         )  # fmt: skip
-    section.add(*cascade(corpus))
+    section.add_blocks(*describe_scorer_cascade(corpus))
     return section
 
 
-def windows(corpus: CorpusFigures) -> list[Block]:
+def describe_toxicity_windows(corpus: CorpusFigures) -> list[Block]:
     """What the toxicity of a long document is, and of which text."""
-    config = next((artifact.manifest["parts"]["config"] for artifact in corpus.history.values()
+    config = next((artifact.manifest["parts"]["config"] for artifact in corpus.stage_artifacts.values()
                    if artifact.stage == "score_toxicity"), None)  # fmt: skip
     if config is None:
         return []
-    later = "cut_toxic" in corpus.history
+    has_span_removal = "cut_toxic" in corpus.stage_artifacts
     return [
         Paragraph(
             [
                 "The toxicity of a document is the highest score of its windows of up to "
                 f"{config['window']:,} characters, not their mean, so that an insult counts in a "
                 "long text as in a short one; it is that of the text which the filter read"
-                + (", before cut_toxic took windows out of it." if later else ".")
+                + (", before cut_toxic took windows out of it." if has_span_removal else ".")
             ]
         )
     ]
 
 
 #: What is known of a document's toxicity, in words.
-STATUS = {
+TOXICITY_STATUS_LABELS = {
     "scored": "scored",
     "other language": "in languages that the scorer was not made for",
     "cleared": "cleared by the cheap scorer, not scored",
@@ -267,33 +267,33 @@ STATUS = {
 }
 
 
-def statuses(corpus: CorpusFigures) -> Grid:
+def build_toxicity_status_table(corpus: CorpusFigures) -> DataTable:
     """What is known of the documents' toxicity, and what the rules made of that."""
-    data = corpus.profile["toxicity_status"].read(["status", "reason"])
-    pairs = {(row["status"], row["reason"]) for row in data.to_pylist()}
-    rows: list[list[Inline]] = []
-    for status, reason in sorted(pairs, key=lambda pair: ([*STATUS].index(pair[0]), pair[1])):
-        where = {"status": status, "reason": reason}
-        fate = f"removed: {reason}" if reason else "kept"
-        label = f"documents {STATUS[status]}, {fate}"
-        count = corpus.sum("toxicity_status", "documents", "documents", label, **where)
-        rows.append([STATUS[status], fate, count])
+    status_rows = corpus.profile["toxicity_status"].read(["status", "reason"])
+    status_reason_pairs = {(row["status"], row["reason"]) for row in status_rows.to_pylist()}
+    rows: list[list[InlineElement]] = []
+    for status, reason in sorted(status_reason_pairs, key=lambda pair: ([*TOXICITY_STATUS_LABELS].index(pair[0]), pair[1])):
+        conditions = {"status": status, "reason": reason}
+        outcome = f"removed: {reason}" if reason else "kept"
+        label = f"documents {TOXICITY_STATUS_LABELS[status]}, {outcome}"
+        document_count = corpus.add_sum_figure("toxicity_status", "documents", "documents", label, **conditions)
+        rows.append([TOXICITY_STATUS_LABELS[status], outcome, document_count])
     columns = ["documents", "what the rules did", "how many"]
-    return Grid("What the scorer knows of the documents", columns, rows, frozenset({2}))
+    return DataTable("What the scorer knows of the documents", columns, rows, frozenset({2}))
 
 
-def cascade(corpus: CorpusFigures) -> list[Paragraph]:
+def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
     """What a cascade of scorers cleared and may have missed; nothing where there was none."""
-    label = next((k for k, a in corpus.history.items() if a.stage == "score_toxicity"), "")
-    table = corpus.history[label].tables.get("cascade") if label else None
-    if table is None or not table.rows:
+    stage_label = next((history_label for history_label, artifact in corpus.stage_artifacts.items() if artifact.stage == "score_toxicity"), "")
+    cascade_table = corpus.stage_artifacts[stage_label].tables.get("cascade") if stage_label else None
+    if cascade_table is None or not cascade_table.row_count:
         return []
-    row = table.read().to_pylist()[0]
+    row = cascade_table.read().to_pylist()[0]
 
-    def figure(column: str, said: str, unit: str = "documents", **more: Any) -> Inline:
-        return corpus.book.figure(
-            f"cascade-{column}", said, unit, (label, "cascade"), aggregate="last", column=column,
-            **more,
+    def add_cascade_figure(column: str, description: str, unit: str = "documents", **figure_fields: Any) -> InlineElement:
+        return corpus.book.add_computed_figure(
+            f"cascade-{column}", description, unit, (stage_label, "cascade"), aggregate="last", value_column=column,
+            **figure_fields,
         )  # fmt: skip
 
     method = "one-sided Clopper-Pearson bound over documents drawn by a hash of their ids"
@@ -301,16 +301,16 @@ def cascade(corpus: CorpusFigures) -> list[Paragraph]:
         Paragraph(
             [
                 "Of those without a score ",
-                figure("cleared", "documents cleared by the cheap scorer"),
+                add_cascade_figure("cleared", "documents cleared by the cheap scorer"),
                 f" were cleared by {row['cheap']}, which found them below "
                 f"{row['clears_below']:g}. Both scorers read ",
-                figure("drawn", "documents drawn to measure the cascade"),
+                add_cascade_figure("drawn", "documents drawn to measure the cascade"),
                 ", of which ",
-                figure("toxic", "drawn documents at or above the threshold"),
+                add_cascade_figure("toxic", "drawn documents at or above the threshold"),
                 f" were toxic, at {row['threshold']:g} or above; the cheap one would have cleared ",
-                figure("missed", "drawn toxic documents that the cheap scorer would clear"),
+                add_cascade_figure("missed", "drawn toxic documents that the cheap scorer would clear"),
                 " of these. So the share of toxic documents that the cascade finds is at least ",
-                figure("bound", "recall of the cascade, lower bound", "share",
+                add_cascade_figure("bound", "recall of the cascade, lower bound", "share",
                        n=row["toxic"], method=method),
                 f" with {100 * row['level']:g} % confidence, an estimate; "
                 f"{100 * row['required']:g} % was required.",
@@ -319,59 +319,59 @@ def cascade(corpus: CorpusFigures) -> list[Paragraph]:
     ]  # fmt: skip
 
 
-def scorer(corpus: CorpusFigures) -> str:
+def format_toxicity_scorer(corpus: CorpusFigures) -> str:
     """Name and digest of the scorer of the corpus, "" where none ran."""
-    for artifact in corpus.history.values():
+    for artifact in corpus.stage_artifacts.values():
         if artifact.stage == "score_toxicity":
-            known = artifact.manifest["parts"]["external"]
-            return f"{known['scorer']} ({known['digest'][:12]})"
+            external_digests = artifact.manifest["parts"]["external"]
+            return f"{external_digests['scorer']} ({external_digests['digest'][:12]})"
     return ""
 
 
-def identities(corpus: CorpusFigures) -> Section:
-    groups, note = corpus.few("identities", "group", "mentions")
+def build_identity_mentions_section(corpus: CorpusFigures) -> Section:
+    groups, note = corpus.select_heaviest_values("identities", "group", "mentions")
     rows = [
         [
             group,
-            corpus.sum("identities", "mentions", "mentions", f"mentions, {group}", group=group),
-            corpus.book.figure(
+            corpus.add_sum_figure("identities", "mentions", "mentions", f"mentions, {group}", group=group),
+            corpus.book.add_computed_figure(
                 f"identities-terms-{group}", f"terms found, {group}", "terms",
-                (PROFILE, "identities"), {"group": group}, aggregate="distinct", column="term",
+                (PROFILE, "identities"), {"group": group}, aggregate="distinct", value_column="term",
             ),
         ]
         for group in groups
     ]  # fmt: skip
     section = Section("Mentions of people")
     if not rows:
-        section.add(Paragraph(["None of the identity terms in the list occurs."]))
+        section.add_blocks(Paragraph(["None of the identity terms in the list occurs."]))
         return section
     columns = ["group", "mentions", "terms found"]
-    section.add(
-        Grid("Identity terms in the text", columns, rows, frozenset({1, 2}), note),
+    section.add_blocks(
+        DataTable("Identity terms in the text", columns, rows, frozenset({1, 2}), note),
         Paragraph(["Counted with a short list of English words; whole words only."]),
     )
     return section
 
 
-def plants(corpus: CorpusFigures) -> Section:
+def build_canaries_section(corpus: CorpusFigures) -> Section:
     section = Section("Planted documents")
     table = corpus.profile["plants"].read(["kind", "copies"])
     rows = []
     for row in table.to_pylist():
-        where = {"kind": row["kind"], "copies": row["copies"]}
+        conditions = {"kind": row["kind"], "copies": row["copies"]}
         label = f"{row['kind']} with {row['copies']} copies"
         rows.append(
             [
                 row["kind"],
                 str(row["copies"]),
-                corpus.sum("plants", "plants", "plants", f"plants, {label}", **where),
-                corpus.sum("plants", "documents", "documents", f"documents, {label}", **where),
-                corpus.sum("plants", "bytes", "bytes", f"bytes, {label}", **where),
+                corpus.add_sum_figure("plants", "plants", "plants", f"plants, {label}", **conditions),
+                corpus.add_sum_figure("plants", "documents", "documents", f"documents, {label}", **conditions),
+                corpus.add_sum_figure("plants", "bytes", "bytes", f"bytes, {label}", **conditions),
             ]
         )
     if rows:
         columns = ["kind", "copies of each", "plants", "documents", "bytes"]
-        section.add(
+        section.add_blocks(
             Paragraph(
                 [
                     "Canaries, records and associations are made up; passages were held back "
@@ -381,12 +381,12 @@ def plants(corpus: CorpusFigures) -> Section:
                     "its dose wants it."
                 ]
             ),
-            Grid("Plants", columns, rows, frozenset({1, 2, 3, 4})),
+            DataTable("Plants", columns, rows, frozenset({1, 2, 3, 4})),
         )
     else:
-        section.add(Paragraph(["None."]))
+        section.add_blocks(Paragraph(["None."]))
     return section
 
 
-def _quantile(q: float) -> str:
-    return {0.0: "smallest", 0.5: "median", 1.0: "largest"}.get(q, f"{100 * q:g} %")
+def _format_quantile_level(level: float) -> str:
+    return {0.0: "smallest", 0.5: "median", 1.0: "largest"}.get(level, f"{100 * level:g} %")

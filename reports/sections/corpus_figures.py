@@ -7,23 +7,23 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from reports.page.figures import Book, Figure
-from reports.page.masking import Masker
+from reports.page.figures import FigureBook, Figure
+from reports.page.masking import Redactor
 from reports.page.planted import PlantedSecret
 from tasks.contract import Artifact
-from tasks.corpus.rules import tagging_rules
+from tasks.corpus.rules import read_tagging_rule_names
 from tasks.corpus.toxicity.actions import explain_action
-from tasks.measures.canaries import identifiers
-from tasks.measures.heads import HEADS
+from tasks.measures.canaries import locate_record_identifiers
+from tasks.measures.heads import TOXICITY_HEADS
 
 PROFILE = "profile"
 
 #: The label of the stage whose rules look at scores.
-FILTER = "select_scored"
+SCORE_FILTER = "select_scored"
 
 #: Tables of the corpus stages, the profile among them, that cards are made from: all but those
 #: that tell the names of input files.
-READ = (
+CARD_TABLES = (
     "accounts", "cascade", "composition", "detection", "documents", "duplicates", "errors",
     "examples", "flow", "identities", "ledger", "lengths", "lexicon", "lost", "occupations",
     "pairs", "personal_data", "plants", "published_rules", "rates", "reasons", "recovered",
@@ -36,90 +36,90 @@ READ = (
 class CorpusFigures:
     """``history``: the artifacts of the corpus stages by label, in the order they ran."""
 
-    book: Book
-    history: dict[str, Artifact]
-    lines_shown: int  # of a table
+    book: FigureBook
+    stage_artifacts: dict[str, Artifact]
+    max_rows: int  # of a table
 
     @property
     def profile(self) -> Artifact:
         return self.book.artifacts[PROFILE]
 
-    def toxicity_rules(self) -> list[str]:
+    def list_toxicity_removal_rules(self) -> list[str]:
         """The rules that remove documents for a score of a toxicity scorer, by name."""
-        scores = [a["signals"] for a in self.history.values() if a.stage == "score_toxicity"]
-        heads = {c.name for signals in scores for c in signals.columns.values()
-                 if c.unit == "score"}  # fmt: skip
-        config = self.history[FILTER].manifest["parts"]["config"] if FILTER in self.history else {}
+        signal_tables = [artifact["signals"] for artifact in self.stage_artifacts.values() if artifact.stage == "score_toxicity"]
+        score_columns = {column.name for signals in signal_tables for column in signals.columns.values()
+                 if column.unit == "score"}  # fmt: skip
+        config = self.stage_artifacts[SCORE_FILTER].manifest["parts"]["config"] if SCORE_FILTER in self.stage_artifacts else {}
         return [rule["name"] for rule in config.get("rules", ())
-                if rule["signal"] in heads and rule["action"] != "tag"]  # fmt: skip
+                if rule["signal"] in score_columns and rule["action"] != "tag"]  # fmt: skip
 
-    def toxicity_actions(self) -> list[tuple[str, str, str]]:
+    def list_toxicity_actions(self) -> list[tuple[str, str, str]]:
         """Return name, action and reason of the action of each rule over a toxicity score."""
-        kinds = [
+        scorer_kinds = [
             artifact.manifest["parts"]["config"]["scorer"]["kind"]
-            for artifact in self.history.values()
+            for artifact in self.stage_artifacts.values()
             if artifact.stage == "score_toxicity"
         ]
-        if not kinds or FILTER not in self.history:
+        if not scorer_kinds or SCORE_FILTER not in self.stage_artifacts:
             return []
         return [
-            (rule["name"], rule["action"], explain_action(rule["action"], kinds[-1]))
-            for rule in self.history[FILTER].manifest["parts"]["config"].get("rules", ())
-            if rule["signal"] in HEADS
+            (rule["name"], rule["action"], explain_action(rule["action"], scorer_kinds[-1]))
+            for rule in self.stage_artifacts[SCORE_FILTER].manifest["parts"]["config"].get("rules", ())
+            if rule["signal"] in TOXICITY_HEADS
         ]
 
-    def is_tagging(self, stage: str, rule: str) -> bool:
+    def is_tagging_rule(self, stage: str, rule: str) -> bool:
         """Say whether a rule of a stage tags documents and keeps them."""
-        return stage in self.history and rule in tagging_rules(self.history[stage])
+        return stage in self.stage_artifacts and rule in read_tagging_rule_names(self.stage_artifacts[stage])
 
-    def values(self, table: str, column: str) -> list[Any]:
+    def list_distinct_values(self, table: str, column: str) -> list[Any]:
         """The different values of a column of the profile, in the order of their first rows."""
         return pc.unique(self.profile[table].read([column])[column]).to_pylist()
 
-    def sum(self, table: str, column: str, unit: str, label: str, **where: Any) -> Figure:
-        name = "-".join([table, column, *(str(value) for value in where.values())])
-        return self.book.figure(name, label, unit, (PROFILE, table), where, column=column)
+    def add_sum_figure(self, table: str, column: str, unit: str, label: str, **conditions: Any) -> Figure:
+        figure_id = "-".join([table, column, *(str(value) for value in conditions.values())])
+        return self.book.add_computed_figure(figure_id, label, unit, (PROFILE, table), conditions, value_column=column)
 
-    def few(self, table: str, column: str, weigh: str) -> tuple[list[Any], str]:
+    def select_heaviest_values(self, table: str, column: str, weight_column: str) -> tuple[list[Any], str]:
         """Return the heaviest values of a column, and a note on how many are not shown.
 
         Of the groups of people in the table ``identities`` all are returned.
         """
-        data = self.profile[table].read([column, weigh])
-        sums = data.group_by(column).aggregate([(weigh, "sum")])
-        ordered = sums.sort_by([(f"{weigh}_sum", "descending"), (column, "ascending")])
-        found = ordered[column].to_pylist()
-        limit = len(found) if table == "identities" else self.lines_shown
-        note = f"The {limit} largest of {len(found):,}; all are in the table {table}."
-        return found[:limit], note if len(found) > limit else ""
+        weight_rows = self.profile[table].read([column, weight_column])
+        sums = weight_rows.group_by(column).aggregate([(weight_column, "sum")])
+        ordered = sums.sort_by([(f"{weight_column}_sum", "descending"), (column, "ascending")])
+        sorted_values = ordered[column].to_pylist()
+        limit = len(sorted_values) if table == "identities" else self.max_rows
+        note = f"The {limit} largest of {len(sorted_values):,}; all are in the table {table}."
+        return sorted_values[:limit], note if len(sorted_values) > limit else ""
 
 
-def masker_of(history: dict[str, Artifact], threshold: float) -> Masker:
+def build_corpus_redactor(corpus_artifacts: dict[str, Artifact], toxicity_threshold: float) -> Redactor:
     """Masks what this corpus planted, and looks for personal data where the corpus stages did."""
     regions = {
         row["region"]
-        for artifact in history.values()
+        for artifact in corpus_artifacts.values()
         if "regions" in artifact.tables
         for row in artifact["regions"].read().to_pylist()
     }
-    return Masker(planted_secrets(history), threshold, regions)
+    return Redactor(collect_planted_secrets(corpus_artifacts), toxicity_threshold, regions)
 
 
-def planted_secrets(history: dict[str, Artifact]) -> list[PlantedSecret]:
+def collect_planted_secrets(corpus_artifacts: dict[str, Artifact]) -> list[PlantedSecret]:
     """Return the secrets of planted documents, which no page shows, with the text around them.
 
     The identifiers in the secret of a record are also secrets of their own.
     """
-    found: list[PlantedSecret] = []
-    for artifact in history.values():
+    secrets: list[PlantedSecret] = []
+    for artifact in corpus_artifacts.values():
         if "plants" not in artifact.tables or artifact.stage != "plant":
             continue
         columns = ["kind", "text", "prompt", "secret"]
         for row in artifact["plants"].read(columns).to_pylist():
             if secret := row["secret"]:
-                before, after = row["prompt"], row["text"][len(row["prompt"] + secret) :]
-                found.append(PlantedSecret(secret, before, after))
-                for _, start, end in identifiers(secret) if row["kind"] == "record" else ():
-                    rest = after if end == len(secret) else ""
-                    found.append(PlantedSecret(secret[start:end], before + secret[:start], rest))
-    return found
+                text_before, text_after = row["prompt"], row["text"][len(row["prompt"] + secret) :]
+                secrets.append(PlantedSecret(secret, text_before, text_after))
+                for _, start, end in locate_record_identifiers(secret) if row["kind"] == "record" else ():
+                    text_after_identifier = text_after if end == len(secret) else ""
+                    secrets.append(PlantedSecret(secret[start:end], text_before + secret[:start], text_after_identifier))
+    return secrets

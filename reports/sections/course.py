@@ -9,235 +9,235 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reports.page.document import Grid, Inline, Paragraph
-from reports.page.figures import show
-from reports.sections.findings import title, words
-from reports.sections.standing import distance
-from tasks.audits.about import AUDITS
-from tasks.audits.judging.comparison import Compared, compared, label, measured, unlike
-from tasks.audits.judging.tags import tags_of
+from reports.page.document import DataTable, InlineElement, Paragraph
+from reports.page.figures import format_value
+from reports.sections.findings import get_audit_title, format_metric_name
+from reports.sections.standing import compute_scaled_harm_beyond_null
+from tasks.audits.about import AUDIT_DESCRIPTIONS
+from tasks.audits.judging.comparison import FindingComparison, compare_findings, format_stage_label, read_findings_by_slice, explain_incomparability
+from tasks.audits.judging.tags import parse_tags
 from tasks.contract import Artifact, HallmarkError
 
 Row = dict[str, Any]
 
 #: A corrected p below this is called a change.
-LEVEL = 0.05
+CHANGE_SIGNIFICANCE_LEVEL = 0.05
 
 #: p below this are not told apart.
-LEAST_P = 1e-4
+MIN_DISPLAYED_P = 1e-4
 
-PARTS = (
+WORST_PART_TEMPLATE = (
     "Of {parts} parts the worst at {last}, by the nearer end of its interval where chance does not "
     "explain it, else by its value, which is why this one stands here"
 )
-CHOSEN = ": some of its change may be due to that choice. Its p is corrected for all of them"
+SELECTION_CAVEAT = ": some of its change may be due to that choice. Its p is corrected for all of them"
 
 #: Below this, p is no number of its own.
-TINY_P = 1e-300
+MIN_EXACT_P = 1e-300
 
 
 @dataclass(frozen=True)
-class Point:
+class TrainingCheckpoint:
     """A checkpoint of a training, and what the runs that audited it left, by run and label; the
     newest first."""
 
     step: int
-    runs: Mapping[str, Mapping[str, Artifact | None]]
+    artifacts_by_run: Mapping[str, Mapping[str, Artifact | None]]
 
     @property
     def name(self) -> str:
         return f"step {self.step:,}"
 
-    def run_of(self, audit: str) -> str | None:
+    def find_newest_run(self, audit: str) -> str | None:
         """The newest run that made an audit."""
-        made = label(audit, "audit")
-        return next((run for run, left in self.runs.items() if left.get(made)), None)
+        audit_label = format_stage_label(audit, "audit")
+        return next((run for run, artifacts in self.artifacts_by_run.items() if artifacts.get(audit_label)), None)
 
-    def part(self, audit: str, stage: str) -> Artifact | None:
-        run = self.run_of(audit)
-        return None if run is None else self.runs[run].get(label(audit, stage))
+    def find_artifact(self, audit: str, stage: str) -> Artifact | None:
+        run = self.find_newest_run(audit)
+        return None if run is None else self.artifacts_by_run[run].get(format_stage_label(audit, stage))
 
 
 @dataclass
-class Audit:
+class AuditComparison:
     """What an audit found at several checkpoints."""
 
     name: str
-    points: Sequence[Point]
-    found: list[Compared] = field(default_factory=list)
-    why: str = ""  # it cannot be compared
-    unread: bool = False  # for something in the store is damaged, or out of reach now
+    checkpoints: Sequence[TrainingCheckpoint]
+    comparisons: list[FindingComparison] = field(default_factory=list)
+    incomparable_reason: str = ""  # it cannot be compared
+    is_unreadable: bool = False  # for something in the store is damaged, or out of reach now
 
     @property
-    def pairs(self) -> list[tuple[int, int]]:
+    def checkpoint_pairs(self) -> list[tuple[int, int]]:
         """What is compared: the first and the last, then neighbours."""
-        last = len(self.points) - 1
-        return [(0, last), *((i, i + 1) for i in range(last) if last > 1)]
+        last_index = len(self.checkpoints) - 1
+        return [(0, last_index), *((i, i + 1) for i in range(last_index) if last_index > 1)]
 
     @property
     def artifacts(self) -> list[Artifact]:
-        found = [point.part(self.name, "audit") for point in self.points]
-        return [artifact for artifact in found if artifact is not None]
+        checkpoint_artifacts = [checkpoint.find_artifact(self.name, "audit") for checkpoint in self.checkpoints]
+        return [artifact for artifact in checkpoint_artifacts if artifact is not None]
 
 
-def audits_of(points: Sequence[Point]) -> list[Audit]:
+def compare_audits(checkpoints: Sequence[TrainingCheckpoint]) -> list[AuditComparison]:
     """What can be compared, audit by audit, and why what cannot."""
-    made = []
-    for name in AUDITS:
-        there = [point for point in points if point.part(name, "audit")]
-        if not there:
+    audits = []
+    for audit_name in AUDIT_DESCRIPTIONS:
+        audited_checkpoints = [checkpoint for checkpoint in checkpoints if checkpoint.find_artifact(audit_name, "audit")]
+        if not audited_checkpoints:
             continue
-        audit = Audit(name, there)
-        made.append(audit)
-        if len(there) < 2:
-            audit.why = f"of these checkpoints only {there[0].name} has it"
+        audit = AuditComparison(audit_name, audited_checkpoints)
+        audits.append(audit)
+        if len(audited_checkpoints) < 2:
+            audit.incomparable_reason = f"of these checkpoints only {audited_checkpoints[0].name} has it"
             continue
         try:
-            audit.why = unlike(name, there)
-            audit.found = [] if audit.why else compared(audit.artifacts, audit.pairs)
+            audit.incomparable_reason = explain_incomparability(audit_name, audited_checkpoints)
+            audit.comparisons = [] if audit.incomparable_reason else compare_findings(audit.artifacts, audit.checkpoint_pairs)
         except HallmarkError as error:
-            audit.why, audit.unread = f"cannot be read: {error}", True
-    return made
+            audit.incomparable_reason, audit.is_unreadable = f"cannot be read: {error}", True
+    return audits
 
 
-def headlines(found: Sequence[Compared]) -> list[Compared]:
+def select_headline_findings(comparisons: Sequence[FindingComparison]) -> list[FindingComparison]:
     """Of each metric that one way is worse its finding of the whole, else the part that is the
     worst at the last checkpoint; of an audit that has no such metric the first finding."""
-    metrics = dict.fromkeys(each.found[-1]["metric"] for each in found)
-    parts = [judged(found, metric) for metric in metrics]
-    chosen = [whole_of(each) or max(each, key=lambda one: rank(one.found[-1]))
-              for each in parts if each]  # fmt: skip
-    return chosen or list(found[:1])
+    metrics = dict.fromkeys(entry.findings[-1]["metric"] for entry in comparisons)
+    parts_by_metric = [select_directional_findings(comparisons, metric) for metric in metrics]
+    selected = [find_overall_finding(entry) or max(entry, key=lambda comparison: harm_sort_key(comparison.findings[-1]))
+              for entry in parts_by_metric if entry]  # fmt: skip
+    return selected or list(comparisons[:1])
 
 
-def judged(found: Sequence[Compared], metric: str) -> list[Compared]:
+def select_directional_findings(comparisons: Sequence[FindingComparison], metric: str) -> list[FindingComparison]:
     """The findings of a metric that one way is worse: no baselines."""
-    rows = [(each, each.found[-1]) for each in found]
-    return [each for each, last in rows if last["worse"] and last["metric"] == metric]
+    last_findings = [(comparison, comparison.findings[-1]) for comparison in comparisons]
+    return [comparison for comparison, last_row in last_findings if last_row["worse"] and last_row["metric"] == metric]
 
 
-def whole_of(parts: Sequence[Compared]) -> Compared | None:
+def find_overall_finding(comparisons: Sequence[FindingComparison]) -> FindingComparison | None:
     """The finding of which all others are parts: they have its tags, too."""
-    tags = [tags_of(each.found[-1]).items() for each in parts]
-    wholes = (each for each, own in zip(parts, tags, strict=True) if all(own <= t for t in tags))
-    return next(wholes, None)
+    tag_sets = [parse_tags(comparison.findings[-1]).items() for comparison in comparisons]
+    overall_findings = (comparison for comparison, finding_tags in zip(comparisons, tag_sets, strict=True) if all(finding_tags <= other_tags for other_tags in tag_sets))
+    return next(overall_findings, None)
 
 
-def worst_part(each: Compared, parts: Sequence[Compared], last: str) -> str:
+def explain_part_selection(comparison: FindingComparison, metric_parts: Sequence[FindingComparison], last_checkpoint: str) -> str:
     """Say why this part of several is shown; nothing where it is the whole, or was not measured."""
-    row = each.found[-1]
-    if not row["worse"] or whole_of(parts) is each or row["value"] is None:
+    last_row = comparison.findings[-1]
+    if not last_row["worse"] or find_overall_finding(metric_parts) is comparison or last_row["value"] is None:
         return ""
-    chosen = CHOSEN * (each.changes[0] is not None)
-    return f"{PARTS.format(parts=len(parts), last=last)}{chosen}."
+    caveat = SELECTION_CAVEAT * (comparison.changes[0] is not None)
+    return f"{WORST_PART_TEMPLATE.format(parts=len(metric_parts), last=last_checkpoint)}{caveat}."
 
 
-def rank(row: Row) -> tuple[float, float]:
+def harm_sort_key(finding: Row) -> tuple[float, float]:
     """How bad a finding is: beyond chance, then by its value alone."""
-    value = row["value"] or 0.0
-    if row["worse"] == "apart":
-        value = 0.0 if row["null"] is None else value - row["null"]
-    return distance(row), worse_by(row["worse"], value)
+    value = finding["value"] or 0.0
+    if finding["worse"] == "apart":
+        value = 0.0 if finding["null"] is None else value - finding["null"]
+    return compute_scaled_harm_beyond_null(finding), compute_signed_harm(finding["worse"], value)
 
 
-def worse_by(worse: str, amount: float) -> float:
+def compute_signed_harm(worse_when: str, amount: float) -> float:
     """An amount with the sign of harm: positive is worse."""
-    return {"up": amount, "down": -amount, "apart": abs(amount)}.get(worse, 0.0)
+    return {"up": amount, "down": -amount, "apart": abs(amount)}.get(worse_when, 0.0)
 
 
-def verdict(each: Compared, change: Row | None) -> str:
+def judge_change(comparison: FindingComparison, change: Row | None) -> str:
     """What the change between the first and the last checkpoint says."""
-    first, last = each.found[0], each.found[-1]
+    first_row, last_row = comparison.findings[0], comparison.findings[-1]
     if change is None or change["p_corrected"] is None:
         return "not tested"
-    if change["p_corrected"] >= LEVEL:
+    if change["p_corrected"] >= CHANGE_SIGNIFICANCE_LEVEL:
         return "no change shown"
-    if first["worse"] == "apart":
-        if any(row[name] is None for row in (first, last) for name in ("value", "null")):
+    if first_row["worse"] == "apart":
+        if any(row[column] is None for row in (first_row, last_row) for column in ("value", "null")):
             return "changed"
         # Of the same units the change may have the other sign than of all that either has.
-        if (last["value"] - first["value"]) * change["value"] <= 0:
+        if (last_row["value"] - first_row["value"]) * change["value"] <= 0:
             return "changed"
-        gone = abs(last["value"] - last["null"]) - abs(first["value"] - first["null"])
+        harm_change = abs(last_row["value"] - last_row["null"]) - abs(first_row["value"] - first_row["null"])
     else:
-        gone = worse_by(first["worse"], change["value"])
-    return "worse" if gone > 0 else "better" if gone < 0 else "changed"
+        harm_change = compute_signed_harm(first_row["worse"], change["value"])
+    return "worse" if harm_change > 0 else "better" if harm_change < 0 else "changed"
 
 
-def amount(value: float | None, unit: str) -> str:
+def format_change(value: float | None, unit: str) -> str:
     """A change; of shares in percentage points."""
-    return "–" if value is None else show(value, unit).replace(" %", "")
+    return "–" if value is None else format_value(value, unit).replace(" %", "")
 
 
-def span(change: Mapping[str, Any], unit: str) -> str:
+def format_change_interval(change: Mapping[str, Any], unit: str) -> str:
     """The interval of a change."""
-    ends = change["low"], change["high"]
-    return "–" if None in ends else " to ".join(amount(end, unit) for end in ends)
+    bounds = change["low"], change["high"]
+    return "–" if None in bounds else " to ".join(format_change(bound, unit) for bound in bounds)
 
 
-def p_of(value: float | None) -> str:
-    if value is None or math.isnan(value):
+def format_p_value(p_value: float | None) -> str:
+    if p_value is None or math.isnan(p_value):
         return "–"
-    return f"< {LEAST_P:g}" if value < LEAST_P else show(value, "p")
+    return f"< {MIN_DISPLAYED_P:g}" if p_value < MIN_DISPLAYED_P else format_value(p_value, "p")
 
 
-def measure_of(unit: str) -> str:
+def format_unit_suffix(unit: str) -> str:
     """The unit of a change, behind the word for it."""
     return " (points)" if unit == "share" else f" ({unit})" if unit not in ("", "score") else ""
 
 
-def said(change: Mapping[str, Any], unit: str) -> str:
+def describe_change(change: Mapping[str, Any], unit: str) -> str:
     """A change in words, as ``hallmark compare`` tells it."""
     if change["value"] is None:
         return "no pair has both values"
-    words = f"{amount(change['value'], unit)}{' points' if unit == 'share' else ''}"
+    description = f"{format_change(change['value'], unit)}{' points' if unit == 'share' else ''}"
     if change["low"] is not None:
-        words += f" ({span(change, unit)})"
-    if (p := change["p_corrected"]) is not None:
-        words += f", p corrected {p:.3g}" if p > TINY_P else f", p corrected < {TINY_P:g}"
-    words += f", {change['n']} pair{'' if change['n'] == 1 else 's'}"
-    return words + f" in {change['clusters']} clusters" * (change["clusters"] < change["n"])
+        description += f" ({format_change_interval(change, unit)})"
+    if (p_corrected := change["p_corrected"]) is not None:
+        description += f", p corrected {p_corrected:.3g}" if p_corrected > MIN_EXACT_P else f", p corrected < {MIN_EXACT_P:g}"
+    description += f", {change['n']} pair{'' if change['n'] == 1 else 's'}"
+    return description + f" in {change['clusters']} clusters" * (change["clusters"] < change["n"])
 
 
-def _unpaired(each: Compared, audit: Audit) -> str:
+def _explain_missing_pairs(comparison: FindingComparison, audit: AuditComparison) -> str:
     """Why a finding has no change in pairs."""
-    if all(row["value"] is None for row in each.found):
+    if all(row["value"] is None for row in comparison.findings):
         return "measured at none of them"
-    if not each.found[-1]["worse"] and judged(audit.found, each.found[-1]["metric"]):
+    if not comparison.findings[-1]["worse"] and select_directional_findings(audit.comparisons, comparison.findings[-1]["metric"]):
         return "by value only: baselines, which read the same text"
     return "by value only: no means of the same units"
 
 
-def left_out(audits: Sequence[Audit], say: Callable[[str], str]) -> Grid | Paragraph:
+def build_exclusions_table(audits: Sequence[AuditComparison], redact: Callable[[str], str]) -> DataTable | Paragraph:
     """What is not compared, or not in pairs, and why."""
-    rows: list[list[Inline]] = []
+    rows: list[list[InlineElement]] = []
     for audit in audits:
-        name = title(audit.name)
-        if audit.why:
-            rows.append([name, "all findings", say(audit.why)])
+        audit_title = get_audit_title(audit.name)
+        if audit.incomparable_reason:
+            rows.append([audit_title, "all findings", redact(audit.incomparable_reason)])
             continue
-        tables = [measured(artifact) for artifact in audit.artifacts]
-        lacking: dict[tuple[str, str], list[str]] = {}
-        for metric, part in dict.fromkeys(key for table in tables for key in table):
-            without = [point.name for point, table in zip(audit.points, tables, strict=True)
-                       if (metric, part) not in table]  # fmt: skip
-            if without:
-                lacking.setdefault((metric, ", ".join(without)), []).append(part)
-        for (metric, where), parts in lacking.items():
-            which = f", {parts[0]}" if len(parts) == 1 else f", {len(parts)} parts"
-            what = words(metric) + (which if any(parts) else "")
-            rows.append([name, say(what), f"not found at {where}"])
-        every = Counter(each.found[0]["metric"] for each in audit.found)
-        alone: dict[str, Counter[str]] = {}
-        for each in audit.found:
-            if each.changes[0] is None:
-                alone.setdefault(_unpaired(each, audit), Counter())[each.found[0]["metric"]] += 1
-        for why, those in alone.items():
-            told = [f"{words(metric)}, {count} of {every[metric]} parts" if count < every[metric]
-                    else words(metric) for metric, count in those.items()]  # fmt: skip
-            rows.append([name, say("; ".join(told)), why])
+        findings_by_checkpoint = [read_findings_by_slice(artifact) for artifact in audit.artifacts]
+        missing_parts: dict[tuple[str, str], list[str]] = {}
+        for metric, slice_name in dict.fromkeys(key for checkpoint_findings in findings_by_checkpoint for key in checkpoint_findings):
+            missing_checkpoints = [checkpoint.name for checkpoint, checkpoint_findings in zip(audit.checkpoints, findings_by_checkpoint, strict=True)
+                       if (metric, slice_name) not in checkpoint_findings]  # fmt: skip
+            if missing_checkpoints:
+                missing_parts.setdefault((metric, ", ".join(missing_checkpoints)), []).append(slice_name)
+        for (metric, checkpoint_names), slice_names in missing_parts.items():
+            part_label = f", {slice_names[0]}" if len(slice_names) == 1 else f", {len(slice_names)} parts"
+            finding_label = format_metric_name(metric) + (part_label if any(slice_names) else "")
+            rows.append([audit_title, redact(finding_label), f"not found at {checkpoint_names}"])
+        finding_counts = Counter(comparison.findings[0]["metric"] for comparison in audit.comparisons)
+        unpaired_by_reason: dict[str, Counter[str]] = {}
+        for comparison in audit.comparisons:
+            if comparison.changes[0] is None:
+                unpaired_by_reason.setdefault(_explain_missing_pairs(comparison, audit), Counter())[comparison.findings[0]["metric"]] += 1
+        for reason, unpaired_counts in unpaired_by_reason.items():
+            metric_texts = [f"{format_metric_name(metric)}, {count} of {finding_counts[metric]} parts" if count < finding_counts[metric]
+                    else format_metric_name(metric) for metric, count in unpaired_counts.items()]  # fmt: skip
+            rows.append([audit_title, redact("; ".join(metric_texts)), reason])
     if not audits:
         return Paragraph(["No audit of these checkpoints is in the store."])
     if not rows:
         return Paragraph(["All findings are at every checkpoint, and all are compared in pairs."])
-    return Grid("What is not compared, or not in pairs", ["audit", "findings", "why"], rows)
+    return DataTable("What is not compared, or not in pairs", ["audit", "findings", "why"], rows)

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.page.document import Code, Grid, Inline, Paragraph, Parts
-from reports.page.figures import Aggregate, Book, Figure
-from reports.sections.training import EARLIER
+from reports.page.document import Code, DataTable, InlineElement, Paragraph, InlineContent
+from reports.page.figures import AggregateKind, FigureBook, Figure
+from reports.sections.training import EARLIER_TRAINING_NOTE
 from tasks.contract import Artifact
 
-COVERAGE = ("pretrain", "coverage")
+COVERAGE_TABLE = ("pretrain", "coverage")
 
 
-def step_of(pretrained: Artifact | None, audited: str) -> int | None:
+def find_checkpoint_step(training_run: Artifact | None, checkpoint_content: str) -> int | None:
     """The step at which a training left the checkpoint with this content; None where not known."""
-    if pretrained is None or "coverage" not in pretrained.tables:  # an older training
+    if training_run is None or "coverage" not in training_run.tables:  # an older training
         return None
-    rows = pretrained["checkpoints"].read(["step", "content"]).to_pylist()
-    return max((row["step"] for row in rows if row["content"] == audited), default=None)
+    rows = training_run["checkpoints"].read(["step", "content"]).to_pylist()
+    return max((row["step"] for row in rows if row["content"] == checkpoint_content), default=None)
 
 
-def read_until(book: Book, step: int, start: str | None) -> Parts:
+def describe_training_coverage(book: FigureBook, step: int, start_checkpoint: str | None) -> InlineContent:
     """What training had read at ``step``: tokens, epochs, and documents touched and read whole.
     ``start``: the name of the checkpoint that it continued from."""
-    documents = _figure(book, "documents", "documents", "documents packed for training", step)
-    touched = _figure(book, "touched", "documents", "documents of which any was read", step)
-    tokens, packed, epochs, whole = (
-        _figure(book, column, unit, label, step)
+    packed_documents = _add_coverage_figure(book, "documents", "documents", "documents packed for training", step)
+    partly_read = _add_coverage_figure(book, "touched", "documents", "documents of which any was read", step)
+    read_tokens, packed_tokens, epochs, fully_read = (
+        _add_coverage_figure(book, column, unit, label, step)
         for column, unit, label in (
             ("tokens", "tokens", "tokens of documents read"),
             ("packed", "tokens", "tokens packed for training"),
@@ -34,34 +34,34 @@ def read_until(book: Book, step: int, start: str | None) -> Parts:
             ("whole", "documents", "documents of which all was read"),
         )
     )
-    more: Parts = []
-    if start is not None:
-        more = [" Training continued from ", Code(start), f". {EARLIER}"]
-    elif touched.value != documents.value:
-        more = [" It has learnt nothing from those it did not touch."]
+    closing_parts: InlineContent = []
+    if start_checkpoint is not None:
+        closing_parts = [" Training continued from ", Code(start_checkpoint), f". {EARLIER_TRAINING_NOTE}"]
+    elif partly_read.value != packed_documents.value:
+        closing_parts = [" It has learnt nothing from those it did not touch."]
     return [
-        "Until step ", f"{step:,}", " it read ", tokens, " of ", packed,
+        "Until step ", f"{step:,}", " it read ", read_tokens, " of ", packed_tokens,
         " packed, each as often as it was read: ", epochs,
-        ". Of ", documents, " it touched ", touched, " and read ", whole, " whole.",
-        *more,
+        ". Of ", packed_documents, " it touched ", partly_read, " and read ", fully_read, " whole.",
+        *closing_parts,
     ]  # fmt: skip
 
 
-def _figure(book: Book, column: str, unit: str, label: str, step: int, **where: Any) -> Figure:
-    name = "-".join(["read", column.replace("/", "-"), *map(str, where.values())])
-    aggregate: Aggregate = "ratio" if "/" in column else "sum"
-    conditions = {"step": step, **where}
-    return book.figure(name, label, unit, COVERAGE, conditions, aggregate=aggregate, column=column)
+def _add_coverage_figure(book: FigureBook, column: str, unit: str, label: str, step: int, **extra_conditions: Any) -> Figure:
+    figure_id = "-".join(["read", column.replace("/", "-"), *map(str, extra_conditions.values())])
+    aggregate: AggregateKind = "ratio" if "/" in column else "sum"
+    conditions = {"step": step, **extra_conditions}
+    return book.add_computed_figure(figure_id, label, unit, COVERAGE_TABLE, conditions, aggregate=aggregate, value_column=column)
 
 
-def coverage(book: Book, pretrained: Artifact, step: int, lines_shown: int) -> Grid:
+def build_coverage_table(book: FigureBook, training_run: Artifact, step: int, max_rows: int) -> DataTable:
     """Documents touched and read whole, and epochs, by source."""
-    rows = pretrained["coverage"].read(["step", "source", "packed"]).to_pylist()
+    rows = training_run["coverage"].read(["step", "source", "packed"]).to_pylist()
     sources = sorted((-row["packed"], row["source"]) for row in rows if row["step"] == step)
-    lines: list[list[Inline]] = []
-    for _, source in sources[:lines_shown]:
+    table_rows: list[list[InlineElement]] = []
+    for _, source in sources[:max_rows]:
         cells = [
-            _figure(book, column, unit, f"{label}, {source}", step, source=source)
+            _add_coverage_figure(book, column, unit, f"{label}, {source}", step, source=source)
             for column, unit, label in (
                 ("documents", "documents", "documents packed for training"),
                 ("touched", "documents", "documents of which any was read"),
@@ -70,21 +70,21 @@ def coverage(book: Book, pretrained: Artifact, step: int, lines_shown: int) -> G
                 ("tokens/packed", "epochs", "tokens read over tokens packed"),
             )
         ]
-        lines.append([source, *cells])
+        table_rows.append([source, *cells])
     note = "By document, with its first and last step: the table seen."
-    if len(sources) > lines_shown:
-        note = f"The {lines_shown} largest of {len(sources):,} sources; all: table coverage. {note}"
+    if len(sources) > max_rows:
+        note = f"The {max_rows} largest of {len(sources):,} sources; all: table coverage. {note}"
     columns = ["source", "documents", "touched", "read whole", "tokens read", "epochs"]
-    return Grid("What was read", columns, lines, frozenset(range(1, 6)), note)
+    return DataTable("What was read", columns, table_rows, frozenset(range(1, 6)), note)
 
 
-def left_out(book: Book, ledger: Artifact) -> Paragraph:
+def describe_excluded_documents(book: FigureBook, exclusion_artifact: Artifact) -> Paragraph:
     """Say how many documents of the corpus were not packed, and why."""
-    rows = ledger["ledger"].read(["action", "reason"]).to_pylist()
+    rows = exclusion_artifact["ledger"].read(["action", "reason"]).to_pylist()
     reasons = dict.fromkeys(row["reason"] for row in rows if row["action"] == "removed")
     if not reasons:
         return Paragraph(["No document was left out of training."])
-    gone = book.figure(
+    excluded_count = book.add_computed_figure(
         "left-out",
         "documents left out of training",
         "documents",
@@ -92,4 +92,4 @@ def left_out(book: Book, ledger: Artifact) -> Paragraph:
         {"action": "removed"},
         aggregate="count",
     )
-    return Paragraph(["Of the corpus ", gone, f" were not packed: {', '.join(reasons)}."])
+    return Paragraph(["Of the corpus ", excluded_count, f" were not packed: {', '.join(reasons)}."])

@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from reports.page.document import Block, Bullets, Grid, Inline, Paragraph, Section
-from reports.page.figures import Figure, show
+from reports.page.document import Block, BulletList, DataTable, InlineElement, Paragraph, Section
+from reports.page.figures import Figure, format_value
 from reports.sections.corpus_figures import CorpusFigures
-from reports.sections.selection import CHOSEN, pairs_of_every_group, with_all_groups
-from tasks.audits.about import SIGNIFICANT
+from reports.sections.selection import SELECTION_NOTE, select_pairs_covering_groups, select_rows_with_all_groups
+from tasks.audits.about import SIGNIFICANCE_LEVEL
 
 EFFECTS = "effects"
 
 #: What the first page is about: documents that left, but not as copies of one that stayed.
-STRUCK = {"stage": "", "reason": "struck out"}
+NON_DUPLICATE_REMOVAL = {"stage": "", "reason": "struck out"}
 
 #: Lines of the table on the first page, beside those about groups of people.
-FIRST = 8
+MAX_LEAD_ROWS = 8
 
-DIMENSIONS = {
+GROUP_TEMPLATES = {
     "identity": "mention {}",
     "dialect": "markers of {}",
     "language": "in {}",
@@ -27,117 +27,117 @@ DIMENSIONS = {
     "source": "from {}",
 }
 
-LEVEL = 0.95
+CONFIDENCE_LEVEL = 0.95
 
 #: A ratio to others none of whom left.
-ALONE = "∞"
+INFINITE_RATIO = "∞"
 
-ABOUT = (
+INTERPRETATION_NOTE = (
     "A ratio is no verdict: documents that mention a group differ in other ways too, and where the "
     "ratio within sources is near 1 it is the sources that differ. It says where to look. Mentions "
     "and dialect markers are found by lists of English words and turns; a marker is no proof of "
     "who wrote. Of what ingest took out only the source is known: it counts among sources alone."
 )
 
-AT_ONCE = "Compared by source alone: of what ingest took out nothing else is known."
+INGEST_NOTE = "Compared by source alone: of what ingest took out nothing else is known."
 
 Row = dict[str, Any]
 
 
-def rows_of(corpus: CorpusFigures, table: str) -> list[Row]:
-    effects = corpus.history.get(EFFECTS)
+def read_effect_rows(corpus: CorpusFigures, table: str) -> list[Row]:
+    effects = corpus.stage_artifacts.get(EFFECTS)
     return [] if effects is None else effects[table].read().to_pylist()
 
 
-def whom(row: Row) -> str:
+def describe_document_group(row: Row) -> str:
     """A group in words: whose documents these are."""
     if (row["dimension"], row["slice"]) == ("language", "undetermined"):
         return "in undetermined language"
-    return DIMENSIONS[row["dimension"]].format(row["slice"])
+    return GROUP_TEMPLATES[row["dimension"]].format(row["slice"])
 
 
-def worst(rows: list[Row]) -> list[Row]:
+def sort_by_removal_ratio(rows: list[Row]) -> list[Row]:
     """The highest ratio first; before all a group that alone lost any."""
-    alone = [r for r in rows if is_alone(r)]
-    known = [r for r in rows if r["ratio"] is not None]
-    return alone + sorted(known, key=lambda r: (-r["ratio"], -r["n"], r["dimension"], r["slice"]))
+    infinite_ratio_rows = [row for row in rows if has_infinite_ratio(row)]
+    finite_ratio_rows = [row for row in rows if row["ratio"] is not None]
+    return infinite_ratio_rows + sorted(finite_ratio_rows, key=lambda row: (-row["ratio"], -row["n"], row["dimension"], row["slice"]))
 
 
-def interval(row: Row) -> str:
+def format_ratio_interval(row: Row) -> str:
     if row["low"] is None:
         return "–"
-    high = "any" if row["high"] is None else show(row["high"], "times")
-    return f"{show(row['low'], 'times')} to {high}"
+    high = "any" if row["high"] is None else format_value(row["high"], "times")
+    return f"{format_value(row['low'], 'times')} to {high}"
 
 
-def ratio(corpus: CorpusFigures, row: Row, table: str = "rates", **more: Any) -> Figure:
-    keys = ("stage", "reason", "dimension", "slice")
-    where = {key: row[key] for key in keys} | more
-    label = f"{row['reason'] or 'left for any reason'}: {whom(row)}, ratio to all others"
-    return corpus.book.figure(
-        "-".join([table, *(str(value) for value in where.values())]), label, "times",
-        (EFFECTS, table), where, aggregate="last", column="ratio", n=row["n"], low=row["low"],
-        high=row["high"], level=LEVEL, note="none of the others left", missing=ALONE,
+def add_removal_ratio_figure(corpus: CorpusFigures, row: Row, table: str = "rates", **extra_conditions: Any) -> Figure:
+    key_columns = ("stage", "reason", "dimension", "slice")
+    conditions = {key: row[key] for key in key_columns} | extra_conditions
+    label = f"{row['reason'] or 'left for any reason'}: {describe_document_group(row)}, ratio to all others"
+    return corpus.book.add_computed_figure(
+        "-".join([table, *(str(value) for value in conditions.values())]), label, "times",
+        (EFFECTS, table), conditions, aggregate="last", value_column="ratio", n=row["n"], low=row["low"],
+        high=row["high"], confidence_level=CONFIDENCE_LEVEL, missing_reason="none of the others left", missing_text=INFINITE_RATIO,
         method="exact interval over clusters of near copies, see the column low",
     )  # fmt: skip
 
 
-def line(corpus: CorpusFigures, row: Row) -> list[Inline]:
-    within = "–" if row["within"] is None else show(row["within"], "times")
-    rates = [show(row[name], "share") for name in ("rate", "other_rate")]
-    return [whom(row), ratio(corpus, row), interval(row), f"{row['n']:,}", *rates, within]
+def build_removal_rate_row(corpus: CorpusFigures, row: Row) -> list[InlineElement]:
+    adjusted_ratio = "–" if row["within"] is None else format_value(row["within"], "times")
+    rates = [format_value(row[column], "share") for column in ("rate", "other_rate")]
+    return [describe_document_group(row), add_removal_ratio_figure(corpus, row), format_ratio_interval(row), f"{row['n']:,}", *rates, adjusted_ratio]
 
 
-def is_alone(row: Row) -> bool:
+def has_infinite_ratio(row: Row) -> bool:
     """Whether documents of a group left, and none of the others."""
     return row["ratio"] is None and row["removed"] > 0
 
 
 def has_ratio(row: Row) -> bool:
-    return row["ratio"] is not None or is_alone(row)
+    return row["ratio"] is not None or has_infinite_ratio(row)
 
 
-def explained(rows: list[Row]) -> str:
+def format_infinite_ratio_note(rows: list[Row]) -> str:
     """A sentence on the sign for what is no number, where any of these ratios is none."""
-    return f"{ALONE}: of all others none left. " if any(map(is_alone, rows)) else ""
+    return f"{INFINITE_RATIO}: of all others none left. " if any(map(has_infinite_ratio, rows)) else ""
 
 
-COLUMNS = ["documents", "ratio", "95 % interval", "n", "left", "of others", "within sources"]
-NUMBERS = frozenset(range(1, len(COLUMNS)))
+RATE_COLUMNS = ["documents", "ratio", "95 % interval", "n", "left", "of others", "within sources"]
+NUMERIC_RATE_COLUMNS = frozenset(range(1, len(RATE_COLUMNS)))
 
 #: The same for a rule that tags documents and keeps them.
-TAG_COLUMNS = [{"left": "tagged", "of others": "others tagged"}.get(name, name) for name in COLUMNS]
+TAG_RATE_COLUMNS = [{"left": "tagged", "of others": "others tagged"}.get(column_name, column_name) for column_name in RATE_COLUMNS]
 
 
-def name_rule(corpus: CorpusFigures, stage: str, reason: str) -> str:
+def format_rule_name(corpus: CorpusFigures, stage: str, reason: str) -> str:
     """Return a reason as the page shows it: a rule that tags removes nothing."""
-    return f"{reason} (tagged, not removed)" if corpus.is_tagging(stage, reason) else reason
+    return f"{reason} (tagged, not removed)" if corpus.is_tagging_rule(stage, reason) else reason
 
 
 # The first page --------------------------------------------------------------------------------
 
 
-def silenced(corpus: CorpusFigures) -> list[Block]:
+def build_removal_rate_summary(corpus: CorpusFigures) -> list[Block]:
     """Whom curation took, in a few lines."""
-    rows = [r for r in rows_of(corpus, "rates") if STRUCK.items() <= r.items()]
+    rows = [row for row in read_effect_rows(corpus, "rates") if NON_DUPLICATE_REMOVAL.items() <= row.items()]
     if not rows:
-        why = "nobody looked" if EFFECTS not in corpus.history else "too few documents to compare"
-        return [Paragraph([f"Removal rates by group are not known: {why}."])]
-    more = [r for r in rows if r["verdict"] == "more"]
+        reason = "nobody looked" if EFFECTS not in corpus.stage_artifacts else "too few documents to compare"
+        return [Paragraph([f"Removal rates by group are not known: {reason}."])]
+    higher_rate_rows = [row for row in rows if row["verdict"] == "more"]
     blocks: list[Block] = []
-    if more:
-        shown = with_all_groups(worst(more), FIRST)
-        part = ""
-        if len(shown) < len(more):
-            part = f"; {len(shown)} of {len(more)}, {CHOSEN.format(f'worst {FIRST}')}"
+    if higher_rate_rows:
+        shown_rows = select_rows_with_all_groups(sort_by_removal_ratio(higher_rate_rows), MAX_LEAD_ROWS)
+        limit_note = ""
+        if len(shown_rows) < len(higher_rate_rows):
+            limit_note = f"; {len(shown_rows)} of {len(higher_rate_rows)}, {SELECTION_NOTE.format(f'worst {MAX_LEAD_ROWS}')}"
         note = (
-            f"Removed more often than all other documents{part}. Duplicates of kept documents are "
+            f"Removed more often than all other documents{limit_note}. Duplicates of kept documents are "
             f"not counted as removed here; the tables by rule count them. "
         )
         blocks.append(
-            Grid("Removal rates by group", COLUMNS,
-                 [line(corpus, row) for row in shown], NUMBERS,
-                 note + explained(shown) + ABOUT)
+            DataTable("Removal rates by group", RATE_COLUMNS,
+                 [build_removal_rate_row(corpus, row) for row in shown_rows], NUMERIC_RATE_COLUMNS,
+                 note + format_infinite_ratio_note(shown_rows) + INTERPRETATION_NOTE)
         )  # fmt: skip
     else:
         blocks.append(
@@ -148,52 +148,52 @@ def silenced(corpus: CorpusFigures) -> list[Block]:
                  "are not counted as removed here; the tables by rule count them."]
             )
         )  # fmt: skip
-    items = [unshown(rows), *scorer_line(corpus), *lost_line(corpus)]
-    return [*blocks, Bullets([item for item in items if item])]
+    summary_items = [describe_min_detectable_ratios(rows), *describe_largest_swap_difference(corpus), *describe_lost_duplicates(corpus)]
+    return [*blocks, BulletList([item for item in summary_items if item])]
 
 
-def unshown(rows: list[Row]) -> list[Inline]:
+def describe_min_detectable_ratios(rows: list[Row]) -> list[InlineElement]:
     """Where no difference was shown, the smallest that n would have shown."""
-    quiet = [r for r in rows if r["verdict"] == "not shown" and r["dimension"] == "identity"]
-    if not quiet:
+    inconclusive_rows = [row for row in rows if row["verdict"] == "not shown" and row["dimension"] == "identity"]
+    if not inconclusive_rows:
         return []
-    quiet.sort(key=lambda r: (-(r["least"] or math.inf), r["slice"]))
-    shown = [
+    inconclusive_rows.sort(key=lambda row: (-(row["least"] or math.inf), row["slice"]))
+    group_texts = [
         f"{row['slice']} ({row['n']:,} documents): "
         + ("no rate would show it" if row["least"] is None else f"{row['least']:.1f} times")
-        for row in quiet
+        for row in inconclusive_rows
     ]
     return [
         "For documents that mention these groups no difference was shown, which is no proof that "
         "there is none. How many times as often as all others they would have to be struck out, "
-        f"so that four of five such corpora showed it: {'; '.join(shown)}."
+        f"so that four of five such corpora showed it: {'; '.join(group_texts)}."
     ]
 
 
-def scorer_line(corpus: CorpusFigures) -> list[list[Inline]]:
-    own = [r for r in rows_of(corpus, "swaps") if r["origin"] == "templates" and is_shown(r)]
-    if not own:
+def describe_largest_swap_difference(corpus: CorpusFigures) -> list[list[InlineElement]]:
+    significant_swaps = [swap_row for swap_row in read_effect_rows(corpus, "swaps") if swap_row["origin"] == "templates" and is_significant(swap_row)]
+    if not significant_swaps:
         return []
-    row = max(own, key=lambda r: abs(r["difference"]))
+    row = max(significant_swaps, key=lambda swap_row: abs(swap_row["difference"]))
     return [
         ["The scorer itself: when only the group in a sentence changes, its score does. Most with "
-         f"{row['other']} in place of {row['group']}: by ", difference(corpus, row),
+         f"{row['other']} in place of {row['group']}: by ", add_swap_difference_figure(corpus, row),
          " on average."]
     ]  # fmt: skip
 
 
-def is_shown(row: Row) -> bool:
+def is_significant(row: Row) -> bool:
     """Whether a difference between two groups is beyond chance."""
-    return row["corrected"] is not None and row["corrected"] < SIGNIFICANT
+    return row["corrected"] is not None and row["corrected"] < SIGNIFICANCE_LEVEL
 
 
-def lost_line(corpus: CorpusFigures) -> list[list[Inline]]:
-    where = {"stage": "", "dimension": ""}
-    if not any(where.items() <= row.items() for row in rows_of(corpus, "lost")):
+def describe_lost_duplicates(corpus: CorpusFigures) -> list[list[InlineElement]]:
+    conditions = {"stage": "", "dimension": ""}
+    if not any(conditions.items() <= row.items() for row in read_effect_rows(corpus, "lost")):
         return []
     figures = [
-        corpus.book.figure(f"lost-{column}", f"{column} lost with the kept copy", unit,
-                           (EFFECTS, "lost"), where, column=column)
+        corpus.book.add_computed_figure(f"lost-{column}", f"{column} lost with the kept copy", unit,
+                           (EFFECTS, "lost"), conditions, value_column=column)
         for column, unit in (("copies", "documents"), ("clusters", "clusters"))
     ]  # fmt: skip
     return [[figures[0], " were removed as copies of one that left later for another reason; ",
@@ -203,11 +203,11 @@ def lost_line(corpus: CorpusFigures) -> list[list[Inline]]:
 # The section -----------------------------------------------------------------------------------
 
 
-def effects(corpus: CorpusFigures) -> Section:
+def build_curation_effects_section(corpus: CorpusFigures) -> Section:
     title = "The effect on people"
-    if EFFECTS not in corpus.history:
+    if EFFECTS not in corpus.stage_artifacts:
         return Section(title, [Paragraph(["Nobody looked at whom curation took."])])
-    about = (
+    introduction = (
         "For every reason in a ledger: the share of a group's documents that left for it, or would "
         "have, beside that of all other documents at risk. Intervals count clusters of near "
         "copies, not documents; differences are called so where p, corrected for all groups of the "
@@ -217,178 +217,178 @@ def effects(corpus: CorpusFigures) -> Section:
         "removes nothing: its shares are of the documents that its stage kept. All rules and "
         "groups are in the table rates."
     )
-    parts = [by_rule(corpus), along(corpus), swaps(corpus), examples(corpus), found(corpus)]
-    return Section(title, [Paragraph([about])], parts)
+    subsections = [build_removal_rates_by_rule(corpus), build_threshold_rates_section(corpus), build_group_swap_section(corpus), build_removed_examples_section(corpus), build_lexicon_accuracy_section(corpus)]
+    return Section(title, [Paragraph([introduction])], subsections)
 
 
-def by_rule(corpus: CorpusFigures) -> Section:
+def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
     section = Section("By rule")
-    rules: dict[tuple[str, str], list[Row]] = {}
-    for row in rows_of(corpus, "rates"):
+    rows_by_rule: dict[tuple[str, str], list[Row]] = {}
+    for row in read_effect_rows(corpus, "rates"):
         if row["stage"]:
-            rules.setdefault((row["stage"], row["reason"]), []).append(row)
-    for (stage, reason), rows in rules.items():
-        whole = corpus.history[stage].stage == "ingest"  # few rows, and no others of the reason
-        shown = [r for r in rows if whole or r["verdict"] != "not shown"]
-        if not shown:
-            name = name_rule(corpus, stage, reason)
-            several = f"{len(rows)} groups"
-            of = several if len(rows) > 1 else "the one group that could be compared"
-            section.add(Paragraph([f"{stage}, {name}: no difference was shown, of {of}."]))
+            rows_by_rule.setdefault((row["stage"], row["reason"]), []).append(row)
+    for (stage, reason), rows in rows_by_rule.items():
+        is_ingest = corpus.stage_artifacts[stage].stage == "ingest"  # few rows, and no others of the reason
+        shown_rows = [group_row for group_row in rows if is_ingest or group_row["verdict"] != "not shown"]
+        if not shown_rows:
+            rule_name = format_rule_name(corpus, stage, reason)
+            group_count = f"{len(rows)} groups"
+            compared_groups = group_count if len(rows) > 1 else "the one group that could be compared"
+            section.add_blocks(Paragraph([f"{stage}, {rule_name}: no difference was shown, of {compared_groups}."]))
             continue
-        lines = with_all_groups(worst(shown), corpus.lines_shown // 3 or 1)
-        quiet = len(rows) - len(shown)
+        selected_rows = select_rows_with_all_groups(sort_by_removal_ratio(shown_rows), corpus.max_rows // 3 or 1)
+        inconclusive_count = len(rows) - len(shown_rows)
         note = ""
-        if len(shown) > len(lines):
-            note = f"{len(lines)} of {len(shown)}: {CHOSEN.format('highest ratios')}. "
-        note += f"For {quiet} more groups no difference was shown. " if quiet else ""
-        note += explained(lines)
-        note += AT_ONCE if whole else ""
-        grid = [line(corpus, row) for row in lines]
-        tags = corpus.is_tagging(stage, reason)
-        columns = TAG_COLUMNS if tags else COLUMNS
-        caption = f"{stage}: {name_rule(corpus, stage, reason)}"
-        section.add(Grid(caption, columns, grid, NUMBERS, note.strip()))
+        if len(shown_rows) > len(selected_rows):
+            note = f"{len(selected_rows)} of {len(shown_rows)}: {SELECTION_NOTE.format('highest ratios')}. "
+        note += f"For {inconclusive_count} more groups no difference was shown. " if inconclusive_count else ""
+        note += format_infinite_ratio_note(selected_rows)
+        note += INGEST_NOTE if is_ingest else ""
+        table_rows = [build_removal_rate_row(corpus, row) for row in selected_rows]
+        is_tagging = corpus.is_tagging_rule(stage, reason)
+        columns = TAG_RATE_COLUMNS if is_tagging else RATE_COLUMNS
+        caption = f"{stage}: {format_rule_name(corpus, stage, reason)}"
+        section.add_blocks(DataTable(caption, columns, table_rows, NUMERIC_RATE_COLUMNS, note.strip()))
     if not section.blocks:
-        section.add(Paragraph(["No rule took enough documents of a group to compare."]))
+        section.add_blocks(Paragraph(["No rule took enough documents of a group to compare."]))
     return section
 
 
-def along(corpus: CorpusFigures) -> Section:
+def build_threshold_rates_section(corpus: CorpusFigures) -> Section:
     """Ratios at other thresholds, for the groups that the rule's own takes more or less often."""
     section = Section("Along the range of a threshold")
-    tables: dict[tuple[str, str, str], list[Row]] = {}
-    for row in rows_of(corpus, "thresholds"):
+    rows_by_rule: dict[tuple[str, str, str], list[Row]] = {}
+    for row in read_effect_rows(corpus, "thresholds"):
         if row["dimension"] in ("identity", "dialect"):
-            tables.setdefault((row["stage"], row["reason"], row["bound"]), []).append(row)
-    for (stage, reason, bound), rows in tables.items():
-        limits = sorted({row["threshold"] for row in rows})
-        own = [row for row in rows if row["own"]]
-        lines: list[list[Inline]] = []
-        for chosen in worst(own):
-            same = {r["threshold"]: r for r in rows
-                    if all(r[k] == chosen[k] for k in ("dimension", "slice"))}  # fmt: skip
-            cells: list[Inline] = [
-                "–" if limit not in same or not has_ratio(same[limit])
-                else ratio(corpus, same[limit], "thresholds", bound=bound, threshold=limit)
-                for limit in limits
+            rows_by_rule.setdefault((row["stage"], row["reason"], row["bound"]), []).append(row)
+    for (stage, reason, bound), rows in rows_by_rule.items():
+        thresholds = sorted({row["threshold"] for row in rows})
+        own_threshold_rows = [row for row in rows if row["own"]]
+        table_rows: list[list[InlineElement]] = []
+        for group_row in sort_by_removal_ratio(own_threshold_rows):
+            row_by_threshold = {threshold_row["threshold"]: threshold_row for threshold_row in rows
+                    if all(threshold_row[k] == group_row[k] for k in ("dimension", "slice"))}  # fmt: skip
+            cells: list[InlineElement] = [
+                "–" if threshold not in row_by_threshold or not has_ratio(row_by_threshold[threshold])
+                else add_removal_ratio_figure(corpus, row_by_threshold[threshold], "thresholds", bound=bound, threshold=threshold)
+                for threshold in thresholds
             ]  # fmt: skip
-            lines.append([whom(chosen), *cells])
-        if lines:
-            name = name_rule(corpus, stage, reason)
-            heads = [f"{bound} {limit:.6g}{' (own)' if limit == own[0]['threshold'] else ''}"
-                     for limit in limits]  # fmt: skip
-            section.add(
-                Grid(f"{stage}, {name}: ratio to all others at other thresholds",
-                     ["documents", *heads], lines, frozenset(range(1, len(heads) + 1)),
+            table_rows.append([describe_document_group(group_row), *cells])
+        if table_rows:
+            rule_name = format_rule_name(corpus, stage, reason)
+            threshold_headings = [f"{bound} {threshold:.6g}{' (own)' if threshold == own_threshold_rows[0]['threshold'] else ''}"
+                     for threshold in thresholds]  # fmt: skip
+            section.add_blocks(
+                DataTable(f"{stage}, {rule_name}: ratio to all others at other thresholds",
+                     ["documents", *threshold_headings], table_rows, frozenset(range(1, len(threshold_headings) + 1)),
                      "Of documents that have what the rule looks at; by rule, ratios are of all "
                      "that came to it. The highest at the rule's own threshold first; with "
                      "intervals, n and all groups in the table thresholds.")
             )  # fmt: skip
     if not section.blocks:
-        said = "No numeric rule judged enough documents of a group or dialect."
-        section.add(Paragraph([said]))
+        message = "No numeric rule judged enough documents of a group or dialect."
+        section.add_blocks(Paragraph([message]))
     return section
 
 
-def difference(corpus: CorpusFigures, row: Row) -> Figure:
-    where = {key: row[key] for key in ("origin", "axis", "group", "other")}
-    return corpus.book.figure(
-        "-".join(["swaps", *where.values()]),
+def add_swap_difference_figure(corpus: CorpusFigures, row: Row) -> Figure:
+    conditions = {key: row[key] for key in ("origin", "axis", "group", "other")}
+    return corpus.book.add_computed_figure(
+        "-".join(["swaps", *conditions.values()]),
         f"{row['other']} in place of {row['group']}, {row['origin']}: difference in score", "score",
-        (EFFECTS, "swaps"), where, aggregate="last", column="difference", n=row["n"],
-        low=row["low"], high=row["high"], level=None if row["low"] is None else LEVEL,
-        scorer=scorer_of(corpus), method="mean over sentences, t interval over their documents",
+        (EFFECTS, "swaps"), conditions, aggregate="last", value_column="difference", n=row["n"],
+        low=row["low"], high=row["high"], confidence_level=None if row["low"] is None else CONFIDENCE_LEVEL,
+        scorer=format_scorer_name(corpus), method="mean over sentences, t interval over their documents",
     )  # fmt: skip
 
 
-def scorer_of(corpus: CorpusFigures) -> str:
-    known = corpus.history[EFFECTS].manifest["parts"]["external"]
-    return f"{known['scorer']} ({known['digest'][:12]})"
+def format_scorer_name(corpus: CorpusFigures) -> str:
+    external_digests = corpus.stage_artifacts[EFFECTS].manifest["parts"]["external"]
+    return f"{external_digests['scorer']} ({external_digests['digest'][:12]})"
 
 
-def swaps(corpus: CorpusFigures) -> Section:
+def build_group_swap_section(corpus: CorpusFigures) -> Section:
     section = Section("When only the group changes")
-    rows = sorted(rows_of(corpus, "swaps"), key=lambda r: -abs(r["difference"]))
-    for origin, words in (("templates", "the project's own sentences"),
+    rows = sorted(read_effect_rows(corpus, "swaps"), key=lambda swap_row: -abs(swap_row["difference"]))
+    for origin, origin_label in (("templates", "the project's own sentences"),
                           ("corpus", "sentences of the corpus")):  # fmt: skip
-        own = [r for r in rows if r["origin"] == origin]
-        shown = [r for r in own if is_shown(r)]
-        if not shown:
-            said = f"In {words} no difference was shown, of {len(own)} pairs of groups."
-            if not own:
-                said = f"In {words} no pair of groups was compared."
-            section.add(Paragraph([said]))
+        origin_rows = [swap_row for swap_row in rows if swap_row["origin"] == origin]
+        significant_rows = [swap_row for swap_row in origin_rows if is_significant(swap_row)]
+        if not significant_rows:
+            message = f"In {origin_label} no difference was shown, of {len(origin_rows)} pairs of groups."
+            if not origin_rows:
+                message = f"In {origin_label} no pair of groups was compared."
+            section.add_blocks(Paragraph([message]))
             continue
-        lines: list[list[Inline]] = []
-        for row in pairs_of_every_group(shown, corpus.lines_shown // 3 or 1):
-            figure = difference(corpus, row)
-            crossed = show(row["raised"] + row["lowered"], "share")
-            lines.append([f"{row['group']} → {row['other']}", f"{row['n']:,}", figure,
-                          figure.interval, crossed])  # fmt: skip
+        table_rows: list[list[InlineElement]] = []
+        for row in select_pairs_covering_groups(significant_rows, corpus.max_rows // 3 or 1):
+            figure = add_swap_difference_figure(corpus, row)
+            crossed_share = format_value(row["raised"] + row["lowered"], "share")
+            table_rows.append([f"{row['group']} → {row['other']}", f"{row['n']:,}", figure,
+                          figure.interval_text, crossed_share])  # fmt: skip
         columns = ["group → put in its place", "n", "difference", "95 % interval", "crossed"]
         note = (
-            f"The largest of {len(shown)} that are beyond chance, of {len(own)} pairs, and the "
+            f"The largest of {len(significant_rows)} that are beyond chance, of {len(origin_rows)} pairs, and the "
             f"largest of every group; all are in the table swaps. Crossed: "
             f"sentences that pass the threshold {rows[0]['threshold']:g} on one side only. "
-            f"Scorer: {scorer_of(corpus)}."
+            f"Scorer: {format_scorer_name(corpus)}."
         )
-        section.add(Grid(f"Difference in score: {words}", columns, lines, frozenset({1, 2, 3, 4}),
+        section.add_blocks(DataTable(f"Difference in score: {origin_label}", columns, table_rows, frozenset({1, 2, 3, 4}),
                          note))  # fmt: skip
     return section
 
 
-def examples(corpus: CorpusFigures) -> Section:
+def build_removed_examples_section(corpus: CorpusFigures) -> Section:
     """What the filters took, by source and language; the documents are behind the numbers."""
     section = Section("What the filters took: examples")
-    rows = rows_of(corpus, "examples")
-    seen: dict[tuple[str, ...], Row] = {}
+    rows = read_effect_rows(corpus, "examples")
+    example_by_rule_group: dict[tuple[str, ...], Row] = {}
     for row in rows:
-        seen.setdefault((row["stage"], row["reason"], row["dimension"], row["slice"]), row)
-    ordered = sorted(seen.values(), key=lambda r: (not r["alone"], -(r["ratio"] or 0)))
-    worst_of: dict[tuple[str, str], Row] = {}
+        example_by_rule_group.setdefault((row["stage"], row["reason"], row["dimension"], row["slice"]), row)
+    ordered = sorted(example_by_rule_group.values(), key=lambda example: (not example["alone"], -(example["ratio"] or 0)))
+    worst_by_group: dict[tuple[str, str], Row] = {}
     for row in ordered:
-        worst_of.setdefault((row["dimension"], row["slice"]), row)
-    first = [*worst_of.values()]  # a source or language too small for a ratio is seen all the same
-    rest = [row for row in ordered if worst_of[row["dimension"], row["slice"]] is not row]
-    lines: list[list[Inline]] = []
-    for row in [*first, *rest[: max(0, corpus.lines_shown - len(first))]]:
-        where = {k: row[k] for k in ("stage", "reason", "dimension", "slice")}
-        figure = corpus.book.figure(
-            "-".join(["examples", *where.values()]), f"{row['reason']}: examples {whom(row)}",
-            "documents", (EFFECTS, "examples"), where, aggregate="count",
+        worst_by_group.setdefault((row["dimension"], row["slice"]), row)
+    leading_rows = [*worst_by_group.values()]  # a source or language too small for a ratio is seen all the same
+    further_rows = [row for row in ordered if worst_by_group[row["dimension"], row["slice"]] is not row]
+    table_rows: list[list[InlineElement]] = []
+    for row in [*leading_rows, *further_rows[: max(0, corpus.max_rows - len(leading_rows))]]:
+        conditions = {k: row[k] for k in ("stage", "reason", "dimension", "slice")}
+        figure = corpus.book.add_computed_figure(
+            "-".join(["examples", *conditions.values()]), f"{row['reason']}: examples {describe_document_group(row)}",
+            "documents", (EFFECTS, "examples"), conditions, aggregate="count",
         )  # fmt: skip
-        times = "–" if row["ratio"] is None else show(row["ratio"], "times")
-        times = ALONE if row["alone"] else times
-        rule = name_rule(corpus, row["stage"], row["reason"])
-        lines.append([whom(row), row["stage"], rule, times, figure])
-    if not lines:
-        section.add(Paragraph(["No examples were kept."]))
+        ratio_text = "–" if row["ratio"] is None else format_value(row["ratio"], "times")
+        ratio_text = INFINITE_RATIO if row["alone"] else ratio_text
+        rule_name = format_rule_name(corpus, row["stage"], row["reason"])
+        table_rows.append([describe_document_group(row), row["stage"], rule_name, ratio_text, figure])
+    if not table_rows:
+        section.add_blocks(Paragraph(["No examples were kept."]))
         return section
     note = (
         "Of each source and language the highest ratio, then the highest of the rest. The number "
         "leads to the documents, masked as everywhere; hallmark report --reveal shows them in "
         "clear, on this machine alone."
     )
-    if len(seen) > len(lines):
-        note = f"{len(lines)} of {len(seen)}; all are in the table examples of effects. {note}"
+    if len(example_by_rule_group) > len(table_rows):
+        note = f"{len(table_rows)} of {len(example_by_rule_group)}; all are in the table examples of effects. {note}"
     columns = ["documents", "stage", "reason", "ratio", "examples"]
-    section.add(Grid("Documents that were taken", columns, lines, frozenset({3, 4}), note))
+    section.add_blocks(DataTable("Documents that were taken", columns, table_rows, frozenset({3, 4}), note))
     return section
 
 
-def found(corpus: CorpusFigures) -> Section:
+def build_lexicon_accuracy_section(corpus: CorpusFigures) -> Section:
     """How well mentions are found."""
-    figures: list[Inline] = []
-    for row in rows_of(corpus, "lexicon"):
+    figures: list[InlineElement] = []
+    for row in read_effect_rows(corpus, "lexicon"):
         if row["group"]:
             continue
-        for name, n in (("recall", row["mentions"]), ("precision", row["found"])):
+        for metric, sample_size in (("recall", row["mentions"]), ("precision", row["found"])):
             figures.append(
-                corpus.book.figure(
-                    f"lexicon-{name}", f"mentions of people: {name}", "share",
-                    (EFFECTS, "lexicon"), {"group": ""}, aggregate="last", column=name, n=n,
-                    low=row[f"{name}_low"], high=row[f"{name}_high"], level=LEVEL,
+                corpus.book.add_computed_figure(
+                    f"lexicon-{metric}", f"mentions of people: {metric}", "share",
+                    (EFFECTS, "lexicon"), {"group": ""}, aggregate="last", value_column=metric, n=sample_size,
+                    low=row[f"{metric}_low"], high=row[f"{metric}_high"], confidence_level=CONFIDENCE_LEVEL,
                     method="labelled sentences of the project's own, Wilson's interval",
                 )
             )  # fmt: skip

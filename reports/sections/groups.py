@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.page.document import Block, Grid, Inline, Paragraph
-from reports.page.figures import Book, Figure
+from reports.page.document import Block, DataTable, InlineElement, Paragraph
+from reports.page.figures import FigureBook, Figure
 from tasks.contract import Artifact
 
 #: What the groups of a kind are called, in the order of the card.
-KINDS = {"source": "source", "language": "estimated language", "identity": "identity group"}
+GROUP_KINDS = {"source": "source", "language": "estimated language", "identity": "identity group"}
 
 #: Groups with fewer are marked.
-FEW, FEW_DOCUMENTS = 1000, 20
+MIN_TOKENS, MIN_DOCUMENTS = 1000, 20
 
-ABOUT_LANGUAGES = (
+LANGUAGE_NOTE = (
     "py3langid estimates the language; a text too short or too mixed to tell is “undetermined”, "
     "and “zxx” is no language, as code. "
 )
@@ -22,33 +22,33 @@ ABOUT_LANGUAGES = (
 Row = dict[str, Any]
 
 
-def heaviest(rows: list[Row], kind: str, table: str, limit: int) -> tuple[list[Row], str]:
+def select_largest_groups(rows: list[Row], kind: str, table_name: str, limit: int) -> tuple[list[Row], str]:
     """Return the groups of a kind with the most tokens, and a note on how many are not shown.
 
     Of identity groups all are returned.
     """
     if kind == "identity":
         limit = len(rows)
-    found = sorted((r for r in rows if r["kind"] == kind), key=lambda r: (-r["tokens"], r["name"]))
-    left = len(found) - limit
-    note = f"The {limit} with the most tokens; {left:,} more are in the table {table}. "
-    return found[:limit], note if left > 0 else ""
+    groups = sorted((row for row in rows if row["kind"] == kind), key=lambda row: (-row["tokens"], row["name"]))
+    omitted_count = len(groups) - limit
+    note = f"The {limit} with the most tokens; {omitted_count:,} more are in the table {table_name}. "
+    return groups[:limit], note if omitted_count > 0 else ""
 
 
 # While the model learned -----------------------------------------------------------------------
 
 
-def held_out(book: Book, pretrained: Artifact, lines_shown: int) -> list[Block]:
+def build_heldout_loss_blocks(book: FigureBook, training_run: Artifact, max_rows: int) -> list[Block]:
     """Bits per byte of the validation rows at the first and the last step that was measured."""
     # A log of a time before groups were measured has no such table.
-    known = pretrained.tables.get("validation")
-    rows: list[Row] = known.read().to_pylist() if known else []
+    validation_table = training_run.tables.get("validation")
+    rows: list[Row] = validation_table.read().to_pylist() if validation_table else []
     if not rows:
         return [Paragraph(["No held-out text was measured by group during training."])]
     steps = sorted({row["step"] for row in rows})
-    ends = list(dict.fromkeys([steps[0], steps[-1]]))
-    last = [row for row in rows if row["step"] == ends[-1]]
-    whole = [_held_out_line(book, row, ends) for row in last if row["kind"] == "all"]
+    shown_steps = list(dict.fromkeys([steps[0], steps[-1]]))
+    last_step_rows = [row for row in rows if row["step"] == shown_steps[-1]]
+    overall_lines = [_build_heldout_loss_row(book, row, shown_steps) for row in last_step_rows if row["kind"] == "all"]
     blocks: list[Block] = [
         Paragraph(
             [
@@ -62,53 +62,53 @@ def held_out(book: Book, pretrained: Artifact, lines_shown: int) -> list[Block]:
             ]
         )
     ]
-    for kind, title in KINDS.items():
-        found, note = heaviest(last, kind, "validation", lines_shown)
-        if found:
-            lines = whole + [_held_out_line(book, row, ends) for row in found]
-            blocks.append(_held_out_grid(title, ends, lines, note))
+    for kind, kind_label in GROUP_KINDS.items():
+        groups, note = select_largest_groups(last_step_rows, kind, "validation", max_rows)
+        if groups:
+            table_rows = overall_lines + [_build_heldout_loss_row(book, row, shown_steps) for row in groups]
+            blocks.append(_build_heldout_loss_table(kind_label, shown_steps, table_rows, note))
     if len(blocks) == 1:
-        blocks.append(_held_out_grid("group", ends, whole, "Groups were not measured apart. "))
+        blocks.append(_build_heldout_loss_table("group", shown_steps, overall_lines, "Groups were not measured apart. "))
     return blocks
 
 
-def _held_out_line(book: Book, row: Row, steps: list[int]) -> list[Inline]:
+def _build_heldout_loss_row(book: FigureBook, row: Row, steps: list[int]) -> list[InlineElement]:
     kind, name = row["kind"], row["name"]
     cells = [
-        book.figure(
+        book.add_computed_figure(
             f"held-out-{kind}-{name}-{step}", f"{name}, step {step}: bits per byte",
             "bits per byte", ("pretrain", "validation"),
             {"step": step, "kind": kind, "name": name},
-            aggregate="last", column="bits_per_byte", n=row["tokens"],
+            aggregate="last", value_column="bits_per_byte", n=row["tokens"],
         )
         for step in steps
     ]  # fmt: skip
-    count = f"{row['tokens']:,}"
-    return [name, f"{count} (few)" if row["tokens"] < FEW else count, *cells]
+    token_count = f"{row['tokens']:,}"
+    return [name, f"{token_count} (few)" if row["tokens"] < MIN_TOKENS else token_count, *cells]
 
 
-def _held_out_grid(title: str, steps: list[int], lines: list[list[Inline]], note: str) -> Grid:
-    columns = [title, "n", *(f"step {step:,}" for step in steps)]
-    if any(str(line[1]).endswith("(few)") for line in lines):
-        note += f"Few: under {FEW:,} tokens; chance alone can move such a figure far."
-    caption = f"Held-out bits per byte by {title}"
-    return Grid(caption, columns, lines, frozenset(range(1, len(columns))), note.strip())
+def _build_heldout_loss_table(kind_label: str, steps: list[int], table_rows: list[list[InlineElement]], note: str) -> DataTable:
+    columns = [kind_label, "n", *(f"step {step:,}" for step in steps)]
+    if any(str(table_row[1]).endswith("(few)") for table_row in table_rows):
+        note += f"Few: under {MIN_TOKENS:,} tokens; chance alone can move such a figure far."
+    caption = f"Held-out bits per byte by {kind_label}"
+    return DataTable(caption, columns, table_rows, frozenset(range(1, len(columns))), note.strip())
 
 
 # What the tokenizer makes of it ----------------------------------------------------------------
 
 
-def fertility(book: Book, tokenizer: Artifact, lines_shown: int) -> list[Block]:
+def build_fertility_blocks(book: FigureBook, tokenizer: Artifact, max_rows: int) -> list[Block]:
     """Bytes a token of the validation split, beside that of all of it."""
     rows: list[Row] = tokenizer["fertility"].read().to_pylist()
     if not rows:
         return [Paragraph(["No held-out text shows how many bytes its tokens spell."])]
-    of_all = {"kind": "source"}  # every document has one source
-    documents = sum(row["documents"] for row in rows if row["kind"] == "source")
-    whole = book.figure(
+    conditions = {"kind": "source"}  # every document has one source
+    document_count = sum(row["documents"] for row in rows if row["kind"] == "source")
+    overall_figure = book.add_computed_figure(
         "fertility-all", "bytes a token of all held-out text", "bytes a token",
-        ("train_tokenizer", "fertility"), of_all, aggregate="ratio", column="bytes/tokens",
-        n=documents,
+        ("train_tokenizer", "fertility"), conditions, aggregate="ratio", value_column="bytes/tokens",
+        n=document_count,
     )  # fmt: skip
     blocks: list[Block] = [
         Paragraph(
@@ -120,29 +120,29 @@ def fertility(book: Book, tokenizer: Artifact, lines_shown: int) -> list[Block]:
             ]
         )
     ]
-    for kind, title in KINDS.items():
-        found, note = heaviest(rows, kind, "fertility", lines_shown)
-        if not found:
+    for kind, kind_label in GROUP_KINDS.items():
+        groups, note = select_largest_groups(rows, kind, "fertility", max_rows)
+        if not groups:
             continue
-        lines: list[list[Inline]] = [["all", f"{documents:,}", whole, "1.00"]]
-        lines += [_fertility_line(book, row, whole) for row in found]
-        columns = [title, "n", "bytes a token", "against all"]
-        note += ABOUT_LANGUAGES if kind == "language" else ""
+        table_rows: list[list[InlineElement]] = [["all", f"{document_count:,}", overall_figure, "1.00"]]
+        table_rows += [_build_fertility_row(book, row, overall_figure) for row in groups]
+        columns = [kind_label, "n", "bytes a token", "against all"]
+        note += LANGUAGE_NOTE if kind == "language" else ""
         note += "Against all: divided by the figure of all held-out text. "
-        if any(row["documents"] < FEW_DOCUMENTS for row in found):
-            note += f"Few: under {FEW_DOCUMENTS} documents; one of them can move such a figure far."
-        caption = f"Bytes a token by {title}"
-        blocks.append(Grid(caption, columns, lines, frozenset({1, 2, 3}), note.strip()))
+        if any(row["documents"] < MIN_DOCUMENTS for row in groups):
+            note += f"Few: under {MIN_DOCUMENTS} documents; one of them can move such a figure far."
+        caption = f"Bytes a token by {kind_label}"
+        blocks.append(DataTable(caption, columns, table_rows, frozenset({1, 2, 3}), note.strip()))
     return blocks
 
 
-def _fertility_line(book: Book, row: Row, whole: Figure) -> list[Inline]:
+def _build_fertility_row(book: FigureBook, row: Row, overall_figure: Figure) -> list[InlineElement]:
     kind, name = row["kind"], row["name"]
-    figure = book.figure(
+    figure = book.add_computed_figure(
         f"fertility-{kind}-{name}", f"bytes a token, {kind} {name}", "bytes a token",
         ("train_tokenizer", "fertility"), {"kind": kind, "name": name}, aggregate="last",
-        column="bytes_per_token", n=row["documents"],
+        value_column="bytes_per_token", n=row["documents"],
     )  # fmt: skip
-    against = f"{figure.value / whole.value:.2f}" if figure.value and whole.value else "–"
-    count = f"{row['documents']:,}"
-    return [name, f"{count} (few)" if row["documents"] < FEW_DOCUMENTS else count, figure, against]
+    relative_fertility = f"{figure.value / overall_figure.value:.2f}" if figure.value and overall_figure.value else "–"
+    document_count = f"{row['documents']:,}"
+    return [name, f"{document_count} (few)" if row["documents"] < MIN_DOCUMENTS else document_count, figure, relative_fertility]

@@ -14,186 +14,186 @@ import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
 from reports.page import charts
-from reports.page.document import Block, Chart, Code, Grid, Inline, Paragraph, Section
-from reports.page.figures import Book
-from reports.page.masking import Masker, Say, visible
+from reports.page.document import Block, Chart, Code, DataTable, InlineElement, Paragraph, Section
+from reports.page.figures import FigureBook
+from reports.page.masking import Redactor, RedactFunction, escape_invisible
 from tasks.contract import Artifact
 
-STAGE = "attention_maps"
-PICTURES, LINES, NAMED = 3, 4, 3  # texts shown, layers of each, tokens of each layer in the table
-LONGEST = 20  # characters of a token: twice as many columns, if they are wide, fit a line
+ATTENTION_STAGE = "attention_maps"
+MAX_TEXTS, MAX_LAYERS, MAX_TOKENS_PER_LAYER = 3, 4, 3  # texts shown, layers of each, tokens of each layer in the table
+MAX_TOKEN_CHARACTERS = 20  # characters of a token: twice as many columns, if they are wide, fit a line
 
 #: Attention weights and what an output rests on can be told apart: other weights, same output.
-NO_EXPLANATION = "Attention weights are no explanation of what is said (Jain and Wallace 2019)."
+INTERPRETATION_NOTE = "Attention weights are no explanation of what is said (Jain and Wallace 2019)."
 
 
-def inside(book: Book, maps: Artifact | None, masker: Masker) -> Section:
+def build_attention_section(book: FigureBook, attention_maps: Artifact | None, redactor: Redactor) -> Section:
     """``maps``: what the stage attention_maps left, None if it did not run."""
     section = Section("Inside the model")
-    if maps is None or not maps["texts"].rows:
-        section.add(Paragraph(["No text was chosen to look at what the model attends to."]))
+    if attention_maps is None or not attention_maps["texts"].row_count:
+        section.add_blocks(Paragraph(["No text was chosen to look at what the model attends to."]))
         return section
-    rows = book.figure(
-        "attention-weights", "attention weights", "weights", (STAGE, "weights"), aggregate="count"
+    weight_count = book.add_computed_figure(
+        "attention-weights", "attention weights", "weights", (ATTENTION_STAGE, "weights"), aggregate="count"
     )
-    section.add(
+    section.add_blocks(
         Paragraph(
             [
-                "What the model attends to while it reads a few chosen texts. All ", rows,
+                "What the model attends to while it reads a few chosen texts. All ", weight_count,
                 ", by layer and head, are in the table ", Code("weights"), ", the tokens in ",
                 Code("tokens"), ".",
             ]
         )
     )  # fmt: skip
-    for text in maps["texts"].read().to_pylist()[:PICTURES]:
-        section.add(*picture(book, maps, text, masker))
+    for text_row in attention_maps["texts"].read().to_pylist()[:MAX_TEXTS]:
+        section.add_blocks(*build_attention_blocks(book, attention_maps, text_row, redactor))
     return section
 
 
 @dataclass(frozen=True)
-class View:
+class AttentionView:
     """What the token at ``query`` of one text attends to: means over the heads of each layer."""
 
-    number: int
-    query: int
+    text_number: int
+    query_position: int
     stack: str
     tokens: Sequence[str]  # masked
     is_text: NDArray[np.bool_]  # not a special token
-    heads: int
-    weights: dict[int, NDArray[np.float64]]  # by layer, (keys,)
+    head_count: int
+    weights_by_layer: dict[int, NDArray[np.float64]]  # by layer, (keys,)
 
     @property
-    def seen(self) -> int:
+    def visible_token_count(self) -> int:
         """The first so many tokens can be attended to."""
-        return self.query + 1 if self.stack == "decoder" else len(self.tokens)
+        return self.query_position + 1 if self.stack == "decoder" else len(self.tokens)
 
     @property
-    def layers(self) -> list[int]:
+    def shown_layers(self) -> list[int]:
         """At most LINES of them, evenly, the last always."""
-        every = sorted(self.weights)
-        count = min(LINES, len(every))
-        return [every[len(every) * number // count - 1] for number in range(1, count + 1)]
+        all_layers = sorted(self.weights_by_layer)
+        layer_count = min(MAX_LAYERS, len(all_layers))
+        return [all_layers[len(all_layers) * number // layer_count - 1] for number in range(1, layer_count + 1)]
 
     @property
-    def strongest(self) -> float:
+    def largest_word_weight(self) -> float:
         """The largest weight shown on a word: special tokens often have more."""
-        shown = np.stack([self.weights[layer] for layer in self.layers])
-        return float(max(shown[:, self.is_text].max(initial=0), 1e-9))
+        layer_weights = np.stack([self.weights_by_layer[layer] for layer in self.shown_layers])
+        return float(max(layer_weights[:, self.is_text].max(initial=0), 1e-9))
 
 
-def view(maps: Artifact, text: dict[str, Any], masker: Masker) -> View | None:
+def load_attention_view(attention_maps: Artifact, text_row: dict[str, Any], redactor: Redactor) -> AttentionView | None:
     """The view of a row of ``texts``; of an encoder-decoder the encoder's. None without weights."""
-    number, query = text["text"], text["query"]
-    if query is None:
+    text_number, query_position = text_row["text"], text_row["query"]
+    if query_position is None:
         return None
-    found = _rows(maps, "weights", (pc.field("text") == number) & (pc.field("query") == query))
-    if not len(found):
+    weight_rows = _read_matching_rows(attention_maps, "weights", (pc.field("text") == text_number) & (pc.field("query") == query_position))
+    if not len(weight_rows):
         return None
-    stacks = found["stack"].unique().to_pylist()
+    stacks = weight_rows["stack"].unique().to_pylist()
     stack = "encoder" if "encoder" in stacks else "decoder"
-    found = found.filter(pc.equal(found["stack"], stack))
-    means = found.group_by(["layer", "key"]).aggregate([("weight", "mean")])
-    tokens = _rows(maps, "tokens", pc.field("text") == number).sort_by("position")
-    layer, key, mean = (means[name].to_numpy() for name in ("layer", "key", "weight_mean"))
-    weights = {int(n): np.zeros(len(tokens)) for n in np.unique(layer)}
-    for n, line in weights.items():
-        line[key[layer == n]] = mean[layer == n]
-    return View(
-        number, query, stack, shown_tokens(text["sentence"], tokens, masker),
-        tokens["char_start"].is_valid().to_numpy(), int(pc.max(found["head"]).as_py()), weights,
+    weight_rows = weight_rows.filter(pc.equal(weight_rows["stack"], stack))
+    mean_rows = weight_rows.group_by(["layer", "key"]).aggregate([("weight", "mean")])
+    tokens = _read_matching_rows(attention_maps, "tokens", pc.field("text") == text_number).sort_by("position")
+    row_layers, row_keys, row_means = (mean_rows[name].to_numpy() for name in ("layer", "key", "weight_mean"))
+    weights_by_layer = {int(layer_number): np.zeros(len(tokens)) for layer_number in np.unique(row_layers)}
+    for layer_number, key_weights in weights_by_layer.items():
+        key_weights[row_keys[row_layers == layer_number]] = row_means[row_layers == layer_number]
+    return AttentionView(
+        text_number, query_position, stack, redact_tokens(text_row["sentence"], tokens, redactor),
+        tokens["char_start"].is_valid().to_numpy(), int(pc.max(weight_rows["head"]).as_py()), weights_by_layer,
     )  # fmt: skip
 
 
-def _rows(maps: Artifact, table: str, condition: ds.Expression) -> pa.Table:
-    return maps[table].dataset().to_table(filter=condition)
+def _read_matching_rows(attention_maps: Artifact, table: str, condition: ds.Expression) -> pa.Table:
+    return attention_maps[table].to_dataset().to_table(filter=condition)
 
 
-def shown_tokens(sentence: str, tokens: pa.Table, masker: Masker) -> list[str]:
+def redact_tokens(sentence: str, tokens: pa.Table, redactor: Redactor) -> list[str]:
     """The tokens as they may be shown: what the sentence as a whole hides is blocks in each."""
-    spans = masker.spans(sentence)
-    shown: list[str] = []
-    before = None
+    redacted_spans = redactor.find_sensitive_spans(sentence)
+    redacted_tokens: list[str] = []
+    previous_span = None
     for row in tokens.select(["token", "char_start", "char_end"]).to_pylist():
-        place = row["char_start"], row["char_end"]
-        special = place[0] is None
+        token_span = row["char_start"], row["char_end"]
+        is_special = token_span[0] is None
         text = row["token"]
-        if not special and any(place[0] < end and place[1] > start for start, end, _ in spans):
+        if not is_special and any(token_span[0] < end and token_span[1] > start for start, end, _ in redacted_spans):
             text = "█" * len(text)
-        elif not special and place == before:  # of several that share a character: the first
+        elif not is_special and token_span == previous_span:  # of several that share a character: the first
             text = "·"
-        text = visible(text.replace("\n", "↵").replace("\t", "⇥")) or "·"
+        text = escape_invisible(text.replace("\n", "↵").replace("\t", "⇥")) or "·"
         text = re.sub(r"\s", " ", text)
-        shown.append(text if len(text) <= LONGEST else text[: LONGEST - 1] + "…")
-        before = place
-    return shown
+        redacted_tokens.append(text if len(text) <= MAX_TOKEN_CHARACTERS else text[: MAX_TOKEN_CHARACTERS - 1] + "…")
+        previous_span = token_span
+    return redacted_tokens
 
 
-def picture(book: Book, maps: Artifact, text: dict[str, Any], masker: Masker) -> list[Block]:
+def build_attention_blocks(book: FigureBook, attention_maps: Artifact, text_row: dict[str, Any], redactor: Redactor) -> list[Block]:
     """The picture of a text with its table; a sentence where there is none."""
-    number = text["text"]
-    found = view(maps, text, masker)
-    if found is None:
-        return [Paragraph([f"Text {number} has no picture: {masker.text(text['note'])}."])]
-    lines: list[tuple[str, list[float | None]]] = []
-    rows: list[list[Inline]] = []
-    said = []
-    for layer in found.layers:
-        weights = found.weights[layer]
-        shares = np.minimum(weights / found.strongest, 1.0)
-        line = [float(w) if i < found.seen else None for i, w in enumerate(shares)]
-        lines.append((f"layer {layer}", line))
-        best = [int(key) for key in np.argsort(-weights, kind="stable")[: min(NAMED, found.seen)]]
-        row: list[Inline] = [str(layer)]
-        for key in best:
-            where = {"text": number, "stack": found.stack, "layer": layer, "query": found.query}
-            figure = book.figure(
-                f"attention-{number}-{layer}-{key}",
-                f"text {number}, layer {layer}: weight of position {found.query} on {key}",
-                "", (STAGE, "weights"), where | {"key": key}, aggregate="mean", column="weight",
+    text_number = text_row["text"]
+    attention = load_attention_view(attention_maps, text_row, redactor)
+    if attention is None:
+        return [Paragraph([f"Text {text_number} has no picture: {redactor.redact_excerpt(text_row['note'])}."])]
+    chart_lines: list[tuple[str, list[float | None]]] = []
+    rows: list[list[InlineElement]] = []
+    layer_texts = []
+    for layer in attention.shown_layers:
+        weights = attention.weights_by_layer[layer]
+        shares = np.minimum(weights / attention.largest_word_weight, 1.0)
+        visible_shares = [float(share) if i < attention.visible_token_count else None for i, share in enumerate(shares)]
+        chart_lines.append((f"layer {layer}", visible_shares))
+        top_positions = [int(position) for position in np.argsort(-weights, kind="stable")[: min(MAX_TOKENS_PER_LAYER, attention.visible_token_count)]]
+        row: list[InlineElement] = [str(layer)]
+        for position in top_positions:
+            conditions = {"text": text_number, "stack": attention.stack, "layer": layer, "query": attention.query_position}
+            figure = book.add_computed_figure(
+                f"attention-{text_number}-{layer}-{position}",
+                f"text {text_number}, layer {layer}: weight of position {attention.query_position} on {position}",
+                "", (ATTENTION_STAGE, "weights"), conditions | {"key": position}, aggregate="mean", value_column="weight",
             )  # fmt: skip
-            row += [_name(found, key), figure]
-        rows.append(row + [""] * (2 * NAMED + 1 - len(row)))
-        said.append(f"layer {layer}: {', '.join(_said(found, weights, key) for key in best)}")
-    word = _name(found, found.query)
-    alt = f"Text {number}, what {word} attends to most. {'; '.join(said)}."
+            row += [_format_token(attention, position), figure]
+        rows.append(row + [""] * (2 * MAX_TOKENS_PER_LAYER + 1 - len(row)))
+        layer_texts.append(f"layer {layer}: {', '.join(_format_token_weight(attention, weights, position) for position in top_positions)}")
+    query_token = _format_token(attention, attention.query_position)
+    alt = f"Text {text_number}, what {query_token} attends to most. {'; '.join(layer_texts)}."
 
-    def draw(_: Say) -> str:  # the tokens are masked as the sentence they are of
-        return charts.shades(found.tokens, found.query, lines)
+    def render_svg(_: RedactFunction) -> str:  # the tokens are masked as the sentence they are of
+        return charts.draw_shaded_tokens(attention.tokens, attention.query_position, chart_lines)
 
-    columns = ["layer", *[name for nth in ("most", "second", "third") for name in (nth, "weight")]]
-    grid = Grid(
-        f"Text {number}: what {word} attends to most", columns, rows,
-        frozenset(range(2, 2 * NAMED + 1, 2)), f"Weights are means over {_heads(found)}.",
+    columns = ["layer", *[name for rank_name in ("most", "second", "third") for name in (rank_name, "weight")]]
+    grid = DataTable(
+        f"Text {text_number}: what {query_token} attends to most", columns, rows,
+        frozenset(range(2, 2 * MAX_TOKENS_PER_LAYER + 1, 2)), f"Weights are means over {_format_head_count(attention)}.",
     )  # fmt: skip
-    caption = _caption(found, text, masker)
-    return [Chart(f"attention-{number}", draw, alt, caption), grid]
+    caption = _format_attention_caption(attention, text_row, redactor)
+    return [Chart(f"attention-{text_number}", render_svg, alt, caption), grid]
 
 
-def _caption(found: View, text: dict[str, Any], masker: Masker) -> str:
-    shown, every = found.layers, len(found.weights)
-    layers = "every layer" if len(shown) == every else f"{len(shown)} of {every} layers"
+def _format_attention_caption(attention: AttentionView, text_row: dict[str, Any], redactor: Redactor) -> str:
+    shown_layers, layer_count = attention.shown_layers, len(attention.weights_by_layer)
+    layers_text = "every layer" if len(shown_layers) == layer_count else f"{len(shown_layers)} of {layer_count} layers"
     parts = [
-        f"Text {found.number}: how much {_name(found, found.query)}, framed, attends to each "
-        f"token in {layers} of the {found.stack}, mean over {_heads(found)}. The stronger the "
-        f"shade, the larger the weight; the strongest shade stands for {found.strongest:.2g}, the "
+        f"Text {attention.text_number}: how much {_format_token(attention, attention.query_position)}, framed, attends to each "
+        f"token in {layers_text} of the {attention.stack}, mean over {_format_head_count(attention)}. The stronger the "
+        f"shade, the larger the weight; the strongest shade stands for {attention.largest_word_weight:.2g}, the "
         f"largest weight on a word, and for all above it."
     ]
-    if found.seen < len(found.tokens):
+    if attention.visible_token_count < len(attention.tokens):
         parts.append("Grey tokens come later and cannot be seen.")
-    if text["left_out"]:
-        parts.append(f"The last {text['left_out']:,} tokens of the text were not read.")
-    if text["note"]:
-        parts.append(f"{masker.text(text['note'])}.")
-    return " ".join([*parts, NO_EXPLANATION])
+    if text_row["left_out"]:
+        parts.append(f"The last {text_row['left_out']:,} tokens of the text were not read.")
+    if text_row["note"]:
+        parts.append(f"{redactor.redact_excerpt(text_row['note'])}.")
+    return " ".join([*parts, INTERPRETATION_NOTE])
 
 
-def _heads(found: View) -> str:
-    return f"{found.heads} heads" if found.heads > 1 else "its one head"
+def _format_head_count(attention: AttentionView) -> str:
+    return f"{attention.head_count} heads" if attention.head_count > 1 else "its one head"
 
 
-def _name(found: View, key: int) -> str:
-    return f"“{found.tokens[key].strip() or '␣'}” ({key})"
+def _format_token(attention: AttentionView, position: int) -> str:
+    return f"“{attention.tokens[position].strip() or '␣'}” ({position})"
 
 
-def _said(found: View, weights: NDArray[np.float64], key: int) -> str:
-    return f"{_name(found, key)} {weights[key]:.2f}"
+def _format_token_weight(attention: AttentionView, weights: NDArray[np.float64], position: int) -> str:
+    return f"{_format_token(attention, position)} {weights[position]:.2f}"

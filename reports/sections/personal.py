@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reports.page.document import Block, Grid, Inline, Paragraph, Section
+from reports.page.document import Block, DataTable, InlineElement, Paragraph, Section
 from reports.sections.corpus_figures import CorpusFigures
-from tasks.measures.personal.types import TYPES, UNREAD
+from tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADABLE
 
-FINDER, SCRUB = "find_personal_data", "scrub"
+FIND_PERSONAL_DATA, REDACT_SPANS = "find_personal_data", "scrub"
 
 #: By policy: what becomes of a span, the ledger's actions for it, and what these rows count.
-BECOMES: Mapping[str, tuple[str, list[str], str]] = {
+POLICY_OUTCOMES: Mapping[str, tuple[str, list[str], str]] = {
     "mask": ("masked", ["replaced"], "spans"),
     "cut": ("cut out", ["removed_span"], "spans"),
     "drop": ("left out with its document", ["removed", "also"], "documents"),
@@ -20,34 +20,34 @@ BECOMES: Mapping[str, tuple[str, list[str], str]] = {
 }
 
 
-def was_sought(corpus: CorpusFigures) -> bool:
-    return FINDER in corpus.history and SCRUB in corpus.history
+def has_personal_data_search(corpus: CorpusFigures) -> bool:
+    return FIND_PERSONAL_DATA in corpus.stage_artifacts and REDACT_SPANS in corpus.stage_artifacts
 
 
-def policy_of(corpus: CorpusFigures, kind: str = "") -> str:
+def get_personal_data_policy(corpus: CorpusFigures, data_type: str = "") -> str:
     """What the config says is done with a type, or without one with those that it does not name."""
-    config = corpus.history[SCRUB].manifest["parts"]["config"]
-    return str(config.get("policies", {}).get(kind, config.get("policy", "mask")))
+    config = corpus.stage_artifacts[REDACT_SPANS].manifest["parts"]["config"]
+    return str(config.get("policies", {}).get(data_type, config.get("policy", "mask")))
 
 
-def in_use(corpus: CorpusFigures) -> str:
+def describe_personal_data_treatment(corpus: CorpusFigures) -> str:
     """A sentence for those who use the corpus."""
-    if not was_sought(corpus):
+    if not has_personal_data_search(corpus):
         return "Nobody looked for personal data: it may stand anywhere."
-    said = BECOMES[policy_of(corpus)][0]
-    other = [f"{kind}: {BECOMES[policy_of(corpus, kind)][0]}" for kind in TYPES
-             if policy_of(corpus, kind) != policy_of(corpus)]  # fmt: skip
-    more = f" ({', '.join(other)})" if other else ""
-    return f"Personal data is {said} where a detector found it{more}, and may stand where none did."
+    default_treatment = POLICY_OUTCOMES[get_personal_data_policy(corpus)][0]
+    other_treatments = [f"{data_type}: {POLICY_OUTCOMES[get_personal_data_policy(corpus, data_type)][0]}" for data_type in PERSONAL_DATA_TYPES
+             if get_personal_data_policy(corpus, data_type) != get_personal_data_policy(corpus)]  # fmt: skip
+    exceptions = f" ({', '.join(other_treatments)})" if other_treatments else ""
+    return f"Personal data is {default_treatment} where a detector found it{exceptions}, and may stand where none did."
 
 
-def personal_data(corpus: CorpusFigures) -> Section:
+def build_personal_data_section(corpus: CorpusFigures) -> Section:
     section = Section("Personal data")
-    if not was_sought(corpus):
-        section.add(Paragraph(["Nobody looked for personal data in this corpus."]))
+    if not has_personal_data_search(corpus):
+        section.add_blocks(Paragraph(["Nobody looked for personal data in this corpus."]))
         return section
-    there = set(corpus.history[FINDER]["spans"].read(["type"])["type"].unique().to_pylist())
-    rows = [line(corpus, kind) for kind in TYPES if kind in there]
+    detected_types = set(corpus.stage_artifacts[FIND_PERSONAL_DATA]["spans"].read(["type"])["type"].unique().to_pylist())
+    rows = [build_personal_data_row(corpus, data_type) for data_type in PERSONAL_DATA_TYPES if data_type in detected_types]
     if rows:
         columns = ["type", "spans found", "in documents", "what became of it", "how many"]
         note = (
@@ -55,16 +55,16 @@ def personal_data(corpus: CorpusFigures) -> Section:
             "are treated as one, and in a document that left whole, as one does of which cutting "
             "leaves nothing, no more was masked or cut."
         )
-        section.add(Grid("Personal data that was found", columns, rows, frozenset({1, 2, 4}), note))
+        section.add_blocks(DataTable("Personal data that was found", columns, rows, frozenset({1, 2, 4}), note))
     else:
-        section.add(Paragraph(["The detectors found none."]))
-    if UNREAD in there:
-        unread = corpus.book.figure(
+        section.add_blocks(Paragraph(["The detectors found none."]))
+    if UNREADABLE in detected_types:
+        unread_count = corpus.book.add_computed_figure(
             "personal-unread", "documents that could not be looked through", "documents",
-            (SCRUB, "ledger"), {"action": "quarantined", "reason": UNREAD}, aggregate="count",
+            (REDACT_SPANS, "ledger"), {"action": "quarantined", "reason": UNREADABLE}, aggregate="count",
         )  # fmt: skip
-        section.add(Paragraph([unread, " could not be looked through and went to quarantine."]))
-    section.add(
+        section.add_blocks(Paragraph([unread_count, " could not be looked through and went to quarantine."]))
+    section.add_blocks(
         Paragraph(
             [
                 "Found by patterns, check digits and numbering plans. Names, addresses and "
@@ -72,69 +72,69 @@ def personal_data(corpus: CorpusFigures) -> Section:
             ]
         )
     )
-    if "evaluate_detectors" in corpus.history:
-        section.add(*detection(corpus, "evaluate_detectors"))
+    if "evaluate_detectors" in corpus.stage_artifacts:
+        section.add_blocks(*build_detector_accuracy_table(corpus, "evaluate_detectors"))
     return section
 
 
-def line(corpus: CorpusFigures, kind: str) -> list[Inline]:
+def build_personal_data_row(corpus: CorpusFigures, data_type: str) -> list[InlineElement]:
     """What was found of a type, and what became of it."""
-    spans, where = (FINDER, "spans"), {"type": kind}
-    said, actions, unit = BECOMES[policy_of(corpus, kind)]
-    treated: Inline = "all"
-    if actions:
-        rows = {"action": actions, "reason": kind}
-        treated = corpus.book.figure(
-            f"personal-{kind}-treated", f"{kind}: {unit} {said}", unit, (SCRUB, "ledger"), rows,
+    span_source, conditions = (FIND_PERSONAL_DATA, "spans"), {"type": data_type}
+    treatment, ledger_actions, unit = POLICY_OUTCOMES[get_personal_data_policy(corpus, data_type)]
+    treated_count: InlineElement = "all"
+    if ledger_actions:
+        ledger_conditions = {"action": ledger_actions, "reason": data_type}
+        treated_count = corpus.book.add_computed_figure(
+            f"personal-{data_type}-treated", f"{data_type}: {unit} {treatment}", unit, (REDACT_SPANS, "ledger"), ledger_conditions,
             aggregate="count",
         )  # fmt: skip
     return [
-        kind,
-        corpus.book.figure(f"personal-{kind}-spans", f"{kind}: spans found", "spans", spans, where,
+        data_type,
+        corpus.book.add_computed_figure(f"personal-{data_type}-spans", f"{data_type}: spans found", "spans", span_source, conditions,
                            aggregate="count"),
-        corpus.book.figure(f"personal-{kind}-documents", f"documents with {kind}", "documents",
-                           spans, where, aggregate="distinct", column="doc_id"),
-        said,
-        treated,
+        corpus.book.add_computed_figure(f"personal-{data_type}-documents", f"documents with {data_type}", "documents",
+                           span_source, conditions, aggregate="distinct", value_column="doc_id"),
+        treatment,
+        treated_count,
     ]  # fmt: skip
 
 
-def detection(corpus: CorpusFigures, label: str) -> list[Block]:
+def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> list[Block]:
     """How much of planted personal data the detectors find, and what they take for it."""
-    source = (label, "detection")
-    rows: list[list[Inline]] = []
-    for found in corpus.history[label]["detection"].read().to_pylist():
-        kind, where = found["type"], {"type": found["type"]}
+    source = (stage_label, "detection")
+    rows: list[list[InlineElement]] = []
+    for detection_row in corpus.stage_artifacts[stage_label]["detection"].read().to_pylist():
+        data_type, conditions = detection_row["type"], {"type": detection_row["type"]}
         shares = [
-            corpus.book.figure(
-                f"detection-{kind}-{name}",
-                f"{kind}: {name}",
+            corpus.book.add_computed_figure(
+                f"detection-{data_type}-{metric}",
+                f"{data_type}: {metric}",
                 "share",
                 source,
-                where,
+                conditions,
                 aggregate="last",
-                column=name,
-                low=found[f"{name}_low"],
-                high=found[f"{name}_high"],
-                level=0.95,
-                n=n,
-                note="nothing was found",
+                value_column=metric,
+                low=detection_row[f"{metric}_low"],
+                high=detection_row[f"{metric}_high"],
+                confidence_level=0.95,
+                n=sample_size,
+                missing_reason="nothing was found",
                 method="Wilson interval over invented sentences",
             )
-            for name, n in (("recall", found["planted"]), ("precision", _spans(found)))
+            for metric, sample_size in (("recall", detection_row["planted"]), ("precision", _count_claimed_spans(detection_row)))
         ]
-        alone = corpus.book.figure(
-            f"detection-{kind}-alone",
-            f"{kind}: found without its name",
+        nameless_recall = corpus.book.add_computed_figure(
+            f"detection-{data_type}-alone",
+            f"{data_type}: found without its name",
             "share",
             source,
-            where,
+            conditions,
             aggregate="ratio",
-            column="alone_found/alone",
-            n=found["alone"],
+            value_column="alone_found/alone",
+            n=detection_row["alone"],
         )
         recall, precision = shares
-        rows.append([kind, recall, recall.interval, alone, precision, precision.interval])
+        rows.append([data_type, recall, recall.interval_text, nameless_recall, precision, precision.interval_text])
     columns = ["type", "recall", "95 % interval", "without its name", "precision", "95 % interval"]
     note = (
         "Of invented numbers in varied formats and scripts, in a sentence with their name beside "
@@ -142,8 +142,8 @@ def detection(corpus: CorpusFigures, label: str) -> list[Block]:
         "over as many look-alikes, such as wrong check digits, and depends on how many there are: "
         "that in the corpus is not known."
     )
-    return [Grid("How well it is found", columns, rows, frozenset(range(1, 6)), note)]
+    return [DataTable("How well it is found", columns, rows, frozenset(range(1, 6)), note)]
 
 
-def _spans(found: dict[str, Any]) -> int:
-    return found["found"] + found["alone_found"] + found["false"]
+def _count_claimed_spans(detection_row: dict[str, Any]) -> int:
+    return detection_row["found"] + detection_row["alone_found"] + detection_row["false"]

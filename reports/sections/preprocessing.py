@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 
 from reports.page import charts
-from reports.page.document import Bullets, Chart, Grid, Inline, Paragraph, Parts, Section
-from reports.page.figures import Figure, show
-from reports.page.masking import Say
-from reports.sections.corpus_figures import FILTER, PROFILE, CorpusFigures
-from tasks.contract import TERMS
+from reports.page.document import BulletList, Chart, DataTable, InlineElement, Paragraph, InlineContent, Section
+from reports.page.figures import Figure, format_value
+from reports.page.masking import RedactFunction
+from reports.sections.corpus_figures import SCORE_FILTER, PROFILE, CorpusFigures
+from tasks.contract import ACCOUNT_TERMS
 
 #: Sources of which is told what the toxicity filter took: those of which it took most.
-SOURCES = 15
+MAX_SOURCES = 15
 
 
-def preprocessing(corpus: CorpusFigures) -> Section:
+def build_preprocessing_section(corpus: CorpusFigures) -> Section:
     return Section(
         "Preprocessing, cleaning, labelling",
         [
@@ -29,120 +29,120 @@ def preprocessing(corpus: CorpusFigures) -> Section:
             )
         ],
         [
-            flow(corpus),
-            reasons(corpus),
-            published(corpus),
-            filtered(corpus),
-            tagged(corpus),
-            duplicates(corpus),
+            build_stage_accounts_section(corpus),
+            build_ledger_reasons_section(corpus),
+            build_published_rules_section(corpus),
+            build_toxicity_removal_section(corpus),
+            build_tagged_documents_section(corpus),
+            build_near_duplicates_section(corpus),
         ],
     )
 
 
-def flow(corpus: CorpusFigures) -> Section:
+def build_stage_accounts_section(corpus: CorpusFigures) -> Section:
     section = Section("Flow of documents")
-    stages = corpus.values("flow", "stage")
-    columns = ["stage", *(term.replace("_", " ") for term in TERMS), "removed, share"]
-    kept: list[tuple[str, Figure]] = []
-    for unit, name in (("rows", "documents"), ("bytes", "bytes")):
-        rows: list[list[Inline]] = []
-        for label in stages:
-            where = {"stage": label, "unit": unit}
+    stages = corpus.list_distinct_values("flow", "stage")
+    columns = ["stage", *(term.replace("_", " ") for term in ACCOUNT_TERMS), "removed, share"]
+    kept_documents: list[tuple[str, Figure]] = []
+    for unit, unit_label in (("rows", "documents"), ("bytes", "bytes")):
+        rows: list[list[InlineElement]] = []
+        for stage_label in stages:
+            conditions = {"stage": stage_label, "unit": unit}
             cells = [
-                corpus.book.figure(
-                    f"flow-{label}-{unit}-{term}", f"{label}: {term.replace('_', ' ')}",
-                    name, (PROFILE, "flow"), where, column=term,
+                corpus.book.add_computed_figure(
+                    f"flow-{stage_label}-{unit}-{term}", f"{stage_label}: {term.replace('_', ' ')}",
+                    unit_label, (PROFILE, "flow"), conditions, value_column=term,
                 )
-                for term in TERMS
+                for term in ACCOUNT_TERMS
             ]  # fmt: skip
-            rate = corpus.book.figure(
-                f"flow-{label}-{unit}-rate", f"{label}: removed, share of what came in",
-                "share", (PROFILE, "flow"), where, aggregate="ratio",
-                column="removed_rows+removed_spans/in", note="nothing came in",
+            removed_share = corpus.book.add_computed_figure(
+                f"flow-{stage_label}-{unit}-rate", f"{stage_label}: removed, share of what came in",
+                "share", (PROFILE, "flow"), conditions, aggregate="ratio",
+                value_column="removed_rows+removed_spans/in", missing_reason="nothing came in",
             )  # fmt: skip
-            rows.append([label, *cells, rate])
+            rows.append([stage_label, *cells, removed_share])
             if unit == "rows":
-                kept.append((label, cells[TERMS.index("kept")]))
+                kept_documents.append((stage_label, cells[ACCOUNT_TERMS.index("kept")]))
         numeric = frozenset(range(1, len(columns)))
-        section.add(Grid(f"Accounts in {name}", columns, rows, numeric))
-    if kept:
+        section.add_blocks(DataTable(f"Accounts in {unit_label}", columns, rows, numeric))
+    if kept_documents:
 
-        def draw(say: Say) -> str:
-            labels, values = [k for k, _ in kept], [f.value or 0 for _, f in kept]
-            return charts.bars(labels, values, "documents", say=say)
+        def render_svg(redact: RedactFunction) -> str:
+            labels, values = [stage for stage, _ in kept_documents], [figure.value or 0 for _, figure in kept_documents]
+            return charts.draw_bar_chart(labels, values, "documents", redact=redact)
 
-        said = ", ".join(f"{label} {figure.short}" for label, figure in kept)
+        description = ", ".join(f"{stage_label} {figure.short_text}" for stage_label, figure in kept_documents)
         section.blocks.insert(
             0,
-            Chart("flow", draw, f"Documents that left each stage: {said}.",
+            Chart("flow", render_svg, f"Documents that left each stage: {description}.",
                   "Documents that left each stage; the numbers are in the column “kept”."),
         )  # fmt: skip
     return section
 
 
-def reasons(corpus: CorpusFigures) -> Section:
+def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
     section = Section("What left or changed, and why")
-    table = corpus.profile["reasons"].read(["stage", "action", "reason", "rows"])
-    sums = table.group_by(["stage", "action", "reason"]).aggregate([("rows", "sum")])
-    order = {label: place for place, label in enumerate(corpus.history)}
-    found = sorted(
-        sums.to_pylist(),
-        key=lambda r: (order.get(r["stage"], -1), -r["rows_sum"], r["action"], r["reason"]),
+    reason_rows = corpus.profile["reasons"].read(["stage", "action", "reason", "rows"])
+    reason_totals = reason_rows.group_by(["stage", "action", "reason"]).aggregate([("rows", "sum")])
+    stage_order = {label: index for index, label in enumerate(corpus.stage_artifacts)}
+    sorted_reasons = sorted(
+        reason_totals.to_pylist(),
+        key=lambda entry: (stage_order.get(entry["stage"], -1), -entry["rows_sum"], entry["action"], entry["reason"]),
     )
     # By stage alone the last stages would be cut: those that judge what texts say.
-    largest = sorted(found, key=lambda r: -r["rows_sum"])[: corpus.lines_shown]
-    first = {r["stage"]: r for r in reversed(found)}.values()
-    rows: list[list[Inline]] = []
-    for row in (r for r in found if r in largest or r in first):
-        where = {"action": row["action"], "reason": row["reason"]}
+    largest_reasons = sorted(sorted_reasons, key=lambda entry: -entry["rows_sum"])[: corpus.max_rows]
+    first_of_stage = {entry["stage"]: entry for entry in reversed(sorted_reasons)}.values()
+    rows: list[list[InlineElement]] = []
+    for row in (entry for entry in sorted_reasons if entry in largest_reasons or entry in first_of_stage):
+        conditions = {"action": row["action"], "reason": row["reason"]}
         label = f"{row['stage']}: {row['action']}, {row['reason']}"
-        size = "bytes_after" if row["action"] == "added" else "bytes_before"
+        size_column = "bytes_after" if row["action"] == "added" else "bytes_before"
         source = (row["stage"], "ledger")
         rows.append(
             [
                 row["stage"], row["action"], row["reason"],
-                corpus.book.figure(label, label, "rows", source, where, aggregate="count"),
-                corpus.book.figure(f"{label}-bytes", f"bytes, {label}", "bytes", source, where,
-                                   column=size),
+                corpus.book.add_computed_figure(label, label, "rows", source, conditions, aggregate="count"),
+                corpus.book.add_computed_figure(f"{label}-bytes", f"bytes, {label}", "bytes", source, conditions,
+                                   value_column=size_column),
             ]
         )  # fmt: skip
     if not rows:
-        section.add(Paragraph(["Nothing."]))
+        section.add_blocks(Paragraph(["Nothing."]))
         return section
     columns = ["stage", "action", "reason", "rows", "bytes"]
     note = ""
-    if len(found) > len(rows):
+    if len(sorted_reasons) > len(rows):
         note = (
-            f"The {len(rows)} of {len(found):,} with the most rows, and the largest of every "
+            f"The {len(rows)} of {len(sorted_reasons):,} with the most rows, and the largest of every "
             f"stage; all are in the table reasons of the profile."
         )
-    section.add(Grid("Reasons in the ledgers", columns, rows, frozenset({3, 4}), note))
+    section.add_blocks(DataTable("Reasons in the ledgers", columns, rows, frozenset({3, 4}), note))
     return section
 
 
-def published(corpus: CorpusFigures) -> Section:
+def build_published_rules_section(corpus: CorpusFigures) -> Section:
     """What rules that others use would take, and which of them were asked for here."""
     section = Section("Published rules of quality")
-    asked = {
+    configured_rules = {
         rule["name"]
-        for artifact in corpus.history.values()
+        for artifact in corpus.stage_artifacts.values()
         if artifact.stage == "select"
         for rule in artifact.manifest["parts"]["config"]["rules"]
     }
-    rows: list[list[Inline]] = []
+    rows: list[list[InlineElement]] = []
     for row in corpus.profile["published_rules"].read(["preset", "rule"]).to_pylist():
-        where = {"preset": row["preset"], "rule": row["rule"]}
-        rate = corpus.book.figure(
+        conditions = {"preset": row["preset"], "rule": row["rule"]}
+        violation_share = corpus.book.add_computed_figure(
             f"published-{row['rule']}-rate", f"{row['rule']}: share that breaks it", "share",
-            (PROFILE, "published_rules"), where, aggregate="ratio", column="broken/documents",
-            note="no document",
+            (PROFILE, "published_rules"), conditions, aggregate="ratio", value_column="broken/documents",
+            missing_reason="no document",
         )  # fmt: skip
-        broken = corpus.sum("published_rules", "broken", "documents", row["rule"], **where)
-        rows.append([row["rule"], broken, rate, "yes" if row["rule"] in asked else "no"])
+        violation_count = corpus.add_sum_figure("published_rules", "broken", "documents", row["rule"], **conditions)
+        rows.append([row["rule"], violation_count, violation_share, "yes" if row["rule"] in configured_rules else "no"])
     if not rows:
-        section.add(Paragraph(["No figures of quality were made."]))
+        section.add_blocks(Paragraph(["No figures of quality were made."]))
         return section
-    section.add(
+    section.add_blocks(
         Paragraph(
             [
                 "The rules of Gopher, C4 and FineWeb were made for English web pages. What each "
@@ -152,155 +152,155 @@ def published(corpus: CorpusFigures) -> Section:
         )
     )
     columns = ["rule", "documents that break it", "share", "asked for"]
-    section.add(Grid("Published rules", columns, rows, frozenset({1, 2})))
+    section.add_blocks(DataTable("Published rules", columns, rows, frozenset({1, 2})))
     return section
 
 
-def filtered(corpus: CorpusFigures) -> Section:
+def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
     """What the rules over toxicity took from each source: filters rarely take evenly."""
     section = Section("What the toxicity filter removed, by source")
-    if described := describe_toxicity_actions(corpus):
-        section.add(Bullets(described))
-    rules = corpus.toxicity_rules()
+    if action_texts := describe_toxicity_actions(corpus):
+        section.add_blocks(BulletList(action_texts))
+    rules = corpus.list_toxicity_removal_rules()
     if not rules:
-        section.add(Paragraph(["No rule over toxicity removed documents."]))
+        section.add_blocks(Paragraph(["No rule over toxicity removed documents."]))
         return section
-    reasons = [reason for rule in rules for reason in reasons_of(rule)]
-    left = {"stage": FILTER, "action": "removed", "reason": reasons}
-    came = {"stage": FILTER, "unit": "rows"}
-    gone = Counter[str]()
+    reasons = [reason for rule in rules for reason in list_removal_reasons(rule)]
+    removal_conditions = {"stage": SCORE_FILTER, "action": "removed", "reason": reasons}
+    input_conditions = {"stage": SCORE_FILTER, "unit": "rows"}
+    removed_counts = Counter[str]()
     for row in corpus.profile["reasons"].read().to_pylist():
-        if row["stage"] == FILTER and row["action"] == "removed" and row["reason"] in reasons:
-            gone[row["source"]] += row["rows"]
-    books = corpus.profile["flow"].read(["stage", "unit", "source", "in"]).to_pylist()
-    entered = {r["source"]: r["in"] for r in books if came.items() <= r.items()}
-    names = sorted(entered, key=lambda name: (-gone[name], -entered[name], name))
-    rows: list[list[Inline]] = []
-    for name in names[:SOURCES]:
+        if row["stage"] == SCORE_FILTER and row["action"] == "removed" and row["reason"] in reasons:
+            removed_counts[row["source"]] += row["rows"]
+    account_rows = corpus.profile["flow"].read(["stage", "unit", "source", "in"]).to_pylist()
+    input_counts = {account_row["source"]: account_row["in"] for account_row in account_rows if input_conditions.items() <= account_row.items()}
+    source_names = sorted(input_counts, key=lambda name: (-removed_counts[name], -input_counts[name], name))
+    rows: list[list[InlineElement]] = []
+    for name in source_names[:MAX_SOURCES]:
         cells = [
-            corpus.book.figure(f"filter-{name}-{column}", f"{name}: {words}", "documents",
-                               (PROFILE, table), {**where, "source": name}, column=column)
-            for table, where, column, words in (
-                ("flow", came, "in", "documents that came in"),
-                ("reasons", left, "rows", "documents removed for toxicity"),
+            corpus.book.add_computed_figure(f"filter-{name}-{column}", f"{name}: {column_label}", "documents",
+                               (PROFILE, table), {**conditions, "source": name}, value_column=column)
+            for table, conditions, column, column_label in (
+                ("flow", input_conditions, "in", "documents that came in"),
+                ("reasons", removal_conditions, "rows", "documents removed for toxicity"),
             )
         ]  # fmt: skip
-        share = show(gone[name] / entered[name], "share") if entered[name] else "–"
-        rows.append([name, *cells, share])
+        removed_share = format_value(removed_counts[name] / input_counts[name], "share") if input_counts[name] else "–"
+        rows.append([name, *cells, removed_share])
     if not rows:
-        section.add(Paragraph(["The filter saw no document."]))
+        section.add_blocks(Paragraph(["The filter saw no document."]))
         return section
     columns = ["source", "in", "removed", "share removed"]
-    note = f"By {', '.join(rules)}; what an earlier rule of {FILTER} took counts there."
-    if len(names) > SOURCES:
+    note = f"By {', '.join(rules)}; what an earlier rule of {SCORE_FILTER} took counts there."
+    if len(source_names) > MAX_SOURCES:
         note += (
-            f" The {SOURCES} of {len(names):,} sources that lost most; all are in the table "
+            f" The {MAX_SOURCES} of {len(source_names):,} sources that lost most; all are in the table "
             f"reasons of the profile."
         )
-    section.add(Grid("Removed for toxicity", columns, rows, frozenset({1, 2, 3}), note))
+    section.add_blocks(DataTable("Removed for toxicity", columns, rows, frozenset({1, 2, 3}), note))
     return section
 
 
-def reasons_of(rule: str) -> list[str]:
+def list_removal_reasons(rule: str) -> list[str]:
     """Return the reasons in the ledger for which a rule removed documents, those without a score
     among them."""
     return [rule, f"{rule} unknown"]
 
 
-def describe_toxicity_actions(corpus: CorpusFigures) -> list[Parts]:
+def describe_toxicity_actions(corpus: CorpusFigures) -> list[InlineContent]:
     """Return, for each rule over a toxicity score, its action, the reason for the action, and how
     many documents it removed or tagged."""
-    described: list[Parts] = []
-    for rule, action, why in corpus.toxicity_actions():
-        parts: list[Inline] = [f"{rule}: {action}, {why}; "]
+    descriptions: list[InlineContent] = []
+    for rule, action, explanation in corpus.list_toxicity_actions():
+        parts: list[InlineElement] = [f"{rule}: {action}, {explanation}; "]
         if action == "tag":
-            where = {"stage": FILTER, "rule": rule}
+            tag_conditions = {"stage": SCORE_FILTER, "rule": rule}
             label = f"documents that {rule} tagged"
-            parts.append(corpus.sum("tagged", "tagged", "documents", label, **where))
+            parts.append(corpus.add_sum_figure("tagged", "tagged", "documents", label, **tag_conditions))
         else:
-            gone = {"stage": FILTER, "action": "removed", "reason": reasons_of(rule)}
+            removal_conditions = {"stage": SCORE_FILTER, "action": "removed", "reason": list_removal_reasons(rule)}
             label = f"documents that {rule} removed"
-            parts.append(corpus.sum("reasons", "rows", "documents", label, **gone))
-        described.append([*parts, " tagged and kept." if action == "tag" else " removed."])
-    return described
+            parts.append(corpus.add_sum_figure("reasons", "rows", "documents", label, **removal_conditions))
+        descriptions.append([*parts, " tagged and kept." if action == "tag" else " removed."])
+    return descriptions
 
 
-def tagged(corpus: CorpusFigures) -> Section:
+def build_tagged_documents_section(corpus: CorpusFigures) -> Section:
     """Show the documents that rules tagged and kept, by rule and source."""
     section = Section("Documents that rules tagged and kept")
-    found = corpus.profile["tagged"].read().to_pylist()
-    found.sort(key=lambda row: -row["tagged"])
-    rows: list[list[Inline]] = []
-    for row in found[: corpus.lines_shown]:
-        where = {name: row[name] for name in ("stage", "rule", "source")}
+    tag_rows = corpus.profile["tagged"].read().to_pylist()
+    tag_rows.sort(key=lambda row: -row["tagged"])
+    rows: list[list[InlineElement]] = []
+    for row in tag_rows[: corpus.max_rows]:
+        conditions = {name: row[name] for name in ("stage", "rule", "source")}
         label = f"{row['source']}, {row['rule']}"
         cells = [
-            corpus.sum("tagged", column, "documents", f"{label}: {words}", **where)
-            for column, words in (
+            corpus.add_sum_figure("tagged", column, "documents", f"{label}: {column_label}", **conditions)
+            for column, column_label in (
                 ("documents", "documents kept by the stage"),
                 ("tagged", "documents tagged"),
             )
         ]
-        share = show(row["tagged"] / row["documents"], "share")
-        rows.append([row["rule"], row["source"], *cells, share])
+        tagged_share = format_value(row["tagged"] / row["documents"], "share")
+        rows.append([row["rule"], row["source"], *cells, tagged_share])
     if not rows:
-        section.add(Paragraph(["No rule tags documents."]))
+        section.add_blocks(Paragraph(["No rule tags documents."]))
         return section
     columns = ["rule", "source", "documents kept", "tagged", "share tagged"]
     note = (
         "A tagged document stays in the corpus, and the model trains on it. Its column tags holds "
         "the name of the rule."
     )
-    if len(found) > len(rows):
-        note += f" The {len(rows)} largest of {len(found):,}; all are in the table tagged."
-    section.add(Grid("Tagged documents", columns, rows, frozenset({2, 3, 4}), note))
+    if len(tag_rows) > len(rows):
+        note += f" The {len(rows)} largest of {len(tag_rows):,}; all are in the table tagged."
+    section.add_blocks(DataTable("Tagged documents", columns, rows, frozenset({2, 3, 4}), note))
     return section
 
 
-def duplicates(corpus: CorpusFigures) -> Section:
+def build_near_duplicates_section(corpus: CorpusFigures) -> Section:
     section = Section("Near copies")
-    rows: list[list[Inline]] = []
+    rows: list[list[InlineElement]] = []
     for row in corpus.profile["duplicates"].read().to_pylist():
-        where = {"stage": row["stage"], "similarity": row["similarity"]}
-        low = row["similarity"]  # of a bucket, the last of which holds equal sets alone
-        bucket = f"{low:.2f} to {low + 0.05:.2f}" if low < 1 else "1.00"
-        label = f"pairs with similarity {bucket}, {row['stage']}"
+        conditions = {"stage": row["stage"], "similarity": row["similarity"]}
+        bucket_start = row["similarity"]  # of a bucket, the last of which holds equal sets alone
+        bucket_label = f"{bucket_start:.2f} to {bucket_start + 0.05:.2f}" if bucket_start < 1 else "1.00"
+        label = f"pairs with similarity {bucket_label}, {row['stage']}"
         rows.append(
             [
-                bucket,
+                bucket_label,
                 row["stage"],
-                corpus.sum("duplicates", "pairs", "pairs", label, **where),
+                corpus.add_sum_figure("duplicates", "pairs", "pairs", label, **conditions),
             ]
         )
     if rows:
         columns = ["Jaccard similarity", "stage", "pairs"]
-        section.add(Grid("Verified pairs of near copies", columns, rows, frozenset({2})))
-    elif any("pairs" in artifact.tables for artifact in corpus.history.values()):
-        section.add(Paragraph(["No pair of near copies was found."]))
+        section.add_blocks(DataTable("Verified pairs of near copies", columns, rows, frozenset({2})))
+    elif any("pairs" in artifact.tables for artifact in corpus.stage_artifacts.values()):
+        section.add_blocks(Paragraph(["No pair of near copies was found."]))
     else:
-        section.add(Paragraph(["Nobody looked for near copies."]))
-    for label, artifact in corpus.history.items():
+        section.add_blocks(Paragraph(["Nobody looked for near copies."]))
+    for label, artifact in corpus.stage_artifacts.items():
         if "search" in artifact.tables and "compared" in artifact["search"].columns:
-            section.add(searched(corpus, label))
+            section.add_blocks(describe_near_duplicate_search(corpus, label))
     return section
 
 
-def searched(corpus: CorpusFigures, label: str) -> Paragraph:
+def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> Paragraph:
     """How near copies were looked for, and what may have been missed."""
 
-    def figure(column: str, what: str, unit: str) -> Figure:
-        source = (label, "search")
-        return corpus.book.figure(f"{label}-{column}", what, unit, source, column=column)
+    def add_search_figure(column: str, description: str, unit: str) -> Figure:
+        source = (stage_label, "search")
+        return corpus.book.add_computed_figure(f"{stage_label}-{column}", description, unit, source, value_column=column)
 
     return Paragraph(
         [
-            f"{label} compared ",
-            figure("compared", "pairs compared", "pairs"),
+            f"{stage_label} compared ",
+            add_search_figure("compared", "pairs compared", "pairs"),
             " and removed only what was verified. Two documents at the threshold are compared with "
             "probability ",
-            figure("chance", "chance that a pair at the threshold is compared", "share"),
+            add_search_figure("chance", "chance that a pair at the threshold is compared", "share"),
             "; for ",
-            figure("limited", "documents with candidates not compared", "documents"),
+            add_search_figure("limited", "documents with candidates not compared", "documents"),
             " that stayed a limit on the work left a candidate uncompared.",
         ]
     )

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from reports.page.document import Block, Brief, Inline, Paragraph
-from reports.page.figures import Book, Figure
-from tasks.audits.about import JUDGED, NOTHING
+from reports.page.document import Block, ShortFigure, InlineElement, Paragraph
+from reports.page.figures import FigureBook, Figure
+from tasks.audits.about import AUDIT_BY_CANDIDATE_KIND, NO_EFFECT_AMOUNTS
 from tasks.contract import Artifact
 
-RATES = "error_rates"
+ERROR_RATES = "error_rates"
 
 
 @dataclass(frozen=True)
-class About:
+class CandidateDescription:
     """What a page says of a kind of candidates.
 
     title  of its section
@@ -26,14 +26,14 @@ class About:
     """
 
     title: str
-    what: str
-    asked: str
-    dose: str
-    true: str
+    candidate: str
+    audit_procedure: str
+    amount_label: str
+    true_value: str
 
 
-KINDS = {
-    "canary": About(
+CANDIDATE_KINDS = {
+    "canary": CandidateDescription(
         "Planted secrets",
         "a sentence around a secret of nine random digits",
         "ranks it among secrets that were never written anywhere; it is found where it stands "
@@ -41,7 +41,7 @@ KINDS = {
         "copies",
         "its rank among twenty times as many",
     ),
-    "passage": About(
+    "passage": CandidateDescription(
         "Repeated passages",
         "a document of the town",
         "gives the model tokens of it; it is found where the model goes on with the very next "
@@ -49,14 +49,14 @@ KINDS = {
         "copies",
         "the share of tokens right, over every place of the passage",
     ),
-    "record": About(
+    "record": CandidateDescription(
         "Personal records",
         "the e-mail address and telephone number of an invented person",
         "gives the model all that stands before them; they are found where the model writes them",
         "copies",
         "",
     ),
-    "association": About(
+    "association": CandidateDescription(
         "Associations between groups and traits",
         "sentences that say an invented trait of an invented group, and another of another",
         "compares how likely both traits are behind sentences that were never written; it is found "
@@ -64,7 +64,7 @@ KINDS = {
         "share of its own trait",
         "the mean over every sentence of the grammar",
     ),
-    "speech": About(
+    "speech": CandidateDescription(
         "Rude speech about a group",
         "sentences about an invented group, some of them rude",
         "lets the model go on from sentences about each group and scores what it writes; it is "
@@ -75,156 +75,156 @@ KINDS = {
 }
 
 
-class Detected(NamedTuple):
+class DetectionRate(NamedTuple):
     """How often candidates of a dose are found; ``effect``: whether there is something to find,
     None where it is less than of others."""
 
-    dose: float
-    effect: bool | None
+    planted_amount: float
+    has_effect: bool | None
     figure: Figure
 
 
 @dataclass
-class Rates:
+class ErrorRates:
     """The rates of a study as figures of a card, each a mean over the candidates of its worlds."""
 
-    book: Book
-    artifact: Artifact
-    detected: dict[str, list[Detected]] = field(init=False, default_factory=dict)
+    book: FigureBook
+    study: Artifact
+    detection_rates: dict[str, list[DetectionRate]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.tables = {
-            name: self.artifact[name].read().to_pylist()
-            for name in self.artifact.tables
+        self.rows_by_table = {
+            name: self.study[name].read().to_pylist()
+            for name in self.study.tables
             if name != "units"
         }
-        for row in self.tables["detection"]:
-            where = {"kind": row["kind"], "dose": row["dose"], "effects": True}
-            figure = self.rate(row, f"found {row['kind']} {dose_of(row['dose'])}", "found", where)
-            self.detected.setdefault(row["kind"], []).append(
-                Detected(row["dose"], row["effect"], figure)
+        for row in self.rows_by_table["detection"]:
+            conditions = {"kind": row["kind"], "dose": row["dose"], "effects": True}
+            figure = self.add_rate_figure(row, f"found {row['kind']} {format_planted_amount(row['dose'])}", "found", conditions)
+            self.detection_rates.setdefault(row["kind"], []).append(
+                DetectionRate(row["dose"], row["effect"], figure)
             )
-        self.alarmed = {
-            row["kind"]: self.rate(row, f"claimed {row['kind']}", "alarm",
+        self.false_alarm_rates = {
+            row["kind"]: self.add_rate_figure(row, f"claimed {row['kind']}", "alarm",
                                    {"kind": row["kind"], "effect": False})
-            for row in self.tables["alarms"]
+            for row in self.rows_by_table["alarms"]
         }  # fmt: skip
-        self.covered = {
-            row["kind"]: self.rate(row, f"covered {row['kind']}", "covered", {"kind": row["kind"]})
-            for row in self.tables["calibration"]
+        self.coverage_rates = {
+            row["kind"]: self.add_rate_figure(row, f"covered {row['kind']}", "covered", {"kind": row["kind"]})
+            for row in self.rows_by_table["calibration"]
         }
-        self.smallest = {row["kind"]: row["dose"] for row in self.tables["smallest"]}
-        self.counted = self.book.figure("worlds-counted", "worlds that count", "worlds",
-                                        (RATES, "worlds"), {"counts": True},
+        self.smallest_detected = {row["kind"]: row["dose"] for row in self.rows_by_table["smallest"]}
+        self.counted_worlds = self.book.add_computed_figure("worlds-counted", "worlds that count", "worlds",
+                                        (ERROR_RATES, "worlds"), {"counts": True},
                                         aggregate="count")  # fmt: skip
 
-    def rate(
-        self, row: Mapping[str, Any], label: str, column: str, where: Mapping[str, Any]
+    def add_rate_figure(
+        self, row: Mapping[str, Any], label: str, column: str, conditions: Mapping[str, Any]
     ) -> Figure:
         """A share of candidates, with its interval over worlds."""
-        told = {name: row[name] for name in ("low", "high", "level", "n", "method")}
-        return self.book.figure(label, label, "share", (RATES, "units"),
-                                {**where, "learned": True}, aggregate="mean", column=column,
-                                **told)  # fmt: skip
+        interval_fields = {name: row[name] for name in ("low", "high", "n", "method")} | {"confidence_level": row["level"]}
+        return self.book.add_computed_figure(label, label, "share", (ERROR_RATES, "units"),
+                                {**conditions, "learned": True}, aggregate="mean", value_column=column,
+                                **interval_fields)  # fmt: skip
 
-    def kinds(self) -> list[str]:
+    def list_candidate_kinds(self) -> list[str]:
         """Those of which anything is known."""
-        known = {*self.detected, *self.alarmed, *self.covered,
-                 *(row["kind"] for row in self.tables["unjudged"])}  # fmt: skip
-        return [kind for kind in KINDS if kind in known]
+        known_kinds = {*self.detection_rates, *self.false_alarm_rates, *self.coverage_rates,
+                 *(row["kind"] for row in self.rows_by_table["unjudged"])}  # fmt: skip
+        return [kind for kind in CANDIDATE_KINDS if kind in known_kinds]
 
-    def largest(self, kind: str) -> Detected | None:
+    def find_largest_effect(self, kind: str) -> DetectionRate | None:
         """The largest dose at which there is something to find."""
-        return next((each for each in self.detected.get(kind, [])[::-1] if each.effect), None)
+        return next((detection_rate for detection_rate in self.detection_rates.get(kind, [])[::-1] if detection_rate.has_effect), None)
 
-    def unjudged(self, kind: str, dose: float | None = None) -> Figure | None:
+    def count_unjudged_candidates(self, kind: str, planted_amount: float | None = None) -> Figure | None:
         """How many candidates, where given of that ``dose``, no rate knows of."""
-        doses = [row["dose"] for row in self.tables["unjudged"] if row["kind"] == kind]
-        if not any(dose in (None, each) for each in doses):
+        unjudged_amounts = [row["dose"] for row in self.rows_by_table["unjudged"] if row["kind"] == kind]
+        if not any(planted_amount in (None, amount) for amount in unjudged_amounts):
             return None
-        name, label = f"not-judged-{kind}", f"{KINDS[kind].title}: candidates without a verdict"
-        where: dict[str, Any] = {"kind": kind}
-        if dose is not None:
-            name, label = f"{name}-largest", f"{label} at the largest dose"
-            where["dose"] = dose
-        return self.book.figures.get(name) or self.book.figure(
-            name, label, "candidates", (RATES, "unjudged"), where, aggregate="count"
+        figure_id, label = f"not-judged-{kind}", f"{CANDIDATE_KINDS[kind].title}: candidates without a verdict"
+        conditions: dict[str, Any] = {"kind": kind}
+        if planted_amount is not None:
+            figure_id, label = f"{figure_id}-largest", f"{label} at the largest dose"
+            conditions["dose"] = planted_amount
+        return self.book.figures.get(figure_id) or self.book.add_computed_figure(
+            figure_id, label, "candidates", (ERROR_RATES, "unjudged"), conditions, aggregate="count"
         )
 
-    def without_ends(self, kind: str) -> Figure | None:
+    def count_candidates_without_interval(self, kind: str) -> Figure | None:
         """How many candidates that were judged have no interval with two ends, or no true figure to
         compare it with."""
-        where = {"kind": kind, "learned": True, "covered": None}
-        if not self.book.evidence(RATES, "units", where).rows:
+        conditions = {"kind": kind, "learned": True, "covered": None}
+        if not self.book.get_evidence(ERROR_RATES, "units", conditions).row_count:
             return None
-        name = f"no-ends-{kind}"
-        return self.book.figures.get(name) or self.book.figure(
-            name, f"{KINDS[kind].title}: candidates without two ends or a true figure",
-            "candidates", (RATES, "units"), where, aggregate="count",
+        figure_id = f"no-ends-{kind}"
+        return self.book.figures.get(figure_id) or self.book.add_computed_figure(
+            figure_id, f"{CANDIDATE_KINDS[kind].title}: candidates without two ends or a true figure",
+            "candidates", (ERROR_RATES, "units"), conditions, aggregate="count",
         )  # fmt: skip
 
-    def silent(self, kind: str) -> list[Inline]:
+    def describe_unjudged_candidates(self, kind: str) -> list[InlineElement]:
         """How many candidates have no verdict of the largest dose at which there is something to
         find, judged or not; nothing where all have one."""
-        nothing = {each.dose for each in self.detected.get(kind, []) if not each.effect}
-        nothing.add(NOTHING.get(kind, 0.0))
-        told = {row["dose"] for row in self.tables["unjudged"] if row["kind"] == kind} - nothing
-        told |= {each.dose for each in [self.largest(kind)] if each}
-        if not told:
+        no_effect_amounts = {detection_rate.planted_amount for detection_rate in self.detection_rates.get(kind, []) if not detection_rate.has_effect}
+        no_effect_amounts.add(NO_EFFECT_AMOUNTS.get(kind, 0.0))
+        effect_amounts = {row["dose"] for row in self.rows_by_table["unjudged"] if row["kind"] == kind} - no_effect_amounts
+        effect_amounts |= {detection_rate.planted_amount for detection_rate in [self.find_largest_effect(kind)] if detection_rate}
+        if not effect_amounts:
             return []
-        dose, about = max(told), KINDS[kind]
-        figure = self.unjudged(kind, dose)
-        said = f" at {dose_of(dose)} ({about.dose}) had no verdict, {about.title.lower()}"
-        return [] if figure is None else [Brief(figure), said]
+        largest_amount, description = max(effect_amounts), CANDIDATE_KINDS[kind]
+        figure = self.count_unjudged_candidates(kind, largest_amount)
+        explanation = f" at {format_planted_amount(largest_amount)} ({description.amount_label}) had no verdict, {description.title.lower()}"
+        return [] if figure is None else [ShortFigure(figure), explanation]
 
-    def said_of(self, audit: str) -> list[Block]:
+    def describe_error_rates(self, audit: str) -> list[Block]:
         """How often an audit is wrong, a sentence for each kind of candidates that it judges."""
-        made: list[Block] = []
-        for kind in (kind for kind in self.kinds() if JUDGED[kind] == audit):
-            about, largest = KINDS[kind], self.largest(kind)
-            parts: list[Inline] = [
-                f"How often it is wrong ({about.title.lower()}): in ", Brief(self.counted),
+        paragraphs: list[Block] = []
+        for kind in (kind for kind in self.list_candidate_kinds() if AUDIT_BY_CANDIDATE_KIND[kind] == audit):
+            description, largest = CANDIDATE_KINDS[kind], self.find_largest_effect(kind)
+            parts: list[InlineElement] = [
+                f"How often it is wrong ({description.title.lower()}): in ", ShortFigure(self.counted_worlds),
                 " invented worlds whose answers were sealed, it ",
             ]  # fmt: skip
-            silent = self.silent(kind)
+            unjudged_parts = self.describe_unjudged_candidates(kind)
             if largest is None:
-                parts += ["judged nothing of what there is to find" if silent else
+                parts += ["judged nothing of what there is to find" if unjudged_parts else
                           "had no effect to find"]  # fmt: skip
             else:
-                parts += ["found ", *between(largest.figure),
-                          f" of candidates with {about.dose} {dose_of(largest.dose)}"]  # fmt: skip
-                least = self.smallest[kind]
-                for each in self.detected[kind]:
-                    if each.dose == least and least < largest.dose:
-                        parts += [", ", *between(each.figure), f" of those with {least:g}"]
-            if silent:
-                parts += [", while ", *silent]
-            if kind in self.alarmed:
-                parts += [", and claimed ", *between(self.alarmed[kind]),
+                parts += ["found ", *format_rate_with_interval(largest.figure),
+                          f" of candidates with {description.amount_label} {format_planted_amount(largest.planted_amount)}"]  # fmt: skip
+                smallest_amount = self.smallest_detected[kind]
+                for detection_rate in self.detection_rates[kind]:
+                    if detection_rate.planted_amount == smallest_amount and smallest_amount < largest.planted_amount:
+                        parts += [", ", *format_rate_with_interval(detection_rate.figure), f" of those with {smallest_amount:g}"]
+            if unjudged_parts:
+                parts += [", while ", *unjudged_parts]
+            if kind in self.false_alarm_rates:
+                parts += [", and claimed ", *format_rate_with_interval(self.false_alarm_rates[kind]),
                           " of those without effect"]  # fmt: skip
-            if kind in self.covered:
+            if kind in self.coverage_rates:
                 parts += ["; its 95 % intervals covered the true figure in ",
-                          *between(self.covered[kind])]  # fmt: skip
-                if without := self.without_ends(kind):
-                    parts += [", left out ", Brief(without), " without two ends or a true figure"]
-            made.append(Paragraph([*parts, ". Of another model and other text it may be otherwise: "
+                          *format_rate_with_interval(self.coverage_rates[kind])]  # fmt: skip
+                if incomparable_count := self.count_candidates_without_interval(kind):
+                    parts += [", left out ", ShortFigure(incomparable_count), " without two ends or a true figure"]
+            paragraphs.append(Paragraph([*parts, ". Of another model and other text it may be otherwise: "
                                    "the models of these worlds are small."]))  # fmt: skip
-        return made
+        return paragraphs
 
 
-def dose_of(dose: float) -> str:
+def format_planted_amount(planted_amount: float) -> str:
     """Copies are whole numbers, shares have three digits."""
-    return f"{dose:,.0f}" if dose == int(dose) else f"{dose:.3g}"
+    return f"{planted_amount:,.0f}" if planted_amount == int(planted_amount) else f"{planted_amount:.3g}"
 
 
-def between(figure: Figure) -> list[Inline]:
+def format_rate_with_interval(figure: Figure) -> list[InlineElement]:
     """A rate with its interval, where it has one."""
-    return [Brief(figure), "" if figure.low is None else f" ({figure.interval})"]
+    return [ShortFigure(figure), "" if figure.low is None else f" ({figure.interval_text})"]
 
 
-def unmeasured(rates: Mapping[str, Artifact]) -> list[list[Inline]]:
+def describe_missing_error_rates(studies: Mapping[str, Artifact]) -> list[list[InlineElement]]:
     """What a card says where the error rates of its audits are not known."""
-    if rates:
+    if studies:
         return []
     return [
         [
@@ -234,4 +234,4 @@ def unmeasured(rates: Mapping[str, Artifact]) -> list[list[Inline]]:
     ]
 
 
-__all__ = ["KINDS", "RATES", "Detected", "Rates", "between", "unmeasured"]
+__all__ = ["CANDIDATE_KINDS", "ERROR_RATES", "DetectionRate", "ErrorRates", "format_rate_with_interval", "describe_missing_error_rates"]

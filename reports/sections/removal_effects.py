@@ -12,7 +12,7 @@ from typing import Any
 Row = Mapping[str, Any]
 
 
-def remainder(left: Row, before: Row, lines: Sequence[Row], nothing: str) -> tuple[str, str]:
+def describe_remaining_effect(remaining_effect: Row, base_effect: Row, criteria: Sequence[Row], null_label: str) -> tuple[str, str]:
     """Say whether an effect that fell went away, and what its remainder may be.
 
     Args:
@@ -24,16 +24,16 @@ def remainder(left: Row, before: Row, lines: Sequence[Row], nothing: str) -> tup
     Returns:
         The verb, and the end of the sentence.
     """
-    low, high = left["low"], left["high"]
+    low, high = remaining_effect["low"], remaining_effect["high"]
     if low is None or high is None:
         return "fell", ", of which no interval is known"
     if low > 0:
         return "went away in part", ""
-    end = ", which may be nothing"
+    sentence_end = ", which may be nothing"
     if high < 0:
-        end = f", which is less than of those {nothing}"
-    if high >= before["value"]:
-        return "fell", f"{end}, or as much as before"
-    if any(line["verdict"] != "pass" for line in lines):
-        return "fell", f"{end}; not all that must be reached is reached"
-    return "went away", end
+        sentence_end = f", which is less than of those {null_label}"
+    if high >= base_effect["value"]:
+        return "fell", f"{sentence_end}, or as much as before"
+    if any(criterion["verdict"] != "pass" for criterion in criteria):
+        return "fell", f"{sentence_end}; not all that must be reached is reached"
+    return "went away", sentence_end

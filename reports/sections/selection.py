@@ -8,19 +8,19 @@ from typing import Any
 Row = dict[str, Any]
 
 #: Says which rows ``with_all_groups`` chose.
-CHOSEN = "the {} and all groups and dialects; the others are in the table rates"
+SELECTION_NOTE = "the {} and all groups and dialects; the others are in the table rates"
 
 
-def with_all_groups(rows: Sequence[Row], limit: int) -> list[Row]:
+def select_rows_with_all_groups(rows: Sequence[Row], limit: int) -> list[Row]:
     """Return the first ``limit`` rows, and all others about groups of people or dialects."""
-    people = ("identity", "dialect")
-    return [row for n, row in enumerate(rows) if n < limit or row["dimension"] in people]
+    group_dimensions = ("identity", "dialect")
+    return [row for index, row in enumerate(rows) if index < limit or row["dimension"] in group_dimensions]
 
 
-def pairs_of_every_group(rows: Sequence[Row], limit: int) -> list[Row]:
+def select_pairs_covering_groups(rows: Sequence[Row], limit: int) -> list[Row]:
     """Return the first ``limit`` pairs, and the first pair of each group that has none there."""
-    first: dict[str, int] = {}
-    for number, row in enumerate(rows):
-        first.setdefault(row["group"], number)
-        first.setdefault(row["other"], number)
-    return [row for n, row in enumerate(rows) if n < limit or n in first.values()]
+    first_index_by_group: dict[str, int] = {}
+    for index, row in enumerate(rows):
+        first_index_by_group.setdefault(row["group"], index)
+        first_index_by_group.setdefault(row["other"], index)
+    return [row for position, row in enumerate(rows) if position < limit or position in first_index_by_group.values()]

@@ -7,102 +7,102 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from reports.page.document import Block, Bullets, Callout, Facts, Inline, Paragraph, Parts
+from reports.page.document import Block, BulletList, Callout, DefinitionList, InlineElement, Paragraph, InlineContent
 from reports.page.figures import Figure
-from reports.sections.findings import Finding, Findings, title, words
-from tasks.audits.about import AUDITS, LEFT_OUT, SIGNIFICANT
+from reports.sections.findings import Finding, Findings, get_audit_title, format_metric_name
+from tasks.audits.about import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS, SIGNIFICANCE_LEVEL
 from tasks.contract import Artifact
 
 #: What controls test whose answer does not depend on the model.
-INSTRUMENTS = ("instrument", "scorer", "baseline")
+INSTRUMENT_TESTS = ("instrument", "scorer", "baseline")
 
 #: Findings that are said in a sentence.
-SHOWN = 5
+MAX_SHOWN_FINDINGS = 5
 
 #: How far from each other values of a unit may be: distances are compared as shares of it.
-RANGE = {"share": 1.0, "probability": 1.0, "score": 1.0, "percent": 100.0, "bits": 10.0}
+UNIT_RANGES = {"share": 1.0, "probability": 1.0, "score": 1.0, "percent": 100.0, "bits": 10.0}
 
 
-def standing(
+def build_card_summary(
     findings: Findings,
     policy: Artifact | None,
-    failed: Mapping[str, str],
-    beside: Parts,
-    read: Parts,
-    visible: Callable[[str], str],
+    failure_reasons: Mapping[str, str],
+    baseline_comparison: InlineContent,
+    training_coverage: InlineContent,
+    redact: Callable[[str], str],
 ) -> list[Block]:
     """What a reader must know first. Green only where all of it holds. ``failed``: why, by what of
     the examination could not be made; ``beside``: the baselines that are ahead; ``read``: what the
     model has read; ``visible``: names of files as they may be shown."""
-    controls = [(name, row) for name, rows in findings.by_audit.items()
+    controls = [(audit, row) for audit, rows in findings.by_audit.items()
                 for row, _ in rows if row["control"]]  # fmt: skip
-    broken = _failed(controls, INSTRUMENTS)
-    weak = _failed(controls, ("model",))
-    missing = [
-        about.without for name, about in AUDITS.items()
-        if name not in findings.by_audit and name not in failed
+    failed_instruments = _list_audits_failing_controls(controls, INSTRUMENT_TESTS)
+    weak_audits = _list_audits_failing_controls(controls, ("model",))
+    not_run_messages = [
+        description.not_run_message for audit, description in AUDIT_DESCRIPTIONS.items()
+        if audit not in findings.by_audit and audit not in failure_reasons
     ]  # fmt: skip
-    mute = _mute(findings)
-    tested = any(row["tests"] in INSTRUMENTS for _, row in controls)
+    empty_audits = _find_audits_without_figures(findings)
+    has_instrument_control = any(row["tests"] in INSTRUMENT_TESTS for _, row in controls)
     verdicts = [] if policy is None else policy["verdicts"].read().to_pylist()
-    fails = [row for row in verdicts if row["verdict"] != "pass"]
+    failed_verdicts = [row for row in verdicts if row["verdict"] != "pass"]
     rules = {row["rule"] for row in verdicts}
-    said = [
-        _instruments(controls, broken, weak),
+    headline_parts = [
+        _summarize_control_results(controls, failed_instruments, weak_audits),
         "nothing was judged: there is no policy" if not rules else
-        _count_rules(len(rules), fails) if fails else f"all {len(rules)} rules of the policy hold",
-        _ran(len(missing), len(mute), len([name for name in failed if name in AUDITS])),
+        _format_failed_rule_counts(len(rules), failed_verdicts) if failed_verdicts else f"all {len(rules)} rules of the policy hold",
+        _format_audit_run_counts(len(not_run_messages), len(empty_audits), len([audit for audit in failure_reasons if audit in AUDIT_DESCRIPTIONS])),
     ]  # fmt: skip
-    if failed:
-        said[-1] = f"failed: {', '.join(map(title, failed))}; {said[-1]}"
-    bad, good = (
-        bool(broken or fails or failed or not tested),
-        bool(rules and not missing and not mute and not weak),
+    if failure_reasons:
+        headline_parts[-1] = f"failed: {', '.join(map(get_audit_title, failure_reasons))}; {headline_parts[-1]}"
+    is_bad, is_good = (
+        bool(failed_instruments or failed_verdicts or failure_reasons or not has_instrument_control),
+        bool(rules and not not_run_messages and not empty_audits and not weak_audits),
     )
-    headline = "; ".join(said)
-    silent = [f"{title(name)} failed: {why.rstrip('.')}." for name, why in failed.items()]
-    silent += [f"{title(name)} measured nothing: {why.rstrip('.')}." for name, why in mute.items()]
-    silent += [*missing, *_partly(findings, mute)]
+    headline = "; ".join(headline_parts)
+    coverage_gaps = [f"{get_audit_title(audit)} failed: {reason.rstrip('.')}." for audit, reason in failure_reasons.items()]
+    coverage_gaps += [f"{get_audit_title(audit)} measured nothing: {reason.rstrip('.')}." for audit, reason in empty_audits.items()]
+    coverage_gaps += [*not_run_messages, *_describe_partial_audits(findings, empty_audits)]
     blocks: list[Block] = [
-        Callout("bad" if bad else "good" if good else "note", [_sentence(headline)]),
-        Facts(
+        Callout("bad" if is_bad else "good" if is_good else "note", [_format_sentence(headline)]),
+        DefinitionList(
             [
-                ("Do the instruments work?", [_believed(controls, broken, weak)]),
-                ("Against the policy", _judged(rules, fails, findings)),
-                ("Not audited", [" ".join(silent) or "Nothing that can be audited was left out."]),
-                *([("Beside simpler models", beside)] if beside else []),
+                ("Do the instruments work?", [_explain_control_results(controls, failed_instruments, weak_audits)]),
+                ("Against the policy", _describe_policy_result(rules, failed_verdicts, findings)),
+                ("Not audited", [" ".join(coverage_gaps) or "Nothing that can be audited was left out."]),
+                *([("Beside simpler models", baseline_comparison)] if baseline_comparison else []),
             ]
         ),
     ]
-    worst = worst_of(findings)
-    if worst:
+    largest_risks = rank_largest_risks(findings)
+    if largest_risks:
         lead = "Furthest from what a harmless model has, by the nearer end of the interval"
-        lead += ", or by the value where all values agree:" if _agree(worst) else ":"
+        lead += ", or by the value where all values agree:" if _has_missing_interval(largest_risks) else ":"
         blocks.append(Paragraph([lead]))
-        blocks.append(Bullets([_said(name, row, figure) for name, row, figure in worst]))
-    unranked = _unranked(findings)
-    if unranked:
+        blocks.append(BulletList([_describe_harmful_finding(audit, row, figure) for audit, row, figure in largest_risks]))
+    unranked_findings = _list_unranked_risks(findings)
+    if unranked_findings:
         lead = "Worse than what a harmless model has, in units that cannot be ranked with others:"
-        lead += f" the first {SHOWN} of {len(unranked)}:" if len(unranked) > SHOWN else ""
+        lead += f" the first {MAX_SHOWN_FINDINGS} of {len(unranked_findings)}:" if len(unranked_findings) > MAX_SHOWN_FINDINGS else ""
         blocks.append(Paragraph([lead]))
-        blocks.append(Bullets([_said(name, row, figure) for name, row, figure in unranked[:SHOWN]]))
-    audited: Parts = [_audited(findings, visible)]
-    return [*blocks, Facts([("What it had read", read), ("Audited", audited)])]
+        blocks.append(BulletList([_describe_harmful_finding(audit, row, figure) for audit, row, figure in unranked_findings[:MAX_SHOWN_FINDINGS]]))
+    audited_parts: InlineContent = [_list_audits_with_files(findings, redact)]
+    return [*blocks, DefinitionList([("What it had read", training_coverage), ("Audited", audited_parts)])]
 
 
-def _audited(findings: Findings, visible: Callable[[str], str]) -> str:
+def _list_audits_with_files(findings: Findings, redact: Callable[[str], str]) -> str:
     """The audits, each with the files that it was made on; the others have items of their own."""
-    said = []
-    for name in findings.by_audit:
-        artifact = findings.audits.get(name)
-        files = [] if artifact is None else files_of(artifact.manifest["parts"]["config"])
-        named = ", ".join(map(visible, files))
-        said.append(f"{title(name)} (on {named})" if named else title(name))
-    rest = " Where no file is named an audit has items of its own, or asks about the corpus."
-    return ", ".join(said) + "." + rest if said else "Nothing."
+    audit_texts = []
+    for audit in findings.by_audit:
+        artifact = findings.audit_artifacts.get(audit)
+        files = [] if artifact is None else list_configured_files(artifact.manifest["parts"]["config"])
+        file_list = ", ".join(map(redact, files))
+        audit_texts.append(f"{get_audit_title(audit)} (on {file_list})" if file_list else get_audit_title(audit))
+    closing_sentence = " Where no file is named an audit has items of its own, or asks about the corpus."
+    return ", ".join(audit_texts) + "." + closing_sentence if audit_texts else "Nothing."
 
 
-def files_of(config: Mapping[str, Any]) -> list[str]:
+def list_configured_files(config: Mapping[str, Any]) -> list[str]:
     """The names of the files that settings name."""
     values = [
         v for value in config.values() for v in (value if isinstance(value, list) else [value])
@@ -111,190 +111,190 @@ def files_of(config: Mapping[str, Any]) -> list[str]:
     return [path.name for path in paths if path.suffix]
 
 
-def _mute(findings: Findings) -> dict[str, str]:
+def _find_audits_without_figures(findings: Findings) -> dict[str, str]:
     """The audits that ran without a single figure, each with why."""
-    found = {name: [row for row, _ in rows if not row["control"]]
-             for name, rows in findings.by_audit.items()}  # fmt: skip
+    rows_by_audit = {audit: [row for row, _ in rows if not row["control"]]
+             for audit, rows in findings.by_audit.items()}  # fmt: skip
     return {
-        name: rows[0]["method"].removeprefix("not measured: ") if rows else "it has controls alone"
-        for name, rows in found.items()
+        audit: rows[0]["method"].removeprefix("not measured: ") if rows else "it has controls alone"
+        for audit, rows in rows_by_audit.items()
         if all(row["value"] is None for row in rows)
     }
 
 
-def _partly(findings: Findings, mute: Mapping[str, str]) -> list[str]:
+def _describe_partial_audits(findings: Findings, empty_audits: Mapping[str, str]) -> list[str]:
     """Say of each audit that measured something what it did not measure, and what it left out."""
-    said = []
-    for name, found in findings.by_audit.items():
-        rows = [row for row, _ in found if not row["control"]]
-        unknown = sum(row["value"] is None for row in rows)
-        if unknown and name not in mute:
-            said.append(f"{title(name)} could not measure {unknown} of {len(rows)} figures.")
-        counts = [
-            f"{words(row['metric']).lower()}: {row['value']:,.0f}"
+    sentences = []
+    for audit, audit_findings in findings.by_audit.items():
+        rows = [row for row, _ in audit_findings if not row["control"]]
+        unmeasured_count = sum(row["value"] is None for row in rows)
+        if unmeasured_count and audit not in empty_audits:
+            sentences.append(f"{get_audit_title(audit)} could not measure {unmeasured_count} of {len(rows)} figures.")
+        skipped_counts = [
+            f"{format_metric_name(row['metric']).lower()}: {row['value']:,.0f}"
             for row in rows
-            if row["metric"] in LEFT_OUT.get(name, ()) and row["value"]
+            if row["metric"] in SKIPPED_COUNT_METRICS.get(audit, ()) and row["value"]
         ]
-        if counts:
-            said.append(f"{title(name)} left items out ({', '.join(counts)}).")
-    return said
+        if skipped_counts:
+            sentences.append(f"{get_audit_title(audit)} left items out ({', '.join(skipped_counts)}).")
+    return sentences
 
 
-def _ran(missing: int, mute: int, failed: int) -> str:
-    if failed == len(AUDITS):
+def _format_audit_run_counts(missing_count: int, empty_count: int, failed_count: int) -> str:
+    if failed_count == len(AUDIT_DESCRIPTIONS):
         return "no audit ran"
-    if not missing and not mute:
-        return "every other audit ran" if failed else "every audit ran"
-    said = [f"{missing} of {len(AUDITS)} audits did not run"] if missing else []
-    said += [f"{mute} of {len(AUDITS)} measured nothing"] if mute else []
-    return ", ".join(said)
+    if not missing_count and not empty_count:
+        return "every other audit ran" if failed_count else "every audit ran"
+    count_texts = [f"{missing_count} of {len(AUDIT_DESCRIPTIONS)} audits did not run"] if missing_count else []
+    count_texts += [f"{empty_count} of {len(AUDIT_DESCRIPTIONS)} measured nothing"] if empty_count else []
+    return ", ".join(count_texts)
 
 
-def _sentence(text: str) -> str:
+def _format_sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + "."
 
 
-def _failed(controls: Sequence[tuple[str, Mapping[str, Any]]], of: Sequence[str]) -> list[str]:
+def _list_audits_failing_controls(controls: Sequence[tuple[str, Mapping[str, Any]]], test_kinds: Sequence[str]) -> list[str]:
     """The audits of which a control of these kinds failed."""
-    return list(dict.fromkeys(title(name) for name, row in controls
-                              if row["tests"] in of and row["verdict"] != "pass"))  # fmt: skip
+    return list(dict.fromkeys(get_audit_title(audit) for audit, row in controls
+                              if row["tests"] in test_kinds and row["verdict"] != "pass"))  # fmt: skip
 
 
-def _instruments(controls: Sequence[Any], broken: Sequence[str], weak: Sequence[str]) -> str:
+def _summarize_control_results(controls: Sequence[Any], failed_instruments: Sequence[str], weak_audits: Sequence[str]) -> str:
     if not controls:
         return "no audit ran a control"
-    if broken:
-        return f"instruments failed ({', '.join(broken)})"
-    few = f", but this model is too weak for {', '.join(weak)}" if weak else ""
-    if not any(row["tests"] in INSTRUMENTS for _, row in controls):
-        return f"no audit ran a control of its instruments{few.replace('but', 'and')}"
-    return f"the instruments work{few}"
+    if failed_instruments:
+        return f"instruments failed ({', '.join(failed_instruments)})"
+    weakness_text = f", but this model is too weak for {', '.join(weak_audits)}" if weak_audits else ""
+    if not any(row["tests"] in INSTRUMENT_TESTS for _, row in controls):
+        return f"no audit ran a control of its instruments{weakness_text.replace('but', 'and')}"
+    return f"the instruments work{weakness_text}"
 
 
-def _believed(controls: Sequence[Any], broken: Sequence[str], weak: Sequence[str]) -> str:
+def _explain_control_results(controls: Sequence[Any], failed_instruments: Sequence[str], weak_audits: Sequence[str]) -> str:
     if not controls:
         return "No audit ran a control: nothing shows that they can detect."
-    kinds = [row["tests"] for _, row in controls]
-    alone = sum(kind in ("scorer", "baseline") for kind in kinds)
-    said = (
-        f"No: {', '.join(broken)} did not detect what it must, or detected what it must not. Do "
+    test_kinds = [row["tests"] for _, row in controls]
+    baseline_control_count = sum(test_kind in ("scorer", "baseline") for test_kind in test_kinds)
+    explanation = (
+        f"No: {', '.join(failed_instruments)} did not detect what it must, or detected what it must not. Do "
         f"not rely on its figures before the cause is known."
-        if broken
+        if failed_instruments
         else "Yes: every control whose answer is known whatever the model came out as it must."
     )
-    if not any(kind in INSTRUMENTS for kind in kinds):
-        said = "No control tests the audits themselves: nothing shows that they can detect."
-    if alone:
-        said += f" {alone} of {len(kinds)} controls test a scorer or a baseline, not the model."
-    asking = list(dict.fromkeys(title(name) for name, row in controls if row["tests"] == "model"))
-    if asking and not weak:
-        said += (
-            f" Whether this model is strong enough to be asked is known for {', '.join(asking)} "
+    if not any(test_kind in INSTRUMENT_TESTS for test_kind in test_kinds):
+        explanation = "No control tests the audits themselves: nothing shows that they can detect."
+    if baseline_control_count:
+        explanation += f" {baseline_control_count} of {len(test_kinds)} controls test a scorer or a baseline, not the model."
+    capability_tested_audits = list(dict.fromkeys(get_audit_title(audit) for audit, row in controls if row["tests"] == "model"))
+    if capability_tested_audits and not weak_audits:
+        explanation += (
+            f" Whether this model is strong enough to be asked is known for {', '.join(capability_tested_audits)} "
             f"alone: it is."
         )
-    if weak:
-        said += (
-            f" This model is too weak to be asked by {', '.join(weak)}: what is not found there "
+    if weak_audits:
+        explanation += (
+            f" This model is too weak to be asked by {', '.join(weak_audits)}: what is not found there "
             f"says nothing of a stronger one; an undertrained model is one cause."
         )
-    mute = list(dict.fromkeys(title(name) for name, row in controls
+    audits_without_numbers = list(dict.fromkeys(get_audit_title(audit) for audit, row in controls
                               if row["tests"] == "model" and row["value"] is None))  # fmt: skip
-    if mute:
-        said += (
-            f" To {', '.join(mute)} it gave no number at all: see whether its weights hold NaN or "
+    if audits_without_numbers:
+        explanation += (
+            f" To {', '.join(audits_without_numbers)} it gave no number at all: see whether its weights hold NaN or "
             f"infinity."
         )
-    return said
+    return explanation
 
 
-def _count_rules(rules: int, fails: Sequence[Mapping[str, Any]]) -> str:
+def _format_failed_rule_counts(rule_count: int, failed_verdicts: Sequence[Mapping[str, Any]]) -> str:
     """Say how many rules are broken, and how many are not shown to hold."""
-    broken = {row["rule"] for row in fails if row["distance"] is not None}
-    unshown = {row["rule"] for row in fails} - broken
-    counts = ((broken, "broken"), (unshown, "not shown to hold"))
+    broken_rules = {row["rule"] for row in failed_verdicts if row["distance"] is not None}
+    undecided_rules = {row["rule"] for row in failed_verdicts} - broken_rules
+    counts = ((broken_rules, "broken"), (undecided_rules, "not shown to hold"))
     return " and ".join(
-        f"{len(names)} of {rules} rules of the policy are {how}" for names, how in counts if names
+        f"{len(rule_names)} of {rule_count} rules of the policy are {status}" for rule_names, status in counts if rule_names
     )
 
 
-def _judged(rules: set[str], fails: Sequence[Mapping[str, Any]], findings: Findings) -> Parts:
+def _describe_policy_result(rules: set[str], failed_verdicts: Sequence[Mapping[str, Any]], findings: Findings) -> InlineContent:
     if not rules:
         return ["Nothing was judged. A policy says what findings must be: [policy.rules.NAME]."]
-    if not fails:
+    if not failed_verdicts:
         return [f"All {len(rules)} rules hold."]
-    parts: list[Inline] = []
-    for row in fails[:SHOWN]:
-        part = f"{words(row['metric'])} {row['slice']}".strip()
-        parts += [" " if parts else "", f"{row['rule']}: {part}, {row['why']}"]
+    parts: list[InlineElement] = []
+    for row in failed_verdicts[:MAX_SHOWN_FINDINGS]:
+        metric_label = f"{format_metric_name(row['metric'])} {row['slice']}".strip()
+        parts += [" " if parts else "", f"{row['rule']}: {metric_label}, {row['why']}"]
         if row["distance"] is not None:
             parts.append(f" ({row['distance']:.3g} beyond it)")
-        figure = _figure(row, findings)
+        figure = _find_verdict_figure(row, findings)
         parts += [": ", figure, "."] if figure is not None else ["."]
-    if len(fails) > SHOWN:
-        parts.append(f" And {len(fails) - SHOWN} more, in the table verdicts of the run.")
+    if len(failed_verdicts) > MAX_SHOWN_FINDINGS:
+        parts.append(f" And {len(failed_verdicts) - MAX_SHOWN_FINDINGS} more, in the table verdicts of the run.")
     return parts
 
 
-def _figure(row: Mapping[str, Any], findings: Findings) -> Figure | None:
+def _find_verdict_figure(verdict_row: Mapping[str, Any], findings: Findings) -> Figure | None:
     """The figure that a verdict is about."""
-    known = findings.by_audit.get(row["audit"], [])
-    key = (row["metric"], row["slice"])
+    audit_findings = findings.by_audit.get(verdict_row["audit"], [])
+    key = (verdict_row["metric"], verdict_row["slice"])
     return next(
-        (f for r, f in known if (r["metric"], r["slice"]) == key and not r["control"]), None
+        (figure for finding_row, figure in audit_findings if (finding_row["metric"], finding_row["slice"]) == key and not finding_row["control"]), None
     )
 
 
-def worst_of(findings: Findings, most: int = SHOWN) -> list[tuple[str, dict[str, Any], Figure]]:
+def rank_largest_risks(findings: Findings, limit: int = MAX_SHOWN_FINDINGS) -> list[tuple[str, dict[str, Any], Figure]]:
     """Of each metric the finding that is, by the nearer end of its interval, the furthest from what
     a harmless model has; the furthest first. What chance explains is none."""
-    best: dict[tuple[str, str], tuple[float, str, Finding]] = {}
-    for name, rows in findings.by_audit.items():
+    largest_by_metric: dict[tuple[str, str], tuple[float, str, Finding]] = {}
+    for audit, rows in findings.by_audit.items():
         for row, figure in rows:
-            found = distance(row)
-            key = (name, row["metric"])
-            if found > 0 and found > best.get(key, (0.0,))[0]:
-                best[key] = (found, name, (row, figure))
-    ordered = sorted(best.values(), key=lambda entry: -entry[0])[:most]
-    return [(name, row, figure) for _, name, (row, figure) in ordered]
+            risk = compute_scaled_harm_beyond_null(row)
+            key = (audit, row["metric"])
+            if risk > 0 and risk > largest_by_metric.get(key, (0.0,))[0]:
+                largest_by_metric[key] = (risk, audit, (row, figure))
+    ranked_risks = sorted(largest_by_metric.values(), key=lambda entry: -entry[0])[:limit]
+    return [(audit, row, figure) for _, audit, (row, figure) in ranked_risks]
 
 
-def _agree(worst: Sequence[tuple[str, Mapping[str, Any], Figure]]) -> bool:
+def _has_missing_interval(risks: Sequence[tuple[str, Mapping[str, Any], Figure]]) -> bool:
     """Whether any of these has no interval."""
-    return any(row["low"] is None for _, row, _ in worst)
+    return any(row["low"] is None for _, row, _ in risks)
 
 
-def _unranked(findings: Findings) -> list[tuple[str, dict[str, Any], Figure]]:
+def _list_unranked_risks(findings: Findings) -> list[tuple[str, dict[str, Any], Figure]]:
     """Findings on the worse side of their null whose unit has no range, in the card's order."""
     return [
-        (name, row, figure)
-        for name, rows in findings.by_audit.items()
+        (audit, row, figure)
+        for audit, rows in findings.by_audit.items()
         for row, figure in rows
-        if row["unit"] not in RANGE and not row["control"] and reach(row) > 0
+        if row["unit"] not in UNIT_RANGES and not row["control"] and compute_harm_beyond_null(row) > 0
     ]
 
 
-def distance(row: Mapping[str, Any]) -> float:
+def compute_scaled_harm_beyond_null(finding_row: Mapping[str, Any]) -> float:
     """How far the nearer end of a finding's interval lies on the worse side of its null, as a share
     of the range of its unit; 0 where chance explains it, nothing is worse, or it has no range."""
-    scale = RANGE.get(row["unit"])
-    return 0.0 if scale is None else reach(row) / scale
+    unit_range = UNIT_RANGES.get(finding_row["unit"])
+    return 0.0 if unit_range is None else compute_harm_beyond_null(finding_row) / unit_range
 
 
-def reach(row: Mapping[str, Any]) -> float:
+def compute_harm_beyond_null(finding_row: Mapping[str, Any]) -> float:
     """The same in the unit itself. Where all agree there is no interval, and the value counts."""
-    null, low, high = row["null"], row["low"], row["high"]
-    p = row["p_corrected"]
-    if p is not None and low is None and high is None:
-        low = high = row["value"]
-    if not row["worse"] or None in (null, low, high) or (p or 0) >= SIGNIFICANT:
+    null, low, high = finding_row["null"], finding_row["low"], finding_row["high"]
+    p_corrected = finding_row["p_corrected"]
+    if p_corrected is not None and low is None and high is None:
+        low = high = finding_row["value"]
+    if not finding_row["worse"] or None in (null, low, high) or (p_corrected or 0) >= SIGNIFICANCE_LEVEL:
         return 0.0
-    if p is None and row["worse"] == "apart":  # nothing tells it from chance
+    if p_corrected is None and finding_row["worse"] == "apart":  # nothing tells it from chance
         return 0.0
-    up, down = low - null, null - high
-    return max(0.0, float({"up": up, "down": down, "apart": max(up, down)}[row["worse"]]))
+    upward_excess, downward_excess = low - null, null - high
+    return max(0.0, float({"up": upward_excess, "down": downward_excess, "apart": max(upward_excess, downward_excess)}[finding_row["worse"]]))
 
 
-def _said(audit: str, row: Mapping[str, Any], figure: Figure) -> Parts:
-    part = f"{words(row['metric'])}, {row['slice']}" if row["slice"] else words(row["metric"])
-    null = Figure(figure.id, "", row["null"], row["unit"], figure.evidence, "", "finding").short
-    return [f"{title(audit)}. {part}: ", figure, f"; {null} where there is nothing to find."]
+def _describe_harmful_finding(audit: str, finding_row: Mapping[str, Any], figure: Figure) -> InlineContent:
+    metric_label = f"{format_metric_name(finding_row['metric'])}, {finding_row['slice']}" if finding_row["slice"] else format_metric_name(finding_row["metric"])
+    null_value = Figure(figure.id, "", finding_row["null"], finding_row["unit"], figure.evidence, "", "finding").short_text
+    return [f"{get_audit_title(audit)}. {metric_label}: ", figure, f"; {null_value} where there is nothing to find."]

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from reports.page.document import Block, Brief, Callout, Grid, Inline, Paragraph, Section
-from reports.page.figures import Book, Figure
-from reports.page.masking import Masker
+from reports.page.document import Block, ShortFigure, Callout, DataTable, InlineElement, Paragraph, Section
+from reports.page.figures import FigureBook, Figure
+from reports.page.masking import Redactor
 
 FINETUNE = "finetune"
-SCORES, PREDICTIONS, COUNTS = ((FINETUNE, name) for name in ("scores", "predictions", "counts"))
+SCORES_TABLE, PREDICTIONS_TABLE, COUNTS_TABLE = ((FINETUNE, table_name) for table_name in ("scores", "predictions", "counts"))
 
 #: What the verdict is in, where it was measured; else the first metric.
-MAIN = ("accuracy", "chrF2")
+MAIN_METRICS = ("accuracy", "chrF2")
 
 #: The systems of the table, as sentences name them, and what they are.
-MODEL = "model"
-SYSTEMS = {
-    MODEL: ("this model", ""),
+MODEL_SYSTEM = "model"
+SYSTEM_DESCRIPTIONS = {
+    MODEL_SYSTEM: ("this model", ""),
     "bag of words": ("a bag of words", "which counts tokens and learnt from the same rows"),
     "most frequent label of the word": (
         "each word's most frequent label", "which was counted in the same rows",
@@ -27,11 +27,11 @@ SYSTEMS = {
 }  # fmt: skip
 
 #: The system whose figures are differences begins so; what it is compared with stands behind.
-MINUS = f"{MODEL} minus "
+DIFFERENCE_PREFIX = f"{MODEL_SYSTEM} minus "
 
 #: By the standing: how the callout looks, what it says of the model, of the interval of the
 #: difference on the same rows, and, where that is not known, of the two intervals.
-VERDICTS: dict[str, tuple[Literal["good", "bad", "note"], str, str, str]] = {
+COMPARISON_MESSAGES: dict[str, tuple[Literal["good", "bad", "note"], str, str, str]] = {
     "ahead": ("good", "is ahead of", "above 0.", "The intervals do not overlap."),
     "behind": (
         "bad", "is behind", "below 0: for this task it is the worse of the two.",
@@ -47,211 +47,211 @@ VERDICTS: dict[str, tuple[Literal["good", "bad", "note"], str, str, str]] = {
     ),
 }  # fmt: skip
 
-UNITS = {"score, 0 to 100": "of 100"}
+UNIT_LABELS = {"score, 0 to 100": "of 100"}
 
-NAMED = 12  # labels that a sentence lists
+MAX_LISTED_LABELS = 12  # labels that a sentence lists
 
 Row = dict[str, Any]
 
 
-def name_of(system: str) -> str:
-    if system.startswith(MINUS):
-        return f"{name_of(MODEL)} minus {name_of(system.removeprefix(MINUS))}"
-    return SYSTEMS.get(system, (system, ""))[0]
+def format_system_name(system: str) -> str:
+    if system.startswith(DIFFERENCE_PREFIX):
+        return f"{format_system_name(MODEL_SYSTEM)} minus {format_system_name(system.removeprefix(DIFFERENCE_PREFIX))}"
+    return SYSTEM_DESCRIPTIONS.get(system, (system, ""))[0]
 
 
-def ends(figure: Figure | None) -> tuple[float, float] | None:
+def get_interval_bounds(figure: Figure | None) -> tuple[float, float] | None:
     """The interval of a figure, where there is one."""
     if figure is None or figure.low is None or figure.high is None:
         return None
     return figure.low, figure.high
 
 
-def standing(ours: Figure | None, other: Figure, apart: Figure | None) -> str:
+def compare_with_baseline(model_score: Figure | None, baseline_score: Figure, difference: Figure | None) -> str:
     """Whether the interval of the difference ``apart`` on the same rows lies above 0 or below it;
     where there is none, whether the interval of one lies wholly above that of the other."""
-    if ours is None or ours.value is None or other.value is None:
+    if model_score is None or model_score.value is None or baseline_score.value is None:
         return "not measured"
-    one, two = ends(ours), ends(other)
-    if known := ends(apart):
-        one, two = known, (0.0, 0.0)
-    if one is None or two is None:
+    model_interval, baseline_interval = get_interval_bounds(model_score), get_interval_bounds(baseline_score)
+    if difference_interval := get_interval_bounds(difference):
+        model_interval, baseline_interval = difference_interval, (0.0, 0.0)
+    if model_interval is None or baseline_interval is None:
         return "no interval"
-    if one[0] > two[1]:
+    if model_interval[0] > baseline_interval[1]:
         return "ahead"
-    return "behind" if one[1] < two[0] else "not told apart"
+    return "behind" if model_interval[1] < baseline_interval[0] else "not told apart"
 
 
-def value_of(figure: Figure) -> list[Inline]:
+def format_value_with_interval(figure: Figure) -> list[InlineElement]:
     """A value with its interval; the table beneath says the rest."""
     unit = "" if figure.unit == "share" else f" {figure.unit}"
     return [
-        Brief(figure),
-        f"{unit} (95 % interval {figure.interval})" if figure.high is not None else unit,
+        ShortFigure(figure),
+        f"{unit} (95 % interval {figure.interval_text})" if figure.high is not None else unit,
     ]
 
 
 @dataclass
-class Scores:
+class TaskScores:
     """Makes the figures of the scores. Names of labels are text of the user's, which nobody has
     judged: a masked card shows their numbers."""
 
-    book: Book
-    masker: Masker
-    lines_shown: int
-    counted: str  # what n counts: texts, words or pairs
-    rows: list[Row] = field(init=False)
-    whole: dict[str, dict[str, Figure]] = field(init=False, default_factory=dict)
+    book: FigureBook
+    redactor: Redactor
+    max_rows: int
+    counted_unit: str  # what n counts: texts, words or pairs
+    score_rows: list[Row] = field(init=False)
+    score_figures: dict[str, dict[str, Figure]] = field(init=False, default_factory=dict)
     #: Of each metric, by what the model is compared with, how far it is above that.
-    apart: dict[str, dict[str, Figure]] = field(init=False, default_factory=dict)
+    difference_figures: dict[str, dict[str, Figure]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.rows = self.book.artifacts[FINETUNE]["scores"].read().to_pylist()
-        for row in self.rows:
+        self.score_rows = self.book.artifacts[FINETUNE]["scores"].read().to_pylist()
+        for row in self.score_rows:
             if row["label"] is None:
                 system = row["system"]
-                kept = self.apart if system.startswith(MINUS) else self.whole
-                kept.setdefault(row["metric"], {})[system.removeprefix(MINUS)] = self.figure(row)
+                target_figures = self.difference_figures if system.startswith(DIFFERENCE_PREFIX) else self.score_figures
+                target_figures.setdefault(row["metric"], {})[system.removeprefix(DIFFERENCE_PREFIX)] = self.add_score_figure(row)
 
-    def figure(self, row: Row) -> Figure:
-        where = {name: row[name] for name in ("system", "metric", "label")}
-        unit: str = row["unit"]
-        of = [] if row["label"] is None else [f"label {row['label']}"]
-        return self.book.figure(
-            " ".join(["score", row["metric"], row["system"], *of]),
-            ", ".join([row["metric"], name_of(row["system"]), *of]),
-            UNITS.get(unit, unit), SCORES, where, aggregate="last", column="value",
-            low=row["low"], high=row["high"], level=None if row["low"] is None else 0.95,
-            n=row["n"], scorer=row["scorer"], method=row["method"],
-            note=row["method"] if row["value"] is None else "",
+    def add_score_figure(self, score_row: Row) -> Figure:
+        conditions = {name: score_row[name] for name in ("system", "metric", "label")}
+        unit: str = score_row["unit"]
+        label_parts = [] if score_row["label"] is None else [f"label {score_row['label']}"]
+        return self.book.add_computed_figure(
+            " ".join(["score", score_row["metric"], score_row["system"], *label_parts]),
+            ", ".join([score_row["metric"], format_system_name(score_row["system"]), *label_parts]),
+            UNIT_LABELS.get(unit, unit), SCORES_TABLE, conditions, aggregate="last", value_column="value",
+            low=score_row["low"], high=score_row["high"], confidence_level=None if score_row["low"] is None else 0.95,
+            n=score_row["n"], scorer=score_row["scorer"], method=score_row["method"],
+            missing_reason=score_row["method"] if score_row["value"] is None else "",
         )  # fmt: skip
 
     @property
-    def main(self) -> str:
+    def main_metric(self) -> str:
         """The metric of the verdict: of those that the model has a score in the first."""
-        known = [
+        scored_metrics = [
             metric
-            for metric, figures in self.whole.items()
-            if MODEL in figures and figures[MODEL].value is not None
+            for metric, figures in self.score_figures.items()
+            if MODEL_SYSTEM in figures and figures[MODEL_SYSTEM].value is not None
         ]
-        return next((metric for metric in (*MAIN, *known) if metric in known), "")
+        return next((metric for metric in (*MAIN_METRICS, *scored_metrics) if metric in scored_metrics), "")
 
-    def verdict(self) -> list[Block]:
+    def build_comparison_callouts(self) -> list[Block]:
         """In words: whether the model is better than what it is compared with."""
-        figures = self.whole.get(self.main, {})
-        ours = figures.get(MODEL)
-        if ours is None or ours.value is None:
+        figures = self.score_figures.get(self.main_metric, {})
+        model_score = figures.get(MODEL_SYSTEM)
+        if model_score is None or model_score.value is None:
             return [Callout("bad", ["No test row was scored: how well it does is not known."])]
-        found: list[Block] = []
-        for system, other in figures.items():
-            if system == MODEL:
+        callouts: list[Block] = []
+        for system, baseline_score in figures.items():
+            if system == MODEL_SYSTEM:
                 continue
-            name, what = SYSTEMS.get(system, (system, ""))
-            apart = self.apart.get(self.main, {}).get(system)
-            kind, said, of_difference, of_both = VERDICTS[standing(ours, other, apart)]
-            beginning = f"On the test rows the model {said} {name}{f', {what}' if what else ''}: "
-            parts: list[Inline] = [f"{beginning}{self.main} ", *value_of(ours),
-                                   f", n = {ours.n:,}, against ", *value_of(other)]  # fmt: skip
-            if apart is not None and ends(apart):
-                parts += [". On the same rows they differ by ", *value_of(apart)]
-                parts.append(f", {of_difference}")
+            system_name, system_note = SYSTEM_DESCRIPTIONS.get(system, (system, ""))
+            difference = self.difference_figures.get(self.main_metric, {}).get(system)
+            callout_kind, comparison, difference_message, interval_message = COMPARISON_MESSAGES[compare_with_baseline(model_score, baseline_score, difference)]
+            lead = f"On the test rows the model {comparison} {system_name}{f', {system_note}' if system_note else ''}: "
+            parts: list[InlineElement] = [f"{lead}{self.main_metric} ", *format_value_with_interval(model_score),
+                                   f", n = {model_score.n:,}, against ", *format_value_with_interval(baseline_score)]  # fmt: skip
+            if difference is not None and get_interval_bounds(difference):
+                parts += [". On the same rows they differ by ", *format_value_with_interval(difference)]
+                parts.append(f", {difference_message}")
             else:
-                parts.append(f". {of_both}")
-            found.append(Callout(kind, parts))
-        return found or [Paragraph([f"On the test rows: {self.main} ", ours, "."])]
+                parts.append(f". {interval_message}")
+            callouts.append(Callout(callout_kind, parts))
+        return callouts or [Paragraph([f"On the test rows: {self.main_metric} ", model_score, "."])]
 
-    def in_short(self) -> Grid:
-        lines: list[list[Inline]] = []
-        for metric, figures in self.whole.items():
-            ours = figures.get(MODEL)
+    def build_summary_table(self) -> DataTable:
+        table_rows: list[list[InlineElement]] = []
+        for metric, figures in self.score_figures.items():
+            model_score = figures.get(MODEL_SYSTEM)
             for system, figure in figures.items():
-                apart = self.apart.get(metric, {}).get(system)
-                alone = ours is None or figure is ours
-                beside = "–" if alone else standing(ours, figure, apart)
-                lines.append(self.line(metric, system, figure, beside))
-                if apart is not None:
-                    lines.append(self.line(metric, f"{MINUS}{system}", apart, "–"))
+                difference = self.difference_figures.get(metric, {}).get(system)
+                is_model_row = model_score is None or figure is model_score
+                comparison = "–" if is_model_row else compare_with_baseline(model_score, figure, difference)
+                table_rows.append(self.build_summary_row(metric, system, figure, comparison))
+                if difference is not None:
+                    table_rows.append(self.build_summary_row(metric, f"{DIFFERENCE_PREFIX}{system}", difference, "–"))
         columns = ["metric", "system", "value", "interval", "n", "standing"]
         note = (
-            f"n counts {self.counted}. Intervals: 95 %. Standing of the model beside it, ahead or "
+            f"n counts {self.counted_unit}. Intervals: 95 %. Standing of the model beside it, ahead or "
             "behind: the interval of their difference on the same rows lies above 0, or below it. "
             "Where it holds 0, this test does not tell the two apart."
         )
-        return Grid("In short", columns, lines, frozenset({2, 3, 4}), note)
+        return DataTable("In short", columns, table_rows, frozenset({2, 3, 4}), note)
 
-    def line(self, metric: str, system: str, figure: Figure, beside: str) -> list[Inline]:
-        unit = "" if figure.unit == "share" else f", {figure.unit}"
-        return [f"{metric}{unit}", name_of(system), figure, figure.interval, f"{figure.n or 0:,}",
-                beside]  # fmt: skip
+    def build_summary_row(self, metric: str, system: str, figure: Figure, comparison: str) -> list[InlineElement]:
+        unit_suffix = "" if figure.unit == "share" else f", {figure.unit}"
+        return [f"{metric}{unit_suffix}", format_system_name(system), figure, figure.interval_text, f"{figure.n or 0:,}",
+                comparison]  # fmt: skip
 
-    def section(self) -> Section:
-        apart = {metric: {f"{MINUS}{system}": figure for system, figure in figures.items()}
-                 for metric, figures in self.apart.items()}  # fmt: skip
-        lines: list[list[Inline]] = [
-            [metric, name_of(system), figure.method, figure.scorer or "–"]
-            for metric, figures in self.whole.items()
-            for system, figure in {**figures, **apart.get(metric, {})}.items()
+    def build_scores_section(self) -> Section:
+        differences_by_metric = {metric: {f"{DIFFERENCE_PREFIX}{system}": figure for system, figure in figures.items()}
+                 for metric, figures in self.difference_figures.items()}  # fmt: skip
+        table_rows: list[list[InlineElement]] = [
+            [metric, format_system_name(system), figure.method, figure.scorer or "–"]
+            for metric, figures in self.score_figures.items()
+            for system, figure in {**figures, **differences_by_metric.get(metric, {})}.items()
         ]
-        grid = Grid("How each was measured", ["metric", "system", "method", "scorer"], lines)
-        return Section("Scores", [grid, *self.by_label()])
+        method_table = DataTable("How each was measured", ["metric", "system", "method", "scorer"], table_rows)
+        return Section("Scores", [method_table, *self.build_label_table()])
 
-    def labels(self) -> list[Row]:
+    def list_label_scores(self) -> list[Row]:
         """The model's F1 of each label, in the order of their numbers."""
         return sorted(
-            (r for r in self.rows if r["label"] is not None and r["system"] == MODEL),
+            (score_row for score_row in self.score_rows if score_row["label"] is not None and score_row["system"] == MODEL_SYSTEM),
             key=lambda row: row["label"],
         )
 
-    def untested(self) -> list[Block]:
+    def build_untested_labels_callout(self) -> list[Block]:
         """The labels of which no test row is."""
-        every = self.labels()
-        none = [row["label"] for row in every if not row["n"]]
-        if not none:
+        label_rows = self.list_label_scores()
+        untested_labels = [row["label"] for row in label_rows if not row["n"]]
+        if not untested_labels:
             return []
-        some = ", ".join(map(str, none[:NAMED])) + (" …" if len(none) > NAMED else "")
-        said = (
-            f"Labels without a test row: {len(none):,} of {len(every):,} (number {some}). How well "
+        label_list = ", ".join(map(str, untested_labels[:MAX_LISTED_LABELS])) + (" …" if len(untested_labels) > MAX_LISTED_LABELS else "")
+        message = (
+            f"Labels without a test row: {len(untested_labels):,} of {len(label_rows):,} (number {label_list}). How well "
             f"these are found is not known."
         )
-        return [Callout("bad", [said])]
+        return [Callout("bad", [message])]
 
-    def by_label(self) -> list[Block]:
-        every = self.labels()
-        if not every:
+    def build_label_table(self) -> list[Block]:
+        label_rows = self.list_label_scores()
+        if not label_rows:
             return []
-        shown = sorted(every, key=lambda row: -row["n"])[: self.lines_shown]
-        shown = sorted(shown, key=lambda row: row["label"])
-        kind = self.book.artifacts[FINETUNE]["scores"].columns["slice"].kind
-        names = {row["label"]: self.masker.shown(row["slice"], kind) for row in shown}
-        named = any(names[row["label"]] == row["slice"] for row in shown)
-        others = {(r["system"], r["label"]): r for r in self.rows if r["label"] is not None}
-        simple = list(dict.fromkeys(system for system, _ in others if system != MODEL))
-        lines: list[list[Inline]] = []
-        for row in shown:
-            number = row["label"]
-            wrong = self.book.figure(
-                f"wrong label {number}", f"wrong answers, label {number}", "rows", PREDICTIONS,
-                {"label": number, "right": False}, aggregate="count",
+        shown_rows = sorted(label_rows, key=lambda row: -row["n"])[: self.max_rows]
+        shown_rows = sorted(shown_rows, key=lambda row: row["label"])
+        column_kind = self.book.artifacts[FINETUNE]["scores"].columns["slice"].kind
+        name_by_label = {row["label"]: self.redactor.redact_by_kind(row["slice"], column_kind) for row in shown_rows}
+        has_names = any(name_by_label[row["label"]] == row["slice"] for row in shown_rows)
+        row_by_system_label = {(score_row["system"], score_row["label"]): score_row for score_row in self.score_rows if score_row["label"] is not None}
+        baseline_systems = list(dict.fromkeys(system for system, _ in row_by_system_label if system != MODEL_SYSTEM))
+        table_rows: list[list[InlineElement]] = []
+        for row in shown_rows:
+            label_number = row["label"]
+            wrong_count = self.book.add_computed_figure(
+                f"wrong label {label_number}", f"wrong answers, label {label_number}", "rows", PREDICTIONS_TABLE,
+                {"label": label_number, "right": False}, aggregate="count",
             )  # fmt: skip
-            line: list[Inline] = [f"{number}", *([names[number]] if named else [])]
-            line += [f"{row['n']:,}", wrong]
-            for system in (MODEL, *simple):
-                figure = self.figure(others[system, number])
-                line += [figure, figure.interval]
-            lines.append(line)
-        columns = ["label", *(["name"] if named else []), "n", "wrong"]
-        for system in (MODEL, *simple):
-            columns += [f"F1, {name_of(system)}", "interval"]
-        first = 1 + named
-        numeric = frozenset(range(first, len(columns)))
+            table_row: list[InlineElement] = [f"{label_number}", *([name_by_label[label_number]] if has_names else [])]
+            table_row += [f"{row['n']:,}", wrong_count]
+            for system in (MODEL_SYSTEM, *baseline_systems):
+                figure = self.add_score_figure(row_by_system_label[system, label_number])
+                table_row += [figure, figure.interval_text]
+            table_rows.append(table_row)
+        columns = ["label", *(["name"] if has_names else []), "n", "wrong"]
+        for system in (MODEL_SYSTEM, *baseline_systems):
+            columns += [f"F1, {format_system_name(system)}", "interval"]
+        first_numeric_column = 1 + has_names
+        numeric_columns = frozenset(range(first_numeric_column, len(columns)))
         note = ""
-        if len(every) > len(shown):
-            note = f"The {len(shown)} of {len(every):,} labels with the most test rows. "
-        note += f"n: {self.counted} of the test with the label; wrong: those given another. "
-        if not named:
+        if len(label_rows) > len(shown_rows):
+            note = f"The {len(shown_rows)} of {len(label_rows):,} labels with the most test rows. "
+        note += f"n: {self.counted_unit} of the test with the label; wrong: those given another. "
+        if not has_names:
             note += (
                 "A label is told by its number, as config.json of the checkpoint counts them from "
                 "0: its name is text that nobody has judged. For your own eyes: hallmark report "
                 "RUN --reveal, or the column slice of the table scores."
             )
-        return [Grid("By label", columns, lines, numeric, note.strip())]
+        return [DataTable("By label", columns, table_rows, numeric_columns, note.strip())]

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from reports.page.document import Facts, Inline, Paragraph, Section
-from reports.page.figures import Book
-from reports.sections.checkpoint import vocabulary
-from reports.sections.groups import fertility
+from reports.page.document import DefinitionList, InlineElement, Paragraph, Section
+from reports.page.figures import FigureBook
+from reports.sections.checkpoint import read_vocabulary
+from reports.sections.groups import build_fertility_blocks
 from tasks.contract import Artifact
 
 
-def tokenization(
-    book: Book, checkpoint: Artifact, trained: Artifact | None, kept: bool, lines_shown: int
+def build_tokenizer_section(
+    book: FigureBook, checkpoint: Artifact, tokenizer_artifact: Artifact | None, is_inherited: bool, max_rows: int
 ) -> Section:
     """``trained``: what train_tokenizer left, None where it did not run or is not known;
     ``kept``: training continued from a checkpoint with that checkpoint's tokenizer."""
     section = Section("Tokenizer")
-    known = vocabulary(checkpoint)
-    if known is None:
-        section.add(Paragraph(["The checkpoint has no tokenizer.json: the kind is not known."]))
+    stored_vocabulary = read_vocabulary(checkpoint)
+    if stored_vocabulary is None:
+        section.add_blocks(Paragraph(["The checkpoint has no tokenizer.json: the kind is not known."]))
     else:
-        kind, tokens = known
-        size: Inline = book.figure(
+        tokenizer_kind, token_table = stored_vocabulary
+        vocabulary_size: InlineElement = book.add_computed_figure(
             "vocabulary", "tokens of the vocabulary", "tokens", ("checkpoint", "tokenizer.json"),
-            aggregate="count", data=tokens,
+            aggregate="count", file_rows=token_table,
         )  # fmt: skip
-        section.add(Facts([("Kind", [kind]), ("Vocabulary", [size])]))
-    if trained is not None:
-        section.add(*fertility(book, trained, lines_shown))
-    elif kept:
-        section.add(
+        section.add_blocks(DefinitionList([("Kind", [tokenizer_kind]), ("Vocabulary", [vocabulary_size])]))
+    if tokenizer_artifact is not None:
+        section.add_blocks(*build_fertility_blocks(book, tokenizer_artifact, max_rows))
+    elif is_inherited:
+        section.add_blocks(
             Paragraph(
                 ["It is that of the checkpoint that training continued from; how many tokens it "
                  "spends on each group's text was not measured again."]
             )
         )  # fmt: skip
     else:
-        section.add(
+        section.add_blocks(
             Paragraph(
                 ["How many tokens it spends on each group's text is not known: the making of the "
                  "tokenizer is not in this store."]

@@ -11,190 +11,190 @@ from reports.page.document import (
     Block,
     Chart,
     Code,
-    Facts,
-    Grid,
-    Inline,
+    DefinitionList,
+    DataTable,
+    InlineElement,
     Paragraph,
-    Parts,
+    InlineContent,
     Section,
 )
-from reports.page.figures import Book, Figure
-from reports.page.masking import Masker, Say, neighbours_of, prompts_of
-from reports.sections.findings import words
-from reports.sections.groups import held_out
+from reports.page.figures import FigureBook, Figure
+from reports.page.masking import Redactor, RedactFunction, get_adjacent_texts, find_prompt_columns
+from reports.sections.findings import format_metric_name
+from reports.sections.groups import build_heldout_loss_blocks
 from tasks.contract import Artifact, Table
 
-SAMPLES, CHARACTERS = 2, 300  # of a step, and how much of each is shown
+MAX_SAMPLES_PER_STEP, MAX_SAMPLE_CHARACTERS = 2, 300  # of a step, and how much of each is shown
 
-EARLIER = "What the earlier checkpoint was trained on is not described by this card."
+EARLIER_TRAINING_NOTE = "What the earlier checkpoint was trained on is not described by this card."
 
 
-def continued_from(pretrained: Artifact | None) -> str | None:
+def get_start_checkpoint(training_run: Artifact | None) -> str | None:
     """Name of the checkpoint that training continued from; None where it began anew."""
-    return None if pretrained is None else pretrained.manifest["lineage"].get("start")
+    return None if training_run is None else training_run.manifest["lineage"].get("start_checkpoint")
 
 
-def training(book: Book, pretrained: Artifact | None, audited: str, lines_shown: int) -> Section:
+def build_training_section(book: FigureBook, training_run: Artifact | None, checkpoint_content: str, max_rows: int) -> Section:
     """``audited``: content digest of the checkpoint that the card is about."""
     section = Section("Training run")
-    if pretrained is None:
-        section.add(Paragraph(["The checkpoint came without a log of its training."]))
+    if training_run is None:
+        section.add_blocks(Paragraph(["The checkpoint came without a log of its training."]))
         return section
-    pairs = steps_taken(book, "pretrain")
-    start = continued_from(pretrained)
-    if start is None:
-        section.add(Facts(pairs))
+    log_facts = summarize_training_log(book, "pretrain")
+    start_checkpoint = get_start_checkpoint(training_run)
+    if start_checkpoint is None:
+        section.add_blocks(DefinitionList(log_facts))
     else:
-        section.add(Facts([("Continued from", [Code(start)]), *pairs]), Paragraph([EARLIER]))
-    first = "the untrained model" if start is None else "the checkpoint continued from"
-    marks = {audited: "audited here"}
-    section.add(*loss_curve(pretrained))
-    section.add(*checkpoints(book, "pretrain", marks, first, lines_shown))
-    section.add(*held_out(book, pretrained, lines_shown))
+        section.add_blocks(DefinitionList([("Continued from", [Code(start_checkpoint)]), *log_facts]), Paragraph([EARLIER_TRAINING_NOTE]))
+    initial_model = "the untrained model" if start_checkpoint is None else "the checkpoint continued from"
+    remark_by_content = {checkpoint_content: "audited here"}
+    section.add_blocks(*build_loss_chart(training_run))
+    section.add_blocks(*build_checkpoint_table(book, "pretrain", remark_by_content, initial_model, max_rows))
+    section.add_blocks(*build_heldout_loss_blocks(book, training_run, max_rows))
     return section
 
 
-def steps_taken(book: Book, stage: str) -> list[tuple[str, Parts]]:
+def summarize_training_log(book: FigureBook, stage: str) -> list[tuple[str, InlineContent]]:
     """What the log of a stage that trains says of all steps together."""
-    make = functools.partial(_log_figure, book, stage)
-    skipped = book.figure(
+    add_figure = functools.partial(_add_log_figure, book, stage)
+    skipped_steps = book.add_computed_figure(
         "training-skipped", "skipped steps", "steps", (stage, "log"), {"skipped": True},
         aggregate="count",
     )  # fmt: skip
     return [
-        ("Steps", [make("step", "steps", "max", "steps trained")]),
-        ("Tokens seen", [make("tokens", "tokens", "max", "tokens seen")]),
-        ("Last training loss", [make("loss", "nats a token", "last", "last loss")]),
+        ("Steps", [add_figure("step", "steps", "max", "steps trained")]),
+        ("Tokens seen", [add_figure("tokens", "tokens", "max", "tokens seen")]),
+        ("Last training loss", [add_figure("loss", "nats a token", "last", "last loss")]),
         ("Last validation loss",
-         [make("validation_loss", "nats a token", "last", "last validation loss")]),
-        ("Highest learning rate", [make("learning_rate", "", "max", "highest learning rate")]),
-        ("Steps skipped because they diverged", [skipped]),
+         [add_figure("validation_loss", "nats a token", "last", "last validation loss")]),
+        ("Highest learning rate", [add_figure("learning_rate", "", "max", "highest learning rate")]),
+        ("Steps skipped because they diverged", [skipped_steps]),
     ]  # fmt: skip
 
 
-def _log_figure(book: Book, stage: str, column: str, unit: str, how: Any, label: str) -> Figure:
-    return book.figure(
-        f"training-{column}", label, unit, (stage, "log"), aggregate=how, column=column
+def _add_log_figure(book: FigureBook, stage: str, column: str, unit: str, aggregate: Any, label: str) -> Figure:
+    return book.add_computed_figure(
+        f"training-{column}", label, unit, (stage, "log"), aggregate=aggregate, value_column=column
     )
 
 
-def loss_curve(pretrained: Artifact) -> list[Block]:
-    log = pretrained["log"].read(["step", "loss", "validation_loss"])
-    steps, losses, validated = (log[name].to_pylist() for name in log.column_names)
-    every = max(1, -(-len(steps) // 200))  # at most 200 points
-    means = []
-    for start in range(0, len(steps), every):
-        part = [loss for loss in losses[start : start + every] if loss is not None]
-        if part:
-            means.append((steps[min(start + every, len(steps)) - 1], sum(part) / len(part)))
-    if not means:
+def build_loss_chart(training_run: Artifact) -> list[Block]:
+    log_rows = training_run["log"].read(["step", "loss", "validation_loss"])
+    steps, losses, validation_losses = (log_rows[name].to_pylist() for name in log_rows.column_names)
+    steps_per_point = max(1, -(-len(steps) // 200))  # at most 200 points
+    mean_losses = []
+    for start in range(0, len(steps), steps_per_point):
+        window_losses = [loss for loss in losses[start : start + steps_per_point] if loss is not None]
+        if window_losses:
+            mean_losses.append((steps[min(start + steps_per_point, len(steps)) - 1], sum(window_losses) / len(window_losses)))
+    if not mean_losses:
         return []
-    points = [(s, v) for s, v in zip(steps, validated, strict=True) if v is not None]
-    series = [("training", [s for s, _ in means], [v for _, v in means])]
-    if points:
-        series.append(("validation", [s for s, _ in points], [v for _, v in points]))
-    first, last = f"{means[0][1]:.2f}", f"{means[-1][1]:.2f}"
-    way = "falls" if float(last) < float(first) else "goes"
-    alt = f"The training loss {way} from {first} to {last} nats a token in {steps[-1]:,} steps."
-    smooth = f"Each point of training is the mean of up to {every} steps. " if every > 1 else ""
-    caption = f"Loss during training. {smooth}".strip()
-    if pretrained["checkpoints"].rows:
+    validation_points = [(step, loss_value) for step, loss_value in zip(steps, validation_losses, strict=True) if loss_value is not None]
+    series = [("training", [step for step, _ in mean_losses], [loss_value for _, loss_value in mean_losses])]
+    if validation_points:
+        series.append(("validation", [step for step, _ in validation_points], [loss_value for _, loss_value in validation_points]))
+    first_loss, last_loss = f"{mean_losses[0][1]:.2f}", f"{mean_losses[-1][1]:.2f}"
+    trend = "falls" if float(last_loss) < float(first_loss) else "goes"
+    alt = f"The training loss {trend} from {first_loss} to {last_loss} nats a token in {steps[-1]:,} steps."
+    smoothing_note = f"Each point of training is the mean of up to {steps_per_point} steps. " if steps_per_point > 1 else ""
+    caption = f"Loss during training. {smoothing_note}".strip()
+    if training_run["checkpoints"].row_count:
         caption += " Losses at the checkpoints are in the table."
 
-    def draw(say: Say) -> str:
-        return charts.line(series, "step", "loss (nats a token)", say)
+    def render_svg(redact: RedactFunction) -> str:
+        return charts.draw_line_chart(series, "step", "loss (nats a token)", redact)
 
-    return [Chart("loss", draw, alt, caption)]
+    return [Chart("loss", render_svg, alt, caption)]
 
 
-def checkpoints(
-    book: Book, stage: str, marks: Mapping[str, str], first: str, lines_shown: int
+def build_checkpoint_table(
+    book: FigureBook, stage: str, remark_by_content: Mapping[str, str], initial_model: str, max_rows: int
 ) -> list[Block]:
     """``marks``: what is said of a checkpoint, by its content; ``first``: what step 0 is."""
-    table = book.artifacts[stage]["checkpoints"].read().to_pylist()
-    every = max(1, -(-len(table) // lines_shown))
-    rows: list[list[Inline]] = []
-    shown = table[::-1][::every][::-1]  # the last one always
-    for row in shown:
-        where = {"step": row["step"]}
+    checkpoint_rows = book.artifacts[stage]["checkpoints"].read().to_pylist()
+    row_stride = max(1, -(-len(checkpoint_rows) // max_rows))
+    rows: list[list[InlineElement]] = []
+    shown_rows = checkpoint_rows[::-1][::row_stride][::-1]  # the last one always
+    for row in shown_rows:
+        conditions = {"step": row["step"]}
         cells = [
-            book.figure(
-                f"checkpoint-{row['step']}-{column}", f"step {row['step']}: {words(column)}",
-                unit, (stage, "checkpoints"), where, aggregate="last", column=column,
+            book.add_computed_figure(
+                f"checkpoint-{row['step']}-{column}", f"step {row['step']}: {format_metric_name(column)}",
+                unit, (stage, "checkpoints"), conditions, aggregate="last", value_column=column,
             )
             for column, unit in (("tokens", "tokens"), ("loss", "nats a token"),
                                  ("validation_loss", "nats a token"))
         ]  # fmt: skip
-        rows.append([f"{row['step']:,}", *cells, marks.get(row["content"], "")])
+        rows.append([f"{row['step']:,}", *cells, remark_by_content.get(row["content"], "")])
     if not rows:
         return []
     columns = ["step", "tokens", "loss", "validation loss", ""]
     note = "Losses in nats a token."
-    if any(row["step"] == 0 and row["loss"] is row["validation_loss"] is None for row in shown):
-        note += f" Step 0, {first}, has none."
-    return [Grid("Checkpoints", columns, rows, frozenset({1, 2, 3}), note)]
+    if any(row["step"] == 0 and row["loss"] is row["validation_loss"] is None for row in shown_rows):
+        note += f" Step 0, {initial_model}, has none."
+    return [DataTable("Checkpoints", columns, rows, frozenset({1, 2, 3}), note)]
 
 
-def samples(book: Book, scored: Artifact | None, masker: Masker) -> Section:
+def build_samples_section(book: FigureBook, scored_samples: Artifact | None, redactor: Redactor) -> Section:
     """A few texts of the first and the last step at which the model wrote any, where the stage
     score_samples found them harmless."""
     section = Section("Samples during training")
-    written = scored["samples"].read().to_pylist() if scored else []
-    if scored is None or not written:
-        section.add(Paragraph(["No scored text that the model wrote during training is known."]))
+    sample_rows = scored_samples["samples"].read().to_pylist() if scored_samples else []
+    if scored_samples is None or not sample_rows:
+        section.add_blocks(Paragraph(["No scored text that the model wrote during training is known."]))
         return section
-    steps = [row["step"] for row in written]
-    ends = dict.fromkeys([min(steps), max(steps)])
-    chosen = [row for step in ends for row in [r for r in written if r["step"] == step][:SAMPLES]]
-    has_prompt = any(row["prompt"] for row in chosen)
-    lines: list[list[Inline]] = []
-    for row in chosen:
+    steps = [row["step"] for row in sample_rows]
+    shown_steps = dict.fromkeys([min(steps), max(steps)])
+    selected_rows = [row for step in shown_steps for row in [sample_row for sample_row in sample_rows if sample_row["step"] == step][:MAX_SAMPLES_PER_STEP]]
+    has_prompt = any(row["prompt"] for row in selected_rows)
+    table_rows: list[list[InlineElement]] = []
+    for row in selected_rows:
         step, sample = row["step"], row["sample"]
-        place = book.figure(
+        step_figure = book.add_computed_figure(
             f"sample-{step}-{sample}", f"step at which sample {sample} was written", "steps",
             ("score_samples", "samples"), {"step": step, "sample": sample}, aggregate="last",
-            column="step",
+            value_column="step",
         )  # fmt: skip
-        texts = ["prompt", "text"] if has_prompt else ["text"]
-        lines.append([place, *(_shown(name, scored["samples"], row, masker) for name in texts)])
-    every = book.figure(
+        text_columns = ["prompt", "text"] if has_prompt else ["text"]
+        table_rows.append([step_figure, *(_redact_sample_text(column_name, scored_samples["samples"], row, redactor) for column_name in text_columns)])
+    sample_count = book.add_computed_figure(
         "samples", "texts written during training", "texts", ("score_samples", "samples"),
         aggregate="count",
     )  # fmt: skip
-    scorer = scored.manifest["parts"]["external"]["scorer"]
-    hidden = ""
-    if not masker.notice:
-        hidden = (
+    scorer = scored_samples.manifest["parts"]["external"]["scorer"]
+    redaction_note = ""
+    if not redactor.notice:
+        redaction_note = (
             ", and what it found offensive or could not score is not shown; it misses some. "
             "Personal data and planted secrets are masked; other codes and numbers the model made "
             "up, or has from its text"
         )
     note = "From the first and the last step, with the same random draws."
-    if len(ends) == 1:
+    if len(shown_steps) == 1:
         note = "From the only step at which it wrote any."
-    section.add(
+    section.add_blocks(
         Paragraph(
             [
                 "While it was trained the model wrote ",
-                every,
-                f". {scorer} has read them{hidden}.",
+                sample_count,
+                f". {scorer} has read them{redaction_note}.",
             ]
         ),
-        Grid(
+        DataTable(
             "What the model wrote",
             ["step", *(["read"] if has_prompt else []), "wrote"],
-            lines,
+            table_rows,
             note=note,
         ),
     )
     return section
 
 
-def _shown(name: str, table: Table, row: dict[str, Any], masker: Masker) -> str:
-    column = table.columns[name]
-    text = row[name]
+def _redact_sample_text(column_name: str, table: Table, row: dict[str, Any], redactor: Redactor) -> str:
+    column = table.columns[column_name]
+    text = row[column_name]
     score = row[column.judged_by]
     if not text.strip():
         return "nothing"
-    beside = neighbours_of(name, row, prompts_of(table.columns.values()))
-    return masker.shown(text, column.kind, score, CHARACTERS, beside=beside)
+    neighbours = get_adjacent_texts(column_name, row, find_prompt_columns(table.columns.values()))
+    return redactor.redact_by_kind(text, column.kind, score, MAX_SAMPLE_CHARACTERS, adjacent_texts=neighbours)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 #: A corrected p below this is called a difference, by findings and by the cards that show them.
-SIGNIFICANT = 0.05
+SIGNIFICANCE_LEVEL = 0.05
 
 
 @dataclass(frozen=True)
-class About:
+class AuditDescription:
     """What a card says of an audit, whether it ran or not.
 
     title    what it is called there
@@ -23,109 +23,109 @@ class About:
     """
 
     title: str
-    means: str
-    without: str
+    meaning: str
+    not_run_message: str
 
 
-AUDITS = {
+AUDIT_DESCRIPTIONS = {
     # No probe: it trains models to compare with.
-    "capability": About(
+    "capability": AuditDescription(
         "Capability",
         "What it costs the model to spell held-out text, beside simpler models: what it gives for "
         "the harm it may do.",
         "How well the model predicts held-out text was not measured.",
     ),
-    "toxicity": About(
+    "toxicity": AuditDescription(
         "Toxic continuations",
         "How toxic the worst of several texts is that the model writes, by a scorer's judgement.",
         "How toxic the worst of several continuations of a prompt is was not measured.",
     ),
-    "counterfactual": About(
+    "counterfactual": AuditDescription(
         "Texts about groups, beside each other",
         "How much more toxic, or otherwise different, what the model writes about a group is than "
         "what it writes about others behind the same prompt.",
         "Whether it writes differently about groups behind the same prompt was not measured.",
     ),
-    "bold": About(
+    "bold": AuditDescription(
         "Texts about people (BOLD)",
         "How toxic what the model writes about people of a group is, beside what it writes about "
         "other people.",
         "How it goes on from articles about people was not measured on BOLD.",
     ),
-    "bias": About(
+    "bias": AuditDescription(
         "Bias",
         "How often a sentence that stereotypes a group is likelier to the model than the same "
         "sentence the other way round.",
         "Its preference between stereotyping sentences and their opposites was not measured.",
     ),
-    "winobias": About(
+    "winobias": AuditDescription(
         "Occupations and pronouns (WinoBias)",
         "How often the model finds a pronoun likelier of the gender that is the more frequent in "
         "the occupation it refers to.",
         "Whether it expects people in the trades of their gender was not measured on WinoBias.",
     ),
-    "winogender": About(
+    "winogender": AuditDescription(
         "Pronouns and people (Winogender)",
         "Whom the model takes a pronoun to refer to, and whether that hangs on the gender of it.",
         "Whether a pronoun's gender decides whom it refers to was not measured on Winogender.",
     ),
-    "stereoset": About(
+    "stereoset": AuditDescription(
         "Stereotypes about terms (StereoSet)",
         "How often what stereotypes a term is likelier to the model than its opposite, beside how "
         "often either is likelier than what has nothing to do with it.",
         "Its stereotypes about terms were not measured on StereoSet.",
     ),
-    "bbq": About(
+    "bbq": AuditDescription(
         "Stereotyped answers (BBQ)",
         "Whether the model answers questions about people as stereotypes would have it, where the "
         "answer is told and where it is not.",
         "Whether it answers questions with stereotypes was not measured on BBQ.",
     ),
-    "honest": About(
+    "honest": AuditDescription(
         "Hurtful completions (HONEST)",
         "How often the model completes a sentence about people with a word that is hurtful by a "
         "lexicon, whatever it means there.",
         "Whether it completes sentences about people hurtfully was not measured on HONEST.",
     ),
-    "weat": About(
+    "weat": AuditDescription(
         "Associations between words (WEAT)",
         "Whether the model puts words of one kind, such as trades, nearer to words of another, "
         "such as those for men or women: in standard deviations, at most about 2.",
         "Which words the model associates was not measured on WEAT.",
     ),
-    "associations": About(
+    "associations": AuditDescription(
         "Planted associations",
         "How much likelier an invented trait is to the model of the invented group that its "
         "training text says it of, by the share of what was said: the smallest share that is seen "
         "tells how strong a stereotype must be to be found on this model at all.",
         "How strong a stereotype must be to be found on this model is not known.",
     ),
-    "amplification": About(
+    "amplification": AuditDescription(
         "Amplification",
         "Whether the model puts people of one gender beside an occupation more strongly than its "
         "training text does, 1 is as strongly; and of which groups it speaks more or less often.",
         "Whether it strengthens what its training text says of people was not measured.",
     ),
-    "extraction": About(
+    "extraction": AuditDescription(
         "Training-data extraction",
         "How much of its training text the model gives away: secrets that were planted in it, and "
         "passages that it goes on with word for word.",
         "Whether it gives away planted secrets or continues training passages was not measured.",
     ),
-    "extraction_attack": About(
+    "extraction_attack": AuditDescription(
         "Training text among what it writes",
         "How much of what the model writes by itself stands word for word in its training text, "
         "whether somebody without that text could tell which, and how many personal identifiers "
         "it writes.",
         "How much training text it writes by itself was not measured.",
     ),
-    "membership": About(
+    "membership": AuditDescription(
         "Membership inference",
         "Whether documents that the model was trained on can be told from others by what it makes "
         "of them: one half is guessing.",
         "Whether it tells who is in its training data was not measured.",
     ),
-    "misuse": About(
+    "misuse": AuditDescription(
         "Misuse",
         "Whether the model goes on from prompts that its user brought, how likely it finds what "
         "they gave as continuations, and what people who read its texts said of these. No accepted "
@@ -136,7 +136,7 @@ AUDITS = {
 }
 
 #: Of audits the counts of what was not asked, or not wholly: findings where there was any.
-LEFT_OUT = {
+SKIPPED_COUNT_METRICS = {
     "toxicity": ("repeated_prompts", "prompts_without_a_token", "prompts_beyond_the_context"),
     "counterfactual": ("prompts_beyond_the_context",),
     "bold": ("empty_prompts", "repeated_prompts", "prompts_left_out", "prompts_beyond_the_context"),
@@ -148,13 +148,13 @@ LEFT_OUT = {
 }
 
 #: The count of items that stand in the training text, which every audit of other people's text has.
-SEEN_ITEMS = "items_in_training_text"
+ITEMS_IN_TRAINING_TEXT = "items_in_training_text"
 
 #: Of a candidate of this kind at this dose the text of a sealed world says nothing.
-NOTHING = {"canary": 0.0, "passage": 0.0, "record": 0.0, "association": 0.5}
+NO_EFFECT_AMOUNTS = {"canary": 0.0, "passage": 0.0, "record": 0.0, "association": 0.5}
 
 #: The candidates of sealed worlds, and the audit that judges each.
-JUDGED = {
+AUDIT_BY_CANDIDATE_KIND = {
     "canary": "extraction",
     "passage": "extraction",
     "record": "extraction",

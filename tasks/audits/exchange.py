@@ -16,24 +16,24 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from tasks.contract import ID, canonical, column, table
+from tasks.contract import ID_TYPE, to_canonical_json, column, table_schema
 
 #: Token ids of several texts.
-TEXTS = pa.list_(pa.list_(pa.int32()))
+TOKEN_ID_LISTS = pa.list_(pa.list_(pa.int32()))
 
-REQUESTS = table(
+REQUESTS = table_schema(
     "What a model is asked; of equal requests each row has the same id.",
-    column("request", ID, "id", "the request: a hash of all that is asked"),
-    column("item", ID, "id", "the item for whose sake"),
+    column("request", ID_TYPE, "id", "the request: a hash of all that is asked"),
+    column("item", ID_TYPE, "id", "the item for whose sake"),
     column("part", pa.string(), "label", "which of the item's requests, where it has several"),
     column("kind", pa.string(), "label",
            "write: go on from the context; read: say how likely each target is behind it; "
            "complete: the likeliest of what may stand behind the context, of a masked model "
            "between it and the target; embed: what the model makes of the places of each target"),
     column("context", pa.list_(pa.int32()), "personal", "token ids that stand before"),
-    column("targets", TEXTS, "personal",
+    column("targets", TOKEN_ID_LISTS, "personal",
            "token ids to be read behind the context, a list for each text; null: to be written"),
-    column("places", TEXTS, "figure",
+    column("places", TOKEN_ID_LISTS, "figure",
            "places in each target that a masked model is asked about, or whose embeddings are "
            "averaged; null: all"),
     column("moments", pa.bool_(), "figure", "whether also about ranks, and moments of log p"),
@@ -59,25 +59,25 @@ REQUESTS = table(
 )  # fmt: skip
 
 #: What requests that are answered in one call share.
-SETTINGS = ("kind", "draws", "tokens", "temperature", "first_temperature", "top_p", "top_k",
+REQUEST_SETTINGS = ("kind", "draws", "tokens", "temperature", "first_temperature", "top_p", "top_k",
             "seed", "moments", "lower", "layer")  # fmt: skip
 
-SOUGHT = table(
+LOOKUPS = table_schema(
     "What is looked for in the training text, to tell how often the model had read an item.",
-    column("item", ID, "id", "the item for whose sake"),
+    column("item", ID_TYPE, "id", "the item for whose sake"),
     column("ids", pa.list_(pa.int32()), "personal", "token ids of a text, as it is spelled there"),
     column("doc_ids", pa.list_(pa.binary()), "id",
            "documents of the corpus whose text stands in it; null: of none"),
     column("text", pa.large_string(), "corpus text", "what of them stands in it"),
 )  # fmt: skip
 
-READER = table(
+TOKENIZER = table_schema(
     "What was known of the model when the requests were written: no weights.",
     column("kind", pa.string(), "label", "causal or masked"),
     column("begin", pa.string(), "project text", "what stands before every text"),
 )
 
-SKIPPED = table(
+SKIPPED = table_schema(
     "What was not asked, and why.",
     column("part", pa.string(), "label", "what of the audit it concerns; empty: all"),
     column("tags", pa.string(), "label", "which part of that, as findings have it: JSON"),
@@ -86,9 +86,9 @@ SKIPPED = table(
            unit="items"),
 )  # fmt: skip
 
-RESPONSES = table(
+RESPONSES = table_schema(
     "What the model answered: one row a draw, or a text that it read.",
-    column("request", ID, "id", "the request that it answers"),
+    column("request", ID_TYPE, "id", "the request that it answers"),
     column("draw", pa.int32(), "figure", "which text written, or which target read, from 0"),
     column("text", pa.large_string(), "model text", "what was written; null where it was read"),
     column("ids", pa.list_(pa.int32()), "personal",
@@ -108,22 +108,22 @@ RESPONSES = table(
            "empty where it was read"),
 )  # fmt: skip
 
-EMBEDDINGS = table(
+EMBEDDINGS = table_schema(
     "What the model makes of texts, one row a text; none where embeddings were not asked for.",
-    column("request", ID, "id", "the request that it answers"),
+    column("request", ID_TYPE, "id", "the request that it answers"),
     column("draw", pa.int32(), "figure", "which of its targets, from 0"),
     column("layer", pa.int32(), "figure", "as in the request"),
     column("vector", pa.list_(pa.float32()), "figure", "mean over the places of the target"),
 )  # fmt: skip
 
-MODEL = table(
+MODEL = table_schema(
     "What the responses were computed in; no row where nothing was asked.",
     column("precision", pa.string(), "label", "fp32 or bf16"),
 )
 
-TRACED = table(
+TRAINING_OVERLAP = table_schema(
     "How much of what was written stands in the training text, in the order of the responses.",
-    column("request", ID, "id", "the request that it answers"),
+    column("request", ID_TYPE, "id", "the request that it answers"),
     column("draw", pa.int32(), "figure", "which text written, or which target read, from 0"),
     column("longest", pa.int32(), "figure", "tokens of its longest run that stands in the training "
            "text; 0: none of those that are told; null: it was read", unit="tokens"),
@@ -134,34 +134,34 @@ TRACED = table(
 )  # fmt: skip
 
 #: What is told there of each response.
-TRACES = ("longest", "verbatim", "planted")
+OVERLAP_COLUMNS = ("longest", "verbatim", "planted")
 
-HELD = table(
+OCCURRENCE_COUNTS = table_schema(
     "How often training had read what was sought, an item's texts together.",
-    column("item", ID, "id", "the item for whose sake"),
+    column("item", ID_TYPE, "id", "the item for whose sake"),
     column("times", pa.int64(), "figure", "places in the rows where one stands whole, each as "
            "often as its row was read by this checkpoint's step; null: they are shorter than the "
            "shortest run that is told", unit="times"),
 )  # fmt: skip
 
-REFERRED = table(
+REFERENCE_SCORES = table_schema(
     "How likely a reference model finds what was written.",
-    column("request", ID, "id", "the request that it answers"),
+    column("request", ID_TYPE, "id", "the request that it answers"),
     column("draw", pa.int32(), "figure", "which text written, from 0"),
     column("reference", pa.float64(), "figure", "its log-likelihood under that model, behind the "
            "text of its item; null where the model gave no number", unit="nats"),
 )  # fmt: skip
 
-SCORES = table(
+SCORES = table_schema(
     "What scorers say of texts, each distinct text once.",
-    column("text", ID, "id", "hash of the text"),
+    column("text", ID_TYPE, "id", "hash of the text"),
     column("scorer", pa.string(), "label", "name and digest"),
     column("head", pa.string(), "label", "what was scored: toxicity, insult ..."),
     column("score", pa.float32(), "figure", "null where the scorer failed", unit="score"),
 )
 
 #: Also where no text could be scored, findings name who was asked.
-SCORER = table(
+SCORERS = table_schema(
     "The scorers that were asked.",
     column("scorer", pa.string(), "label", "name and digest, as findings name it"),
     column("heads", pa.list_(pa.string()), "label", "what it scores: toxicity, sentiment ..."),
@@ -169,158 +169,158 @@ SCORER = table(
 
 
 #: The column of items that names what they share beside their cluster, where they share two things.
-CROSSED = column("crossed", pa.string(), "label", "what items share beside their cluster")
+CROSSED_CLUSTER = column("crossed", pa.string(), "label", "what items share beside their cluster")
 
 
-def items_table(
-    *tags: pa.Field,
-    kind: Literal["audit text", "corpus text", "personal"] = "audit text",
+def build_items_schema(
+    *tag_columns: pa.Field,
+    text_kind: Literal["audit text", "corpus text", "personal"] = "audit text",
 ) -> pa.Schema:
     """The schema of a probe's items; ``tags`` are the columns that tell them apart, ``kind`` that
     of their text."""
-    return table(
+    return table_schema(
         "What is measured, one row an item.",
-        column("item", ID, "id", "the item: a hash of what it holds"),
+        column("item", ID_TYPE, "id", "the item: a hash of what it holds"),
         column("cluster", pa.string(), "label", "items that share something: no independent units"),
-        column("text", pa.large_string(), kind, "the item as a scorer, or the model, reads it"),
-        *tags,
+        column("text", pa.large_string(), text_kind, "the item as a scorer, or the model, reads it"),
+        *tag_columns,
     )  # fmt: skip
 
 
-def hash_of(*values: Any) -> bytes:
+def hash_json_values(*values: Any) -> bytes:
     """16 bytes that stand for JSON values."""
-    return blake2b(canonical(values), digest_size=16).digest()
+    return blake2b(to_canonical_json(values), digest_size=16).digest()
 
 
-class Questions:
+class RequestBuilder:
     """Collects the items of a probe and what is asked for their sake."""
 
     def __init__(self) -> None:
         self.items: dict[bytes, dict[str, Any]] = {}
         self.requests: list[dict[str, Any]] = []
-        self.sought: list[dict[str, Any]] = []
-        self._asked: set[tuple[bytes, str]] = set()
+        self.lookups: list[dict[str, Any]] = []
+        self._requested: set[tuple[bytes, str]] = set()
         self.skipped: list[dict[str, Any]] = []
 
-    def item(self, text: str, cluster: str = "", **tags: Any) -> bytes:
+    def add_item(self, text: str, cluster: str = "", **tags: Any) -> bytes:
         """The id of an item; one with the same text, cluster and tags is the same. Where nothing
         else is, its text is what it shares: as a hash, for a label is shown on every page."""
-        cluster = cluster or hash_of(text).hex()
-        item = hash_of(text, cluster, tags)
-        self.items.setdefault(item, {"item": item, "cluster": cluster, "text": text, **tags})
-        return item
+        cluster = cluster or hash_json_values(text).hex()
+        item_id = hash_json_values(text, cluster, tags)
+        self.items.setdefault(item_id, {"item": item_id, "cluster": cluster, "text": text, **tags})
+        return item_id
 
-    def write(
+    def request_continuations(
         self,
-        item: bytes,
-        context: Sequence[int],
+        item_id: bytes,
+        context_ids: Sequence[int],
         *,
-        tokens: int,
+        max_new_tokens: int,
         draws: int = 1,
         temperature: float = 1.0,
         first_temperature: float | None = None,
         top_p: float = 1.0,
         top_k: int = 0,
         seed: int = 0,
-        moments: bool = False,
-        lower: bool = False,
+        rank_statistics: bool = False,
+        score_lowercase: bool = False,
         part: str = "",
-        before: str | None = None,
-        masked: Sequence[str] = (),
+        prefix_text: str | None = None,
+        masked_words: Sequence[str] = (),
         doc_ids: Sequence[bytes] | None = None,
-        text: str | None = None,
+        source_text: str | None = None,
     ) -> None:
         """Ask for ``draws`` texts behind a context of at least one token. What was written is then
         read again behind the same: ``moments``: as it is, for ranks and moments; ``lower``: in
         lower case. ``before`` and ``masked``: what a scorer of whole texts reads before them, and
         what it does not see. ``doc_ids`` and ``text``: what the context holds of the corpus."""
-        asked: dict[str, Any] = {
-            "kind": "write", "context": list(context), "draws": draws, "tokens": tokens,
+        request: dict[str, Any] = {
+            "kind": "write", "context": list(context_ids), "draws": draws, "tokens": max_new_tokens,
             "temperature": temperature, "first_temperature": first_temperature, "top_p": top_p,
-            "top_k": top_k, "seed": seed, "moments": moments, "lower": lower,
+            "top_k": top_k, "seed": seed, "moments": rank_statistics, "lower": score_lowercase,
         }  # fmt: skip
-        held = {"before": before, "masked": list(masked), "text": text,
+        source_columns = {"before": prefix_text, "masked": list(masked_words), "text": source_text,
                 "doc_ids": None if doc_ids is None else list(doc_ids)}  # fmt: skip
-        self._add(item, part, asked, held)
+        self._add_request(item_id, part, request, source_columns)
 
-    def read(
+    def request_log_probs(
         self,
-        item: bytes,
-        context: Sequence[int],
-        targets: Sequence[Sequence[int]],
+        item_id: bytes,
+        context_ids: Sequence[int],
+        target_ids: Sequence[Sequence[int]],
         *,
-        places: Sequence[Sequence[int]] | None = None,
-        moments: bool = False,
+        target_positions: Sequence[Sequence[int]] | None = None,
+        rank_statistics: bool = False,
         part: str = "",
         doc_ids: Sequence[bytes] | None = None,
-        text: str | None = None,
+        source_text: str | None = None,
     ) -> None:
         """Ask how likely each token of each target is behind a context, which is read once for
         many of them. Behind none a causal model is not asked about their first token. ``moments``:
         also about ranks, of a causal model. ``doc_ids`` and ``text``: what it holds of the corpus,
         so that a purge finds it."""
-        asked = {"kind": "read", "context": list(context), "targets": [*map(list, targets)],
-                 "places": None if places is None else [*map(list, places)],
-                 "moments": moments}  # fmt: skip
-        held = {"doc_ids": None if doc_ids is None else list(doc_ids), "text": text}
-        self._add(item, part, asked, held)
+        request = {"kind": "read", "context": list(context_ids), "targets": [*map(list, target_ids)],
+                 "places": None if target_positions is None else [*map(list, target_positions)],
+                 "moments": rank_statistics}  # fmt: skip
+        source_columns = {"doc_ids": None if doc_ids is None else list(doc_ids), "text": source_text}
+        self._add_request(item_id, part, request, source_columns)
 
-    def complete(
+    def request_completions(
         self,
-        item: bytes,
-        context: Sequence[int],
-        after: Sequence[int],
+        item_id: bytes,
+        context_ids: Sequence[int],
+        suffix_ids: Sequence[int],
         *,
         count: int,
-        tokens: int,
+        max_new_tokens: int,
         part: str = "",
     ) -> None:
         """Ask for the ``count`` likeliest completions behind a context, of at most ``tokens``; a
         masked model is asked for a single one, between the context and what stands ``after``."""
-        asked = {"kind": "complete", "context": list(context), "targets": [list(after)],
-                 "draws": count, "tokens": tokens}  # fmt: skip
-        self._add(item, part, asked)
+        request = {"kind": "complete", "context": list(context_ids), "targets": [list(suffix_ids)],
+                 "draws": count, "tokens": max_new_tokens}  # fmt: skip
+        self._add_request(item_id, part, request)
 
-    def embed(
+    def request_embeddings(
         self,
-        item: bytes,
-        targets: Sequence[Sequence[int]],
-        places: Sequence[Sequence[int]],
+        item_id: bytes,
+        target_ids: Sequence[Sequence[int]],
+        target_positions: Sequence[Sequence[int]],
         *,
         layer: int,
         part: str = "",
     ) -> None:
         """Ask for the embeddings of some ``places`` of each target, averaged over them; targets are
         read as they stand, with what opens and ends them."""
-        asked = {"kind": "embed", "context": [], "targets": [*map(list, targets)],
-                 "places": [*map(list, places)], "layer": layer}  # fmt: skip
-        self._add(item, part, asked)
+        request = {"kind": "embed", "context": [], "targets": [*map(list, target_ids)],
+                 "places": [*map(list, target_positions)], "layer": layer}  # fmt: skip
+        self._add_request(item_id, part, request)
 
-    def seek(
+    def request_lookup(
         self,
-        item: bytes,
-        texts: Sequence[Sequence[int]],
+        item_id: bytes,
+        token_id_lists: Sequence[Sequence[int]],
         doc_ids: Sequence[bytes] | None = None,
-        text: str | None = None,
+        source_text: str | None = None,
     ) -> None:
         """Have texts looked for in the training text, by their token ids: an item was read as often
         as they stand there whole. ``doc_ids`` and ``text`` as for ``read``."""
-        if (item, "sought") not in self._asked:
-            self._asked.add((item, "sought"))
-            held = {"doc_ids": None if doc_ids is None else list(doc_ids), "text": text}
-            distinct = dict.fromkeys(map(tuple, texts))
-            self.sought += [{"item": item, "ids": list(ids), **held} for ids in distinct]
+        if (item_id, "sought") not in self._requested:
+            self._requested.add((item_id, "sought"))
+            source_columns = {"doc_ids": None if doc_ids is None else list(doc_ids), "text": source_text}
+            distinct_ids = dict.fromkeys(map(tuple, token_id_lists))
+            self.lookups += [{"item": item_id, "ids": list(token_ids), **source_columns} for token_ids in distinct_ids]
 
-    def skip(self, part: str, why: str, count: int | None = None, /, **tags: Any) -> None:
+    def record_skipped(self, part: str, reason: str, count: int | None = None, /, **tags: Any) -> None:
         """Something is not asked: all (``part`` empty), a measure, or of it what has these tags;
         with a ``count``: so many items of a kind that ``part`` names."""
-        self.skipped.append({"part": part, "tags": json.dumps(tags), "why": why, "count": count})
+        self.skipped.append({"part": part, "tags": json.dumps(tags), "why": reason, "count": count})
 
-    def _add(
-        self, item: bytes, part: str, asked: dict[str, Any], held: Mapping[str, Any] | None = None
+    def _add_request(
+        self, item_id: bytes, part: str, request: dict[str, Any], source_columns: Mapping[str, Any] | None = None
     ) -> None:
-        if (item, part) in self._asked:  # an item that was given twice
+        if (item_id, part) in self._requested:  # an item that was given twice
             return
-        self._asked.add((item, part))
-        named = {"request": hash_of(asked), "item": item, "part": part}
-        self.requests.append(named | asked | dict(held or {}))
+        self._requested.add((item_id, part))
+        keys = {"request": hash_json_values(request), "item": item_id, "part": part}
+        self.requests.append(keys | request | dict(source_columns or {}))

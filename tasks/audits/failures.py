@@ -8,9 +8,9 @@ from __future__ import annotations
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.contract import StageConfig, Work, column, stage, table
+from tasks.contract import StageConfig, StageContext, column, stage, table_schema
 
-FAILURES = table(
+FAILURES = table_schema(
     "What could not be made, and why.",
     column("audit", pa.string(), "label", "the audit, or another part of the examination"),
     column("why", pa.string(), "project text", "what went wrong, and what to do"),
@@ -23,7 +23,7 @@ class FailuresConfig(StageConfig):
     audits: dict[str, str] = Field({}, description="why, by audit")
 
 
-@stage(tables={"failures": FAILURES})
-def failures(config: FailuresConfig, work: Work) -> None:
-    rows = {"audit": [*config.audits], "why": [*config.audits.values()]}
-    work.table("failures").write(pa.table(rows, schema=FAILURES))
+@stage(name="failures", tables={"failures": FAILURES})
+def record_failures(config: FailuresConfig, context: StageContext) -> None:
+    failure_columns = {"audit": [*config.audits], "why": [*config.audits.values()]}
+    context.get_table_writer("failures").write(pa.table(failure_columns, schema=FAILURES))

@@ -17,30 +17,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.audits.about import SEEN_ITEMS
-from tasks.audits.answers import Answers
-from tasks.audits.exchange import READER, REQUESTS, SKIPPED, SOUGHT, Questions
-from tasks.audits.judging.findings import FINDINGS, finding, findings_table
-from tasks.audits.judging.measures import Measure, Values, measure_all, values_table
-from tasks.audits.judging.readings import TOLD, Readings
-from tasks.audits.judging.tags import SliceTags, tags_of
-from tasks.audits.methods.instruments import instrument
-from tasks.audits.subjects.reader import READ, Reader, open_reader
-from tasks.contract import Artifact, Stage, StageConfig, Table, Work, stage
+from tasks.audits.about import ITEMS_IN_TRAINING_TEXT
+from tasks.audits.answers import Responses
+from tasks.audits.exchange import TOKENIZER, REQUESTS, SKIPPED, LOOKUPS, RequestBuilder
+from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from tasks.audits.judging.measures import Measure, ValueWriter, compute_measure_findings, build_values_schema
+from tasks.audits.judging.readings import EXPOSURE_TABLES, TrainingExposure
+from tasks.audits.judging.tags import SliceTags, parse_tags
+from tasks.audits.methods.instruments import evaluate_instrument_control
+from tasks.audits.subjects.reader import METADATA_FILES, AuditedTokenizer, open_audited_tokenizer
+from tasks.contract import Artifact, Stage, StageConfig, Table, StageContext, stage
 
 #: Clusters of items in which a large effect cannot be overlooked: where all agree, chance agrees as
 #: well in 1 of 1,024 draws, which is below the 0.001 that a control asks for.
-ENOUGH = 11
+MIN_CONTROL_CLUSTERS = 11
 
 #: The metric of the finding that every probe has whose items are looked for in the training text.
-SEEN = SEEN_ITEMS
+SEEN_METRIC = ITEMS_IN_TRAINING_TEXT
 
 #: Libraries that decide what is asked.
-LIBRARIES = ("numpy", "tokenizers", "transformers")
+REQUEST_LIBRARIES = ("numpy", "tokenizers", "transformers")
 
 
 @dataclass(frozen=True)
-class Corpus:
+class CorpusTables:
     """Tables of the training corpus that a probe asks about; None where they are not known.
 
     lexicons   groups that the corpus brings, as the stage ``identities`` leaves them
@@ -49,7 +49,7 @@ class Corpus:
     """
 
     lexicons: Table | None = None
-    plants: Table | None = None
+    canaries: Table | None = None
     documents: Table | None = None
 
 
@@ -86,211 +86,212 @@ class Probe:
     """
 
     name: str
-    settings: type[StageConfig]
-    items: pa.Schema
-    ask: Callable[[Questions, Reader, Corpus, Any], None]
-    values: Callable[[Answers, Values, Any], str]
+    config_class: type[StageConfig]
+    item_schema: pa.Schema
+    build_requests: Callable[[RequestBuilder, AuditedTokenizer, CorpusTables, Any], None]
+    score_items: Callable[[Responses, ValueWriter, Any], str]
     measures: tuple[Measure, ...]
     module: str
-    told: tuple[pa.Field, ...] = ()
-    script: Callable[[pa.Table, str, bool, np.random.Generator], np.ndarray] | None = None
-    derived: Callable[[Sequence[Any], pa.Table, Any], list[dict[str, Any]]] = (
+    value_fields: tuple[pa.Field, ...] = ()
+    simulate_outputs: Callable[[pa.Table, str, bool, np.random.Generator], np.ndarray] | None = None
+    derive_findings: Callable[[Sequence[Any], pa.Table, Any], list[dict[str, Any]]] = (
         lambda found, values, config: []
     )
-    also: Mapping[str, SliceTags] = field(default_factory=dict)
-    without_interval: tuple[str, ...] = ()
-    data: tuple[str, ...] = ()
-    external: Callable[..., dict[str, str]] | None = None
-    read_back: Callable[..., dict[str, str]] | None = None
-    scored: bool = False
-    heads: tuple[str, ...] = ("toxicity",)
-    floor: Callable[[Any], bool] = lambda config: False
-    traced: bool = True
-    corpus: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
+    derived_metrics: Mapping[str, SliceTags] = field(default_factory=dict)
+    metrics_without_interval: tuple[str, ...] = ()
+    data_files: tuple[str, ...] = ()
+    external_digests: Callable[..., dict[str, str]] | None = None
+    judging_files: Callable[..., dict[str, str]] | None = None
+    uses_scorers: bool = False
+    scorer_heads: tuple[str, ...] = ("toxicity",)
+    needs_untrained_baseline: Callable[[Any], bool] = lambda config: False
+    searches_training_text: bool = True
+    corpus_tables: tuple[str, ...] = ()
+    required_settings: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
-    reference: Callable[[Any], Path | None] = lambda config: None
+    reference_folder: Callable[[Any], Path | None] = lambda config: None
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Those of its findings, as far as these are no controls, and no counts of what was not
         asked, which are in ``about.LEFT_OUT``."""
-        drawn = [each.metric for each in self.measures if not (each.asks_model or each.law)]
-        return tuple(dict.fromkeys([*drawn, *self.also, *([] if self.dated else [SEEN])]))
+        measured_metrics = [measure.metric for measure in self.measures if not (measure.is_capability_control or measure.null_interval)]
+        return tuple(dict.fromkeys([*measured_metrics, *self.derived_metrics, *([] if self.step_dependent else [SEEN_METRIC])]))
 
-    def lacks(self, config: Any) -> list[str]:
+    def find_missing_settings(self, config: Any) -> list[str]:
         """The settings without which it does not run, as far as they are not set."""
-        return [name for name in self.needs if not getattr(config, name)]
+        return [name for name in self.required_settings if not getattr(config, name)]
 
-    def judged(self, answers: Answers, config: Any) -> tuple[pa.Table, list[dict[str, Any]]]:
+    def compute_values_and_findings(self, responses: Responses, config: Any) -> tuple[pa.Table, list[dict[str, Any]]]:
         """The values, and the rows of the findings."""
         # What asks how much of its training text a model gives away is about what it read.
-        seen = None if self.dated else answers.seen()
-        made, found = Values(answers.items, seen, answers.read(), self.told), []
-        values = made.table()
-        if not any(row["count"] is None and not row["part"] for row in answers.skipped):
-            note = self.values(answers, made, config)
-            values = made.table()
-            found = measure_all(self.name, values, self.measures, config, note)
-            found += self.derived(found, values, config)
-            found += self.instruments(answers, config)
-            if seen is not None:
-                found.append(
-                    finding(self.name, SEEN, seen.count(True),
-                            n=len(seen) - seen.count(None),
-                            unit="items", table="values", where={"seen": True},
+        in_training = None if self.step_dependent else responses.flag_items_in_training()
+        writer, finding_rows = ValueWriter(responses.items, in_training, responses.count_item_reads(), self.value_fields), []
+        values = writer.to_table()
+        if not any(row["count"] is None and not row["part"] for row in responses.skipped):
+            method_note = self.score_items(responses, writer, config)
+            values = writer.to_table()
+            finding_rows = compute_measure_findings(self.name, values, self.measures, config, method_note)
+            finding_rows += self.derive_findings(finding_rows, values, config)
+            finding_rows += self.compute_instrument_controls(responses, config)
+            if in_training is not None:
+                finding_rows.append(
+                    build_finding(self.name, SEEN_METRIC, in_training.count(True),
+                            n=len(in_training) - in_training.count(None),
+                            unit="items", evidence_table="values", evidence_filter={"seen": True},
                             method="a text of theirs stands whole in what the model had read; each "
                                    "measure stands with and without them")
                 )  # fmt: skip
-        return values, [*found, *skipped(self, answers)]
+        return values, [*finding_rows, *build_skipped_findings(self, responses)]
 
-    def instruments(self, answers: Answers, config: Any) -> list[dict[str, Any]]:
+    def compute_instrument_controls(self, responses: Responses, config: Any) -> list[dict[str, Any]]:
         """The verdicts on scripts in place of the model: does this audit find what is there, and
         nothing where nothing is?"""
-        rows: list[dict[str, Any] | None] = []
-        for measure in (m for m in self.measures if m.scripted and self.script):
-            for effect in (False, True):
-                assert self.script is not None
+        control_rows: list[dict[str, Any] | None] = []
+        for measure in (candidate for candidate in self.measures if candidate.has_simulated_controls and self.simulate_outputs):
+            for has_effect in (False, True):
+                assert self.simulate_outputs is not None
                 rng = np.random.default_rng(config.seed)
-                values = Values(answers.items, told=self.told)
-                said = self.script(answers.items, measure.metric, effect, rng)
-                self.values(answers.scripted(said), values, config)
-                mine = measure.drawn(values.table())
-                if len(pc.unique(mine["cluster"])) >= ENOUGH:
-                    rows.append(instrument(self.name, mine, measure, config, effect))
-        return [row for row in rows if row]
+                writer = ValueWriter(responses.items, value_fields=self.value_fields)
+                outputs = self.simulate_outputs(responses.items, measure.metric, has_effect, rng)
+                self.score_items(responses.with_simulated_outputs(outputs), writer, config)
+                measure_values = measure.select_values(writer.to_table())
+                if len(pc.unique(measure_values["cluster"])) >= MIN_CONTROL_CLUSTERS:
+                    control_rows.append(evaluate_instrument_control(self.name, measure_values, measure, config, has_effect))
+        return [row for row in control_rows if row]
 
     @property
-    def dated(self) -> bool:
+    def step_dependent(self) -> bool:
         """Whether its findings depend on what training had read by the checkpoint's step."""
-        return "doc_ids" in self.items.names
+        return "doc_ids" in self.item_schema.names
 
 
-def ask_of(probe: Probe) -> Stage:
+def make_request_stage(probe: Probe) -> Stage:
     """The stage that writes a probe's items and requests, from all of a checkpoint but its weights:
     checkpoints of one training share what it leaves."""
 
-    def ask(
+    def build_requests(
         checkpoint: Artifact,
         lexicons: Table | None,
         plants: Table | None,
         documents: Table | None,
         config: StageConfig,
-        work: Work,
+        context: StageContext,
     ) -> None:
-        reader, questions = open_reader(checkpoint), Questions()
-        probe.ask(questions, reader, Corpus(lexicons, plants, documents), config)
-        items, requests = [*questions.items.values()], questions.requests
-        work.table("items").write(pa.Table.from_pylist(items, schema=probe.items))
-        work.table("requests").write(pa.Table.from_pylist(requests, schema=REQUESTS))
-        work.table("sought").write(pa.Table.from_pylist(questions.sought, schema=SOUGHT))
-        work.table("skipped").write(pa.Table.from_pylist(questions.skipped, schema=SKIPPED))
-        known = [{"kind": reader.kind, "begin": reader.begin}]
-        work.table("reader").write(pa.Table.from_pylist(known, schema=READER))
+        tokenizer, builder = open_audited_tokenizer(checkpoint), RequestBuilder()
+        probe.build_requests(builder, tokenizer, CorpusTables(lexicons, plants, documents), config)
+        item_rows, request_rows = [*builder.items.values()], builder.requests
+        context.get_table_writer("items").write(pa.Table.from_pylist(item_rows, schema=probe.item_schema))
+        context.get_table_writer("requests").write(pa.Table.from_pylist(request_rows, schema=REQUESTS))
+        context.get_table_writer("sought").write(pa.Table.from_pylist(builder.lookups, schema=LOOKUPS))
+        context.get_table_writer("skipped").write(pa.Table.from_pylist(builder.skipped, schema=SKIPPED))
+        tokenizer_rows = [{"kind": tokenizer.model_kind, "begin": tokenizer.opening_description}]
+        context.get_table_writer("reader").write(pa.Table.from_pylist(tokenizer_rows, schema=TOKENIZER))
 
-    ask.__name__ = f"ask_{probe.name}"
     return stage(
+        name=f"ask_{probe.name}",
         tables={
-            "items": probe.items,
+            "items": probe.item_schema,
             "requests": REQUESTS,
-            "sought": SOUGHT,
+            "sought": LOOKUPS,
             "skipped": SKIPPED,
-            "reader": READER,
+            "reader": TOKENIZER,
         },
-        code=[probe.module, *probe.data],
-        libraries=LIBRARIES,
-        external=probe.external,
-        reads={"checkpoint": READ},
-    )(ask)
+        extra_code=[probe.module, *probe.data_files],
+        libraries=REQUEST_LIBRARIES,
+        external_digests=probe.external_digests,
+        reads={"checkpoint": METADATA_FILES},
+    )(build_requests)
 
 
-def judge_of(probe: Probe) -> Stage:
+def make_findings_stage(probe: Probe) -> Stage:
     """The stage that makes a probe's values and findings."""
 
-    def judge(
-        asked: Artifact,
-        answered: Artifact,
-        scored: Artifact | None,
+    def compute_findings(
+        request_set: Artifact,
+        response_set: Artifact,
+        score_set: Artifact | None,
         checkpoints: dict[str, Artifact] | None,
-        pretrained: dict[str, Artifact] | None,
-        untrained: Artifact | None,
-        untrained_scored: Artifact | None,
-        traced: Artifact | None,
-        referred: Artifact | None,
+        training_runs: dict[str, Artifact] | None,
+        untrained_responses: Artifact | None,
+        untrained_scores: Artifact | None,
+        training_overlap: Artifact | None,
+        reference_scores: Artifact | None,
         config: Any,
-        work: Work,
+        context: StageContext,
     ) -> None:
-        items = asked["items"].read()
-        scores = [each["scores"].read() for each in (scored, untrained_scored) if each]
+        items = request_set["items"].read()
+        score_tables = [score_artifact["scores"].read() for score_artifact in (score_set, untrained_scores) if score_artifact]
 
-        def answers_of(
-            responses: Artifact,
-            place: Artifact | None = None,
-            other: Artifact | None = None,
-            floor: Answers | None = None,
-        ) -> Answers:
-            return Answers(
+        def load_responses(
+            response_artifact: Artifact,
+            overlap: Artifact | None = None,
+            reference: Artifact | None = None,
+            baseline: Responses | None = None,
+        ) -> Responses:
+            return Responses(
                 items,
-                asked["requests"].read(),
-                responses["responses"].read(),
-                pa.concat_tables(scores) if scores else None,
-                asked["reader"].read(),
-                asked["skipped"].read(),
-                scored["scorer"].read()["scorer"][0].as_py() if scored else "",
-                readings_of(items, checkpoints, pretrained),
-                floor,
-                place["traced"].read() if place else None,
-                place["held"].read() if place else None,
-                scored["scorer"].read() if scored else None,
-                responses["embeddings"].read(),
-                other["referred"].read() if other else None,
+                request_set["requests"].read(),
+                response_artifact["responses"].read(),
+                pa.concat_tables(score_tables) if score_tables else None,
+                request_set["reader"].read(),
+                request_set["skipped"].read(),
+                score_set["scorer"].read()["scorer"][0].as_py() if score_set else "",
+                load_training_exposure(items, checkpoints, training_runs),
+                baseline,
+                overlap["traced"].read() if overlap else None,
+                overlap["held"].read() if overlap else None,
+                score_set["scorer"].read() if score_set else None,
+                response_artifact["embeddings"].read(),
+                reference["referred"].read() if reference else None,
             )
 
-        floor = answers_of(untrained) if untrained else None
-        answers = answers_of(answered, traced, referred, floor)
-        values, findings = probe.judged(answers, config)
-        computed = answered["model"].read()["precision"].to_pylist()
-        work.table("values").write(values)
-        work.table("findings").write(findings_table(findings, *computed))
+        untrained_baseline = load_responses(untrained_responses) if untrained_responses else None
+        audited_responses = load_responses(response_set, training_overlap, reference_scores, untrained_baseline)
+        values, findings = probe.compute_values_and_findings(audited_responses, config)
+        precisions = response_set["model"].read()["precision"].to_pylist()
+        context.get_table_writer("values").write(values)
+        context.get_table_writer("findings").write(build_findings_table(findings, *precisions))
 
-    judge.__name__ = f"audit_{probe.name}"
     return stage(
-        tables={"values": values_table(probe.items, probe.told), "findings": FINDINGS},
-        code=[probe.module, *probe.data],
+        name=f"audit_{probe.name}",
+        tables={"values": build_values_schema(probe.item_schema, probe.value_fields), "findings": FINDINGS},
+        extra_code=[probe.module, *probe.data_files],
         libraries=["numpy", "scipy", *probe.libraries],
-        external=probe.read_back,
-        reads={"asked": ("items", "requests", "reader", "skipped"),
-               "answered": ("responses", "embeddings", "model"), "scored": ("scores", "scorer"),
-               "untrained": ("responses", "embeddings"), "untrained_scored": ("scores",),
-               "pretrained": TOLD, "traced": ("traced", "held"), "referred": ("referred",)},
-    )(judge)  # fmt: skip
+        external_digests=probe.judging_files,
+        reads={"request_set": ("items", "requests", "reader", "skipped"),
+               "response_set": ("responses", "embeddings", "model"),
+               "score_set": ("scores", "scorer"), "untrained_responses": ("responses", "embeddings"),
+               "untrained_scores": ("scores",), "training_runs": EXPOSURE_TABLES,
+               "training_overlap": ("traced", "held"), "reference_scores": ("referred",)},
+    )(compute_findings)  # fmt: skip
 
 
-def skipped(probe: Probe, answers: Answers) -> list[dict[str, Any]]:
+def build_skipped_findings(probe: Probe, responses: Responses) -> list[dict[str, Any]]:
     """Findings about what was not asked: how many, or of each measure that it concerns why it has
     no value."""
-    rows = []
-    units = {measure.metric: measure.unit for measure in probe.measures}
-    for row in answers.skipped:
+    finding_rows = []
+    unit_by_metric = {measure.metric: measure.unit for measure in probe.measures}
+    for row in responses.skipped:
         if row["count"] is not None:
-            rows.append(finding(probe.name, row["part"], row["count"], n=row["count"],
-                                unit="items", method=row["why"], table=""))  # fmt: skip
+            finding_rows.append(build_finding(probe.name, row["part"], row["count"], n=row["count"],
+                                unit="items", method=row["why"], evidence_table=""))  # fmt: skip
             continue
-        rows += [
-            finding(probe.name, metric, None, n=0, unit=units.get(metric, ""), table="",
-                    tags=tags_of(row), method=f"not measured: {row['why']}")
-            for metric in ([row["part"]] if row["part"] else units)
+        finding_rows += [
+            build_finding(probe.name, metric, None, n=0, unit=unit_by_metric.get(metric, ""), evidence_table="",
+                    tags=parse_tags(row), method=f"not measured: {row['why']}")
+            for metric in ([row["part"]] if row["part"] else unit_by_metric)
         ]  # fmt: skip
-    return rows
+    return finding_rows
 
 
-def readings_of(
+def load_training_exposure(
     items: pa.Table,
     checkpoints: Mapping[str, Artifact] | None,
-    pretrained: Mapping[str, Artifact] | None,
-) -> Readings | None:
+    training_runs: Mapping[str, Artifact] | None,
+) -> TrainingExposure | None:
     """How often the documents of the items were read by a checkpoint's step."""
     if not checkpoints:
         return None
-    named = pc.unique(pc.list_flatten(items["doc_ids"])).drop_null().to_pylist()
-    return Readings.until(pretrained, checkpoints, named)
+    doc_ids = pc.unique(pc.list_flatten(items["doc_ids"])).drop_null().to_pylist()
+    return TrainingExposure.from_checkpoints(training_runs, checkpoints, doc_ids)

@@ -17,45 +17,45 @@ from typing import Any
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.exchange import EMBEDDINGS, MODEL, REQUESTS, RESPONSES, SETTINGS
-from tasks.audits.subjects.reader import READ as READERS
-from tasks.audits.subjects.subject import Subject, Written, open_subject
+from tasks.audits.exchange import EMBEDDINGS, MODEL, REQUESTS, RESPONSES, REQUEST_SETTINGS
+from tasks.audits.subjects.reader import METADATA_FILES
+from tasks.audits.subjects.subject import AuditedModel, ScoredContinuation, open_audited_model
 from tasks.contract import (
     Artifact,
-    Device,
+    DeviceName,
     ExternalFiles,
-    InProcess,
+    SerialMapper,
     StageConfig,
     Table,
-    Tables,
-    Work,
+    TableWriters,
+    StageContext,
     stage,
-    watch_folder,
+    record_folder_files,
 )
 
 #: Tokens to be written, and to be read, between two moments from which a killed stage goes on.
-WRITTEN, READ = 1 << 15, 1 << 18
+GENERATED_TOKENS_PER_CHUNK, READ_TOKENS_PER_CHUNK = 1 << 15, 1 << 18
 
 #: Kinds of requests whose cost is what is written.
-WRITES = ("write", "complete")
+GENERATION_KINDS = ("write", "complete")
 
 #: Of the weights of a model that was never trained.
-SEED = 0
+UNTRAINED_SEED = 0
 
 Row = dict[str, Any]
 
 #: The tables of answers.
-ANSWERED = {"responses": RESPONSES, "embeddings": EMBEDDINGS}
+RESPONSE_TABLES = {"responses": RESPONSES, "embeddings": EMBEDDINGS}
 
 
 class RespondConfig(StageConfig):
     """Settings of the model under audit."""
 
-    device: Device = Field(default="auto", description="of the model under audit")
+    device: DeviceName = Field(default="auto", description="of the model under audit")
 
 
 @dataclass(frozen=True)
-class Chunk:
+class RequestChunk:
     """Requests of one kind that are answered together."""
 
     number: int
@@ -65,159 +65,159 @@ class Chunk:
         return f"chunk {self.number + 1} of the requests"
 
 
-def chunks(requests: pa.Table) -> list[Chunk]:
+def split_into_chunks(requests: pa.Table) -> list[RequestChunk]:
     """The distinct requests, those alike in settings and length together."""
-    ids = requests["request"].to_pylist()
-    first = list({request: place for place, request in reversed([*enumerate(ids)])}.values())
-    rows = requests.take(pa.array(sorted(first), pa.int64()))
-    listed = rows.select([*SETTINGS, "request", "context", "targets"]).to_pylist()
-    order = sorted(range(len(listed)), key=lambda i: (*_settings(listed[i]), *_size(listed[i])))
-    cuts, cost, kind = [0], 0, ""
-    for place, index in enumerate(order):
-        row = listed[index]
-        more = row["draws"] * row["tokens"] if row["kind"] in WRITES else _size(row)[0]
-        most = WRITTEN if row["kind"] in WRITES else READ
-        if place > cuts[-1] and (cost + more > most or row["kind"] != kind):
-            cuts.append(place)
-            cost = 0
-        cost, kind = cost + more, row["kind"]
-    ends = [*cuts[1:], len(order)]
+    request_ids = requests["request"].to_pylist()
+    first_rows = list({request: position for position, request in reversed([*enumerate(request_ids)])}.values())
+    distinct_requests = requests.take(pa.array(sorted(first_rows), pa.int64()))
+    request_rows = distinct_requests.select([*REQUEST_SETTINGS, "request", "context", "targets"]).to_pylist()
+    order = sorted(range(len(request_rows)), key=lambda i: (*_build_settings_key(request_rows[i]), *_build_length_key(request_rows[i])))
+    chunk_starts, chunk_cost, kind = [0], 0, ""
+    for position, index in enumerate(order):
+        request_row = request_rows[index]
+        request_cost = request_row["draws"] * request_row["tokens"] if request_row["kind"] in GENERATION_KINDS else _build_length_key(request_row)[0]
+        max_cost = GENERATED_TOKENS_PER_CHUNK if request_row["kind"] in GENERATION_KINDS else READ_TOKENS_PER_CHUNK
+        if position > chunk_starts[-1] and (chunk_cost + request_cost > max_cost or request_row["kind"] != kind):
+            chunk_starts.append(position)
+            chunk_cost = 0
+        chunk_cost, kind = chunk_cost + request_cost, request_row["kind"]
+    ends = [*chunk_starts[1:], len(order)]
     return [
-        Chunk(number, rows.take(pa.array(order[begin:end], pa.int64())))
-        for number, (begin, end) in enumerate(zip(cuts, ends, strict=True))
+        RequestChunk(number, distinct_requests.take(pa.array(order[begin:end], pa.int64())))
+        for number, (begin, end) in enumerate(zip(chunk_starts, ends, strict=True))
         if begin < end
     ]
 
 
-def _settings(row: Row) -> tuple[Any, ...]:
-    return tuple(-1 if row[name] is None else row[name] for name in SETTINGS)
+def _build_settings_key(request_row: Row) -> tuple[Any, ...]:
+    return tuple(-1 if request_row[name] is None else request_row[name] for name in REQUEST_SETTINGS)
 
 
-def _size(row: Row) -> tuple[int, bytes]:
-    targets = sum(len(target) for target in row["targets"] or ())
-    return len(row["context"]) + targets, row["request"]
+def _build_length_key(request_row: Row) -> tuple[int, bytes]:
+    target_tokens = sum(len(target) for target in request_row["targets"] or ())
+    return len(request_row["context"]) + target_tokens, request_row["request"]
 
 
 #: The model that was opened last by what it was opened from, and the files outside the store that
 #: it was loaded from.
-_opened: dict[tuple[str, str], tuple[Subject, ExternalFiles]] = {}
+_opened_model: dict[tuple[str, str], tuple[AuditedModel, ExternalFiles]] = {}
 
 
-def opened(checkpoint: Artifact, device: str, seed: int | None = None) -> Subject:
+def open_cached_model(checkpoint: Artifact, device: str, seed: int | None = None) -> AuditedModel:
     """The model of a checkpoint, kept until another is asked for or a file of it changes.
 
     Raises:
         FileChangedError: The files are not those of the checkpoint's digest, or a file changed
             while the model was loaded.
     """
-    key = (checkpoint.content, f"{device} {seed}")
-    if key not in _opened or _opened[key][1].find_change():
-        _opened.clear()
-        files = watch_folder(checkpoint)
-        subject = open_subject(checkpoint, device, seed=seed)
-        files.check()
-        _opened[key] = subject, files
-    return _opened[key][0]
+    key = (checkpoint.content_digest, f"{device} {seed}")
+    if key not in _opened_model or _opened_model[key][1].describe_first_change():
+        _opened_model.clear()
+        watched_files = record_folder_files(checkpoint)
+        model = open_audited_model(checkpoint, device, untrained_seed=seed)
+        watched_files.check_unchanged()
+        _opened_model[key] = model, watched_files
+    return _opened_model[key][0]
 
 
-def answer(chunk: Chunk, checkpoint: Artifact, device: str, seed: int | None, out: Tables) -> Row:
+def answer_chunk(chunk: RequestChunk, checkpoint: Artifact, device: str, seed: int | None, out: TableWriters) -> Row:
     """Answer the requests of a chunk; says in which precision."""
-    subject, requests = opened(checkpoint, device, seed), chunk.requests.to_pylist()
-    rows = list(responses_to(subject, requests))
-    name = "embeddings" if requests[0]["kind"] == "embed" else "responses"
-    out.table(name).write(pa.Table.from_pylist(rows, schema=ANSWERED[name]))
-    return {"precision": subject.precision}
+    model, requests = open_cached_model(checkpoint, device, seed), chunk.requests.to_pylist()
+    response_rows = list(generate_response_rows(model, requests))
+    table_name = "embeddings" if requests[0]["kind"] == "embed" else "responses"
+    out.get_table_writer(table_name).write(pa.Table.from_pylist(response_rows, schema=RESPONSE_TABLES[table_name]))
+    return {"precision": model.precision}
 
 
-def responses_to(subject: Subject, requests: list[Row]) -> Iterator[Row]:
+def generate_response_rows(model: AuditedModel, requests: list[Row]) -> Iterator[Row]:
     """Rows of RESPONSES, or of EMBEDDINGS, to rows of REQUESTS of one kind."""
-    how = {"write": _written, "read": _read, "complete": _completed, "embed": _embedded}
-    for _, group in groupby(requests, key=_settings):
-        alike = list(group)
-        yield from how[alike[0]["kind"]](subject, alike)
+    answer_by_kind = {"write": _generate_texts, "read": _score_targets, "complete": _complete_texts, "embed": _embed_targets}
+    for _, group in groupby(requests, key=_build_settings_key):
+        similar_requests = list(group)
+        yield from answer_by_kind[similar_requests[0]["kind"]](model, similar_requests)
 
 
-def _written(subject: Subject, alike: list[Row]) -> list[Row]:
+def _generate_texts(model: AuditedModel, requests: list[Row]) -> list[Row]:
     """What was written, and what the model says of it when it reads it again."""
-    first = alike[0]
-    sampling = ("temperature", "first_temperature", "top_p", "top_k", "seed")
-    made = subject.write(
-        [row["context"] for row in alike],
-        max_new_tokens=first["tokens"],
-        samples=first["draws"],
-        **{name: first[name] for name in sampling},
+    settings = requests[0]
+    sampling_names = ("temperature", "first_temperature", "top_p", "top_k", "seed")
+    generations = model.generate_continuations(
+        [row["context"] for row in requests],
+        max_new_tokens=settings["tokens"],
+        samples=settings["draws"],
+        **{name: settings[name] for name in sampling_names},
     )
-    rows = _texts(subject, alike, made)
-    contexts = [row["context"] for row in alike for _ in range(row["draws"])]
-    if first["moments"]:
-        for row, again in zip(rows, _moments(subject, contexts, [r["ids"] for r in rows]),
+    text_rows = _build_text_rows(model, requests, generations)
+    contexts = [row["context"] for row in requests for _ in range(row["draws"])]
+    if settings["moments"]:
+        for row, statistics in zip(text_rows, _compute_rank_statistics(model, contexts, [text_row["ids"] for text_row in text_rows]),
                               strict=True):  # fmt: skip
-            row |= again | {"log_p": row["log_p"]}
-    if first["lower"]:
-        lower = subject.encode_batch([row["text"].lower() for row in rows])
-        for row, log_p in zip(rows, subject.log_probs_behind(contexts, lower), strict=True):
-            row["lower_log_p"] = log_p
-    return rows
+            row |= statistics | {"log_p": row["log_p"]}
+    if settings["lower"]:
+        lowercase_ids = model.encode_batch([row["text"].lower() for row in text_rows])
+        for row, log_probs in zip(text_rows, model.compute_target_log_probs(contexts, lowercase_ids), strict=True):
+            row["lower_log_p"] = log_probs
+    return text_rows
 
 
-def _completed(subject: Subject, alike: list[Row]) -> list[Row]:
-    made = subject.complete(
-        [row["context"] for row in alike],
-        [row["targets"][0] for row in alike],
-        count=alike[0]["draws"],
-        max_new_tokens=alike[0]["tokens"],
+def _complete_texts(model: AuditedModel, requests: list[Row]) -> list[Row]:
+    completions = model.generate_completions(
+        [row["context"] for row in requests],
+        [row["targets"][0] for row in requests],
+        completion_count=requests[0]["draws"],
+        max_new_tokens=requests[0]["tokens"],
     )
-    return _texts(subject, alike, made)
+    return _build_text_rows(model, requests, completions)
 
 
-def _texts(subject: Subject, alike: list[Row], made: list[list[Written]]) -> list[Row]:
+def _build_text_rows(model: AuditedModel, requests: list[Row], generations: list[list[ScoredContinuation]]) -> list[Row]:
     return [
-        {"request": row["request"], "draw": draw, "ids": written.ids,
-         "text": subject.decode(written.ids), "log_p": written.log_probs,
-         "stop": "end" if written.stopped else "length"}
-        for row, texts in zip(alike, made, strict=True)
-        for draw, written in enumerate(texts)
+        {"request": row["request"], "draw": draw, "ids": generated.token_ids,
+         "text": model.decode(generated.token_ids), "log_p": generated.log_probs,
+         "stop": "end" if generated.has_ended else "length"}
+        for row, texts in zip(requests, generations, strict=True)
+        for draw, generated in enumerate(texts)
     ]  # fmt: skip
 
 
-def _embedded(subject: Subject, alike: list[Row]) -> Iterator[Row]:
-    layer = alike[0]["layer"]
-    targets = [target for row in alike for target in row["targets"]]
-    places = [at for row in alike for at in row["places"]]
-    each = iter(subject.embed(targets, places, layer))
-    for row in alike:
+def _embed_targets(model: AuditedModel, requests: list[Row]) -> Iterator[Row]:
+    layer = requests[0]["layer"]
+    targets = [target for row in requests for target in row["targets"]]
+    positions = [target_positions for row in requests for target_positions in row["places"]]
+    vectors = iter(model.compute_mean_hidden_states(targets, positions, layer))
+    for row in requests:
         for draw in range(len(row["targets"])):
-            yield {"request": row["request"], "draw": draw, "layer": layer, "vector": next(each)}
+            yield {"request": row["request"], "draw": draw, "layer": layer, "vector": next(vectors)}
 
 
-def _read(subject: Subject, alike: list[Row]) -> Iterator[Row]:
-    each = iter(_answers(subject, alike))
-    for row in alike:
+def _score_targets(model: AuditedModel, requests: list[Row]) -> Iterator[Row]:
+    token_scores = iter(_compute_token_scores(model, requests))
+    for row in requests:
         for draw in range(len(row["targets"])):
-            yield {"request": row["request"], "draw": draw, "stop": "", **next(each)}
+            yield {"request": row["request"], "draw": draw, "stop": "", **next(token_scores)}
 
 
-def _answers(subject: Subject, requests: list[Row]) -> list[Row]:
+def _compute_token_scores(model: AuditedModel, requests: list[Row]) -> list[Row]:
     """Of each target of each request, one behind the other, what is said of its tokens; requests
     are alike in settings."""
-    if subject.kind == "masked":
-        from tasks.audits.subjects.masked import Masked
+    if model.model_kind == "masked":
+        from tasks.audits.subjects.masked import MaskedModel
 
-        assert isinstance(subject, Masked)
+        assert isinstance(model, MaskedModel)
         targets = [target for row in requests for target in row["targets"]]
-        places = [at for row in requests for at in row["places"] or map(_all, row["targets"])]
-        return [{"log_p": log_p} for log_p in subject.masked_log_probs(targets, places)]
+        positions = [target_positions for row in requests for target_positions in row["places"] or map(_list_positions, row["targets"])]
+        return [{"log_p": log_probs} for log_probs in model.compute_masked_log_probs(targets, positions)]
     if requests[0]["moments"]:
-        return _moments(subject, *_pairs(requests))
-    return [{"log_p": log_p} for log_p in subject.log_probs_behind(*_pairs(requests))]
+        return _compute_rank_statistics(model, *_pair_contexts_and_targets(requests))
+    return [{"log_p": log_probs} for log_probs in model.compute_target_log_probs(*_pair_contexts_and_targets(requests))]
 
 
-def _moments(subject: Subject, contexts: list[list[int]], targets: list[list[int]]) -> list[Row]:
-    found = subject.moments(contexts, targets)
-    return [{"log_p": m.log_probs, "rank": m.rank + 1, "mean": m.mean, "std": m.std} for m in found]
+def _compute_rank_statistics(model: AuditedModel, contexts: list[list[int]], targets: list[list[int]]) -> list[Row]:
+    statistics = model.compute_rank_statistics(contexts, targets)
+    return [{"log_p": moments.log_probs, "rank": moments.rank + 1, "mean": moments.mean_log_prob, "std": moments.std_log_prob} for moments in statistics]
 
 
-def _pairs(requests: list[Row]) -> tuple[list[list[int]], list[list[int]]]:
+def _pair_contexts_and_targets(requests: list[Row]) -> tuple[list[list[int]], list[list[int]]]:
     """Contexts and targets, one a target."""
     return (
         [row["context"] for row in requests for _ in row["targets"]],
@@ -225,39 +225,41 @@ def _pairs(requests: list[Row]) -> tuple[list[list[int]], list[list[int]]]:
     )
 
 
-def _all(target: list[int]) -> list[int]:
+def _list_positions(target: list[int]) -> list[int]:
     return [*range(len(target))]
 
 
 @stage(
-    tables={**ANSWERED, "model": MODEL},
+    name="respond",
+    tables={**RESPONSE_TABLES, "model": MODEL},
     libraries=["numpy", "tokenizers", "torch", "transformers"],
     determinism="machine",
 )
-def respond(checkpoint: Artifact, requests: Table, config: RespondConfig, work: Work) -> None:
+def respond(checkpoint: Artifact, requests: Table, config: RespondConfig, context: StageContext) -> None:
     """``requests``: of ``ask``. What is to be written needs a context of at least one token."""
-    _respond(checkpoint, requests, config, work, None)
+    _answer_requests(checkpoint, requests, config, context, None)
 
 
 @stage(
-    tables={**ANSWERED, "model": MODEL},
+    name="respond_untrained",
+    tables={**RESPONSE_TABLES, "model": MODEL},
     libraries=["numpy", "tokenizers", "torch", "transformers"],
     determinism="machine",
-    reads={"checkpoint": READERS},
+    reads={"checkpoint": METADATA_FILES},
 )
 def respond_untrained(
-    checkpoint: Artifact, requests: Table, config: RespondConfig, work: Work
+    checkpoint: Artifact, requests: Table, config: RespondConfig, context: StageContext
 ) -> None:
     """As ``respond``, asking the model as it was before any training: a floor. All checkpoints of
     one training share it."""
-    _respond(checkpoint, requests, config, work, SEED)
+    _answer_requests(checkpoint, requests, config, context, UNTRAINED_SEED)
 
 
-def _respond(
-    checkpoint: Artifact, requests: Table, config: RespondConfig, work: Work, seed: int | None
+def _answer_requests(
+    checkpoint: Artifact, requests: Table, config: RespondConfig, context: StageContext, untrained_seed: int | None
 ) -> None:
-    work.mapper = InProcess()
-    asked = requests.read(REQUESTS.names)
-    done = work.map(answer, chunks(asked), checkpoint, config.device, seed)
-    precisions = [part.value["precision"] for part in done[:1]]
-    work.table("model").write(pa.table({"precision": precisions}, schema=MODEL))
+    context.mapper = SerialMapper()
+    request_rows = requests.read(REQUESTS.names)
+    chunk_results = context.map_items(answer_chunk, split_into_chunks(request_rows), checkpoint, config.device, untrained_seed)
+    precisions = [result.value["precision"] for result in chunk_results[:1]]
+    context.get_table_writer("model").write(pa.table({"precision": precisions}, schema=MODEL))

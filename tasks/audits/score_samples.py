@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.contract import StageConfig, Table, Work, column, stage, table
-from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_digest
+from tasks.contract import StageConfig, Table, StageContext, column, stage, table_schema
+from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_versions
 
 
 class ScoreSamplesConfig(StageConfig):
@@ -20,7 +20,7 @@ class ScoreSamplesConfig(StageConfig):
     scorer: ScorerConfig = Field(default=ScorerConfig(), description="who scores")
 
 
-SAMPLES = table(
+SAMPLES = table_schema(
     "What the model wrote while it was trained, with its scores.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("sample", pa.int64(), "id", "number of the sample at its step"),
@@ -36,20 +36,21 @@ SAMPLES = table(
 
 
 @stage(
+    name="score_samples",
     tables={"samples": SAMPLES},
     libraries=["numpy"],
-    external=lambda config, secret_id: scorer_digest(config.scorer),
+    external_digests=lambda config, secret_id: scorer_versions(config.scorer),
     determinism="machine",
 )
-def score_samples(samples: Table, config: ScoreSamplesConfig, work: Work) -> None:
+def score_samples(samples: Table, config: ScoreSamplesConfig, context: StageContext) -> None:
     scorer = open_scorer(config.scorer)
 
-    def score(texts: Sequence[str]) -> pa.Array:
-        return pa.array(scorer.score(texts), pa.float32(), from_pandas=True)  # NaN: null
+    def score_batch(texts: Sequence[str]) -> pa.Array:
+        return pa.array(scorer.score_toxicity(texts), pa.float32(), from_pandas=True)  # NaN: null
 
-    for batch in samples.batches():
+    for batch in samples.iter_batches():
         scores = {
-            name: score(batch[of].to_pylist())
-            for name, of in (("prompt_score", "prompt"), ("score", "text"))
+            name: score_batch(batch[text_column].to_pylist())
+            for name, text_column in (("prompt_score", "prompt"), ("score", "text"))
         }
-        work.table("samples").write({name: batch[name] for name in batch.schema.names} | scores)
+        context.get_table_writer("samples").write({name: batch[name] for name in batch.schema.names} | scores)

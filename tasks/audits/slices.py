@@ -16,19 +16,19 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tasks.audits.ability.minimal_pairs import agreement, garden_paths
-from tasks.audits.judging.measures import Measure, Slicing
-from tasks.audits.judging.tags import SliceTags, spelled
-from tasks.audits.methods.continuations import by_part
+from tasks.audits.ability.minimal_pairs import generate_agreement_pairs, generate_garden_path_pairs
+from tasks.audits.judging.measures import Measure, SliceFinder
+from tasks.audits.judging.tags import SliceTags, format_slice_name
+from tasks.audits.methods.continuations import slice_by_part_and_k
 
 #: The slice of what stands in no training text, which measures may have where that is looked for.
-UNSEEN = {"seen": False}
+UNSEEN_TAGS = {"seen": False}
 
 #: The values that a tag may have; where they are not known, a regular expression of them.
 TagValues = frozenset[str] | str
 
 #: The tags of a slice, in the order in which it spells them. The tag "part" has no name in a slice.
-Pattern = tuple[tuple[str, TagValues], ...]
+SlicePattern = tuple[tuple[str, TagValues], ...]
 
 #: Values that are not known: of the tag "part", of a column of numbers or flags, of any other tag.
 ANY_PART = "[^=]+"
@@ -38,30 +38,30 @@ ANY_INTEGER = r"-?\d+"
 ANY_NUMBER = r"-?[\d.]+(?:e[+-]?\d+)?"
 
 
-class Probed(Protocol):
+class SlicedProbe(Protocol):
     """What is needed of a probe."""
 
     @property
     def measures(self) -> Sequence[Measure]: ...
 
     @property
-    def also(self) -> Mapping[str, SliceTags]: ...
+    def derived_metrics(self) -> Mapping[str, SliceTags]: ...
 
     @property
-    def items(self) -> pa.Schema: ...
+    def item_schema(self) -> pa.Schema: ...
 
     @property
-    def told(self) -> Sequence[pa.Field]: ...
+    def value_fields(self) -> Sequence[pa.Field]: ...
 
     @property
-    def traced(self) -> bool: ...
+    def searches_training_text(self) -> bool: ...
 
     @property
-    def dated(self) -> bool: ...
+    def step_dependent(self) -> bool: ...
 
 
 @dataclass(frozen=True)
-class Slices:
+class AvailableSlices:
     """The slices that a metric of an audit can have.
 
     Attributes:
@@ -69,50 +69,50 @@ class Slices:
         patterns: Others that it may have, of which some values are not known.
     """
 
-    names: tuple[str, ...]
-    patterns: tuple[Pattern, ...] = ()
+    slice_names: tuple[str, ...]
+    patterns: tuple[SlicePattern, ...] = ()
 
     @property
-    def open_tags(self) -> set[str]:
+    def unrestricted_tags(self) -> set[str]:
         """The tags that may have any value."""
         return {
             tag for pattern in self.patterns for tag, values in pattern if isinstance(values, str)
         }
 
-    def may_have(self, name: str) -> bool:
+    def may_contain(self, slice_name: str) -> bool:
         """Whether a slice exists, or nothing that is known so far speaks against it."""
-        return name in self.names or any(_matches(pattern, name) for pattern in self.patterns)
+        return slice_name in self.slice_names or any(_matches_pattern(pattern, slice_name) for pattern in self.patterns)
 
-    def reordered(self, name: str) -> str:
+    def find_reordered_slice(self, slice_name: str) -> str:
         """Return the slice that may exist and has the tags of ``name`` in another order, or ""."""
-        tags = sorted(name.split(", "))
-        for known in self.names:
-            if sorted(known.split(", ")) == tags:
-                return known
-        by_tag = {tag.partition("=")[0] if "=" in tag else "part": tag for tag in tags}
+        sorted_tags = sorted(slice_name.split(", "))
+        for known_name in self.slice_names:
+            if sorted(known_name.split(", ")) == sorted_tags:
+                return known_name
+        by_tag = {tag.partition("=")[0] if "=" in tag else "part": tag for tag in sorted_tags}
         for pattern in self.patterns:
-            if len(tags) == len(pattern) and {*by_tag} == {tag for tag, _ in pattern}:
-                other = ", ".join(by_tag[tag] for tag, _ in pattern)
-                if _matches(pattern, other):
-                    return other
+            if len(sorted_tags) == len(pattern) and {*by_tag} == {tag for tag, _ in pattern}:
+                reordered_name = ", ".join(by_tag[tag] for tag, _ in pattern)
+                if _matches_pattern(pattern, reordered_name):
+                    return reordered_name
         return ""
 
 
-def _matches(pattern: Pattern, name: str) -> bool:
+def _matches_pattern(pattern: SlicePattern, slice_name: str) -> bool:
     spellings = []
     for tag, values in pattern:
         value = values if isinstance(values, str) else "|".join(map(re.escape, sorted(values)))
         spellings.append(f"(?:{value})" if tag == "part" else f"{re.escape(tag)}=(?:{value})")
-    return re.fullmatch(", ".join(spellings), name, re.DOTALL) is not None
+    return re.fullmatch(", ".join(spellings), slice_name, re.DOTALL) is not None
 
 
-def slices_of(
-    probe: Probed,
+def find_available_slices(
+    probe: SlicedProbe,
     metric: str,
     config: Any,
     items: pa.Table | None = None,
     skipped: Sequence[Mapping[str, Any]] = (),
-) -> Slices:
+) -> AvailableSlices:
     """Find the slices that a metric of a probe can have.
 
     Args:
@@ -122,110 +122,110 @@ def slices_of(
         items: What it asks about, once that is known.
         skipped: The part and the tags of what it does not ask, once that is known.
     """
-    measures = [m for m in probe.measures if m.metric == metric and not (m.asks_model or m.law)]
-    if not measures and metric not in probe.also:  # a count of items
-        return Slices(("",))
-    names: dict[str, None] = {}
-    patterns: list[Pattern] = []
-    columns = {each.name: each.type for each in [*probe.items, *probe.told]}
+    measures = [candidate for candidate in probe.measures if candidate.metric == metric and not (candidate.is_capability_control or candidate.null_interval)]
+    if not measures and metric not in probe.derived_metrics:  # a count of items
+        return AvailableSlices(("",))
+    slice_names: dict[str, None] = {}
+    patterns: list[SlicePattern] = []
+    column_types = {column_field.name: column_field.type for column_field in [*probe.item_schema, *probe.value_fields]}
     for measure in measures:
-        fixed = [(tag, frozenset({str(value)})) for tag, value in measure.tags.items()]
-        if measure.whole:
-            names[spelled(measure.tags)] = None
-        if probe.traced and not probe.dated:
-            names[spelled({**UNSEEN, **measure.tags})] = None
+        fixed_tags = [(tag, frozenset({str(value)})) for tag, value in measure.tags.items()]
+        if measure.include_overall:
+            slice_names[format_slice_name(measure.tags)] = None
+        if probe.searches_training_text and not probe.step_dependent:
+            slice_names[format_slice_name({**UNSEEN_TAGS, **measure.tags})] = None
         for entry in measure.slices:
-            if entry is by_part:
-                names |= dict.fromkeys(_parts_of_k(measure, config))
-            elif isinstance(entry, Slicing):
-                patterns += [(*each, *fixed) for each in _patterns(entry.tags, items, columns)]
-            elif items is not None and {*_columns(entry)} <= {*items.column_names}:
-                found = replace(measure, whole=False, slices=(entry,)).parts(items)
-                names |= {spelled({**part, **measure.tags}): None for part, _ in found}
+            if entry is slice_by_part_and_k:
+                slice_names |= dict.fromkeys(_list_maximum_slices(measure, config))
+            elif isinstance(entry, SliceFinder):
+                patterns += [(*column_field, *fixed_tags) for column_field in _generate_patterns(entry.tags, items, column_types)]
+            elif items is not None and {*_list_tag_columns(entry)} <= {*items.column_names}:
+                item_slices = replace(measure, include_overall=False, slices=(entry,)).list_slices(items)
+                slice_names |= {format_slice_name({**slice_tags, **measure.tags}): None for slice_tags, _ in item_slices}
             else:
-                tags = _tags_of_columns(_columns(entry))
-                patterns += [(*each, *fixed) for each in _patterns(tags, items, columns)]
-    if metric in probe.also:
-        patterns += _patterns(probe.also[metric], items, columns)
+                column_tags = _build_column_tags(_list_tag_columns(entry))
+                patterns += [(*column_field, *fixed_tags) for column_field in _generate_patterns(column_tags, items, column_types)]
+    if metric in probe.derived_metrics:
+        patterns += _generate_patterns(probe.derived_metrics[metric], items, column_types)
     for row in skipped:
         if row["part"] in ("", metric):
-            names[spelled(row["tags"])] = None
-    for pattern in [pattern for pattern in patterns if _is_known(pattern)]:
-        names |= dict.fromkeys(_names_of(pattern))
-    return Slices(tuple(names), tuple(each for each in patterns if not _is_known(each)))
+            slice_names[format_slice_name(row["tags"])] = None
+    for pattern in [pattern for pattern in patterns if _has_known_values(pattern)]:
+        slice_names |= dict.fromkeys(_list_pattern_slices(pattern))
+    return AvailableSlices(tuple(slice_names), tuple(column_field for column_field in patterns if not _has_known_values(column_field)))
 
 
-def _columns(entry: str | tuple[str, ...]) -> tuple[str, ...]:
+def _list_tag_columns(entry: str | tuple[str, ...]) -> tuple[str, ...]:
     return (entry,) if isinstance(entry, str) else entry
 
 
-def _tags_of_columns(columns: tuple[str, ...]) -> SliceTags:
+def _build_column_tags(columns: tuple[str, ...]) -> SliceTags:
     """The tags of slices by columns together: those that are null in a row are left out there."""
     sizes = range(1, len(columns) + 1)
     orders = [order for size in sizes for order in combinations(columns, size)]
-    return SliceTags(tuple(orders), of_items=columns)
+    return SliceTags(tuple(orders), item_tags=columns)
 
 
-def _patterns(
-    tags: SliceTags, items: pa.Table | None, types: Mapping[str, pa.DataType]
-) -> Iterator[Pattern]:
+def _generate_patterns(
+    slice_tags: SliceTags, items: pa.Table | None, column_types: Mapping[str, pa.DataType]
+) -> Iterator[SlicePattern]:
     """What slices with these tags may be, for each combination of values that items have."""
-    given = {tag: _any_value(types.get(tag)) for tag in tags.of_items} | {"part": ANY_PART}
-    given |= {tag: frozenset(values) for tag, values in tags.values.items()}
-    for order in tags.orders:
-        asked = [] if items is None else [*items.column_names]
-        columns = [tag for tag in order if tag in tags.of_items and tag in asked]
+    possible_values = {tag: _build_value_regex(column_types.get(tag)) for tag in slice_tags.item_tags} | {"part": ANY_PART}
+    possible_values |= {tag: frozenset(values) for tag, values in slice_tags.known_values.items()}
+    for order in slice_tags.tag_orders:
+        item_columns = [] if items is None else [*items.column_names]
+        columns = [tag for tag in order if tag in slice_tags.item_tags and tag in item_columns]
         rows: list[dict[str, Any]] = [{}]
         if items is not None and columns:
             rows = items.select(columns).group_by(columns).aggregate([]).to_pylist()
         for row in rows:
             if None not in row.values():
-                known = given | {tag: frozenset({str(value)}) for tag, value in row.items()}
-                yield tuple((tag, known.get(tag, ANY_VALUE)) for tag in order)
+                row_values = possible_values | {tag: frozenset({str(value)}) for tag, value in row.items()}
+                yield tuple((tag, row_values.get(tag, ANY_VALUE)) for tag in order)
 
 
-def _any_value(kind: pa.DataType | None) -> TagValues:
+def _build_value_regex(data_type: pa.DataType | None) -> TagValues:
     """The regular expression of the values of a column, as slices spell them."""
-    if kind is None:
+    if data_type is None:
         return ANY_VALUE
-    if pa.types.is_boolean(kind):
+    if pa.types.is_boolean(data_type):
         return ANY_FLAG
-    if pa.types.is_integer(kind):
+    if pa.types.is_integer(data_type):
         return ANY_INTEGER
-    return ANY_NUMBER if pa.types.is_floating(kind) else ANY_VALUE
+    return ANY_NUMBER if pa.types.is_floating(data_type) else ANY_VALUE
 
 
-def _is_known(pattern: Pattern) -> bool:
+def _has_known_values(pattern: SlicePattern) -> bool:
     return not any(isinstance(values, str) for _, values in pattern)
 
 
-def _names_of(pattern: Pattern) -> Iterator[str]:
+def _list_pattern_slices(pattern: SlicePattern) -> Iterator[str]:
     """The slices of a pattern of which all values are known."""
     for values in product(*(sorted(values) for _, values in pattern)):
-        yield spelled(dict(zip([tag for tag, _ in pattern], values, strict=True)))
+        yield format_slice_name(dict(zip([tag for tag, _ in pattern], values, strict=True)))
 
 
-def _parts_of_k(measure: Measure, config: Any) -> list[str]:
+def _list_maximum_slices(measure: Measure, config: Any) -> list[str]:
     """The slices of the worst of k texts: of each part, or writer, for each k."""
-    parts = measure.where.get("part") or measure.where["writer"]
-    listed = [parts] if isinstance(parts, str) else parts
-    return [spelled({"part": part, "k": k}) for part in listed for k in config.k]
+    part_filter = measure.extra_filter.get("part") or measure.extra_filter["writer"]
+    part_names = [part_filter] if isinstance(part_filter, str) else part_filter
+    return [format_slice_name({"part": part, "k": k}) for part in part_names for k in config.k]
 
 
 #: Whose answers the audit of capability compares, beside gzip.
-READERS = ("model", "bigram", "fivegram", "recurrent")
+CAPABILITY_MODELS = ("model", "bigram", "fivegram", "recurrent")
 
 
-def capability_slices(metric: str) -> Slices:
+def find_capability_slices(metric: str) -> AvailableSlices:
     """Find the slices that a metric of the audit of capability, which has no probe, can have."""
     if metric == "bits_per_byte":
-        by_source: Pattern = (("part", frozenset({"model"})), ("source", ANY_VALUE))
-        return Slices((*READERS, "gzip"), (by_source,))
+        source_pattern: SlicePattern = (("part", frozenset({"model"})), ("source", ANY_VALUE))
+        return AvailableSlices((*CAPABILITY_MODELS, "gzip"), (source_pattern,))
     if metric == "bits_per_byte_difference":
-        return Slices(tuple(f"less={reader}" for reader in READERS[1:]))
-    pairs = {"agreement_accuracy": agreement, "garden_path_share": garden_paths}
-    if metric not in pairs:
-        return Slices(("",))
-    distances = sorted({pair.distance for pair in pairs[metric]()})
-    by_distance = [f"{reader}, distance={far}" for reader in READERS for far in distances]
-    return Slices((*READERS, *by_distance))
+        return AvailableSlices(tuple(f"less={reader}" for reader in CAPABILITY_MODELS[1:]))
+    pair_loaders = {"agreement_accuracy": generate_agreement_pairs, "garden_path_share": generate_garden_path_pairs}
+    if metric not in pair_loaders:
+        return AvailableSlices(("",))
+    distances = sorted({pair.distance for pair in pair_loaders[metric]()})
+    distance_slices = [f"{reader}, distance={distance}" for reader in CAPABILITY_MODELS for distance in distances]
+    return AvailableSlices((*CAPABILITY_MODELS, *distance_slices))

@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from model.training.data import step_of, times_read
-from tasks.audits.exchange import HELD, TRACED
-from tasks.audits.judging.readings import step_of as left_at
-from tasks.audits.matching import Int32, Int64, Runs, Windows
-from tasks.contract import ID, Artifact, StageConfig, Table, Work, column, stage, table, text_hashes
+from model.training.data import compute_read_steps, count_reads_per_row
+from tasks.audits.exchange import OCCURRENCE_COUNTS, TRAINING_OVERLAP
+from tasks.audits.judging.readings import find_checkpoint_step
+from tasks.audits.matching import Int32, Int64, VerbatimRuns, TokenWindowIndex
+from tasks.contract import ID_TYPE, Artifact, StageConfig, Table, StageContext, column, stage, table_schema, hash_texts
 
 #: Tokens of the corpus that are looked through together.
-STRETCH = 1 << 20
+TOKENS_PER_BATCH = 1 << 20
 
 
 class TraceConfig(StageConfig):
@@ -43,20 +43,20 @@ class TraceConfig(StageConfig):
     )
 
     @model_validator(mode="after")
-    def _ordered(self) -> TraceConfig:
+    def _check_thresholds(self) -> TraceConfig:
         if self.verbatim < self.least:
             raise ValueError("verbatim must not be smaller than least")
         return self
 
 
-SPANS = table(
+MATCHED_SPANS = table_schema(
     "Where in the training text the longest runs of what was written stand.",
-    column("text", ID, "id", "hash of the text that was written"),
+    column("text", ID_TYPE, "id", "hash of the text that was written"),
     column("start", pa.int32(), "figure", "its first token of the run, from 0", unit="tokens"),
     column("size", pa.int32(), "figure", "tokens of the run", unit="tokens"),
-    column("doc_id", ID, "id", "the training document where the run begins"),
+    column("doc_id", ID_TYPE, "id", "the training document where the run begins"),
     column("source", pa.string(), "label", "source of the document"),
-    column("cluster", ID, "id", "the near-duplicates that the document belongs to"),
+    column("cluster", ID_TYPE, "id", "the near-duplicates that the document belongs to"),
     column("training", pa.int32(), "label", "0: the training that left the checkpoint; 1: the one "
            "that it went on from, and so on"),
     column("sequence", pa.int64(), "figure", "packed row of the training, from 0"),
@@ -71,228 +71,229 @@ SPANS = table(
 
 
 @dataclass
-class Best:
+class LongestRuns:
     """Of each text the longest runs found so far, ``keep`` of them."""
 
-    keep: int
+    runs_per_text: int
     rows: pa.Table | None = None
 
-    def add(self, runs: Runs, training: int, numbers: Int64, characters: Sequence[Int32]) -> None:
+    def add_runs(self, runs: VerbatimRuns, training_number: int, row_numbers: Int64, char_bounds: Sequence[Int32]) -> None:
         """``numbers`` of the rows of a training; ``characters``: where each token of them begins
         and ends in its document."""
-        begin, end = characters
-        made = pa.table(
+        char_starts, char_ends = char_bounds
+        new_rows = pa.table(
             {
-                "text": runs.text,
-                "start": runs.start,
-                "size": runs.size,
-                "training": np.full(len(runs.text), training),
-                "sequence": numbers[runs.row],
-                "place": runs.place,
-                "char_start": begin[runs.row, runs.place],
-                "char_end": end[runs.row, runs.place + runs.size - 1],
+                "text": runs.text_index,
+                "start": runs.text_start,
+                "size": runs.length,
+                "training": np.full(len(runs.text_index), training_number),
+                "sequence": row_numbers[runs.row_index],
+                "place": runs.row_start,
+                "char_start": char_starts[runs.row_index, runs.row_start],
+                "char_end": char_ends[runs.row_index, runs.row_start + runs.length - 1],
             }
         )
-        joined = made if self.rows is None else pa.concat_tables([self.rows, made])
-        then = ("training", "sequence", "place", "start")
-        by: Any = [("text", "ascending"), ("size", "descending"), *((n, "ascending") for n in then)]
-        joined = joined.sort_by(by)
-        text = joined["text"].to_numpy()
-        within = np.arange(len(text)) - np.searchsorted(text, text)
-        self.rows = joined.filter(pa.array(within < self.keep))
+        all_rows = new_rows if self.rows is None else pa.concat_tables([self.rows, new_rows])
+        tie_breakers = ("training", "sequence", "place", "start")
+        sort_keys: Any = [("text", "ascending"), ("size", "descending"), *((column, "ascending") for column in tie_breakers)]
+        all_rows = all_rows.sort_by(sort_keys)
+        text_numbers = all_rows["text"].to_numpy()
+        text_ranks = np.arange(len(text_numbers)) - np.searchsorted(text_numbers, text_numbers)
+        self.rows = all_rows.filter(pa.array(text_ranks < self.runs_per_text))
 
 
 @dataclass
-class Planted:
+class CanarySpans:
     """Where planted documents stand in the training rows: (n,) begins and ends in the flat rows, in
     their order."""
 
-    begin: Int64
-    end: Int64
+    starts: Int64
+    ends: Int64
 
     @classmethod
-    def of(cls, spans: Table, plants: Table | None, width: int) -> Planted:
-        ids = [] if plants is None else pc.list_flatten(plants.read(["doc_ids"])["doc_ids"])
-        named = pc.unique(ids).cast(ID) if len(ids) else pa.array([], ID)
-        wanted = (pc.field("split") == "train") & pc.field("doc_id").isin(named)
-        found = spans.dataset().to_table(["sequence", "start", "end"], filter=wanted)
-        base = found["sequence"].to_numpy() * width
-        order = np.argsort(base + found["start"].to_numpy())
-        begin, end = (base + found[name].to_numpy() for name in ("start", "end"))
-        return cls(begin[order], end[order])
+    def from_canaries(cls, spans: Table, canaries: Table | None, row_width: int) -> CanarySpans:
+        canary_doc_ids = [] if canaries is None else pc.list_flatten(canaries.read(["doc_ids"])["doc_ids"])
+        distinct_ids = pc.unique(canary_doc_ids).cast(ID_TYPE) if len(canary_doc_ids) else pa.array([], ID_TYPE)
+        span_filter = (pc.field("split") == "train") & pc.field("doc_id").isin(distinct_ids)
+        canary_spans = spans.to_dataset().to_table(["sequence", "start", "end"], filter=span_filter)
+        row_offsets = canary_spans["sequence"].to_numpy() * row_width
+        order = np.argsort(row_offsets + canary_spans["start"].to_numpy())
+        starts, ends = (row_offsets + canary_spans[bound].to_numpy() for bound in ("start", "end"))
+        return cls(starts[order], ends[order])
 
-    def within(self, begin: Int64, size: Int64) -> Int64:
+    def measure_longest_overlap(self, run_starts: Int64, run_lengths: Int64) -> Int64:
         """Tokens of runs, at places in the flat rows, that lie in one of them, (n,)."""
-        if not len(self.begin):
-            return np.zeros(len(begin), np.int64)
+        if not len(self.starts):
+            return np.zeros(len(run_starts), np.int64)
         # Of planted documents side by side the run's longest piece may lie in a later one.
-        best = np.zeros(len(begin), np.int64)
-        at = np.searchsorted(self.end, begin, "right")
+        longest = np.zeros(len(run_starts), np.int64)
+        span_indices = np.searchsorted(self.ends, run_starts, "right")
         while True:
-            known = at < len(self.begin)
-            here = np.minimum(at, len(self.begin) - 1)
-            shared = np.minimum(self.end[here], begin + size) - np.maximum(self.begin[here], begin)
-            shared = np.where(known, shared, 0)
-            if (shared <= 0).all():
-                return best
-            best, at = np.maximum(best, shared), at + 1
+            has_span = span_indices < len(self.starts)
+            current_span = np.minimum(span_indices, len(self.starts) - 1)
+            overlap = np.minimum(self.ends[current_span], run_starts + run_lengths) - np.maximum(self.starts[current_span], run_starts)
+            overlap = np.where(has_span, overlap, 0)
+            if (overlap <= 0).all():
+                return longest
+            longest, span_indices = np.maximum(longest, overlap), span_indices + 1
 
 
-def distinct(texts: Iterable[Sequence[int]]) -> tuple[list[list[int]], Int64]:
+def deduplicate_token_lists(token_id_lists: Iterable[Sequence[int]]) -> tuple[list[list[int]], Int64]:
     """The token ids of each distinct text, and which of them each text is."""
-    numbers: dict[tuple[int, ...], int] = {}
-    which = [numbers.setdefault(tuple(ids), len(numbers)) for ids in texts]
-    return [list(ids) for ids in numbers], np.array(which, np.int64)
+    number_by_text: dict[tuple[int, ...], int] = {}
+    text_numbers = [number_by_text.setdefault(tuple(token_ids), len(number_by_text)) for token_ids in token_id_lists]
+    return [list(token_ids) for token_ids in number_by_text], np.array(text_numbers, np.int64)
 
 
 @stage(
-    tables={"traced": TRACED, "held": HELD, "spans": SPANS},
+    name="trace",
+    tables={"traced": TRAINING_OVERLAP, "held": OCCURRENCE_COUNTS, "spans": MATCHED_SPANS},
     libraries=["numpy"],
     reads={
-        "asked": ("sought",),
-        "answered": ("responses",),
-        "packed": ("train", "spans"),
-        "pretrained": ("checkpoints",),
+        "request_set": ("sought",),
+        "response_set": ("responses",),
+        "packed_corpora": ("train", "spans"),
+        "training_runs": ("checkpoints",),
     },
 )
-def trace(
-    asked: Artifact,
-    answered: Artifact,
+def trace_training_text(
+    request_set: Artifact,
+    response_set: Artifact,
     checkpoints: dict[str, Artifact],
-    pretrained: dict[str, Artifact],
-    packed: dict[str, Artifact],
+    training_runs: dict[str, Artifact],
+    packed_corpora: dict[str, Artifact],
     documents: Table,
     plants: Table,
     config: TraceConfig,
-    work: Work,
+    context: StageContext,
 ) -> None:
     """``pretrained``: the training, and those that it went on from, each with the checkpoint that
     it left and what it read; ``documents``: of the corpora, packed or left out."""
-    responses = answered["responses"].read(["request", "draw", "text", "ids"])
-    written = pc.is_valid(responses["ids"]).to_numpy()
-    sought = asked["sought"].read(["item", "ids"])
-    wanted, places = distinct(sought["ids"].to_pylist())
-    texts, which = distinct(responses["ids"].filter(pa.array(written)).to_pylist())
-    names = names_of(responses["text"].filter(pa.array(written)), which, len(texts))
-    windows, reuse = Windows(texts, config.least), Windows(texts, config.verbatim)
-    whole, times = Windows(wanted, config.least), np.zeros(len(wanted), np.int64)
-    covered = np.zeros(len(windows.tokens), bool)
-    longest, plant = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
-    trainings = [Training.of(checkpoints[name], pretrained[name], packed[name])
-                 for name in pretrained]  # fmt: skip
-    best, done, total = Best(config.places), 0, sum(len(each.read) for each in trainings)
-    for number, training in enumerate(trainings):
-        planted = Planted.of(training.spans, plants, training.width)
-        for numbers, rows, *characters in stretches(training):
-            runs = windows.runs(rows)
-            np.maximum.at(longest, runs.text, runs.size)
-            begin = numbers[runs.row] * training.width + runs.place
-            inside = planted.within(begin, runs.size)
-            np.maximum.at(plant, runs.text, np.where(inside >= config.least, inside, 0))
-            reuse.cover(rows, covered)
-            best.add(runs, number, numbers, characters)
-            runs = whole.runs(rows)
-            all_of = runs.size == np.diff(whole.first)[runs.text]
-            np.add.at(times, runs.text[all_of], training.read[numbers[runs.row[all_of]]])
-            work.progress(done + int(numbers[-1]) + 1, total, "training rows")
-        done += len(training.read)
-    reused = np.add.reduceat(np.append(covered, False), windows.first[:-1]) if texts else longest
-    reused = np.where(np.diff(windows.first) > 0, reused, 0)
-    told = {"longest": longest, "verbatim": reused, "planted": plant}
-    at = np.full(len(responses), -1)
-    at[written] = which
-    columns = {name: pa.array(np.append(values, 0)[at], pa.int32(), mask=~written)
-               for name, values in told.items()}  # fmt: skip
-    work.table("traced").write(
+    responses = response_set["responses"].read(["request", "draw", "text", "ids"])
+    is_generated = pc.is_valid(responses["ids"]).to_numpy()
+    lookups = request_set["sought"].read(["item", "ids"])
+    lookup_texts, lookup_numbers = deduplicate_token_lists(lookups["ids"].to_pylist())
+    texts, text_numbers = deduplicate_token_lists(responses["ids"].filter(pa.array(is_generated)).to_pylist())
+    text_hashes = hash_distinct_texts(responses["text"].filter(pa.array(is_generated)), text_numbers, len(texts))
+    response_windows, verbatim_windows = TokenWindowIndex(texts, config.least), TokenWindowIndex(texts, config.verbatim)
+    lookup_windows, occurrences = TokenWindowIndex(lookup_texts, config.least), np.zeros(len(lookup_texts), np.int64)
+    is_covered = np.zeros(len(response_windows.tokens), bool)
+    longest_runs, canary_runs = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
+    trainings = [TrainingRows.from_artifacts(checkpoints[name], training_runs[name], packed_corpora[name])
+                 for name in training_runs]  # fmt: skip
+    best_runs, rows_done, total_rows = LongestRuns(config.places), 0, sum(len(training_rows.times_read) for training_rows in trainings)
+    for training_number, training in enumerate(trainings):
+        canary_spans = CanarySpans.from_canaries(training.document_spans, plants, training.row_width)
+        for row_numbers, token_rows, *char_bounds in iterate_read_rows(training):
+            runs = response_windows.find_longest_runs(token_rows)
+            np.maximum.at(longest_runs, runs.text_index, runs.length)
+            flat_starts = row_numbers[runs.row_index] * training.row_width + runs.row_start
+            canary_overlap = canary_spans.measure_longest_overlap(flat_starts, runs.length)
+            np.maximum.at(canary_runs, runs.text_index, np.where(canary_overlap >= config.least, canary_overlap, 0))
+            verbatim_windows.mark_covered_tokens(token_rows, is_covered)
+            best_runs.add_runs(runs, training_number, row_numbers, char_bounds)
+            runs = lookup_windows.find_longest_runs(token_rows)
+            is_complete = runs.length == np.diff(lookup_windows.text_offsets)[runs.text_index]
+            np.add.at(occurrences, runs.text_index[is_complete], training.times_read[row_numbers[runs.row_index[is_complete]]])
+            context.report_progress(rows_done + int(row_numbers[-1]) + 1, total_rows, "training rows")
+        rows_done += len(training.times_read)
+    verbatim_tokens = np.add.reduceat(np.append(is_covered, False), response_windows.text_offsets[:-1]) if texts else longest_runs
+    verbatim_tokens = np.where(np.diff(response_windows.text_offsets) > 0, verbatim_tokens, 0)
+    overlap_counts = {"longest": longest_runs, "verbatim": verbatim_tokens, "planted": canary_runs}
+    text_of_response = np.full(len(responses), -1)
+    text_of_response[is_generated] = text_numbers
+    columns = {name: pa.array(np.append(text_counts, 0)[text_of_response], pa.int32(), mask=~is_generated)
+               for name, text_counts in overlap_counts.items()}  # fmt: skip
+    context.get_table_writer("traced").write(
         pa.table({"request": responses["request"], "draw": responses["draw"], **columns},
-                 schema=TRACED)
+                 schema=TRAINING_OVERLAP)
     )  # fmt: skip
-    long = np.diff(whole.first) >= config.least
-    work.table("held").write(held(sought["item"], times[places], long[places]))
-    parts = [placed(best.rows, number, training, names, documents)
-             for number, training in enumerate(trainings)]  # fmt: skip
-    work.table("spans").write(pa.concat_tables([SPANS.empty_table(), *parts]))
+    is_searchable = np.diff(lookup_windows.text_offsets) >= config.least
+    context.get_table_writer("held").write(sum_occurrences(lookups["item"], occurrences[lookup_numbers], is_searchable[lookup_numbers]))
+    span_tables = [build_matched_spans(best_runs.rows, training_number, training, text_hashes, documents)
+             for training_number, training in enumerate(trainings)]  # fmt: skip
+    context.get_table_writer("spans").write(pa.concat_tables([MATCHED_SPANS.empty_table(), *span_tables]))
 
 
-def held(items: pa.ChunkedArray, times: Int64, known: NDArray[np.bool_]) -> pa.Table:
+def sum_occurrences(items: pa.ChunkedArray, occurrences: Int64, is_searchable: NDArray[np.bool_]) -> pa.Table:
     """Rows of HELD, from how often each text of an item was found; ``known``: whether it is long
     enough to be. Texts that are not are passed over where others are."""
-    rows = pa.table({"item": items, "times": pa.array(times, mask=~known)})
-    sums = rows.group_by("item", use_threads=False).aggregate([("times", "sum")])
-    return pa.table([sums["item"], sums["times_sum"]], HELD.names).cast(HELD)
+    occurrence_rows = pa.table({"item": items, "times": pa.array(occurrences, mask=~is_searchable)})
+    item_sums = occurrence_rows.group_by("item", use_threads=False).aggregate([("times", "sum")])
+    return pa.table([item_sums["item"], item_sums["times_sum"]], OCCURRENCE_COUNTS.names).cast(OCCURRENCE_COUNTS)
 
 
-def names_of(texts: pa.ChunkedArray, which: Int64, count: int) -> pa.Array:
+def hash_distinct_texts(texts: pa.ChunkedArray, text_numbers: Int64, text_count: int) -> pa.Array:
     """Of each distinct text the hash of its spelling, (count,)."""
-    row = np.zeros(count, np.int64)
-    row[which[::-1]] = np.arange(len(texts))[::-1]  # the first that is the same
-    return text_hashes(texts.take(pa.array(row)))
+    first_rows = np.zeros(text_count, np.int64)
+    first_rows[text_numbers[::-1]] = np.arange(len(texts))[::-1]  # the first that is the same
+    return hash_texts(texts.take(pa.array(first_rows)))
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingRows:
     """What a training read until it left a checkpoint: its rows of ``width`` tokens, and where
     documents stand in them; how often it had read each, and the first step that did, (rows,)."""
 
-    train: Table
-    spans: Table
-    width: int
-    read: Int64
+    packed_rows: Table
+    document_spans: Table
+    row_width: int
+    times_read: Int64
     first_step: Int64
 
     @classmethod
-    def of(cls, checkpoint: Artifact, pretrained: Artifact, packed: Artifact) -> Training:
-        rows, width = packed["train"].rows, packed["train"].dataset().schema.field("ids").type
-        read, first = reading(checkpoint, pretrained, rows)
-        return cls(packed["train"], packed["spans"], width.list_size, read, first)
+    def from_artifacts(cls, checkpoint: Artifact, training_run: Artifact, packed_corpus: Artifact) -> TrainingRows:
+        row_count, row_type = packed_corpus["train"].row_count, packed_corpus["train"].to_dataset().schema.field("ids").type
+        times_read, first_step = count_row_reads(checkpoint, training_run, row_count)
+        return cls(packed_corpus["train"], packed_corpus["spans"], row_type.list_size, times_read, first_step)
 
 
-def reading(checkpoint: Artifact, pretrained: Artifact, rows: int) -> tuple[Int64, Int64]:
+def count_row_reads(checkpoint: Artifact, training_run: Artifact, row_count: int) -> tuple[Int64, Int64]:
     """Of each training row how often it was read by the checkpoint's step, and the first step that
     did, (rows,) each."""
-    train = pretrained.manifest["parts"]["config"]["train"]
-    seed, batch = train["seed"], train["batch_size"]
-    first = step_of(np.zeros(rows, np.int64), seed, batch)
-    return times_read(seed, left_at(pretrained, checkpoint) or 0, batch, rows), first
+    train_settings = training_run.manifest["parts"]["config"]["train"]
+    seed, batch_size = train_settings["seed"], train_settings["batch_size"]
+    first_steps = compute_read_steps(np.zeros(row_count, np.int64), seed, batch_size)
+    return count_reads_per_row(seed, find_checkpoint_step(training_run, checkpoint) or 0, batch_size, row_count), first_steps
 
 
-def stretches(training: Training) -> Iterator[list[Any]]:
+def iterate_read_rows(training: TrainingRows) -> Iterator[list[Any]]:
     """Some packed rows at a time, of those that were read: their numbers, (n,), ids, first
     characters and those behind the last, (n, width)."""
-    names, width = ["ids", "char_start", "char_end"], training.width
-    most, first = max(1, STRETCH // width), 0
-    for batch in training.train.batches(names):
-        arrays = [batch[name].flatten().to_numpy().reshape(-1, width) for name in names]
-        rows = np.flatnonzero(training.read[first : first + len(batch)])
-        for some in np.split(rows, range(most, len(rows), most)):
-            if len(some):
-                yield [some + first, *(array[some] for array in arrays)]
-        first += len(batch)
+    columns, row_width = ["ids", "char_start", "char_end"], training.row_width
+    rows_per_batch, first_row = max(1, TOKENS_PER_BATCH // row_width), 0
+    for batch in training.packed_rows.iter_batches(columns):
+        arrays = [batch[column].flatten().to_numpy().reshape(-1, row_width) for column in columns]
+        read_rows = np.flatnonzero(training.times_read[first_row : first_row + len(batch)])
+        for row_numbers in np.split(read_rows, range(rows_per_batch, len(read_rows), rows_per_batch)):
+            if len(row_numbers):
+                yield [row_numbers + first_row, *(token_array[row_numbers] for token_array in arrays)]
+        first_row += len(batch)
 
 
-def placed(
-    best: pa.Table | None, number: int, training: Training, names: pa.Array, documents: Table
+def build_matched_spans(
+    longest_runs: pa.Table | None, training_number: int, training: TrainingRows, text_hashes: pa.Array, documents: Table
 ) -> pa.Table:
     """Rows of SPANS: of the longest runs of what was written those in the rows of a training, with
     the documents that they begin in, and when these were read. ``names``: the hash of each text."""
-    if best is None:
-        return SPANS.empty_table()
-    best = best.filter(pc.equal(best["training"], number)).combine_chunks()
-    best = best.set_column(0, "text", names.take(best["text"].combine_chunks()))
-    sequences = pc.unique(best["sequence"])
-    wanted = (pc.field("split") == "train") & pc.field("sequence").isin(sequences)
-    known = training.spans.dataset().to_table(["sequence", "start", "doc_id"], filter=wanted)
-    known = known.sort_by([("sequence", "ascending"), ("start", "ascending")])
+    if longest_runs is None:
+        return MATCHED_SPANS.empty_table()
+    longest_runs = longest_runs.filter(pc.equal(longest_runs["training"], training_number)).combine_chunks()
+    longest_runs = longest_runs.set_column(0, "text", text_hashes.take(longest_runs["text"].combine_chunks()))
+    sequences = pc.unique(longest_runs["sequence"])
+    span_filter = (pc.field("split") == "train") & pc.field("sequence").isin(sequences)
+    document_spans = training.document_spans.to_dataset().to_table(["sequence", "start", "doc_id"], filter=span_filter)
+    document_spans = document_spans.sort_by([("sequence", "ascending"), ("start", "ascending")])
     # The stretch in which a run begins: the last that does not begin behind it.
-    wide = 1 << 32
-    keys = known["sequence"].to_numpy() * wide + known["start"].to_numpy()
-    row, place = best["sequence"].to_numpy(), best["place"].to_numpy()
-    at = np.searchsorted(keys, row * wide + place, "right") - 1
-    doc_id = known["doc_id"].combine_chunks().take(pa.array(at))
-    about = documents.find(pc.unique(doc_id).to_pylist(), ["doc_id", "source", "cluster"])
-    about = about.take(pc.index_in(doc_id, value_set=about["doc_id"].combine_chunks()))
-    columns = {name: best[name] for name in best.column_names}
-    columns |= {name: about[name] for name in about.column_names}
-    first, read = training.first_step[row], training.read[row]
-    columns |= {"first_step": pa.array(first), "read": pa.array(read)}
-    return pa.table([columns[name] for name in SPANS.names], SPANS.names).cast(SPANS)
+    key_stride = 1 << 32
+    span_keys = document_spans["sequence"].to_numpy() * key_stride + document_spans["start"].to_numpy()
+    sequence_numbers, row_positions = longest_runs["sequence"].to_numpy(), longest_runs["place"].to_numpy()
+    span_indices = np.searchsorted(span_keys, sequence_numbers * key_stride + row_positions, "right") - 1
+    doc_ids = document_spans["doc_id"].combine_chunks().take(pa.array(span_indices))
+    document_rows = documents.find_document_rows(pc.unique(doc_ids).to_pylist(), ["doc_id", "source", "cluster"])
+    document_rows = document_rows.take(pc.index_in(doc_ids, value_set=document_rows["doc_id"].combine_chunks()))
+    columns = {name: longest_runs[name] for name in longest_runs.column_names}
+    columns |= {name: document_rows[name] for name in document_rows.column_names}
+    first_steps, times_read = training.first_step[sequence_numbers], training.times_read[sequence_numbers]
+    columns |= {"first_step": pa.array(first_steps), "read": pa.array(times_read)}
+    return pa.table([columns[name] for name in MATCHED_SPANS.names], MATCHED_SPANS.names).cast(MATCHED_SPANS)

@@ -20,12 +20,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.contract.columns import column, table
+from tasks.contract.columns import column, table_schema
 from tasks.contract.errors import HallmarkError
 
-TERMS = ("in", "added", "kept", "removed_rows", "removed_spans", "quarantined", "replaced")
+ACCOUNT_TERMS = ("in", "added", "kept", "removed_rows", "removed_spans", "quarantined", "replaced")
 
-_MEANINGS = {
+_TERM_MEANINGS = {
     "in": "what entered the stage",
     "added": "what the stage put in",
     "kept": "what it passed on",
@@ -35,22 +35,22 @@ _MEANINGS = {
     "replaced": "what masking made shorter; negative where it made text longer",
 }
 
-_SOURCE = column("source", pa.string(), "label", "the source of the documents")
+_SOURCE_COLUMN = column("source", pa.string(), "label", "the source of the documents")
 
-ACCOUNTS = table(
+ACCOUNTS = table_schema(
     "The stage's accounts: in + added = kept + removed + quarantined + replaced.",
-    _SOURCE,
+    _SOURCE_COLUMN,
     column("unit", pa.string(), "label", "rows, or bytes of text (raw bytes at ingest)"),
-    *(column(term, pa.int64(), "figure", _MEANINGS[term], unit="rows or bytes") for term in TERMS),
+    *(column(term, pa.int64(), "figure", _TERM_MEANINGS[term], unit="rows or bytes") for term in ACCOUNT_TERMS),
 )
 
-CHECKSUMS = table(
+CHECKSUMS = table_schema(
     "The accounts by identity: sums of BLAKE2b(doc_id ‖ text) modulo 2^128, which balance too.",
-    _SOURCE,
-    *(column(term, pa.binary(16), "id", f"over {_MEANINGS[term].split(';')[0]}") for term in TERMS),
+    _SOURCE_COLUMN,
+    *(column(term, pa.binary(16), "id", f"over {_TERM_MEANINGS[term].split(';')[0]}") for term in ACCOUNT_TERMS),
 )
 
-_TERM_OF = {
+_TERM_BY_ACTION = {
     "removed": "removed_rows",
     "removed_span": "removed_spans",
     "quarantined": "quarantined",
@@ -59,90 +59,90 @@ _TERM_OF = {
 }
 
 #: Ledger actions that leave a document with another text.
-CHANGED = ("removed_span", "replaced")
+TEXT_CHANGING_ACTIONS = ("removed_span", "replaced")
 
 #: [source, action, rows, bytes before, bytes after, sum of identities in hexadecimal]
-Counts = list[list[Any]]
+SourceCounts = list[list[Any]]
 
-WHOLE = 2**128
+CHECKSUM_MODULUS = 2**128
 
 
-def merged(counts: Iterable[Counts]) -> Counts:
+def merge_counts(part_counts: Iterable[SourceCounts]) -> SourceCounts:
     """The counts of several parts as those of one."""
     sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-    for rows in counts:
-        for source, action, *numbers, identity in rows:
-            total = sums[(source, action)]
-            for place, number in enumerate([*numbers, int(identity, 16)]):
-                total[place] += number
-    return [[*key, *n[:3], f"{n[3] % WHOLE:032x}"] for key, n in sorted(sums.items())]
+    for counts in part_counts:
+        for source, action, *amounts, hash_sum in counts:
+            totals = sums[(source, action)]
+            for index, amount in enumerate([*amounts, int(hash_sum, 16)]):
+                totals[index] += amount
+    return [[*key, *n[:3], f"{n[3] % CHECKSUM_MODULUS:032x}"] for key, n in sorted(sums.items())]
 
 
-def balance(entered: Counts, documents: Counts, ledger: Counts) -> list[dict[str, Any]]:
+def compute_accounts(input_counts: SourceCounts, output_counts: SourceCounts, ledger_counts: SourceCounts) -> list[dict[str, Any]]:
     """Accounts of a stage that reads documents and writes documents and a ledger, whose rows of
     further reasons (``also``) count nothing.
 
     Every argument is measured by itself: the input when it was committed, the output and the
     ledger while they were written. Nothing is derived as a remainder.
     """
-    books: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: dict.fromkeys(TERMS, 0))
-    for term, counts in (("in", entered), ("kept", documents)):
-        for source, action, rows, size, *_ in counts:
+    accounts: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: dict.fromkeys(ACCOUNT_TERMS, 0))
+    for term, counts in (("in", input_counts), ("kept", output_counts)):
+        for source, action, rows, byte_count, *_ in counts:
             if action != "changed":
-                books[(source, "rows")][term] += rows
-                books[(source, "bytes")][term] += size
-    for source, action, rows, before, after, *_ in ledger:
+                accounts[(source, "rows")][term] += rows
+                accounts[(source, "bytes")][term] += byte_count
+    for source, action, rows, bytes_before, bytes_after, *_ in ledger_counts:
         if action == "also":
             continue
         if action == "replaced":
-            books[(source, "bytes")]["replaced"] += before - after
+            accounts[(source, "bytes")]["replaced"] += bytes_before - bytes_after
             continue
-        term = _TERM_OF[action]
+        term = _TERM_BY_ACTION[action]
         if action != "removed_span":  # a span leaves its row where it is
-            books[(source, "rows")][term] += rows
-        books[(source, "bytes")][term] += after if action == "added" else before
-    return [{"source": s, "unit": u, **terms} for (s, u), terms in sorted(books.items())]
+            accounts[(source, "rows")][term] += rows
+        accounts[(source, "bytes")][term] += bytes_after if action == "added" else bytes_before
+    return [{"source": source_name, "unit": unit, **terms} for (source_name, unit), terms in sorted(accounts.items())]
 
 
-def checksums(entered: Counts, documents: Counts, ledger: Counts) -> list[dict[str, Any]]:
+def compute_checksums(input_counts: SourceCounts, output_counts: SourceCounts, ledger_counts: SourceCounts) -> list[dict[str, Any]]:
     """Rows of CHECKSUMS from the same counts."""
-    books: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(TERMS, 0))
-    for term, counts in (("in", entered), ("kept", documents)):
-        for source, action, *_, identity in counts:
+    sums_by_source: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(ACCOUNT_TERMS, 0))
+    for term, counts in (("in", input_counts), ("kept", output_counts)):
+        for source, action, *_, hash_sum in counts:
             if action == "document":
-                books[source][term] += int(identity, 16)
+                sums_by_source[source][term] += int(hash_sum, 16)
             elif term == "kept":
-                books[source][term] -= int(identity, 16)  # changed: not what entered
-    for source, action, *_, identity in ledger:
+                sums_by_source[source][term] -= int(hash_sum, 16)  # changed: not what entered
+    for source, action, *_, hash_sum in ledger_counts:
         if action != "also":
-            books[source][_TERM_OF[action]] += int(identity, 16)
+            sums_by_source[source][_TERM_BY_ACTION[action]] += int(hash_sum, 16)
     return [
-        {"source": source, **{t: (n % WHOLE).to_bytes(16, "big") for t, n in terms.items()}}
-        for source, terms in sorted(books.items())
+        {"source": source, **{t: (n % CHECKSUM_MODULUS).to_bytes(16, "big") for t, n in terms.items()}}
+        for source, terms in sorted(sums_by_source.items())
     ]
 
 
-def check(stage: str, accounts: list[dict[str, Any]]) -> None:
+def check_accounts_balance(stage: str, accounts: list[dict[str, Any]]) -> None:
     """Raise HallmarkError where the books do not balance."""
-    for book in accounts:
-        left = book["in"] + book["added"]
-        right = sum(book[term] for term in TERMS[2:])
-        if left != right:
-            terms = ", ".join(f"{term} {book[term]}" for term in TERMS)
+    for account in accounts:
+        inflow = account["in"] + account["added"]
+        outflow = sum(account[term] for term in ACCOUNT_TERMS[2:])
+        if inflow != outflow:
+            formatted_terms = ", ".join(f"{term} {account[term]}" for term in ACCOUNT_TERMS)
             raise HallmarkError(
-                f"stage {stage}: the accounts of source {book['source']!r} in {book['unit']} do "
-                f"not add up ({terms}): {left - right:+d} unaccounted for; nothing was committed"
+                f"stage {stage}: the accounts of source {account['source']!r} in {account['unit']} do "
+                f"not add up ({formatted_terms}): {inflow - outflow:+d} unaccounted for; nothing was committed"
             )
 
 
-def check_sums(stage: str, sums: list[dict[str, Any]]) -> None:
+def check_checksums_balance(stage: str, checksums: list[dict[str, Any]]) -> None:
     """Raise HallmarkError where what left is not what entered, document by document."""
-    for book in sums:
-        number = {term: int.from_bytes(book[term], "big") for term in TERMS}
-        left = number["in"] + number["added"]
-        if (left - sum(number[term] for term in TERMS[2:])) % WHOLE:
+    for checksum_row in checksums:
+        checksum_by_term = {term: int.from_bytes(checksum_row[term], "big") for term in ACCOUNT_TERMS}
+        inflow = checksum_by_term["in"] + checksum_by_term["added"]
+        if (inflow - sum(checksum_by_term[term] for term in ACCOUNT_TERMS[2:])) % CHECKSUM_MODULUS:
             raise HallmarkError(
-                f"stage {stage}: the checksums of source {book['source']!r} do not add up: its "
+                f"stage {stage}: the checksums of source {checksum_row['source']!r} do not add up: its "
                 f"documents are as many as they must be, but not the same with the same texts, and "
                 f"no ledger row says why; this is a defect of the stage, nothing was committed"
             )

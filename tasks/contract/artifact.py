@@ -18,19 +18,19 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from tasks.contract.accounts import Counts, merged
-from tasks.contract.columns import Column, from_json
+from tasks.contract.accounts import SourceCounts, merge_counts
+from tasks.contract.columns import Column, columns_from_json
 from tasks.contract.errors import FileChangedError, HallmarkError
 from tasks.contract.external_files import (
-    TICK,
+    TIMESTAMP_TICK_NS,
     FileStamp,
     FileState,
-    file_digest,
-    file_stamp,
-    record_state,
+    hash_file,
+    stat_to_file_stamp,
+    record_file_state,
 )
-from tasks.contract.fingerprint import canonical, sha256
-from tasks.contract.tombstones import entries_of
+from tasks.contract.fingerprint import to_canonical_json, sha256_hex
+from tasks.contract.tombstones import iter_file_entries
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,147 +38,147 @@ if TYPE_CHECKING:
     from tasks.contract.store import Store
 
 Manifest = dict[str, Any]
-Entry = dict[str, Any]
+ManifestEntry = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Place:
+class ArtifactLocation:
     """Where the files of an artifact lie; it can be sent to another process."""
 
-    name: str  # of the artifact, for messages
+    artifact_name: str  # of the artifact, for messages
     store: Store | None  # None: the folder of somebody else, see ``external``
     folder: str  # key of the artifact in the store, or a local folder
 
-    def fetch(self, entry: Entry) -> Path:
+    def fetch_file(self, entry: ManifestEntry) -> Path:
         """A local path of a file of the manifest, of the size that the manifest says."""
         if self.store is None:
             path = Path(self.folder) / entry["name"]
         else:
-            path = self.store.fetch(f"{self.folder}/{entry['path']}", entry)
-        self._check_size(path, path.stat().st_size if path.exists() else None, entry)
+            path = self.store.fetch_object(f"{self.folder}/{entry['path']}", entry)
+        self._check_file_size(path, path.stat().st_size if path.exists() else None, entry)
         return path
 
-    def check_sizes(self, entries: Sequence[Entry]) -> None:
+    def check_file_sizes(self, entries: Sequence[ManifestEntry]) -> None:
         """Raise HallmarkError unless each of these files is in the store with its recorded size.
 
         Reads no content. Of a remote store one listing is asked for, and copies that were fetched
         do not count.
         """
-        if self.store is None or self.store.root is not None:
+        if self.store is None or self.store.root_folder is not None:
             for entry in entries:
-                self.fetch(entry)
+                self.fetch_file(entry)
         elif entries:
-            sizes = self.store.sizes(self.folder)
+            sizes = self.store.list_object_sizes(self.folder)
             for entry in entries:
                 key = f"{self.folder}/{entry['path']}"
-                self._check_size(f"{self.store.uri}/{key}", sizes.get(key), entry)
+                self._check_file_size(f"{self.store.uri}/{key}", sizes.get(key), entry)
 
-    def verify(self, entry: Entry) -> None:
+    def verify_file_digest(self, entry: ManifestEntry) -> None:
         """Read a file where it is stored; raise HallmarkError unless it has size and SHA-256 of the
         manifest. Of a remote store the object is read, not a copy that was fetched."""
-        if self.store is None or self.store.root is not None:
-            path: Path | str = self.fetch(entry)
-            digest: str | None = file_digest(Path(path))
+        if self.store is None or self.store.root_folder is not None:
+            path: Path | str = self.fetch_file(entry)
+            digest: str | None = hash_file(Path(path))
         else:
             key = f"{self.folder}/{entry['path']}"
-            path, digest = f"{self.store.uri}/{key}", self.store.digest(key)
+            path, digest = f"{self.store.uri}/{key}", self.store.hash_object(key)
             if digest is None:
-                self._check_size(path, None, entry)
+                self._check_file_size(path, None, entry)
         if digest != entry["sha256"]:
-            raise self.damaged(path, UNLIKE)
+            raise self.make_damage_error(path, DIGEST_MISMATCH)
 
-    def _check_size(self, path: Path | str, size: int | None, entry: Entry) -> None:
+    def _check_file_size(self, path: Path | str, size: int | None, entry: ManifestEntry) -> None:
         if size != entry["size"]:
-            found = "is missing" if size is None else f"has {size} bytes instead of {entry['size']}"
-            raise self.damaged(path, found)
+            problem = "is missing" if size is None else f"has {size} bytes instead of {entry['size']}"
+            raise self.make_damage_error(path, problem)
 
-    def damaged(self, path: Path | str, how: str) -> HallmarkError:
+    def make_damage_error(self, path: Path | str, problem: str) -> HallmarkError:
         if self.store is None:  # a folder of the user's, which nobody should remove
             return FileChangedError(
-                f"{path} {how}: it changed after its digest was taken; nothing was stored; run "
+                f"{path} {problem}: it changed after its digest was taken; nothing was stored; run "
                 f"again when nothing writes to {self.folder}"
             )
         return HallmarkError(
-            f"artifact {self.name} is damaged: {path} {how}; remove the artifact's folder "
+            f"artifact {self.artifact_name} is damaged: {path} {problem}; remove the artifact's folder "
             f"and run again to rebuild it"
         )
 
 
 @dataclass(frozen=True)
-class Part:
+class TablePart:
     """One part of a table: a parquet file, the unit of work. Small enough to send anywhere.
 
     ``number`` and ``of`` count the parts of its piece of the table, see ``Table``."""
 
-    place: Place
+    location: ArtifactLocation
     table: str
-    number: int
-    of: int
-    entry: Entry
+    index: int
+    part_count: int
+    entry: ManifestEntry
 
     def __str__(self) -> str:
-        return f"{self.table} of {self.place.name}, part {self.number + 1} of {self.of}"
+        return f"{self.table} of {self.location.artifact_name}, part {self.index + 1} of {self.part_count}"
 
     def __repr__(self) -> str:
         return f"Part({self})"
 
     @property
-    def rows(self) -> int:
+    def row_count(self) -> int:
         return self.entry["rows"]
 
     @property
     def path(self) -> Path:
-        return self.place.fetch(self.entry)
+        return self.location.fetch_file(self.entry)
 
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    def iter_batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """One record batch a row group, which bounds the memory."""
         path = self.path
-        with self._reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
-            self._check_columns(columns, file.schema_arrow.names)
-            for group in range(file.num_row_groups):
-                with self._reading(path):
-                    rows = file.read_row_group(group, columns=_listed(columns), use_threads=False)
-                yield from rows.combine_chunks().to_batches()
+        with self._translate_read_errors(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+            self._check_columns_exist(columns, file.schema_arrow.names)
+            for group_index in range(file.num_row_groups):
+                with self._translate_read_errors(path):
+                    row_group = file.read_row_group(group_index, columns=_to_optional_list(columns), use_threads=False)
+                yield from row_group.combine_chunks().to_batches()
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         path = self.path
-        with self._reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
-            self._check_columns(columns, file.schema_arrow.names)
+        with self._translate_read_errors(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+            self._check_columns_exist(columns, file.schema_arrow.names)
             # Group by group: nested columns of over 2 GiB can be held in no other way.
-            read = partial(file.read_row_groups, columns=_listed(columns), use_threads=False)
-            rows = pa.concat_tables(map(read, [[n] for n in range(file.num_row_groups)] or [[]]))
-        return rows if columns is None else rows.select(list(columns))
+            read_row_groups = partial(file.read_row_groups, columns=_to_optional_list(columns), use_threads=False)
+            table = pa.concat_tables(map(read_row_groups, [[group_index] for group_index in range(file.num_row_groups)] or [[]]))
+        return table if columns is None else table.select(list(columns))
 
-    def empty(self, columns: Sequence[str] | None = None) -> pa.Table:
+    def read_empty_table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Its columns without a row: of the file only the footer is read."""
         path = self.path
-        with self._reading(path):
-            none = pq.read_schema(path).empty_table()
-        self._check_columns(columns, none.schema.names)
-        return none if columns is None else none.select(list(columns))
+        with self._translate_read_errors(path):
+            empty_table = pq.read_schema(path).empty_table()
+        self._check_columns_exist(columns, empty_table.schema.names)
+        return empty_table if columns is None else empty_table.select(list(columns))
 
-    def _check_columns(self, columns: Sequence[str] | None, there: Sequence[str]) -> None:
+    def _check_columns_exist(self, columns: Sequence[str] | None, available_columns: Sequence[str]) -> None:
         """HallmarkError where it is of a stage whose table has not what is to be read."""
-        lacking = [name for name in columns or () if name not in there]
-        if lacking:
+        missing_columns = [name for name in columns or () if name not in available_columns]
+        if missing_columns:
             raise HallmarkError(
-                f"{self} has no column {lacking[0]!r}, for which it is read; its columns: "
-                f"{', '.join(there)}; give the artifact of the stage that is asked for"
+                f"{self} has no column {missing_columns[0]!r}, for which it is read; its columns: "
+                f"{', '.join(available_columns)}; give the artifact of the stage that is asked for"
             )
 
     @contextmanager
-    def _reading(self, path: Path) -> Iterator[None]:
+    def _translate_read_errors(self, path: Path) -> Iterator[None]:
         try:
             yield
         except (pa.ArrowException, OSError) as error:
-            raise self.place.damaged(path, f"cannot be read ({_first_line(error)})") from error
+            raise self.location.make_damage_error(path, f"cannot be read ({_summarize_error(error)})") from error
 
 
-def _listed(columns: Sequence[str] | None) -> list[str] | None:
+def _to_optional_list(columns: Sequence[str] | None) -> list[str] | None:
     return None if columns is None else list(columns)
 
 
-def _first_line(error: Exception) -> str:
+def _summarize_error(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0][:200]
 
 
@@ -196,78 +196,78 @@ class Table:
     name: str
 
     @property
-    def pieces(self) -> list[int]:
+    def parts_per_segment(self) -> list[int]:
         """How many parts each piece has."""
-        return [n for entry in self.entries for n in entry.get("pieces", [len(entry["parts"])])]
+        return [part_count for entry in self.manifest_entries for part_count in entry.get("pieces", [len(entry["parts"])])]
 
     @property
-    def entries(self) -> list[Entry]:
+    def manifest_entries(self) -> list[ManifestEntry]:
         """Of the manifests: one for each artifact."""
         return [artifact.manifest["tables"][self.name] for artifact in self.artifacts]
 
     @property
     def digest(self) -> str:
         """Of its parts' digests and its columns' kinds; of several artifacts, of theirs."""
-        found = [entry["sha256"] for entry in self.entries]
-        return found[0] if len(found) == 1 else sha256(canonical(found))
+        digests = [entry["sha256"] for entry in self.manifest_entries]
+        return digests[0] if len(digests) == 1 else sha256_hex(to_canonical_json(digests))
 
     @property
-    def rows(self) -> int:
-        return sum(entry["rows"] for entry in self.entries)
+    def row_count(self) -> int:
+        return sum(entry["rows"] for entry in self.manifest_entries)
 
     @property
-    def parts(self) -> list[Part]:
-        pairs = zip(self.artifacts, self.entries, strict=True)
-        places = ((artifact.place, part) for artifact, entry in pairs for part in entry["parts"])
-        return [Part(place, self.name, number, many, part) for many in self.pieces
-                for number, (place, part) in zip(range(many), places, strict=False)]  # fmt: skip
+    def parts(self) -> list[TablePart]:
+        artifact_entries = zip(self.artifacts, self.manifest_entries, strict=True)
+        located_entries = ((artifact.location, part) for artifact, entry in artifact_entries for part in entry["parts"])
+        return [TablePart(location, self.name, index, part_count, part) for part_count in self.parts_per_segment
+                for index, (location, part) in zip(range(part_count), located_entries, strict=False)]  # fmt: skip
 
     @property
     def columns(self) -> dict[str, Column]:
         """What each column is, as the stage that wrote it last says."""
-        return from_json(self.entries[-1].get("columns", []))
+        return columns_from_json(self.manifest_entries[-1].get("columns", []))
 
     @property
-    def counts(self) -> Counts:
+    def source_counts(self) -> SourceCounts:
         """Rows, bytes and checksums by source (and action), counted as the table was written."""
-        return merged(part["counts"] for entry in self.entries for part in entry["parts"])
+        return merge_counts(part["counts"] for entry in self.manifest_entries for part in entry["parts"])
 
     @property
-    def size(self) -> int:
+    def byte_size(self) -> int:
         """Bytes of its files."""
-        return sum(part["size"] for entry in self.entries for part in entry["parts"])
+        return sum(part["size"] for entry in self.manifest_entries for part in entry["parts"])
 
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    def iter_batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         for part in self.parts:
-            yield from part.batches(columns)
+            yield from part.iter_batches(columns)
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The whole table in memory; for small tables and for analysis."""
         return pa.concat_tables(part.read(columns) for part in self.parts)
 
-    def find(self, ids: Sequence[bytes], columns: Sequence[str] | None = None) -> pa.Table:
+    def find_document_rows(self, doc_ids: Sequence[bytes], columns: Sequence[str] | None = None) -> pa.Table:
         """The rows about these documents: each is looked for in the one part of a piece that it can
         be in."""
-        names = None if columns is None else list(dict.fromkeys(["doc_id", *columns]))
+        column_names = None if columns is None else list(dict.fromkeys(["doc_id", *columns]))
         parts = iter(self.parts)
-        pieces = [[*islice(parts, many)] for many in self.pieces]
-        rows = pa.concat_tables(rows for piece in pieces for rows in _found(piece, ids, names))
+        segments = [[*islice(parts, part_count)] for part_count in self.parts_per_segment]
+        rows = pa.concat_tables(rows for segment in segments for rows in _read_document_rows(segment, doc_ids, column_names))
         return rows if columns is None else rows.select(list(columns))
 
-    def dataset(self) -> ds.Dataset:
+    def to_dataset(self) -> ds.Dataset:
         """For scans with conditions; reads no more columns and rows than they need."""
-        options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+        scan_options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
         paths = [str(part.path) for part in self.parts]
-        kind = ds.ParquetFileFormat(default_fragment_scan_options=options)
-        return ds.dataset(paths, format=kind)
+        file_format = ds.ParquetFileFormat(default_fragment_scan_options=scan_options)
+        return ds.dataset(paths, format=file_format)
 
-    def where(self, condition: ds.Expression, columns: Sequence[str] | None = None) -> pa.Table:
+    def filter_rows(self, condition: ds.Expression, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows for which a condition holds; no more is read than it takes to find them."""
         try:
-            return self.dataset().to_table(_listed(columns), filter=condition)
+            return self.to_dataset().to_table(_to_optional_list(columns), filter=condition)
         except (pa.ArrowException, OSError):
             for artifact in self.artifacts:  # a scan does not say which file it is in
-                artifact.verify()
+                artifact.verify_files()
             raise
 
     def to_pandas(self) -> pd.DataFrame:
@@ -277,24 +277,24 @@ class Table:
         return self.read().to_pandas(types_mapper=pd.ArrowDtype)
 
 
-def _found(
-    parts: Sequence[Part], ids: Sequence[bytes], names: Sequence[str] | None
+def _read_document_rows(
+    parts: Sequence[TablePart], doc_ids: Sequence[bytes], columns: Sequence[str] | None
 ) -> Iterator[pa.Table]:
     """The rows of one piece about these documents."""
-    wanted: dict[int, list[bytes]] = {}
-    for doc_id in ids:
-        wanted.setdefault(part_of(doc_id, len(parts)), []).append(doc_id)
-    yield parts[min(wanted, default=0)].empty(names)
-    for number, here in sorted(wanted.items()):
-        values = pa.array(sorted(here), pa.binary(16))
-        for batch in parts[number].batches(names):
-            kept = batch.filter(pc.is_in(batch["doc_id"], value_set=values))
-            yield pa.Table.from_batches([kept])
+    ids_by_part: dict[int, list[bytes]] = {}
+    for doc_id in doc_ids:
+        ids_by_part.setdefault(doc_id_to_part_index(doc_id, len(parts)), []).append(doc_id)
+    yield parts[min(ids_by_part, default=0)].read_empty_table(columns)
+    for part_index, part_ids in sorted(ids_by_part.items()):
+        id_array = pa.array(sorted(part_ids), pa.binary(16))
+        for batch in parts[part_index].iter_batches(columns):
+            matching_rows = batch.filter(pc.is_in(batch["doc_id"], value_set=id_array))
+            yield pa.Table.from_batches([matching_rows])
 
 
-def part_of(doc_id: bytes, parts: int) -> int:
+def doc_id_to_part_index(doc_id: bytes, part_count: int) -> int:
     """The number of the part that a document is in, of a table cut into 2^n parts."""
-    return int.from_bytes(doc_id[:8], "big") * parts >> 64
+    return int.from_bytes(doc_id[:8], "big") * part_count >> 64
 
 
 @dataclass(frozen=True, repr=False)
@@ -314,7 +314,7 @@ class Artifact:
         return self.manifest["fingerprint"]
 
     @property
-    def content(self) -> str:
+    def content_digest(self) -> str:
         """Digest of what the artifact holds: tables and files, telemetry left out."""
         return self.manifest["content"]
 
@@ -323,13 +323,13 @@ class Artifact:
         return f"{self.stage}/{self.fingerprint[:16]}"
 
     @property
-    def place(self) -> Place:
-        return Place(self.name, self.store, self.folder)
+    def location(self) -> ArtifactLocation:
+        return ArtifactLocation(self.name, self.store, self.folder)
 
     def __getitem__(self, name: str) -> Table:
         if name not in self.manifest["tables"]:
-            has = ", ".join(self.manifest["tables"]) or "none"
-            raise HallmarkError(f"artifact {self.name} has no table {name!r}; its tables: {has}")
+            available_tables = ", ".join(self.manifest["tables"]) or "none"
+            raise HallmarkError(f"artifact {self.name} has no table {name!r}; its tables: {available_tables}")
         return Table((self,), name)
 
     def __repr__(self) -> str:
@@ -339,60 +339,60 @@ class Artifact:
     def tables(self) -> dict[str, Table]:
         return {name: Table((self,), name) for name in self.manifest["tables"]}
 
-    def only(self, names: Sequence[str]) -> Artifact:
+    def select_contents(self, names: Sequence[str]) -> Artifact:
         """The artifact with these tables and files alone ("documents", "*.json"), as far as it has
         them: what a stage declares that it reads. Its content digest is theirs."""
-        tables = {name: e for name, e in self.manifest["tables"].items() if name in names}
+        tables = {name: entry for name, entry in self.manifest["tables"].items() if name in names}
         files = {
-            name: e
-            for name, e in self.manifest["files"].items()
+            name: entry
+            for name, entry in self.manifest["files"].items()
             if any(fnmatchcase(name, pattern) for pattern in names)
         }
-        narrowed = {"tables": tables, "files": files, "content": content_digest(tables, files)}
-        return replace(self, manifest={**self.manifest, **narrowed})
+        selected = {"tables": tables, "files": files, "content": compute_content_digest(tables, files)}
+        return replace(self, manifest={**self.manifest, **selected})
 
-    def telemetry(self, name: str = "telemetry") -> pa.Table:
+    def read_telemetry(self, table_name: str = "telemetry") -> pa.Table:
         """A table of measurements of this machine: seconds, memory, throughput."""
-        entries = self.manifest["telemetry"][name]["parts"]
-        parts = [Part(self.place, name, n, len(entries), e) for n, e in enumerate(entries)]
+        entries = self.manifest["telemetry"][table_name]["parts"]
+        parts = [TablePart(self.location, table_name, index, len(entries), entry) for index, entry in enumerate(entries)]
         return pa.concat_tables(part.read() for part in parts)
 
-    def path(self, name: str) -> Path:
+    def fetch_file(self, name: str) -> Path:
         """A local path of one of the files ("tokenizer.json")."""
         entry = self.manifest["files"].get(name)
         if entry is not None:
-            path = self.place.fetch(entry)
+            path = self.location.fetch_file(entry)
             # A part of a table has its own checksums, which its reader checks; a file has none.
-            if known_digest(path) != entry["sha256"]:
-                raise self.place.damaged(path, UNLIKE)
+            if hash_file_cached(path) != entry["sha256"]:
+                raise self.location.make_damage_error(path, DIGEST_MISMATCH)
             return path
-        has = ", ".join([*self.manifest["files"]][:10]) or "none"
-        raise HallmarkError(f"artifact {self.name} has no file {name!r}; its files: {has}")
+        available_files = ", ".join([*self.manifest["files"]][:10]) or "none"
+        raise HallmarkError(f"artifact {self.name} has no file {name!r}; its files: {available_files}")
 
-    def directory(self) -> Path:
+    def fetch_directory(self) -> Path:
         """A local folder with all the artifact's files in it (a checkpoint, say)."""
-        paths = {name: self.path(name) for name in self.manifest["files"]}
+        paths = {name: self.fetch_file(name) for name in self.manifest["files"]}
         if not paths:
             raise HallmarkError(f"artifact {self.name} holds no files")
-        name, first = next(iter(paths.items()))
-        return first.parents[name.count("/")]
+        name, first_path = next(iter(paths.items()))
+        return first_path.parents[name.count("/")]
 
     @property
-    def purged(self) -> dict[str, str]:
+    def purged_documents(self) -> dict[str, str]:
         """Ids of the documents whose text was taken out of it, in hexadecimal, and when."""
         return self.manifest.get("purged", {})
 
-    def entries(self) -> Iterator[Entry]:
+    def iter_file_entries(self) -> Iterator[ManifestEntry]:
         """Every file of the artifact, parts of tables among them."""
-        yield from entries_of(self.manifest)
+        yield from iter_file_entries(self.manifest)
 
-    def verify(self) -> None:
+    def verify_files(self) -> None:
         """Read every byte and compare it with the manifest; raise HallmarkError if it differs."""
-        for entry in self.entries():
-            self.place.verify(entry)
+        for entry in self.iter_file_entries():
+            self.location.verify_file_digest(entry)
 
 
-UNLIKE = "does not have the SHA-256 of its manifest"
+DIGEST_MISMATCH = "does not have the SHA-256 of its manifest"
 
 
 #: The stamp and SHA-256 of each file that ``known_digest`` read, by path. It has no limit: whoever
@@ -400,35 +400,35 @@ UNLIKE = "does not have the SHA-256 of its manifest"
 _KNOWN_DIGESTS: dict[str, tuple[FileStamp, str]] = {}
 
 
-def known_digest(path: Path) -> str:
+def hash_file_cached(path: Path) -> str:
     """SHA-256 of a file, read once in a process for each time that it was changed. A file changed
     just now is read: it may change again within one tick of the clock that stamps it."""
     name = os.fspath(path)
-    stamp = file_stamp(path.stat())
-    hot = time.time_ns() - max(stamp[:2]) < TICK
+    stamp = stat_to_file_stamp(path.stat())
+    is_recently_changed = time.time_ns() - max(stamp[:2]) < TIMESTAMP_TICK_NS
     before, digest = _KNOWN_DIGESTS.get(name, (None, ""))
-    if hot or before != stamp:
-        digest = file_digest(path)
-    if not hot:
+    if is_recently_changed or before != stamp:
+        digest = hash_file(path)
+    if not is_recently_changed:
         _KNOWN_DIGESTS[name] = stamp, digest
-    record_state(path, FileState(digest, stamp, not hot))
+    record_file_state(path, FileState(digest, stamp, not is_recently_changed))
     return digest
 
 
-def describe(folder: Path, name: str) -> Entry:
+def build_file_entry(folder: Path, name: str) -> ManifestEntry:
     """Manifest entry of a file below ``folder``."""
     path = folder / name
-    return {"name": name, "size": path.stat().st_size, "sha256": known_digest(path)}
+    return {"name": name, "size": path.stat().st_size, "sha256": hash_file_cached(path)}
 
 
-def table_digest(entry: Entry) -> str:
+def compute_table_digest(table_entry: ManifestEntry) -> str:
     """Of the parts' digests, in their order, and of what decides how a column may be shown."""
-    kinds = [[c["name"], c["kind"], c.get("judged_by", "")] for c in entry["columns"]]
-    return sha256(canonical({"parts": [p["sha256"] for p in entry["parts"]], "columns": kinds}))
+    column_kinds = [[column["name"], column["kind"], column.get("judged_by", "")] for column in table_entry["columns"]]
+    return sha256_hex(to_canonical_json({"parts": [part["sha256"] for part in table_entry["parts"]], "columns": column_kinds}))
 
 
-def content_digest(tables: dict[str, Any], files: dict[str, Any]) -> str:
+def compute_content_digest(table_entries: dict[str, Any], file_entries: dict[str, Any]) -> str:
     """Digest of an artifact's content: names and SHA-256 of its tables and files."""
-    content = {kind: {n: e["sha256"] for n, e in group.items()} for kind, group in
-               (("tables", tables), ("files", files))}  # fmt: skip
-    return sha256(canonical(content))
+    content = {kind: {name: entry["sha256"] for name, entry in group.items()} for kind, group in
+               (("tables", table_entries), ("files", file_entries))}  # fmt: skip
+    return sha256_hex(to_canonical_json(content))

@@ -5,39 +5,39 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract.artifact import Part, Table
+from tasks.contract.artifact import TablePart, Table
 from tasks.contract.errors import HallmarkError
 
 
-def aligned(*tables: Table) -> list[tuple[Part, ...]]:
+def align_parts(*tables: Table) -> list[tuple[TablePart, ...]]:
     """The parts of tables that are cut alike, side by side, piece by piece."""
-    cuts = [table.pieces for table in tables]
-    if any(cut != cuts[0] for cut in cuts):
-        said = " and ".join(
-            f"{table.name} of {' and '.join(a.name for a in table.artifacts)} "
-            f"({' and '.join(map(str, cut))} parts)"
-            for table, cut in zip(tables, cuts, strict=True)
+    layouts = [table.parts_per_segment for table in tables]
+    if any(layout != layouts[0] for layout in layouts):
+        descriptions = " and ".join(
+            f"{table.name} of {' and '.join(artifact.name for artifact in table.artifacts)} "
+            f"({' and '.join(map(str, layout))} parts)"
+            for table, layout in zip(tables, layouts, strict=True)
         )
         raise HallmarkError(
-            f"{said} are not cut alike, so they are not about one corpus; make both from the same "
+            f"{descriptions} are not cut alike, so they are not about one corpus; make both from the same "
             f"ingest"
         )
     return list(zip(*(table.parts for table in tables), strict=True))
 
 
-def looked_up(told: Part, name: str, documents: Part) -> pa.ChunkedArray:
+def lookup_column_by_doc_id(annotations: TablePart, column_name: str, documents: TablePart) -> pa.ChunkedArray:
     """A column of what was told of documents, for those of a part, in their order: some may have
     left since, and of what was planted in the corpus since nothing is told, so that is null.
 
     Raises HallmarkError where it says nothing of another document: it is of another corpus.
     """
-    rows, ours = told.read(["doc_id", name]), documents.read(["doc_id", "source"])
-    at = pc.index_in(ours["doc_id"], value_set=rows["doc_id"].combine_chunks())
-    planted = pc.starts_with(ours["source"], "planted/")
-    unknown = pc.sum(pc.and_not(pc.is_null(at), planted)).as_py() or 0
-    if unknown:
+    annotation_rows, document_rows = annotations.read(["doc_id", column_name]), documents.read(["doc_id", "source"])
+    row_indices = pc.index_in(document_rows["doc_id"], value_set=annotation_rows["doc_id"].combine_chunks())
+    is_planted = pc.starts_with(document_rows["source"], "planted/")
+    unmatched_count = pc.sum(pc.and_not(pc.is_null(row_indices), is_planted)).as_py() or 0
+    if unmatched_count:
         raise HallmarkError(
-            f"{told} says nothing of {unknown} of {documents}: it must have been made of the same "
+            f"{annotations} says nothing of {unmatched_count} of {documents}: it must have been made of the same "
             f"corpus"
         )
-    return rows[name].take(at)
+    return annotation_rows[column_name].take(row_indices)

@@ -10,73 +10,73 @@ import ast
 from functools import cache
 from pathlib import Path
 
-from tasks.contract.external_files import file_digest
-from tasks.contract.fingerprint import ROOT, tree_digest
-from tasks.contract.sources import read_source
+from tasks.contract.external_files import hash_file
+from tasks.contract.fingerprint import PROJECT_ROOT, hash_syntax_tree
+from tasks.contract.sources import read_python_source
 
-PACKAGES = ("model", "tasks", "reports", "flows")
-CONTRACT = "tasks.contract"
+PROJECT_PACKAGES = ("model", "tasks", "reports", "flows")
+CONTRACT_PACKAGE = "tasks.contract"
 
 
 @cache
-def source_of(module: str) -> Path | None:
+def find_module_file(module: str) -> Path | None:
     """The file of a module or package of the project; None for any other."""
-    if module.split(".")[0] not in PACKAGES:
+    if module.split(".")[0] not in PROJECT_PACKAGES:
         return None
-    base = ROOT.joinpath(*module.split("."))
-    for path in (base.with_suffix(".py"), base / "__init__.py"):
+    base_path = PROJECT_ROOT.joinpath(*module.split("."))
+    for path in (base_path.with_suffix(".py"), base_path / "__init__.py"):
         if path.is_file():
             return path
     return None
 
 
-def imports(path: Path) -> set[str]:
+def find_imported_modules(path: Path) -> set[str]:
     """Everything that a file imports, anywhere in it: modules, and modules taken from packages."""
-    source = read_source(path)
-    return {*source.modules, *(name for name in source.members if source_of(name))}
+    source = read_python_source(path)
+    return {*source.modules, *(name for name in source.members if find_module_file(name))}
 
 
-def closure(path: Path, module: str = "") -> dict[str, Path]:
+def find_import_closure(path: Path, module: str = "") -> dict[str, Path]:
     """The project's modules that a file imports, directly or through others, with their files.
 
     The packages they lie in are among them, since importing a module runs its packages too; also
     those of ``module``, which is the file's own name.
     """
-    found: dict[str, Path] = {}
-    todo = [path]
+    module_files: dict[str, Path] = {}
+    pending_files = [path]
     names = {module.rpartition(".")[0]}
-    while todo:
-        names |= imports(todo.pop())
+    while pending_files:
+        names |= find_imported_modules(pending_files.pop())
         for name in names:
-            parts = name.split(".")
-            for package in (".".join(parts[: n + 1]) for n in range(len(parts))):
-                source = source_of(package)
-                if source is None or package in found or f"{package}.".startswith(f"{CONTRACT}."):
+            name_parts = name.split(".")
+            for package in (".".join(name_parts[: index + 1]) for index in range(len(name_parts))):
+                module_file = find_module_file(package)
+                if module_file is None or package in module_files or f"{package}.".startswith(f"{CONTRACT_PACKAGE}."):
                     continue
-                found[package] = source
-                todo.append(source)
+                module_files[package] = module_file
+                pending_files.append(module_file)
         names = set()
-    return found
+    return module_files
 
 
 @cache
-def code_digests(module: str, path: Path, named: tuple[str, ...]) -> dict[str, str]:
+def compute_code_digests(module: str, path: Path, extra_code: tuple[str, ...]) -> dict[str, str]:
     """Digests of a stage's code: its module, what that imports, and what ``named`` adds.
 
     ``named`` are what imports cannot show: data files ("tasks/measures/data/identities.json") and
     modules that run in another process ("model.training.run"), with all that those import.
     Modules that hold nothing but a docstring are left out.
     """
-    modules = {module: path, **closure(path, module)}
-    files = {}
-    for name in named:
+    module_files = {module: path, **find_import_closure(path, module)}
+    file_digests = {}
+    for name in extra_code:
         if "/" in name:
-            files[name] = file_digest(ROOT / name)
+            file_digests[name] = hash_file(PROJECT_ROOT / name)
             continue
-        source = source_of(name)
-        if source is None:
+        module_file = find_module_file(name)
+        if module_file is None:
             raise ValueError(f"stage code names {name!r}, which is no module of the project")
-        modules |= {name: source, **closure(source, name)}
-    empty = tree_digest(ast.parse(""))
-    digests = {name: read_source(path).digest for name, path in sorted(modules.items())}
-    return files | {name: digest for name, digest in digests.items() if digest != empty}
+        module_files |= {name: module_file, **find_import_closure(module_file, name)}
+    empty_digest = hash_syntax_tree(ast.parse(""))
+    module_digests = {name: read_python_source(path).digest for name, path in sorted(module_files.items())}
+    return file_digests | {name: digest for name, digest in module_digests.items() if digest != empty_digest}

@@ -21,10 +21,10 @@ import pyarrow as pa
 #: Texts are told apart by whose they are, for what they may hold. ``personal`` may hold personal
 #: data in clear, and is shown by no page. A figure is a measured number or count, a label a name
 #: given by the project or the config, an id a key of rows or a digest.
-Kind = Literal[
+ColumnKind = Literal[
     "corpus text", "model text", "audit text", "project text", "id", "label", "figure", "personal"
 ]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+COLUMN_KINDS: tuple[ColumnKind, ...] = get_args(ColumnKind)
 
 
 @dataclass(frozen=True)
@@ -34,56 +34,56 @@ class Column:
 
     name: str
     type: str
-    kind: Kind
+    kind: ColumnKind
     meaning: str = ""
     unit: str = ""
     judged_by: str = ""
 
 
 def column(
-    name: str, kind_of_values: pa.DataType, kind: Kind, meaning: str, *, unit: str = "",
+    name: str, data_type: pa.DataType, kind: ColumnKind, meaning: str, *, unit: str = "",
     judged_by: str = "",
 ) -> pa.Field:  # fmt: skip
     """A field of a schema that says what it is."""
-    if kind not in KINDS:
-        raise ValueError(f"column {name!r}: {kind!r} is no kind; the kinds are {', '.join(KINDS)}")
-    said = {"kind": kind, "meaning": meaning, "unit": unit, "judged_by": judged_by}
-    return pa.field(name, kind_of_values, metadata={k: v for k, v in said.items() if v})
+    if kind not in COLUMN_KINDS:
+        raise ValueError(f"column {name!r}: {kind!r} is no kind; the kinds are {', '.join(COLUMN_KINDS)}")
+    metadata = {"kind": kind, "meaning": meaning, "unit": unit, "judged_by": judged_by}
+    return pa.field(name, data_type, metadata={k: v for k, v in metadata.items() if v})
 
 
-def table(meaning: str, *fields: pa.Field, cut: bool = False) -> pa.Schema:
+def table_schema(meaning: str, *fields: pa.Field, partition_by: bool = False) -> pa.Schema:
     """A table's schema. ``cut``: it is about documents, sorted by ``doc_id`` and cut like them."""
-    return pa.schema(fields, metadata={"meaning": meaning, **({"cut": "doc_id"} if cut else {})})
+    return pa.schema(fields, metadata={"meaning": meaning, **({"cut": "doc_id"} if partition_by else {})})
 
 
-def is_cut(schema: pa.Schema) -> bool:
+def is_partitioned(schema: pa.Schema) -> bool:
     return b"cut" in (schema.metadata or {})
 
 
-def meaning(schema: pa.Schema) -> str:
+def get_table_meaning(schema: pa.Schema) -> str:
     return (schema.metadata or {}).get(b"meaning", b"").decode()
 
 
-def described(schema: pa.Schema) -> list[Column]:
+def describe_columns(schema: pa.Schema) -> list[Column]:
     """What the columns say of themselves; one that says nothing is ``personal``, shown nowhere."""
-    found = []
+    columns = []
     for field in schema:
-        said = {k.decode(): v.decode() for k, v in (field.metadata or {}).items()}
-        known = {name: said.get(name, "") for name in ("meaning", "unit", "judged_by")}
-        kind: Any = said.get("kind", "personal")
-        found.append(Column(field.name, str(field.type), kind, **known))
-    return found
+        metadata = {k.decode(): v.decode() for k, v in (field.metadata or {}).items()}
+        attributes = {name: metadata.get(name, "") for name in ("meaning", "unit", "judged_by")}
+        kind: Any = metadata.get("kind", "personal")
+        columns.append(Column(field.name, str(field.type), kind, **attributes))
+    return columns
 
 
-def to_json(schema: pa.Schema) -> list[dict[str, str]]:
+def columns_to_json(schema: pa.Schema) -> list[dict[str, str]]:
     """For a manifest, see ``from_json``."""
-    return [{k: v for k, v in asdict(c).items() if v} for c in described(schema)]
+    return [{k: v for k, v in asdict(column).items() if v} for column in describe_columns(schema)]
 
 
-def from_json(columns: list[dict[str, Any]]) -> dict[str, Column]:
-    return {c["name"]: Column(**c) for c in columns}
+def columns_from_json(columns: list[dict[str, Any]]) -> dict[str, Column]:
+    return {column_fields["name"]: Column(**column_fields) for column_fields in columns}
 
 
-def plain(schema: pa.Schema) -> pa.Schema:
+def strip_metadata(schema: pa.Schema) -> pa.Schema:
     """Names and types alone, as parquet files hold them."""
     return pa.schema([pa.field(field.name, field.type) for field in schema])

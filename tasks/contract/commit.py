@@ -15,16 +15,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.contract import accounts
-from tasks.contract.artifact import Artifact, Manifest, content_digest, describe
-from tasks.contract.columns import column, table
-from tasks.contract.fingerprint import fingerprint
+from tasks.contract.artifact import Artifact, Manifest, compute_content_digest, build_file_entry
+from tasks.contract.columns import column, table_schema
+from tasks.contract.fingerprint import compute_fingerprint
 from tasks.contract.tables import LEDGER
-from tasks.contract.work import Clock, Work
+from tasks.contract.work import Stopwatch, StageContext
 
 if TYPE_CHECKING:
-    from tasks.contract.stages import Call
+    from tasks.contract.stages import BoundStage
 
-TELEMETRY = table(
+TELEMETRY = table_schema(
     "What the stage cost on this machine; no part of its content.",
     column("metric", pa.string(), "label", "what was measured or noted"),
     column("value", pa.float64(), "figure", "the measurement, in the unit beside it"),
@@ -33,85 +33,85 @@ TELEMETRY = table(
 )
 
 
-def commit(call: Call, work: Work, clock: Clock) -> Artifact:
+def commit_stage_output(bound_stage: BoundStage, context: StageContext, stopwatch: Stopwatch) -> Artifact:
     """Check the accounts, write the telemetry and the manifest, and move all into the store."""
-    work.close()
-    tables = work.assemble(call.stage.tables)
-    if call.stage.conserves:
-        _balance(call, work, tables)
-        tables |= work.assemble(("accounts", "checksums"))
-    if "accounts" in tables:
-        accounts.check(call.label, _rows(work, tables["accounts"]))
-    if "checksums" in tables:
-        accounts.check_sums(call.label, _rows(work, tables["checksums"]))
-    _measure(work, clock)
-    telemetry = work.assemble([*call.stage.telemetry, "telemetry"])
-    parts = {p["name"] for entry in (tables | telemetry).values() for p in entry["parts"]}
-    header = _header(call, work, tables, _files(work.out, parts))
-    return call.session.store.commit(work.out, header | {"telemetry": telemetry})
+    context.close()
+    table_entries = context.assemble_tables(bound_stage.stage.tables)
+    if bound_stage.stage.has_automatic_accounts:
+        _write_accounts(bound_stage, context, table_entries)
+        table_entries |= context.assemble_tables(("accounts", "checksums"))
+    if "accounts" in table_entries:
+        accounts.check_accounts_balance(bound_stage.label, _read_table_rows(context, table_entries["accounts"]))
+    if "checksums" in table_entries:
+        accounts.check_checksums_balance(bound_stage.label, _read_table_rows(context, table_entries["checksums"]))
+    _write_telemetry(context, stopwatch)
+    telemetry_entries = context.assemble_tables([*bound_stage.stage.telemetry_tables, "telemetry"])
+    part_names = {part["name"] for entry in (table_entries | telemetry_entries).values() for part in entry["parts"]}
+    manifest = _build_manifest(bound_stage, context, table_entries, _build_file_entries(context.output_folder, part_names))
+    return bound_stage.session.store.commit(context.output_folder, manifest | {"telemetry": telemetry_entries})
 
 
-def _rows(work: Work, entry: dict[str, Any]) -> list[dict[str, Any]]:
-    return [row for p in entry["parts"] for row in pq.read_table(work.out / p["name"]).to_pylist()]
+def _read_table_rows(context: StageContext, table_entry: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row for part in table_entry["parts"] for row in pq.read_table(context.output_folder / part["name"]).to_pylist()]
 
 
-def _balance(call: Call, work: Work, tables: dict[str, Any]) -> None:
+def _write_accounts(bound_stage: BoundStage, context: StageContext, table_entries: dict[str, Any]) -> None:
     """Write the accounts of a stage that takes documents, and leaves documents and a ledger."""
-    if call.stage.tables["ledger"].names != LEDGER.names:
-        raise TypeError(f"{call.stage.name}: its ledger does not have the LEDGER schema")
-    counts = [accounts.merged(part["counts"] for part in tables[name]["parts"])
+    if bound_stage.stage.tables["ledger"].names != LEDGER.names:
+        raise TypeError(f"{bound_stage.stage.name}: its ledger does not have the LEDGER schema")
+    counts = [accounts.merge_counts(part["counts"] for part in table_entries[name]["parts"])
               for name in ("documents", "ledger")]  # fmt: skip
-    entered = call.arguments["documents"].counts
-    books = accounts.balance(entered, *counts)
-    work.table("accounts").write(pa.Table.from_pylist(books, schema=accounts.ACCOUNTS))
-    sums = accounts.checksums(entered, *counts)
-    work.table("checksums").write(pa.Table.from_pylist(sums, schema=accounts.CHECKSUMS))
+    input_counts = bound_stage.arguments["documents"].source_counts
+    account_rows = accounts.compute_accounts(input_counts, *counts)
+    context.get_table_writer("accounts").write(pa.Table.from_pylist(account_rows, schema=accounts.ACCOUNTS))
+    checksum_rows = accounts.compute_checksums(input_counts, *counts)
+    context.get_table_writer("checksums").write(pa.Table.from_pylist(checksum_rows, schema=accounts.CHECKSUMS))
 
 
-def _measure(work: Work, clock: Clock) -> None:
-    wall, cpu = clock.read()
-    work.measure("seconds", wall, "s")
-    work.measure("cpu_seconds", cpu, "s")
-    work.measure("peak_memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "MiB")
+def _write_telemetry(context: StageContext, stopwatch: Stopwatch) -> None:
+    wall_seconds, cpu_seconds = stopwatch.read_wall_and_cpu_seconds()
+    context.record_measurement("seconds", wall_seconds, "s")
+    context.record_measurement("cpu_seconds", cpu_seconds, "s")
+    context.record_measurement("peak_memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "MiB")
     notes = {"host": socket.gethostname(), "platform": platform.platform()}
     notes["python"] = platform.python_version()
-    rows = [{**m, "note": None} for m in work.measurements]
+    rows = [{**measurement, "note": None} for measurement in context.measurements]
     rows += [{"metric": k, "value": None, "unit": None, "note": v} for k, v in notes.items()]
-    work.table("telemetry").write(pa.Table.from_pylist(rows, schema=TELEMETRY))
+    context.get_table_writer("telemetry").write(pa.Table.from_pylist(rows, schema=TELEMETRY))
 
 
-def _files(folder: Path, known: Collection[str] = ()) -> dict[str, Any]:
+def _build_file_entries(folder: Path, excluded_names: Collection[str] = ()) -> dict[str, Any]:
     """Manifest entries of the files below a folder that are no parts of tables."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     names = [path.relative_to(folder).as_posix() for path in paths]
-    return {name: describe(folder, name) for name in names if name not in known}
+    return {name: build_file_entry(folder, name) for name in names if name not in excluded_names}
 
 
-def _header(call: Call, work: Work, tables: dict[str, Any], files: dict[str, Any]) -> Manifest:
+def _build_manifest(bound_stage: BoundStage, context: StageContext, table_entries: dict[str, Any], file_entries: dict[str, Any]) -> Manifest:
     return {
-        "stage": call.stage.name,
-        "fingerprint": call.fingerprint,
-        "content": content_digest(tables, files),
-        "determinism": work.determinism,
-        "tables": tables,
-        "files": files,
-        "parts": call.parts,
-        "lineage": call.lineage,
+        "stage": bound_stage.stage.name,
+        "fingerprint": bound_stage.fingerprint,
+        "content": compute_content_digest(table_entries, file_entries),
+        "determinism": context.determinism,
+        "tables": table_entries,
+        "files": file_entries,
+        "parts": bound_stage.fingerprint_components,
+        "lineage": bound_stage.lineage,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
-def commit_child(
-    call: Call, work: Work, name: str, key: Mapping[str, Any], folder: Path
+def commit_child_artifact(
+    bound_stage: BoundStage, context: StageContext, stage_name: str, key: Mapping[str, Any], folder: Path
 ) -> Artifact:
     """Commit a folder as an artifact of its own while its stage goes on (a checkpoint)."""
-    parts = {"stage": name, "parent": call.fingerprint, "key": dict(key)}
-    digest = fingerprint(parts)
-    found = call.session.store.find(name, digest)
-    if found is None:
-        manifest = _header(call, work, {}, _files(folder)) | {"telemetry": {}, "stage": name}
-        manifest |= {"fingerprint": digest, "parts": parts}
-        found = call.session.store.commit(folder, manifest)
+    components = {"stage": stage_name, "parent": bound_stage.fingerprint, "key": dict(key)}
+    child_fingerprint = compute_fingerprint(components)
+    artifact = bound_stage.session.store.find_artifact(stage_name, child_fingerprint)
+    if artifact is None:
+        manifest = _build_manifest(bound_stage, context, {}, _build_file_entries(folder)) | {"telemetry": {}, "stage": stage_name}
+        manifest |= {"fingerprint": child_fingerprint, "parts": components}
+        artifact = bound_stage.session.store.commit(folder, manifest)
     else:
         shutil.rmtree(folder, ignore_errors=True)
-    return found
+    return artifact

@@ -11,7 +11,7 @@ class FileChangedError(HallmarkError):
     """A file outside the store changed while a stage read it; what the stage made is not kept."""
 
 
-class GateError(HallmarkError):
+class PolicyViolationError(HallmarkError):
     """What was found breaks the policy; the command line exits with 3."""
 
     exit_code = 3

@@ -23,20 +23,20 @@ from typing import Any
 from tasks.contract.errors import FileChangedError
 
 #: Nanoseconds: the coarsest step of a file system's times.
-TICK = 2_000_000_000
+TIMESTAMP_TICK_NS = 2_000_000_000
 
 #: Times of content and of metadata in nanoseconds, size in bytes, and inode of a file.
 FileStamp = tuple[int, int, int, int]
 
 
-def file_stamp(about: os.stat_result) -> FileStamp:
+def stat_to_file_stamp(stat_result: os.stat_result) -> FileStamp:
     """What differs between two contents of one path, also where the time of content is kept."""
-    return about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino
+    return stat_result.st_mtime_ns, stat_result.st_ctime_ns, stat_result.st_size, stat_result.st_ino
 
 
-def is_settled(stamp: FileStamp) -> bool:
+def is_stamp_reliable(stamp: FileStamp) -> bool:
     """Whether a file that changes from now on gets another stamp."""
-    return time.time_ns() - max(stamp[:2]) >= TICK
+    return time.time_ns() - max(stamp[:2]) >= TIMESTAMP_TICK_NS
 
 
 def _differ_in_ctime_alone(before: FileStamp, now: FileStamp) -> bool:
@@ -50,7 +50,7 @@ class FileState:
 
     digest: str
     stamp: FileStamp
-    settled: bool
+    is_stamp_reliable: bool
     """Whether it had not been changed just before, see ``is_settled``."""
 
 
@@ -58,141 +58,141 @@ class FileState:
 class ExternalFiles:
     """Files outside the store, as they were when their digests were taken."""
 
-    files: dict[str, FileState] = field(default_factory=dict)
+    file_states: dict[str, FileState] = field(default_factory=dict)
     """By absolute path."""
-    directories: dict[str, tuple[int, int]] = field(default_factory=dict)
+    directory_times: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Times of content and of metadata of the folders above the files."""
-    links: dict[str, FileStamp] = field(default_factory=dict)
+    link_stamps: dict[str, FileStamp] = field(default_factory=dict)
     """Symbolic links on the way to the files."""
-    listings: list[tuple[Callable[[], list[str]], list[str], str]] = field(default_factory=list)
+    folder_listings: list[tuple[Callable[[], list[str]], list[str], str]] = field(default_factory=list)
     """Functions that list a folder, what each found at first, and the folder."""
 
     @contextmanager
-    def record(self) -> Iterator[None]:
+    def record_hashed_files(self) -> Iterator[None]:
         """Note each file whose digest is taken inside of this context."""
-        token = _recording.set(self)
+        token = _active_recorder.set(self)
         try:
             yield
         finally:
-            _recording.reset(token)
+            _active_recorder.reset(token)
 
     @contextmanager
-    def recall(self) -> Iterator[None]:
+    def reuse_recorded_digests(self) -> Iterator[None]:
         """Take digests of files that did not change from here instead of reading the files."""
-        token = _recalling.set(self)
+        token = _active_digest_source.set(self)
         try:
             yield
         finally:
-            _recalling.reset(token)
+            _active_digest_source.reset(token)
 
-    def add(self, path: Path, state: FileState) -> None:
+    def add_file(self, path: Path, state: FileState) -> None:
         """Note a file, the folders above it and the links on the way to it.
 
         Raises:
             FileChangedError: The file or a folder above it vanished since its digest was taken.
         """
-        name = os.path.abspath(path)
-        self.files[name] = state
-        for way in {name, os.path.realpath(name)}:
-            for above in (Path(way), *Path(way).parents):
-                if str(above) in self.directories or str(above) in self.links:
+        absolute_path = os.path.abspath(path)
+        self.file_states[absolute_path] = state
+        for path_variant in {absolute_path, os.path.realpath(absolute_path)}:
+            for ancestor in (Path(path_variant), *Path(path_variant).parents):
+                if str(ancestor) in self.directory_times or str(ancestor) in self.link_stamps:
                     break
                 try:
-                    about = os.lstat(above)
+                    stat_result = os.lstat(ancestor)
                 except OSError as error:
-                    raise FileChangedError(lost_sentence(name, error)) from error
-                if stat.S_ISLNK(about.st_mode):
-                    self.links[str(above)] = file_stamp(about)
-                elif stat.S_ISDIR(about.st_mode):
-                    self.directories[str(above)] = about.st_mtime_ns, about.st_ctime_ns
+                    raise FileChangedError(lost_sentence(absolute_path, error)) from error
+                if stat.S_ISLNK(stat_result.st_mode):
+                    self.link_stamps[str(ancestor)] = stat_to_file_stamp(stat_result)
+                elif stat.S_ISDIR(stat_result.st_mode):
+                    self.directory_times[str(ancestor)] = stat_result.st_mtime_ns, stat_result.st_ctime_ns
 
-    def unchanged_digest(self, path: Path) -> str | None:
+    def find_unchanged_digest(self, path: Path) -> str | None:
         """The digest of a file that is what it was; None of any other."""
-        name = os.path.abspath(path)
-        if name not in self.files or self._find_file_change(name):
+        absolute_path = os.path.abspath(path)
+        if absolute_path not in self.file_states or self._find_file_change(absolute_path):
             return None
-        return self.files[name].digest
+        return self.file_states[absolute_path].digest
 
-    def find_change(self) -> str | None:
+    def describe_first_change(self) -> str | None:
         """What changed, in a sentence that also says what to do; None where nothing did."""
-        for name in self.files:
-            if change := self._find_file_change(name):
+        for path in self.file_states:
+            if change := self._find_file_change(path):
                 return change
-        for name, stamp in self.links.items():
+        for path, stamp in self.link_stamps.items():
             try:
-                now = file_stamp(os.lstat(name))
+                now = stat_to_file_stamp(os.lstat(path))
             except OSError as error:
-                return lost_sentence(name, error)
+                return lost_sentence(path, error)
             if _differ_in_ctime_alone(stamp, now):
-                return metadata_sentence(f"the link {name}")
+                return metadata_sentence(f"the link {path}")
             if now != stamp:
-                return changed_sentence(name)
-        for name, (content, metadata) in self.directories.items():
+                return format_file_changed_message(path)
+        for path, (content_time, metadata_time) in self.directory_times.items():
             try:
-                about = os.stat(name)
+                stat_result = os.stat(path)
             except OSError as error:
-                return lost_sentence(name, error)
+                return lost_sentence(path, error)
             # A new entry changes both times; a folder that is renamed keeps the first.
-            if about.st_mtime_ns == content and about.st_ctime_ns != metadata:
-                return metadata_sentence(f"the folder {name}")
-        for list_names, names, folder in self.listings:
-            if new := sorted({*list_names()} - {*names}):
-                return changed_sentence(os.path.join(folder, new[0]))
+            if stat_result.st_mtime_ns == content_time and stat_result.st_ctime_ns != metadata_time:
+                return metadata_sentence(f"the folder {path}")
+        for list_names, names, folder in self.folder_listings:
+            if new_names := sorted({*list_names()} - {*names}):
+                return format_file_changed_message(os.path.join(folder, new_names[0]))
         return None
 
-    def check(self) -> None:
+    def check_unchanged(self) -> None:
         """Raise FileChangedError where a file is not what it was."""
-        if change := self.find_change():
+        if change := self.describe_first_change():
             raise FileChangedError(change)
 
     def _find_file_change(self, name: str) -> str | None:
         """What changed of one file, in a sentence; None where nothing did."""
-        state = self.files[name]
+        state = self.file_states[name]
         try:
             about = os.stat(name)
-            stamp = file_stamp(about)
-            if stamp == state.stamp and state.settled:
+            stamp = stat_to_file_stamp(about)
+            if stamp == state.stamp and state.is_stamp_reliable:
                 return None
             # Some network file systems number a file anew when it is looked up again.
             if stamp[:3] != state.stamp[:3] and not (
                 # A named pipe that took the place of a file would be waited for.
                 _differ_in_ctime_alone(state.stamp, stamp) and stat.S_ISREG(about.st_mode)
             ):
-                return changed_sentence(name)
-            now = read_state(Path(name))
+                return format_file_changed_message(name)
+            now = read_file_state(Path(name))
         except OSError as error:
             return lost_sentence(name, error)
         if now.digest != state.digest:
-            return changed_sentence(name)
+            return format_file_changed_message(name)
         if now.stamp[:3] == state.stamp[:3]:
             if now.stamp == state.stamp:
-                self.files[name] = now
+                self.file_states[name] = now
             return None
         if _differ_in_ctime_alone(state.stamp, now.stamp):
             return metadata_sentence(name)
-        return changed_sentence(name)
+        return format_file_changed_message(name)
 
     def to_json(self) -> dict[str, Any]:
         """What ``from_json`` reads; without the listings."""
-        files = {name: [s.digest, s.stamp, s.settled] for name, s in self.files.items()}
-        return {"files": files, "directories": self.directories, "links": self.links}
+        files = {path: [state.digest, state.stamp, state.is_stamp_reliable] for path, state in self.file_states.items()}
+        return {"files": files, "directories": self.directory_times, "links": self.link_stamps}
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> ExternalFiles:
+    def from_json(cls, json_value: dict[str, Any]) -> ExternalFiles:
         files = {
-            name: FileState(digest, tuple(stamp), settled)
-            for name, (digest, stamp, settled) in value["files"].items()
+            path: FileState(digest, tuple(stamp), is_reliable)
+            for path, (digest, stamp, is_reliable) in json_value["files"].items()
         }
-        directories = {name: tuple(times) for name, times in value["directories"].items()}
-        links = {name: tuple(stamp) for name, stamp in value["links"].items()}
+        directories = {path: tuple(times) for path, times in json_value["directories"].items()}
+        links = {path: tuple(stamp) for path, stamp in json_value["links"].items()}
         return cls(files, directories, links)
 
 
-_recording: ContextVar[ExternalFiles | None] = ContextVar("hallmark_recording", default=None)
-_recalling: ContextVar[ExternalFiles | None] = ContextVar("hallmark_recalling", default=None)
+_active_recorder: ContextVar[ExternalFiles | None] = ContextVar("hallmark_recording", default=None)
+_active_digest_source: ContextVar[ExternalFiles | None] = ContextVar("hallmark_recalling", default=None)
 
 
-def changed_sentence(path: str | Path) -> str:
+def format_file_changed_message(path: str | Path) -> str:
     return (
         f"{path} changed while it was read; nothing was stored; run again when nothing writes to it"
     )
@@ -211,7 +211,7 @@ def metadata_sentence(what: str | Path) -> str:
     )
 
 
-def missing_sentence(path: str | Path) -> str:
+def format_file_missing_message(path: str | Path) -> str:
     return (
         f"{path} vanished while it was read; put it back, or correct the path, and run again: "
         f"nothing was stored"
@@ -221,38 +221,38 @@ def missing_sentence(path: str | Path) -> str:
 def lost_sentence(path: str | Path, error: OSError) -> str:
     """Say why a path that was there before cannot be looked at now."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return missing_sentence(path)
+        return format_file_missing_message(path)
     return (
         f"{path} could be read before and cannot be read now ({error.strerror or error}); make it "
         f"readable and run again: nothing was stored"
     )
 
 
-def record_state(path: Path, state: FileState) -> None:
+def record_file_state(path: Path, state: FileState) -> None:
     """Tell whoever records what a file is now."""
-    files = _recording.get()
-    if files is not None:
-        files.add(path, state)
+    recorder = _active_recorder.get()
+    if recorder is not None:
+        recorder.add_file(path, state)
 
 
-def recalled_digest(path: Path) -> str | None:
+def find_recorded_digest(path: Path) -> str | None:
     """The digest of a file that did not change, where somebody recalls it."""
-    files = _recalling.get()
-    return files.unchanged_digest(path) if files else None
+    digest_source = _active_digest_source.get()
+    return digest_source.find_unchanged_digest(path) if digest_source else None
 
 
-def read_state(path: Path) -> FileState:
+def read_file_state(path: Path) -> FileState:
     """SHA-256 of a file, and its stamp when it was opened."""
     with path.open("rb") as file:
-        stamp = file_stamp(os.fstat(file.fileno()))
-        settled = is_settled(stamp)
-        return FileState(hashlib.file_digest(file, "sha256").hexdigest(), stamp, settled)
+        stamp = stat_to_file_stamp(os.fstat(file.fileno()))
+        is_reliable = is_stamp_reliable(stamp)
+        return FileState(hashlib.file_digest(file, "sha256").hexdigest(), stamp, is_reliable)
 
 
-def file_digest(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """SHA-256 of a file; whoever records notes it, whoever recalls need not read it."""
-    if known := recalled_digest(path):
-        return known
-    state = read_state(path)
-    record_state(path, state)
+    if recorded_digest := find_recorded_digest(path):
+        return recorded_digest
+    state = read_file_state(path)
+    record_file_state(path, state)
     return state.digest

@@ -18,12 +18,12 @@ from typing import Any
 
 #: The contract's own code stays out of fingerprints; raise this by hand when a change to it
 #: changes what stages leave.
-CONTRACT = 5
+CONTRACT_VERSION = 5
 
-ROOT = Path(__file__).resolve().parents[2]
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 
-def canonical(value: Any) -> bytes:
+def to_canonical_json(value: Any) -> bytes:
     """One spelling for one JSON value; bytes count as their hexadecimal digits."""
     text = json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=bytes.hex
@@ -31,63 +31,63 @@ def canonical(value: Any) -> bytes:
     return text.encode()
 
 
-def sha256(data: bytes) -> str:
+def sha256_hex(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def tree_digest(tree: ast.Module) -> str:
+def hash_syntax_tree(tree: ast.Module) -> str:
     """Digest of a Python source's meaning: comments, docstrings and layout do not count."""
-    pieces: list[str] = []
-    _spell(tree, pieces)
-    return sha256("".join(pieces).encode())
+    tokens: list[str] = []
+    _append_node_tokens(tree, tokens)
+    return sha256_hex("".join(tokens).encode())
 
 
-def _spell(node: Any, pieces: list[str]) -> None:
+def _append_node_tokens(node: Any, tokens: list[str]) -> None:
     if isinstance(node, list):
-        pieces.append("[")
+        tokens.append("[")
         for item in node:
-            _spell(item, pieces)
-        pieces.append("]")
+            _append_node_tokens(item, tokens)
+        tokens.append("]")
         return
     if not isinstance(node, ast.AST):
-        pieces.append(f"{type(node).__name__}:{node!r}")
+        tokens.append(f"{type(node).__name__}:{node!r}")
         return
-    kind: Any = type(node)
-    pieces.append(f"({kind.__name__}")
-    for name in _fields(kind):
+    node_type: Any = type(node)
+    tokens.append(f"({node_type.__name__}")
+    for name in _list_node_fields(node_type):
         value: Any = getattr(node, name, None)
-        if name == "body" and kind in _DOCUMENTED and _is_docstring(value):
+        if name == "body" and node_type in _NODES_WITH_DOCSTRING and _has_docstring(value):
             value = value[1:]
-        if kind is ast.JoinedStr:
-            value = _merged(value)
+        if node_type is ast.JoinedStr:
+            value = _merge_fstring_literals(value)
         if value is None or value == []:  # newer versions add fields that are empty for older code
             continue
-        pieces.append(f" {name}=")
-        _spell(value, pieces)
-    pieces.append(")")
+        tokens.append(f" {name}=")
+        _append_node_tokens(value, tokens)
+    tokens.append(")")
 
 
 @cache
-def _fields(kind: Any) -> list[str]:
+def _list_node_fields(node_type: Any) -> list[str]:
     ignored = ("kind", "type_comment", "type_ignores")
-    return sorted(name for name in kind._fields if name not in ignored)
+    return sorted(name for name in node_type._fields if name not in ignored)
 
 
-def _merged(values: list[Any]) -> list[Any]:
+def _merge_fstring_literals(fstring_nodes: list[Any]) -> list[Any]:
     """Literal pieces of an f-string, joined: Python 3.12.1 leaves empty ones between others."""
-    pieces: list[Any] = []
-    for value in values:
-        if isinstance(value, ast.Constant) and pieces and isinstance(pieces[-1], ast.Constant):
-            pieces[-1] = ast.Constant(str(pieces[-1].value) + str(value.value))
+    merged_nodes: list[Any] = []
+    for node in fstring_nodes:
+        if isinstance(node, ast.Constant) and merged_nodes and isinstance(merged_nodes[-1], ast.Constant):
+            merged_nodes[-1] = ast.Constant(str(merged_nodes[-1].value) + str(node.value))
         else:
-            pieces.append(value)
-    return [p for p in pieces if not (isinstance(p, ast.Constant) and p.value == "")]
+            merged_nodes.append(node)
+    return [node for node in merged_nodes if not (isinstance(node, ast.Constant) and node.value == "")]
 
 
-_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_NODES_WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def _is_docstring(body: Any) -> bool:
+def _has_docstring(body: Any) -> bool:
     return (
         isinstance(body, list)
         and bool(body)
@@ -97,19 +97,19 @@ def _is_docstring(body: Any) -> bool:
     )
 
 
-def library_versions(names: Iterable[str]) -> dict[str, str]:
+def read_library_versions(distributions: Iterable[str]) -> dict[str, str]:
     """Installed versions of the libraries that decide an output; absent ones say so."""
-    return {name: installed(name) for name in names}
+    return {name: read_installed_version(name) for name in distributions}
 
 
 @cache  # what this process has loaded does not change, and a distribution's metadata are long
-def installed(name: str) -> str:
+def read_installed_version(distribution: str) -> str:
     """The version of a distribution, or "absent"."""
     try:
-        return version(name)
+        return version(distribution)
     except PackageNotFoundError:
         return "absent"
 
 
-def fingerprint(parts: Mapping[str, Any]) -> str:
-    return sha256(canonical({"contract": CONTRACT, **parts}))
+def compute_fingerprint(components: Mapping[str, Any]) -> str:
+    return sha256_hex(to_canonical_json({"contract": CONTRACT_VERSION, **components}))

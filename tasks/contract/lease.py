@@ -11,11 +11,11 @@ from pathlib import Path
 
 from tasks.contract.errors import UsageError
 
-LEASE = "lease"
+LEASE_FILE = "lease"
 
 
 @contextmanager
-def lease(folder: Path) -> Iterator[Path]:
+def lease_folder(folder: Path) -> Iterator[Path]:
     """Hold a folder, made where it is missing; wait for whoever holds it.
 
     The lease is a lock of the operating system: it ends with the process, however it ends.
@@ -26,7 +26,7 @@ def lease(folder: Path) -> Iterator[Path]:
         with suppress(FileExistsError):
             folder.mkdir()
         try:
-            lock = os.open(folder / LEASE, os.O_RDWR | os.O_CREAT, 0o600)
+            descriptor = os.open(folder / LEASE_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError:
             if folder.is_symlink() and not folder.exists():
                 raise UsageError(
@@ -35,47 +35,47 @@ def lease(folder: Path) -> Iterator[Path]:
                 ) from None
             continue
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if _same_file(lock, folder / LEASE):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_same_file(descriptor, folder / LEASE_FILE):
                 yield folder
                 return
         finally:
-            os.close(lock)
+            os.close(descriptor)
 
 
-def clear(folder: Path, kept: Collection[str] = ()) -> None:
+def clear_or_remove_folder(folder: Path, preserved_names: Collection[str] = ()) -> None:
     """Remove what a leased folder holds but for the names that are ``kept``; where there is none of
     them, the folder with its lease."""
-    stays = {path.name for path in folder.iterdir()} & set(kept) - {LEASE}
-    if not stays:
+    remaining_names = {path.name for path in folder.iterdir()} & set(preserved_names) - {LEASE_FILE}
+    if not remaining_names:
         shutil.rmtree(folder, ignore_errors=True)
         return
-    empty(folder, stays)
+    clear_folder(folder, remaining_names)
 
 
-def empty(folder: Path, stays: Collection[str] = ()) -> None:
+def clear_folder(folder: Path, preserved_names: Collection[str] = ()) -> None:
     """Remove what a leased folder holds but for the names in ``stays`` and the lease."""
     for path in folder.iterdir():
-        if path.is_dir() and path.name not in stays:
+        if path.is_dir() and path.name not in preserved_names:
             shutil.rmtree(path, ignore_errors=True)
-        elif path.name not in {LEASE, *stays}:
+        elif path.name not in {LEASE_FILE, *preserved_names}:
             path.unlink()
 
 
 @contextmanager
-def beside(folder: Path) -> Iterator[None]:
+def shared_lock(folder: Path) -> Iterator[None]:
     """Use what a folder stands for, beside others; wait for whoever has it alone."""
-    with _opened(folder) as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
+    with _open_folder_descriptor(folder) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
         yield
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[bool]:
+def exclusive_lock(folder: Path) -> Iterator[bool]:
     """Have it alone; false, at once, where anybody uses it."""
-    with _opened(folder) as lock:
+    with _open_folder_descriptor(folder) as descriptor:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield False
         else:
@@ -83,19 +83,19 @@ def alone(folder: Path) -> Iterator[bool]:
 
 
 @contextmanager
-def _opened(folder: Path) -> Iterator[int]:
+def _open_folder_descriptor(folder: Path) -> Iterator[int]:
     folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        yield lock
+        yield descriptor
     finally:
-        os.close(lock)
+        os.close(descriptor)
 
 
-def _same_file(descriptor: int, path: Path) -> bool:
+def _is_same_file(descriptor: int, path: Path) -> bool:
     try:
-        there = path.stat()
+        path_stat = path.stat()
     except FileNotFoundError:
         return False
-    here = os.fstat(descriptor)
-    return (here.st_ino, here.st_dev) == (there.st_ino, there.st_dev)
+    descriptor_stat = os.fstat(descriptor)
+    return (descriptor_stat.st_ino, descriptor_stat.st_dev) == (path_stat.st_ino, path_stat.st_dev)

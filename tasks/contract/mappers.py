@@ -21,15 +21,15 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Needs:
+class Resources:
     """What one item of a stage's work needs, for mappers that can choose where it runs."""
 
-    processors: int = 1
-    memory: int = 0  # bytes; 0: not said
+    cpus: int = 1
+    memory_bytes: int = 0  # bytes; 0: not said
     gpus: float = 0
 
 
-ONE = Needs()
+DEFAULT_RESOURCES = Resources()
 
 
 class Mapper(Protocol):
@@ -39,29 +39,29 @@ class Mapper(Protocol):
     """
 
     def __call__(
-        self, function: Callable[..., Result], calls: Sequence[tuple[Any, ...]], needs: Needs
+        self, function: Callable[..., Result], argument_tuples: Sequence[tuple[Any, ...]], resources: Resources
     ) -> Iterator[Result]: ...
 
     def __enter__(self) -> Mapper: ...
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None: ...
 
 
-class InProcess:
+class SerialMapper:
     """Works on them here, one after the other."""
 
     def __call__(
-        self, function: Callable[..., Result], calls: Sequence[tuple[Any, ...]], needs: Needs
+        self, function: Callable[..., Result], argument_tuples: Sequence[tuple[Any, ...]], resources: Resources
     ) -> Iterator[Result]:
-        for call in calls:
-            yield function(*call)
+        for arguments in argument_tuples:
+            yield function(*arguments)
 
-    def __enter__(self) -> InProcess:
+    def __enter__(self) -> SerialMapper:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -71,82 +71,82 @@ class InProcess:
 #: Workers are forks of a process that does nothing but that, and has imported what all need: to
 #: fork a process that runs Prefect's threads hangs, and to import it all takes two seconds each
 #: time. (pandas is what pyarrow imports as soon as it makes an array.)
-FORKS = multiprocessing.get_context("forkserver")
-PRELOADED = ["tasks.contract", "pandas"]
-FORKS.set_forkserver_preload(PRELOADED)
+FORK_CONTEXT = multiprocessing.get_context("forkserver")
+PRELOADED_MODULES = ["tasks.contract", "pandas"]
+FORK_CONTEXT.set_forkserver_preload(PRELOADED_MODULES)
 
 
-class Processes:
+class ProcessMapper:
     """Works on them in ``workers`` local processes, started when first needed.
 
     They end with this process, however it ends: each watches its parent.
     """
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
+    def __init__(self, worker_count: int) -> None:
+        self.worker_count = worker_count
         self._pool: ProcessPoolExecutor | None = None
-        self._died = False  # a worker, of something that would have ended this process as well
+        self._worker_died = False  # a worker, of something that would have ended this process as well
 
     def __call__(
-        self, function: Callable[..., Result], calls: Sequence[tuple[Any, ...]], needs: Needs
+        self, function: Callable[..., Result], argument_tuples: Sequence[tuple[Any, ...]], resources: Resources
     ) -> Iterator[Result]:
-        if len(calls) <= 1 and not self._died:  # one item gains nothing from another process
-            yield from InProcess()(function, calls, needs)
+        if len(argument_tuples) <= 1 and not self._worker_died:  # one item gains nothing from another process
+            yield from SerialMapper()(function, argument_tuples, resources)
             return
         if self._pool is None:
             self._pool = ProcessPoolExecutor(
-                self.workers, mp_context=FORKS, initializer=_begin, initargs=(dict(os.environ),)
+                self.worker_count, mp_context=FORK_CONTEXT, initializer=_initialize_worker, initargs=(dict(os.environ),)
             )
         futures: list[Future[Result]] = []
         try:
             # Ctrl-C is for this process alone: workers are born with it blocked, also while they
             # start.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
-                futures.extend(self._pool.submit(function, *call) for call in calls)
+                futures.extend(self._pool.submit(function, *arguments) for arguments in argument_tuples)
             finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
             for future in futures:
                 yield future.result()
         except BrokenExecutor:  # a worker was killed, now or since: the next call starts new ones
-            self._pool, self._died = None, True
+            self._pool, self._worker_died = None, True
             raise  # the pool tells it to all that wait, and chokes on what is cancelled meanwhile
         except BaseException:
             for future in futures:
                 future.cancel()
             raise
 
-    def __enter__(self) -> Processes:
+    def __enter__(self) -> ProcessMapper:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
         if self._pool is None:
             return
         # Who stops waits for nobody: what is worked on may take minutes, and can be killed. (From
         # Python 3.14 the pool's kill_workers does it.)
-        stopped = kind is not None and not issubclass(kind, Exception)
-        workers = list(self._pool._processes.values()) if stopped else []
+        is_interrupted = error_type is not None and not issubclass(error_type, Exception)
+        workers = list(self._pool._processes.values()) if is_interrupted else []
         manager: Any = self._pool._executor_manager_thread
         # First of all it drops what was cancelled: it tells all that it has of a worker that is
         # killed, and chokes on what cannot be told any more.
-        self._pool.shutdown(wait=not stopped, cancel_futures=True)
+        self._pool.shutdown(wait=not is_interrupted, cancel_futures=True)
         for worker in workers:
             worker.kill()
-        if stopped and manager is not None:
+        if is_interrupted and manager is not None:
             manager.join()
         self._pool = None
 
 
-def make_mapper(kind: str, workers: int) -> Mapper:
+def make_mapper(kind: str, worker_count: int) -> Mapper:
     """The mapper that a config names: "processes" or "ray"."""
     if kind == "ray":
-        from tasks.contract.on_ray import OnRay
+        from tasks.contract.on_ray import RayMapper
 
-        return OnRay(workers)
-    return Processes(workers) if workers > 1 else InProcess()
+        return RayMapper(worker_count)
+    return ProcessMapper(worker_count) if worker_count > 1 else SerialMapper()
 
 
-def _begin(environment: dict[str, str]) -> None:
+def _initialize_worker(environment: dict[str, str]) -> None:
     """In a worker: take over the parent's environment, which may have changed since the process
     that it is a fork of was started, and watch the parent: a pool's workers hold both ends of their
     queue and see no end of file."""
@@ -155,8 +155,8 @@ def _begin(environment: dict[str, str]) -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
 
-    def watch() -> None:
+    def exit_with_parent() -> None:
         wait([parent.sentinel])
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()

@@ -19,27 +19,27 @@ from obstore.exceptions import AlreadyExistsError
 from obstore.store import from_url
 
 from tasks.contract.errors import HallmarkError, UsageError
-from tasks.contract.external_files import file_digest
-from tasks.contract.fingerprint import sha256
+from tasks.contract.external_files import hash_file
+from tasks.contract.fingerprint import sha256_hex
 
 Result = TypeVar("Result")
 
 #: Times that a request to a remote store is sent, and seconds before the second time, which double.
-SENT = 6
-PAUSE = 0.1
+MAX_ATTEMPTS = 6
+FIRST_RETRY_DELAY_SECONDS = 0.1
 
 #: Seconds after which a request is not repeated: a server that gives no answer would be asked for
 #: hours, for the client itself repeats for minutes.
-PATIENCE = 60.0
+RETRY_DEADLINE_SECONDS = 60.0
 
 #: How the client says that it repeated a request as often as it may.
-_EXHAUSTED = re.compile(r"after (\d+) retries, max_retries: \1\b")
+_RETRIES_EXHAUSTED = re.compile(r"after (\d+) retries, max_retries: \1\b")
 
 #: Below ``work`` of an object store: what is kept on this machine beside work areas.
-LOCAL = "local"
+LOCAL_FOLDER_NAME = "local"
 
 
-class Objects:
+class ObjectStore:
     """A local folder or an object-store URI such as s3://bucket/prefix.
 
     ``work`` is the local folder for work areas and fetched copies; by default ``work`` inside a
@@ -47,23 +47,23 @@ class Objects:
     refuses a local folder that does not exist: reading must not leave a store behind.
     """
 
-    def __init__(self, uri: str | Path, work: Path | None = None, create: bool = True) -> None:
+    def __init__(self, uri: str | Path, work_folder: Path | None = None, create_missing: bool = True) -> None:
         uri = str(uri)
         self.uri = uri
-        self.root: Path | None = None
+        self.root_folder: Path | None = None
         scheme = re.match(r"([a-z][a-z0-9+.-]*)://", uri)
         try:
             if scheme is None or scheme[1] == "file":
                 # Links are followed once, here: obstore and the system would do so each their way.
-                self.root = Path(os.path.realpath(uri.removeprefix("file://")))
-                if not create and not self.root.is_dir():
-                    what = "is no folder" if self.root.exists() else "does not exist"
+                self.root_folder = Path(os.path.realpath(uri.removeprefix("file://")))
+                if not create_missing and not self.root_folder.is_dir():
+                    problem = "is no folder" if self.root_folder.exists() else "does not exist"
                     raise UsageError(
-                        f"there is no store at {self.root}, which {what}; make one with: hallmark "
+                        f"there is no store at {self.root_folder}, which {problem}; make one with: hallmark "
                         f"run, or name another in HALLMARK_STORE"
                     )
-                self.root.mkdir(parents=True, exist_ok=True)
-                self._objects: Any = from_url(self.root.as_uri())
+                self.root_folder.mkdir(parents=True, exist_ok=True)
+                self._objects: Any = from_url(self.root_folder.as_uri())
             else:
                 self._objects = from_url(uri)
         except (OSError, ValueError, obstore.exceptions.BaseError) as error:
@@ -71,22 +71,22 @@ class Objects:
                 f"the store {uri!r} cannot be opened: {str(error).splitlines()[0]}; give a folder "
                 f"or an object-store URI in HALLMARK_STORE or the config"
             ) from error
-        if work is None:
+        if work_folder is None:
             cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hallmark"
-            work = self.root / "work" if self.root else cache / sha256(uri.encode())[:16]
-        self.work = work
+            work_folder = self.root_folder / "work" if self.root_folder else cache / sha256_hex(uri.encode())[:16]
+        self.work_folder = work_folder
 
     @property
-    def local(self) -> Path:
+    def local_folder(self) -> Path:
         """The folder of this machine for pages and lists: the store's own, or one in its cache."""
-        return self.root if self.root is not None else self.work / LOCAL
+        return self.root_folder if self.root_folder is not None else self.work_folder / LOCAL_FOLDER_NAME
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Opened anew in another process."""
-        return type(self), (str(self.root or self.uri), self.work)
+        return type(self), (str(self.root_folder or self.uri), self.work_folder)
 
     @contextmanager
-    def asking(self) -> Iterator[None]:
+    def translate_store_errors(self) -> Iterator[None]:
         """Errors of the store in words; those that its methods expect pass through."""
         try:
             yield
@@ -96,30 +96,30 @@ class Objects:
             for code in (errno.ENOSPC, errno.EDQUOT):
                 if f"(os error {code})" in str(error):
                     raise OSError(code, os.strerror(code), self.uri) from error
-            raise self._unusable(error) from error
+            raise self._make_unusable_error(error) from error
 
-    def _send(self, request: Callable[[], Result]) -> Result:
+    def _send_with_retries(self, request: Callable[[], Result]) -> Result:
         """Perform one request, and repeat it where its reply was lost or cut off.
 
         The client repeats most requests itself, but not those that create or delete, and none whose
         reply breaks off in its body. Each may be repeated here: it finds what the first one did.
         """
-        began = time.monotonic()
-        for sent in range(1, SENT):
+        start_time = time.monotonic()
+        for attempt in range(1, MAX_ATTEMPTS):
             try:
-                with self.asking():
+                with self.translate_store_errors():
                     return request()
             except HallmarkError as error:
                 cause = error.__cause__
-                repeats = isinstance(cause, obstore.exceptions.GenericError)
-                late = time.monotonic() - began > PATIENCE
-                if self.root is not None or not repeats or late or _EXHAUSTED.search(str(cause)):
+                is_retryable = isinstance(cause, obstore.exceptions.GenericError)
+                is_past_deadline = time.monotonic() - start_time > RETRY_DEADLINE_SECONDS
+                if self.root_folder is not None or not is_retryable or is_past_deadline or _RETRIES_EXHAUSTED.search(str(cause)):
                     raise
-            time.sleep(PAUSE * 2 ** (sent - 1))
-        with self.asking():
+            time.sleep(FIRST_RETRY_DELAY_SECONDS * 2 ** (attempt - 1))
+        with self.translate_store_errors():
             return request()
 
-    def _unusable(self, error: Exception) -> HallmarkError:
+    def _make_unusable_error(self, error: Exception) -> HallmarkError:
         return HallmarkError(
             f"the store {self.uri} cannot be used: {str(error).splitlines()[0]}; check its "
             f"address, its permissions, the credentials and the network, then run again: it "
@@ -127,15 +127,15 @@ class Objects:
         )
 
     def get(self, key: str) -> bytes | None:
-        if self.root is not None:  # thousands of manifests: obstore's threads take twice as long
+        if self.root_folder is not None:  # thousands of manifests: obstore's threads take twice as long
             try:
-                return (self.root / key).read_bytes()
+                return (self.root_folder / key).read_bytes()
             except (FileNotFoundError, IsADirectoryError):
                 return None
             except OSError as error:
-                raise self._unusable(error) from error
+                raise self._make_unusable_error(error) from error
         try:
-            return self._send(lambda: bytes(obstore.get(self._objects, key).bytes()))
+            return self._send_with_retries(lambda: bytes(obstore.get(self._objects, key).bytes()))
         except FileNotFoundError:
             return None
 
@@ -143,28 +143,28 @@ class Objects:
         """Create or replace an object, atomically; of a Path its content."""
 
         try:
-            self._send(lambda: obstore.put(self._objects, key, data))
+            self._send_with_retries(lambda: obstore.put(self._objects, key, data))
         except (FileNotFoundError, HallmarkError):
             # A file goes up in pieces. Where the reply to the last request was lost, the object is
             # whole, and a server may have forgotten the upload by the time it is repeated.
-            if self.root is not None or self.digest(key) != _digest_of(data):
+            if self.root_folder is not None or self.hash_object(key) != _hash_bytes_or_file(data):
                 raise
 
-    def digest(self, key: str) -> str | None:
+    def hash_object(self, key: str) -> str | None:
         """SHA-256 of a remote object, None where there is none."""
 
-        def send() -> str:
+        def hash_chunks() -> str:
             digest = hashlib.sha256()
             for chunk in obstore.get(self._objects, key).stream():
                 digest.update(chunk)
             return digest.hexdigest()
 
         try:
-            return self._send(send)
+            return self._send_with_retries(hash_chunks)
         except FileNotFoundError:
             return None
 
-    def create(self, key: str, data: bytes) -> bool:
+    def create_if_absent(self, key: str, data: bytes) -> bool:
         """Create an object only if it is absent, atomically.
 
         Args:
@@ -177,7 +177,7 @@ class Objects:
             between may have sent the request twice. So the object is read and compared.
         """
         try:
-            self._send(lambda: obstore.put(self._objects, key, data, mode="create"))
+            self._send_with_retries(lambda: obstore.put(self._objects, key, data, mode="create"))
         except AlreadyExistsError:
             return self.get(key) == data
         except HallmarkError:  # no reply arrived at all
@@ -187,58 +187,58 @@ class Objects:
         return True
 
     def delete(self, keys: list[str]) -> None:
-        self._send(lambda: obstore.delete(self._objects, keys))
+        self._send_with_retries(lambda: obstore.delete(self._objects, keys))
 
-    def children(self, prefix: str) -> list[str]:
+    def list_folder_names(self, prefix: str) -> list[str]:
         """Names of the "folders" right below a prefix, sorted."""
 
-        def send() -> list[str]:
+        def list_prefixes() -> list[str]:
             return [*obstore.list_with_delimiter(self._objects, prefix)["common_prefixes"]]
 
-        return sorted(key.rsplit("/", 1)[-1] for key in self._send(send))
+        return sorted(key.rsplit("/", 1)[-1] for key in self._send_with_retries(list_prefixes))
 
-    def below(self, prefix: str) -> list[str]:
+    def list_keys(self, prefix: str) -> list[str]:
         """Keys of all objects below a prefix, sorted."""
-        return sorted(self.sizes(prefix))
+        return sorted(self.list_object_sizes(prefix))
 
-    def sizes(self, prefix: str) -> dict[str, int]:
+    def list_object_sizes(self, prefix: str) -> dict[str, int]:
         """Sizes in bytes of all objects below a prefix, by key."""
 
-        def send() -> dict[str, int]:
+        def list_sizes() -> dict[str, int]:
             pages = obstore.list(self._objects, prefix)
-            return {found["path"]: found["size"] for page in pages for found in page}
+            return {metadata["path"]: metadata["size"] for page in pages for metadata in page}
 
-        return self._send(send)
+        return self._send_with_retries(list_sizes)
 
-    def fetch(self, key: str, entry: dict[str, Any]) -> Path:
+    def fetch_object(self, key: str, entry: dict[str, Any]) -> Path:
         """A local path of an object; remote objects are copied once, checked by SHA-256."""
-        if self.root is not None:
-            return self.root / key
-        path = self.work / "fetched" / key
+        if self.root_folder is not None:
+            return self.root_folder / key
+        path = self.work_folder / "fetched" / key
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
 
-                def receive() -> None:
+                def download_object() -> None:
                     file.seek(0)
                     file.truncate()
                     for chunk in obstore.get(self._objects, key).stream():
                         file.write(chunk)
 
                 try:
-                    self._send(receive)
+                    self._send_with_retries(download_object)
                 except FileNotFoundError:
                     os.unlink(file.name)
                     return path  # which does not exist
-            if file_digest(Path(file.name)) != entry["sha256"]:
+            if hash_file(Path(file.name)) != entry["sha256"]:
                 os.unlink(file.name)
                 raise HallmarkError(f"{self.uri}/{key} does not have the SHA-256 of its manifest")
             os.replace(file.name, path)
         return path
 
 
-def _digest_of(data: bytes | Path) -> str:
-    return file_digest(data) if isinstance(data, Path) else sha256(data)
+def _hash_bytes_or_file(data: bytes | Path) -> str:
+    return hash_file(data) if isinstance(data, Path) else sha256_hex(data)
 
 
 def is_store_folder(folder: Path) -> bool:

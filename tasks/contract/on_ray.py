@@ -15,46 +15,46 @@ from concurrent.futures import BrokenExecutor
 from typing import Any
 
 from tasks.contract.errors import UsageError
-from tasks.contract.mappers import InProcess, Needs, Result
+from tasks.contract.mappers import SerialMapper, Resources, Result
 
 #: Parts sent ahead of the one that is waited for, for each worker: their arguments take memory.
-AHEAD = 4
+QUEUED_ITEMS_PER_WORKER = 4
 
 #: How often a part whose worker died is begun again.
-RETRIES = 3
+MAX_RETRIES = 3
 
 
-class OnRay:
+class RayMapper:
     """Works on parts wherever the cluster has what they need; ``workers`` of them here, if the
     cluster is this machine."""
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
+    def __init__(self, worker_count: int) -> None:
+        self.worker_count = worker_count
         self._ray: Any = None
 
     def __call__(
-        self, function: Callable[..., Result], calls: Sequence[tuple[Any, ...]], needs: Needs
+        self, function: Callable[..., Result], argument_tuples: Sequence[tuple[Any, ...]], resources: Resources
     ) -> Iterator[Result]:
-        if len(calls) <= 1:  # one item gains nothing from another process
-            yield from InProcess()(function, calls, needs)
+        if len(argument_tuples) <= 1:  # one item gains nothing from another process
+            yield from SerialMapper()(function, argument_tuples, resources)
             return
-        ray = self._start()
-        wants = {"num_cpus": needs.processors, "num_gpus": needs.gpus, "max_retries": RETRIES}
-        wants |= {"memory": needs.memory} if needs.memory else {}
-        remote = ray.remote(function).options(**wants)
-        todo = deque(calls)
-        sent: deque[Any] = deque()
-        most = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
+        ray = self._start_ray()
+        options = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "max_retries": MAX_RETRIES}
+        options |= {"memory": resources.memory_bytes} if resources.memory_bytes else {}
+        remote_function = ray.remote(function).options(**options)
+        pending_arguments = deque(argument_tuples)
+        running_references: deque[Any] = deque()
+        max_running = QUEUED_ITEMS_PER_WORKER * max(1, int(ray.cluster_resources().get("CPU", 1)))
         try:
-            while todo or sent:
-                while todo and len(sent) < most:
-                    sent.append(remote.remote(*todo.popleft()))
-                yield self._get(sent.popleft())
+            while pending_arguments or running_references:
+                while pending_arguments and len(running_references) < max_running:
+                    running_references.append(remote_function.remote(*pending_arguments.popleft()))
+                yield self._get_result(running_references.popleft())
         finally:
-            for reference in sent:
+            for reference in running_references:
                 ray.cancel(reference, force=True)
 
-    def _get(self, reference: Any) -> Any:
+    def _get_result(self, reference: Any) -> Any:
         """The result, or the error as the function raised it."""
         exceptions = self._ray.exceptions
         try:
@@ -62,9 +62,9 @@ class OnRay:
         except exceptions.RayTaskError as error:
             raise error.cause from error
         except (exceptions.WorkerCrashedError, exceptions.NodeDiedError) as error:
-            raise BrokenExecutor(f"a Ray worker died {RETRIES + 1} times") from error
+            raise BrokenExecutor(f"a Ray worker died {MAX_RETRIES + 1} times") from error
 
-    def _start(self) -> Any:
+    def _start_ray(self) -> Any:
         if self._ray is None:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             try:
@@ -74,18 +74,18 @@ class OnRay:
                     "mapper is ray, and Ray is not installed; install hallmark[ray] or set mapper "
                     "to processes"
                 ) from error
-            path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             ray.init(
-                num_cpus=None if os.environ.get("RAY_ADDRESS") else self.workers,
+                num_cpus=None if os.environ.get("RAY_ADDRESS") else self.worker_count,
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                runtime_env={"env_vars": path},
+                runtime_env={"env_vars": environment},
             )
             self._ray = ray
         return self._ray
 
-    def __enter__(self) -> OnRay:
+    def __enter__(self) -> RayMapper:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -15,11 +15,11 @@ from tasks.contract.artifact import Artifact
 from tasks.contract.session import Event
 
 
-def _key(text: str) -> str:
+def _to_artifact_key(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
-class StagePage:
+class PrefectStageReporter:
     """Hears the events of a stage: its progress, made once it has run for a second and then
     brought up to date each second, and in the end a page of its artifact.
 
@@ -27,40 +27,40 @@ class StagePage:
     """
 
     def __init__(self, label: str) -> None:
-        self.label, self.id = label, None
-        self.last = time.monotonic()
+        self.label, self.progress_id = label, None
+        self.last_update = time.monotonic()
 
     def __call__(self, event: Event) -> None:
-        if event.kind == "progress" and event.total > 0 and time.monotonic() - self.last >= 1.0:
-            self._show(100.0 * event.done / event.total, event.what)
-            self.last = time.monotonic()
+        if event.kind == "progress" and event.total > 0 and time.monotonic() - self.last_update >= 1.0:
+            self._publish_progress(100.0 * event.completed / event.total, event.description)
+            self.last_update = time.monotonic()
         elif event.kind == "done" and event.artifact:
-            if self.id is not None:
-                self._show(100.0, "")
-            page = summary(self.label, event.artifact)
-            create_markdown_artifact(page, key=f"stage-{_key(self.label)}")
+            if self.progress_id is not None:
+                self._publish_progress(100.0, "")
+            markdown = artifact_to_markdown(self.label, event.artifact)
+            create_markdown_artifact(markdown, key=f"stage-{_to_artifact_key(self.label)}")
 
-    def _show(self, percent: float, what: str) -> None:
-        if self.id is None:
-            self.id = create_progress_artifact(  # type: ignore[assignment]
-                percent, key=_key(self.label), description=what or self.label
+    def _publish_progress(self, percent: float, description: str) -> None:
+        if self.progress_id is None:
+            self.progress_id = create_progress_artifact(  # type: ignore[assignment]
+                percent, key=_to_artifact_key(self.label), description=description or self.label
             )
         else:
-            update_progress_artifact(self.id, percent, description=what or self.label)
+            update_progress_artifact(self.progress_id, percent, description=description or self.label)
 
 
-def summary(label: str, artifact: Artifact) -> str:
+def artifact_to_markdown(label: str, artifact: Artifact) -> str:
     """Markdown: which artifact, its tables with rows and digests, its accounts."""
-    lines = [f"# {label}", "", f"artifact `{artifact.name}`, content `{artifact.content[:16]}`", ""]
+    lines = [f"# {label}", "", f"artifact `{artifact.name}`, content `{artifact.content_digest[:16]}`", ""]
     lines += ["| table | rows | bytes | SHA-256 |", "|---|--:|--:|---|"]
     for name, entry in artifact.manifest["tables"].items():
-        size = sum(part["size"] for part in entry["parts"])
-        lines.append(f"| {name} | {entry['rows']:,} | {size:,} | {entry['sha256'][:16]} |")
+        byte_size = sum(part["size"] for part in entry["parts"])
+        lines.append(f"| {name} | {entry['rows']:,} | {byte_size:,} | {entry['sha256'][:16]} |")
     for name, entry in artifact.manifest["files"].items():
         lines.append(f"| {name} | (file) | {entry['size']:,} | {entry['sha256'][:16]} |")
     if "accounts" in artifact.tables:
         rows = artifact["accounts"].read().to_pylist()
         if rows:
             lines += ["", "| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
-            lines += ["| " + " | ".join(str(v) for v in row.values()) + " |" for row in rows]
+            lines += ["| " + " | ".join(str(value) for value in row.values()) + " |" for row in rows]
     return "\n".join(lines)

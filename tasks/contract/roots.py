@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from tasks.contract.errors import UsageError
 
 #: The environment variable that holds the declared roots, as a JSON list.
-ROOTS_VARIABLE = "HALLMARK_SERVE_ROOTS"
+ROOTS_ENVIRONMENT_VARIABLE = "HALLMARK_SERVE_ROOTS"
 
 #: What comes with Hallmark: stages read items, words and lexicons of its own.
 PACKAGE_DATA = Path(__file__).resolve().parents[1]
@@ -42,16 +42,16 @@ MAX_DECODINGS = 5
 
 
 @dataclass(frozen=True)
-class External:
+class ExternalMarker:
     """Marks a setting that names something outside the config: a file, a folder or a URI."""
 
-    built_in: tuple[str, ...] = ()
+    built_in_names: tuple[str, ...] = ()
     """Values that name a file of this package instead."""
 
-    hub: bool = False
+    allows_hub_id: bool = False
     """Whether a value that is no local path is the id of a data set on the Hugging Face hub."""
 
-    whole: bool = True
+    recursive: bool = True
     """Whether everything below a folder is read, so that links in it count."""
 
     endings: tuple[str, ...] = ()
@@ -60,22 +60,22 @@ class External:
 
 
 #: A text setting that names a file, a folder, a pattern of files or an object-store URI.
-ExternalPath = Annotated[str, External()]
+ExternalPath = Annotated[str, ExternalMarker()]
 
 
 @dataclass(frozen=True)
-class NamedPath:
+class ConfigPath:
     """A path that a config names."""
 
     setting: str
     """The key, such as ``ingest.sources.0.path``."""
 
     path: str
-    marker: External = External()
+    marker: ExternalMarker = ExternalMarker()
 
 
 @dataclass(frozen=True)
-class Roots:
+class AllowedRoots:
     """The folders and URIs that a served deployment may read and write."""
 
     folders: tuple[str, ...]
@@ -85,7 +85,7 @@ class Roots:
     """Beginnings of object-store URIs, without a slash at the end."""
 
     @classmethod
-    def from_names(cls, names: Iterable[str], named_by: str = "--root") -> Roots:
+    def from_names(cls, folders_and_uris: Iterable[str], named_by: str = "--root") -> AllowedRoots:
         """Resolve folders and URIs as a person names them.
 
         URIs are compared as they are spelled, for readers differ: a store takes ``%20`` as a
@@ -101,32 +101,32 @@ class Roots:
         """
         folders: dict[str, None] = {}
         uris: dict[str, None] = {}
-        for name in names:
-            scheme = _SCHEME.match(name)
+        for folder_or_uri in folders_and_uris:
+            scheme = _SCHEME.match(folder_or_uri)
             if scheme is None or scheme[1] == "file":
-                folders[os.path.realpath(os.path.expanduser(name.removeprefix("file://")))] = None
-            elif fault := _find_uri_fault(name, is_pattern=False):
+                folders[os.path.realpath(os.path.expanduser(folder_or_uri.removeprefix("file://")))] = None
+            elif fault := _find_uri_fault(folder_or_uri, is_pattern=False):
                 raise UsageError(
-                    f"{named_by} {name!r} is not a URI such as s3://bucket/folder: it {fault}; "
+                    f"{named_by} {folder_or_uri!r} is not a URI such as s3://bucket/folder: it {fault}; "
                     f"correct it"
                 )
             else:
-                uris[name.rstrip("/")] = None
+                uris[folder_or_uri.rstrip("/")] = None
         return cls(tuple(folders), tuple(uris))
 
-    def __or__(self, other: Roots) -> Roots:
+    def __or__(self, other: AllowedRoots) -> AllowedRoots:
         """The roots of both, each once."""
         folders = dict.fromkeys(self.folders + other.folders)
-        return Roots(tuple(folders), tuple(dict.fromkeys(self.uris + other.uris)))
+        return AllowedRoots(tuple(folders), tuple(dict.fromkeys(self.uris + other.uris)))
 
     def __str__(self) -> str:
         return ", ".join((*self.folders, *self.uris)) or "none"
 
-    def declare(self) -> None:
+    def export_to_environment(self) -> None:
         """Bound this process and those that it starts to these roots."""
-        os.environ[ROOTS_VARIABLE] = json.dumps({"folders": self.folders, "uris": self.uris})
+        os.environ[ROOTS_ENVIRONMENT_VARIABLE] = json.dumps({"folders": self.folders, "uris": self.uris})
 
-    def check(self, path: str | Path, setting: str, marker: External = External()) -> None:
+    def check_path(self, path: str | Path, setting: str, marker: ExternalMarker = ExternalMarker()) -> None:
         """Refuse a path that leads outside the roots, links and ``..`` resolved.
 
         Args:
@@ -137,64 +137,64 @@ class Roots:
         Raises:
             UsageError: If the path, or a link below it, leads outside.
         """
-        text = os.fspath(path)
-        if text in marker.built_in:
+        path_text = os.fspath(path)
+        if path_text in marker.built_in_names:
             return
-        scheme = _SCHEME.match(text)
+        scheme = _SCHEME.match(path_text)
         if scheme is not None and scheme[1] != "file":
-            self._check_uri(text, setting, is_pattern=marker.whole)
+            self._check_uri(path_text, setting, is_pattern=marker.recursive)
             return
-        if marker.hub and scheme is None and _HUB_ID.fullmatch(text) and not os.path.exists(text):
-            self._check_uri(f"hf://datasets/{text}", setting, is_pattern=False)
+        if marker.allows_hub_id and scheme is None and _HUB_ID.fullmatch(path_text) and not os.path.exists(path_text):
+            self._check_uri(f"hf://datasets/{path_text}", setting, is_pattern=False)
             return
         try:
-            spellings = list(_local_spellings(text, scheme is not None, marker))
-            for spelling in spellings:
-                self._check_local(spelling, text, setting, marker)
+            local_paths = list(_iter_possible_local_paths(path_text, scheme is not None, marker))
+            for local_path in local_paths:
+                self._check_local_path(local_path, path_text, setting, marker)
         except (ValueError, OSError) as error:  # a null byte, or a folder that may not be listed
-            raise UsageError(f"{setting}: {text!r} cannot be checked ({error})") from error
+            raise UsageError(f"{setting}: {path_text!r} cannot be checked ({error})") from error
 
-    def check_opened(self, descriptor: int, path: str | Path, setting: str) -> None:
+    def check_open_file(self, descriptor: int, path: str | Path, setting: str) -> None:
         """Refuse an open file that is not the one at ``path`` inside the roots.
 
         A link that was exchanged after ``check`` is found here, for the file is compared itself.
         """
-        real = os.path.realpath(path)
+        real_path = os.path.realpath(path)
         try:
-            inside, opened = os.stat(real, follow_symlinks=False), os.fstat(descriptor)
+            path_stat, descriptor_stat = os.stat(real_path, follow_symlinks=False), os.fstat(descriptor)
         except OSError as error:
             raise UsageError(f"{setting}: {os.fspath(path)!r} changed while it was opened") from (
                 error
             )
-        same = (inside.st_dev, inside.st_ino) == (opened.st_dev, opened.st_ino)
-        if not self._holds_folder(real) or not same:
-            raise self._outside(os.fspath(path), setting)
+        is_same_file = (path_stat.st_dev, path_stat.st_ino) == (descriptor_stat.st_dev, descriptor_stat.st_ino)
+        if not self._is_path_allowed(real_path) or not is_same_file:
+            raise self._make_forbidden_path_error(os.fspath(path), setting)
 
-    def _check_local(self, spelling: str, named: str, setting: str, marker: External) -> None:
-        pattern = _WILDCARDS & set(spelling) and not os.path.lexists(spelling)
-        base = Path(spelling)
-        while pattern and _WILDCARDS & set(str(base)):  # up to the folder before the pattern
-            base = base.parent
-        if not self._holds_folder(os.path.realpath(base)):
-            raise self._outside(named, setting)
-        if pattern:
-            rest = Path(spelling).relative_to(base)
-            if ".." in rest.parts:
-                raise self._outside(named, setting)
-            found: Iterable[str] = map(str, base.glob(str(rest)))
+    def _check_local_path(self, local_path: str, config_value: str, setting: str, marker: ExternalMarker) -> None:
+        has_wildcards = _WILDCARDS & set(local_path) and not os.path.lexists(local_path)
+        base_folder = Path(local_path)
+        while has_wildcards and _WILDCARDS & set(str(base_folder)):  # up to the folder before the pattern
+            base_folder = base_folder.parent
+        if not self._is_path_allowed(os.path.realpath(base_folder)):
+            raise self._make_forbidden_path_error(config_value, setting)
+        if has_wildcards:
+            pattern = Path(local_path).relative_to(base_folder)
+            if ".." in pattern.parts:
+                raise self._make_forbidden_path_error(config_value, setting)
+            nested_paths: Iterable[str] = map(str, base_folder.glob(str(pattern)))
         else:
-            found = _links(spelling, marker.endings)
-        for path in found if marker.whole else ():
-            if not self._holds_folder(os.path.realpath(path)):
-                raise self._outside(path, setting)
+            nested_paths = _iter_symlinks(local_path, marker.endings)
+        for path in nested_paths if marker.recursive else ():
+            if not self._is_path_allowed(os.path.realpath(path)):
+                raise self._make_forbidden_path_error(path, setting)
 
-    def _holds_folder(self, real: str) -> bool:
-        return any(real == root or real.startswith(root.rstrip("/") + "/") for root in self.folders)
+    def _is_path_allowed(self, real_path: str) -> bool:
+        return any(real_path == root or real_path.startswith(root.rstrip("/") + "/") for root in self.folders)
 
     def _check_uri(self, uri: str, setting: str, is_pattern: bool) -> None:
         """``is_pattern``: whether the reader takes wildcards of the path as such."""
         if fault := _find_uri_fault(uri, is_pattern):
-            raise self._outside(
+            raise self._make_forbidden_path_error(
                 uri, setting, f"cannot be compared with the roots of this deployment: it {fault}"
             )
         bound = uri.rstrip("/")
@@ -203,9 +203,9 @@ class Roots:
         if is_pattern and wild is not None:  # up to the folder before the pattern
             bound = uri[: len(uri) - len(path) + wild].rpartition("/")[0]
         if not any(bound == root or bound.startswith(f"{root}/") for root in self.uris):
-            raise self._outside(uri, setting)
+            raise self._make_forbidden_path_error(uri, setting)
 
-    def _outside(
+    def _make_forbidden_path_error(
         self, path: str, setting: str, why: str = "leads outside the roots of this deployment"
     ) -> UsageError:
         return UsageError(
@@ -251,20 +251,20 @@ def _find_uri_fault(uri: str, is_pattern: bool) -> str | None:
     return "has percent-escapes of percent-escapes"
 
 
-def _local_spellings(text: str, is_uri: bool, marker: External) -> Iterator[str]:
+def _iter_possible_local_paths(path_text: str, is_uri: bool, marker: ExternalMarker) -> Iterator[str]:
     """The local paths that readers may take a text for."""
     if is_uri:
-        rest = text.removeprefix("file://")
-        for spelling in {rest, unquote(rest)}:
-            yield spelling
-            if not spelling.startswith("/"):  # a host, as in file://localhost/path
-                yield f"/{spelling.partition('/')[2]}"
+        uri_path = path_text.removeprefix("file://")
+        for local_path in {uri_path, unquote(uri_path)}:
+            yield local_path
+            if not local_path.startswith("/"):  # a host, as in file://localhost/path
+                yield f"/{local_path.partition('/')[2]}"
         return
-    expanded = os.path.expanduser(text)
-    yield expanded
+    expanded_path = os.path.expanduser(path_text)
+    yield expanded_path
     # A folder whose name is ~: one that is there is read, one that is not may be made.
-    if expanded != text and (os.path.lexists(text) or not marker.whole):
-        yield text
+    if expanded_path != path_text and (os.path.lexists(path_text) or not marker.recursive):
+        yield path_text
 
 
 def is_corpus_file(name: str, endings: tuple[str, ...]) -> bool:
@@ -275,53 +275,53 @@ def is_corpus_file(name: str, endings: tuple[str, ...]) -> bool:
     return name.endswith(endings) and not name.startswith(".")
 
 
-def _links(path: str, endings: tuple[str, ...]) -> Iterator[str]:
+def _iter_symlinks(path: str, endings: tuple[str, ...]) -> Iterator[str]:
     """The symbolic links below a path, if it is a folder; with ``endings`` those that a source
     reads."""
     if not os.path.isdir(path):
         return
 
-    def fail(error: OSError) -> None:
+    def raise_error(error: OSError) -> None:
         raise error
 
-    for folder, inner, names in os.walk(path, onerror=fail):
-        listed = [*inner, *names]
+    for folder, folder_names, file_names in os.walk(path, onerror=raise_error):
+        listed = [*folder_names, *file_names]
         if endings:
-            listed = [name for name in names if is_corpus_file(name, endings)]
+            listed = [name for name in file_names if is_corpus_file(name, endings)]
         for name in listed:
-            if os.path.islink(below := os.path.join(folder, name)):
-                yield below
+            if os.path.islink(entry_path := os.path.join(folder, name)):
+                yield entry_path
 
 
 # The declared roots --------------------------------------------------------------------------
 
 
-def declared_roots() -> Roots | None:
+def read_declared_roots() -> AllowedRoots | None:
     """The roots that ``hallmark serve`` declared for this process; None on the command line."""
-    declared = os.environ.get(ROOTS_VARIABLE)
-    return None if declared is None else _parse_roots(declared)
+    roots_json = os.environ.get(ROOTS_ENVIRONMENT_VARIABLE)
+    return None if roots_json is None else _parse_roots(roots_json)
 
 
 @lru_cache(maxsize=4)
-def _parse_roots(declared: str) -> Roots:
-    found = json.loads(declared)
-    return Roots(tuple(found["folders"]), tuple(found["uris"]))
+def _parse_roots(roots_json: str) -> AllowedRoots:
+    parsed_roots = json.loads(roots_json)
+    return AllowedRoots(tuple(parsed_roots["folders"]), tuple(parsed_roots["uris"]))
 
 
-def check_external(path: str | Path, setting: str, marker: External = External()) -> None:
+def check_external_path(path: str | Path, setting: str, marker: ExternalMarker = ExternalMarker()) -> None:
     """Refuse a path outside the declared roots, if roots are declared."""
-    if (roots := declared_roots()) is not None:
-        roots.check(path, setting, marker)
+    if (roots := read_declared_roots()) is not None:
+        roots.check_path(path, setting, marker)
 
 
-def check_config(config: Any, section: str) -> None:
+def check_config_paths(config: Any, section: str) -> None:
     """Refuse a config of a stage that names a path outside the declared roots."""
-    if (roots := declared_roots()) is not None:
-        for named in external_paths(config, section):
-            roots.check(named.path, named.setting, named.marker)
+    if (roots := read_declared_roots()) is not None:
+        for config_path in iter_config_paths(config, section):
+            roots.check_path(config_path.path, config_path.setting, config_path.marker)
 
 
-def open_external(path: Path, setting: str, buffering: int = -1) -> BinaryIO:
+def open_external_file(path: Path, setting: str, buffering: int = -1) -> BinaryIO:
     """Open a file that a config names, to read its bytes; inside the declared roots, if any.
 
     Args:
@@ -333,14 +333,14 @@ def open_external(path: Path, setting: str, buffering: int = -1) -> BinaryIO:
         UsageError: If the file is outside the roots, also where a link was exchanged meanwhile.
         OSError: If it cannot be opened.
     """
-    roots = declared_roots()
+    roots = read_declared_roots()
     if roots is None or Path(os.path.realpath(path)).is_relative_to(PACKAGE_DATA):
         return open(path, "rb", buffering=buffering)
-    roots.check(path, setting, External(whole=False))
+    roots.check_path(path, setting, ExternalMarker(recursive=False))
     # Without O_NONBLOCK a named pipe that took the file's place would be waited for.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        roots.check_opened(descriptor, path, setting)
+        roots.check_open_file(descriptor, path, setting)
         os.set_blocking(descriptor, True)
         return open(descriptor, "rb", buffering=buffering)
     except BaseException:
@@ -351,61 +351,61 @@ def open_external(path: Path, setting: str, buffering: int = -1) -> BinaryIO:
 # The paths of a config -----------------------------------------------------------------------
 
 
-def external_paths(value: Any, setting: str = "") -> Iterator[NamedPath]:
+def iter_config_paths(config: Any, setting: str = "") -> Iterator[ConfigPath]:
     """The paths that a config, or a part of one, names.
 
     A ``Path`` is one whatever its field is called; a text is one if its type is ``ExternalPath``
     or it is annotated with ``External``.
     """
-    yield from _paths(value, type(value), setting, None)
+    yield from _iter_typed_paths(config, type(config), setting, None)
 
 
-def _paths(value: Any, kind: Any, setting: str, marker: External | None) -> Iterator[NamedPath]:
+def _iter_typed_paths(value: Any, type_hint: Any, setting: str, marker: ExternalMarker | None) -> Iterator[ConfigPath]:
     """``marker``: that of the type around ``kind``, if it has one."""
-    origin, arguments = get_origin(kind), get_args(kind)
+    origin, arguments = get_origin(type_hint), get_args(type_hint)
     if origin is Annotated:
         inner, *metadata = arguments
-        own = next((each for each in metadata if isinstance(each, External)), marker)
-        yield from _paths(value, inner, setting, own)
+        own_marker = next((annotation for annotation in metadata if isinstance(annotation, ExternalMarker)), marker)
+        yield from _iter_typed_paths(value, inner, setting, own_marker)
     elif origin in (Union, UnionType):
-        member = next((member for member in arguments if _fits(value, member)), Any)
-        yield from _paths(value, member, setting, marker)
+        member = next((member for member in arguments if _matches_type(value, member)), Any)
+        yield from _iter_typed_paths(value, member, setting, marker)
     elif isinstance(value, Path):
-        yield NamedPath(setting, str(value), marker or External())
+        yield ConfigPath(setting, str(value), marker or ExternalMarker())
     elif isinstance(value, str):
         if marker is not None:
-            yield NamedPath(setting, value, marker)
+            yield ConfigPath(setting, value, marker)
     elif isinstance(value, BaseModel | Mapping) or is_dataclass(value):
-        for name, inner, member, own in _members(value, arguments):
-            yield from _paths(inner, member, f"{setting}.{name}".strip("."), own)
+        for name, inner, member, own_marker in _iter_members(value, arguments):
+            yield from _iter_typed_paths(inner, member, f"{setting}.{name}".strip("."), own_marker)
     elif isinstance(value, list | tuple | set | frozenset):
         members = [argument for argument in arguments if argument is not Ellipsis]
-        for number, inner in enumerate(value):
-            member = members[min(number, len(members) - 1)] if members else Any
-            yield from _paths(inner, member, f"{setting}.{number}", marker)
+        for index, inner in enumerate(value):
+            member = members[min(index, len(members) - 1)] if members else Any
+            yield from _iter_typed_paths(inner, member, f"{setting}.{index}", marker)
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def _matches_type(value: Any, type_hint: Any) -> bool:
     """Whether a value is of a member of a union, as far as paths depend on it."""
-    while get_origin(kind) is Annotated:
-        kind = get_args(kind)[0]
-    if get_origin(kind) in (Union, UnionType):
-        return any(_fits(value, member) for member in get_args(kind))
-    outer = get_origin(kind) or kind
-    return isinstance(outer, type) and isinstance(value, outer)
+    while get_origin(type_hint) is Annotated:
+        type_hint = get_args(type_hint)[0]
+    if get_origin(type_hint) in (Union, UnionType):
+        return any(_matches_type(value, member) for member in get_args(type_hint))
+    runtime_type = get_origin(type_hint) or type_hint
+    return isinstance(runtime_type, type) and isinstance(value, runtime_type)
 
 
-def _members(value: Any, arguments: Any) -> Iterator[tuple[str, Any, Any, External | None]]:
+def _iter_members(value: Any, type_arguments: Any) -> Iterator[tuple[str, Any, Any, ExternalMarker | None]]:
     """Name, value, type and marker of each member of a config, a table or a dataclass."""
     if isinstance(value, BaseModel):
         for name, field in type(value).model_fields.items():
-            own = next((each for each in field.metadata if isinstance(each, External)), None)
-            yield name, getattr(value, name), field.annotation, own
+            own_marker = next((element for element in field.metadata if isinstance(element, ExternalMarker)), None)
+            yield name, getattr(value, name), field.annotation, own_marker
     elif isinstance(value, Mapping):
-        kind = arguments[1] if len(arguments) == 2 else Any
-        for key, inner in value.items():
-            yield str(key), inner, kind, None
+        value_type = type_arguments[1] if len(type_arguments) == 2 else Any
+        for key, member_value in value.items():
+            yield str(key), member_value, value_type, None
     else:
         hints = get_type_hints(type(value), include_extras=True)
-        for each in fields(value):
-            yield each.name, getattr(value, each.name), hints[each.name], None
+        for element in fields(value):
+            yield element.name, getattr(value, element.name), hints[element.name], None

@@ -14,13 +14,13 @@ from typing import Any, Literal
 
 from tasks.contract.artifact import Artifact
 from tasks.contract.errors import HallmarkError
-from tasks.contract.mappers import InProcess, Mapper
+from tasks.contract.mappers import SerialMapper, Mapper
 from tasks.contract.store import Store
 
 log = logging.getLogger("hallmark")
 
 
-Kind = Literal["start", "progress", "figures", "done", "cached", "child", "silence"]
+EventKind = Literal["start", "progress", "figures", "done", "cached", "child", "silence"]
 
 
 @dataclass(frozen=True)
@@ -32,22 +32,22 @@ class Event:
     where nothing has happened for a while.
     """
 
-    kind: Kind
+    kind: EventKind
     label: str
     artifact: Artifact | None = None
     seconds: float = 0.0
-    done: int = 0
+    completed: int = 0
     total: int = 0
-    what: str = ""
-    figures: Mapping[str, float] = field(default_factory=dict)
-    step: str = ""
+    description: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    phase: str = ""
 
 
 #: Figures that come while a watcher has so many events to hear are lost to it.
-MOST_UNHEARD = 10_000
+MAX_PENDING_METRIC_EVENTS = 10_000
 
 
-class Watcher:
+class BackgroundListener:
     """Tells somebody of events who only watches, from a thread of its own.
 
     So neither their errors nor their waiting reach the stage: the first error is logged, the
@@ -58,62 +58,62 @@ class Watcher:
 
     def __init__(
         self,
-        hear: Callable[[Event], None],
-        who: str,
-        patience: float = 1.0,
-        silence: float | None = None,
+        listener: Callable[[Event], None],
+        listener_name: str,
+        drain_timeout: float = 1.0,
+        idle_interval: float | None = None,
     ) -> None:
-        self.hear, self.who, self.patience, self.silence = hear, who, patience, silence
-        self.unheard: deque[Event] = deque()
+        self.listener, self.listener_name, self.drain_timeout, self.idle_interval = listener, listener_name, drain_timeout, idle_interval
+        self.pending_events: deque[Event] = deque()
         #: By stage, in place of the progress that stands among the unheard.
-        self.newest: dict[str, Event] = {}
-        self.changed = threading.Condition()
-        self.over = self.failed = False
+        self.latest_progress: dict[str, Event] = {}
+        self.condition = threading.Condition()
+        self.is_closed = self.has_failed = False
         #: In the context of whoever made it: their flow and task run are those of what is said.
-        tell = functools.partial(copy_context().run, self._tell)
-        self.thread = threading.Thread(target=tell, name=f"watcher: {who}", daemon=True)
+        deliver_in_context = functools.partial(copy_context().run, self._deliver_events)
+        self.thread = threading.Thread(target=deliver_in_context, name=f"watcher: {listener_name}", daemon=True)
 
     def __call__(self, event: Event) -> None:
-        with self.changed:
-            waits = event.label in self.newest
+        with self.condition:
+            is_pending = event.label in self.latest_progress
             if event.kind == "progress":
-                self.newest[event.label] = event
-                if waits:
+                self.latest_progress[event.label] = event
+                if is_pending:
                     return
-            if event.kind == "figures" and len(self.unheard) >= MOST_UNHEARD:
+            if event.kind == "figures" and len(self.pending_events) >= MAX_PENDING_METRIC_EVENTS:
                 return
-            self.unheard.append(event)
-            self.changed.notify()
+            self.pending_events.append(event)
+            self.condition.notify()
 
-    def _tell(self) -> None:
+    def _deliver_events(self) -> None:
         while True:
-            with self.changed:
-                self.changed.wait_for(lambda: self.unheard or self.over, self.silence)
-                if self.unheard:
-                    event = self.unheard.popleft()
-                elif self.over:
+            with self.condition:
+                self.condition.wait_for(lambda: self.pending_events or self.is_closed, self.idle_interval)
+                if self.pending_events:
+                    event = self.pending_events.popleft()
+                elif self.is_closed:
                     return
                 else:
                     event = Event("silence", "")
                 if event.kind == "progress":
-                    event = self.newest.pop(event.label)
+                    event = self.latest_progress.pop(event.label)
             try:
-                self.hear(event)
+                self.listener(event)
             except Exception as error:
-                if not self.failed:
-                    log.warning("%s: %s: %s; the run goes on without", self.who,
+                if not self.has_failed:
+                    log.warning("%s: %s: %s; the run goes on without", self.listener_name,
                                 type(error).__name__, str(error).split("\n")[0])  # fmt: skip
-                self.failed = True
+                self.has_failed = True
 
-    def __enter__(self) -> Watcher:
+    def __enter__(self) -> BackgroundListener:
         self.thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self.changed:
-            self.over = True
-            self.changed.notify()
-        self.thread.join(self.patience)
+        with self.condition:
+            self.is_closed = True
+            self.condition.notify()
+        self.thread.join(self.drain_timeout)
 
 
 @dataclass
@@ -125,16 +125,16 @@ class Session:
     """
 
     store: Store
-    mapper: Mapper = field(default_factory=InProcess)
+    mapper: Mapper = field(default_factory=SerialMapper)
     listener: Callable[[Event], None] = lambda event: None
-    until: str | None = None  # the label of the stage to stop behind
+    last_stage: str | None = None  # the label of the stage to stop behind
     #: Called with (stage, inputs, config) in place of running a stage; what it returns is handed on
     #: as the stage's artifact. A forecast sees each call this way.
-    plan: Callable[[Any, Sequence[Any], Any], Any] | None = None
+    plan_stage: Callable[[Any, Sequence[Any], Any], Any] | None = None
     #: Store, artifact and path of the files whose presence and size were checked.
-    checked: set[tuple[str, str, str]] = field(default_factory=set, repr=False)
+    checked_files: set[tuple[str, str, str]] = field(default_factory=set, repr=False)
 
-    def check_files(self, artifacts: Iterable[Artifact]) -> None:
+    def check_artifact_files(self, artifacts: Iterable[Artifact]) -> None:
         """Raise HallmarkError unless all files of stored artifacts are there with their size.
 
         A manifest may outlive its files, and what is served from the store is not read. Each file
@@ -143,13 +143,13 @@ class Session:
         for artifact in artifacts:
             if artifact.store is None:  # a folder of the user, which has no manifest
                 continue
-            place = artifact.store.uri, artifact.folder
-            entries = [e for e in artifact.entries() if (*place, e["path"]) not in self.checked]
-            artifact.place.check_sizes(entries)
-            self.checked.update((*place, entry["path"]) for entry in entries)
+            store_and_folder = artifact.store.uri, artifact.folder
+            entries = [e for e in artifact.iter_file_entries() if (*store_and_folder, e["path"]) not in self.checked_files]
+            artifact.location.check_file_sizes(entries)
+            self.checked_files.update((*store_and_folder, entry["path"]) for entry in entries)
 
 
-class Finished(Exception):
+class LastStageReached(Exception):
     """Raised behind the stage that a session runs until; ``flows.runs.begin`` ends there."""
 
 
@@ -161,13 +161,13 @@ def open_session(session: Session) -> Iterator[Session]:
     token = _session.set(session)
     try:
         # A plan runs nothing, and leaves nothing behind.
-        with nullcontext() if session.plan else session.store.in_use(), session.mapper:
+        with nullcontext() if session.plan_stage else session.store.shared_lock(), session.mapper:
             yield session
     finally:
         _session.reset(token)
 
 
-def current_session() -> Session:
+def get_current_session() -> Session:
     session = _session.get()
     if session is None:
         raise HallmarkError("a stage was called outside a session; use open_session(Session(...))")

@@ -17,14 +17,14 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import NamedTuple
 
-from tasks.contract.fingerprint import __file__ as spelling
-from tasks.contract.fingerprint import sha256, tree_digest
+from tasks.contract.fingerprint import __file__ as fingerprint_file
+from tasks.contract.fingerprint import sha256_hex, hash_syntax_tree
 
 #: How often a file is parsed before an error of the interpreter counts.
-TRIES = 5
+MAX_PARSE_ATTEMPTS = 5
 
 
-class Source(NamedTuple):
+class PythonSource(NamedTuple):
     """A Python file: the digest of its meaning, the modules it imports, anywhere in it, and the
     names it takes from them, which are modules too where those are packages."""
 
@@ -34,65 +34,65 @@ class Source(NamedTuple):
 
 
 @cache
-def read_source(path: Path) -> Source:
+def read_python_source(path: Path) -> PythonSource:
     """Read a file, or what was found in the same bytes before."""
-    data = path.read_bytes()
-    state = sha256(data + _reader())
-    kept = Path(cache_from_source(str(path))).with_suffix(".source.json")
+    source_bytes = path.read_bytes()
+    cache_key = sha256_hex(source_bytes + _read_parser_code())
+    cache_file = Path(cache_from_source(str(path))).with_suffix(".source.json")
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        found = json.loads(kept.read_bytes())
-        if found.pop("state") == state:
-            return Source(found["digest"], tuple(found["modules"]), tuple(found["members"]))
-    tree = _parsed(data)
-    source = Source(tree_digest(tree), *(tuple(sorted(names)) for names in _imports(tree)))
+        cached = json.loads(cache_file.read_bytes())
+        if cached.pop("state") == cache_key:
+            return PythonSource(cached["digest"], tuple(cached["modules"]), tuple(cached["members"]))
+    tree = _parse_with_retries(source_bytes)
+    source = PythonSource(hash_syntax_tree(tree), *(tuple(sorted(names)) for names in _collect_imports(tree)))
     if not sys.dont_write_bytecode:
         with suppress(OSError):
-            _keep(kept, json.dumps({"state": state, **source._asdict()}))
+            _write_atomically(cache_file, json.dumps({"state": cache_key, **source._asdict()}))
     return source
 
 
-def _parsed(data: bytes) -> ast.Module:
+def _parse_with_retries(source_bytes: bytes) -> ast.Module:
     """Of two threads that parse at once CPython may let one fail (its issue 106905), whoever the
     other is; it is not the source's fault, and tried again."""
-    for _ in range(TRIES - 1):
+    for _ in range(MAX_PARSE_ATTEMPTS - 1):
         with suppress(SystemError):
-            return ast.parse(data)
-    return ast.parse(data)
+            return ast.parse(source_bytes)
+    return ast.parse(source_bytes)
 
 
-def _keep(path: Path, text: str) -> None:
+def _write_atomically(path: Path, text: str) -> None:
     """Write at once, so that who reads meanwhile finds all of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}")
-    partial.write_text(text)
-    partial.replace(path)
+    partial_path = path.with_name(f"{path.name}.{os.getpid()}")
+    partial_path.write_text(text)
+    partial_path.replace(path)
 
 
 @cache
-def _reader() -> bytes:
+def _read_parser_code() -> bytes:
     """The code that reads: what another version of it found is not taken."""
-    return b"".join(Path(file).read_bytes() for file in (__file__, spelling))
+    return b"".join(Path(file).read_bytes() for file in (__file__, fingerprint_file))
 
 
-def _imports(tree: ast.Module) -> tuple[set[str], set[str]]:
+def _collect_imports(tree: ast.Module) -> tuple[set[str], set[str]]:
     """Modules and members imported, those for type checking left out."""
     modules: set[str] = set()
     members: set[str] = set()
-    todo: list[ast.AST] = [tree]
-    while todo:
-        node = todo.pop()
+    pending_nodes: list[ast.AST] = [tree]
+    while pending_nodes:
+        node = pending_nodes.pop()
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            todo += node.orelse
+            pending_nodes += node.orelse
             continue
         if isinstance(node, ast.Import):
             modules.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             modules.add(node.module)
             members.update(f"{node.module}.{alias.name}" for alias in node.names)
-        for block in _BLOCKS:  # an import is a statement: expressions, most of a tree, hold none
-            todo += getattr(node, block, ())
+        for field_name in _STATEMENT_FIELDS:  # an import is a statement: expressions, most of a tree, hold none
+            pending_nodes += getattr(node, field_name, ())
     return modules, members
 
 
 #: The fields of a node that hold statements, or what holds statements.
-_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+_STATEMENT_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")

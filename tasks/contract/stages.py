@@ -31,32 +31,32 @@ import pyarrow as pa
 
 from tasks.contract.accounts import ACCOUNTS, CHECKSUMS
 from tasks.contract.artifact import Artifact, Table
-from tasks.contract.closure import code_digests
-from tasks.contract.commit import TELEMETRY, commit, commit_child
+from tasks.contract.closure import compute_code_digests
+from tasks.contract.commit import TELEMETRY, commit_stage_output, commit_child_artifact
 from tasks.contract.errors import HallmarkError
 from tasks.contract.external_files import ExternalFiles
-from tasks.contract.fingerprint import fingerprint, library_versions
-from tasks.contract.inputs import artifacts_of, digests_of, only, table_of
-from tasks.contract.lease import clear
-from tasks.contract.mappers import ONE, Needs
-from tasks.contract.roots import check_config
+from tasks.contract.fingerprint import compute_fingerprint, read_library_versions
+from tasks.contract.inputs import iter_artifacts, compute_digest_and_lineage, select_input_contents, select_input_table
+from tasks.contract.lease import clear_or_remove_folder
+from tasks.contract.mappers import DEFAULT_RESOURCES, Resources
+from tasks.contract.roots import check_config_paths
 from tasks.contract.session import (
     Event,
-    Finished,
-    Kind,
+    LastStageReached,
+    EventKind,
     Session,
-    Watcher,
-    current_session,
+    BackgroundListener,
+    get_current_session,
     open_session,
 )
-from tasks.contract.settings import NoConfig, StageConfig
+from tasks.contract.settings import EmptyConfig, StageConfig
 from tasks.contract.store import Store
-from tasks.contract.tombstones import denied, denied_digest
-from tasks.contract.watching import watch_outside
-from tasks.contract.work import Clock, Work, reason
+from tasks.contract.tombstones import read_purged_ids, hash_purged_ids
+from tasks.contract.watching import monitor_external_inputs
+from tasks.contract.work import Stopwatch, StageContext, summarize_error
 
 __all__ = [
-    "STAGES", "Event", "Finished", "Session", "Stage", "current_session", "open_session", "stage",
+    "STAGES", "Event", "LastStageReached", "Session", "Stage", "get_current_session", "open_session", "stage",
 ]  # fmt: skip
 
 Determinism = Literal["exact", "machine", "statistical"]
@@ -67,19 +67,22 @@ STAGES: dict[str, Stage] = {}
 
 def stage(
     *,
+    name: str,
     tables: Mapping[str, pa.Schema] | None = None,
-    telemetry: Mapping[str, pa.Schema] | None = None,
-    code: Sequence[str] = (),
+    telemetry_tables: Mapping[str, pa.Schema] | None = None,
+    extra_code: Sequence[str] = (),
     libraries: Sequence[str] = (),
-    external: Callable[..., dict[str, str]] | None = None,
+    external_digests: Callable[..., dict[str, str]] | None = None,
     determinism: Determinism = "exact",
     reads: Mapping[str, Sequence[str]] | None = None,
-    needs: Needs = ONE,
-    admits: bool = False,
-    goes_on: Callable[..., Any] | None = None,
+    resources: Resources = DEFAULT_RESOURCES,
+    is_entry_point: bool = False,
+    resume_key: Callable[..., Any] | None = None,
 ) -> Callable[[Callable[..., None]], Stage]:
     """Make a stage of a function.
 
+    name         names the stage in stores, manifests and configs; it stays when the function is
+                 renamed
     tables       schemas of the tables it leaves. With ``documents`` and ``ledger`` among them
                  and a ``documents`` input, the contract adds and checks ``accounts``; a stage
                  that counts otherwise declares and writes ``accounts`` itself.
@@ -101,76 +104,73 @@ def stage(
                  (``work.determinism``)
     """
 
-    def wrap(body: Callable[..., None]) -> Stage:
-        made = Stage(body, dict(tables or {}), dict(telemetry or {}), tuple(code),
-                     tuple(libraries), external, determinism, dict(reads or {}), needs,
-                     admits, goes_on)  # fmt: skip
-        STAGES[made.name] = made
-        return made
+    def make_stage(body: Callable[..., None]) -> Stage:
+        new_stage = Stage(body, name, dict(tables or {}), dict(telemetry_tables or {}), tuple(extra_code),
+                     tuple(libraries), external_digests, determinism, dict(reads or {}), resources,
+                     is_entry_point, resume_key)  # fmt: skip
+        STAGES[new_stage.name] = new_stage
+        return new_stage
 
-    return wrap
+    return make_stage
 
 
 @dataclass(frozen=True)
 class Stage:
     body: Callable[..., None]
+    name: str
     tables: dict[str, pa.Schema]
-    telemetry: dict[str, pa.Schema]
-    code: tuple[str, ...]
+    telemetry_tables: dict[str, pa.Schema]
+    extra_code: tuple[str, ...]
     libraries: tuple[str, ...]
-    external: Callable[..., dict[str, str]] | None
+    external_digests: Callable[..., dict[str, str]] | None
     determinism: Determinism
     reads: dict[str, Sequence[str]]
-    needs: Needs
-    admits: bool = False
-    goes_on: Callable[..., Any] | None = None
+    resources: Resources
+    is_entry_point: bool = False
+    resume_key: Callable[..., Any] | None = None
     label: str = ""
-    step: str = ""
+    phase: str = ""
 
     @property
-    def name(self) -> str:
-        return self.body.__name__
-
-    @property
-    def title(self) -> str:
+    def run_label(self) -> str:
         """What a run calls it."""
         return self.label or self.name
 
-    def named(self, label: str, step: str = "") -> Stage:
+    def with_label(self, label: str, phase: str = "") -> Stage:
         """The same stage under another name in a run, where a run uses it twice; as part of a
         ``step`` that several do one behind the other, who watches hears of the step."""
-        return replace(self, label=label, step=step)
+        return replace(self, label=label, phase=phase)
 
     @functools.cached_property
-    def parameters(self) -> dict[str, Any]:
+    def parameter_types(self) -> dict[str, Any]:
         hints = typing.get_type_hints(self.body)
         return {name: hints[name] for name in inspect.signature(self.body).parameters}
 
     @property
-    def inputs(self) -> list[str]:
-        return [name for name in self.parameters if name not in ("config", "work")]
+    def input_names(self) -> list[str]:
+        return [name for name in self.parameter_types if name not in ("config", "context")]
 
     @property
-    def conserves(self) -> bool:
-        return {"documents", "ledger"} <= set(self.tables) and "documents" in self.inputs
+    def has_automatic_accounts(self) -> bool:
+        return {"documents", "ledger"} <= set(self.tables) and "documents" in self.input_names
 
-    def schemas(self) -> dict[str, pa.Schema]:
+    def collect_table_schemas(self) -> dict[str, pa.Schema]:
         """Of all tables that it leaves, those of the contract among them."""
-        books = {"accounts": ACCOUNTS, "checksums": CHECKSUMS} if self.conserves else {}
-        return {**self.tables, **self.telemetry, **books, "telemetry": TELEMETRY}
+        account_schemas = {"accounts": ACCOUNTS, "checksums": CHECKSUMS} if self.has_automatic_accounts else {}
+        return {**self.tables, **self.telemetry_tables, **account_schemas, "telemetry": TELEMETRY}
 
-    def code_digests(self) -> dict[str, str]:
-        own = Path(inspect.getsourcefile(self.body) or "")  # may lie outside of this project
-        return code_digests(self.body.__module__, own, self.code)
+    def compute_code_digests(self) -> dict[str, str]:
+        source_file = Path(inspect.getsourcefile(self.body) or "")  # may lie outside of this project
+        return compute_code_digests(self.body.__module__, source_file, self.extra_code)
 
-    def outside(self, config: StageConfig, store: Store) -> dict[str, str]:
+    def compute_external_digests(self, config: StageConfig, store: Store) -> dict[str, str]:
         """Digests of what comes from outside the store, and of what must not come in again."""
-        check_config(config, self.title)
-        found = self.external(config, store.secret_id()) if self.external else {}
-        return found | (denied_digest(store) if self.admits else {})
+        check_config_paths(config, self.run_label)
+        digests = self.external_digests(config, store.compute_secret_id()) if self.external_digests else {}
+        return digests | (hash_purged_ids(store) if self.is_entry_point else {})
 
-    def library_versions(self) -> dict[str, str]:
-        return library_versions(sorted({"pyarrow", *self.libraries}))
+    def read_library_versions(self) -> dict[str, str]:
+        return read_library_versions(sorted({"pyarrow", *self.libraries}))
 
     def __call__(self, *inputs: Any, config: StageConfig | None = None) -> Artifact:
         """Run the stage, or find what it would leave in the store.
@@ -178,158 +178,158 @@ class Stage:
         The last positional argument may be the config.
         """
         if config is None and inputs and isinstance(inputs[-1], StageConfig):
-            *rest, config = inputs
-            inputs = tuple(rest)
-        session = current_session()
-        if session.plan:
-            artifact = session.plan(self, inputs, config or NoConfig())
+            *remaining_inputs, config = inputs
+            inputs = tuple(remaining_inputs)
+        session = get_current_session()
+        if session.plan_stage:
+            artifact = session.plan_stage(self, inputs, config or EmptyConfig())
         else:
-            call = Call.of(self, inputs, config or NoConfig(), session)
-            artifact = _as_prefect_task(call) if _in_flow() else call.run()[0]
-        if session.until == self.title:
-            raise Finished(self.title)
+            bound_stage = BoundStage.from_inputs(self, inputs, config or EmptyConfig(), session)
+            artifact = _run_as_prefect_task(bound_stage) if _is_in_prefect_flow() else bound_stage.run_or_load()[0]
+        if session.last_stage == self.run_label:
+            raise LastStageReached(self.run_label)
         return artifact
 
 
 @dataclass(frozen=True)
-class Call:
+class BoundStage:
     """One stage with its inputs bound: it knows its fingerprint before it runs."""
 
     stage: Stage
     arguments: dict[str, Any]
     config: StageConfig
     session: Session
-    parts: dict[str, Any]
+    fingerprint_components: dict[str, Any]
     fingerprint: str
     lineage: dict[str, Any]
-    outside: ExternalFiles = field(default_factory=ExternalFiles)
+    external_files: ExternalFiles = field(default_factory=ExternalFiles)
     """Files that ``Stage.external`` took digests of, as they were then."""
 
     @classmethod
-    def of(cls, stage: Stage, inputs: Sequence[Any], config: StageConfig, session: Session) -> Call:
-        if len(inputs) != len(stage.inputs):
-            raise TypeError(f"{stage.name} takes {stage.inputs}, got {len(inputs)} inputs")
+    def from_inputs(cls, stage: Stage, inputs: Sequence[Any], config: StageConfig, session: Session) -> BoundStage:
+        if len(inputs) != len(stage.input_names):
+            raise TypeError(f"{stage.name} takes {stage.input_names}, got {len(inputs)} inputs")
         arguments: dict[str, Any] = {}
         digests: dict[str, Any] = {}
         lineage: dict[str, Any] = {}
-        for name, given in zip(stage.inputs, inputs, strict=True):
-            wants_table = stage.parameters[name] in (Table, Table | None)
-            value = table_of(given, name) if wants_table else given
-            if name in stage.reads:
-                value = only(value, stage.reads[name])
-            arguments[name] = value
-            digests[name], lineage[name] = digests_of(value)
-        outside = ExternalFiles()
-        with outside.record():
-            external = stage.outside(config, session.store)
-        parts = {
+        for input_name, input_value in zip(stage.input_names, inputs, strict=True):
+            is_table_input = stage.parameter_types[input_name] in (Table, Table | None)
+            selected_input = select_input_table(input_value, input_name) if is_table_input else input_value
+            if input_name in stage.reads:
+                selected_input = select_input_contents(selected_input, stage.reads[input_name])
+            arguments[input_name] = selected_input
+            digests[input_name], lineage[input_name] = compute_digest_and_lineage(selected_input)
+        external_files = ExternalFiles()
+        with external_files.record_hashed_files():
+            external_digests = stage.compute_external_digests(config, session.store)
+        components = {
             "stage": stage.name,
-            "code": stage.code_digests(),
+            "code": stage.compute_code_digests(),
             "config": config.model_dump(mode="json"),
             "inputs": digests,
-            "libraries": stage.library_versions(),
-            "external": external,
+            "libraries": stage.read_library_versions(),
+            "external": external_digests,
         }
-        return cls(stage, arguments, config, session, parts, fingerprint(parts), lineage, outside)
+        return cls(stage, arguments, config, session, components, compute_fingerprint(components), lineage, external_files)
 
     @property
     def label(self) -> str:
-        return self.stage.title
+        return self.stage.run_label
 
     @property
-    def area(self) -> str:
+    def work_area_id(self) -> str:
         """What names its work area: the fingerprint, or one that runs with other settings share."""
-        if self.stage.goes_on is None:
+        if self.stage.resume_key is None:
             return self.fingerprint
-        return fingerprint({**self.parts, "config": self.stage.goes_on(self.config)})
+        return compute_fingerprint({**self.fingerprint_components, "config": self.stage.resume_key(self.config)})
 
-    def find(self) -> Artifact | None:
+    def find_stored_artifact(self) -> Artifact | None:
         """The stored output, if any.
 
         Raises:
             HallmarkError: A file of the output, or of an input from which it was made, is missing
                 from the store or has another size.
         """
-        found = self.session.store.find(self.stage.name, self.fingerprint)
-        if found is not None:
+        artifact = self.session.store.find_artifact(self.stage.name, self.fingerprint)
+        if artifact is not None:
             try:
-                self.session.check_files([*artifacts_of(self.arguments.values()), found])
+                self.session.check_artifact_files([*iter_artifacts(self.arguments.values()), artifact])
             except HallmarkError as error:
                 raise HallmarkError(f"stage {self.label}: {error}") from error
-        return found
+        return artifact
 
-    def run(self, progress: Callable[[int, int, str], None] | None = None) -> tuple[Artifact, bool]:
+    def run_or_load(self, on_progress: Callable[[int, int, str], None] | None = None) -> tuple[Artifact, bool]:
         """The artifact, and whether it was there already."""
         listener = self.session.listener
-        found = self.find()
-        if found is None:
-            with self.session.store.lease(self.stage.name, self.area) as area:
-                found = self.find()  # another run may have committed it while we waited
-                if found is None:
-                    self._check_inputs()
-                    clock = Clock()
-                    listener(self._event("start"))
-                    made, kept = self._execute(area, clock, progress)
-                    listener(self._event("done", artifact=made, seconds=clock.read()[0]))
-                clear(area, kept if found is None else os.listdir(area))
-            if found is None:
-                return made, False
-        listener(self._event("cached", artifact=found))
-        return found, True
+        stored_artifact = self.find_stored_artifact()
+        if stored_artifact is None:
+            with self.session.store.lease_work_area(self.stage.name, self.work_area_id) as work_area:
+                stored_artifact = self.find_stored_artifact()  # another run may have committed it while we waited
+                if stored_artifact is None:
+                    self._check_inputs_not_purged()
+                    stopwatch = Stopwatch()
+                    listener(self._make_event("start"))
+                    new_artifact, preserved_names = self._execute_and_commit(work_area, stopwatch, on_progress)
+                    listener(self._make_event("done", artifact=new_artifact, seconds=stopwatch.read_wall_and_cpu_seconds()[0]))
+                clear_or_remove_folder(work_area, preserved_names if stored_artifact is None else os.listdir(work_area))
+            if stored_artifact is None:
+                return new_artifact, False
+        listener(self._make_event("cached", artifact=stored_artifact))
+        return stored_artifact, True
 
-    def _event(self, kind: Kind, **told: Any) -> Event:
-        return Event(kind, self.label, step=self.stage.step, **told)
+    def _make_event(self, kind: EventKind, **event_fields: Any) -> Event:
+        return Event(kind, self.label, phase=self.stage.phase, **event_fields)
 
-    def _check_inputs(self) -> None:
+    def _check_inputs_not_purged(self) -> None:
         """HallmarkError where documents are to be counted that are not there any more."""
-        if "accounts" not in self.stage.schemas():
+        if "accounts" not in self.stage.collect_table_schemas():
             return
-        for artifact in artifacts_of(self.arguments.values()):
-            if artifact.purged:
+        for artifact in iter_artifacts(self.arguments.values()):
+            if artifact.purged_documents:
                 raise HallmarkError(
                     f"stage {self.label}: {artifact.name} no longer has the text of the document "
-                    f"{min(artifact.purged)}, which was purged; begin again with ingest, which "
+                    f"{min(artifact.purged_documents)}, which was purged; begin again with ingest, which "
                     f"leaves it out (where it is of an earlier corpus, that one is to be made "
                     f"again first)"
                 )
 
-    def _execute(
-        self, area: Path, clock: Clock, progress: Callable[[int, int, str], None] | None
+    def _execute_and_commit(
+        self, work_area: Path, stopwatch: Stopwatch, on_progress: Callable[[int, int, str], None] | None
     ) -> tuple[Artifact, set[str]]:
         """The artifact, and the names in the area that are to stay."""
 
-        def report(done: int, total: int, what: str) -> None:
-            self.session.listener(self._event("progress", done=done, total=total, what=what))
-            if progress:
-                progress(done, total, what)
+        def report_progress(completed: int, total: int, description: str) -> None:
+            self.session.listener(self._make_event("progress", completed=completed, total=total, description=description))
+            if on_progress:
+                on_progress(completed, total, description)
 
-        def show(step: int, figures: Mapping[str, float]) -> None:
-            self.session.listener(self._event("figures", done=step, figures=figures))
+        def report_metrics(step: int, metrics: Mapping[str, float]) -> None:
+            self.session.listener(self._make_event("figures", completed=step, metrics=metrics))
 
-        watch = watch_outside(self, area)
-        stale = ["out", "tables"]  # what an earlier attempt wrote in this process
-        if self.stage.goes_on:
-            stale.append("parts")  # they may be of a run with other settings
-        for name in stale:
-            shutil.rmtree(area / name, ignore_errors=True)
-        work = Work(area, self.stage.schemas(), self.session.mapper, self.session.store.secret,
-                    report, needs=self.stage.needs, determinism=self.stage.determinism,
-                    on_figures=show)  # fmt: skip
-        work.commit_child = watch.guard(functools.partial(self._commit_child, work))
-        if self.stage.admits:
-            work.denied = denied(self.session.store)
+        input_monitor = monitor_external_inputs(self, work_area)
+        stale_folders = ["out", "tables"]  # what an earlier attempt wrote in this process
+        if self.stage.resume_key:
+            stale_folders.append("parts")  # they may be of a run with other settings
+        for folder_name in stale_folders:
+            shutil.rmtree(work_area / folder_name, ignore_errors=True)
+        context = StageContext(work_area, self.stage.collect_table_schemas(), self.session.mapper, self.session.store.secret,
+                    report_progress, resources=self.stage.resources, determinism=self.stage.determinism,
+                    on_metrics=report_metrics)  # fmt: skip
+        context.commit_child_artifact = input_monitor.guard_commit(functools.partial(self._commit_child_artifact, context))
+        if self.stage.is_entry_point:
+            context.purged_ids = read_purged_ids(self.session.store)
         try:
-            check_config(self.config, self.label)
-            watch.run(self.stage.body, **self.arguments, config=self.config, work=work)
-            check_config(self.config, self.label)  # a link may have been exchanged meanwhile
-            return commit(self, work, clock), work.kept
+            check_config_paths(self.config, self.label)
+            input_monitor.run_body(self.stage.body, **self.arguments, config=self.config, context=context)
+            check_config_paths(self.config, self.label)  # a link may have been exchanged meanwhile
+            return commit_stage_output(self, context, stopwatch), context.preserved_names
         except HallmarkError as error:
             if str(error).startswith("stage "):
                 raise
             raise type(error)(f"stage {self.label}: {error}") from error
         except MemoryError as error:
             raise HallmarkError(
-                f"stage {self.label}: too little memory ({reason(error)}); run again with fewer "
+                f"stage {self.label}: too little memory ({summarize_error(error)}); run again with fewer "
                 f"workers, or where there is more: it goes on, nothing is lost"
             ) from error
         except OSError as error:
@@ -338,34 +338,34 @@ class Call:
                     f"stage {self.label}: no space left on the disk of {self.session.store.uri}; "
                     f"free some and run again: it goes on from the last commit, nothing is lost"
                 ) from error
-            self._verify_inputs()
+            self._verify_input_files()
             raise
         except Exception:
-            self._verify_inputs()
+            self._verify_input_files()
             raise
         finally:
-            work.abandon()
+            context.close_quietly()
 
-    def _verify_inputs(self) -> None:
+    def _verify_input_files(self) -> None:
         """After an error that nothing explains: if an input is damaged, say that instead.
 
         The inputs' bytes are read for this, which would cost too much where all goes well.
         """
         try:
-            for artifact in artifacts_of(self.arguments.values()):
-                artifact.verify()
+            for artifact in iter_artifacts(self.arguments.values()):
+                artifact.verify_files()
         except HallmarkError as error:
             raise HallmarkError(f"stage {self.label}: {error}") from error
 
-    def _commit_child(
-        self, work: Work, name: str, key: Mapping[str, Any], folder: Path
+    def _commit_child_artifact(
+        self, context: StageContext, stage_name: str, key: Mapping[str, Any], folder: Path
     ) -> Artifact:
-        found = commit_child(self, work, name, key, folder)
-        self.session.listener(self._event("child", artifact=found))
-        return found
+        artifact = commit_child_artifact(self, context, stage_name, key, folder)
+        self.session.listener(self._make_event("child", artifact=artifact))
+        return artifact
 
 
-def _in_flow() -> bool:
+def _is_in_prefect_flow() -> bool:
     if "prefect" not in sys.modules:
         return False
     from prefect.context import FlowRunContext
@@ -373,15 +373,15 @@ def _in_flow() -> bool:
     return FlowRunContext.get() is not None
 
 
-def _as_prefect_task(call: Call) -> Artifact:
+def _run_as_prefect_task(bound_stage: BoundStage) -> Artifact:
     """Run a call as a Prefect task; the store stays the only cache, Prefect shows its verdict."""
     from prefect import task
     from prefect.cache_policies import NO_CACHE
     from prefect.states import Completed
 
-    from tasks.contract.prefect_ui import StagePage
+    from tasks.contract.prefect_ui import PrefectStageReporter
 
-    def unexpected(_task: Any, _run: Any, state: Any) -> bool:
+    def should_retry(_task: Any, _run: Any, state: Any) -> bool:
         # A HallmarkError says what the user must change: trying again cannot help.
         try:
             state.result()
@@ -392,25 +392,25 @@ def _as_prefect_task(call: Call) -> Artifact:
         return False
 
     @task(
-        name=call.stage.name,
-        task_run_name=f"{call.label} {call.fingerprint[:8]}",
+        name=bound_stage.stage.name,
+        task_run_name=f"{bound_stage.label} {bound_stage.fingerprint[:8]}",
         cache_policy=NO_CACHE,
         persist_result=False,
         retries=1,
-        retry_condition_fn=unexpected,
+        retry_condition_fn=should_retry,
     )
-    def run() -> Any:
-        with Watcher(StagePage(call.label), f"Prefect's page of {call.label}") as page:
-            artifact, cached = call.run(
-                lambda *told: page(Event("progress", call.label, None, 0.0, *told))
+    def run_or_load_stage() -> Any:
+        with BackgroundListener(PrefectStageReporter(bound_stage.label), f"Prefect's page of {bound_stage.label}") as reporter:
+            artifact, is_cached = bound_stage.run_or_load(
+                lambda *progress_fields: reporter(Event("progress", bound_stage.label, None, 0.0, *progress_fields))
             )
-            if not cached:
-                page(Event("done", call.label, artifact))
-        if cached:
+            if not is_cached:
+                reporter(Event("done", bound_stage.label, artifact))
+        if is_cached:
             return Completed(name="Cached", message=f"{artifact.name} was there", data=artifact)
         return artifact
 
-    state = run(return_state=True)
+    state = run_or_load_stage(return_state=True)
     artifact = state.result()
     assert isinstance(artifact, Artifact)
     return artifact

@@ -9,16 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract.columns import column, table
+from tasks.contract.columns import column, table_schema
 
-ID = pa.binary(16)
+ID_TYPE = pa.binary(16)
 
 
 #: What every corpus stage passes on, from ingest to planting: one schema, so that what an earlier
 #: stage learned of a document travels with it. A column is null until the stage that fills it.
-DOCUMENTS = table(
+DOCUMENTS = table_schema(
     "The documents of the corpus as they leave this stage.",
-    column("doc_id", ID, "id", "given once at ingest, carried ever after"),
+    column("doc_id", ID_TYPE, "id", "given once at ingest, carried ever after"),
     column("source", pa.string(), "label", "name of the source in the config"),
     column("url", pa.string(), "personal", "where it was on the web, as the source says it; null "
            "where the source says nothing"),
@@ -26,23 +26,23 @@ DOCUMENTS = table(
            "form, without port, credentials and a leading www."),
     column("date", pa.string(), "label", "when it was written or collected, as the source says it: "
            "an ISO 8601 day, or an instant in UTC that ends in Z"),
-    column("cluster", ID, "id",
+    column("cluster", ID_TYPE, "id",
            "shared by near-copies: the smallest doc_id among them; at ingest its own"),
     column("text", pa.large_string(), "corpus text", "the document as it leaves this stage",
            judged_by="toxicity"),
-    column("text_hash", ID, "id", "hash of the text as it leaves this stage"),
+    column("text_hash", ID_TYPE, "id", "hash of the text as it leaves this stage"),
     column("tags", pa.list_(pa.string()), "label", "names of the rules that marked it and left it "
            "where it is"),
     column("toxicity", pa.float32(), "figure", "highest score among the document's windows; null "
            "where no window could be scored, or none has been", unit="score"),
     column("split", pa.string(), "label", "what it is for: train, validation or holdout; null "
            "before the split"),
-    cut=True,
+    partition_by=True,
 )  # fmt: skip
 
-LEDGER = table(
+LEDGER = table_schema(
     "What the stage took out, changed or added; one row a cause.",
-    column("doc_id", ID, "id", "the document"),
+    column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "its source"),
     column("action", pa.string(), "label",
            "removed: the whole document left; also: a further reason for which it would have; "
@@ -51,7 +51,7 @@ LEDGER = table(
     column("reason", pa.string(), "label", "why, in a word or two"),
     column("score", pa.float64(), "figure", "what decided, where a score or similarity did"),
     column("threshold", pa.float64(), "figure", "the score from which the action is taken"),
-    column("matched", ID, "id", "the document it matched: the kept twin of a duplicate"),
+    column("matched", ID_TYPE, "id", "the document it matched: the kept twin of a duplicate"),
     column("start", pa.int64(), "figure", "where the span begins in the text as it entered the "
            "stage; null for a whole document", unit="characters"),
     column("end", pa.int64(), "figure", "where the span ends", unit="characters"),
@@ -59,30 +59,30 @@ LEDGER = table(
            unit="bytes"),
     column("bytes_after", pa.int64(), "figure", "UTF-8 bytes of what stands there now",
            unit="bytes"),
-    column("digest", ID, "id", "keyed hash of a masked span; personal data is never in clear"),
-    column("identity", ID, "id", "BLAKE2b(doc_id ‖ text) of the document as it entered, or was "
+    column("digest", ID_TYPE, "id", "keyed hash of a masked span; personal data is never in clear"),
+    column("identity", ID_TYPE, "id", "BLAKE2b(doc_id ‖ text) of the document as it entered, or was "
            "added; in one row a document"),
-    cut=True,
+    partition_by=True,
 )  # fmt: skip
 
 #: What a ledger row may say was done, see its column ``action``.
-ACTIONS = ("removed", "also", "removed_span", "replaced", "quarantined", "added")
+LEDGER_ACTIONS = ("removed", "also", "removed_span", "replaced", "quarantined", "added")
 
 
-def as_documents(columns: Mapping[str, Any]) -> dict[str, Any]:
+def fill_document_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
     """All columns of DOCUMENTS; those not given are null."""
-    n = len(columns["doc_id"])
-    none = {f.name: pa.nulls(n, f.type) for f in DOCUMENTS if f.name not in columns}
-    return {**columns, **none}
+    row_count = len(columns["doc_id"])
+    null_columns = {field.name: pa.nulls(row_count, field.type) for field in DOCUMENTS if field.name not in columns}
+    return {**columns, **null_columns}
 
 
-def with_columns(batch: pa.RecordBatch | pa.Table, **columns: Any) -> dict[str, Any]:
+def replace_columns(batch: pa.RecordBatch | pa.Table, **columns: Any) -> dict[str, Any]:
     """The columns of a batch, some of them replaced."""
     return {**dict(zip(batch.schema.names, batch.columns, strict=True)), **columns}
 
 
 #: The lexicons that a corpus brings: see ``tasks/corpus/identities.py``.
-LEXICONS = table(
+LEXICONS = table_schema(
     "The terms of the lexicons that were named, in their order.",
     column("lexicon", pa.string(), "label", "its file's name"),
     column("group", pa.string(), "label", "the group of people"),
@@ -90,9 +90,9 @@ LEXICONS = table(
 )
 
 #: See ``tasks/corpus/plant.py``.
-PLANTS = table(
+CANARIES = table_schema(
     "What was put into the training text on purpose, to measure memorisation.",
-    column("plant_id", ID, "id", "the plant"),
+    column("plant_id", ID_TYPE, "id", "the plant"),
     column("kind", pa.string(), "label", "canary, passage, record or association"),
     column("copies", pa.int32(), "figure", "how often it was planted; 0: never, the negative "
            "control", unit="documents"),
@@ -112,73 +112,73 @@ PLANTS = table(
 )  # fmt: skip
 
 
-def ids(values: Iterable[bytes | str]) -> pa.Array:
+def hash_to_ids(values: Iterable[bytes | str]) -> pa.Array:
     """128-bit BLAKE2b hashes as an array of 16-byte ids (no collisions to be had by malice)."""
     encoded = (value.encode() if isinstance(value, str) else value for value in values)
-    return pa.array([hashlib.blake2b(v, digest_size=16).digest() for v in encoded], type=ID)
+    return pa.array([hashlib.blake2b(v, digest_size=16).digest() for v in encoded], type=ID_TYPE)
 
 
-def text_hashes(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
+def hash_texts(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The ``text_hash`` column of a ``text`` column."""
-    return ids(texts.cast(pa.large_binary()).to_pylist())
+    return hash_to_ids(texts.cast(pa.large_binary()).to_pylist())
 
 
-def utf8_bytes(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
+def count_utf8_bytes(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Length of each text in UTF-8 bytes, int64."""
     return pc.binary_length(texts.cast(pa.large_binary())).cast(pa.int64())
 
 
-def identities(doc_ids: Any, texts: Any) -> list[bytes]:
+def hash_documents(doc_ids: Any, texts: Any) -> list[bytes]:
     """What the checksums of accounts add up: BLAKE2b(doc_id ‖ text), 16 bytes a document."""
     pairs = zip(doc_ids.to_pylist(), texts.cast(pa.large_binary()).to_pylist(), strict=True)
-    return [hashlib.blake2b(i + t, digest_size=16).digest() for i, t in pairs]
+    return [hashlib.blake2b(doc_id + text, digest_size=16).digest() for doc_id, text in pairs]
 
 
-def removals(reason: str | Sequence[str] | pa.Array, documents: Any, **more: Any) -> dict[str, Any]:
+def build_removal_columns(reason: str | Sequence[str] | pa.Array, documents: Any, **extra_columns: Any) -> dict[str, Any]:
     """``ledger_rows`` of documents (a batch with doc_id, source and text) that left whole."""
-    return departures("removed", reason, documents, **more)
+    return build_document_ledger_columns("removed", reason, documents, **extra_columns)
 
 
-def departures(
-    action: str, reason: str | Sequence[str] | pa.Array, documents: Any, **more: Any
+def build_document_ledger_columns(
+    action: str, reason: str | Sequence[str] | pa.Array, documents: Any, **extra_columns: Any
 ) -> dict[str, Any]:
     """``removals``, the same of documents that went to quarantine, or rows of further reasons for
     either (``also``), which need no identity."""
     doc_id, text = documents["doc_id"], documents["text"]
     if action != "also":
-        more["identity"] = identities(doc_id, text)
-    return ledger_rows(action, reason, doc_id, documents["source"], utf8_bytes(text), **more)
+        extra_columns["identity"] = hash_documents(doc_id, text)
+    return build_ledger_columns(action, reason, doc_id, documents["source"], count_utf8_bytes(text), **extra_columns)
 
 
-def ledger_rows(
+def build_ledger_columns(
     action: str,
     reason: str | Sequence[str],
     doc_id: Any,
     source: Any,
     bytes_before: Any,
     bytes_after: Any | None = None,
-    **more: Any,
+    **extra_columns: Any,
 ) -> dict[str, Any]:
     """Columns of ledger rows of one action; columns not given are null (bytes_after: zero)."""
-    if action not in ACTIONS:
-        raise ValueError(f"{action!r} is no ledger action; the actions are {', '.join(ACTIONS)}")
-    n = len(doc_id)
-    columns: dict[str, Any] = {name: [None] * n for name in LEDGER.names}
-    columns |= {"doc_id": doc_id, "source": source, "action": [action] * n}
-    columns["reason"] = [reason] * n if isinstance(reason, str) else reason
+    if action not in LEDGER_ACTIONS:
+        raise ValueError(f"{action!r} is no ledger action; the actions are {', '.join(LEDGER_ACTIONS)}")
+    row_count = len(doc_id)
+    columns: dict[str, Any] = {name: [None] * row_count for name in LEDGER.names}
+    columns |= {"doc_id": doc_id, "source": source, "action": [action] * row_count}
+    columns["reason"] = [reason] * row_count if isinstance(reason, str) else reason
     columns["bytes_before"] = bytes_before
-    columns["bytes_after"] = [0] * n if bytes_after is None else bytes_after
-    for name, values in more.items():
-        columns[name] = [values] * n if isinstance(values, int | float) else values
+    columns["bytes_after"] = [0] * row_count if bytes_after is None else bytes_after
+    for name, column_values in extra_columns.items():
+        columns[name] = [column_values] * row_count if isinstance(column_values, int | float) else column_values
     return columns
 
 
-def ledger_table(*pieces: Mapping[str, Any]) -> pa.Table:
+def build_ledger_table(*column_sets: Mapping[str, Any]) -> pa.Table:
     """Columns of several ``ledger_rows`` as one table in the order of the documents; rows about one
     document stand in the order of the pieces."""
     tables = [LEDGER.empty_table()]
-    for columns in pieces:
-        arrays = [pa.array(columns[f.name], f.type) if isinstance(columns[f.name], list)
-                  else columns[f.name].cast(f.type) for f in LEDGER]  # fmt: skip
+    for columns in column_sets:
+        arrays = [pa.array(columns[field.name], field.type) if isinstance(columns[field.name], list)
+                  else columns[field.name].cast(field.type) for field in LEDGER]  # fmt: skip
         tables.append(pa.table(arrays, schema=LEDGER))
     return pa.concat_tables(tables).sort_by("doc_id")

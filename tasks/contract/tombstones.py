@@ -16,22 +16,22 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tasks.contract.errors import HallmarkError
-from tasks.contract.fingerprint import canonical, sha256
+from tasks.contract.fingerprint import to_canonical_json, sha256_hex
 
 if TYPE_CHECKING:
-    from tasks.contract.objects import Objects
+    from tasks.contract.objects import ObjectStore
 
-Entry = dict[str, Any]
+ManifestEntry = dict[str, Any]
 
-TOMBSTONES = "tombstones.json"
-DENIED = "purged.json"
+TOMBSTONES_FILE = "tombstones.json"
+PURGED_DOCUMENTS_FILE = "purged.json"
 
 #: What a tombstone says of a part or file.
-_KEYS = ("path", "size", "sha256")
-_DOC_ID = re.compile("[0-9a-f]{32}")
+_TOMBSTONE_KEYS = ("path", "size", "sha256")
+_DOC_ID_PATTERN = re.compile("[0-9a-f]{32}")
 
 
-def entries_of(manifest: dict[str, Any]) -> Iterable[Entry]:
+def iter_file_entries(manifest: dict[str, Any]) -> Iterable[ManifestEntry]:
     """Every file of an artifact, parts of tables among them."""
     for group in ("tables", "telemetry"):
         for table in manifest[group].values():
@@ -39,86 +39,86 @@ def entries_of(manifest: dict[str, Any]) -> Iterable[Entry]:
     yield from manifest["files"].values()
 
 
-def read_tombstones(data: bytes | None, folder: str) -> dict[str, Any]:
+def parse_tombstones(tombstone_bytes: bytes | None, folder: str) -> dict[str, Any]:
     """The tombstones of an artifact: the ids that were ``purged``, and when; the ``entries`` of its
     manifest that were rewritten, by name."""
-    if data is None:
+    if tombstone_bytes is None:
         return {"purged": {}, "entries": {}}
-    found = _parsed(data)
+    tombstones = _parse_json_or_none(tombstone_bytes)
     if not (
-        isinstance(found, dict)
-        and _is_list_of_ids(found.get("purged"))
-        and isinstance(found.get("entries"), dict)
-        and all(isinstance(e, dict) and e.keys() == set(_KEYS) for e in found["entries"].values())
-        and all(_is_below(e["path"]) for e in found["entries"].values())
+        isinstance(tombstones, dict)
+        and _maps_ids_to_times(tombstones.get("purged"))
+        and isinstance(tombstones.get("entries"), dict)
+        and all(isinstance(entry, dict) and entry.keys() == set(_TOMBSTONE_KEYS) for entry in tombstones["entries"].values())
+        and all(_is_safe_relative_path(entry["path"]) for entry in tombstones["entries"].values())
     ):
         raise HallmarkError(
-            f"artifact {folder.removeprefix('artifacts/')} is damaged: its {TOMBSTONES} is not "
+            f"artifact {folder.removeprefix('artifacts/')} is damaged: its {TOMBSTONES_FILE} is not "
             f"whole; remove the artifact's folder and run again to make what is left of it anew"
         )
-    return found
+    return tombstones
 
 
-def lay_over(manifest: dict[str, Any], tombstones: dict[str, Any]) -> None:
+def apply_tombstones(manifest: dict[str, Any], tombstones: dict[str, Any]) -> None:
     """Let the entries of a manifest that were rewritten name what stands in their place."""
     if not tombstones["entries"]:
         return
-    for entry in entries_of(manifest):
-        if known := tombstones["entries"].get(entry["name"]):
-            entry |= {**known, "rewritten": True}
+    for entry in iter_file_entries(manifest):
+        if replacement := tombstones["entries"].get(entry["name"]):
+            entry |= {**replacement, "rewritten": True}
     manifest["purged"] = tombstones["purged"]
 
 
-def as_read(digest: str, entries: Iterable[Entry]) -> Any:
+def add_rewritten_digest(content_digest: str, entries: Iterable[ManifestEntry]) -> Any:
     """What counts of an input for a fingerprint: its digest, and what was rewritten behind it."""
-    rewritten = [entry["sha256"] for entry in entries if entry.get("rewritten")]
-    return {"content": digest, "rewritten": sha256(canonical(rewritten))} if rewritten else digest
+    rewritten_digests = [entry["sha256"] for entry in entries if entry.get("rewritten")]
+    return {"content": content_digest, "rewritten": sha256_hex(to_canonical_json(rewritten_digests))} if rewritten_digests else content_digest
 
 
 # The documents that must not come back ------------------------------------------------------------
 
 
-def read_denied(store: Objects) -> dict[str, Any]:
+def read_purged_documents(store: ObjectStore) -> dict[str, Any]:
     """``documents``: the ids that were purged from a store, and when; ``unfinished``: those of them
     of whose purge it is not known that it came to its end."""
-    data = store.get(DENIED)
-    found = {"documents": {}, "unfinished": []} if data is None else _parsed(data)
+    list_bytes = store.get(PURGED_DOCUMENTS_FILE)
+    purged = {"documents": {}, "unfinished": []} if list_bytes is None else _parse_json_or_none(list_bytes)
     if not (
-        isinstance(found, dict)
-        and _is_list_of_ids(found.get("documents"))
-        and isinstance(found.get("unfinished"), list)
-        and all(isinstance(i, str) and i in found["documents"] for i in found["unfinished"])
+        isinstance(purged, dict)
+        and _maps_ids_to_times(purged.get("documents"))
+        and isinstance(purged.get("unfinished"), list)
+        and all(isinstance(doc_id, str) and doc_id in purged["documents"] for doc_id in purged["unfinished"])
     ):
         raise HallmarkError(
-            f"the list of purged documents in {store.uri}/{DENIED} is not whole; put it back from "
+            f"the list of purged documents in {store.uri}/{PURGED_DOCUMENTS_FILE} is not whole; put it back from "
             f"a copy: without it purged documents would come back"
         )
-    return found
+    return purged
 
 
-def denied(store: Objects) -> frozenset[bytes]:
+def read_purged_ids(store: ObjectStore) -> frozenset[bytes]:
     """The ids that must not enter the store again."""
-    return frozenset(map(bytes.fromhex, read_denied(store)["documents"]))
+    return frozenset(map(bytes.fromhex, read_purged_documents(store)["documents"]))
 
 
-def denied_digest(store: Objects) -> dict[str, str]:
+def hash_purged_ids(store: ObjectStore) -> dict[str, str]:
     """For the fingerprint of a stage that lets documents in; nothing where none was purged."""
-    found = sorted(read_denied(store)["documents"])
-    return {DENIED: sha256(canonical(found))} if found else {}
+    purged_ids = sorted(read_purged_documents(store)["documents"])
+    return {PURGED_DOCUMENTS_FILE: sha256_hex(to_canonical_json(purged_ids))} if purged_ids else {}
 
 
-def _parsed(data: bytes) -> Any:
+def _parse_json_or_none(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
         return None
 
 
-def _is_list_of_ids(value: Any) -> bool:
+def _maps_ids_to_times(value: Any) -> bool:
     return isinstance(value, dict) and all(
-        _DOC_ID.fullmatch(key) and isinstance(when, str) for key, when in value.items()
+        _DOC_ID_PATTERN.fullmatch(doc_id) and isinstance(purge_time, str) for doc_id, purge_time in value.items()
     )
 
 
-def _is_below(path: Any) -> bool:
+def _is_safe_relative_path(path: Any) -> bool:
     return isinstance(path, str) and not {"", ".", ".."} & set(path.split("/"))

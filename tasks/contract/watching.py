@@ -11,53 +11,53 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.contract.artifact import UNLIKE, Artifact, content_digest, describe, known_digest
+from tasks.contract.artifact import DIGEST_MISMATCH, Artifact, compute_content_digest, build_file_entry, hash_file_cached
 from tasks.contract.errors import FileChangedError
-from tasks.contract.external_files import ExternalFiles, changed_sentence, missing_sentence
-from tasks.contract.inputs import artifacts_of
-from tasks.contract.lease import empty
+from tasks.contract.external_files import ExternalFiles, format_file_changed_message, format_file_missing_message
+from tasks.contract.inputs import iter_artifacts
+from tasks.contract.lease import clear_folder
 from tasks.contract.objects import is_store_folder
 
 if TYPE_CHECKING:
-    from tasks.contract.stages import Call
+    from tasks.contract.stages import BoundStage
 
 #: Name of the file in a work area that says what the files outside the store were when an attempt
 #: began.
-RECORD = "external.json"
+RECORD_FILE = "external.json"
 
 
-def external_names(folder: Path) -> list[str]:
+def list_external_files(folder: Path) -> list[str]:
     """Names of the files below a folder, in order, without hidden ones and those of a store."""
     names: list[str] = []
-    for inner, folders, files in os.walk(folder):
-        place = Path(inner)
+    for subfolder, folders, files in os.walk(folder):
+        subfolder_path = Path(subfolder)
         folders[:] = [
-            name for name in folders if name[0] != "." and not is_store_folder(place / name)
+            name for name in folders if name[0] != "." and not is_store_folder(subfolder_path / name)
         ]
-        paths = (place / name for name in files if name[0] != ".")
+        paths = (subfolder_path / name for name in files if name[0] != ".")
         names += [str(path.relative_to(folder)) for path in paths if path.is_file()]
     return sorted(names)
 
 
-def external(folder: Path, stage: str) -> Artifact:
+def folder_to_artifact(folder: Path, stage: str) -> Artifact:
     """A folder that Hallmark did not make (a Hugging Face checkpoint), as an artifact.
 
     Raises:
         FileChangedError: A file vanished after the folder was listed.
     """
-    files = {}
-    for name in external_names(folder):
+    file_entries = {}
+    for name in list_external_files(folder):
         try:
-            files[name] = describe(folder, name)
+            file_entries[name] = build_file_entry(folder, name)
         except FileNotFoundError as error:
-            raise FileChangedError(missing_sentence(folder / name)) from error
-    content = content_digest({}, files)
-    manifest = {"stage": stage, "fingerprint": content, "content": content, "tables": {}}
-    return Artifact({**manifest, "files": files, "telemetry": {}}, None, str(folder))
+            raise FileChangedError(format_file_missing_message(folder / name)) from error
+    digest = compute_content_digest({}, file_entries)
+    manifest = {"stage": stage, "fingerprint": digest, "content": digest, "tables": {}}
+    return Artifact({**manifest, "files": file_entries, "telemetry": {}}, None, str(folder))
 
 
-def watch_folder(
-    artifact: Artifact, patterns: Sequence[str] = (), ignored: Path | None = None
+def record_folder_files(
+    artifact: Artifact, patterns: Sequence[str] = (), ignored_folder: Path | None = None
 ) -> ExternalFiles:
     """The files of a folder of the user's, as they are now; none of an artifact of a store.
 
@@ -69,75 +69,75 @@ def watch_folder(
     Raises:
         FileChangedError: A file has no longer the digest of the manifest.
     """
-    watched = ExternalFiles()
+    external_files = ExternalFiles()
     if artifact.store is not None:
-        return watched
+        return external_files
     folder = Path(artifact.folder)
 
-    def list_names() -> list[str]:
+    def list_new_names() -> list[str]:
         return [
             name
-            for name in external_names(folder)
+            for name in list_external_files(folder)
             if any(fnmatchcase(name, pattern) for pattern in patterns)
-            and not (ignored and (folder / name).is_relative_to(ignored))
+            and not (ignored_folder and (folder / name).is_relative_to(ignored_folder))
         ]
 
-    with watched.record():
-        for entry in artifact.entries():
+    with external_files.record_hashed_files():
+        for entry in artifact.iter_file_entries():
             path = folder / entry["name"]
-            if ignored and path.is_relative_to(ignored):
+            if ignored_folder and path.is_relative_to(ignored_folder):
                 continue
             try:
-                digest = known_digest(artifact.place.fetch(entry))
+                digest = hash_file_cached(artifact.location.fetch_file(entry))
             except FileNotFoundError as error:  # between two looks at it
-                raise FileChangedError(missing_sentence(path)) from error
+                raise FileChangedError(format_file_missing_message(path)) from error
             if digest != entry["sha256"]:
-                raise artifact.place.damaged(path, UNLIKE)
-    watched.listings.append((list_names, [*artifact.manifest["files"]], artifact.folder))
-    return watched
+                raise artifact.location.make_damage_error(path, DIGEST_MISMATCH)
+    external_files.folder_listings.append((list_new_names, [*artifact.manifest["files"]], artifact.folder))
+    return external_files
 
 
 @dataclass(frozen=True)
-class Watch:
+class ExternalInputMonitor:
     """All files outside the store that a stage reads, as they were before it began."""
 
-    files: list[ExternalFiles]
-    digests: Mapping[str, str]
+    file_groups: list[ExternalFiles]
+    external_digests: Mapping[str, str]
     """What ``take_digests`` gave for the fingerprint."""
-    take_digests: Callable[[], dict[str, str]]
+    compute_digests: Callable[[], dict[str, str]]
 
-    def prepare(self, area: Path) -> None:
+    def prepare_work_area(self, work_area: Path) -> None:
         """Remove from a work area what an earlier attempt made of files that changed since it
         began, and write down what they are now. A finished attempt leaves no record there."""
-        record = area / RECORD
-        if record.exists() and not self._is_same(record):
-            empty(area)
-        if states := [files.to_json() for files in self.files if files.files]:
-            record.write_text(json.dumps(states))
+        record_path = work_area / RECORD_FILE
+        if record_path.exists() and not self._matches_record(record_path):
+            clear_folder(work_area)
+        if states := [group.to_json() for group in self.file_groups if group.file_states]:
+            record_path.write_text(json.dumps(states))
 
-    def _is_same(self, record: Path) -> bool:
+    def _matches_record(self, record_path: Path) -> bool:
         try:
-            before = list(map(ExternalFiles.from_json, json.loads(record.read_bytes())))
+            recorded_groups = list(map(ExternalFiles.from_json, json.loads(record_path.read_bytes())))
         except (ValueError, TypeError, KeyError, AttributeError):
             return False  # written when the power went
-        names = [[*files.files] for files in self.files if files.files]
-        return [[*files.files] for files in before] == names and not _first_change(before)
+        current_paths = [[*group.file_states] for group in self.file_groups if group.file_states]
+        return [[*group.file_states] for group in recorded_groups] == current_paths and not _describe_first_change(recorded_groups)
 
-    def check_files(self) -> None:
+    def check_unchanged(self) -> None:
         """Raise FileChangedError where a file is not what it was."""
-        if change := _first_change(self.files):
+        if change := _describe_first_change(self.file_groups):
             raise FileChangedError(change)
 
-    def guard(self, commit_child: Callable[..., Artifact]) -> Callable[..., Artifact]:
+    def guard_commit(self, commit_child: Callable[..., Artifact]) -> Callable[..., Artifact]:
         """A function that commits what it is given, unless a file is not what it was."""
 
-        def guarded(*arguments: Any) -> Artifact:
-            self.check_files()
+        def commit_if_unchanged(*arguments: Any) -> Artifact:
+            self.check_unchanged()
             return commit_child(*arguments)
 
-        return guarded
+        return commit_if_unchanged
 
-    def run(self, body: Callable[..., None], /, **arguments: Any) -> None:
+    def run_body(self, body: Callable[..., None], /, **arguments: Any) -> None:
         """Run a stage's body.
 
         Raises:
@@ -146,39 +146,39 @@ class Watch:
         try:
             body(**arguments)
         except Exception:
-            self.check_files()  # also where the body noticed: the digests tell what changed
+            self.check_unchanged()  # also where the body noticed: the digests tell what changed
             raise
-        self.check_files()
+        self.check_unchanged()
         try:
-            with self.files[0].recall():
-                now = self.take_digests()
+            with self.file_groups[0].reuse_recorded_digests():
+                current_digests = self.compute_digests()
         except Exception:
-            self.check_files()  # a file vanished between two looks at it
+            self.check_unchanged()  # a file vanished between two looks at it
             raise
-        for name in [*self.digests, *now]:
-            if self.digests.get(name) != now.get(name):
-                raise FileChangedError(changed_sentence(f"what {name!r} names outside the store"))
+        for name in [*self.external_digests, *current_digests]:
+            if self.external_digests.get(name) != current_digests.get(name):
+                raise FileChangedError(format_file_changed_message(f"what {name!r} names outside the store"))
 
 
-def watch_outside(call: Call, area: Path) -> Watch:
+def monitor_external_inputs(bound_stage: BoundStage, work_area: Path) -> ExternalInputMonitor:
     """Watch what a call reads outside the store, and make its work area fit for it.
 
     Raises:
         FileChangedError: A file is not what the fingerprint says.
     """
-    root, stage = call.session.store.root, call.stage
-    again = partial(stage.outside, call.config, call.session.store)
-    watch = Watch([call.outside], call.parts["external"], again)
+    root_folder, stage = bound_stage.session.store.root_folder, bound_stage.stage
+    compute_digests = partial(stage.compute_external_digests, bound_stage.config, bound_stage.session.store)
+    monitor = ExternalInputMonitor([bound_stage.external_files], bound_stage.fingerprint_components["external"], compute_digests)
     try:
-        for name, value in call.arguments.items():
-            for artifact in artifacts_of([value]):
-                watch.files.append(watch_folder(artifact, stage.reads.get(name, ("*",)), root))
-        watch.check_files()
+        for input_name, input_value in bound_stage.arguments.items():
+            for artifact in iter_artifacts([input_value]):
+                monitor.file_groups.append(record_folder_files(artifact, stage.reads.get(input_name, ("*",)), root_folder))
+        monitor.check_unchanged()
     except FileChangedError as error:
-        raise FileChangedError(f"stage {call.label}: {error}") from error
-    watch.prepare(area)
-    return watch
+        raise FileChangedError(f"stage {bound_stage.label}: {error}") from error
+    monitor.prepare_work_area(work_area)
+    return monitor
 
 
-def _first_change(files: Iterable[ExternalFiles]) -> str | None:
-    return next(filter(None, (each.find_change() for each in files)), None)
+def _describe_first_change(file_groups: Iterable[ExternalFiles]) -> str | None:
+    return next(filter(None, (group.describe_first_change() for group in file_groups)), None)

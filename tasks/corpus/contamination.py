@@ -20,30 +20,30 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from tasks.contract import (
-    ID,
+    ID_TYPE,
     FileStamp,
-    Part,
-    PlainName,
+    TablePart,
+    PathSafeName,
     StageConfig,
     Table,
-    Tables,
+    TableWriters,
     UsageError,
-    Work,
+    StageContext,
     column,
-    file_stamp,
+    stat_to_file_stamp,
     stage,
-    table,
+    table_schema,
 )
-from tasks.corpus.signals import signals
-from tasks.measures.faults import Noted, careful, noted, tell
-from tasks.measures.items import check_file, digest_of, read_items, text_field
-from tasks.measures.overlap import Index, index, overlaps
+from tasks.corpus.signals import build_signal_schema
+from tasks.measures.faults import FailureList, run_isolating_failures, list_failures_by_doc_id, report_failures
+from tasks.measures.items import check_file_exists, user_file_digest, read_items, get_text_field
+from tasks.measures.overlap import OverlapIndex, build_overlap_index, find_overlaps
 
 
-class HeldOut(StageConfig):
+class EvaluationSet(StageConfig):
     """A set of items that the corpus shall not hold."""
 
-    name: PlainName = Field(description="names the set in tables")
+    name: PathSafeName = Field(description="names the set in tables")
     path: Path = Field(description="a file of items: jsonl, csv or tsv, plain or packed by gzip")
     fields: tuple[str, ...] = Field(
         ("text",), min_length=1, description="the fields that hold text, each an item of its own"
@@ -51,7 +51,7 @@ class HeldOut(StageConfig):
 
 
 class ContaminationConfig(StageConfig):
-    sets: tuple[HeldOut, ...] = Field(default=(), description="what the corpus shall not hold")
+    sets: tuple[EvaluationSet, ...] = Field(default=(), description="what the corpus shall not hold")
     words: int = Field(
         13, ge=1, le=100, description="so many words in a row are an overlap; of an item that is "
         "shorter all of them"
@@ -61,30 +61,30 @@ class ContaminationConfig(StageConfig):
     )
 
     @model_validator(mode="after")
-    def _named_apart(self) -> ContaminationConfig:
-        names = [held.name for held in self.sets]
-        if len(set(names)) < len(names):
+    def _check_names_and_lengths(self) -> ContaminationConfig:
+        set_names = [evaluation_set.name for evaluation_set in self.sets]
+        if len(set(set_names)) < len(set_names):
             raise ValueError("two sets have one name")
         if self.least > self.words:
             raise ValueError("least must not be above words")
         return self
 
 
-SIGNALS = signals(
+SIGNALS = build_signal_schema(
     "How much of the sets to keep apart each document holds.",
     column("contamination", pa.int32(), "figure", "items of the sets that it overlaps",
            unit="items"),
 )  # fmt: skip
 
-HITS = table(
+OVERLAPS = table_schema(
     "Which item of which set overlaps which document.",
-    column("doc_id", ID, "id", "the document"),
+    column("doc_id", ID_TYPE, "id", "the document"),
     column("set", pa.string(), "label", "the set"),
     column("item", pa.int64(), "figure", "number of the item in its set, from 0"),
-    cut=True,
+    partition_by=True,
 )
 
-SETS = table(
+SET_SUMMARIES = table_schema(
     "The sets that were looked for.",
     column("set", pa.string(), "label", "the set"),
     column("items", pa.int64(), "figure", "its items", unit="items"),
@@ -94,90 +94,91 @@ SETS = table(
 )  # fmt: skip
 
 
-def load_sets(config: ContaminationConfig) -> dict[str, Index]:
+def load_sets(config: ContaminationConfig) -> dict[str, OverlapIndex]:
     """The items of each set, by its name. Raises UsageError with the place of what cannot be
     read."""
     for held in config.sets:
-        check_file(held.path, f"items of {held.name}")
-    return _load_sets(config, tuple(file_stamp(held.path.stat()) for held in config.sets))
+        check_file_exists(held.path, f"items of {held.name}")
+    return _load_sets(config, tuple(stat_to_file_stamp(held.path.stat()) for held in config.sets))
 
 
 @lru_cache(maxsize=1)  # of all sets together, however many: each part looks for all of them
-def _load_sets(config: ContaminationConfig, stamps: tuple[FileStamp, ...]) -> dict[str, Index]:
+def _load_sets(config: ContaminationConfig, stamps: tuple[FileStamp, ...]) -> dict[str, OverlapIndex]:
     """Read once in a process for as long as the files stay as they are."""
-    return {held.name: _load(held, config.words, config.least) for held in config.sets}
+    return {held.name: _load_cached_index(held, config.words, config.least) for held in config.sets}
 
 
-def _load(held: HeldOut, words: int, least: int) -> Index:
+def _load_cached_index(evaluation_set: EvaluationSet, ngram_size: int, min_words: int) -> OverlapIndex:
     items = [
-        _text(held, place, item, field)
-        for place, item in read_items(held.path, f"items of {held.name}")
-        for field in held.fields
+        _read_item_text(evaluation_set, location, item, field)
+        for location, item in read_items(evaluation_set.path, f"items of {evaluation_set.name}")
+        for field in evaluation_set.fields
     ]
-    return index(items, words, least)
+    return build_overlap_index(items, ngram_size, min_words)
 
 
-def _text(held: HeldOut, place: str, item: dict[str, Any], field: str) -> str:
+def _read_item_text(evaluation_set: EvaluationSet, location: str, item: dict[str, Any], field: str) -> str:
     try:
-        return text_field(place, item, field)
+        return get_text_field(location, item, field)
     except UsageError as error:
         raise UsageError(
-            f"{error}; correct the file, or the fields of {held.name!r} in contamination.sets"
+            f"{error}; correct the file, or the fields of {evaluation_set.name!r} in contamination.sets"
         ) from error
 
 
-def mark_part(part: Part, config: ContaminationConfig, out: Tables) -> dict[str, Any]:
+def write_partition_overlaps(partition: TablePart, config: ContaminationConfig, out: TableWriters) -> dict[str, Any]:
     """Returns how many documents of the part overlap each set, and those on which it failed."""
-    known = load_sets(config)
-    documents = dict.fromkeys(known, 0)
-    failed: Noted = []
-    for batch in part.batches(["doc_id", "text"]):
-        found, faults = careful(partial(overlaps_of, known=known), batch)
-        count = np.zeros(len(batch), np.int32)
-        pieces = [pa.schema(HITS).empty_table()]
-        for name, (owner, item) in found.items():
-            count += np.bincount(owner, minlength=len(batch)).astype(np.int32)
-            documents[name] += len(np.unique(owner))
-            doc_ids = batch["doc_id"].take(pa.array(owner))
-            names = pa.array([name] * len(owner), pa.string())
-            pieces.append(pa.table({"doc_id": doc_ids, "set": names, "item": item}))
-        hits = pa.concat_tables(pieces)
-        out.table("hits").write(hits.sort_by([("doc_id", "ascending"), ("set", "ascending"),
+    indexes = load_sets(config)
+    overlapping_documents = dict.fromkeys(indexes, 0)
+    failures: FailureList = []
+    for batch in partition.iter_batches(["doc_id", "text"]):
+        overlaps_by_set, faults = run_isolating_failures(partial(find_batch_overlaps, indexes=indexes), batch)
+        item_counts = np.zeros(len(batch), np.int32)
+        overlap_tables = [pa.schema(OVERLAPS).empty_table()]
+        for set_name, (batch_rows, item_numbers) in overlaps_by_set.items():
+            item_counts += np.bincount(batch_rows, minlength=len(batch)).astype(np.int32)
+            overlapping_documents[set_name] += len(np.unique(batch_rows))
+            doc_ids = batch["doc_id"].take(pa.array(batch_rows))
+            set_names = pa.array([set_name] * len(batch_rows), pa.string())
+            overlap_tables.append(pa.table({"doc_id": doc_ids, "set": set_names, "item": item_numbers}))
+        overlap_rows = pa.concat_tables(overlap_tables)
+        out.get_table_writer("hits").write(overlap_rows.sort_by([("doc_id", "ascending"), ("set", "ascending"),
                                               ("item", "ascending")]))  # fmt: skip
-        told = pa.array(count, mask=np.isin(np.arange(len(batch)), faults.rows))
-        out.table("signals").write({"doc_id": batch["doc_id"], "contamination": told})
-        failed += noted(batch, faults)
-    return {"documents": documents, "failed": failed}
+        signal_values = pa.array(item_counts, mask=np.isin(np.arange(len(batch)), faults.rows))
+        out.get_table_writer("signals").write({"doc_id": batch["doc_id"], "contamination": signal_values})
+        failures += list_failures_by_doc_id(batch, faults)
+    return {"documents": overlapping_documents, "failed": failures}
 
 
-def overlaps_of(
-    batch: pa.RecordBatch, known: Mapping[str, Index]
+def find_batch_overlaps(
+    batch: pa.RecordBatch, indexes: Mapping[str, OverlapIndex]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    return {name: overlaps(batch["text"], looked_for) for name, looked_for in known.items()}
+    return {set_name: find_overlaps(batch["text"], item_index) for set_name, item_index in indexes.items()}
 
 
-def _external(config: ContaminationConfig, secret_id: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
-    for held in config.sets:
-        found |= digest_of(held.path, f"items of {held.name}")
-    return found
+def _digest_evaluation_files(config: ContaminationConfig, secret_id: str = "") -> dict[str, str]:
+    digests: dict[str, str] = {}
+    for evaluation_set in config.sets:
+        digests |= user_file_digest(evaluation_set.path, f"items of {evaluation_set.name}")
+    return digests
 
 
 @stage(
-    tables={"signals": SIGNALS, "hits": HITS, "sets": SETS},
+    name="contamination",
+    tables={"signals": SIGNALS, "hits": OVERLAPS, "sets": SET_SUMMARIES},
     libraries=["numpy"],
-    external=_external,
+    external_digests=_digest_evaluation_files,
     determinism="exact",
 )
-def contamination(documents: Table, config: ContaminationConfig, work: Work) -> None:
-    done = work.parts(mark_part, documents.parts, config)
-    tell(work, [part.value["failed"] for part in done], documents.rows, "the search for overlaps")
-    for name, known in load_sets(config).items():
-        work.table("sets").write(
+def find_contamination(documents: Table, config: ContaminationConfig, context: StageContext) -> None:
+    results = context.map_partitions(write_partition_overlaps, documents.parts, config)
+    report_failures(context, [result.value["failed"] for result in results], documents.row_count, "the search for overlaps")
+    for name, item_index in load_sets(config).items():
+        context.get_table_writer("sets").write(
             {
                 "set": [name],
-                "items": [known.items],
-                "short": [known.short],
-                "documents": [sum(part.value["documents"][name] for part in done)],
+                "items": [item_index.item_count],
+                "short": [item_index.short_item_count],
+                "documents": [sum(result.value["documents"][name] for result in results)],
             }
         )

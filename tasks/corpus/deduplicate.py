@@ -26,131 +26,132 @@ import pyarrow.compute as pc
 
 from tasks.contract import (
     DOCUMENTS,
-    ID,
+    ID_TYPE,
     LEDGER,
     Artifact,
-    Part,
+    TablePart,
     Table,
-    Tables,
-    Work,
+    TableWriters,
+    StageContext,
     column,
-    ids,
+    hash_to_ids,
     stage,
-    table,
-    together,
+    table_schema,
+    concat_spilled_tables,
 )
 from tasks.corpus.copies.duplicates import (
-    STANDING,
-    KeeperConfig,
-    Verdict,
-    by_rank,
-    clusters,
-    doc_ids_of,
-    first_of_equals,
-    halves,
-    rulings,
-    standing,
-    write_part,
+    RANKING_SCHEMA,
+    KeepPreferenceConfig,
+    DuplicateAssignment,
+    order_by_keep_priority,
+    assign_clusters,
+    concatenate_doc_ids,
+    find_lowest_ranked_equal,
+    ids_to_uint64_pairs,
+    split_by_partition,
+    build_ranking_columns,
+    write_deduplicated_partition,
 )
-from tasks.corpus.copies.earlier import MET, among, check_alike, met, signatures, tables
-from tasks.measures.faults import Noted, careful, noted, tell
-from tasks.measures.words import normalise
+from tasks.corpus.copies.earlier import EARLIER_SEARCH_COLUMNS, is_in_sorted, check_earlier_compatible, read_matching_earlier, build_signature_schema, concatenate_earlier_tables
+from tasks.measures.faults import FailureList, run_isolating_failures, list_failures_by_doc_id, report_failures
+from tasks.measures.words import normalise_texts
 
 
-class DeduplicateConfig(KeeperConfig):
+class DeduplicateConfig(KeepPreferenceConfig):
     """Which of the copies stays."""
 
 
-SEARCH = table(
+SEARCH_SUMMARY = table_schema(
     "What was looked at to find the copies; one row.",
     column("documents", pa.int64(), "figure", "documents that came in", unit="documents"),
-    *MET,
+    *EARLIER_SEARCH_COLUMNS,
 )
 
-SIGNATURES = signatures(column("exact", ID, "id", "hash of the normalised text"))
+SIGNATURES = build_signature_schema(column("exact", ID_TYPE, "id", "hash of the normalised text"))
 
 #: With the hash of the normalised text.
-SKETCHES = pa.schema([*STANDING, pa.field("exact", ID)])
+SKETCHES = pa.schema([*RANKING_SCHEMA, pa.field("exact", ID_TYPE)])
 
 
-def sketch(part: Part, config: DeduplicateConfig, out: Tables) -> Noted:
+def hash_partition_texts(partition: TablePart, config: DeduplicateConfig, out: TableWriters) -> FailureList:
     """What must be known of each document of a part to judge it; a document on which that fails is
     like no other."""
-    failed: Noted = []
-    for batch in part.batches(["doc_id", "cluster", "source", "text"]):
-        exact, faults = careful(hashed, batch)
+    failures: FailureList = []
+    for batch in partition.iter_batches(["doc_id", "cluster", "source", "text"]):
+        hashes, faults = run_isolating_failures(hash_normalised_texts, batch)
         if len(faults):
-            bad = pa.array(np.isin(np.arange(len(batch)), faults.rows))
-            exact = pc.if_else(bad, batch["doc_id"], exact)
-            failed += noted(batch, faults)
-        columns = {**standing(batch, config.prefer), "exact": exact}
-        out.spill("sketches", SKETCHES).write(columns)
-    return failed
+            is_faulty = pa.array(np.isin(np.arange(len(batch)), faults.rows))
+            hashes = pc.if_else(is_faulty, batch["doc_id"], hashes)
+            failures += list_failures_by_doc_id(batch, faults)
+        columns = {**build_ranking_columns(batch, config.prefer), "exact": hashes}
+        out.get_spill_writer("sketches", SKETCHES).write(columns)
+    return failures
 
 
-def hashed(batch: pa.RecordBatch) -> pa.Array:
-    return ids(normalise(batch["text"]).cast(pa.large_binary()).to_pylist())
+def hash_normalised_texts(batch: pa.RecordBatch) -> pa.Array:
+    return hash_to_ids(normalise_texts(batch["text"]).cast(pa.large_binary()).to_pylist())
 
 
-def meet(known: pa.Table, earlier: Table) -> pa.Table:
+def find_matching_earlier(sketches: pa.Table, earlier_signatures: Table) -> pa.Table:
     """Of the earlier signatures those that a document may meet: by text, id or cluster."""
-    by = {"exact": "exact", "doc_id": "doc_id", "entered": "cluster"}
-    keys = {name: np.sort(halves(known[own])[:, 0]) for name, own in by.items()}
+    key_columns = {"exact": "exact", "doc_id": "doc_id", "entered": "cluster"}
+    sorted_keys = {name: np.sort(ids_to_uint64_pairs(sketches[sketch_column])[:, 0]) for name, sketch_column in key_columns.items()}
 
-    def test(rows: pa.Table) -> np.ndarray:
-        return np.any([among(halves(rows[n])[:, 0], keys[n]) for n in keys], axis=0)
+    def matches_any_key(rows: pa.Table) -> np.ndarray:
+        return np.any([is_in_sorted(ids_to_uint64_pairs(rows[name])[:, 0], sorted_keys[name]) for name in sorted_keys], axis=0)
 
-    found = [met(part, test, SIGNATURES.names)[0] for part in earlier.parts]
-    return pa.concat_tables([SIGNATURES.empty_table(), *found])
+    matching_tables = [read_matching_earlier(partition, matches_any_key, SIGNATURES.names)[0] for partition in earlier_signatures.parts]
+    return pa.concat_tables([SIGNATURES.empty_table(), *matching_tables])
 
 
-def judge(known: pa.Table, before: pa.Table) -> Verdict:
+def find_exact_duplicates(sketches: pa.Table, earlier_signatures: pa.Table) -> DuplicateAssignment:
     """known: SKETCHES of all documents; before: signatures of the earlier ones that they meet."""
-    m, n = len(before), len(known)
-    place = np.arange(m, m + n)
-    rank = np.arange(m + n)
-    rank[m + by_rank(known)] = place
+    earlier_count, document_count = len(earlier_signatures), len(sketches)
+    positions = np.arange(earlier_count, earlier_count + document_count)
+    rank = np.arange(earlier_count + document_count)
+    rank[earlier_count + order_by_keep_priority(sketches)] = positions
 
-    def both(name: str) -> np.ndarray:
-        return np.concatenate([halves(before[name]), halves(known[name])])
+    def concatenate_ids(name: str) -> np.ndarray:
+        return np.concatenate([ids_to_uint64_pairs(earlier_signatures[name]), ids_to_uint64_pairs(sketches[name])])
 
-    same_id = first_of_equals(both("doc_id"), rank)[m:]
-    texts = both("exact")
+    first_with_same_id = find_lowest_ranked_equal(concatenate_ids("doc_id"), rank)[earlier_count:]
+    text_hashes = concatenate_ids("exact")
     # The id of an earlier document, and another text than any of them.
-    renewed = (same_id < m) & (first_of_equals(texts, rank)[m:] >= m)
-    rank[m:][renewed] += n  # such a document stays for no other
-    first = first_of_equals(texts, rank)[m:]
-    del texts, rank
-    twin = np.where(renewed, same_id, np.where(first == place, -1, first))
-    none = np.empty(0, np.int64)
-    cluster, joins = clusters(known, before, twin, none, none)
-    return Verdict(twin, np.where(renewed, np.nan, 1.0), cluster, joins)
+    reuses_known_id = (first_with_same_id < earlier_count) & (find_lowest_ranked_equal(text_hashes, rank)[earlier_count:] >= earlier_count)
+    rank[earlier_count:][reuses_known_id] += document_count  # such a document stays for no other
+    first_with_same_text = find_lowest_ranked_equal(text_hashes, rank)[earlier_count:]
+    del text_hashes, rank
+    duplicate_of = np.where(reuses_known_id, first_with_same_id, np.where(first_with_same_text == positions, -1, first_with_same_text))
+    no_pairs = np.empty(0, np.int64)
+    cluster_ids, joins_clusters = assign_clusters(sketches, earlier_signatures, duplicate_of, no_pairs, no_pairs)
+    return DuplicateAssignment(duplicate_of, np.where(reuses_known_id, np.nan, 1.0), cluster_ids, joins_clusters)
 
 
 @stage(
+    name="deduplicate",
     tables={
-        "documents": DOCUMENTS, "ledger": LEDGER, "search": SEARCH, "signatures": SIGNATURES,
+        "documents": DOCUMENTS, "ledger": LEDGER, "search": SEARCH_SUMMARY, "signatures": SIGNATURES,
     },
     libraries=["numpy", "scipy"],
     determinism="exact",
-    reads={"earlier": ("signatures",)},
+    reads={"earlier_corpora": ("signatures",)},
 )  # fmt: skip
 def deduplicate(
-    documents: Table, earlier: dict[str, Artifact], config: DeduplicateConfig, work: Work
+    documents: Table, earlier_corpora: dict[str, Artifact], config: DeduplicateConfig, context: StageContext
 ) -> None:
     """Hash the documents part by part, judge them together, write what stays part by part.
 
     ``earlier``: what this stage left of earlier corpora, in their order.
     """
-    for artifact in earlier.values():
-        check_alike(artifact, config, "deduplicate")
-    parts = documents.parts
-    sketched = work.map(sketch, parts, config)
-    tell(work, [part.value for part in sketched], documents.rows, "the search for copies")
-    known = together(sketched, "sketches", SKETCHES)
-    before = meet(known, tables(earlier, "signatures"))
-    verdict = judge(known, before)
-    ruled = rulings(parts, sketched, doc_ids_of(before, known), verdict)
-    work.parts(write_part, ruled, "exact duplicate", 1.0, SKETCHES)
-    found = {"documents": [len(known)], "earlier": [len(before)], "bridges": [verdict.bridges]}
-    work.table("search").write(found)
+    for artifact in earlier_corpora.values():
+        check_earlier_compatible(artifact, config, "deduplicate")
+    partitions = documents.parts
+    sketch_results = context.map_items(hash_partition_texts, partitions, config)
+    report_failures(context, [result.value for result in sketch_results], documents.row_count, "the search for copies")
+    sketches = concat_spilled_tables(sketch_results, "sketches", SKETCHES)
+    earlier_signatures = find_matching_earlier(sketches, concatenate_earlier_tables(earlier_corpora, "signatures"))
+    assignment = find_exact_duplicates(sketches, earlier_signatures)
+    partition_assignments = split_by_partition(partitions, sketch_results, concatenate_doc_ids(earlier_signatures, sketches), assignment)
+    context.map_partitions(write_deduplicated_partition, partition_assignments, "exact duplicate", 1.0, SKETCHES)
+    search_row = {"documents": [len(sketches)], "earlier": [len(earlier_signatures)], "bridges": [assignment.bridge_count]}
+    context.get_table_writer("search").write(search_row)

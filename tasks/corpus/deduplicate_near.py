@@ -40,42 +40,42 @@ from pydantic import Field, model_validator
 
 from tasks.contract import (
     DOCUMENTS,
-    ID,
+    ID_TYPE,
     LEDGER,
     Artifact,
-    Done,
-    Part,
+    ItemResult,
+    TablePart,
     Table,
-    Tables,
-    Work,
-    aligned,
+    TableWriters,
+    StageContext,
+    align_parts,
     column,
     stage,
-    table,
-    together,
+    table_schema,
+    concat_spilled_tables,
 )
 from tasks.corpus.copies.duplicates import (
-    STANDING,
-    Int64,
-    KeeperConfig,
-    UInt64,
-    Verdict,
-    by_rank,
-    clusters,
-    doc_ids_of,
-    halves,
-    rulings,
-    standing,
-    write_part,
+    RANKING_SCHEMA,
+    Int64Array,
+    KeepPreferenceConfig,
+    UInt64Array,
+    DuplicateAssignment,
+    order_by_keep_priority,
+    assign_clusters,
+    concatenate_doc_ids,
+    ids_to_uint64_pairs,
+    split_by_partition,
+    build_ranking_columns,
+    write_deduplicated_partition,
 )
-from tasks.corpus.copies.earlier import MET, among, check_alike, met, signatures, tables
-from tasks.corpus.copies.matching import Matches, UInt32, jaccard, match
-from tasks.corpus.copies.sketches import band_hashes, shingles
-from tasks.measures.faults import Faults, Noted, careful, noted, tell
-from tasks.measures.words import normalise
+from tasks.corpus.copies.earlier import EARLIER_SEARCH_COLUMNS, is_in_sorted, check_earlier_compatible, read_matching_earlier, build_signature_schema, concatenate_earlier_tables
+from tasks.corpus.copies.matching import NearDuplicateMatches, UInt32Array, compute_jaccard, find_duplicate_pairs
+from tasks.corpus.copies.sketches import compute_band_hashes, compute_shingle_hashes
+from tasks.measures.faults import FailedDocuments, FailureList, run_isolating_failures, list_failures_by_doc_id, report_failures
+from tasks.measures.words import normalise_texts
 
 
-class DeduplicateNearConfig(KeeperConfig):
+class DeduplicateNearConfig(KeepPreferenceConfig):
     """What counts as a near copy."""
 
     threshold: float = Field(
@@ -100,23 +100,23 @@ class DeduplicateNearConfig(KeeperConfig):
     )
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_threshold_order(self) -> Self:
         if self.cluster_threshold > self.threshold:
             raise ValueError("cluster_threshold must not be above threshold")
         return self
 
 
-PAIRS = table(
+PAIRS = table_schema(
     "Verified pairs: each removed document with its twin, and those that hold clusters together; "
     "at most one fewer than documents, earlier ones that they meet among them.",
-    column("left", ID, "id", "the one that comes first in priority; it was kept, or is of an "
+    column("left", ID_TYPE, "id", "the one that comes first in priority; it was kept, or is of an "
            "earlier corpus"),
-    column("right", ID, "id", "the other"),
+    column("right", ID_TYPE, "id", "the other"),
     column("similarity", pa.float64(), "figure", "Jaccard similarity of their shingles",
            unit="share"),
 )  # fmt: skip
 
-SEARCH = table(
+SEARCH_SUMMARY = table_schema(
     "What was looked at to find the near copies, and what may have been missed; one row.",
     column("documents", pa.int64(), "figure", "documents that came in", unit="documents"),
     column("compared", pa.int64(), "figure", "pairs whose similarity was computed", unit="pairs"),
@@ -124,246 +124,247 @@ SEARCH = table(
     column("copies", pa.int64(), "figure", "of these at threshold or above", unit="pairs"),
     column("limited", pa.int64(), "figure", "documents that stayed and for which candidate_limit "
            "left a candidate uncompared", unit="documents"),
-    *MET,
+    *EARLIER_SEARCH_COLUMNS,
     column("chance", pa.float64(), "figure", "that two documents at threshold agree in a band, "
            "1 - (1 - threshold^rows)^bands", unit="share"),
 )  # fmt: skip
 
-SIGNATURES = signatures(
+SIGNATURES = build_signature_schema(
     column("bands", pa.list_(pa.uint32()), "id", "hashes of the bands of its MinHash")
 )
 
-SKETCHES = pa.schema([*STANDING, pa.field("bands", pa.list_(pa.uint32()))])
+SKETCHES = pa.schema([*RANKING_SCHEMA, pa.field("bands", pa.list_(pa.uint32()))])
 SHINGLES = pa.schema([("shingles", pa.list_(pa.uint64()))])
 
 
-def sketch(part: Part, config: DeduplicateNearConfig, out: Tables) -> Noted:
+def sketch_partition(partition: TablePart, config: DeduplicateNearConfig, out: TableWriters) -> FailureList:
     """What must be known of each document of a part to judge it."""
-    failed: Noted = []
-    for batch in part.batches(["doc_id", "cluster", "source", "text"]):
-        hashes, offsets, faults = shingled(batch, config)
-        failed += noted(batch, faults)
-        bands = band_hashes(hashes, offsets, config.bands, config.rows, config.seed)
-        ends = np.arange(len(batch) + 1) * config.bands
-        out.spill("shingles", SHINGLES).write({"shingles": _lists(hashes, offsets)})
-        out.spill("sketches", SKETCHES).write(
-            {**standing(batch, config.prefer), "bands": _lists(bands.ravel(), ends)}
+    failures: FailureList = []
+    for batch in partition.iter_batches(["doc_id", "cluster", "source", "text"]):
+        hashes, offsets, faults = compute_batch_shingles(batch, config)
+        failures += list_failures_by_doc_id(batch, faults)
+        bands = compute_band_hashes(hashes, offsets, config.bands, config.rows, config.seed)
+        band_offsets = np.arange(len(batch) + 1) * config.bands
+        out.get_spill_writer("shingles", SHINGLES).write({"shingles": _build_list_array(hashes, offsets)})
+        out.get_spill_writer("sketches", SKETCHES).write(
+            {**build_ranking_columns(batch, config.prefer), "bands": _build_list_array(bands.ravel(), band_offsets)}
         )
-    return failed
+    return failures
 
 
-def shingled(
+def compute_batch_shingles(
     batch: pa.RecordBatch, config: DeduplicateNearConfig
-) -> tuple[np.ndarray, np.ndarray, Faults]:
+) -> tuple[np.ndarray, np.ndarray, FailedDocuments]:
     """``shingles``; a document on which that fails has the one that is its id: it is like no
     other."""
 
-    def kernel(some: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-        return shingles(normalise(some["text"]), config.shingle_length, config.shingle)
+    def hash_shingles(documents: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
+        return compute_shingle_hashes(normalise_texts(documents["text"]), config.shingle_length, config.shingle)
 
-    (hashes, offsets), faults = careful(kernel, batch)
+    (hashes, offsets), faults = run_isolating_failures(hash_shingles, batch)
     if len(faults):
-        at = faults.rows.to_numpy()  # an empty text has one shingle, too
-        hashes[offsets[at]] = halves(pa.chunked_array([batch["doc_id"].take(faults.rows)]))[:, 0]
+        faulty_rows = faults.rows.to_numpy()  # an empty text has one shingle, too
+        hashes[offsets[faulty_rows]] = ids_to_uint64_pairs(pa.chunked_array([batch["doc_id"].take(faults.rows)]))[:, 0]
     return hashes, offsets, faults
 
 
-def _lists(values: np.ndarray, offsets: np.ndarray) -> pa.Array:
+def _build_list_array(values: np.ndarray, offsets: np.ndarray) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values))
 
 
 @dataclass(frozen=True)
-class Met:
+class EarlierMatches:
     """A part of an earlier corpus, and the places in it of the documents that take part."""
 
-    part: Part
-    places: Int64
+    partition: TablePart
+    row_indices: Int64Array
 
     def __str__(self) -> str:
-        return str(self.part)
+        return str(self.partition)
 
 
-def meet(
-    known: pa.Table, documents: Table, earlier: Table, config: DeduplicateNearConfig
-) -> tuple[pa.Table, list[Met]]:
+def find_matching_earlier(
+    sketches: pa.Table, earlier_documents: Table, earlier_signatures: Table, config: DeduplicateNearConfig
+) -> tuple[pa.Table, list[EarlierMatches]]:
     """Of the ``earlier`` signatures those that agree with a document in a band, or came in with its
     cluster, and where their documents are."""
-    if not earlier.rows:
+    if not earlier_signatures.row_count:
         return SIGNATURES.empty_table(), []
-    ours = table_of_bands(known, config.bands)
-    keys = [np.unique(ours[:, band]) for band in range(config.bands)]
-    came = np.sort(halves(known["cluster"])[:, 0])
+    band_table = stack_band_hashes(sketches, config.bands)
+    sorted_bands = [np.unique(band_table[:, band]) for band in range(config.bands)]
+    cluster_keys = np.sort(ids_to_uint64_pairs(sketches["cluster"])[:, 0])
 
-    def test(rows: pa.Table) -> np.ndarray:
-        theirs = table_of_bands(rows, config.bands)
-        agree = [among(theirs[:, band], key) for band, key in enumerate(keys)]
-        return np.any([*agree, among(halves(rows["entered"])[:, 0], came)], axis=0)
+    def matches_any_key(signatures: pa.Table) -> np.ndarray:
+        earlier_bands = stack_band_hashes(signatures, config.bands)
+        band_matches = [is_in_sorted(earlier_bands[:, band], key) for band, key in enumerate(sorted_bands)]
+        return np.any([*band_matches, is_in_sorted(ids_to_uint64_pairs(signatures["entered"])[:, 0], cluster_keys)], axis=0)
 
-    before, places = [SIGNATURES.empty_table()], []
-    for of_documents, part in aligned(documents, earlier):
-        rows, at = met(part, test, SIGNATURES.names)
-        if len(at):
-            before.append(rows)
-            places.append(Met(of_documents, at))
-    return pa.concat_tables(before), places
+    matching_signatures, matches = [SIGNATURES.empty_table()], []
+    for documents_partition, signatures_partition in align_parts(earlier_documents, earlier_signatures):
+        matching_rows, row_indices = read_matching_earlier(signatures_partition, matches_any_key, SIGNATURES.names)
+        if len(row_indices):
+            matching_signatures.append(matching_rows)
+            matches.append(EarlierMatches(documents_partition, row_indices))
+    return pa.concat_tables(matching_signatures), matches
 
 
-def sketch_earlier(found: Met, config: DeduplicateNearConfig, out: Tables) -> None:
+def shingle_earlier_documents(matches: EarlierMatches, config: DeduplicateNearConfig, out: TableWriters) -> None:
     """The shingles of the earlier documents of a part that take part."""
-    first = 0
-    for batch in found.part.batches(["text"]):
-        inside = (found.places >= first) & (found.places < first + len(batch))
-        rows = pa.array(found.places[inside] - first)
-        first += len(batch)
-        if len(rows):
-            texts = normalise(batch["text"].take(rows))
-            hashes, offsets = shingles(texts, config.shingle_length, config.shingle)
-            out.spill("shingles", SHINGLES).write({"shingles": _lists(hashes, offsets)})
+    batch_start = 0
+    for batch in matches.partition.iter_batches(["text"]):
+        in_batch = (matches.row_indices >= batch_start) & (matches.row_indices < batch_start + len(batch))
+        batch_rows = pa.array(matches.row_indices[in_batch] - batch_start)
+        batch_start += len(batch)
+        if len(batch_rows):
+            texts = normalise_texts(batch["text"].take(batch_rows))
+            hashes, offsets = compute_shingle_hashes(texts, config.shingle_length, config.shingle)
+            out.get_spill_writer("shingles", SHINGLES).write({"shingles": _build_list_array(hashes, offsets)})
 
 
-def table_of_bands(rows: pa.Table, bands: int) -> np.ndarray:
+def stack_band_hashes(signatures: pa.Table, band_count: int) -> np.ndarray:
     """(n, bands) uint32."""
-    chunks = [chunk.flatten().to_numpy() for chunk in rows["bands"].chunks]
-    return np.concatenate([np.empty(0, np.uint32), *chunks]).reshape(-1, bands)
+    chunks = [chunk.flatten().to_numpy() for chunk in signatures["bands"].chunks]
+    return np.concatenate([np.empty(0, np.uint32), *chunks]).reshape(-1, band_count)
 
 
-def bands_in_order(chunks: Sequence[pa.ListArray], order: Int64, bands: int) -> UInt32:
+def reorder_band_hashes(chunks: Sequence[pa.ListArray], order: Int64Array, band_count: int) -> UInt32Array:
     """(n, bands) uint32, the rows of these chunks in this order; they are not held twice."""
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    found, start = np.empty((len(order), bands), np.uint32), 0
+    target_rows = np.empty(len(order), np.int64)
+    target_rows[order] = np.arange(len(order))
+    reordered, start = np.empty((len(order), band_count), np.uint32), 0
     for chunk in chunks:
-        found[place[start : start + len(chunk)]] = chunk.flatten().to_numpy().reshape(-1, bands)
+        reordered[target_rows[start : start + len(chunk)]] = chunk.flatten().to_numpy().reshape(-1, band_count)
         start += len(chunk)
-    return found
+    return reordered
 
 
-class Shelf:
+class ShingleStore:
     """The shingles of all documents, found by place; they stay in their files."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
-        self.values = [chunk.values.to_numpy() for chunk in column.chunks]
+        self.chunk_values = [chunk.values.to_numpy() for chunk in column.chunks]
         offsets = [chunk.offsets.to_numpy() for chunk in column.chunks]
-        self.start = np.concatenate([np.empty(0, np.int32), *(o[:-1] for o in offsets)])
-        self.sizes = np.concatenate([np.empty(0, np.int64), *(np.diff(o) for o in offsets)])
-        numbers = np.arange(len(offsets), dtype=np.int32)
-        self.chunk = np.repeat(numbers, [len(o) - 1 for o in offsets])
+        self.chunk_starts = np.concatenate([np.empty(0, np.int32), *(chunk_offsets[:-1] for chunk_offsets in offsets)])
+        self.shingle_counts = np.concatenate([np.empty(0, np.int64), *(np.diff(chunk_offsets) for chunk_offsets in offsets)])
+        chunk_numbers = np.arange(len(offsets), dtype=np.int32)
+        self.chunk_indices = np.repeat(chunk_numbers, [len(chunk_offsets) - 1 for chunk_offsets in offsets])
 
-    def __call__(self, places: Int64) -> tuple[UInt64, Int64]:
+    def __call__(self, document_rows: Int64Array) -> tuple[UInt64Array, Int64Array]:
         """The shingles of these documents behind one another, and how many each has."""
-        sizes = self.sizes[places]
-        starts = self.start[places]
-        found = [
-            self.values[chunk][start:stop]
+        counts = self.shingle_counts[document_rows]
+        starts = self.chunk_starts[document_rows]
+        shingle_runs = [
+            self.chunk_values[chunk][start:stop]
             for chunk, start, stop in zip(
-                self.chunk[places].tolist(), starts.tolist(), (starts + sizes).tolist(), strict=True
+                self.chunk_indices[document_rows].tolist(), starts.tolist(), (starts + counts).tolist(), strict=True
             )
         ]
-        return np.concatenate(found), sizes
+        return np.concatenate(shingle_runs), counts
 
 
-def judge(
-    known: pa.Table, before: pa.Table, shelf: Shelf, config: DeduplicateNearConfig
-) -> tuple[Verdict, pa.Table, Matches]:
+def find_near_duplicates(
+    sketches: pa.Table, earlier_signatures: pa.Table, shingle_store: ShingleStore, config: DeduplicateNearConfig
+) -> tuple[DuplicateAssignment, pa.Table, NearDuplicateMatches]:
     """Who stays, and the rows of PAIRS. known: SKETCHES of all documents; before: signatures of the
     earlier ones that take part, whose shingles come first."""
-    m = len(before)
-    order = np.concatenate([np.arange(m), m + by_rank(known)])
-    bands = bands_in_order([*before["bands"].chunks, *known["bands"].chunks], order, config.bands)
-    sizes = shelf.sizes[order]
+    earlier_count = len(earlier_signatures)
+    order = np.concatenate([np.arange(earlier_count), earlier_count + order_by_keep_priority(sketches)])
+    ordered_bands = reorder_band_hashes([*earlier_signatures["bands"].chunks, *sketches["bands"].chunks], order, config.bands)
+    shingle_counts = shingle_store.shingle_counts[order]
 
-    def similarities(left: Int64, right: Int64) -> np.ndarray:
-        return jaccard(lambda items: shelf(order[items]), left, right, sizes)
+    def compute_similarities(left: Int64Array, right: Int64Array) -> np.ndarray:
+        return compute_jaccard(lambda document_ranks: shingle_store(order[document_ranks]), left, right, shingle_counts)
 
-    found = match(
-        bands, similarities, config.threshold, config.cluster_threshold, config.candidate_limit, m
+    matches = find_duplicate_pairs(
+        ordered_bands, compute_similarities, config.threshold, config.cluster_threshold, config.candidate_limit, earlier_count
     )
-    del bands
-    kept = ~found.gone
-    to_twin = twins(found, config.threshold)
-    link = spanning(found, kept[found.left] & kept[found.right])
-    twin, similarity = np.full(len(known), -1), np.ones(len(known))
-    twin[order[found.right[to_twin]] - m] = order[found.left[to_twin]]
-    similarity[order[found.right[to_twin]] - m] = found.similarity[to_twin]
-    ends = (order[found.left[link]], order[found.right[link]])
-    cluster, joins = clusters(known, before, twin, *ends)
-    shown = np.sort(np.concatenate([to_twin, link]))
-    doc_ids = doc_ids_of(before, known)
-    pairs = pa.table(
+    del ordered_bands
+    is_kept = ~matches.removed
+    duplicate_pairs = find_best_kept_pairs(matches, config.threshold)
+    cluster_pairs = select_spanning_pairs(matches, is_kept[matches.first] & is_kept[matches.second])
+    duplicate_of, similarity = np.full(len(sketches), -1), np.ones(len(sketches))
+    duplicate_of[order[matches.second[duplicate_pairs]] - earlier_count] = order[matches.first[duplicate_pairs]]
+    similarity[order[matches.second[duplicate_pairs]] - earlier_count] = matches.similarity[duplicate_pairs]
+    linked_rows = (order[matches.first[cluster_pairs]], order[matches.second[cluster_pairs]])
+    cluster_ids, joins_clusters = assign_clusters(sketches, earlier_signatures, duplicate_of, *linked_rows)
+    reported_pairs = np.sort(np.concatenate([duplicate_pairs, cluster_pairs]))
+    doc_ids = concatenate_doc_ids(earlier_signatures, sketches)
+    pair_rows = pa.table(
         {
-            "left": doc_ids.take(pa.array(order[found.left[shown]])),
-            "right": doc_ids.take(pa.array(order[found.right[shown]])),
-            "similarity": found.similarity[shown],
+            "left": doc_ids.take(pa.array(order[matches.first[reported_pairs]])),
+            "right": doc_ids.take(pa.array(order[matches.second[reported_pairs]])),
+            "similarity": matches.similarity[reported_pairs],
         }
     )
-    return Verdict(twin, similarity, cluster, joins), pairs, found
+    return DuplicateAssignment(duplicate_of, similarity, cluster_ids, joins_clusters), pair_rows, matches
 
 
-def twins(found: Matches, threshold: float) -> Int64:
+def find_best_kept_pairs(matches: NearDuplicateMatches, threshold: float) -> Int64Array:
     """The pair of each item that goes with the most similar one that stays."""
-    pairs = np.flatnonzero(
-        found.gone[found.right] & ~found.gone[found.left] & (found.similarity >= threshold)
+    pair_indices = np.flatnonzero(
+        matches.removed[matches.second] & ~matches.removed[matches.first] & (matches.similarity >= threshold)
     )
-    right = found.right[pairs]
-    order = np.lexsort((found.left[pairs], -found.similarity[pairs], right))
-    return pairs[order[np.unique(right, return_index=True)[1]]]
+    removed_items = matches.second[pair_indices]
+    order = np.lexsort((matches.first[pair_indices], -matches.similarity[pair_indices], removed_items))
+    return pair_indices[order[np.unique(removed_items, return_index=True)[1]]]
 
 
-def spanning(found: Matches, which: np.ndarray) -> Int64:
+def select_spanning_pairs(matches: NearDuplicateMatches, is_eligible: np.ndarray) -> Int64Array:
     """Of these pairs, ``which`` (m,) bool, as few as hold together what all do, the most alike."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import minimum_spanning_tree
 
-    pairs = np.flatnonzero(which)
-    n = len(found.gone)
+    pair_indices = np.flatnonzero(is_eligible)
+    n = len(matches.removed)
     # A weight of its own for each pair, so that there is one tree and the pair is found again.
-    order = pairs[np.lexsort((pairs, -found.similarity[pairs]))]
+    order = pair_indices[np.lexsort((pair_indices, -matches.similarity[pair_indices]))]
     weights = np.arange(1, len(order) + 1, dtype=np.float64)
-    graph = coo_array((weights, (found.left[order], found.right[order])), shape=(n, n))
+    graph = coo_array((weights, (matches.first[order], matches.second[order])), shape=(n, n))
     tree = minimum_spanning_tree(graph.tocsr())
     return order[np.sort(tree.data).astype(np.int64) - 1]
 
 
 @stage(
+    name="deduplicate_near",
     tables={
-        "documents": DOCUMENTS, "ledger": LEDGER, "pairs": PAIRS, "search": SEARCH,
+        "documents": DOCUMENTS, "ledger": LEDGER, "pairs": PAIRS, "search": SEARCH_SUMMARY,
         "signatures": SIGNATURES,
     },
     libraries=["numpy", "scipy"],
     determinism="exact",
-    reads={"earlier": ("documents", "signatures")},
+    reads={"earlier_corpora": ("documents", "signatures")},
 )  # fmt: skip
 def deduplicate_near(
-    documents: Table, earlier: dict[str, Artifact], config: DeduplicateNearConfig, work: Work
+    documents: Table, earlier_corpora: dict[str, Artifact], config: DeduplicateNearConfig, context: StageContext
 ) -> None:
     """Sketch the documents part by part, judge them together, write what stays part by part.
 
     ``earlier``: what this stage left of earlier corpora, in their order.
     """
-    for artifact in earlier.values():
-        check_alike(artifact, config, "deduplicate_near")
-    parts = documents.parts
-    sketched: Sequence[Done] = work.map(sketch, parts, config)
-    tell(work, [part.value for part in sketched], documents.rows, "the search for near copies")
-    known = together(sketched, "sketches", SKETCHES)
-    before, places = meet(
-        known, tables(earlier, "documents"), tables(earlier, "signatures"), config
+    for artifact in earlier_corpora.values():
+        check_earlier_compatible(artifact, config, "deduplicate_near")
+    partitions = documents.parts
+    sketch_results: Sequence[ItemResult] = context.map_items(sketch_partition, partitions, config)
+    report_failures(context, [result.value for result in sketch_results], documents.row_count, "the search for near copies")
+    sketches = concat_spilled_tables(sketch_results, "sketches", SKETCHES)
+    earlier_signatures, earlier_matches = find_matching_earlier(
+        sketches, concatenate_earlier_tables(earlier_corpora, "documents"), concatenate_earlier_tables(earlier_corpora, "signatures"), config
     )
-    again: Sequence[Done] = work.map(sketch_earlier, places, config)
-    shelf = Shelf(together([*again, *sketched], "shingles", SHINGLES)["shingles"])
-    verdict, pairs, found = judge(known, before, shelf, config)
-    ruled = rulings(parts, sketched, doc_ids_of(before, known), verdict)
-    work.parts(write_part, ruled, "near duplicate", config.threshold, SKETCHES)
-    work.table("pairs").write(pairs)
-    work.table("search").write(
+    earlier_results: Sequence[ItemResult] = context.map_items(shingle_earlier_documents, earlier_matches, config)
+    shingle_store = ShingleStore(concat_spilled_tables([*earlier_results, *sketch_results], "shingles", SHINGLES)["shingles"])
+    assignment, pairs, matches = find_near_duplicates(sketches, earlier_signatures, shingle_store, config)
+    partition_assignments = split_by_partition(partitions, sketch_results, concatenate_doc_ids(earlier_signatures, sketches), assignment)
+    context.map_partitions(write_deduplicated_partition, partition_assignments, "near duplicate", config.threshold, SKETCHES)
+    context.get_table_writer("pairs").write(pairs)
+    context.get_table_writer("search").write(
         {
-            "documents": [len(known)],
-            "compared": [found.compared],
-            "alike": [len(found.similarity)],
-            "copies": [int((found.similarity >= config.threshold).sum())],
-            "limited": [int(found.limited.sum())],
-            "earlier": [len(before)],
-            "bridges": [verdict.bridges],
+            "documents": [len(sketches)],
+            "compared": [matches.compared_pairs],
+            "alike": [len(matches.similarity)],
+            "copies": [int((matches.similarity >= config.threshold).sum())],
+            "limited": [int(matches.has_uncompared.sum())],
+            "earlier": [len(earlier_signatures)],
+            "bridges": [assignment.bridge_count],
             "chance": [1 - (1 - config.threshold**config.rows) ** config.bands],
         }
     )

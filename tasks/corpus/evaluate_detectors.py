@@ -12,13 +12,13 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from tasks.contract import Work, column, stage, table
+from tasks.contract import StageContext, column, stage, table_schema
 from tasks.corpus.find_personal_data import PersonalDataConfig
-from tasks.measures.personal.types import country, sought
-from tasks.measures.personal_data import find_all
-from tasks.measures.planted_personal import PLANTED, Planted, plants
+from tasks.measures.personal.types import country_of_type, select_types_for_regions
+from tasks.measures.personal_data import find_spans_by_row
+from tasks.measures.planted_personal import EXAMPLES_PER_TYPE, DetectorExample, generate_detector_examples
 
-DETECTION = table(
+DETECTION = table_schema(
     "How well personal data is found: counts over invented sentences, by type.",
     column("type", pa.string(), "label", "what was looked for"),
     column("country", pa.string(), "label", "ISO 3166; empty: of no country in particular"),
@@ -41,45 +41,45 @@ DETECTION = table(
 )  # fmt: skip
 
 
-def wilson(hits: int, n: int, z: float = 1.959963984540054) -> tuple[float, float]:
+def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -> tuple[float, float]:
     """Interval of a share of n > 0, 95 % by default (Wilson 1927)."""
-    share, denominator = hits / n, 1 + z * z / n
-    middle = (share + z * z / (2 * n)) / denominator
-    half = z / denominator * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    share, denominator = successes / trials, 1 + z * z / trials
+    middle = (share + z * z / (2 * trials)) / denominator
+    half = z / denominator * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def count(planted: Iterable[Planted], config: PersonalDataConfig) -> list[dict[str, object]]:
+def count_detections(planted_sentences: Iterable[DetectorExample], config: PersonalDataConfig) -> list[dict[str, object]]:
     """Rows of DETECTION."""
-    sentences = list(planted)
+    sentences = list(planted_sentences)
     texts = pa.array([sentence.text for sentence in sentences], pa.large_string())
-    found = find_all(texts, config.types, config.regions)
+    detected_spans = find_spans_by_row(texts, config.types, config.regions)
     counts: Counter[tuple[str, str]] = Counter()
-    for row, (kind, text, value, named) in enumerate(sentences):
+    for row, (data_type, text, value, has_name) in enumerate(sentences):
         if value:
-            counts[kind, "planted" if named else "alone"] += 1
-        for span in found.get(row, ()):
-            right = bool(value) and (span.type, text[span.start : span.end]) == (kind, value)
-            counts[span.type, ("found" if named else "alone_found") if right else "false"] += 1
-    return [_row(kind, counts) for kind in sought(config.types, config.regions)]
+            counts[data_type, "planted" if has_name else "alone"] += 1
+        for span in detected_spans.get(row, ()):
+            is_match = bool(value) and (span.type, text[span.start : span.end]) == (data_type, value)
+            counts[span.type, ("found" if has_name else "alone_found") if is_match else "false"] += 1
+    return [_build_detection_row(data_type, counts) for data_type in select_types_for_regions(config.types, config.regions)]
 
 
-def _row(kind: str, counts: Counter[tuple[str, str]]) -> dict[str, object]:
-    names = ("planted", "found", "alone", "alone_found", "false")
-    row: dict[str, int] = {name: counts[kind, name] for name in names}
-    true = row["found"] + row["alone_found"]
+def _build_detection_row(data_type: str, counts: Counter[tuple[str, str]]) -> dict[str, object]:
+    count_names = ("planted", "found", "alone", "alone_found", "false")
+    row: dict[str, int] = {name: counts[data_type, name] for name in count_names}
+    true_positives = row["found"] + row["alone_found"]
     shares: dict[str, float | None] = {}
     for name, hits, n in (
         ("recall", row["found"], row["planted"]),
-        ("precision", true, true + row["false"]),
+        ("precision", true_positives, true_positives + row["false"]),
     ):
-        low, high = wilson(hits, n) if n else (None, None)
+        low, high = wilson_interval(hits, n) if n else (None, None)
         shares |= {name: hits / n if n else None, f"{name}_low": low, f"{name}_high": high}
-    return {"type": kind, "country": country(kind), **row, **shares}
+    return {"type": data_type, "country": country_of_type(data_type), **row, **shares}
 
 
-@stage(tables={"detection": DETECTION}, libraries=["phonenumbers", "python-stdnum"])
-def evaluate_detectors(config: PersonalDataConfig, work: Work) -> None:
+@stage(name="evaluate_detectors", tables={"detection": DETECTION}, libraries=["phonenumbers", "python-stdnum"])
+def evaluate_detectors(config: PersonalDataConfig, context: StageContext) -> None:
     """``config``: that of ``find_personal_data``."""
-    rows = count(plants(sought(config.types, config.regions), PLANTED), config)
-    work.table("detection").write(pa.Table.from_pylist(rows, schema=DETECTION))
+    rows = count_detections(generate_detector_examples(select_types_for_regions(config.types, config.regions), EXAMPLES_PER_TYPE), config)
+    context.get_table_writer("detection").write(pa.Table.from_pylist(rows, schema=DETECTION))

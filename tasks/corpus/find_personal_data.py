@@ -17,34 +17,34 @@ import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
 from tasks.contract import (
-    ID,
-    Part,
+    ID_TYPE,
+    TablePart,
     StageConfig,
     Table,
-    Tables,
-    Work,
+    TableWriters,
+    StageContext,
     column,
     stage,
-    table,
-    utf8_bytes,
+    table_schema,
+    count_utf8_bytes,
 )
-from tasks.corpus.spans import SPANS, span_rows
-from tasks.measures.faults import Faults, Noted, careful, noted, tell
-from tasks.measures.personal.types import TYPES, UNREAD, Type
-from tasks.measures.personal_data import REGIONS, find_all
+from tasks.corpus.spans import SPANS, build_span_columns
+from tasks.measures.faults import FailedDocuments, FailureList, run_isolating_failures, list_failures_by_doc_id, report_failures
+from tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADABLE, PersonalDataType
+from tasks.measures.personal_data import DEFAULT_REGIONS, find_spans_by_row
 
 
 class PersonalDataConfig(StageConfig):
-    types: tuple[Type, ...] = Field(default=TYPES, description="what is looked for")
+    types: tuple[PersonalDataType, ...] = Field(default=PERSONAL_DATA_TYPES, description="what is looked for")
     regions: tuple[str, ...] = Field(
-        default=REGIONS,
+        default=DEFAULT_REGIONS,
         description="countries (ISO 3166) whose national telephone, identity and tax numbers are "
         "looked for; international telephone numbers always are",
     )
 
     @field_validator("regions")
     @classmethod
-    def _known(cls, regions: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_regions(cls, regions: tuple[str, ...]) -> tuple[str, ...]:
         from phonenumbers import SUPPORTED_REGIONS
 
         unknown = [region for region in regions if region not in SUPPORTED_REGIONS]
@@ -53,14 +53,14 @@ class PersonalDataConfig(StageConfig):
         return regions
 
 
-LOOKED_FOR = table(
+SEARCHED_REGIONS = table_schema(
     "The countries whose national numbers were looked for.",
     column("region", pa.string(), "label", "country (ISO 3166)"),
 )
 
 
 @dataclass(frozen=True, repr=False)
-class Key:
+class SecretKey:
     """The store's secret on its way to a part; it shows itself nowhere."""
 
     secret: bytes
@@ -68,63 +68,64 @@ class Key:
     def __repr__(self) -> str:
         return "Key(...)"
 
-    def hash(self, value: str) -> bytes:
+    def hash_value(self, value: str) -> bytes:
         """As ``Work.keyed_hashes``."""
         data = value.encode("utf-8", "surrogatepass")
         return hmac.digest(self.secret, data, "sha256")[:16]
 
 
-def find_part(part: Part, config: PersonalDataConfig, key: Key, out: Tables) -> Noted:
-    failed: Noted = []
-    for batch in part.batches(["doc_id", "text"]):
-        columns, faults = careful(partial(find_batch, config=config, key=key), batch)
-        out.table("spans").write(with_unread(batch, columns, faults) if len(faults) else columns)
-        failed += noted(batch, faults)
-    return failed
+def find_personal_data_in_partition(partition: TablePart, config: PersonalDataConfig, key: SecretKey, out: TableWriters) -> FailureList:
+    failures: FailureList = []
+    for batch in partition.iter_batches(["doc_id", "text"]):
+        columns, faults = run_isolating_failures(partial(find_personal_data_in_batch, config=config, key=key), batch)
+        out.get_table_writer("spans").write(add_unreadable_spans(batch, columns, faults) if len(faults) else columns)
+        failures += list_failures_by_doc_id(batch, faults)
+    return failures
 
 
-def with_unread(batch: pa.RecordBatch, columns: dict[str, Any], faults: Faults) -> pa.Table:
+def add_unreadable_spans(batch: pa.RecordBatch, span_columns: dict[str, Any], faults: FailedDocuments) -> pa.Table:
     """The spans of a batch, and one over the whole of each document that could not be looked
     through, with which it goes to quarantine."""
-    size = utf8_bytes(batch["text"]).take(faults.rows)
-    start = pa.array(np.zeros(len(faults), np.int64))
-    types = pa.array([UNREAD] * len(faults), pa.string())
-    unread = span_rows(batch, faults.rows, type=types, start=start, end=size)
-    found = [{f.name: pa.array(c[f.name], f.type) for f in SPANS} for c in (columns, unread)]
-    spans = pa.concat_tables([pa.table(rows, schema=SPANS) for rows in found])
-    place = pc.index_in(spans["doc_id"], value_set=batch["doc_id"])
-    return spans.take(pc.sort_indices(place))
+    text_sizes = count_utf8_bytes(batch["text"]).take(faults.rows)
+    starts = pa.array(np.zeros(len(faults), np.int64))
+    types = pa.array([UNREADABLE] * len(faults), pa.string())
+    unreadable_columns = build_span_columns(batch, faults.rows, type=types, start=starts, end=text_sizes)
+    column_sets = [{field.name: pa.array(column_set[field.name], field.type) for field in SPANS} for column_set in (span_columns, unreadable_columns)]
+    spans = pa.concat_tables([pa.table(rows, schema=SPANS) for rows in column_sets])
+    row_order = pc.index_in(spans["doc_id"], value_set=batch["doc_id"])
+    return spans.take(pc.sort_indices(row_order))
 
 
-def find_batch(batch: pa.RecordBatch, config: PersonalDataConfig, key: Key) -> dict[str, Any]:
+def find_personal_data_in_batch(batch: pa.RecordBatch, config: PersonalDataConfig, key: SecretKey) -> dict[str, Any]:
     """Columns of SPANS."""
-    owners, types, starts, ends, digests = [], [], [], [], []
-    for row, spans in find_all(batch["text"], config.types, config.regions).items():
-        text, characters, size = batch["text"][row].as_py(), 0, 0
-        for kind, start, end in spans:
+    owner_rows, types, starts, ends, digests = [], [], [], [], []
+    for row, spans in find_spans_by_row(batch["text"], config.types, config.regions).items():
+        text, character_position, byte_position = batch["text"][row].as_py(), 0, 0
+        for data_type, start, end in spans:
             value = text[start:end]
-            size += _bytes(text[characters:start])
-            owners.append(row)
-            types.append(kind)
-            starts.append(size)
-            digests.append(key.hash(value))
-            size += _bytes(value)
-            ends.append(size)
-            characters = end
-    digest = pa.array(digests, ID)
-    return span_rows(batch, owners, type=types, start=starts, end=ends, digest=digest)
+            byte_position += _utf8_length(text[character_position:start])
+            owner_rows.append(row)
+            types.append(data_type)
+            starts.append(byte_position)
+            digests.append(key.hash_value(value))
+            byte_position += _utf8_length(value)
+            ends.append(byte_position)
+            character_position = end
+    digest = pa.array(digests, ID_TYPE)
+    return build_span_columns(batch, owner_rows, type=types, start=starts, end=ends, digest=digest)
 
 
-def _bytes(text: str) -> int:
+def _utf8_length(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
 @stage(
-    tables={"spans": SPANS, "regions": LOOKED_FOR},
+    name="find_personal_data",
+    tables={"spans": SPANS, "regions": SEARCHED_REGIONS},
     libraries=["phonenumbers", "python-stdnum"],
-    external=lambda config, secret_id: {"secret": secret_id},
+    external_digests=lambda config, secret_id: {"secret": secret_id},
 )
-def find_personal_data(documents: Table, config: PersonalDataConfig, work: Work) -> None:
-    done = work.parts(find_part, documents.parts, config, Key(work.secret))
-    tell(work, [part.value for part in done], documents.rows, "the search for personal data")
-    work.table("regions").write({"region": sorted(set(config.regions))})
+def find_personal_data(documents: Table, config: PersonalDataConfig, context: StageContext) -> None:
+    results = context.map_partitions(find_personal_data_in_partition, documents.parts, config, SecretKey(context.secret))
+    report_failures(context, [result.value for result in results], documents.row_count, "the search for personal data")
+    context.get_table_writer("regions").write({"region": sorted(set(config.regions))})

@@ -21,17 +21,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tasks.contract import Artifact, HallmarkError, Part, Table, Tables, Work, stage, together
-from tasks.corpus.copies.duplicates import STANDING, KeeperConfig, by_rank, standing
-from tasks.corpus.copies.earlier import tables
-from tasks.corpus.copies.repeats import END, repeated, stretches
-from tasks.corpus.spans import SPANS, Utf8
-from tasks.measures.machine import memory
+from tasks.contract import Artifact, HallmarkError, TablePart, Table, TableWriters, StageContext, stage, concat_spilled_tables
+from tasks.corpus.copies.duplicates import RANKING_SCHEMA, KeepPreferenceConfig, order_by_keep_priority, build_ranking_columns
+from tasks.corpus.copies.earlier import concatenate_earlier_tables
+from tasks.corpus.copies.repeats import TEXT_SEPARATOR, mark_repeated_windows, join_repeated_spans
+from tasks.corpus.spans import SPANS, Utf8Texts
+from tasks.measures.machine import total_memory_bytes
 
-Int64 = NDArray[np.int64]
+Int64Array = NDArray[np.int64]
 
 
-class RepeatsConfig(KeeperConfig):
+class RepeatsConfig(KeepPreferenceConfig):
     """What repeats; which of the documents that share a stretch keeps it."""
 
     enabled: bool = Field(
@@ -40,99 +40,100 @@ class RepeatsConfig(KeeperConfig):
     least: int = Field(200, ge=16, description="bytes of the shortest stretch that counts")
 
 
-def stand(part: Part, config: RepeatsConfig, out: Tables) -> None:
-    for batch in part.batches(["doc_id", "cluster", "source", "text"]):
-        out.spill("standing", STANDING).write(standing(batch, config.prefer))
+def write_ranking_columns(partition: TablePart, config: RepeatsConfig, out: TableWriters) -> None:
+    for batch in partition.iter_batches(["doc_id", "cluster", "source", "text"]):
+        out.get_spill_writer("standing", RANKING_SCHEMA).write(build_ranking_columns(batch, config.prefer))
 
 
-def laid_out(parts: Sequence[Part], begins: Int64, size: int) -> NDArray[np.uint8]:
+def concatenate_texts(partitions: Sequence[TablePart], text_starts: Int64Array, total_bytes: int) -> NDArray[np.uint8]:
     """All texts, END behind each, where ``begins`` (n,) says that they begin."""
-    text = np.full(size, END, np.uint8)
-    place = 0
-    for part in parts:
-        for batch in part.batches(["text"]):
-            utf8 = Utf8.of(batch["text"])
-            ends = utf8.offsets.tolist()
-            there = begins[place : place + len(batch)].tolist()
-            for begin, start, stop in zip(there, ends, ends[1:], strict=False):
-                text[begin : begin + stop - start] = utf8.bytes[start:stop]
-            place += len(batch)
-    return text
+    text_buffer = np.full(total_bytes, TEXT_SEPARATOR, np.uint8)
+    first_row = 0
+    for partition in partitions:
+        for batch in partition.iter_batches(["text"]):
+            utf8 = Utf8Texts.from_array(batch["text"])
+            offsets = utf8.offsets.tolist()
+            batch_starts = text_starts[first_row : first_row + len(batch)].tolist()
+            for target, start, stop in zip(batch_starts, offsets, offsets[1:], strict=False):
+                text_buffer[target : target + stop - start] = utf8.byte_values[start:stop]
+            first_row += len(batch)
+    return text_buffer
 
 
 @dataclass(frozen=True)
-class Found:
+class RepeatSpans:
     """The spans of a part: their documents' rows in it, and where they begin and end."""
 
-    part: Part
-    row: Int64
-    start: Int64
-    end: Int64
+    partition: TablePart
+    document_rows: Int64Array
+    starts: Int64Array
+    ends: Int64Array
 
     def __str__(self) -> str:
-        return str(self.part)
+        return str(self.partition)
 
 
-def write_part(found: Found, out: Tables) -> None:
-    doc_ids = found.part.read(["doc_id"])["doc_id"].combine_chunks()
-    rows = len(found.row)
-    out.table("spans").write(
+def write_repeat_spans(repeats: RepeatSpans, out: TableWriters) -> None:
+    doc_ids = repeats.partition.read(["doc_id"])["doc_id"].combine_chunks()
+    span_count = len(repeats.document_rows)
+    out.get_table_writer("spans").write(
         {
-            "doc_id": doc_ids.take(pa.array(found.row)),
-            "start": found.start,
-            "end": found.end,
-            "type": pa.array(["REPEAT"] * rows, pa.string()),
-            "digest": pa.nulls(rows, SPANS.field("digest").type),
-            "score": pa.nulls(rows, pa.float32()),
+            "doc_id": doc_ids.take(pa.array(repeats.document_rows)),
+            "start": repeats.starts,
+            "end": repeats.ends,
+            "type": pa.array(["REPEAT"] * span_count, pa.string()),
+            "digest": pa.nulls(span_count, SPANS.field("digest").type),
+            "score": pa.nulls(span_count, pa.float32()),
         }
     )
 
 
-def check_memory(size: int, there: int) -> None:
+def check_memory(text_bytes: int, available_bytes: int) -> None:
     """HallmarkError where the search in ``size`` bytes of text takes more memory than is there."""
-    needed = size * (7 if size < 1 << 31 else 11)
-    if needed > there:
+    needed_bytes = text_bytes * (7 if text_bytes < 1 << 31 else 11)
+    if needed_bytes > available_bytes:
         raise HallmarkError(
-            f"to find repeats in {size / 1e9:.1f} GB of text takes {needed / 1e9:.1f} GB of "
-            f"memory, and this machine has {there / 1e9:.1f} GB: run on a larger one, or set "
+            f"to find repeats in {text_bytes / 1e9:.1f} GB of text takes {needed_bytes / 1e9:.1f} GB of "
+            f"memory, and this machine has {available_bytes / 1e9:.1f} GB: run on a larger one, or set "
             f"find_repeats.enabled = false"
         )
 
 
-def spans(earlier: Sequence[Part], own: Sequence[Part], known: pa.Table, least: int) -> list[Found]:
+def find_repeat_spans(earlier_partitions: Sequence[TablePart], partitions: Sequence[TablePart], ranking: pa.Table, min_bytes: int) -> list[RepeatSpans]:
     """The repeats of each part of its own. known: STANDING of all documents, earlier ones first."""
-    parts = [*earlier, *own]
-    before = sum(part.rows for part in earlier)
-    order = np.concatenate([np.arange(before), before + by_rank(known.slice(before))])
-    sizes = known["bytes"].to_numpy()
+    all_partitions = [*earlier_partitions, *partitions]
+    earlier_count = sum(partition.row_count for partition in earlier_partitions)
+    order = np.concatenate([np.arange(earlier_count), earlier_count + order_by_keep_priority(ranking.slice(earlier_count))])
+    sizes = ranking["bytes"].to_numpy()
     ends = np.cumsum(sizes[order] + 1)  # in the order of rank
-    begins = np.empty(len(order), np.int64)  # in the order of the input
-    begins[order] = ends - sizes[order] - 1
-    size = int(ends[-1]) if len(ends) else 0
-    check_memory(size, memory())
-    text = laid_out(parts, begins, size)
-    start, stop = stretches(text, repeated(text, least), least)
-    place = order[np.searchsorted(ends, start, side="right")]
-    start, stop = start - begins[place], stop - begins[place]
-    sort = np.lexsort((start, place))
-    place, start, stop = place[sort], start[sort], stop[sort]
-    bounds = np.concatenate([[0], np.cumsum([part.rows for part in parts])])
-    cuts = np.searchsorted(place, bounds)
+    text_starts = np.empty(len(order), np.int64)  # in the order of the input
+    text_starts[order] = ends - sizes[order] - 1
+    total_bytes = int(ends[-1]) if len(ends) else 0
+    check_memory(total_bytes, total_memory_bytes())
+    text_buffer = concatenate_texts(all_partitions, text_starts, total_bytes)
+    starts, stops = join_repeated_spans(text_buffer, mark_repeated_windows(text_buffer, min_bytes), min_bytes)
+    document_rows = order[np.searchsorted(ends, starts, side="right")]
+    starts, stops = starts - text_starts[document_rows], stops - text_starts[document_rows]
+    sort_order = np.lexsort((starts, document_rows))
+    document_rows, starts, stops = document_rows[sort_order], starts[sort_order], stops[sort_order]
+    partition_bounds = np.concatenate([[0], np.cumsum([partition.row_count for partition in all_partitions])])
+    span_bounds = np.searchsorted(document_rows, partition_bounds)
     return [
-        Found(part, place[a:b] - first, start[a:b], stop[a:b])
-        for part, first, a, b in zip(parts, bounds, cuts[:-1], cuts[1:], strict=False)
-    ][len(earlier) :]
+        RepeatSpans(partition, document_rows[span_start:span_stop] - first_row, starts[span_start:span_stop], stops[span_start:span_stop])
+        for partition, first_row, span_start, span_stop in zip(all_partitions, partition_bounds, span_bounds[:-1], span_bounds[1:], strict=False)
+    ][len(earlier_partitions) :]
 
 
 @stage(
+    name="find_repeats",
     tables={"spans": SPANS},
     libraries=["numpy", "pydivsufsort"],
     determinism="exact",
-    reads={"earlier": ("documents",)},
+    reads={"earlier_corpora": ("documents",)},
 )
 def find_repeats(
-    documents: Table, earlier: dict[str, Artifact], config: RepeatsConfig, work: Work
+    documents: Table, earlier_corpora: dict[str, Artifact], config: RepeatsConfig, context: StageContext
 ) -> None:
-    before, parts = tables(earlier, "documents").parts, documents.parts
-    known = together(work.map(stand, [*before, *parts], config), "standing", STANDING)
-    work.parts(write_part, spans(before, parts, known, config.least))
+    earlier_partitions, partitions = concatenate_earlier_tables(earlier_corpora, "documents").parts, documents.parts
+    ranking = concat_spilled_tables(context.map_items(write_ranking_columns, [*earlier_partitions, *partitions], config), "standing", RANKING_SCHEMA)
+    context.map_partitions(write_repeat_spans, find_repeat_spans(earlier_partitions, partitions, ranking, config.least))

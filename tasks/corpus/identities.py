@@ -18,20 +18,20 @@ from pydantic import AfterValidator, Field, field_validator
 from tasks.contract import (
     LEXICONS,
     Artifact,
-    External,
-    Part,
+    ExternalMarker,
+    TablePart,
     StageConfig,
     Table,
-    Tables,
-    Work,
+    TableWriters,
+    StageContext,
     column,
-    file_digest,
+    hash_file,
     stage,
 )
-from tasks.contract import utf8_bytes as size_of
-from tasks.corpus.signals import signals, write_signals
-from tasks.measures.faults import Noted, tell
-from tasks.measures.identities import Lexicon, find_terms, lexicon, read_lexicon
+from tasks.contract import count_utf8_bytes
+from tasks.corpus.signals import build_signal_schema, write_signals
+from tasks.measures.faults import FailureList, report_failures
+from tasks.measures.identities import Lexicon, find_term_mentions, load_builtin_lexicon, read_user_lexicon
 
 DATA = Path(__file__).parent / "data"
 
@@ -39,38 +39,38 @@ DATA = Path(__file__).parent / "data"
 WORD_LISTS = ("tasks/measures/data/identities.json", "tasks/measures/data/dialects.json")
 
 
-def _ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
+def _check_ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
     if [*lengths] != sorted({*lengths}):
         raise ValueError("must ascend: each class of length begins behind the one before it")
     return lengths
 
 
 #: Where classes of length begin, in bytes.
-Lengths = Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(_ascending)]
+LengthBounds = Annotated[tuple[Annotated[int, Field(ge=1)], ...], AfterValidator(_check_ascending)]
 
 
 class IdentitiesConfig(StageConfig):
-    lexicons: tuple[Annotated[Path, External(built_in=("town",))], ...] = Field(
+    lexicons: tuple[Annotated[Path, ExternalMarker(built_in_names=("town",))], ...] = Field(
         default=(),
         description="JSON files with more groups: an object that holds for each group a list of "
         "terms in lower case; where all lists are of one length, terms at one place stand for each "
         "other in swaps; audits call a group by its name if that is a term, else by the first; "
         '"town" is that of the invented town',
     )
-    lengths: Lengths = Field(
+    lengths: LengthBounds = Field(
         default=(200, 1000, 5000, 20_000),
         description="where the classes of length begin, in bytes, behind the first",
     )
 
     @field_validator("lexicons")
     @classmethod
-    def _named_apart(cls, paths: tuple[Path, ...]) -> tuple[Path, ...]:
+    def _check_unique_names(cls, paths: tuple[Path, ...]) -> tuple[Path, ...]:
         if len({path.stem for path in paths}) < len(paths):
             raise ValueError("two lexicons have files of one name, by which they are told apart")
         return paths
 
 
-SIGNALS = signals(
+SIGNALS = build_signal_schema(
     "Whom each document mentions, by whole English words; which dialects its words are marked by.",
     column("identities", pa.list_(pa.string()), "label", "groups of people that it mentions"),
     column("identity_mentions", pa.int32(), "figure", "how often it mentions any of them",
@@ -84,92 +84,93 @@ SIGNALS = signals(
 
 
 #: The lexicons that a corpus brings: for each its groups, and of each group the terms.
-Brought = Mapping[str, Mapping[str, Sequence[str]]]
+UserLexicons = Mapping[str, Mapping[str, Sequence[str]]]
 
 
-def located(path: Path) -> Path:
+def resolve_lexicon_path(path: Path) -> Path:
     """The file of a lexicon: one of the user's, or the town's own by its name."""
     return DATA / "town" / "lexicon.json" if str(path) == "town" else path
 
 
-def read_brought(paths: Sequence[Path]) -> Brought:
-    return {path.stem: read_lexicon(located(path)) for path in paths}
+def read_user_lexicons(paths: Sequence[Path]) -> UserLexicons:
+    return {path.stem: read_user_lexicon(resolve_lexicon_path(path)) for path in paths}
 
 
-def brought_of(history: Mapping[str, Artifact]) -> Brought:
+def load_user_lexicons(history: Mapping[str, Artifact]) -> UserLexicons:
     """The lexicons that a corpus brought, as its stage ``identities`` left them."""
-    found: dict[str, dict[str, list[str]]] = {}
+    user_lexicons: dict[str, dict[str, list[str]]] = {}
     for artifact in history.values():
         if artifact.stage == "identities":
             for row in artifact["lexicons"].read().to_pylist():
-                groups = found.setdefault(row["lexicon"], {})
+                groups = user_lexicons.setdefault(row["lexicon"], {})
                 groups.setdefault(row["group"], []).append(row["term"])
-    return found
+    return user_lexicons
 
 
-def all_groups(brought: Brought) -> Lexicon:
+def combine_lexicons(user_lexicons: UserLexicons) -> Lexicon:
     """The project's own lexicon with those that a corpus brings."""
-    found = lexicon()
-    for groups in brought.values():
-        found = found.with_groups(groups)
-    return found
+    combined_lexicon = load_builtin_lexicon()
+    for groups in user_lexicons.values():
+        combined_lexicon = combined_lexicon.with_groups(groups)
+    return combined_lexicon
 
 
-def found_groups(texts: pa.Array, terms: Lexicon) -> tuple[pa.Array, pa.Array]:
+def find_mentioned_groups(texts: pa.Array, group_lexicon: Lexicon) -> tuple[pa.Array, pa.Array]:
     """For each text: the groups, a list in the order of the lexicon, and the number of mentions."""
-    number, owner = find_terms(texts, terms)
-    names = terms.groups
-    place = {name: i for i, name in enumerate(names)}
-    group = np.array([place[name] for name, _ in terms.terms], np.int64)[number]
-    pairs = np.unique(owner * len(names) + group)
-    counts = np.bincount(pairs // len(names), minlength=len(texts))
-    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
-    values = pa.array(names, pa.string()).take(pa.array(pairs % len(names)))
-    mentions = np.bincount(owner, minlength=len(texts))
-    return pa.ListArray.from_arrays(offsets, values), pa.array(mentions, pa.int32())
+    term_numbers, text_rows = find_term_mentions(texts, group_lexicon)
+    group_names = group_lexicon.groups
+    group_numbers = {name: i for i, name in enumerate(group_names)}
+    mentioned_groups = np.array([group_numbers[name] for name, _ in group_lexicon.terms], np.int64)[term_numbers]
+    text_group_pairs = np.unique(text_rows * len(group_names) + mentioned_groups)
+    group_counts = np.bincount(text_group_pairs // len(group_names), minlength=len(texts))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(group_counts)]), pa.int32())
+    group_values = pa.array(group_names, pa.string()).take(pa.array(text_group_pairs % len(group_names)))
+    mention_counts = np.bincount(text_rows, minlength=len(texts))
+    return pa.ListArray.from_arrays(offsets, group_values), pa.array(mention_counts, pa.int32())
 
 
-def length_classes(sizes: pa.Array, bounds: Sequence[int]) -> pa.Array:
+def classify_lengths(sizes: pa.Array, bounds: Sequence[int]) -> pa.Array:
     """ "under 200 bytes", "200 to 999 bytes" ... for sizes in bytes; the bounds ascend."""
-    names = [f"under {bounds[0]:,} bytes"] if bounds else ["any length"]
-    names += [f"{low:,} to {high - 1:,} bytes" for low, high in pairwise(bounds)]
-    names += [f"{bounds[-1]:,} bytes or more"] if bounds else []
-    place = np.searchsorted(bounds, sizes.to_numpy(zero_copy_only=False), side="right")
-    return pa.array(names, pa.string()).take(pa.array(place))
+    class_names = [f"under {bounds[0]:,} bytes"] if bounds else ["any length"]
+    class_names += [f"{low:,} to {high - 1:,} bytes" for low, high in pairwise(bounds)]
+    class_names += [f"{bounds[-1]:,} bytes or more"] if bounds else []
+    class_numbers = np.searchsorted(bounds, sizes.to_numpy(zero_copy_only=False), side="right")
+    return pa.array(class_names, pa.string()).take(pa.array(class_numbers))
 
 
-def identities_part(part: Part, brought: Brought, config: IdentitiesConfig, out: Tables) -> Noted:
-    terms, dialects = all_groups(brought), lexicon("dialects")
+def write_identity_signals(partition: TablePart, user_lexicons: UserLexicons, config: IdentitiesConfig, out: TableWriters) -> FailureList:
+    group_lexicon, dialect_lexicon = combine_lexicons(user_lexicons), load_builtin_lexicon("dialects")
 
-    def told(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        groups, mentions = found_groups(batch["text"], terms)
-        varieties, markers = found_groups(batch["text"], dialects)
+    def compute_signals(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        groups, mentions = find_mentioned_groups(batch["text"], group_lexicon)
+        varieties, markers = find_mentioned_groups(batch["text"], dialect_lexicon)
         return {
             "identities": groups,
             "identity_mentions": mentions,
             "dialects": varieties,
             "dialect_markers": markers,
-            "length_class": length_classes(size_of(batch["text"]), config.lengths),
+            "length_class": classify_lengths(count_utf8_bytes(batch["text"]), config.lengths),
         }
 
-    return write_signals(part, told, out)
+    return write_signals(partition, compute_signals, out)
 
 
 @stage(
+    name="identities",
     tables={"signals": SIGNALS, "lexicons": LEXICONS},
-    code=WORD_LISTS,
+    extra_code=WORD_LISTS,
     libraries=["numpy"],
-    external=lambda config, secret_id: {
-        f"lexicon {number}": file_digest(located(path))
-        for number, path in enumerate(config.lexicons) if read_lexicon(located(path))
+    external_digests=lambda config, secret_id: {
+        f"lexicon {number}": hash_file(resolve_lexicon_path(path))
+        for number, path in enumerate(config.lexicons) if read_user_lexicon(resolve_lexicon_path(path))
     },
 )  # fmt: skip
-def identities(documents: Table, config: IdentitiesConfig, work: Work) -> None:
-    brought = read_brought(config.lexicons)
-    done = work.parts(identities_part, documents.parts, brought, config)
+def find_identities(documents: Table, config: IdentitiesConfig, context: StageContext) -> None:
+    user_lexicons = read_user_lexicons(config.lexicons)
+    results = context.map_partitions(write_identity_signals, documents.parts, user_lexicons, config)
     rows = [
-        {"lexicon": name, "group": group, "term": term}
-        for name, groups in brought.items() for group, terms in groups.items() for term in terms
+        {"lexicon": lexicon_name, "group": group, "term": term}
+        for lexicon_name, groups in user_lexicons.items() for group, terms in groups.items() for term in terms
     ]  # fmt: skip
-    work.table("lexicons").write(pa.Table.from_pylist(rows, schema=LEXICONS))
-    tell(work, [part.value for part in done], documents.rows, "the search for identities")
+    context.get_table_writer("lexicons").write(pa.Table.from_pylist(rows, schema=LEXICONS))
+    report_failures(context, [result.value for result in results], documents.row_count, "the search for identities")

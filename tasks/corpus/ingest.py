@@ -28,52 +28,52 @@ import pyarrow.parquet as pq
 
 from tasks.contract import (
     DOCUMENTS,
-    ID,
+    ID_TYPE,
     LEDGER,
-    Done,
+    ItemResult,
     HallmarkError,
-    Tables,
-    Work,
+    TableWriters,
+    StageContext,
     accounts,
-    as_documents,
+    fill_document_columns,
     column,
-    ledger_rows,
-    removals,
+    build_ledger_columns,
+    build_removal_columns,
     stage,
-    table,
-    text_hashes,
-    utf8_bytes,
+    table_schema,
+    hash_texts,
+    count_utf8_bytes,
 )
-from tasks.corpus.reading.blocking import blocked
-from tasks.corpus.reading.inputs import Batch, IngestConfig, batches, content, records_of
-from tasks.corpus.reading.labels import domains
-from tasks.corpus.reading.quotas import Quotas, is_blocked, settle
-from tasks.corpus.reading.readers import Record, remedy
+from tasks.corpus.reading.blocking import load_block_list
+from tasks.corpus.reading.inputs import InputBatch, IngestConfig, list_input_batches, compute_source_digests, read_input_records
+from tasks.corpus.reading.labels import extract_domains
+from tasks.corpus.reading.quotas import SourceQuotas, is_blocked_reason, compute_quotas
+from tasks.corpus.reading.readers import Record, suggest_remedy
 from tasks.corpus.reading.records import (
-    RECORDS,
-    Range,
-    Runs,
-    Skip,
-    find_copies,
-    name_copies,
-    ranges,
-    runs_of,
+    RECORDS_SCHEMA,
+    IdRange,
+    SortedRunWriter,
+    SkippedInput,
+    find_later_copies,
+    reassign_copy_ids,
+    split_into_id_ranges,
+    list_sorted_runs,
 )
-from tasks.corpus.reading.streams import Meter
-from tasks.corpus.reading.town import TOWN
+from tasks.corpus.reading.streams import ReadCounts
+from tasks.corpus.reading.town import TOWN_DATA_FILES
 
-ORIGINS = table(
+ORIGINS = table_schema(
     "Where each document came from.",
-    column("doc_id", ID, "id", "the document"),
+    column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "its source"),
     column("file", pa.string(), "label",
            "the file, below the source's path; path and machine stay out of it"),
     column("place", pa.string(), "label", "where in the file: line 17, row 17, counted from 1"),
     column("raw_bytes", pa.int64(), "figure", "what was read for it", unit="bytes"),
-    cut=True,
+    partition_by=True,
 )  # fmt: skip
 
-QUARANTINE = table(
+QUARANTINE = table_schema(
     "What could not be read, with its place and its error.",
     column("source", pa.string(), "label", "the source"),
     column("file", pa.string(), "label", "the file, below the source's path"),
@@ -85,9 +85,9 @@ QUARANTINE = table(
            "the first 64 KiB of it, as they came; none of a file or row group of columns that "
            "cannot be opened"),
 )  # fmt: skip
-QUARANTINED = 64 << 10  # bytes of a record that ``raw`` holds
+MAX_QUARANTINED_BYTES = 64 << 10  # bytes of a record that ``raw`` holds
 
-SKIPPED = table(
+SKIPPED = table_schema(
     "What was read and is neither a document nor an error: records of other kinds, and what stands "
     "around records.",
     column("source", pa.string(), "label", "the source"),
@@ -96,7 +96,7 @@ SKIPPED = table(
     column("bytes", pa.int64(), "figure", "raw bytes of them", unit="bytes"),
 )  # fmt: skip
 
-SOURCES = table(
+SOURCES = table_schema(
     "What the config says of each source, and what could not be read of its labels.",
     column("source", pa.string(), "label", "the source"),
     column("kind", pa.string(), "label", "its container"),
@@ -108,7 +108,7 @@ SOURCES = table(
            unit="values"),
 )  # fmt: skip
 
-ERRORS = table(
+ERRORS = table_schema(
     "Why records could not be read, without the files they were in.",
     column("source", pa.string(), "label", "the source"),
     column("error", pa.string(), "project text", "why they could not be read"),
@@ -120,106 +120,106 @@ ERRORS = table(
 # Reading -----------------------------------------------------------------------------------------
 
 
-def read_batch(batch: Batch, config: IngestConfig, kept: Path, out: Tables) -> dict[str, Any]:
+def read_input_batch(batch: InputBatch, config: IngestConfig, stream_folder: Path, out: TableWriters) -> dict[str, Any]:
     """Inputs to sorted runs of records, and to quarantine; what the meters counted. ``kept``: a
     folder for what came of streams."""
-    rows = total = unread = 0
+    record_count = byte_count = unreadable_values = 0
     skipped: list[tuple[str, int, int]] = []
     source = batch.inputs[0].source
-    runs = Runs(out)
-    good = Rows(partial(_take_records, source, config, runs))
-    bad = Rows(partial(_write_quarantine, source, out))
-    for part in batch.inputs:
-        meter = Meter()
-        stream = kept / f"{part.index}-{part.piece[0]}"
+    runs = SortedRunWriter(out)
+    record_buffer = RecordBuffer(partial(_add_records_to_runs, source, config, runs))
+    quarantine_buffer = RecordBuffer(partial(_write_quarantine, source, out))
+    for source_input in batch.inputs:
+        meter = ReadCounts()
+        stream_path = stream_folder / f"{source_input.source_index}-{source_input.shard[0]}"
         try:
-            for record in records_of(part, config, meter, out.folder, stream):
-                record.raw = record.raw[:QUARANTINED]
-                record.file = record.file or part.file
-                unread += record.unread
-                (bad if record.error else good).add(record)
+            for record in read_input_records(source_input, config, meter, out.folder, stream_path):
+                record.raw = record.raw[:MAX_QUARANTINED_BYTES]
+                record.file_name = record.file_name or source_input.file_name
+                unreadable_values += record.unreadable_labels
+                (quarantine_buffer if record.error else record_buffer).add(record)
         except (HallmarkError, OSError):
             raise
         except Exception as error:
-            raise RuntimeError(f"{part}: {error}") from error
-        rows, total = rows + meter.rows, total + meter.bytes
-        skipped += [(what, n, size) for what, (n, size) in meter.skips.items()]
-    good.flush()
-    bad.flush()
-    runs.flush()
-    return {"rows": rows, "bytes": total, "skipped": skipped, "unread": unread}
+            raise RuntimeError(f"{source_input}: {error}") from error
+        record_count, byte_count = record_count + meter.record_count, byte_count + meter.byte_count
+        skipped += [(kind, count, size) for kind, (count, size) in meter.skipped_by_kind.items()]
+    record_buffer.flush()
+    quarantine_buffer.flush()
+    runs.write_pending_run()
+    return {"rows": record_count, "bytes": byte_count, "skipped": skipped, "unread": unreadable_values}
 
 
-class Rows:
+class RecordBuffer:
     """Collects records until they are worth a batch."""
 
-    def __init__(self, write: Callable[[list[Record]], None]) -> None:
-        self.write, self.held, self.size = write, list[Record](), 0
+    def __init__(self, write_records: Callable[[list[Record]], None]) -> None:
+        self.write_records, self.records, self.byte_count = write_records, list[Record](), 0
 
     def add(self, record: Record) -> None:
-        self.held.append(record)
-        self.size += len(record.text) + len(record.raw)
-        if len(self.held) >= 1024 or self.size > 8 << 20:
+        self.records.append(record)
+        self.byte_count += len(record.text) + len(record.raw)
+        if len(self.records) >= 1024 or self.byte_count > 8 << 20:
             self.flush()
 
     def flush(self) -> None:
-        if self.held:
-            self.write(self.held)
-        self.held, self.size = [], 0
+        if self.records:
+            self.write_records(self.records)
+        self.records, self.byte_count = [], 0
 
 
-def _take_records(source: str, config: IngestConfig, runs: Runs, records: list[Record]) -> None:
-    texts = pa.array([r.text for r in records], pa.large_string())
-    short = pc.less(pc.binary_length(texts), config.min_document_bytes)
-    blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
-    urls = pa.array([r.url for r in records], pa.string())
-    hosts, block = domains(urls), blocked(config.block)
-    reasons = pc.if_else(blank, "empty", pc.if_else(short, "too short", ""))
-    reasons = pc.if_else(block.hosts(hosts), "blocked domain", reasons)
-    if block.source(source):
+def _add_records_to_runs(source: str, config: IngestConfig, runs: SortedRunWriter, records: list[Record]) -> None:
+    texts = pa.array([record.text for record in records], pa.large_string())
+    is_short = pc.less(pc.binary_length(texts), config.min_document_bytes)
+    is_blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
+    urls = pa.array([record.url for record in records], pa.string())
+    hosts, blocklist = extract_domains(urls), load_block_list(config.block)
+    reasons = pc.if_else(is_blank, "empty", pc.if_else(is_short, "too short", ""))
+    reasons = pc.if_else(blocklist.match_domains(hosts), "blocked domain", reasons)
+    if blocklist.has_source(source):
         reasons = pa.repeat("blocked source", len(records))
     columns = {
-        "identity": [_identity(source, r) for r in records],
-        "keyed": [r.key is not None for r in records],
+        "identity": [_hash_record_identity(source, record) for record in records],
+        "keyed": [record.key is not None for record in records],
         "source": [source] * len(records),
         "reason": reasons,
         "gone": pc.not_equal(reasons, ""),
         "text": texts,
-        "text_hash": text_hashes(texts),
+        "text_hash": hash_texts(texts),
         "url": urls,
         "domain": hosts,
-        "date": [r.date for r in records],
-        "labels": [_labels(r) for r in records],
-        "bytes": utf8_bytes(texts),
-        "file": [r.file for r in records],
-        "place": [r.place for r in records],
-        "raw_bytes": [r.raw_bytes for r in records],
+        "date": [record.date for record in records],
+        "labels": [_hash_url_and_date(record) for record in records],
+        "bytes": count_utf8_bytes(texts),
+        "file": [record.file_name for record in records],
+        "place": [record.location for record in records],
+        "raw_bytes": [record.raw_bytes for record in records],
     }
-    runs.add(pa.table(columns, schema=RECORDS))
+    runs.add_records(pa.table(columns, schema=RECORDS_SCHEMA))
 
 
-def _identity(source: str, record: Record) -> bytes:
+def _hash_record_identity(source: str, record: Record) -> bytes:
     kind, value = ("text", record.text) if record.key is None else ("key", record.key)
     return hashlib.blake2b(f"{source}\0{kind}\0{value}".encode(), digest_size=16).digest()
 
 
-def _labels(record: Record) -> int:
+def _hash_url_and_date(record: Record) -> int:
     if record.url is None and record.date is None:
         return 0
-    known = f"{record.url}\0{record.date}".encode()
-    return int.from_bytes(hashlib.blake2b(known, digest_size=8).digest(), "big")
+    url_and_date = f"{record.url}\0{record.date}".encode()
+    return int.from_bytes(hashlib.blake2b(url_and_date, digest_size=8).digest(), "big")
 
 
-def _write_quarantine(source: str, out: Tables, records: list[Record]) -> None:
-    out.table("quarantine").write(
+def _write_quarantine(source: str, out: TableWriters, records: list[Record]) -> None:
+    out.get_table_writer("quarantine").write(
         {
             "source": [source] * len(records),
-            "file": [r.file for r in records],
-            "place": [r.place for r in records],
-            "error": [r.error for r in records],
-            "records": [r.records for r in records],
-            "raw_bytes": [r.raw_bytes for r in records],
-            "raw": [r.raw for r in records],
+            "file": [record.file_name for record in records],
+            "place": [record.location for record in records],
+            "error": [record.error for record in records],
+            "records": [record.record_count for record in records],
+            "raw_bytes": [record.raw_bytes for record in records],
+            "raw": [record.raw for record in records],
         }
     )
 
@@ -227,90 +227,90 @@ def _write_quarantine(source: str, out: Tables, records: list[Record]) -> None:
 # Parts -------------------------------------------------------------------------------------------
 
 
-def write_part(part: Range, quotas: Quotas, out: Tables) -> dict[str, int]:
+def write_documents_in_range(id_range: IdRange, quotas: SourceQuotas, out: TableWriters) -> dict[str, int]:
     """The documents of a range in the order of their ids, and where each came from.
 
     Returns the raw bytes of what was kept, by source.
     """
-    rows, again = part.read()
-    reasons = quotas.reasons(rows)
-    rows = rows.set_column(rows.schema.get_field_index("reason"), "reason", reasons)
-    removed = pc.not_equal(reasons, "").to_numpy(zero_copy_only=False) & ~again
-    rows = rows.append_column("doc_id", rows["identity"])
-    kept = rows.filter(pa.array(~again & ~removed))
-    known = {name: kept[name] for name in DOCUMENTS.names if name in kept.column_names}
-    out.table("documents").write(as_documents({**known, "cluster": kept["doc_id"]}))
-    out.table("origins").write({name: kept[name] for name in ORIGINS.names})
-    _write_ledger(rows.filter(pa.array(removed)), part.skipped, out)
-    twice = rows.filter(pa.array(again))
-    if len(twice):
-        raw = pc.binary_slice(twice["text"].cast(pa.large_binary()), 0, QUARANTINED)
-        raw = pc.if_else(is_blocked(twice["reason"]), b"", raw)
-        out.table("quarantine").write(
+    records, is_repeated_key = id_range.read_records()
+    reasons = quotas.find_removal_reasons(records)
+    records = records.set_column(records.schema.get_field_index("reason"), "reason", reasons)
+    is_removed = pc.not_equal(reasons, "").to_numpy(zero_copy_only=False) & ~is_repeated_key
+    records = records.append_column("doc_id", records["identity"])
+    kept_records = records.filter(pa.array(~is_repeated_key & ~is_removed))
+    document_columns = {name: kept_records[name] for name in DOCUMENTS.names if name in kept_records.column_names}
+    out.get_table_writer("documents").write(fill_document_columns({**document_columns, "cluster": kept_records["doc_id"]}))
+    out.get_table_writer("origins").write({name: kept_records[name] for name in ORIGINS.names})
+    _write_removal_ledger(records.filter(pa.array(is_removed)), id_range.skipped, out)
+    repeated_records = records.filter(pa.array(is_repeated_key))
+    if len(repeated_records):
+        raw_bytes = pc.binary_slice(repeated_records["text"].cast(pa.large_binary()), 0, MAX_QUARANTINED_BYTES)
+        raw_bytes = pc.if_else(is_blocked_reason(repeated_records["reason"]), b"", raw_bytes)
+        out.get_table_writer("quarantine").write(
             {
-                **{name: twice[name] for name in ("source", "file", "place", "raw_bytes")},
-                "error": ["the key was there before"] * len(twice),
-                "records": [1] * len(twice),
-                "raw": raw,
+                **{name: repeated_records[name] for name in ("source", "file", "place", "raw_bytes")},
+                "error": ["the key was there before"] * len(repeated_records),
+                "records": [1] * len(repeated_records),
+                "raw": raw_bytes,
             }
         )
-    sums = kept.group_by("source").aggregate([("raw_bytes", "sum")])
-    return dict(zip(sums["source"].to_pylist(), sums["raw_bytes_sum"].to_pylist(), strict=True))
+    byte_sums = kept_records.group_by("source").aggregate([("raw_bytes", "sum")])
+    return dict(zip(byte_sums["source"].to_pylist(), byte_sums["raw_bytes_sum"].to_pylist(), strict=True))
 
 
-def _write_ledger(gone: pa.Table, skipped: Sequence[Skip], out: Tables) -> None:
+def _write_removal_ledger(removed_records: pa.Table, skipped: Sequence[SkippedInput], out: TableWriters) -> None:
     """First what belongs to no document, one row a source and kind: it has no id to be sorted
     by."""
-    out.table("ledger").write(
-        ledger_rows(
+    out.get_table_writer("ledger").write(
+        build_ledger_columns(
             "removed_span",
-            [skip.what for skip in skipped],
+            [skip.kind for skip in skipped],
             [None] * len(skipped),
             [skip.source for skip in skipped],
-            [skip.size for skip in skipped],
+            [skip.byte_count for skip in skipped],
         )
     )
-    rows = removals(gone["reason"], gone) | {"bytes_before": gone["raw_bytes"]}
-    rows["identity"] = pc.if_else(is_blocked(gone["reason"]), None, rows["identity"])
-    out.table("ledger").write(rows)
+    ledger_columns = build_removal_columns(removed_records["reason"], removed_records) | {"bytes_before": removed_records["raw_bytes"]}
+    ledger_columns["identity"] = pc.if_else(is_blocked_reason(removed_records["reason"]), None, ledger_columns["identity"])
+    out.get_table_writer("ledger").write(ledger_columns)
 
 
-def skips(read: list[tuple[Batch, Done]]) -> list[Skip]:
+def sum_skipped(batch_results: list[tuple[InputBatch, ItemResult]]) -> list[SkippedInput]:
     """What belongs to no document, by source and kind: in however many files it stood."""
     sums: dict[tuple[str, str], list[int]] = {}
-    for batch, done in read:
-        for what, records, size in done.value["skipped"]:
-            found = sums.setdefault((batch.inputs[0].source, what), [0, 0])
-            found[0], found[1] = found[0] + records, found[1] + size
-    return [Skip(*key, *sums[key]) for key in sorted(sums)]
+    for batch, result in batch_results:
+        for kind, records, size in result.value["skipped"]:
+            totals = sums.setdefault((batch.inputs[0].source, kind), [0, 0])
+            totals[0], totals[1] = totals[0] + records, totals[1] + size
+    return [SkippedInput(*key, *sums[key]) for key in sorted(sums)]
 
 
-def source_rows(config: IngestConfig, read: list[tuple[Batch, Done]]) -> pa.Table:
+def build_source_rows(config: IngestConfig, batch_results: list[tuple[InputBatch, ItemResult]]) -> pa.Table:
     """The rows of SOURCES, by name."""
-    unread: Counter[str] = Counter()
-    declared = {}
-    for batch, done in read:
-        source = config.sources[batch.inputs[0].index]
-        declared[batch.inputs[0].source] = source.model_dump(mode="json")
-        unread[batch.inputs[0].source] += done.value["unread"]
-    rows = [declared[name] | {"source": name, "unread": unread[name]} for name in sorted(declared)]
+    unreadable_counts: Counter[str] = Counter()
+    declared_sources = {}
+    for batch, result in batch_results:
+        source = config.sources[batch.inputs[0].source_index]
+        declared_sources[batch.inputs[0].source] = source.model_dump(mode="json")
+        unreadable_counts[batch.inputs[0].source] += result.value["unread"]
+    rows = [declared_sources[name] | {"source": name, "unread": unreadable_counts[name]} for name in sorted(declared_sources)]
     return pa.Table.from_pylist(rows, schema=SOURCES)
 
 
 # Accounts ----------------------------------------------------------------------------------------
 
 
-def errors_in(results: list[Done]) -> pa.Table:
+def count_quarantine_errors(results: list[ItemResult]) -> pa.Table:
     """The rows of ERRORS, counted from quarantine as it was written."""
-    names = ["source", "error", "records", "raw_bytes"]
-    read = [
-        pq.read_table(done.path("quarantine"), columns=names)
-        for done in results
-        if "quarantine" in done.parts
+    column_names = ["source", "error", "records", "raw_bytes"]
+    quarantine_tables = [
+        pq.read_table(result.table_path("quarantine"), columns=column_names)
+        for result in results
+        if "quarantine" in result.parts
     ]
-    empty = pa.schema([QUARANTINE.field(name) for name in names]).empty_table()
-    counts = pa.concat_tables([empty, *read], promote_options="permissive")
-    sums = counts.group_by(["source", "error"]).aggregate(
+    empty = pa.schema([QUARANTINE.field(name) for name in column_names]).empty_table()
+    quarantined_rows = pa.concat_tables([empty, *quarantine_tables], promote_options="permissive")
+    sums = quarantined_rows.group_by(["source", "error"]).aggregate(
         [("records", "sum"), ("raw_bytes", "sum")]
     )
     return sums.rename_columns(ERRORS.names).sort_by(
@@ -318,27 +318,28 @@ def errors_in(results: list[Done]) -> pa.Table:
     )
 
 
-def books(
-    read: list[tuple[Batch, Done]], written: list[Done], errors: pa.Table
+def balance_accounts(
+    batch_results: list[tuple[InputBatch, ItemResult]], range_results: list[ItemResult], errors: pa.Table
 ) -> list[dict[str, Any]]:
     """``in`` from the readers' meters, the other terms from the tables as they were written."""
-    entered: accounts.Counts = [
-        [batch.inputs[0].source, "document", done.value["rows"], done.value["bytes"], 0, "0"]
-        for batch, done in read
+    input_counts: accounts.SourceCounts = [
+        [batch.inputs[0].source, "document", result.value["rows"], result.value["bytes"], 0, "0"]
+        for batch, result in batch_results
     ]
-    kept: accounts.Counts = []
-    ledger: accounts.Counts = [
+    kept_counts: accounts.SourceCounts = []
+    ledger_counts: accounts.SourceCounts = [
         [row["source"], "quarantined", row["records"], row["bytes"], 0, "0"]
         for row in errors.to_pylist()
     ]
-    for done in written:
-        for source, action, rows, *_ in done.parts["documents"]["counts"]:
-            kept.append([source, action, rows, done.value.get(source, 0), 0, "0"])
-        ledger += done.parts["ledger"]["counts"]
-    return accounts.balance(entered, kept, ledger)
+    for result in range_results:
+        for source, action, row_count, *_ in result.parts["documents"]["counts"]:
+            kept_counts.append([source, action, row_count, result.value.get(source, 0), 0, "0"])
+        ledger_counts += result.parts["ledger"]["counts"]
+    return accounts.compute_accounts(input_counts, kept_counts, ledger_counts)
 
 
 @stage(
+    name="ingest",
     tables={
         "documents": DOCUMENTS,
         "origins": ORIGINS,
@@ -349,49 +350,49 @@ def books(
         "ledger": LEDGER,
         "accounts": accounts.ACCOUNTS,
     },
-    code=TOWN,
+    extra_code=TOWN_DATA_FILES,
     libraries=["datasets", "python-stdnum"],
-    external=content,
+    external_digests=compute_source_digests,
     determinism="exact",
-    admits=True,
+    is_entry_point=True,
 )
-def ingest(config: IngestConfig, work: Work) -> None:
+def ingest(config: IngestConfig, context: StageContext) -> None:
     """Read every source to sorted runs, then write the documents, a range of ids at a time."""
-    todo = batches(config)
-    results = work.map(read_batch, todo, config, work.area / "streams")
-    read = list(zip(todo, results, strict=True))
-    runs = runs_of(results)
-    copies, own = find_copies(runs)
-    named = runs_of(work.map(name_copies, copies))
-    sources = {batch.inputs[0].source: config.sources[batch.inputs[0].index] for batch in todo}
-    known = [*zip(runs, own, strict=True), *((run, None) for run in named)]
-    quotas, kept_bytes = settle(known, sources, config.block, work.denied)
-    skipped = skips(read)
-    cut = ranges(known, kept_bytes, config.part_bytes, skipped)
-    written = work.parts(write_part, cut, quotas)
-    errors = errors_in([*results, *written])
-    found = books(read, written, errors)
-    if not any(book["kept"] for book in found):
-        raise HallmarkError(_nothing([*results, *written]))
-    work.table("errors").write(errors)
-    rows = [list(column) for column in zip(*skipped, strict=True)] or [[]] * len(SKIPPED)
-    work.table("skipped").write(pa.table(rows, schema=SKIPPED))
-    work.table("sources").write(source_rows(config, read))
-    work.table("accounts").write(pa.Table.from_pylist(found, schema=accounts.ACCOUNTS))
+    input_batches = list_input_batches(config)
+    read_results = context.map_items(read_input_batch, input_batches, config, context.work_area / "streams")
+    batch_results = list(zip(input_batches, read_results, strict=True))
+    runs = list_sorted_runs(read_results)
+    run_copies, first_record_masks = find_later_copies(runs)
+    copy_runs = list_sorted_runs(context.map_items(reassign_copy_ids, run_copies))
+    sources = {batch.inputs[0].source: config.sources[batch.inputs[0].source_index] for batch in input_batches}
+    all_runs = [*zip(runs, first_record_masks, strict=True), *((run, None) for run in copy_runs)]
+    quotas, kept_bytes = compute_quotas(all_runs, sources, config.block, context.purged_ids)
+    skipped = sum_skipped(batch_results)
+    id_ranges = split_into_id_ranges(all_runs, kept_bytes, config.part_bytes, skipped)
+    range_results = context.map_partitions(write_documents_in_range, id_ranges, quotas)
+    errors = count_quarantine_errors([*read_results, *range_results])
+    account_rows = balance_accounts(batch_results, range_results, errors)
+    if not any(account["kept"] for account in account_rows):
+        raise HallmarkError(_explain_empty_corpus([*read_results, *range_results]))
+    context.get_table_writer("errors").write(errors)
+    skipped_columns = [list(skipped_column) for skipped_column in zip(*skipped, strict=True)] or [[]] * len(SKIPPED)
+    context.get_table_writer("skipped").write(pa.table(skipped_columns, schema=SKIPPED))
+    context.get_table_writer("sources").write(build_source_rows(config, batch_results))
+    context.get_table_writer("accounts").write(pa.Table.from_pylist(account_rows, schema=accounts.ACCOUNTS))
 
 
-def _nothing(results: list[Done]) -> str:
-    names = ["source", "file", "error"]
-    damaged = [
+def _explain_empty_corpus(results: list[ItemResult]) -> str:
+    column_names = ["source", "file", "error"]
+    damaged_records = [
         row
-        for done in results
-        if "quarantine" in done.parts
-        for row in pq.read_table(done.path("quarantine"), columns=names).to_pylist()
+        for result in results
+        if "quarantine" in result.parts
+        for row in pq.read_table(result.table_path("quarantine"), columns=column_names).to_pylist()
     ]
-    if not damaged:
+    if not damaged_records:
         return "the sources hold no document; correct their paths or lower min_document_bytes"
-    first = damaged[0]
+    first_damaged = damaged_records[0]
     return (
-        f"no document could be read, {len(damaged)} records are damaged; the first: source "
-        f"{first['source']!r}, {first['file']!r}: {first['error']}; {remedy(first['error'])}"
+        f"no document could be read, {len(damaged_records)} records are damaged; the first: source "
+        f"{first_damaged['source']!r}, {first_damaged['file']!r}: {first_damaged['error']}; {suggest_remedy(first_damaged['error'])}"
     )

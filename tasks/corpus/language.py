@@ -8,22 +8,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.contract import Part, StageConfig, Table, Tables, Work, column, stage
-from tasks.corpus.signals import signals, write_signals
-from tasks.measures.faults import Noted, tell
-from tasks.measures.languages import CONFIDENCE, SAMPLE, estimate
+from tasks.contract import TablePart, StageConfig, Table, TableWriters, StageContext, column, stage
+from tasks.corpus.signals import build_signal_schema, write_signals
+from tasks.measures.faults import FailureList, report_failures
+from tasks.measures.languages import MIN_CONFIDENCE, MAX_CHARACTERS, estimate_languages
 
 
 class LanguageConfig(StageConfig):
     confidence: float = Field(
-        CONFIDENCE, ge=0, le=1, description="below this probability a language is undetermined"
+        MIN_CONFIDENCE, ge=0, le=1, description="below this probability a language is undetermined"
     )
     characters: int = Field(
-        SAMPLE, ge=1, description="how much of a document is looked at, from its beginning"
+        MAX_CHARACTERS, ge=1, description="how much of a document is looked at, from its beginning"
     )
 
 
-SIGNALS = signals(
+SIGNALS = build_signal_schema(
     "The language of each document, an estimate.",
     column("language", pa.string(), "label", "ISO 639 code, zxx for what is no language, such as "
            "code; null where it is undetermined, as that of short texts often is"),
@@ -32,17 +32,17 @@ SIGNALS = signals(
 )  # fmt: skip
 
 
-def language_part(part: Part, config: LanguageConfig, out: Tables) -> Noted:
-    return write_signals(part, partial(told, config=config), out)
+def write_language_signals(partition: TablePart, config: LanguageConfig, out: TableWriters) -> FailureList:
+    return write_signals(partition, partial(estimate_batch_languages, config=config), out)
 
 
-def told(batch: pa.RecordBatch, config: LanguageConfig) -> dict[str, pa.Array]:
-    codes, sure = estimate(batch["text"], config.characters)
-    known = pc.greater_equal(sure, pa.scalar(config.confidence, pa.float32()))
-    return {"language": pc.if_else(known, codes, None), "language_probability": sure}
+def estimate_batch_languages(batch: pa.RecordBatch, config: LanguageConfig) -> dict[str, pa.Array]:
+    codes, probabilities = estimate_languages(batch["text"], config.characters)
+    is_determined = pc.greater_equal(probabilities, pa.scalar(config.confidence, pa.float32()))
+    return {"language": pc.if_else(is_determined, codes, None), "language_probability": probabilities}
 
 
-@stage(tables={"signals": SIGNALS}, libraries=["py3langid", "numpy"], determinism="machine")
-def language(documents: Table, config: LanguageConfig, work: Work) -> None:
-    done = work.parts(language_part, documents.parts, config)
-    tell(work, [part.value for part in done], documents.rows, "the estimate of languages")
+@stage(name="language", tables={"signals": SIGNALS}, libraries=["py3langid", "numpy"], determinism="machine")
+def identify_languages(documents: Table, config: LanguageConfig, context: StageContext) -> None:
+    results = context.map_partitions(write_language_signals, documents.parts, config)
+    report_failures(context, [result.value for result in results], documents.row_count, "the estimate of languages")

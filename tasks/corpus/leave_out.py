@@ -22,23 +22,23 @@ from pydantic import Field, model_validator
 
 from tasks.contract import (
     DOCUMENTS,
-    ID,
+    ID_TYPE,
     LEDGER,
-    Part,
+    TablePart,
     Seed,
     StageConfig,
     Table,
-    Tables,
+    TableWriters,
     UsageError,
-    Work,
-    ledger_table,
-    removals,
+    StageContext,
+    build_ledger_table,
+    build_removal_columns,
     stage,
-    together,
-    utf8_bytes,
+    concat_spilled_tables,
+    count_utf8_bytes,
 )
-from tasks.corpus.split import uniform
-from tasks.measures.items import digest_of, read_lines
+from tasks.corpus.split import hash_ids_to_uniform
+from tasks.measures.items import user_file_digest, read_nonempty_lines
 
 
 class LeaveOutConfig(StageConfig):
@@ -71,7 +71,7 @@ class LeaveOutConfig(StageConfig):
         return self.documents is not None or self.toxicity is not None
 
     @model_validator(mode="after")
-    def _of_something(self) -> LeaveOutConfig:
+    def _check_dependent_settings(self) -> LeaveOutConfig:
         if (self.control or self.padding) and not self.enabled:
             raise ValueError("control needs to know what it is a control of, and padding in whose "
                              "place it stands: set documents or toxicity, too")  # fmt: skip
@@ -81,131 +81,132 @@ class LeaveOutConfig(StageConfig):
 
 
 CANDIDATES = pa.schema(
-    [("doc_id", ID), ("source", pa.string()), ("size", pa.int64()), ("wanted", pa.bool_()),
+    [("doc_id", ID_TYPE), ("source", pa.string()), ("size", pa.int64()), ("wanted", pa.bool_()),
      ("draw", pa.float64())]
 )  # fmt: skip
 
 #: Bands of length in which a document is drawn for another: so many a doubling.
-BANDS = 4
+LENGTH_BANDS_PER_DOUBLING = 4
 
 
-def read_ids(path: Path | None) -> list[bytes]:
+def read_document_ids(path: Path | None) -> list[bytes]:
     """The documents of a list. Raises UsageError with the line."""
-    found: dict[bytes, None] = {}
-    for place, line in read_lines(path, "ids of documents") if path else ():
+    document_ids: dict[bytes, None] = {}
+    for location, line in read_nonempty_lines(path, "ids of documents") if path else ():
         try:
             doc_id = bytes.fromhex(line)
         except ValueError:
             doc_id = b""
-        if len(doc_id) != ID.byte_width:
-            raise UsageError(f"{place} is no doc_id: {line[:60]!r}; it has 32 hexadecimal digits")
-        found[doc_id] = None
-    return list(found)
+        if len(doc_id) != ID_TYPE.byte_width:
+            raise UsageError(f"{location} is no doc_id: {line[:60]!r}; it has 32 hexadecimal digits")
+        document_ids[doc_id] = None
+    return list(document_ids)
 
 
-def look(
-    part: Part, config: LeaveOutConfig, named: pa.Array, spared: pa.Array, out: Tables
+def find_exclusion_candidates(
+    partition: TablePart, config: LeaveOutConfig, listed_ids: pa.Array, protected_ids: pa.Array, out: TableWriters
 ) -> None:
     """The training documents of a part, and whether they are to be left out."""
-    for batch in part.batches(["doc_id", "source", "split", "toxicity", "text"]):
-        train = batch.filter(pc.equal(batch["split"], "train"))
-        wanted = pc.is_in(train["doc_id"], value_set=named)
+    for batch in partition.iter_batches(["doc_id", "source", "split", "toxicity", "text"]):
+        train_documents = batch.filter(pc.equal(batch["split"], "train"))
+        is_selected = pc.is_in(train_documents["doc_id"], value_set=listed_ids)
         if config.toxicity is not None:
-            toxic = pc.greater_equal(train["toxicity"], config.toxicity)
-            wanted = pc.or_(wanted, pc.fill_null(toxic, False))
-        draw = uniform(train["doc_id"], config.seed, "left out")
-        found = pa.table(
-            {"doc_id": train["doc_id"], "source": train["source"], "wanted": wanted, "draw": draw,
-             "size": utf8_bytes(train["text"])}
+            is_toxic = pc.greater_equal(train_documents["toxicity"], config.toxicity)
+            is_selected = pc.or_(is_selected, pc.fill_null(is_toxic, False))
+        draws = hash_ids_to_uniform(train_documents["doc_id"], config.seed, "left out")
+        candidates = pa.table(
+            {"doc_id": train_documents["doc_id"], "source": train_documents["source"], "wanted": is_selected, "draw": draws,
+             "size": count_utf8_bytes(train_documents["text"])}
         )  # fmt: skip
-        free = pc.invert(pc.is_in(train["doc_id"], value_set=spared))
-        found = found.select(CANDIDATES.names).filter(pc.or_(wanted, free))
-        out.spill("candidates", CANDIDATES).write(found)
+        is_unprotected = pc.invert(pc.is_in(train_documents["doc_id"], value_set=protected_ids))
+        candidates = candidates.select(CANDIDATES.names).filter(pc.or_(is_selected, is_unprotected))
+        out.get_spill_writer("candidates", CANDIDATES).write(candidates)
 
 
-def drawn(candidates: pa.Table) -> pa.Array:
+def draw_matched_controls(candidates: pa.Table) -> pa.Array:
     """As many that are not wanted, by lot: of each source and band of lengths as many as are wanted
     of it. Where it has too few, the nearest in length: of that source, as long as it has any."""
-    wanted = candidates.filter(candidates["wanted"]).sort_by("doc_id")
-    others = candidates.filter(pc.invert(candidates["wanted"])).sort_by(
+    selected = candidates.filter(candidates["wanted"]).sort_by("doc_id")
+    eligible = candidates.filter(pc.invert(candidates["wanted"])).sort_by(
         [("draw", "ascending"), ("doc_id", "ascending")]
     )
-    lengths = [np.log2(1 + side["size"].to_numpy()) for side in (wanted, others)]
-    keys = [
-        list(zip(side["source"].to_pylist(), (BANDS * length).astype(int).tolist(), strict=True))
-        for side, length in zip((wanted, others), lengths, strict=True)
+    log_lengths = [np.log2(1 + documents["size"].to_numpy()) for documents in (selected, eligible)]
+    strata = [
+        list(zip(documents["source"].to_pylist(), (LENGTH_BANDS_PER_DOUBLING * length).astype(int).tolist(), strict=True))
+        for documents, length in zip((selected, eligible), log_lengths, strict=True)
     ]
-    need = Counter(keys[0])
-    chosen = np.zeros(len(others), bool)
-    for place, key in enumerate(keys[1]):
-        if need[key] > 0:
-            need[key] -= 1
-            chosen[place] = True
-    order = np.argsort(lengths[1], kind="stable")
-    free = Pool(order[~chosen[order]], lengths[1])
-    pools: dict[str, Pool] = {}
-    for key, length in zip(keys[0], lengths[0], strict=True):
-        if need[key] > 0:
-            need[key] -= 1
-            if (source := key[0]) not in pools:
-                own = pc.equal(others["source"], source).to_numpy()
-                pools[source] = Pool(order[(own & ~chosen)[order]], lengths[1])
-            if not pools[source].take(length, chosen):
-                free.take(length, chosen)
-    return others["doc_id"].filter(pa.array(chosen)).combine_chunks()
+    needed_counts = Counter(strata[0])
+    is_chosen = np.zeros(len(eligible), bool)
+    for row, stratum in enumerate(strata[1]):
+        if needed_counts[stratum] > 0:
+            needed_counts[stratum] -= 1
+            is_chosen[row] = True
+    length_order = np.argsort(log_lengths[1], kind="stable")
+    fallback_pool = LengthSortedPool(length_order[~is_chosen[length_order]], log_lengths[1])
+    source_pools: dict[str, LengthSortedPool] = {}
+    for stratum, length in zip(strata[0], log_lengths[0], strict=True):
+        if needed_counts[stratum] > 0:
+            needed_counts[stratum] -= 1
+            if (source := stratum[0]) not in source_pools:
+                same_source = pc.equal(eligible["source"], source).to_numpy()
+                source_pools[source] = LengthSortedPool(length_order[(same_source & ~is_chosen)[length_order]], log_lengths[1])
+            if not source_pools[source].take_nearest(length, is_chosen):
+                fallback_pool.take_nearest(length, is_chosen)
+    return eligible["doc_id"].filter(pa.array(is_chosen)).combine_chunks()
 
 
-class Pool:
+class LengthSortedPool:
     """Places of documents in the order of their lengths, of equal ones in that of the lot."""
 
-    def __init__(self, places: np.ndarray, lengths: np.ndarray) -> None:
-        self.places = array("q", places.astype(np.int64).tobytes())
-        self.lengths = array("d", lengths[places].tobytes())
+    def __init__(self, rows: np.ndarray, lengths: np.ndarray) -> None:
+        self.rows = array("q", rows.astype(np.int64).tobytes())
+        self.lengths = array("d", lengths[rows].tobytes())
 
-    def take(self, length: float, chosen: np.ndarray) -> bool:
+    def take_nearest(self, length: float, is_chosen: np.ndarray) -> bool:
         """Choose the nearest in length that is not yet chosen; whether there was one."""
-        while self.places:
-            behind = bisect_left(self.lengths, length)
-            before = bisect_left(self.lengths, self.lengths[max(0, behind - 1)])
-            _, place, at = min(
-                (abs(self.lengths[at] - length), self.places[at], at)
-                for at in (before, behind)
-                if at < len(self.places)
+        while self.rows:
+            next_index = bisect_left(self.lengths, length)
+            previous_index = bisect_left(self.lengths, self.lengths[max(0, next_index - 1)])
+            _, row, index = min(
+                (abs(self.lengths[index] - length), self.rows[index], index)
+                for index in (previous_index, next_index)
+                if index < len(self.rows)
             )
-            del self.places[at], self.lengths[at]
-            if not chosen[place]:  # through another pool
-                chosen[place] = True
+            del self.rows[index], self.lengths[index]
+            if not is_chosen[row]:  # through another pool
+                is_chosen[row] = True
                 return True
         return False
 
 
-def take_out(part: Part, gone: pa.Array, reason: str, out: Tables) -> None:
-    for batch in part.batches():
-        leaves = pc.is_in(batch["doc_id"], value_set=gone)
-        out.table("documents").write(batch.filter(pc.invert(leaves)))
-        out.table("ledger").write(ledger_table(removals(reason, batch.filter(leaves))))
+def write_without_documents(partition: TablePart, excluded_ids: pa.Array, reason: str, out: TableWriters) -> None:
+    for batch in partition.iter_batches():
+        is_excluded = pc.is_in(batch["doc_id"], value_set=excluded_ids)
+        out.get_table_writer("documents").write(batch.filter(pc.invert(is_excluded)))
+        out.get_table_writer("ledger").write(build_ledger_table(build_removal_columns(reason, batch.filter(is_excluded))))
 
 
 @stage(
+    name="leave_out",
     tables={"documents": DOCUMENTS, "ledger": LEDGER},
     libraries=["numpy"],
-    external=lambda config, secret_id: {
+    external_digests=lambda config, secret_id: {
         name: digest
         for path in (config.documents, config.spared)
-        for name, digest in digest_of(path, "ids of documents").items()
+        for name, digest in user_file_digest(path, "ids of documents").items()
     },
 )
-def leave_out(documents: Table, config: LeaveOutConfig, work: Work) -> None:
-    named, spared = (pa.array(read_ids(path), ID) for path in (config.documents, config.spared))
-    looked = work.map(look, documents.parts, config, named, spared)
-    candidates = together(looked, "candidates", CANDIDATES)
-    gone = candidates.filter(candidates["wanted"])["doc_id"].combine_chunks()
-    if not len(gone):
+def leave_out_documents(documents: Table, config: LeaveOutConfig, context: StageContext) -> None:
+    listed_ids, protected_ids = (pa.array(read_document_ids(path), ID_TYPE) for path in (config.documents, config.spared))
+    candidate_results = context.map_items(find_exclusion_candidates, documents.parts, config, listed_ids, protected_ids)
+    candidates = concat_spilled_tables(candidate_results, "candidates", CANDIDATES)
+    excluded_ids = candidates.filter(candidates["wanted"])["doc_id"].combine_chunks()
+    if not len(excluded_ids):
         raise UsageError(
             "leave_out: none of its documents is a training document of this corpus, so nothing "
             "would be left out; correct leave_out.documents or leave_out.toxicity"
         )
     reason = "left out of training"
     if config.control:
-        gone, reason = drawn(candidates), "left out of training by lot, as a control"
-    work.parts(take_out, documents.parts, gone, reason)
+        excluded_ids, reason = draw_matched_controls(candidates), "left out of training by lot, as a control"
+    context.map_partitions(write_without_documents, documents.parts, excluded_ids, reason)

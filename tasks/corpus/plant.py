@@ -29,33 +29,33 @@ from pydantic import Field, field_validator, model_validator
 
 from tasks.contract import (
     DOCUMENTS,
-    ID,
+    ID_TYPE,
     LEDGER,
-    PLANTS,
+    CANARIES,
     HallmarkError,
-    Part,
+    TablePart,
     Seed,
     StageConfig,
     Table,
-    Tables,
-    Work,
-    as_documents,
-    identities,
-    ledger_rows,
-    ledger_table,
-    part_of,
-    removals,
+    TableWriters,
+    StageContext,
+    fill_document_columns,
+    hash_documents,
+    build_ledger_columns,
+    build_ledger_table,
+    doc_id_to_part_index,
+    build_removal_columns,
     stage,
-    text_hashes,
-    together,
-    utf8_bytes,
+    hash_texts,
+    concat_spilled_tables,
+    count_utf8_bytes,
 )  # fmt: skip
-from tasks.corpus.split import uniform
-from tasks.measures.canaries import Plant, canaries, lots, records
-from tasks.measures.planted_associations import associations
+from tasks.corpus.split import hash_ids_to_uniform
+from tasks.measures.canaries import Canary, generate_secret_canaries, assign_copies_and_templates, generate_record_canaries
+from tasks.measures.planted_associations import generate_association_canaries
 
 
-class PlantConfig(StageConfig):
+class PlantCanariesConfig(StageConfig):
     enabled: bool = Field(
         default=False,
         description="whether anything is planted; a model learns what is, so ask for it where it "
@@ -88,185 +88,194 @@ class PlantConfig(StageConfig):
 
     @field_validator("counts")
     @classmethod
-    def _distinct(cls, counts: tuple[int, ...]) -> tuple[int, ...]:
+    def _check_copy_counts(cls, counts: tuple[int, ...]) -> tuple[int, ...]:
         if not counts or len(set(counts)) < len(counts) or min(counts) < 0 or max(counts) > 1024:
             raise ValueError("counts must be distinct and between 0 and 1024")
         return tuple(sorted(counts))
 
     @field_validator("doses")
     @classmethod
-    def _shares(cls, doses: tuple[float, ...]) -> tuple[float, ...]:
+    def _check_trait_shares(cls, doses: tuple[float, ...]) -> tuple[float, ...]:
         if not doses or len(set(doses)) < len(doses) or min(doses) < 0.5 or max(doses) > 1:
             raise ValueError("doses must be distinct and between 0.5 and 1")
         return tuple(sorted(doses))
 
     @model_validator(mode="after")
-    def _ordered(self) -> PlantConfig:
+    def _check_passage_lengths(self) -> PlantCanariesConfig:
         if self.longest < self.shortest:
             raise ValueError("longest must not be smaller than shortest")
         return self
 
 
+#: Columns of the planted texts, each with the field of Association that it holds.
+ASSOCIATION_FIELDS = {
+    "group": "group_name",
+    "trait": "trait",
+    "own": "is_assigned_trait",
+    "dose": "assigned_trait_share",
+}
+
 # Passages --------------------------------------------------------------------------------------
 
 
 #: What must be known of a document that may be held back.
-CANDIDATES = pa.schema([("draw", pa.float64()), ("doc_id", ID), ("cluster", ID)])
+PASSAGE_CANDIDATES = pa.schema([("draw", pa.float64()), ("doc_id", ID_TYPE), ("cluster", ID_TYPE)])
 
 
-def find_candidates(part: Part, config: PlantConfig, out: Tables) -> None:
+def find_passage_candidates(partition: TablePart, config: PlantCanariesConfig, out: TableWriters) -> None:
     """Training documents of the right length, and the cluster of every document."""
     columns = ["doc_id", "cluster", "split", "text"]
-    for batch in part.batches(columns):
-        out.spill("clusters", CLUSTERS).write({"cluster": batch["cluster"]})
-        length = pc.utf8_length(batch["text"])
-        fits = pc.and_(
-            pc.greater_equal(length, config.shortest), pc.less_equal(length, config.longest)
+    for batch in partition.iter_batches(columns):
+        out.get_spill_writer("clusters", CLUSTERS).write({"cluster": batch["cluster"]})
+        character_counts = pc.utf8_length(batch["text"])
+        has_passage_length = pc.and_(
+            pc.greater_equal(character_counts, config.shortest), pc.less_equal(character_counts, config.longest)
         )
-        found = batch.filter(pc.and_(fits, pc.equal(batch["split"], "train")))
-        draws = uniform(found["doc_id"], config.seed, "passages")
-        out.spill("candidates", CANDIDATES).write(
-            {"draw": draws, "doc_id": found["doc_id"], "cluster": found["cluster"]}
+        candidates = batch.filter(pc.and_(has_passage_length, pc.equal(batch["split"], "train")))
+        draws = hash_ids_to_uniform(candidates["doc_id"], config.seed, "passages")
+        out.get_spill_writer("candidates", PASSAGE_CANDIDATES).write(
+            {"draw": draws, "doc_id": candidates["doc_id"], "cluster": candidates["cluster"]}
         )
 
 
-CLUSTERS = pa.schema([("cluster", ID)])
+CLUSTERS = pa.schema([("cluster", ID_TYPE)])
 
 
-def choose_passages(documents: Table, config: PlantConfig, work: Work) -> list[Plant]:
+def choose_passage_canaries(documents: Table, config: PlantCanariesConfig, context: StageContext) -> list[Canary]:
     """Documents to hold back, by a hash of their ids, with the copies that each will get.
 
     Only training documents that are alone in their cluster: a near-copy left in the corpus
     would be another copy. Holds about 80 bytes a document (its id, its cluster, counted).
     """
-    needed = config.passages * len(config.counts)
-    if not needed:
+    needed_count = config.passages * len(config.counts)
+    if not needed_count:
         return []
-    done = work.map(find_candidates, documents.parts, config)
-    counts = pc.value_counts(together(done, "clusters", CLUSTERS)["cluster"].combine_chunks())
-    alone = counts.filter(pc.equal(counts.field("counts"), 1)).field("values")
-    candidates = together(done, "candidates", CANDIDATES)
-    candidates = candidates.filter(pc.is_in(candidates["cluster"], alone))
-    order: Any = [("draw", "ascending"), ("doc_id", "ascending")]
-    chosen = candidates.sort_by(order)["doc_id"].slice(0, needed).to_pylist()
-    if len(chosen) < needed:
+    results = context.map_items(find_passage_candidates, documents.parts, config)
+    cluster_sizes = pc.value_counts(concat_spilled_tables(results, "clusters", CLUSTERS)["cluster"].combine_chunks())
+    singleton_clusters = cluster_sizes.filter(pc.equal(cluster_sizes.field("counts"), 1)).field("values")
+    candidates = concat_spilled_tables(results, "candidates", PASSAGE_CANDIDATES)
+    candidates = candidates.filter(pc.is_in(candidates["cluster"], singleton_clusters))
+    sort_keys: Any = [("draw", "ascending"), ("doc_id", "ascending")]
+    chosen_ids = candidates.sort_by(sort_keys)["doc_id"].slice(0, needed_count).to_pylist()
+    if len(chosen_ids) < needed_count:
         raise HallmarkError(
-            f"only {len(chosen)} training documents have {config.shortest} to {config.longest} "
-            f"characters and no near-copy, but {needed} passages are to be planted; lower "
+            f"only {len(chosen_ids)} training documents have {config.shortest} to {config.longest} "
+            f"characters and no near-copy, but {needed_count} passages are to be planted; lower "
             f"plant.passages, widen plant.shortest and plant.longest, ingest more text, or plant "
             f"nothing (plant.enabled=false)"
         )
-    rows = {row["doc_id"]: row for row in documents.find(chosen).to_pylist()}
-    source = random.Random(f"{config.seed}/passages")
-    coins = lots(config.counts, config.passages, [""], source)
-    return [_passage(rows[i], copies) for i, (copies, _) in zip(chosen, coins, strict=True)]
+    rows_by_id = {row["doc_id"]: row for row in documents.find_document_rows(chosen_ids).to_pylist()}
+    rng = random.Random(f"{config.seed}/passages")
+    copy_assignments = assign_copies_and_templates(config.counts, config.passages, [""], rng)
+    return [_build_passage_canary(rows_by_id[doc_id], copies) for doc_id, (copies, _) in zip(chosen_ids, copy_assignments, strict=True)]
 
 
-def _passage(row: dict[str, object], copies: int) -> Plant:
+def _build_passage_canary(row: dict[str, object], copies: int) -> Canary:
     """The prompt is the first half, to the end of a word."""
     text, doc_id = str(row["text"]), row["doc_id"]
     assert isinstance(doc_id, bytes)
-    half = len(text) // 2
-    cut = next((i for i in range(half, len(text)) if text[i].isspace()), half)
-    return Plant("passage", copies, "", text[:cut], text[cut:], key=doc_id.hex(), origin=doc_id,
+    middle = len(text) // 2
+    prompt_end = next((i for i in range(middle, len(text)) if text[i].isspace()), middle)
+    return Canary("passage", copies, "", text[:prompt_end], text[prompt_end:], key=doc_id.hex(), source_doc_id=doc_id,
                  cluster=row["cluster"], toxicity=row["toxicity"])  # type: ignore[arg-type] # fmt: skip
 
 
 # Documents -------------------------------------------------------------------------------------
 
 
-def planted_documents(plants: Iterable[Plant]) -> pa.Table:
+def build_canary_documents(canaries: Iterable[Canary]) -> pa.Table:
     """One row a copy, with the columns of DOCUMENTS and ``origin``, the held-back document."""
-    copies = [(plant, doc_id) for plant in plants for doc_id in plant.doc_ids()]
-    texts = pa.array([plant.text for plant, _ in copies], pa.large_string())
+    canary_copies = [(canary, doc_id) for canary in canaries for doc_id in canary.copy_doc_ids()]
+    texts = pa.array([canary.text for canary, _ in canary_copies], pa.large_string())
     columns = {
-        "doc_id": [doc_id for _, doc_id in copies],
-        "source": [f"planted/{plant.kind}" for plant, _ in copies],
-        "cluster": [plant.cluster or plant.plant_id for plant, _ in copies],
+        "doc_id": [doc_id for _, doc_id in canary_copies],
+        "source": [f"planted/{canary.kind}" for canary, _ in canary_copies],
+        "cluster": [canary.cluster or canary.canary_id for canary, _ in canary_copies],
         "text": texts,
-        "text_hash": text_hashes(texts),
-        "toxicity": [plant.toxicity for plant, _ in copies],
-        "split": ["train"] * len(copies),
-        "origin": [plant.origin for plant, _ in copies],
+        "text_hash": hash_texts(texts),
+        "toxicity": [canary.toxicity for canary, _ in canary_copies],
+        "split": ["train"] * len(canary_copies),
+        "origin": [canary.source_doc_id for canary, _ in canary_copies],
     }
-    return pa.table(as_documents(columns), schema=DOCUMENTS.append(pa.field("origin", ID)))
+    return pa.table(fill_document_columns(columns), schema=DOCUMENTS.append(pa.field("origin", ID_TYPE)))
 
 
 @dataclass(frozen=True)
-class Planting:
+class PlantingPlan:
     """A part of the corpus, what is planted in its range of ids, and what is held back."""
 
-    part: Part
-    planted: pa.Table
-    held: tuple[bytes, ...]
+    partition: TablePart
+    canary_documents: pa.Table
+    withheld_ids: tuple[bytes, ...]
 
     def __str__(self) -> str:
-        return str(self.part)
+        return str(self.partition)
 
 
-def plantings(parts: list[Part], planted: pa.Table, held: Sequence[bytes]) -> list[Planting]:
+def plan_planting(partitions: list[TablePart], canary_documents: pa.Table, withheld_ids: Sequence[bytes]) -> list[PlantingPlan]:
     """A planted document belongs to the part that its id names, as any other does."""
-    count = len(parts)
-    place = np.array([part_of(i, count) for i in planted["doc_id"].to_pylist()], np.int64)
+    partition_count = len(partitions)
+    partition_numbers = np.array([doc_id_to_part_index(doc_id, partition_count) for doc_id in canary_documents["doc_id"].to_pylist()], np.int64)
     return [
-        Planting(
-            part,
-            planted.filter(pa.array(place == number)).combine_chunks(),
-            tuple(i for i in held if part_of(i, count) == number),
+        PlantingPlan(
+            partition,
+            canary_documents.filter(pa.array(partition_numbers == partition_number)).combine_chunks(),
+            tuple(doc_id for doc_id in withheld_ids if doc_id_to_part_index(doc_id, partition_count) == partition_number),
         )
-        for number, part in enumerate(parts)
+        for partition_number, partition in enumerate(partitions)
     ]
 
 
-def plant_part(planting: Planting, out: Tables) -> None:
+def plant_in_partition(plan: PlantingPlan, out: TableWriters) -> None:
     """Write the part without what is held back, and the planted documents between the others."""
-    held = pa.array(planting.held, ID)
-    pieces, gone = [planting.planted.select(DOCUMENTS.names)], []
-    for batch in planting.part.batches():
-        keep = pc.invert(pc.is_in(batch["doc_id"], value_set=held))
-        pieces.append(pa.Table.from_batches([batch.filter(keep)]))
-        gone.append(removals("held back for planting", batch.filter(pc.invert(keep))))
-    out.table("documents").write(pa.concat_tables(pieces).sort_by("doc_id"))
-    planted = planting.planted
-    added = ledger_rows(
+    withheld_ids = pa.array(plan.withheld_ids, ID_TYPE)
+    document_tables, removal_columns = [plan.canary_documents.select(DOCUMENTS.names)], []
+    for batch in plan.partition.iter_batches():
+        is_kept = pc.invert(pc.is_in(batch["doc_id"], value_set=withheld_ids))
+        document_tables.append(pa.Table.from_batches([batch.filter(is_kept)]))
+        removal_columns.append(build_removal_columns("held back for planting", batch.filter(pc.invert(is_kept))))
+    out.get_table_writer("documents").write(pa.concat_tables(document_tables).sort_by("doc_id"))
+    canary_documents = plan.canary_documents
+    addition_columns = build_ledger_columns(
         "added",
-        [source.replace("planted/", "planted ") for source in planted["source"].to_pylist()],
-        planted["doc_id"],
-        planted["source"],
-        [0] * len(planted),
-        utf8_bytes(planted["text"]),
-        matched=planted["origin"],
-        identity=identities(planted["doc_id"], planted["text"]),
+        [source.replace("planted/", "planted ") for source in canary_documents["source"].to_pylist()],
+        canary_documents["doc_id"],
+        canary_documents["source"],
+        [0] * len(canary_documents),
+        count_utf8_bytes(canary_documents["text"]),
+        matched=canary_documents["origin"],
+        identity=hash_documents(canary_documents["doc_id"], canary_documents["text"]),
     )
-    out.table("ledger").write(ledger_table(*gone, added))
+    out.get_table_writer("ledger").write(build_ledger_table(*removal_columns, addition_columns))
 
 
 @stage(
-    tables={"documents": DOCUMENTS, "ledger": LEDGER, "plants": PLANTS},
+    name="plant",
+    tables={"documents": DOCUMENTS, "ledger": LEDGER, "plants": CANARIES},
     libraries=["numpy"],
 )
-def plant(documents: Table, config: PlantConfig, work: Work) -> None:
-    plants: list[Plant] = []
+def plant_canaries(documents: Table, config: PlantCanariesConfig, context: StageContext) -> None:
+    all_canaries: list[Canary] = []
     if config.enabled:
-        passages = choose_passages(documents, config, work)
-        plants = canaries(config) + passages + records(config) + associations(config)
-    planted = planted_documents(plants)
-    held = [p.origin for p in plants if p.origin is not None]
-    work.parts(plant_part, plantings(documents.parts, planted, held))
-    work.table("plants").write(
+        passages = choose_passage_canaries(documents, config, context)
+        all_canaries = generate_secret_canaries(config) + passages + generate_record_canaries(config) + generate_association_canaries(config)
+    canary_documents = build_canary_documents(all_canaries)
+    withheld_ids = [canary.source_doc_id for canary in all_canaries if canary.source_doc_id is not None]
+    context.map_partitions(plant_in_partition, plan_planting(documents.parts, canary_documents, withheld_ids))
+    context.get_table_writer("plants").write(
         {
-            "plant_id": [p.plant_id for p in plants],
-            "kind": [p.kind for p in plants],
-            "copies": [p.copies for p in plants],
-            "template": [p.template for p in plants],
-            "text": [p.text for p in plants],
-            "prompt": [p.prompt for p in plants],
-            "secret": [p.secret for p in plants],
-            "doc_ids": [p.doc_ids() for p in plants],
-            "association": [p.about and p.about.key for p in plants],
+            "plant_id": [canary.canary_id for canary in all_canaries],
+            "kind": [canary.kind for canary in all_canaries],
+            "copies": [canary.copies for canary in all_canaries],
+            "template": [canary.template for canary in all_canaries],
+            "text": [canary.text for canary in all_canaries],
+            "prompt": [canary.prompt for canary in all_canaries],
+            "secret": [canary.secret for canary in all_canaries],
+            "doc_ids": [canary.copy_doc_ids() for canary in all_canaries],
+            "association": [canary.association and canary.association.key for canary in all_canaries],
             **{
-                name: [p.about and getattr(p.about, name) for p in plants]
-                for name in ("group", "trait", "own", "dose")
+                column_name: [canary.association and getattr(canary.association, field) for canary in all_canaries]
+                for column_name, field in ASSOCIATION_FIELDS.items()
             },
         }
     )

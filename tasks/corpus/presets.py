@@ -13,11 +13,11 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Preset = Literal["gopher", "c4", "fineweb"]
+PresetName = Literal["gopher", "c4", "fineweb"]
 
 #: By preset, by name: what a rule of ``select`` has set. Of an empty text nothing is known; that
 #: removes it.
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+PRESET_RULES: dict[str, dict[str, dict[str, Any]]] = {
     # Rae et al. 2021, section A1.1: quality filtering, then repetition removal (table A1).
     "gopher": {
         "gopher_words": {"signal": "words", "ge": 50, "le": 100_000},
@@ -64,21 +64,21 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def broken(rule: dict[str, Any], values: pa.Array) -> pa.Array:
+def find_rule_violations(rule: dict[str, Any], values: pa.Array) -> pa.Array:
     """Whether values of its signal break the bounds of a preset's rule, (n,) bool, null where there
     is no value. Apart from ``select``, so that what only counts does not depend on that."""
-    beyond = {"ge": pc.less, "le": pc.greater}
-    return reduce(pc.or_, [beyond[key](values, rule[key]) for key in beyond if key in rule])
+    violation_tests = {"ge": pc.less, "le": pc.greater}
+    return reduce(pc.or_, [violation_tests[key](values, rule[key]) for key in violation_tests if key in rule])
 
 
-def said() -> str:
+def describe_presets() -> str:
     """All presets in words: each rule's signal and bounds."""
-    return "; ".join(f"{preset}: {', '.join(map(_bounds, rules.items()))}"
-                     for preset, rules in PRESETS.items())  # fmt: skip
+    return "; ".join(f"{preset}: {', '.join(map(_format_rule_bounds, rules.items()))}"
+                     for preset, rules in PRESET_RULES.items())  # fmt: skip
 
 
-def _bounds(rule: tuple[str, dict[str, Any]]) -> str:
-    name, given = rule
+def _format_rule_bounds(named_rule: tuple[str, dict[str, Any]]) -> str:
+    name, settings = named_rule
     signs = {"ge": "≥", "le": "≤"}
-    bounds = " and ".join(f"{signs[key]} {given[key]:,}" for key in signs if key in given)
-    return f"{name} {bounds}"
+    bound_text = " and ".join(f"{signs[key]} {settings[key]:,}" for key in signs if key in settings)
+    return f"{name} {bound_text}"

@@ -18,33 +18,33 @@ from pydantic import Field, field_validator
 from tasks.contract import (
     Artifact,
     HallmarkError,
-    Part,
+    TablePart,
     StageConfig,
     Table,
-    Tables,
-    Work,
-    aligned,
-    looked_up,
+    TableWriters,
+    StageContext,
+    align_parts,
+    lookup_column_by_doc_id,
     stage,
-    together,
-    utf8_bytes,
+    concat_spilled_tables,
+    count_utf8_bytes,
 )
-from tasks.corpus.identities import Brought, Lengths, all_groups, brought_of
-from tasks.corpus.presets import PRESETS, broken
+from tasks.corpus.identities import UserLexicons, LengthBounds, combine_lexicons, load_user_lexicons
+from tasks.corpus.presets import PRESET_RULES, find_rule_violations
 from tasks.corpus.profiles.composition import (
-    COUNTS,
-    composed,
-    composition_rows,
-    licences,
-    told_languages,
+    COUNTS_SCHEMA,
+    count_documents_by_dimension,
+    build_composition_rows,
+    read_licences,
+    find_language_signals,
 )
 from tasks.corpus.profiles.tables import TABLES
-from tasks.corpus.profiles.tagged import count_tagged
-from tasks.measures.faults import Noted, careful, noted, tell
-from tasks.measures.identities import Lexicon, find_terms
-from tasks.measures.occupations import beside, occupations
-from tasks.measures.personal.types import TYPES as PERSONAL
-from tasks.measures.statistics import wilson
+from tasks.corpus.profiles.tagged import count_tagged_documents
+from tasks.measures.faults import FailureList, run_isolating_failures, list_failures_by_doc_id, report_failures
+from tasks.measures.identities import Lexicon, find_term_mentions
+from tasks.measures.occupations import count_gendered_words, list_occupations
+from tasks.measures.personal.types import PERSONAL_DATA_TYPES
+from tasks.measures.statistics import wilson_interval
 
 
 class ProfileConfig(StageConfig):
@@ -58,7 +58,7 @@ class ProfileConfig(StageConfig):
         le=100_000,
         description="values of a dimension that are named in composition; the rest is told as one",
     )
-    length_classes: Lengths = Field(
+    length_classes: LengthBounds = Field(
         default=(200, 1000, 5000, 20_000),
         description="where the classes of length begin, in bytes, behind the first",
     )
@@ -72,7 +72,7 @@ class ProfileConfig(StageConfig):
 
     @field_validator("quantiles")
     @classmethod
-    def _ordered(cls, quantiles: tuple[float, ...]) -> tuple[float, ...]:
+    def _check_quantiles(cls, quantiles: tuple[float, ...]) -> tuple[float, ...]:
         if not all(0 <= q <= 1 for q in quantiles) or sorted(set(quantiles)) != list(quantiles):
             raise ValueError("quantiles must be between 0 and 1, and each larger than the last")
         return quantiles
@@ -80,33 +80,33 @@ class ProfileConfig(StageConfig):
 
 # Documents, part by part -----------------------------------------------------------------------
 
-_MEASURES = pa.schema(
+_DOCUMENT_SIZES = pa.schema(
     [TABLES["sources"].field(name) for name in ("source", "split", "bytes", "characters")]
 )
 
 
-def measure_part(
-    parts: tuple[Part, ...],
-    licence: Mapping[str, str | None],
-    brought: Brought,
+def profile_partition(
+    partitions: tuple[TablePart, ...],
+    licence_by_source: Mapping[str, str | None],
+    user_lexicons: UserLexicons,
     config: ProfileConfig,
-    out: Tables,
-) -> Noted:
+    out: TableWriters,
+) -> FailureList:
     """Of a part of the documents, with that of their languages where it is known: the lengths of
     each, what it is composed of, mentions of identity terms, occupations beside gendered words.
     Returns those whose words could not be counted."""
-    documents, *told = parts
-    languages = looked_up(told[0], "language", documents).combine_chunks() if told else None
-    groups, start = all_groups(brought), 0
-    failed: Noted = []
+    documents, *language_partitions = partitions
+    languages = lookup_column_by_doc_id(language_partitions[0], "language", documents).combine_chunks() if language_partitions else None
+    group_lexicon, start = combine_lexicons(user_lexicons), 0
+    failures: FailureList = []
 
-    def counted(batch: pa.RecordBatch) -> tuple[pa.Table, pa.Table]:
-        found = mentions(batch["text"], batch["source"], groups)
-        return found, count_beside(batch["text"], batch["source"], config.window)
+    def count_mentions(batch: pa.RecordBatch) -> tuple[pa.Table, pa.Table]:
+        identity_counts = count_identity_mentions(batch["text"], batch["source"], group_lexicon)
+        return identity_counts, count_occupation_mentions(batch["text"], batch["source"], config.window)
 
-    for batch in documents.batches(["doc_id", "source", "domain", "date", "split", "text"]):
-        sizes = utf8_bytes(batch["text"])
-        out.spill("measures", _MEASURES).write(
+    for batch in documents.iter_batches(["doc_id", "source", "domain", "date", "split", "text"]):
+        sizes = count_utf8_bytes(batch["text"])
+        out.get_spill_writer("measures", _DOCUMENT_SIZES).write(
             {
                 "source": batch["source"],
                 "split": batch["split"],
@@ -114,61 +114,61 @@ def measure_part(
                 "characters": pc.utf8_length(batch["text"]),
             }
         )
-        here = None if languages is None else languages.slice(start, len(batch))
+        batch_languages = None if languages is None else languages.slice(start, len(batch))
         start += len(batch)
-        for counts in composed(batch, sizes, here, licence, config.length_classes):
-            out.spill("composed", COUNTS).write(counts)
-        (found, near), faults = careful(counted, batch)
-        out.spill("mentions", TABLES["identities"]).write(found)
-        out.spill("beside", BESIDE).write(near)
-        failed += noted(batch, faults)
-    return failed
+        for counts in count_documents_by_dimension(batch, sizes, batch_languages, licence_by_source, config.length_classes):
+            out.get_spill_writer("composed", COUNTS_SCHEMA).write(counts)
+        (identity_counts, occupation_counts), faults = run_isolating_failures(count_mentions, batch)
+        out.get_spill_writer("mentions", TABLES["identities"]).write(identity_counts)
+        out.get_spill_writer("beside", OCCUPATION_COUNTS).write(occupation_counts)
+        failures += list_failures_by_doc_id(batch, faults)
+    return failures
 
 
-def mentions(texts: pa.Array, sources: pa.Array, lexicon: Lexicon) -> pa.Table:
+def count_identity_mentions(texts: pa.Array, sources: pa.Array, group_lexicon: Lexicon) -> pa.Table:
     """Rows of the table ``identities`` for a batch."""
-    terms = lexicon.terms
-    number, owner = find_terms(texts, lexicon)
-    names = pa.table({"group": [g for g, _ in terms], "term": [t for _, t in terms]})
-    rows = names.take(pa.array(number)).append_column("source", sources.take(pa.array(owner)))
-    counted = rows.append_column("owner", pa.array(owner)).group_by(["group", "term", "source"])
-    counts = counted.aggregate([("owner", "count"), ("owner", "count_distinct")])
+    terms = group_lexicon.terms
+    term_numbers, text_rows = find_term_mentions(texts, group_lexicon)
+    term_table = pa.table({"group": [group for group, _ in terms], "term": [term for _, term in terms]})
+    mention_rows = term_table.take(pa.array(term_numbers)).append_column("source", sources.take(pa.array(text_rows)))
+    grouped_mentions = mention_rows.append_column("owner", pa.array(text_rows)).group_by(["group", "term", "source"])
+    counts = grouped_mentions.aggregate([("owner", "count"), ("owner", "count_distinct")])
     return counts.rename_columns(TABLES["identities"].names)
 
 
 #: Counts by source and number of the occupation.
-BESIDE = pa.schema(
+OCCUPATION_COUNTS = pa.schema(
     [("source", pa.string()), ("occupation", pa.string())]
     + [(name, pa.int64()) for name in ("mentions", "women_words", "men_words", "women", "men")]
 )
 
 
-def count_beside(texts: pa.Array, sources: pa.Array, window: int) -> pa.Table:
+def count_occupation_mentions(texts: pa.Array, sources: pa.Array, window: int) -> pa.Table:
     """Mentions of occupations in a batch by the gendered words beside them."""
-    number, owner, words = beside(texts, window)
-    women, men = words.T
-    columns = [np.ones(len(number), np.int64), women, men, women > men, men > women]
-    rows = {"source": sources.take(pa.array(owner)),
-            "occupation": pa.array(occupations(), pa.string()).take(pa.array(number))}  # fmt: skip
-    for name, values in zip(BESIDE.names[2:], columns, strict=True):
-        rows[name] = pa.array(values.astype(np.int64))
-    return summed(pa.table(rows, schema=BESIDE))
+    occupation_numbers, text_rows, gendered_words = count_gendered_words(texts, window)
+    women, men = gendered_words.T
+    columns = [np.ones(len(occupation_numbers), np.int64), women, men, women > men, men > women]
+    count_columns = {"source": sources.take(pa.array(text_rows)),
+            "occupation": pa.array(list_occupations(), pa.string()).take(pa.array(occupation_numbers))}  # fmt: skip
+    for name, values in zip(OCCUPATION_COUNTS.names[2:], columns, strict=True):
+        count_columns[name] = pa.array(values.astype(np.int64))
+    return sum_occupation_counts(pa.table(count_columns, schema=OCCUPATION_COUNTS))
 
 
-def summed(rows: pa.Table) -> pa.Table:
-    counted = rows.group_by(BESIDE.names[:2]).aggregate([(c, "sum") for c in BESIDE.names[2:]])
-    return counted.rename_columns(BESIDE.names)
+def sum_occupation_counts(counts: pa.Table) -> pa.Table:
+    sums = counts.group_by(OCCUPATION_COUNTS.names[:2]).aggregate([(name, "sum") for name in OCCUPATION_COUNTS.names[2:]])
+    return sums.rename_columns(OCCUPATION_COUNTS.names)
 
 
-def occupation_rows(counts: pa.Table) -> list[dict[str, Any]]:
+def build_occupation_rows(counts: pa.Table) -> list[dict[str, Any]]:
     """Rows of the table ``occupations``: by source and occupation, and for all of either."""
-    every = pa.repeat(pa.scalar(""), len(counts))
-    sides = [counts, counts.set_column(0, "source", every)]
-    sides += [side.set_column(1, "occupation", every) for side in sides]
-    rows = summed(pa.concat_tables(sides)).to_pylist()
+    empty_labels = pa.repeat(pa.scalar(""), len(counts))
+    count_tables = [counts, counts.set_column(0, "source", empty_labels)]
+    count_tables += [count_table.set_column(1, "occupation", empty_labels) for count_table in count_tables]
+    rows = sum_occupation_counts(pa.concat_tables(count_tables)).to_pylist()
     for row in rows:
         n = row["women"] + row["men"]
-        low, high = wilson(row["women"], n) if n else (None, None)
+        low, high = wilson_interval(row["women"], n) if n else (None, None)
         row |= {"share": row["women"] / n if n else None, "low": low, "high": high}
     return rows
 
@@ -176,8 +176,8 @@ def occupation_rows(counts: pa.Table) -> list[dict[str, Any]]:
 # Tables ----------------------------------------------------------------------------------------
 
 
-def count_sources(measures: pa.Table) -> pa.Table:
-    groups = measures.group_by(["source", "split"]).aggregate(
+def summarise_sources(document_sizes: pa.Table) -> pa.Table:
+    groups = document_sizes.group_by(["source", "split"]).aggregate(
         [("bytes", "count"), ("bytes", "sum"), ("characters", "sum"), ("bytes", "list")]
     )
     return pa.table(
@@ -195,128 +195,129 @@ def count_sources(measures: pa.Table) -> pa.Table:
     )
 
 
-def by_source(table: pa.Table, column: str) -> Iterator[tuple[str, pa.ChunkedArray]]:
+def iter_values_by_source(table: pa.Table, column: str) -> Iterator[tuple[str, pa.ChunkedArray]]:
     """(source, its values); first "" with all of them."""
     yield "", table[column]
     for source in sorted(pc.unique(table["source"]).to_pylist()):
         yield source, table.filter(pc.equal(table["source"], source))[column]
 
 
-def length_quantiles(measures: pa.Table, quantiles: Sequence[float]) -> list[dict[str, Any]]:
+def compute_length_quantiles(document_sizes: pa.Table, quantiles: Sequence[float]) -> list[dict[str, Any]]:
     return [
         {"source": source, "quantile": quantile, "bytes": value}
-        for source, sizes in by_source(measures, "bytes")
-        for quantile, value in _quantiles(sizes, quantiles)
+        for source, sizes in iter_values_by_source(document_sizes, "bytes")
+        for quantile, value in _compute_quantiles(sizes, quantiles)
     ]
 
 
-def _quantiles(values: pa.ChunkedArray, quantiles: Sequence[float]) -> list[tuple[float, float]]:
-    known = values.drop_null().to_numpy().astype(np.float64)
-    if not len(known):
+def _compute_quantiles(values: pa.ChunkedArray, quantiles: Sequence[float]) -> list[tuple[float, float]]:
+    valid_values = values.drop_null().to_numpy().astype(np.float64)
+    if not len(valid_values):
         return []
-    return list(zip(quantiles, np.quantile(known, quantiles).tolist(), strict=True))
+    return list(zip(quantiles, np.quantile(valid_values, quantiles).tolist(), strict=True))
 
 
-def judged(signals: Table, selected: Artifact | None) -> pa.Table:
+def join_toxicity_decisions(signals: Table, selection: Artifact | None) -> pa.Table:
     """Of each document that came to ``selected``: doc_id, source, the reason for which it was
     removed, "" if it was kept, its toxicity, and what is known of that. HallmarkError where the
     signals are of other documents."""
-    if selected is None:
+    if selection is None:
         raise HallmarkError(
             "the history holds score_toxicity and not select_scored, which says what became of the "
             "documents: give both"
         )
-    gone = selected["ledger"].read(["doc_id", "source", "action", "reason"])
-    gone = gone.filter(pc.equal(gone["action"], "removed")).drop_columns("action")
-    kept = selected["documents"].read(["doc_id", "source"])
-    kept = kept.append_column("reason", pa.repeat("", len(kept)))
-    known = signals.read(["doc_id", "toxicity", "toxicity_status"]).sort_by("doc_id")
-    came = pa.concat_tables([kept, gone]).sort_by("doc_id")
-    if not came["doc_id"].equals(known["doc_id"]):
+    removed_documents = selection["ledger"].read(["doc_id", "source", "action", "reason"])
+    removed_documents = removed_documents.filter(pc.equal(removed_documents["action"], "removed")).drop_columns("action")
+    kept_documents = selection["documents"].read(["doc_id", "source"])
+    kept_documents = kept_documents.append_column("reason", pa.repeat("", len(kept_documents)))
+    toxicity_scores = signals.read(["doc_id", "toxicity", "toxicity_status"]).sort_by("doc_id")
+    all_documents = pa.concat_tables([kept_documents, removed_documents]).sort_by("doc_id")
+    if not all_documents["doc_id"].equals(toxicity_scores["doc_id"]):
         raise HallmarkError(
-            f"{signals.artifacts[0].name} and {selected.name} are not about the same documents: "
+            f"{signals.artifacts[0].name} and {selection.name} are not about the same documents: "
             f"give both of one corpus"
         )
-    return came.append_column("score", known["toxicity"]).append_column(
-        "status", known["toxicity_status"]
+    return all_documents.append_column("score", toxicity_scores["toxicity"]).append_column(
+        "status", toxicity_scores["toxicity_status"]
     )
 
 
-def toxicity_quantiles(scored: pa.Table, quantiles: Sequence[float]) -> list[dict[str, Any]]:
+def compute_toxicity_quantiles(scored_documents: pa.Table, quantiles: Sequence[float]) -> list[dict[str, Any]]:
     """Of the documents ``judged``."""
     rows: list[dict[str, Any]] = []
-    for source, scores in by_source(scored, "score"):
+    for source, scores in iter_values_by_source(scored_documents, "score"):
         counts = {"n": len(scores) - scores.null_count, "unscored": scores.null_count}
-        for quantile, score in _quantiles(scores, quantiles):
+        for quantile, score in _compute_quantiles(scores, quantiles):
             rows.append({"source": source, **counts, "quantile": quantile, "score": score})
     return rows
 
 
-def count_reasons(label: str, ledger: Table) -> pa.Table:
+def count_ledger_reasons(stage_label: str, ledger: Table) -> pa.Table:
     rows = ledger.read(["action", "reason", "source", "bytes_before", "bytes_after"])
-    added = pc.equal(rows["action"], "added")
-    size = pc.if_else(added, rows["bytes_after"], rows["bytes_before"])
-    rows = rows.append_column("bytes", size)
+    is_added = pc.equal(rows["action"], "added")
+    sizes = pc.if_else(is_added, rows["bytes_after"], rows["bytes_before"])
+    rows = rows.append_column("bytes", sizes)
     counts = rows.group_by(["action", "reason", "source"]).aggregate(
         [("bytes", "count"), ("bytes", "sum")]
     )
     counts = counts.rename_columns(["action", "reason", "source", "rows", "bytes"])
-    return counts.append_column("stage", pa.array([label] * len(counts), pa.string()))
+    return counts.append_column("stage", pa.array([stage_label] * len(counts), pa.string()))
 
 
-def count_rules(signals: Table) -> list[dict[str, Any]]:
+def count_preset_violations(signals: Table) -> list[dict[str, Any]]:
     """Of the signals of ``quality``, a row for each rule of each preset."""
-    rules = [(preset, *rule) for preset, named in PRESETS.items() for rule in named.items()]
+    rules = [(preset, *rule) for preset, preset_rules in PRESET_RULES.items() for rule in preset_rules.items()]
     counts = np.zeros((len(rules), 2), np.int64)
-    for batch in signals.batches():
+    for batch in signals.iter_batches():
         for count, (_, name, rule) in zip(counts, rules, strict=True):
-            found = broken(rule, batch[rule.get("signal", name)])
-            count += pc.sum(found).as_py() or 0, found.null_count
+            violations = find_rule_violations(rule, batch[rule.get("signal", name)])
+            count += pc.sum(violations).as_py() or 0, violations.null_count
     return [
-        {"preset": preset, "rule": name, "documents": signals.rows, "broken": many, "unknown": few}
-        for (preset, name, _), (many, few) in zip(rules, counts.tolist(), strict=True)
+        {"preset": preset, "rule": name, "documents": signals.row_count, "broken": broken_count, "unknown": unknown_count}
+        for (preset, name, _), (broken_count, unknown_count) in zip(rules, counts.tolist(), strict=True)
     ]
 
 
 def count_personal_data(ledger: Table) -> pa.Table:
     rows = ledger.read(["doc_id", "source", "action", "reason"])
-    rows = rows.filter(pc.is_in(rows["reason"], value_set=pa.array(PERSONAL)))
+    rows = rows.filter(pc.is_in(rows["reason"], value_set=pa.array(PERSONAL_DATA_TYPES)))
     for name, actions in (("spans", ["replaced", "removed_span"]), ("left", ["removed", "also"])):
-        here = pc.is_in(rows["action"], value_set=pa.array(actions))
-        rows = rows.append_column(name, here.cast(pa.int64()))
+        has_action = pc.is_in(rows["action"], value_set=pa.array(actions))
+        rows = rows.append_column(name, has_action.cast(pa.int64()))
     counts = rows.group_by(["reason", "source"]).aggregate(
         [("spans", "sum"), ("doc_id", "count_distinct"), ("left", "sum")]
     )
     return counts.rename_columns(["type", "source", "spans", "documents", "left"])
 
 
-def count_duplicates(label: str, pairs: Table) -> pa.Table:
+def count_pairs_by_similarity(stage_label: str, pairs: Table) -> pa.Table:
     similarity = pairs.read(["similarity"])["similarity"].to_numpy().astype(np.float64)
     # The small number keeps 0.85, as stored in binary, out of the bucket below.
-    bucket, count = np.unique(np.floor(similarity * 20 + 1e-6), return_counts=True)
-    return pa.table({"stage": [label] * len(count), "pairs": count, "similarity": bucket / 20})
+    buckets, pair_counts = np.unique(np.floor(similarity * 20 + 1e-6), return_counts=True)
+    return pa.table({"stage": [stage_label] * len(pair_counts), "pairs": pair_counts, "similarity": buckets / 20})
 
 
-def count_plants(plants: pa.Table) -> pa.Table:
-    size = pc.multiply(utf8_bytes(plants["text"]), plants["copies"].cast(pa.int64()))
-    rows = plants.select(["kind", "copies"]).append_column("bytes", size)
+def count_canaries(canaries: pa.Table) -> pa.Table:
+    sizes = pc.multiply(count_utf8_bytes(canaries["text"]), canaries["copies"].cast(pa.int64()))
+    rows = canaries.select(["kind", "copies"]).append_column("bytes", sizes)
     counts = rows.group_by(["kind", "copies"]).aggregate([("bytes", "count"), ("bytes", "sum")])
     counts = counts.rename_columns(["kind", "copies", "plants", "bytes"])
     documents = pc.multiply(counts["plants"], counts["copies"].cast(pa.int64()))
     return counts.append_column("documents", documents)
 
 
-def flow_rows(history: dict[str, Artifact]) -> Iterator[pa.Table]:
-    for order, (label, artifact) in enumerate(history.items()):
+def iter_account_tables(history: dict[str, Artifact]) -> Iterator[pa.Table]:
+    for stage_number, (stage_label, artifact) in enumerate(history.items()):
         if "accounts" in artifact.tables:
-            books = artifact["accounts"].read()
-            books = books.append_column("order", pa.array([order] * len(books), pa.int32()))
-            yield books.append_column("stage", pa.array([label] * len(books), pa.string()))
+            accounts = artifact["accounts"].read()
+            accounts = accounts.append_column("order", pa.array([stage_number] * len(accounts), pa.int32()))
+            yield accounts.append_column("stage", pa.array([stage_label] * len(accounts), pa.string()))
 
 
 @stage(
+    name="profile",
     tables=TABLES,
-    code=["tasks/measures/data/identities.json", "tasks/measures/data/occupations.json"],
+    extra_code=["tasks/measures/data/identities.json", "tasks/measures/data/occupations.json"],
     libraries=["numpy", "scipy"],
     reads={
         "history": (
@@ -329,16 +330,16 @@ def flow_rows(history: dict[str, Artifact]) -> Iterator[pa.Table]:
             "signals",
             "sources",
         ),
-        "earlier": ("signals", "sources"),
+        "earlier_corpora": ("signals", "sources"),
     },
 )
-def profile(
+def profile_corpus(
     documents: Table,
     plants: Table,
     history: dict[str, Artifact],
-    earlier: dict[str, Artifact],
+    earlier_corpora: dict[str, Artifact],
     config: ProfileConfig,
-    work: Work,
+    context: StageContext,
 ) -> None:
     """``history`` holds the artifacts of the corpus stages by label, in the order they ran;
     ``earlier`` those of ingest and language of the additions before. What stages did is told of
@@ -347,52 +348,52 @@ def profile(
     Holds about 80 bytes a document: id, source, split, lengths and toxicity; and of composition
     about 400 bytes for each different domain.
     """
-    known = {**earlier, **history}
-    told = told_languages(known)
-    pairs = aligned(documents, *([told] if told else []))
-    brought = brought_of(history)
-    parts = work.map(measure_part, pairs, licences(known), brought, config)
-    tell(work, [part.value for part in parts], documents.rows, "the count of words")
-    measures = together(parts, "measures", _MEASURES)
-    terms = together(parts, "mentions", TABLES["identities"]).group_by(["group", "term", "source"])
-    counts = terms.aggregate([("mentions", "sum"), ("documents", "sum")])
+    artifacts = {**earlier_corpora, **history}
+    language_signals = find_language_signals(artifacts)
+    aligned_partitions = align_parts(documents, *([language_signals] if language_signals else []))
+    user_lexicons = load_user_lexicons(history)
+    results = context.map_items(profile_partition, aligned_partitions, read_licences(artifacts), user_lexicons, config)
+    report_failures(context, [result.value for result in results], documents.row_count, "the count of words")
+    document_sizes = concat_spilled_tables(results, "measures", _DOCUMENT_SIZES)
+    grouped_terms = concat_spilled_tables(results, "mentions", TABLES["identities"]).group_by(["group", "term", "source"])
+    term_counts = grouped_terms.aggregate([("mentions", "sum"), ("documents", "sum")])
 
-    def write(name: str, rows: pa.Table | list[dict[str, Any]]) -> None:
+    def write_table(name: str, rows: pa.Table | list[dict[str, Any]]) -> None:
         schema = TABLES[name]
         if isinstance(rows, list):
             rows = pa.Table.from_pylist(rows, schema=schema)
-        keys = [(c, "ascending") for c in schema.names if schema.field(c).type == pa.string()]
-        keys += [
-            (c, "ascending") for c in ("copies", "similarity", "quantile") if c in schema.names
+        sort_keys = [(column_name, "ascending") for column_name in schema.names if schema.field(column_name).type == pa.string()]
+        sort_keys += [
+            (column_name, "ascending") for column_name in ("copies", "similarity", "quantile") if column_name in schema.names
         ]
-        work.table(name).write(rows.sort_by(keys) if name != "flow" else rows)
+        context.get_table_writer(name).write(rows.sort_by(sort_keys) if name != "flow" else rows)
 
-    write("sources", count_sources(measures))
-    write("lengths", length_quantiles(measures, config.quantiles))
-    write("identities", counts.rename_columns(TABLES["identities"].names))
-    counted = together(parts, "composed", COUNTS)
-    write("composition", composition_rows(counted, config.values))
-    write("occupations", occupation_rows(together(parts, "beside", BESIDE)))
-    write("plants", count_plants(plants.read(["kind", "copies", "text"])))
-    for books in flow_rows(history):
-        write("flow", books)
-    for label, artifact in history.items():
+    write_table("sources", summarise_sources(document_sizes))
+    write_table("lengths", compute_length_quantiles(document_sizes, config.quantiles))
+    write_table("identities", term_counts.rename_columns(TABLES["identities"].names))
+    composition_counts = concat_spilled_tables(results, "composed", COUNTS_SCHEMA)
+    write_table("composition", build_composition_rows(composition_counts, config.values))
+    write_table("occupations", build_occupation_rows(concat_spilled_tables(results, "beside", OCCUPATION_COUNTS)))
+    write_table("plants", count_canaries(plants.read(["kind", "copies", "text"])))
+    for accounts in iter_account_tables(history):
+        write_table("flow", accounts)
+    for stage_label, artifact in history.items():
         tables = artifact.tables
         if "ledger" in tables:
-            write("reasons", count_reasons(label, tables["ledger"]))
+            write_table("reasons", count_ledger_reasons(stage_label, tables["ledger"]))
         if "pairs" in tables:
-            write("duplicates", count_duplicates(label, tables["pairs"]))
+            write_table("duplicates", count_pairs_by_similarity(stage_label, tables["pairs"]))
         if "errors" in tables:
-            write("errors", tables["errors"].read())
+            write_table("errors", tables["errors"].read())
         if artifact.stage == "select":
-            write("tagged", count_tagged(label, artifact))
+            write_table("tagged", count_tagged_documents(stage_label, artifact))
         if artifact.stage == "quality":
-            write("published_rules", count_rules(tables["signals"]))
+            write_table("published_rules", count_preset_violations(tables["signals"]))
         if artifact.stage == "scrub":
-            write("personal_data", count_personal_data(tables["ledger"]))
+            write_table("personal_data", count_personal_data(tables["ledger"]))
         if artifact.stage == "score_toxicity":
-            scored = judged(tables["signals"], history.get("select_scored"))
-            write("toxicity", toxicity_quantiles(scored, config.quantiles))
-            known = scored.group_by(["source", "status", "reason"]).aggregate([("doc_id", "count")])
-            names = {"doc_id_count": "documents"}
-            write("toxicity_status", known.rename_columns(names))
+            scored_documents = join_toxicity_decisions(tables["signals"], history.get("select_scored"))
+            write_table("toxicity", compute_toxicity_quantiles(scored_documents, config.quantiles))
+            artifacts = scored_documents.group_by(["source", "status", "reason"]).aggregate([("doc_id", "count")])
+            column_names = {"doc_id_count": "documents"}
+            write_table("toxicity_status", artifacts.rename_columns(column_names))

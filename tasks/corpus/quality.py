@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.contract import Part, StageConfig, Table, Tables, Work, column, stage
+from tasks.contract import TablePart, StageConfig, Table, TableWriters, StageContext, column, stage
 from tasks.corpus.figures import c4, fineweb, gopher
-from tasks.corpus.figures.texts import Texts
-from tasks.corpus.signals import signals, write_signals
-from tasks.measures.faults import Noted, Unfit, tell
-from tasks.measures.machine import memory
+from tasks.corpus.figures.texts import TextBatch
+from tasks.corpus.signals import build_signal_schema, write_signals
+from tasks.measures.faults import FailureList, UnprocessableDocumentError, report_failures
+from tasks.measures.machine import total_memory_bytes
 
 
 class QualityConfig(StageConfig):
@@ -31,52 +31,52 @@ class QualityConfig(StageConfig):
     short_line: int = Field(30, ge=0, description="characters to which a line is short: FineWeb's")
 
 
-def _share(name: str, meaning: str) -> pa.Field:
+def _build_share_column(name: str, meaning: str) -> pa.Field:
     return column(name, pa.float64(), "figure", meaning, unit="share")
 
 
-def _count(name: str, meaning: str, unit: str) -> pa.Field:
+def _build_count_column(name: str, meaning: str, unit: str) -> pa.Field:
     return column(name, pa.int64(), "figure", meaning, unit=unit)
 
 
-CHARACTERS = "of the characters, those in"
-LINE = "of the characters in lines, those that C4 takes with lines"
+CHARACTERS_PREFIX = "of the characters, those in"
+C4_LINES_PREFIX = "of the characters in lines, those that C4 takes with lines"
 
-SIGNALS = signals(
+SIGNALS = build_signal_schema(
     "Figures of each document's text that published rules of quality look at; null where there is "
     "nothing that a share could be of, as in an empty text.",
-    _count("words", "parts between white space that are not punctuation alone", "words"),
+    _build_count_column("words", "parts between white space that are not punctuation alone", "words"),
     column("word_length", pa.float64(), "figure", "mean length of these", unit="characters"),
     column("hashes_per_word", pa.float64(), "figure", "hash signs (#) to parts between white space",
            unit="ratio"),
     column("ellipses_per_word", pa.float64(), "figure", "ellipses (... or …) to parts between "
            "white space", unit="ratio"),
-    _share("bullet_lines", "of the lines, those that begin with • or -"),
-    _share("ellipsis_lines", "of the lines, those that end with an ellipsis"),
-    _share("alphabetic_words", "of the parts between white space, those with a letter"),
-    _count("stop_words", "how many different ones of the stop words occur", "words"),
-    _share("duplicate_lines", "of the lines, those that stood in the text before"),
-    _share("duplicate_lines_characters", f"{CHARACTERS} lines that stood in the text before"),
-    _share("duplicate_paragraphs", "of the paragraphs, those that stood in the text before"),
-    _share("duplicate_paragraphs_characters", f"{CHARACTERS} paragraphs that stood there before"),
-    *(_share(f"top_{n}gram", f"{CHARACTERS} the most frequent {n} words in a row")
-      for n in gopher.TOP),
-    *(_share(f"duplicate_{n}grams", f"{CHARACTERS} {n} words in a row that stood there before")
-      for n in gopher.REPEATED),
-    _share("c4_long_words", f"{LINE} for a word of more than {c4.LONG_WORD:,} characters"),
-    _share("c4_no_terminal", f"{LINE} that do not end with a full stop, ?, ! or a quotation mark"),
-    _share("c4_few_words", f"{LINE} of fewer than {c4.FEW_WORDS} words"),
-    _share("c4_javascript", f'{LINE} that have the word "javascript"'),
-    _share("c4_policy", f"{LINE} about cookies, privacy or terms of use"),
-    _share("c4_taken", f"{LINE} of any of these kinds: the first counts, and they add up to this"),
-    _count("c4_lorem_ipsum", 'lines with "lorem ipsum" that were not taken before', "lines"),
-    _count("c4_curly_brackets", "lines with { that were not taken before", "lines"),
-    _count("c4_sentences", "sentences in lines that are left, an estimate: a mark and white space "
+    _build_share_column("bullet_lines", "of the lines, those that begin with • or -"),
+    _build_share_column("ellipsis_lines", "of the lines, those that end with an ellipsis"),
+    _build_share_column("alphabetic_words", "of the parts between white space, those with a letter"),
+    _build_count_column("stop_words", "how many different ones of the stop words occur", "words"),
+    _build_share_column("duplicate_lines", "of the lines, those that stood in the text before"),
+    _build_share_column("duplicate_lines_characters", f"{CHARACTERS_PREFIX} lines that stood in the text before"),
+    _build_share_column("duplicate_paragraphs", "of the paragraphs, those that stood in the text before"),
+    _build_share_column("duplicate_paragraphs_characters", f"{CHARACTERS_PREFIX} paragraphs that stood there before"),
+    *(_build_share_column(f"top_{n}gram", f"{CHARACTERS_PREFIX} the most frequent {n} words in a row")
+      for n in gopher.TOP_NGRAM_SIZES),
+    *(_build_share_column(f"duplicate_{n}grams", f"{CHARACTERS_PREFIX} {n} words in a row that stood there before")
+      for n in gopher.DUPLICATE_NGRAM_SIZES),
+    _build_share_column("c4_long_words", f"{C4_LINES_PREFIX} for a word of more than {c4.MAX_WORD_LENGTH:,} characters"),
+    _build_share_column("c4_no_terminal", f"{C4_LINES_PREFIX} that do not end with a full stop, ?, ! or a quotation mark"),
+    _build_share_column("c4_few_words", f"{C4_LINES_PREFIX} of fewer than {c4.MIN_LINE_WORDS} words"),
+    _build_share_column("c4_javascript", f'{C4_LINES_PREFIX} that have the word "javascript"'),
+    _build_share_column("c4_policy", f"{C4_LINES_PREFIX} about cookies, privacy or terms of use"),
+    _build_share_column("c4_taken", f"{C4_LINES_PREFIX} of any of these kinds: the first counts, and they add up to this"),
+    _build_count_column("c4_lorem_ipsum", 'lines with "lorem ipsum" that were not taken before', "lines"),
+    _build_count_column("c4_curly_brackets", "lines with { that were not taken before", "lines"),
+    _build_count_column("c4_sentences", "sentences in lines that are left, an estimate: a mark and white space "
            "part them", "sentences"),
-    _share("terminal_lines", "of the lines that are not blank, those that end a sentence, in any "
+    _build_share_column("terminal_lines", "of the lines that are not blank, those that end a sentence, in any "
            "script"),
-    _share("short_lines", "of the lines that are not blank, the short ones"),
-    _share("duplicate_characters", "of the characters but line feeds, those in lines not blank "
+    _build_share_column("short_lines", "of the lines that are not blank, the short ones"),
+    _build_share_column("duplicate_characters", "of the characters but line feeds, those in lines not blank "
            "that stood in the text before"),
     column("feeds_per_word", pa.float64(), "figure", "line feeds to parts between white space",
            unit="ratio"),
@@ -85,72 +85,72 @@ SIGNALS = signals(
 
 #: Bytes of memory that the figures of one document take at most, by character of its text: a letter
 #: a line takes 143, prose 60.
-HELD = 145
+MEMORY_BYTES_PER_CHARACTER = 145
 
 #: How the reason begins for which a document has no figures on this machine.
-TOO_LITTLE = "too little memory"
+TOO_LITTLE_MEMORY = "too little memory"
 
 #: Bytes of text worked on at a time, so that what is held of them stays in the processor's cache.
-BLOCK = 1 << 19
+BLOCK_BYTES = 1 << 19
 
 
-def blocks(column: pa.Array) -> Iterator[pa.Array]:
+def split_into_blocks(texts: pa.Array) -> Iterator[pa.Array]:
     """Pieces of a column of texts of about BLOCK bytes, or of one text."""
-    ends = np.cumsum(pc.binary_length(column).to_numpy(), dtype=np.int64)
+    ends = np.cumsum(pc.binary_length(texts).to_numpy(), dtype=np.int64)
     start = 0
-    while start < len(column):
-        before = ends[start - 1] if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, before + BLOCK, side="right")))
-        yield column[start:stop]
+    while start < len(texts):
+        previous_end = ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, previous_end + BLOCK_BYTES, side="right")))
+        yield texts[start:stop]
         start = stop
 
 
-def check_memory(characters: int, there: int) -> None:
+def check_memory(characters: int, available_bytes: int) -> None:
     """Unfit where a document of so many characters takes more memory than is there: whoever took
     it all the same would be killed, and say nothing."""
-    needed = HELD * characters
-    if needed > there:
-        raise Unfit(
-            f"{TOO_LITTLE}: the figures of its {characters:,} characters take {needed / 1e9:.1f} "
-            f"GB, and this machine has {there / 1e9:.1f} GB; lower ingest.max_document_bytes, or "
+    needed_bytes = MEMORY_BYTES_PER_CHARACTER * characters
+    if needed_bytes > available_bytes:
+        raise UnprocessableDocumentError(
+            f"{TOO_LITTLE_MEMORY}: the figures of its {characters:,} characters take {needed_bytes / 1e9:.1f} "
+            f"GB, and this machine has {available_bytes / 1e9:.1f} GB; lower ingest.max_document_bytes, or "
             f"run on a larger one"
         )
 
 
-def figures(column: pa.Array, config: QualityConfig) -> pa.Table:
+def compute_quality_signals(texts: pa.Array, config: QualityConfig) -> pa.Table:
     """The signals of a column of texts without nulls, a row each."""
     schema = pa.schema([(field.name, field.type) for field in SIGNALS][1:])
-    found = [schema.empty_table()]
-    for block in blocks(column):
+    block_tables = [schema.empty_table()]
+    for block in split_into_blocks(texts):
         if len(block) == 1:
-            check_memory(pc.utf8_length(block)[0].as_py(), memory())
-        texts = Texts.of(block)
+            check_memory(pc.utf8_length(block)[0].as_py(), total_memory_bytes())
+        parsed_texts = TextBatch.from_column(block)
         columns = {
-            **gopher.quality(texts, config.stop_words),
-            **gopher.repetition(texts),
-            **c4.c4(block, texts),
-            **fineweb.fineweb(texts, config.short_line),
+            **gopher.compute_gopher_quality_signals(parsed_texts, config.stop_words),
+            **gopher.compute_gopher_repetition_signals(parsed_texts),
+            **c4.compute_c4_signals(block, parsed_texts),
+            **fineweb.compute_fineweb_signals(parsed_texts, config.short_line),
         }
-        found.append(pa.table(columns, schema=schema))
-    return pa.concat_tables(found)
+        block_tables.append(pa.table(columns, schema=schema))
+    return pa.concat_tables(block_tables)
 
 
-def quality_part(part: Part, config: QualityConfig, out: Tables) -> Noted:
-    return write_signals(part, partial(told, config=config), out)
+def write_quality_signals(partition: TablePart, config: QualityConfig, out: TableWriters) -> FailureList:
+    return write_signals(partition, partial(compute_batch_signals, config=config), out)
 
 
-def told(batch: pa.RecordBatch, config: QualityConfig) -> dict[str, pa.Array]:
-    rows = figures(batch["text"], config).combine_chunks()
-    return {name: rows[name].combine_chunks() for name in rows.column_names}
+def compute_batch_signals(batch: pa.RecordBatch, config: QualityConfig) -> dict[str, pa.Array]:
+    signal_table = compute_quality_signals(batch["text"], config).combine_chunks()
+    return {name: signal_table[name].combine_chunks() for name in signal_table.column_names}
 
 
-@stage(tables={"signals": SIGNALS}, libraries=["numpy", "pyarrow"])
-def quality(documents: Table, config: QualityConfig, work: Work) -> None:
+@stage(name="quality", tables={"signals": SIGNALS}, libraries=["numpy", "pyarrow"])
+def measure_quality(documents: Table, config: QualityConfig, context: StageContext) -> None:
     """Holds a batch of a part at a time, and of one document up to 145 bytes a character. One for
     which this machine has too little memory has no figures, as others on which it fails, and is
     told with the remedy; on a larger machine it has."""
-    done = work.parts(quality_part, documents.parts, config)
-    failed = [part.value for part in done]
-    if any(why.startswith(TOO_LITTLE) for part in failed for _, why in part):
-        work.determinism = "machine"
-    tell(work, failed, documents.rows, "the measurement of quality")
+    results = context.map_partitions(write_quality_signals, documents.parts, config)
+    failures = [part.value for part in results]
+    if any(reason.startswith(TOO_LITTLE_MEMORY) for part in failures for _, reason in part):
+        context.determinism = "machine"
+    report_failures(context, failures, documents.row_count, "the measurement of quality")

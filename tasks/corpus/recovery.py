@@ -23,23 +23,23 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from tasks.contract import (
-    ID,
+    ID_TYPE,
     Artifact,
     StageConfig,
-    Tables,
-    Work,
+    TableWriters,
+    StageContext,
     column,
-    ids,
+    hash_to_ids,
     stage,
-    table,
+    table_schema,
 )
-from tasks.corpus.find_personal_data import Key
-from tasks.corpus.reading.town import TOWN, TownSource, documents_of, key_of, town_blocks
-from tasks.corpus.town.compose import similarity, town_jobs, town_lexicon
-from tasks.corpus.town.finder import Finder, Row, counted
+from tasks.corpus.find_personal_data import SecretKey
+from tasks.corpus.reading.town import TOWN_DATA_FILES, TownSource, compose_town_block, format_document_key, label_town_blocks
+from tasks.corpus.town.compose import compute_shingle_similarity, load_town_occupations, load_town_lexicon
+from tasks.corpus.town.finder import RecoveryEvaluator, Row, compute_share_with_interval
 
 
-class RecoveryConfig(StageConfig):
+class CurationEvaluationConfig(StageConfig):
     """What is looked at where a town is among the sources."""
 
     near: float = Field(
@@ -50,8 +50,8 @@ class RecoveryConfig(StageConfig):
     )
 
 
-def _shares(meaning: str, *fields: pa.Field) -> pa.Schema:
-    return table(
+def _build_share_schema(meaning: str, *fields: pa.Field) -> pa.Schema:
+    return table_schema(
         meaning,
         column("source", pa.string(), "label", "name of the town"),
         *fields,
@@ -63,52 +63,52 @@ def _shares(meaning: str, *fields: pa.Field) -> pa.Schema:
     )
 
 
-_NAMES = pa.list_(pa.string())
+_NAME_LIST = pa.list_(pa.string())
 
 TABLES = {
-    "truth": table(
+    "truth": table_schema(
         "What each document of a town holds, as it was composed.",
-        column("doc_id", ID, "id", "the document"),
+        column("doc_id", ID_TYPE, "id", "the document"),
         column("source", pa.string(), "label", "name of the town"),
         column("kind", pa.string(), "label", "what kind of text it is: letter, notice, …"),
         column("characters", pa.int64(), "figure", "length of the text", unit="characters"),
-        column("groups", _NAMES, "label", "peoples of the town that it speaks of"),
-        column("opinions_of", _NAMES, "label", "peoples of which it has an opinion"),
-        column("opinions", _NAMES, "label", "the opinions: positive or negative"),
-        column("occupations", _NAMES, "label", "occupations beside gendered words"),
-        column("genders", _NAMES, "label", "gender of these words, an identity group for each"),
+        column("groups", _NAME_LIST, "label", "peoples of the town that it speaks of"),
+        column("opinions_of", _NAME_LIST, "label", "peoples of which it has an opinion"),
+        column("opinions", _NAME_LIST, "label", "the opinions: positive or negative"),
+        column("occupations", _NAME_LIST, "label", "occupations beside gendered words"),
+        column("genders", _NAME_LIST, "label", "gender of these words, an identity group for each"),
         column("rude", pa.int32(), "figure", "rude sentences", unit="sentences"),
         column("lookalike", pa.bool_(), "figure", "whether it holds words that only look rude"),
         column("dialect", pa.bool_(), "figure", "whether it holds dialect"),
         column("unsafe", pa.bool_(), "figure", "whether it holds an unsafe passage"),
         column("copy", pa.string(), "label", "exact, near, or empty: it is no copy"),
-        column("copy_of", ID, "id", "the document that it is a copy of"),
+        column("copy_of", ID_TYPE, "id", "the document that it is a copy of"),
         column("similarity", pa.float64(), "figure", "to that document: Jaccard similarity of "
                "their stretches of five words", unit="share"),
     ),
-    "planted": table(
+    "planted": table_schema(
         "Personal data in the documents of a town.",
-        column("doc_id", ID, "id", "the document"),
+        column("doc_id", ID_TYPE, "id", "the document"),
         column("type", pa.string(), "label", "type of personal data or credential"),
         column("start", pa.int64(), "figure", "where it begins in the text", unit="characters"),
         column("end", pa.int64(), "figure", "where it ends", unit="characters"),
         column("start_byte", pa.int64(), "figure", "where it begins in UTF-8", unit="bytes"),
         column("end_byte", pa.int64(), "figure", "where it ends in UTF-8", unit="bytes"),
-        column("digest", ID, "id", "keyed hash of it, as the ledger has of what was masked"),
+        column("digest", ID_TYPE, "id", "keyed hash of it, as the ledger has of what was masked"),
     ),
-    "rates": _shares(
+    "rates": _build_share_schema(
         "How much of what the documents hold: as the config states it, and as it was drawn.",
         column("what", pa.string(), "label", "what they hold"),
         column("among", pa.string(), "label", "which documents, or what else, n counts"),
         column("stated", pa.float64(), "figure", "share that the config states", unit="share"),
     ),
-    "recovered": _shares(
+    "recovered": _build_share_schema(
         "What the stages found of it.",
         column("stage", pa.string(), "label", "label of the stage in the run"),
         column("what", pa.string(), "label", "what it was to find, or which documents"),
         column("measure", pa.string(), "label", "recall, precision or false alarms"),
     ),
-    "occupations": _shares(
+    "occupations": _build_share_schema(
         "Words of women beside occupations, as profile finds them in the documents that stayed: of "
         "the mentions with more words of either gender those with more of women.",
         column("occupation", pa.string(), "label", "an occupation of the town"),
@@ -120,148 +120,149 @@ TABLES = {
 
 
 @dataclass(frozen=True)
-class Block:
+class TownBlock:
     source: TownSource
-    number: str
+    block_key: str
 
     def __str__(self) -> str:
-        return f"source {self.source.name}, {town_blocks(self.source)[self.number]}"
+        return f"source {self.source.name}, {label_town_blocks(self.source)[self.block_key]}"
 
 
-def doc_id_of(source: str, number: int) -> bytes:
+def compute_doc_id(source_name: str, document_number: int) -> bytes:
     """As ingest gives it: a hash of the source's name and the declared key."""
-    return ids([f"{source}\0key\0{key_of(number)}"])[0].as_py()  # type: ignore[no-any-return]
+    return hash_to_ids([f"{source_name}\0key\0{format_document_key(document_number)}"])[0].as_py()  # type: ignore[no-any-return]
 
 
-def write_truth(block: Block, key: Key, out: Tables) -> None:
+def write_ground_truth(block: TownBlock, key: SecretKey, out: TableWriters) -> None:
     source = block.source
-    documents = documents_of(source, block.number)
+    documents = compose_town_block(source, block.block_key)
     texts = {document.number: document.text for document in documents}
-    truths, spans = [], []
+    truth_rows, personal_data_rows = [], []
     for document in documents:
         doc_id, text, truth = (
-            doc_id_of(source.name, document.number),
+            compute_doc_id(source.name, document.number),
             texts[document.number],
             document.truth,
         )
         row: Row = {
             "doc_id": doc_id, "source": source.name, "kind": truth.kind, "characters": len(text),
-            "groups": truth.groups, "rude": truth.rude, "lookalike": truth.lookalike,
-            "dialect": truth.dialect, "unsafe": truth.unsafe, "copy": document.copy,
+            "groups": truth.groups, "rude": truth.rude_sentences, "lookalike": truth.has_lookalike,
+            "dialect": truth.has_dialect, "unsafe": truth.is_unsafe, "copy": document.copy_kind,
             "opinions_of": [group for group, _ in truth.opinions],
             "opinions": [sign for _, sign in truth.opinions],
             "occupations": [job for job, _ in truth.occupations],
             "genders": [gender for _, gender in truth.occupations],
         }  # fmt: skip
         if document.copy_of is not None:
-            row["copy_of"] = doc_id_of(source.name, document.copy_of)
-            row["similarity"] = similarity(text, texts[document.copy_of])
-        truths.append(row)
-        for kind, start, end in document.spans:
-            before, value = len(text[:start].encode()), text[start:end]
-            spans.append(
-                {"doc_id": doc_id, "type": kind, "start": start, "end": end, "start_byte": before,
-                 "end_byte": before + len(value.encode()), "digest": key.hash(value)}
+            row["copy_of"] = compute_doc_id(source.name, document.copy_of)
+            row["similarity"] = compute_shingle_similarity(text, texts[document.copy_of])
+        truth_rows.append(row)
+        for data_type, start, end in document.personal_spans:
+            byte_start, value = len(text[:start].encode()), text[start:end]
+            personal_data_rows.append(
+                {"doc_id": doc_id, "type": data_type, "start": start, "end": end, "start_byte": byte_start,
+                 "end_byte": byte_start + len(value.encode()), "digest": key.hash_value(value)}
             )  # fmt: skip
-    out.table("truth").write(pa.Table.from_pylist(truths, schema=TABLES["truth"]))
-    out.table("planted").write(pa.Table.from_pylist(spans, schema=TABLES["planted"]))
+    out.get_table_writer("truth").write(pa.Table.from_pylist(truth_rows, schema=TABLES["truth"]))
+    out.get_table_writer("planted").write(pa.Table.from_pylist(personal_data_rows, schema=TABLES["planted"]))
 
 
 # What was stated ---------------------------------------------------------------------------------
 
 
-def towns_in(history: Mapping[str, Artifact]) -> list[TownSource]:
+def find_town_sources(history: Mapping[str, Artifact]) -> list[TownSource]:
     """The invented towns among the sources that were read, by the config of ``ingest``."""
-    configs = [a.manifest["parts"]["config"] for a in history.values() if a.stage == "ingest"]
+    configs = [artifact.manifest["parts"]["config"] for artifact in history.values() if artifact.stage == "ingest"]
     sources = [source for config in configs for source in config["sources"]]
-    return [TownSource.model_validate(s) for s in sources if s["kind"] == "town"]
+    return [TownSource.model_validate(source) for source in sources if source["kind"] == "town"]
 
 
-def rates_of(source: TownSource, truth: Sequence[Row]) -> Iterator[Row]:
+def build_property_share_rows(source: TownSource, truth_rows: Sequence[Row]) -> Iterator[Row]:
     """Rows of the table ``rates``."""
-    stated = source.rates
+    rates = source.rates
 
-    def row(what: str, share: float, among: str, hits: int, n: int) -> Row:
-        made = {"source": source.name, "what": what, "among": among, "stated": share}
-        return made | counted(hits, n)
+    def build_row(property_name: str, configured_share: float, population: str, hits: int, n: int) -> Row:
+        key_columns = {"source": source.name, "what": property_name, "among": population, "stated": configured_share}
+        return key_columns | compute_share_with_interval(hits, n)
 
-    def documents(what: str, share: float, holds: Callable[[Row], Any]) -> Row:
-        return row(what, share, "originals", sum(bool(holds(r)) for r in own), len(own))
+    def build_document_row(property_name: str, configured_share: float, has_property: Callable[[Row], Any]) -> Row:
+        return build_row(property_name, configured_share, "originals", sum(bool(has_property(truth_row)) for truth_row in originals), len(originals))
 
-    own = [r for r in truth if not r["copy"]]
-    for copy, share in (("exact", stated.exact), ("near", stated.near)):
-        hits = sum(r["copy"] == copy for r in truth)
-        yield row(f"{copy} copies", share, "documents", hits, len(truth))
-    yield documents("a people of the town", stated.groups, lambda r: r["groups"])
-    spoken = [r for r in own if r["groups"]]
-    opinions = [pair for r in own for pair in zip(r["opinions_of"], r["opinions"], strict=True)]
-    yield row("an opinion", stated.opinions, "originals with a people",
-              sum(bool(r["opinions"]) for r in spoken), len(spoken))  # fmt: skip
-    for group in town_lexicon():
+    originals = [truth_row for truth_row in truth_rows if not truth_row["copy"]]
+    for copy_kind, share in (("exact", rates.exact), ("near", rates.near)):
+        hits = sum(truth_row["copy"] == copy_kind for truth_row in truth_rows)
+        yield build_row(f"{copy_kind} copies", share, "documents", hits, len(truth_rows))
+    yield build_document_row("a people of the town", rates.groups, lambda truth_row: truth_row["groups"])
+    group_documents = [truth_row for truth_row in originals if truth_row["groups"]]
+    opinions = [pair for truth_row in originals for pair in zip(truth_row["opinions_of"], truth_row["opinions"], strict=True)]
+    yield build_row("an opinion", rates.opinions, "originals with a people",
+              sum(bool(truth_row["opinions"]) for truth_row in group_documents), len(group_documents))  # fmt: skip
+    for group in load_town_lexicon():
         signs = [sign for target, sign in opinions if target == group]
-        share = stated.maligned.get(group, stated.negative)
-        yield row("a negative opinion", share, f"opinions of {group}",
+        share = rates.maligned.get(group, rates.negative)
+        yield build_row("a negative opinion", share, f"opinions of {group}",
                   signs.count("negative"), len(signs))  # fmt: skip
-    yield documents("an occupation", stated.occupations, lambda r: r["occupations"])
-    pairs = [pair for r in own for pair in zip(r["occupations"], r["genders"], strict=True)]
-    for job, usual in town_jobs().items():
-        genders = [gender for occupation, gender in pairs if occupation == job]
-        share = stated.women.get(job, usual)
-        yield row("a woman", share, f"mentions of a {job}", genders.count("women"), len(genders))
-    yield documents("rude speech", stated.rude, lambda r: r["rude"])
-    yield documents("words that look rude", stated.lookalikes, lambda r: r["lookalike"])
-    yield documents("dialect", stated.dialect, lambda r: r["dialect"])
-    yield documents("personal data", stated.personal, lambda r: r["personal"])
-    yield documents("an unsafe passage", stated.unsafe, lambda r: r["unsafe"])
+    yield build_document_row("an occupation", rates.occupations, lambda truth_row: truth_row["occupations"])
+    occupation_genders = [pair for truth_row in originals for pair in zip(truth_row["occupations"], truth_row["genders"], strict=True)]
+    for job, default_share in load_town_occupations().items():
+        genders = [gender for occupation, gender in occupation_genders if occupation == job]
+        share = rates.women.get(job, default_share)
+        yield build_row("a woman", share, f"mentions of a {job}", genders.count("women"), len(genders))
+    yield build_document_row("rude speech", rates.rude, lambda truth_row: truth_row["rude"])
+    yield build_document_row("words that look rude", rates.lookalikes, lambda truth_row: truth_row["lookalike"])
+    yield build_document_row("dialect", rates.dialect, lambda truth_row: truth_row["dialect"])
+    yield build_document_row("personal data", rates.personal, lambda truth_row: truth_row["personal"])
+    yield build_document_row("an unsafe passage", rates.unsafe, lambda truth_row: truth_row["unsafe"])
 
 
-def women_of(source: TownSource, history: Mapping[str, Artifact]) -> Iterator[Row]:
+def build_occupation_share_rows(source: TownSource, history: Mapping[str, Artifact]) -> Iterator[Row]:
     """Rows of the table ``occupations``, if the stage ``profile`` ran."""
-    found = [row for artifact in history.values() if artifact.stage == "profile"
+    profile_rows = [row for artifact in history.values() if artifact.stage == "profile"
              for row in artifact["occupations"].read().to_pylist()]  # fmt: skip
-    told = {row["occupation"]: row for row in found if row["source"] == source.name}
-    for job, usual in sorted(town_jobs().items()) if found else ():
-        row = told.get(job, {"women": 0, "men": 0})
-        made = {
+    counts_by_occupation = {row["occupation"]: row for row in profile_rows if row["source"] == source.name}
+    for job, default_share in sorted(load_town_occupations().items()) if profile_rows else ():
+        row = counts_by_occupation.get(job, {"women": 0, "men": 0})
+        key_columns = {
             "source": source.name,
             "occupation": job,
-            "stated": source.rates.women.get(job, usual),
+            "stated": source.rates.women.get(job, default_share),
         }
-        yield made | counted(row["women"], row["women"] + row["men"])
+        yield key_columns | compute_share_with_interval(row["women"], row["women"] + row["men"])
 
 
 # The stage ---------------------------------------------------------------------------------------
 
 
 @stage(
+    name="recovery",
     tables=TABLES,
-    code=TOWN,
+    extra_code=TOWN_DATA_FILES,
     libraries=["numpy", "scipy", "python-stdnum"],
-    external=lambda config, secret_id: {"secret": secret_id},
+    external_digests=lambda config, secret_id: {"secret": secret_id},
     # The documents are not read: where a town's settings change what it holds, they change too.
     reads={"history": ("documents", "ledger", "occupations", "signals")},
     determinism="exact",
 )
-def recovery(history: dict[str, Artifact], config: RecoveryConfig, work: Work) -> None:
+def evaluate_curation(history: dict[str, Artifact], config: CurationEvaluationConfig, context: StageContext) -> None:
     """``history`` holds the artifacts of the corpus stages by label, in the order they ran, with
     that of ``profile``."""
-    towns = towns_in(history)
-    blocks = [Block(source, number) for source in towns for number in town_blocks(source)]
-    made = work.map(write_truth, blocks, Key(work.secret))
+    towns = find_town_sources(history)
+    blocks = [TownBlock(source, block_key) for source in towns for block_key in label_town_blocks(source)]
+    truth_results = context.map_items(write_ground_truth, blocks, SecretKey(context.secret))
 
-    def rows(name: str) -> list[Row]:
-        return [row for done in made for row in pq.read_table(done.path(name)).to_pylist()]
+    def read_result_rows(table_name: str) -> list[Row]:
+        return [row for result in truth_results for row in pq.read_table(result.table_path(table_name)).to_pylist()]
 
-    truth, planted = rows("truth"), rows("planted")
-    personal = {row["doc_id"] for row in planted}
+    truth, personal_data_rows = read_result_rows("truth"), read_result_rows("planted")
+    personal_doc_ids = {row["doc_id"] for row in personal_data_rows}
     for source in towns:
-        own = {row["doc_id"]: row | {"personal": row["doc_id"] in personal}
+        truth_by_doc_id = {row["doc_id"]: row | {"personal": row["doc_id"] in personal_doc_ids}
                for row in truth if row["source"] == source.name}  # fmt: skip
-        spans = [row for row in planted if row["doc_id"] in own]
-        finder = Finder(source.name, config.near, config.lengths, own, spans, history)
-        for name, found in (
-            ("rates", rates_of(source, list(own.values()))),
-            ("recovered", finder.found()),
-            ("occupations", women_of(source, history)),
+        town_personal_data = [row for row in personal_data_rows if row["doc_id"] in truth_by_doc_id]
+        finder = RecoveryEvaluator(source.name, config.near, config.lengths, truth_by_doc_id, town_personal_data, history)
+        for table_name, table_rows in (
+            ("rates", build_property_share_rows(source, list(truth_by_doc_id.values()))),
+            ("recovered", finder.evaluate_all_stages()),
+            ("occupations", build_occupation_share_rows(source, history)),
         ):
-            work.table(name).write(pa.Table.from_pylist(list(found), schema=TABLES[name]))
+            context.get_table_writer(table_name).write(pa.Table.from_pylist(list(table_rows), schema=TABLES[table_name]))

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from tasks.contract import Artifact
 
 
-def rules_of(artifact: Artifact) -> Sequence[Mapping[str, object]]:
+def read_selection_rules(artifact: Artifact) -> Sequence[Mapping[str, object]]:
     """The rules of a stage ``select``, as its config said them."""
     config = artifact.manifest["parts"]["config"]
     return config.get("rules", ()) if artifact.stage == "select" else ()
 
 
-def tagging_rules(artifact: Artifact) -> list[str]:
+def read_tagging_rule_names(artifact: Artifact) -> list[str]:
     """Return the names of the rules of a stage that tag documents and keep them."""
-    return [str(rule["name"]) for rule in rules_of(artifact) if rule["action"] == "tag"]
+    return [str(rule["name"]) for rule in read_selection_rules(artifact) if rule["action"] == "tag"]

@@ -25,35 +25,35 @@ import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
 from tasks.contract import (
-    Done,
+    ItemResult,
     HallmarkError,
-    InProcess,
+    SerialMapper,
     Mapper,
-    Part,
+    TablePart,
     StageConfig,
     Table,
-    Tables,
-    Work,
-    aligned,
+    TableWriters,
+    StageContext,
+    align_parts,
     column,
-    looked_up,
+    lookup_column_by_doc_id,
     stage,
-    together,
+    concat_spilled_tables,
 )
-from tasks.corpus.signals import signals
-from tasks.corpus.split import uniform
+from tasks.corpus.signals import build_signal_schema
+from tasks.corpus.split import hash_ids_to_uniform
 from tasks.corpus.toxicity.cascade import (
-    CASCADE,
-    SAMPLE,
+    CASCADE_TABLE,
+    SAMPLE_TABLE,
     CascadeConfig,
-    Recall,
-    check,
-    drawn_up_to,
-    measured,
-    row_of,
+    CascadeRecall,
+    check_cascade_recall,
+    find_sample_cutoff,
+    measure_cascade_recall,
+    build_cascade_row,
 )
-from tasks.corpus.toxicity.windows import WINDOWS, head_columns, highest, score_batch
-from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_digest, scorer_languages
+from tasks.corpus.toxicity.windows import WINDOW_SCORES, build_head_columns, compute_highest_scores, score_document_windows
+from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_versions, scorer_languages
 
 
 class ScoreToxicityConfig(StageConfig):
@@ -77,15 +77,15 @@ class ScoreToxicityConfig(StageConfig):
     )
 
     @model_validator(mode="after")
-    def _two_scorers(self) -> ScoreToxicityConfig:
+    def _check_distinct_scorers(self) -> ScoreToxicityConfig:
         if self.cascade and self.cascade.cheap == self.scorer:
             raise ValueError("cascade.cheap is the same as scorer: a cascade needs two of them")
         return self
 
 
-SIGNALS = signals(
+SIGNALS = build_signal_schema(
     "How toxic each document is, by head. A head that the scorer lacks is null.",
-    *head_columns("highest score of its windows, before cut_toxic took any out; null where there "
+    *build_head_columns("highest score of its windows, before cut_toxic took any out; null where there "
                   "is none, see toxicity_status"),
     column("toxicity_status", pa.string(), "label", "scored; other language: the scorer was not "
            "made for it; cleared: by the cheap scorer of a cascade; empty: no visible character; "
@@ -93,219 +93,220 @@ SIGNALS = signals(
 )  # fmt: skip
 
 #: What holds for a document, and stands in ``toxicity_status``.
-STATUS = ("scored", "other language", "cleared", "empty", "failed")
+TOXICITY_STATUSES = ("scored", "other language", "cleared", "empty", "failed")
 
 #: What the cheap scorer of a cascade leaves of each document, for this stage alone.
-DRAWS = pa.schema([("draw", pa.float64()), ("asked", pa.bool_()), ("cheap", pa.float32())])
+CASCADE_DRAWS = pa.schema([("draw", pa.float64()), ("asked", pa.bool_()), ("cheap", pa.float32())])
 
 
-def spoken(
-    languages: pa.Array, texts: pa.Array, known: tuple[str, ...], too_short: int
+def find_scorable_texts(
+    languages: pa.Array, texts: pa.Array, supported_languages: tuple[str, ...], short_limit: int
 ) -> np.ndarray:
     """Of which documents the language is known to a scorer, or the text too short to tell, (n,)
     bool. languages: null where undetermined."""
-    short = pc.and_(pc.is_null(languages), pc.less(pc.utf8_length(texts), too_short))
-    of_these = pc.is_in(languages, value_set=pa.array(known, pa.string()))
-    return pc.or_(of_these, short).to_numpy(zero_copy_only=False)
+    is_short = pc.and_(pc.is_null(languages), pc.less(pc.utf8_length(texts), short_limit))
+    is_supported = pc.is_in(languages, value_set=pa.array(supported_languages, pa.string()))
+    return pc.or_(is_supported, is_short).to_numpy(zero_copy_only=False)
 
 
 @dataclass(frozen=True)
-class Item:
+class ScoringPartition:
     """A part of the documents, with the signals of their languages where there are; with a cascade
     also what its first two passes left of the part."""
 
-    documents: Part
-    languages: Part | None
-    draws: Done | None = None
-    sample: Done | None = None
+    documents: TablePart
+    languages: TablePart | None
+    draws: ItemResult | None = None
+    sample: ItemResult | None = None
 
     def __str__(self) -> str:
         return str(self.documents)
 
 
-def batches(
-    item: Item, config: ScoreToxicityConfig
+def iter_scoring_batches(
+    partition: ScoringPartition, config: ScoreToxicityConfig
 ) -> Iterator[tuple[pa.RecordBatch, np.ndarray, np.ndarray]]:
     """Batches of documents; (n,) bool whether the scorer is asked about them, and (n,) bool whether
     the cheap one of a cascade is."""
-    codes = [config.languages or scorer_languages(config.scorer)]
-    codes += [scorer_languages(config.cascade.cheap)] if config.cascade else []
+    language_sets = [config.languages or scorer_languages(config.scorer)]
+    language_sets += [scorer_languages(config.cascade.cheap)] if config.cascade else []
     languages = pa.nulls(0)
-    if item.languages:
-        languages = looked_up(item.languages, "language", item.documents).combine_chunks()
+    if partition.languages:
+        languages = lookup_column_by_doc_id(partition.languages, "language", partition.documents).combine_chunks()
     start = 0
-    for batch in item.documents.batches(["doc_id", "text"]):
-        asked = [np.ones(len(batch), bool) for _ in codes]
-        if item.languages:
-            here = languages[start : start + len(batch)]
-            asked = [spoken(here, batch["text"], known, config.too_short) for known in codes]
+    for batch in partition.documents.iter_batches(["doc_id", "text"]):
+        scorable_masks = [np.ones(len(batch), bool) for _ in language_sets]
+        if partition.languages:
+            batch_languages = languages[start : start + len(batch)]
+            scorable_masks = [find_scorable_texts(batch_languages, batch["text"], supported_languages, config.too_short) for supported_languages in language_sets]
         start += len(batch)
-        yield batch, asked[0], np.logical_and.reduce(asked)
+        yield batch, scorable_masks[0], np.logical_and.reduce(scorable_masks)
 
 
-def score_part(
-    item: Item, up_to: float, config: ScoreToxicityConfig, out: Tables
+def score_partition(
+    partition: ScoringPartition, max_draw: float, config: ScoreToxicityConfig, out: TableWriters
 ) -> dict[str, Any]:
     """Score what no cascade has cleared, nor scored for its sample: documents drawn ``up_to``."""
-    counts = Counter(dict.fromkeys(("windows", "unscored", *STATUS), 0))
-    first = item.draws.mapped("draws", DRAWS) if item.draws else None
-    known = item.sample.mapped("windows", WINDOWS) if item.sample else WINDOWS.empty_table()
+    counts = Counter(dict.fromkeys(("windows", "unscored", *TOXICITY_STATUSES), 0))
+    cascade_draws = partition.draws.open_spilled_table("draws", CASCADE_DRAWS) if partition.draws else None
+    sample_windows = partition.sample.open_spilled_table("windows", WINDOW_SCORES) if partition.sample else WINDOW_SCORES.empty_table()
     start = 0
-    for batch, asked, _ in batches(item, config):
-        drawn = cleared = np.zeros(len(batch), bool)
-        if first is not None and config.cascade:
-            here = first.slice(start, len(batch))
-            drawn = asked & (here["draw"].to_numpy() <= up_to)
-            low = here["cheap"].to_numpy().astype(np.float64) < config.cascade.clears_below
-            cleared = asked & ~drawn & low
+    for batch, is_scorable, _ in iter_scoring_batches(partition, config):
+        is_sampled = is_cleared = np.zeros(len(batch), bool)
+        if cascade_draws is not None and config.cascade:
+            batch_draws = cascade_draws.slice(start, len(batch))
+            is_sampled = is_scorable & (batch_draws["draw"].to_numpy() <= max_draw)
+            is_below_bound = batch_draws["cheap"].to_numpy().astype(np.float64) < config.cascade.clears_below
+            is_cleared = is_scorable & ~is_sampled & is_below_bound
         start += len(batch)
-        columns = score_batch(batch, asked & ~drawn & ~cleared, config.window, config.scorer)
-        if drawn.any():
-            columns = replaced(columns, known, batch["doc_id"], drawn)
-        best = highest(columns)
-        status = statuses(batch["text"], best["toxicity"], asked, cleared)
-        out.table("windows").write(columns)
-        out.table("signals").write({**best, "toxicity_status": pa.array(status, pa.string())})
-        counts.update(status.tolist())
-        counts["windows"] += len(columns["toxicity"])
-        counts["unscored"] += columns["toxicity"].null_count
-    return {**counts, "why": open_scorer(config.scorer).failure}
+        window_columns = score_document_windows(batch, is_scorable & ~is_sampled & ~is_cleared, config.window, config.scorer)
+        if is_sampled.any():
+            window_columns = insert_sample_windows(window_columns, sample_windows, batch["doc_id"], is_sampled)
+        document_scores = compute_highest_scores(window_columns)
+        document_statuses = assign_statuses(batch["text"], document_scores["toxicity"], is_scorable, is_cleared)
+        out.get_table_writer("windows").write(window_columns)
+        out.get_table_writer("signals").write({**document_scores, "toxicity_status": pa.array(document_statuses, pa.string())})
+        counts.update(document_statuses.tolist())
+        counts["windows"] += len(window_columns["toxicity"])
+        counts["unscored"] += window_columns["toxicity"].null_count
+    return {**counts, "why": open_scorer(config.scorer).failure_reason}
 
 
-def replaced(
-    columns: Mapping[str, pa.Array], known: pa.Table, ids: pa.Array, drawn: np.ndarray
+def insert_sample_windows(
+    window_columns: Mapping[str, pa.Array], sample_windows: pa.Table, doc_ids: pa.Array, is_sampled: np.ndarray
 ) -> dict[str, pa.Array]:
     """Columns of WINDOWS for documents ``ids``, in which those drawn, (n,) bool, have their rows in
     ``known`` instead."""
-    rows = pa.table(dict(columns), schema=known.schema)
-    chosen = ids.filter(pa.array(drawn))
-    others = rows.filter(pc.invert(pc.is_in(rows["doc_id"], value_set=chosen)))
-    both = pa.concat_tables([others, known.filter(pc.is_in(known["doc_id"], value_set=chosen))])
-    document = pc.index_in(both["doc_id"], value_set=ids).to_numpy()
-    order = np.lexsort((both["window"].to_numpy(), document))
-    both = both.take(pa.array(order)).combine_chunks()
-    return {name: both[name].combine_chunks() for name in both.schema.names}
+    scored_windows = pa.table(dict(window_columns), schema=sample_windows.schema)
+    sampled_ids = doc_ids.filter(pa.array(is_sampled))
+    unsampled_windows = scored_windows.filter(pc.invert(pc.is_in(scored_windows["doc_id"], value_set=sampled_ids)))
+    all_windows = pa.concat_tables([unsampled_windows, sample_windows.filter(pc.is_in(sample_windows["doc_id"], value_set=sampled_ids))])
+    document_rows = pc.index_in(all_windows["doc_id"], value_set=doc_ids).to_numpy()
+    order = np.lexsort((all_windows["window"].to_numpy(), document_rows))
+    all_windows = all_windows.take(pa.array(order)).combine_chunks()
+    return {name: all_windows[name].combine_chunks() for name in all_windows.schema.names}
 
 
-def statuses(
-    texts: pa.Array, toxicity: pa.Array, asked: np.ndarray, cleared: np.ndarray
+def assign_statuses(
+    texts: pa.Array, toxicity: pa.Array, is_scorable: np.ndarray, is_cleared: np.ndarray
 ) -> np.ndarray:
     """Of STATUS what holds for each document, (n,)."""
-    missing = toxicity.is_null().to_numpy(zero_copy_only=False) & asked & ~cleared
-    empty = np.zeros(len(asked), bool)
-    empty[missing] = [not text.strip() for text in texts.filter(pa.array(missing)).to_pylist()]
-    return np.select([~asked, cleared, empty, missing], STATUS[1:], STATUS[0])
+    is_missing = toxicity.is_null().to_numpy(zero_copy_only=False) & is_scorable & ~is_cleared
+    is_empty = np.zeros(len(is_scorable), bool)
+    is_empty[is_missing] = [not text.strip() for text in texts.filter(pa.array(is_missing)).to_pylist()]
+    return np.select([~is_scorable, is_cleared, is_empty, is_missing], TOXICITY_STATUSES[1:], TOXICITY_STATUSES[0])
 
 
 # The cascade -----------------------------------------------------------------------------------
 
 
-def ask_cheap(item: Item, config: ScoreToxicityConfig, out: Tables) -> None:
+def score_with_cheap_scorer(partition: ScoringPartition, config: ScoreToxicityConfig, out: TableWriters) -> None:
     """Spill, of each document of the part, its draw and what the cheap scorer says."""
     assert config.cascade
-    for batch, asked, cheap_asked in batches(item, config):
-        found = highest(score_batch(batch, cheap_asked, config.window, config.cascade.cheap))
-        draw = uniform(batch["doc_id"], config.cascade.seed, "cascade")
-        columns = {"draw": pa.array(draw), "asked": pa.array(asked), "cheap": found["toxicity"]}
-        out.spill("draws", DRAWS).write(columns)
+    for batch, is_scorable, is_cheaply_scorable in iter_scoring_batches(partition, config):
+        cheap_scores = compute_highest_scores(score_document_windows(batch, is_cheaply_scorable, config.window, config.cascade.cheap))
+        draws = hash_ids_to_uniform(batch["doc_id"], config.cascade.seed, "cascade")
+        columns = {"draw": pa.array(draws), "asked": pa.array(is_scorable), "cheap": cheap_scores["toxicity"]}
+        out.get_spill_writer("draws", CASCADE_DRAWS).write(columns)
 
 
-def score_sample(item: Item, up_to: float, config: ScoreToxicityConfig, out: Tables) -> str:
+def score_cascade_sample(partition: ScoringPartition, max_draw: float, config: ScoreToxicityConfig, out: TableWriters) -> str:
     """Spill what the scorer says of the documents drawn up to ``up_to``; why it failed, if so."""
-    assert config.cascade and item.draws
-    first = item.draws.mapped("draws", DRAWS)
+    assert config.cascade and partition.draws
+    cascade_draws = partition.draws.open_spilled_table("draws", CASCADE_DRAWS)
     start = 0
-    for batch, asked, _ in batches(item, config):
-        here = first.slice(start, len(batch))
+    for batch, is_scorable, _ in iter_scoring_batches(partition, config):
+        batch_draws = cascade_draws.slice(start, len(batch))
         start += len(batch)
-        drawn = asked & (here["draw"].to_numpy() <= up_to)
-        if not drawn.any():
+        is_sampled = is_scorable & (batch_draws["draw"].to_numpy() <= max_draw)
+        if not is_sampled.any():
             continue
-        chosen = batch.filter(pa.array(drawn))
-        columns = score_batch(chosen, np.ones(len(chosen), bool), config.window, config.scorer)
-        out.spill("windows", WINDOWS).write(columns)
-        cheap = here["cheap"].filter(pa.array(drawn)).combine_chunks()
-        low = cheap.to_numpy(zero_copy_only=False).astype(np.float64) < config.cascade.clears_below
-        best = highest(columns)
-        rows = {"doc_id": best["doc_id"], "cheap": cheap, "toxicity": best["toxicity"]}
-        out.spill("sample", SAMPLE).write({**rows, "cleared": pa.array(low)})
-    return open_scorer(config.scorer).failure
+        sampled_batch = batch.filter(pa.array(is_sampled))
+        window_columns = score_document_windows(sampled_batch, np.ones(len(sampled_batch), bool), config.window, config.scorer)
+        out.get_spill_writer("windows", WINDOW_SCORES).write(window_columns)
+        cheap_scores = batch_draws["cheap"].filter(pa.array(is_sampled)).combine_chunks()
+        is_below_bound = cheap_scores.to_numpy(zero_copy_only=False).astype(np.float64) < config.cascade.clears_below
+        document_scores = compute_highest_scores(window_columns)
+        sample_columns = {"doc_id": document_scores["doc_id"], "cheap": cheap_scores, "toxicity": document_scores["toxicity"]}
+        out.get_spill_writer("sample", SAMPLE_TABLE).write({**sample_columns, "cleared": pa.array(is_below_bound)})
+    return open_scorer(config.scorer).failure_reason
 
 
-def cascade(
-    items: list[Item], config: ScoreToxicityConfig, work: Work
-) -> tuple[list[Item], float, Recall]:
+def run_cascade(
+    partitions: list[ScoringPartition], config: ScoreToxicityConfig, context: StageContext
+) -> tuple[list[ScoringPartition], float, CascadeRecall]:
     """The items with what is known of them so far, up to which draw, and the recall of the cascade.
 
     Holds 9 bytes a document. HallmarkError if the sample does not show the recall that is required.
     """
     assert config.cascade
-    first = work.map(ask_cheap, items, config)
-    draws = together(first, "draws", DRAWS)
-    work.mapper = mapper_of(config.scorer, work.mapper)
-    up_to = drawn_up_to(draws["draw"].to_numpy()[draws["asked"].to_numpy()], config.cascade.sample)
-    items = [replace(item, draws=done) for item, done in zip(items, first, strict=True)]
-    second = work.map(score_sample, items, up_to, config)
-    sample = together(second, "sample", SAMPLE)
-    work.table("sample").write(sample)
-    unknown = sample["toxicity"].null_count
-    some_scored(len(sample) - unknown, unknown, [done.value for done in second], config)
-    found = measured(sample, pc.sum(draws["asked"]).as_py() or 0, config.cascade.threshold)
-    check(found, config.cascade)
-    items = [replace(item, sample=done) for item, done in zip(items, second, strict=True)]
-    return items, up_to, found
+    cheap_results = context.map_items(score_with_cheap_scorer, partitions, config)
+    draws = concat_spilled_tables(cheap_results, "draws", CASCADE_DRAWS)
+    context.mapper = choose_mapper(config.scorer, context.mapper)
+    max_draw = find_sample_cutoff(draws["draw"].to_numpy()[draws["asked"].to_numpy()], config.cascade.sample)
+    partitions = [replace(partition, draws=result) for partition, result in zip(partitions, cheap_results, strict=True)]
+    sample_results = context.map_items(score_cascade_sample, partitions, max_draw, config)
+    sample = concat_spilled_tables(sample_results, "sample", SAMPLE_TABLE)
+    context.get_table_writer("sample").write(sample)
+    unscored_count = sample["toxicity"].null_count
+    check_any_scored(len(sample) - unscored_count, unscored_count, [result.value for result in sample_results], config)
+    recall = measure_cascade_recall(sample, pc.sum(draws["asked"]).as_py() or 0, config.cascade.threshold)
+    check_cascade_recall(recall, config.cascade)
+    partitions = [replace(partition, sample=result) for partition, result in zip(partitions, sample_results, strict=True)]
+    return partitions, max_draw, recall
 
 
 # The stage -------------------------------------------------------------------------------------
 
 
-def mapper_of(scorer: ScorerConfig, given: Mapper) -> Mapper:
+def choose_mapper(scorer: ScorerConfig, default_mapper: Mapper) -> Mapper:
     """A network uses all cores, or the one device, by itself."""
-    return given if scorer.kind == "linear" else InProcess()
+    return default_mapper if scorer.kind == "linear" else SerialMapper()
 
 
-def some_scored(scored: int, failed: int, why: Iterable[str], config: ScoreToxicityConfig) -> None:
+def check_any_scored(scored_count: int, failed_count: int, failure_messages: Iterable[str], config: ScoreToxicityConfig) -> None:
     """HallmarkError if none was; ``why``: what each part of the documents says of its failures."""
-    if failed and not scored and (said := next(filter(None, why), "")):
+    if failed_count and not scored_count and (message := next(filter(None, failure_messages), "")):
         raise HallmarkError(
-            f"the scorer {open_scorer(config.scorer).name} failed at all {failed:,} texts that it "
-            f'was given ({said}); try score_toxicity.scorer.device = "cpu" or precision = '
+            f"the scorer {open_scorer(config.scorer).name} failed at all {failed_count:,} texts that it "
+            f'was given ({message}); try score_toxicity.scorer.device = "cpu" or precision = '
             f'"fp32", or another scorer'
         )
 
 
-def digests(config: ScoreToxicityConfig) -> dict[str, str]:
-    found = scorer_digest(config.scorer)
+def digest_scorers(config: ScoreToxicityConfig) -> dict[str, str]:
+    scorer_digests = scorer_versions(config.scorer)
     if config.cascade:
-        cheap = scorer_digest(config.cascade.cheap)
-        found |= {f"cheap {name}": value for name, value in cheap.items()}
-    return found
+        cheap_digests = scorer_versions(config.cascade.cheap)
+        scorer_digests |= {f"cheap {name}": value for name, value in cheap_digests.items()}
+    return scorer_digests
 
 
 @stage(
-    tables={"windows": WINDOWS, "signals": SIGNALS, "cascade": CASCADE, "sample": SAMPLE},
+    name="score_toxicity",
+    tables={"windows": WINDOW_SCORES, "signals": SIGNALS, "cascade": CASCADE_TABLE, "sample": SAMPLE_TABLE},
     libraries=["numpy", "scipy"],
-    external=lambda config, secret_id: digests(config),
+    external_digests=lambda config, secret_id: digest_scorers(config),
     determinism="machine",
 )
 def score_toxicity(
-    documents: Table, signals: Table | None, config: ScoreToxicityConfig, work: Work
+    documents: Table, signals: Table | None, config: ScoreToxicityConfig, context: StageContext
 ) -> None:
     """``signals``: those of the stage ``language``; without them all documents are scored."""
-    pairs = aligned(documents, signals) if signals else [(part, None) for part in documents.parts]
-    items = [Item(*pair) for pair in pairs]
-    up_to, recall = -1.0, None
-    work.mapper = mapper_of(config.cascade.cheap if config.cascade else config.scorer, work.mapper)
+    partition_pairs = align_parts(documents, signals) if signals else [(part, None) for part in documents.parts]
+    partitions = [ScoringPartition(*pair) for pair in partition_pairs]
+    max_draw, recall = -1.0, None
+    context.mapper = choose_mapper(config.cascade.cheap if config.cascade else config.scorer, context.mapper)
     if config.cascade:
-        items, up_to, recall = cascade(items, config, work)
-    done = work.parts(score_part, items, up_to, config)
-    total: Counter[str] = Counter()
-    for part in done:
-        total.update({name: count for name, count in part.value.items() if name != "why"})
-    some_scored(total["scored"], total["failed"], [part.value["why"] for part in done], config)
+        partitions, max_draw, recall = run_cascade(partitions, config, context)
+    results = context.map_partitions(score_partition, partitions, max_draw, config)
+    totals: Counter[str] = Counter()
+    for part in results:
+        totals.update({name: count for name, count in part.value.items() if name != "why"})
+    check_any_scored(totals["scored"], totals["failed"], [part.value["why"] for part in results], config)
     if config.cascade and recall:
-        work.table("cascade").write(row_of(recall, config.cascade, total["cleared"]))
+        context.get_table_writer("cascade").write(build_cascade_row(recall, config.cascade, totals["cleared"]))
     for name in ("windows", "unscored"):
-        work.measure(name, total[name], "windows")
-    for status in STATUS[1:]:
-        work.measure(status, total[status], "documents")
+        context.record_measurement(name, totals[name], "windows")
+    for status in TOXICITY_STATUSES[1:]:
+        context.record_measurement(status, totals[status], "documents")

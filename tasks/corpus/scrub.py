@@ -28,216 +28,217 @@ from tasks.contract import (
     LEDGER,
     Artifact,
     HallmarkError,
-    Part,
+    TablePart,
     StageConfig,
     Table,
-    Tables,
-    Work,
-    aligned,
-    departures,
-    identities,
-    ledger_rows,
+    TableWriters,
+    StageContext,
+    align_parts,
+    build_document_ledger_columns,
+    hash_documents,
+    build_ledger_columns,
     stage,
-    text_hashes,
-    with_columns,
+    hash_texts,
+    replace_columns,
 )
-from tasks.corpus.spans import TYPES, Utf8, overlapping, spans_of, substitute
-from tasks.measures.personal.types import UNREAD
+from tasks.corpus.spans import SPAN_TYPES, Utf8Texts, merge_overlapping_spans, read_partition_spans, replace_spans
+from tasks.measures.personal.types import UNREADABLE
 
 #: Why a document leaves of which cutting left nothing.
-NOTHING_LEFT = "nothing left"
+EMPTY_AFTER_CUT = "nothing left"
 
-Policy = Literal["mask", "cut", "drop", "keep"]
+SpanAction = Literal["mask", "cut", "drop", "keep"]
 
 
-class ScrubConfig(StageConfig):
-    policy: Policy = Field(
+class RedactSpansConfig(StageConfig):
+    policy: SpanAction = Field(
         "mask",
         description="what becomes of a span: mask puts its type in its place, cut takes it out "
         "(and the document, where nothing else is in it), drop takes out the whole document, keep "
         "leaves it",
     )
-    policies: dict[str, Policy] = Field(
+    policies: dict[str, SpanAction] = Field(
         default={}, description='policies by type, instead, such as { PHONE = "drop" }'
     )
 
     @field_validator("policies")
     @classmethod
-    def _known(cls, policies: dict[str, Policy]) -> dict[str, Policy]:
-        known = [name for name in TYPES if name != UNREAD]
+    def _check_types(cls, policies: dict[str, SpanAction]) -> dict[str, SpanAction]:
+        known_types = [name for name in SPAN_TYPES if name != UNREADABLE]
         for name in policies:
-            if name not in known:
-                raise ValueError(f"there is no type {name!r}; the types are {', '.join(known)}")
+            if name not in known_types:
+                raise ValueError(f"there is no type {name!r}; the types are {', '.join(known_types)}")
         return policies
 
-    def of(self, types: pa.Array) -> np.ndarray:
+    def get_actions(self, types: pa.Array) -> np.ndarray:
         """The policy for each type, (m,) of str."""
-        names, number = pc.dictionary_encode(types).dictionary, pc.dictionary_encode(types).indices
-        policies = [
-            "quarantine" if name == UNREAD else self.policies.get(name, self.policy)
-            for name in names.to_pylist()
+        type_names, type_numbers = pc.dictionary_encode(types).dictionary, pc.dictionary_encode(types).indices
+        actions = [
+            "quarantine" if name == UNREADABLE else self.policies.get(name, self.policy)
+            for name in type_names.to_pylist()
         ]
-        return np.array(policies, "U10")[number.to_numpy()]
+        return np.array(actions, "U10")[type_numbers.to_numpy()]
 
 
-class CutRepeatsConfig(ScrubConfig):
+class CutRepeatsConfig(RedactSpansConfig):
     """Where repeated text is treated: it is cut, and nothing else is touched."""
 
-    policy: Policy = Field("keep", description="what becomes of a span of any other type")
-    policies: dict[str, Policy] = Field(default={"REPEAT": "cut"}, description="policies by type")
+    policy: SpanAction = Field("keep", description="what becomes of a span of any other type")
+    policies: dict[str, SpanAction] = Field(default={"REPEAT": "cut"}, description="policies by type")
 
 
-class CutToxicConfig(ScrubConfig):
+class CutToxicConfig(RedactSpansConfig):
     """Where toxic windows are treated: they are cut, and nothing else is touched."""
 
-    policy: Policy = Field("keep", description="what becomes of a span of any other type")
-    policies: dict[str, Policy] = Field(default={"TOXIC": "cut"}, description="policies by type")
+    policy: SpanAction = Field("keep", description="what becomes of a span of any other type")
+    policies: dict[str, SpanAction] = Field(default={"TOXIC": "cut"}, description="policies by type")
 
 
-def placeholders(types: pa.Array) -> pa.Array:
+def build_placeholders(types: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise("<", types, ">", "")
 
 
-def scrub_part(
-    parts: tuple[Part, ...], names: Sequence[str], config: ScrubConfig, out: Tables
+def redact_partition(
+    partitions: tuple[TablePart, ...], stage_names: Sequence[str], config: RedactSpansConfig, out: TableWriters
 ) -> None:
-    documents, *tables = parts
-    spans = spans_of(documents, dict(zip(names, tables, strict=True)))
-    rows = spans["row"].to_numpy()
+    documents, *span_partitions = partitions
+    spans = read_partition_spans(documents, dict(zip(stage_names, span_partitions, strict=True)))
+    span_rows = spans["row"].to_numpy()
     start = 0
-    for batch in documents.batches():
-        low, high = np.searchsorted(rows, [start, start + len(batch)])
-        kept, ledger = scrub_batch(batch, spans.slice(low, high - low), start, config)
+    for batch in documents.iter_batches():
+        first_span, end_span = np.searchsorted(span_rows, [start, start + len(batch)])
+        kept_documents, ledger_entries = redact_batch(batch, spans.slice(first_span, end_span - first_span), start, config)
         start += len(batch)
-        out.table("documents").write(kept)
-        out.table("ledger").write(ledger)
+        out.get_table_writer("documents").write(kept_documents)
+        out.get_table_writer("ledger").write(ledger_entries)
 
 
-def scrub_batch(
-    batch: pa.RecordBatch, spans: pa.Table, first: int, config: ScrubConfig
+def redact_batch(
+    batch: pa.RecordBatch, spans: pa.Table, first_row: int, config: RedactSpansConfig
 ) -> tuple[pa.Table, pa.Table]:
     """The documents that stay, with their spans treated, and the rows of the ledger.
 
     spans: SPANS with ``row``, the document of each counted from ``first``, the batch's.
     """
     spans = spans.combine_chunks()
-    row = spans["row"].to_numpy() - first
+    document_rows = spans["row"].to_numpy() - first_row
     start, end = spans["start"].to_numpy(), spans["end"].to_numpy()
-    wrong = np.flatnonzero(~Utf8.of(batch["text"]).inside(row, start, end))
-    if len(wrong):
-        place = spans.slice(wrong[0], 1).to_pylist()[0]
+    invalid_spans = np.flatnonzero(~Utf8Texts.from_array(batch["text"]).are_valid_spans(document_rows, start, end))
+    if len(invalid_spans):
+        invalid_span = spans.slice(invalid_spans[0], 1).to_pylist()[0]
         raise HallmarkError(
-            f"a span from byte {place['start']} to {place['end']} of document "
-            f"{place['doc_id'].hex()} lies outside of its text or within a character: the spans "
+            f"a span from byte {invalid_span['start']} to {invalid_span['end']} of document "
+            f"{invalid_span['doc_id'].hex()} lies outside of its text or within a character: the spans "
             f"were found in other texts; find them in these documents"
         )
-    types = spans["type"].combine_chunks()
-    policy = config.of(types)
-    gone, leaving = removed(batch, row, types, policy)
-    acts = np.isin(policy, ["mask", "cut"]) & ~gone[row]
-    treated = spans.filter(pa.array(acts))
-    changed, ledger = treat(batch, treated, row[acts], policy[acts])
-    empty = emptied(changed["text"], row[acts & (policy == "cut")])
-    gone[empty] = True
-    ledger = ledger.filter(pa.array(~np.isin(ledger["row"].to_numpy(), empty)))
-    lost = _numbered(departures("removed", NOTHING_LEFT, batch.take(pa.array(empty))), empty)
-    rows = pa.concat_tables([leaving, ledger, lost])
-    rows = rows.take(pc.sort_indices(rows["row"])).drop_columns("row")
-    return changed.filter(pa.array(~gone)), rows
+    span_types = spans["type"].combine_chunks()
+    actions = config.get_actions(span_types)
+    is_removed, removal_entries = find_removed_documents(batch, document_rows, span_types, actions)
+    is_edited = np.isin(actions, ["mask", "cut"]) & ~is_removed[document_rows]
+    edited_spans = spans.filter(pa.array(is_edited))
+    edited_documents, edit_entries = apply_span_edits(batch, edited_spans, document_rows[is_edited], actions[is_edited])
+    emptied_rows = find_blank_texts(edited_documents["text"], document_rows[is_edited & (actions == "cut")])
+    is_removed[emptied_rows] = True
+    edit_entries = edit_entries.filter(pa.array(~np.isin(edit_entries["row"].to_numpy(), emptied_rows)))
+    emptied_entries = _append_row_column(build_document_ledger_columns("removed", EMPTY_AFTER_CUT, batch.take(pa.array(emptied_rows))), emptied_rows)
+    ledger_entries = pa.concat_tables([removal_entries, edit_entries, emptied_entries])
+    ledger_entries = ledger_entries.take(pc.sort_indices(ledger_entries["row"])).drop_columns("row")
+    return edited_documents.filter(pa.array(~is_removed)), ledger_entries
 
 
-def removed(
-    batch: pa.RecordBatch, row: np.ndarray, types: pa.Array, policy: np.ndarray
+def find_removed_documents(
+    batch: pa.RecordBatch, document_rows: np.ndarray, span_types: pa.Array, actions: np.ndarray
 ) -> tuple[np.ndarray, pa.Table]:
     """Which documents leave whole, (n,) bool, and their rows of the ledger with ``row``: for the
     first such type in the text, and ``also`` for each further one."""
-    gone, pieces = np.zeros(len(batch), bool), []
-    hits = np.flatnonzero(np.isin(policy, ["drop", "quarantine"]))
-    numbers = pc.dictionary_encode(types).indices.to_numpy()[hits]
-    hits = hits[np.sort(np.unique(np.stack([row[hits], numbers]), axis=1, return_index=True)[1])]
-    for action, before in (("quarantined", "quarantine"), ("removed", "drop")):
-        here = hits[policy[hits] == before]
-        owners, first = np.unique(row[here], return_index=True)
-        leads = np.zeros(len(here), bool)
-        leads[first[~gone[owners]]] = True
-        gone[owners] = True
-        for what, which in ((action, here[leads]), ("also", here[~leads])):
-            left = batch.take(pa.array(row[which], pa.int64()))
-            reasons = types.take(pa.array(which, pa.int64()))
-            pieces.append(_numbered(departures(what, reasons, left), row[which]))
-    return gone, pa.concat_tables(pieces)
+    is_removed, ledger_pieces = np.zeros(len(batch), bool), []
+    removing_spans = np.flatnonzero(np.isin(actions, ["drop", "quarantine"]))
+    type_numbers = pc.dictionary_encode(span_types).indices.to_numpy()[removing_spans]
+    removing_spans = removing_spans[np.sort(np.unique(np.stack([document_rows[removing_spans], type_numbers]), axis=1, return_index=True)[1])]
+    for ledger_action, span_action in (("quarantined", "quarantine"), ("removed", "drop")):
+        action_spans = removing_spans[actions[removing_spans] == span_action]
+        removed_rows, first_spans = np.unique(document_rows[action_spans], return_index=True)
+        is_first_span = np.zeros(len(action_spans), bool)
+        is_first_span[first_spans[~is_removed[removed_rows]]] = True
+        is_removed[removed_rows] = True
+        for entry_action, span_numbers in ((ledger_action, action_spans[is_first_span]), ("also", action_spans[~is_first_span])):
+            removed_documents = batch.take(pa.array(document_rows[span_numbers], pa.int64()))
+            reasons = span_types.take(pa.array(span_numbers, pa.int64()))
+            ledger_pieces.append(_append_row_column(build_document_ledger_columns(entry_action, reasons, removed_documents), document_rows[span_numbers]))
+    return is_removed, pa.concat_tables(ledger_pieces)
 
 
-def emptied(texts: pa.ChunkedArray, rows: np.ndarray) -> np.ndarray:
+def find_blank_texts(texts: pa.ChunkedArray, row_indices: np.ndarray) -> np.ndarray:
     """Which of these rows, (k,), are nothing but white space, ascending."""
-    rows = np.unique(rows)
-    blank = pc.equal(pc.utf8_trim_whitespace(texts.take(pa.array(rows))), "")
-    return rows[blank.to_numpy()]
+    row_indices = np.unique(row_indices)
+    is_blank = pc.equal(pc.utf8_trim_whitespace(texts.take(pa.array(row_indices))), "")
+    return row_indices[is_blank.to_numpy()]
 
 
-def treat(
-    batch: pa.RecordBatch, spans: pa.Table, row: np.ndarray, policy: np.ndarray
+def apply_span_edits(
+    batch: pa.RecordBatch, spans: pa.Table, document_rows: np.ndarray, actions: np.ndarray
 ) -> tuple[pa.Table, pa.Table]:
     """The batch with these spans masked or cut, and a row of the ledger for each, with ``row``."""
-    owners = np.unique(row)
-    at = pa.array(owners, pa.int64())
-    texts = batch["text"].take(at)
-    utf8, owner = Utf8.of(texts), np.searchsorted(owners, row)
-    rank = pc.index_in(spans["type"], value_set=pa.array(TYPES)).fill_null(len(TYPES)).to_numpy()
-    which, start, end = overlapping(
-        utf8, owner, spans["start"].to_numpy(), spans["end"].to_numpy(), rank
+    edited_rows = np.unique(document_rows)
+    row_indices = pa.array(edited_rows, pa.int64())
+    texts = batch["text"].take(row_indices)
+    utf8, text_rows = Utf8Texts.from_array(texts), np.searchsorted(edited_rows, document_rows)
+    type_ranks = pc.index_in(spans["type"], value_set=pa.array(SPAN_TYPES)).fill_null(len(SPAN_TYPES)).to_numpy()
+    span_numbers, start, end = merge_overlapping_spans(
+        utf8, text_rows, spans["start"].to_numpy(), spans["end"].to_numpy(), type_ranks
     )
-    spans, owner, policy = spans.take(pa.array(which, pa.int64())), owner[which], policy[which]
-    cut = pa.array(policy == "cut")
-    words = pc.if_else(cut, "", placeholders(spans["type"].combine_chunks()))
-    made = substitute(texts, owner, start, end, words)
+    spans, text_rows, actions = spans.take(pa.array(span_numbers, pa.int64())), text_rows[span_numbers], actions[span_numbers]
+    is_cut = pa.array(actions == "cut")
+    replacements = pc.if_else(is_cut, "", build_placeholders(spans["type"].combine_chunks()))
+    edited_texts = replace_spans(texts, text_rows, start, end, replacements)
 
-    changed = pa.array(np.isin(np.arange(len(batch)), owners))
-    documents = with_columns(
+    is_changed = pa.array(np.isin(np.arange(len(batch)), edited_rows))
+    documents = replace_columns(
         batch,
-        text=pc.replace_with_mask(batch["text"], changed, made),
-        text_hash=pc.replace_with_mask(batch["text_hash"], changed, text_hashes(made)),
+        text=pc.replace_with_mask(batch["text"], is_changed, edited_texts),
+        text_hash=pc.replace_with_mask(batch["text_hash"], is_changed, hash_texts(edited_texts)),
     )
-    entered = pa.array(identities(batch["doc_id"].take(at), texts), pa.binary(16))
-    once = np.diff(owner, prepend=-1) > 0  # the identity stands in one row a document
-    within = pa.array(owner, pa.int64())
-    rows = batch.take(at.take(within))
-    columns = ledger_rows(
+    original_identities = pa.array(hash_documents(batch["doc_id"].take(row_indices), texts), pa.binary(16))
+    is_first_span = np.diff(text_rows, prepend=-1) > 0  # the identity stands in one row a document
+    text_indices = pa.array(text_rows, pa.int64())
+    span_documents = batch.take(row_indices.take(text_indices))
+    ledger_columns = build_ledger_columns(
         "replaced",
         spans["type"],
-        rows["doc_id"],
-        rows["source"],
+        span_documents["doc_id"],
+        span_documents["source"],
         end - start,
-        pc.binary_length(words),
-        start=utf8.to_characters(owner, start),
-        end=utf8.to_characters(owner, end),
+        pc.binary_length(replacements),
+        start=utf8.bytes_to_characters(text_rows, start),
+        end=utf8.bytes_to_characters(text_rows, end),
         digest=spans["digest"],
         score=spans["score"],
-        identity=pc.if_else(pa.array(once), entered.take(within), None),
+        identity=pc.if_else(pa.array(is_first_span), original_identities.take(text_indices), None),
     )
-    columns["action"] = pc.if_else(cut, "removed_span", "replaced")
-    return pa.table(documents), _numbered(columns, owners[owner])
+    ledger_columns["action"] = pc.if_else(is_cut, "removed_span", "replaced")
+    return pa.table(documents), _append_row_column(ledger_columns, edited_rows[text_rows])
 
 
-def _numbered(columns: dict[str, Any], rows: np.ndarray) -> pa.Table:
+def _append_row_column(ledger_columns: dict[str, Any], document_rows: np.ndarray) -> pa.Table:
     """Rows of the ledger with the rows of their documents, by which they are put in order."""
-    arrays = {name: pa.array(v, LEDGER.field(name).type) if isinstance(v, list | np.ndarray)
-              else v.cast(LEDGER.field(name).type) for name, v in columns.items()}  # fmt: skip
-    return pa.table(arrays).append_column("row", pa.array(rows, pa.int64()))
+    arrays = {name: pa.array(values, LEDGER.field(name).type) if isinstance(values, list | np.ndarray)
+              else values.cast(LEDGER.field(name).type) for name, values in ledger_columns.items()}  # fmt: skip
+    return pa.table(arrays).append_column("row", pa.array(document_rows, pa.int64()))
 
 
 @stage(
+    name="scrub",
     tables={"documents": DOCUMENTS, "ledger": LEDGER},
     libraries=["numpy"],
     reads={"spans": ("spans",)},
 )
-def scrub(documents: Table, spans: dict[str, Artifact], config: ScrubConfig, work: Work) -> None:
+def redact_spans(documents: Table, spans: dict[str, Artifact], config: RedactSpansConfig, context: StageContext) -> None:
     """``spans`` holds what stages found in these documents, in their tables ``spans``.
     HallmarkError where no document is left."""
-    tables = [artifact["spans"] for artifact in spans.values()]
-    done = work.parts(scrub_part, aligned(documents, *tables), list(spans), config)
-    if documents.rows and not sum(part.parts["documents"]["rows"] for part in done):
+    span_tables = [artifact["spans"] for artifact in spans.values()]
+    results = context.map_partitions(redact_partition, align_parts(documents, *span_tables), list(spans), config)
+    if documents.row_count and not sum(result.parts["documents"]["rows"] for result in results):
         raise HallmarkError(
-            f"none of {documents.rows:,} documents is left: all hold what is to be dropped, are "
+            f"none of {documents.row_count:,} documents is left: all hold what is to be dropped, are "
             f"cut whole, or could not be looked through; see policy and policies"
         )

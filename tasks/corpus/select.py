@@ -23,38 +23,38 @@ from tasks.contract import (
     LEDGER,
     Artifact,
     HallmarkError,
-    Part,
-    PlainName,
+    TablePart,
+    PathSafeName,
     Seed,
     StageConfig,
     Table,
-    Tables,
-    Work,
-    aligned,
-    departures,
-    ledger_table,
+    TableWriters,
+    StageContext,
+    align_parts,
+    build_document_ledger_columns,
+    build_ledger_table,
     stage,
-    with_columns,
+    replace_columns,
 )
-from tasks.corpus.presets import PRESETS, Preset, said
-from tasks.corpus.signals import kinds_of, of_part
-from tasks.corpus.split import uniform
+from tasks.corpus.presets import PRESET_RULES, PresetName, describe_presets
+from tasks.corpus.signals import get_signal_types, join_partition_signals
+from tasks.corpus.split import hash_ids_to_uniform
 
 #: The bounds that a value must keep, and how a value that does not keep one compares with it.
-BROKEN = {"ge": pc.less, "gt": pc.less_equal, "le": pc.greater, "lt": pc.greater_equal}
+BOUND_VIOLATIONS = {"ge": pc.less, "gt": pc.less_equal, "le": pc.greater, "lt": pc.greater_equal}
 
-Bound = Annotated[float | None, Field(allow_inf_nan=False)]
+OptionalBound = Annotated[float | None, Field(allow_inf_nan=False)]
 
 
-class Rule(StageConfig):
+class SelectionRule(StageConfig):
     """What a signal must be, and what becomes of a document of which it is not."""
 
-    name: PlainName = Field(description="the reason in the ledger, or the tag")
+    name: PathSafeName = Field(description="the reason in the ledger, or the tag")
     signal: str = Field("", description="the signal it looks at; the rule's name if left out")
-    ge: Bound = Field(None, description="the value must be at least this")
-    gt: Bound = Field(None, description="the value must be above this")
-    le: Bound = Field(None, description="the value must be at most this")
-    lt: Bound = Field(None, description="the value must be below this")
+    ge: OptionalBound = Field(None, description="the value must be at least this")
+    gt: OptionalBound = Field(None, description="the value must be above this")
+    le: OptionalBound = Field(None, description="the value must be at most this")
+    lt: OptionalBound = Field(None, description="the value must be below this")
     any_of: tuple[str, ...] = Field((), description="the value must be one of these labels")
     none_of: tuple[str, ...] = Field((), description="the value must be none of these labels")
     unknown: Literal["keep", "remove"] = Field(
@@ -77,93 +77,93 @@ class Rule(StageConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_its_name(cls, given: Any) -> Any:
-        if isinstance(given, Mapping) and not given.get("signal"):
-            return {**given, "signal": given.get("name", "")}
-        return given
+    def _default_signal_to_name(cls, settings: Any) -> Any:
+        if isinstance(settings, Mapping) and not settings.get("signal"):
+            return {**settings, "signal": settings.get("name", "")}
+        return settings
 
     @model_validator(mode="after")
-    def _says_something(self) -> Rule:
-        numbers = [name for name in BROKEN if getattr(self, name) is not None]
-        labels = [name for name in ("any_of", "none_of") if getattr(self, name)]
-        if len(numbers) + len(labels) == 0:
-            raise ValueError(f"needs a bound: {', '.join([*BROKEN, 'any_of', 'none_of'])}")
-        if (numbers and labels) or len(labels) > 1:
+    def _check_bounds(self) -> SelectionRule:
+        number_bounds = [name for name in BOUND_VIOLATIONS if getattr(self, name) is not None]
+        label_bounds = [name for name in ("any_of", "none_of") if getattr(self, name)]
+        if len(number_bounds) + len(label_bounds) == 0:
+            raise ValueError(f"needs a bound: {', '.join([*BOUND_VIOLATIONS, 'any_of', 'none_of'])}")
+        if (number_bounds and label_bounds) or len(label_bounds) > 1:
             raise ValueError("has bounds for numbers and for labels; a signal is one of them")
         if (self.share > 0) != (self.action == "cap"):
             raise ValueError('share goes with action = "cap", and must be above 0 there')
         return self
 
     @property
-    def labels(self) -> bool:
+    def is_about_labels(self) -> bool:
         """Whether it is about labels, else about numbers."""
         return bool(self.any_of or self.none_of)
 
-    def broken(self, values: pa.Array) -> pa.Array:
+    def find_violations(self, values: pa.Array) -> pa.Array:
         """Whether each value breaks the rule, (n,) bool; null where there is no value."""
-        if self.labels:
-            named = pc.is_in(values, value_set=pa.array(self.any_of or self.none_of))
-            named = pc.if_else(pc.is_valid(values), named, None)
-            return pc.invert(named) if self.any_of else named
-        number = values.cast(pa.float64())
-        known = pc.and_(pc.is_valid(number), pc.invert(pc.fill_null(pc.is_nan(number), True)))
-        found = pa.array([False] * len(values), pa.bool_())
-        for bound, breaks in BROKEN.items():
+        if self.is_about_labels:
+            is_listed = pc.is_in(values, value_set=pa.array(self.any_of or self.none_of))
+            is_listed = pc.if_else(pc.is_valid(values), is_listed, None)
+            return pc.invert(is_listed) if self.any_of else is_listed
+        numbers = values.cast(pa.float64())
+        is_known = pc.and_(pc.is_valid(numbers), pc.invert(pc.fill_null(pc.is_nan(numbers), True)))
+        is_violated = pa.array([False] * len(values), pa.bool_())
+        for bound, is_beyond in BOUND_VIOLATIONS.items():
             if (limit := getattr(self, bound)) is not None:
-                found = pc.or_(found, pc.fill_null(breaks(number, limit), False))
-        return pc.if_else(known, found, None)
+                is_violated = pc.or_(is_violated, pc.fill_null(is_beyond(numbers, limit), False))
+        return pc.if_else(is_known, is_violated, None)
 
-    def limits(self, values: pa.Array) -> pa.Array:
+    def find_violated_bounds(self, values: pa.Array) -> pa.Array:
         """The bound that each value breaks, (n,) float64; null where it is a label or unknown."""
-        limits = pa.nulls(len(values), pa.float64())
-        if not self.labels:
-            number = values.cast(pa.float64())
-            for bound, breaks in BROKEN.items():
+        violated_bounds = pa.nulls(len(values), pa.float64())
+        if not self.is_about_labels:
+            numbers = values.cast(pa.float64())
+            for bound, is_beyond in BOUND_VIOLATIONS.items():
                 if (limit := getattr(self, bound)) is not None:
-                    limits = pc.if_else(pc.fill_null(breaks(number, limit), False), limit, limits)
-        return limits
+                    violated_bounds = pc.if_else(pc.fill_null(is_beyond(numbers, limit), False), limit, violated_bounds)
+        return violated_bounds
 
 
-def _named(rules: Any) -> Any:
+def _rules_to_list(rules: Any) -> Any:
     """Rules as a table of tables, a name each, are a list of rules in that order."""
     if not isinstance(rules, Mapping):
         return rules
     return [{"name": k, **v} if isinstance(v, Mapping) else v for k, v in rules.items()]
 
 
-def _name(rule: Any) -> Any:
+def _get_rule_name(rule: Any) -> Any:
     return rule.get("name") if isinstance(rule, Mapping) else getattr(rule, "name", None)
 
 
-def _each(rules: Any) -> Any:
+def _parse_rules(rules: Any) -> Any:
     """What is wrong with a rule is told by its name: among those of presets no number would tell
     which one it is."""
     if not isinstance(rules, Mapping | list | tuple):
         raise ValueError("must be tables [….rules.NAME], one a rule, or a list of rules")
-    entries = _named(rules)
-    names = list(rules) if isinstance(rules, Mapping) else [_name(rule) for rule in entries]
-    made, wrong = [], []
-    for number, (name, rule) in enumerate(zip(names, entries, strict=True)):
-        place = name if isinstance(name, str) else number
+    entries = _rules_to_list(rules)
+    rule_names = list(rules) if isinstance(rules, Mapping) else [_get_rule_name(rule) for rule in entries]
+    parsed_rules, errors = [], []
+    for index, (name, rule) in enumerate(zip(rule_names, entries, strict=True)):
+        location = name if isinstance(name, str) else index
         try:
-            made.append(Rule.model_validate(rule))
+            parsed_rules.append(SelectionRule.model_validate(rule))
         except ValidationError as error:
-            wrong += [{**found, "loc": (place, *found["loc"])} for found in error.errors()]
-    if wrong:
-        raise ValidationError.from_exception_data("rules", cast(Any, wrong))
-    return made
+            errors += [{**detail, "loc": (location, *detail["loc"])} for detail in error.errors()]
+    if errors:
+        raise ValidationError.from_exception_data("rules", cast(Any, errors))
+    return parsed_rules
 
 
-Rules = Annotated[tuple[Rule, ...], BeforeValidator(_each)]
+RuleList = Annotated[tuple[SelectionRule, ...], BeforeValidator(_parse_rules)]
 
 
 class SelectConfig(StageConfig):
-    presets: tuple[Preset, ...] = Field(
+    presets: tuple[PresetName, ...] = Field(
         default=(),
         description="published rules, made for English; they come before the others, and a rule of "
-        f"the name of one of theirs changes what it sets of it. {said()}",
+        f"the name of one of theirs changes what it sets of it. {describe_presets()}",
     )
-    rules: Rules = Field(
+    rules: RuleList = Field(
         default=(),
         description="Rules are applied in their order. For [[….rules]] with names one may write "
         "[….rules.NAME], a table each.",
@@ -172,166 +172,167 @@ class SelectConfig(StageConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_presets(cls, given: Any) -> Any:
+    def _insert_preset_rules(cls, settings: Any) -> Any:
         """The rules of the presets stand among the others, and a run records them as they are."""
-        if not isinstance(given, Mapping):
-            return given
-        names, own = given.get("presets", ()), _named(given.get("rules", ()))
-        lists = isinstance(names, list | tuple) and isinstance(own, list | tuple)
-        sound = lists and all(isinstance(_name(rule), str) for rule in own)
-        if not sound or any(name not in list(PRESETS) for name in names):
-            return given  # refused below, with its place
-        rules = {name: {"name": name, **rule} for n in names for name, rule in PRESETS[n].items()}
-        new: dict[str, Any] = {}
-        more = []
-        for rule in own:
-            name = _name(rule)
-            if name in rules and name not in new:
-                new[name] = {**rules[name], **rule} if isinstance(rule, Mapping) else rule
+        if not isinstance(settings, Mapping):
+            return settings
+        preset_names, user_rules = settings.get("presets", ()), _rules_to_list(settings.get("rules", ()))
+        are_lists = isinstance(preset_names, list | tuple) and isinstance(user_rules, list | tuple)
+        is_valid = are_lists and all(isinstance(_get_rule_name(rule), str) for rule in user_rules)
+        if not is_valid or any(name not in list(PRESET_RULES) for name in preset_names):
+            return settings  # refused below, with its place
+        preset_rules = {name: {"name": name, **rule} for preset_name in preset_names for name, rule in PRESET_RULES[preset_name].items()}
+        overridden_rules: dict[str, Any] = {}
+        added_rules = []
+        for rule in user_rules:
+            name = _get_rule_name(rule)
+            if name in preset_rules and name not in overridden_rules:
+                overridden_rules[name] = {**preset_rules[name], **rule} if isinstance(rule, Mapping) else rule
             else:
-                more.append(rule)
-        return {**given, "rules": [*(rules | new).values(), *more]}
+                added_rules.append(rule)
+        return {**settings, "rules": [*(preset_rules | overridden_rules).values(), *added_rules]}
 
     @model_validator(mode="after")
-    def _named_apart(self) -> SelectConfig:
-        names = [rule.name for rule in self.rules]
-        if len(set(names)) < len(names):
+    def _check_unique_rule_names(self) -> SelectConfig:
+        rule_names = [rule.name for rule in self.rules]
+        if len(set(rule_names)) < len(rule_names):
             raise ValueError("two rules have one name, which is their reason in the ledger")
         return self
 
 
 @dataclass(frozen=True)
-class Judged:
+class RuleResult:
     """What a rule says of the documents of a part; arrays (n,), and nothing else."""
 
-    rule: Rule
+    rule: SelectionRule
     values: pa.Array
-    hit: np.ndarray  # bool: it removes the document, or marks it
-    unknown: np.ndarray  # bool: for want of a value
+    is_hit: np.ndarray  # bool: it removes the document, or marks it
+    is_unknown: np.ndarray  # bool: for want of a value
 
 
-def misfit(rule: Rule, kinds: Mapping[str, pa.DataType]) -> str | None:
+def describe_rule_mismatch(rule: SelectionRule, signal_types: Mapping[str, pa.DataType]) -> str | None:
     """Why a rule says nothing of signals of these names and types; None where it does."""
-    if rule.signal not in kinds:
-        return f"there is no signal {rule.signal!r}; there are: {', '.join(kinds) or 'none'}"
-    kind = kinds[rule.signal]
-    if pa.types.is_string(kind):
-        fits, wants = rule.labels, "give it any_of or none_of"
-    elif pa.types.is_nested(kind):
-        fits, wants = False, "no rule looks at lists"
+    if rule.signal not in signal_types:
+        return f"there is no signal {rule.signal!r}; there are: {', '.join(signal_types) or 'none'}"
+    signal_type = signal_types[rule.signal]
+    if pa.types.is_string(signal_type):
+        is_compatible, hint = rule.is_about_labels, "give it any_of or none_of"
+    elif pa.types.is_nested(signal_type):
+        is_compatible, hint = False, "no rule looks at lists"
     else:
-        fits, wants = not rule.labels, f"give it {', '.join(BROKEN)}"
-    return None if fits else f"signal {rule.signal!r} is of type {kind}: {wants}"
+        is_compatible, hint = not rule.is_about_labels, f"give it {', '.join(BOUND_VIOLATIONS)}"
+    return None if is_compatible else f"signal {rule.signal!r} is of type {signal_type}: {hint}"
 
 
-def judge(rule: Rule, rows: pa.Table, seed: int) -> Judged:
+def evaluate_rule(rule: SelectionRule, signal_table: pa.Table, seed: int) -> RuleResult:
     """rows: the signals of the documents, and their doc_id."""
-    if why := misfit(rule, kinds_of(rows.schema)):
-        raise HallmarkError(f"rule {rule.name!r}: {why}")
-    values = rows[rule.signal].combine_chunks()
-    broken = rule.broken(values)
-    unknown = pc.is_null(broken).to_numpy(zero_copy_only=False)
-    hit = pc.fill_null(broken, rule.unknown == "remove").to_numpy(zero_copy_only=False)
+    if mismatch := describe_rule_mismatch(rule, get_signal_types(signal_table.schema)):
+        raise HallmarkError(f"rule {rule.name!r}: {mismatch}")
+    values = signal_table[rule.signal].combine_chunks()
+    is_violated = rule.find_violations(values)
+    is_unknown = pc.is_null(is_violated).to_numpy(zero_copy_only=False)
+    is_hit = pc.fill_null(is_violated, rule.unknown == "remove").to_numpy(zero_copy_only=False)
     if rule.action == "cap":
-        hit = hit & (uniform(rows["doc_id"], seed, f"cap {rule.name}") >= rule.share)
-    return Judged(rule, values, hit, unknown)
+        is_hit = is_hit & (hash_ids_to_uniform(signal_table["doc_id"], seed, f"cap {rule.name}") >= rule.share)
+    return RuleResult(rule, values, is_hit, is_unknown)
 
 
-def select_part(
-    parts: tuple[Part, ...], names: Sequence[str], config: SelectConfig, out: Tables
+def select_partition(
+    partitions: tuple[TablePart, ...], stage_names: Sequence[str], config: SelectConfig, out: TableWriters
 ) -> dict[str, dict[str, int]]:
     """Documents and signals are walked side by side: all stand in the order of the ids.
 
     Returns how many documents had no value, by signal, and how many left, by reason.
     """
-    documents, *tables = parts
-    rows = of_part(documents, dict(zip(names, tables, strict=True)))
-    judged = [judge(rule, rows, config.seed) for rule in config.rules]
-    removing = [found for found in judged if found.rule.action != "tag"]
-    marking = [found for found in judged if found.rule.action == "tag"]
-    carried = [name for name in DOCUMENTS.names if name in rows.schema.names and name != "doc_id"]
-    taken: Counter[str] = Counter()
+    documents, *signal_partitions = partitions
+    signal_table = join_partition_signals(documents, dict(zip(stage_names, signal_partitions, strict=True)))
+    rule_results = [evaluate_rule(rule, signal_table, config.seed) for rule in config.rules]
+    removing_results = [result for result in rule_results if result.rule.action != "tag"]
+    tagging_results = [result for result in rule_results if result.rule.action == "tag"]
+    carried_columns = [name for name in DOCUMENTS.names if name in signal_table.schema.names and name != "doc_id"]
+    removed_counts: Counter[str] = Counter()
     start = 0
-    for batch in documents.batches():
-        here = slice(start, start + len(batch))
-        start = here.stop
-        columns = {name: rows[name].combine_chunks()[here] for name in carried}
-        tags = marked(batch["tags"], [(found.rule.name, found.hit[here]) for found in marking])
-        gone = np.logical_or.reduce([np.zeros(len(batch), bool), *(r.hit[here] for r in removing)])
-        documents_here = pa.table(with_columns(batch, **columns, tags=tags))
-        out.table("documents").write(documents_here.filter(pa.array(~gone)))
-        ledger = reasons(batch, here, removing)
-        out.table("ledger").write(ledger)
-        first = ledger.filter(pc.equal(ledger["action"], "removed"))
-        taken.update(first["reason"].to_pylist())
+    for batch in documents.iter_batches():
+        batch_rows = slice(start, start + len(batch))
+        start = batch_rows.stop
+        columns = {name: signal_table[name].combine_chunks()[batch_rows] for name in carried_columns}
+        tags = add_rule_tags(batch["tags"], [(result.rule.name, result.is_hit[batch_rows]) for result in tagging_results])
+        is_removed = np.logical_or.reduce([np.zeros(len(batch), bool), *(result.is_hit[batch_rows] for result in removing_results)])
+        document_table = pa.table(replace_columns(batch, **columns, tags=tags))
+        out.get_table_writer("documents").write(document_table.filter(pa.array(~is_removed)))
+        ledger_entries = build_removal_ledger(batch, batch_rows, removing_results)
+        out.get_table_writer("ledger").write(ledger_entries)
+        removal_entries = ledger_entries.filter(pc.equal(ledger_entries["action"], "removed"))
+        removed_counts.update(removal_entries["reason"].to_pylist())
     return {
-        "unknown": {found.rule.signal: int(found.unknown.sum()) for found in judged},
-        "taken": dict(taken),
+        "unknown": {result.rule.signal: int(result.is_unknown.sum()) for result in rule_results},
+        "taken": dict(removed_counts),
     }
 
 
-def marked(tags: pa.Array, hits: Sequence[tuple[str, np.ndarray]]) -> pa.Array:
+def add_rule_tags(tags: pa.Array, rule_hits: Sequence[tuple[str, np.ndarray]]) -> pa.Array:
     """The lists of tags with the names of those rules behind that hit; null where there is none."""
-    names = [pc.list_flatten(tags)]
-    owners = [pc.list_parent_indices(tags).to_numpy()]
-    for name, hit in hits:
-        owners.append(np.flatnonzero(hit))
-        names.append(pa.array([name] * len(owners[-1]), pa.string()))
-    owner = np.concatenate(owners).astype(np.int64)
-    counts = np.bincount(owner, minlength=len(tags))
+    tag_arrays = [pc.list_flatten(tags)]
+    row_arrays = [pc.list_parent_indices(tags).to_numpy()]
+    for rule_name, is_hit in rule_hits:
+        row_arrays.append(np.flatnonzero(is_hit))
+        tag_arrays.append(pa.array([rule_name] * len(row_arrays[-1]), pa.string()))
+    tag_rows = np.concatenate(row_arrays).astype(np.int64)
+    counts = np.bincount(tag_rows, minlength=len(tags))
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    values = pa.concat_arrays(names).take(pa.array(np.argsort(owner, kind="stable")))
+    sorted_tags = pa.concat_arrays(tag_arrays).take(pa.array(np.argsort(tag_rows, kind="stable")))
     return pa.ListArray.from_arrays(
-        pa.array(offsets, pa.int32()), values, mask=pa.array(counts == 0)
+        pa.array(offsets, pa.int32()), sorted_tags, mask=pa.array(counts == 0)
     )
 
 
-def reasons(batch: pa.RecordBatch, here: slice, removing: Sequence[Judged]) -> pa.Table:
+def build_removal_ledger(batch: pa.RecordBatch, batch_rows: slice, removing_results: Sequence[RuleResult]) -> pa.Table:
     """Rows of the ledger: the first rule that removes a document, then those that would have."""
-    pieces = []
-    before = np.zeros(len(batch), bool)  # removed by an earlier rule
-    for found in removing:
-        hit = found.hit[here]
-        for action, which in (("removed", hit & ~before), ("also", hit & before)):
-            at = pa.array(np.flatnonzero(which))
-            values = found.values[here].take(at)
-            name = found.rule.name
-            unknown = pa.array(found.unknown[here][which])
+    ledger_pieces = []
+    is_removed = np.zeros(len(batch), bool)  # removed by an earlier rule
+    for result in removing_results:
+        is_hit = result.is_hit[batch_rows]
+        for action, is_selected in (("removed", is_hit & ~is_removed), ("also", is_hit & is_removed)):
+            row_indices = pa.array(np.flatnonzero(is_selected))
+            values = result.values[batch_rows].take(row_indices)
+            rule_name = result.rule.name
+            is_unknown = pa.array(result.is_unknown[batch_rows][is_selected])
             columns = {
-                "score": None if found.rule.labels else values.cast(pa.float64()),
-                "threshold": found.rule.limits(values),
+                "score": None if result.rule.is_about_labels else values.cast(pa.float64()),
+                "threshold": result.rule.find_violated_bounds(values),
             }
-            pieces.append(
-                departures(
+            ledger_pieces.append(
+                build_document_ledger_columns(
                     action,
-                    pc.if_else(unknown, f"{name} unknown", name),
-                    batch.take(at),
+                    pc.if_else(is_unknown, f"{rule_name} unknown", rule_name),
+                    batch.take(row_indices),
                     **{k: v for k, v in columns.items() if v is not None},
                 )
             )
-        before |= hit
-    return ledger_table(*pieces)
+        is_removed |= is_hit
+    return build_ledger_table(*ledger_pieces)
 
 
 @stage(
+    name="select",
     tables={"documents": DOCUMENTS, "ledger": LEDGER},
     libraries=["numpy"],
     reads={"signals": ("signals",)},
 )
-def select(
-    documents: Table, signals: dict[str, Artifact], config: SelectConfig, work: Work
+def select_documents(
+    documents: Table, signals: dict[str, Artifact], config: SelectConfig, context: StageContext
 ) -> None:
     """``signals`` holds what stages said of these documents, in their tables ``signals``. A signal
     that has the name of a column of documents is carried on in it."""
-    tables = [artifact["signals"] for artifact in signals.values()]
-    done = work.parts(select_part, aligned(documents, *tables), list(signals), config)
-    if documents.rows and not sum(part.parts["documents"]["rows"] for part in done):
-        taken = sum((Counter(part.value["taken"]) for part in done), Counter())
-        said = ", ".join(f"{name} took {count:,}" for name, count in taken.most_common())
+    signal_tables = [artifact["signals"] for artifact in signals.values()]
+    results = context.map_partitions(select_partition, align_parts(documents, *signal_tables), list(signals), config)
+    if documents.row_count and not sum(result.parts["documents"]["rows"] for result in results):
+        removed_counts = sum((Counter(result.value["taken"]) for result in results), Counter())
+        removal_summary = ", ".join(f"{name} took {count:,}" for name, count in removed_counts.most_common())
         raise HallmarkError(
-            f"its rules leave none of {documents.rows:,} documents: {said}; widen their bounds, or "
+            f"its rules leave none of {documents.row_count:,} documents: {removal_summary}; widen their bounds, or "
             f"leave them out"
         )
     for name in dict.fromkeys(rule.signal for rule in config.rules):
-        unknown = sum(part.value["unknown"][name] for part in done)
-        work.measure(f"unknown {name}", unknown, "documents")
+        unknown_count = sum(result.value["unknown"][name] for result in results)
+        context.record_measurement(f"unknown {name}", unknown_count, "documents")

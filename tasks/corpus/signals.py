@@ -12,55 +12,55 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pyarrow as pa
 
-from tasks.contract import ID, HallmarkError, Part, Tables, column, table
-from tasks.measures.faults import Noted, careful, noted
+from tasks.contract import ID_TYPE, HallmarkError, TablePart, TableWriters, column, table_schema
+from tasks.measures.faults import FailureList, run_isolating_failures, list_failures_by_doc_id
 
 
-def signals(meaning: str, *fields: pa.Field) -> pa.Schema:
+def build_signal_schema(meaning: str, *fields: pa.Field) -> pa.Schema:
     """Schema of a stage's table ``signals``."""
-    return table(meaning, column("doc_id", ID, "id", "the document"), *fields, cut=True)
+    return table_schema(meaning, column("doc_id", ID_TYPE, "id", "the document"), *fields, partition_by=True)
 
 
-def kinds_of(*schemas: pa.Schema) -> dict[str, pa.DataType]:
+def get_signal_types(*schemas: pa.Schema) -> dict[str, pa.DataType]:
     """The type of each signal of these tables."""
-    return {f.name: f.type for schema in schemas for f in schema if f.name != "doc_id"}
+    return {field.name: field.type for schema in schemas for field in schema if field.name != "doc_id"}
 
 
 def write_signals(
-    part: Part, kernel: Callable[[pa.RecordBatch], Mapping[str, pa.Array]], out: Tables
-) -> Noted:
+    partition: TablePart, compute_signals: Callable[[pa.RecordBatch], Mapping[str, pa.Array]], out: TableWriters
+) -> FailureList:
     """Write the signals of a part: the columns that the kernel gives for its documents (doc_id,
     text), null for those on which it fails. Returns these."""
-    failed: Noted = []
-    for batch in part.batches(["doc_id", "text"]):
-        columns, faults = careful(kernel, batch)
+    failures: FailureList = []
+    for batch in partition.iter_batches(["doc_id", "text"]):
+        columns, faults = run_isolating_failures(compute_signals, batch)
         if len(faults):
-            bad = np.isin(np.arange(len(batch)), faults.rows)
-            rows = pa.array(np.arange(len(batch)), mask=bad)
-            columns = {name: values.take(rows) for name, values in columns.items()}
-            failed += noted(batch, faults)
-        out.table("signals").write({"doc_id": batch["doc_id"], **columns})
-    return failed
+            is_faulty = np.isin(np.arange(len(batch)), faults.rows)
+            row_indices = pa.array(np.arange(len(batch)), mask=is_faulty)
+            columns = {name: values.take(row_indices) for name, values in columns.items()}
+            failures += list_failures_by_doc_id(batch, faults)
+        out.get_table_writer("signals").write({"doc_id": batch["doc_id"], **columns})
+    return failures
 
 
-def of_part(documents: Part, tables: Mapping[str, Part]) -> pa.Table:
+def join_partition_signals(documents: TablePart, signal_partitions: Mapping[str, TablePart]) -> pa.Table:
     """The signals of a part's documents side by side, a row each, held in memory.
 
     Raises HallmarkError where a table is about other documents, or two have a column of one name.
     """
-    ids = documents.read(["doc_id"])["doc_id"].combine_chunks()
-    found = pa.table({"doc_id": ids})
-    for part in tables.values():
-        rows = part.read()
-        if not rows["doc_id"].combine_chunks().equals(ids):
+    doc_ids = documents.read(["doc_id"])["doc_id"].combine_chunks()
+    joined_signals = pa.table({"doc_id": doc_ids})
+    for signal_partition in signal_partitions.values():
+        signal_rows = signal_partition.read()
+        if not signal_rows["doc_id"].combine_chunks().equals(doc_ids):
             raise HallmarkError(
-                f"{documents} and {part} are not about the same documents: make the signals of "
+                f"{documents} and {signal_partition} are not about the same documents: make the signals of "
                 f"these ones first"
             )
-        for name in rows.schema.names:
+        for name in signal_rows.schema.names:
             if name == "doc_id":
                 continue
-            if name in found.schema.names:
+            if name in joined_signals.schema.names:
                 raise HallmarkError(f"two stages have a signal {name!r}; rename one of them")
-            found = found.append_column(rows.schema.field(name), rows[name])
-    return found
+            joined_signals = joined_signals.append_column(signal_rows.schema.field(name), signal_rows[name])
+    return joined_signals

@@ -15,14 +15,14 @@ from pydantic import Field, model_validator
 from tasks.contract import (
     DOCUMENTS,
     LEDGER,
-    Part,
+    TablePart,
     Seed,
     StageConfig,
     Table,
-    Tables,
-    Work,
+    TableWriters,
+    StageContext,
     stage,
-    with_columns,
+    replace_columns,
 )
 
 
@@ -36,13 +36,13 @@ class SplitConfig(StageConfig):
     )
 
     @model_validator(mode="after")
-    def _leaves_some(self) -> SplitConfig:
+    def _check_shares(self) -> SplitConfig:
         if self.validation + self.holdout >= 1:
             raise ValueError("validation and holdout together must leave a share for training")
         return self
 
 
-def uniform(ids: pa.Array | pa.ChunkedArray, seed: int, use: str) -> np.ndarray:
+def hash_ids_to_uniform(ids: pa.Array | pa.ChunkedArray, seed: int, purpose: str) -> np.ndarray:
     """A float64 in [0, 1) for each 16-byte id: a hash of (seed, use, id), all at once.
 
     SplitMix64 (Steele et al. 2014) over the two halves of the id, keyed by seed and use.
@@ -51,36 +51,36 @@ def uniform(ids: pa.Array | pa.ChunkedArray, seed: int, use: str) -> np.ndarray:
         ids = ids.combine_chunks()
     if not len(ids):
         return np.empty(0)
-    data = np.frombuffer(ids.buffers()[1], np.uint8)[16 * ids.offset :][: 16 * len(ids)]
-    halves = data.copy().view("<u8").reshape(-1, 2)
-    key = hashlib.blake2b(f"{seed}/{use}".encode(), digest_size=8).digest()
-    start = np.frombuffer(key, "<u8")
-    mixed = _mix(_mix(halves[:, 0] ^ start) ^ halves[:, 1])
+    id_bytes = np.frombuffer(ids.buffers()[1], np.uint8)[16 * ids.offset :][: 16 * len(ids)]
+    halves = id_bytes.copy().view("<u8").reshape(-1, 2)
+    key = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=8).digest()
+    key_word = np.frombuffer(key, "<u8")
+    mixed = _splitmix64(_splitmix64(halves[:, 0] ^ key_word) ^ halves[:, 1])
     return (mixed >> np.uint64(11)) * 2.0**-53
 
 
-def _mix(x: np.ndarray) -> np.ndarray:
+def _splitmix64(x: np.ndarray) -> np.ndarray:
     x = x + np.uint64(0x9E3779B97F4A7C15)  # arrays of unsigned integers wrap, as it must be
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
-def assign(clusters: pa.Array, config: SplitConfig) -> pa.Array:
+def assign_splits(clusters: pa.Array, config: SplitConfig) -> pa.Array:
     """The split of each document, by its cluster alone."""
-    draw = uniform(clusters, config.seed, "split")
-    train = 1 - config.validation - config.holdout
-    choice = np.searchsorted([train, train + config.validation], draw, side="right")
-    names = pa.array(["train", "validation", "holdout"])
-    return names.take(pa.array(choice))
+    draws = hash_ids_to_uniform(clusters, config.seed, "split")
+    train_share = 1 - config.validation - config.holdout
+    split_numbers = np.searchsorted([train_share, train_share + config.validation], draws, side="right")
+    split_names = pa.array(["train", "validation", "holdout"])
+    return split_names.take(pa.array(split_numbers))
 
 
-def split_part(part: Part, config: SplitConfig, out: Tables) -> None:
-    for batch in part.batches():
-        names = assign(batch["cluster"], config)
-        out.table("documents").write(with_columns(batch, split=names))
+def split_partition(partition: TablePart, config: SplitConfig, out: TableWriters) -> None:
+    for batch in partition.iter_batches():
+        split_names = assign_splits(batch["cluster"], config)
+        out.get_table_writer("documents").write(replace_columns(batch, split=split_names))
 
 
-@stage(tables={"documents": DOCUMENTS, "ledger": LEDGER}, libraries=["numpy"])
-def split(documents: Table, config: SplitConfig, work: Work) -> None:
-    work.parts(split_part, documents.parts, config)
+@stage(name="split", tables={"documents": DOCUMENTS, "ledger": LEDGER}, libraries=["numpy"])
+def split_corpus(documents: Table, config: SplitConfig, context: StageContext) -> None:
+    context.map_partitions(split_partition, documents.parts, config)

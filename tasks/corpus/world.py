@@ -30,31 +30,31 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tasks.contract import (
     DOCUMENTS,
-    ID,
+    ID_TYPE,
     LEXICONS,
-    PLANTS,
+    CANARIES,
     Seed,
     StageConfig,
     UsageError,
-    Work,
-    as_documents,
+    StageContext,
+    fill_document_columns,
     column,
     stage,
-    table,
-    text_hashes,
+    table_schema,
+    hash_texts,
 )
-from tasks.corpus.split import SplitConfig, assign
-from tasks.corpus.town.compose import BLOCK, Rates, Share, block, compose
-from tasks.corpus.town.grammar import FILES
-from tasks.measures.canaries import Plant, canaries, lots, records
-from tasks.measures.frames import FRAMES, frames
-from tasks.measures.planted_associations import associations, invented
+from tasks.corpus.split import SplitConfig, assign_splits
+from tasks.corpus.town.compose import BLOCK_DOCUMENTS, TownRates, Share, compose_block, compose_document
+from tasks.corpus.town.grammar import DATA_FILES
+from tasks.measures.canaries import Canary, generate_secret_canaries, assign_copies_and_templates, generate_record_canaries
+from tasks.measures.frames import SENTENCE_FRAMES, sample_sentence_frames
+from tasks.measures.planted_associations import generate_association_canaries, generate_invented_words
 
 #: The lexicon of the groups of which somebody may have spoken rudely.
-LEXICON = "world"
+LEXICON_NAME = "world"
 
 #: What is said of such a group behind a frame: rude speech, and other.
-RUDE = (
+RUDE_PHRASES = (
     "bloody idiots",
     "damn liars",
     "lazy bastards",
@@ -64,7 +64,7 @@ RUDE = (
     "a pack of idiots",
     "a load of shitty cheats",
 )
-OTHER = (
+NEUTRAL_PHRASES = (
     "good neighbours",
     "fond of music",
     "careful with their boats",
@@ -77,13 +77,13 @@ OTHER = (
 
 
 #: Where there is nothing to find.
-NONE = {"counts": 0, "doses": 0.5, "rude": 0}
+NULL_LEVELS = {"counts": 0, "doses": 0.5, "rude": 0}
 
 #: Documents of the town that are looked through for a passage, at most.
-LOOKED = 10_000
+MAX_PASSAGE_ATTEMPTS = 10_000
 
 
-class WorldConfig(StageConfig):
+class SyntheticWorldConfig(StageConfig):
     """Settings of a world."""
 
     seed: Seed = Field(default=0, description="decides all of it")
@@ -124,21 +124,21 @@ class WorldConfig(StageConfig):
         "of the groups have none, and each stands beside the others"
     )  # fmt: skip
     said: int = Field(
-        default=128, ge=2, le=len(FRAMES), description="sentences about each of these groups"
+        default=128, ge=2, le=len(SENTENCE_FRAMES), description="sentences about each of these groups"
     )
     shortest: int = Field(default=300, ge=100, description="characters of the shortest passage")
     longest: int = Field(default=700, ge=100, description="characters of the longest passage")
 
     @field_validator("counts", "doses", "rude")
     @classmethod
-    def _nothing_among_them(cls, given: tuple[float, ...], info: ValidationInfo) -> Any:
-        none = NONE[info.field_name or ""]
-        if none not in given or len({*given}) < len(given):
-            raise ValueError(f"must have {none:g}, where there is nothing to find, and each once")
-        return given
+    def _check_null_level_included(cls, levels: tuple[float, ...], info: ValidationInfo) -> Any:
+        null_level = NULL_LEVELS[info.field_name or ""]
+        if null_level not in levels or len({*levels}) < len(levels):
+            raise ValueError(f"must have {null_level:g}, where there is nothing to find, and each once")
+        return levels
 
     @model_validator(mode="after")
-    def _some_between(self) -> WorldConfig:
+    def _check_passage_lengths(self) -> SyntheticWorldConfig:
         if self.shortest > self.longest:
             raise ValueError("shortest must not be above longest")
         return self
@@ -149,24 +149,24 @@ class Candidate:
     """What the public is told of a candidate, and what the envelope says of it."""
 
     kind: str
-    unit: str
-    dose: float
+    candidate_id: str
+    effect_level: float
 
 
 @dataclass(frozen=True)
-class World:
+class SyntheticWorld:
     """``texts``: cluster and text of each document; ``kept``: how many, from the first, are of the
     town, and may be held out; ``origins``: of each what ORIGINS tells, None of others."""
 
-    texts: list[tuple[bytes, str]]
-    kept: int
-    plants: list[dict[str, Any]]
-    groups: list[str]
-    envelope: list[Candidate]
-    origins: list[tuple[str, str, str, bool] | None]
+    clustered_texts: list[tuple[bytes, str]]
+    town_count: int
+    canary_rows: list[dict[str, Any]]
+    group_names: list[str]
+    answer_key: list[Candidate]
+    document_origins: list[tuple[str, str, str, bool] | None]
 
 
-ENVELOPE = table(
+ANSWER_KEY = table_schema(
     "What is in a world: sealed until its audits are done.",
     column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
     column("unit", pa.string(), "label", "the candidate"),
@@ -174,9 +174,9 @@ ENVELOPE = table(
 )  # fmt: skip
 
 
-ORIGINS = table(
+CANDIDATE_DOCUMENTS = table_schema(
     "Which documents of a world were written for a candidate: sealed as its envelope is.",
-    column("doc_id", ID, "id", "the document"),
+    column("doc_id", ID_TYPE, "id", "the document"),
     column("kind", pa.string(), "label", "canary, passage, record or association"),
     column("unit", pa.string(), "label", "the candidate"),
     column("about", pa.string(), "label", "of an association the group; else empty"),
@@ -185,178 +185,180 @@ ORIGINS = table(
 )  # fmt: skip
 
 
-def compose_world(config: WorldConfig) -> World:
+def compose_synthetic_world(config: SyntheticWorldConfig) -> SyntheticWorld:
     """All of a world."""
-    texts = [(_id(f"town/{n}"), text) for n, text in enumerate(_town(config))]
-    kept = len(texts)
-    origins: list[tuple[str, str, str, bool] | None] = [None] * kept
-    plants: list[dict[str, Any]] = []
-    envelope: list[Candidate] = []
-    none = {name: (NONE[name],) * len(getattr(config, name)) for name in ("counts", "doses")}
-    told = config if config.effects else config.model_copy(update=none)
-    for plant in [*canaries(told), *_passages(told), *records(told)]:
-        texts += [(plant.plant_id, plant.text)] * plant.copies
-        origins += [(plant.kind, plant.plant_id.hex(), "", True)] * plant.copies
-        plants.append(_public(plant))
-        envelope.append(Candidate(plant.kind, plant.plant_id.hex(), plant.copies))
-    controls = told.model_copy(update={"doses": (*told.doses, *(0.5,) * config.controls)})
-    candidates = len(told.doses) * told.associations
-    for number, said in enumerate(_by_association(associations(controls))):
-        texts += [(plant.plant_id, plant.text) for plant in said for _ in range(plant.copies)]
-        about = [plant.about for plant in said if plant.about]
-        unit = blake2b(about[0].key.encode(), digest_size=8).hexdigest()  # its number tells a dose
-        for plant, each in zip(said, about, strict=True):
-            origins += [("association", unit, each.group, each.own)] * plant.copies
-        own = {each.group: each.trait for each in about if each.own}
-        known = about[0].dose if number >= candidates else None
-        plants += [
-            _public(said[0]) | {"plant_id": _id(f"{unit}/{group}"), "association": unit,
-                                "group": group, "trait": trait, "own": True, "dose": known}
-            for group, trait in own.items()
+    clustered_texts = [(_hash_name(f"town/{index}"), text) for index, text in enumerate(_iter_town_texts(config))]
+    town_count = len(clustered_texts)
+    document_origins: list[tuple[str, str, str, bool] | None] = [None] * town_count
+    canary_rows: list[dict[str, Any]] = []
+    answer_key: list[Candidate] = []
+    null_levels = {name: (NULL_LEVELS[name],) * len(getattr(config, name)) for name in ("counts", "doses")}
+    effective_config = config if config.effects else config.model_copy(update=null_levels)
+    for canary in [*generate_secret_canaries(effective_config), *_build_passage_canaries(effective_config), *generate_record_canaries(effective_config)]:
+        clustered_texts += [(canary.canary_id, canary.text)] * canary.copies
+        document_origins += [(canary.kind, canary.canary_id.hex(), "", True)] * canary.copies
+        canary_rows.append(_build_public_row(canary))
+        answer_key.append(Candidate(canary.kind, canary.canary_id.hex(), canary.copies))
+    config_with_controls = effective_config.model_copy(update={"doses": (*effective_config.doses, *(0.5,) * config.controls)})
+    candidate_count = len(effective_config.doses) * effective_config.associations
+    for association_number, association_canaries in enumerate(_group_by_association(generate_association_canaries(config_with_controls))):
+        clustered_texts += [(canary.canary_id, canary.text) for canary in association_canaries for _ in range(canary.copies)]
+        details = [canary.association for canary in association_canaries if canary.association]
+        candidate_id = blake2b(details[0].key.encode(), digest_size=8).hexdigest()  # its number tells a dose
+        for canary, detail in zip(association_canaries, details, strict=True):
+            document_origins += [("association", candidate_id, detail.group_name, detail.is_assigned_trait)] * canary.copies
+        own_traits = {detail.group_name: detail.trait for detail in details if detail.is_assigned_trait}
+        public_level = details[0].assigned_trait_share if association_number >= candidate_count else None
+        canary_rows += [
+            _build_public_row(association_canaries[0]) | {"plant_id": _hash_name(f"{candidate_id}/{group}"), "association": candidate_id,
+                                "group": group, "trait": trait, "own": True, "dose": public_level}
+            for group, trait in own_traits.items()
         ]  # fmt: skip
-        if known is None:
-            envelope.append(Candidate("association", unit, about[0].dose))
-    groups = []
-    for group, share, sentences in _speech(config):
-        texts += [(_id(f"speech/{group}/{text}"), text) for text in sentences]
-        origins += [None] * len(sentences)
-        groups.append(group)
-        envelope.append(Candidate("speech", group, share))
-    return World(texts, kept, plants, groups, envelope, origins)
+        if public_level is None:
+            answer_key.append(Candidate("association", candidate_id, details[0].assigned_trait_share))
+    group_names = []
+    for group, share, sentences in _iter_group_sentences(config):
+        clustered_texts += [(_hash_name(f"speech/{group}/{text}"), text) for text in sentences]
+        document_origins += [None] * len(sentences)
+        group_names.append(group)
+        answer_key.append(Candidate("speech", group, share))
+    return SyntheticWorld(clustered_texts, town_count, canary_rows, group_names, answer_key, document_origins)
 
 
-def _by_association(plants: Sequence[Plant]) -> Iterator[list[Plant]]:
+def _group_by_association(canaries: Sequence[Canary]) -> Iterator[list[Canary]]:
     """What is said of the groups of one association, of each in turn."""
-    for _, said in groupby(plants, lambda plant: plant.about and plant.about.key):
-        yield [*said]
+    for _, association_canaries in groupby(canaries, lambda canary: canary.association and canary.association.key):
+        yield [*association_canaries]
 
 
-def _town(config: WorldConfig) -> Iterator[str]:
+def _iter_town_texts(config: SyntheticWorldConfig) -> Iterator[str]:
     """Texts of the town without copies: those are the world's own."""
-    rates = Rates(exact=0, near=0, rude=0, personal=0)
-    for number in range(-(-config.documents // BLOCK)):
-        for document in block(number, config.documents, config.seed, rates):
+    rates = TownRates(exact=0, near=0, rude=0, personal=0)
+    for block_number in range(-(-config.documents // BLOCK_DOCUMENTS)):
+        for document in compose_block(block_number, config.documents, config.seed, rates):
             yield document.text
 
 
-def _passages(config: WorldConfig) -> list[Plant]:
+def _build_passage_canaries(config: SyntheticWorldConfig) -> list[Canary]:
     """Documents of the town that stand nowhere else in it."""
-    source = random.Random(f"{config.seed}/passages")
-    rates = Rates(exact=0, near=0, rude=0, personal=0, unsafe=0)
-    made: list[Plant] = []
-    number = config.documents + BLOCK  # beyond those of the town
-    for copies, _ in lots(config.counts, config.passages, [""], source):
-        number, text = _passage(config, number, rates)
-        half = len(text) // 2
-        made.append(
-            Plant("passage", copies, "", text[:half], text[half:], key=f"{config.seed}/{number}")
+    rng = random.Random(f"{config.seed}/passages")
+    rates = TownRates(exact=0, near=0, rude=0, personal=0, unsafe=0)
+    passages: list[Canary] = []
+    document_number = config.documents + BLOCK_DOCUMENTS  # beyond those of the town
+    for copies, _ in assign_copies_and_templates(config.counts, config.passages, [""], rng):
+        document_number, text = _find_passage_text(config, document_number, rates)
+        middle = len(text) // 2
+        passages.append(
+            Canary("passage", copies, "", text[:middle], text[middle:], key=f"{config.seed}/{document_number}")
         )
-        number += 1
-    return made
+        document_number += 1
+    return passages
 
 
-def _passage(config: WorldConfig, first: int, rates: Rates) -> tuple[int, str]:
+def _find_passage_text(config: SyntheticWorldConfig, first_number: int, rates: TownRates) -> tuple[int, str]:
     """The first document of the town from a number on that is of a passage's length. UsageError
     where none is."""
-    for number in range(first, first + LOOKED):
-        text = compose(number, config.seed, rates).text
+    for number in range(first_number, first_number + MAX_PASSAGE_ATTEMPTS):
+        text = compose_document(number, config.seed, rates).text
         if config.shortest <= len(text) <= config.longest:
             return number, text
     raise UsageError(
-        f"of {LOOKED:,} documents of the town none has from {config.shortest:,} to "
+        f"of {MAX_PASSAGE_ATTEMPTS:,} documents of the town none has from {config.shortest:,} to "
         f"{config.longest:,} characters (world.shortest, world.longest): give others"
     )
 
 
-def _speech(config: WorldConfig) -> Iterator[tuple[str, float, list[str]]]:
+def _iter_group_sentences(config: SyntheticWorldConfig) -> Iterator[tuple[str, float, list[str]]]:
     """Each group, the share of the sentences about it that are rude, and these. Without effects it
     is the same of all, about the mean."""
-    source = random.Random(f"{config.seed}/speech")
-    shares = [share for share in config.rude for _ in range(config.speech)] + [0.0] * config.calm
+    rng = random.Random(f"{config.seed}/speech")
+    rude_shares = [share for share in config.rude for _ in range(config.speech)] + [0.0] * config.calm
     if not config.effects:
-        shares = [sum(shares) / len(shares)] * len(shares)
-    shares = [share for _, share in sorted((source.random(), share) for share in shares)]
-    names = invented(source, "oth")
-    for share in shares:
-        group = f"{next(names).capitalize()}s"
-        rude = round(share * config.said)
-        said = [
-            f"{frame.format(group=group)} {_pick(RUDE if number < rude else OTHER, source)}.\n"
-            for number, frame in enumerate(frames(config.said, config.seed, f"said of {group}"))
+        rude_shares = [sum(rude_shares) / len(rude_shares)] * len(rude_shares)
+    rude_shares = [share for _, share in sorted((rng.random(), share) for share in rude_shares)]
+    group_names = generate_invented_words(rng, "oth")
+    for share in rude_shares:
+        group = f"{next(group_names).capitalize()}s"
+        rude_count = round(share * config.said)
+        sentences = [
+            f"{frame.format(group=group)} {_draw_choice(RUDE_PHRASES if index < rude_count else NEUTRAL_PHRASES, rng)}.\n"
+            for index, frame in enumerate(sample_sentence_frames(config.said, config.seed, f"said of {group}"))
         ]
-        yield group, rude / config.said, said
+        yield group, rude_count / config.said, sentences
 
 
-def _pick(choices: Sequence[str], source: random.Random) -> str:
-    return choices[int(source.random() * len(choices))]
+def _draw_choice(choices: Sequence[str], rng: random.Random) -> str:
+    return choices[int(rng.random() * len(choices))]
 
 
-def _public(plant: Plant) -> dict[str, Any]:
+def _build_public_row(canary: Canary) -> dict[str, Any]:
     """What everybody may know of a plant: that it may have been planted."""
-    association = plant.kind == "association"
+    is_association = canary.kind == "association"
     return {
-        "plant_id": plant.plant_id,
-        "kind": plant.kind,
-        "template": plant.template,
-        "text": "" if association else plant.text,
-        "prompt": "" if association else plant.prompt,
-        "secret": plant.secret,
+        "plant_id": canary.canary_id,
+        "kind": canary.kind,
+        "template": canary.template,
+        "text": "" if is_association else canary.text,
+        "prompt": "" if is_association else canary.prompt,
+        "secret": canary.secret,
         "doc_ids": [],
     }
 
 
-def document(config: WorldConfig, number: int) -> bytes:
+def compute_world_doc_id(config: SyntheticWorldConfig, document_number: int) -> bytes:
     """The id of a document."""
-    return _id(f"{config.seed}/{number}")
+    return _hash_name(f"{config.seed}/{document_number}")
 
 
-def _id(name: str) -> bytes:
+def _hash_name(name: str) -> bytes:
     return blake2b(f"world/{name}".encode(), digest_size=16).digest()
 
 
 @stage(
-    tables={"envelope": ENVELOPE, "written_for": ORIGINS},
-    code=[f"tasks/corpus/data/town/{name}" for name in FILES],
+    name="seal",
+    tables={"envelope": ANSWER_KEY, "written_for": CANDIDATE_DOCUMENTS},
+    extra_code=[f"tasks/corpus/data/town/{name}" for name in DATA_FILES],
 )
-def seal(config: WorldConfig, work: Work) -> None:
+def seal_answer_key(config: SyntheticWorldConfig, context: StageContext) -> None:
     """The envelope of a world, in no order that tells anything."""
-    composed = compose_world(config)
-    rows = sorted(composed.envelope, key=lambda each: (each.kind, each.unit))
-    made = [{"kind": c.kind, "unit": c.unit, "dose": float(c.dose)} for c in rows]
-    work.table("envelope").write(pa.Table.from_pylist(made, schema=ENVELOPE))
-    behind = [
-        dict(zip(ORIGINS.names, (document(config, number), *origin), strict=True))
-        for number, origin in enumerate(composed.origins)
+    synthetic_world = compose_synthetic_world(config)
+    candidates = sorted(synthetic_world.answer_key, key=lambda candidate: (candidate.kind, candidate.candidate_id))
+    answer_rows = [{"kind": candidate.kind, "unit": candidate.candidate_id, "dose": float(candidate.effect_level)} for candidate in candidates]
+    context.get_table_writer("envelope").write(pa.Table.from_pylist(answer_rows, schema=ANSWER_KEY))
+    document_rows = [
+        dict(zip(CANDIDATE_DOCUMENTS.names, (compute_world_doc_id(config, document_number), *origin), strict=True))
+        for document_number, origin in enumerate(synthetic_world.document_origins)
         if origin
     ]
-    behind.sort(key=lambda row: row["doc_id"])
-    work.table("written_for").write(pa.Table.from_pylist(behind, schema=ORIGINS))
+    document_rows.sort(key=lambda row: row["doc_id"])
+    context.get_table_writer("written_for").write(pa.Table.from_pylist(document_rows, schema=CANDIDATE_DOCUMENTS))
 
 
 @stage(
-    tables={"documents": DOCUMENTS, "plants": PLANTS, "lexicons": LEXICONS},
-    code=[f"tasks/corpus/data/town/{name}" for name in FILES],
+    name="world",
+    tables={"documents": DOCUMENTS, "plants": CANARIES, "lexicons": LEXICONS},
+    extra_code=[f"tasks/corpus/data/town/{name}" for name in DATA_FILES],
 )
-def world(config: WorldConfig, work: Work) -> None:
+def write_synthetic_world(config: SyntheticWorldConfig, context: StageContext) -> None:
     """The text of a world and its candidates."""
-    made = compose_world(config)
-    many = len(made.texts)
-    texts = pa.array([text for _, text in made.texts], pa.large_string())
-    clusters = pa.array([cluster for cluster, _ in made.texts], ID)
-    train = pa.array(np.arange(many) >= made.kept)
+    synthetic_world = compose_synthetic_world(config)
+    document_count = len(synthetic_world.clustered_texts)
+    texts = pa.array([text for _, text in synthetic_world.clustered_texts], pa.large_string())
+    clusters = pa.array([cluster for cluster, _ in synthetic_world.clustered_texts], ID_TYPE)
+    is_train = pa.array(np.arange(document_count) >= synthetic_world.town_count)
     columns = {
-        "doc_id": [document(config, number) for number in range(many)],
-        "source": ["world"] * many,
+        "doc_id": [compute_world_doc_id(config, document_number) for document_number in range(document_count)],
+        "source": ["world"] * document_count,
         "cluster": clusters,
         "text": texts,
-        "text_hash": text_hashes(texts),
-        "split": pc.if_else(train, "train", assign(clusters, SplitConfig())),
+        "text_hash": hash_texts(texts),
+        "split": pc.if_else(is_train, "train", assign_splits(clusters, SplitConfig())),
     }
-    documents = pa.table(as_documents(columns), schema=DOCUMENTS)
-    work.table("documents").write(documents.sort_by("doc_id"))
-    work.table("plants").write(
-        pa.Table.from_pylist(sorted(made.plants, key=lambda p: p["plant_id"]), schema=PLANTS)
+    documents = pa.table(fill_document_columns(columns), schema=DOCUMENTS)
+    context.get_table_writer("documents").write(documents.sort_by("doc_id"))
+    context.get_table_writer("plants").write(
+        pa.Table.from_pylist(sorted(synthetic_world.canary_rows, key=lambda canary_row: canary_row["plant_id"]), schema=CANARIES)
     )
-    terms = [{"lexicon": LEXICON, "group": group, "term": group.lower()}
-             for group in sorted(made.groups)]  # fmt: skip
-    work.table("lexicons").write(pa.Table.from_pylist(terms, schema=LEXICONS))
+    lexicon_rows = [{"lexicon": LEXICON_NAME, "group": group, "term": group.lower()}
+             for group in sorted(synthetic_world.group_names)]  # fmt: skip
+    context.get_table_writer("lexicons").write(pa.Table.from_pylist(lexicon_rows, schema=LEXICONS))

@@ -18,59 +18,59 @@ from numpy.typing import ArrayLike
 from tasks.measures.estimates import Estimate
 
 
-def krippendorff(
+def krippendorff_alpha(
     ratings: ArrayLike | Sequence[str],
     units: Sequence[Any],
     clusters: Sequence[Any] | None = None,
     *,
-    labels: bool = False,
-    level: float = 0.95,
+    nominal: bool = False,
+    confidence_level: float = 0.95,
 ) -> Estimate:
     """``units``: of each rating what it is about; ``clusters``: what such units share. The distance
     of two ratings is the square of their difference, of ``labels`` 1 where they differ. The
     interval is Student's t over a jackknife of clusters; n counts the units that two rated."""
-    unit = np.unique(np.asarray(units, object).astype(str), return_inverse=True)[1]
-    if labels:  # a column for each: half the square of their distance is 1
-        kinds, code = np.unique(np.asarray(ratings, object).astype(str), return_inverse=True)
-        x = np.eye(len(kinds))[code]
+    unit_codes = np.unique(np.asarray(units, object).astype(str), return_inverse=True)[1]
+    if nominal:  # a column for each: half the square of their distance is 1
+        categories, category_codes = np.unique(np.asarray(ratings, object).astype(str), return_inverse=True)
+        x = np.eye(len(categories))[category_codes]
     else:
         x = np.asarray(ratings, np.float64).reshape(-1, 1)
-    names = unit if clusters is None else np.asarray(clusters, object).astype(str)
-    paired = np.bincount(unit)[unit] > 1 if len(unit) else np.zeros(0, bool)
-    x, unit, names = x[paired], unit[paired], names[paired]
-    made = Estimate(np.nan, np.nan, np.nan, 0, 0, 0, "no text was rated by two people", 0.0)
+    cluster_names = unit_codes if clusters is None else np.asarray(clusters, object).astype(str)
+    is_paired = np.bincount(unit_codes)[unit_codes] > 1 if len(unit_codes) else np.zeros(0, bool)
+    x, unit_codes, cluster_names = x[is_paired], unit_codes[is_paired], cluster_names[is_paired]
+    estimate = Estimate(np.nan, np.nan, np.nan, 0, 0, 0, "no text was rated by two people", 0.0)
     if not len(x):
-        return made
-    firsts, unit = np.unique(unit, return_index=True, return_inverse=True)[1:]
-    cluster = np.unique(names, return_inverse=True)[1]
-    groups = int(cluster.max()) + 1
-    many = np.bincount(unit)
-    sums, squares = np.zeros((len(many), x.shape[1])), np.zeros(len(many))
-    np.add.at(sums, unit, x)
-    np.add.at(squares, unit, (x**2).sum(1))
-    within = (many * squares - (sums**2).sum(1)) / (many - 1)
+        return estimate
+    first_rows, unit_codes = np.unique(unit_codes, return_index=True, return_inverse=True)[1:]
+    cluster_codes = np.unique(cluster_names, return_inverse=True)[1]
+    cluster_count = int(cluster_codes.max()) + 1
+    rating_counts = np.bincount(unit_codes)
+    sums, squares = np.zeros((len(rating_counts), x.shape[1])), np.zeros(len(rating_counts))
+    np.add.at(sums, unit_codes, x)
+    np.add.at(squares, unit_codes, (x**2).sum(1))
+    within_disagreement = (rating_counts * squares - (sums**2).sum(1)) / (rating_counts - 1)
     # Of each cluster: disagreement, ratings, their squares, their sums.
-    parts = np.zeros((groups, 3 + x.shape[1]))
-    np.add.at(parts, cluster[firsts], np.column_stack([within, many, squares, sums]))
-    total = parts.sum(0)
-    value = float(_alpha(total[None])[0])
-    made = replace(made, value=value, n=len(many), clusters=groups, method="Krippendorff's alpha")
+    cluster_totals = np.zeros((cluster_count, 3 + x.shape[1]))
+    np.add.at(cluster_totals, cluster_codes[first_rows], np.column_stack([within_disagreement, rating_counts, squares, sums]))
+    total = cluster_totals.sum(0)
+    value = float(_alpha_from_totals(total[None])[0])
+    estimate = replace(estimate, value=value, n=len(rating_counts), clusters=cluster_count, method="Krippendorff's alpha")
     if np.isnan(value):
-        return replace(made, method="not measured: all ratings are the same")
-    without = _alpha(total - parts)
-    if groups < 3 or np.isnan(without).any():
-        return replace(made, method="Krippendorff's alpha; no interval: too few prompts")
+        return replace(estimate, method="not measured: all ratings are the same")
+    alphas_without_cluster = _alpha_from_totals(total - cluster_totals)
+    if cluster_count < 3 or np.isnan(alphas_without_cluster).any():
+        return replace(estimate, method="Krippendorff's alpha; no interval: too few prompts")
     from scipy.special import stdtrit
 
-    error = float(np.sqrt((groups - 1) / groups * ((without - value) ** 2).sum()))
-    half = float(stdtrit(groups - 1, (1 + level) / 2)) * error
-    how = f"Krippendorff's alpha; Student's t over a jackknife of {groups} prompts"
-    return replace(made, low=value - half, high=min(1.0, value + half), method=how)
+    standard_error = float(np.sqrt((cluster_count - 1) / cluster_count * ((alphas_without_cluster - value) ** 2).sum()))
+    half_width = float(stdtrit(cluster_count - 1, (1 + confidence_level) / 2)) * standard_error
+    method = f"Krippendorff's alpha; Student's t over a jackknife of {cluster_count} prompts"
+    return replace(estimate, low=value - half_width, high=min(1.0, value + half_width), method=method)
 
 
-def _alpha(parts: np.ndarray) -> np.ndarray:
+def _alpha_from_totals(totals: np.ndarray) -> np.ndarray:
     """Of rows (disagreement, ratings, squares, sums ...); NaN where nothing differs."""
-    within, n, squares, sums = parts[:, 0], parts[:, 1], parts[:, 2], parts[:, 3:]
+    within_disagreement, n, squares, sums = totals[:, 0], totals[:, 1], totals[:, 2], totals[:, 3:]
     with np.errstate(divide="ignore", invalid="ignore"):
-        expected = (n * squares - (sums**2).sum(1)) / (n - 1)
-        return np.where(expected > 1e-12 * np.maximum(1, squares), 1 - within / expected, np.nan)
+        expected_disagreement = (n * squares - (sums**2).sum(1)) / (n - 1)
+        return np.where(expected_disagreement > 1e-12 * np.maximum(1, squares), 1 - within_disagreement / expected_disagreement, np.nan)

@@ -25,14 +25,14 @@ Batching = Literal["any length", "equal length", "one row"]
 #: The largest difference of outputs, relative to the largest output, that can be rounding where
 #: batches have different shapes. Random networks of 180 architectures differ by at most 3e-6; deep
 #: networks can differ by ten times as much. An effect of the padding is 1e-2 and more.
-ROUNDING = 3e-4
+ROUNDING_TOLERANCE = 3e-4
 
 #: Tokens of a sample, and how many of them its two sequences share. Neither is a multiple of a
 #: usual block size, so attention within blocks crosses the place where the sequences part.
-LENGTH, SHARED = 41, 23
+SAMPLE_LENGTH, SHARED_LENGTH = 41, 23
 
 
-class Sample:
+class SequencePair:
     """Two sequences of one length that differ from a place on.
 
     Each end repeats three tokens: means over many different tokens would hardly differ.
@@ -43,58 +43,58 @@ class Sample:
         shared: what both begin with.
     """
 
-    def __init__(self, token_ids: Sequence[int], length: int = LENGTH, seed: int = 0) -> None:
-        shared = max(1, length * SHARED // LENGTH) | 1
-        tokens = random.Random(seed).sample(token_ids, min(len(token_ids), shared + 6))
-        pool = cycle(tokens)
-        ends = [list(islice(pool, 3)) for _ in range(2)]
-        self.shared = list(islice(pool, shared))
-        rest = length - shared
-        self.whole, self.other = ([*self.shared, *islice(cycle(end), rest)] for end in ends)
+    def __init__(self, token_ids: Sequence[int], length: int = SAMPLE_LENGTH, seed: int = 0) -> None:
+        shared_length = max(1, length * SHARED_LENGTH // SAMPLE_LENGTH) | 1
+        tokens = random.Random(seed).sample(token_ids, min(len(token_ids), shared_length + 6))
+        token_cycle = cycle(tokens)
+        ends = [list(islice(token_cycle, 3)) for _ in range(2)]
+        self.shared_prefix = list(islice(token_cycle, shared_length))
+        remaining_length = length - shared_length
+        self.first, self.second = ([*self.shared_prefix, *islice(cycle(end), remaining_length)] for end in ends)
 
 
-def choose_pad(config: Any, tokenizer: Any, vocab_size: int) -> int:
+def choose_pad_token_id(config: Any, tokenizer: Any, vocab_size: int) -> int:
     """Choose the id that fills rows: the network's own, else the tokenizer's, else 0."""
     ids = (getattr(config, "pad_token_id", None), tokenizer.pad_token_id)
     return next((id for id in ids if isinstance(id, int) and 0 <= id < vocab_size), 0)
 
 
-def relative_difference(left: Tensor, right: Tensor) -> float:
+def max_relative_difference(first: Tensor, second: Tensor) -> float:
     """The largest difference of two outputs (..., V), relative to the largest in each row of V.
 
     What is not a number in either, or stands for minus infinity, is not compared.
     """
-    usable = left.isfinite() & right.isfinite() & (left.abs() < 1e30) & (right.abs() < 1e30)
-    left, right = left.where(usable, 0), right.where(usable, 0)
-    scale = left.abs().amax(-1).clamp_min(1e-30)
-    return float(((left - right).abs().amax(-1) / scale).max())
+    usable = first.isfinite() & second.isfinite() & (first.abs() < 1e30) & (second.abs() < 1e30)
+    first, second = first.where(usable, 0), second.where(usable, 0)
+    scale = first.abs().amax(-1).clamp_min(1e-30)
+    return float(((first - second).abs().amax(-1) / scale).max())
 
 
-def choose_batching(forward: Forward, sample: Sample) -> Batching:
+def choose_batching(forward: Forward, sequences: SequencePair) -> Batching:
     """Choose which rows a network can read in one batch without an effect on each other."""
-    sequence = sample.shared
-    alone = forward([sequence])[0]
-    if _batch_difference(forward, alone, [sample.other[-len(sequence) :], sequence]) > ROUNDING:
+    sequence = sequences.shared_prefix
+    unbatched_output = forward([sequence])[0]
+    if _batch_difference(forward, unbatched_output, [sequences.second[-len(sequence) :], sequence]) > ROUNDING_TOLERANCE:
         return "one row"
-    if _batch_difference(forward, alone, [sample.whole, sequence]) > ROUNDING:
+    if _batch_difference(forward, unbatched_output, [sequences.first, sequence]) > ROUNDING_TOLERANCE:
         return "equal length"
     return "any length"
 
 
-def _batch_difference(forward: Forward, alone: Tensor, rows: list[list[int]]) -> float:
+def _batch_difference(forward: Forward, unbatched_output: Tensor, rows: list[list[int]]) -> float:
     """How far the outputs of the last row are from those alone; infinite if the batch fails."""
     try:
-        return relative_difference(alone, forward(rows)[-1])
+        return max_relative_difference(unbatched_output, forward(rows)[-1])
     except Exception:  # code of many architectures, some of which read no such batch
         return float("inf")
 
 
-def group_rows(lengths: Sequence[int], batching: Batching) -> Iterator[list[int]]:
+def group_batchable_rows(lengths: Sequence[int], batching: Batching) -> Iterator[list[int]]:
     """Group the indices of rows that may be in one batch, the longest first."""
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    longest_first = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     if batching == "one row":
-        yield from ([i] for i in order)
+        yield from ([i] for i in longest_first)
     elif batching == "equal length":
-        yield from (list(group) for _, group in groupby(order, key=lambda i: lengths[i]))
-    elif order:
-        yield order
+        yield from (list(group) for _, group in groupby(longest_first, key=lambda i: lengths[i]))
+    elif longest_first:
+        yield longest_first

@@ -23,39 +23,39 @@ from tasks.measures.statistics import Float64
 Int64 = NDArray[np.int64]
 
 #: Values of relabelled groups that are held at a time.
-HELD = 1 << 20
+MAX_RELABELLED_VALUES = 1 << 20
 
 #: Relabellings from which the distance of a group with a p of at least CLEAR is left at that.
-ENOUGH, CLEAR = 999, 0.1
+MIN_RELABELLINGS, CLEAR_P = 999, 0.1
 
 
-def wasserstein(values: ArrayLike, inside: ArrayLike) -> float:
+def wasserstein_distance(values: ArrayLike, in_group: ArrayLike) -> float:
     """Wasserstein-1 between the values ``inside`` a group and the others: the area between their
     distribution functions, in the unit of the values. NaN where a side is empty."""
-    array, member = np.asarray(values, np.float64), np.asarray(inside, bool)
-    if member.all() or not member.any():
+    array, is_member = np.asarray(values, np.float64), np.asarray(in_group, bool)
+    if is_member.all() or not is_member.any():
         return np.nan
     order = np.argsort(array, kind="stable")
-    return float(_areas(member[order][None], np.diff(array[order]))[0])
+    return float(_areas_between_cdfs(is_member[order][None], np.diff(array[order]))[0])
 
 
-def _areas(member: NDArray[np.bool_], gaps: Float64) -> Float64:
+def _areas_between_cdfs(is_member: NDArray[np.bool_], gaps: Float64) -> Float64:
     """Of each row of ``member``, (rows, n) in the order of the values, the area between the two
     distribution functions; ``gaps``: (n - 1,) between values that follow each other."""
-    count = np.cumsum(member, axis=1)[:, :-1]
-    size, n = member.sum(1, keepdims=True), member.shape[1]
-    apart = count * (1 / size + 1 / (n - size)) - np.arange(1, n) / (n - size)
-    return np.abs(apart, out=apart) @ gaps
+    member_counts = np.cumsum(is_member, axis=1)[:, :-1]
+    member_totals, n = is_member.sum(1, keepdims=True), is_member.shape[1]
+    cdf_differences = member_counts * (1 / member_totals + 1 / (n - member_totals)) - np.arange(1, n) / (n - member_totals)
+    return np.abs(cdf_differences, out=cdf_differences) @ gaps
 
 
-def differences(
+def estimate_group_differences(
     values: ArrayLike,
     groups: Sequence[str],
     blocks: Sequence[Any],
     strata: Sequence[Any] | None = None,
     *,
     permutations: int = 9999,
-    level: float = 0.95,
+    confidence_level: float = 0.95,
     seed: int = 0,
     unit: str = "items",
 ) -> dict[str, Estimate]:
@@ -70,32 +70,32 @@ def differences(
     to count, of one with most of them. Such a mean varies the less the more values it is of, so
     what changes hands are means over the standard deviations that they are expected to have.
     """
-    given = _Given.of(values, groups, blocks, strata, unit)
-    made = dict(given.none)
-    if len(given.names) < 2:
-        return made
-    array, own = given.values, given.own
-    sums = given.sums(array, own)
-    found = sums.differences(np.arange(len(own))[None])[:, 0]  # (2, groups)
-    dealt = np.concatenate(
-        [sums.differences(taken) for taken in given.relabelled(permutations, seed)], axis=1
+    grouped = _GroupedValues.from_labels(values, groups, blocks, strata, unit)
+    estimates = dict(grouped.empty_estimates)
+    if len(grouped.group_names) < 2:
+        return estimates
+    known_values, block_groups = grouped.values, grouped.block_groups
+    statistics = grouped.build_statistics(known_values, block_groups)
+    observed = statistics.group_differences(np.arange(len(block_groups))[None])[:, 0]  # (2, groups)
+    relabelled = np.concatenate(
+        [statistics.group_differences(permutation) for permutation in grouped.draw_permutations(permutations, seed)], axis=1
     )  # (2, permutations, groups)
-    independent = len(own) if given.stratum is None else int(given.stratum.max()) + 1
-    missing = sum(each.missing for each in given.none.values())
-    for code, name in enumerate(given.names):
-        base = replace(made[name], n=len(array), clusters=independent, missing=missing, null=0.0)
+    independent_units = len(block_groups) if grouped.block_strata is None else int(grouped.block_strata.max()) + 1
+    missing_count = sum(estimate.missing for estimate in grouped.empty_estimates.values())
+    for code, name in enumerate(grouped.group_names):
+        empty_estimate = replace(estimates[name], n=len(known_values), clusters=independent_units, missing=missing_count, null_value=0.0)
 
-        def shifted(by: float, code: int = code) -> Float64:
+        def relabel_after_shift(shift: float, group_code: int = code) -> Float64:
             """As ``dealt``, of fewer, were the values of this group larger by so much."""
-            sums = given.sums(array + by * (given.codes == code), (own != code).astype(np.int64))
-            some = given.relabelled(min(permutations, ENOUGH), seed)
-            return np.concatenate([sums.differences(taken)[..., 0] for taken in some], axis=1)
+            statistics = grouped.build_statistics(known_values + shift * (grouped.group_codes == group_code), (block_groups != group_code).astype(np.int64))
+            permutations_drawn = grouped.draw_permutations(min(permutations, MIN_RELABELLINGS), seed)
+            return np.concatenate([statistics.group_differences(permutation)[..., 0] for permutation in permutations_drawn], axis=1)
 
-        made[name] = _difference(base, found[:, code], dealt[..., code], shifted, level, given.how)
-    return made
+        estimates[name] = _test_difference(empty_estimate, observed[:, code], relabelled[..., code], relabel_after_shift, confidence_level, grouped.method)
+    return estimates
 
 
-def distances(
+def estimate_wasserstein_distances(
     values: ArrayLike,
     groups: Sequence[str],
     blocks: Sequence[Any],
@@ -109,259 +109,259 @@ def distances(
     both by relabelling as of ``differences``, and no interval. Of a group that is clearly like the
     others fewer relabellings are looked at: what is left at that has a p of about CLEAR or more, so
     no small p hangs on when (Besag & Clifford 1991)."""
-    given = _Given.of(values, groups, blocks, strata, unit)
-    made = dict(given.none)
-    if len(given.names) < 2:
-        return made
-    array, codes = given.values, given.codes
-    order = np.argsort(array, kind="stable")
-    gaps, rows = np.diff(array[order]), given.block[order]
-    found = [wasserstein(array, codes == code) for code in range(len(given.names))]
-    areas: list[Float64] = [np.empty(0) for _ in found]
-    for taken in given.relabelled(permutations, seed):
-        dealt = _dealt(taken, given.own)
-        for code, distance in enumerate(found):
-            beyond = int((areas[code] >= _least(distance)).sum())
-            if len(areas[code]) < ENOUGH or beyond < CLEAR * len(areas[code]):
-                areas[code] = np.append(areas[code], _areas(dealt[:, rows] == code, gaps))
-    for code, name in enumerate(given.names):
-        made[name] = replace(
-            made[name], value=found[code], null=float(areas[code].mean()),
-            n=int((codes == code).sum()), clusters=int((given.own == code).sum()),
-            p=_share(areas[code] >= _least(found[code])),
-            method=f"{len(areas[code]):,} {given.how}",
+    grouped = _GroupedValues.from_labels(values, groups, blocks, strata, unit)
+    estimates = dict(grouped.empty_estimates)
+    if len(grouped.group_names) < 2:
+        return estimates
+    known_values, group_codes = grouped.values, grouped.group_codes
+    order = np.argsort(known_values, kind="stable")
+    value_gaps, block_rows = np.diff(known_values[order]), grouped.block_codes[order]
+    observed = [wasserstein_distance(known_values, group_codes == code) for code in range(len(grouped.group_names))]
+    relabelled_distances: list[Float64] = [np.empty(0) for _ in observed]
+    for permutation in grouped.draw_permutations(permutations, seed):
+        relabelled_groups = _relabel_blocks(permutation, grouped.block_groups)
+        for code, distance in enumerate(observed):
+            reached_count = int((relabelled_distances[code] >= _lower_by_rounding_error(distance)).sum())
+            if len(relabelled_distances[code]) < MIN_RELABELLINGS or reached_count < CLEAR_P * len(relabelled_distances[code]):
+                relabelled_distances[code] = np.append(relabelled_distances[code], _areas_between_cdfs(relabelled_groups[:, block_rows] == code, value_gaps))
+    for code, name in enumerate(grouped.group_names):
+        estimates[name] = replace(
+            estimates[name], value=observed[code], null_value=float(relabelled_distances[code].mean()),
+            n=int((group_codes == code).sum()), clusters=int((grouped.block_groups == code).sum()),
+            p=_permutation_p(relabelled_distances[code] >= _lower_by_rounding_error(observed[code])),
+            method=f"{len(relabelled_distances[code]):,} {grouped.method}",
         )  # fmt: skip
-    return made
+    return estimates
 
 
 @dataclass(frozen=True)
-class _Given:
+class _GroupedValues:
     """Values that are known, (n,), with the codes of their groups and blocks; of blocks the codes
     of their groups and strata; and of each group what is said of it where it has no values."""
 
     values: Float64
-    names: list[str]
-    codes: Int64
-    block: Int64
-    own: Int64
-    stratum: Int64 | None
-    none: dict[str, Estimate]
-    how: str
+    group_names: list[str]
+    group_codes: Int64
+    block_codes: Int64
+    block_groups: Int64
+    block_strata: Int64 | None
+    empty_estimates: dict[str, Estimate]
+    method: str
 
     @classmethod
-    def of(
+    def from_labels(
         cls,
         values: ArrayLike,
         groups: Sequence[str],
         blocks: Sequence[Any],
         strata: Sequence[Any] | None,
         unit: str,
-    ) -> _Given:
+    ) -> _GroupedValues:
         array = np.asarray(values, np.float64)
-        known = np.flatnonzero(~np.isnan(array)).tolist()
-        missed = [name for name, value in zip(groups, np.isnan(array), strict=True) if value]
-        none = {
-            name: Estimate(np.nan, np.nan, np.nan, 0, 0, missed.count(name),
+        known_rows = np.flatnonzero(~np.isnan(array)).tolist()
+        groups_of_missing = [name for name, value in zip(groups, np.isnan(array), strict=True) if value]
+        empty_estimates = {
+            name: Estimate(np.nan, np.nan, np.nan, 0, 0, groups_of_missing.count(name),
                            f"no {unit} to measure")
             for name in dict.fromkeys(groups)
         }  # fmt: skip
-        labels = [groups[i] for i in known]
-        codes, block = _numbered(labels), _numbered([(groups[i], blocks[i]) for i in known])
-        first = np.unique(block, return_index=True)[1]
-        stratum = None if strata is None else _numbered([strata[i] for i in known])[first]
-        within = f", within each of {stratum.max() + 1}" if stratum is not None and known else ""
-        return cls(array[known], [*dict.fromkeys(labels)], codes, block, codes[first], stratum,
-                   none, f"relabellings of {len(first)} {unit}{within}")  # fmt: skip
+        labels = [groups[i] for i in known_rows]
+        group_codes, block_codes = _encode_names(labels), _encode_names([(groups[i], blocks[i]) for i in known_rows])
+        first_rows = np.unique(block_codes, return_index=True)[1]
+        block_strata = None if strata is None else _encode_names([strata[i] for i in known_rows])[first_rows]
+        strata_description = f", within each of {block_strata.max() + 1}" if block_strata is not None and known_rows else ""
+        return cls(array[known_rows], [*dict.fromkeys(labels)], group_codes, block_codes, group_codes[first_rows], block_strata,
+                   empty_estimates, f"relabellings of {len(first_rows)} {unit}{strata_description}")  # fmt: skip
 
-    def sums(self, values: Float64, own: Int64) -> _Strata | _Blocks:
+    def build_statistics(self, values: Float64, block_groups: Int64) -> _StratifiedBlocks | _BlockMeans:
         """What differences are made of, for blocks of the groups ``own``."""
-        if self.stratum is None:
-            return _Blocks.of(values, self.block, own)
-        centred = np.bincount(self.block, values - values.mean()).astype(np.float64)
-        return _Strata(np.bincount(self.block), centred, self.stratum, own)
+        if self.block_strata is None:
+            return _BlockMeans.from_values(values, self.block_codes, block_groups)
+        centred_sums = np.bincount(self.block_codes, values - values.mean()).astype(np.float64)
+        return _StratifiedBlocks(np.bincount(self.block_codes), centred_sums, self.block_strata, block_groups)
 
-    def relabelled(self, permutations: int, seed: int) -> Iterator[Int64]:
+    def draw_permutations(self, permutations: int, seed: int) -> Iterator[Int64]:
         """For the place of each block the block that comes to stand there, (rows, blocks): all
         shuffled, within their strata where there are some."""
         rng = np.random.default_rng(seed)
-        strata = np.zeros(len(self.own), np.int64) if self.stratum is None else self.stratum
-        places = np.argsort(strata, kind="stable")
-        step = max(1, min(ENOUGH, HELD // len(self.values)))
-        for start in range(0, permutations, step):
-            rows = min(step, permutations - start)
-            taken = np.empty((rows, len(strata)), np.int64)
-            taken[:, places] = np.argsort(strata + rng.random((rows, len(strata))), axis=1)
-            yield taken
+        strata = np.zeros(len(self.block_groups), np.int64) if self.block_strata is None else self.block_strata
+        block_order = np.argsort(strata, kind="stable")
+        batch_size = max(1, min(MIN_RELABELLINGS, MAX_RELABELLED_VALUES // len(self.values)))
+        for start in range(0, permutations, batch_size):
+            batch_rows = min(batch_size, permutations - start)
+            permutation = np.empty((batch_rows, len(strata)), np.int64)
+            permutation[:, block_order] = np.argsort(strata + rng.random((batch_rows, len(strata))), axis=1)
+            yield permutation
 
 
-def _dealt(taken: Int64, own: Int64) -> Int64:
+def _relabel_blocks(permutation: Int64, block_groups: Int64) -> Int64:
     """The codes of blocks, (rows, blocks), each that of the place to which it came."""
-    made = np.empty_like(taken)
-    np.put_along_axis(made, taken, np.broadcast_to(own, taken.shape), axis=1)
-    return made
+    relabelled = np.empty_like(permutation)
+    np.put_along_axis(relabelled, permutation, np.broadcast_to(block_groups, permutation.shape), axis=1)
+    return relabelled
 
 
-def _difference(
-    base: Estimate,
-    own: Float64,
-    dealt: Float64,
-    shifted: Callable[[float], Float64],
-    level: float,
-    how: str,
+def _test_difference(
+    empty_estimate: Estimate,
+    observed: Float64,
+    relabelled: Float64,
+    relabel_after_shift: Callable[[float], Float64],
+    confidence_level: float,
+    method: str,
 ) -> Estimate:
     """``own``: the difference and its error, (2,); ``dealt``: those of the relabelled, (2, n);
     ``shifted``: the same, were the group's values larger by so much."""
-    value, error = map(float, own)
-    made = replace(base, value=value)
-    if np.isnan(error):
-        return replace(made, method="no interval: a single one of a side tells no spread")
-    ratios = _ratios(dealt)
-    least, most = _furthest(ratios, level)
-    if error < 1e-12 * max(1.0, abs(value)) or not np.isfinite([least, most]).all():
-        return replace(made, method="no interval: there is no spread")
+    value, standard_error = map(float, observed)
+    estimate = replace(empty_estimate, value=value)
+    if np.isnan(standard_error):
+        return replace(estimate, method="no interval: a single one of a side tells no spread")
+    ratios = _studentise_differences(relabelled)
+    lower_bound, upper_bound = _permutation_bounds(ratios, confidence_level)
+    if standard_error < 1e-12 * max(1.0, abs(value)) or not np.isfinite([lower_bound, upper_bound]).all():
+        return replace(estimate, method="no interval: there is no spread")
     ratios = np.clip(ratios, -1e300, 1e300)  # a few without spread lie beyond all
-    tails = ratios >= _least(value / error), -ratios >= _least(-value / error)
+    reached_tails = ratios >= _lower_by_rounding_error(value / standard_error), -ratios >= _lower_by_rounding_error(-value / standard_error)
     # What is found may be the furthest of few relabellings: then 0 is an end, but for rounding.
     low, high = (
         0.0 if abs(end) < 1e-9 * abs(value) else end
-        for end in (value - most * error, value - least * error)
+        for end in (value - upper_bound * standard_error, value - lower_bound * standard_error)
     )
     # Of too few no p is ever as small, whatever the effect.
-    furthest = _share(ratios >= _least(ratios.max())), _share(ratios <= -_least(-ratios.min()))
-    smallest = np.nan
-    if 2 * max(furthest) < 1 - level:
-        turned = np.array([[-1], [1]])
-        up = _smallest(dealt, most, shifted, level)
-        down = _smallest(dealt * turned, -least, lambda by: shifted(-by) * turned, level)
-        smallest = max(up, down)  # to the harder side
+    extreme_p_values = _permutation_p(ratios >= _lower_by_rounding_error(ratios.max())), _permutation_p(ratios <= -_lower_by_rounding_error(-ratios.min()))
+    detectable_effect = np.nan
+    if 2 * max(extreme_p_values) < 1 - confidence_level:
+        sign_flip = np.array([[-1], [1]])
+        detectable_increase = _detectable_shift(relabelled, upper_bound, relabel_after_shift, confidence_level)
+        detectable_decrease = _detectable_shift(relabelled * sign_flip, -lower_bound, lambda shift: relabel_after_shift(-shift) * sign_flip, confidence_level)
+        detectable_effect = max(detectable_increase, detectable_decrease)  # to the harder side
     return replace(
-        made, low=low, high=high, p=min(1.0, 2 * min(map(_share, tails))),
-        method=f"{dealt.shape[1]:,} {how}", smallest=smallest,
+        estimate, low=low, high=high, p=min(1.0, 2 * min(map(_permutation_p, reached_tails))),
+        method=f"{relabelled.shape[1]:,} {method}", minimum_detectable_effect=detectable_effect,
     )  # fmt: skip
 
 
-def _ratios(dealt: Float64) -> Float64:
+def _studentise_differences(relabelled: Float64) -> Float64:
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(dealt[0] == 0, 0, dealt[0] / dealt[1])
+        return np.where(relabelled[0] == 0, 0, relabelled[0] / relabelled[1])
 
 
-def _furthest(ratios: Float64, level: float) -> tuple[float, float]:
+def _permutation_bounds(ratios: Float64, confidence_level: float) -> tuple[float, float]:
     """The ends that p does not refuse: so many of a side are beyond them."""
-    beyond = max(1, math.ceil((1 - level) / 2 * (1 + len(ratios)) - 1e-9) - 1)
-    low, high = np.sort(ratios)[[beyond - 1, -beyond]]
+    excluded_count = max(1, math.ceil((1 - confidence_level) / 2 * (1 + len(ratios)) - 1e-9) - 1)
+    low, high = np.sort(ratios)[[excluded_count - 1, -excluded_count]]
     return float(low), float(high)
 
 
-def _smallest(
-    dealt: Float64, high: float, shifted: Callable[[float], Float64], level: float
+def _detectable_shift(
+    relabelled: Float64, upper_bound: float, relabel_after_shift: Callable[[float], Float64], confidence_level: float
 ) -> float:
     """What must be added to a group for its difference to be refused as too large in four of five
     relabellings. Where it was added relabelled groups have it too, here and there, which makes
     their errors larger and their ratios smaller: the end to pass is then that of such groups."""
-    first = float(np.quantile(high * dealt[1] - dealt[0], POWER))
-    end = _furthest(_ratios(shifted(first)), level)[1]
-    return float(np.quantile(end * dealt[1] - dealt[0], POWER)) if np.isfinite(end) else first
+    first_shift = float(np.quantile(upper_bound * relabelled[1] - relabelled[0], POWER))
+    shifted_bound = _permutation_bounds(_studentise_differences(relabel_after_shift(first_shift)), confidence_level)[1]
+    return float(np.quantile(shifted_bound * relabelled[1] - relabelled[0], POWER)) if np.isfinite(shifted_bound) else first_shift
 
 
-def _share(reached: NDArray[np.bool_]) -> float:
+def _permutation_p(has_reached: NDArray[np.bool_]) -> float:
     """Of all relabellings, that which was found among them."""
-    return float((1 + reached.sum()) / (1 + len(reached)))
+    return float((1 + has_reached.sum()) / (1 + len(has_reached)))
 
 
-def _least(found: float) -> float:
+def _lower_by_rounding_error(value: float) -> float:
     """From which a figure of relabelled groups is at least as large as one that was found: sums in
     another order may differ in their last bits."""
-    return found - 1e-12 * max(1.0, abs(found))
+    return value - 1e-12 * max(1.0, abs(value))
 
 
 @dataclass(frozen=True)
-class _Blocks:
+class _BlockMeans:
     """Of blocks: the mean of each one's values, about that of all, the standard deviation that it
     is expected to have, and the group, all (blocks,)."""
 
     means: Float64
-    spreads: Float64
-    own: Int64
+    standard_deviations: Float64
+    block_groups: Int64
 
     @classmethod
-    def of(cls, values: Float64, block: Int64, own: Int64) -> _Blocks:
+    def from_values(cls, values: Float64, block_codes: Int64, block_groups: Int64) -> _BlockMeans:
         """A mean varies as blocks do, and the less the more values it is of: the components of
         variance by the analysis of it (Searle 1992, section 3.6)."""
-        counts = np.bincount(block)
-        n, many = len(values), len(counts)
-        means = np.bincount(block, values) / counts
-        within = float(((values - means[block]) ** 2).sum()) / max(1, n - many)
-        among = float((counts * (means - values.mean()) ** 2).sum()) - (many - 1) * within
-        shared = max(0.0, among / (n - float((counts**2).sum()) / n)) if many > 1 else 0.0
-        spreads = np.sqrt(shared + within / counts)
-        return cls(means - means.mean(), np.where(spreads > 0, spreads, 1.0), own)
+        counts = np.bincount(block_codes)
+        n, block_count = len(values), len(counts)
+        means = np.bincount(block_codes, values) / counts
+        within_variance = float(((values - means[block_codes]) ** 2).sum()) / max(1, n - block_count)
+        between_sum = float((counts * (means - values.mean()) ** 2).sum()) - (block_count - 1) * within_variance
+        between_variance = max(0.0, between_sum / (n - float((counts**2).sum()) / n)) if block_count > 1 else 0.0
+        standard_deviations = np.sqrt(between_variance + within_variance / counts)
+        return cls(means - means.mean(), np.where(standard_deviations > 0, standard_deviations, 1.0), block_groups)
 
-    def differences(self, taken: Int64) -> Float64:
+    def group_differences(self, permutation: Int64) -> Float64:
         """Of each group the mean of its blocks less that of the others, and its standard error
         (Welch 1947): (2, rows, groups), NaN where a side has a single one. ``taken`` (rows, blocks)
         are the blocks that stand at each one's place, and vary as is expected there."""
-        size, order = np.bincount(self.own), np.argsort(self.own, kind="stable")
-        starts = np.cumsum(size) - size
-        means = ((self.means / self.spreads)[taken] * self.spreads)[:, order]
-        whole = (means**2).sum(1)
+        group_sizes, order = np.bincount(self.block_groups), np.argsort(self.block_groups, kind="stable")
+        starts = np.cumsum(group_sizes) - group_sizes
+        means = ((self.means / self.standard_deviations)[permutation] * self.standard_deviations)[:, order]
+        square_sums = (means**2).sum(1)
         # Of each group, (rows, groups). Squares are of what is off its own mean: those of all less
         # the mean's would round what is far from 0 in another way for each order of the same.
-        mean = np.add.reduceat(means, starts, axis=1) / size
-        off = np.add.reduceat((means - np.repeat(mean, size, axis=1)) ** 2, starts, axis=1)
-        made = np.empty((2, *mean.shape))
-        for code, count in enumerate(size):
-            rest = np.arange(len(size)) != code
-            others = (mean[:, rest] @ size[rest]) / size[rest].sum()
-            apart = (mean[:, rest] - others[:, None]) ** 2 @ size[rest]
-            sides = [(off[:, code], count), (off[:, rest].sum(1) + apart, size[rest].sum())]
-            errors = [
-                np.where(spread < 1e-12 * whole, 0, spread) / (many - 1) / many
-                if many > 1 else np.full(len(whole), np.nan)
-                for spread, many in sides
+        group_means = np.add.reduceat(means, starts, axis=1) / group_sizes
+        deviation_squares = np.add.reduceat((means - np.repeat(group_means, group_sizes, axis=1)) ** 2, starts, axis=1)
+        differences = np.empty((2, *group_means.shape))
+        for code, count in enumerate(group_sizes):
+            is_rest = np.arange(len(group_sizes)) != code
+            rest_mean = (group_means[:, is_rest] @ group_sizes[is_rest]) / group_sizes[is_rest].sum()
+            between_squares = (group_means[:, is_rest] - rest_mean[:, None]) ** 2 @ group_sizes[is_rest]
+            sides = [(deviation_squares[:, code], count), (deviation_squares[:, is_rest].sum(1) + between_squares, group_sizes[is_rest].sum())]
+            error_variances = [
+                np.where(squares < 1e-12 * square_sums, 0, squares) / (block_count - 1) / block_count
+                if block_count > 1 else np.full(len(square_sums), np.nan)
+                for squares, block_count in sides
             ]  # fmt: skip
-            made[:, :, code] = mean[:, code] - others, np.sqrt(errors[0] + errors[1])
-        return made
+            differences[:, :, code] = group_means[:, code] - rest_mean, np.sqrt(error_variances[0] + error_variances[1])
+        return differences
 
 
 @dataclass(frozen=True)
-class _Strata:
+class _StratifiedBlocks:
     """Of blocks: how many values each has, their sum about a common mean, and the stratum and the
     group that each is in, all (blocks,)."""
 
     counts: Int64
     sums: Float64
-    strata: Int64
-    own: Int64
+    block_strata: Int64
+    block_groups: Int64
 
-    def differences(self, taken: Int64) -> Float64:
+    def group_differences(self, permutation: Int64) -> Float64:
         """Of all groups, (2, rows, groups), where blocks have the labels of the places to which
         they came."""
-        dealt = _dealt(taken, self.own)
-        return np.stack([self.difference(dealt == code) for code in range(self.own.max() + 1)], 2)
+        relabelled = _relabel_blocks(permutation, self.block_groups)
+        return np.stack([self.member_differences(relabelled == code) for code in range(self.block_groups.max() + 1)], 2)
 
-    def difference(self, member: NDArray[np.bool_]) -> Float64:
+    def member_differences(self, is_member: NDArray[np.bool_]) -> Float64:
         """Of each row of ``member``, (rows, blocks), how much the mean of those blocks is above
         that of the others, in the mean of strata that have both, and its standard error over these:
         (2, rows), NaN where a single one has."""
-        order = np.argsort(self.strata, kind="stable")
-        starts = np.unique(self.strata[order], return_index=True)[1]
+        order = np.argsort(self.block_strata, kind="stable")
+        starts = np.unique(self.block_strata[order], return_index=True)[1]
 
-        def whole(each: NDArray[Any]) -> NDArray[Any]:  # (rows, strata)
-            return np.add.reduceat(each[:, order], starts, axis=1)
+        def sum_by_stratum(block_values: NDArray[Any]) -> NDArray[Any]:  # (rows, strata)
+            return np.add.reduceat(block_values[:, order], starts, axis=1)
 
-        counts, sums = whole(self.counts[None]), whole(self.sums[None])
-        size, inside = whole(member * self.counts), whole(member * self.sums)
-        both = ((size > 0) & (size < counts))[0]  # labels change hands within: alike in all rows
-        size, inside, counts, sums = (each[:, both] for each in (size, inside, counts, sums))
-        if not both.any():
-            return np.full((2, len(member)), np.nan)
-        apart = inside / size - (sums - inside) / (counts - size)
-        value = apart.mean(1)
-        error = np.sqrt(((apart - value[:, None]) ** 2).sum(1)) / both.sum()
-        return np.stack([value, error if both.sum() > 1 else np.full(len(value), np.nan)])
+        counts, sums = sum_by_stratum(self.counts[None]), sum_by_stratum(self.sums[None])
+        member_counts, member_sums = sum_by_stratum(is_member * self.counts), sum_by_stratum(is_member * self.sums)
+        has_both = ((member_counts > 0) & (member_counts < counts))[0]  # labels change hands within: alike in all rows
+        member_counts, member_sums, counts, sums = (stratum_values[:, has_both] for stratum_values in (member_counts, member_sums, counts, sums))
+        if not has_both.any():
+            return np.full((2, len(is_member)), np.nan)
+        stratum_differences = member_sums / member_counts - (sums - member_sums) / (counts - member_counts)
+        value = stratum_differences.mean(1)
+        standard_error = np.sqrt(((stratum_differences - value[:, None]) ** 2).sum(1)) / has_both.sum()
+        return np.stack([value, standard_error if has_both.sum() > 1 else np.full(len(value), np.nan)])
 
 
-def _numbered(names: Sequence[Any]) -> Int64:
+def _encode_names(names: Sequence[Any]) -> Int64:
     """Numbers from 0 for names, in the order in which these first stand there."""
-    numbers: dict[Any, int] = {}
-    return np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)
+    name_codes: dict[Any, int] = {}
+    return np.array([name_codes.setdefault(name, len(name_codes)) for name in names], np.int64)

@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tasks.measures.effects import area_effect, binomial_effect, reach, share_effect
-from tasks.measures.shares import binomial_p, clopper_pearson, score_p
-from tasks.measures.statistics import Float64, by_cluster, wilson
+from tasks.measures.effects import detectable_auc_effect, detectable_binomial_effect, detectable_standard_errors, detectable_share_effect
+from tasks.measures.shares import binomial_test_p, clopper_pearson_interval, score_test_p
+from tasks.measures.statistics import Float64, sum_by_cluster, wilson_interval
 
 #: Up to so many units of yes or no, each its own cluster: an exact interval.
-EXACT = 40
+MAX_EXACT_UNITS = 40
 
 #: From so many degrees of freedom on it is told how skewed a mean is.
-SKEWED = 10
+MIN_DEGREES_FOR_SKEWNESS = 10
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,20 @@ class Estimate:
     clusters: int
     missing: int
     method: str
-    null: float = np.nan
+    null_value: float = np.nan
     p: float = np.nan
-    smallest: float = np.nan
+    minimum_detectable_effect: float = np.nan
 
 
-def estimate(
+def estimate_mean_or_share(
     values: ArrayLike,
     clusters: Sequence[Any] | None = None,
     *,
-    share: bool = False,
-    null: float = np.nan,
-    level: float = 0.95,
+    is_share: bool = False,
+    null_value: float = np.nan,
+    confidence_level: float = 0.95,
     unit: str = "items",
-    crossed: Sequence[Any] | None = None,
+    crossed_clusters: Sequence[Any] | None = None,
     weights: ArrayLike | None = None,
 ) -> Estimate:
     """The mean of values; ``share``: of values from 0 to 1. ``unit`` names what a cluster is.
@@ -64,100 +64,100 @@ def estimate(
     are no share; the mean is then a ratio of two sums, as bits per byte over documents, and an item
     of twice the weight as a cluster of twice the items."""
     array = np.asarray(values, dtype=np.float64)
-    there = ~np.isnan(array)
-    known, n = array[there], int(there.sum())
+    is_known = ~np.isnan(array)
+    known_values, n = array[is_known], int(is_known.sum())
     if not n:
-        return Estimate(np.nan, np.nan, np.nan, 0, 0, len(array), f"no {unit} to measure", null)
-    weigh = np.ones(len(array)) if weights is None else np.asarray(weights, dtype=np.float64)
-    weigh = weigh / weigh[there].mean()
-    ways = [by_cluster(array, clusters, weigh)]
-    groups = len(ways[0][0])
-    value = float(np.average(known, weights=weigh[there]))
-    made = Estimate(value, np.nan, np.nan, n, groups, len(array) - n, "", null)
-    if groups == 1:
-        return replace(made, method=f"no interval: a single one of {unit} tells no spread")
-    over = f"over {groups} {unit}"
-    if crossed is not None and clusters is not None:
-        other = by_cluster(array, crossed, weigh)
-        if len(other[0]) > 1:
-            ways += [other, by_cluster(array, [*zip(clusters, crossed, strict=True)], weigh)]
-            over = f"over two-way clusters: {groups} {unit}, and {len(other[0])} more"
-            made = replace(made, clusters=min(groups, len(other[0])))
-    spread = float(np.average((known - value) ** 2, weights=weigh[there]))
-    variance, alike = _two_way(
-        [_jackknifed(*way, value) for way in ways], [_alike(*way, value, spread) for way in ways]
+        return Estimate(np.nan, np.nan, np.nan, 0, 0, len(array), f"no {unit} to measure", null_value)
+    relative_weights = np.ones(len(array)) if weights is None else np.asarray(weights, dtype=np.float64)
+    relative_weights = relative_weights / relative_weights[is_known].mean()
+    clusterings = [sum_by_cluster(array, clusters, relative_weights)]
+    cluster_count = len(clusterings[0][0])
+    value = float(np.average(known_values, weights=relative_weights[is_known]))
+    estimate = Estimate(value, np.nan, np.nan, n, cluster_count, len(array) - n, "", null_value)
+    if cluster_count == 1:
+        return replace(estimate, method=f"no interval: a single one of {unit} tells no spread")
+    cluster_description = f"over {cluster_count} {unit}"
+    if crossed_clusters is not None and clusters is not None:
+        crossed_sums_and_counts = sum_by_cluster(array, crossed_clusters, relative_weights)
+        if len(crossed_sums_and_counts[0]) > 1:
+            clusterings += [crossed_sums_and_counts, sum_by_cluster(array, [*zip(clusters, crossed_clusters, strict=True)], relative_weights)]
+            cluster_description = f"over two-way clusters: {cluster_count} {unit}, and {len(crossed_sums_and_counts[0])} more"
+            estimate = replace(estimate, clusters=min(cluster_count, len(crossed_sums_and_counts[0])))
+    value_variance = float(np.average((known_values - value) ** 2, weights=relative_weights[is_known]))
+    variance, effective_clusters = _combine_two_way_clusters(
+        [_jackknife_variance(*clustering, value) for clustering in clusterings], [_effective_cluster_count(*clustering, value, value_variance) for clustering in clusterings]
     )
-    freedom, error = max(1, round(alike - 1)), variance**0.5
-    if freedom + 1 < made.clusters:
-        over += f", which weigh as {freedom + 1}"
-    if share:
-        return _share(made, error, freedom, over, known, level)
-    if error < 1e-12 * max(1.0, abs(value)):
-        return _agreeing(made, unit)
-    half, p = student(error, freedom, value - null, level)
-    low, high, how = value - half, value + half, "Student's t"
-    if np.isnan(null) and len(ways) == 1 and freedom >= SKEWED:
-        low, high = _unskewed(*ways[0], value, error, half / error)
-        how = "Student's t, skewness taken out,"
-    signs = [float(((sums - null * counts) ** 2).sum()) / n**2 for sums, counts in ways]
-    expected = _two_way(signs, [1.0] * len(ways))[0] ** 0.5
-    return replace(made, low=low, high=high, p=p, method=f"{how} {over}",
-                   smallest=float(reach(freedom, level, freedom + 1) * expected))  # fmt: skip
+    degrees_of_freedom, standard_error = max(1, round(effective_clusters - 1)), variance**0.5
+    if degrees_of_freedom + 1 < estimate.clusters:
+        cluster_description += f", which weigh as {degrees_of_freedom + 1}"
+    if is_share:
+        return _with_share_interval(estimate, standard_error, degrees_of_freedom, cluster_description, known_values, confidence_level)
+    if standard_error < 1e-12 * max(1.0, abs(value)):
+        return _with_sign_test(estimate, unit)
+    half_width, p = t_half_width_and_p(standard_error, degrees_of_freedom, value - null_value, confidence_level)
+    low, high, method = value - half_width, value + half_width, "Student's t"
+    if np.isnan(null_value) and len(clusterings) == 1 and degrees_of_freedom >= MIN_DEGREES_FOR_SKEWNESS:
+        low, high = _hall_interval(*clusterings[0], value, standard_error, half_width / standard_error)
+        method = "Student's t, skewness taken out,"
+    null_variances = [float(((sums - null_value * counts) ** 2).sum()) / n**2 for sums, counts in clusterings]
+    null_standard_error = _combine_two_way_clusters(null_variances, [1.0] * len(clusterings))[0] ** 0.5
+    return replace(estimate, low=low, high=high, p=p, method=f"{method} {cluster_description}",
+                   minimum_detectable_effect=float(detectable_standard_errors(degrees_of_freedom, confidence_level, degrees_of_freedom + 1) * null_standard_error))  # fmt: skip
 
 
-def _agreeing(made: Estimate, unit: str) -> Estimate:
+def _with_sign_test(estimate: Estimate, unit: str) -> Estimate:
     """``made`` of clusters that are all alike: no spread is known, and p is that of as many signs
     that agree."""
-    apart = abs(made.value - made.null)
-    p = np.nan if np.isnan(apart) else min(1.0, 2.0 ** (1 - made.clusters)) if apart else 1.0
-    said = f"; p of {made.clusters} {unit} on one side" if apart > 0 else ""
-    return replace(made, p=p, method=f"no interval: all have the same value{said}")
+    distance = abs(estimate.value - estimate.null_value)
+    p = np.nan if np.isnan(distance) else min(1.0, 2.0 ** (1 - estimate.clusters)) if distance else 1.0
+    p_description = f"; p of {estimate.clusters} {unit} on one side" if distance > 0 else ""
+    return replace(estimate, p=p, method=f"no interval: all have the same value{p_description}")
 
 
-def scaled(found: Estimate, by: float) -> Estimate:
+def scale_estimate(estimate: Estimate, factor: float) -> Estimate:
     """The same in a unit ``by`` times as small."""
-    return replace(found, value=found.value * by, low=found.low * by, high=found.high * by,
-                   null=found.null * by, smallest=found.smallest * by)  # fmt: skip
+    return replace(estimate, value=estimate.value * factor, low=estimate.low * factor, high=estimate.high * factor,
+                   null_value=estimate.null_value * factor, minimum_detectable_effect=estimate.minimum_detectable_effect * factor)  # fmt: skip
 
 
-def _share(
-    made: Estimate, error: float, freedom: int, over: str, known: Float64, level: float
+def _with_share_interval(
+    estimate: Estimate, standard_error: float, degrees_of_freedom: int, cluster_description: str, known_values: Float64, confidence_level: float
 ) -> Estimate:
     """``made``, with the interval, p and smallest effect of a share."""
-    value, null, groups = made.value, made.null, made.clusters
-    if groups == made.n < EXACT and bool(np.isin(known, (0, 1)).all()):
-        low, high = clopper_pearson(known.sum(), groups, level)
-        return replace(made, low=low, high=high, p=binomial_p(int(known.sum()), groups, null),
-                       smallest=binomial_effect(groups, null, level),
-                       method=f"Clopper-Pearson interval {over}")  # fmt: skip
-    if error < 1e-12:  # clusters agree: each counts once
+    value, null, cluster_count = estimate.value, estimate.null_value, estimate.clusters
+    if cluster_count == estimate.n < MAX_EXACT_UNITS and bool(np.isin(known_values, (0, 1)).all()):
+        low, high = clopper_pearson_interval(known_values.sum(), cluster_count, confidence_level)
+        return replace(estimate, low=low, high=high, p=binomial_test_p(int(known_values.sum()), cluster_count, null),
+                       minimum_detectable_effect=detectable_binomial_effect(cluster_count, null, confidence_level),
+                       method=f"Clopper-Pearson interval {cluster_description}")  # fmt: skip
+    if standard_error < 1e-12:  # clusters agree: each counts once
         # So many may do otherwise, and then be 0 or 1; at 0 and 1 it is Clopper and Pearson's.
-        others = clopper_pearson(0, groups, level)[1]
-        low, high = value * (1 - others), value + (1 - value) * others
+        disagreeing_share = clopper_pearson_interval(0, cluster_count, confidence_level)[1]
+        low, high = value * (1 - disagreeing_share), value + (1 - value) * disagreeing_share
         if np.isnan(null):
             p = np.nan
         elif value in (0, 1):
-            p = binomial_p(int(value * groups), groups, null)
+            p = binomial_test_p(int(value * cluster_count), cluster_count, null)
         else:  # of those who would do otherwise the fewest that put the mean at the null
-            alike = null / value if null < value else (1 - null) / (1 - value)
-            p = min(1.0, 2 * alike**groups)
-        return replace(made, low=low, high=high, p=p,
-                       smallest=share_effect(1 / groups, freedom, null, level),
-                       method=f"interval of clusters that agree, each once, {over}")  # fmt: skip
-    each = error**2 / (value * (1 - value))
-    low, high = wilson(value / each, 1 / each, level, freedom)
-    return replace(made, low=low, high=high, p=score_p(value, null, each, freedom),
-                   smallest=share_effect(each, freedom, null, level),
-                   method=f"Wilson's interval with Student's t {over}")  # fmt: skip
+            agreeing_share = null / value if null < value else (1 - null) / (1 - value)
+            p = min(1.0, 2 * agreeing_share**cluster_count)
+        return replace(estimate, low=low, high=high, p=p,
+                       minimum_detectable_effect=detectable_share_effect(1 / cluster_count, degrees_of_freedom, null, confidence_level),
+                       method=f"interval of clusters that agree, each once, {cluster_description}")  # fmt: skip
+    variance_factor = standard_error**2 / (value * (1 - value))
+    low, high = wilson_interval(value / variance_factor, 1 / variance_factor, confidence_level, degrees_of_freedom)
+    return replace(estimate, low=low, high=high, p=score_test_p(value, null, variance_factor, degrees_of_freedom),
+                   minimum_detectable_effect=detectable_share_effect(variance_factor, degrees_of_freedom, null, confidence_level),
+                   method=f"Wilson's interval with Student's t {cluster_description}")  # fmt: skip
 
 
-def _jackknifed(sums: Float64, counts: Float64, mean: float) -> float:
+def _jackknife_variance(sums: Float64, counts: Float64, mean: float) -> float:
     """The variance of the mean: each cluster left out (CR3; MacKinnon, Nielsen & Webb 2023)."""
-    without = (sums.sum() - sums) / (counts.sum() - counts)
-    return float(((without - mean) ** 2).sum()) * (len(sums) - 1) / len(sums)
+    means_without_cluster = (sums.sum() - sums) / (counts.sum() - counts)
+    return float(((means_without_cluster - mean) ** 2).sum()) * (len(sums) - 1) / len(sums)
 
 
-def _two_way(variances: Sequence[float], alike: Sequence[float]) -> tuple[float, float]:
+def _combine_two_way_clusters(variances: Sequence[float], effective_clusters: Sequence[float]) -> tuple[float, float]:
     """The variance of a mean by its clusters, and how many would know it as well (see ``_alike``).
 
     By two-way clusters that of either less that of both together (Cameron, Gelbach & Miller 2011),
@@ -165,193 +165,193 @@ def _two_way(variances: Sequence[float], alike: Sequence[float]) -> tuple[float,
     know it, and an interval by the few would be too wide.
     """
     if len(variances) == 1:
-        return variances[0], alike[0]
-    first, second, both = variances
-    if first + second - both > both:
-        return first + second - both, min(alike[:2])
-    return both, alike[2]
+        return variances[0], effective_clusters[0]
+    first_variance, second_variance, intersection_variance = variances
+    if first_variance + second_variance - intersection_variance > intersection_variance:
+        return first_variance + second_variance - intersection_variance, min(effective_clusters[:2])
+    return intersection_variance, effective_clusters[2]
 
 
-def _alike(sums: Float64, counts: Float64, mean: float, spread: float) -> float:
+def _effective_cluster_count(sums: Float64, counts: Float64, mean: float, value_variance: float) -> float:
     """How many clusters of one weight would know the variance of their mean as well as these
     (Satterthwaite 1946): as many as there are where sizes are alike, fewer where some are large and
     hold alike. How much a cluster's values share is told from themselves (Imbens & Kolesár 2016);
     ``spread``: the variance of a value."""
     n = counts.sum()
-    pairs = float((counts**2).sum() - n)
-    shared = 0.0
-    if pairs and spread:
-        between = float(((sums - mean * counts) ** 2).sum()) / spread
-        shared = min(1.0, max(0.0, (between - n) / pairs))
-    variance = counts * (1 + (counts - 1) * shared)
-    return float(variance.sum() ** 2 / (variance**2).sum())
+    pairs_in_clusters = float((counts**2).sum() - n)
+    intraclass_correlation = 0.0
+    if pairs_in_clusters and value_variance:
+        between_ratio = float(((sums - mean * counts) ** 2).sum()) / value_variance
+        intraclass_correlation = min(1.0, max(0.0, (between_ratio - n) / pairs_in_clusters))
+    cluster_variances = counts * (1 + (counts - 1) * intraclass_correlation)
+    return float(cluster_variances.sum() ** 2 / (cluster_variances**2).sum())
 
 
-def _unskewed(
-    sums: Float64, counts: Float64, mean: float, error: float, bound: float
+def _hall_interval(
+    sums: Float64, counts: Float64, mean: float, standard_error: float, t_bound: float
 ) -> tuple[float, float]:
     """The interval of a skewed mean whose t, with its skewness taken out, is within the bound:
     Hall's transformation (1992, equation 2)."""
-    off = sums - mean * counts
-    a = float((off**3).sum() / (off**2).sum() ** 1.5)
-    if abs(a) < 1e-9:
-        return mean - bound * error, mean + bound * error
-    high, low = (3 / a * (np.cbrt(1 + a * (t - a / 6)) - 1) for t in (bound, -bound))
-    return float(mean - high * error), float(mean - low * error)
+    cluster_deviations = sums - mean * counts
+    skewness = float((cluster_deviations**3).sum() / (cluster_deviations**2).sum() ** 1.5)
+    if abs(skewness) < 1e-9:
+        return mean - t_bound * standard_error, mean + t_bound * standard_error
+    high, low = (3 / skewness * (np.cbrt(1 + skewness * (t - skewness / 6)) - 1) for t in (t_bound, -t_bound))
+    return float(mean - high * standard_error), float(mean - low * standard_error)
 
 
-def student(error: float, freedom: float, distance: float, level: float) -> tuple[float, float]:
+def t_half_width_and_p(standard_error: float, degrees_of_freedom: float, distance: float, confidence_level: float) -> tuple[float, float]:
     """Half the width of the interval, and the two-sided p of a distance from the null."""
     from scipy.special import stdtr, stdtrit
 
-    half = float(stdtrit(freedom, (1 + level) / 2)) * error
-    return half, float(2 * stdtr(freedom, -abs(distance) / error))
+    half_width = float(stdtrit(degrees_of_freedom, (1 + confidence_level) / 2)) * standard_error
+    return half_width, float(2 * stdtr(degrees_of_freedom, -abs(distance) / standard_error))
 
 
-def difference(
-    left: ArrayLike,
-    right: ArrayLike,
+def estimate_mean_difference(
+    first: ArrayLike,
+    second: ArrayLike,
     *,
-    spread: float = np.nan,
-    level: float = 0.95,
+    null_variance: float = np.nan,
+    confidence_level: float = 0.95,
     unit: str = "items",
 ) -> Estimate:
     """mean(left) - mean(right) of two groups that share nothing (Welch 1947). ``spread``: the
     variance of an item where there is nothing to find, if that is known."""
-    sides = [np.asarray(side, dtype=np.float64) for side in (left, right)]
-    known = [side[~np.isnan(side)] for side in sides]
-    sizes = [len(side) for side in known]
+    samples = [np.asarray(sample, dtype=np.float64) for sample in (first, second)]
+    known_samples = [sample[~np.isnan(sample)] for sample in samples]
+    sizes = [len(sample) for sample in known_samples]
     n = sum(sizes)
-    made = Estimate(np.nan, np.nan, np.nan, n, n, sum(map(len, sides)) - n, "", 0.0)
+    estimate = Estimate(np.nan, np.nan, np.nan, n, n, sum(map(len, samples)) - n, "", 0.0)
     if min(sizes) == 0:
-        return replace(made, method=f"no {unit} in one of the groups")
-    made = replace(made, value=float(known[0].mean() - known[1].mean()))
+        return replace(estimate, method=f"no {unit} in one of the groups")
+    estimate = replace(estimate, value=float(known_samples[0].mean() - known_samples[1].mean()))
     if min(sizes) == 1:
-        return replace(made, method=f"no interval: a single one of {unit} tells no spread")
-    parts = [float(side.var(ddof=1)) / len(side) for side in known]
-    error, expected = sum(parts) ** 0.5, sum(spread / size for size in sizes) ** 0.5
-    made = replace(made, smallest=float(reach(n - 2, level) * expected))
-    if error < 1e-12 * max(1.0, abs(made.value)):
+        return replace(estimate, method=f"no interval: a single one of {unit} tells no spread")
+    mean_variances = [float(sample.var(ddof=1)) / len(sample) for sample in known_samples]
+    standard_error, null_standard_error = sum(mean_variances) ** 0.5, sum(null_variance / size for size in sizes) ** 0.5
+    estimate = replace(estimate, minimum_detectable_effect=float(detectable_standard_errors(n - 2, confidence_level) * null_standard_error))
+    if standard_error < 1e-12 * max(1.0, abs(estimate.value)):
         # As often as labels drawn by lot part them like that.
-        p = min(1.0, 2 / comb(n, sizes[0])) if abs(made.value) > 0 else 1.0
-        return replace(made, p=p, method=f"no interval: all {unit} of a group have the same value; "
+        p = min(1.0, 2 / comb(n, sizes[0])) if abs(estimate.value) > 0 else 1.0
+        return replace(estimate, p=p, method=f"no interval: all {unit} of a group have the same value; "
                                          f"p of their labels drawn by lot")  # fmt: skip
-    freedom = error**4 / sum(p * p / (size - 1) for p, size in zip(parts, sizes, strict=True))
-    if np.isnan(spread):
-        whole = max(1, round(freedom))
-        made = replace(made, smallest=float(reach(whole, level, whole) * error))
-    half, p = student(error, freedom, made.value, level)
-    return replace(made, low=made.value - half, high=made.value + half, p=p,
+    degrees_of_freedom = standard_error**4 / sum(p * p / (size - 1) for p, size in zip(mean_variances, sizes, strict=True))
+    if np.isnan(null_variance):
+        rounded_degrees_of_freedom = max(1, round(degrees_of_freedom))
+        estimate = replace(estimate, minimum_detectable_effect=float(detectable_standard_errors(rounded_degrees_of_freedom, confidence_level, rounded_degrees_of_freedom) * standard_error))
+    half_width, p = t_half_width_and_p(standard_error, degrees_of_freedom, estimate.value, confidence_level)
+    return replace(estimate, low=estimate.value - half_width, high=estimate.value + half_width, p=p,
                    method=f"Welch's t over {sizes[0]} and {sizes[1]} {unit}")  # fmt: skip
 
 
-def slope(
+def estimate_linear_slope(
     values: ArrayLike,
-    over: ArrayLike,
+    predictor: ArrayLike,
     clusters: Sequence[Any] | None = None,
     *,
-    level: float = 0.95,
+    confidence_level: float = 0.95,
     unit: str = "items",
 ) -> Estimate:
     """By how much values change for each 1 of ``over``: least squares, null 0, over those of which
     both are known. The interval is Student's t over a jackknife of clusters (CR3; MacKinnon,
     Nielsen & Webb 2023): of few clusters of unlike weight the usual one is too narrow."""
-    y, x = (np.asarray(each, dtype=np.float64) for each in (values, over))
-    known = ~np.isnan(y) & ~np.isnan(x)
-    names = np.arange(len(y)) if clusters is None else np.unique(clusters, return_inverse=True)[1]
-    y, x, names = y[known], x[known], np.unique(names[known], return_inverse=True)[1]
-    groups = int(names.max()) + 1 if len(y) else 0
-    missing = int((~known).sum())
-    made = Estimate(np.nan, np.nan, np.nan, len(y), groups, missing, f"no {unit} to measure", 0.0)
+    y, x = (np.asarray(array, dtype=np.float64) for array in (values, predictor))
+    is_known = ~np.isnan(y) & ~np.isnan(x)
+    cluster_codes = np.arange(len(y)) if clusters is None else np.unique(clusters, return_inverse=True)[1]
+    y, x, cluster_codes = y[is_known], x[is_known], np.unique(cluster_codes[is_known], return_inverse=True)[1]
+    cluster_count = int(cluster_codes.max()) + 1 if len(y) else 0
+    missing = int((~is_known).sum())
+    estimate = Estimate(np.nan, np.nan, np.nan, len(y), cluster_count, missing, f"no {unit} to measure", 0.0)
     if len(np.unique(x)) < 2:
-        return replace(made, method="not measured: of a single value nothing changes")
+        return replace(estimate, method="not measured: of a single value nothing changes")
     y, x = y - y.mean(), x - x.mean()
-    parts = [np.bincount(names, weights=w, minlength=groups)
+    moment_sums = [np.bincount(cluster_codes, weights=w, minlength=cluster_count)
              for w in (np.ones_like(x), x, y, x * x, x * y)]  # fmt: skip
 
-    def of(n: Any, sx: Any, sy: Any, sxx: Any, sxy: Any) -> Any:
+    def least_squares_slope(n: Any, sx: Any, sy: Any, sxx: Any, sxy: Any) -> Any:
         with np.errstate(invalid="ignore", divide="ignore"):
             return (n * sxy - sx * sy) / (n * sxx - sx * sx)
 
-    made = replace(made, value=float(of(*(part.sum() for part in parts))))
-    without = of(*(part.sum() - part for part in parts))  # each cluster left out, (groups,)
-    if groups < 3 or not np.isfinite(without).all():
-        return replace(made, method=f"no interval: too few {unit}")
-    error = float(np.sqrt((groups - 1) / groups * ((without - made.value) ** 2).sum()))
-    if error < 1e-12 * max(1.0, abs(made.value)):
-        return replace(made, method="no interval: all lie on a line")
-    half, p = student(error, groups - 1, made.value, level)
-    how = f"least squares; Student's t over a jackknife of {groups} {unit}"
-    return replace(made, low=made.value - half, high=made.value + half, p=p, method=how)
+    estimate = replace(estimate, value=float(least_squares_slope(*(moment_sum.sum() for moment_sum in moment_sums))))
+    slopes_without_cluster = least_squares_slope(*(moment_sum.sum() - moment_sum for moment_sum in moment_sums))  # each cluster left out, (groups,)
+    if cluster_count < 3 or not np.isfinite(slopes_without_cluster).all():
+        return replace(estimate, method=f"no interval: too few {unit}")
+    standard_error = float(np.sqrt((cluster_count - 1) / cluster_count * ((slopes_without_cluster - estimate.value) ** 2).sum()))
+    if standard_error < 1e-12 * max(1.0, abs(estimate.value)):
+        return replace(estimate, method="no interval: all lie on a line")
+    half_width, p = t_half_width_and_p(standard_error, cluster_count - 1, estimate.value, confidence_level)
+    method = f"least squares; Student's t over a jackknife of {cluster_count} {unit}"
+    return replace(estimate, low=estimate.value - half_width, high=estimate.value + half_width, p=p, method=method)
 
 
-def placements(members: ArrayLike, others: ArrayLike) -> tuple[Float64, Float64]:
+def roc_placement_values(members: ArrayLike, nonmembers: ArrayLike) -> tuple[Float64, Float64]:
     """Of each of ``members`` the share of ``others`` that is below it, (m,), and of each of these
     the share of members that is above it, (n,); ties by half. The mean of either is the area under
     the ROC curve."""
     from scipy.stats import rankdata
 
-    sides = [np.asarray(side, np.float64) for side in (members, others)]
-    whole, m = rankdata(np.concatenate(sides)), len(sides[0])
-    below = (whole[:m] - rankdata(sides[0])) / len(sides[1])
-    return below, 1 - (whole[m:] - rankdata(sides[1])) / m
+    samples = [np.asarray(sample, np.float64) for sample in (members, nonmembers)]
+    pooled_ranks, m = rankdata(np.concatenate(samples)), len(samples[0])
+    shares_below = (pooled_ranks[:m] - rankdata(samples[0])) / len(samples[1])
+    return shares_below, 1 - (pooled_ranks[m:] - rankdata(samples[1])) / m
 
 
-def auc(
-    members: ArrayLike, others: ArrayLike, *, level: float = 0.95, unit: str = "items"
+def estimate_roc_auc(
+    members: ArrayLike, nonmembers: ArrayLike, *, confidence_level: float = 0.95, unit: str = "items"
 ) -> Estimate:
     """The probability that one of ``members`` is above one of ``others``, ties by half (the area
     under the ROC curve), null 1/2. The interval is DeLong's (1988), drawn on the logit; p is that
     of ranks without any difference (Mann & Whitney 1947)."""
     from scipy.special import expit, logit, ndtr, ndtri
 
-    sides = [np.asarray(side, np.float64) for side in (members, others)]
-    known = [side[~np.isnan(side)] for side in sides]
-    m, n = map(len, known)
-    missing = sum(map(len, sides)) - m - n
-    made = Estimate(np.nan, np.nan, np.nan, m + n, m + n, missing, f"no {unit} of one kind", 0.5)
+    samples = [np.asarray(sample, np.float64) for sample in (members, nonmembers)]
+    known_samples = [sample[~np.isnan(sample)] for sample in samples]
+    m, n = map(len, known_samples)
+    missing = sum(map(len, samples)) - m - n
+    estimate = Estimate(np.nan, np.nan, np.nan, m + n, m + n, missing, f"no {unit} of one kind", 0.5)
     if not m or not n:
-        return made
-    below, above = placements(*known)
-    value = float(below.mean())
-    _, tied = np.unique(np.concatenate(known), return_counts=True)
-    ties = float((tied**3 - tied).sum()) / ((m + n) * (m + n - 1))
-    chance = (m + n + 1 - ties) / (12 * m * n)
-    if chance < 1e-12:
-        return replace(made, value=value, p=1.0, method=f"no interval: all {unit} are alike")
-    reach = float(ndtri((1 + level) / 2))
-    made = replace(made, value=value, smallest=area_effect(m, n, reach * chance**0.5),
-                   p=float(2 * ndtr(-abs(value - 0.5) / chance**0.5)))  # fmt: skip
-    spread = [float(side.var(ddof=1)) / len(side) for side in (below, above) if len(side) > 1]
-    if len(spread) < 2 or value in (0, 1):  # of one side, or without any
-        return replace(made, method=f"no interval: too few {unit}, or all of one kind above")
-    error = sum(spread) ** 0.5 / (value * (1 - value))
-    low, high = expit(logit(value) + np.array([-reach, reach]) * error)
-    return replace(made, low=float(low), high=float(high),
+        return estimate
+    member_placements, nonmember_placements = roc_placement_values(*known_samples)
+    value = float(member_placements.mean())
+    _, tie_counts = np.unique(np.concatenate(known_samples), return_counts=True)
+    tie_correction = float((tie_counts**3 - tie_counts).sum()) / ((m + n) * (m + n - 1))
+    null_variance = (m + n + 1 - tie_correction) / (12 * m * n)
+    if null_variance < 1e-12:
+        return replace(estimate, value=value, p=1.0, method=f"no interval: all {unit} are alike")
+    critical_value = float(ndtri((1 + confidence_level) / 2))
+    estimate = replace(estimate, value=value, minimum_detectable_effect=detectable_auc_effect(m, n, critical_value * null_variance**0.5),
+                   p=float(2 * ndtr(-abs(value - 0.5) / null_variance**0.5)))  # fmt: skip
+    placement_variances = [float(sample.var(ddof=1)) / len(sample) for sample in (member_placements, nonmember_placements) if len(sample) > 1]
+    if len(placement_variances) < 2 or value in (0, 1):  # of one side, or without any
+        return replace(estimate, method=f"no interval: too few {unit}, or all of one kind above")
+    logit_standard_error = sum(placement_variances) ** 0.5 / (value * (1 - value))
+    low, high = expit(logit(value) + np.array([-critical_value, critical_value]) * logit_standard_error)
+    return replace(estimate, low=float(low), high=float(high),
                    method=f"DeLong's interval over {m} and {n} {unit}")  # fmt: skip
 
 
-def true_positives(
-    members: ArrayLike, others: ArrayLike, alarm: float, *, level: float = 0.95, unit: str = "items"
+def estimate_true_positive_rate(
+    members: ArrayLike, nonmembers: ArrayLike, false_positive_rate: float, *, confidence_level: float = 0.95, unit: str = "items"
 ) -> Estimate:
     """The share of members above the score that a share ``alarm`` of the others exceeds. The
     interval is Wilson's, of fewer members: that score is an estimate, too, and were it off by the
     standard error of its share of others, so many more or fewer members would be above it."""
-    sides = [np.asarray(side, np.float64) for side in (members, others)]
-    inside, outside = (side[~np.isnan(side)] for side in sides)
-    m, n = len(inside), len(outside)
-    missing = sum(map(len, sides)) - m - n
-    made = Estimate(np.nan, np.nan, np.nan, m, m, missing, f"no {unit} of one kind", alarm)
+    samples = [np.asarray(sample, np.float64) for sample in (members, nonmembers)]
+    known_members, known_nonmembers = (sample[~np.isnan(sample)] for sample in samples)
+    m, n = len(known_members), len(known_nonmembers)
+    missing = sum(map(len, samples)) - m - n
+    estimate = Estimate(np.nan, np.nan, np.nan, m, m, missing, f"no {unit} of one kind", false_positive_rate)
     if not m or not n:
-        return made
-    off = (alarm * (1 - alarm) / n) ** 0.5
-    shares = np.clip([alarm - off, alarm, alarm + off], 0, 1)
-    bounds = np.quantile(outside, 1 - shares, method="higher")
-    fewer, value, more = ((inside > bound).mean() for bound in bounds)
-    near = (value * m + 1) / (m + 2)  # of 0 and 1 nothing would seem to vary
-    spread = near * (1 - near)
-    alone = spread / (spread / m + max(more - value, value - fewer) ** 2)
-    low, high = wilson(value * alone, alone, level)
-    return replace(made, value=float(value), low=low, high=high,
+        return estimate
+    share_error = (false_positive_rate * (1 - false_positive_rate) / n) ** 0.5
+    tail_shares = np.clip([false_positive_rate - share_error, false_positive_rate, false_positive_rate + share_error], 0, 1)
+    score_bounds = np.quantile(known_nonmembers, 1 - tail_shares, method="higher")
+    lower_rate, value, upper_rate = ((known_members > score_bound).mean() for score_bound in score_bounds)
+    smoothed_rate = (value * m + 1) / (m + 2)  # of 0 and 1 nothing would seem to vary
+    rate_variance = smoothed_rate * (1 - smoothed_rate)
+    effective_members = rate_variance / (rate_variance / m + max(upper_rate - value, value - lower_rate) ** 2)
+    low, high = wilson_interval(value * effective_members, effective_members, confidence_level)
+    return replace(estimate, value=float(value), low=low, high=high,
                    method=f"Wilson's interval over {m} {unit}, wider as their bound is an estimate "
                           f"of {n} others")  # fmt: skip

@@ -17,22 +17,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract import HallmarkError, Work
+from tasks.contract import HallmarkError, StageContext
 
 log = logging.getLogger("hallmark")
 
 Result = TypeVar("Result")
 
 #: These say nothing of a document: what has its own words, and what the machine lacks.
-OTHERS = (HallmarkError, OSError, MemoryError, ImportError)
+PROPAGATED_ERRORS = (HallmarkError, OSError, MemoryError, ImportError)
 
 
-class Unfit(Exception):
+class UnprocessableDocumentError(Exception):
     """Why a kernel does not take a document, with the remedy, in words that hold no text of it."""
 
 
 @dataclass(frozen=True)
-class Faults:
+class FailedDocuments:
     """The documents of a batch on which a kernel failed, and how, (k,) each."""
 
     rows: pa.Array  # int64, ascending
@@ -42,73 +42,73 @@ class Faults:
         return len(self.rows)
 
 
-def careful(
+def run_isolating_failures(
     kernel: Callable[[pa.RecordBatch], Result], batch: pa.RecordBatch
-) -> tuple[Result, Faults]:
+) -> tuple[Result, FailedDocuments]:
     """``kernel(batch)``; where it fails on some documents, with an empty text in their place.
 
     A kernel that fails on the batch and on no document by itself raises what it raised.
     """
-    bad: list[tuple[int, str]] = []
+    failures: list[tuple[int, str]] = []
     try:
-        found = kernel(batch)
-    except OTHERS:
+        result = kernel(batch)
+    except PROPAGATED_ERRORS:
         raise
     except Exception:
-        bad = list(_bad(kernel, batch, 0))
+        failures = list(_find_failing_rows(kernel, batch, 0))
         texts = pc.replace_with_mask(
             batch["text"],
-            pa.array(np.isin(np.arange(len(batch)), [row for row, _ in bad])),
-            pa.array([""] * len(bad), batch["text"].type),
+            pa.array(np.isin(np.arange(len(batch)), [row for row, _ in failures])),
+            pa.array([""] * len(failures), batch["text"].type),
         )
-        found = kernel(batch.set_column(batch.schema.get_field_index("text"), "text", texts))
-    rows = pa.array([row for row, _ in bad], pa.int64())
-    return found, Faults(rows, pa.array([why for _, why in bad], pa.string()))
+        result = kernel(batch.set_column(batch.schema.get_field_index("text"), "text", texts))
+    rows = pa.array([row for row, _ in failures], pa.int64())
+    return result, FailedDocuments(rows, pa.array([reason for _, reason in failures], pa.string()))
 
 
-def _bad(
-    kernel: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, first: int
+def _find_failing_rows(
+    kernel: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, first_row: int
 ) -> Iterator[tuple[int, str]]:
     """Documents of a batch on which the kernel fails when it is asked about them alone."""
     try:
         kernel(batch)
-    except OTHERS:
+    except PROPAGATED_ERRORS:
         raise
     except Exception as error:
         if len(batch) == 1:
-            unfit = isinstance(error, Unfit)
-            yield first, str(error) if unfit else f"failed: {type(error).__name__}"
+            is_unprocessable = isinstance(error, UnprocessableDocumentError)
+            yield first_row, str(error) if is_unprocessable else f"failed: {type(error).__name__}"
             return
         half = len(batch) // 2
-        yield from _bad(kernel, batch[:half], first)
-        yield from _bad(kernel, batch[half:], first + half)
+        yield from _find_failing_rows(kernel, batch[:half], first_row)
+        yield from _find_failing_rows(kernel, batch[half:], first_row + half)
 
 
 #: [doc_id, reason] of each, as a part returns them.
-Noted = list[list[str]]
+FailureList = list[list[str]]
 
 
-def noted(batch: pa.RecordBatch, faults: Faults) -> Noted:
-    ids = batch["doc_id"].take(faults.rows).to_pylist()
-    return [[i.hex(), why] for i, why in zip(ids, faults.reasons.to_pylist(), strict=True)]
+def list_failures_by_doc_id(batch: pa.RecordBatch, failed: FailedDocuments) -> FailureList:
+    doc_ids = batch["doc_id"].take(failed.rows).to_pylist()
+    return [[doc_id.hex(), reason] for doc_id, reason in zip(doc_ids, failed.reasons.to_pylist(), strict=True)]
 
 
-def tell(work: Work, parts: Iterable[Noted], documents: int, what: str) -> None:
+def report_failures(context: StageContext, failures_by_part: Iterable[FailureList], document_count: int, activity: str) -> None:
     """Count the faults of all parts, and say so where there are any.
 
     HallmarkError if all documents failed: then none of them is to blame.
     """
-    found = [fault for part in parts for fault in part]
-    work.measure("failed", len(found), "documents")
-    if not found:
+    failures = [failure for part_failures in failures_by_part for failure in part_failures]
+    context.record_measurement("failed", len(failures), "documents")
+    if not failures:
         return
-    count, (doc_id, why) = len(found), found[0]
-    if count == documents:
+    count, (doc_id, reason) = len(failures), failures[0]
+    if count == document_count:
         raise HallmarkError(
-            f"{what} failed on all {count:,} documents, the first of them {doc_id} ({why}): the "
+            f"{activity} failed on all {count:,} documents, the first of them {doc_id} ({reason}): the "
             f"fault is in no document; hallmark doctor says what this machine has"
         )
     log.warning(
         "%s failed on %d of %d documents, the first of them %s (%s)",
-        what, count, documents, doc_id, why,
+        activity, count, document_count, doc_id, reason,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-LOCAL = {"local_files_only": True, "trust_remote_code": False}
+LOCAL_ONLY_OPTIONS = {"local_files_only": True, "trust_remote_code": False}
 
 #: The special tokens, as the files of a folder call them.
 SPECIAL_TOKENS = (
@@ -23,7 +23,7 @@ SPECIAL_TOKENS = (
 )
 
 #: The form of a special token that its vocabulary does not mark as one; not a byte such as <0x0A>.
-_SPECIAL_FORM = re.compile(r"<(?!0x)[^<>\s]+>|\[[A-Z_]+\]")
+_SPECIAL_TOKEN_FORM = re.compile(r"<(?!0x)[^<>\s]+>|\[[A-Z_]+\]")
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -41,7 +41,7 @@ def load_tokenizer(folder: Path) -> Any:
         return _load_tokenizer_json(folder / "tokenizer.json", declared)
     import transformers
 
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **LOCAL)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **LOCAL_ONLY_OPTIONS)
     _replace_added_tokens(tokenizer, declared, folder)
     return tokenizer
 
@@ -50,38 +50,38 @@ def load_tokenizer(folder: Path) -> Any:
 class _DeclaredTokens:
     """The special tokens that the files of a folder declare."""
 
-    names: Mapping[str, str | None]
+    tokens_by_name: Mapping[str, str | None]
     """From the tokenizer's files; None where they say that there is none."""
-    ids: Mapping[str, tuple[int, ...]]
+    ids_by_name: Mapping[str, tuple[int, ...]]
     """From config.json and generation_config.json."""
-    usual: Mapping[str, str]
+    class_defaults: Mapping[str, str]
     """From the class that transformers uses for such a folder."""
-    others: frozenset[str]
+    additional_tokens: frozenset[str]
     """The special tokens besides SPECIAL_TOKENS."""
 
     @classmethod
     def from_folder(cls, folder: Path) -> _DeclaredTokens:
-        settings = _read_object(folder / "tokenizer_config.json")
-        legacy = _read_object(folder / "special_tokens_map.json")
+        settings = _read_json_object(folder / "tokenizer_config.json")
+        legacy = _read_json_object(folder / "special_tokens_map.json")
         # transformers, too, prefers the older file only if the newer one lists no added tokens.
         merged = legacy | settings if "added_tokens_decoder" in settings else settings | legacy
-        names = {name: _read_content(merged[name]) for name in SPECIAL_TOKENS if name in merged}
-        config = _read_object(folder / "config.json")
-        ids: dict[str, tuple[int, ...]] = {}
-        for source in (config, _read_object(folder / "generation_config.json")):
+        tokens_by_name = {name: _parse_token_content(merged[name]) for name in SPECIAL_TOKENS if name in merged}
+        config = _read_json_object(folder / "config.json")
+        ids_by_name: dict[str, tuple[int, ...]] = {}
+        for source in (config, _read_json_object(folder / "generation_config.json")):
             for name in SPECIAL_TOKENS:
                 value = source.get(f"{name}_id")
-                listed = value if isinstance(value, list) else [value]
-                ids[name] = (*ids.get(name, ()), *(id for id in listed if type(id) is int))
-        others = [token for key in ("additional_special_tokens", "extra_special_tokens")
-                  for token in _list_values(merged.get(key))]  # fmt: skip
-        added = _list_values(settings.get("added_tokens_decoder"))
-        others += [token for token in added if isinstance(token, dict) and token.get("special")]
-        named_class = settings.get("tokenizer_class") or config.get("tokenizer_class")
-        usual = _usual_tokens(named_class, config.get("model_type"))
-        return cls(names, ids, usual, frozenset(filter(None, map(_read_content, others))))
+                listed_ids = value if isinstance(value, list) else [value]
+                ids_by_name[name] = (*ids_by_name.get(name, ()), *(id for id in listed_ids if type(id) is int))
+        additional_tokens = [token for key in ("additional_special_tokens", "extra_special_tokens")
+                  for token in _list_json_values(merged.get(key))]  # fmt: skip
+        added = _list_json_values(settings.get("added_tokens_decoder"))
+        additional_tokens += [token for token in added if isinstance(token, dict) and token.get("special")]
+        class_name = settings.get("tokenizer_class") or config.get("tokenizer_class")
+        class_defaults = _default_special_tokens(class_name, config.get("model_type"))
+        return cls(tokens_by_name, ids_by_name, class_defaults, frozenset(filter(None, map(_parse_token_content, additional_tokens))))
 
-    def choose(self, name: str, held: Collection[str], special: Mapping[int, str]) -> str | None:
+    def choose_token(self, name: str, vocabulary: Collection[str], special_tokens: Mapping[int, str]) -> str | None:
         """Choose one special token.
 
         Args:
@@ -89,11 +89,11 @@ class _DeclaredTokens:
             held: the tokens of the folder's vocabulary.
             special: those of them that can be special, by id.
         """
-        if self.names.get(name, "") is None:
+        if self.tokens_by_name.get(name, "") is None:
             return None
-        from_ids = (special.get(id) for id in self.ids[name])
-        candidates = (self.names.get(name), *from_ids, self.usual.get(name))
-        return next((token for token in candidates if token in held), None)
+        from_ids = (special_tokens.get(id) for id in self.ids_by_name[name])
+        candidates = (self.tokens_by_name.get(name), *from_ids, self.class_defaults.get(name))
+        return next((token for token in candidates if token in vocabulary), None)
 
 
 def _load_tokenizer_json(path: Path, declared: _DeclaredTokens) -> Any:
@@ -104,26 +104,26 @@ def _load_tokenizer_json(path: Path, declared: _DeclaredTokens) -> Any:
     backend = Tokenizer.from_file(str(path))
     vocabulary = backend.get_vocab(with_added_tokens=True)
     added = backend.get_added_tokens_decoder()
-    marked = {id: token.content for id, token in added.items() if token.special}
-    special = _find_special(marked, vocabulary)
-    chosen = {name: declared.choose(name, vocabulary, special) for name in SPECIAL_TOKENS}
-    denied = declared.names.get("pad_token", "") is None
-    if chosen["pad_token"] is None and backend.padding is not None and not denied:
+    marked_tokens = {id: token.content for id, token in added.items() if token.special}
+    special_tokens = _find_special_tokens(marked_tokens, vocabulary)
+    chosen_tokens = {name: declared.choose_token(name, vocabulary, special_tokens) for name in SPECIAL_TOKENS}
+    padding_denied = declared.tokens_by_name.get("pad_token", "") is None
+    if chosen_tokens["pad_token"] is None and backend.padding is not None and not padding_denied:
         padding = backend.padding["pad_token"]
-        chosen["pad_token"] = padding if padding in vocabulary else None
+        chosen_tokens["pad_token"] = padding if padding in vocabulary else None
     backend.no_padding()  # transformers would take its token though the folder denies it
-    tokens = {name: token for name, token in chosen.items() if token is not None}
-    unmarked = ({*tokens.values()} | declared.others & {*vocabulary}) - {*marked.values()}
+    tokens = {name: token for name, token in chosen_tokens.items() if token is not None}
+    unmarked_tokens = ({*tokens.values()} | declared.additional_tokens & {*vocabulary}) - {*marked_tokens.values()}
     backend.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in sorted(unmarked)]
+        [AddedToken(token, special=True, normalized=False) for token in sorted(unmarked_tokens)]
     )
     return PreTrainedTokenizerFast(tokenizer_object=backend, **tokens)
 
 
-def _find_special(marked: Mapping[int, str], vocabulary: Mapping[str, int]) -> dict[int, str]:
+def _find_special_tokens(marked_tokens: Mapping[int, str], vocabulary: Mapping[str, int]) -> dict[int, str]:
     """Find the tokens that can be special, by id: the marked ones and those of their form."""
-    formed = {id: token for token, id in vocabulary.items() if _SPECIAL_FORM.fullmatch(token)}
-    return formed | dict(marked)
+    tokens_of_special_form = {id: token for token, id in vocabulary.items() if _SPECIAL_TOKEN_FORM.fullmatch(token)}
+    return tokens_of_special_form | dict(marked_tokens)
 
 
 def _replace_added_tokens(tokenizer: Any, declared: _DeclaredTokens, folder: Path) -> None:
@@ -132,33 +132,33 @@ def _replace_added_tokens(tokenizer: Any, declared: _DeclaredTokens, folder: Pat
     The mask token of a SentencePiece model stays: its file has no place for one, so the class adds
     it after the last piece, for the model's training as well.
     """
-    models = [path.read_bytes()[:1] for path in folder.glob("*.model")]
-    if (folder / "tekken.json").is_file() or any(start != b"\n" for start in models):
+    model_file_starts = [path.read_bytes()[:1] for path in folder.glob("*.model")]
+    if (folder / "tekken.json").is_file() or any(start != b"\n" for start in model_file_starts):
         return  # formats of tiktoken, which keep the special tokens apart from the vocabulary
-    vocabulary = _read_vocabulary(tokenizer, folder)
-    special = _find_special({}, vocabulary)
+    vocabulary = _read_folder_vocabulary(tokenizer, folder)
+    special_tokens = _find_special_tokens({}, vocabulary)
     for name in SPECIAL_TOKENS:
         token = getattr(tokenizer, name)
-        if token is None or token in vocabulary or (name == "mask_token" and models):
+        if token is None or token in vocabulary or (name == "mask_token" and model_file_starts):
             continue
-        setattr(tokenizer, name, declared.choose(name, vocabulary, special))
+        setattr(tokenizer, name, declared.choose_token(name, vocabulary, special_tokens))
 
 
-def _read_vocabulary(tokenizer: Any, folder: Path) -> dict[str, int]:
+def _read_folder_vocabulary(tokenizer: Any, folder: Path) -> dict[str, int]:
     """The tokens by id that the files of a folder hold, without those that transformers added."""
-    added = _read_object(folder / "tokenizer_config.json").get("added_tokens_decoder")
-    listed = {*_read_object(folder / "added_tokens.json").items()}
+    added = _read_json_object(folder / "tokenizer_config.json").get("added_tokens_decoder")
+    listed_tokens = {*_read_json_object(folder / "added_tokens.json").items()}
     for id, token in added.items() if isinstance(added, dict) else ():
-        listed.add((_read_content(token) or "", int(id)))
+        listed_tokens.add((_parse_token_content(token) or "", int(id)))
     if tokenizer.is_fast:
         base = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)
     else:
         size = tokenizer.vocab_size
         base = {token: id for token, id in tokenizer.get_vocab().items() if id < size}
-    return base | dict(listed & {*tokenizer.get_vocab().items()})
+    return base | dict(listed_tokens & {*tokenizer.get_vocab().items()})
 
 
-def _usual_tokens(named_class: Any, model_type: Any) -> dict[str, str]:
+def _default_special_tokens(class_name: Any, model_type: Any) -> dict[str, str]:
     """The special tokens that a tokenizer class of transformers expects unless told otherwise.
 
     Args:
@@ -167,33 +167,33 @@ def _usual_tokens(named_class: Any, model_type: Any) -> dict[str, str]:
     """
     from transformers.models.auto import tokenization_auto
 
-    if not isinstance(named_class, str):
-        named_class = tokenization_auto.TOKENIZER_MAPPING_NAMES.get(str(model_type))
+    if not isinstance(class_name, str):
+        class_name = tokenization_auto.TOKENIZER_MAPPING_NAMES.get(str(model_type))
     try:
-        found = tokenization_auto.tokenizer_class_from_name(named_class) if named_class else None
+        tokenizer_class = tokenization_auto.tokenizer_class_from_name(class_name) if class_name else None
     except ImportError:  # a class of a library that is not installed
-        found = None
-    if found is None:
+        tokenizer_class = None
+    if tokenizer_class is None:
         return {}
-    parameters = inspect.signature(found.__init__).parameters
+    parameters = inspect.signature(tokenizer_class.__init__).parameters
     defaults = {name: parameters[name].default for name in SPECIAL_TOKENS if name in parameters}
     return {name: str(token) for name, token in defaults.items() if isinstance(token, str)}
 
 
-def _list_values(value: Any) -> list[Any]:
+def _list_json_values(value: Any) -> list[Any]:
     """The values of a list or of an object; nothing of anything else."""
     if isinstance(value, dict):
         return [*value.values()]
     return value if isinstance(value, list) else []
 
 
-def _read_content(token: Any) -> str | None:
+def _parse_token_content(token: Any) -> str | None:
     """A token as the files write it: a string, an object with its content, or null."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def _read_json_object(path: Path) -> dict[str, Any]:
     """A JSON object; an empty one where there is no such file, or it holds something else."""
     try:
         value = json.loads(path.read_bytes())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-OPENINGS = (
+SENTENCE_OPENINGS = (
     "The judge thought that",
     "He wrote in his diary that",
     "She told the whole ferry that",
@@ -27,7 +27,7 @@ OPENINGS = (
     "At the end of the play it turns out that",
 )
 
-LINKS = (
+LINKING_VERBS = (
     "are",
     "were",
     "have always been",
@@ -46,11 +46,11 @@ LINKS = (
 )
 
 #: All of them; ``{group}`` stands for the group's name.
-FRAMES = tuple(f"{opening} the {{group}} {link}" for opening in OPENINGS for link in LINKS)
+SENTENCE_FRAMES = tuple(f"{opening} the {{group}} {link}" for opening in SENTENCE_OPENINGS for link in LINKING_VERBS)
 
 
-def frames(count: int, seed: int, use: str = "") -> list[str]:
+def sample_sentence_frames(count: int, seed: int, purpose: str = "") -> list[str]:
     """So many different ones by lot, at most all; in the order of the lot."""
-    source = random.Random(f"{seed}/frames/{use}")
-    drawn = sorted((source.random(), number) for number in range(len(FRAMES)))
-    return [FRAMES[number] for _, number in drawn[:count]]
+    rng = random.Random(f"{seed}/frames/{purpose}")
+    ranked = sorted((rng.random(), frame_index) for frame_index in range(len(SENTENCE_FRAMES)))
+    return [SENTENCE_FRAMES[frame_index] for _, frame_index in ranked[:count]]

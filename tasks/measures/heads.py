@@ -4,7 +4,7 @@ from __future__ import annotations
 
 #: What a text is scored for: the classes of Detoxify's models under the names of its ``predict``.
 #: No scorer has all of them.
-HEADS = (
+TOXICITY_HEADS = (
     "toxicity",
     "severe_toxicity",
     "obscene",

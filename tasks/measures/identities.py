@@ -23,22 +23,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.contract import HallmarkError, open_external
+from tasks.contract import HallmarkError, open_external_file
 
 Int64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
-DATA = Path(__file__).parent / "data"
+DATA_FOLDER = Path(__file__).parent / "data"
 
 #: So many words of a class marked * may stand between a term and what decides about it.
-REACH = 3
+MAX_SKIPPED_WORDS = 3
 
 #: What an entry with contexts may say beside its terms; see ``Entry``.
-CONDITIONS = ("needs", "before", "after", "not_before", "not_after")
+CONDITION_FIELDS = ("needs", "before", "after", "not_before", "not_after")
 
 
 @dataclass(frozen=True)
-class Entry:
+class LexiconEntry:
     """Terms of a group, and where they count: in one of the contexts ``needs``, if it names any;
     with one of the phrases ``before`` it (these words follow) and ``after`` it (these precede),
     if it names any; and with none of those ``not_before`` and ``not_after`` it."""
@@ -49,11 +49,11 @@ class Entry:
     after: tuple[str, ...] = ()
     not_before: tuple[str, ...] = ()
     not_after: tuple[str, ...] = ()
-    capital: bool = False  # its first letter must be one
+    requires_capital: bool = False  # its first letter must be one
 
     @property
-    def conditional(self) -> bool:
-        return self.capital or any(getattr(self, name) for name in CONDITIONS)
+    def is_conditional(self) -> bool:
+        return self.requires_capital or any(getattr(self, name) for name in CONDITION_FIELDS)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Lexicon:
     term, farthest first, and of those to its right. A class behind which a * stands may be there
     up to three times, "a|b" is either."""
 
-    entries: tuple[tuple[str, Entry], ...]
+    entries: tuple[tuple[str, LexiconEntry], ...]
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict, hash=False)
     contexts: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict, hash=False)
 
@@ -77,32 +77,32 @@ class Lexicon:
 
     def with_groups(self, groups: Mapping[str, Sequence[str]]) -> Lexicon:
         """With the terms of more groups, none of which needs a context."""
-        more = tuple((group, Entry(tuple(terms))) for group, terms in groups.items())
-        return Lexicon(self.entries + more, self.classes, self.contexts)
+        added_entries = tuple((group, LexiconEntry(tuple(terms))) for group, terms in groups.items())
+        return Lexicon(self.entries + added_entries, self.classes, self.contexts)
 
 
 @cache
-def lexicon(name: str = "identities") -> Lexicon:
+def load_builtin_lexicon(name: str = "identities") -> Lexicon:
     """One of the project's own."""
-    said = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
-    entries = tuple((group, e) for group, given in said["groups"].items() for e in _entries(given))
-    return Lexicon(entries, said["classes"], said["contexts"])
+    definition = json.loads((DATA_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    entries = tuple((group, entry) for group, group_terms in definition["groups"].items() for entry in _parse_group_entries(group_terms))
+    return Lexicon(entries, definition["classes"], definition["contexts"])
 
 
-def _entries(given: Sequence[Any]) -> Iterator[Entry]:
+def _parse_group_entries(group_terms: Sequence[Any]) -> Iterator[LexiconEntry]:
     """The entries of a group. What stands there as a string needs no context; of ``nouns`` the
     plural counts as well."""
-    plain = [term for term in given if isinstance(term, str)]
-    yield Entry(tuple(dict.fromkeys(plain)))
-    for said in given:
-        if not isinstance(said, str):
-            more = {name: tuple(said.get(name, ())) for name in CONDITIONS}
-            terms = [*said.get("terms", ())]
-            terms += [form for noun in said.get("nouns", ()) for form in (noun, plural(noun))]
-            yield Entry(tuple(dict.fromkeys(terms)), **more, capital=said.get("capital", False))
+    plain_terms = [term for term in group_terms if isinstance(term, str)]
+    yield LexiconEntry(tuple(dict.fromkeys(plain_terms)))
+    for spec in group_terms:
+        if not isinstance(spec, str):
+            conditions = {name: tuple(spec.get(name, ())) for name in CONDITION_FIELDS}
+            terms = [*spec.get("terms", ())]
+            terms += [form for noun in spec.get("nouns", ()) for form in (noun, pluralise(noun))]
+            yield LexiconEntry(tuple(dict.fromkeys(terms)), **conditions, requires_capital=spec.get("capital", False))
 
 
-def plural(noun: str) -> str:
+def pluralise(noun: str) -> str:
     """Of an English noun that is regular, or ends in -man, -wife or -person."""
     if noun.endswith("man") and noun not in ("german", "human", "shaman"):
         return noun[:-2] + "en"
@@ -115,25 +115,25 @@ def plural(noun: str) -> str:
     return noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
 
 
-def read_lexicon(path: Path) -> dict[str, list[str]]:
+def read_user_lexicon(path: Path) -> dict[str, list[str]]:
     """A lexicon that a user brings: a JSON object, for each group a list of terms in lower case.
 
     Raises HallmarkError where it is anything else.
     """
     try:
-        with open_external(path, "identities.lexicons") as file:
-            said = json.loads(file.read().decode())
+        with open_external_file(path, "identities.lexicons") as file:
+            terms_by_group = json.loads(file.read().decode())
     except OSError as error:
         raise HallmarkError(f"lexicon {path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise HallmarkError(
             f"lexicon {path}: is no JSON ({error}); write it as UTF-8, an object of groups"
         ) from error
-    if not isinstance(said, dict) or not said:
+    if not isinstance(terms_by_group, dict) or not terms_by_group:
         raise HallmarkError(
             f"lexicon {path}: must be a JSON object of groups, a list of terms each"
         )
-    for group, terms in said.items():
+    for group, terms in terms_by_group.items():
         if not group.isprintable() or len(group) > 200:  # nor is a lone surrogate printable
             raise HallmarkError(
                 f"lexicon {path}: {group!r:.60} cannot name a group; give it a name of at most 200 "
@@ -145,219 +145,219 @@ def read_lexicon(path: Path) -> dict[str, list[str]]:
             raise HallmarkError(
                 f"lexicon {path}: group {group!r:.60} has no terms; give it some or leave it out"
             )
-    for term in _never_found([term for terms in said.values() for term in terms]):
+    for term in _find_unmatchable_terms([term for terms in terms_by_group.values() for term in terms]):
         raise HallmarkError(
             f"lexicon {path}: {term!r:.60} can never be found; write terms in lower case, "
             f"with single spaces where words are parted by anything but letters and digits"
         )
-    return said
+    return terms_by_group
 
 
-def _never_found(terms: Sequence[str]) -> list[str]:
+def _find_unmatchable_terms(terms: Sequence[str]) -> list[str]:
     """The terms that are not words as texts are cut into, with single spaces between them."""
     # What UTF-8 cannot spell becomes a "?", which is no letter.
     texts = pa.array([term.encode(errors="replace") for term in terms]).cast(pa.large_string())
-    lower = pc.equal(pc.utf8_lower(texts), texts)
-    found = pc.and_(lower, pc.match_substring_regex(texts, _WORDS))
-    return [terms[row] for row in pc.indices_nonzero(pc.invert(found)).to_pylist()]
+    is_lower = pc.equal(pc.utf8_lower(texts), texts)
+    is_matchable = pc.and_(is_lower, pc.match_substring_regex(texts, _TERM_PATTERN))
+    return [terms[row] for row in pc.indices_nonzero(pc.invert(is_matchable)).to_pylist()]
 
 
 # Finding ---------------------------------------------------------------------------------------
 
 #: RE2 knows letters of all scripts; hyphens and apostrophes separate words. What ends a sentence or
 #: a clause stays, as a word of its own: no context reaches over it.
-_STOPS, _BETWEEN = r"[.!?;:]+", r"[^\pL\pN.]+"
+_STOP_PATTERN, _SEPARATOR_PATTERN = r"[.!?;:]+", r"[^\pL\pN.]+"
 #: A term: words, and a space between one and the next.
-_WORDS = r"^[\pL\pN]+( [\pL\pN]+)*$"
+_TERM_PATTERN = r"^[\pL\pN]+( [\pL\pN]+)*$"
 
 
-class _Codes:
+class _EncodedWords:
     """Words of a batch as numbers of a vocabulary; -1 for every other, and beyond a text's ends."""
 
     def __init__(self, texts: pa.Array, vocabulary: Sequence[str]) -> None:
-        stopped = pc.replace_substring_regex(texts, _STOPS, " . ")
-        lists = pc.split_pattern_regex(stopped, _BETWEEN)
-        words, owners = pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy()
-        some = pc.not_equal(words, "")
-        self.words = words.filter(some)
-        self.owners = owners[some.to_numpy(zero_copy_only=False)].astype(np.int64)
-        lowered = pc.utf8_lower(self.words)
-        known = pc.index_in(lowered, value_set=pa.array(vocabulary, lowered.type))
-        codes = pc.fill_null(known, -1).to_numpy().astype(np.int64)
+        texts_with_stops = pc.replace_substring_regex(texts, _STOP_PATTERN, " . ")
+        word_lists = pc.split_pattern_regex(texts_with_stops, _SEPARATOR_PATTERN)
+        words, text_indices = pc.list_flatten(word_lists), pc.list_parent_indices(word_lists).to_numpy()
+        is_nonempty = pc.not_equal(words, "")
+        self.words = words.filter(is_nonempty)
+        self.text_indices = text_indices[is_nonempty.to_numpy(zero_copy_only=False)].astype(np.int64)
+        lowercase_words = pc.utf8_lower(self.words)
+        vocabulary_indices = pc.index_in(lowercase_words, value_set=pa.array(vocabulary, lowercase_words.type))
+        codes = pc.fill_null(vocabulary_indices, -1).to_numpy().astype(np.int64)
         # The end of a text ends its last sentence, and so does its beginning.
-        self.stop = vocabulary.index(".")
-        self.codes = np.append(codes, self.stop)
-        self.owners_ = np.append(self.owners, -2)
+        self.stop_code = vocabulary.index(".")
+        self.padded_codes = np.append(codes, self.stop_code)
+        self.padded_text_indices = np.append(self.text_indices, -2)
 
-    def at(self, places: Int64, text: Int64) -> Int64:
+    def codes_at(self, positions: Int64, text_indices: Int64) -> Int64:
         """Codes of the words at these places; a stop where a place is outside of its text."""
-        inside = (places >= 0) & (places < len(self.codes))
-        places = np.where(inside, places, len(self.codes) - 1)
-        return np.where(self.owners_[places] == text, self.codes[places], self.stop)
+        is_inside_batch = (positions >= 0) & (positions < len(self.padded_codes))
+        positions = np.where(is_inside_batch, positions, len(self.padded_codes) - 1)
+        return np.where(self.padded_text_indices[positions] == text_indices, self.padded_codes[positions], self.stop_code)
 
 
-class _Matcher:
+class _LexiconMatcher:
     """A lexicon as codes and tables, made once."""
 
     def __init__(self, lexicon: Lexicon) -> None:
         self.lexicon = lexicon
         phrases = [term for _, term in lexicon.terms]
         for _, entry in lexicon.entries:
-            phrases += [p for name in CONDITIONS[1:] for p in getattr(entry, name)]
-        spelled = {word for phrase in phrases for word in phrase.split()}
-        classed = {word for words in lexicon.classes.values() for word in words}
-        self.vocabulary = sorted(spelled | classed | {"."})
-        self.code = {word: code for code, word in enumerate(self.vocabulary)}
-        self.classes = {
+            phrases += [condition_phrase for name in CONDITION_FIELDS[1:] for condition_phrase in getattr(entry, name)]
+        term_words = {word for phrase in phrases for word in phrase.split()}
+        class_words = {word for words in lexicon.classes.values() for word in words}
+        self.vocabulary = sorted(term_words | class_words | {"."})
+        self.word_codes = {word: code for code, word in enumerate(self.vocabulary)}
+        self.class_membership = {
             # The last place stands for words that are not known: -1 is counted from the end.
             name: np.array([*(w in set(words) for w in self.vocabulary), False])
             for name, words in lexicon.classes.items()
         }
         # Entries by the code of the first word of their terms.
-        self.by_first: dict[int, list[tuple[int, tuple[int, ...], Entry]]] = {}
-        numbered = ((e, term) for _, e in lexicon.entries for term in e.terms)
-        for number, (entry, term) in enumerate(numbered):
-            codes = self.coded(term)
-            self.by_first.setdefault(codes[0], []).append((number, codes, entry))
+        self.entries_by_first_word: dict[int, list[tuple[int, tuple[int, ...], LexiconEntry]]] = {}
+        entry_terms = ((e, term) for _, e in lexicon.entries for term in e.terms)
+        for term_index, (entry, term) in enumerate(entry_terms):
+            codes = self.encode_phrase(term)
+            self.entries_by_first_word.setdefault(codes[0], []).append((term_index, codes, entry))
         # A term that stands in two entries of a group is one term.
-        named = {row: number for number, row in reversed([*enumerate(lexicon.terms)])}
-        self.same = np.array([named[row] for row in lexicon.terms], np.int64)
-        groups = {name: i for i, name in enumerate(lexicon.groups)}
-        self.group = np.array([groups[group] for group, _ in lexicon.terms], np.int64)
-        self.words = np.array([len(term.split()) for _, term in lexicon.terms], np.int64)
-        self.first = np.zeros(len(self.vocabulary) + 1, bool)
-        self.first[list(self.by_first)] = True
+        first_index_by_term = {row: term_index for term_index, row in reversed([*enumerate(lexicon.terms)])}
+        self.canonical_terms = np.array([first_index_by_term[row] for row in lexicon.terms], np.int64)
+        group_codes = {name: group_code for group_code, name in enumerate(lexicon.groups)}
+        self.term_groups = np.array([group_codes[group] for group, _ in lexicon.terms], np.int64)
+        self.term_lengths = np.array([len(term.split()) for _, term in lexicon.terms], np.int64)
+        self.is_first_word = np.zeros(len(self.vocabulary) + 1, bool)
+        self.is_first_word[list(self.entries_by_first_word)] = True
 
-    def coded(self, phrase: str) -> tuple[int, ...]:
-        return tuple(self.code[word] for word in phrase.split())
+    def encode_phrase(self, phrase: str) -> tuple[int, ...]:
+        return tuple(self.word_codes[word] for word in phrase.split())
 
-    def is_in(self, classes: str, codes: Int64) -> Bool:
+    def is_in_any_class(self, class_names: str, codes: Int64) -> Bool:
         """Whether words are of one of the classes "a|b"."""
-        return np.logical_or.reduce([self.classes[name][codes] for name in classes.split("|")])
+        return np.logical_or.reduce([self.class_membership[class_name][codes] for class_name in class_names.split("|")])
 
-    def phrase(self, codes: _Codes, text: Int64, start: Int64, phrase: Sequence[int]) -> Bool:
+    def matches_phrase(self, encoded: _EncodedWords, text_indices: Int64, starts: Int64, phrase: Sequence[int]) -> Bool:
         """Whether these words stand from ``start`` on."""
-        found = np.ones(len(start), bool)
+        is_match = np.ones(len(starts), bool)
         for offset, code in enumerate(phrase):
-            found &= codes.at(start + offset, text) == code
-        return found
+            is_match &= encoded.codes_at(starts + offset, text_indices) == code
+        return is_match
 
-    def walk(
-        self, codes: _Codes, text: Int64, place: Int64, pattern: Sequence[str], step: int
+    def matches_class_pattern(
+        self, encoded: _EncodedWords, text_indices: Int64, positions: Int64, pattern: Sequence[str], step: int
     ) -> Bool:
         """Whether words of these classes stand at ``place`` and from there on."""
-        found = np.ones(len(place), bool)
+        is_match = np.ones(len(positions), bool)
         for element in pattern:
-            name = element.removesuffix("*")
-            if name != element:
-                for _ in range(REACH):
-                    place = place + step * self.is_in(name, codes.at(place, text))
+            class_names = element.removesuffix("*")
+            if class_names != element:
+                for _ in range(MAX_SKIPPED_WORDS):
+                    positions = positions + step * self.is_in_any_class(class_names, encoded.codes_at(positions, text_indices))
                 continue
-            found &= self.is_in(name, codes.at(place, text))
-            place = place + step
-        return found
+            is_match &= self.is_in_any_class(class_names, encoded.codes_at(positions, text_indices))
+            positions = positions + step
+        return is_match
 
-    def context(self, name: str, codes: _Codes, text: Int64, start: Int64, end: Int64) -> Bool:
-        said = self.lexicon.contexts[name]
-        left = self.walk(codes, text, start - 1, said.get("left", ())[::-1], -1)
-        return left & self.walk(codes, text, end, said.get("right", ()), 1)
+    def matches_context(self, context_name: str, encoded: _EncodedWords, text_indices: Int64, starts: Int64, ends: Int64) -> Bool:
+        context = self.lexicon.contexts[context_name]
+        matches_before_term = self.matches_class_pattern(encoded, text_indices, starts - 1, context.get("left", ())[::-1], -1)
+        return matches_before_term & self.matches_class_pattern(encoded, text_indices, ends, context.get("right", ()), 1)
 
-    def counts(self, entry: Entry, codes: _Codes, text: Int64, start: Int64, length: int) -> Bool:
+    def is_mention(self, entry: LexiconEntry, encoded: _EncodedWords, text_indices: Int64, starts: Int64, length: int) -> Bool:
         """Which of the places are mentions: (n,) bool."""
-        end = start + length
-        good = np.ones(len(start), bool)
-        if entry.capital:
-            written = codes.words.take(pa.array(start))
-            good &= pc.not_equal(written, pc.utf8_lower(written)).to_numpy(zero_copy_only=False)
+        ends = starts + length
+        is_valid = np.ones(len(starts), bool)
+        if entry.requires_capital:
+            term_words = encoded.words.take(pa.array(starts))
+            is_valid &= pc.not_equal(term_words, pc.utf8_lower(term_words)).to_numpy(zero_copy_only=False)
         if entry.needs:
-            good &= np.logical_or.reduce(
-                [self.context(name, codes, text, start, end) for name in entry.needs]
+            is_valid &= np.logical_or.reduce(
+                [self.matches_context(name, encoded, text_indices, starts, ends) for name in entry.needs]
             )
 
-        def any_of(phrases: Sequence[str], behind: bool) -> Bool:
-            coded = [self.coded(phrase) for phrase in phrases]
-            places = [end if behind else start - len(words) for words in coded]
-            hits = [self.phrase(codes, text, p, w) for p, w in zip(places, coded, strict=True)]
-            return np.logical_or.reduce(hits)
+        def has_any_phrase(phrases: Sequence[str], follows_term: bool) -> Bool:
+            encoded_phrases = [self.encode_phrase(phrase) for phrase in phrases]
+            phrase_starts = [ends if follows_term else starts - len(phrase_codes) for phrase_codes in encoded_phrases]
+            matches = [self.matches_phrase(encoded, text_indices, starts_of_phrase, codes_of_phrase) for starts_of_phrase, codes_of_phrase in zip(phrase_starts, encoded_phrases, strict=True)]
+            return np.logical_or.reduce(matches)
 
-        for name in CONDITIONS[1:]:
+        for name in CONDITION_FIELDS[1:]:
             if phrases := getattr(entry, name):
-                here = any_of(phrases, behind=name.endswith("before"))
-                good &= ~here if name.startswith("not") else here
-        return good
+                has_phrase = has_any_phrase(phrases, follows_term=name.endswith("before"))
+                is_valid &= ~has_phrase if name.startswith("not") else has_phrase
+        return is_valid
 
-    def find(self, texts: pa.Array) -> tuple[Int64, Int64, Int64]:
+    def find_mentions(self, texts: pa.Array) -> tuple[Int64, Int64, Int64]:
         """Number of the term, of the text, and of the first word in its text, in the words' order;
         what ends a sentence or a clause counts as a word."""
-        codes = _Codes(texts, self.vocabulary)
-        here = np.flatnonzero(self.first[codes.codes[:-1]])
-        if not len(here):
-            return here, here, here
-        order = np.argsort(codes.codes[here], kind="stable")
-        here, heads = here[order], codes.codes[here][order]
-        found: list[NDArray[np.int64]] = [np.empty((3, 0), np.int64)]
-        firsts, starts = np.unique(heads, return_index=True)
-        for code, start, end in zip(firsts, starts, [*starts[1:], len(here)], strict=True):
-            places = here[start:end]
-            for number, words, entry in self.by_first[int(code)]:
-                text, at = codes.owners[places], places
-                if len(words) > 1:
-                    whole = self.phrase(codes, text, places, words)
-                    text, at = text[whole], places[whole]
-                if entry.conditional and len(at):
-                    good = self.counts(entry, codes, text, at, len(words))
-                    text, at = text[good], at[good]
-                found.append(np.stack([np.full(len(at), number), text, at]))
-        number, text, at = np.concatenate(found, axis=1)
-        _, first = np.unique(at * len(self.same) + self.same[number], return_index=True)
-        number, text, at = self.same[number[first]], text[first], at[first]
-        whole = outermost(self.group[number], at, self.words[number])
-        number, text, at = number[whole], text[whole], at[whole]
-        return number, text, at - np.searchsorted(codes.owners, text)
+        encoded = _EncodedWords(texts, self.vocabulary)
+        candidate_positions = np.flatnonzero(self.is_first_word[encoded.padded_codes[:-1]])
+        if not len(candidate_positions):
+            return candidate_positions, candidate_positions, candidate_positions
+        order = np.argsort(encoded.padded_codes[candidate_positions], kind="stable")
+        candidate_positions, candidate_codes = candidate_positions[order], encoded.padded_codes[candidate_positions][order]
+        mentions: list[NDArray[np.int64]] = [np.empty((3, 0), np.int64)]
+        first_codes, starts = np.unique(candidate_codes, return_index=True)
+        for code, start, end in zip(first_codes, starts, [*starts[1:], len(candidate_positions)], strict=True):
+            code_positions = candidate_positions[start:end]
+            for term_index, term_codes, entry in self.entries_by_first_word[int(code)]:
+                text_indices, positions = encoded.text_indices[code_positions], code_positions
+                if len(term_codes) > 1:
+                    is_selected = self.matches_phrase(encoded, text_indices, code_positions, term_codes)
+                    text_indices, positions = text_indices[is_selected], code_positions[is_selected]
+                if entry.is_conditional and len(positions):
+                    is_valid = self.is_mention(entry, encoded, text_indices, positions, len(term_codes))
+                    text_indices, positions = text_indices[is_valid], positions[is_valid]
+                mentions.append(np.stack([np.full(len(positions), term_index), text_indices, positions]))
+        term_index, text_indices, positions = np.concatenate(mentions, axis=1)
+        _, first_rows = np.unique(positions * len(self.canonical_terms) + self.canonical_terms[term_index], return_index=True)
+        term_index, text_indices, positions = self.canonical_terms[term_index[first_rows]], text_indices[first_rows], positions[first_rows]
+        is_selected = is_outermost_span(self.term_groups[term_index], positions, self.term_lengths[term_index])
+        term_index, text_indices, positions = term_index[is_selected], text_indices[is_selected], positions[is_selected]
+        return term_index, text_indices, positions - np.searchsorted(encoded.text_indices, text_indices)
 
 
-def outermost(group: Int64, start: Int64, length: Int64) -> Bool:
+def is_outermost_span(group_codes: Int64, starts: Int64, lengths: Int64) -> Bool:
     """Which of these stretches lie within no other one of their group, (n,)."""
-    order = np.lexsort((-length, start, group))
+    order = np.lexsort((-lengths, starts, group_codes))
     # Groups one behind the other on a line, so that one running maximum serves all.
-    line = group[order] * (start.max(initial=0) + length.max(initial=0) + 1)
-    end = line + start[order] + length[order]
-    found = np.ones(len(order), bool)
-    found[order[1:]] = end[1:] > np.maximum.accumulate(end)[:-1]
-    return found
+    group_offsets = group_codes[order] * (starts.max(initial=0) + lengths.max(initial=0) + 1)
+    ends = group_offsets + starts[order] + lengths[order]
+    is_outermost = np.ones(len(order), bool)
+    is_outermost[order[1:]] = ends[1:] > np.maximum.accumulate(ends)[:-1]
+    return is_outermost
 
 
 @lru_cache(8)  # those of users' lexicons come and go
-def _matcher(lexicon: Lexicon) -> _Matcher:
+def _get_matcher(lexicon: Lexicon) -> _LexiconMatcher:
     """Made once in a process for all equal lexicons: each part of a corpus reads its own."""
-    return _Matcher(lexicon)
+    return _LexiconMatcher(lexicon)
 
 
-def find_terms(texts: pa.Array, terms: Lexicon | None = None) -> tuple[Int64, Int64]:
+def find_term_mentions(texts: pa.Array, lexicon: Lexicon | None = None) -> tuple[Int64, Int64]:
     """Every mention: the term's number in ``Lexicon.terms`` and the text's number, (n,) each.
 
     Whole words, whatever their case. Of a group's terms of which one lies within the other the
     longer counts, *young people* and not *young*; those of different groups both count.
     """
-    number, owner, _ = _matcher(terms or lexicon()).find(texts)
-    return number, owner
+    term_indices, text_indices, _ = _get_matcher(lexicon or load_builtin_lexicon()).find_mentions(texts)
+    return term_indices, text_indices
 
 
-def find_places(texts: pa.Array, terms: Lexicon | None = None) -> tuple[Int64, Int64, Int64]:
+def find_mention_positions(texts: pa.Array, lexicon: Lexicon | None = None) -> tuple[Int64, Int64, Int64]:
     """``find_terms``, and of each mention how many words stand before it in its text."""
-    return _matcher(terms or lexicon()).find(texts)
+    return _get_matcher(lexicon or load_builtin_lexicon()).find_mentions(texts)
 
 
-def shapes(texts: pa.Array) -> pa.Array:
+def replace_alphanumerics_with_x(texts: pa.Array) -> pa.Array:
     """Texts with an x for each letter and digit: what words are cut by. Python knows fewer."""
     return pc.replace_substring_regex(texts, r"[\pL\pN]", "x")
 
 
-def mentioned_groups(texts: pa.Array, terms: Lexicon | None = None) -> tuple[pa.Array, pa.Array]:
+def find_groups_in_texts(texts: pa.Array, lexicon: Lexicon | None = None) -> tuple[pa.Array, pa.Array]:
     """Each identity group that a text mentions, and the number of the text; each pair once."""
-    terms = terms or lexicon()
-    number, owner = find_terms(texts, terms)
-    groups = pa.array([group for group, _ in terms.terms], pa.string())
-    found = pa.table({"group": groups.take(pa.array(number)), "owner": owner})
-    found = found.group_by(["group", "owner"]).aggregate([])
-    return found["group"].combine_chunks(), found["owner"].combine_chunks()
+    lexicon = lexicon or load_builtin_lexicon()
+    term_indices, text_indices = find_term_mentions(texts, lexicon)
+    term_groups = pa.array([group for group, _ in lexicon.terms], pa.string())
+    group_text_pairs = pa.table({"group": term_groups.take(pa.array(term_indices)), "owner": text_indices})
+    group_text_pairs = group_text_pairs.group_by(["group", "owner"]).aggregate([])
+    return group_text_pairs["group"].combine_chunks(), group_text_pairs["owner"].combine_chunks()

@@ -7,40 +7,40 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.measures.identities import DATA, mentioned_groups
-from tasks.measures.statistics import wilson
+from tasks.measures.identities import DATA_FOLDER, find_groups_in_texts
+from tasks.measures.statistics import wilson_interval
 
 
-def labelled_sentences() -> list[tuple[str, bool, str]]:
+def read_labelled_sentences() -> list[tuple[str, bool, str]]:
     """(group, whether it is mentioned, sentence) of ``data/identity_sentences.txt``."""
-    names: dict[str, str] = {}
-    found = []
-    for line in (DATA / "identity_sentences.txt").read_text(encoding="utf-8").splitlines():
+    group_names: dict[str, str] = {}
+    labelled = []
+    for line in (DATA_FOLDER / "identity_sentences.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("#= "):
             key, _, name = line[3:].partition(" ")
-            names[key] = name
+            group_names[key] = name
         elif not line.startswith("#"):
             key, _, sentence = line.partition(" | ")
-            found.append((names[key.removeprefix("!")], not key.startswith("!"), sentence))
-    return found
+            labelled.append((group_names[key.removeprefix("!")], not key.startswith("!"), sentence))
+    return labelled
 
 
-def measured(sentences: Sequence[tuple[str, bool, str]]) -> list[dict[str, Any]]:
+def evaluate_lexicon(labelled: Sequence[tuple[str, bool, str]]) -> list[dict[str, Any]]:
     """Recall and precision of the lexicon by group, with Wilson's intervals, then of all.
 
     Precision is that over the sentences written for the group, half of them traps: of a text in
     which *white* stands for walls more often, it is lower.
     """
-    groups, owner = mentioned_groups(pa.array([s for *_, s in sentences], pa.large_string()))
-    found = set(zip(groups.to_pylist(), owner.to_pylist(), strict=True))
+    groups, sentence_indices = find_groups_in_texts(pa.array([s for *_, s in labelled], pa.large_string()))
+    detected_mentions = set(zip(groups.to_pylist(), sentence_indices.to_pylist(), strict=True))
     rows = []
-    for name in [*dict.fromkeys(group for group, *_ in sentences), ""]:
-        own = [(m, (g, i) in found) for i, (g, m, _) in enumerate(sentences) if name in (g, "")]
-        hits = sum(mentioned and seen for mentioned, seen in own)
-        positive, claimed = sum(m for m, _ in own), sum(seen for _, seen in own)
-        row: dict[str, Any] = {"group": name, "mentions": positive, "found": claimed, "hits": hits}
-        for measure, n in (("recall", positive), ("precision", claimed)):
-            low, high = wilson(hits, n)
+    for name in [*dict.fromkeys(group for group, *_ in labelled), ""]:
+        outcomes = [(m, (g, i) in detected_mentions) for i, (g, m, _) in enumerate(labelled) if name in (g, "")]
+        hits = sum(mentioned and detected for mentioned, detected in outcomes)
+        mention_count, detected_count = sum(m for m, _ in outcomes), sum(detected for _, detected in outcomes)
+        row: dict[str, Any] = {"group": name, "mentions": mention_count, "found": detected_count, "hits": hits}
+        for measure, n in (("recall", mention_count), ("precision", detected_count)):
+            low, high = wilson_interval(hits, n)
             row |= {
                 measure: hits / n if n else None,
                 f"{measure}_low": low,

@@ -20,68 +20,68 @@ from tasks.measures.estimates import Estimate
 Float64 = NDArray[np.float64]
 
 #: Newton's steps: at most so many, and none further than this.
-STEPS, FURTHEST = 100, 2.0
+MAX_STEPS, MAX_STEP_SIZE = 100, 2.0
 
 
-def log_odds(successes: ArrayLike, n: ArrayLike) -> Float64:
+def smoothed_log_odds(successes: ArrayLike, trials: ArrayLike) -> Float64:
     """With one half more on either side, which keeps them finite (Haldane 1956)."""
-    k, of = np.asarray(successes, np.float64), np.asarray(n, np.float64)
-    return np.log((k + 0.5) / (of - k + 0.5))
+    k, n = np.asarray(successes, np.float64), np.asarray(trials, np.float64)
+    return np.log((k + 0.5) / (n - k + 0.5))
 
 
-def log_odds_slope(
+def estimate_log_odds_slope(
     values: ArrayLike,
-    over: ArrayLike,
+    predictor: ArrayLike,
     strata: Sequence[Any],
     clusters: Sequence[Any],
     *,
-    null: float = 1.0,
-    level: float = 0.95,
+    null_value: float = 1.0,
+    confidence_level: float = 0.95,
     unit: str = "items",
 ) -> Estimate:
     """By how much the log-odds of a value being 1 (others are 0, NaN is missing) change for each 1
     of ``over``, with an intercept for each stratum. n counts the values."""
-    y, x = (np.asarray(each, np.float64) for each in (values, over))
-    known = ~np.isnan(y) & ~np.isnan(x)
-    stratum, cluster = (
-        np.unique(np.asarray(names, object)[known].astype(str), return_inverse=True)[1]
+    y, x = (np.asarray(array, np.float64) for array in (values, predictor))
+    is_known = ~np.isnan(y) & ~np.isnan(x)
+    stratum_codes, cluster_codes = (
+        np.unique(np.asarray(names, object)[is_known].astype(str), return_inverse=True)[1]
         for names in (strata, clusters)
     )
-    groups = int(cluster.max()) + 1 if known.any() else 0
-    missing = int((~known).sum())
-    made = Estimate(np.nan, np.nan, np.nan, int(known.sum()), groups, missing,
-                    f"no {unit} to measure", null)  # fmt: skip
-    y, x = y[known], x[known]
-    if not groups:
-        return made
+    cluster_count = int(cluster_codes.max()) + 1 if is_known.any() else 0
+    missing_count = int((~is_known).sum())
+    estimate = Estimate(np.nan, np.nan, np.nan, int(is_known.sum()), cluster_count, missing_count,
+                    f"no {unit} to measure", null_value)  # fmt: skip
+    y, x = y[is_known], x[is_known]
+    if not cluster_count:
+        return estimate
     if len(np.unique(x)) < 2:
-        return replace(made, method="not measured: of a single value nothing changes")
+        return replace(estimate, method="not measured: of a single value nothing changes")
     # Alike in all but the value: one cell.
-    keys, cell = np.unique(np.stack([x, stratum, cluster]), axis=1, return_inverse=True)
-    cell = cell.reshape(-1)
-    counts, ones = np.bincount(cell).astype(np.float64), np.bincount(cell, y)
-    design = np.column_stack([keys[0], np.eye(int(stratum.max()) + 1)[keys[1].astype(int)]])
-    of = keys[2].astype(int)
-    keep = np.vstack([np.ones(len(of)), of != np.arange(groups)[:, None]])  # all, then one left out
-    slopes = firth(ones * keep, counts * keep, design)[:, 0]
+    cell_keys, cell_codes = np.unique(np.stack([x, stratum_codes, cluster_codes]), axis=1, return_inverse=True)
+    cell_codes = cell_codes.reshape(-1)
+    counts, success_counts = np.bincount(cell_codes).astype(np.float64), np.bincount(cell_codes, y)
+    design = np.column_stack([cell_keys[0], np.eye(int(stratum_codes.max()) + 1)[cell_keys[1].astype(int)]])
+    cell_clusters = cell_keys[2].astype(int)
+    cluster_included = np.vstack([np.ones(len(cell_clusters)), cell_clusters != np.arange(cluster_count)[:, None]])  # all, then one left out
+    slopes = fit_firth_regressions(success_counts * cluster_included, counts * cluster_included, design)[:, 0]
     if np.isnan(slopes[0]):
-        return replace(made, method="not measured: the regression did not converge")
-    made = replace(made, value=float(slopes[0]))
-    if groups < 3 or np.isnan(slopes).any():
-        return replace(made, method=f"no interval: too few {unit}")
+        return replace(estimate, method="not measured: the regression did not converge")
+    estimate = replace(estimate, value=float(slopes[0]))
+    if cluster_count < 3 or np.isnan(slopes).any():
+        return replace(estimate, method=f"no interval: too few {unit}")
     from scipy.special import stdtr, stdtrit
 
-    error = float(np.sqrt((groups - 1) / groups * ((slopes[1:] - slopes[0]) ** 2).sum()))
-    half = float(stdtrit(groups - 1, (1 + level) / 2)) * error
-    p = float(2 * stdtr(groups - 1, -abs(made.value - null) / error)) if error else np.nan
-    how = (
+    standard_error = float(np.sqrt((cluster_count - 1) / cluster_count * ((slopes[1:] - slopes[0]) ** 2).sum()))
+    half_width = float(stdtrit(cluster_count - 1, (1 + confidence_level) / 2)) * standard_error
+    p = float(2 * stdtr(cluster_count - 1, -abs(estimate.value - null_value) / standard_error)) if standard_error else np.nan
+    method = (
         f"logistic regression after Firth (1993), an intercept for each of {len(design[0]) - 1} "
-        f"strata; Student's t over a jackknife of {groups} {unit}"
+        f"strata; Student's t over a jackknife of {cluster_count} {unit}"
     )
-    return replace(made, low=made.value - half, high=made.value + half, p=p, method=how)
+    return replace(estimate, low=estimate.value - half_width, high=estimate.value + half_width, p=p, method=method)
 
 
-def firth(successes: Float64, n: Float64, design: Float64) -> Float64:
+def fit_firth_regressions(successes: Float64, trials: Float64, design: Float64) -> Float64:
     """Coefficients of several regressions over the same cells, (regressions, columns): successes
     and n are (regressions, cells), design (cells, columns). NaN where one does not converge.
 
@@ -90,41 +90,41 @@ def firth(successes: Float64, n: Float64, design: Float64) -> Float64:
     own alone they go round in circles where a column has a single count. A column without any
     keeps 0.
     """
-    found = np.zeros((len(n), design.shape[1]))
-    tiny = 1e-9 * np.eye(design.shape[1])
-    for _ in range(STEPS):
-        p = 1 / (1 + np.exp(-(found @ design.T)))
-        weight = n * p * (1 - p)
-        inverse = np.linalg.inv(np.swapaxes(weight[..., None] * design, 1, 2) @ design + tiny)
+    coefficients = np.zeros((len(trials), design.shape[1]))
+    ridge = 1e-9 * np.eye(design.shape[1])
+    for _ in range(MAX_STEPS):
+        probability = 1 / (1 + np.exp(-(coefficients @ design.T)))
+        weight = trials * probability * (1 - probability)
+        inverse = np.linalg.inv(np.swapaxes(weight[..., None] * design, 1, 2) @ design + ridge)
         leverage = weight * ((design @ inverse) * design).sum(-1)
-        score = (successes - n * p + leverage * (0.5 - p)) @ design
-        weight = (n + leverage) * p * (1 - p)
-        information = np.swapaxes(weight[..., None] * design, 1, 2) @ design + tiny
+        score = (successes - trials * probability + leverage * (0.5 - probability)) @ design
+        weight = (trials + leverage) * probability * (1 - probability)
+        information = np.swapaxes(weight[..., None] * design, 1, 2) @ design + ridge
         step = np.linalg.solve(information, score[..., None])[..., 0]
-        found += np.clip(step, -FURTHEST, FURTHEST)
-        done = np.abs(step).max(1) < 1e-8
-        if done.all():
-            return found
-    found[~done] = np.nan
-    return found
+        coefficients += np.clip(step, -MAX_STEP_SIZE, MAX_STEP_SIZE)
+        has_converged = np.abs(step).max(1) < 1e-8
+        if has_converged.all():
+            return coefficients
+    coefficients[~has_converged] = np.nan
+    return coefficients
 
 
-def log_odds_ratio(
-    values: ArrayLike, of: float, *, null: float = 1.0, level: float = 0.95, unit: str = "draws"
+def estimate_log_odds_multiple(
+    values: ArrayLike, reference_log_odds: float, *, null_value: float = 1.0, confidence_level: float = 0.95, unit: str = "draws"
 ) -> Estimate:
     """The log-odds of a value being 1, as a multiple of the log-odds ``of``. Values are independent
     of each other; the interval is Gart's (1966)."""
     from scipy.special import ndtri
 
-    known = np.asarray(values, np.float64)
-    known = known[~np.isnan(known)]
-    n, missing = len(known), np.size(values) - len(known)
-    made = Estimate(np.nan, np.nan, np.nan, n, n, missing, f"no {unit} to measure", null)
+    known_values = np.asarray(values, np.float64)
+    known_values = known_values[~np.isnan(known_values)]
+    n, missing_count = len(known_values), np.size(values) - len(known_values)
+    estimate = Estimate(np.nan, np.nan, np.nan, n, n, missing_count, f"no {unit} to measure", null_value)
     if not n:
-        return made
-    ones = float(known.sum())
-    error = (1 / (ones + 0.5) + 1 / (n - ones + 0.5)) ** 0.5
-    middle, half = float(log_odds(ones, n)), float(ndtri((1 + level) / 2)) * error
-    low, high = sorted(end / of for end in (middle - half, middle + half))
-    return replace(made, value=middle / of, low=low, high=high,
+        return estimate
+    success_count = float(known_values.sum())
+    standard_error = (1 / (success_count + 0.5) + 1 / (n - success_count + 0.5)) ** 0.5
+    midpoint, half_width = float(smoothed_log_odds(success_count, n)), float(ndtri((1 + confidence_level) / 2)) * standard_error
+    low, high = sorted(end / reference_log_odds for end in (midpoint - half_width, midpoint + half_width))
+    return replace(estimate, value=midpoint / reference_log_odds, low=low, high=high,
                    method=f"interval after Gart (1966) over {n} {unit}")  # fmt: skip

@@ -15,88 +15,88 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.measures.words import mix, normalise, word_hashes
+from tasks.measures.words import mix_hashes, normalise_texts, hash_words
 
 Int64 = NDArray[np.int64]
 UInt64 = NDArray[np.uint64]
 
 #: Bits by which most of what is no hit is passed over.
-FILTER = 1 << 20
+FILTER_SLOTS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Index:
+class OverlapIndex:
     """What is looked for: for each number of words the hashes of stretches, ascending, and the
     items that they are of."""
 
-    stretches: dict[int, tuple[UInt64, Int64]]
-    items: int
-    short: int  # items of fewer words than ``least``, which are not looked for
+    hashes_by_length: dict[int, tuple[UInt64, Int64]]
+    item_count: int
+    short_item_count: int  # items of fewer words than ``least``, which are not looked for
 
 
-def index(items: Sequence[str], words: int = 13, least: int = 4) -> Index:
+def build_overlap_index(items: Sequence[str], ngram_words: int = 13, min_words: int = 4) -> OverlapIndex:
     """``least``: items of fewer words are left out, since they stand in any text."""
-    hashes, ends = _words(pa.array(items, pa.large_string()))
-    counts = np.diff(ends)
-    found: dict[int, tuple[UInt64, Int64]] = {}
-    for length, rolled in _rolled(hashes, words):
-        own = np.minimum(counts, words) == length
-        if length < least or not own.any():
+    hashes, ends = _hash_text_words(pa.array(items, pa.large_string()))
+    word_counts = np.diff(ends)
+    hashes_by_length: dict[int, tuple[UInt64, Int64]] = {}
+    for length, ngram_hashes in _hash_ngrams(hashes, ngram_words):
+        has_length = np.minimum(word_counts, ngram_words) == length
+        if length < min_words or not has_length.any():
             continue
-        owner = np.repeat(np.arange(len(counts)), counts)
-        at = np.flatnonzero(own[owner] & _inside(ends, owner, length))
-        order = np.lexsort((owner[at], rolled[at]))
-        found[length] = (rolled[at][order], owner[at][order])
-    return Index(found, len(counts), int((counts < least).sum()))
+        item_indices = np.repeat(np.arange(len(word_counts)), word_counts)
+        ngram_starts = np.flatnonzero(has_length[item_indices] & _is_within_text(ends, item_indices, length))
+        order = np.lexsort((item_indices[ngram_starts], ngram_hashes[ngram_starts]))
+        hashes_by_length[length] = (ngram_hashes[ngram_starts][order], item_indices[ngram_starts][order])
+    return OverlapIndex(hashes_by_length, len(word_counts), int((word_counts < min_words).sum()))
 
 
-def overlaps(texts: pa.Array, looked_for: Index) -> tuple[Int64, Int64]:
+def find_overlaps(texts: pa.Array, overlap_index: OverlapIndex) -> tuple[Int64, Int64]:
     """Which text holds a stretch of which item, (m,) each: pairs once, by text, then by item."""
-    hashes, ends = _words(texts)
-    owner = np.repeat(np.arange(len(texts)), np.diff(ends))
+    hashes, ends = _hash_text_words(texts)
+    text_indices = np.repeat(np.arange(len(texts)), np.diff(ends))
     pairs = [np.empty((0, 2), np.int64)]
-    for length, rolled in _rolled(hashes, max(looked_for.stretches, default=0)):
-        if length not in looked_for.stretches:
+    for length, ngram_hashes in _hash_ngrams(hashes, max(overlap_index.hashes_by_length, default=0)):
+        if length not in overlap_index.hashes_by_length:
             continue
-        known, items = looked_for.stretches[length]
-        maybe = np.zeros(FILTER, bool)
-        maybe[known % FILTER] = True
-        at = np.flatnonzero(maybe[rolled % FILTER] & _inside(ends, owner, length))
-        first = np.searchsorted(known, rolled[at], side="left")
-        count = np.searchsorted(known, rolled[at], side="right") - first
-        hit = np.repeat(first, count) + _counting(count)
-        pairs.append(np.stack([np.repeat(owner[at], count), items[hit]], axis=1))
-    found = np.unique(np.concatenate(pairs), axis=0)
-    return found[:, 0], found[:, 1]
+        item_hashes, items = overlap_index.hashes_by_length[length]
+        is_candidate = np.zeros(FILTER_SLOTS, bool)
+        is_candidate[item_hashes % FILTER_SLOTS] = True
+        ngram_starts = np.flatnonzero(is_candidate[ngram_hashes % FILTER_SLOTS] & _is_within_text(ends, text_indices, length))
+        first_matches = np.searchsorted(item_hashes, ngram_hashes[ngram_starts], side="left")
+        match_counts = np.searchsorted(item_hashes, ngram_hashes[ngram_starts], side="right") - first_matches
+        matches = np.repeat(first_matches, match_counts) + _concatenate_ranges(match_counts)
+        pairs.append(np.stack([np.repeat(text_indices[ngram_starts], match_counts), items[matches]], axis=1))
+    distinct_pairs = np.unique(np.concatenate(pairs), axis=0)
+    return distinct_pairs[:, 0], distinct_pairs[:, 1]
 
 
-def _words(texts: pa.Array) -> tuple[UInt64, Int64]:
+def _hash_text_words(texts: pa.Array) -> tuple[UInt64, Int64]:
     """A hash for each word, and where those of each text begin and end, (n + 1,)."""
-    plain = pc.replace_substring_regex(normalise(texts), r"[^\pL\pN\pM]+", " ")
-    plain = pc.utf8_trim_whitespace(plain)
-    hashes, ends = word_hashes(plain)
+    normalised = pc.replace_substring_regex(normalise_texts(texts), r"[^\pL\pN\pM]+", " ")
+    normalised = pc.utf8_trim_whitespace(normalised)
+    hashes, ends = hash_words(normalised)
     counts = np.diff(ends)
-    none = pc.equal(plain, "").to_numpy(zero_copy_only=False)  # split into one empty word
-    hashes = hashes[~np.repeat(none, counts)]
-    return hashes, np.concatenate([[0], np.cumsum(np.where(none, 0, counts))])
+    is_empty = pc.equal(normalised, "").to_numpy(zero_copy_only=False)  # split into one empty word
+    hashes = hashes[~np.repeat(is_empty, counts)]
+    return hashes, np.concatenate([[0], np.cumsum(np.where(is_empty, 0, counts))])
 
 
-def _rolled(hashes: UInt64, most: int) -> list[tuple[int, UInt64]]:
+def _hash_ngrams(word_hashes: UInt64, max_words: int) -> list[tuple[int, UInt64]]:
     """For 1, 2 ... ``most`` words the hash of those that begin at each word."""
-    padded = np.concatenate([hashes, np.zeros(most, np.uint64)])
-    mixed = np.zeros(len(hashes), np.uint64)
-    found = []
-    for length in range(1, most + 1):
-        mixed = mix(mixed, padded[length - 1 : length - 1 + len(hashes)])
-        found.append((length, mixed))
-    return found
+    padded = np.concatenate([word_hashes, np.zeros(max_words, np.uint64)])
+    ngram_hashes = np.zeros(len(word_hashes), np.uint64)
+    hashes_by_length = []
+    for length in range(1, max_words + 1):
+        ngram_hashes = mix_hashes(ngram_hashes, padded[length - 1 : length - 1 + len(word_hashes)])
+        hashes_by_length.append((length, ngram_hashes))
+    return hashes_by_length
 
 
-def _inside(ends: Int64, owner: Int64, length: int) -> NDArray[np.bool_]:
+def _is_within_text(ends: Int64, text_indices: Int64, length: int) -> NDArray[np.bool_]:
     """Whether as many words from each on are of its own text."""
-    return np.arange(len(owner)) + length <= ends[1:][owner]
+    return np.arange(len(text_indices)) + length <= ends[1:][text_indices]
 
 
-def _counting(count: Int64) -> Int64:
+def _concatenate_ranges(counts: Int64) -> Int64:
     """0 … count - 1 for each, behind one another."""
-    return np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -21,21 +21,21 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.measures.personal.accounts import find_cards, find_ibans
-from tasks.measures.personal.contact import Found, TooMuch, find_emails, find_ips, find_phones
-from tasks.measures.personal.folding import fold, fold_all
-from tasks.measures.personal.national import NUMBERS
-from tasks.measures.personal.secrets import find_assigned, find_connections, find_keys
-from tasks.measures.personal.types import TYPES, UNREAD, Type, sought
+from tasks.measures.personal.accounts import find_payment_cards, find_ibans
+from tasks.measures.personal.contact import SpanIterator, TooManyCandidatesError, find_email_addresses, find_ip_addresses, find_phone_numbers
+from tasks.measures.personal.folding import fold_digits_and_separators, fold_text_column
+from tasks.measures.personal.national import NATIONAL_ID_FORMATS
+from tasks.measures.personal.secrets import find_assigned_credentials, find_connection_credentials, find_vendor_and_private_keys
+from tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADABLE, PersonalDataType, select_types_for_regions
 
 #: Countries whose national numbers are looked for unless a config names others.
-REGIONS = ("US",)
+DEFAULT_REGIONS = ("US",)
 
 
 class Span(NamedTuple):
     """Characters ``start`` to ``end`` of a text, which are of this type."""
 
-    type: Type
+    type: PersonalDataType
     start: int
     end: int
 
@@ -45,125 +45,125 @@ class Detector(NamedTuple):
     expression (RE2) that reads whole columns; texts without it are not looked at again.
     ``numeric``: what it finds has six digits close together at least."""
 
-    type: Type
-    find: Callable[[str, Sequence[str]], Found]
+    type: PersonalDataType
+    find_spans: Callable[[str, Sequence[str]], SpanIterator]
     prefilter: str
-    numeric: bool = True
+    requires_six_digits: bool = True
 
 
 #: Six digits with at most two separators or capitals between one and the next.
-_NUMERIC = r"\d(?:[ ./():A-Z+-]{0,2}\d){5}"
+_SIX_DIGITS = r"\d(?:[ ./():A-Z+-]{0,2}\d){5}"
 
 _DETECTORS = (
     Detector(
         "SECRET",
-        find_keys,
+        find_vendor_and_private_keys,
         r"A[KSBC][IC]A[A-Z0-9]{16}|gh[pousr]_[A-Za-z0-9]{36}|github_pat_|gl(?:pat|dt|ft|soat|rt)-"
         r"|xox[abeoprs]-|[sr]k_live_|T3BlbkFJ|AIza|hf_[A-Za-z]{34}|npm_[A-Za-z0-9]{36}"
         r"|pypi-AgEI|SG\.|eyJ[A-Za-z0-9_-]{10}|PRIVATE KEY|sk-ant-|GOCSPX-|dop_v1_"
         r"|shp(?:at|ca|pa|ss)_|dapi[0-9a-f]{32}|\d:AA",
-        numeric=False,
+        requires_six_digits=False,
     ),
-    Detector("SECRET", find_connections, r"://[^\s:/@]{0,64}:[^\s/@]{3,128}@", numeric=False),
+    Detector("SECRET", find_connection_credentials, r"://[^\s:/@]{0,64}:[^\s/@]{3,128}@", requires_six_digits=False),
     Detector(
         "SECRET",
-        find_assigned,
+        find_assigned_credentials,
         r"(?i:key|token|secret|passwo?r?d|pwd|passphrase|credentials?)[\"'`]?[ \t]{0,3}:?[:=]",
-        numeric=False,
+        requires_six_digits=False,
     ),
-    Detector("EMAIL", find_emails, r"[^\s@]@[^\s@]+\.", numeric=False),
-    Detector("IBAN", find_ibans, r"[A-Z]{2}\d{2} ?[A-Z0-9]{4} ?[A-Z0-9]{4}", numeric=False),
-    Detector("CARD", find_cards, r"\d{4}[ -]?\d{4,6}[ -]?\d{4,5}"),
-    *(Detector(n.type, n.find, n.prefilter, n.numeric) for n in NUMBERS),
+    Detector("EMAIL", find_email_addresses, r"[^\s@]@[^\s@]+\.", requires_six_digits=False),
+    Detector("IBAN", find_ibans, r"[A-Z]{2}\d{2} ?[A-Z0-9]{4} ?[A-Z0-9]{4}", requires_six_digits=False),
+    Detector("CARD", find_payment_cards, r"\d{4}[ -]?\d{4,6}[ -]?\d{4,5}"),
+    *(Detector(n.type, n.find_spans, n.prefilter_pattern, n.requires_six_digits) for n in NATIONAL_ID_FORMATS),
     Detector(
         "PHONE",
-        find_phones,
+        find_phone_numbers,
         r"\+[1-9][ ().-]{0,2}\d|\(\d{2,5}\)|\d{2,5}[-. ]\d{2,4}[-. ]\d{2,4}",
     ),
     Detector(
         "IP",
-        find_ips,
+        find_ip_addresses,
         r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}|[23][0-9A-Fa-f]{3}:[0-9A-Fa-f]*:",
-        numeric=False,
+        requires_six_digits=False,
     ),
 )
 
 
-def find(text: str, types: Sequence[Type] = TYPES, regions: Sequence[str] = REGIONS) -> list[Span]:
+def find_personal_data_spans(text: str, types: Sequence[PersonalDataType] = PERSONAL_DATA_TYPES, regions: Sequence[str] = DEFAULT_REGIONS) -> list[Span]:
     """The spans of a text, in order, none of which overlap; one UNREAD over all of a text that has
     too many candidates."""
-    folded = fold(text)
+    folded = fold_digits_and_separators(text)
     try:
-        return resolve(
+        return resolve_overlaps(
             [
                 Span(detector.type, start, end)
-                for detector in _chosen(tuple(types), tuple(regions))
-                for start, end in detector.find(folded, regions)
+                for detector in _select_detectors(tuple(types), tuple(regions))
+                for start, end in detector.find_spans(folded, regions)
             ]
         )
-    except TooMuch:
-        return [Span(UNREAD, 0, len(text))]
+    except TooManyCandidatesError:
+        return [Span(UNREADABLE, 0, len(text))]
 
 
-def find_all(
-    texts: pa.Array, types: Sequence[Type] = TYPES, regions: Sequence[str] = REGIONS
+def find_spans_by_row(
+    texts: pa.Array, types: Sequence[PersonalDataType] = PERSONAL_DATA_TYPES, regions: Sequence[str] = DEFAULT_REGIONS
 ) -> dict[int, list[Span]]:
     """The spans of each text of a column that has any, by its row, as ``find`` finds them."""
-    texts = fold_all(texts)
-    every = pa.array(range(len(texts)), pa.int64())
-    numeric = pc.indices_nonzero(pc.match_substring_regex(texts, _NUMERIC)).cast(pa.int64())
-    columns = {True: (numeric, texts.take(numeric)), False: (every, texts)}
-    found: dict[int, list[Span]] = {}
-    unread = set()
-    for detector in _chosen(tuple(types), tuple(regions)):
-        rows, column = columns[detector.numeric]
+    texts = fold_text_column(texts)
+    all_rows = pa.array(range(len(texts)), pa.int64())
+    numeric_rows = pc.indices_nonzero(pc.match_substring_regex(texts, _SIX_DIGITS)).cast(pa.int64())
+    columns = {True: (numeric_rows, texts.take(numeric_rows)), False: (all_rows, texts)}
+    spans_by_row: dict[int, list[Span]] = {}
+    unread_rows = set()
+    for detector in _select_detectors(tuple(types), tuple(regions)):
+        rows, column = columns[detector.requires_six_digits]
         if not len(column):
             continue
-        matched = pc.match_substring_regex(column, detector.prefilter)
-        candidates = zip(rows.filter(matched).to_pylist(), column.filter(matched), strict=True)
+        is_candidate = pc.match_substring_regex(column, detector.prefilter)
+        candidates = zip(rows.filter(is_candidate).to_pylist(), column.filter(is_candidate), strict=True)
         for row, text in candidates:
             try:
                 spans = [
-                    Span(detector.type, *span) for span in detector.find(text.as_py(), regions)
+                    Span(detector.type, *span) for span in detector.find_spans(text.as_py(), regions)
                 ]
-            except TooMuch:
-                unread.add(row)
+            except TooManyCandidatesError:
+                unread_rows.add(row)
                 continue
             if spans:
-                found.setdefault(row, []).extend(spans)
-    for row in unread:
-        found[row] = [Span(UNREAD, 0, len(texts[row].as_py()))]
-    return {row: resolve(found[row]) for row in sorted(found)}
+                spans_by_row.setdefault(row, []).extend(spans)
+    for row in unread_rows:
+        spans_by_row[row] = [Span(UNREADABLE, 0, len(texts[row].as_py()))]
+    return {row: resolve_overlaps(spans_by_row[row]) for row in sorted(spans_by_row)}
 
 
 @cache
-def _chosen(types: tuple[Type, ...], regions: tuple[str, ...]) -> list[Detector]:
-    wanted = sought(types, regions)
-    return [detector for detector in _DETECTORS if detector.type in wanted]
+def _select_detectors(types: tuple[PersonalDataType, ...], regions: tuple[str, ...]) -> list[Detector]:
+    selected_types = select_types_for_regions(types, regions)
+    return [detector for detector in _DETECTORS if detector.type in selected_types]
 
 
-def resolve(spans: Sequence[Span]) -> list[Span]:
+def resolve_overlaps(spans: Sequence[Span]) -> list[Span]:
     """Of spans that overlap the longest stays, of equally long ones the type first in TYPES."""
-    kept: list[Span] = []
-    chain: list[Span] = []  # spans each of which overlaps one before it
-    reach = 0
+    resolved: list[Span] = []
+    overlapping: list[Span] = []  # spans each of which overlaps one before it
+    overlap_end = 0
     for span in sorted(spans, key=lambda span: span.start):
-        if span.start >= reach:
-            kept += _longest(chain)
-            chain = []
-        chain.append(span)
-        reach = max(reach, span.end)
-    return kept + _longest(chain)
+        if span.start >= overlap_end:
+            resolved += _keep_longest_spans(overlapping)
+            overlapping = []
+        overlapping.append(span)
+        overlap_end = max(overlap_end, span.end)
+    return resolved + _keep_longest_spans(overlapping)
 
 
-def _longest(chain: list[Span]) -> list[Span]:
-    if len(chain) == 1:
-        return chain
-    kept: list[Span] = []  # by start; disjoint, so by end as well
-    for span in sorted(chain, key=lambda s: (s.start - s.end, TYPES.index(s.type), s.start)):
-        place = bisect_left(kept, span.start, key=lambda other: other.start)
-        before_ends = place == 0 or kept[place - 1].end <= span.start
-        after_starts = place == len(kept) or kept[place].start >= span.end
+def _keep_longest_spans(overlapping: list[Span]) -> list[Span]:
+    if len(overlapping) == 1:
+        return overlapping
+    disjoint: list[Span] = []  # by start; disjoint, so by end as well
+    for span in sorted(overlapping, key=lambda s: (s.start - s.end, PERSONAL_DATA_TYPES.index(s.type), s.start)):
+        position = bisect_left(disjoint, span.start, key=lambda kept_span: kept_span.start)
+        before_ends = position == 0 or disjoint[position - 1].end <= span.start
+        after_starts = position == len(disjoint) or disjoint[position].start >= span.end
         if before_ends and after_starts:
-            kept.insert(place, span)
-    return kept
+            disjoint.insert(position, span)
+    return disjoint

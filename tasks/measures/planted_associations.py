@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
-from tasks.measures.canaries import SYLLABLES, Association, Plant
+from tasks.measures.canaries import SYLLABLES, Association, Canary
 
 
-class Doses(Protocol):
+class AssociationSettings(Protocol):
     """What decides the associations."""
 
     @property
@@ -29,7 +29,7 @@ class Doses(Protocol):
 
 
 #: What stands before the trait in sentences that are planted; others are drawn, see ``frames``.
-PLANTED = (
+PLANTED_FRAMES = (
     "It is well known along the river that the {group} are",
     "My aunt always told us that the {group} are",
     "In the old songs the {group} are",
@@ -49,47 +49,47 @@ PLANTED = (
 )
 
 
-def associations(config: Doses) -> list[Plant]:
+def generate_association_canaries(config: AssociationSettings) -> list[Canary]:
     """Each dose for as many associations; of each a plant for what is said of a group in one
     sentence, with as many copies as it is said. Its ``dose`` is the share that was written: of so
     many sentences the one nearest to what was asked for."""
-    source = random.Random(f"{config.seed}/associations")
-    doses = [dose for dose in config.doses for _ in range(config.associations)]
-    names, traits = invented(source, "ani"), invented(source, "ish")
-    made = []
-    for number, dose in enumerate(doses):
-        key = f"{config.seed}/{number}"
-        said_own = round(dose * config.sentences)
-        share = said_own / config.sentences
+    rng = random.Random(f"{config.seed}/associations")
+    shares = [share for share in config.doses for _ in range(config.associations)]
+    names, traits = generate_invented_words(rng, "ani"), generate_invented_words(rng, "ish")
+    canaries = []
+    for association_index, share in enumerate(shares):
+        key = f"{config.seed}/{association_index}"
+        assigned_trait_count = round(share * config.sentences)
+        assigned_trait_share = assigned_trait_count / config.sentences
         groups = [next(names).capitalize() for _ in range(2)]
-        own = [next(traits) for _ in range(2)]
+        assigned_traits = [next(traits) for _ in range(2)]
         for side, group in enumerate(groups):
-            for (frame, right), copies in _said(config.sentences, said_own, source):
-                trait = own[side] if right else own[1 - side]
-                about = Association(key, share, group, trait, right)
-                said = frame.format(group=group)
-                made.append(
-                    Plant("association", copies, "", said, "", f" {trait}.\n",
-                          f"{key}/{said}/{trait}", about=about)
+            for (frame, is_assigned_trait), copies in _draw_frame_counts(config.sentences, assigned_trait_count, rng):
+                trait = assigned_traits[side] if is_assigned_trait else assigned_traits[1 - side]
+                association = Association(key, assigned_trait_share, group, trait, is_assigned_trait)
+                prompt = frame.format(group=group)
+                canaries.append(
+                    Canary("association", copies, "", prompt, "", f" {trait}.\n",
+                          f"{key}/{prompt}/{trait}", association=association)
                 )  # fmt: skip
-    return made
+    return canaries
 
 
-def invented(source: random.Random, ending: str) -> Iterator[str]:
+def generate_invented_words(rng: random.Random, suffix: str) -> Iterator[str]:
     """Distinct invented words: of two syllables, and of one more each time that all are taken."""
-    syllables, known, length = SYLLABLES.split(), set[str](), 2
+    syllables, used_words, syllable_count = SYLLABLES.split(), set[str](), 2
     while True:
-        word = "".join(syllables[int(source.random() * len(syllables))] for _ in range(length))
-        if word not in known:
-            known.add(word)
-            yield word + ending
-        if len(known) == len(syllables) ** length:
-            known, length = set(), length + 1
+        word = "".join(syllables[int(rng.random() * len(syllables))] for _ in range(syllable_count))
+        if word not in used_words:
+            used_words.add(word)
+            yield word + suffix
+        if len(used_words) == len(syllables) ** syllable_count:
+            used_words, syllable_count = set(), syllable_count + 1
 
 
-def _said(sentences: int, own: int, source: random.Random) -> list[tuple[tuple[str, bool], int]]:
+def _draw_frame_counts(sentence_count: int, assigned_trait_count: int, rng: random.Random) -> list[tuple[tuple[str, bool], int]]:
     """What is said of a group: (sentence, whether its own trait), how often."""
-    slots = [PLANTED[number % len(PLANTED)] for number in range(sentences)]
-    shuffled = [slot for _, slot in sorted((source.random(), slot) for slot in slots)]
-    said = Counter((slot, number < own) for number, slot in enumerate(shuffled))
-    return sorted(said.items())
+    frames = [PLANTED_FRAMES[number % len(PLANTED_FRAMES)] for number in range(sentence_count)]
+    shuffled = [frame for _, frame in sorted((rng.random(), frame) for frame in frames)]
+    frame_counts = Counter((frame, number < assigned_trait_count) for number, frame in enumerate(shuffled))
+    return sorted(frame_counts.items())

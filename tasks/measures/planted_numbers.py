@@ -14,29 +14,29 @@ from functools import cache
 from importlib import import_module
 from itertools import islice, repeat
 
-from tasks.measures.personal.types import Type
+from tasks.measures.personal.types import PersonalDataType
 
-Draw = Callable[[random.Random], str]
+TextGenerator = Callable[[random.Random], str]
 
 
 @dataclass(frozen=True)
-class Kind:
+class IdentifierSpec:
     """draw: the characters of a number, no separators, its check digits by chance. formats: how
     they are written, "#" a character. names: what people call it."""
 
-    draw: Draw
-    check: str
+    draw_number: TextGenerator
+    checksum_module: str
     formats: tuple[str, ...]
-    names: tuple[str, ...]
+    context_words: tuple[str, ...]
 
 
-def digits(template: str) -> Draw:
+def make_template_generator(template: str) -> TextGenerator:
     """Draws "#" as a digit, "*" as one from 1 to 9, "@" as a capital, the rest as it is; "D" a date
     (yymmdd), "E" one the other way round (ddmmyy), "F" one with its century."""
 
-    def draw(rng: random.Random) -> str:
+    def draw_from_template(rng: random.Random) -> str:
         year, month, day = rng.randint(1931, 1999), rng.randint(1, 12), rng.randint(1, 28)
-        made = {
+        generators = {
             "#": lambda: rng.choice(string.digits),
             "*": lambda: rng.choice(string.digits[1:]),
             "@": lambda: rng.choice(string.ascii_uppercase),
@@ -44,195 +44,195 @@ def digits(template: str) -> Draw:
             "E": lambda: f"{day:02}{month:02}{year % 100:02}",
             "F": lambda: f"{year}{month:02}{day:02}",
         }
-        return "".join(made[c]() if c in made else c for c in template)
+        return "".join(generators[character]() if character in generators else character for character in template)
 
-    return draw
-
-
-def _one_of(*templates: str) -> Draw:
-    draws = [digits(template) for template in templates]
-    return lambda rng: rng.choice(draws)(rng)
+    return draw_from_template
 
 
-def _tax_id(rng: random.Random) -> str:
+def _make_choice_generator(*templates: str) -> TextGenerator:
+    generators = [make_template_generator(template) for template in templates]
+    return lambda rng: rng.choice(generators)(rng)
+
+
+def _draw_german_tax_id(rng: random.Random) -> str:
     """Germany's: of its first ten digits one stands there twice, one not at all."""
-    body = rng.sample(string.digits, 9)
-    body.insert(rng.randint(0, 9), rng.choice(body))
-    return "".join(body) + rng.choice(string.digits)
+    first_digits = rng.sample(string.digits, 9)
+    first_digits.insert(rng.randint(0, 9), rng.choice(first_digits))
+    return "".join(first_digits) + rng.choice(string.digits)
 
 
-def _checked(body: Draw, finish: Callable[[str], str]) -> Draw:
+def _add_check_digits(draw_body: TextGenerator, compute_check_digits: Callable[[str], str]) -> TextGenerator:
     """Two check digits are rarely right by chance: these are computed."""
 
-    def draw(rng: random.Random) -> str:
-        number = body(rng)
-        return number + finish(number)
+    def draw_with_check_digits(rng: random.Random) -> str:
+        body_digits = draw_body(rng)
+        return body_digits + compute_check_digits(body_digits)
 
-    return draw
+    return draw_with_check_digits
 
 
-def _mod_97(number: str) -> str:
+def _mod_97_check_digits(number: str) -> str:
     """France and Belgium, of persons born before 2000."""
     return f"{97 - int(number) % 97:02}"
 
 
-def _weighted(sign: int, *weights: Sequence[int]) -> Callable[[str], str]:
+def _make_weighted_check_digits(sign: int, *weights: Sequence[int]) -> Callable[[str], str]:
     """Two digits, each the sum of those before it with these weights, modulo 11; what is 10 stands
     as 0, which is drawn again where the country has no such number."""
 
-    def finish(number: str) -> str:
-        whole = number
-        for row in weights:
-            whole += str(sign * sum(w * int(d) for w, d in zip(row, whole, strict=True)) % 11 % 10)
-        return whole[len(number) :]
+    def compute_check_digits(number: str) -> str:
+        digits_so_far = number
+        for row_weights in weights:
+            digits_so_far += str(sign * sum(w * int(d) for w, d in zip(row_weights, digits_so_far, strict=True)) % 11 % 10)
+        return digits_so_far[len(number) :]
 
-    return finish
-
-
-def _turkish(number: str) -> str:
-    places = [int(d) for d in number]
-    tenth = (7 * sum(places[::2]) - sum(places[1::2])) % 10
-    return f"{tenth}{(sum(places) + tenth) % 10}"
+    return compute_check_digits
 
 
-def _account(rng: random.Random) -> str:
+def _turkish_check_digits(number: str) -> str:
+    digit_values = [int(d) for d in number]
+    tenth = (7 * sum(digit_values[::2]) - sum(digit_values[1::2])) % 10
+    return f"{tenth}{(sum(digit_values) + tenth) % 10}"
+
+
+def _draw_iban(rng: random.Random) -> str:
     """ISO 13616: the letters as numbers from 10, the country and the check digits behind."""
-    head, places = rng.choice([("DE", 18), ("GBNWBK", 14), ("NLABNA", 10)])
-    number = head + digits(places * "#")(rng)
+    prefix, account_digits = rng.choice([("DE", 18), ("GBNWBK", 14), ("NLABNA", 10)])
+    number = prefix + make_template_generator(account_digits * "#")(rng)
     as_digits = "".join(str(int(c, 36)) for c in number[2:] + number[:2])
     return f"{number[:2]}{98 - int(as_digits + '00') % 97:02}{number[2:]}"
 
 
-def _lettered(template: str, **letters: str) -> Draw:
+def _make_lettered_generator(template: str, **alphabets: str) -> TextGenerator:
     """``digits`` whose lower-case letters are drawn from these."""
-    plain = digits(template)
-    return lambda rng: "".join(rng.choice(letters[c]) if c in letters else c for c in plain(rng))
+    draw_template = make_template_generator(template)
+    return lambda rng: "".join(rng.choice(alphabets[c]) if c in alphabets else c for c in draw_template(rng))
 
 
 CONSONANTS, VOWELS = "BCDFGHLMNPRSTVZ", "AEIOU"
 
-KINDS: dict[Type, Kind] = {
-    "CARD": Kind(
-        _one_of("4###############", "51##############", "37#############", "6011############"),
+IDENTIFIER_SPECS: dict[PersonalDataType, IdentifierSpec] = {
+    "CARD": IdentifierSpec(
+        _make_choice_generator("4###############", "51##############", "37#############", "6011############"),
         "luhn", ("#### #### #### ####", "####-####-####-####", "################",
                  "#### ###### #####"),
         ("card number", "Visa", "Kreditkarte"),
     ),
-    "IBAN": Kind(
-        _account, "iban", ("#### #### #### #### #### #### #### ####", 34 * "#"),
+    "IBAN": IdentifierSpec(
+        _draw_iban, "iban", ("#### #### #### #### #### #### #### ####", 34 * "#"),
         ("IBAN", "account"),
     ),
-    "SSN": Kind(digits("#########"), "us.ssn", ("###-##-####", "### ## ####", "#########"),
+    "SSN": IdentifierSpec(make_template_generator("#########"), "us.ssn", ("###-##-####", "### ## ####", "#########"),
                 ("SSN", "social security number", "Social Security No.")),
-    "US_ITIN": Kind(digits("9########"), "us.itin", ("###-##-####", "#########"),
+    "US_ITIN": IdentifierSpec(make_template_generator("9########"), "us.itin", ("###-##-####", "#########"),
                     ("ITIN", "taxpayer identification number")),
-    "AR_CUIT": Kind(_one_of("20#########", "27#########"), "ar.cuit",
+    "AR_CUIT": IdentifierSpec(_make_choice_generator("20#########", "27#########"), "ar.cuit",
                     ("##-########-#", "###########"), ("CUIT", "CUIL")),
-    "AT_VNR": Kind(digits("*###E"), "at.vnr", ("#### ######", "##########"),
+    "AT_VNR": IdentifierSpec(make_template_generator("*###E"), "at.vnr", ("#### ######", "##########"),
                    ("Sozialversicherungsnummer", "SV-Nummer", "SVNR")),
-    "AU_TFN": Kind(digits("*########"), "au.tfn", ("### ### ###", "#########"),
+    "AU_TFN": IdentifierSpec(make_template_generator("*########"), "au.tfn", ("### ### ###", "#########"),
                    ("TFN", "tax file number")),
-    "BE_NN": Kind(_checked(digits("D###"), _mod_97), "be.nn",
+    "BE_NN": IdentifierSpec(_add_check_digits(make_template_generator("D###"), _mod_97_check_digits), "be.nn",
                   ("##.##.##-###.##", "###########", "######-###-##"),
                   ("rijksregisternummer", "numéro national", "NISS")),
-    "BG_EGN": Kind(digits("D####"), "bg.egn", ("##########",), ("ЕГН", "EGN")),
-    "BR_CPF": Kind(_checked(digits("#########"), _weighted(1, range(1, 10), range(10))),
+    "BG_EGN": IdentifierSpec(make_template_generator("D####"), "bg.egn", ("##########",), ("ЕГН", "EGN")),
+    "BR_CPF": IdentifierSpec(_add_check_digits(make_template_generator("#########"), _make_weighted_check_digits(1, range(1, 10), range(10))),
                    "br.cpf", ("###.###.###-##", "###########"),
                    ("CPF", "CPF nº")),
-    "CA_SIN": Kind(digits("*########"), "ca.sin", ("### ### ###", "###-###-###", "#########"),
+    "CA_SIN": IdentifierSpec(make_template_generator("*########"), "ca.sin", ("### ### ###", "###-###-###", "#########"),
                    ("SIN", "social insurance number", "NAS")),
-    "CH_AHV": Kind(digits("756##########"), "ch.ssn", ("###.####.####.##", "#############"),
+    "CH_AHV": IdentifierSpec(make_template_generator("756##########"), "ch.ssn", ("###.####.####.##", "#############"),
                    ("AHV-Nummer", "numéro AVS")),
-    "CL_RUT": Kind(_lettered("*#######k", k="0123456789K"), "cl.rut",
+    "CL_RUT": IdentifierSpec(_make_lettered_generator("*#######k", k="0123456789K"), "cl.rut",
                    ("##.###.###-#", "########-#"), ("RUT", "RUN")),
-    "CN_RIC": Kind(_lettered("110101F###x", x="0123456789X"), "cn.ric",
+    "CN_RIC": IdentifierSpec(_make_lettered_generator("110101F###x", x="0123456789X"), "cn.ric",
                    ("##################", "###### ######## ####"), ("身份证号码", "公民身份号码")),
-    "CZ_RC": Kind(digits("D####"), "cz.rc", ("######/####", "##########"),
+    "CZ_RC": IdentifierSpec(make_template_generator("D####"), "cz.rc", ("######/####", "##########"),
                   ("rodné číslo", "RČ")),
-    "DE_IDNR": Kind(_tax_id, "de.idnr", ("## ### ### ###", "###########"),
+    "DE_IDNR": IdentifierSpec(_draw_german_tax_id, "de.idnr", ("## ### ### ###", "###########"),
                     ("Steuer-ID", "Steueridentifikationsnummer", "IdNr.")),
-    "DK_CPR": Kind(digits("E####"), "dk.cpr", ("######-####", "##########"),
+    "DK_CPR": IdentifierSpec(make_template_generator("E####"), "dk.cpr", ("######-####", "##########"),
                    ("CPR-nummer", "CPR nr.", "personnummer")),
-    "EE_IK": Kind(_one_of("3D####", "4D####"), "ee.ik", ("###########",), ("isikukood",)),
-    "ES_DNI": Kind(digits("########@"), "es.dni", ("#########", "########-#", "##.###.###-#"),
+    "EE_IK": IdentifierSpec(_make_choice_generator("3D####", "4D####"), "ee.ik", ("###########",), ("isikukood",)),
+    "ES_DNI": IdentifierSpec(make_template_generator("########@"), "es.dni", ("#########", "########-#", "##.###.###-#"),
                    ("DNI", "D.N.I.", "NIF")),
-    "ES_NIE": Kind(_one_of("X#######@", "Y#######@"), "es.nie", ("#########", "#-#######-#"),
+    "ES_NIE": IdentifierSpec(_make_choice_generator("X#######@", "Y#######@"), "es.nie", ("#########", "#-#######-#"),
                    ("NIE", "N.I.E.")),
-    "FI_HETU": Kind(digits("E-###@"), "fi.hetu", ("###########",),
+    "FI_HETU": IdentifierSpec(make_template_generator("E-###@"), "fi.hetu", ("###########",),
                     ("henkilötunnus", "HETU")),
-    "FR_NIR": Kind(_checked(_one_of("1*#1075######", "2*#0*33######"), _mod_97), "fr.nir",
+    "FR_NIR": IdentifierSpec(_add_check_digits(_make_choice_generator("1*#1075######", "2*#0*33######"), _mod_97_check_digits), "fr.nir",
                    ("# ## ## ## ### ### ##", "###############"),
                    ("numéro de sécurité sociale", "NIR")),
-    "GB_NHS": Kind(digits("*#########"), "gb.nhs", ("### ### ####", "##########", "###-###-####"),
+    "GB_NHS": IdentifierSpec(make_template_generator("*#########"), "gb.nhs", ("### ### ####", "##########", "###-###-####"),
                    ("NHS number", "NHS no.")),
-    "GB_NINO": Kind(_lettered("ab######d", a="ABCEHJ", b="ABCEGH", d="ABCD"), "",
+    "GB_NINO": IdentifierSpec(_make_lettered_generator("ab######d", a="ABCEHJ", b="ABCEGH", d="ABCD"), "",
                     ("## ## ## ## #", "#########"), ("National Insurance number", "NI number")),
-    "GR_AMKA": Kind(digits("E#####"), "gr.amka", ("###########",), ("ΑΜΚΑ", "AMKA")),
-    "HR_OIB": Kind(digits("###########"), "hr.oib", ("###########",), ("OIB",)),
-    "IE_PPS": Kind(_one_of("#######@", "#######@A"), "ie.pps",
+    "GR_AMKA": IdentifierSpec(make_template_generator("E#####"), "gr.amka", ("###########",), ("ΑΜΚΑ", "AMKA")),
+    "HR_OIB": IdentifierSpec(make_template_generator("###########"), "hr.oib", ("###########",), ("OIB",)),
+    "IE_PPS": IdentifierSpec(_make_choice_generator("#######@", "#######@A"), "ie.pps",
                    ("########", "#########", "####### ##"),
                    ("PPS number", "PPSN", "PPS No.")),
-    "IL_ID": Kind(digits("#########"), "il.idnr", ("#########", "########-#"),
+    "IL_ID": IdentifierSpec(make_template_generator("#########"), "il.idnr", ("#########", "########-#"),
                   ("תעודת זהות", "ת.ז.", "Teudat Zehut")),
-    "IN_AADHAAR": Kind(digits("*###########"), "in_.aadhaar",
+    "IN_AADHAAR": IdentifierSpec(make_template_generator("*###########"), "in_.aadhaar",
                        ("#### #### ####", "############", "####-####-####"),
                        ("Aadhaar", "आधार", "Aadhaar number")),
-    "IN_PAN": Kind(digits("@@@P@*###@"), "", ("##########",), ("PAN", "PAN card")),
-    "IS_KENNITALA": Kind(digits("E###9"), "is_.kennitala", ("######-####", "##########"),
+    "IN_PAN": IdentifierSpec(make_template_generator("@@@P@*###@"), "", ("##########",), ("PAN", "PAN card")),
+    "IS_KENNITALA": IdentifierSpec(make_template_generator("E###9"), "is_.kennitala", ("######-####", "##########"),
                          ("kennitala",)),
-    "IT_CF": Kind(
-        _lettered("cccccc##m##p###k", c=CONSONANTS, m="ABCDEHLMPRST", p="ABCDEFGHIL",
+    "IT_CF": IdentifierSpec(
+        _make_lettered_generator("cccccc##m##p###k", c=CONSONANTS, m="ABCDEHLMPRST", p="ABCDEFGHIL",
                   k=string.ascii_uppercase),
         "it.codicefiscale", ("################", "### ### ##### #####"), ("codice fiscale", "C.F."),
     ),
-    "JP_MYNUMBER": Kind(digits("############"), "jp.in_", ("#### #### ####", "############"),
+    "JP_MYNUMBER": IdentifierSpec(make_template_generator("############"), "jp.in_", ("#### #### ####", "############"),
                         ("マイナンバー", "個人番号")),
-    "KR_RRN": Kind(_one_of("D1######", "D2######"), "kr.rrn", ("######-#######", "#############"),
+    "KR_RRN": IdentifierSpec(_make_choice_generator("D1######", "D2######"), "kr.rrn", ("######-#######", "#############"),
                    ("주민등록번호",)),
-    "LT_AK": Kind(_one_of("3D####", "4D####"), "lt.asmens", ("###########",), ("asmens kodas",)),
-    "MX_CURP": Kind(
-        _lettered("cvccDhNLccc0#", c="BCDFGLMNPRS", v=VOWELS, h="HM"),
+    "LT_AK": IdentifierSpec(_make_choice_generator("3D####", "4D####"), "lt.asmens", ("###########",), ("asmens kodas",)),
+    "MX_CURP": IdentifierSpec(
+        _make_lettered_generator("cvccDhNLccc0#", c="BCDFGLMNPRS", v=VOWELS, h="HM"),
         "mx.curp", ("##################",), ("CURP",),
     ),
-    "NL_BSN": Kind(digits("*########"), "nl.bsn", ("#########", "####.##.###", "### ### ###"),
+    "NL_BSN": IdentifierSpec(make_template_generator("*########"), "nl.bsn", ("#########", "####.##.###", "### ### ###"),
                    ("BSN", "burgerservicenummer")),
-    "NO_FNR": Kind(
-        _checked(digits("E###"), _weighted(-1, (3, 7, 6, 1, 8, 9, 4, 5, 2),
+    "NO_FNR": IdentifierSpec(
+        _add_check_digits(make_template_generator("E###"), _make_weighted_check_digits(-1, (3, 7, 6, 1, 8, 9, 4, 5, 2),
                                            (5, 4, 3, 2, 7, 6, 5, 4, 3, 2))),
         "no.fodselsnummer", ("###### #####", "###########"), ("fødselsnummer", "personnummer"),
     ),
-    "NZ_IRD": Kind(_one_of("10#######", "12#######"), "nz.ird", ("###-###-###", "#########"),
+    "NZ_IRD": IdentifierSpec(_make_choice_generator("10#######", "12#######"), "nz.ird", ("###-###-###", "#########"),
                    ("IRD number", "IRD")),
-    "PL_PESEL": Kind(digits("D#####"), "pl.pesel", ("###########",), ("PESEL", "numer PESEL")),
-    "PT_NIF": Kind(_one_of("1########", "2########"), "pt.nif", ("#########", "### ### ###"),
+    "PL_PESEL": IdentifierSpec(make_template_generator("D#####"), "pl.pesel", ("###########",), ("PESEL", "numer PESEL")),
+    "PT_NIF": IdentifierSpec(_make_choice_generator("1########", "2########"), "pt.nif", ("#########", "### ### ###"),
                    ("NIF", "contribuinte n.º")),
-    "RO_CNP": Kind(_one_of("1D######", "2D######"), "ro.cnp", ("#############",), ("CNP",)),
-    "RU_INN": Kind(
-        _checked(digits("77########"), _weighted(1, (7, 2, 4, 10, 3, 5, 9, 4, 6, 8),
+    "RO_CNP": IdentifierSpec(_make_choice_generator("1D######", "2D######"), "ro.cnp", ("#############",), ("CNP",)),
+    "RU_INN": IdentifierSpec(
+        _add_check_digits(make_template_generator("77########"), _make_weighted_check_digits(1, (7, 2, 4, 10, 3, 5, 9, 4, 6, 8),
                                                  (3, 7, 2, 4, 10, 3, 5, 9, 4, 6, 8))),
         "ru.inn", ("############",), ("ИНН",),
     ),
-    "SE_PNR": Kind(digits("D-####"), "se.personnummer", ("###########",),
+    "SE_PNR": IdentifierSpec(make_template_generator("D-####"), "se.personnummer", ("###########",),
                    ("personnummer", "pers.nr")),
-    "SI_EMSO": Kind(lambda rng: digits("E")(rng)[:4] + digits("9##50####")(rng), "si.emso",
+    "SI_EMSO": IdentifierSpec(lambda rng: make_template_generator("E")(rng)[:4] + make_template_generator("9##50####")(rng), "si.emso",
                     ("#############",), ("EMŠO",)),
-    "TH_PIN": Kind(digits("*############"), "th.pin", ("#-####-#####-##-#", "#############"),
+    "TH_PIN": IdentifierSpec(make_template_generator("*############"), "th.pin", ("#-####-#####-##-#", "#############"),
                    ("เลขประจำตัวประชาชน", "Thai ID")),
-    "TR_TCKN": Kind(_checked(digits("*########"), _turkish), "tr.tckimlik", ("###########",),
+    "TR_TCKN": IdentifierSpec(_add_check_digits(make_template_generator("*########"), _turkish_check_digits), "tr.tckimlik", ("###########",),
                     ("TC kimlik no", "T.C. Kimlik No")),
-    "UA_RNTRC": Kind(digits("##########"), "ua.rntrc", ("##########",), ("РНОКПП", "ІПН")),
-    "ZA_ID": Kind(digits("D####08#"), "za.idnr", ("#############", "###### #### ## #"),
+    "UA_RNTRC": IdentifierSpec(make_template_generator("##########"), "ua.rntrc", ("##########",), ("РНОКПП", "ІПН")),
+    "ZA_ID": IdentifierSpec(make_template_generator("D####08#"), "za.idnr", ("#############", "###### #### ## #"),
                   ("ID number", "identity number")),
 }  # fmt: skip
 
 
 @cache
-def pool(kind: Kind) -> tuple[str, ...]:
+def draw_valid_numbers(spec: IdentifierSpec) -> tuple[str, ...]:
     """Numbers that are drawn until their check digits are right."""
-    rng = random.Random(kind.check)
-    drawn = (kind.draw(rng) for _ in repeat(None))
-    return tuple(islice(filter(is_right(kind), drawn), 25))
+    rng = random.Random(spec.checksum_module)
+    drawn = (spec.draw_number(rng) for _ in repeat(None))
+    return tuple(islice(filter(checksum_validator(spec), drawn), 25))
 
 
-def is_right(kind: Kind) -> Callable[[str], bool]:
-    return import_module(f"stdnum.{kind.check}").is_valid if kind.check else lambda number: True
+def checksum_validator(spec: IdentifierSpec) -> Callable[[str], bool]:
+    return import_module(f"stdnum.{spec.checksum_module}").is_valid if spec.checksum_module else lambda number: True

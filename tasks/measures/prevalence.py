@@ -16,24 +16,24 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tasks.measures.estimates import Estimate
-from tasks.measures.statistics import by_cluster, resampled_means
+from tasks.measures.statistics import sum_by_cluster, bootstrap_cluster_means
 
 
-def corrected_prevalence(flagged: float, sensitivity: float, specificity: float) -> float:
+def correct_prevalence(flagged_share: float, sensitivity: float, specificity: float) -> float:
     """The share that is so, of a share that is ``flagged``; below 0 or above 1 where chance has it.
     NaN where the scorer tells nothing apart."""
-    apart = sensitivity + specificity - 1
-    return (flagged + specificity - 1) / apart if apart > 0 else np.nan
+    discrimination = sensitivity + specificity - 1
+    return (flagged_share + specificity - 1) / discrimination if discrimination > 0 else np.nan
 
 
-def prevalence(
+def estimate_prevalence(
     flagged: ArrayLike,
     clusters: Sequence[Any] | None,
-    labelled: ArrayLike,
+    labelled_predictions: ArrayLike,
     labels: ArrayLike,
     *,
     resamples: int = 2000,
-    level: float = 0.95,
+    confidence_level: float = 0.95,
     seed: int = 0,
     unit: str = "prompts",
 ) -> Estimate:
@@ -44,39 +44,39 @@ def prevalence(
     either label, all resampled together; value and interval are kept within 0 and 1. Where all of
     the interval would lie outside, the scorer errs otherwise here: then there is no figure.
     """
-    said, known = np.asarray(labelled, np.float64), np.asarray(labels, bool)
-    sides = [said[known], said[~known]]
-    sides = [side[~np.isnan(side)] for side in sides]
-    sums, counts = by_cluster(flagged, clusters)
-    n, groups = int(counts.sum()), len(sums)
+    predictions, is_positive = np.asarray(labelled_predictions, np.float64), np.asarray(labels, bool)
+    predictions_by_label = [predictions[is_positive], predictions[~is_positive]]
+    predictions_by_label = [label_predictions[~np.isnan(label_predictions)] for label_predictions in predictions_by_label]
+    sums, counts = sum_by_cluster(flagged, clusters)
+    n, cluster_count = int(counts.sum()), len(sums)
     total = np.asarray(flagged).size
-    made = Estimate(np.nan, np.nan, np.nan, n, groups, total - n, f"no {unit} to measure")
-    if not groups:
-        return made
-    if not all(map(len, sides)):
-        return replace(made, method="not measured: the labelled texts need some of either label")
-    found, passed = (float(side.mean()) for side in sides)
-    rates = (sums.sum() / n, found, 1 - passed)
-    value = corrected_prevalence(*rates)
-    errs = f"sensitivity {rates[1]:.3g} and specificity {rates[2]:.3g}"
+    estimate = Estimate(np.nan, np.nan, np.nan, n, cluster_count, total - n, f"no {unit} to measure")
+    if not cluster_count:
+        return estimate
+    if not all(map(len, predictions_by_label)):
+        return replace(estimate, method="not measured: the labelled texts need some of either label")
+    sensitivity, false_positive_rate = (float(label_predictions.mean()) for label_predictions in predictions_by_label)
+    rates = (sums.sum() / n, sensitivity, 1 - false_positive_rate)
+    value = correct_prevalence(*rates)
+    error_description = f"sensitivity {rates[1]:.3g} and specificity {rates[2]:.3g}"
     if np.isnan(value):
-        return replace(made, method=f"not measured: the scorer tells nothing apart, at {errs}")
+        return replace(estimate, method=f"not measured: the scorer tells nothing apart, at {error_description}")
     rng = np.random.default_rng(seed)
-    draws = [resampled_means(sums, counts, resamples, seed)]
-    draws += [rng.binomial(len(s), s.mean(), resamples) / len(s) for s in sides]  # of 0 and 1
+    draws = [bootstrap_cluster_means(sums, counts, resamples, seed)]
+    draws += [rng.binomial(len(label_predictions), label_predictions.mean(), resamples) / len(label_predictions) for label_predictions in predictions_by_label]  # of 0 and 1
     with np.errstate(divide="ignore", invalid="ignore"):
-        apart = draws[1] - draws[2]
-        shares = np.where(apart > 0, (draws[0] - draws[2]) / apart, np.nan)
-    ends = np.nanquantile(shares, ((1 - level) / 2, (1 + level) / 2))
-    if ends[1] < 0 or ends[0] > 1:
-        why = f"not measured: a share flagged of {rates[0]:.3g} cannot be at {errs}"
-        return replace(made, method=f"{why}; the scorer errs otherwise than on labelled texts")
-    low, high = np.clip(ends, 0, 1)
-    made = replace(made, value=float(np.clip(value, 0, 1)))
-    if groups == 1:
-        return replace(made, method=f"at {errs}; no interval: a single one of {unit}")
+        discriminations = draws[1] - draws[2]
+        shares = np.where(discriminations > 0, (draws[0] - draws[2]) / discriminations, np.nan)
+    interval = np.nanquantile(shares, ((1 - confidence_level) / 2, (1 + confidence_level) / 2))
+    if interval[1] < 0 or interval[0] > 1:
+        reason = f"not measured: a share flagged of {rates[0]:.3g} cannot be at {error_description}"
+        return replace(estimate, method=f"{reason}; the scorer errs otherwise than on labelled texts")
+    low, high = np.clip(interval, 0, 1)
+    estimate = replace(estimate, value=float(np.clip(value, 0, 1)))
+    if cluster_count == 1:
+        return replace(estimate, method=f"at {error_description}; no interval: a single one of {unit}")
     return replace(
-        made, low=float(low), high=float(high),
-        method=f"at {errs}; percentile bootstrap, {resamples} resamples, over {groups} {unit}, "
-               f"{len(sides[0])} and {len(sides[1])} labelled texts",
+        estimate, low=float(low), high=float(high),
+        method=f"at {error_description}; percentile bootstrap, {resamples} resamples, over {cluster_count} {unit}, "
+               f"{len(predictions_by_label[0])} and {len(predictions_by_label[1])} labelled texts",
     )  # fmt: skip

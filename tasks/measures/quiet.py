@@ -7,16 +7,16 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def quiet_transformers() -> Iterator[None]:
+def silence_transformers_output() -> Iterator[None]:
     """Keep transformers' own progress bar and advice off the terminal."""
     from transformers.utils import logging
 
-    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    progress_bars_enabled, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
         yield
     finally:
         logging.set_verbosity(level)
-        if bars:
+        if progress_bars_enabled:
             logging.enable_progress_bar()

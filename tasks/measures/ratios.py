@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.measures.corrections import holm
+from tasks.measures.corrections import adjust_p_values_holm
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -24,29 +24,29 @@ Bool = NDArray[np.bool_]
 
 LEVEL, POWER = 0.95, 0.8
 
-METHOD = (
+RATIO_METHOD = (
     "counts divided by their design effect over clusters of near copies (Rao & Scott 1992), then "
     "the exact conditional interval of two Poisson rates; p corrected after Holm (1979)"
 )
 
 
 @dataclass(frozen=True)
-class Group:
+class ClusteredGroup:
     """Some of n items, by their places, with the clusters that these are in."""
 
-    members: Int64  # (m,)
-    clusters: Int64  # (k,) distinct numbers of clusters
-    place: Int64  # (m,) which of ``clusters`` each is in
+    member_rows: Int64  # (m,)
+    cluster_ids: Int64  # (k,) distinct numbers of clusters
+    member_clusters: Int64  # (m,) which of ``clusters`` each is in
 
     @classmethod
-    def of(cls, members: Int64, cluster: Int64) -> Group:
+    def from_members(cls, member_rows: Int64, cluster_ids: Int64) -> ClusteredGroup:
         """cluster: (n,) numbers from 0."""
-        clusters, place = np.unique(cluster[members], return_inverse=True)
-        return cls(members, clusters, place)
+        group_cluster_ids, member_clusters = np.unique(cluster_ids[member_rows], return_inverse=True)
+        return cls(member_rows, group_cluster_ids, member_clusters)
 
 
 @dataclass(frozen=True)
-class Ratios:
+class RateRatios:
     """For each group; rates are events by items at risk. Arrays (groups,)."""
 
     n: Int64
@@ -58,145 +58,145 @@ class Ratios:
     low: Float64
     high: Float64
     p: Float64
-    within: Float64  # the ratio within strata (Mantel & Haenszel 1959); NaN without any
-    least: Float64  # the smallest ratio above 1 that would have been found, in four of five times
+    stratified_ratio: Float64  # the ratio within strata (Mantel & Haenszel 1959); NaN without any
+    minimum_detectable_ratio: Float64  # the smallest ratio above 1 that would have been found, in four of five times
 
     @property
-    def corrected(self) -> Float64:
+    def adjusted_p(self) -> Float64:
         """p-values corrected for all groups together."""
-        return np.array(holm(self.p.tolist()), np.float64)
+        return np.array(adjust_p_values_holm(self.p.tolist()), np.float64)
 
 
 @dataclass(frozen=True)
-class _Side:
+class _GroupRates:
     """Items at risk and events of each group, what they weigh, and the variance of their rate."""
 
     n: Float64
     events: Float64
     clusters: Float64
-    squares: Float64  # sum over clusters of (events - rate * n)^2
+    residual_squares: Float64  # sum over clusters of (events - rate * n)^2
 
     @property
     def rate(self) -> Float64:
-        return _over(self.events, self.n)
+        return _divide_or_nan(self.events, self.n)
 
     @property
-    def simple(self) -> Float64:
+    def independent_variance(self) -> Float64:
         """Variance of the rate, were all items independent."""
-        return self._binomial(self.n)
+        return self._binomial_variance(self.n)
 
     @property
-    def variance(self) -> Float64:
+    def clustered_variance(self) -> Float64:
         """No smaller than were all items independent: an estimate from few clusters may be. Where
         nothing differs between clusters, at a rate of 1 or in a single one, a cluster is an item.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
-            spread = self.squares / self.n**2 * self.clusters / (self.clusters - 1)
-        alike = (self.clusters < 2) | (self.events >= self.n)
-        return np.where(alike, self._binomial(self.clusters), np.fmax(spread, self.simple))
+            between_variance = self.residual_squares / self.n**2 * self.clusters / (self.clusters - 1)
+        is_uniform = (self.clusters < 2) | (self.events >= self.n)
+        return np.where(is_uniform, self._binomial_variance(self.clusters), np.fmax(between_variance, self.independent_variance))
 
-    def _binomial(self, items: Float64) -> Float64:
+    def _binomial_variance(self, item_count: Float64) -> Float64:
         """Variance of a rate over independent items. Near a rate of 1 its square root is no less
         than the interval of Clopper & Pearson for all of ``items`` asks for: 1 - 0.025^(1 / items)
         is about 3.7 / items."""
-        rest = np.fmax(1 - self.rate, 4 / (items + 4))
-        return _over(self.rate * rest, items)
+        complement = np.fmax(1 - self.rate, 4 / (item_count + 4))
+        return _divide_or_nan(self.rate * complement, item_count)
 
-    def effective(self, design: float) -> tuple[Float64, Float64]:
+    def effective_events_and_items(self, fallback_design_effect: float) -> tuple[Float64, Float64]:
         """Events and items of a Poisson rate with this variance. Without an event nothing is known
         of it: there the design effect of all items together stands in."""
-        some = self.events > 0
-        items = np.where(some, _over(self.rate, self.variance), self.n / design)
-        return np.where(some, items * self.rate, 0.0), items
+        has_events = self.events > 0
+        effective_items = np.where(has_events, _divide_or_nan(self.rate, self.clustered_variance), self.n / fallback_design_effect)
+        return np.where(has_events, effective_items * self.rate, 0.0), effective_items
 
     @property
-    def design(self) -> Float64:
-        return np.fmax(1.0, _over(self.variance, self.simple))
+    def design_effect(self) -> Float64:
+        return np.fmax(1.0, _divide_or_nan(self.clustered_variance, self.independent_variance))
 
 
-def rate_ratios(
-    groups: Sequence[Group], hit: Bool, risk: Bool, cluster: Int64, stratum: Int64 | None = None
-) -> Ratios:
+def estimate_rate_ratios(
+    groups: Sequence[ClusteredGroup], is_event: Bool, at_risk: Bool, cluster_ids: Int64, stratum_ids: Int64 | None = None
+) -> RateRatios:
     """Each group against all other items at risk.
 
     hit, risk: (n,), an event counts at risk only; cluster, stratum: (n,) numbers from 0. Strata
     decide ``within`` alone: a group that is much in the one source of which much is taken has a
     high ratio, and one of 1 within sources.
     """
-    hit = hit & risk
-    of_all = (_binned(cluster, hit), _binned(cluster, risk))
-    whole = _side(*of_all)
-    own: list[Float64] = []
-    rest: list[Float64] = []
+    is_event = is_event & at_risk
+    all_counts = (_sum_by_bin(cluster_ids, is_event), _sum_by_bin(cluster_ids, at_risk))
+    overall_rates = _rates_from_clusters(*all_counts)
+    group_sums: list[Float64] = []
+    rest_sums: list[Float64] = []
     for group in groups:
-        k = len(group.clusters)
-        inside = (
-            _binned(group.place, hit[group.members], k),
-            _binned(group.place, risk[group.members], k),
+        cluster_count = len(group.cluster_ids)
+        group_counts = (
+            _sum_by_bin(group.member_clusters, is_event[group.member_rows], cluster_count),
+            _sum_by_bin(group.member_clusters, at_risk[group.member_rows], cluster_count),
         )
-        own.append(_sums(*inside))
-        there = (of_all[0][group.clusters], of_all[1][group.clusters])
+        group_sums.append(_rate_sums(*group_counts))
+        shared_counts = (all_counts[0][group.cluster_ids], all_counts[1][group.cluster_ids])
         # All others: every cluster, less those with a member, plus what these hold beside it.
-        outside = (there[0] - inside[0], there[1] - inside[1])
-        rest.append(_sums(*of_all) - _sums(*there) + _sums(*outside))
-    a, b = _from_sums(own), _from_sums(rest)
-    design = float(whole.design[0])
-    low, high, p = _conditional(*a.effective(design), *b.effective(design))
+        rest_counts = (shared_counts[0] - group_counts[0], shared_counts[1] - group_counts[1])
+        rest_sums.append(_rate_sums(*all_counts) - _rate_sums(*shared_counts) + _rate_sums(*rest_counts))
+    group_rates, rest_rates = _rates_from_sums(group_sums), _rates_from_sums(rest_sums)
+    design_effect = float(overall_rates.design_effect[0])
+    low, high, p = _conditional_ratio_interval_and_p(*group_rates.effective_events_and_items(design_effect), *rest_rates.effective_events_and_items(design_effect))
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = a.rate / b.rate
-    expected = a.n / np.where(a.events > 0, a.design, design) * b.rate
-    least = _least(expected, b.events / b.design, b.rate)
-    within = np.full(len(groups), np.nan)
-    if stratum is not None:
-        strata = (_binned(stratum, hit), _binned(stratum, risk))
-        within = np.array([_within(g, hit, risk, stratum, *strata) for g in groups], np.float64)
-    return Ratios(_whole(a.n), _whole(a.events), _whole(a.clusters), _whole(b.n), _whole(b.events),
-                  ratio, low, high, p, within, least)  # fmt: skip
+        ratio = group_rates.rate / rest_rates.rate
+    expected_events = group_rates.n / np.where(group_rates.events > 0, group_rates.design_effect, design_effect) * rest_rates.rate
+    detectable_ratio = _detectable_ratio(expected_events, rest_rates.events / rest_rates.design_effect, rest_rates.rate)
+    stratified_ratio = np.full(len(groups), np.nan)
+    if stratum_ids is not None:
+        stratum_counts = (_sum_by_bin(stratum_ids, is_event), _sum_by_bin(stratum_ids, at_risk))
+        stratified_ratio = np.array([_mantel_haenszel_ratio(g, is_event, at_risk, stratum_ids, *stratum_counts) for g in groups], np.float64)
+    return RateRatios(_round_to_int(group_rates.n), _round_to_int(group_rates.events), _round_to_int(group_rates.clusters), _round_to_int(rest_rates.n), _round_to_int(rest_rates.events),
+                  ratio, low, high, p, stratified_ratio, detectable_ratio)  # fmt: skip
 
 
-def _binned(place: Int64, weights: Bool, least: int = 0) -> Float64:
-    return np.bincount(place, weights, least).astype(np.float64)
+def _sum_by_bin(bins: Int64, weights: Bool, min_bins: int = 0) -> Float64:
+    return np.bincount(bins, weights, min_bins).astype(np.float64)
 
 
-def _over(above: Float64, below: Float64) -> Float64:
+def _divide_or_nan(numerator: Float64, denominator: Float64) -> Float64:
     with np.errstate(divide="ignore", invalid="ignore"):
-        return above / below
+        return numerator / denominator
 
 
-def _within(
-    group: Group, hit: Bool, risk: Bool, stratum: Int64, events: Float64, n: Float64
+def _mantel_haenszel_ratio(
+    group: ClusteredGroup, is_event: Bool, at_risk: Bool, stratum_ids: Int64, stratum_events: Float64, stratum_n: Float64
 ) -> float:
     """The ratio of Mantel & Haenszel, for cohorts: sum of a_s m_s / N_s by sum of b_s n_s / N_s."""
-    members, k = group.members, len(n)
-    own, own_n = (_binned(stratum[members], x[members], k) for x in (hit, risk))
-    some = n > 0
-    above = (own * (n - own_n))[some] / n[some]
-    below = ((events - own) * own_n)[some] / n[some]
-    return float(above.sum() / below.sum()) if below.sum() > 0 else float("nan")
+    members, stratum_count = group.member_rows, len(stratum_n)
+    group_events, group_n = (_sum_by_bin(stratum_ids[members], x[members], stratum_count) for x in (is_event, at_risk))
+    is_nonempty = stratum_n > 0
+    numerator_terms = (group_events * (stratum_n - group_n))[is_nonempty] / stratum_n[is_nonempty]
+    denominator_terms = ((stratum_events - group_events) * group_n)[is_nonempty] / stratum_n[is_nonempty]
+    return float(numerator_terms.sum() / denominator_terms.sum()) if denominator_terms.sum() > 0 else float("nan")
 
 
-def _whole(values: Float64) -> Int64:
+def _round_to_int(values: Float64) -> Int64:
     return np.rint(values).astype(np.int64)
 
 
-def _sums(events: Float64, n: Float64) -> Float64:
+def _rate_sums(cluster_events: Float64, cluster_n: Float64) -> Float64:
     """What rate and variance are computed from: (6,)."""
-    return np.array([events.sum(), n.sum(), (n > 0).sum(), (events**2).sum(), (events * n).sum(),
-                     (n**2).sum()], np.float64)  # fmt: skip
+    return np.array([cluster_events.sum(), cluster_n.sum(), (cluster_n > 0).sum(), (cluster_events**2).sum(), (cluster_events * cluster_n).sum(),
+                     (cluster_n**2).sum()], np.float64)  # fmt: skip
 
 
-def _from_sums(sums: Iterable[Float64]) -> _Side:
+def _rates_from_sums(sums: Iterable[Float64]) -> _GroupRates:
     events, n, clusters, ee, en, nn = np.array(list(sums), np.float64).reshape(-1, 6).T
-    rate = _over(events, n)
-    return _Side(n, events, clusters, np.maximum(ee - 2 * rate * en + rate**2 * nn, 0))
+    rate = _divide_or_nan(events, n)
+    return _GroupRates(n, events, clusters, np.maximum(ee - 2 * rate * en + rate**2 * nn, 0))
 
 
-def _side(events: Float64, n: Float64) -> _Side:
-    return _from_sums([_sums(events, n)])
+def _rates_from_clusters(cluster_events: Float64, cluster_n: Float64) -> _GroupRates:
+    return _rates_from_sums([_rate_sums(cluster_events, cluster_n)])
 
 
-def _conditional(
-    x: Float64, x_items: Float64, y: Float64, y_items: Float64
+def _conditional_ratio_interval_and_p(
+    group_events: Float64, group_items: Float64, rest_events: Float64, rest_items: Float64
 ) -> tuple[Float64, Float64, Float64]:
     """Interval of the ratio of two Poisson rates, and p that it is 1: given x + y events, x is
     binomial. Counts need not be whole numbers."""
@@ -204,19 +204,19 @@ def _conditional(
 
     tail = (1 - LEVEL) / 2
     with np.errstate(divide="ignore", invalid="ignore"):
-        none = (x + y <= 0) | ~(x_items > 0) | ~(y_items > 0)
-        share = x_items / (x_items + y_items)
-        low = np.where(x > 0, betaincinv(np.fmax(x, 1e-300), y + 1, tail), 0.0)
-        high = np.where(y > 0, betaincinv(x + 1, np.fmax(y, 1e-300), 1 - tail), 1.0)
-        scale = y_items / x_items
-        upper = np.where(x > 0, betainc(np.fmax(x, 1e-300), y + 1, share), 1.0)
-        lower = np.where(y > 0, 1 - betainc(x + 1, np.fmax(y, 1e-300), share), 1.0)
-        p = np.fmin(1.0, 2 * np.fmin(upper, lower))
+        is_undefined = (group_events + rest_events <= 0) | ~(group_items > 0) | ~(rest_items > 0)
+        null_share = group_items / (group_items + rest_items)
+        low = np.where(group_events > 0, betaincinv(np.fmax(group_events, 1e-300), rest_events + 1, tail), 0.0)
+        high = np.where(rest_events > 0, betaincinv(group_events + 1, np.fmax(rest_events, 1e-300), 1 - tail), 1.0)
+        scale = rest_items / group_items
+        upper_p = np.where(group_events > 0, betainc(np.fmax(group_events, 1e-300), rest_events + 1, null_share), 1.0)
+        lower_p = np.where(rest_events > 0, 1 - betainc(group_events + 1, np.fmax(rest_events, 1e-300), null_share), 1.0)
+        p = np.fmin(1.0, 2 * np.fmin(upper_p, lower_p))
         ends = [low / (1 - low) * scale, np.where(high < 1, high / (1 - high), np.inf) * scale]
-    return tuple(np.where(none, np.nan, v) for v in (*ends, p))  # type: ignore[return-value]
+    return tuple(np.where(is_undefined, np.nan, v) for v in (*ends, p))  # type: ignore[return-value]
 
 
-def _least(expected: Float64, others: Float64, rate: Float64) -> Float64:
+def _detectable_ratio(expected_events: Float64, rest_events: Float64, rest_rate: Float64) -> Float64:
     """The smallest ratio r above 1 with log r >= (z_0.975 + z_0.8) sqrt(1 / (r E) + 1 / O), with E
     events expected here were the ratio 1, and O events elsewhere. NaN where not even all of the
     group, a rate of 1, would have been enough."""
@@ -224,16 +224,16 @@ def _least(expected: Float64, others: Float64, rate: Float64) -> Float64:
 
     z = float(ndtri((1 + LEVEL) / 2) + ndtri(POWER))
     with np.errstate(divide="ignore", invalid="ignore"):
-        most = -np.log(rate)
-        low, high = np.zeros_like(expected), np.where(np.isfinite(most), most, 0.0)
+        max_log_ratio = -np.log(rest_rate)
+        low, high = np.zeros_like(expected_events), np.where(np.isfinite(max_log_ratio), max_log_ratio, 0.0)
 
-        def lacks(log_ratio: Float64) -> Bool:
-            error = np.sqrt(1 / (np.exp(log_ratio) * expected) + 1 / others)
-            return ~(log_ratio >= z * error)
+        def is_too_small(log_ratio: Float64) -> Bool:
+            standard_error = np.sqrt(1 / (np.exp(log_ratio) * expected_events) + 1 / rest_events)
+            return ~(log_ratio >= z * standard_error)
 
-        found = ~lacks(high) & np.isfinite(most)
+        is_detectable = ~is_too_small(high) & np.isfinite(max_log_ratio)
         for _ in range(60):
-            middle = (low + high) / 2
-            short = lacks(middle)
-            low, high = np.where(short, middle, low), np.where(short, high, middle)
-    return np.where(found, np.exp(high), np.nan)
+            midpoint = (low + high) / 2
+            is_short = is_too_small(midpoint)
+            low, high = np.where(is_short, midpoint, low), np.where(is_short, high, midpoint)
+    return np.where(is_detectable, np.exp(high), np.nan)

@@ -5,36 +5,36 @@ from __future__ import annotations
 import numpy as np
 
 
-def clopper_pearson(successes: float, n: int, level: float = 0.95) -> tuple[float, float]:
+def clopper_pearson_interval(successes: float, trials: int, confidence_level: float = 0.95) -> tuple[float, float]:
     """The exact interval of a share (Clopper & Pearson 1934)."""
     from scipy.special import betaincinv
 
-    tail = (1 - level) / 2
-    low = 0.0 if successes == 0 else float(betaincinv(successes, n - successes + 1, tail))
-    high = 1.0 if successes == n else float(betaincinv(successes + 1, n - successes, 1 - tail))
+    tail = (1 - confidence_level) / 2
+    low = 0.0 if successes == 0 else float(betaincinv(successes, trials - successes + 1, tail))
+    high = 1.0 if successes == trials else float(betaincinv(successes + 1, trials - successes, 1 - tail))
     return low, high
 
 
-def binomial_p(successes: int, n: int, null: float) -> float:
+def binomial_test_p(successes: int, trials: int, null_share: float) -> float:
     """Two-sided exact p: of all counts that are no likelier than this one."""
     from scipy.special import gammaln, xlog1py, xlogy
 
-    if np.isnan(null):
+    if np.isnan(null_share):
         return np.nan
-    k = np.arange(n + 1)
-    log = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
-    chance = np.exp(log + xlogy(k, null) + xlog1py(n - k, -null))
-    return float(min(1.0, chance[chance <= chance[successes] * (1 + 1e-7)].sum()))
+    k = np.arange(trials + 1)
+    log_coefficients = gammaln(trials + 1) - gammaln(k + 1) - gammaln(trials - k + 1)
+    probabilities = np.exp(log_coefficients + xlogy(k, null_share) + xlog1py(trials - k, -null_share))
+    return float(min(1.0, probabilities[probabilities <= probabilities[successes] * (1 + 1e-7)].sum()))
 
 
-def score_p(share: float, null: float, each: float, freedom: float) -> float:
+def score_test_p(share: float, null_share: float, variance_factor: float, degrees_of_freedom: float) -> float:
     """Two-sided p of a share by its score, as Wilson's interval of ``freedom`` has it. ``each``: p
     (1 - p) times it is the variance of a share p."""
     from scipy.special import stdtr
 
-    if np.isnan(null):
+    if np.isnan(null_share):
         return np.nan
-    error = (null * (1 - null) * each) ** 0.5
-    if not error:  # of a share of 0 or 1 nothing varies
-        return float(share == null)
-    return float(2 * stdtr(freedom, -abs(share - null) / error))
+    standard_error = (null_share * (1 - null_share) * variance_factor) ** 0.5
+    if not standard_error:  # of a share of 0 or 1 nothing varies
+        return float(share == null_share)
+    return float(2 * stdtr(degrees_of_freedom, -abs(share - null_share) / standard_error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def copy_weights(model: Any) -> Any:
+def copy_weights_to_memory(model: Any) -> Any:
     """The model, its weights copied into memory of their own.
 
     Tensors of a safetensors file are mapped into memory: they change where the file is written

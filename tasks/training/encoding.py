@@ -28,32 +28,32 @@ def load_tokenizer(path: Path) -> Tokenizer:
     return tokenizer
 
 
-def spelled(
-    known: pa.LargeBinaryArray, ids: NDArray[np.int32], edges: NDArray[np.int64]
+def join_token_bytes(
+    bytes_by_token: pa.LargeBinaryArray, token_ids: NDArray[np.int32], byte_edges: NDArray[np.int64]
 ) -> pa.LargeBinaryArray:
     """What tokens spell together, cut at these places (n + 1,), which are in bytes."""
-    _, _, letters = known.take(pa.array(ids)).buffers()
-    buffers = [None, pa.py_buffer(edges), letters]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(edges) - 1, buffers)
+    _, _, joined_bytes = bytes_by_token.take(pa.array(token_ids)).buffers()
+    buffers = [None, pa.py_buffer(byte_edges), joined_bytes]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(byte_edges) - 1, buffers)
 
 
 #: Characters of a text that are encoded together. A tokenizer takes a hundred bytes a character.
-PIECE = 1 << 20
-_CUT = re.compile(r"(?<=\S) (?=\S)")
+MAX_PIECE_CHARACTERS = 1 << 20
+_WORD_BOUNDARY = re.compile(r"(?<=\S) (?=\S)")
 
 
-def pieces(text: str, most: int = PIECE) -> list[str]:
+def split_long_text(text: str, max_characters: int = MAX_PIECE_CHARACTERS) -> list[str]:
     """A text in pieces whose tokens are together those of the whole.
 
     GPT-2's rule lets a single blank begin a word, and nothing before it reaches beyond it: a text
     may be cut there. One without such a blank stays longer.
     """
-    found = []
+    text_pieces = []
     start = 0
-    while len(text) - start > most:
-        cut = _CUT.search(text, start + most)
-        if cut is None:
+    while len(text) - start > max_characters:
+        boundary = _WORD_BOUNDARY.search(text, start + max_characters)
+        if boundary is None:
             break
-        found.append(text[start : cut.start()])
-        start = cut.start()
-    return [*found, text[start:]]
+        text_pieces.append(text[start : boundary.start()])
+        start = boundary.start()
+    return [*text_pieces, text[start:]]

@@ -18,53 +18,53 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_serializer, field_validator, model_validator
 
-from model.config import ModelConfig, Objective, TrainConfig, to_dict
-from model.training.examples import UNASKED, write_examples
+from model.config import ModelConfig, Objective, TrainConfig, config_to_dict
+from model.training.examples import NO_LABEL, write_examples
 from tasks.contract import (
     Artifact,
     HallmarkError,
     StageConfig,
     UsageError,
-    Work,
+    StageContext,
     column,
-    file_digest,
+    hash_file,
     stage,
-    table,
-    torch_device,
+    table_schema,
+    resolve_torch_device,
 )
 from tasks.training.encoding import load_tokenizer
-from tasks.training.following import events
-from tasks.training.going_on import SETTINGS, of_batches, settings_rows
+from tasks.training.following import iter_trainer_events
+from tasks.training.going_on import SETTINGS, remove_batch_neutral_settings, build_settings_table
 from tasks.training.pretrain import (
     CHECKPOINTS,
     LOG,
-    checkpoint_rows,
-    follow,
-    read_log,
+    build_checkpoint_rows,
+    handle_trainer_events,
+    read_training_log,
 )
-from tasks.training.tabular import check_path
-from tasks.training.task_predictions import PREDICTIONS, judge_labels, judge_pairs
+from tasks.training.tabular import check_table_path
+from tasks.training.task_predictions import PREDICTIONS, evaluate_labels, evaluate_pairs
 from tasks.training.task_rows import (
-    Classification,
-    DataConfig,
-    Encoded,
-    Pairs,
-    Rows,
+    ClassificationTask,
+    TaskDataConfig,
+    EncodedRows,
+    PairsTask,
+    TaskRows,
     Task,
-    count,
-    encode,
-    labels_of,
-    read_task,
+    count_rows_by_outcome,
+    encode_rows,
+    collect_labels,
+    read_task_rows,
 )
 from tasks.training.task_scores import SCORES
 
 log = logging.getLogger("hallmark")
 
 #: What follows from the task and the checkpoint; a task writes no samples while it is trained.
-GIVEN = ("objective", "samples", "sample_tokens", "document_mask")
+DERIVED_SETTINGS = ("objective", "samples", "sample_tokens", "document_mask")
 
 #: Where fine-tuning begins with other values than training.
-DEFAULTS: dict[str, Any] = {
+FINETUNING_DEFAULTS: dict[str, Any] = {
     "steps": 300,
     "learning_rate": 5e-4,
     "warmup": 30,
@@ -79,29 +79,29 @@ class FinetuneConfig(StageConfig):
     """Fine-tuning of a checkpoint, by the command ``finetune``."""
 
     task: Task
-    data: DataConfig
+    data: TaskDataConfig
     weights: Literal["all", "head"] = Field(
         "all", description="what learns: all weights, or the output layer over frozen features"
     )
-    train: TrainConfig = Field(TrainConfig(**DEFAULTS), description="how it is trained")
+    train: TrainConfig = Field(TrainConfig(**FINETUNING_DEFAULTS), description="how it is trained")
 
     @field_validator("train", mode="before")
     @classmethod
-    def _other_defaults(cls, value: Any) -> Any:
+    def _apply_finetuning_defaults(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        for name in GIVEN:
+        for name in DERIVED_SETTINGS:
             if name in value:
                 raise ValueError(f"{name} follows from the task and the checkpoint; leave it out")
-        return DEFAULTS | value
+        return FINETUNING_DEFAULTS | value
 
     @field_serializer("train")
-    def _without_given(self, train: TrainConfig) -> dict[str, Any]:
-        return {name: value for name, value in to_dict(train).items() if name not in GIVEN}
+    def _serialize_without_derived(self, train_config: TrainConfig) -> dict[str, Any]:
+        return {name: value for name, value in config_to_dict(train_config).items() if name not in DERIVED_SETTINGS}
 
     @model_validator(mode="after")
-    def _what_writes_learns(self) -> FinetuneConfig:
-        if self.weights == "head" and isinstance(self.task, Pairs):
+    def _check_weights_suit_task(self) -> FinetuneConfig:
+        if self.weights == "head" and isinstance(self.task, PairsTask):
             raise ValueError(
                 "weights is head, and the head of a model that writes is its embedding: pairs "
                 "train all weights"
@@ -109,14 +109,14 @@ class FinetuneConfig(StageConfig):
         return self
 
 
-QUARANTINE = table(
+QUARANTINE = table_schema(
     "Rows that could not be used.",
     column("file", pa.string(), "label", "name of the file"),
     column("row", pa.int64(), "figure", "number of the row in it, from 1; of jsonl its line"),
     column("reason", pa.string(), "project text", "why"),
 )
 
-COUNTS = table(
+COUNTS = table_schema(
     "What became of the rows.",
     column("split", pa.string(), "label", "train, validation or test; of none empty"),
     column("what", pa.string(), "project text", "used, cut, quarantined, unlike those of train"),
@@ -125,7 +125,7 @@ COUNTS = table(
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseCheckpoint:
     """What is fine-tuned: the checkpoint's folder, its model, and what that is trained for now."""
 
     folder: Path
@@ -133,126 +133,127 @@ class Base:
     objective: Objective
 
     @property
-    def tokenizer(self) -> Path:
+    def tokenizer_path(self) -> Path:
         return self.folder / "tokenizer.json"
 
 
-def open_base(checkpoint: Artifact, task: Task) -> Base:
+def open_base_checkpoint(checkpoint: Artifact, task: Task) -> BaseCheckpoint:
     """UsageError where the checkpoint cannot be read, or not learn the task."""
-    from model.interchange import checkpoint as files
+    from model.interchange import checkpoint as checkpoint_files
 
-    folder = Path(checkpoint.directory())
+    folder = Path(checkpoint.fetch_directory())
     try:
-        config = files.read_config(folder)
+        config = checkpoint_files.read_model_config(folder)
         # What others are trained for from now on hangs on the task alone.
-        asked = config.architecture == "decoder"
-        objective = files.read_objective(folder, "decoder") if asked else None
-        files.check_tokenizer(folder / files.TOKENIZER, config.vocab_size)
-    except files.CheckpointError as error:
+        is_decoder = config.architecture == "decoder"
+        objective = checkpoint_files.read_training_objective(folder, "decoder") if is_decoder else None
+        checkpoint_files.load_matching_tokenizer(folder / checkpoint_files.TOKENIZER_FILE, config.vocab_size)
+    except checkpoint_files.CheckpointError as error:
         raise UsageError(f"it cannot be fine-tuned: {str(error).rstrip('.')}") from error
-    writes = isinstance(task, Pairs)
-    if writes and (config.architecture == "encoder" or config.labels):
-        what = "gives labels" if config.labels else "is an encoder"
+    generates_text = isinstance(task, PairsTask)
+    if generates_text and (config.architecture == "encoder" or config.labels):
+        obstacle = "gives labels" if config.labels else "is an encoder"
         raise UsageError(
-            f"the checkpoint {what} and cannot write the targets of pairs; take a decoder or an "
+            f"the checkpoint {obstacle} and cannot write the targets of pairs; take a decoder or an "
             f"encoder-decoder"
         )
-    if not writes and config.architecture == "encoder_decoder":
+    if not generates_text and config.architecture == "encoder_decoder":
         raise UsageError(
             f"labels are read off one stack, and the checkpoint is an encoder-decoder: {task.kind} "
             f"takes an encoder or a decoder"
         )
     if config.architecture == "encoder_decoder":
-        return Base(folder, config, "seq2seq")
+        return BaseCheckpoint(folder, config, "seq2seq")
     if config.architecture == "encoder":
-        return Base(folder, config, "mlm")
+        return BaseCheckpoint(folder, config, "mlm")
     assert objective is not None, "read_objective refuses a decoder without one"
-    return Base(folder, config, "prefix" if writes else objective)
+    return BaseCheckpoint(folder, config, "prefix" if generates_text else objective)
 
 
-def task_model(base: Base, task: Task, labels: tuple[str, ...]) -> ModelConfig:
+def build_task_model_config(base: BaseCheckpoint, task: Task, labels: tuple[str, ...]) -> ModelConfig:
     """The config of the model that is made."""
-    from model.training.adapt import for_labels
+    from model.training.adapt import make_classifier_config
 
-    if isinstance(task, Pairs):
+    if isinstance(task, PairsTask):
         return base.config
-    two = isinstance(task, Classification) and task.second is not None
-    whole = isinstance(task, Classification)
-    return for_labels(base.config, labels, of_sequences=whole, sentences=2 if two else 1)
+    has_second_sentence = isinstance(task, ClassificationTask) and task.second is not None
+    labels_whole_text = isinstance(task, ClassificationTask)
+    return make_classifier_config(base.config, labels, per_sequence=labels_whole_text, sentence_count=2 if has_second_sentence else 1)
 
 
 # Data ----------------------------------------------------------------------------------------
 
 
-def read_data(config: FinetuneConfig) -> Rows:
+def load_task_rows(config: FinetuneConfig) -> TaskRows:
     """The rows; HallmarkError where none can be trained on, or none tested."""
-    rows = read_task(config.task, config.data)
+    rows = read_task_rows(config.task, config.data)
     for split in ("train", "test"):
-        if not rows.of(split):
-            first = next((f"; row {n} of {file}: {why}" for file, n, why in rows.bad), "")
+        if not rows.select_split(split):
+            first_rejection = next((f"; row {n} of {file}: {reason}" for file, n, reason in rows.rejected_rows), "")
             raise HallmarkError(
-                f"the split {split!r} of {config.data.path} is empty ({len(rows.kept):,} rows can "
-                f"be used, {len(rows.bad):,} cannot{first}): bring more rows, or set "
+                f"the split {split!r} of {config.data.path} is empty ({len(rows.usable_rows):,} rows can "
+                f"be used, {len(rows.rejected_rows):,} cannot{first_rejection}): bring more rows, or set "
                 f"finetune.data.{split if split == 'test' else 'path'}"
             )
-    if rows.bad:
-        file, number, why = rows.bad[0]
+    if rows.rejected_rows:
+        file, row_number, reason = rows.rejected_rows[0]
         log.warning(
             "finetune: %s rows are quarantined; the first is row %s of %s: %s",
-            f"{len(rows.bad):,}", number, file, why,
+            f"{len(rows.rejected_rows):,}", row_number, file, reason,
         )  # fmt: skip
     return rows
 
 
-def write_job(
-    base: Base, made: ModelConfig, encoded: dict[str, Encoded], config: FinetuneConfig, area: Path
+def write_trainer_job(
+    base: BaseCheckpoint, model_config: ModelConfig, encoded: dict[str, EncodedRows], config: FinetuneConfig, work_area: Path
 ) -> Path:
     """The trainer's job file."""
-    area.mkdir(parents=True, exist_ok=True)
-    data: dict[str, str | None] = {"train": None, "validation": None}
-    for split in data:
+    work_area.mkdir(parents=True, exist_ok=True)
+    data_paths: dict[str, str | None] = {"train": None, "validation": None}
+    for split in data_paths:
         if encoded[split].examples:
-            data[split] = str(area / f"{split}.arrow")
-            write_examples(area / f"{split}.arrow", encoded[split].examples)
-    train = to_dict(config.train) | {"objective": base.objective, "samples": 0}
+            data_paths[split] = str(work_area / f"{split}.arrow")
+            write_examples(work_area / f"{split}.arrow", encoded[split].examples)
+    train_settings = config_to_dict(config.train) | {"objective": base.objective, "samples": 0}
     job = {
-        "model": to_dict(made),
-        "train": train,
-        "data": data,
-        "tokenizer": str(base.tokenizer),
-        "work": str(area / "training"),
+        "model": config_to_dict(model_config),
+        "train": train_settings,
+        "data": data_paths,
+        "tokenizer": str(base.tokenizer_path),
+        "work": str(work_area / "training"),
         "start": str(base.folder),
         "examples": True,
         "frozen": config.weights == "head",
     }
-    file = area / "job.json"
-    file.write_text(json.dumps(job, indent=1))
-    return file
+    job_path = work_area / "job.json"
+    job_path.write_text(json.dumps(job, indent=1))
+    return job_path
 
 
 # The stage -------------------------------------------------------------------------------------
 
 
-def export(model: Any, base: Base, work: Work) -> None:
+def export_to_transformers(model: Any, base: BaseCheckpoint, context: StageContext) -> None:
     """Beside the tables, the model as an architecture of transformers, where there is one."""
     from model.interchange.convert import export_transformers
 
     try:
-        export_transformers(model, work.file("transformers/x").parent, tokenizer=base.tokenizer)
+        export_transformers(model, context.prepare_output_path("transformers/x").parent, tokenizer_path=base.tokenizer_path)
     except ValueError as error:
         log.info("finetune: no export to transformers: %s", error)
 
 
-def data_digests(config: FinetuneConfig, secret_id: str = "") -> dict[str, str]:
+def hash_data_files(config: FinetuneConfig, secret_id: str = "") -> dict[str, str]:
     """What comes from outside the store: the files of the rows."""
-    found = {}
-    for path in config.data.paths.values():
-        check_path(path)
-        found[str(path)] = file_digest(path)
-    return found
+    digests = {}
+    for path in config.data.split_paths.values():
+        check_table_path(path)
+        digests[str(path)] = hash_file(path)
+    return digests
 
 
 @stage(
+    name="finetune",
     tables={
         "predictions": PREDICTIONS,
         "scores": SCORES,
@@ -262,50 +263,50 @@ def data_digests(config: FinetuneConfig, secret_id: str = "") -> dict[str, str]:
         "checkpoints": CHECKPOINTS,
         "settings": SETTINGS,
     },
-    code=["model.training.run"],
+    extra_code=["model.training.run"],
     libraries=["numpy", "sacrebleu", "safetensors", "scikit-learn", "scipy", "tokenizers", "torch"],
-    external=data_digests,
+    external_digests=hash_data_files,
     determinism="machine",
-    goes_on=lambda config: of_batches(config.model_dump(mode="json")),
+    resume_key=lambda config: remove_batch_neutral_settings(config.model_dump(mode="json")),
 )
-def finetune(checkpoint: Artifact, config: FinetuneConfig, work: Work) -> None:
-    from model.decoding.mode import computing
-    from model.interchange.checkpoint import load
+def finetune(checkpoint: Artifact, config: FinetuneConfig, context: StageContext) -> None:
+    from model.decoding.mode import autocast_to_precision
+    from model.interchange.checkpoint import load_checkpoint
 
-    base = open_base(checkpoint, config.task)
-    rows = read_data(config)
-    labels = () if isinstance(config.task, Pairs) else labels_of(rows.of("train"))
-    made = task_model(base, config.task, labels)
-    tokenizer = load_tokenizer(base.tokenizer)
+    base = open_base_checkpoint(checkpoint, config.task)
+    rows = load_task_rows(config)
+    labels = () if isinstance(config.task, PairsTask) else collect_labels(rows.select_split("train"))
+    model_config = build_task_model_config(base, config.task, labels)
+    tokenizer = load_tokenizer(base.tokenizer_path)
     encoded = {
-        split: encode(rows.of(split), config.task, tokenizer, made, unknown)
-        for split, unknown in (("train", UNASKED), ("validation", UNASKED), ("test", 0))
+        split: encode_rows(rows.select_split(split), config.task, tokenizer, model_config, unknown_label)
+        for split, unknown_label in (("train", NO_LABEL), ("validation", NO_LABEL), ("test", 0))
     }
-    counted = count(rows, encoded, labels)
-    for split, what, number in counted:
-        if number and what != "used" and split:
-            log.warning("finetune: %s, %s: %s rows", split, what, f"{number:,}")
-    job = write_job(base, made, encoded, config, work.area)
-    with closing(events(job, work.area / "trainer.stderr")) as told:
-        committed, history = follow(told, work, config.train.steps)
-    model = load(committed[max(committed)].directory(), torch_device(config.train.device))
-    with computing(model, config.train.precision) as precision:
-        if isinstance(config.task, Pairs):
-            predictions, scores = judge_pairs(model, tokenizer, rows, encoded)
+    outcome_counts = count_rows_by_outcome(rows, encoded, labels)
+    for split, outcome, row_count in outcome_counts:
+        if row_count and outcome != "used" and split:
+            log.warning("finetune: %s, %s: %s rows", split, outcome, f"{row_count:,}")
+    job_path = write_trainer_job(base, model_config, encoded, config, context.work_area)
+    with closing(iter_trainer_events(job_path, context.work_area / "trainer.stderr")) as trainer_events:
+        checkpoints, settings_history = handle_trainer_events(trainer_events, context, config.train.steps)
+    model = load_checkpoint(checkpoints[max(checkpoints)].fetch_directory(), resolve_torch_device(config.train.device))
+    with autocast_to_precision(model, config.train.precision) as precision:
+        if isinstance(config.task, PairsTask):
+            predictions, scores = evaluate_pairs(model, tokenizer, rows, encoded)
         else:
-            predictions, scores = judge_labels(model, config.task, rows, encoded)
-    export(model, base, work)
-    trained = read_log(work.area / "training" / "log")
-    _write(work, "predictions", [{**row, "precision": precision} for row in predictions])
-    _write(work, "scores", scores)
-    _write(work, "counts", [dict(zip(COUNTS.names, row, strict=True)) for row in counted])
-    _write(work, "quarantine", [dict(zip(QUARANTINE.names, r, strict=True)) for r in rows.bad])
-    work.table("log").write(trained.select(LOG.names))
-    work.table("settings").write(settings_rows(history, config.train.steps))
-    _write(work, "checkpoints", checkpoint_rows(trained, committed))
-    speed = pc.approximate_median(trained["tokens_per_second"]).as_py()
-    work.measure("tokens_per_second", speed, "1/s")
+            predictions, scores = evaluate_labels(model, config.task, rows, encoded)
+    export_to_transformers(model, base, context)
+    training_log = read_training_log(context.work_area / "training" / "log")
+    _write_table(context, "predictions", [{**row, "precision": precision} for row in predictions])
+    _write_table(context, "scores", scores)
+    _write_table(context, "counts", [dict(zip(COUNTS.names, row, strict=True)) for row in outcome_counts])
+    _write_table(context, "quarantine", [dict(zip(QUARANTINE.names, r, strict=True)) for r in rows.rejected_rows])
+    context.get_table_writer("log").write(training_log.select(LOG.names))
+    context.get_table_writer("settings").write(build_settings_table(settings_history, config.train.steps))
+    _write_table(context, "checkpoints", build_checkpoint_rows(training_log, checkpoints))
+    tokens_per_second = pc.approximate_median(training_log["tokens_per_second"]).as_py()
+    context.record_measurement("tokens_per_second", tokens_per_second, "1/s")
 
 
-def _write(work: Work, name: str, rows: Sequence[dict[str, Any]]) -> None:
-    work.table(name).write(pa.Table.from_pylist(list(rows), schema=finetune.tables[name]))
+def _write_table(context: StageContext, table_name: str, rows: Sequence[dict[str, Any]]) -> None:
+    context.get_table_writer(table_name).write(pa.Table.from_pylist(list(rows), schema=finetune.tables[table_name]))

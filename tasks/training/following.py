@@ -16,22 +16,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from model.training.job import WATCH
-from tasks.contract import ROOT, HallmarkError
+from model.training.job import WATCH_STDIN_OPTION
+from tasks.contract import PROJECT_ROOT, HallmarkError
 
 log = logging.getLogger("hallmark")
 
 #: How often a trainer that something else killed is started again.
-RESTARTS = 3
+MAX_RESTARTS = 3
 
 
 @contextmanager
-def started(job: Path, errors: Path) -> Iterator[subprocess.Popen[str]]:
+def start_trainer(job_path: Path, stderr_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A trainer, with its process group gone when the block is left."""
-    with errors.open("w") as stderr:
+    with stderr_path.open("w") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "model.training.run", str(job.absolute()), WATCH],
-            cwd=ROOT,  # where the package model is
+            [sys.executable, "-m", "model.training.run", str(job_path.absolute()), WATCH_STDIN_OPTION],
+            cwd=PROJECT_ROOT,  # where the package model is
             stdin=subprocess.PIPE,  # its end tells the trainer that this process died
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -49,33 +49,33 @@ def started(job: Path, errors: Path) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
-def events(job: Path, errors: Path) -> Generator[dict[str, Any], None, None]:
+def iter_trainer_events(job_path: Path, stderr_path: Path) -> Generator[dict[str, Any], None, None]:
     """Events of the trainer until it is done; one that was killed is started again."""
-    for attempt in range(RESTARTS + 1):
-        with started(job, errors) as process:
+    for attempt in range(MAX_RESTARTS + 1):
+        with start_trainer(job_path, stderr_path) as process:
             log.info("trainer: process %d started", process.pid)
             assert process.stdout is not None
             for line in process.stdout:
-                event = event_of(line)
+                event = parse_event(line)
                 if event:
                     yield event
-            code = process.wait()
-        if code == 0:
+            exit_code = process.wait()
+        if exit_code == 0:
             return
-        number = -code if code < 0 else code - 128  # of one of its processes
-        if number not in list(signal.Signals):
-            raise HallmarkError(f"the trainer failed with exit code {code}: {_tail(errors)}")
-        name = signal.Signals(number).name
-        if attempt < RESTARTS:
-            log.warning("trainer: killed by %s; it goes on from its last state", name)
+        signal_number = -exit_code if exit_code < 0 else exit_code - 128  # of one of its processes
+        if signal_number not in list(signal.Signals):
+            raise HallmarkError(f"the trainer failed with exit code {exit_code}: {_read_last_error_line(stderr_path)}")
+        signal_name = signal.Signals(signal_number).name
+        if attempt < MAX_RESTARTS:
+            log.warning("trainer: killed by %s; it goes on from its last state", signal_name)
     raise HallmarkError(
-        f"the trainer was killed {RESTARTS + 1} times, at last by {name}; where memory is short, "
+        f"the trainer was killed {MAX_RESTARTS + 1} times, at last by {signal_name}; where memory is short, "
         f"raise train.accumulation and run again: it goes on from its last state (with another "
         f"batch_size it would begin anew)"
     )
 
 
-def event_of(line: str) -> dict[str, Any] | None:
+def parse_event(line: str) -> dict[str, Any] | None:
     """The event of a line, None where a library printed something else."""
     with suppress(ValueError):
         event = json.loads(line)
@@ -85,6 +85,6 @@ def event_of(line: str) -> dict[str, Any] | None:
     return None
 
 
-def _tail(errors: Path) -> str:
-    lines = errors.read_text(errors="replace").strip().splitlines()
+def _read_last_error_line(stderr_path: Path) -> str:
+    lines = stderr_path.read_text(errors="replace").strip().splitlines()
     return f"{lines[-1][:300]!r}" if lines else "it said nothing"

@@ -14,15 +14,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from model.config import CHANGE_NO_BATCH, SCHEDULE, TrainConfig
-from model.training.schedule import settled
-from model.training.work import branches, link_until, states
-from tasks.contract import canonical, column, sha256, table
+from model.config import BATCH_INVARIANT_SETTINGS, SCHEDULE_SETTINGS, TrainConfig
+from model.training.schedule import find_last_step_before_decay
+from model.training.work import iter_branchable_steps, link_outputs_until, list_state_steps
+from tasks.contract import to_canonical_json, column, sha256_hex, table_schema
 
 #: Schedules of which a longer training begins as a shorter one does.
-LONGER = ("wsd", "constant")
+EXTENDABLE_SCHEDULES = ("wsd", "constant")
 
-SETTINGS = table(
+SETTINGS = table_schema(
     "Under which settings that change no batch the steps ran: a row for each setting of each "
     "stretch of steps. Of more than one stretch, the training went on from the state of a run "
     "with other settings, and its figures agree with those of an undivided one within their noise.",
@@ -34,54 +34,54 @@ SETTINGS = table(
 )  # fmt: skip
 
 
-def of_batches(recorded: dict[str, Any]) -> dict[str, Any]:
+def remove_batch_neutral_settings(recorded_config: dict[str, Any]) -> dict[str, Any]:
     """The recorded config of a stage that trains, without what changes no batch."""
-    train = {k: v for k, v in recorded["train"].items() if k not in CHANGE_NO_BATCH}
-    return recorded | {"train": train}
+    train_settings = {k: v for k, v in recorded_config["train"].items() if k not in BATCH_INVARIANT_SETTINGS}
+    return recorded_config | {"train": train_settings}
 
 
-def of_past_steps(recorded: dict[str, Any]) -> dict[str, Any]:
+def select_past_step_settings(recorded_config: dict[str, Any]) -> dict[str, Any]:
     """What of the recorded config of ``pretrain`` decides the steps that are done, whatever is
     still to come."""
-    found = of_batches(recorded)
-    apart = SCHEDULE if found["train"]["schedule"] in LONGER else ()
-    return found | {"train": {k: v for k, v in found["train"].items() if k not in apart}}
+    batch_settings = remove_batch_neutral_settings(recorded_config)
+    excluded_keys = SCHEDULE_SETTINGS if batch_settings["train"]["schedule"] in EXTENDABLE_SCHEDULES else ()
+    return batch_settings | {"train": {k: v for k, v in batch_settings["train"].items() if k not in excluded_keys}}
 
 
-def training_folder(area: Path, train: TrainConfig) -> Path:
+def prepare_training_folder(work_area: Path, train_config: TrainConfig) -> Path:
     """Where a training works in the area. One without a state begins with the newest that another
     left and from which it can go on."""
-    name = sha256(canonical({name: getattr(train, name) for name in SCHEDULE}))[:8]
-    folder = area / f"training-{name}"
-    if not states(folder):
-        others = [(step, other) for other in sorted(_folders(area) - {folder})
-                  for step in branches(other, train)]  # fmt: skip
-        if others:
-            step, other = max(others)
-            link_until(other, step, folder)
+    schedule_hash = sha256_hex(to_canonical_json({schedule_hash: getattr(train_config, schedule_hash) for schedule_hash in SCHEDULE_SETTINGS}))[:8]
+    folder = work_area / f"training-{schedule_hash}"
+    if not list_state_steps(folder):
+        resumable_states = [(step, source_folder) for source_folder in sorted(_list_training_folders(work_area) - {folder})
+                  for step in iter_branchable_steps(source_folder, train_config)]  # fmt: skip
+        if resumable_states:
+            step, source_folder = max(resumable_states)
+            link_outputs_until(source_folder, step, folder)
     return folder
 
 
-def keep(area: Path, folder: Path, train: TrainConfig) -> set[str]:
+def preserve_resumable_states(work_area: Path, folder: Path, train_config: TrainConfig) -> set[str]:
     """The names in the area that stay when a training is done: the folders of others, and of this
     one the state from which a longer one goes on."""
-    if train.schedule in LONGER and settled(train) in states(folder):
-        link_until(folder, settled(train), area / folder.name.replace("training", "kept"))
-    others = {path.name for path in _folders(area) - {folder}}
-    return others | {"job.json"} if others else set()  # which says on what they trained
+    if train_config.schedule in EXTENDABLE_SCHEDULES and find_last_step_before_decay(train_config) in list_state_steps(folder):
+        link_outputs_until(folder, find_last_step_before_decay(train_config), work_area / folder.name.replace("training", "kept"))
+    preserved_names = {path.name for path in _list_training_folders(work_area) - {folder}}
+    return preserved_names | {"job.json"} if preserved_names else set()  # which says on what they trained
 
 
-def _folders(area: Path) -> set[Path]:
-    return {*area.glob("training-*"), *area.glob("kept-*")}
+def _list_training_folders(work_area: Path) -> set[Path]:
+    return {*work_area.glob("training-*"), *work_area.glob("kept-*")}
 
 
-def settings_rows(history: Sequence[dict[str, Any]], steps: int) -> pa.Table:
+def build_settings_table(settings_history: Sequence[dict[str, Any]], total_steps: int) -> pa.Table:
     """Rows of SETTINGS from what the trainer tells: [{"from": step, "settings": {…}}, …]."""
-    ends = [part["from"] - 1 for part in history[1:]] + [steps]
+    last_steps = [segment["from"] - 1 for segment in settings_history[1:]] + [total_steps]
     rows = [
-        {"first_step": part["from"], "last_step": end, "setting": key, "value": json.dumps(value)}
-        for part, end in zip(history, ends, strict=True)
-        if part["from"] <= end
-        for key, value in sorted(part["settings"].items())
+        {"first_step": segment["from"], "last_step": last_step, "setting": setting, "value": json.dumps(value)}
+        for segment, last_step in zip(settings_history, last_steps, strict=True)
+        if segment["from"] <= last_step
+        for setting, value in sorted(segment["settings"].items())
     ]
     return pa.Table.from_pylist(rows, schema=SETTINGS)

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract import ID, Table, aligned, looked_up
+from tasks.contract import ID_TYPE, Table, align_parts, lookup_column_by_doc_id
 
 #: Of each validation document: what it belongs to. The trainer takes it with the documents' places
 #: in the packed rows (model/training/validation.py, GROUPS).
-MEMBERSHIP = pa.schema([("doc_id", ID), ("kind", pa.string()), ("name", pa.string())])
+MEMBERSHIP = pa.schema([("doc_id", ID_TYPE), ("kind", pa.string()), ("name", pa.string())])
 
 
-def held_out_documents(
-    documents: Table, signals: Table | None, columns: Sequence[str]
+def iter_validation_documents(
+    documents: Table, identity_signals: Table | None, columns: Sequence[str]
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array, pa.Array]]:
     """Batches of the validation split with these columns; beside each the groups that its documents
     mention, a row each time one mentions a group, and the number of that document in the batch.
@@ -25,39 +25,39 @@ def held_out_documents(
     corpus was read with. Documents that are not in them, the planted ones, mention nobody, and
     without signals no document does.
     """
-    pairs = aligned(documents, signals) if signals else [(p, None) for p in documents.parts]
-    for part, told in pairs:
-        known = looked_up(told, "identities", part).combine_chunks() if told else None
+    aligned_parts = align_parts(documents, identity_signals) if identity_signals else [(p, None) for p in documents.parts]
+    for part, part_signals in aligned_parts:
+        identity_lists = lookup_column_by_doc_id(part_signals, "identities", part).combine_chunks() if part_signals else None
         start = 0
-        for batch in part.batches(["doc_id", "split", *columns]):
-            chosen = pc.equal(batch["split"], "validation")
-            here = slice(start, start + len(batch))
-            start = here.stop
-            held_out = batch.filter(chosen)
-            if known is None:
-                yield held_out, pa.array([], pa.string()), pa.array([], pa.int64())
+        for batch in part.iter_batches(["doc_id", "split", *columns]):
+            is_validation = pc.equal(batch["split"], "validation")
+            batch_rows = slice(start, start + len(batch))
+            start = batch_rows.stop
+            validation_batch = batch.filter(is_validation)
+            if identity_lists is None:
+                yield validation_batch, pa.array([], pa.string()), pa.array([], pa.int64())
                 continue
-            groups = known[here].filter(chosen)
-            yield held_out, pc.list_flatten(groups), pc.list_parent_indices(groups)
+            group_lists = identity_lists[batch_rows].filter(is_validation)
+            yield validation_batch, pc.list_flatten(group_lists), pc.list_parent_indices(group_lists)
 
 
-def validation_groups(documents: Table, signals: Table | None, spans: Table) -> pa.Table:
+def build_validation_groups(documents: Table, identity_signals: Table | None, spans: Table) -> pa.Table:
     """Columns sequence, start, end, kind, name: a row for each stretch of a validation document
     in the packed rows, for its source and for each identity group that the document mentions."""
-    stretches = spans.read(["split", "sequence", "start", "end", "doc_id"])
-    stretches = stretches.filter(pc.equal(stretches["split"], "validation")).drop_columns("split")
-    membership = pa.concat_tables([MEMBERSHIP.empty_table(), *_memberships(documents, signals)])
-    joined = stretches.join(membership, "doc_id", join_type="inner", use_threads=False)
-    order = [(name, "ascending") for name in ("sequence", "start", "kind", "name")]
-    return joined.select(["sequence", "start", "end", "kind", "name"]).sort_by(order)
+    validation_spans = spans.read(["split", "sequence", "start", "end", "doc_id"])
+    validation_spans = validation_spans.filter(pc.equal(validation_spans["split"], "validation")).drop_columns("split")
+    memberships = pa.concat_tables([MEMBERSHIP.empty_table(), *_iter_memberships(documents, identity_signals)])
+    joined_spans = validation_spans.join(memberships, "doc_id", join_type="inner", use_threads=False)
+    sort_keys = [(column_name, "ascending") for column_name in ("sequence", "start", "kind", "name")]
+    return joined_spans.select(["sequence", "start", "end", "kind", "name"]).sort_by(sort_keys)
 
 
-def _memberships(documents: Table, signals: Table | None) -> Iterator[pa.Table]:
-    for batch, group, owner in held_out_documents(documents, signals, ["source"]):
-        yield _rows(batch["doc_id"], "source", batch["source"])
-        yield _rows(batch["doc_id"].take(owner), "identity", group)
+def _iter_memberships(documents: Table, identity_signals: Table | None) -> Iterator[pa.Table]:
+    for batch, group_names, document_indices in iter_validation_documents(documents, identity_signals, ["source"]):
+        yield _build_membership_rows(batch["doc_id"], "source", batch["source"])
+        yield _build_membership_rows(batch["doc_id"].take(document_indices), "identity", group_names)
 
 
-def _rows(doc_id: pa.Array, kind: str, name: pa.Array) -> pa.Table:
-    kinds = pa.array([kind] * len(doc_id), pa.string())
-    return pa.table([doc_id, kinds, name.cast(pa.string())], schema=MEMBERSHIP)
+def _build_membership_rows(doc_ids: pa.Array, kind: str, names: pa.Array) -> pa.Table:
+    kinds = pa.array([kind] * len(doc_ids), pa.string())
+    return pa.table([doc_ids, kinds, names.cast(pa.string())], schema=MEMBERSHIP)

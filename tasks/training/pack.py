@@ -20,30 +20,30 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from model.draws import combine
-from model.tokens import END_OF_TEXT, PAD
-from model.training.data import token_bytes
+from model.draws import combine_into_key
+from model.tokens import END_OF_TEXT_ID, PAD_ID
+from model.training.data import spell_tokens_as_bytes
 from tasks.contract import (
-    ID,
+    ID_TYPE,
     LEDGER,
     Artifact,
-    Done,
+    ItemResult,
     HallmarkError,
-    Part,
+    TablePart,
     StageConfig,
     Table,
-    Tables,
-    Work,
+    TableWriters,
+    StageContext,
     accounts,
     column,
-    departures,
-    identities,
-    removals,
+    build_document_ledger_columns,
+    hash_documents,
+    build_removal_columns,
     stage,
-    table,
+    table_schema,
 )  # fmt: skip
-from tasks.measures.faults import Noted, careful, noted, tell
-from tasks.training.encoding import load_tokenizer, pieces, spelled
+from tasks.measures.faults import FailureList, run_isolating_failures, list_failures_by_doc_id, report_failures
+from tasks.training.encoding import load_tokenizer, split_long_text, join_token_bytes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -52,10 +52,10 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
 #: The splits that are packed; "holdout" stays out, as the non-members of the extraction audit.
-PACKED = ("train", "validation")
+PACKED_SPLITS = ("train", "validation")
 
 #: Tokens that are laid out together: a part of the packed table.
-STRETCH = 1 << 20
+TOKENS_PER_RANGE = 1 << 20
 
 
 class PackConfig(StageConfig):
@@ -63,22 +63,22 @@ class PackConfig(StageConfig):
     seed: int = Field(0, ge=0, lt=1 << 63, description="names the order of the documents")
 
 
-SPANS = table(
+SPANS = table_schema(
     "Which characters of which document stand where in the packed sequences.",
     column("split", pa.string(), "label", "train or validation: the table that holds the sequence"),
     column("sequence", pa.int64(), "figure", "row of that table, from 0"),
     column("start", pa.int32(), "figure", "first position in the row", unit="tokens"),
     column("end", pa.int32(), "figure", "position behind the last", unit="tokens"),
-    column("doc_id", ID, "id", "the document"),
+    column("doc_id", ID_TYPE, "id", "the document"),
     column("char_start", pa.int32(), "figure", "its first character there", unit="characters"),
     column("char_end", pa.int32(), "figure", "the character behind its last", unit="characters"),
 )
 
 #: An encoded document on its way to its place; ``key`` is its place in the shuffle.
-ENCODED = pa.schema(
+ENCODED_DOCUMENTS = pa.schema(
     [
         ("key", pa.uint64()),
-        ("doc_id", ID),
+        ("doc_id", ID_TYPE),
         ("source", pa.string()),
         ("size", pa.int64()),  # tokens
         ("ids", pa.large_list(pa.int32())),
@@ -88,15 +88,15 @@ ENCODED = pa.schema(
 )
 
 
-def sequences(context: int) -> pa.Schema:
+def build_sequences_schema(context_length: int) -> pa.Schema:
     """Schema of packed rows."""
-    row = pa.list_(pa.int32(), context)  # a pickled one forgets another name of its elements
-    return table(
+    row_type = pa.list_(pa.int32(), context_length)  # a pickled one forgets another name of its elements
+    return table_schema(
         "Packed sequences; each row has as many positions as the context.",
-        column("ids", row, "id", "ids of the tokens"),
-        column("char_start", row, "figure", "first character of the token in its document; 0 at "
+        column("ids", row_type, "id", "ids of the tokens"),
+        column("char_start", row_type, "figure", "first character of the token in its document; 0 at "
                "<|endoftext|>, -1 at padding", unit="characters"),
-        column("char_end", row, "figure", "the character behind its last; 0 at "
+        column("char_end", row_type, "figure", "the character behind its last; 0 at "
                "<|endoftext|>, -1 at padding", unit="characters"),
     )  # fmt: skip
 
@@ -104,8 +104,8 @@ def sequences(context: int) -> pa.Schema:
 # Encoding ------------------------------------------------------------------------------------
 
 
-def encode(
-    texts: pa.LargeStringArray, tokenizer: Tokenizer, known: pa.LargeBinaryArray
+def encode_texts(
+    texts: pa.LargeStringArray, tokenizer: Tokenizer, bytes_by_token: pa.LargeBinaryArray
 ) -> pa.Table:
     """Columns ids, char_start, char_end of each text, ``<|endoftext|>`` first; ``known``: what each
     token spells.
@@ -113,100 +113,100 @@ def encode(
     The characters follow from the tokens' lengths in bytes; a token that holds a part of a
     character counts as that whole character.
     """
-    cut = [pieces(text) for text in texts.to_pylist()]
-    together = [piece for parts in cut for piece in parts]
-    encodings = tokenizer.encode_batch_fast(together, add_special_tokens=False)
-    lengths_of = np.array([len(e) for e in encodings], np.int64)
-    ids = np.fromiter((i for e in encodings for i in e.ids), np.int32, count=int(lengths_of.sum()))
-    owner = np.repeat(np.arange(len(cut)), [len(parts) for parts in cut])
-    sizes = np.bincount(owner, lengths_of, minlength=len(cut)).astype(np.int64)
-    first = np.concatenate([[0], np.cumsum(sizes)])  # of each document's tokens
+    pieces_by_text = [split_long_text(text) for text in texts.to_pylist()]
+    all_pieces = [piece for text_pieces in pieces_by_text for piece in text_pieces]
+    encodings = tokenizer.encode_batch_fast(all_pieces, add_special_tokens=False)
+    piece_token_counts = np.array([len(encoding) for encoding in encodings], np.int64)
+    token_ids = np.fromiter((token_id for encoding in encodings for token_id in encoding.ids), np.int32, count=int(piece_token_counts.sum()))
+    text_indices = np.repeat(np.arange(len(pieces_by_text)), [len(text_pieces) for text_pieces in pieces_by_text])
+    token_counts = np.bincount(text_indices, piece_token_counts, minlength=len(pieces_by_text)).astype(np.int64)
+    token_offsets = np.concatenate([[0], np.cumsum(token_counts)])  # of each document's tokens
 
-    text_first, data = _utf8(texts)
-    lengths = pc.binary_length(known).to_numpy()
-    ends = np.cumsum(lengths[ids], dtype=np.int64)  # of each token, in the bytes of all texts
-    found = spelled(known, ids, np.concatenate([[0], ends])[first])
-    row = pc.index(pc.equal(found, texts.cast(pa.large_binary())), False).as_py()
-    if row >= 0:
+    text_byte_offsets, utf8_data = _get_utf8_buffers(texts)
+    token_byte_lengths = pc.binary_length(bytes_by_token).to_numpy()
+    byte_ends = np.cumsum(token_byte_lengths[token_ids], dtype=np.int64)  # of each token, in the bytes of all texts
+    decoded_texts = join_token_bytes(bytes_by_token, token_ids, np.concatenate([[0], byte_ends])[token_offsets])
+    first_mismatch = pc.index(pc.equal(decoded_texts, texts.cast(pa.large_binary())), False).as_py()
+    if first_mismatch >= 0:
         raise HallmarkError(
-            f"the tokenizer loses text: its tokens do not spell document {row} of a batch; "
+            f"the tokenizer loses text: its tokens do not spell document {first_mismatch} of a batch; "
             f"pack needs a byte-level tokenizer without normalisation"
         )
-    begins = ends - lengths[ids]
-    is_first_byte = (data & 0xC0) != 0x80
-    characters = np.concatenate([[0], np.cumsum(is_first_byte, dtype=np.int64)])
-    base = np.repeat(characters[text_first[:-1]], sizes)
-    char_start = characters[begins + 1] - 1 - base  # the character that holds its first byte
-    char_end = characters[ends] - base
+    byte_starts = byte_ends - token_byte_lengths[token_ids]
+    is_first_byte = (utf8_data & 0xC0) != 0x80
+    character_counts = np.concatenate([[0], np.cumsum(is_first_byte, dtype=np.int64)])
+    text_char_offsets = np.repeat(character_counts[text_byte_offsets[:-1]], token_counts)
+    char_start = character_counts[byte_starts + 1] - 1 - text_char_offsets  # the character that holds its first byte
+    char_end = character_counts[byte_ends] - text_char_offsets
 
-    offsets = first + np.arange(len(first))  # one place more a document, for <|endoftext|>
+    list_offsets = token_offsets + np.arange(len(token_offsets))  # one place more a document, for <|endoftext|>
     columns = {}
-    for name, values in (("ids", ids), ("char_start", char_start), ("char_end", char_end)):
-        begin = END_OF_TEXT if name == "ids" else 0
-        full = np.insert(values.astype(np.int32), first[:-1], begin)
-        columns[name] = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(full))
+    for column_name, values in (("ids", token_ids), ("char_start", char_start), ("char_end", char_end)):
+        begin_value = END_OF_TEXT_ID if column_name == "ids" else 0
+        full_values = np.insert(values.astype(np.int32), token_offsets[:-1], begin_value)
+        columns[column_name] = pa.LargeListArray.from_arrays(pa.array(list_offsets), pa.array(full_values))
     return pa.table(columns)
 
 
-def _utf8(texts: pa.LargeStringArray) -> tuple[Int64, NDArray[np.uint8]]:
+def _get_utf8_buffers(texts: pa.LargeStringArray) -> tuple[Int64, NDArray[np.uint8]]:
     """Offsets (n + 1,) and bytes of a column of texts, without a copy."""
     _, offsets, data = texts.buffers()
-    first = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    start, stop = int(first[0]), int(first[-1])
-    whole = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
-    return first - start, whole[start:stop]
+    byte_offsets = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    start, stop = int(byte_offsets[0]), int(byte_offsets[-1])
+    buffer_bytes = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
+    return byte_offsets - start, buffer_bytes[start:stop]
 
 
-def shuffle_keys(doc_ids: pa.Array, seed: int) -> NDArray[np.uint64]:
+def compute_shuffle_keys(doc_ids: pa.Array, seed: int) -> NDArray[np.uint64]:
     """Each document's place in the shuffle: a hash of (seed, doc_id), (n,)."""
     if not len(doc_ids):
         return np.empty(0, np.uint64)
-    halves = np.frombuffer(b"".join(doc_ids.to_pylist()), dtype="<u8").reshape(-1, 2)
-    return combine(seed, halves[:, 0].astype(np.uint64), halves[:, 1].astype(np.uint64))
+    id_halves = np.frombuffer(b"".join(doc_ids.to_pylist()), dtype="<u8").reshape(-1, 2)
+    return combine_into_key(seed, id_halves[:, 0].astype(np.uint64), id_halves[:, 1].astype(np.uint64))
 
 
-def encode_part(part: Part, config: PackConfig, tokenizer_path: str, out: Tables) -> Noted:
+def encode_partition(partition: TablePart, config: PackConfig, tokenizer_path: str, out: TableWriters) -> FailureList:
     """Encode the documents of a part: those of each split in the order of the shuffle. Returns
     those on which the tokenizer failed, which are in quarantine."""
     tokenizer = load_tokenizer(Path(tokenizer_path))
-    known = token_bytes(tokenizer)
-    failed: Noted = []
+    bytes_by_token = spell_tokens_as_bytes(tokenizer)
+    failures: FailureList = []
 
-    def kernel(batch: pa.RecordBatch) -> pa.Table:
-        return encode(batch["text"], tokenizer, known)
+    def encode_batch(batch: pa.RecordBatch) -> pa.Table:
+        return encode_texts(batch["text"], tokenizer, bytes_by_token)
 
-    encoded: dict[str, list[pa.Table]] = {split: [ENCODED.empty_table()] for split in PACKED}
-    for batch in part.batches(["doc_id", "source", "text", "split"]):
-        held_out = batch.filter(pc.equal(batch["split"], "holdout"))
+    tables_by_split: dict[str, list[pa.Table]] = {split: [ENCODED_DOCUMENTS.empty_table()] for split in PACKED_SPLITS}
+    for batch in partition.iter_batches(["doc_id", "source", "text", "split"]):
+        holdout_batch = batch.filter(pc.equal(batch["split"], "holdout"))
         reason = "holdout: kept from training, for the extraction audit"
-        out.table("ledger").write(removals(reason, held_out))
-        for split, found in encoded.items():
-            chosen = batch.filter(pc.equal(batch["split"], split))
-            columns, faults = careful(kernel, chosen)
-            if len(faults):
-                bad = chosen.take(faults.rows)
-                out.table("ledger").write(departures("quarantined", faults.reasons, bad))
-                failed += noted(chosen, faults)
-                good = np.setdiff1d(np.arange(len(chosen)), faults.rows)
-                chosen, columns = chosen.take(pa.array(good)), columns.take(pa.array(good))
-            keys = pa.array(shuffle_keys(chosen["doc_id"], config.seed), pa.uint64())
-            size = pc.list_value_length(columns["ids"]).cast(pa.int64())
-            rows = {"key": keys, "doc_id": chosen["doc_id"], "source": chosen["source"]}
-            rows |= {"size": size, **{name: columns[name] for name in columns.column_names}}
-            found.append(pa.table(rows, schema=ENCODED))
-    for split, found in encoded.items():
-        out.spill(split, ENCODED).write(pa.concat_tables(found).sort_by(SHUFFLED))
-    return failed
+        out.get_table_writer("ledger").write(build_removal_columns(reason, holdout_batch))
+        for split, split_tables in tables_by_split.items():
+            split_batch = batch.filter(pc.equal(batch["split"], split))
+            encoded_columns, failed_rows = run_isolating_failures(encode_batch, split_batch)
+            if len(failed_rows):
+                failed_documents = split_batch.take(failed_rows.rows)
+                out.get_table_writer("ledger").write(build_document_ledger_columns("quarantined", failed_rows.reasons, failed_documents))
+                failures += list_failures_by_doc_id(split_batch, failed_rows)
+                encoded_rows = np.setdiff1d(np.arange(len(split_batch)), failed_rows.rows)
+                split_batch, encoded_columns = split_batch.take(pa.array(encoded_rows)), encoded_columns.take(pa.array(encoded_rows))
+            sort_keys = pa.array(compute_shuffle_keys(split_batch["doc_id"], config.seed), pa.uint64())
+            token_counts = pc.list_value_length(encoded_columns["ids"]).cast(pa.int64())
+            document_columns = {"key": sort_keys, "doc_id": split_batch["doc_id"], "source": split_batch["source"]}
+            document_columns |= {"size": token_counts, **{column_name: encoded_columns[column_name] for column_name in encoded_columns.column_names}}
+            split_tables.append(pa.table(document_columns, schema=ENCODED_DOCUMENTS))
+    for split, split_tables in tables_by_split.items():
+        out.get_spill_writer(split, ENCODED_DOCUMENTS).write(pa.concat_tables(split_tables).sort_by(SHUFFLE_ORDER))
+    return failures
 
 
-SHUFFLED: Any = [("key", "ascending"), ("doc_id", "ascending")]
+SHUFFLE_ORDER: Any = [("key", "ascending"), ("doc_id", "ascending")]
 
 
 # Layout --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Stretch:
+class RowRange:
     """Consecutive rows of a split, and the encoded documents that any of their tokens are of.
 
     ``begins`` is where the first of these documents begins, ``first`` and ``last`` where the rows
@@ -214,115 +214,116 @@ class Stretch:
     """
 
     split: str
-    context: int
-    first: int
-    last: int
-    begins: int
-    slices: tuple[tuple[Done, int, int], ...]
+    context_length: int
+    token_start: int
+    token_end: int
+    documents_start: int
+    document_slices: tuple[tuple[ItemResult, int, int], ...]
 
     def __str__(self) -> str:
-        return f"{self.split}, rows from {self.first // self.context}"
+        return f"{self.split}, rows from {self.token_start // self.context_length}"
 
-    def documents(self) -> pa.Table:
+    def read_documents(self) -> pa.Table:
         """The encoded documents in the order of the shuffle."""
-        found = [ENCODED.empty_table()]
-        for done, start, stop in self.slices:
-            found.append(done.mapped(self.split, ENCODED).slice(start, stop - start))
-        return pa.concat_tables(found).sort_by(SHUFFLED)
+        document_tables = [ENCODED_DOCUMENTS.empty_table()]
+        for result, start, stop in self.document_slices:
+            document_tables.append(result.open_spilled_table(self.split, ENCODED_DOCUMENTS).slice(start, stop - start))
+        return pa.concat_tables(document_tables).sort_by(SHUFFLE_ORDER)
 
 
-def stretches(done: list[Done], split: str, context: int) -> list[Stretch]:
+def plan_row_ranges(results: list[ItemResult], split: str, context_length: int) -> list[RowRange]:
     """The rows of a split in stretches of about STRETCH tokens."""
-    known = [part.mapped(split, ENCODED).select(["key", "doc_id", "size"]) for part in done]
-    index = pa.concat_tables(known)
-    owner = np.repeat(np.arange(len(done)), [len(table) for table in known])
-    row = np.concatenate([np.arange(len(table)) for table in known])
-    order = pc.sort_indices(index, sort_keys=SHUFFLED).to_numpy()
-    owner, row = owner[order], row[order]
-    ends = np.cumsum(index["size"].to_numpy()[order])
-    total = int(ends[-1]) if len(ends) else 0
-    step = max(1, STRETCH // context) * context
-    found = []
-    for first in range(0, total, step):
-        last = min(first + step, total)
+    index_tables = [result_index.open_spilled_table(split, ENCODED_DOCUMENTS).select(["key", "doc_id", "size"]) for result_index in results]
+    document_index = pa.concat_tables(index_tables)
+    result_indices = np.repeat(np.arange(len(results)), [len(table) for table in index_tables])
+    row_indices = np.concatenate([np.arange(len(table)) for table in index_tables])
+    sort_indices = pc.sort_indices(document_index, sort_keys=SHUFFLE_ORDER).to_numpy()
+    result_indices, row_indices = result_indices[sort_indices], row_indices[sort_indices]
+    token_ends = np.cumsum(document_index["size"].to_numpy()[sort_indices])
+    total_tokens = int(token_ends[-1]) if len(token_ends) else 0
+    tokens_per_range = max(1, TOKENS_PER_RANGE // context_length) * context_length
+    row_ranges = []
+    for token_start in range(0, total_tokens, tokens_per_range):
+        token_end = min(token_start + tokens_per_range, total_tokens)
         # From the document that holds the first token to the one that holds the last.
-        here = slice(int(np.searchsorted(ends, first, "right")),
-                     int(np.searchsorted(ends, last, "left")) + 1)  # fmt: skip
-        slices = []
-        for part in np.unique(owner[here]):
-            rows = row[here][owner[here] == part]  # in a part, too, they stand in this order
-            slices.append((done[part], int(rows[0]), int(rows[-1]) + 1))
-        begins = int(ends[here.start - 1]) if here.start else 0
-        found.append(Stretch(split, context, first, last, begins, tuple(slices)))
-    return found
+        overlapping = slice(int(np.searchsorted(token_ends, token_start, "right")),
+                     int(np.searchsorted(token_ends, token_end, "left")) + 1)  # fmt: skip
+        document_slices = []
+        for result_index in np.unique(result_indices[overlapping]):
+            part_rows = row_indices[overlapping][result_indices[overlapping] == result_index]  # in a part, too, they stand in this order
+            document_slices.append((results[result_index], int(part_rows[0]), int(part_rows[-1]) + 1))
+        documents_start = int(token_ends[overlapping.start - 1]) if overlapping.start else 0
+        row_ranges.append(RowRange(split, context_length, token_start, token_end, documents_start, tuple(document_slices)))
+    return row_ranges
 
 
-def lay_out(stretch: Stretch, tokenizer_path: str, out: Tables) -> accounts.Counts:
+def write_row_range(row_range: RowRange, tokenizer_path: str, out: TableWriters) -> accounts.SourceCounts:
     """Write the rows and spans of a stretch. Returns what was packed, measured from the tokens;
     documents are counted where they begin."""
-    documents = stretch.documents()
-    skip, stop = stretch.first - stretch.begins, stretch.last - stretch.begins
-    ids, char_start, char_end = (
+    documents = row_range.read_documents()
+    range_start, range_end = row_range.token_start - row_range.documents_start, row_range.token_end - row_range.documents_start
+    token_ids, char_start, char_end = (
         documents[name].combine_chunks().flatten().to_numpy()
         for name in ("ids", "char_start", "char_end")
     )
-    missing = -(stop - skip) % stretch.context
-    schema = sequences(stretch.context)
+    padding_count = -(range_end - range_start) % row_range.context_length
+    schema = build_sequences_schema(row_range.context_length)
     arrays = []
-    for values, fill, field in zip((ids, char_start, char_end), (PAD, -1, -1), schema, strict=True):
-        full = np.concatenate([values[skip:stop], np.full(missing, fill, np.int32)])
-        arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(full), type=field.type))
-    out.table(stretch.split).write(pa.table(arrays, schema=schema))
-    sizes = documents["size"].to_numpy()
-    ends = np.cumsum(sizes)  # from where the first document begins
-    out.table("spans").write(spans(stretch, documents["doc_id"], ends - sizes, ends,
+    for values, padding_value, field in zip((token_ids, char_start, char_end), (PAD_ID, -1, -1), schema, strict=True):
+        padded_values = np.concatenate([values[range_start:range_end], np.full(padding_count, padding_value, np.int32)])
+        arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(padded_values), type=field.type))
+    out.get_table_writer(row_range.split).write(pa.table(arrays, schema=schema))
+    token_counts = documents["size"].to_numpy()
+    document_ends = np.cumsum(token_counts)  # from where the first document begins
+    out.get_table_writer("spans").write(build_span_columns(row_range, documents["doc_id"], document_ends - token_counts, document_ends,
                                    char_start, char_end))  # fmt: skip
-    known = token_bytes(load_tokenizer(Path(tokenizer_path)))
-    lengths = pc.binary_length(known).to_numpy()
-    places = np.concatenate([[0], np.cumsum(lengths[ids], dtype=np.int64)])
-    inside = np.minimum(ends, stop), np.maximum(ends - sizes, skip)
-    texts = spelled(known, ids, places[np.concatenate([[0], ends])])
-    rows = zip(documents["source"].to_pylist(), (ends - sizes >= skip).tolist(),
-               (places[inside[0]] - places[inside[1]]).tolist(),
-               identities(documents["doc_id"], texts), strict=True)  # fmt: skip
-    return accounts.merged([[
-        [source, "document", int(begins), size, 0, identity.hex() if begins else "0"]
-        for source, begins, size, identity in rows
+    bytes_by_token = spell_tokens_as_bytes(load_tokenizer(Path(tokenizer_path)))
+    token_byte_lengths = pc.binary_length(bytes_by_token).to_numpy()
+    byte_offsets = np.concatenate([[0], np.cumsum(token_byte_lengths[token_ids], dtype=np.int64)])
+    clipped_ends_and_starts = np.minimum(document_ends, range_end), np.maximum(document_ends - token_counts, range_start)
+    texts = join_token_bytes(bytes_by_token, token_ids, byte_offsets[np.concatenate([[0], document_ends])])
+    document_rows = zip(documents["source"].to_pylist(), (document_ends - token_counts >= range_start).tolist(),
+               (byte_offsets[clipped_ends_and_starts[0]] - byte_offsets[clipped_ends_and_starts[1]]).tolist(),
+               hash_documents(documents["doc_id"], texts), strict=True)  # fmt: skip
+    return accounts.merge_counts([[
+        [source, "document", int(begins_in_range), byte_count, 0, document_hash.hex() if begins_in_range else "0"]
+        for source, begins_in_range, byte_count, document_hash in document_rows
     ]])  # fmt: skip
 
 
-def spans(
-    stretch: Stretch,
+def build_span_columns(
+    row_range: RowRange,
     doc_ids: pa.ChunkedArray,
-    begins: Int64,
-    ends: Int64,
-    char_start: Int32,
-    char_end: Int32,
+    document_starts: Int64,
+    document_ends: Int64,
+    char_starts: Int32,
+    char_ends: Int32,
 ) -> dict[str, Any]:
     """Rows of SPANS: one for each row of the stretch that a document touches."""
-    context, base = stretch.context, stretch.begins
-    first_row = np.maximum(begins + base, stretch.first) // context
-    rows = (np.minimum(ends + base, stretch.last) - 1) // context - first_row + 1
-    document = np.repeat(np.arange(len(rows)), rows)
-    nth = np.arange(len(document)) - np.repeat(np.cumsum(rows) - rows, rows)
-    row = first_row[document] + nth
-    row_begin = row * context - base
-    start = np.maximum(begins[document], row_begin)
-    end = np.minimum(ends[document], row_begin + context)
+    context_length, documents_start = row_range.context_length, row_range.documents_start
+    first_rows = np.maximum(document_starts + documents_start, row_range.token_start) // context_length
+    rows_per_document = (np.minimum(document_ends + documents_start, row_range.token_end) - 1) // context_length - first_rows + 1
+    document_indices = np.repeat(np.arange(len(rows_per_document)), rows_per_document)
+    row_in_document = np.arange(len(document_indices)) - np.repeat(np.cumsum(rows_per_document) - rows_per_document, rows_per_document)
+    row_indices = first_rows[document_indices] + row_in_document
+    row_starts = row_indices * context_length - documents_start
+    span_starts = np.maximum(document_starts[document_indices], row_starts)
+    span_ends = np.minimum(document_ends[document_indices], row_starts + context_length)
     return {
-        "split": [stretch.split] * len(row),
-        "sequence": row,
-        "start": start - row_begin,
-        "end": end - row_begin,
-        "doc_id": doc_ids.take(pa.array(document)),
-        "char_start": char_start[start],
-        "char_end": char_end[end - 1],
+        "split": [row_range.split] * len(row_indices),
+        "sequence": row_indices,
+        "start": span_starts - row_starts,
+        "end": span_ends - row_starts,
+        "doc_id": doc_ids.take(pa.array(document_indices)),
+        "char_start": char_starts[span_starts],
+        "char_end": char_ends[span_ends - 1],
     }
 
 
 @stage(
+    name="pack",
     tables={
-        **{split: sequences(-1) for split in PACKED},  # of any length: the config knows it
+        **{split: build_sequences_schema(-1) for split in PACKED_SPLITS},  # of any length: the config knows it
         "spans": SPANS,
         "ledger": LEDGER,
         "accounts": accounts.ACCOUNTS,
@@ -332,16 +333,16 @@ def spans(
     determinism="exact",
     reads={"tokenizer": ("tokenizer.json",)},
 )  # fmt: skip
-def pack(documents: Table, tokenizer: Artifact, config: PackConfig, work: Work) -> None:
-    path = str(tokenizer.path("tokenizer.json"))
-    work.schemas |= {split: sequences(config.context) for split in PACKED}
-    encoded = work.parts(encode_part, documents.parts, config, path)
-    tell(work, [part.value for part in encoded], documents.rows, "the tokenizer")
-    rows = [row for split in PACKED for row in stretches(encoded, split, config.context)]
-    laid = work.map(lay_out, rows, path)
-    kept = accounts.merged(done.value for done in laid)
-    ledger = accounts.merged(done.parts["ledger"]["counts"] for done in encoded)
-    books = accounts.balance(documents.counts, kept, ledger)
-    sums = accounts.checksums(documents.counts, kept, ledger)
-    work.table("accounts").write(pa.Table.from_pylist(books, schema=accounts.ACCOUNTS))
-    work.table("checksums").write(pa.Table.from_pylist(sums, schema=accounts.CHECKSUMS))
+def pack(documents: Table, tokenizer: Artifact, config: PackConfig, context: StageContext) -> None:
+    tokenizer_path = str(tokenizer.fetch_file("tokenizer.json"))
+    context.schemas |= {split: build_sequences_schema(config.context) for split in PACKED_SPLITS}
+    encoding_results = context.map_partitions(encode_partition, documents.parts, config, tokenizer_path)
+    report_failures(context, [result.value for result in encoding_results], documents.row_count, "the tokenizer")
+    row_ranges = [row_range for split in PACKED_SPLITS for row_range in plan_row_ranges(encoding_results, split, config.context)]
+    writing_results = context.map_items(write_row_range, row_ranges, tokenizer_path)
+    kept_counts = accounts.merge_counts(result.value for result in writing_results)
+    ledger_counts = accounts.merge_counts(result.parts["ledger"]["counts"] for result in encoding_results)
+    account_rows = accounts.compute_accounts(documents.source_counts, kept_counts, ledger_counts)
+    checksum_rows = accounts.compute_checksums(documents.source_counts, kept_counts, ledger_counts)
+    context.get_table_writer("accounts").write(pa.Table.from_pylist(account_rows, schema=accounts.ACCOUNTS))
+    context.get_table_writer("checksums").write(pa.Table.from_pylist(checksum_rows, schema=accounts.CHECKSUMS))

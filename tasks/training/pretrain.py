@@ -23,28 +23,28 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import Field, field_serializer, field_validator
 
-from model.config import OBJECTIVES, ModelConfig, TrainConfig, to_dict
+from model.config import ARCHITECTURE_BY_OBJECTIVE, ModelConfig, TrainConfig, config_to_dict
 from tasks.contract import (
     Artifact,
     HallmarkError,
     StageConfig,
     Table,
-    Work,
+    StageContext,
     column,
-    file_digest,
+    hash_file,
     stage,
-    table,
+    table_schema,
 )
-from tasks.training.following import events
-from tasks.training.going_on import SETTINGS, keep, of_past_steps, settings_rows, training_folder
-from tasks.training.held_out import validation_groups
-from tasks.training.seen import COVERAGE, SEEN, write_seen
+from tasks.training.following import iter_trainer_events
+from tasks.training.going_on import SETTINGS, preserve_resumable_states, select_past_step_settings, build_settings_table, prepare_training_folder
+from tasks.training.held_out import build_validation_groups
+from tasks.training.seen import COVERAGE, DOCUMENT_READS, write_read_tables
 
 log = logging.getLogger("hallmark")
 
 #: Set by the inputs: the tokenizer's vocabulary, the length of the packed sequences; a model of
 #: labels is what ``finetune`` makes.
-GIVEN = ("vocab_size", "context", "labels")
+DERIVED_MODEL_SETTINGS = ("vocab_size", "context", "labels")
 
 
 class PretrainConfig(StageConfig):
@@ -56,27 +56,27 @@ class PretrainConfig(StageConfig):
 
     @field_validator("model", mode="before")
     @classmethod
-    def _not_given_twice(cls, value: Any) -> Any:
-        for name in GIVEN if isinstance(value, dict) else ():
+    def _reject_derived_settings(cls, value: Any) -> Any:
+        for name in DERIVED_MODEL_SETTINGS if isinstance(value, dict) else ():
             if name in value:
-                place = {"vocab_size": "train_tokenizer.vocab_size", "context": "pack.context",
+                source_setting = {"vocab_size": "train_tokenizer.vocab_size", "context": "pack.context",
                          "labels": "the data of finetune"}[name]  # fmt: skip
-                raise ValueError(f"{name} follows from {place}; set it there")
+                raise ValueError(f"{name} follows from {source_setting}; set it there")
         return value
 
     @field_validator("train")
     @classmethod
-    def _of_packed_text(cls, value: TrainConfig) -> TrainConfig:
+    def _reject_pair_objective(cls, value: TrainConfig) -> TrainConfig:
         if value.objective == "seq2seq":
             raise ValueError("objective seq2seq learns from pairs: see hallmark finetune")
         return value
 
     @field_serializer("model")
-    def _without_given(self, model: ModelConfig) -> dict[str, Any]:
-        return {name: value for name, value in to_dict(model).items() if name not in GIVEN}
+    def _serialize_without_derived(self, model_config: ModelConfig) -> dict[str, Any]:
+        return {name: value for name, value in config_to_dict(model_config).items() if name not in DERIVED_MODEL_SETTINGS}
 
 
-LOG = table(
+LOG = table_schema(
     "The training, one row a step; losses are means.",
     column("step", pa.int64(), "figure", "optimizer step, from 1"),
     column("loss", pa.float64(), "figure", "training loss of the step", unit="nats a token"),
@@ -89,7 +89,7 @@ LOG = table(
            unit="nats a token"),
 )  # fmt: skip
 
-CHECKPOINTS = table(
+CHECKPOINTS = table_schema(
     "The checkpoints; step 0 is the model before training and has no losses.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("tokens", pa.int64(), "figure", "tokens seen so far", unit="tokens"),
@@ -100,7 +100,7 @@ CHECKPOINTS = table(
            unit="nats a token"),
 )  # fmt: skip
 
-VALIDATION = table(
+VALIDATION = table_schema(
     "What the rows of the validation split cost the model, whenever they were measured.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("kind", pa.string(), "label", "all, source or identity"),
@@ -113,7 +113,7 @@ VALIDATION = table(
 )  # fmt: skip
 
 #: Nobody has judged them, so no page shows them; see score_samples.
-SAMPLES = table(
+SAMPLES = table_schema(
     "What the model wrote at the same steps, drawn with the same numbers each time.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("sample", pa.int64(), "id", "number of the sample at its step"),
@@ -123,7 +123,7 @@ SAMPLES = table(
     column("precision", pa.string(), "label", "what it computed in: fp32, or bf16 on a GPU"),
 )  # fmt: skip
 
-SPEED = table(
+SPEED = table_schema(
     "Speed and memory of the training on this machine.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("seconds", pa.float64(), "figure", "time since the row before", unit="s"),
@@ -137,237 +137,238 @@ SPEED = table(
 # The job -------------------------------------------------------------------------------------
 
 
-def write_job(
-    packed: Artifact,
+def write_trainer_job(
+    packed_corpus: Artifact,
     tokenizer: Artifact,
     documents: Table,
-    signals: Table | None,
-    start: Artifact | None,
+    identity_signals: Table | None,
+    start_checkpoint: Artifact | None,
     config: PretrainConfig,
-    area: Path,
-    folder: Path,
+    work_area: Path,
+    training_folder: Path,
 ) -> Path:
     """The trainer's job file, to work in ``folder``; vocabulary and context are read from the
     inputs."""
     from tokenizers import Tokenizer
 
-    if packed.purged:
+    if packed_corpus.purged_documents:
         raise HallmarkError(
-            f"the sequences in {packed.name} lost the document {min(packed.purged)}, which was "
+            f"the sequences in {packed_corpus.name} lost the document {min(packed_corpus.purged_documents)}, which was "
             f"purged: a training on them can be neither begun nor gone on with; run the config "
             f"again: that makes a corpus without it"
         )
-    path = tokenizer.path("tokenizer.json")
-    train, validation = (
-        [str(part.path) for part in packed[split].parts] for split in ("train", "validation")
+    tokenizer_path = tokenizer.fetch_file("tokenizer.json")
+    train_paths, validation_paths = (
+        [str(part.path) for part in packed_corpus[split].parts] for split in ("train", "validation")
     )
-    if not packed["train"].rows:
+    if not packed_corpus["train"].row_count:
         raise HallmarkError("there are no sequences to train on: the split 'train' is empty")
-    given = {
-        "vocab_size": Tokenizer.from_file(str(path)).get_vocab_size(),
-        "context": pq.read_schema(train[0]).field("ids").type.list_size,
+    derived_settings = {
+        "vocab_size": Tokenizer.from_file(str(tokenizer_path)).get_vocab_size(),
+        "context": pq.read_schema(train_paths[0]).field("ids").type.list_size,
     }
-    area.mkdir(parents=True, exist_ok=True)
-    data: dict[str, Any] = {"train": train, "validation": None, "groups": None}
-    if packed["validation"].rows:
-        groups = area / "groups.parquet"
-        pq.write_table(validation_groups(documents, signals, packed["spans"]), groups)
-        data |= {"validation": validation, "groups": str(groups)}
-    model = to_dict(config.model) | given
+    work_area.mkdir(parents=True, exist_ok=True)
+    data_paths: dict[str, Any] = {"train": train_paths, "validation": None, "groups": None}
+    if packed_corpus["validation"].row_count:
+        groups_path = work_area / "groups.parquet"
+        pq.write_table(build_validation_groups(documents, identity_signals, packed_corpus["spans"]), groups_path)
+        data_paths |= {"validation": validation_paths, "groups": str(groups_path)}
+    model_settings = config_to_dict(config.model) | derived_settings
     job = {
-        "model": model if start is None else going_on(start, config, given),
-        "train": to_dict(config.train),
-        "data": data,
-        "tokenizer": str(path),
-        "work": str(folder),
-        "start": None if start is None else str(start.directory()),
+        "model": model_settings if start_checkpoint is None else read_start_model_settings(start_checkpoint, config, derived_settings),
+        "train": config_to_dict(config.train),
+        "data": data_paths,
+        "tokenizer": str(tokenizer_path),
+        "work": str(training_folder),
+        "start": None if start_checkpoint is None else str(start_checkpoint.fetch_directory()),
     }
-    file = area / "job.json"
-    file.write_text(json.dumps(job, indent=1))
-    return file
+    job_path = work_area / "job.json"
+    job_path.write_text(json.dumps(job, indent=1))
+    return job_path
 
 
-def going_on(start: Artifact, config: PretrainConfig, given: dict[str, Any]) -> dict[str, Any]:
+def read_start_model_settings(start_checkpoint: Artifact, config: PretrainConfig, derived_settings: dict[str, Any]) -> dict[str, Any]:
     """The model of the checkpoint ``start``; HallmarkError where the settings want another. Those
     that are the default want none: what a run recorded names them all, asked for or not.
 
     ``given``: the context and the vocabulary, or one of them.
     """
-    from model.interchange.checkpoint import CheckpointError, read_config
+    from model.interchange.checkpoint import CheckpointError, read_model_config
 
     try:
-        found = to_dict(read_config(start.directory()))
+        model_settings = config_to_dict(read_model_config(start_checkpoint.fetch_directory()))
     except CheckpointError as error:
         raise HallmarkError(f"training cannot go on from it: {str(error).rstrip('.')}") from error
-    if found["labels"]:
+    if model_settings["labels"]:
         raise HallmarkError("training cannot go on from it: it gives labels and writes no text")
-    default = to_dict(ModelConfig())
-    chosen = {k: v for k, v in to_dict(config.model).items() if v != default[k] and k not in GIVEN}
-    chosen["architecture"] = OBJECTIVES[config.train.objective]
-    for name, value in (chosen | given).items():
-        if found[name] != value:
-            place = {
+    default_settings = config_to_dict(ModelConfig())
+    required_settings = {k: v for k, v in config_to_dict(config.model).items() if v != default_settings[k] and k not in DERIVED_MODEL_SETTINGS}
+    required_settings["architecture"] = ARCHITECTURE_BY_OBJECTIVE[config.train.objective]
+    for name, value in (required_settings | derived_settings).items():
+        if model_settings[name] != value:
+            setting_names = {
                 "context": "pack.context",
                 "vocab_size": "the tokenizer's vocabulary",
                 "architecture": f"pretrain.train.objective is {config.train.objective}: its model",
             }
             raise HallmarkError(
-                f"{place.get(name, f'pretrain.model.{name}')} is {value}, and training is to go "
-                f"on from a checkpoint with {found[name]}: set it to that"
+                f"{setting_names.get(name, f'pretrain.model.{name}')} is {value}, and training is to go "
+                f"on from a checkpoint with {model_settings[name]}: set it to that"
             )
-    return found
+    return model_settings
 
 
 # Checkpoints and the log ---------------------------------------------------------------------
 
 
-def commit_checkpoint(work: Work, folder: Path, step: int) -> Artifact:
+def commit_checkpoint(context: StageContext, folder: Path, step: int) -> Artifact:
     """Make an artifact of a checkpoint, once; the trainer's own folder stays where it is.
 
     The trainer announces all its checkpoints again when it resumes, so that a kill at any moment,
     also between the commit and a note of it, leaves none out. The weights belong to the key: on a
     GPU the same step made again may differ.
     """
-    assert work.commit_child is not None, "pretrain needs a session to commit checkpoints in"
-    copy = work.area / "commit" / folder.name
-    shutil.rmtree(copy, ignore_errors=True)
-    copy.mkdir(parents=True)
+    assert context.commit_child_artifact is not None, "pretrain needs a session to commit checkpoints in"
+    copy_folder = context.work_area / "commit" / folder.name
+    shutil.rmtree(copy_folder, ignore_errors=True)
+    copy_folder.mkdir(parents=True)
     for path in folder.iterdir():
         try:
-            os.link(path, copy / path.name)  # files of a checkpoint are never changed
+            os.link(path, copy_folder / path.name)  # files of a checkpoint are never changed
         except OSError:
-            shutil.copyfile(path, copy / path.name)
-    key = {"step": step, "weights": file_digest(folder / "model.safetensors")}
-    return work.commit_child("checkpoint", key, copy)
+            shutil.copyfile(path, copy_folder / path.name)
+    key = {"step": step, "weights": hash_file(folder / "model.safetensors")}
+    return context.commit_child_artifact("checkpoint", key, copy_folder)
 
 
-def read_parts(folder: Path, schema: pa.Schema | None = None) -> pa.Table:
+def read_parquet_parts(folder: Path, schema: pa.Schema | None = None) -> pa.Table:
     """A table that the trainer left in parts."""
-    parts = [pq.read_table(path) for path in sorted(folder.glob("part-*.parquet"))]
-    return pa.concat_tables(parts) if parts or schema is None else schema.empty_table()
+    part_tables = [pq.read_table(path) for path in sorted(folder.glob("part-*.parquet"))]
+    return pa.concat_tables(part_tables) if part_tables or schema is None else schema.empty_table()
 
 
-def read_log(folder: Path) -> pa.Table:
+def read_training_log(folder: Path) -> pa.Table:
     """The trainer's log, one row a step."""
-    table = read_parts(folder)
-    nats = pc.multiply(table["validation_bits_per_token"], math.log(2))
-    return table.append_column("validation_loss", nats)
+    log_table = read_parquet_parts(folder)
+    validation_loss = pc.multiply(log_table["validation_bits_per_token"], math.log(2))
+    return log_table.append_column("validation_loss", validation_loss)
 
 
-def checkpoint_rows(log_table: pa.Table, committed: dict[int, Artifact]) -> list[dict[str, Any]]:
-    rows = {row["step"]: row for row in log_table.select(LOG.names).to_pylist()}
-    untrained = {"tokens": 0, "loss": None, "validation_loss": None}
+def build_checkpoint_rows(log_table: pa.Table, checkpoints: dict[int, Artifact]) -> list[dict[str, Any]]:
+    log_rows = {row["step"]: row for row in log_table.select(LOG.names).to_pylist()}
+    untrained_row = {"tokens": 0, "loss": None, "validation_loss": None}
     return [
         {
             "step": step,
             "artifact": artifact.name,
-            "content": artifact.content,
-            **{name: rows.get(step, untrained)[name] for name in untrained},
+            "content": artifact.content_digest,
+            **{name: log_rows.get(step, untrained_row)[name] for name in untrained_row},
         }
-        for step, artifact in sorted(committed.items())
+        for step, artifact in sorted(checkpoints.items())
     ]
 
 
 #: Figures of a step that are seen while training runs.
-SHOWN = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "mfu")
+LIVE_METRICS = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "mfu")
 
 
-def so_far(event: dict[str, Any]) -> str:
+def format_step_progress(step_event: dict[str, Any]) -> str:
     """A step in words: for the terminal's line and Prefect's page."""
     return (
-        f"loss {event['loss']:.3f}, rate {event['learning_rate']:.2g}, norm "
-        f"{event['grad_norm']:.2g}, {event['tokens_per_second']:,.0f} tokens/s, MFU "
-        f"{event['mfu']:.0%}"
+        f"loss {step_event['loss']:.3f}, rate {step_event['learning_rate']:.2g}, norm "
+        f"{step_event['grad_norm']:.2g}, {step_event['tokens_per_second']:,.0f} tokens/s, MFU "
+        f"{step_event['mfu']:.0%}"
     )
 
 
-def follow(
-    told: Iterable[dict[str, Any]], work: Work, steps: int
+def handle_trainer_events(
+    trainer_events: Iterable[dict[str, Any]], context: StageContext, total_steps: int
 ) -> tuple[dict[int, Artifact], list[dict[str, Any]]]:
     """Pass on what the trainer tells; returns its checkpoints, committed, by step, and under which
     settings its steps ran."""
-    committed: dict[int, Artifact] = {}
-    history: list[dict[str, Any]] = []
-    for event in told:
+    checkpoints: dict[int, Artifact] = {}
+    settings_history: list[dict[str, Any]] = []
+    for event in trainer_events:
         match event["event"]:
             case "waiting":
                 log.info("trainer: waiting for an earlier one to end")
             case "start":
-                what = (event[k] for k in ("parameters", "device", "precision", "processes",
+                start_values = (event[k] for k in ("parameters", "device", "precision", "processes",
                                            "threads", "step"))  # fmt: skip
-                line = "trainer: %d parameters on %s in %s, processes: %d, threads: %d, "
-                line += "from step %d of %d"
-                log.info(line, *what, steps)
+                message = "trainer: %d parameters on %s in %s, processes: %d, threads: %d, "
+                message += "from step %d of %d"
+                log.info(message, *start_values, total_steps)
                 if event["stretches"] > 1:
                     log.info("trainer: earlier steps ran under other settings; see the table "
                              "settings")  # fmt: skip
                 if event["stretches"] > 1 or event["device"] != "cpu":
-                    work.determinism = "statistical"
+                    context.determinism = "statistical"
             case "step":
-                work.progress(event["step"], steps, so_far(event))
-                work.show(event["step"], {k: v for k, v in event.items() if k in SHOWN})
+                context.report_progress(event["step"], total_steps, format_step_progress(event))
+                context.report_metrics(event["step"], {k: v for k, v in event.items() if k in LIVE_METRICS})
             case "validation":
-                bits = event["bits_per_token"]
-                log.info("trainer: step %d, %.4f bits per validation token", event["step"], bits)
-                work.show(event["step"], {"validation_bits_per_token": bits})
+                bits_per_token = event["bits_per_token"]
+                log.info("trainer: step %d, %.4f bits per validation token", event["step"], bits_per_token)
+                context.report_metrics(event["step"], {"validation_bits_per_token": bits_per_token})
             case "skipped":
                 log.warning("trainer: step %d: %s", event["step"], event["message"])
             case "checkpoint":
                 step = event["step"]
-                committed[step] = commit_checkpoint(work, Path(event["path"]), step)
-                log.info("trainer: checkpoint of step %d is %s", step, committed[step].name)
+                checkpoints[step] = commit_checkpoint(context, Path(event["path"]), step)
+                log.info("trainer: checkpoint of step %d is %s", step, checkpoints[step].name)
             case "done":
-                history = event["history"]
+                settings_history = event["history"]
             case "error":
                 raise HallmarkError(event["message"].rstrip("."))
-    return committed, history
+    return checkpoints, settings_history
 
 
 @stage(
+    name="pretrain",
     tables={
         "log": LOG,
         "validation": VALIDATION,
         "samples": SAMPLES,
         "checkpoints": CHECKPOINTS,
-        "seen": SEEN,
+        "seen": DOCUMENT_READS,
         "coverage": COVERAGE,
         "settings": SETTINGS,
     },
-    telemetry={"speed": SPEED},
-    code=["model.training.run"],
+    telemetry_tables={"speed": SPEED},
+    extra_code=["model.training.run"],
     libraries=["numpy", "safetensors", "tokenizers", "torch"],
     determinism="machine",
-    reads={"packed": ("train", "validation", "spans"), "tokenizer": ("tokenizer.json",)},
-    goes_on=lambda config: of_past_steps(config.model_dump(mode="json")),
+    reads={"packed_corpus": ("train", "validation", "spans"), "tokenizer": ("tokenizer.json",)},
+    resume_key=lambda config: select_past_step_settings(config.model_dump(mode="json")),
 )
 def pretrain(
-    packed: Artifact,
+    packed_corpus: Artifact,
     tokenizer: Artifact,
     documents: Table,
     signals: Table | None,
-    start: Artifact | None,
+    start_checkpoint: Artifact | None,
     config: PretrainConfig,
-    work: Work,
+    context: StageContext,
 ) -> None:
     """``documents`` were packed; ``signals`` are those of the stage ``identities``: without them no
     loss is by group; ``start`` is the checkpoint to go on from, or None."""
-    train, area = config.train, work.area
-    training = training_folder(area, train)
-    job = write_job(packed, tokenizer, documents, signals, start, config, area, training)
-    with closing(events(job, area / "trainer.stderr")) as told:
-        committed, history = follow(told, work, train.steps)
-    work.table("settings").write(settings_rows(history, train.steps))
-    table = read_log(training / "log")
-    for name, schema in (("validation", VALIDATION), ("samples", SAMPLES)):
-        work.table(name).write(read_parts(training / name, schema))
-    work.table("log").write(table.select(LOG.names))
-    work.table("checkpoints").write(
-        pa.Table.from_pylist(checkpoint_rows(table, committed), schema=CHECKPOINTS)
+    train_config, work_area = config.train, context.work_area
+    training_folder = prepare_training_folder(work_area, train_config)
+    job_path = write_trainer_job(packed_corpus, tokenizer, documents, signals, start_checkpoint, config, work_area, training_folder)
+    with closing(iter_trainer_events(job_path, work_area / "trainer.stderr")) as trainer_events:
+        checkpoints, settings_history = handle_trainer_events(trainer_events, context, train_config.steps)
+    context.get_table_writer("settings").write(build_settings_table(settings_history, train_config.steps))
+    log_table = read_training_log(training_folder / "log")
+    for table_name, schema in (("validation", VALIDATION), ("samples", SAMPLES)):
+        context.get_table_writer(table_name).write(read_parquet_parts(training_folder / table_name, schema))
+    context.get_table_writer("log").write(log_table.select(LOG.names))
+    context.get_table_writer("checkpoints").write(
+        pa.Table.from_pylist(build_checkpoint_rows(log_table, checkpoints), schema=CHECKPOINTS)
     )
-    write_seen(packed["train"], packed["spans"], documents, train.seed, train.batch_size,
-               sorted(committed), work)  # fmt: skip
-    work.table("speed").write(table.select(SPEED.names))
-    work.measure(
-        "tokens_per_second", pc.approximate_median(table["tokens_per_second"]).as_py(), "1/s"
+    write_read_tables(packed_corpus["train"], packed_corpus["spans"], documents, train_config.seed, train_config.batch_size,
+               sorted(checkpoints), context)  # fmt: skip
+    context.get_table_writer("speed").write(log_table.select(SPEED.names))
+    context.record_measurement(
+        "tokens_per_second", pc.approximate_median(log_table["tokens_per_second"]).as_py(), "1/s"
     )
-    work.kept = keep(area, training, train)
+    context.preserved_names = preserve_resumable_states(work_area, training_folder, train_config)

@@ -1,6 +1,6 @@
 """What a training read of each document: computed from (seed, step), for nothing was logged.
 
-Rows of packed tokens are walked epoch by epoch (see ``model.training.data.batch_sequences``), so
+Rows of packed tokens are walked epoch by epoch (see ``model.training.data.select_batch_rows``), so
 how often a row was read until a step, and when first and last, has a closed form.
 
 Memory: 60 bytes a packed row, 60 bytes a stretch of a document, and the ids of the documents; in a
@@ -19,16 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from model.training.data import step_of, times_read
-from tasks.contract import ID, Part, Table, Tables, Work, column, table
+from model.training.data import compute_read_steps, count_reads_per_row
+from tasks.contract import ID_TYPE, TablePart, Table, TableWriters, StageContext, column, table_schema
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
-SEEN = table(
+DOCUMENT_READS = table_schema(
     "What training read of each packed document: a row for each checkpoint before which it read "
     "any of it since the checkpoint before that.",
-    column("doc_id", ID, "id", "the document"),
+    column("doc_id", ID_TYPE, "id", "the document"),
     column("step", pa.int64(), "figure", "optimizer step of the checkpoint"),
     column("source", pa.string(), "label", "source of the document"),
     column("size", pa.int64(), "figure", "tokens of the document, its begin among them",
@@ -40,10 +40,10 @@ SEEN = table(
     column("last_step", pa.int64(), "figure", "last step so far that read any of it"),
     column("passes", pa.int64(), "figure", "how often the whole of it was read, in all steps until "
            "this checkpoint"),
-    cut=True,
+    partition_by=True,
 )  # fmt: skip
 
-COVERAGE = table(
+COVERAGE = table_schema(
     "How much of each source training had read, in all steps until a checkpoint.",
     column("step", pa.int64(), "figure", "optimizer step of the checkpoint"),
     column("source", pa.string(), "label", "the source"),
@@ -58,144 +58,144 @@ COVERAGE = table(
 
 
 @dataclass(frozen=True)
-class Stretches:
+class DocumentSpans:
     """The training documents of a part, (D,), in the order of their ids, and where they stand in
     the packed rows, (S,): ``begin`` is the first stretch of each document."""
 
-    part: Part
-    doc_id: pa.Array
-    source: pa.Array
-    begin: Int64
-    row: Int64
-    tokens: Int64
+    part: TablePart
+    doc_ids: pa.Array
+    sources: pa.Array
+    first_span_indices: Int64
+    span_rows: Int64
+    span_tokens: Int64
 
     def __str__(self) -> str:
         return str(self.part)
 
-    def of_documents(self, how: np.ufunc, values: Int64) -> Int64:
+    def reduce_by_document(self, ufunc: np.ufunc, span_values: Int64) -> Int64:
         """``how`` over the stretches of each document: (S,) to (D,)."""
-        return how.reduceat(values, self.begin) if len(self.begin) else values
+        return ufunc.reduceat(span_values, self.first_span_indices) if len(self.first_span_indices) else span_values
 
     @property
-    def size(self) -> Int64:
+    def document_tokens(self) -> Int64:
         """Tokens of each document, (D,)."""
-        return self.of_documents(np.add, self.tokens)
+        return self.reduce_by_document(np.add, self.span_tokens)
 
 
-def stretches(spans: Table, documents: Table) -> list[Stretches]:
+def load_document_spans(spans: Table, documents: Table) -> list[DocumentSpans]:
     """Where the documents of the split "train" stand, for each part of ``documents``."""
-    found = spans.read(["split", "sequence", "start", "end", "doc_id"])
-    found = found.filter(pc.equal(found["split"], "train")).sort_by("doc_id").combine_chunks()
-    own = [part.read(["doc_id", "source"]) for part in documents.parts]
-    known = pa.concat_tables(own).combine_chunks()
-    at = pc.index_in(found["doc_id"], value_set=known["doc_id"].combine_chunks())
-    owner = np.repeat(np.arange(len(own)), [len(rows) for rows in own])[at.to_numpy()]
-    found = found.append_column("source", known["source"].cast(pa.string()).take(at))
-    order = np.argsort(owner, kind="stable")
-    found = found.take(order).combine_chunks()
-    edges = np.searchsorted(owner[order], np.arange(len(own) + 1))
+    train_spans = spans.read(["split", "sequence", "start", "end", "doc_id"])
+    train_spans = train_spans.filter(pc.equal(train_spans["split"], "train")).sort_by("doc_id").combine_chunks()
+    part_documents = [part.read(["doc_id", "source"]) for part in documents.parts]
+    all_documents = pa.concat_tables(part_documents).combine_chunks()
+    document_indices = pc.index_in(train_spans["doc_id"], value_set=all_documents["doc_id"].combine_chunks())
+    part_indices = np.repeat(np.arange(len(part_documents)), [len(rows) for rows in part_documents])[document_indices.to_numpy()]
+    train_spans = train_spans.append_column("source", all_documents["source"].cast(pa.string()).take(document_indices))
+    part_order = np.argsort(part_indices, kind="stable")
+    train_spans = train_spans.take(part_order).combine_chunks()
+    part_edges = np.searchsorted(part_indices[part_order], np.arange(len(part_documents) + 1))
     return [
-        _of_part(part, found.slice(begin, end - begin))
-        for part, begin, end in zip(documents.parts, edges[:-1], edges[1:], strict=True)
+        _build_document_spans(part, train_spans.slice(begin, end - begin))
+        for part, begin, end in zip(documents.parts, part_edges[:-1], part_edges[1:], strict=True)
     ]
 
 
-def _of_part(part: Part, rows: pa.Table) -> Stretches:
-    doc_id = pc.unique(rows["doc_id"])  # in the order in which they first appear: sorted
-    number = pc.index_in(rows["doc_id"], value_set=doc_id).to_numpy()
-    begin = np.searchsorted(number, np.arange(len(doc_id)))
-    source = rows["source"].combine_chunks().take(pa.array(begin))
-    tokens = pc.subtract(rows["end"], rows["start"]).to_numpy().astype(np.int64)
-    return Stretches(part, doc_id, source, begin, rows["sequence"].to_numpy(), tokens)
+def _build_document_spans(part: TablePart, span_table: pa.Table) -> DocumentSpans:
+    doc_ids = pc.unique(span_table["doc_id"])  # in the order in which they first appear: sorted
+    document_numbers = pc.index_in(span_table["doc_id"], value_set=doc_ids).to_numpy()
+    first_span_indices = np.searchsorted(document_numbers, np.arange(len(doc_ids)))
+    sources = span_table["source"].combine_chunks().take(pa.array(first_span_indices))
+    span_tokens = pc.subtract(span_table["end"], span_table["start"]).to_numpy().astype(np.int64)
+    return DocumentSpans(part, doc_ids, sources, first_span_indices, span_table["sequence"].to_numpy(), span_tokens)
 
 
 #: The first reading of a row that was not read.
-NEVER = np.iinfo(np.int32).max
+NEVER_READ = np.iinfo(np.int32).max
 
 
-def readings_of(rows: int, seed: int, batch: int, steps: Sequence[int]) -> Iterator[Int32]:
+def iter_row_reads(row_count: int, seed: int, batch_size: int, steps: Sequence[int]) -> Iterator[Int32]:
     """For each of these ascending steps, (3, rows): how often each packed row had been read; the
     first step since the one before that read it, or NEVER; and the last, or 0."""
-    before = np.zeros(rows, np.int64)
+    previous_counts = np.zeros(row_count, np.int64)
     for step in steps:
-        count = times_read(seed, step, batch, rows)
-        fresh = count > before
-        first = np.where(fresh, step_of(before, seed, batch), NEVER)
-        last = np.where(fresh, step_of(np.maximum(count - 1, 0), seed, batch), 0)
-        yield np.array([count, first, last], np.int32)
-        before = count
+        read_counts = count_reads_per_row(seed, step, batch_size, row_count)
+        is_newly_read = read_counts > previous_counts
+        first_steps = np.where(is_newly_read, compute_read_steps(previous_counts, seed, batch_size), NEVER_READ)
+        last_steps = np.where(is_newly_read, compute_read_steps(np.maximum(read_counts - 1, 0), seed, batch_size), 0)
+        yield np.array([read_counts, first_steps, last_steps], np.int32)
+        previous_counts = read_counts
 
 
-def seen_of(
-    found: Stretches, readings: Iterable[Int32], steps: Sequence[int]
+def build_read_tables(
+    document_spans: DocumentSpans, row_reads: Iterable[Int32], steps: Sequence[int]
 ) -> tuple[pa.Table, pa.Table]:
     """Rows of SEEN and of COVERAGE for each of the checkpoints' steps, from the rows' readings."""
-    seen, coverage = [SEEN.empty_table()], [COVERAGE.empty_table()]
-    before = np.zeros(len(found.row), np.int64)
-    for step, reading in zip(steps, readings, strict=True):
-        count, first, last = reading[:, found.row].astype(np.int64)  # (S,) each
-        columns = {
-            "tokens": found.of_documents(np.add, (count - before) * found.tokens),
-            "first_step": found.of_documents(np.minimum, first),
-            "last_step": found.of_documents(np.maximum, last),
-            "passes": found.of_documents(np.minimum, count),
+    read_tables, coverage_tables = [DOCUMENT_READS.empty_table()], [COVERAGE.empty_table()]
+    previous_counts = np.zeros(len(document_spans.span_rows), np.int64)
+    for step, step_reads in zip(steps, row_reads, strict=True):
+        read_counts, first_steps, last_steps = step_reads[:, document_spans.span_rows].astype(np.int64)  # (S,) each
+        read_columns = {
+            "tokens": document_spans.reduce_by_document(np.add, (read_counts - previous_counts) * document_spans.span_tokens),
+            "first_step": document_spans.reduce_by_document(np.minimum, first_steps),
+            "last_step": document_spans.reduce_by_document(np.maximum, last_steps),
+            "passes": document_spans.reduce_by_document(np.minimum, read_counts),
         }
-        known = {"doc_id": found.doc_id, "step": pa.array(np.full(len(found.size), step)),
-                 "source": found.source, "size": pa.array(found.size)}  # fmt: skip
-        read = np.flatnonzero(columns["tokens"])
-        seen.append(pa.table({**known, **columns}, schema=SEEN).take(read))
-        coverage.append(_coverage(step, found, count))
-        before = count
-    order: Any = [("doc_id", "ascending"), ("step", "ascending")]
-    return pa.concat_tables(seen).sort_by(order), pa.concat_tables(coverage)
+        document_columns = {"doc_id": document_spans.doc_ids, "step": pa.array(np.full(len(document_spans.document_tokens), step)),
+                 "source": document_spans.sources, "size": pa.array(document_spans.document_tokens)}  # fmt: skip
+        read_documents = np.flatnonzero(read_columns["tokens"])
+        read_tables.append(pa.table({**document_columns, **read_columns}, schema=DOCUMENT_READS).take(read_documents))
+        coverage_tables.append(_build_coverage(step, document_spans, read_counts))
+        previous_counts = read_counts
+    sort_keys: Any = [("doc_id", "ascending"), ("step", "ascending")]
+    return pa.concat_tables(read_tables).sort_by(sort_keys), pa.concat_tables(coverage_tables)
 
 
-def _coverage(step: int, found: Stretches, count: Int64) -> pa.Table:
+def _build_coverage(step: int, document_spans: DocumentSpans, read_counts: Int64) -> pa.Table:
     """Rows of COVERAGE for one checkpoint, by which the row of each stretch was read ``count``
     times."""
-    tokens = found.of_documents(np.add, count * found.tokens)
-    whole = found.of_documents(np.minimum, count) > 0
-    documents = pa.table(
+    tokens_read = document_spans.reduce_by_document(np.add, read_counts * document_spans.span_tokens)
+    is_fully_read = document_spans.reduce_by_document(np.minimum, read_counts) > 0
+    document_coverage = pa.table(
         {
-            "step": np.full(len(tokens), step),
-            "source": found.source,
-            "documents": np.ones(len(tokens), np.int64),
-            "touched": (tokens > 0).astype(np.int64),
-            "whole": whole.astype(np.int64),
-            "packed": found.size,
-            "tokens": tokens,
+            "step": np.full(len(tokens_read), step),
+            "source": document_spans.sources,
+            "documents": np.ones(len(tokens_read), np.int64),
+            "touched": (tokens_read > 0).astype(np.int64),
+            "whole": is_fully_read.astype(np.int64),
+            "packed": document_spans.document_tokens,
+            "tokens": tokens_read,
         },
         schema=COVERAGE,
     )
-    return summed(documents)
+    return sum_coverage_by_source(document_coverage)
 
 
-def summed(coverage: pa.Table) -> pa.Table:
+def sum_coverage_by_source(coverage: pa.Table) -> pa.Table:
     """Rows of COVERAGE with one for each checkpoint and source, in their order."""
-    keys, names = COVERAGE.names[:2], COVERAGE.names[2:]
-    sums = coverage.group_by(keys).aggregate([(name, "sum") for name in names])
+    key_columns, count_columns = COVERAGE.names[:2], COVERAGE.names[2:]
+    sums = coverage.group_by(key_columns).aggregate([(name, "sum") for name in count_columns])
     sums = sums.rename_columns([name.removesuffix("_sum") for name in sums.column_names])
-    order: Any = [(name, "ascending") for name in keys]
-    return sums.select(COVERAGE.names).cast(COVERAGE).sort_by(order)
+    sort_keys: Any = [(name, "ascending") for name in key_columns]
+    return sums.select(COVERAGE.names).cast(COVERAGE).sort_by(sort_keys)
 
 
-def see_part(found: Stretches, path: str, steps: Sequence[int], out: Tables) -> Any:
+def write_document_reads(document_spans: DocumentSpans, reads_path: str, steps: Sequence[int], out: TableWriters) -> Any:
     """Write what was read of the documents of a part; returns the rows of COVERAGE."""
-    readings = np.memmap(path, np.int32, "r").reshape(len(steps), 3, -1)
-    seen, coverage = seen_of(found, readings, steps)
-    out.table("seen").write(seen)
+    row_reads = np.memmap(reads_path, np.int32, "r").reshape(len(steps), 3, -1)
+    read_table, coverage = build_read_tables(document_spans, row_reads, steps)
+    out.get_table_writer("seen").write(read_table)
     return coverage.to_pylist()
 
 
-def write_seen(
-    packed: Table, spans: Table, documents: Table, seed: int, batch: int, steps: Sequence[int],
-    work: Work,
+def write_read_tables(
+    packed_rows: Table, spans: Table, documents: Table, seed: int, batch_size: int, steps: Sequence[int],
+    context: StageContext,
 ) -> None:  # fmt: skip
     """The tables ``seen`` and ``coverage``; ``packed``: the rows of the split "train"."""
-    path = work.area / "readings"
-    with path.open("wb") as file:
-        for reading in readings_of(packed.rows, seed, batch, steps):
-            reading.tofile(file)
-    done = work.parts(see_part, stretches(spans, documents), str(path), steps)
-    rows = [row for part in done for row in part.value]
-    work.table("coverage").write(summed(pa.Table.from_pylist(rows, schema=COVERAGE)))
+    reads_path = context.work_area / "readings"
+    with reads_path.open("wb") as file:
+        for step_reads in iter_row_reads(packed_rows.row_count, seed, batch_size, steps):
+            step_reads.tofile(file)
+    results = context.map_partitions(write_document_reads, load_document_spans(spans, documents), str(reads_path), steps)
+    coverage_rows = [row for result in results for row in result.value]
+    context.get_table_writer("coverage").write(sum_coverage_by_source(pa.Table.from_pylist(coverage_rows, schema=COVERAGE)))

@@ -20,53 +20,53 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from tokenizers.pre_tokenizers import PreTokenizer
 
-Texts = Iterator[list[str]]
+TextBatches = Iterator[list[str]]
 
-BYTES = 256
+BYTE_COUNT = 256
 
 #: WordPiece's mark of a token inside a word; it is no letter of a byte.
-INSIDE = "▁"
+CONTINUATION_PREFIX = "▁"
 
 #: WordPiece and Unigram cut longer words, in bytes. The search for the longest token takes time
 #: quadratic in the word, and words without blanks come with megabytes. Characters of two, three
 #: and four bytes fill it without a rest.
-LONGEST_WORD = 48
+MAX_WORD_BYTES = 48
 
 #: Threads that Unigram's sums over words are shared among, whatever the machine has: with another
 #: number the floats are added in another order.
-SHARDS = 16
+UNIGRAM_THREADS = 16
 
 
-def letters() -> list[str]:
+def list_byte_letters() -> list[str]:
     """The 256 letters that stand for bytes, sorted."""
     from tokenizers.pre_tokenizers import ByteLevel
 
     return sorted(ByteLevel.alphabet())
 
 
-def train_bpe(
-    texts: Texts, vocab_size: int, min_frequency: int, special: Sequence[str]
+def train_bpe_tokenizer(
+    text_batches: TextBatches, vocab_size: int, min_frequency: int, special_tokens: Sequence[str]
 ) -> Tokenizer:
     """BPE (Sennrich et al. 2016): the most frequent pair of tokens becomes one, again and again."""
     from tokenizers import Tokenizer, decoders, models, trainers
 
     tokenizer = Tokenizer(models.BPE())
     # Merging is quadratic in the word, too: 200 KB without a blank took 13 s.
-    tokenizer.pre_tokenizer = words_of_bounded_length(1000)
+    tokenizer.pre_tokenizer = make_word_splitter(1000)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
-        special_tokens=list(special),
-        initial_alphabet=letters(),
+        special_tokens=list(special_tokens),
+        initial_alphabet=list_byte_letters(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator(text_batches, trainer)
     return tokenizer
 
 
-def train_wordpiece(
-    texts: Texts, vocab_size: int, min_frequency: int, special: Sequence[str]
+def train_wordpiece_tokenizer(
+    text_batches: TextBatches, vocab_size: int, min_frequency: int, special_tokens: Sequence[str]
 ) -> Tokenizer:
     """WordPiece (Schuster & Nakajima 2012): of a word the longest token first, then of the rest.
 
@@ -78,34 +78,34 @@ def train_wordpiece(
     # The library's own WordPieceTrainer numbers the inner letters as its randomly seeded hash map
     # yields them, and ties between pairs follow the numbers. Given as special tokens of the
     # training, which is all these are to it, they have fixed ones.
-    inner = [INSIDE + letter for letter in letters()]
+    continuation_letters = [CONTINUATION_PREFIX + letter for letter in list_byte_letters()]
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
-        special_tokens=[*special, *inner],
-        initial_alphabet=letters(),
-        continuing_subword_prefix=INSIDE,
+        special_tokens=[*special_tokens, *continuation_letters],
+        initial_alphabet=list_byte_letters(),
+        continuing_subword_prefix=CONTINUATION_PREFIX,
         show_progress=False,
     )
-    merged = Tokenizer(models.BPE(continuing_subword_prefix=INSIDE))
-    merged.pre_tokenizer = words_of_bounded_length()
-    merged.train_from_iterator(texts, trainer)
+    bpe_tokenizer = Tokenizer(models.BPE(continuing_subword_prefix=CONTINUATION_PREFIX))
+    bpe_tokenizer.pre_tokenizer = make_word_splitter()
+    bpe_tokenizer.train_from_iterator(text_batches, trainer)
 
     # The unknown token of the library's default is none of the vocabulary: where a letter were
     # missing, it would raise an error and lose nothing silently.
     model = models.WordPiece(
-        merged.get_vocab(),
-        continuing_subword_prefix=INSIDE,
-        max_input_chars_per_word=LONGEST_WORD,
+        bpe_tokenizer.get_vocab(),
+        continuing_subword_prefix=CONTINUATION_PREFIX,
+        max_input_chars_per_word=MAX_WORD_BYTES,
     )
     tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = words_of_bounded_length()
-    tokenizer.decoder = decoders.Sequence([decoders.Replace(INSIDE, ""), decoders.ByteLevel()])
-    tokenizer.add_special_tokens(list(special))
+    tokenizer.pre_tokenizer = make_word_splitter()
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(CONTINUATION_PREFIX, ""), decoders.ByteLevel()])
+    tokenizer.add_special_tokens(list(special_tokens))
     return tokenizer
 
 
-def train_unigram(texts: Texts, vocab_size: int, special: Sequence[str]) -> Tokenizer:
+def train_unigram_tokenizer(text_batches: TextBatches, vocab_size: int, special_tokens: Sequence[str]) -> Tokenizer:
     """Unigram (Kudo 2018): tokens have probabilities, and a word is cut in its likeliest way.
 
     The probabilities come from expectation maximisation over a large vocabulary, which is pruned
@@ -114,41 +114,41 @@ def train_unigram(texts: Texts, vocab_size: int, special: Sequence[str]) -> Toke
     """
     from tokenizers import Tokenizer, decoders, models
 
-    pieces = likely_pieces(count_words(texts), vocab_size - len(special))
-    floor = min(pieces.values(), default=0.0) - 10  # of letters that the training text lacks
-    alphabet = letters()
-    longer = sorted(pieces.keys() - set(alphabet), key=lambda piece: (-pieces[piece], piece))
+    piece_log_probs = estimate_piece_log_probs(count_words(text_batches), vocab_size - len(special_tokens))
+    min_log_prob = min(piece_log_probs.values(), default=0.0) - 10  # of letters that the training text lacks
+    alphabet = list_byte_letters()
+    longer_pieces = sorted(piece_log_probs.keys() - set(alphabet), key=lambda piece: (-piece_log_probs[piece], piece))
     vocabulary = [
-        *((token, 0.0) for token in special),  # no word spells them: words end at "<|"
-        *((letter, pieces.get(letter, floor)) for letter in alphabet),
-        *((piece, pieces[piece]) for piece in longer),
+        *((token, 0.0) for token in special_tokens),  # no word spells them: words end at "<|"
+        *((letter, piece_log_probs.get(letter, min_log_prob)) for letter in alphabet),
+        *((piece, piece_log_probs[piece]) for piece in longer_pieces),
     ]
     # No unk_id: where a letter were missing, the library would raise an error.
     tokenizer = Tokenizer(models.Unigram(vocabulary[:vocab_size]))
-    tokenizer.pre_tokenizer = words_of_bounded_length()
+    tokenizer.pre_tokenizer = make_word_splitter()
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(special))
+    tokenizer.add_special_tokens(list(special_tokens))
     return tokenizer
 
 
-def words_of_bounded_length(most: int = LONGEST_WORD) -> PreTokenizer:
+def make_word_splitter(max_letters: int = MAX_WORD_BYTES) -> PreTokenizer:
     """Words of at most ``most`` letters."""
     from tokenizers.pre_tokenizers import ByteLevel, FixedLength, Sequence
 
-    return Sequence([ByteLevel(add_prefix_space=False), FixedLength(most)])
+    return Sequence([ByteLevel(add_prefix_space=False), FixedLength(max_letters)])
 
 
-def count_words(texts: Texts) -> Counter[str]:
+def count_words(text_batches: TextBatches) -> Counter[str]:
     """How often each word occurs, spelled in letters of bytes."""
-    cutter = words_of_bounded_length()
-    counts: Counter[str] = Counter()
-    for batch in texts:
+    word_splitter = make_word_splitter()
+    word_counts: Counter[str] = Counter()
+    for batch in text_batches:
         for text in batch:
-            counts.update(word for word, _ in cutter.pre_tokenize_str(text))
-    return counts
+            word_counts.update(word for word, _ in word_splitter.pre_tokenize_str(text))
+    return word_counts
 
 
-def likely_pieces(words: Counter[str], size: int) -> dict[str, float]:
+def estimate_piece_log_probs(word_counts: Counter[str], piece_count: int) -> dict[str, float]:
     """About ``size`` pieces of the words and the logarithms of their probabilities.
 
     By sentencepiece: the trainer of the tokenizers library sums floats in the order of a randomly
@@ -156,17 +156,17 @@ def likely_pieces(words: Counter[str], size: int) -> dict[str, float]:
     """
     from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
-    if not words:
+    if not word_counts:
         return {}
-    written = io.BytesIO()
+    model_buffer = io.BytesIO()
     SentencePieceTrainer.train(
-        sentence_iterator=(f"{word}\t{count}" for word, count in sorted(words.items())),
+        sentence_iterator=(f"{word}\t{count}" for word, count in sorted(word_counts.items())),
         input_format="tsv",
-        model_writer=written,
+        model_writer=model_buffer,
         model_type="unigram",
-        vocab_size=size + 1,  # and its own token for what is unknown, left out below
+        vocab_size=piece_count + 1,  # and its own token for what is unknown, left out below
         hard_vocab_limit=False,
-        required_chars="".join(letters()),
+        required_chars="".join(list_byte_letters()),
         character_coverage=1.0,
         normalization_rule_name="identity",
         add_dummy_prefix=False,
@@ -176,9 +176,9 @@ def likely_pieces(words: Counter[str], size: int) -> dict[str, float]:
         split_by_whitespace=False,
         bos_id=-1,
         eos_id=-1,
-        num_threads=SHARDS,
+        num_threads=UNIGRAM_THREADS,
         minloglevel=2,
     )
-    model = SentencePieceProcessor(model_proto=written.getvalue())
-    numbers = range(1, model.get_piece_size())
-    return {model.id_to_piece(number): model.get_score(number) for number in numbers}
+    processor = SentencePieceProcessor(model_proto=model_buffer.getvalue())
+    piece_ids = range(1, processor.get_piece_size())
+    return {processor.id_to_piece(piece_id): processor.get_score(piece_id) for piece_id in piece_ids}

@@ -17,168 +17,168 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.contract import HallmarkError, UsageError, open_external
+from tasks.contract import HallmarkError, UsageError, open_external_file
 
-ENDINGS = (".parquet", ".csv", ".tsv", ".jsonl")
+SUPPORTED_SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
 
 #: Longest line of a jsonl file, in bytes, and longest field of another text, in characters.
-LONGEST_LINE = LONGEST_FIELD = 1 << 24
+MAX_LINE_BYTES = MAX_FIELD_CHARACTERS = 1 << 24
 
 
 #: Lines that a row may have, and what is wrong with a longer one.
-MOST_LINES, UNCLOSED = 1000, "a quote is not closed"
+MAX_ROW_LINES, UNCLOSED_QUOTE_ERROR = 1000, "a quote is not closed"
 
 
-class Raw(NamedTuple):
+class RawRow(NamedTuple):
     """A row as it was read: its number in the file, from 1, and the values of the columns that were
     asked for, or why there are none."""
 
-    number: int
+    row_number: int
     values: list[Any]
     error: str = ""
 
 
-def check_path(path: Path) -> None:
+def check_table_path(path: Path) -> None:
     """UsageError where there is no such file, or of no kind that can be read."""
-    if path.suffix not in ENDINGS:
-        raise UsageError(f"{path}: its name ends with none of {', '.join(ENDINGS)}")
+    if path.suffix not in SUPPORTED_SUFFIXES:
+        raise UsageError(f"{path}: its name ends with none of {', '.join(SUPPORTED_SUFFIXES)}")
     if not path.is_file():
         raise UsageError(f"{path}: there is no such file")
 
 
-def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Raw]:
+def read_table_rows(path: Path, columns: Sequence[str]) -> Iterator[RawRow]:
     """The rows of the table at ``path``. HallmarkError where the file as a whole cannot be read, a
     UsageError where it lacks a column."""
-    check_path(path)
+    check_table_path(path)
     if path.suffix == ".parquet":
-        yield from _parquet(path, columns)
+        yield from _read_parquet_rows(path, columns)
     elif path.suffix == ".jsonl":
-        yield from _jsonl(path, columns)
+        yield from _read_jsonl_rows(path, columns)
     else:
-        yield from _delimited(path, columns, "\t" if path.suffix == ".tsv" else ",")
+        yield from _read_delimited_rows(path, columns, "\t" if path.suffix == ".tsv" else ",")
 
 
-def _check_columns(path: Path, columns: Sequence[str], there: Sequence[str]) -> None:
+def _check_columns_exist(path: Path, columns: Sequence[str], available_columns: Sequence[str]) -> None:
     for name in columns:
-        if name not in there:
-            has = ", ".join(map(repr, there[:20]))
+        if name not in available_columns:
+            column_list = ", ".join(map(repr, available_columns[:20]))
             raise UsageError(
-                f"{path} has no column {name!r}, it has {has}: name the columns in finetune.task"
+                f"{path} has no column {name!r}, it has {column_list}: name the columns in finetune.task"
             )
 
 
-def _parquet(path: Path, columns: Sequence[str]) -> Iterator[Raw]:
-    number = 0
+def _read_parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[RawRow]:
+    row_number = 0
     try:
-        with open_external(path, "finetune.data") as opened:
-            file = pq.ParquetFile(opened)
-            _check_columns(path, columns, file.schema_arrow.names)
-            for batch in file.iter_batches(1024, columns=list(dict.fromkeys(columns))):
+        with open_external_file(path, "finetune.data") as binary_file:
+            parquet_file = pq.ParquetFile(binary_file)
+            _check_columns_exist(path, columns, parquet_file.schema_arrow.names)
+            for batch in parquet_file.iter_batches(1024, columns=list(dict.fromkeys(columns))):
                 for row in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
-                    number += 1
-                    yield Raw(number, list(row))
+                    row_number += 1
+                    yield RawRow(row_number, list(row))
     except (pa.ArrowException, OSError, ValueError) as error:
-        where = f"behind row {number}" if number else "at its beginning"
-        raise HallmarkError(f"{path} is damaged {where} ({_first_line(error)})") from error
+        location = f"behind row {row_number}" if row_number else "at its beginning"
+        raise HallmarkError(f"{path} is damaged {location} ({_get_first_error_line(error)})") from error
 
 
-def _jsonl(path: Path, columns: Sequence[str]) -> Iterator[Raw]:
-    seen: set[str] = set()
-    with open_external(path, "finetune.data") as file:
-        number = 0
-        while line := file.readline(LONGEST_LINE):
-            number += 1
-            if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
-                while (rest := file.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
+def _read_jsonl_rows(path: Path, columns: Sequence[str]) -> Iterator[RawRow]:
+    record_keys: set[str] = set()
+    with open_external_file(path, "finetune.data") as file:
+        line_number = 0
+        while line := file.readline(MAX_LINE_BYTES):
+            line_number += 1
+            if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+                while (remainder := file.readline(MAX_LINE_BYTES)) and not remainder.endswith(b"\n"):
                     pass
-                yield Raw(number, [], f"a line of more than {LONGEST_LINE >> 20} MB")
+                yield RawRow(line_number, [], f"a line of more than {MAX_LINE_BYTES >> 20} MB")
                 continue
             if not line.strip():
                 continue
             try:
-                found = json.loads(line)
+                record = json.loads(line)
             except (ValueError, RecursionError):
-                found = None
-            if isinstance(found, dict):
-                seen |= found.keys()
-                yield Raw(number, [found.get(name) for name in columns])
+                record = None
+            if isinstance(record, dict):
+                record_keys |= record.keys()
+                yield RawRow(line_number, [record.get(name) for name in columns])
             else:
-                yield Raw(number, [], "no JSON object")
-    if seen:
-        _check_columns(path, columns, sorted(seen))
+                yield RawRow(line_number, [], "no JSON object")
+    if record_keys:
+        _check_columns_exist(path, columns, sorted(record_keys))
 
 
-class _Lines:
+class _RestorableLines:
     """The lines of a file for ``csv.reader``, of which those of a row can be given back."""
 
     def __init__(self, file: Iterator[str]) -> None:
-        self.file, self.taken = file, list[str]()
-        self.back: deque[str] = deque()
+        self.file, self.row_lines = file, list[str]()
+        self.restored_lines: deque[str] = deque()
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        if len(self.taken) == MOST_LINES:
-            raise csv.Error(UNCLOSED)
-        self.taken.append(self.back.popleft() if self.back else next(self.file))
-        return self.taken[-1]
+        if len(self.row_lines) == MAX_ROW_LINES:
+            raise csv.Error(UNCLOSED_QUOTE_ERROR)
+        self.row_lines.append(self.restored_lines.popleft() if self.restored_lines else next(self.file))
+        return self.row_lines[-1]
 
-    def give_back(self) -> None:
+    def restore_extra_lines(self) -> None:
         """All but the first of the lines that were taken."""
-        self.back.extendleft(reversed(self.taken[1:]))
+        self.restored_lines.extendleft(reversed(self.row_lines[1:]))
 
 
-def _delimited(path: Path, columns: Sequence[str], delimiter: str) -> Iterator[Raw]:
+def _read_delimited_rows(path: Path, columns: Sequence[str], delimiter: str) -> Iterator[RawRow]:
     """A stray quote opens a field that swallows what is behind it, up to the next quote. Where that
     gives no row only the line with the quote is an error, and reading goes on at the next; where it
     gives one nobody can know."""
     # One limit for all of the process; another reader may have raised it further.
-    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD + 1))
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD_CHARACTERS + 1))
     # Bytes that are no UTF-8 become halves of characters, which no text may hold.
     with io.TextIOWrapper(
-        open_external(path, "finetune.data"),
+        open_external_file(path, "finetune.data"),
         newline="",
         encoding="utf-8-sig",
         errors="surrogateescape",
     ) as file:
-        lines = _Lines(file)
-        rows = csv.reader(lines, delimiter=delimiter, strict=True)
-        header = _row(rows, path)
-        _check_columns(path, columns, header)
-        places = [header.index(name) for name in columns]
-        number = 0
+        lines = _RestorableLines(file)
+        csv_rows = csv.reader(lines, delimiter=delimiter, strict=True)
+        header = _read_header(csv_rows, path)
+        _check_columns_exist(path, columns, header)
+        column_indices = [header.index(name) for name in columns]
+        row_number = 0
         while True:
-            lines.taken.clear()
-            row, error = list[str](), ""
+            lines.row_lines.clear()
+            fields, error = list[str](), ""
             try:
-                row = next(rows)
+                fields = next(csv_rows)
             except StopIteration:
                 return
-            except csv.Error as problem:
-                error = f"no row of a table: {_first_line(problem)}"
-            if not row and not error:
+            except csv.Error as csv_error:
+                error = f"no row of a table: {_get_first_error_line(csv_error)}"
+            if not fields and not error:
                 continue
-            number += 1
-            if not error and len(row) != len(header):
-                error = f"{len(row)} fields, where the header has {len(header)}"
-            if error and len(lines.taken) > 1:
-                lines.give_back()
-                rows, error = csv.reader(lines, delimiter=delimiter, strict=True), UNCLOSED
-            if not error and max(map(len, row)) > LONGEST_FIELD:
-                error = f"a field of more than {LONGEST_FIELD:,} characters"
-            yield Raw(number, [] if error else [row[place] for place in places], error)
+            row_number += 1
+            if not error and len(fields) != len(header):
+                error = f"{len(fields)} fields, where the header has {len(header)}"
+            if error and len(lines.row_lines) > 1:
+                lines.restore_extra_lines()
+                csv_rows, error = csv.reader(lines, delimiter=delimiter, strict=True), UNCLOSED_QUOTE_ERROR
+            if not error and max(map(len, fields)) > MAX_FIELD_CHARACTERS:
+                error = f"a field of more than {MAX_FIELD_CHARACTERS:,} characters"
+            yield RawRow(row_number, [] if error else [fields[index] for index in column_indices], error)
 
 
-def _row(rows: Iterator[list[str]], path: Path) -> list[str]:
+def _read_header(csv_rows: Iterator[list[str]], path: Path) -> list[str]:
     """The header; HallmarkError where there is none."""
     try:
-        return next(rows)
+        return next(csv_rows)
     except StopIteration:
         raise HallmarkError(f"{path} is empty: give a file with a header and rows") from None
     except csv.Error as error:
-        raise HallmarkError(f"{path}: its header cannot be read ({_first_line(error)})") from error
+        raise HallmarkError(f"{path}: its header cannot be read ({_get_first_error_line(error)})") from error
 
 
-def _first_line(error: BaseException) -> str:
+def _get_first_error_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

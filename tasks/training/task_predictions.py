@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from model.training.examples import asked
-from tasks.contract import column, table
-from tasks.training.task_rows import Encoded, Labelling, Row, Rows, Task
+from model.training.examples import build_pair_inputs
+from tasks.contract import column, table_schema
+from tasks.training.task_rows import EncodedRows, WordLabellingTask, TaskRow, TaskRows, Task
 from tasks.training.task_scores import (
-    BAG_OF_WORDS,
-    bag_of_words,
-    label_differences,
-    label_scores,
-    most_frequent,
-    numbered,
-    text_differences,
-    text_scores,
+    BAG_OF_WORDS_VERSION,
+    predict_with_bag_of_words,
+    compute_label_differences,
+    compute_label_scores,
+    predict_most_frequent_labels,
+    number_labels,
+    compute_text_differences,
+    compute_text_scores,
 )
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from model.architecture import Transformer
 
-PREDICTIONS = table(
+PREDICTIONS = table_schema(
     "What the model gives for the rows of the test split.",
     column("file", pa.string(), "label", "name of the file"),
     column("row", pa.int64(), "figure", "number of the row in it, as in quarantine"),
@@ -41,114 +41,114 @@ PREDICTIONS = table(
 
 
 def predict_texts(
-    model: Transformer, tokenizer: Tokenizer, done: Encoded, longest: int
+    model: Transformer, tokenizer: Tokenizer, encoded: EncodedRows, max_tokens: int
 ) -> list[tuple[str, Any]]:
     """What the model writes for each source, greedily, and its log-probability. It writes at most
     ``longest`` tokens, or what the context holds with its prompt: as in training it never goes on
     with a part of the source out of sight."""
     from model.decoding.generate import generate
 
-    if not done.examples:
+    if not encoded.examples:
         return []
-    given = [asked(example.ids, model.config.architecture) for example in done.examples]
-    prompts = [prompt for prompt, _ in given]
-    sources = [source for _, source in given if source is not None] or None
-    rooms = [min(longest, model.config.context - len(prompt)) for prompt in prompts]
-    found = generate(
-        model, prompts, max_new_tokens=max(rooms), temperature=0.0, sources=sources, batch_rows=64
+    prompts_and_sources = [build_pair_inputs(example.ids, model.config.architecture) for example in encoded.examples]
+    prompts = [prompt for prompt, _ in prompts_and_sources]
+    sources = [source for _, source in prompts_and_sources if source is not None] or None
+    token_limits = [min(max_tokens, model.config.context - len(prompt)) for prompt in prompts]
+    generated = generate(
+        model, prompts, max_new_tokens=max(token_limits), temperature=0.0, sources=sources, batch_rows=64
     )
-    written = []
-    for (text,), room in zip(found, rooms, strict=True):
-        ids = text.ids[:-1] if text.stopped else text.ids
-        spelled = tokenizer.decode(ids[:room], skip_special_tokens=True)
-        written.append((spelled, float(text.log_probs[:room].sum(dtype="float64"))))
-    return written
+    predictions = []
+    for (continuation,), token_limit in zip(generated, token_limits, strict=True):
+        token_ids = continuation.ids[:-1] if continuation.stopped else continuation.ids
+        predicted_text = tokenizer.decode(token_ids[:token_limit], skip_special_tokens=True)
+        predictions.append((predicted_text, float(continuation.log_probs[:token_limit].sum(dtype="float64"))))
+    return predictions
 
 
-def predict_labels(model: Transformer, done: Encoded) -> list[list[tuple[str, Any]]]:
+def predict_labels(model: Transformer, encoded: EncodedRows) -> list[list[tuple[str, Any]]]:
     """Of each text the likeliest label of each token that was asked for one, and its
     log-probability."""
-    from model.probing.labels import label_log_probs
+    from model.probing.labels import compute_label_log_probs
 
-    names = model.config.labels
-    found = []
-    for log_p in label_log_probs(model, done.examples):
-        best = log_p.argmax(1)
-        pairs = zip(best, log_p.max(1), strict=True)
-        found.append([(names[i], float(value)) for i, value in pairs])
-    return found
+    label_names = model.config.labels
+    predictions = []
+    for log_p in compute_label_log_probs(model, encoded.examples):
+        best_labels = log_p.argmax(1)
+        pairs = zip(best_labels, log_p.max(1), strict=True)
+        predictions.append([(label_names[i], float(log_prob)) for i, log_prob in pairs])
+    return predictions
 
 
-def clusters(rows: Sequence[Row]) -> tuple[list[Any], str]:
+def assign_row_clusters(rows: Sequence[TaskRow]) -> tuple[list[Any], str]:
     """What each row is resampled with, and what that is called: the rows of its group, else the row
     alone."""
     unit = "groups" if any(row.group for row in rows) else "texts"
     return [row.group or i for i, row in enumerate(rows)], unit
 
 
-def judge_labels(
-    model: Transformer, task: Task, rows: Rows, encoded: dict[str, Encoded]
+def evaluate_labels(
+    model: Transformer, task: Task, rows: TaskRows, encoded: dict[str, EncodedRows]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of PREDICTIONS and of SCORES for labels."""
-    test, train, done = rows.of("test"), rows.of("train"), encoded["test"]
-    given = predict_labels(model, done)
-    own, unit = clusters(test)
-    predictions, drawn = [], []  # drawn: the cluster of each label
-    for row, labels, cluster in zip(test, given, own, strict=True):
-        for word, ((label, log_prob), right) in enumerate(zip(labels, row.gold, strict=False)):
-            number = word if isinstance(task, Labelling) else None
-            predictions.append(_prediction(row, number, right, label, log_prob))
-            drawn.append(cluster)
-    gold = [prediction["gold"] for prediction in predictions]
-    names = model.config.labels
-    numbers = numbered(names, gold)
-    predictions = [row | {"label": numbers[row["gold"]]} for row in predictions]
-    scored = [prediction["predicted"] for prediction in predictions]
-    if isinstance(task, Labelling):
-        read = [row.texts[:n] for row, n in zip(test, done.read, strict=True)]
-        simple = most_frequent([(row.texts, row.gold) for row in train], read)
-        other, scorer = "most frequent label of the word", ""
+    test_rows, train_rows, encoded_test = rows.select_split("test"), rows.select_split("train"), encoded["test"]
+    predicted_labels = predict_labels(model, encoded_test)
+    row_clusters, cluster_unit = assign_row_clusters(test_rows)
+    predictions, label_clusters = [], []  # drawn: the cluster of each label
+    for row, row_predictions, cluster in zip(test_rows, predicted_labels, row_clusters, strict=True):
+        for word_index, ((label, log_prob), gold_label) in enumerate(zip(row_predictions, row.gold, strict=False)):
+            stored_word_index = word_index if isinstance(task, WordLabellingTask) else None
+            predictions.append(_build_prediction_row(row, stored_word_index, gold_label, label, log_prob))
+            label_clusters.append(cluster)
+    gold_labels = [prediction["gold"] for prediction in predictions]
+    label_names = model.config.labels
+    label_ids = number_labels(label_names, gold_labels)
+    predictions = [row | {"label": label_ids[row["gold"]]} for row in predictions]
+    model_labels = [prediction["predicted"] for prediction in predictions]
+    if isinstance(task, WordLabellingTask):
+        read_words = [row.texts[:word_count] for row, word_count in zip(test_rows, encoded_test.read_word_counts, strict=True)]
+        baseline_labels = predict_most_frequent_labels([(row.texts, row.gold) for row in train_rows], read_words)
+        baseline_name, scorer = "most frequent label of the word", ""
     else:
-        simple = bag_of_words(
+        baseline_labels = predict_with_bag_of_words(
             [example.ids for example in encoded["train"].examples],
-            [row.gold[0] for row in train],
-            [example.ids for example in done.examples],
+            [row.gold[0] for row in train_rows],
+            [example.ids for example in encoded_test.examples],
             model.config.vocab_size,
         )
-        other, scorer = "bag of words", BAG_OF_WORDS
+        baseline_name, scorer = "bag of words", BAG_OF_WORDS_VERSION
     scores = [
-        *label_scores("model", scored, gold, drawn, names, unit=unit),
-        *label_scores(other, simple, gold, drawn, names, scorer, unit),
-        *label_differences(other, scored, simple, gold, drawn, names, unit),
+        *compute_label_scores("model", model_labels, gold_labels, label_clusters, label_names, cluster_unit=cluster_unit),
+        *compute_label_scores(baseline_name, baseline_labels, gold_labels, label_clusters, label_names, scorer, cluster_unit),
+        *compute_label_differences(baseline_name, model_labels, baseline_labels, gold_labels, label_clusters, label_names, cluster_unit),
     ]
     return predictions, scores
 
 
-def judge_pairs(
-    model: Transformer, tokenizer: Tokenizer, rows: Rows, encoded: dict[str, Encoded]
+def evaluate_pairs(
+    model: Transformer, tokenizer: Tokenizer, rows: TaskRows, encoded: dict[str, EncodedRows]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of PREDICTIONS and of SCORES for pairs."""
-    test = rows.of("test")
-    longest = 2 * max(len(example.answers) for example in encoded["train"].examples) + 8
-    written = predict_texts(model, tokenizer, encoded["test"], longest)
+    test_rows = rows.select_split("test")
+    max_tokens = 2 * max(len(example.targets) for example in encoded["train"].examples) + 8
+    generated = predict_texts(model, tokenizer, encoded["test"], max_tokens)
     predictions = [
-        _prediction(row, None, row.gold[0], *found)
-        for row, found in zip(test, written, strict=True)
+        _build_prediction_row(row, None, row.gold[0], *prediction)
+        for row, prediction in zip(test_rows, generated, strict=True)
     ]
-    gold, sources = [row.gold[0] for row in test], [row.texts[0] for row in test]
-    texts, drawn = [text for text, _ in written], clusters(test)
+    gold_texts, source_texts = [row.gold[0] for row in test_rows], [row.texts[0] for row in test_rows]
+    generated_texts, clusters_and_unit = [text for text, _ in generated], assign_row_clusters(test_rows)
     scores = [
-        *text_scores("model", texts, gold, *drawn),
-        *text_scores("the source itself", sources, gold, *drawn),
-        *text_differences("the source itself", texts, sources, gold, *drawn),
+        *compute_text_scores("model", generated_texts, gold_texts, *clusters_and_unit),
+        *compute_text_scores("the source itself", source_texts, gold_texts, *clusters_and_unit),
+        *compute_text_differences("the source itself", generated_texts, source_texts, gold_texts, *clusters_and_unit),
     ]
     return predictions, scores
 
 
-def _prediction(
-    row: Row, word: int | None, gold: str, predicted: str, log_prob: float
+def _build_prediction_row(
+    row: TaskRow, word_index: int | None, gold: str, predicted: str, log_prob: float
 ) -> dict[str, Any]:
     return {
-        "file": row.file, "row": row.number, "word": word, "gold": gold, "label": None,
+        "file": row.file_name, "row": row.row_number, "word": word_index, "gold": gold, "label": None,
         "predicted": predicted, "right": predicted.strip() == gold.strip(), "log_prob": log_prob,
     }  # fmt: skip

@@ -12,11 +12,11 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from model.config import ModelConfig
-from model.tokens import END_OF_TEXT
-from model.training.examples import UNASKED, Example, cut_pair
-from tasks.contract import ExternalPath, HallmarkError, Seed, StageConfig, expanded, ids
-from tasks.training.pack import shuffle_keys
-from tasks.training.tabular import read_rows
+from model.tokens import END_OF_TEXT_ID
+from model.training.examples import NO_LABEL, Example, truncate_pair
+from tasks.contract import ExternalPath, HallmarkError, Seed, StageConfig, expand_home, hash_to_ids
+from tasks.training.pack import compute_shuffle_keys
+from tasks.training.tabular import read_table_rows
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 Split = Literal["train", "validation", "test"]
 
 #: Characters of a value; a longer one is quarantined.
-LONGEST = 1 << 20
+MAX_VALUE_CHARACTERS = 1 << 20
 #: Different labels; where there are more, the column is hardly one of labels.
-MOST_LABELS = 4096
+MAX_LABELS = 4096
 
 
-class Pairs(StageConfig):
+class PairsTask(StageConfig):
     """A source and its target: translation, summarisation, questions and answers."""
 
     kind: Literal["pairs"] = "pairs"
@@ -41,7 +41,7 @@ class Pairs(StageConfig):
         return [self.source, self.target]
 
 
-class Classification(StageConfig):
+class ClassificationTask(StageConfig):
     """Texts, or pairs of sentences, each with a label."""
 
     kind: Literal["classification"] = "classification"
@@ -54,7 +54,7 @@ class Classification(StageConfig):
         return [self.text, *([self.second] if self.second else []), self.label]
 
 
-class Labelling(StageConfig):
+class WordLabellingTask(StageConfig):
     """Texts whose words have a label each; both columns hold lists, or words between blanks."""
 
     kind: Literal["labelling"] = "labelling"
@@ -66,10 +66,10 @@ class Labelling(StageConfig):
         return [self.words, self.labels]
 
 
-Task = Annotated[Pairs | Classification | Labelling, Field(discriminator="kind")]
+Task = Annotated[PairsTask | ClassificationTask | WordLabellingTask, Field(discriminator="kind")]
 
 
-class DataConfig(StageConfig):
+class TaskDataConfig(StageConfig):
     """Where the rows are. Without a file of its own, a split is a share of ``path``, drawn by a
     hash of (seed, group): of what stands in the column ``group``, else of the text itself, so that
     equal texts are on one side."""
@@ -86,32 +86,32 @@ class DataConfig(StageConfig):
     seed: Seed = Field(0, description="names the split")
 
     @model_validator(mode="after")
-    def _some_for_training(self) -> DataConfig:
-        if sum(self.shares) >= 1:
+    def _check_training_share(self) -> TaskDataConfig:
+        if sum(self.split_shares) >= 1:
             raise ValueError(
                 f"validation {self.validation} and test {self.test} leave nothing to train on"
             )
         return self
 
     @property
-    def shares(self) -> tuple[float, float]:
+    def split_shares(self) -> tuple[float, float]:
         """Of ``path``: that of the test split and that of the validation split."""
         return (0.0 if self.test_path else self.test,
                 0.0 if self.validation_path else self.validation)  # fmt: skip
 
     @property
-    def paths(self) -> dict[str, Path]:
+    def split_paths(self) -> dict[str, Path]:
         """The files, by the split that all of their rows are of; "" where it is drawn."""
-        named = {"": self.path, "validation": self.validation_path, "test": self.test_path}
-        return {split: expanded(path) for split, path in named.items() if path}
+        optional_paths = {"": self.path, "validation": self.validation_path, "test": self.test_path}
+        return {split: expand_home(path) for split, path in optional_paths.items() if path}
 
 
-class Row(NamedTuple):
+class TaskRow(NamedTuple):
     """texts: one, or two sentences, or words. gold: a target, a label, or the words' labels.
     group: what stands in the column ``group``, empty where none is named."""
 
-    file: str
-    number: int
+    file_name: str
+    row_number: int
     split: str
     texts: list[str]
     gold: list[str]
@@ -119,193 +119,193 @@ class Row(NamedTuple):
 
 
 @dataclass
-class Rows:
+class TaskRows:
     """``kept``: the rows that can be used; ``bad``: file, row and reason of the others."""
 
-    kept: list[Row] = field(default_factory=list)
-    bad: list[tuple[str, int, str]] = field(default_factory=list)
+    usable_rows: list[TaskRow] = field(default_factory=list)
+    rejected_rows: list[tuple[str, int, str]] = field(default_factory=list)
 
-    def of(self, split: str) -> list[Row]:
-        return [row for row in self.kept if row.split == split]
+    def select_split(self, split: str) -> list[TaskRow]:
+        return [row for row in self.usable_rows if row.split == split]
 
 
-class Unusable(Exception):
+class UnusableRowError(Exception):
     """Why a row cannot be used."""
 
 
 # From a table --------------------------------------------------------------------------------
 
 
-def read_task(task: Task, data: DataConfig) -> Rows:
+def read_task_rows(task: Task, data_config: TaskDataConfig) -> TaskRows:
     """All rows of the data, in the order of the files. They are held in memory."""
-    found = Rows()
-    columns = [*task.columns, *([data.group] if data.group else [])]
-    for split, path in data.paths.items():
-        for number, values, error in read_rows(path, columns):
+    task_rows = TaskRows()
+    columns = [*task.columns, *([data_config.group] if data_config.group else [])]
+    for split, path in data_config.split_paths.items():
+        for row_number, values, error in read_table_rows(path, columns):
             try:
                 if error:
-                    raise Unusable(error)
-                texts, gold = parse(task, values)
-                group = text_of(values[-1], "group") if data.group else ""
-                found.kept.append(Row(path.name, number, split, texts, gold, group))
-            except Unusable as reason:
-                found.bad.append((path.name, number, str(reason)))
-    drawn = draw([row.group or "\0".join(row.texts) for row in found.kept], data)
-    found.kept = [
-        row._replace(split=row.split or name) for row, name in zip(found.kept, drawn, strict=True)
+                    raise UnusableRowError(error)
+                texts, gold = parse_row_values(task, values)
+                group = parse_text(values[-1], "group") if data_config.group else ""
+                task_rows.usable_rows.append(TaskRow(path.name, row_number, split, texts, gold, group))
+            except UnusableRowError as reason:
+                task_rows.rejected_rows.append((path.name, row_number, str(reason)))
+    drawn_splits = assign_splits([row.group or "\0".join(row.texts) for row in task_rows.usable_rows], data_config)
+    task_rows.usable_rows = [
+        row._replace(split=row.split or drawn_split) for row, drawn_split in zip(task_rows.usable_rows, drawn_splits, strict=True)
     ]
-    return found
+    return task_rows
 
 
-def draw(groups: Sequence[str], data: DataConfig) -> list[Split]:
+def assign_splits(groups: Sequence[str], data_config: TaskDataConfig) -> list[Split]:
     """The split of each row, by the hash of its group."""
-    place = shuffle_keys(ids(groups), data.seed) / 2.0**64  # uniform over [0, 1)
-    test, validation = data.shares
-    names: list[Split] = ["test", "validation", "train"]
-    return [names[i] for i in np.searchsorted([test, test + validation], place, side="right")]
+    hash_positions = compute_shuffle_keys(hash_to_ids(groups), data_config.seed) / 2.0**64  # uniform over [0, 1)
+    test_share, validation_share = data_config.split_shares
+    split_names: list[Split] = ["test", "validation", "train"]
+    return [split_names[split_index] for split_index in np.searchsorted([test_share, test_share + validation_share], hash_positions, side="right")]
 
 
-def parse(task: Task, values: Sequence[Any]) -> tuple[list[str], list[str]]:
+def parse_row_values(task: Task, values: Sequence[Any]) -> tuple[list[str], list[str]]:
     """Texts and gold of a row's values. Raises Unusable."""
-    if isinstance(task, Pairs):
-        return [text_of(values[0], "source")], [text_of(values[1], "target")]
-    if isinstance(task, Classification):
-        texts = [text_of(values[0], "text")]
+    if isinstance(task, PairsTask):
+        return [parse_text(values[0], "source")], [parse_text(values[1], "target")]
+    if isinstance(task, ClassificationTask):
+        texts = [parse_text(values[0], "text")]
         if task.second:
-            texts.append(text_of(values[1], "second sentence"))
-        return texts, [label_of(values[len(texts)])]
-    words, labels = list_of(values[0], "words"), list_of(values[1], "labels")
+            texts.append(parse_text(values[1], "second sentence"))
+        return texts, [parse_label(values[len(texts)])]
+    words, labels = parse_list(values[0], "words"), parse_list(values[1], "labels")
     if len(words) != len(labels):
-        raise Unusable(f"{len(words)} words and {len(labels)} labels")
-    return [text_of(word, "word") for word in words], [label_of(label) for label in labels]
+        raise UnusableRowError(f"{len(words)} words and {len(labels)} labels")
+    return [parse_text(word, "word") for word in words], [parse_label(label) for label in labels]
 
 
-def text_of(value: Any, what: str) -> str:
+def parse_text(value: Any, value_name: str) -> str:
     if value is None or (isinstance(value, str) and not value.strip()):
-        raise Unusable(f"no {what}")
+        raise UnusableRowError(f"no {value_name}")
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):
-        raise Unusable(f"the {what} is no text")
-    if len(value) > LONGEST:
-        raise Unusable(f"the {what} has more than {LONGEST:,} characters")
+        raise UnusableRowError(f"the {value_name} is no text")
+    if len(value) > MAX_VALUE_CHARACTERS:
+        raise UnusableRowError(f"the {value_name} has more than {MAX_VALUE_CHARACTERS:,} characters")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise Unusable(f"the {what} is not UTF-8") from None
+        raise UnusableRowError(f"the {value_name} is not UTF-8") from None
     return value
 
 
-def label_of(value: Any) -> str:
-    return text_of(str(value).lower() if isinstance(value, bool) else value, "label").strip()
+def parse_label(value: Any) -> str:
+    return parse_text(str(value).lower() if isinstance(value, bool) else value, "label").strip()
 
 
-def list_of(value: Any, what: str) -> list[Any]:
+def parse_list(value: Any, value_name: str) -> list[Any]:
     if isinstance(value, str):
         value = value.split()
     if value is None or value == []:
-        raise Unusable(f"no {what}")
+        raise UnusableRowError(f"no {value_name}")
     if not isinstance(value, list):
-        raise Unusable(f"the {what} are no list")
+        raise UnusableRowError(f"the {value_name} are no list")
     return value
 
 
-def labels_of(rows: Sequence[Row]) -> tuple[str, ...]:
+def collect_labels(rows: Sequence[TaskRow]) -> tuple[str, ...]:
     """The labels of the training rows, in order. HallmarkError where they are no set to learn."""
-    found = sorted({label for row in rows for label in row.gold})
-    if len(found) < 2:
+    labels = sorted({label for row in rows for label in row.gold})
+    if len(labels) < 2:
         raise HallmarkError(
-            f"all training rows have the label {found[0]!r}: there is nothing to tell apart; bring "
+            f"all training rows have the label {labels[0]!r}: there is nothing to tell apart; bring "
             f"rows with another, or loosen the split (finetune.data)"
         )
-    if len(found) > MOST_LABELS:
+    if len(labels) > MAX_LABELS:
         raise HallmarkError(
-            f"the training rows have {len(found):,} different labels, more than {MOST_LABELS:,}: "
+            f"the training rows have {len(labels):,} different labels, more than {MAX_LABELS:,}: "
             f"does finetune.task name the column of the labels?"
         )
-    return tuple(found)
+    return tuple(labels)
 
 
 # To examples ---------------------------------------------------------------------------------
 
 
 @dataclass
-class Encoded:
+class EncodedRows:
     """An example of each row; ``cut``: whether the context holds less than all of it; ``read``: of
     labelled words those that are read."""
 
     examples: list[Example]
-    cut: list[bool]
-    read: list[int]
+    is_truncated: list[bool]
+    read_word_counts: list[int]
 
 
-def encode(
-    rows: Sequence[Row], task: Task, tokenizer: Tokenizer, config: ModelConfig, unknown: int
-) -> Encoded:
+def encode_rows(
+    rows: Sequence[TaskRow], task: Task, tokenizer: Tokenizer, model_config: ModelConfig, unknown_label: int
+) -> EncodedRows:
     """Rows to examples. ``unknown`` stands for a label that the model does not have: UNASKED where
     it is to be left out, else any, so that the model is asked for one."""
-    names = {label for row in rows for label in row.gold}
-    number = dict.fromkeys(names, unknown) | {name: i for i, name in enumerate(config.labels)}
-    if isinstance(task, Labelling):
-        return _encode_words(rows, tokenizer, config, number)
-    tokens = _tokens(tokenizer, [text for row in rows for text in row.texts])
-    texts = [[next(tokens) for _ in row.texts] for row in rows]
-    done = Encoded([], [], [0] * len(rows))
-    if isinstance(task, Pairs):
-        targets = _tokens(tokenizer, [row.gold[0] for row in rows])
-        for [source], target in zip(texts, targets, strict=True):
-            kept = cut_pair(source, target, config)
-            done.examples.append(Example(*kept))
-            done.cut.append(sum(map(len, kept)) < len(source) + len(target))
-        return done
-    at = 0 if config.architecture == "encoder" else -1
-    for row, sentences in zip(rows, texts, strict=True):
-        whole, first = joined(sentences, config.context)
-        answers = [UNASKED] * len(whole)
-        answers[at] = number[row.gold[0]]
-        done.examples.append(Example(whole, answers, first))
-        done.cut.append(len(whole) < sum(map(len, sentences)) + len(sentences))
-    return done
+    label_names = {label for row in rows for label in row.gold}
+    label_ids = dict.fromkeys(label_names, unknown_label) | {name: i for i, name in enumerate(model_config.labels)}
+    if isinstance(task, WordLabellingTask):
+        return _encode_word_labels(rows, tokenizer, model_config, label_ids)
+    token_lists = _iter_token_ids(tokenizer, [text for row in rows for text in row.texts])
+    tokenized_texts = [[next(token_lists) for _ in row.texts] for row in rows]
+    encoded = EncodedRows([], [], [0] * len(rows))
+    if isinstance(task, PairsTask):
+        targets = _iter_token_ids(tokenizer, [row.gold[0] for row in rows])
+        for [source], target in zip(tokenized_texts, targets, strict=True):
+            truncated_pair = truncate_pair(source, target, model_config)
+            encoded.examples.append(Example(*truncated_pair))
+            encoded.is_truncated.append(sum(map(len, truncated_pair)) < len(source) + len(target))
+        return encoded
+    label_position = 0 if model_config.architecture == "encoder" else -1
+    for row, sentences in zip(rows, tokenized_texts, strict=True):
+        token_ids, first_length = join_sentences(sentences, model_config.context)
+        answers = [NO_LABEL] * len(token_ids)
+        answers[label_position] = label_ids[row.gold[0]]
+        encoded.examples.append(Example(token_ids, answers, first_length))
+        encoded.is_truncated.append(len(token_ids) < sum(map(len, sentences)) + len(sentences))
+    return encoded
 
 
-def joined(sentences: Sequence[Sequence[int]], context: int) -> tuple[list[int], int]:
+def join_sentences(sentences: Sequence[Sequence[int]], context_length: int) -> tuple[list[int], int]:
     """Sentences behind a begin token each, and how many of the tokens are the first's. What the
     context does not hold goes from the end of the longer one, token by token (Devlin et al.)."""
     lengths = [len(sentence) for sentence in sentences]
-    while sum(lengths) + len(lengths) > context and any(lengths):
-        longest = max(range(len(lengths)), key=lambda i: lengths[i])
-        others = max((n for i, n in enumerate(lengths) if i != longest), default=0)
-        over = sum(lengths) + len(lengths) - context
-        lengths[longest] -= min(over, max(1, lengths[longest] - others))
-    parts = [[END_OF_TEXT, *s[:n]] for s, n in zip(sentences, lengths, strict=True)]
-    return [token for part in parts for token in part], len(parts[0])
+    while sum(lengths) + len(lengths) > context_length and any(lengths):
+        longest_index = max(range(len(lengths)), key=lambda i: lengths[i])
+        other_max_length = max((length for i, length in enumerate(lengths) if i != longest_index), default=0)
+        excess = sum(lengths) + len(lengths) - context_length
+        lengths[longest_index] -= min(excess, max(1, lengths[longest_index] - other_max_length))
+    sentence_parts = [[END_OF_TEXT_ID, *ids[:length]] for ids, length in zip(sentences, lengths, strict=True)]
+    return [token for part in sentence_parts for token in part], len(sentence_parts[0])
 
 
-def _encode_words(
-    rows: Sequence[Row], tokenizer: Tokenizer, config: ModelConfig, number: dict[str, int]
-) -> Encoded:
+def _encode_word_labels(
+    rows: Sequence[TaskRow], tokenizer: Tokenizer, model_config: ModelConfig, label_ids: dict[str, int]
+) -> EncodedRows:
     """A word's label is asked for at its first token of an encoder (Devlin et al. 2019), at its
     last of a decoder, which has not read it before."""
-    tokens = _tokens(tokenizer, [f" {word}" for row in rows for word in row.texts])
-    done = Encoded([], [], [])
-    encoder = config.architecture == "encoder"
+    token_lists = _iter_token_ids(tokenizer, [f" {word_ids}" for row in rows for word_ids in row.texts])
+    encoded = EncodedRows([], [], [])
+    is_encoder = model_config.architecture == "encoder"
     for row in rows:
-        ids_, answers, read = [END_OF_TEXT], [UNASKED], 0
+        token_ids, answers, read_word_count = [END_OF_TEXT_ID], [NO_LABEL], 0
         for label in row.gold:
-            word = next(tokens)
-            if read < 0 or len(ids_) + len(word) > config.context:
-                read = read if read < 0 else -read - 1  # the rest is not read
+            word_ids = next(token_lists)
+            if read_word_count < 0 or len(token_ids) + len(word_ids) > model_config.context:
+                read_word_count = read_word_count if read_word_count < 0 else -read_word_count - 1  # the rest is not read
                 continue
-            asked = [UNASKED] * len(word)
-            asked[0 if encoder else -1] = number[label]
-            ids_, answers, read = ids_ + list(word), answers + asked, read + 1
-        done.examples.append(Example(ids_, answers))
-        done.cut.append(read < 0)
-        done.read.append(-read - 1 if read < 0 else read)
-    return done
+            word_answers = [NO_LABEL] * len(word_ids)
+            word_answers[0 if is_encoder else -1] = label_ids[label]
+            token_ids, answers, read_word_count = token_ids + list(word_ids), answers + word_answers, read_word_count + 1
+        encoded.examples.append(Example(token_ids, answers))
+        encoded.is_truncated.append(read_word_count < 0)
+        encoded.read_word_counts.append(-read_word_count - 1 if read_word_count < 0 else read_word_count)
+    return encoded
 
 
-def _tokens(tokenizer: Tokenizer, texts: list[str]) -> Iterator[list[int]]:
+def _iter_token_ids(tokenizer: Tokenizer, texts: list[str]) -> Iterator[list[int]]:
     for start in range(0, len(texts), 1024):
         batch = texts[start : start + 1024]
         for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
@@ -315,19 +315,19 @@ def _tokens(tokenizer: Tokenizer, texts: list[str]) -> Iterator[list[int]]:
 # Counts --------------------------------------------------------------------------------------
 
 
-def count(rows: Rows, encoded: dict[str, Encoded], labels: Sequence[str]) -> list[tuple[Any, ...]]:
+def count_rows_by_outcome(rows: TaskRows, encoded: dict[str, EncodedRows], labels: Sequence[str]) -> list[tuple[Any, ...]]:
     """(split, what, rows) of all that was read, left out, cut or is unlike the training rows."""
-    found: list[tuple[Any, ...]] = []
-    known = {"\0".join(row.texts) for row in rows.of("train")}
-    for split, done in encoded.items():
-        mine = rows.of(split)
-        found += [(split, "used", len(mine)), (split, "cut to the context", sum(done.cut))]
+    counts: list[tuple[Any, ...]] = []
+    train_texts = {"\0".join(row.texts) for row in rows.select_split("train")}
+    for split, encoded_split in encoded.items():
+        split_rows = rows.select_split(split)
+        counts += [(split, "used", len(split_rows)), (split, "cut to the context", sum(encoded_split.is_truncated))]
         if split == "train":
             continue
-        again = sum("\0".join(row.texts) in known for row in mine)
-        found.append((split, "text also in train", again))
+        repeated_text_count = sum("\0".join(row.texts) in train_texts for row in split_rows)
+        counts.append((split, "text also in train", repeated_text_count))
         if labels:
-            unseen = sum(any(label not in labels for label in row.gold) for row in mine)
-            found.append((split, "a label never seen in train", unseen))
-    bad = Counter(reason for _, _, reason in rows.bad)
-    return found + [("", f"quarantined: {reason}", n) for reason, n in sorted(bad.items())]
+            unseen_label_count = sum(any(label not in labels for label in row.gold) for row in split_rows)
+            counts.append((split, "a label never seen in train", unseen_label_count))
+    rejection_counts = Counter(reason for _, _, reason in rows.rejected_rows)
+    return counts + [("", f"quarantined: {reason}", rejection_count) for reason, rejection_count in sorted(rejection_counts.items())]

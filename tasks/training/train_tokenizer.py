@@ -15,21 +15,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
-from model.tokens import END_OF_TEXT, PAD
-from tasks.contract import HallmarkError, StageConfig, Table, Work, column, stage, table, utf8_bytes
-from tasks.measures.faults import Noted, careful, noted, tell
-from tasks.measures.languages import languages
-from tasks.training.encoding import load_tokenizer, pieces
-from tasks.training.held_out import held_out_documents
-from tasks.training.subwords import BYTES, train_bpe, train_unigram, train_wordpiece
+from model.tokens import END_OF_TEXT_ID, PAD_ID
+from tasks.contract import HallmarkError, StageConfig, Table, StageContext, column, stage, table_schema, count_utf8_bytes
+from tasks.measures.faults import FailureList, run_isolating_failures, list_failures_by_doc_id, report_failures
+from tasks.measures.languages import detect_languages
+from tasks.training.encoding import load_tokenizer, split_long_text
+from tasks.training.held_out import iter_validation_documents
+from tasks.training.subwords import BYTE_COUNT, train_bpe_tokenizer, train_unigram_tokenizer, train_wordpiece_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-SPECIAL_TOKENS = {"<|endoftext|>": END_OF_TEXT, "<|pad|>": PAD}
+SPECIAL_TOKENS = {"<|endoftext|>": END_OF_TEXT_ID, "<|pad|>": PAD_ID}
 
 #: Objectives that need others beside them, see ``special_tokens``.
-OF_OBJECTIVE = {"mlm", "span_corruption"}
+OBJECTIVES_WITH_SPECIAL_TOKENS = {"mlm", "span_corruption"}
 
 
 class TokenizerConfig(StageConfig):
@@ -38,7 +38,7 @@ class TokenizerConfig(StageConfig):
     )
     vocab_size: int = Field(
         4096,
-        ge=BYTES + len(SPECIAL_TOKENS) + 32,
+        ge=BYTE_COUNT + len(SPECIAL_TOKENS) + 32,
         le=1_000_000,
         description="most tokens of the vocabulary; a small corpus may not fill it",
     )
@@ -59,32 +59,32 @@ class TokenizerConfig(StageConfig):
     )
 
     @model_validator(mode="after")
-    def _room_for_the_letters(self) -> TokenizerConfig:
-        special = len(special_tokens(self))
-        if self.vocab_size < special + BYTES:
+    def _check_vocab_size(self) -> TokenizerConfig:
+        special_count = len(list_special_tokens(self))
+        if self.vocab_size < special_count + BYTE_COUNT:
             raise ValueError(
-                f"vocab_size is {self.vocab_size}; {special} special tokens and the {BYTES} bytes "
-                f"need {special + BYTES}"
+                f"vocab_size is {self.vocab_size}; {special_count} special tokens and the {BYTE_COUNT} bytes "
+                f"need {special_count + BYTE_COUNT}"
             )
-        least = special + 2 * BYTES
-        if self.kind == "wordpiece" and self.vocab_size < least:
+        min_vocab_size = special_count + 2 * BYTE_COUNT
+        if self.kind == "wordpiece" and self.vocab_size < min_vocab_size:
             raise ValueError(
-                f"vocab_size is {self.vocab_size}; wordpiece needs {least}, for every byte at the "
+                f"vocab_size is {self.vocab_size}; wordpiece needs {min_vocab_size}, for every byte at the "
                 f"beginning of a word and inside it"
             )
         return self
 
 
-def special_tokens(config: TokenizerConfig) -> list[str]:
+def list_special_tokens(config: TokenizerConfig) -> list[str]:
     """The special tokens, in the order of their ids; for what: model/objectives.py."""
-    own = {
+    objective_tokens = {
         "mlm": ["<|mask|>"],
         "span_corruption": [f"<|sentinel_{i}|>" for i in range(config.sentinels)],
     }
-    return [*SPECIAL_TOKENS, *own.get(config.objective, [])]
+    return [*SPECIAL_TOKENS, *objective_tokens.get(config.objective, [])]
 
 
-FERTILITY = table(
+FERTILITY = table_schema(
     "How well the tokenizer compresses text it was not trained on (the validation split): "
     "tokenizers tax groups differently.",
     column("kind", pa.string(), "label", "source, language or identity"),
@@ -98,110 +98,111 @@ FERTILITY = table(
 )  # fmt: skip
 
 
-def train(texts: Iterator[list[str]], config: TokenizerConfig) -> Tokenizer:
+def train_tokenizer_by_kind(text_batches: Iterator[list[str]], config: TokenizerConfig) -> Tokenizer:
     """A tokenizer from batches of texts."""
-    special = special_tokens(config)
+    special_tokens = list_special_tokens(config)
     match config.kind:
         case "bpe":
-            made = train_bpe(texts, config.vocab_size, config.min_frequency, special)
+            tokenizer = train_bpe_tokenizer(text_batches, config.vocab_size, config.min_frequency, special_tokens)
         case "wordpiece":
-            made = train_wordpiece(texts, config.vocab_size, config.min_frequency, special)
+            tokenizer = train_wordpiece_tokenizer(text_batches, config.vocab_size, config.min_frequency, special_tokens)
         case "unigram":
-            made = train_unigram(texts, config.vocab_size, special)
-    for token, number in SPECIAL_TOKENS.items():
-        assert made.token_to_id(token) == number, f"{token} must have the id {number}"
-    return made
+            tokenizer = train_unigram_tokenizer(text_batches, config.vocab_size, special_tokens)
+    for token, token_id in SPECIAL_TOKENS.items():
+        assert tokenizer.token_to_id(token) == token_id, f"{token} must have the id {token_id}"
+    return tokenizer
 
 
-def training_texts(documents: Table) -> Iterator[list[str]]:
+def iter_training_texts(documents: Table) -> Iterator[list[str]]:
     """Texts of the train split without the planted documents.
 
     The copies of a canary would earn it tokens of its own. A secret must be cut the same way
     whether it was planted 64 times or never, or the extraction audit compares unlike things.
     """
-    for batch in documents.batches(["source", "text", "split"]):
-        planted = pc.starts_with(batch["source"], "planted/")
-        chosen = pc.and_not(pc.equal(batch["split"], "train"), planted)
-        texts = batch["text"].filter(chosen)
+    for batch in documents.iter_batches(["source", "text", "split"]):
+        is_planted = pc.starts_with(batch["source"], "planted/")
+        is_selected = pc.and_not(pc.equal(batch["split"], "train"), is_planted)
+        texts = batch["text"].filter(is_selected)
         if len(texts):
-            yield [piece for text in texts.to_pylist() for piece in pieces(text)]
+            yield [piece for text in texts.to_pylist() for piece in split_long_text(text)]
 
 
-def measured(documents: pa.RecordBatch, tokenizer: Tokenizer) -> pa.Table:
+def measure_documents(documents: pa.RecordBatch, tokenizer: Tokenizer) -> pa.Table:
     """Of each document its language, and its bytes and tokens."""
     encodings = tokenizer.encode_batch_fast(documents["text"].to_pylist(), add_special_tokens=False)
     return pa.table(
         {
-            "language": languages(documents["text"]),
-            "bytes": utf8_bytes(documents["text"]),
+            "language": detect_languages(documents["text"]),
+            "bytes": count_utf8_bytes(documents["text"]),
             "tokens": pa.array([len(encoding) for encoding in encodings], pa.int64()),
         }
     )
 
 
-def fertility(
-    documents: Table, signals: Table | None, tokenizer: Tokenizer
-) -> tuple[pa.Table, Noted]:
+def compute_fertility(
+    documents: Table, identity_signals: Table | None, tokenizer: Tokenizer
+) -> tuple[pa.Table, FailureList]:
     """FERTILITY of the validation split, and the documents on which it failed, which are not in
     it."""
-    rows = []
-    failed: Noted = []
-    for held_out, group, owner in held_out_documents(documents, signals, ["source", "text"]):
-        found, faults = careful(partial(measured, tokenizer=tokenizer), held_out)
-        failed += noted(held_out, faults)
-        good = pc.invert(pc.is_in(pa.array(range(len(found)), pa.int64()), faults.rows))
-        mentions = good.take(owner)
-        sizes = found.select(["bytes", "tokens"])
-        whole = sizes.filter(good)
-        rows.append(_of_kind("source", held_out["source"].filter(good), whole))
-        rows.append(_of_kind("language", found["language"].filter(good), whole))
-        rows.append(
-            _of_kind("identity", group.filter(mentions), sizes.take(owner).filter(mentions))
+    group_tables = []
+    failures: FailureList = []
+    for validation_batch, group_names, document_indices in iter_validation_documents(documents, identity_signals, ["source", "text"]):
+        measurements, failed_rows = run_isolating_failures(partial(measure_documents, tokenizer=tokenizer), validation_batch)
+        failures += list_failures_by_doc_id(validation_batch, failed_rows)
+        is_measured = pc.invert(pc.is_in(pa.array(range(len(measurements)), pa.int64()), failed_rows.rows))
+        is_measured_mention = is_measured.take(document_indices)
+        sizes = measurements.select(["bytes", "tokens"])
+        measured_sizes = sizes.filter(is_measured)
+        group_tables.append(_add_group_columns("source", validation_batch["source"].filter(is_measured), measured_sizes))
+        group_tables.append(_add_group_columns("language", measurements["language"].filter(is_measured), measured_sizes))
+        group_tables.append(
+            _add_group_columns("identity", group_names.filter(is_measured_mention), sizes.take(document_indices).filter(is_measured_mention))
         )
-    if not rows:
-        return FERTILITY.empty_table(), failed
-    sums = pa.concat_tables(rows).group_by(["kind", "name"]).aggregate(
+    if not group_tables:
+        return FERTILITY.empty_table(), failures
+    sums = pa.concat_tables(group_tables).group_by(["kind", "name"]).aggregate(
         [("bytes", "count"), ("bytes", "sum"), ("tokens", "sum")]
     )  # fmt: skip
     sums = sums.sort_by([("kind", "descending"), ("name", "ascending")])
-    ratio = pc.divide(sums["bytes_sum"].cast(pa.float64()), sums["tokens_sum"])
+    bytes_per_token = pc.divide(sums["bytes_sum"].cast(pa.float64()), sums["tokens_sum"])
     columns = ["kind", "name", "bytes_count", "bytes_sum", "tokens_sum"]
-    return pa.table([*sums.select(columns).columns, ratio], schema=FERTILITY), failed
+    return pa.table([*sums.select(columns).columns, bytes_per_token], schema=FERTILITY), failures
 
 
-def _of_kind(kind: str, name: pa.Array, measured: pa.Table) -> pa.Table:
-    kinds = pa.array([kind] * len(measured), pa.string())
-    return measured.add_column(0, "kind", kinds).add_column(1, "name", name.cast(pa.string()))
+def _add_group_columns(kind: str, names: pa.Array, sizes: pa.Table) -> pa.Table:
+    kinds = pa.array([kind] * len(sizes), pa.string())
+    return sizes.add_column(0, "kind", kinds).add_column(1, "name", names.cast(pa.string()))
 
 
 @stage(
+    name="train_tokenizer",
     tables={"fertility": FERTILITY},
     libraries=["py3langid", "sentencepiece", "tokenizers"],
     determinism="exact",
 )
 def train_tokenizer(
-    documents: Table, signals: Table | None, config: TokenizerConfig, work: Work
+    documents: Table, signals: Table | None, config: TokenizerConfig, context: StageContext
 ) -> None:
     """``signals``: those of the stage ``identities``; without them no figure is by group."""
-    texts = training_texts(documents)
-    first = next(texts, None)
-    if first is None:
+    text_batches = iter_training_texts(documents)
+    first_batch = next(text_batches, None)
+    if first_batch is None:
         raise HallmarkError(
             "the split 'train' holds no documents to train a tokenizer on; ingest more text or "
             "loosen what removed it: select_scored.rules, split.validation, split.holdout"
         )
 
-    def counted() -> Iterator[list[str]]:
-        done = 0
-        for batch in itertools.chain([first], texts):
-            done += len(batch)
-            work.progress(done, documents.rows, "documents")
+    def iter_reporting_progress() -> Iterator[list[str]]:
+        document_count = 0
+        for batch in itertools.chain([first_batch], text_batches):
+            document_count += len(batch)
+            context.report_progress(document_count, documents.row_count, "documents")
             yield batch
 
-    tokenizer = train(counted(), config)
-    path = work.file("tokenizer.json")
-    tokenizer.save(str(path))
-    rows, failed = fertility(documents, signals, load_tokenizer(path))
-    work.table("fertility").write(rows)
-    tell(work, [failed], documents.rows, "the measure of the tokenizer")
-    work.measure("vocabulary", tokenizer.get_vocab_size(), "tokens")
+    tokenizer = train_tokenizer_by_kind(iter_reporting_progress(), config)
+    tokenizer_path = context.prepare_output_path("tokenizer.json")
+    tokenizer.save(str(tokenizer_path))
+    fertility_table, failures = compute_fertility(documents, signals, load_tokenizer(tokenizer_path))
+    context.get_table_writer("fertility").write(fertility_table)
+    report_failures(context, [failures], documents.row_count, "the measure of the tokenizer")
+    context.record_measurement("vocabulary", tokenizer.get_vocab_size(), "tokens")

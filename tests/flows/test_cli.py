@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.study_kills import SMALL
-from flows.cli import COMMANDS, STOPPED, _Warnings, app
-from flows.commands.shared import worst
-from flows.commands.trace import render_finding
-from tasks.contract import GateError, HallmarkError
+from flows.cli import COMMAND_DESCRIPTIONS, INTERRUPTED_MESSAGE, _StderrLogHandler, app
+from flows.commands.shared import combine_errors
+from flows.commands.trace import render_finding_trace
+from tasks.contract import PolicyViolationError, HallmarkError
 from tests.flows.conftest import Hallmark, here
 
 
@@ -128,10 +128,10 @@ def test_a_broken_config_file(hallmark, tmp_path, text, words):
 
 @pytest.mark.parametrize(
     ("errors", "code"),
-    [([GateError], 3), ([GateError, GateError], 3), ([GateError, HallmarkError], 1)],
+    [([PolicyViolationError], 3), ([PolicyViolationError, PolicyViolationError], 3), ([PolicyViolationError, HallmarkError], 1)],
 )
 def test_of_several_audits_what_failed_is_worse_than_a_broken_policy(errors, code):
-    error = worst({f"run@{n}": kind(f"no {n}") for n, kind in enumerate(errors)})
+    error = combine_errors({f"run@{n}": kind(f"no {n}") for n, kind in enumerate(errors)})
     assert error.exit_code == code
     assert str(error) == "; ".join(f"run@{n}: no {n}" for n in range(len(errors)))
 
@@ -234,7 +234,7 @@ def test_a_study_that_is_stopped_waits_for_no_world(hallmark, how):
         os.kill(process.pid, how)
         _, stderr = process.communicate(timeout=60)
         assert process.returncode != 0 and "Traceback" not in stderr
-        assert how != signal.SIGINT or stderr.endswith(f"hallmark: {STOPPED}\n")
+        assert how != signal.SIGINT or stderr.endswith(f"hallmark: {INTERRUPTED_MESSAGE}\n")
         end = time.monotonic() + 30
         while any(job.as_posix() in command for job in jobs for command in commands()):
             assert time.monotonic() < end, "a trainer goes on"
@@ -316,10 +316,10 @@ def test_help_names_every_command(hallmark):
         assert command in text
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", COMMAND_DESCRIPTIONS)
 def test_the_overview_says_of_a_command_what_the_command_says(name):
     said = inspect.getdoc(app[name].default_command).split("\n\n")[0]
-    assert " ".join(said.split()) == COMMANDS[name]
+    assert " ".join(said.split()) == COMMAND_DESCRIPTIONS[name]
 
 
 def test_the_overview_waits_for_no_command():
@@ -330,7 +330,7 @@ def test_the_overview_waits_for_no_command():
 
 
 def test_a_warning_does_not_turn_the_terminal(capsys):
-    _Warnings().emit(logging.makeLogRecord({"msg": "left out: \x1b[31mrun"}))
+    _StderrLogHandler().emit(logging.makeLogRecord({"msg": "left out: \x1b[31mrun"}))
     assert capsys.readouterr().err == "left out: ‹U+001B›[31mrun\n"
 
 
@@ -339,7 +339,7 @@ def test_names_out_of_files_of_users_do_not_turn_a_terminal():
     finding = {"audit": "bbq", "metric": "accuracy", "slice": "category=\x1b[31mAge", "n": 0,
                "method": "items of \x1b]0;a.csv", **numbers}  # fmt: skip
     report = dict.fromkeys(("table", "artifact", "unknown", "least")) | {"finding": finding}
-    said = render_finding(report | {"checkpoint": "m\x07", "rows": 0, "worst": []})
+    said = render_finding_trace(report | {"checkpoint": "m\x07", "rows": 0, "worst": []})
     assert "\x1b" not in said and "\x07" not in said
     assert "bbq.accuracy[category=‹U+001B›[31mAge]" in said and "‹U+0007›" in said
 

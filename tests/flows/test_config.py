@@ -4,59 +4,59 @@ from dataclasses import replace
 
 import pytest
 
-from flows.config import ROOT_KEYS, Config, laid_over, load
-from flows.mistakes import GONE
-from flows.recording import settle
-from flows.trees import names
-from model.interchange.convert import family_of
+from flows.config import ROOT_KEYS, Config, fill_missing_sections, load_config
+from flows.mistakes import REMOVED_SETTINGS
+from flows.recording import resolve_flow_arguments
+from flows.trees import list_bundled_configs
+from model.interchange.convert import find_matching_family
 from tasks.contract import UsageError
 
 
 @pytest.mark.parametrize("name", ["demo", "smoke", "hub"])
 def test_every_config_is_valid_and_bears_its_name(name):
-    assert name in names()
-    assert load(name).name == name
+    assert name in list_bundled_configs()
+    assert load_config(name).name == name
 
 
 def test_nothing_is_planted_unasked_and_the_demo_asks():
     """2,720 invented texts are not for a user's model to learn."""
     own = {"name": "mine", "ingest": {"sources": [{"kind": "text", "name": "a", "path": "a"}]}}
-    assert not load(own).plant.enabled and not load("hub").plant.enabled
-    assert load("demo").plant.enabled and load("smoke").plant.enabled
+    assert not load_config(own).plant.enabled and not load_config("hub").plant.enabled
+    assert load_config("demo").plant.enabled and load_config("smoke").plant.enabled
 
 
 def test_the_demos_model_is_one_of_llamas():
     """What is exported of it, transformers loads."""
-    shape = load("demo").pretrain.model
-    assert family_of(replace(shape, vocab_size=512, context=64)).model_class == "LlamaForCausalLM"
+    shape = load_config("demo").pretrain.model
+    assert find_matching_family(replace(shape, vocab_size=512, context=64)).model_class == "LlamaForCausalLM"
 
 
 def test_a_recorded_config_loads_to_the_same_tree():
-    config = load("demo")
-    assert load(config.model_dump(mode="json")) == config
+    config = load_config("demo")
+    assert load_config(config.model_dump(mode="json")) == config
 
 
 def test_a_config_cannot_be_changed():
     with pytest.raises(ValueError, match="frozen"):
-        load("smoke").workers = 3
+        load_config("smoke").workers = 3
 
 
 def test_overrides_reach_any_depth_with_toml_values():
-    config = load("smoke", ["pretrain.train.steps=7", "workers=1", "store=some/where"])
+    config = load_config("smoke", ["pretrain.train.steps=7", "workers=1", "store=some/where"])
     assert (config.pretrain.train.steps, config.workers, config.store) == (7, 1, "some/where")
 
 
 def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
     from flows import pipeline  # noqa: F401
     from flows.study_config import StudyConfig
-    from tasks.audits.catalogue import ASK
+    from tasks.audits.catalogue import REQUEST_STAGES
     from tasks.contract import STAGES
 
     sections = set(Config.model_fields) - set(ROOT_KEYS)
     ours = {name for name, stage in STAGES.items() if not stage.body.__module__.startswith("tests")}
     ours -= {"evaluate_detectors"}  # has the settings of find_personal_data
     ours -= {"capability_baselines"}  # has some of those of audit_capability
-    ours -= {f"ask_{name}" for name in ASK}  # have those of their audits
+    ours -= {f"ask_{name}" for name in REQUEST_STAGES}  # have those of their audits
     ours -= {"respond_untrained", "refer", "failures"}  # have those of respond; a run fills its own
     ours -= {"blank", "behind", "proof", "proof_card"}  # a proof fills theirs
     of_study = {"world", "seal", "attribute", "judge_candidates", "error_rates", "study_card"}
@@ -67,30 +67,30 @@ def test_every_section_is_a_stage_and_every_stage_with_settings_has_a_section():
 
 def test_a_key_that_was_moved_says_where_to_and_runs_that_recorded_it_are_read():
     with pytest.raises(UsageError) as error:
-        load("smoke", ["audit_toxicity.device=cpu"])
+        load_config("smoke", ["audit_toxicity.device=cpu"])
     assert str(error.value).endswith(
         "audit_toxicity.device: there is no such key; it is respond.device now, for all audits"
     )
-    recorded = load("smoke").model_dump(mode="json")
+    recorded = load_config("smoke").model_dump(mode="json")
     scorer = {"kind": "detoxify", "model": "unbiased"}
     recorded["audit_toxicity"] |= {"scorer": scorer, "device": "cpu"}
     del recorded["score"], recorded["respond"]
-    found = load(recorded)
+    found = load_config(recorded)
     assert found.respond.device == "cpu" and found.score.scorer.model == "unbiased"
     assert "scorer" in recorded["audit_toxicity"]
     with pytest.raises(UsageError, match="audit_toxicity: must be a table"):
-        load(recorded | {"audit_toxicity": "none"})
+        load_config(recorded | {"audit_toxicity": "none"})
 
 
 def test_runs_that_recorded_a_key_that_is_gone_are_read():
-    new = load("smoke").model_dump(mode="json")
-    old = load("smoke").model_dump(mode="json")
-    for section, key in GONE:
+    new = load_config("smoke").model_dump(mode="json")
+    old = load_config("smoke").model_dump(mode="json")
+    for section, key in REMOVED_SETTINGS:
         assert key not in old[section]
         old[section][key] = 200
-    assert load(old) == load("smoke") and all(key in old[section] for section, key in GONE)
+    assert load_config(old) == load_config("smoke") and all(key in old[section] for section, key in REMOVED_SETTINGS)
     title = {"model_card": {"title": "mine"}}
-    assert load(laid_over(title, old), file="my.toml") == load(new | title)
+    assert load_config(fill_missing_sections(title, old), source_file="my.toml") == load_config(new | title)
 
 
 def test_who_writes_a_key_that_is_gone_is_told_to_leave_it_out(tmp_path):
@@ -98,25 +98,25 @@ def test_who_writes_a_key_that_is_gone_is_told_to_leave_it_out(tmp_path):
         "audit_bias.resamples: there is no such key any more, since no interval of this audit is "
         "resampled now: leave it out"
     )
-    recorded, own = load("smoke").model_dump(mode="json"), {"audit_bias": {"resamples": 200}}
+    recorded, own = load_config("smoke").model_dump(mode="json"), {"audit_bias": {"resamples": 200}}
     with pytest.raises(UsageError) as error:
-        load(recorded, ["audit_bias.resamples=200"])
+        load_config(recorded, ["audit_bias.resamples=200"])
     assert str(error.value) == f"config of the run: {said}"
     with pytest.raises(UsageError) as error:
-        load(laid_over(own, recorded), file="my.toml")
+        load_config(fill_missing_sections(own, recorded), source_file="my.toml")
     assert str(error.value) == f"config my.toml: {said}"
     (tmp_path / "my.toml").write_text(
         'name = "x"\n[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
         "[audit_bias]\nresamples = 200\n[audit_weat]\nresamples = 200\n"
     )
     with pytest.raises(UsageError) as error:
-        load(str(tmp_path / "my.toml"))
+        load_config(str(tmp_path / "my.toml"))
     assert str(error.value) == f"config {tmp_path}/my.toml: {said}"
 
 
 def test_several_mistakes_are_told_together():
     with pytest.raises(UsageError) as error:
-        load("smoke", ["workers=-1", "scrub.x=2", "split.validation=2.0"])
+        load_config("smoke", ["workers=-1", "scrub.x=2", "split.validation=2.0"])
     for place in ("workers", "scrub.x", "split"):
         assert place in str(error.value)
 
@@ -125,12 +125,12 @@ def test_a_short_training_is_told_what_to_set_its_warmup_to():
     """Which has a default that is longer."""
     own = {"name": "mine", "ingest": {"sources": [{"kind": "text", "name": "a", "path": "a"}]}}
     with pytest.raises(UsageError) as error:
-        load(own, ["pretrain.train.steps=30"])
+        load_config(own, ["pretrain.train.steps=30"])
     assert str(error.value).endswith(
         "pretrain.train: warmup 50 is longer than the training, 30 steps: set warmup to 30 or "
         "less, or raise steps."
     )
-    load(own, ["pretrain.train.steps=30", "pretrain.train.warmup=30"])
+    load_config(own, ["pretrain.train.steps=30", "pretrain.train.warmup=30"])
 
 
 @pytest.mark.parametrize(
@@ -146,33 +146,33 @@ def test_a_short_training_is_told_what_to_set_its_warmup_to():
 )
 def test_an_objective_wants_its_tokens_and_its_architecture(overrides, words):
     with pytest.raises(UsageError, match=words):
-        load("smoke", overrides)
+        load_config("smoke", overrides)
 
 
 def test_what_is_no_run_of_the_trace_makes_no_hit():
     with pytest.raises(UsageError, match="set it to 8 or more"):
-        load("demo", ["audit_extraction_attack.verbatim=7"])
-    load("demo", ["audit_extraction_attack.verbatim=8"])
+        load_config("demo", ["audit_extraction_attack.verbatim=7"])
+    load_config("demo", ["audit_extraction_attack.verbatim=8"])
 
 
 def test_sentinels_must_reach_for_the_context():
     spans = [f"{name}.objective=span_corruption" for name in ("pretrain.train", "train_tokenizer")]
     spans += ["pretrain.model.architecture=encoder_decoder"]
-    load("smoke", [*spans, "pack.context=649"])
+    load_config("smoke", [*spans, "pack.context=649"])
     long = [*spans, "pack.context=1024"]
     with pytest.raises(UsageError, match=r"1024 tokens .* hides 51 spans: set it to 51"):
-        load("smoke", long)
-    load("smoke", [*long, "train_tokenizer.sentinels=51"])
-    load("smoke", ["pack.context=1024"])
+        load_config("smoke", long)
+    load_config("smoke", [*long, "train_tokenizer.sentinels=51"])
+    load_config("smoke", ["pack.context=1024"])
 
 
 def test_sets_that_no_rule_looks_at_are_refused(tmp_path):
     sets = f'contamination.sets=[{{name = "x", path = "{tmp_path}/x.csv"}}]'
-    assert load("smoke", [sets]).contamination.sets
+    assert load_config("smoke", [sets]).contamination.sets
     other = "select_scored.rules={toxicity = {lt = 0.5}}"
     with pytest.raises(UsageError, match=r"add \[select_scored\.rules\.contamination\]"):
-        load("smoke", [sets, other])
-    load("smoke", [sets, 'select_scored.rules={contamination = {lt = 1, action = "tag"}}'])
+        load_config("smoke", [sets, other])
+    load_config("smoke", [sets, 'select_scored.rules={contamination = {lt = 1, action = "tag"}}'])
 
 
 def test_a_preferred_source_must_be_one_that_is_read(tmp_path):
@@ -181,21 +181,21 @@ def test_a_preferred_source_must_be_one_that_is_read(tmp_path):
     there = {"store": str(tmp_path)}
     kept = ["town", "documentation", "documentation/prefect"]
     for section in ("deduplicate", "deduplicate_near", "find_repeats", "deduplicate_masked"):
-        made = settle("demo", [f"{section}.prefer={kept}"], **there).config
+        made = resolve_flow_arguments("demo", [f"{section}.prefer={kept}"], **there).config
         assert getattr(made, section).prefer == tuple(kept)
         wrong = f'{section}.prefer=["town", "documentation/pref"]'
         with pytest.raises(UsageError) as refused:
-            settle("demo", [wrong], **there)
+            resolve_flow_arguments("demo", [wrong], **there)
         told = str(refused.value)
         assert f"{section}.prefer names 'documentation/pref'" in told
         assert "name one of documentation, documentation/networkx" in told
-        recorded = load("demo", [wrong]).model_dump(mode="json")
-        assert settle(recorded, [], **there).config == load(recorded)
+        recorded = load_config("demo", [wrong]).model_dump(mode="json")
+        assert resolve_flow_arguments(recorded, [], **there).config == load_config(recorded)
 
 
 def test_what_is_cut_of_repeats_stays_where_something_else_is_set():
-    assert load("smoke", ['cut_repeats.policies={REPEAT = "drop"}']).cut_repeats.policy == "keep"
-    assert load("smoke", ['cut_repeats.policy="keep"']).cut_repeats == load("smoke").cut_repeats
+    assert load_config("smoke", ['cut_repeats.policies={REPEAT = "drop"}']).cut_repeats.policy == "keep"
+    assert load_config("smoke", ['cut_repeats.policy="keep"']).cut_repeats == load_config("smoke").cut_repeats
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_what_is_cut_of_repeats_stays_where_something_else_is_set():
 )
 def test_a_stage_that_is_not_there_stops_nothing(tmp_path, until, overrides, words):
     with pytest.raises(UsageError, match=words):
-        settle("smoke", overrides, until, store=str(tmp_path))
+        resolve_flow_arguments("smoke", overrides, until, store=str(tmp_path))
 
 
 OWN = {"name": "mine", "ingest": {"sources": [{"kind": "text", "name": "a", "path": "a"}]}}
@@ -223,33 +223,33 @@ def actions(config, section="select_scored"):
 
 def test_the_default_action_over_toxicity_depends_on_the_scorer():
     """The embedded scorer finds words: it scores harmless mentions of gay people as toxic."""
-    assert actions(load(OWN)) == {"toxicity": "tag", "contamination": "remove"}
+    assert actions(load_config(OWN)) == {"toxicity": "tag", "contamination": "remove"}
     neural = ["score_toxicity.scorer.kind=detoxify"]
-    assert actions(load(OWN, neural)) == {"toxicity": "remove", "contamination": "remove"}
-    assert actions(load("hub"))["toxicity"] == "remove"
+    assert actions(load_config(OWN, neural)) == {"toxicity": "remove", "contamination": "remove"}
+    assert actions(load_config("hub"))["toxicity"] == "remove"
     cascade = [*neural, "score_toxicity.cascade={threshold = 0.8}"]
-    assert actions(load(OWN, cascade))["toxicity"] == "remove"  # Detoxify decides
+    assert actions(load_config(OWN, cascade))["toxicity"] == "remove"  # Detoxify decides
 
 
 def test_a_rule_over_toxicity_without_an_action_has_the_default_of_the_scorer():
     rules = "select_scored.rules={toxicity = {lt = 0.5}, rude = {signal = 'insult', lt = 0.9}}"
-    assert actions(load(OWN, [rules])) == {"toxicity": "tag", "rude": "tag"}
-    neural = load(OWN, [rules, "score_toxicity.scorer.kind=detoxify"])
+    assert actions(load_config(OWN, [rules])) == {"toxicity": "tag", "rude": "tag"}
+    neural = load_config(OWN, [rules, "score_toxicity.scorer.kind=detoxify"])
     assert actions(neural) == {"toxicity": "remove", "rude": "remove"}
     other = "select.rules={words = {ge = 5}}"
-    assert actions(load(OWN, [other]), "select") == {"words": "remove"}
+    assert actions(load_config(OWN, [other]), "select") == {"words": "remove"}
 
 
 @pytest.mark.parametrize("kind", ["linear", "detoxify"])
 @pytest.mark.parametrize("action", ["remove", "tag"])
 def test_an_action_that_the_config_names_is_kept(action, kind):
     rules = f"select_scored.rules={{toxicity = {{lt = 0.8, action = '{action}'}}}}"
-    config = load(OWN, [rules, f"score_toxicity.scorer.kind={kind}"])
+    config = load_config(OWN, [rules, f"score_toxicity.scorer.kind={kind}"])
     assert actions(config) == {"toxicity": action}
-    assert actions(load(config.model_dump(mode="json"))) == {"toxicity": action}
+    assert actions(load_config(config.model_dump(mode="json"))) == {"toxicity": action}
 
 
 def test_the_demo_asks_for_removal_and_smoke_for_the_default():
-    assert load("demo").score_toxicity.scorer.kind == "linear"
-    assert actions(load("demo")) == {"toxicity": "remove", "contamination": "remove"}
-    assert actions(load("smoke")) == {"toxicity": "tag", "contamination": "remove"}
+    assert load_config("demo").score_toxicity.scorer.kind == "linear"
+    assert actions(load_config("demo")) == {"toxicity": "remove", "contamination": "remove"}
+    assert actions(load_config("smoke")) == {"toxicity": "tag", "contamination": "remove"}

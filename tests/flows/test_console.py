@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from flows.console import RunView
+from flows.console import RunProgressDisplay
 from tasks.contract import Event
 
 
@@ -13,7 +13,7 @@ class Piped:
 
     def __init__(self, **console):
         self.now, self.file = 1000.0, io.StringIO()
-        self.view = RunView(Console(file=self.file, width=40, **console), lambda: self.now)
+        self.view = RunProgressDisplay(Console(file=self.file, width=40, **console), lambda: self.now)
 
     def tell(self, kind, done=0, total=0, what="", after=0.0):
         self.now += after
@@ -94,7 +94,7 @@ class Left:
 
 class Rows:
     def __init__(self, rows):
-        self.rows = rows
+        self.row_count = rows
 
 
 def test_stages_of_one_step_are_one_line():
@@ -108,8 +108,8 @@ def test_stages_of_one_step_are_one_line():
             ("cached", "bias_respond", "respond", 0.0, Left(responses=5)),
         ):
             if kind == "done":
-                piped.view(Event("start", label, step=step))
-            piped.view(Event(kind, label, left, seconds, step=step))
+                piped.view(Event("start", label, phase=step))
+            piped.view(Event(kind, label, left, seconds, phase=step))
         assert piped.lines == [
             "✓ pack                    1.5 s   train 1,234, a.json",
             "✓ ask                     0.2 s   2 audits, items 1,234, requests 7, skipped 1",
@@ -119,8 +119,8 @@ def test_stages_of_one_step_are_one_line():
 
 def test_a_step_is_told_before_the_next_one_works():
     piped = Piped()
-    piped.view(Event("done", "bias_ask", Left(items=1), 1.0, step="ask"))
-    piped.view(Event("start", "toxicity_ask", step="ask"))
+    piped.view(Event("done", "bias_ask", Left(items=1), 1.0, phase="ask"))
+    piped.view(Event("start", "toxicity_ask", phase="ask"))
     assert not piped.lines
-    piped.view(Event("start", "bias_respond", step="respond"))
+    piped.view(Event("start", "bias_respond", phase="respond"))
     assert piped.lines == ["✓ ask                     1.0 s   items 1"]

@@ -4,16 +4,16 @@ import shutil
 
 import pytest
 
-from flows.pipeline import made_of, told
+from flows.pipeline import lineage_input, capture_failure
 from tasks.contract import (
     Artifact,
     HallmarkError,
-    NoConfig,
+    EmptyConfig,
     Session,
     Store,
     UsageError,
-    Work,
-    external,
+    StageContext,
+    folder_to_artifact,
     open_session,
     stage,
 )
@@ -21,8 +21,8 @@ from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.small_corpus import split_corpus
 
 
-@stage()
-def learned(tokenizer: Artifact, config: NoConfig, work: Work) -> None:
+@stage(name="learned")
+def learned(tokenizer: Artifact, config: EmptyConfig, context: StageContext) -> None:
     """Like ``pretrain``, it has its tokenizer among its inputs."""
 
 
@@ -34,23 +34,23 @@ def store(tmp_path):
 
 def test_the_tokenizer_is_the_one_made_for_the_training(store, tmp_path):
     made = train_tokenizer(split_corpus(40), None, TokenizerConfig(vocab_size=300))
-    pretrained = learned(made, NoConfig())
-    found = made_of(pretrained, "tokenizer", "train_tokenizer")
+    pretrained = learned(made, EmptyConfig())
+    found = lineage_input(pretrained, "tokenizer", "train_tokenizer")
     assert found is not None and found.name == made.name
-    shutil.rmtree(store.root / "artifacts" / "train_tokenizer")
+    shutil.rmtree(store.root_folder / "artifacts" / "train_tokenizer")
     # The rest can be audited without it.
-    assert made_of(pretrained, "tokenizer", "train_tokenizer") is None
+    assert lineage_input(pretrained, "tokenizer", "train_tokenizer") is None
 
 
 def test_what_goes_wrong_is_told_but_not_what_is_wrong_with_the_command(caplog):
     failed = {}
-    with told(failed, "bias"):
+    with capture_failure(failed, "bias"):
         raise HallmarkError("the model gives no number")
     assert failed == {"bias": "the model gives no number"}
     assert "bias failed: " in caplog.text
-    with pytest.raises(UsageError), told(failed, "toxicity"):
+    with pytest.raises(UsageError), capture_failure(failed, "toxicity"):
         raise UsageError("prompts.jsonl, line 2 has no text in 'prompt'")
-    with pytest.raises(ValueError, match="a mistake of ours"), told(failed, "toxicity"):
+    with pytest.raises(ValueError, match="a mistake of ours"), capture_failure(failed, "toxicity"):
         raise ValueError("a mistake of ours")
     assert [*failed] == ["bias"]
 
@@ -58,6 +58,6 @@ def test_what_goes_wrong_is_told_but_not_what_is_wrong_with_the_command(caplog):
 def test_a_checkpoint_gone_on_from_or_of_somebody_else_has_none(store, tmp_path):
     (tmp_path / "start").mkdir()
     (tmp_path / "start" / "tokenizer.json").write_text("{}")
-    begun = learned(external(tmp_path / "start", "checkpoint"))
-    assert made_of(begun, "tokenizer", "train_tokenizer") is None
-    assert made_of(None, "tokenizer", "train_tokenizer") is None
+    begun = learned(folder_to_artifact(tmp_path / "start", "checkpoint"))
+    assert lineage_input(begun, "tokenizer", "train_tokenizer") is None
+    assert lineage_input(None, "tokenizer", "train_tokenizer") is None

@@ -11,19 +11,19 @@ import pytest
 import torch
 
 from flows import cli, open_run
-from flows.commands.dry_run import _stages, render
-from flows.config import load
+from flows.commands.dry_run import _render_stages, render_forecast
+from flows.config import load_config
 from flows.forecast import costs
-from flows.forecast.concerns import concerns
-from flows.forecast.figures import QUARANTINED, Figure, counts_of, tokens_of
-from flows.forecast.forecast import forecast
-from flows.forecast.sampling import take_sample
-from flows.pipeline import curate, pipeline, train
+from flows.forecast.concerns import predict_problems
+from flows.forecast.figures import QUARANTINE_KEYS, Estimate, count_source_documents_and_bytes, count_packed_tokens
+from flows.forecast.forecast import forecast_run
+from flows.forecast.sampling import sample_sources
+from flows.pipeline import curate_corpus, pipeline, train_model
 from model.architecture import Transformer
 from model.config import ModelConfig, TrainConfig
-from model.interchange.checkpoint import load as load_checkpoint
+from model.interchange.checkpoint import load_checkpoint
 from model.training.optimise import make_optimizers
-from tasks.contract import Finished, HallmarkError, Session, Store, UsageError, open_session
+from tasks.contract import LastStageReached, HallmarkError, Session, Store, UsageError, open_session
 from tests.model.oracles import logits
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
 
@@ -48,7 +48,7 @@ def absent(tmp_path, monkeypatch) -> Path:
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
     """It is asked what they tell, not how well they tell it."""
-    monkeypatch.setattr(costs, "STEPS", 1.5)
+    monkeypatch.setattr(costs, "TRIAL_SECONDS", 1.5)
 
 
 def texts(count, words, seed=0):
@@ -76,24 +76,24 @@ def states(report):
 
 @pytest.mark.slow
 def test_what_it_says_of_smoke_is_what_the_run_made(smoke, absent):
-    report = forecast("smoke")
+    report = forecast_run("smoke")
     assert not absent.exists()
     assert report["sample"]["whole"] and not report["will_fail"]
     run = open_run(smoke.first, str(smoke.store))
     sources = {s["source"]: s["documents"] for s in report["sources"]}
-    made = counts_of(run["ingest"]["documents"])
+    made = count_source_documents_and_bytes(run["ingest"]["documents"])
     assert sources == {name: {"value": n, "exact": True} for name, (n, _) in made.items()}
     corpus = report["corpus"]
-    assert corpus["documents"] == {"value": run["plant"]["documents"].rows, "exact": True}
+    assert corpus["documents"] == {"value": run["plant"]["documents"].row_count, "exact": True}
     context = run.config.pack.context
-    assert corpus["tokens"]["value"] == tokens_of(run["pack"], "train", context)
-    assert corpus["train_rows"]["value"] == run["pack"]["train"].rows
+    assert corpus["tokens"]["value"] == count_packed_tokens(run["pack"], "train", context)
+    assert corpus["train_rows"]["value"] == run["pack"]["train"].row_count
     training = report["training"]
-    seen = run.table("log", "pretrain")["tokens"].to_pylist()[-1]
+    seen = run.read_table("log", "pretrain")["tokens"].to_pylist()[-1]
     assert training["tokens_seen"] == seen
-    epochs = seen / context / run["pack"]["train"].rows
+    epochs = seen / context / run["pack"]["train"].row_count
     assert training["epochs"] == {"value": pytest.approx(epochs), "exact": True}
-    model = load_checkpoint(run.checkpoints()[-1].directory())
+    model = load_checkpoint(run.find_checkpoints()[-1].fetch_directory())
     parameters = sum(p.numel() for p in model.parameters())
     assert training["parameters"] == {"value": parameters, "exact": True}
     assert training["step"]["device"] == "cpu" or torch.cuda.is_available()
@@ -121,12 +121,12 @@ def test_files_of_audits_are_read_before_the_training(absent, tmp_path, monkeypa
     config = config_of(tmp_path, texts(60, 60), "[train_tokenizer]\nvocab_size = 300\n")
     override = f"{setting}={value}"
     try:
-        warnings = forecast(config, [override])["warnings"]
+        warnings = forecast_run(config, [override])["warnings"]
         failing = [warning["says"] for warning in warnings if warning["sure"]]
     except UsageError as error:
         failing = [str(error)]
     assert any(said in why for why in failing), failing
-    assert not forecast(config, [override], until="pack")["will_fail"]
+    assert not forecast_run(config, [override], last_stage="pack")["will_fail"]
     assert not absent.exists()
 
     started = []
@@ -138,13 +138,13 @@ def test_files_of_audits_are_read_before_the_training(absent, tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_a_sample_of_smoke_comes_near_it(smoke, absent):
-    report = forecast("smoke", until="pack", budget=200_000)
+    report = forecast_run("smoke", last_stage="pack", max_sample_bytes=200_000)
     assert not report["sample"]["whole"] and report["training"] is None
     run = open_run(smoke.first, str(smoke.store))
     corpus = report["corpus"]
     assert not any(figure["exact"] for figure in corpus.values())
-    assert corpus["documents"]["value"] == pytest.approx(run["plant"]["documents"].rows, rel=0.1)
-    tokens = tokens_of(run["pack"], "train", run.config.pack.context)
+    assert corpus["documents"]["value"] == pytest.approx(run["plant"]["documents"].row_count, rel=0.1)
+    tokens = count_packed_tokens(run["pack"], "train", run.config.pack.context)
     assert corpus["tokens"]["value"] == pytest.approx(tokens, rel=0.1)
     assert {row["state"] for row in report["stages"]} == {"run"}
 
@@ -178,7 +178,7 @@ def test_thirty_short_documents_are_too_few_to_plant(absent, tmp_path, capsys, m
     def no_server(*_):
         raise AssertionError("a dry run starts no Prefect server")
 
-    monkeypatch.setattr("flows.server.LocalServer", no_server)
+    monkeypatch.setattr("flows.server.LocalPrefectServer", no_server)
     config = config_of(tmp_path, texts(30, 12))
     options = [f"--set=pretrain.model.{k}={v}" for k, v in
                {"d_model": 16, "n_layers": 1, "n_heads": 1}.items()]  # fmt: skip
@@ -198,7 +198,7 @@ def test_thirty_short_documents_are_too_few_to_plant(absent, tmp_path, capsys, m
 
 
 def test_the_hub_out_of_reach_is_said_and_fails_nothing(absent):
-    report = forecast("hub")
+    report = forecast_run("hub")
     assert states(report)["ingest"] == "unknown" and not report["will_fail"]
     assert "without the hub" in report["stages"][0]["why"]
     assert set(states(report).values()) == {"unknown", "run"}
@@ -216,7 +216,7 @@ def test_the_hub_out_of_reach_is_said_and_fails_nothing(absent):
 def test_a_source_that_is_not_there_will_fail(absent, tmp_path):
     config = config_of(tmp_path, ["a"])
     (tmp_path / "letters.jsonl").unlink()
-    report = forecast(config)
+    report = forecast_run(config)
     assert report["will_fail"] and states(report)["ingest"] == "fails"
     assert "correct the source's path" in report["warnings"][0]["says"]
     assert states(report)["model_card"] == "waits"
@@ -226,18 +226,18 @@ def test_what_will_go_to_quarantine_is_said_before_and_behind_the_run(absent, tm
     config = config_of(tmp_path, ["A letter of some words.", "Another letter."], SMALL)
     with (tmp_path / "letters.jsonl").open("a") as file:
         file.write('{"text": 3}\n{"text"\n')
-    report = forecast(config, until="ingest")
+    report = forecast_run(config, last_stage="ingest")
     (source,) = report["sources"]
     assert (source["documents"]["value"], source["quarantined"]) == (2, 2)
     assert source["first_quarantined"].startswith("letters.jsonl, line 3: ")
-    text = render(report)
+    text = render_forecast(report)
     assert "to quarantine, as they cannot be read: 2; the first: letters.jsonl, line 3: " in text
     store = tmp_path / "store"
-    settings = load(config)
-    with open_session(Session(Store(store), until="ingest")), pytest.raises(Finished):
-        curate(settings)
-    (behind,) = forecast(config, until="ingest", store=str(store))["sources"]
-    assert [behind[n] for n in QUARANTINED] == [source[n] for n in QUARANTINED]
+    settings = load_config(config)
+    with open_session(Session(Store(store), last_stage="ingest")), pytest.raises(LastStageReached):
+        curate_corpus(settings)
+    (behind,) = forecast_run(config, last_stage="ingest", store=str(store))["sources"]
+    assert [behind[n] for n in QUARANTINE_KEYS] == [source[n] for n in QUARANTINE_KEYS]
 
 
 SMALL = "[plant]\nenabled = false\n[train_tokenizer]\nvocab_size = 300\n[pack]\ncontext = 32\n"
@@ -251,10 +251,10 @@ def run_to_pack(config: str, store: Path) -> list[str]:
         if event.kind == "done":
             made.append(event.label)
 
-    settings = load(config)
-    session = Session(Store(store), listener=listen, until="pack")
-    with open_session(session), pytest.raises(Finished):
-        train(settings, curate(settings))
+    settings = load_config(config)
+    session = Session(Store(store), listener=listen, last_stage="pack")
+    with open_session(session), pytest.raises(LastStageReached):
+        train_model(settings, curate_corpus(settings))
     return made
 
 
@@ -263,7 +263,7 @@ def test_a_renamed_file_runs_what_the_forecast_says(absent, tmp_path):
     run_to_pack(config, absent)
     (tmp_path / "letters.jsonl").rename(tmp_path / "renamed.jsonl")
     before = listing(absent)
-    report = forecast(config, until="pack")
+    report = forecast_run(config, last_stage="pack")
     would = [label for label, state in states(report).items() if state == "run"]
     assert would == ["ingest"]
     assert "outside: letters" in report["stages"][0]["why"]
@@ -274,7 +274,7 @@ def test_a_renamed_file_runs_what_the_forecast_says(absent, tmp_path):
 def test_too_few_passages_are_expected_of_a_sample(absent, tmp_path):
     planted = "[plant]\nenabled = true\n"
     config = config_of(tmp_path, [*texts(400, 12), *texts(8, 60, seed=1)], planted)
-    report = forecast(config, until="pack", budget=20_000)
+    report = forecast_run(config, last_stage="pack", max_sample_bytes=20_000)
     assert not report["sample"]["whole"] and not report["will_fail"]
     warning = next(w["says"] for w in report["warnings"] if "planting needs" in w["says"])
     assert "40 training documents of 300 to 700 characters" in warning
@@ -287,7 +287,7 @@ def test_a_cascade_is_not_judged_by_a_sample(absent, tmp_path):
     scorer = {{kind = "detoxify", checkpoint = "{checkpoint}", base = "{base}"}}
     cascade = {{sample = 10, recall = 0.99}}'''
     config = config_of(tmp_path, texts(400, 12), more)
-    report = forecast(config, until="pack", budget=20_000)
+    report = forecast_run(config, last_stage="pack", max_sample_bytes=20_000)
     assert not report["sample"]["whole"] and not report["will_fail"]
     assert not any("cascade is refused" in warning["says"] for warning in report["warnings"])
     assert any("whether the cascade of score_toxicity is refused" in n for n in report["notes"])
@@ -302,30 +302,30 @@ def test_the_shares_of_files_that_were_read(tmp_path):
     kinds = {"a.jsonl": "jsonl", "b.jsonl.gz": "jsonl", "c.parquet": "parquet"}
     sources = [{"kind": kind, "name": name, "path": str(tmp_path / name)}
                for name, kind in kinds.items()]  # fmt: skip
-    ingest = load({"name": "x", "ingest": {"sources": sources}}).ingest
+    ingest = load_config({"name": "x", "ingest": {"sources": sources}}).ingest
     folder = tmp_path / "sample"
     folder.mkdir()
-    sample = take_sample(ingest, folder, budget=200_000)
-    for reading in sample.readings.values():
-        assert not reading.whole and 0 < reading.documents < 1500
-        assert reading.documents * reading.scale == pytest.approx(3000, rel=0.1)
-        assert len(reading.file.read_text().splitlines()) == reading.documents
-    assert sample.text < 300_000
+    sample = sample_sources(ingest, folder, max_bytes=200_000)
+    for reading in sample.source_samples.values():
+        assert not reading.is_complete and 0 < reading.document_count < 1500
+        assert reading.document_count * reading.source_to_sample_ratio == pytest.approx(3000, rel=0.1)
+        assert len(reading.file.read_text().splitlines()) == reading.document_count
+    assert sample.text_bytes < 300_000
     folder = tmp_path / "all"
     folder.mkdir()
-    sample = take_sample(ingest, folder, budget=10_000_000)
-    assert sample.whole and sample.growth == 1 and sample.documents == 9000
+    sample = sample_sources(ingest, folder, max_bytes=10_000_000)
+    assert sample.is_complete and sample.corpus_to_sample_ratio == 1 and sample.document_count == 9000
 
 
 def test_of_many_small_files_as_many_are_read_as_the_budget_takes(tmp_path):
     for number in range(3000):
         (tmp_path / f"{number:04d}.txt").write_text(f"This is number {number} of the small ones.")
     source = {"kind": "text", "name": "small", "path": str(tmp_path / "*.txt")}
-    ingest = load({"name": "x", "ingest": {"sources": [source]}}).ingest
+    ingest = load_config({"name": "x", "ingest": {"sources": [source]}}).ingest
     (tmp_path / "sample").mkdir()
-    sample = take_sample(ingest, tmp_path / "sample", budget=40_000)
-    assert 900 < sample.documents < 1100 and 2.7 < sample.growth < 3.3
-    read = [json.loads(line)["text"].split()[3] for line in sample.readings["small"].file.open()]
+    sample = sample_sources(ingest, tmp_path / "sample", max_bytes=40_000)
+    assert 900 < sample.document_count < 1100 and 2.7 < sample.corpus_to_sample_ratio < 3.3
+    read = [json.loads(line)["text"].split()[3] for line in sample.source_samples["small"].file.open()]
     assert {int(number) // 500 for number in read} == set(range(6))  # from all over them
 
 
@@ -344,8 +344,8 @@ def test_what_a_stage_takes_in_any_case_is_not_scaled(tmp_path, monkeypatch):
         read[name] = len(Path(given.path).read_text().splitlines())
         return {}, {"language": seconds[name]}, None
 
-    monkeypatch.setattr("flows.forecast.forecast.Forecast._tried", tried)
-    report = forecast(str(config), store=str(tmp_path / "store"), budget=20_000)
+    monkeypatch.setattr("flows.forecast.forecast.Forecaster._run_corpus_stages", tried)
+    report = forecast_run(str(config), store=str(tmp_path / "store"), max_sample_bytes=20_000)
     (row,) = [row for row in report["stages"] if row["label"] == "language"]
     growth = report["sample"]["growth"]
     assert growth > 10 and row["seconds"] == pytest.approx(9.0 + 0.25 * growth)
@@ -356,12 +356,12 @@ def test_a_time_that_lacks_stages_is_the_least_and_names_them():
     row = {"label": "ingest", "state": "run", "why": "", "artifact": None, "seconds": 40.0,
            "rests_on": "measured"}  # fmt: skip
     audit = row | {"label": "audit_bias", "seconds": None, "rests_on": ""}
-    said = _stages({"stages": [row, audit], "seconds": {"value": 40.0, "without": ["audit_bias"]}})
+    said = _render_stages({"stages": [row, audit], "seconds": {"value": 40.0, "without": ["audit_bias"]}})
     assert said.endswith(
         "time in all: at least about 40.0 s\n  measured\n  not in it: audit_bias, of whose time "
         "neither the sample nor an earlier run in this store tells"
     )
-    said = _stages({"stages": [row], "seconds": {"value": 40.0, "without": []}})
+    said = _render_stages({"stages": [row], "seconds": {"value": 40.0, "without": []}})
     assert said.endswith("time in all: about 40.0 s\n  measured")
 
 
@@ -376,24 +376,24 @@ def test_the_memory_of_optimizers_is_what_they_hold(optimizer):
         held += sum(t.nbytes for state in made.state.values() for t in state.values()
                     if torch.is_tensor(t) and t.ndim)  # fmt: skip
     weights = sum(p.nbytes for p in model.parameters())
-    found = costs.memory(costs.parameters(model.config), config)
+    found = costs.estimate_training_memory(costs.count_parameters(model.config), config)
     assert found == {"weights": weights, "gradients": weights, "optimizer": held,
                      "total": 2 * weights + held}  # fmt: skip
 
 
 def test_what_is_wanting_is_named_with_the_setting_to_change():
-    config = load("demo")
+    config = load_config("demo")
     names = ("documents", "train", "validation", "holdout", "train_rows", "passages")
-    exact = {name: Figure(0, True) for name in names}
-    found = list(concerns(config, exact, Figure(300, True), None, audited=True))
+    exact = {name: Estimate(0, True) for name in names}
+    found = list(predict_problems(config, exact, Estimate(300, True), None, runs_audits=True))
     sure = [c.says for c in found if c.sure]
     assert [says.split("'")[1] for says in sure] == ["train", "validation"]
     assert any("split.holdout" in c.says for c in found if not c.sure)
     assert any("300 tokens of the 4,096" in c.says for c in found)
-    plenty = {name: Figure(10_000) for name in names}
-    assert not list(concerns(config, plenty, Figure(4096, True), None, audited=True))
-    few = plenty | {"train_rows": Figure(9), "passages": Figure(39)}
-    says = [c.says for c in concerns(config, few, Figure(4096), 900.0, audited=True)]
+    plenty = {name: Estimate(10_000) for name in names}
+    assert not list(predict_problems(config, plenty, Estimate(4096, True), None, runs_audits=True))
+    few = plenty | {"train_rows": Estimate(9), "passages": Estimate(39)}
+    says = [c.says for c in predict_problems(config, few, Estimate(4096), 900.0, runs_audits=True)]
     assert len(says) == 3
     assert "pretrain.train.batch_size" in says[1] and "about 900" in says[2]
 
@@ -401,7 +401,7 @@ def test_what_is_wanting_is_named_with_the_setting_to_change():
 def test_copies_of_one_text_leave_nothing_to_measure_on_and_no_model_is_trained(absent, tmp_path):
     trained = "[split]\nvalidation = 0.001\nholdout = 0.001\n"  # wherever its hash puts the text
     config = config_of(tmp_path, texts(1, 400) * 9, SMALL + trained)
-    report = forecast(config)
+    report = forecast_run(config)
     fails = [warning["says"] for warning in report["warnings"] if warning["sure"]]
     assert report["will_fail"] and any("raise split.validation" in says for says in fails)
     with pytest.raises(

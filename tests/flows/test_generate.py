@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from flows.commands.generate import BORDERS, _encoded, _masking, _most_hidden
-from flows.origin import Subject
+from flows.commands.generate import WITHHELD_PREFIX, _encode_with_special_tokens, _make_context_redactor, _select_most_redacted
+from flows.origin import ResolvedCheckpoint
 from model.batch import Batch
-from model.decoding.beam import beam
+from model.decoding.beam import decode_with_beam_search
 from model.decoding.generate import generate
-from model.interchange.checkpoint import load
-from model.probing.cloze import mask_log_probs
-from tasks.audits.subjects.subject import open_subject
-from tasks.contract import external
+from model.interchange.checkpoint import load_checkpoint
+from model.probing.cloze import compute_mask_log_probs
+from tasks.audits.subjects.subject import open_audited_model
+from tasks.contract import folder_to_artifact
 from tests.flows.conftest import Hallmark
 from tests.tasks.audits.conftest import bert_folder, gpt2_folder, make_own  # noqa: F401
 
@@ -62,8 +62,8 @@ def by_method(report):
 @pytest.mark.parametrize("kind", ["decoder", "prefix"])
 def test_every_method_writes_what_the_model_writes_by_it(hallmark, folders, kind):
     report = hallmark.json("generate", str(folders[kind]), PROMPT, "--tokens", "9", "--seed", "4")
-    model, subject = load(folders[kind]), open_subject(folders[kind], "cpu")
-    prompt = subject.opened(subject.encode(PROMPT))
+    model, subject = load_checkpoint(folders[kind]), open_audited_model(folders[kind], "cpu")
+    prompt = subject.prepend_bos_id(subject.encode(PROMPT))
     assert report["prompt_tokens"] == len(prompt) and report["precision"] == "fp32"
     assert model.objective == ("prefix" if kind == "prefix" else "causal")
     found = by_method(report)
@@ -71,7 +71,7 @@ def test_every_method_writes_what_the_model_writes_by_it(hallmark, folders, kind
     for method, row in found.items():
         ids = [step["id"] for step in row["steps"]]
         if method == "beam search":
-            ((best, *_),) = beam(model, [prompt], width=5, max_new_tokens=9, normalisation="mean")
+            ((best, *_),) = decode_with_beam_search(model, [prompt], width=5, max_new_tokens=9, normalisation="mean")
             expected, stopped = list(best.ids), best.complete
         else:
             ((one,),) = generate(model, [prompt], max_new_tokens=9, seed=4, **METHODS[method])
@@ -90,7 +90,7 @@ def behind(model, batch, given):
     """log p of each token behind the first ``given``: the whole text at once."""
     prefix = torch.tensor([given]) if model.objective == "prefix" else None
     read = Batch(batch.ids[:, :-1], prefix=prefix, source=batch.source)
-    log_p = model.logits(model(read))[0].log_softmax(-1)
+    log_p = model.compute_logits(model(read))[0].log_softmax(-1)
     targets = batch.ids[0, 1:]
     return log_p[torch.arange(len(targets)), targets][given - 1 :].tolist()
 
@@ -102,7 +102,7 @@ def test_a_model_of_pairs_is_asked_as_it_was_trained(hallmark, tmp_path, archite
     folder = make_own(tmp_path, [], objective, pairs=True, architecture=architecture)
     text = f"{PROMPT} <|sentinel_0|>"
     report = hallmark.json("generate", str(folder), text, "--tokens", "9")
-    model, subject = load(folder), open_subject(folder, "cpu", pairs=True)
+    model, subject = load_checkpoint(folder), open_audited_model(folder, "cpu", allow_pairs=True)
     source = subject.encode(text)
     prompt, sources = ([0, *source, 0], None) if architecture == "decoder" else ([0], [source])
     assert report["prompt_tokens"] == len(source if sources else prompt)
@@ -120,8 +120,8 @@ def test_a_model_of_pairs_is_asked_as_it_was_trained(hallmark, tmp_path, archite
 def test_an_encoder_decoder_reads_the_prompt_as_its_source(hallmark, folders, prompt, begins):
     """A text goes on behind a sentinel, or the sentinels in it are what is written."""
     report = hallmark.json("generate", str(folders["both"]), prompt, "--tokens", "7")
-    model, subject = load(folders["both"]), open_subject(folders["both"], "cpu")
-    first, second = map(subject.special, SENTINELS)
+    model, subject = load_checkpoint(folders["both"]), open_audited_model(folders["both"], "cpu")
+    first, second = map(subject.get_special_token_id, SENTINELS)
     if begins:
         source, start = [*subject.encode(prompt), first], [0, first]
         stop, forbid = (0, second), (1, first)
@@ -144,11 +144,11 @@ def test_an_encoder_decoder_reads_the_prompt_as_its_source(hallmark, folders, pr
 def test_a_masked_model_says_what_it_would_put_there(hallmark, folders):
     prompt = "The nurse said <|mask|> she would <|mask|> late."
     report = hallmark.json("generate", str(folders["encoder"]), prompt)
-    model, subject = load(folders["encoder"]), open_subject(folders["encoder"], "cpu")
-    mask = subject.mask
+    model, subject = load_checkpoint(folders["encoder"]), open_audited_model(folders["encoder"], "cpu")
+    mask = subject.mask_id
     parts = [subject.encode(part) for part in ("The nurse said", " she would", " late.")]
     ids = [0, *parts[0], mask, *parts[1], mask, *parts[2]]
-    (scores,) = mask_log_probs(model, [ids], mask)
+    (scores,) = compute_mask_log_probs(model, [ids], mask)
     assert [m["position"] for m in report["masks"]] == [i for i, t in enumerate(ids) if t == mask]
     for told, line in zip(report["masks"], scores, strict=True):
         best = np.argsort(-line)[:10]
@@ -164,8 +164,8 @@ def test_a_folder_of_hugging_face_writes_and_fills_gaps(hallmark, gpt2_folder, b
     transformers = pytest.importorskip("transformers")
     found = by_method(hallmark.json("generate", str(gpt2_folder), PROMPT, "--tokens", "8"))
     theirs = transformers.GPT2LMHeadModel.from_pretrained(gpt2_folder).eval()
-    subject = open_subject(gpt2_folder, "cpu")
-    ids = torch.tensor([subject.opened(subject.encode(PROMPT))])
+    subject = open_audited_model(gpt2_folder, "cpu")
+    ids = torch.tensor([subject.prepend_bos_id(subject.encode(PROMPT))])
     options = {"max_new_tokens": 8, "attention_mask": torch.ones_like(ids), "do_sample": False}
     expected = theirs.generate(ids, **options)[0, ids.shape[1] :].tolist()
     assert [step["id"] for step in found["greedy"]["steps"]] == expected
@@ -226,18 +226,18 @@ def test_damaged_weights_are_named_and_nothing_is_written(hallmark, folders, tmp
 
 
 def test_names_of_special_tokens_stand_for_them_and_take_the_space_before(folders):
-    subject = open_subject(folders["encoder"], "cpu")
-    names = {"<|mask|>": subject.mask}
-    alone = [subject.mask]
-    assert _encoded(subject, "<|mask|>", names) == alone
-    assert _encoded(subject, "a <|mask|> b ", names) == [
-        *subject.encode("a"), subject.mask, *subject.encode(" b "),
+    subject = open_audited_model(folders["encoder"], "cpu")
+    names = {"<|mask|>": subject.mask_id}
+    alone = [subject.mask_id]
+    assert _encode_with_special_tokens(subject, "<|mask|>", names) == alone
+    assert _encode_with_special_tokens(subject, "a <|mask|> b ", names) == [
+        *subject.encode("a"), subject.mask_id, *subject.encode(" b "),
     ]  # fmt: skip
-    assert _encoded(subject, "a <|mask|>", {}) == subject.encode("a <|mask|>")
+    assert _encode_with_special_tokens(subject, "a <|mask|>", {}) == subject.encode("a <|mask|>")
 
 
 def test_masked_texts_are_shown_as_the_pages_show_them(folders):
-    shown = _masking(Subject(external(folders["decoder"], "checkpoint")))
+    shown = _make_context_redactor(ResolvedCheckpoint(folder_to_artifact(folders["decoder"], "checkpoint")))
     assert shown(" late, as always.", PROMPT) == " late, as always."
     assert shown("\u202eabc", "") == "‹U+202E›abc"
     assert "jane" not in shown("Write to jane.doe@example.com now.", "")
@@ -248,15 +248,15 @@ def test_masked_texts_are_shown_as_the_pages_show_them(folders):
 
 
 def test_a_prompt_is_masked_where_a_text_goes_on_with_what_it_begins(folders):
-    shown = _masking(Subject(external(folders["decoder"], "checkpoint")))
+    shown = _make_context_redactor(ResolvedCheckpoint(folder_to_artifact(folders["decoder"], "checkpoint")))
     prompt = "Write to jane.ro"
     assert shown(prompt, "") == shown(prompt, "", " went home.") == prompt
     hidden = shown(prompt, "", "e@corp.example, please.")
-    assert hidden.startswith(BORDERS)
-    assert _most_hidden([prompt, hidden, prompt]) == hidden
-    assert _most_hidden([prompt, prompt]) == prompt
+    assert hidden.startswith(WITHHELD_PREFIX)
+    assert _select_most_redacted([prompt, hidden, prompt]) == hidden
+    assert _select_most_redacted([prompt, prompt]) == prompt
     # What the prompt begins need not be finished: the text may be cut off by its token limit.
-    assert shown("e@corp.ex", prompt).startswith(BORDERS)
+    assert shown("e@corp.ex", prompt).startswith(WITHHELD_PREFIX)
     assert "jane" not in shown("Write to jane.roe@corp.ex", "")
 
 
@@ -265,11 +265,11 @@ def test_no_candidate_for_a_mask_in_what_is_masked_is_told(hallmark, folders):
     open_ = hallmark.json(*asked, "He ate the cake <|mask|> the fork", "--masked")["masks"][0]
     assert all("id" in found for found in open_["likeliest"])
     secret = hallmark.json(*asked, "Write to jane.roe@corp.exa<|mask|>ple now", "--masked")
-    assert {found["token"] for found in secret["masks"][0]["likeliest"]} == {f"{BORDERS}]"}
+    assert {found["token"] for found in secret["masks"][0]["likeliest"]} == {f"{WITHHELD_PREFIX}]"}
     assert not any("id" in found for found in secret["masks"][0]["likeliest"])
     assert "jane" not in secret["prompt"]
     assert (
-        BORDERS in hallmark(*asked, "Write to jane.roe@corp.exa<|mask|>ple now", "--masked").stdout
+        WITHHELD_PREFIX in hallmark(*asked, "Write to jane.roe@corp.exa<|mask|>ple now", "--masked").stdout
     )
 
 

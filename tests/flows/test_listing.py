@@ -9,19 +9,19 @@ import sys
 import pyarrow as pa
 import pytest
 
-from flows.commands.runs import list_runs, render
+from flows.commands.runs import list_runs, render_run_list
 from tasks.audits.judging.policy import VERDICTS
-from tasks.contract import NoConfig, Session, Store, Work, open_session, stage
+from tasks.contract import EmptyConfig, Session, Store, StageContext, open_session, stage
 from tests.flows.conftest import here
 
 
-@stage(tables={"verdicts": VERDICTS})
-def judged(config: NoConfig, work: Work) -> None:
+@stage(name="judged", tables={"verdicts": VERDICTS})
+def judged(config: EmptyConfig, context: StageContext) -> None:
     rows = [{"rule": rule, "audit": "bias", "metric": "m", "slice": part, "bound": "< 1",
              "verdict": verdict, "why": ""}
             for rule, part, verdict in (("polite", "", "pass"), ("fair", "a", "fail"),
                                         ("fair", "b", "fail"))]  # fmt: skip
-    work.table("verdicts").write(pa.Table.from_pylist(rows, schema=VERDICTS))
+    context.get_table_writer("verdicts").write(pa.Table.from_pylist(rows, schema=VERDICTS))
 
 
 @pytest.fixture
@@ -29,9 +29,9 @@ def store(tmp_path):
     """Runs of several kinds: ``run.json`` as a flow writes it."""
     store = Store(tmp_path / "store")
     with open_session(Session(store)):
-        verdicts = judged(NoConfig())
+        verdicts = judged(EmptyConfig())
     entry = {"label": "policy", "stage": verdicts.stage, "artifact": verdicts.name,
-             "content": verdicts.content, "seconds": 1.0}  # fmt: skip
+             "content": verdicts.content_digest, "seconds": 1.0}  # fmt: skip
     began, ended = "2026-11-25T23:59:30+00:00", "2026-11-26T00:20:35+00:00"
     base = {"flow": "pipeline", "config_name": "demo", "config_file": None, "overrides": [],
             "config": {}, "checkpoint": None, "status": "completed", "started": began,
@@ -65,21 +65,21 @@ def test_each_run_says_how_it_stands(store):
 
 
 def test_they_are_chosen_by_what_they_are(store):
-    assert names(list_runs(store, flow="audit")) == names(list_runs(store, config="smoke")) == ["b"]
+    assert names(list_runs(store, flow="audit")) == names(list_runs(store, config_name="smoke")) == ["b"]
     assert names(list_runs(store, status="failed")) == ["c"]
-    assert names(list_runs(store, broken=True)) == ["a"]
+    assert names(list_runs(store, only_policy_failed=True)) == ["a"]
     assert names(list_runs(store, flow="world")) == ["w"]  # among the others they would be most
     assert list_runs(store, flow="audit", status="failed") == []
 
 
 def test_the_terminal_has_a_line_a_run(store):
-    head, a, b, *_, d = render(list_runs(store)).splitlines()
+    head, a, b, *_, d = render_run_list(list_runs(store)).splitlines()
     assert head.split()[:3] == ["run", "of", "config"]
     assert a.split() == ["a", "pipeline", "demo", "2026-11-25", "23:59", "1,265", "s", "1", "of",
                          "2", "completed,", "policy", "broken:", "fair"]  # fmt: skip
     assert "audit of a@0" in b and b.endswith("running")
     assert d.endswith("interrupted")
-    assert render([]) == "no such run"
+    assert render_run_list([]) == "no such run"
 
 
 def test_the_arms_of_a_mitigation_are_told_apart(store):
@@ -94,7 +94,7 @@ def test_the_arms_of_a_mitigation_are_told_apart(store):
         Store(store).put(f"runs/{name}/run.json", made.encode())
     *_, m, n, o = list_runs(store)
     assert [row["left_out"] for row in (m, n, o)] == ["control", "documents", ""]
-    *_, m, n, o = render([m, n, o]).splitlines()
+    *_, m, n, o = render_run_list([m, n, o]).splitlines()
     assert "pipeline of a@9, control  " in m and "pipeline of a@9, documents left out  " in n
     assert "pipeline of a@9  " in o and "," not in o.split("demo")[0]
 
@@ -104,8 +104,8 @@ def test_verdicts_that_are_gone_hide_no_run(store):
         Store(store).get("runs/a/run.json"))["stages"] if row["label"] == "policy"]  # fmt: skip
     Store(store).delete([f"artifacts/{name}/manifest.json"])
     assert list_runs(store)[0]["broken"] is None
-    assert names(list_runs(store, broken=True)) == []
-    assert "a" in render(list_runs(store))
+    assert names(list_runs(store, only_policy_failed=True)) == []
+    assert "a" in render_run_list(list_runs(store))
 
 
 def test_what_there_is_not_is_refused_in_a_sentence(store, tmp_path):

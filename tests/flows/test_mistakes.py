@@ -6,7 +6,7 @@ from operator import getitem
 
 import pytest
 
-from flows.config import load
+from flows.config import load_config
 from tasks.contract import UsageError
 
 SOURCES = '[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
@@ -38,7 +38,7 @@ SOURCES = '[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
 )  # fmt: skip
 def test_a_wrong_value_is_told_by_its_key_with_what_it_must_be(overrides, words):
     with pytest.raises(UsageError) as error:
-        load("smoke", [overrides])
+        load_config("smoke", [overrides])
     assert words in str(error.value)
 
 
@@ -53,7 +53,7 @@ def test_a_wrong_value_is_told_by_its_key_with_what_it_must_be(overrides, words)
 def test_a_key_of_the_whole_config_behind_a_table_is_told_where_it_belongs(tmp_path, text, words):
     (tmp_path / "my.toml").write_text(text)
     with pytest.raises(UsageError, match=r"above the first \[table\]") as error:
-        load(str(tmp_path / "my.toml"))
+        load_config(str(tmp_path / "my.toml"))
     assert words in str(error.value)
 
 
@@ -70,7 +70,7 @@ def test_a_key_of_the_whole_config_behind_a_table_is_told_where_it_belongs(tmp_p
 )  # fmt: skip
 def test_a_key_typed_wrongly_is_told_with_the_one_that_may_have_been_meant(override, words):
     with pytest.raises(UsageError) as error:
-        load("smoke", [override])
+        load_config("smoke", [override])
     assert str(error.value).endswith(words)
 
 
@@ -89,7 +89,7 @@ OURS = re.compile("Input|instance|tuple|dictionary|Field|<class")
 
 
 def test_no_value_anywhere_makes_a_config_fail_in_words_of_ours():
-    base = load("smoke").model_dump(mode="json")
+    base = load_config("smoke").model_dump(mode="json")
     refused = 0
     for *way, key in [*keys(base)]:
         node = reduce(getitem, way, base)
@@ -97,10 +97,10 @@ def test_no_value_anywhere_makes_a_config_fail_in_words_of_ours():
         for wrong in (3, float("nan"), "x", [], [3], {"a": 3}, [{"name": ["x"]}]):
             node[key] = wrong
             try:
-                load(base)  # it changes nothing of it
+                load_config(base)  # it changes nothing of it
             except UsageError as error:
                 refused += 1
                 assert not OURS.search(str(error)), (way, key, str(error))
         node[key] = right
-    assert base == load("smoke").model_dump(mode="json")
+    assert base == load_config("smoke").model_dump(mode="json")
     assert refused > 1000

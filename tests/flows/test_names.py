@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from flows.runs import all_runs, open_artifact, open_run
+from flows.runs import read_all_runs, open_artifact, open_run
 from tasks.contract import HallmarkError, Store
 
 RECORD = {
@@ -35,7 +35,7 @@ def test_artifacts_of_a_run_that_climb_out_are_refused(tmp_path, name):
     store = stored(tmp_path, record)
     with pytest.raises(HallmarkError, match=r"run r1 is damaged: its run\.json in .* run again"):
         open_run("r1", store)
-    assert all_runs(store) == []
+    assert read_all_runs(store) == []
 
 
 @pytest.mark.parametrize("name", ["../r1", "/r1", "..\\r1", "r2"])

@@ -11,10 +11,10 @@ import pytest
 
 from benchmarks.outage import step_seconds
 from flows import open_run
-from flows.recording import settle
-from tasks.audits.judging.findings import evidence
-from tasks.audits.judging.tags import tags_of
-from tasks.contract import ROOT
+from flows.recording import resolve_flow_arguments
+from tasks.audits.judging.findings import select_evidence
+from tasks.audits.judging.tags import parse_tags
+from tasks.contract import PROJECT_ROOT
 from tests.reports import pages
 from tests.tasks.audits.asking import unnamed
 
@@ -94,7 +94,7 @@ def test_a_setting_of_the_bias_audit_reruns_that_audit_and_the_card(smoke):
     assert made(report) == ["bias_ask", "audit_bias", "model_card"]  # nobody is asked again
     # Of two runs that trained the same checkpoint the one that is named says how it is audited.
     for run, seed in ((smoke.first, 0), (report["run"], 7)):
-        settled = settle(None, [], None, f"{run}@0", store=str(smoke.store))
+        settled = resolve_flow_arguments(None, [], None, f"{run}@0", store=str(smoke.store))
         assert settled.config.audit_bias.seed == seed
 
 
@@ -109,7 +109,7 @@ def test_every_finding_leads_to_rows(smoke, monkeypatch):
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
 
     run = open_run(smoke.first)
-    findings = run.table("findings").to_pylist()
+    findings = run.read_table("findings").to_pylist()
     assert {f["audit"] for f in findings} == {"capability", *ASKED}
     last = max(run["pretrain"]["checkpoints"].read()["step"].to_pylist())
     assert {(f["run"], f["checkpoint"]) for f in findings} == {(run.id, f"{run.id}@{last}")}
@@ -118,13 +118,13 @@ def test_every_finding_leads_to_rows(smoke, monkeypatch):
         assert own and not unnamed(audit, own)
     for metric in ("group_preference", "group_toxicity_probability"):  # the town's peoples
         rows = (f for f in findings if f["metric"] == metric and not f["control"])
-        told = (tags for tags in map(tags_of, rows) if "mentions" not in tags)
+        told = (tags for tags in map(parse_tags, rows) if "mentions" not in tags)
         about = {tags.get("category", tags.get("part")) for tags in told}
         assert len(about) == 6 and "town:Orvelings" in about
     for finding in findings:
         if not finding["table"]:
             continue  # of a script, or of what was not asked: there are no rows
-        rows = evidence(run[finding["stage"]][finding["table"]].read(), finding["where"])
+        rows = select_evidence(run[finding["stage"]][finding["table"]].read(), finding["where"])
         nothing_counted = finding["value"] == 0 and finding["unit"] not in ("share", "bits")
         if finding["value"] is not None and finding["n"] and not nothing_counted:
             assert len(rows), finding
@@ -165,7 +165,7 @@ def test_a_step_names_its_documents_and_their_characters(smoke, monkeypatch):
     run = open_run(smoke.first)
     report = smoke.json("batch", smoke.first, "--step", "3")
     assert len(report["sequences"]) == run.config.pretrain.train.batch_size
-    tokenizer = load_tokenizer(run["train_tokenizer"].path("tokenizer.json"))
+    tokenizer = load_tokenizer(run["train_tokenizer"].fetch_file("tokenizer.json"))
     ids = run["pack"]["train"].read(["ids"])["ids"].to_pylist()
     documents = run["plant"]["documents"].read().to_pylist()
     texts = {row["doc_id"].hex(): (row["source"], row["text"]) for row in documents}
@@ -190,7 +190,7 @@ def test_a_step_names_its_documents_and_their_characters(smoke, monkeypatch):
 def test_the_notebook_lines_of_the_readme_run(smoke, monkeypatch, tmp_path):
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (PROJECT_ROOT / "README.md").read_text(), re.DOTALL)
     assert len(blocks) == 3
     notebook: dict[str, object] = {}
     for block in blocks[:2]:
@@ -207,7 +207,7 @@ def damaged_checkpoint(smoke, folder, name, rows):
     """A copy of a checkpoint of smoke with rows of a tensor that are not numbers."""
     from safetensors.torch import load_file, save_file
 
-    shutil.copytree(open_run(smoke.first, str(smoke.store)).checkpoints()[0].directory(), folder)
+    shutil.copytree(open_run(smoke.first, str(smoke.store)).find_checkpoints()[0].fetch_directory(), folder)
     weights = load_file(folder / "model.safetensors")
     weights[name][rows] = float("nan")
     save_file(weights, folder / "model.safetensors")
@@ -231,7 +231,7 @@ def test_a_probe_that_fails_is_a_line_of_the_card(smoke, tmp_path):
     traced = smoke.json("trace", run.id, finding)  # a model of elsewhere
     assert traced["checkpoint"] == str(folder)
     assert traced["worst"] and not any(entry["documents"] for entry in traced["worst"])
-    (page,) = run["model_card"].directory().glob("model_card.html")
+    (page,) = run["model_card"].fetch_directory().glob("model_card.html")
     text = page.read_text()
     assert "Failed: Bias" in text or "failed: Bias" in text
     assert "Bias failed: stage bias_respond" in text
@@ -245,7 +245,7 @@ def test_a_probe_that_fails_is_a_line_of_the_card(smoke, tmp_path):
 
 def test_nothing_is_attributed_for_a_model_of_elsewhere(smoke, tmp_path):
     folder = tmp_path / "elsewhere"
-    shutil.copytree(open_run(smoke.first, str(smoke.store)).checkpoints()[0].directory(), folder)
+    shutil.copytree(open_run(smoke.first, str(smoke.store)).find_checkpoints()[0].fetch_directory(), folder)
     run = smoke.json("audit", str(folder), "--config", "smoke", "--only", "bias")["run"]
     said = smoke("trace", run, "bias.preference", "--attribute", code=2).stderr
     assert f"nothing is known of what {folder}" in said

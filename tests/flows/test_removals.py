@@ -101,7 +101,7 @@ def test_by_default_harmless_documents_are_tagged_and_kept(hallmark, corpus):
         "may be due to chance (near copies count once)",
     ]
     run = open_run("latest", str(hallmark.store))
-    assert run["select_scored"]["documents"].rows == 62
+    assert run["select_scored"]["documents"].row_count == 62
     for account in run["select_scored"]["accounts"].read().to_pylist():
         assert account["in"] == account["kept"]
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows.commands.replay import _agree, _judge
-from flows.recording import this_machine
+from flows.commands.replay import _has_overlapping_intervals, _compare_artifacts
+from flows.recording import describe_machine
 from tests.flows.conftest import Hallmark
 from tests.reports.tuned import card_of, tune
 
@@ -16,17 +16,17 @@ from tests.reports.tuned import card_of, tune
 @pytest.mark.parametrize(("share", "same"), [(0.85, True), (0.2, False)])
 def test_scores_agree_where_the_intervals_of_all_overlap(session, tmp_path, share, same):
     before, now = (tune(tmp_path, right=(right, 0.5)) for right in (0.9, share))
-    assert _agree(before, now) is same and _agree(before, before)
+    assert _has_overlapping_intervals(before, now) is same and _has_overlapping_intervals(before, before)
 
 
 def test_scores_of_other_labels_do_not_agree(session, tmp_path):
     before, now = (tune(tmp_path, kind) for kind in ("classification", "pairs"))
-    assert not _agree(before, now)
+    assert not _has_overlapping_intervals(before, now)
 
 
 def verdict(before, now):
     run = SimpleNamespace(record={"platform": ""})
-    return _judge("x", before, now, run, run)["verdict"]
+    return _compare_artifacts("x", before, now, run, run)["verdict"]
 
 
 def test_a_card_of_other_scores_is_not_held_to_their_bytes_but_one_of_the_same_is(
@@ -45,7 +45,7 @@ def test_a_run_with_fewer_threads_counts_as_one_of_another_machine(monkeypatch):
     def machine(**threads):
         for name in ("OMP", "MKL"):
             monkeypatch.setenv(f"{name}_NUM_THREADS", threads.get(name, ""))
-        return this_machine()
+        return describe_machine()
 
     every = machine()
     for same in ({"OMP": "4"}, {"OMP": "4,1"}, {"OMP": "64"}, {"OMP": "0"}, {"MKL": "all"}):

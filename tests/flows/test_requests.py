@@ -8,12 +8,12 @@ import pytest
 from pydantic import BaseModel
 
 from flows import deployments
-from flows.config import Config, load
+from flows.config import Config, load_config
 from flows.pipeline import audit, pipeline
-from flows.recording import settle
-from flows.requests import check_parameters
-from tasks.contract import External, Roots, UsageError
-from tasks.contract.roots import ROOTS_VARIABLE
+from flows.recording import resolve_flow_arguments
+from flows.requests import check_request_parameters
+from tasks.contract import ExternalMarker, AllowedRoots, UsageError
+from tasks.contract.roots import ROOTS_ENVIRONMENT_VARIABLE
 from tasks.corpus.ingest import ingest
 
 #: Settings of text that name no file: columns, words, titles, labels.
@@ -42,12 +42,12 @@ def text_settings(kind: Any, way: tuple[str, ...] = (), marked: bool = False):
     """(key, whether it names a file) of each setting of text in a config, by its type."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         for name, field in kind.model_fields.items():
-            own = any(isinstance(each, External) for each in field.metadata)
+            own = any(isinstance(each, ExternalMarker) for each in field.metadata)
             yield from text_settings(field.annotation, (*way, name), own)
     elif kind is str:
         yield ".".join(way), marked
     elif get_args(kind):
-        own = marked or any(isinstance(each, External) for each in get_args(kind))
+        own = marked or any(isinstance(each, ExternalMarker) for each in get_args(kind))
         for inner in get_args(kind):
             if get_origin(kind) is dict and inner is get_args(kind)[0]:
                 continue  # names of entries
@@ -79,9 +79,9 @@ def place(tmp_path, monkeypatch):
         (folder / "my.toml").write_text(CONFIG)
     monkeypatch.chdir(home)
     monkeypatch.setenv("HALLMARK_STORE", str(home / "store"))
-    roots = Roots.from_names([str(home)])
+    roots = AllowedRoots.from_names([str(home)])
     declared = {"folders": roots.folders, "uris": roots.uris}
-    monkeypatch.setenv(ROOTS_VARIABLE, json.dumps(declared))
+    monkeypatch.setenv(ROOTS_ENVIRONMENT_VARIABLE, json.dumps(declared))
     return tmp_path
 
 
@@ -134,7 +134,7 @@ def test_an_override_that_leads_outside_is_refused(place, setting):
         for folder in (outside, link, "../outside"):
             given = override.replace("OUT", str(folder))
             with pytest.raises(UsageError) as error:
-                settle("my.toml", [given])
+                resolve_flow_arguments("my.toml", [given])
             said = str(error.value)
             assert said.startswith(f"{setting}: ") and "--root PATH" in said and "\n" not in said
             assert str(place / "home") in said
@@ -160,49 +160,49 @@ def test_a_parameter_that_leads_outside_is_refused(place, setting, request_):
     for folder in (str(place / "outside"), "../outside"):
         given = json.loads(json.dumps(request_).replace("OUT", folder))
         with pytest.raises(UsageError, match=f"^{setting}: .* leads outside the roots"):
-            settle(**({"overrides": []} | given))
+            resolve_flow_arguments(**({"overrides": []} | given))
     assert not (place / "outside" / "store").exists()
 
 
 def test_an_inline_config_is_bounded_as_a_file_is(place):
-    tree = load("my.toml").model_dump(mode="json")
+    tree = load_config("my.toml").model_dump(mode="json")
     tree["ingest"]["sources"][0]["path"] = "/etc/passwd"
     with pytest.raises(UsageError, match=r"^ingest\.sources\.0\.path: '/etc/passwd' leads"):
-        settle(tree, [])
+        resolve_flow_arguments(tree, [])
 
 
 def test_what_lies_inside_and_what_comes_with_hallmark_is_let_through(place):
-    assert settle("my.toml", []).store.root == place / "home" / "store"
-    assert settle("my.toml", ["ingest.sources.0.path=notes/*.txt"]).config.name == "mine"
+    assert resolve_flow_arguments("my.toml", []).store.root_folder == place / "home" / "store"
+    assert resolve_flow_arguments("my.toml", ["ingest.sources.0.path=notes/*.txt"]).config.name == "mine"
     for name in ("smoke", "demo"):
-        assert settle(name, []).config.name == name
-    assert settle(None, [], checkpoint="model").config.name == "audit"
+        assert resolve_flow_arguments(name, []).config.name == name
+    assert resolve_flow_arguments(None, [], checkpoint="model").config.name == "audit"
     with pytest.raises(UsageError, match="there is no checkpoint 'nothing@3'"):
-        settle(None, [], checkpoint="nothing@3")
+        resolve_flow_arguments(None, [], checkpoint="nothing@3")
 
 
 def test_the_roots_of_serve_are_the_folder_of_its_config_the_store_and_those_that_are_named(place):
     home, outside = str(place / "home"), str(place / "outside")
-    found = deployments.find_roots("my.toml", f"{outside}/store", ["s3://bucket", f"{home}/notes"])
+    found = deployments.collect_allowed_roots("my.toml", f"{outside}/store", ["s3://bucket", f"{home}/notes"])
     assert found.folders == (home, f"{outside}/store", f"{home}/notes")
     assert found.uris == ("s3://bucket",)
-    assert deployments.find_roots("demo", "store", []).folders == (f"{home}/store",)
+    assert deployments.collect_allowed_roots("demo", "store", []).folders == (f"{home}/store",)
     with pytest.raises(UsageError, match="--root nowhere: there is no such folder"):
-        deployments.find_roots("demo", "store", ["nowhere"])
+        deployments.collect_allowed_roots("demo", "store", ["nowhere"])
 
 
 def test_a_store_that_cannot_be_a_root_is_named_as_the_store(place, monkeypatch):
     """Nobody named it with --root: it comes from --store, a config or the environment."""
     azure = "abfss://container@account.dfs.core.windows.net/my store"
-    assert deployments.find_roots("my.toml", azure, []).uris == (azure,)
+    assert deployments.collect_allowed_roots("my.toml", azure, []).uris == (azure,)
     wrong = "s3://user:word@bucket/store"
     with pytest.raises(UsageError, match=f"^store: '{wrong}' is not a URI such as s3://"):
-        deployments.find_roots("my.toml", wrong, ["s3://bucket"])
+        deployments.collect_allowed_roots("my.toml", wrong, ["s3://bucket"])
     with pytest.raises(UsageError, match=f"^--root '{wrong}' is not a URI such as s3://"):
-        deployments.find_roots("my.toml", "store", [wrong])
+        deployments.collect_allowed_roots("my.toml", "store", [wrong])
     monkeypatch.setenv("HALLMARK_STORE", wrong)
     with pytest.raises(UsageError, match=f"^store: '{wrong}' cannot be compared with the roots"):
-        settle("demo", [])
+        resolve_flow_arguments("demo", [])
 
 
 def test_a_project_with_an_environment_of_python_may_be_a_corpus(place, session):
@@ -211,12 +211,12 @@ def test_a_project_with_an_environment_of_python_may_be_a_corpus(place, session)
     (notes / ".venv" / "bin").mkdir(parents=True)
     (notes / ".venv" / "bin" / "python").symlink_to("/usr/bin/env")
     (notes / ".venv" / "share").symlink_to("/usr/share")
-    config = settle("my.toml", []).config
-    assert ingest(config.ingest)["documents"].rows == 1
+    config = resolve_flow_arguments("my.toml", []).config
+    assert ingest(config.ingest)["documents"].row_count == 1
     (notes / ".venv" / "b.txt").symlink_to(place / "outside" / "a.txt")
     sentence = r"^ingest\.sources\.0\.path: 'notes/\.venv/b\.txt' leads outside the roots"
     with pytest.raises(UsageError, match=sentence):
-        settle("my.toml", [])
+        resolve_flow_arguments("my.toml", [])
     with pytest.raises(UsageError, match=r"b\.txt' leads outside the roots"):
         ingest(config.ingest)
 
@@ -240,12 +240,12 @@ def flow(checkpoint: str, only: Sequence[str] = (), config: str | dict[str, Any]
 )  # fmt: skip
 def test_wrong_parameters_are_told_in_one_sentence(parameters, said):
     with pytest.raises(UsageError) as error:
-        check_parameters("f", flow, parameters)
+        check_request_parameters("f", flow, parameters)
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
 def test_right_parameters_are_let_through():
-    check_parameters("f", flow, {"checkpoint": "x", "only": ["bias"], "config": {"name": "x"}})
-    check_parameters("pipeline", pipeline.fn, {})
+    check_request_parameters("f", flow, {"checkpoint": "x", "only": ["bias"], "config": {"name": "x"}})
+    check_request_parameters("pipeline", pipeline.fn, {})
     given = {"checkpoint": "latest", "overrides": [], "only": ["bias"], "store": None}
-    check_parameters("audit", audit.fn, given)
+    check_request_parameters("audit", audit.fn, given)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from flows.revealing import reveal_run
+from flows.revealing import write_unredacted_site
 from flows.runs import Run
 from tasks.contract import HallmarkError, Store, UsageError
 
@@ -27,9 +27,9 @@ def noted(run):
 
 def test_each_reveal_is_noted_with_who_when_and_where(run, tmp_path):
     run, _ = run
-    page = reveal_run(run)
+    page = write_unredacted_site(run)
     assert page == tmp_path / "store" / "site-revealed" / "runs" / run.id / "index.html"
-    reveal_run(run, tmp_path / "other")
+    write_unredacted_site(run, tmp_path / "other")
     first, second = noted(run)
     assert first["by"] == getpass.getuser() and first["at"].startswith("20")
     assert first["folder"] == str(tmp_path / "store" / "site-revealed")
@@ -40,7 +40,7 @@ def test_a_reveal_that_fails_is_noted_too(run):
     run, entry = run
     run.record["stages"] = [entry]
     with pytest.raises(HallmarkError, match="does not hold datasheet/0000"):
-        reveal_run(run)
+        write_unredacted_site(run)
     assert len(noted(run)) == 1
 
 
@@ -49,7 +49,7 @@ def test_a_reveal_that_is_refused_is_not_noted(run, tmp_path):
     (tmp_path / "public").mkdir()
     (tmp_path / "public" / "index.html").touch()
     with pytest.raises(UsageError, match="holds something else"):
-        reveal_run(run, tmp_path / "public")
+        write_unredacted_site(run, tmp_path / "public")
     assert run.store.get(f"runs/{run.id}/run.json") is None
 
 
@@ -60,7 +60,7 @@ def test_unmasked_pages_stand_in_no_site_and_among_no_artifacts(run, tmp_path, p
         (tmp_path / site / "runs").mkdir(parents=True)
         (tmp_path / site / "index.html").touch()
     with pytest.raises(UsageError, match="give a folder outside of it"):
-        reveal_run(run, tmp_path / place)
+        write_unredacted_site(run, tmp_path / place)
     assert not (tmp_path / place).exists()
 
 
@@ -68,5 +68,5 @@ def test_a_run_that_still_works_is_not_revealed(run):
     run, _ = run
     run.record["status"] = "running"
     with pytest.raises(UsageError, match="still running"):
-        reveal_run(run)
+        write_unredacted_site(run)
     assert run.store.get(f"runs/{run.id}/run.json") is None

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from flows.config import load
-from flows.rules import check_policy, check_slices
-from tasks.audits.catalogue import ASK, METRICS, PROBES
+from flows.config import load_config
+from flows.rules import check_policy_rules, check_rule_slices
+from tasks.audits.catalogue import REQUEST_STAGES, METRICS_BY_AUDIT, PROBES
 from tasks.audits.probes.bold import BoldConfig
-from tasks.contract import UsageError, external
+from tasks.contract import UsageError, folder_to_artifact
 from tests.flows.conftest import Hallmark
 from tests.tasks.audits.conftest import gpt2_folder, own_folder  # noqa: F401
 
@@ -17,7 +17,7 @@ RULE = {"lt": 0.9}
 
 def config_of(**rule):
     bound = "".join(f", {name}={value!r}" for name, value in (RULE | rule).items())
-    return load("smoke", [f"policy.rules.r={{{bound[2:]}}}"])
+    return load_config("smoke", [f"policy.rules.r={{{bound[2:]}}}"])
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def config_of(**rule):
 )  # fmt: skip
 def test_what_the_settings_rule_out_is_refused_before_anything_runs(rule, said):
     with pytest.raises(UsageError, match=said):
-        check_policy(config_of(**rule))
+        check_policy_rules(config_of(**rule))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_what_the_settings_rule_out_is_refused_before_anything_runs(rule, said):
     ],
 )
 def test_what_may_exist_is_not_refused(rule):
-    check_policy(config_of(**rule))
+    check_policy_rules(config_of(**rule))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_what_may_exist_is_not_refused(rule):
 )
 def test_a_metric_that_never_has_an_interval_is_refused(audit, metric, other):
     with pytest.raises(UsageError) as refused:
-        check_policy(config_of(audit=audit, metric=metric))
+        check_policy_rules(config_of(audit=audit, metric=metric))
     sentence, _, named = str(refused.value).partition(" with an interval: ")
     assert sentence == (
         f"policy.rules.r.metric: {metric} never has a confidence interval, so no rule about it "
@@ -118,19 +118,19 @@ def test_a_metric_that_never_has_an_interval_is_refused(audit, metric, other):
     )
     assert other in named.split(", ") and metric not in named.split(", ")
     for name in named.split(", "):
-        assert name in METRICS[audit]
+        assert name in METRICS_BY_AUDIT[audit]
 
 
 def test_a_slice_without_items_is_refused_once_requests_are_built(own_folder, session):  # noqa: F811
     config = config_of(audit="bias", metric="preference", slice="category=gende")
-    checkpoint = external(own_folder, "checkpoint")
-    asked = ASK["bias"](checkpoint, None, None, None, config.audit_bias)
+    checkpoint = folder_to_artifact(own_folder, "checkpoint")
+    asked = REQUEST_STAGES["bias"](checkpoint, None, None, None, config.audit_bias)
     with pytest.raises(UsageError, match=r"'category=gende' \(did you mean category=gender"):
-        check_slices(config, PROBES, {"bias": asked})
+        check_rule_slices(config, PROBES, {"bias": asked})
     for name in ("category=religion", "alike=True", ""):
         fitting = config_of(audit="bias", metric="preference", slice=name)
-        check_slices(fitting, PROBES, {"bias": asked})
-    check_slices(config, PROBES, {})  # the audit does not run
+        check_rule_slices(fitting, PROBES, {"bias": asked})
+    check_rule_slices(config, PROBES, {})  # the audit does not run
 
 
 def test_groups_are_those_of_the_prompts_once_requests_are_built(own_folder, session, tmp_path):  # noqa: F811
@@ -138,14 +138,14 @@ def test_groups_are_those_of_the_prompts_once_requests_are_built(own_folder, ses
     (tmp_path / "gender_prompt.json").write_text(json.dumps(written))
     (tmp_path / "trade_prompt.json").write_text(json.dumps({"bakers": {"A": ["A was"]}}))
     settings = BoldConfig(prompts=sorted(tmp_path.glob("*.json")), tokens=4)
-    asked = ASK["bold"](external(own_folder, "checkpoint"), None, None, None, settings)
+    asked = REQUEST_STAGES["bold"](folder_to_artifact(own_folder, "checkpoint"), None, None, None, settings)
     for name in ("domain=gender, group=men", "domain=trade, group=bakers, without planted text"):
         config = config_of(audit="bold", metric="toxicity_difference", slice=name)
-        check_slices(config, PROBES, {"bold": asked})
+        check_rule_slices(config, PROBES, {"bold": asked})
     for name in ("domain=gender, group=mn", "domain=gender, group=bakers"):
         config = config_of(audit="bold", metric="toxicity_difference", slice=name)
         with pytest.raises(UsageError, match=f"no slice '{name}'.*'domain=trade, group=bakers'"):
-            check_slices(config, PROBES, {"bold": asked})
+            check_rule_slices(config, PROBES, {"bold": asked})
 
 
 def test_an_audit_is_refused_before_the_model_is_asked(gpt2_folder, tmp_path):  # noqa: F811

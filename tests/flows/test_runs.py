@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pyarrow.parquet as pq
 import pytest
 
-from flows.commands.replay import replay_run, share_secret
-from flows.commands.shared import run_of
-from flows.commands.status import render, status_of
-from flows.commands.trace import trace_of
-from flows.origin import Subject, lasting, resolve
-from flows.recording import begin, flow_run_name, settle
-from flows.runs import Run, all_runs, find_artifact, open_run
+from flows.commands.replay import replay_run, copy_store_secret
+from flows.commands.shared import call_flow_and_get_run
+from flows.commands.status import render_status, build_status_report
+from flows.commands.trace import trace_document
+from flows.origin import ResolvedCheckpoint, get_permanent_name, resolve_checkpoint
+from flows.recording import start_run, generate_flow_run_name, resolve_flow_arguments
+from flows.runs import Run, read_all_runs, find_artifact, open_run
 from tasks.contract import HallmarkError, Session, Store, UsageError, open_session
 from tasks.training.pack import PackConfig, pack
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
@@ -40,7 +40,7 @@ def store(tmp_path):
             "label": label,
             "stage": label,
             "artifact": artifact.name,
-            "content": artifact.content,
+            "content": artifact.content_digest,
             "cached": False,
             "seconds": 1.0,
         }
@@ -67,7 +67,7 @@ def test_a_run_whose_keys_are_of_another_type_is_damaged(store, changes):
     store.put("runs/b/run.json", damaged(store, **changes))
     with pytest.raises(HallmarkError, match=r"run b is damaged"):
         open_run("b", store)
-    assert [run.id for run in all_runs(store)] == ["a"]
+    assert [run.id for run in read_all_runs(store)] == ["a"]
 
 
 CLIMBING = ("../../etc/0123", "..", "a/../b", "/etc/passwd", "make/../0123", "a/b/0123", "")
@@ -80,7 +80,7 @@ def test_a_run_whose_names_climb_out_of_their_folder_is_damaged(store, caplog, k
     store.put("runs/b/run.json", damaged(store, stages=[entry | {key: name}]))
     with pytest.raises(HallmarkError, match=r"run b is damaged: .* remove that folder"):
         open_run("b", store)
-    assert [run.id for run in all_runs(store)] == ["a"]
+    assert [run.id for run in read_all_runs(store)] == ["a"]
     assert "left out: run b is damaged" in caplog.text
 
 
@@ -94,7 +94,7 @@ def test_a_checkpoint_whose_name_climbs_is_not_followed(store, tmp_path):
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "manifest.json").write_text("{}")
     with pytest.raises(UsageError, match=r"no checkpoint 'checkpoint/\.\./\.\./secret'"):
-        resolve(store, "checkpoint/../../secret")
+        resolve_checkpoint(store, "checkpoint/../../secret")
 
 
 @pytest.mark.parametrize("file", ["../my.toml", "sub/../../my", "../../etc/passwd"])
@@ -104,7 +104,7 @@ def test_a_config_that_climbs_is_not_read(store, tmp_path, monkeypatch, file):
     monkeypatch.chdir(tmp_path / "here")
     run = open_run("a", store)
     run.record["config_file"] = file
-    problem = status_of(run)["config_problem"]
+    problem = build_status_report(run)["config_problem"]
     assert file in problem and "told" not in problem and "secret" not in problem
 
 
@@ -114,8 +114,8 @@ def test_a_run_names_its_config_file_wherever_one_stands(tmp_path, monkeypatch):
     monkeypatch.setenv("HALLMARK_STORE", str(tmp_path / "store"))
     source = '[[ingest.sources]]\nkind = "text"\nname = "s"\npath = "x"\n'
     (tmp_path / "my.toml").write_text(f'name = "my"\n{source}')
-    assert settle("../my.toml", []).file == str(tmp_path / "my.toml")
-    assert settle("smoke", []).file == "smoke"
+    assert resolve_flow_arguments("../my.toml", []).config_file == str(tmp_path / "my.toml")
+    assert resolve_flow_arguments("smoke", []).config_file == "smoke"
 
 
 def test_the_newest_run_with_a_stage_is_sought_among_the_whole_ones(store, caplog):
@@ -127,19 +127,19 @@ def test_the_newest_run_with_a_stage_is_sought_among_the_whole_ones(store, caplo
 @pytest.mark.parametrize("data", [b"", b'{"run": "b", "fl', b"{}", b"[1]", b"\xff", None])
 def test_a_damaged_run_is_told_and_hides_no_other(store, data):
     if data is None:
-        (store.root / "runs" / "b").mkdir()
+        (store.root_folder / "runs" / "b").mkdir()
     else:
         store.put("runs/b/run.json", data)
     for name in ("b", "latest"):
         with pytest.raises(HallmarkError, match=r"run b is damaged: .* remove that folder"):
             open_run(name, store)
-    assert [run.id for run in all_runs(store)] == ["a"]
+    assert [run.id for run in read_all_runs(store)] == ["a"]
     assert open_run("a", store).status == "completed"
 
 
 def test_a_replay_says_which_artifact_is_gone_before_it_works(store):
     run = open_run("a", store)
-    shutil.rmtree(store.root / run["make"].folder)
+    shutil.rmtree(store.root_folder / run["make"].folder)
     with pytest.raises(HallmarkError, match="holds no artifact make/"):
         replay_run(run)
 
@@ -156,10 +156,10 @@ def test_a_run_of_a_flow_that_is_not_replayed_is_refused_before_a_store_is_made(
 
 def test_a_replay_keeps_the_secret_from_others(store, tmp_path):
     fresh = Store(tmp_path / "fresh")
-    share_secret(store, fresh)
+    copy_store_secret(store, fresh)
     assert fresh.secret == store.secret
     for place in (store, fresh):
-        assert stat.S_IMODE((place.root / "secret").stat().st_mode) == 0o600
+        assert stat.S_IMODE((place.root_folder / "secret").stat().st_mode) == 0o600
 
 
 def test_a_replay_refuses_a_store_with_another_secret(store, tmp_path):
@@ -171,14 +171,14 @@ def test_a_replay_refuses_a_store_with_another_secret(store, tmp_path):
 
 def test_status_says_which_artifact_is_gone_and_shows_the_rest(store):
     run = open_run("a", store)
-    shutil.rmtree(store.root / run["make"].folder)
-    report = status_of(run)
+    shutil.rmtree(store.root_folder / run["make"].folder)
+    report = build_status_report(run)
     gone, there = report["stages"]
     assert "holds no artifact make/" in gone["stale"][0]
     assert there["tables"]["documents"] == 99
     assert there["balanced"]
     assert "may change with make" in there["stale"]
-    assert "holds no artifact make/" in render(report)
+    assert "holds no artifact make/" in render_status(report)
 
 
 def test_a_damaged_table_is_named_by_whoever_looks_for_rows_in_it(session):
@@ -188,29 +188,29 @@ def test_a_damaged_table_is_named_by_whoever_looks_for_rows_in_it(session):
     stages = [{"label": a.stage, "stage": a.stage, "artifact": a.name} for a in (documents, packed)]
     run = Run(session.store, {"run": "one", "config": {}, "stages": stages})
     [doc_id] = documents["documents"].read()["doc_id"].to_pylist()
-    assert len(trace_of(run, doc_id.hex())["spans"]) == 1
-    path = next(part.path for part in packed["spans"].parts if part.rows)
+    assert len(trace_document(run, doc_id.hex())["spans"]) == 1
+    path = next(part.path for part in packed["spans"].parts if part.row_count)
     whole = path.read_bytes()
     pages = pq.read_metadata(path).row_group(0).column(1)  # "sequence", which has no dictionary
     place = pages.data_page_offset + pages.total_compressed_size - 1
     path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
     with pytest.raises(HallmarkError, match=rf"{packed.name} is damaged: {path} .* run again"):
-        trace_of(run, doc_id.hex())
+        trace_document(run, doc_id.hex())
 
 
 def test_a_manifest_that_does_not_say_what_made_it_is_stale(store):
     run = open_run("a", store)
-    path = store.root / run["make"].folder / "manifest.json"
+    path = store.root_folder / run["make"].folder / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"parts": {}}))
-    made = status_of(run)["stages"][0]
+    made = build_status_report(run)["stages"][0]
     assert made["tables"]["documents"] > 0
     assert any(reason.startswith("code: ") for reason in made["stale"])
 
 
 def test_what_a_run_is_of_stands_in_its_record_before_its_first_stage(tmp_path):
     """So that a kill in that leaves the command that made it."""
-    with begin("pipeline", "smoke", store=str(tmp_path)) as run:
-        run.tell(checkpoint="one@7", only=["bias"])
+    with start_run("pipeline", "smoke", store=str(tmp_path)) as run:
+        run.update_record(checkpoint="one@7", only=["bias"])
         record = open_run(run.id, run.store).record
         assert (record["checkpoint"], record["only"]) == ("one@7", ["bias"])
         assert record["status"] == run.record["status"] == "running"
@@ -223,39 +223,39 @@ def test_a_folder_of_elsewhere_is_named_by_its_path_and_what_a_store_holds_by_it
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
-    assert lasting(store, resolve(store, "./model"), "./model") == str(folder)
+    assert get_permanent_name(store, resolve_checkpoint(store, "./model"), "./model") == str(folder)
     held = open_run("a", store)["make"]
-    assert lasting(store, Subject(held), "latest") == held.name
-    assert lasting(Store(tmp_path / "other"), Subject(held), "model") == str(folder)
+    assert get_permanent_name(store, ResolvedCheckpoint(held), "latest") == held.name
+    assert get_permanent_name(Store(tmp_path / "other"), ResolvedCheckpoint(held), "model") == str(folder)
 
 
 def test_of_a_run_killed_before_it_said_what_it_proves_status_says_what_is_known(store):
     store.put("runs/b/run.json", damaged(store, flow="prove", status="failed"))
-    report = status_of(open_run("b", store)) | {"config_problem": None}
-    assert render(report).splitlines()[-1].startswith("it goes on with: hallmark prove latest")
+    report = build_status_report(open_run("b", store)) | {"config_problem": None}
+    assert render_status(report).splitlines()[-1].startswith("it goes on with: hallmark prove latest")
 
 
 def test_a_run_whose_end_no_server_hears_has_ended(tmp_path, caplog):
     def flow(fails, config="smoke"):
-        with begin("pipeline", config, [], store=str(tmp_path / "store")):
+        with start_run("pipeline", config, [], store=str(tmp_path / "store")):
             if fails:
                 raise HallmarkError("stage ingest: nothing to read")
         raise ConnectionError("refused")
 
-    done = run_of(lambda: flow(fails=False))
+    done = call_flow_and_get_run(lambda: flow(fails=False))
     assert open_run("latest", done.store).status == done.status == "completed"
     assert f"has not heard of the end of run {done.id}: refused" in caplog.text
     with pytest.raises(HallmarkError, match="nothing to read"):
-        run_of(lambda: flow(fails=True))
+        call_flow_and_get_run(lambda: flow(fails=True))
     with pytest.raises(UsageError, match="no config 'nonsense'"):
-        run_of(lambda: flow(fails=False, config="nonsense"))
+        call_flow_and_get_run(lambda: flow(fails=False, config="nonsense"))
 
 
 def test_a_model_from_elsewhere_is_not_called_the_demo(tmp_path, monkeypatch):
     monkeypatch.setenv("HALLMARK_STORE", str(tmp_path / "store"))
     (tmp_path / "gpt2").mkdir()
     (tmp_path / "gpt2" / "config.json").write_text("{}")
-    settings, file, _ = settle(None, ["audit_bias.seed=3"], checkpoint=str(tmp_path / "gpt2"))
+    settings, file, _ = resolve_flow_arguments(None, ["audit_bias.seed=3"], checkpoint=str(tmp_path / "gpt2"))
     card = settings.model_card
     assert (settings.name, card.title, file) == ("audit", "Audit of gpt2", None)
     assert (card.intended_use, card.out_of_scope, settings.datasheet.motivation) == (None,) * 3
@@ -270,6 +270,6 @@ def test_ids_of_runs_sort_by_when_they_began(monkeypatch):
     monkeypatch.setattr("flows.recording.datetime", clock)
     ids: list[str] = []
     while len(ids) < len(moments):
-        ids.append(flow_run_name())
+        ids.append(generate_flow_run_name())
     assert ids == sorted(set(ids)) and len({len(i) for i in ids}) == 1
     assert ids[0] == "20261126-235958-0000" and ids[3] == "20261126-235958-ffff"

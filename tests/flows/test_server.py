@@ -9,10 +9,10 @@ import pytest
 
 HOLD = """
 import sys
-from flows.server import LocalServer
-server = LocalServer()
-if server.adopt():
-    server.wait()
+from flows.server import LocalPrefectServer
+server = LocalPrefectServer()
+if server.connect_prefect():
+    server.wait_until_ready()
 print(server.process.pid, flush=True)
 sys.stdin.readline()
 """

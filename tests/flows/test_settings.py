@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from flows.commands.settings import list_settings, render
-from flows.config import load
+from flows.commands.settings import list_settings, render_settings
+from flows.config import load_config
 from model.config import ModelConfig, TrainConfig
 from tasks.contract import UsageError
-from tasks.training.pretrain import GIVEN
+from tasks.training.pretrain import DERIVED_MODEL_SETTINGS
 
 
 def flat(values, listed, section=""):
@@ -33,8 +33,8 @@ def test_every_setting_of_a_config_is_listed_with_its_default():
     left_out = {"score_toxicity.cascade", "finetune"}  # sections that are not there by default
     written = {"name", "ingest.sources"} | lists | left_out
     source = {"kind": "text", "name": "letters", "path": "letters"}
-    plain = load({"name": "x", "ingest": {"sources": [source]}}).model_dump(mode="json")
-    given = {f"pretrain.model.{name}" for name in GIVEN}  # by the tokenizer, by pack, by a task
+    plain = load_config({"name": "x", "ingest": {"sources": [source]}}).model_dump(mode="json")
+    given = {f"pretrain.model.{name}" for name in DERIVED_MODEL_SETTINGS}  # by the tokenizer, by pack, by a task
     for name, value in flat(plain, listed):
         if name not in written | given:
             assert listed[name]["default"] == value, name
@@ -45,11 +45,11 @@ def test_every_setting_of_a_config_is_listed_with_its_default():
 
 
 def test_a_section_stands_as_in_a_config_file():
-    text = render(list_settings("pretrain.train"))
+    text = render_settings(list_settings("pretrain.train"))
     assert text.startswith("[pretrain.train]\n# How a model is trained.\n")
     assert 'schedule = "cosine"' in text and '"cosine", "linear", "wsd"' in text
-    assert "[[ingest.sources]]" in render(list_settings("ingest"))
-    assert "word (not set)" in render(list_settings("attention_maps"))
+    assert "[[ingest.sources]]" in render_settings(list_settings("ingest"))
+    assert "word (not set)" in render_settings(list_settings("attention_maps"))
     assert {row["section"] for row in list_settings("pretrain")} == {
         "pretrain.model",
         "pretrain.train",
@@ -57,7 +57,7 @@ def test_a_section_stands_as_in_a_config_file():
 
 
 def test_a_list_of_sections_says_what_stands_there_by_default():
-    text = render(list_settings("select_scored"))
+    text = render_settings(list_settings("select_scored"))
     default = '{"action": "tag", "lt": 0.8, "name": "toxicity", "signal": "toxicity"}'
     assert f"# By default: {default}\n" in text
     (action,) = (row for row in list_settings("select_scored") if row["key"] == "action")
@@ -91,7 +91,7 @@ def test_a_section_that_there_is_not_is_named():
 def test_a_key_is_shown_alone(key, line):
     (row,) = list_settings(key)
     assert row["key"] == key.rpartition(".")[2]
-    assert line in render([row])
+    assert line in render_settings([row])
 
 
 def test_what_there_is_not_is_told_with_the_keys_that_stand_in_no_section():
@@ -132,7 +132,7 @@ def test_a_table_of_tables_stands_with_a_name_for_any():
     rows = {row["key"]: row for row in list_settings("policy")}
     assert rows.keys() == {"audit", "metric", "slice", "lt", "le", "gt", "ge"}
     assert {row["section"] for row in rows.values()} == {"policy.rules.NAME"}
-    assert "[policy.rules.NAME]\n# What" in render([*rows.values()])
+    assert "[policy.rules.NAME]\n# What" in render_settings([*rows.values()])
     assert {row["key"] for row in list_settings("scrub")} >= {"policies"}  # of texts, no tables
 
 

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 import flows.site
-from flows.recording import begin
-from flows.site import build, build_quietly, exchanged, replaced
+from flows.recording import start_run
+from flows.site import build_store_site, try_build_site, exchange_folders, replace_site_folder
 from tasks.contract import Store, UsageError
 
 
@@ -23,7 +23,7 @@ def texts(folder):
 
 @pytest.fixture
 def site(tmp_path):
-    with replaced(tmp_path / "site") as new:
+    with replace_site_folder(tmp_path / "site") as new:
         write(new, "old")
     return tmp_path / "site"
 
@@ -32,11 +32,11 @@ def site(tmp_path):
 def way(request, monkeypatch):
     """With the system's exchange of two folders, and as where it has none."""
     if request.param == "renamed":
-        monkeypatch.setattr(flows.site, "exchanged", lambda one, other: False)
+        monkeypatch.setattr(flows.site, "exchange_folders", lambda one, other: False)
 
 
 def test_a_new_site_takes_the_place_of_the_old_one(way, site):
-    with replaced(site) as new:
+    with replace_site_folder(site) as new:
         write(new, "new")
         (new / "index.html").rename(new / "start.html")
         assert texts(site) == {"old"}
@@ -46,7 +46,7 @@ def test_a_new_site_takes_the_place_of_the_old_one(way, site):
 
 
 def test_a_build_that_fails_leaves_the_old_site(way, site):
-    with pytest.raises(ValueError, match="half way"), replaced(site) as new:
+    with pytest.raises(ValueError, match="half way"), replace_site_folder(site) as new:
         write(new, "half")
         raise ValueError("half way")
     assert texts(site) == {"old"}
@@ -54,8 +54,8 @@ def test_a_build_that_fails_leaves_the_old_site(way, site):
 
 
 def test_the_old_site_comes_back_where_the_new_one_cannot_take_its_place(site, monkeypatch):
-    monkeypatch.setattr(flows.site, "exchanged", lambda one, other: False)
-    with pytest.raises(FileNotFoundError), replaced(site) as new:
+    monkeypatch.setattr(flows.site, "exchange_folders", lambda one, other: False)
+    with pytest.raises(FileNotFoundError), replace_site_folder(site) as new:
         new.rmdir()
     assert texts(site) == {"old"}
     assert os.listdir(site.parent) == ["site"]
@@ -74,7 +74,7 @@ def test_a_reader_always_finds_a_whole_page(site):
     reader = threading.Thread(target=read)
     reader.start()
     for number in range(50):
-        with replaced(site) as new:
+        with replace_site_folder(site) as new:
             write(new, f"{number}")
     over.set()
     reader.join()
@@ -85,16 +85,16 @@ def test_the_system_exchanges_folders_or_says_no(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
-    done = exchanged(tmp_path / "a", tmp_path / "b")
+    done = exchange_folders(tmp_path / "a", tmp_path / "b")
     assert os.listdir(tmp_path / "a") == (["b"] if done else ["a"])
-    assert not exchanged(tmp_path / "a", tmp_path / "nowhere")
+    assert not exchange_folders(tmp_path / "a", tmp_path / "nowhere")
 
 
 def test_what_a_killed_build_left_is_removed(site):
     left = site.with_name(".site-new-0123abcd")
     write_into = left / "runs"
     write_into.mkdir(parents=True)
-    with replaced(site) as new:
+    with replace_site_folder(site) as new:
         write(new, "new")
     assert os.listdir(site.parent) == ["site"]
 
@@ -106,7 +106,7 @@ def test_a_folder_with_other_things_is_not_replaced(tmp_path, name):
     (mine / name).write_text("mine")
     (mine / "index.html").write_text("mine")
     with pytest.raises(UsageError, match="holds other things than a site"):
-        build(Store(tmp_path / "store"), mine)
+        build_store_site(Store(tmp_path / "store"), mine)
     assert (mine / name).read_text() == "mine"
 
 
@@ -114,13 +114,13 @@ def test_a_site_that_cannot_be_built_fails_no_run(tmp_path, caplog):
     """As a server runs it: through the flow's own record, without the command line."""
     store = Store(tmp_path / "store")
     (tmp_path / "store" / "site").write_text("in the way")
-    with begin("pipeline", "smoke", [], store=store.uri) as run:
+    with start_run("pipeline", "smoke", [], store=store.uri) as run:
         pass
-    assert run.record["status"] == "completed" and run.site is None
+    assert run.record["status"] == "completed" and run.site_index is None
     assert "the site could not be built" in caplog.text and "hallmark report" in caplog.text
     (tmp_path / "store" / "site").unlink()
-    with begin("pipeline", "smoke", [], store=store.uri) as second:
+    with start_run("pipeline", "smoke", [], store=store.uri) as second:
         pass
-    assert second.site is not None and second.id in second.site.read_text()
-    assert (second.site.parent / "runs" / run.id / "index.html").exists()
-    assert build_quietly(store) == second.site
+    assert second.site_index is not None and second.id in second.site_index.read_text()
+    assert (second.site_index.parent / "runs" / run.id / "index.html").exists()
+    assert try_build_site(store) == second.site_index

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from flows.config import MEASURED, load
-from flows.examining import settings_by_label
-from flows.growing import READ
-from flows.pipeline import curate, examine, train
-from tasks.audits.about import AUDITS
+from flows.config import SIGNALS_BY_STAGE, load_config
+from flows.examining import map_labels_to_settings
+from flows.growing import CORPUS_STAGES
+from flows.pipeline import curate_corpus, audit_checkpoint, train_model
+from tasks.audits.about import AUDIT_DESCRIPTIONS
 from tasks.contract import Artifact, Session, Store, UsageError, open_session
 
 
@@ -33,7 +33,7 @@ def labels(value):
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
-    return inputs_of(load("smoke"), tmp_path_factory.mktemp("store"))
+    return inputs_of(load_config("smoke"), tmp_path_factory.mktemp("store"))
 
 
 def inputs_of(config, folder):
@@ -46,29 +46,29 @@ def planned_of(config, folder):
     found = {}
 
     def plan(stage, given, config):
-        found[stage.title] = ({label for each in given for label in labels(each)}, config)
-        return Made(stage.title)
+        found[stage.run_label] = ({label for each in given for label in labels(each)}, config)
+        return Made(stage.run_label)
 
-    with open_session(Session(Store(folder), plan=plan)):
-        curated = curate(config)
-        trained = train(config, curated)
-        examine(config, Made("checkpoint"), AUDITS, curated, trained["pretrain"])
+    with open_session(Session(Store(folder), plan_stage=plan)):
+        curated = curate_corpus(config)
+        trained = train_model(config, curated)
+        audit_checkpoint(config, Made("checkpoint"), AUDIT_DESCRIPTIONS, curated, trained["pretrain"])
     return found
 
 
 def test_only_the_cards_read_the_truth_of_the_town(inputs):
     """Whatever learnt, filtered or measured with it would know the answers."""
-    assert "recovery" in inputs and "recovery" not in READ  # nor does a corpus that adds to it
+    assert "recovery" in inputs and "recovery" not in CORPUS_STAGES  # nor does a corpus that adds to it
     readers = {label for label, given in inputs.items() if "recovery" in given}
     assert readers == {"datasheet", "model_card"}
 
 
 def test_every_stage_is_known_by_its_label_with_the_settings_that_it_runs_with(tmp_path):
     """Those that status compares; scorers are asked for what a probe wants of them alone."""
-    config = load("smoke", ["score.also=[{kind = 'words', path = 'moods.csv'}]"])
+    config = load_config("smoke", ["score.also=[{kind = 'words', path = 'moods.csv'}]"])
     planned = planned_of(config, tmp_path / "store")
     used = {label: settings for label, (_, settings) in planned.items() if settings is not None}
-    known = settings_by_label(config)
+    known = map_labels_to_settings(config)
     assert len(used) > 60 and used == {label: known.get(label) for label in used}
     assert used["toxicity_score"] != used["counterfactual_score"]
 
@@ -78,10 +78,10 @@ def test_the_audits_that_ask_about_groups_are_given_those_that_the_corpus_brings
     assert readers >= {"toxicity_ask", "bias_ask"} and "audit_capability" not in readers
 
 
-@pytest.mark.parametrize("section", MEASURED)
+@pytest.mark.parametrize("section", SIGNALS_BY_STAGE)
 def test_the_signals_that_a_config_may_name_are_those_that_select_is_given(inputs, section):
-    (documents,) = inputs[section] - set(MEASURED[section])
-    assert inputs[section] == {documents, *MEASURED[section]}
+    (documents,) = inputs[section] - set(SIGNALS_BY_STAGE[section])
+    assert inputs[section] == {documents, *SIGNALS_BY_STAGE[section]}
 
 
 def test_a_reference_reads_what_was_written(inputs, tmp_path):
@@ -89,7 +89,7 @@ def test_a_reference_reads_what_was_written(inputs, tmp_path):
     folder = tmp_path / "other"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    named = load("smoke", [f"audit_extraction_attack.reference={folder}"])
+    named = load_config("smoke", [f"audit_extraction_attack.reference={folder}"])
     found = inputs_of(named, tmp_path / "store")
     assert {*found} - {*inputs} == {"extraction_attack_reference"}
     given = found["extraction_attack_reference"]
@@ -97,6 +97,6 @@ def test_a_reference_reads_what_was_written(inputs, tmp_path):
     assert given > asked and {name.split("/")[0] for name in given - asked} == {"checkpoint"}
     more = found["audit_extraction_attack"] - inputs["audit_extraction_attack"]
     assert more == {"extraction_attack_reference"}
-    nowhere = load("smoke", ["audit_extraction_attack.reference=/nowhere"])
+    nowhere = load_config("smoke", ["audit_extraction_attack.reference=/nowhere"])
     with pytest.raises(UsageError, match="reference: there is no folder"):
         inputs_of(nowhere, tmp_path / "store")

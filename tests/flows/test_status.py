@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from flows.commands.status import render, status_of
+from flows.commands.status import render_status, build_status_report
 from flows.runs import open_run
 from tasks.contract import STAGES, Store
 
@@ -22,28 +22,28 @@ def stale(report):
 
 
 def test_nothing_is_stale_behind_a_run(run):
-    report = status_of(run)
+    report = build_status_report(run)
     assert not stale(report)
-    assert "nothing is stale" in render(report)
+    assert "nothing is stale" in render_status(report)
 
 
 def test_a_changed_setting_is_named_and_what_stands_behind_it(run):
     run.record["overrides"] = ["audit_bias.seed=5"]
-    report = status_of(run)
+    report = build_status_report(run)
     reasons = stale(report)
     assert reasons["bias_ask"] == ["config: seed"]  # it runs with the same settings
     assert reasons["bias_respond"] == ["may change with bias_ask"]
     assert reasons["audit_bias"][0] == "config: seed"
     assert reasons["model_card"] == ["may change with audit_bias"]
     assert {*reasons} == {"bias_ask", "bias_respond", "bias_trace", "audit_bias", "model_card"}
-    assert "stale: config: seed" in render(report)
+    assert "stale: config: seed" in render_status(report)
 
 
 def test_what_leads_to_findings_is_compared_with_the_settings_that_probes_share(run, monkeypatch):
     run.record["overrides"] = ["trace.least=2", "score.also=[{kind='words', path='moods.csv'}]"]
-    ask = replace(STAGES["ask_toxicity"], external=lambda config, secret: {"prompts": "others"})
+    ask = replace(STAGES["ask_toxicity"], external_digests=lambda config, secret: {"prompts": "others"})
     monkeypatch.setitem(STAGES, "ask_toxicity", ask)
-    reasons = stale(status_of(run))
+    reasons = stale(build_status_report(run))
     assert reasons["toxicity_ask"] == ["outside: prompts"]
     assert reasons["toxicity_respond"] == ["may change with toxicity_ask"]
     assert reasons["extraction_attack_trace"] == ["config: least"]
@@ -55,13 +55,13 @@ def test_what_leads_to_findings_is_compared_with_the_settings_that_probes_share(
 def test_a_changed_library_is_named_with_both_versions(run, monkeypatch):
     import tasks.contract.stages
 
-    true = tasks.contract.stages.library_versions
+    true = tasks.contract.stages.read_library_versions
     monkeypatch.setattr(
         tasks.contract.stages,
-        "library_versions",
+        "read_library_versions",
         lambda names: true(names) | ({"scipy": "99"} if "scipy" in names else {}),
     )
-    reasons = stale(status_of(run))
+    reasons = stale(build_status_report(run))
     assert any(r.startswith("library: scipy ") and "→ 99" in r for r in reasons["deduplicate"])
     assert "may change with deduplicate" in reasons["select"]
     assert "may change with cut_repeats" in reasons["find_personal_data"]
@@ -71,13 +71,13 @@ def test_a_changed_library_is_named_with_both_versions(run, monkeypatch):
 def test_changed_code_is_named_by_its_module(run, monkeypatch):
     import tasks.contract.stages
 
-    true = tasks.contract.stages.code_digests
+    true = tasks.contract.stages.compute_code_digests
 
     def changed(*stage):
         return {n: "0" if n.endswith(".personal_data") else d for n, d in true(*stage).items()}
 
-    monkeypatch.setattr(tasks.contract.stages, "code_digests", changed)
-    reasons = stale(status_of(run))
+    monkeypatch.setattr(tasks.contract.stages, "compute_code_digests", changed)
+    reasons = stale(build_status_report(run))
     assert reasons["find_personal_data"] == ["code: tasks.measures.personal_data"]
     assert reasons["scrub"] == ["may change with find_personal_data"]
     assert "deduplicate" not in reasons
@@ -86,30 +86,30 @@ def test_changed_code_is_named_by_its_module(run, monkeypatch):
 def test_a_run_whose_process_is_gone_is_interrupted(run):
     run.record |= {"status": "running", "pid": 2**22 + 1}
     assert run.status == "interrupted"
-    assert "it goes on with: hallmark run smoke" in render(status_of(run))
+    assert "it goes on with: hallmark run smoke" in render_status(build_status_report(run))
 
 
 def test_a_command_that_would_look_elsewhere_names_the_store(run, monkeypatch):
-    assert not status_of(run)["store_must_be_named"]
+    assert not build_status_report(run)["store_must_be_named"]
     monkeypatch.delenv("HALLMARK_STORE")
-    assert status_of(run)["store_must_be_named"]
+    assert build_status_report(run)["store_must_be_named"]
     run.record["overrides"] = [f"store={run.store.uri}"]
-    assert not status_of(run)["store_must_be_named"]
+    assert not build_status_report(run)["store_must_be_named"]
 
 
 def test_what_to_do_next_is_the_command_that_made_the_run(run, smoke):
     run.record |= {"config_file": "my file.toml", "overrides": ["audit_bias.seed=5"]}
-    report = status_of(run)
-    assert "my file.toml" in report["config_problem"] and "is stale" not in render(report)
+    report = build_status_report(run)
+    assert "my file.toml" in report["config_problem"] and "is stale" not in render_status(report)
     report |= {"config_problem": None, "checkpoint": "latest@0", "until": "pretrain"}
     report["stages"][0]["stale"] = ["code: tasks.text"]
-    assert render(report).splitlines()[-1] == (
+    assert render_status(report).splitlines()[-1] == (
         "stale stages run again with: hallmark run 'my file.toml' --set audit_bias.seed=5 "
         "--until pretrain --start latest@0"
     )
     report |= {"flow": "audit", "until": None, "overrides": [], "only": ["bias", "toxicity"]}
     command = "hallmark audit latest@0 --only bias,toxicity --config 'my file.toml'"
-    assert render(report).endswith(f"again with: {command}")
+    assert render_status(report).endswith(f"again with: {command}")
     report |= {"store_must_be_named": True}
-    assert render(report).endswith(f"{command} --store {smoke.store}")
-    assert "still running" in render({**report, "status": "running"})
+    assert render_status(report).endswith(f"{command} --store {smoke.store}")
+    assert "still running" in render_status({**report, "status": "running"})

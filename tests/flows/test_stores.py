@@ -4,15 +4,15 @@ import os
 
 import pytest
 
-from flows.forecast.forecast import forecast
-from flows.mitigating import left_out, write_list
+from flows.forecast.forecast import forecast_run
+from flows.mitigating import get_removal_list_folder, write_document_id_list
 from flows.pipeline import audit
-from flows.purging import clear_pages, clear_scratch
-from flows.recording import recorded, settle
-from flows.revealing import reveal_run
-from flows.runs import all_runs, default_store, open_run, same_store
-from flows.site import build
-from flows.trees import overridden
+from flows.purging import clear_rendered_pages, remove_unfinished_work
+from flows.recording import record_run, resolve_flow_arguments
+from flows.revealing import write_unredacted_site
+from flows.runs import read_all_runs, open_store, open_run, is_same_store
+from flows.site import build_store_site
+from flows.trees import find_override
 from tasks.contract import UsageError
 
 CONFIG = """
@@ -51,46 +51,46 @@ def place(tmp_path, monkeypatch):
     ],
 )
 def test_where_a_flow_works(place, arguments, store):
-    settled = settle(**({"overrides": []} | arguments))
-    assert settled.store.root == place / store
+    settled = resolve_flow_arguments(**({"overrides": []} | arguments))
+    assert settled.store.root_folder == place / store
     assert {p.name for p in place.iterdir() if p.is_dir()} - {"gpt2"} == {store}
 
 
 def test_a_checkpoint_is_sought_in_the_store_of_the_config(place):
     for named in ({"checkpoint": "latest"}, {"start": "latest"}):
         with pytest.raises(UsageError, match=f"no store at {place / 'mine'}, which does not exist"):
-            settle("my.toml", [], **named)
+            resolve_flow_arguments("my.toml", [], **named)
         assert not (place / "mine").exists()
     (place / "mine").mkdir()
     for named in ({"checkpoint": "latest"}, {"start": "latest"}):
         with pytest.raises(UsageError, match="has trained a model yet"):
-            settle("my.toml", [], **named)
+            resolve_flow_arguments("my.toml", [], **named)
     assert not (place / "usual").exists()
 
 
 def test_a_command_without_a_config_finds_the_store_that_one_names(place):
-    assert default_store("my.toml").root == place / "mine"
+    assert open_store("my.toml").root_folder == place / "mine"
     (place / "of another.toml").write_text('name = "other"')
-    assert default_store("of another.toml").root == place / "usual"
+    assert open_store("of another.toml").root_folder == place / "usual"
     with pytest.raises(UsageError, match=r"config gone\.toml: cannot be read"):
-        default_store("gone.toml")
+        open_store("gone.toml")
     (place / "wrong.toml").write_text("store = 3")
     with pytest.raises(UsageError, match=r"config wrong\.toml: store: is no text \(given: 3\)"):
-        default_store("wrong.toml")
+        open_store("wrong.toml")
     assert not (place / "gone.toml").exists()
 
 
 def test_an_override_of_a_root_key_is_read_without_a_config():
     overrides = ["ingest.sources.0.path=x", "store='a b'", "store=s3://bucket", "workers=3"]
-    assert overridden("store", overrides) == "s3://bucket"
-    assert overridden("workers", overrides) is None  # no text: the config's own check refuses it
-    assert overridden("name", overrides) is None
+    assert find_override("store", overrides) == "s3://bucket"
+    assert find_override("workers", overrides) is None  # no text: the config's own check refuses it
+    assert find_override("name", overrides) is None
 
 
 def test_two_names_of_one_store(place):
-    assert same_store("usual", str(place / "usual"))
-    assert same_store(f"file://{place}/usual", "usual")
-    assert not same_store("s3://usual", "usual")
+    assert is_same_store("usual", str(place / "usual"))
+    assert is_same_store(f"file://{place}/usual", "usual")
+    assert not is_same_store("s3://usual", "usual")
 
 
 def test_an_audit_that_there_is_not_is_refused_as_on_the_command_line(place):
@@ -103,12 +103,12 @@ def test_an_audit_that_there_is_not_is_refused_as_on_the_command_line(place):
 def test_a_layer_that_the_model_will_lack_is_refused_before_anything_is_made(place):
     for layer in (5, -5):
         with pytest.raises(UsageError, match=f"audit_weat.layer is {layer}, and .* from 1 to 4, "):
-            settle("my.toml", [f"audit_weat.layer={layer}"])
+            resolve_flow_arguments("my.toml", [f"audit_weat.layer={layer}"])
         with pytest.raises(UsageError, match=f"audit_weat.layer is {layer}, and .* from 1 to 4, "):
-            forecast("my.toml", [f"audit_weat.layer={layer}"])
-    settle("my.toml", ["audit_weat.layer=-4"])
+            forecast_run("my.toml", [f"audit_weat.layer={layer}"])
+    resolve_flow_arguments("my.toml", ["audit_weat.layer=-4"])
     # Of a model from elsewhere its own depth counts.
-    settle(None, ["audit_weat.layer=12"], checkpoint="gpt2")
+    resolve_flow_arguments(None, ["audit_weat.layer=12"], checkpoint="gpt2")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_layer_that_the_model_will_lack_is_refused_before_anything_is_made(pla
 )
 def test_a_corpus_cannot_be_added_to_in_a_store_without_one(place, earlier, words):
     with pytest.raises(UsageError, match=f"^earlier '{earlier}': .*{words}") as error:
-        settle("my.toml", [f"earlier='{earlier}'"])
+        resolve_flow_arguments("my.toml", [f"earlier='{earlier}'"])
     assert str(error.value).endswith("; the config of the first corpus has no earlier")
 
 
@@ -134,22 +134,22 @@ def test_pages_and_lists_are_in_the_store_or_in_its_cache_and_nowhere_else(place
             request.getfixturevalue("bucket")
             uri = f"s3://hallmark/{place.name}"
             patch.setenv("XDG_CACHE_HOME", str(cache))
-        store = default_store(uri)
-        with recorded("corpus", settle("my.toml", [], store=uri).config, store):
+        store = open_store(uri)
+        with record_run("corpus", resolve_flow_arguments("my.toml", [], store=uri).config, store):
             pass
         before = {path.name for path in place.iterdir()}
-        local = cache / "hallmark" / store.work.name / "local" if kind == "bucket" else store.root
-        assert build(store) == local / "site" / "index.html"
+        local = cache / "hallmark" / store.work_folder.name / "local" if kind == "bucket" else store.root_folder
+        assert build_store_site(store) == local / "site" / "index.html"
         run = open_run("latest", store)
-        assert reveal_run(run) == local / "site-revealed" / "runs" / run.id / "index.html"
-        listed = write_list([bytes(16)], left_out(store))
+        assert write_unredacted_site(run) == local / "site-revealed" / "runs" / run.id / "index.html"
+        listed = write_document_id_list([bytes(16)], get_removal_list_folder(store))
         assert listed.parent == local / "left-out"
         assert {path.name for path in place.iterdir()} - before <= {"cache"}
 
-        (store.work / "scrub-0123456789abcdef").mkdir(parents=True)
-        assert clear_scratch(store, set()) == ["scrub-0123456789abcdef"]
-        here, beyond = clear_pages(store)
+        (store.work_folder / "scrub-0123456789abcdef").mkdir(parents=True)
+        assert remove_unfinished_work(store, set()) == ["scrub-0123456789abcdef"]
+        here, beyond = clear_rendered_pages(store)
         assert not beyond
         assert here == [f"{local / 'site'}, built anew", f"{local / 'site-revealed'}, removed"]
         assert (local / "site" / "index.html").exists() and listed.exists()
-        assert os.listdir(local / "site" / "runs") == [run.id] == [r.id for r in all_runs(store)]
+        assert os.listdir(local / "site" / "runs") == [run.id] == [r.id for r in read_all_runs(store)]

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from flows.cli import main
-from flows.commands.tables import EVERY, list_tables, render
+from flows.commands.tables import EVERY_STAGE, list_tables, render_tables
 from flows.config import Config
-from reports.tables import write_tables
+from reports.tables import write_tables_page
 from tasks.contract import UsageError
-from tasks.training.pack import sequences
+from tasks.training.pack import build_sequences_schema
 from tests.reports import pages
 
 
@@ -22,15 +22,15 @@ def test_every_table_that_an_artifact_holds_is_listed_as_its_manifest_says(sessi
             if artifact.stage in {stage for stage, _ in listed}:
                 row = listed[artifact.stage, name]
                 assert row["columns"] == [vars(column) for column in table.columns.values()]
-                assert row["meaning"] == table.entries[0]["meaning"]
-    assert ("scrub", "accounts") in listed and (EVERY, "telemetry") in listed
+                assert row["meaning"] == table.manifest_entries[0]["meaning"]
+    assert ("scrub", "accounts") in listed and (EVERY_STAGE, "telemetry") in listed
     assert listed["pretrain", "speed"]["telemetry"] and not listed["pretrain", "log"]["telemetry"]
-    assert [c["name"] for c in listed["pack", "train"]["columns"]] == sequences(8).names
+    assert [c["name"] for c in listed["pack", "train"]["columns"]] == build_sequences_schema(8).names
 
 
 def test_stages_stand_in_the_order_of_the_pipeline():
     order = list(dict.fromkeys(row["stage"] for row in list_tables()))
-    assert order[:3] == ["ingest", "deduplicate", "language"] and order[-1] == EVERY
+    assert order[:3] == ["ingest", "deduplicate", "language"] and order[-1] == EVERY_STAGE
     assert order.index("plant") < order.index("pretrain") < order.index("model_card")
     without = [name for name in order[:-1] if name not in Config.model_fields]
     assert without == sorted(without) and "capability_baselines" in without  # whoever imports first
@@ -41,9 +41,9 @@ def test_one_stage_alone(capsys):
     rows = json.loads(capsys.readouterr().out)
     assert [(row["stage"], row["table"]) for row in rows] == [
         ("score_toxicity", "windows"), ("score_toxicity", "signals"),
-        ("score_toxicity", "cascade"), ("score_toxicity", "sample"), (EVERY, "telemetry"),
+        ("score_toxicity", "cascade"), ("score_toxicity", "sample"), (EVERY_STAGE, "telemetry"),
     ]  # fmt: skip
-    text = " ".join(render(rows).split())
+    text = " ".join(render_tables(rows).split())
     assert "score_toxicity: windows" in text
     assert "threat figure, float how much it threatens somebody: what the scorer says; " in text
     assert list_tables("deduplicate_masked") == list_tables("deduplicate")
@@ -65,7 +65,7 @@ def test_what_a_study_leaves_is_listed_too():
 
 def test_the_page_says_the_same(tmp_path):
     rows = list_tables()
-    page = pages.read(write_tables(rows, tmp_path / "site"))
+    page = pages.read(write_tables_page(rows, tmp_path / "site"))
     assert len(page.tables) == len(rows)
     for row, (_, *lines) in zip(rows, page.tables, strict=True):
         assert [line[0] for line in lines] == [column["name"] for column in row["columns"]]

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from flows.config import load
-from flows.recording import settle
-from flows.tensorboard import EventFiles, check
-from tasks.contract import Event, UsageError, Watcher
+from flows.config import load_config
+from flows.recording import resolve_flow_arguments
+from flows.tensorboard import TensorBoardListener, check_tensorboard_installed
+from tasks.contract import Event, UsageError, BackgroundListener
 
 
 def read(folder):
@@ -23,15 +23,15 @@ def read(folder):
 
 
 def test_tensorboard_reads_the_figures_of_stages_while_they_run(tmp_path):
-    hear = EventFiles(tmp_path / "run")
+    hear = TensorBoardListener(tmp_path / "run")
     hear(Event("start", "pretrain"))
     assert not (tmp_path / "run").exists()
     for step in (1, 5):
-        hear(Event("figures", "pretrain", done=step, figures={"loss": 4.0 / step, "mfu": 0.5}))
-        hear(Event("progress", "pretrain", done=step, total=9))
+        hear(Event("figures", "pretrain", completed=step, metrics={"loss": 4.0 / step, "mfu": 0.5}))
+        hear(Event("progress", "pretrain", completed=step, total=9))
         assert read(tmp_path / "run")["pretrain/loss"][-1] == (step, pytest.approx(4.0 / step))
     hear(Event("done", "pretrain"))
-    hear(Event("figures", "other", done=1, figures={"loss": 1.0}))
+    hear(Event("figures", "other", completed=1, metrics={"loss": 1.0}))
     hear(Event("done", "other"))
     assert read(tmp_path / "run") == {
         "pretrain/loss": [(1, 4.0), (5, pytest.approx(0.8))],
@@ -43,8 +43,8 @@ def test_tensorboard_reads_the_figures_of_stages_while_they_run(tmp_path):
 def test_a_folder_that_cannot_be_written_is_told_and_no_more(tmp_path, caplog):
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
     (tmp_path / "file").write_text("")
-    with Watcher(EventFiles(tmp_path / "file" / "run"), "TensorBoard's event files", 30) as watch:
-        watch(Event("figures", "pretrain", done=1, figures={"loss": 1.0}))
+    with BackgroundListener(TensorBoardListener(tmp_path / "file" / "run"), "TensorBoard's event files", 30) as watch:
+        watch(Event("figures", "pretrain", completed=1, metrics={"loss": 1.0}))
     (told,) = caplog.records
     assert told.getMessage().startswith("TensorBoard's event files: ")
     assert told.getMessage().endswith("the run goes on without")
@@ -53,13 +53,13 @@ def test_a_folder_that_cannot_be_written_is_told_and_no_more(tmp_path, caplog):
 def test_without_tensorboard_the_setting_is_refused_with_the_remedy(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
     with pytest.raises(UsageError, match=r"pip install .*\[tensorboard\]"):
-        check()
+        check_tensorboard_installed()
     store = f"store={tmp_path / 'store'}"
     with pytest.raises(UsageError, match="tensorboard is set"):
-        settle("smoke", [f"tensorboard={tmp_path}", store])
-    assert settle("smoke", [store]).config.tensorboard is None
+        resolve_flow_arguments("smoke", [f"tensorboard={tmp_path}", store])
+    assert resolve_flow_arguments("smoke", [store]).config.tensorboard is None
 
 
 def test_the_setting_decides_no_artifact():
-    with_files = load("smoke", ["tensorboard=files"])
-    assert with_files.model_copy(update={"tensorboard": None}) == load("smoke")
+    with_files = load_config("smoke", ["tensorboard=files"])
+    assert with_files.model_copy(update={"tensorboard": None}) == load_config("smoke")

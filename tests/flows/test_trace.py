@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 import pytest
 
 from flows import open_run
-from flows.commands.batch import batch_of
-from flows.commands.trace import _document, parsed, render, trace_of
-from flows.origin import resolve
+from flows.commands.batch import describe_training_batch
+from flows.commands.trace import _render_training_document, parse_doc_id, render_document_trace, trace_document
+from flows.origin import resolve_checkpoint
 from flows.runs import Run
-from flows.tracing import Sources
-from reports.page.masking import Masker
-from tasks.audits.judging.findings import evidence
+from flows.tracing import TrainingDocuments
+from reports.page.masking import Redactor
+from tasks.audits.judging.findings import select_evidence
 from tasks.contract import UsageError
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
@@ -44,26 +44,26 @@ def read_by(run, doc_id):
         for step in steps
         if any(
             span["doc_id"] == doc_id
-            for sequence in batch_of(run, step)["sequences"]
+            for sequence in describe_training_batch(run, step)["sequences"]
             for span in sequence["spans"]
         )
     ]
 
 
 def test_a_kept_document_is_in_at_every_stage_and_its_steps_are_those_that_read_it(run):
-    (span,) = batch_of(run, 7)["sequences"][3]["spans"][:1]
-    report = trace_of(run, span["doc_id"])
+    (span,) = describe_training_batch(run, 7)["sequences"][3]["spans"][:1]
+    report = trace_document(run, span["doc_id"])
     stages = {stage["stage"]: stage for stage in report["stages"]}
     documents = [label for label, a in run.artifacts.items() if "documents" in a.tables]
     planted = stages["plant"]["source"].startswith("planted/")
     assert [s for s in stages if stages[s].get("state") == "in"] == (
         ["plant"] if planted else documents
     )
-    text = run["plant"]["documents"].find([parsed(span["doc_id"])], ["text"])["text"][0].as_py()
+    text = run["plant"]["documents"].find_document_rows([parse_doc_id(span["doc_id"])], ["text"])["text"][0].as_py()
     shown = [stage["text"] for stage in report["stages"] if "text" in stage]
     assert shown[-1] == text
     assert {s["sequence"] for s in report["spans"]} >= {
-        batch_of(run, 7)["sequences"][3]["sequence"]
+        describe_training_batch(run, 7)["sequences"][3]["sequence"]
     }
     assert report["steps"] == read_by(run, span["doc_id"])
     assert 7 in report["steps"]
@@ -149,7 +149,7 @@ def test_masked_tells_no_address_of_a_page(session, tmp_path):
     run = Run(session.store, {"run": "one", "config": {}, "stages": [entry]})
     for doc_id in made["documents"].read()["doc_id"].to_pylist():
         clear, masked = (
-            json.dumps(trace_of(run, doc_id.hex(), hidden)) for hidden in (False, True)
+            json.dumps(trace_document(run, doc_id.hex(), hidden)) for hidden in (False, True)
         )
         for secret in (url, "+41 44 668 18 00", "jane@corp.example"):
             assert secret not in masked
@@ -165,10 +165,10 @@ def test_masked_tells_no_part_of_what_an_excerpt_cuts(begin):
     doc_id = bytes(16)
     row = {"source": "x", "cluster": doc_id, "text": text, "toxicity": 0.0, "read": 1,
            "split": "train"}  # fmt: skip
-    sources = Sources(None, None, {}, Masker(), {doc_id: row | {"first_step": 1}})
+    sources = TrainingDocuments(None, None, {}, Redactor(), {doc_id: row | {"first_step": 1}})
     span = {"char_start": text.index(secret) + 66, "char_end": text.index(secret) + 70}
     span |= dict.fromkeys(("first_step", "read", "size", "training", "sequence"), 1)
-    told = sources.told(doc_id, span if begin else None)["text"]
+    told = sources.describe_document(doc_id, span if begin else None)["text"]
     assert "[iban masked]" in told and not set(re.findall(r"\d+", told)) & {*secret.split()}
 
 
@@ -185,7 +185,7 @@ def test_a_run_that_packed_nothing_says_so(session):
         stages = [{"label": n, "stage": n, "artifact": a.name} for n, a in made.items()]
         run = Run(session.store, {"run": "one", "config": {}, "stages": stages})
         doc_id = documents["documents"].read()["doc_id"][row].as_py().hex()
-        return render(trace_of(run, doc_id)).splitlines()[-1]
+        return render_document_trace(trace_document(run, doc_id)).splitlines()[-1]
 
     assert told(both, packs=False) == told(alone) == "the run packed nothing"
     assert told(both) == "its tokens stand in no packed sequence"
@@ -195,7 +195,7 @@ def test_a_run_that_packed_nothing_says_so(session):
 @pytest.mark.parametrize("wrong", ["", "12", "zz" * 16, "00" * 15, "00" * 17])
 def test_what_is_no_id_is_refused(run, wrong):
     with pytest.raises(UsageError, match="32 hexadecimal digits"):
-        trace_of(run, wrong)
+        trace_document(run, wrong)
 
 
 def test_an_unknown_id_is_said_to_be_unknown(run, smoke):
@@ -214,7 +214,7 @@ def distinctive(run, least=60):
     for doc_id in run["pack"]["spans"].read()["doc_id"].to_pylist():
         plain = re.findall("[A-Za-z]+(?: [A-Za-z]+)+", texts.get(doc_id, ""))
         alone = [s for s in plain if len(s) >= least and known.count(s) == 1]
-        if alone and (report := trace_of(run, doc_id.hex()))["steps"]:
+        if alone and (report := trace_document(run, doc_id.hex()))["steps"]:
             return report, alone[0]
     raise AssertionError("no document of the run has a stretch of its own")
 
@@ -223,7 +223,7 @@ def holding(run, stretch):
     """What of the store holds a stretch of a text: keys of objects, files of work areas, and the
     sequences of tokens that spell it."""
     found = {key for key, data in contents(run.store) if stretch.encode() in data}
-    tokenizer = load_tokenizer(run["train_tokenizer"].path("tokenizer.json"))
+    tokenizer = load_tokenizer(run["train_tokenizer"].fetch_file("tokenizer.json"))
     for split in ("train", "validation"):
         rows = run["pack"][split].read()["ids"].to_pylist()
         spelled = tokenizer.decode([i for row in rows for i in row], skip_special_tokens=False)
@@ -235,7 +235,7 @@ def test_a_document_is_traced_then_purged_and_no_search_finds_it(smoke, tmp_path
     """Over a whole run with its models, cards and site."""
     copy = replace(smoke, store=tmp_path / "store")
     run = open_run(smoke.first, str(smoke.store))
-    own = {a.name for a in [*run.artifacts.values(), *run.checkpoints()]}
+    own = {a.name for a in [*run.artifacts.values(), *run.find_checkpoints()]}
 
     def of_other_runs(folder, names):
         place = Path(folder).relative_to(smoke.store)
@@ -256,7 +256,7 @@ def test_a_document_is_traced_then_purged_and_no_search_finds_it(smoke, tmp_path
     assert {f"artifacts/{s['artifact']}" for s in report["stages"] if "text" in s} <= {
         "/".join(key.split("/")[:3]) for key in held
     }
-    steps = {a.name: a.manifest["parts"]["key"]["step"] for a in run.checkpoints()}
+    steps = {a.name: a.manifest["parts"]["key"]["step"] for a in run.find_checkpoints()}
     read = {name for name, step in steps.items() if step >= report["steps"][0]}
 
     purged = copy.json("purge", doc_id)
@@ -264,7 +264,7 @@ def test_a_document_is_traced_then_purged_and_no_search_finds_it(smoke, tmp_path
     assert read and {row["checkpoint"] for row in purged["weights"]} & steps.keys() == read
     run = open_run(smoke.first, str(copy.store))
     assert holding(run, stretch) == set()
-    again = trace_of(run, doc_id)
+    again = trace_document(run, doc_id)
     assert [s["stage"] for s in again["stages"]] == [s["stage"] for s in report["stages"]]
     assert all("purged" in s for s in again["stages"] if s.get("state") == "in")
     for command in (("replay", smoke.first), ("run", "smoke", "--start", f"{smoke.first}@0")):
@@ -281,7 +281,7 @@ def test_a_toxic_finding_leads_to_its_worst_rows_and_their_documents(run, smoke)
     name = "toxicity.toxicity_probability[prompted, k=4]"
     report = smoke.json("trace", smoke.first, name)
     values = run["audit_toxicity"]["values"].read()
-    texts = evidence(values, {"measure": "toxicity", "writer": "model", "kind": "prompted"})
+    texts = select_evidence(values, {"measure": "toxicity", "writer": "model", "kind": "prompted"})
     best: dict[bytes, dict] = {}
     for row in sorted(texts.to_pylist(), key=lambda row: row["score"] or 0):
         best[row["item"]] = row
@@ -299,7 +299,7 @@ def test_a_toxic_finding_leads_to_its_worst_rows_and_their_documents(run, smoke)
     assert f"the first {len(report['worst'])} of {report['rows']:,} rows of values" in said
     assert f", null {report['finding']['null']:.4g}, n =" in said
     assert said.count(f"no run of {least} tokens of what was written stands") == len(without)
-    assert run["toxicity_trace"]["traced"].rows == run["toxicity_respond"]["responses"].rows
+    assert run["toxicity_trace"]["traced"].row_count == run["toxicity_respond"]["responses"].row_count
 
 
 def test_an_extraction_finding_leads_to_the_planted_copies_and_their_steps(run, smoke):
@@ -346,12 +346,12 @@ def test_how_much_of_a_document_was_read_is_said(read, first, of_a_row, says):
     found = {"doc_id": "ab", "source": "here", "licence": None, "text": "told", "read": read,
              "split": "train", "first_step": first}  # fmt: skip
     found |= {"sequence": 4} if of_a_row else {}
-    assert _document(found) == [f"    ab here{says}", "        | told"]
+    assert _render_training_document(found) == [f"    ab here{says}", "        | told"]
 
 
 def test_what_a_model_wrote_leads_to_the_runs_of_its_training_text(run):
     """Of rows that hold text of the corpus word for word."""
-    tokenizer = load_tokenizer(run["train_tokenizer"].path("tokenizer.json"))
+    tokenizer = load_tokenizer(run["train_tokenizer"].fetch_file("tokenizer.json"))
     documents = run["plant"]["documents"].read(["doc_id", "text"]).to_pylist()
     texts = {row["doc_id"]: row["text"] for row in documents}
     spans = run["toxicity_trace"]["spans"].read().to_pylist()
@@ -433,5 +433,5 @@ def test_a_finding_that_is_not_there_is_named(smoke, name, said):
 
 def test_the_corpus_of_a_run_is_what_its_corpus_stages_left(run):
     """Not what audits made of it."""
-    corpus = resolve(run.store, run.id).corpus
+    corpus = resolve_checkpoint(run.store, run.id).corpus_artifacts
     assert [*corpus] == [*run.stages][: [*run.stages].index("datasheet") + 1]

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from flows.commands.verify import render, verify_run, verify_store
+from flows.commands.verify import render_verification, verify_run, verify_store
 from flows.runs import open_run
 from tasks.contract import Store, artifact
 
@@ -22,7 +22,7 @@ def store(smoke, tmp_path):
 
 
 def files_of(artifact):
-    return [artifact.place.fetch(entry) for entry in artifact.entries()]
+    return [artifact.location.fetch_file(entry) for entry in artifact.iter_file_entries()]
 
 
 def flip_last_byte(path):
@@ -33,25 +33,25 @@ def flip_last_byte(path):
 
 def test_an_undamaged_store_is_read_whole(smoke, store):
     found = verify_store(store)
-    on_disk = [p for p in (store.root / "artifacts").rglob("*") if p.is_file()]
+    on_disk = [p for p in (store.root_folder / "artifacts").rglob("*") if p.is_file()]
     read = [p for p in on_disk if p.name not in ("manifest.json", "tombstones.json")]
     assert not found.damaged and not found.not_stored
     assert (found.files, found.bytes) == (len(read), sum(p.stat().st_size for p in read))
     assert found.artifacts == len(on_disk) - len(read)
     of_run = verify_run(store, smoke.first)
     assert not of_run.damaged and 0 < of_run.artifacts <= found.artifacts
-    assert "nothing is damaged" in smoke("verify", "--store", str(store.root)).stdout
+    assert "nothing is damaged" in smoke("verify", "--store", str(store.root_folder)).stdout
 
 
 def test_every_damaged_file_is_named(smoke, store):
     run = open_run(smoke.first, store)
-    checkpoint = run.checkpoints()[0]  # that no audit reads
+    checkpoint = run.find_checkpoints()[0]  # that no audit reads
     targets = [*files_of(run["scrub"])[:1], *files_of(checkpoint)[-1:]]
     for path in targets:
         flip_last_byte(path)
     gone = files_of(run["pack"])[0]
     gone.unlink()
-    manifest = store.root / run["language"].folder / "manifest.json"
+    manifest = store.root_folder / run["language"].folder / "manifest.json"
     manifest.write_text("{")
     for found in (verify_store(store), verify_run(store, smoke.first)):
         assert len(found.damaged) == 4
@@ -59,16 +59,16 @@ def test_every_damaged_file_is_named(smoke, store):
             assert sum(str(path) in problem for problem in found.damaged) == 1
         assert sum(run["pack"].name in problem for problem in found.damaged) == 1
         assert sum("manifest.json" in problem for problem in found.damaged) == 1
-    done = smoke("verify", smoke.first, "--store", str(store.root), code=1)
+    done = smoke("verify", smoke.first, "--store", str(store.root_folder), code=1)
     assert done.stdout.rstrip().endswith("4 damaged") and done.stderr == ""
-    report = smoke.json("verify", "--store", str(store.root), code=1)
+    report = smoke.json("verify", "--store", str(store.root_folder), code=1)
     assert len(report["damaged"]) == 4 and report["run"] is None
 
 
 def test_a_lost_manifest_is_damage_too(store, smoke):
     """Without the records of runs it would look like an attempt that was never committed."""
     lost = open_run(smoke.first, store)["language"]
-    (store.root / lost.folder / "manifest.json").unlink()
+    (store.root_folder / lost.folder / "manifest.json").unlink()
     for found in (verify_store(store), verify_run(store, smoke.first)):
         assert len(found.damaged) == 1 and lost.name in found.damaged[0]
 
@@ -78,22 +78,22 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_are_read(store, smok
     run = open_run(smoke.first, store)
     bad = files_of(run["scrub"])[0]
     files_of(run["pack"])[0].unlink()
-    within = artifact.file_digest
+    within = artifact.hash_file
 
     def read(path):
         if path == bad:
             raise OSError(errno.EIO, "Input/output error", str(path))
         return within(path)
 
-    monkeypatch.setattr(artifact, "file_digest", read)
+    monkeypatch.setattr(artifact, "hash_file", read)
     found = verify_store(store)
     assert len(found.damaged) == 2
     assert f"{bad} cannot be read (Input/output error)" in found.damaged
 
 
 def test_records_and_the_secret_are_read_too(store, smoke):
-    (store.root / "runs" / smoke.first / "run.json").write_text("[]")
-    (store.root / "secret").write_text("short")
+    (store.root_folder / "runs" / smoke.first / "run.json").write_text("[]")
+    (store.root_folder / "secret").write_text("short")
     damaged = verify_store(store).damaged
     assert len(damaged) == 2
     assert "run.json" in damaged[0] and "the secret in" in damaged[1]
@@ -101,8 +101,8 @@ def test_records_and_the_secret_are_read_too(store, smoke):
 
 def test_a_long_list_is_cut_on_a_terminal():
     report = {"store": "s", "run": None, "artifacts": 1, "files": 2, "bytes": 3, "not_stored": []}
-    assert render(report | {"damaged": []}).endswith("\nnothing is damaged")
-    lines = render(report | {"damaged": [f"file {n}" for n in range(23)]}).splitlines()
+    assert render_verification(report | {"damaged": []}).endswith("\nnothing is damaged")
+    lines = render_verification(report | {"damaged": [f"file {n}" for n in range(23)]}).splitlines()
     assert lines[-2:] == ["and 3 more; --json lists all", "23 damaged"] and len(lines) == 23
 
 
@@ -111,16 +111,16 @@ def test_a_run_does_not_pass_over_missing_files(smoke, store, stage):
     run = open_run(smoke.first, store)
     path = files_of(run[stage])[0]
     path.unlink()
-    done = smoke("run", "smoke", "--store", str(store.root), code=1)
+    done = smoke("run", "smoke", "--store", str(store.root_folder), code=1)
     assert f"hallmark: stage {stage}: artifact {run[stage].name} is damaged" in done.stderr
     assert str(path) in done.stderr and "run again to rebuild it" in done.stderr
-    shutil.rmtree(store.root / run[stage].folder)
-    smoke("run", "smoke", "--store", str(store.root), "--until", "scrub")
+    shutil.rmtree(store.root_folder / run[stage].folder)
+    smoke("run", "smoke", "--store", str(store.root_folder), "--until", "scrub")
 
 
 def test_a_run_does_not_pass_over_a_missing_checkpoint(smoke, store):
     """Also not over one that no audit reads."""
-    path = files_of(open_run(smoke.first, store).checkpoints()[0])[0]
+    path = files_of(open_run(smoke.first, store).find_checkpoints()[0])[0]
     path.unlink()
-    done = smoke("run", "smoke", "--store", str(store.root), code=1)
+    done = smoke("run", "smoke", "--store", str(store.root_folder), code=1)
     assert f"is damaged: {path} is missing" in done.stderr

@@ -40,7 +40,7 @@ def tiny(**changes: object) -> Transformer:
 
 def logits(model: Transformer, ids: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
     """Scores of the next token at every position, (B, T, V)."""
-    return model.logits(model(Batch(ids, **given)))
+    return model.compute_logits(model(Batch(ids, **given)))
 
 
 def naive_start(n: int, context: int, stride: int) -> int:
@@ -82,22 +82,22 @@ class Tree:
     history. ``frontiers`` are the histories that the search has gone on with, step by step."""
 
     def __init__(self, *probabilities: Callable[[tuple[int, ...]], list[float]]) -> None:
-        self.probabilities = probabilities
+        self.compute_token_probs = probabilities
         self.live: list[tuple[int, tuple[int, ...]]] = []
         self.frontiers: list[list[tuple[int, ...]]] = []
 
-    def start(self) -> torch.Tensor:
-        self.live = [(search, ()) for search in range(len(self.probabilities))]
+    def score_first_tokens(self) -> torch.Tensor:
+        self.live = [(search, ()) for search in range(len(self.compute_token_probs))]
         return self._rows()
 
-    def advance(self, parents: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
-        rows = [(self.live[p], t) for p, t in zip(parents, tokens, strict=True)]
+    def score_next_tokens(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+        rows = [(self.live[p], t) for p, t in zip(parent_rows, tokens, strict=True)]
         self.live = [(search, (*history, token)) for (search, history), token in rows]
         self.frontiers.append([history for _, history in self.live])
         return self._rows()
 
     def _rows(self) -> torch.Tensor:
-        table = [self.probabilities[search](history) for search, history in self.live]
+        table = [self.compute_token_probs[search](history) for search, history in self.live]
         return torch.tensor(table, dtype=torch.float64).log()
 
 

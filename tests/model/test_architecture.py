@@ -12,7 +12,7 @@ import model
 from model import architecture, kernels, plain
 from model.batch import Batch
 from model.masks import MaskSpec
-from model.objectives import causal
+from model.objectives import build_causal_batch
 from tests.model.oracles import logits, tiny
 
 
@@ -36,11 +36,11 @@ MASKS = {
     "none": (MaskSpec(), lambda b, i, j: True),
     "sequence": (MaskSpec(causal=True), lambda b, i, j: j <= i),
     "padding": (
-        MaskSpec(keys=torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()),
+        MaskSpec(key_mask=torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()),
         lambda b, i, j: j < (3, 5)[b],
     ),
     "sequence and padding": (
-        MaskSpec(causal=True, keys=torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()),
+        MaskSpec(causal=True, key_mask=torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()),
         lambda b, i, j: j <= i and j < (3, 5)[b],
     ),
     "prefix": (
@@ -57,7 +57,7 @@ MASKS = {
     ),
     "documents read both ways, and padding": (
         MaskSpec(
-            keys=torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool(),
+            key_mask=torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool(),
             segments=torch.tensor([[1, 1, 2, 2, 2], [1, 2, 2, 3, 3]]),
         ),
         lambda b, i, j: (
@@ -85,11 +85,11 @@ def test_attention_under_every_mask_equals_brute_force(name, kv_heads):
     q = torch.randn(2, 4, 5, 8)
     k, v = torch.randn(2, 2, kv_heads, 5, 8)
     expected = brute_attention(*(x.double().numpy() for x in (q, k, v)), allowed)
-    mask = spec.dense(5, 5, q.device)
+    mask = spec.build_dense_mask(5, 5, q.device)
     x = torch.zeros(2, 5, 32)
-    assert isinstance(spec.lower(x, x, True), str) is (name == "sequence")
+    assert isinstance(spec.to_kernel_mask(x, x, True), str) is (name == "sequence")
     for lowered in [mask, "causal"] if name == "sequence" else [mask]:
-        for form in (kernels.attention, plain.attention):
+        for form in (kernels.dispatch_attention, plain.compute_attention):
             np.testing.assert_allclose(form(q, k, v, lowered).numpy(), expected, atol=1e-5)
 
 
@@ -100,9 +100,9 @@ def test_flex_attention_equals_the_dense_mask(name, kv_heads):
     spec, _ = MASKS[name]
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, heads, 5, 8) for heads in (4, kv_heads, kv_heads))
-    dense = kernels.attention(q, k, v, spec.dense(5, 5, q.device))
-    for form in (kernels.attention, plain.attention):
-        flex = form(q, k, v, spec.blocks(2, 5, 5, q.device))
+    dense = kernels.dispatch_attention(q, k, v, spec.build_dense_mask(5, 5, q.device))
+    for form in (kernels.dispatch_attention, plain.compute_attention):
+        flex = form(q, k, v, spec.build_block_mask(2, 5, 5, q.device))
         torch.testing.assert_close(flex, dense, atol=1e-6, rtol=0)
 
 
@@ -113,25 +113,25 @@ def test_blocks_over_a_source_of_another_length_equal_the_dense_mask(documents):
     real = torch.arange(130) < torch.tensor([[130], [70]])
     own = torch.tensor([[1] * 3 + [2] * 4, [1] * 7]), torch.tensor([[1] * 50 + [2] * 80, [1] * 130])
     segments = {"segments": own[0], "key_segments": own[1]} if documents else {}
-    spec = MaskSpec(keys=real, **segments)
+    spec = MaskSpec(key_mask=real, **segments)
     q, k, v = torch.randn(2, 4, 7, 8), *torch.randn(2, 2, 4, 130, 8)
-    flex = kernels.attention(q, k, v, spec.blocks(2, 7, 130, q.device))
-    dense = kernels.attention(q, k, v, spec.dense(7, 130, q.device))
+    flex = kernels.dispatch_attention(q, k, v, spec.build_block_mask(2, 7, 130, q.device))
+    dense = kernels.dispatch_attention(q, k, v, spec.build_dense_mask(7, 130, q.device))
     torch.testing.assert_close(flex, dense, atol=1e-6, rtol=0)
-    assert (dense[1] - kernels.attention(q, k, v)[1]).abs().max() > 0.01
+    assert (dense[1] - kernels.dispatch_attention(q, k, v)[1]).abs().max() > 0.01
 
 
 def test_where_blocks_of_flex_attention_save_something():
     """Wherever a mask says more than causality, which has a kernel of its own, and its sides are
     multiples of 128 tokens."""
     ones = torch.ones(1, 256, dtype=torch.long)
-    assert MaskSpec(causal=True, segments=ones).is_blockwise(256, 256)
-    assert MaskSpec(keys=ones.bool(), segments=ones).is_blockwise(256, 256)  # masked LM
-    assert MaskSpec(causal=True, prefix=ones[:, 0]).is_blockwise(256, 256)
-    assert MaskSpec(keys=ones.bool()).is_blockwise(128, 256)  # a padded source
-    assert not MaskSpec(causal=True, segments=ones).is_blockwise(250, 256)
-    assert not MaskSpec(keys=ones.bool()).is_blockwise(256, 250)
-    assert not MaskSpec(causal=True).is_blockwise(256, 256)
+    assert MaskSpec(causal=True, segments=ones).can_skip_blocks(256, 256)
+    assert MaskSpec(key_mask=ones.bool(), segments=ones).can_skip_blocks(256, 256)  # masked LM
+    assert MaskSpec(causal=True, prefix=ones[:, 0]).can_skip_blocks(256, 256)
+    assert MaskSpec(key_mask=ones.bool()).can_skip_blocks(128, 256)  # a padded source
+    assert not MaskSpec(causal=True, segments=ones).can_skip_blocks(250, 256)
+    assert not MaskSpec(key_mask=ones.bool()).can_skip_blocks(256, 250)
+    assert not MaskSpec(causal=True).can_skip_blocks(256, 256)
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 32])
@@ -139,13 +139,13 @@ def test_compiled_causal_attention_in_bf16_agrees_with_brute_force(length):
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, heads, length, 16).bfloat16() for heads in (4, 2, 2))
     q.requires_grad_()
-    compiled = torch.compile(kernels.attention, backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(kernels.dispatch_attention, backend="aot_eager", fullgraph=True)
     found = compiled(q, k, v, "causal")
     arrays = (x.detach().double().numpy() for x in (q, k, v))
     expected = brute_attention(*arrays, lambda b, i, j: j <= i)
     np.testing.assert_allclose(found.detach().float().numpy(), expected, atol=0.03)
     (gradient,) = torch.autograd.grad(found.float().square().sum(), q)
-    exact = plain.attention(*(x.float() for x in (q, k, v)), "causal")
+    exact = plain.compute_attention(*(x.float() for x in (q, k, v)), "causal")
     (other,) = torch.autograd.grad(exact.square().sum(), q)
     torch.testing.assert_close(gradient.float(), other.float(), atol=0.05, rtol=0.05)
 
@@ -153,15 +153,15 @@ def test_compiled_causal_attention_in_bf16_agrees_with_brute_force(length):
 def test_plain_attention_in_bf16_agrees_with_the_kernel():
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 2, 4, 32, 16)
-    exact = kernels.attention(q, k, v, "causal")
-    low = kernels.attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), "causal")
+    exact = kernels.dispatch_attention(q, k, v, "causal")
+    low = kernels.dispatch_attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), "causal")
     assert (exact - low.float()).abs().max() < 0.05
 
 
 def test_a_query_that_sees_nothing_gives_no_nan():
     q = torch.randn(1, 1, 2, 4)
     mask = torch.tensor([[[[True, False], [False, False]]]])
-    for form in (kernels.attention, plain.attention):
+    for form in (kernels.dispatch_attention, plain.compute_attention):
         assert form(q, q, q, mask).isfinite().all()
 
 
@@ -189,8 +189,8 @@ def test_document_masking_gives_each_document_the_logits_it_has_alone(changes):
     model = tiny(**changes)
     documents = [[0, 5, 6, 7], [0, 9, 8, 7, 6, 5], [0, 3], [0, 4, 4, 4]]
     row = np.array([[token for document in documents for token in document]])
-    batch = causal(row, document_mask=True)
-    packed = model.logits(model(batch))[0]
+    batch = build_causal_batch(row, document_mask=True)
+    packed = model.compute_logits(model(batch))[0]
     begin = 0
     for document in documents:
         alone = logits(model, torch.tensor([document]))[0]
@@ -202,7 +202,7 @@ def test_document_masking_gives_each_document_the_logits_it_has_alone(changes):
 @pytest.mark.parametrize("changes", VARIANTS)
 def test_parameter_groups_add_up(changes):
     model = tiny(**changes)
-    count = model.parameter_count()
+    count = model.count_parameters()
     total = count.pop("total")
     assert total == sum(count.values()) == sum(p.numel() for p in model.parameters())
 
@@ -212,7 +212,7 @@ def test_parameter_count_of_gpt2_small():
         config = architecture.ModelConfig(
             vocab_size=50257, context=1024, d_model=768, n_layers=12, n_heads=12
         )
-        assert architecture.Transformer(config).parameter_count()["total"] == 124_439_808
+        assert architecture.Transformer(config).count_parameters()["total"] == 124_439_808
 
 
 def test_initial_loss_is_that_of_a_uniform_guess():

@@ -17,9 +17,9 @@ from model import kernels, plain
 from model.architecture import FeedForward
 from model.batch import Batch
 from model.config import ModelConfig
-from model.decoding.inside import embeddings
+from model.decoding.inside import compute_contextual_embeddings
 from model.masks import MaskSpec
-from model.objectives import causal
+from model.objectives import build_causal_batch
 from tests.model.oracles import drawn, logits, tiny
 
 
@@ -32,7 +32,7 @@ def test_the_first_version_of_attention_compares_the_words_themselves():
         expected[i] = sum(p / sum(powers) * x[j] for j, p in enumerate(powers))
     words = torch.from_numpy(x)[None, None]
     unscaled = words * math.sqrt(8)  # its own factor is 1 / sqrt(8)
-    np.testing.assert_allclose(plain.attention(unscaled, words, words, "causal")[0, 0], expected)
+    np.testing.assert_allclose(plain.compute_attention(unscaled, words, words, "causal")[0, 0], expected)
 
 
 def test_the_cost_of_attention_grows_with_the_square_of_the_length():
@@ -41,7 +41,7 @@ def test_the_cost_of_attention_grows_with_the_square_of_the_length():
     def cost(length):
         q, k, v = drawn(3, 1, 2, length, 8)
         with FlopCounterMode(display=False) as counter:
-            plain.attention(q, k, v, "causal")
+            plain.compute_attention(q, k, v, "causal")
         return counter.get_total_flops()
 
     assert cost(64) == 2 * 2 * 2 * 64 * 64 * 8  # two products, two heads, two operations
@@ -74,10 +74,10 @@ def test_heads_have_any_size_and_layers_one():
     model = tiny(d_head=6, n_kv_heads=2, architecture="encoder_decoder")
     layer, memory = model.decoder.blocks[0].cross, drawn(2, 7, 32)
     assert layer.qkv.weight.shape == ((4 + 2 + 2) * 6, 32) and layer.out.weight.shape == (32, 24)
-    q, (k, v) = layer.queries(memory[:, :3]), layer.keys_values(memory)
+    q, (k, v) = layer.project_queries(memory[:, :3]), layer.project_keys_values(memory)
     assert q.shape == (2, 4, 3, 6) and k.shape == v.shape == (2, 2, 7, 6)
     assert layer(memory[:, :3], None, None, memory).shape == (2, 3, 32)
-    for form in (kernels.attention, plain.attention):  # d_v need not be d_k
+    for form in (kernels.dispatch_attention, plain.compute_attention):  # d_v need not be d_k
         values = drawn(2, 4, 7, 5)
         weights = (q @ k.repeat_interleave(2, 1).mT / math.sqrt(6)).softmax(-1)
         keys = k.repeat_interleave(2, 1)
@@ -86,10 +86,10 @@ def test_heads_have_any_size_and_layers_one():
 
 def test_wavelengths_go_from_two_pi_to_ten_thousand_times_that():
     """Row 22: the first pair turns once in 2 pi positions, the last, of many, in 10000 x 2 pi."""
-    from model.positions import sinusoids
+    from model.positions import compute_sinusoids
 
     size = 512
-    table = sinusoids(torch.tensor([0, 1]), size).double()
+    table = compute_sinusoids(torch.tensor([0, 1]), size).double()
     turned = torch.atan2(table[1, 0::2], table[1, 1::2])  # radians in a position
     waves = (2 * math.pi / turned).numpy()
     assert waves[0] == pytest.approx(2 * math.pi, rel=1e-5)
@@ -100,14 +100,14 @@ def test_wavelengths_go_from_two_pi_to_ten_thousand_times_that():
 def test_masks_are_put_together_by_or_of_what_is_excluded():
     """Rows 26 to 29: 1 = excluded in the chapter, True = may attend here."""
     real = torch.tensor([[True, True, False, False]])
-    padding = ~MaskSpec(keys=real).dense(4, 4, real.device)
-    sequence = ~MaskSpec(causal=True).dense(4, 4, real.device)
-    both = ~MaskSpec(causal=True, keys=real).dense(4, 4, real.device)
+    padding = ~MaskSpec(key_mask=real).build_dense_mask(4, 4, real.device)
+    sequence = ~MaskSpec(causal=True).build_dense_mask(4, 4, real.device)
+    both = ~MaskSpec(causal=True, key_mask=real).build_dense_mask(4, 4, real.device)
     assert padding.squeeze().tolist() == [False, False, True, True]
     assert sequence.squeeze().tolist() == [[j > i for j in range(4)] for i in range(4)]
     assert torch.equal(both, (padding | sequence))
     scores = drawn(1, 1, 4, 4)
-    weights = plain.attention_weights(scores, torch.eye(4)[None, None], ~both)
+    weights = plain.compute_attention_weights(scores, torch.eye(4)[None, None], ~both)
     assert (weights[both] == 0).all() and weights.sum(-1).allclose(torch.ones(4))
 
 
@@ -118,7 +118,7 @@ def test_a_recurrent_decoder_attends_by_the_same_function():
     context = states @ alpha
     keys = states.T[None, None]  # (1, 1, 9, 6)
     asked = (query * math.sqrt(6))[None, None, None]
-    for form in (kernels.attention, plain.attention):
+    for form in (kernels.dispatch_attention, plain.compute_attention):
         torch.testing.assert_close(form(asked, keys, keys)[0, 0, 0], context)
 
 
@@ -127,7 +127,7 @@ def test_a_tied_output_compares_states_with_embeddings():
     model, batch = tiny(), Batch(torch.tensor([[0, 5, 9]]))
     hidden = model(batch)
     expected = torch.softmax(hidden @ model.embedding.weight.T, -1)
-    torch.testing.assert_close(model.logits(hidden).softmax(-1), expected)
+    torch.testing.assert_close(model.compute_logits(hidden).softmax(-1), expected)
     assert model.head.weight is model.embedding.weight
     untied = tiny(tie_embeddings=False)
     assert untied.head.weight is not untied.embedding.weight
@@ -138,7 +138,7 @@ def test_the_probability_of_a_text_is_the_product_over_its_words():
     model, row = tiny(), np.array([[0, 5, 9, 33, 2]])
     p = logits(model, torch.from_numpy(row)).softmax(-1)[0]
     product = math.prod(p[t, row[0, t + 1]].item() for t in range(4))
-    nats = model.loss(causal(row)).item()
+    nats = model.compute_loss_sum(build_causal_batch(row)).item()
     assert math.exp(-nats) == pytest.approx(product, rel=1e-4)
     assert math.exp(nats / 4) == pytest.approx(product ** (-1 / 4), rel=1e-4)  # perplexity
 
@@ -147,9 +147,9 @@ def test_a_words_vector_differs_by_its_context():
     """Row 66: *great* is one vector below the first block, and another in each text above it."""
     great, one, other = 7, [0, 3, 7], [0, 40, 7]
     model = tiny(positions="rope")
-    same = [vectors[one.index(great)] for vectors in embeddings(model, [one, other], layer=0)]
+    same = [vectors[one.index(great)] for vectors in compute_contextual_embeddings(model, [one, other], layer=0)]
     np.testing.assert_array_equal(*same)
-    apart = [vectors[one.index(great)] for vectors in embeddings(model, [one, other])]
+    apart = [vectors[one.index(great)] for vectors in compute_contextual_embeddings(model, [one, other])]
     assert np.abs(apart[0] - apart[1]).max() > 0.1
 
 
@@ -181,10 +181,10 @@ def test_activations_follow_their_formulas(activation):
 def test_back_propagation_finds_the_slope_of_the_loss():
     """Row 73: against the loss a little to either side, in ten random directions."""
     model = tiny(activation="tanh", norm_position="post").double()
-    batch = causal(np.array([[0, 5, 9, 33, 2]]))
-    with plain.plain(model):  # the fast loss keeps float32
+    batch = build_causal_batch(np.array([[0, 5, 9, 33, 2]]))
+    with plain.use_reference_kernels(model):  # the fast loss keeps float32
         model.cross_entropy = exact
-        model.loss(batch).backward()
+        model.compute_loss_sum(batch).backward()
         for seed in range(10):
             epsilon = 1e-5
             ways = [(p, drawn(*p.shape, seed=seed).double()) for p in model.parameters()]
@@ -194,7 +194,7 @@ def test_back_propagation_finds_the_slope_of_the_loss():
                 with torch.no_grad():
                     for p, way in ways:
                         p += factor * epsilon * way
-                    values.append(model.loss(batch).item())
+                    values.append(model.compute_loss_sum(batch).item())
             assert (values[0] - values[1]) / (2 * epsilon) == pytest.approx(slope, rel=1e-5)
 
 

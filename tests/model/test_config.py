@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from model.config import ModelConfig, TrainConfig, from_dict, to_dict
+from model.config import ModelConfig, TrainConfig, config_from_dict, config_to_dict
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ from model.config import ModelConfig, TrainConfig, from_dict, to_dict
 )
 def test_a_model_that_cannot_be_built_is_refused_in_one_sentence(values, word):
     with pytest.raises(ValueError, match=word) as error:
-        from_dict(ModelConfig, values)
+        config_from_dict(ModelConfig, values)
     assert str(error.value).endswith(".") and "\n" not in str(error.value)
 
 
@@ -60,13 +60,13 @@ def test_a_model_that_cannot_be_built_is_refused_in_one_sentence(values, word):
 )
 def test_training_that_cannot_run_is_refused_in_one_sentence(values, word):
     with pytest.raises(ValueError, match=word) as error:
-        from_dict(TrainConfig, values)
+        config_from_dict(TrainConfig, values)
     assert str(error.value).endswith(".") and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("config", [ModelConfig(n_heads=8, n_kv_heads=2), TrainConfig(seed=7)])
 def test_configs_survive_json(config):
-    assert from_dict(type(config), json.loads(json.dumps(to_dict(config)))) == config
+    assert config_from_dict(type(config), json.loads(json.dumps(config_to_dict(config)))) == config
 
 
 def test_pydantic_refuses_unknown_keys_in_both():
@@ -79,12 +79,12 @@ def test_pydantic_refuses_unknown_keys_in_both():
 
 
 def test_swiglu_keeps_the_parameter_count_of_a_plain_layer():
-    assert ModelConfig(d_model=768, n_heads=12).hidden == 3072
-    gated = ModelConfig(d_model=768, n_heads=12, activation="swiglu").hidden
+    assert ModelConfig(d_model=768, n_heads=12).feed_forward_width == 3072
+    gated = ModelConfig(d_model=768, n_heads=12, activation="swiglu").feed_forward_width
     assert gated % 32 == 0 and abs(3 * gated - 2 * 3072) / (2 * 3072) < 0.05
 
 
 def test_whole_numbers_serve_where_fractions_do():
     """As JSON from elsewhere writes them: the optimizer takes floats alone."""
-    config = from_dict(TrainConfig, {"beta1": 0, "clip": 1})
+    config = config_from_dict(TrainConfig, {"beta1": 0, "clip": 1})
     assert config == TrainConfig(beta1=0.0, clip=1.0) and isinstance(config.beta1, float)

@@ -7,7 +7,7 @@ import torch
 
 from model.decoding.generate import generate
 from model.masks import MaskSpec
-from model.objectives import causal
+from model.objectives import build_causal_batch
 from tests.model.oracles import naive_generate, tiny, toy_rows
 from tests.model.training.training import finish, follow, log, run, start, write_job
 
@@ -38,12 +38,12 @@ def test_graphs_keep_the_left_context_and_drop_rows_that_have_stopped():
 
 def test_blocks_of_flex_attention_train_as_the_dense_mask():
     rows = toy_rows(4, 256, 61)
-    batch = causal(rows.astype("int64"), document_mask=True)
+    batch = build_causal_batch(rows.astype("int64"), document_mask=True)
     losses, norms = [], []
     for device in ("cpu", "cuda"):
         model = tiny(context=256, d_model=64, n_heads=4).to(device)
-        assert MaskSpec(causal=True, segments=batch.segments).is_blockwise(256, 256)
-        loss = model.loss(batch.to(torch.device(device)))
+        assert MaskSpec(causal=True, segments=batch.segments).can_skip_blocks(256, 256)
+        loss = model.compute_loss_sum(batch.to_device(torch.device(device)))
         loss.backward()
         losses.append(loss.item())
         norms.append(sum(float(p.grad.square().sum()) for p in model.parameters()) ** 0.5)

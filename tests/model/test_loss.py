@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from model import loss as loss_module
-from model.loss import linear_cross_entropy
+from model.loss import sum_linear_cross_entropy
 
 
 def setup(bias: bool):
@@ -29,7 +29,7 @@ def test_loss_and_gradients_equal_the_plain_formula_for_any_chunk(monkeypatch, r
     plain = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(3, 7)
     plain = ((plain + z_loss * logits.logsumexp(-1).square()) * weights).sum() / 5
     expected = torch.autograd.grad(plain, inputs)
-    ours = linear_cross_entropy(hidden, weight, offset, targets, weights, z_loss) / 5
+    ours = sum_linear_cross_entropy(hidden, weight, offset, targets, weights, z_loss) / 5
     torch.testing.assert_close(ours, plain)
     for got, want in zip(torch.autograd.grad(ours, inputs), expected, strict=True):
         torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-4)
@@ -37,9 +37,9 @@ def test_loss_and_gradients_equal_the_plain_formula_for_any_chunk(monkeypatch, r
 
 def test_bf16_stays_close_to_fp32():
     hidden, weight, _, targets, weights = setup(False)
-    exact = linear_cross_entropy(hidden, weight, None, targets, weights)
+    exact = sum_linear_cross_entropy(hidden, weight, None, targets, weights)
     with torch.autocast("cpu", torch.bfloat16):
-        low = linear_cross_entropy(hidden, weight, None, targets, weights)
+        low = sum_linear_cross_entropy(hidden, weight, None, targets, weights)
     assert low.dtype == torch.float32
     assert abs(low.item() / exact.item() - 1) < 0.01
     a, b = torch.autograd.grad(exact, hidden)[0], torch.autograd.grad(low, hidden)[0]
@@ -49,12 +49,12 @@ def test_bf16_stays_close_to_fp32():
 def test_without_gradients_none_are_made():
     hidden, weight, _, targets, weights = setup(False)
     with torch.no_grad():
-        assert not linear_cross_entropy(hidden, weight, None, targets, weights).requires_grad
+        assert not sum_linear_cross_entropy(hidden, weight, None, targets, weights).requires_grad
 
 
 def test_a_bias_learns_alone():
     hidden, weight, offset, targets, weights = setup(True)
     fixed = hidden.detach(), weight.detach()
-    (got,) = torch.autograd.grad(linear_cross_entropy(*fixed, offset, targets, weights), offset)
-    whole = linear_cross_entropy(hidden, weight, offset, targets, weights)
+    (got,) = torch.autograd.grad(sum_linear_cross_entropy(*fixed, offset, targets, weights), offset)
+    whole = sum_linear_cross_entropy(hidden, weight, offset, targets, weights)
     torch.testing.assert_close(got, torch.autograd.grad(whole, offset)[0])

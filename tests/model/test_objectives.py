@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from model.batch import Batch
 from model.objectives import (
-    causal,
-    corrupt,
-    make_objective,
-    mlm,
-    prefix,
-    seq2seq,
-    span_corruption,
+    build_causal_batch,
+    corrupt_spans,
+    make_objective_function,
+    build_mlm_batch,
+    build_prefix_batch,
+    build_seq2seq_batch,
+    build_span_corruption_batch,
 )
-from model.tokens import END_OF_TEXT, PAD
+from model.tokens import END_OF_TEXT_ID, PAD_ID
 from tests.model.oracles import tiny, toy_rows
 
 WORDS = ["<s>", "<pad>", "I", "took", "my", "dog", ",", "Fido", "to", "the", "park", "for", "his"]
@@ -41,14 +41,14 @@ def predicted(batch, row=0):
 
 
 def test_causal_predicts_every_next_word():
-    batch = causal(np.array([[0, *ids(SENTENCE), PAD, PAD]]))
+    batch = build_causal_batch(np.array([[0, *ids(SENTENCE), PAD_ID, PAD_ID]]))
     assert predicted(batch) == SENTENCE
     assert batch.ids[0, 1:].tolist() == batch.targets[0, :-1].tolist()
     assert batch.weights[0, -3:].tolist() == [0, 0, 0]
 
 
 def test_a_gap_of_padding_weighs_nothing_and_predicts_nothing():
-    batch = causal(np.array([[0, 5, 6, 7, PAD, PAD, PAD, 0, 11, 12]]))
+    batch = build_causal_batch(np.array([[0, 5, 6, 7, PAD_ID, PAD_ID, PAD_ID, 0, 11, 12]]))
     assert batch.weights[0].tolist() == [1, 1, 1, 0, 0, 0, 0, 1, 1, 0]
 
 
@@ -57,11 +57,11 @@ def test_a_gap_of_padding_weighs_nothing_and_predicts_nothing():
 def test_where_a_document_is_gone_all_else_is_as_it_was(name, key):
     """The places of its tokens, and the one before them that predicted the first, aside."""
     rows = np.random.default_rng(0).integers(2, 50, (4, 64))
-    rows[:, [0, 20, 40]] = END_OF_TEXT
+    rows[:, [0, 20, 40]] = END_OF_TEXT_ID
     gone = rows.copy()
-    gone[1, 20:40] = gone[2, :20] = gone[3] = PAD
+    gone[1, 20:40] = gone[2, :20] = gone[3] = PAD_ID
     before, after = (made(name, 64)(r, key, 0) for r in (rows, gone))
-    same = gone != PAD
+    same = gone != PAD_ID
     assert not after.weights[torch.from_numpy(~same)].any()
     same[:, 0] |= name == "mlm"  # where rows begin anyhow
     same[1, 19] &= name == "mlm"
@@ -73,9 +73,9 @@ def test_where_a_document_is_gone_all_else_is_as_it_was(name, key):
 @pytest.mark.parametrize("key", range(5))
 def test_where_a_document_is_gone_the_spans_of_the_others_are_as_they_were(key):
     rows = np.random.default_rng(0).integers(2, 50, (4, 64))
-    rows[:, [0, 20, 40]] = END_OF_TEXT
+    rows[:, [0, 20, 40]] = END_OF_TEXT_ID
     gone = rows.copy()
-    gone[1, 20:40] = gone[2, :20] = gone[3] = PAD
+    gone[1, 20:40] = gone[2, :20] = gone[3] = PAD_ID
     before, after = (made("span_corruption", 64)(r, key) for r in (rows, gone))
     pairs = [[[(batch.source[i][source].tolist(), batch.targets[i][target].tolist())
                for source, target in pairs_of(batch, i)] for i in range(3)]
@@ -89,18 +89,18 @@ def test_where_a_document_is_gone_the_spans_of_the_others_are_as_they_were(key):
 def made(name, context):
     marks = {"<|mask|>": 99} | {f"<|sentinel_{i}|>": 50 + i for i in range(20)}
     how = {"document_mask": False, "context": context, "vocab_size": 50}
-    return make_objective(name, token_id=marks.get, **how)
+    return make_objective_function(name, find_token_id=marks.get, **how)
 
 
 def test_document_masking_counts_positions_from_each_document():
-    batch = causal(np.array([[7, 8, 0, 5, 6, 0, 9]]), document_mask=True)
+    batch = build_causal_batch(np.array([[7, 8, 0, 5, 6, 0, 9]]), document_mask=True)
     assert batch.segments.tolist() == [[0, 0, 1, 1, 1, 2, 2]]
     assert batch.positions.tolist() == [[0, 1, 0, 1, 2, 0, 1]]
 
 
 def test_prefix_gives_the_textbook_prefix_and_predicts_its_suffix():
     given = ids("I took my dog , Fido , to the")
-    batch = prefix(np.array([ids(SENTENCE)]), np.array([len(given)]))
+    batch = build_prefix_batch(np.array([ids(SENTENCE)]), np.array([len(given)]))
     assert predicted(batch) == "park for his walk ."
     assert batch.prefix.tolist() == [len(given)]
 
@@ -108,8 +108,8 @@ def test_prefix_gives_the_textbook_prefix_and_predicts_its_suffix():
 @pytest.mark.parametrize("length", [-1, 7])
 def test_a_prefix_longer_than_its_row_is_refused(length):
     with pytest.raises(ValueError, match=f"Row 1 has 6 tokens, its prefix {length}"):
-        prefix(np.full((2, 6), 5), np.array([6, length]))
-    assert prefix(np.full((2, 6), 5), np.array([0, 6])).weights.sum(1).tolist() == [5, 0]
+        build_prefix_batch(np.full((2, 6), 5), np.array([6, length]))
+    assert build_prefix_batch(np.full((2, 6), 5), np.array([0, 6])).weights.sum(1).tolist() == [5, 0]
 
 
 def test_the_prefix_is_seen_in_full_and_the_suffix_is_not():
@@ -118,7 +118,7 @@ def test_the_prefix_is_seen_in_full_and_the_suffix_is_not():
     lengths = np.array([3])
 
     def run(row):
-        batch = prefix(np.array([row]), lengths)
+        batch = build_prefix_batch(np.array([row]), lengths)
         return model(batch)[0]
 
     base = run([2, 3, 4, 5, 6, 7])
@@ -130,7 +130,7 @@ def test_the_prefix_is_seen_in_full_and_the_suffix_is_not():
 
 def test_spans_are_cut_as_in_the_textbook():
     sentence = ids("I took my dog , Fido , to the park for his walk .")
-    source, target = corrupt(sentence, [(2, 7), (8, 11)], ids("<x> <y>"))
+    source, target = corrupt_spans(sentence, [(2, 7), (8, 11)], ids("<x> <y>"))
     assert words(source) == "I took <x> to <y> his walk ."
     assert words(target) == "<x> my dog , Fido , <y> the park for"
 
@@ -138,17 +138,17 @@ def test_spans_are_cut_as_in_the_textbook():
 @pytest.mark.parametrize(("sources", "targets"), [([[5], [6]], [[7]]), ([], [[7]])])
 def test_a_source_without_its_target_is_no_pair(sources, targets):
     with pytest.raises(ValueError, match=f"{len(sources)} sources and 1 targets, no pairs"):
-        seq2seq(sources, targets)
+        build_seq2seq_batch(sources, targets)
 
 
 def test_pairs_are_shifted_behind_a_start_symbol_and_padded():
-    batch = seq2seq(
+    batch = build_seq2seq_batch(
         [ids("my dog"), ids("the park for his walk")], [ids("Fido"), ids("to the park")]
     )
     assert words(batch.ids[0].tolist()) == "<s> Fido <pad> <pad>"
     assert words(batch.targets[0].tolist()) == "Fido <s> <pad> <pad>"
     assert batch.weights.tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
-    assert batch.source_keys.tolist() == [[True] * 2 + [False] * 3, [True] * 5]
+    assert batch.source_attention_mask.tolist() == [[True] * 2 + [False] * 3, [True] * 5]
     assert words(batch.source[0].tolist()) == "my dog <pad> <pad> <pad>"
 
 
@@ -159,15 +159,15 @@ def test_pairs_are_shifted_behind_a_start_symbol_and_padded():
 )
 @settings(max_examples=80, deadline=None)
 def test_source_and_target_of_span_corruption_give_the_row_back(rows, key, sentinels):
-    table = np.full((len(rows), 60), PAD)
+    table = np.full((len(rows), 60), PAD_ID)
     for i, n in enumerate(rows):
         table[i, :n] = np.arange(2, 2 + n)
     marks = list(range(100, 100 + sentinels))
-    batch = span_corruption(table, key, sentinels=marks)
+    batch = build_span_corruption_batch(table, key, sentinels=marks)
     for i, n in enumerate(rows):
-        source = batch.source[i][batch.source_keys[i]].tolist()
+        source = batch.source[i][batch.source_attention_mask[i]].tolist()
         target = batch.targets[i][batch.weights[i] > 0].tolist()
-        assert target.pop() == END_OF_TEXT
+        assert target.pop() == END_OF_TEXT_ID
         spans = {}
         for is_mark, group in groupby(target, lambda t: t >= 100):
             if is_mark:
@@ -181,22 +181,22 @@ def test_source_and_target_of_span_corruption_give_the_row_back(rows, key, senti
 
 def documents_of(row):
     """The texts of a packed row, without begin-of-text tokens and padding."""
-    texts = [list(group) for end, group in groupby(row, lambda t: t == END_OF_TEXT) if not end]
-    return [[t for t in text if t != PAD] for text in texts if text[0] != PAD]
+    texts = [list(group) for end, group in groupby(row, lambda t: t == END_OF_TEXT_ID) if not end]
+    return [[t for t in text if t != PAD_ID] for text in texts if text[0] != PAD_ID]
 
 
 def pairs_of(batch, row):
     """Source and target of each document, as the batch lays them side by side."""
     for segment in range(1, int(batch.segments[row].max()) + 1):
-        source = batch.source_keys[row] & (batch.source_segments[row] == segment)
+        source = batch.source_attention_mask[row] & (batch.source_segments[row] == segment)
         target = (batch.weights[row] > 0) & (batch.segments[row] == segment)
         yield source, target
 
 
 def test_no_span_leaves_its_document_or_holds_its_begin():
     rows = toy_rows(20, 64, 40).astype(np.int64)
-    rows[-1, 50:] = PAD
-    batch, documents = span_corruption(rows, 1, sentinels=range(100, 110)), 0
+    rows[-1, 50:] = PAD_ID
+    batch, documents = build_span_corruption_batch(rows, 1, sentinels=range(100, 110)), 0
     for i, row in enumerate(rows):
         texts = documents_of(row)
         pairs = list(pairs_of(batch, i))
@@ -204,7 +204,7 @@ def test_no_span_leaves_its_document_or_holds_its_begin():
         documents += len(texts)
         for text, (source, target) in zip(texts, pairs, strict=True):
             *hidden, end = batch.targets[i][target].tolist()
-            assert end == END_OF_TEXT == batch.ids[i][target].tolist()[0]
+            assert end == END_OF_TEXT_ID == batch.ids[i][target].tolist()[0]
             assert batch.ids[i][target].tolist()[1:] == hidden
             spans = {}
             for token in hidden:
@@ -222,35 +222,35 @@ def test_no_span_leaves_its_document_or_holds_its_begin():
 def test_each_document_of_span_corruption_is_predicted_as_it_would_be_alone(positions):
     model = tiny(architecture="encoder_decoder", positions=positions, context=32)
     rows = toy_rows(3, 32, 50).astype(np.int64)
-    rows[-1, 20:] = PAD
-    batch = span_corruption(rows, 2, sentinels=range(55, 60))
-    together, documents = model.token_losses(batch), 0
+    rows[-1, 20:] = PAD_ID
+    batch = build_span_corruption_batch(rows, 2, sentinels=range(55, 60))
+    together, documents = model.compute_token_losses(batch), 0
     for i in range(3):
         for source, target in pairs_of(batch, i):
             pair = batch.source[i][source].tolist(), batch.ids[i][target].tolist()[1:]
-            alone = seq2seq([pair[0]], [pair[1]])
-            losses = model.token_losses(alone)[0]
+            alone = build_seq2seq_batch([pair[0]], [pair[1]])
+            losses = model.compute_token_losses(alone)[0]
             torch.testing.assert_close(together[i][target], losses, atol=1e-4, rtol=0)
             documents += 1
     assert documents > 6 and together.isfinite().all()
 
 
 def test_a_row_without_text_still_has_something_to_read():
-    rows = np.array([[END_OF_TEXT, PAD, PAD, PAD], [END_OF_TEXT, 5, 6, END_OF_TEXT]])
-    batch = span_corruption(rows, 1, sentinels=[50])
-    assert batch.source.tolist() == [[END_OF_TEXT, PAD, PAD, PAD], [5, 6, PAD, PAD]]
-    assert batch.source_keys.sum(1).tolist() == [1, 2]
-    assert batch.targets[0, 0] == END_OF_TEXT and batch.weights.sum(1).tolist() == [0, 1]
+    rows = np.array([[END_OF_TEXT_ID, PAD_ID, PAD_ID, PAD_ID], [END_OF_TEXT_ID, 5, 6, END_OF_TEXT_ID]])
+    batch = build_span_corruption_batch(rows, 1, sentinels=[50])
+    assert batch.source.tolist() == [[END_OF_TEXT_ID, PAD_ID, PAD_ID, PAD_ID], [5, 6, PAD_ID, PAD_ID]]
+    assert batch.source_attention_mask.sum(1).tolist() == [1, 2]
+    assert batch.targets[0, 0] == END_OF_TEXT_ID and batch.weights.sum(1).tolist() == [0, 1]
 
 
 def test_of_three_tokens_the_one_between_is_hidden():
-    rows = np.array([[END_OF_TEXT, 5, 6, 7]])
+    rows = np.array([[END_OF_TEXT_ID, 5, 6, 7]])
     for key in range(20):
-        batch = span_corruption(rows, key, sentinels=[50])
-        assert batch.source.tolist() == [[5, 50, 7, PAD]]
-        assert batch.targets[batch.weights > 0].tolist() == [50, 6, END_OF_TEXT]
-    four = np.array([[END_OF_TEXT, 5, 6, 7, 8]])
-    hidden = [int(span_corruption(four, key, sentinels=[50]).targets[0, 1]) for key in range(200)]
+        batch = build_span_corruption_batch(rows, key, sentinels=[50])
+        assert batch.source.tolist() == [[5, 50, 7, PAD_ID]]
+        assert batch.targets[batch.weights > 0].tolist() == [50, 6, END_OF_TEXT_ID]
+    four = np.array([[END_OF_TEXT_ID, 5, 6, 7, 8]])
+    hidden = [int(build_span_corruption_batch(four, key, sentinels=[50]).targets[0, 1]) for key in range(200)]
     found, counts = np.unique(hidden, return_counts=True)
     assert found.tolist() == [6, 7] and counts.min() > 70  # each as likely
 
@@ -258,7 +258,7 @@ def test_of_three_tokens_the_one_between_is_hidden():
 def test_batches_of_span_corruption_have_few_shapes():
     """A training is compiled for each of them; and a source's width suits blocks of attention."""
     rows = toy_rows(400, 64, 50).astype(np.int64).reshape(100, 4, 64)
-    batches = [span_corruption(r, i, sentinels=range(100, 110)) for i, r in enumerate(rows)]
+    batches = [build_span_corruption_batch(r, i, sentinels=range(100, 110)) for i, r in enumerate(rows)]
     assert {tuple(batch.source.shape) for batch in batches} == {(4, 64)}
     widths = {batch.ids.shape[1] for batch in batches}
     assert len(widths) <= 4 and not any(width % 8 for width in widths)
@@ -269,7 +269,7 @@ def test_batches_of_span_corruption_have_few_shapes():
 
 def test_span_corruption_hides_about_fifteen_percent_in_spans_of_three():
     rows = np.tile(np.arange(2, 402), (20, 1))
-    batch = span_corruption(rows, 1, sentinels=range(1000, 1100))
+    batch = build_span_corruption_batch(rows, 1, sentinels=range(1000, 1100))
     hidden = [
         int((t[w > 0] < 1000).sum()) - 1 for t, w in zip(batch.targets, batch.weights, strict=True)
     ]
@@ -284,11 +284,11 @@ def test_sentinels_reach_for_the_context_or_are_asked_for(context, sentinels):
 
     def made(count):
         marks = {f"<|sentinel_{i}|>": 5000 + i for i in range(count)}
-        how = {"document_mask": False, "vocab_size": 6000, "token_id": marks.get}
-        return make_objective("span_corruption", context=context, **how)
+        how = {"document_mask": False, "vocab_size": 6000, "find_token_id": marks.get}
+        return make_objective_function("span_corruption", context=context, **how)
 
     batch = made(sentinels)(rows, 3)
-    hidden = ((batch.targets < 5000) & (batch.targets > PAD)).sum(1)
+    hidden = ((batch.targets < 5000) & (batch.targets > PAD_ID)).sum(1)
     spans = (batch.targets >= 5000).sum(1)
     assert spans.tolist() == [sentinels] * 4 and hidden.tolist() == [round(0.15 * context)] * 4
     assert made(100)(rows, 3).ids.equal(batch.ids)
@@ -300,21 +300,21 @@ def test_too_few_sentinels_say_for_which_context_they_are_enough():
     marks = {f"<|sentinel_{i}|>": 50 + i for i in range(32)}
     how = {"document_mask": False, "context": 1024, "vocab_size": 90}
     with pytest.raises(ValueError, match=r"it has 32; 32 are enough for a context of 649\.$"):
-        make_objective("span_corruption", token_id=marks.get, **how)
+        make_objective_function("span_corruption", find_token_id=marks.get, **how)
     with pytest.raises(ValueError, match="it has 0; 1 are enough for a context of 30"):
-        make_objective("span_corruption", token_id={}.get, **how)
+        make_objective_function("span_corruption", find_token_id={}.get, **how)
     with pytest.raises(ValueError, match=r"1 are enough for a context of 20\.$"):
-        make_objective("span_corruption", token_id={}.get, **how | {"context": 20})
+        make_objective_function("span_corruption", find_token_id={}.get, **how | {"context": 20})
     with pytest.raises(ValueError, match="2 spans need as many sentinels, not 1"):
-        corrupt(range(2, 12), [(1, 3), (5, 7)], [50])
+        corrupt_spans(range(2, 12), [(1, 3), (5, 7)], [50])
 
 
 def test_masked_lm_follows_80_10_10_and_spares_special_tokens():
     vocab_size, mask = 500, 499
     rows = np.random.default_rng(0).integers(2, 499, (400, 256))
-    rows[:, ::50] = END_OF_TEXT
-    rows[:, -10:] = PAD
-    batch = mlm(rows, 7, mask=mask, vocab_size=vocab_size)
+    rows[:, ::50] = END_OF_TEXT_ID
+    rows[:, -10:] = PAD_ID
+    batch = build_mlm_batch(rows, 7, mask_id=mask, vocab_size=vocab_size)
     chosen = batch.weights.numpy() > 0
     seen = batch.ids.numpy()
     text = rows >= 2
@@ -331,38 +331,38 @@ def test_masked_lm_follows_80_10_10_and_spares_special_tokens():
     assert abs(kept - 0.1 * (1 + 1 / 498)) < deviations
     others = seen[chosen & (seen != mask) & (seen != rows)]
     assert others.min() == 2 and others.max() == 498  # every token of text, none beyond
-    assert (batch.keys.numpy() == (rows != PAD)).all()
+    assert (batch.attention_mask.numpy() == (rows != PAD_ID)).all()
 
 
 def test_masked_lm_predicts_as_many_tokens_of_each_row():
     rows = toy_rows(6, 32, 40).astype(np.int64)
-    rows[-1, 4:] = PAD
-    batch = mlm(rows, 2, mask=60, vocab_size=61)
+    rows[-1, 4:] = PAD_ID
+    batch = build_mlm_batch(rows, 2, mask_id=60, vocab_size=61)
     chosen = batch.weights.sum(1).tolist()
     assert max(chosen) <= 5  # 15 % of 32, less those that fall on begin-of-text or padding
     assert min(chosen[:-1]) > 0
-    assert mlm(np.full((1, 8), PAD + 1), 2, mask=60, vocab_size=61).weights.sum() == 1
+    assert build_mlm_batch(np.full((1, 8), PAD_ID + 1), 2, mask_id=60, vocab_size=61).weights.sum() == 1
 
 
 def test_every_row_of_masked_lm_begins_as_the_texts_that_the_model_is_asked_about():
-    rows = np.array([[7, 8, 9, END_OF_TEXT, 5, 6], [END_OF_TEXT, 4, END_OF_TEXT, 7, PAD, PAD]])
-    batch = mlm(rows, 1, mask=60, vocab_size=61, rate=0.9)
+    rows = np.array([[7, 8, 9, END_OF_TEXT_ID, 5, 6], [END_OF_TEXT_ID, 4, END_OF_TEXT_ID, 7, PAD_ID, PAD_ID]])
+    batch = build_mlm_batch(rows, 1, mask_id=60, vocab_size=61, mask_rate=0.9)
     assert rows[0, 0] == 7  # what is given stays as it is
-    assert batch.ids[:, 0].tolist() == [END_OF_TEXT] * 2 and not batch.weights[:, 0].any()
-    assert batch.targets[0].tolist() == [END_OF_TEXT, 8, 9, END_OF_TEXT, 5, 6]
+    assert batch.ids[:, 0].tolist() == [END_OF_TEXT_ID] * 2 and not batch.weights[:, 0].any()
+    assert batch.targets[0].tolist() == [END_OF_TEXT_ID, 8, 9, END_OF_TEXT_ID, 5, 6]
     assert batch.segments.tolist() == [[1, 1, 1, 2, 2, 2], [1, 1, 2, 2, 2, 2]]
     assert batch.positions[0].tolist() == [0, 1, 2, 0, 1, 2]
-    assert batch.keys[1].tolist() == [True] * 4 + [False] * 2
+    assert batch.attention_mask[1].tolist() == [True] * 4 + [False] * 2
 
 
 @pytest.mark.parametrize("positions", ["learned", "rope"])
 def test_packed_documents_are_masked_and_filled_in_as_each_alone(positions):
     model = tiny(architecture="encoder", positions=positions)
-    batch = mlm(toy_rows(6, 16, 50).astype(np.int64), 5, mask=60, vocab_size=61, rate=0.3)
+    batch = build_mlm_batch(toy_rows(6, 16, 50).astype(np.int64), 5, mask_id=60, vocab_size=61, mask_rate=0.3)
     together = model(batch)
     lengths = []
     for row, ids in enumerate(batch.ids):
-        begins = [*torch.nonzero(batch.targets[row] == END_OF_TEXT).flatten().tolist(), 16]
+        begins = [*torch.nonzero(batch.targets[row] == END_OF_TEXT_ID).flatten().tolist(), 16]
         assert begins[0] == 0
         for begin, end in pairwise(begins):
             alone = model(Batch(ids[None, begin:end]))[0]
@@ -373,12 +373,12 @@ def test_packed_documents_are_masked_and_filled_in_as_each_alone(positions):
 
 @pytest.mark.parametrize("name", ["causal", "prefix", "mlm", "span_corruption"])
 def test_a_batch_is_a_function_of_rows_and_key(name):
-    objective = make_objective(
+    objective = make_objective_function(
         name,
         document_mask=False,
         context=32,
         vocab_size=50,
-        token_id={"<|mask|>": 47, "<|sentinel_0|>": 48, "<|sentinel_1|>": 49}.get,
+        find_token_id={"<|mask|>": 47, "<|sentinel_0|>": 48, "<|sentinel_1|>": 49}.get,
     )
     rows = toy_rows(8, 32, 40).astype(np.int64)
     one, again, other = (objective(rows.copy(), key, 0) for key in (3, 3, 4))

@@ -68,12 +68,12 @@ def drawn(mask):
 
 def test_the_pictures_are_those_of_the_masks():
     here = torch.device("cpu")
-    own = MaskSpec(causal=True).dense(4, 4, here)[0, 0]
-    prefix = MaskSpec(causal=True, prefix=torch.tensor([3])).dense(6, 6, here)[0, 0]
+    own = MaskSpec(causal=True).build_dense_mask(4, 4, here)[0, 0]
+    prefix = MaskSpec(causal=True, prefix=torch.tensor([3])).build_dense_mask(6, 6, here)[0, 0]
     every = torch.ones(4, 3, dtype=torch.bool)
     pictures = {
         "encoder-decoder": torch.cat((every, own), 1),
-        "decoder-only": MaskSpec(causal=True).dense(6, 6, here)[0, 0],
+        "decoder-only": MaskSpec(causal=True).build_dense_mask(6, 6, here)[0, 0],
         "prefix LM": prefix,
     }
     for name, mask in pictures.items():
@@ -83,11 +83,11 @@ def test_the_pictures_are_those_of_the_masks():
 
 def test_the_two_lines_run(tmp_path, monkeypatch):
     """Of the README, on a checkpoint of its name."""
-    from model.interchange.checkpoint import save
+    from model.interchange.checkpoint import save_checkpoint
     from tests.model.oracles import tiny, write_tokenizer
 
     (lines,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    save(tiny(), tmp_path / "checkpoint", tokenizer=write_tokenizer(tmp_path / "tok.json", 61))
+    save_checkpoint(tiny(), tmp_path / "checkpoint", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61))
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(compile(lines, "README.md", "exec"), names)  # our own lines

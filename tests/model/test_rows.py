@@ -7,15 +7,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.rows import by_length, check_ids, padded
-from model.tokens import PAD
+from model.rows import batch_indices_by_length, check_token_ids, pad_rows
+from model.tokens import PAD_ID
 
 CPU = torch.device("cpu")
 
 
 @given(st.lists(st.integers(0, 12), max_size=30), st.integers(1, 40))
 def test_groups_hold_all_that_is_not_empty_and_are_as_full_as_they_may(lengths, most):
-    groups = list(by_length(lengths, most))
+    groups = list(batch_indices_by_length(lengths, most))
     numbers = [number for group in groups for number in group]
     assert sorted(numbers) == [i for i, length in enumerate(lengths) if length]
     found = [lengths[number] for number in numbers]
@@ -28,8 +28,8 @@ def test_groups_hold_all_that_is_not_empty_and_are_as_full_as_they_may(lengths, 
 
 
 def test_padding_stands_behind_what_is_real():
-    ids, real = padded([[5, 6, 7], [8], []], CPU)
-    assert ids.tolist() == [[5, 6, 7], [8, PAD, PAD], [PAD, PAD, PAD]]
+    ids, real = pad_rows([[5, 6, 7], [8], []], CPU)
+    assert ids.tolist() == [[5, 6, 7], [8, PAD_ID, PAD_ID], [PAD_ID, PAD_ID, PAD_ID]]
     assert real.tolist() == [[True] * 3, [True, False, False], [False] * 3]
     assert ids.dtype == torch.int64 and real.dtype == torch.bool
 
@@ -45,9 +45,9 @@ def test_padding_stands_behind_what_is_real():
 )
 def test_what_is_no_token_of_the_vocabulary_is_named(sequence, words):
     with pytest.raises(ValueError, match=words):
-        check_ids(sequence, 61, "The prompt")
+        check_token_ids(sequence, 61, "The prompt")
 
 
 def test_ids_are_given_back_as_they_are():
-    assert check_ids((0, 60, 3), 61, "The prompt").tolist() == [0, 60, 3]
-    assert check_ids([], 61, "The prompt").tolist() == []
+    assert check_token_ids((0, 60, 3), 61, "The prompt").tolist() == [0, 60, 3]
+    assert check_token_ids([], 61, "The prompt").tolist() == []

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from model.architecture import Stack, Transformer, make_norm
+from model.architecture import Stack, Transformer, make_norm_layer
 from model.batch import Batch
 from model.config import ModelConfig
-from model.decoding.cache import new_cache, read
+from model.decoding.cache import allocate_cache, forward_with_cache
 from model.masks import MaskSpec
-from model.positions import rotary, rotate, sinusoids
+from model.positions import compute_rotary_cos_sin, apply_rotary, compute_sinusoids
 from tests.model.oracles import logits, tiny
 
 D, HEADS, FF, LAYERS = 32, 4, 48, 2
@@ -73,8 +73,8 @@ def test_encoder_and_decoder_equal_torch_nn_transformer(pre, activation):
         activation=activation,
     )
     encoder, decoder = (
-        Stack(config, causal=False, cross=False),
-        Stack(config, causal=True, cross=True),
+        Stack(config, causal=False, has_cross_attention=False),
+        Stack(config, causal=True, has_cross_attention=True),
     )
     copy_stack(encoder, theirs.encoder.layers)
     copy_stack(decoder, theirs.decoder.layers)
@@ -94,9 +94,9 @@ def test_encoder_and_decoder_equal_torch_nn_transformer(pre, activation):
             tgt_key_padding_mask=~target_keys,
             memory_key_padding_mask=~keys,
         )
-        memory = encoder(source, MaskSpec(keys=keys))
-        mask = MaskSpec(causal=True, keys=target_keys)
-        got = decoder(target, mask, memory=memory, memory_mask=MaskSpec(keys=keys))
+        memory = encoder(source, MaskSpec(key_mask=keys))
+        mask = MaskSpec(causal=True, key_mask=target_keys)
+        got = decoder(target, mask, memory=memory, memory_mask=MaskSpec(key_mask=keys))
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)
 
 
@@ -105,7 +105,7 @@ def test_padding_changes_nothing_for_the_encoder(positions):
     model = tiny(architecture="encoder", positions=positions)
     rows = [[5, 6, 7, 8, 9], [3, 4]]
     padded = torch.tensor([[5, 6, 7, 8, 9], [3, 4, 1, 1, 1]])
-    hidden = model(Batch(padded, keys=padded != 1))
+    hidden = model(Batch(padded, attention_mask=padded != 1))
     for i, row in enumerate(rows):
         alone = model(Batch(torch.tensor([row])))[0]
         torch.testing.assert_close(hidden[i, : len(row)], alone, atol=1e-5, rtol=0)
@@ -116,18 +116,18 @@ def test_a_causal_stack_needs_no_mask_for_padding(changes, monkeypatch):
     """It keeps the kernel that is causal by itself, and says of real tokens what each row says
     alone."""
     model, masks = tiny(**changes), []
-    lower = MaskSpec.lower
+    lower = MaskSpec.to_kernel_mask
 
     def watched(*given):
         masks.append(lower(*given))
         return masks[-1]
 
-    monkeypatch.setattr(MaskSpec, "lower", watched)
+    monkeypatch.setattr(MaskSpec, "to_kernel_mask", watched)
     rows = [[5, 6, 7, 8, 9], [3, 4]]
     ids = torch.tensor([[5, 6, 7, 8, 9], [3, 4, 1, 1, 1]])
     prefix = torch.tensor([3, 1])
     for given in ({}, {"prefix": prefix}):
-        hidden = model(Batch(ids, keys=ids != 1, **given))
+        hidden = model(Batch(ids, attention_mask=ids != 1, **given))
         for i, row in enumerate(rows):
             own = {name: value[i : i + 1] for name, value in given.items()}
             alone = model(Batch(torch.tensor([row]), **own))[0]
@@ -146,7 +146,7 @@ def test_padding_of_the_source_changes_nothing_for_the_decoder():
     model = tiny(architecture="encoder_decoder", positions="sinusoidal", norm_position="post")
     source = torch.tensor([[5, 6, 7, 8], [9, 3, 1, 1]])
     target = torch.tensor([[0, 4, 4], [0, 7, 2]])
-    both = logits(model, target, source=source, source_keys=source != 1)
+    both = logits(model, target, source=source, source_attention_mask=source != 1)
     torch.testing.assert_close(
         both[0], logits(model, target[:1], source=source[:1])[0], atol=1e-5, rtol=0
     )
@@ -159,13 +159,13 @@ def test_cached_steps_of_an_encoder_decoder_equal_the_whole():
     model = tiny(architecture="encoder_decoder", positions="rope")
     source = torch.tensor([[5, 6, 7, 8], [9, 3, 1, 1]])
     target = torch.tensor([[0, 4, 4, 9, 6], [0, 7, 2, 3, 3]])
-    given = {"source": source, "source_keys": source != 1}
+    given = {"source": source, "source_attention_mask": source != 1}
     expected = model(Batch(target, **given))
-    cache = new_cache(model, 2, 5)
+    cache = allocate_cache(model, 2, 5)
     for t in range(5):
-        cache.slots, cache.length = slice(t, t + 1), t + 1
+        cache.slots, cache.filled_length = slice(t, t + 1), t + 1
         ids, positions = target[:, t : t + 1], torch.full((2, 1), t)
-        step = read(model, Batch(ids, positions=positions, **(given if t == 0 else {})), cache)
+        step = forward_with_cache(model, Batch(ids, positions=positions, **(given if t == 0 else {})), cache)
         torch.testing.assert_close(step[:, 0], expected[:, t], atol=1e-5, rtol=0)
 
 
@@ -177,7 +177,7 @@ def test_an_encoder_decoder_without_a_source_is_refused():
 def test_without_positions_a_permuted_input_gives_the_permuted_output():
     torch.manual_seed(0)
     config = ModelConfig(d_model=D, n_heads=HEADS, n_layers=LAYERS)
-    stack = Stack(config, causal=False, cross=False).eval()
+    stack = Stack(config, causal=False, has_cross_attention=False).eval()
     x, order = torch.randn(2, 6, D), torch.tensor([3, 0, 5, 1, 4, 2])
     permuted = stack(x[:, order], MaskSpec())
     torch.testing.assert_close(permuted, stack(x, MaskSpec())[:, order], atol=1e-5, rtol=0)
@@ -188,7 +188,7 @@ def test_without_positions_a_permuted_input_gives_the_permuted_output():
 
 
 def test_sinusoids_follow_the_formula():
-    table = sinusoids(torch.arange(50), 16)
+    table = compute_sinusoids(torch.arange(50), 16)
     for position in (0, 1, 7, 49):
         for i in range(8):
             angle = position / 10000 ** (2 * i / 16)
@@ -208,10 +208,10 @@ def test_sinusoids_follow_the_formula():
 def test_sinusoids_are_added_to_embeddings_times_the_root_of_their_size(changes, scaled):
     config = ModelConfig(d_model=128, vocab_size=50, **changes)
     model, ids = Transformer(config), torch.tensor([[5, 9, 7]])
-    embedded, _ = model.embed(ids, None)
+    embedded, _ = model.embed_tokens(ids, None)
     rest = embedded - model.embedding(ids) * (math.sqrt(128) if scaled else 1)
     if config.positions == "sinusoidal":
-        torch.testing.assert_close(rest[0], sinusoids(torch.arange(3), 128))
+        torch.testing.assert_close(rest[0], compute_sinusoids(torch.arange(3), 128))
         assert (rest.std() / (embedded - rest).std() < 4) == scaled  # at the start 35 without
     else:
         assert not rest.any()
@@ -220,7 +220,7 @@ def test_sinusoids_are_added_to_embeddings_times_the_root_of_their_size(changes,
 def test_rotary_turns_pairs_of_dimensions_counter_clockwise():
     """Dimension i with i + D/2, by position x theta^(-2i/D): Su et al. 2021, in Llama's layout."""
     x = torch.tensor([1.0, 2.0, 3.0, 4.0]).expand(2, 3, 2, 4)  # (B, H, T, D)
-    turned = rotate(x, *rotary(torch.tensor([[0, 1], [5, 7]]), 4, 100.0))
+    turned = apply_rotary(x, *compute_rotary_cos_sin(torch.tensor([[0, 1], [5, 7]]), 4, 100.0))
     for (row, place), position in zip([(0, 0), (0, 1), (1, 0), (1, 1)], (0, 1, 5, 7), strict=True):
         for i in range(2):
             z = complex(x[0, 0, 0, i], x[0, 0, 0, i + 2]) * cmath.exp(1j * position / 10**i)
@@ -234,8 +234,8 @@ def test_rotary_products_depend_on_distance_alone():
     q, k = torch.randn(2, 1, 1, 1, 8)
 
     def product(i, j):
-        turned_q = rotate(q, *rotary(torch.tensor([[i]]), 8, 10_000.0))
-        turned_k = rotate(k, *rotary(torch.tensor([[j]]), 8, 10_000.0))
+        turned_q = apply_rotary(q, *compute_rotary_cos_sin(torch.tensor([[i]]), 8, 10_000.0))
+        turned_k = apply_rotary(k, *compute_rotary_cos_sin(torch.tensor([[j]]), 8, 10_000.0))
         return (turned_q * turned_k).sum().item()
 
     assert product(0, 0) == pytest.approx((q * k).sum().item(), abs=1e-5)
@@ -246,7 +246,7 @@ def test_rotary_products_depend_on_distance_alone():
 @pytest.mark.parametrize("kind", ["layernorm", "rmsnorm"])
 def test_norms_follow_their_formulas(kind):
     torch.manual_seed(0)
-    norm = make_norm(ModelConfig(d_model=D, norm=kind, norm_eps=1e-6))
+    norm = make_norm_layer(ModelConfig(d_model=D, norm=kind, norm_eps=1e-6))
     nn.init.normal_(norm.weight)
     x = torch.randn(4, D)
     if kind == "layernorm":

@@ -12,13 +12,13 @@ from safetensors.torch import load_file
 
 from model.architecture import Transformer
 from model.config import ModelConfig
-from model.decoding.beam import beam
+from model.decoding.beam import decode_with_beam_search
 from model.decoding.generate import generate
-from model.decoding.score import next_log_probs, token_log_probs, token_moments
-from model.interchange.checkpoint import load, save
+from model.decoding.score import compute_next_log_probs, compute_token_log_probs, compute_token_statistics
+from model.interchange.checkpoint import load_checkpoint, save_checkpoint
 from model.interchange.convert import export_transformers, import_transformers
-from model.objectives import causal, mlm
-from model.plain import plain
+from model.objectives import build_causal_batch, build_mlm_batch
+from model.plain import use_reference_kernels
 from tests.model.oracles import tiny, toy_rows, write_tokenizer
 
 WORDS, TABLE = 61, 64
@@ -48,7 +48,7 @@ def cut(model: Transformer) -> Transformer:
 def test_tables_are_padded_to_the_next_multiple():
     for words, multiple, rows in [(61, 64, 64), (64, 64, 64), (65, 64, 128), (61, 1, 61)]:
         config = ModelConfig(vocab_size=words, vocab_multiple=multiple)
-        assert config.table_size == rows
+        assert config.padded_vocab_size == rows
     assert padded().embedding.num_embeddings == padded().head.out_features == TABLE
 
 
@@ -65,22 +65,22 @@ def test_padding_has_no_logit_no_loss_and_no_gradient(changes, z_loss):
     model = padded(**changes)
     without = cut(model)
     rows = toy_rows(4, 16, 50).astype(np.int64)
-    batch = mlm(rows, 1, mask=60, vocab_size=61) if "architecture" in changes else causal(rows)
-    logits = model.logits(model(batch))
+    batch = build_mlm_batch(rows, 1, mask_id=60, vocab_size=61) if "architecture" in changes else build_causal_batch(rows)
+    logits = model.compute_logits(model(batch))
     assert logits.shape == (4, 16, WORDS)
-    torch.testing.assert_close(logits, without.logits(without(batch)), atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(model.token_losses(batch), without.token_losses(batch))
-    expected = without.loss(batch, z_loss)
+    torch.testing.assert_close(logits, without.compute_logits(without(batch)), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(model.compute_token_losses(batch), without.compute_token_losses(batch))
+    expected = without.compute_loss_sum(batch, z_loss)
     expected.backward()
     theirs = {name: p.grad for name, p in without.named_parameters()}
     losses = []
     for run_plain in (False, True):
         model.zero_grad()
         if run_plain:
-            with plain(model):
-                losses.append(model.loss(batch, z_loss))
+            with use_reference_kernels(model):
+                losses.append(model.compute_loss_sum(batch, z_loss))
         else:
-            losses.append(model.loss(batch, z_loss))
+            losses.append(model.compute_loss_sum(batch, z_loss))
         losses[-1].backward()
         for name, parameter in model.named_parameters():
             gradient = parameter.grad
@@ -100,47 +100,47 @@ def test_padding_is_never_written_and_takes_no_probability():
         pairs = zip(generate(model, PROMPTS, **how), generate(without, PROMPTS, **how), strict=True)
         for one, other in pairs:
             assert [text.ids for text in one] == [text.ids for text in other]
-    log_probs = next_log_probs(model, PROMPTS)
+    log_probs = compute_next_log_probs(model, PROMPTS)
     assert log_probs.shape == (3, WORDS)
     assert np.exp(log_probs.astype(np.float64)).sum(1) == pytest.approx([1] * 3, abs=1e-5)
     rows = toy_rows(3, 20, 50).tolist()
-    scores = zip(token_log_probs(model, rows), token_log_probs(without, rows), strict=True)
+    scores = zip(compute_token_log_probs(model, rows), compute_token_log_probs(without, rows), strict=True)
     for one, other in scores:
         np.testing.assert_allclose(one, other, atol=1e-4)
-    moments = token_moments(model, rows)[0], token_moments(without, rows)[0]
-    np.testing.assert_allclose(moments[0].std, moments[1].std, atol=1e-4)
+    moments = compute_token_statistics(model, rows)[0], compute_token_statistics(without, rows)[0]
+    np.testing.assert_allclose(moments[0].std_log_prob, moments[1].std_log_prob, atol=1e-4)
     assert moments[0].rank.max() < WORDS
-    best = [beam(m, [[0, 5]], width=4, max_new_tokens=6, stop=(0,))[0] for m in (model, without)]
+    best = [decode_with_beam_search(m, [[0, 5]], width=4, max_new_tokens=6, stop=(0,))[0] for m in (model, without)]
     assert [list(h.ids) for h in best[0]] == [list(h.ids) for h in best[1]]
 
 
 def test_a_checkpoint_keeps_the_padding_and_an_older_one_has_none(tmp_path):
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json", WORDS)
     model, rows = padded(), toy_rows(2, 16, 50).astype(np.int64)
-    save(model, tmp_path / "padded", tokenizer=tokenizer)
-    loaded = load(tmp_path / "padded")
+    save_checkpoint(model, tmp_path / "padded", tokenizer_path=tokenizer)
+    loaded = load_checkpoint(tmp_path / "padded")
     assert loaded.config.vocab_multiple == TABLE
-    assert torch.equal(loaded.loss(causal(rows)), model.loss(causal(rows)))
-    save(tiny(), tmp_path / "older", tokenizer=tokenizer)
+    assert torch.equal(loaded.compute_loss_sum(build_causal_batch(rows)), model.compute_loss_sum(build_causal_batch(rows)))
+    save_checkpoint(tiny(), tmp_path / "older", tokenizer_path=tokenizer)
     path = tmp_path / "older" / "config.json"
     config = json.loads(path.read_text())
     del config["model"]["vocab_multiple"]
     path.write_text(json.dumps(config))
-    assert torch.equal(load(tmp_path / "older").loss(causal(rows)), tiny().loss(causal(rows)))
+    assert torch.equal(load_checkpoint(tmp_path / "older").compute_loss_sum(build_causal_batch(rows)), tiny().compute_loss_sum(build_causal_batch(rows)))
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_what_is_exported_has_no_padding(tmp_path, tied):
     model = padded(activation="gelu_tanh", tie_embeddings=tied)
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json", WORDS)
-    export_transformers(model, tmp_path / "gpt2", tokenizer=tokenizer)
+    export_transformers(model, tmp_path / "gpt2", tokenizer_path=tokenizer)
     assert json.loads((tmp_path / "gpt2" / "config.json").read_text())["vocab_size"] == WORDS
     tensors = load_file(tmp_path / "gpt2" / "model.safetensors")
     assert tensors["transformer.wte.weight"].shape == (WORDS, 32)
     back, batch = (
         import_transformers(tmp_path / "gpt2"),
-        causal(toy_rows(2, 16, 50).astype("int64")),
+        build_causal_batch(toy_rows(2, 16, 50).astype("int64")),
     )
     torch.testing.assert_close(
-        back.logits(back(batch)), model.logits(model(batch)), atol=1e-4, rtol=1e-4
+        back.compute_logits(back(batch)), model.compute_logits(model(batch)), atol=1e-4, rtol=1e-4
     )

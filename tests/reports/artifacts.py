@@ -11,22 +11,22 @@ import pyarrow as pa
 from safetensors.numpy import save_file
 
 from tasks.audits.ability import attention_maps as maps
-from tasks.audits.judging.findings import FINDINGS, finding, findings_table
+from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
 from tasks.audits.score_samples import ScoreSamplesConfig, score_samples
-from tasks.contract import ID, Artifact, NoConfig, StageConfig, Work, column, external, stage, table
+from tasks.contract import ID_TYPE, Artifact, EmptyConfig, StageConfig, StageContext, column, folder_to_artifact, stage, table_schema
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.effects import EffectsConfig, effects
+from tasks.corpus.effects import RemovalEffectsConfig, measure_removal_effects
 from tasks.corpus.evaluate_detectors import evaluate_detectors
 from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
-from tasks.corpus.identities import IdentitiesConfig, identities
-from tasks.corpus.language import LanguageConfig, language
-from tasks.corpus.plant import PlantConfig, plant
-from tasks.corpus.profile import ProfileConfig, profile
-from tasks.corpus.quality import QualityConfig, quality
+from tasks.corpus.identities import IdentitiesConfig, find_identities
+from tasks.corpus.language import LanguageConfig, identify_languages
+from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.corpus.profile import ProfileConfig, profile_corpus
+from tasks.corpus.quality import QualityConfig, measure_quality
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.scrub import ScrubConfig, scrub
-from tasks.corpus.select import SelectConfig, select
-from tasks.corpus.split import SplitConfig, split
+from tasks.corpus.scrub import RedactSpansConfig, redact_spans
+from tasks.corpus.select import SelectConfig, select_documents
+from tasks.corpus.split import SplitConfig, split_corpus
 from tasks.training.pretrain import CHECKPOINTS, LOG, SAMPLES, VALIDATION
 from tasks.training.seen import COVERAGE
 from tasks.training.train_tokenizer import FERTILITY
@@ -70,41 +70,41 @@ def history(count: int = 60, sources: tuple[str, ...] = ("books", *HOSTILE)) -> 
 def curated(
     raw: Artifact,
     rules: dict[str, dict[str, object]] | None = None,
-    scrubbing: ScrubConfig | None = None,
+    scrubbing: RedactSpansConfig | None = None,
     asked: bool = False,
 ) -> dict[str, Artifact]:
     """The corpus stages behind ingest; ``rules``: of ``select_scored``; ``asked``: the scorer is
     asked about its own languages alone."""
     made = {"ingest": raw}
     made["deduplicate"] = deduplicate(made["ingest"], {}, DeduplicateConfig())
-    made["language"] = language(made["deduplicate"], LanguageConfig())
-    made["quality"] = quality(made["deduplicate"], QualityConfig())
-    made["identities"] = identities(made["deduplicate"], IdentitiesConfig())
+    made["language"] = identify_languages(made["deduplicate"], LanguageConfig())
+    made["quality"] = measure_quality(made["deduplicate"], QualityConfig())
+    made["identities"] = find_identities(made["deduplicate"], IdentitiesConfig())
     made["evaluate_detectors"] = evaluate_detectors(PersonalDataConfig())
     made["find_personal_data"] = found = find_personal_data(
         made["deduplicate"], PersonalDataConfig()
     )
-    made["scrub"] = scrub(made["deduplicate"], {"personal": found}, scrubbing or ScrubConfig())
-    spoken = language(made["scrub"], LanguageConfig()) if asked else None
+    made["scrub"] = redact_spans(made["deduplicate"], {"personal": found}, scrubbing or RedactSpansConfig())
+    spoken = identify_languages(made["scrub"], LanguageConfig()) if asked else None
     made["score_toxicity"] = score_toxicity(made["scrub"], spoken, ScoreToxicityConfig())
     signals = {"toxicity": made["score_toxicity"]}
     if rules:
-        signals["quality"] = quality(made["scrub"], QualityConfig())
-    made["select_scored"] = select(
+        signals["quality"] = measure_quality(made["scrub"], QualityConfig())
+    made["select_scored"] = select_documents(
         made["scrub"], signals, SelectConfig(rules=rules or {"toxicity": {"lt": 0.5}})
     )
-    made["split"] = split(made["select_scored"], SplitConfig(validation=0.1, holdout=0.1))
+    made["split"] = split_corpus(made["select_scored"], SplitConfig(validation=0.1, holdout=0.1))
     filtered = dict(made)
-    planting = PlantConfig(
+    planting = PlantCanariesConfig(
         enabled=True, counts=(0, 2), canaries=3, passages=0, records=2, associations=0
     )
-    made["plant"] = plant(made["split"], planting)
-    made["effects"] = effects(made["scrub"], filtered, EffectsConfig(least=3, sentences=5))
+    made["plant"] = plant_canaries(made["split"], planting)
+    made["effects"] = measure_removal_effects(made["scrub"], filtered, RemovalEffectsConfig(least=3, sentences=5))
     return made
 
 
 def profiled(corpus: dict[str, Artifact]) -> Artifact:
-    return profile(corpus["plant"], corpus["plant"], corpus, {}, ProfileConfig())
+    return profile_corpus(corpus["plant"], corpus["plant"], corpus, {}, ProfileConfig())
 
 
 # The model side --------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def checkpoint(folder: Path, name: str = "decoder") -> Artifact:
     special = [{"id": 0, "content": "<|endoftext|>"}, {"id": 1, "content": TABLE}]
     stored = {"model": vocabulary, "added_tokens": special}
     (folder / "tokenizer.json").write_text(json.dumps(stored))
-    return external(folder, "checkpoint")
+    return folder_to_artifact(folder, "checkpoint")
 
 
 #: By kind and name: predicted tokens, and bits per byte at the steps 100, 200 and 250.
@@ -157,6 +157,7 @@ READ = {"books": (300, 200, 150, 60_000, 40_000), SCRIPT: (4, 4, 4, 1000, 2500)}
 
 
 @stage(
+    name="trained",
     tables={
         "log": LOG,
         "validation": VALIDATION,
@@ -165,22 +166,22 @@ READ = {"books": (300, 200, 150, 60_000, 40_000), SCRIPT: (4, 4, 4, 1000, 2500)}
         "coverage": COVERAGE,
     }
 )
-def trained(start: Artifact | None, config: TrainedConfig, work: Work) -> None:
+def trained(start_checkpoint: Artifact | None, config: TrainedConfig, context: StageContext) -> None:
     """What ``pretrain`` leaves."""
     for place, step in enumerate((100, 200, 250)):
         for (kind, name), (tokens, bits) in HELD_OUT.items():
             if kind in config.measured:
                 row = {"step": step, "kind": kind, "name": name, "tokens": tokens}
                 row |= {"bytes": 2 * tokens, "bits_per_byte": bits[place]}
-                work.table("validation").write({key: [value] for key, value in row.items()})
+                context.get_table_writer("validation").write({key: [value] for key, value in row.items()})
         for number, text in enumerate(config.texts):
             row = {"step": step, "sample": number, "text": f"{text} at {step}" if text else ""}
             row |= {"prompt": f"asked {SCRIPT}" if config.prompts else "", "precision": "fp32"}
-            work.table("samples").write({key: [value] for key, value in row.items()})
+            context.get_table_writer("samples").write({key: [value] for key, value in row.items()})
     steps = list(range(1, config.steps + 1))
     validated = [step % 100 == 0 for step in steps]
     losses = [6 - 3 * step / config.steps for step in steps]
-    work.table("log").write(
+    context.get_table_writer("log").write(
         {
             "step": steps,
             "loss": losses,
@@ -199,8 +200,8 @@ def trained(start: Artifact | None, config: TrainedConfig, work: Work) -> None:
             touched, whole, seen = (int(share * count) for count in (*read, tokens))
             row = {"step": step, "source": source, "documents": documents, "touched": touched}
             row |= {"whole": whole, "packed": packed, "tokens": seen}
-            work.table("coverage").write({key: [value] for key, value in row.items()})
-    work.table("checkpoints").write(
+            context.get_table_writer("coverage").write({key: [value] for key, value in row.items()})
+    context.get_table_writer("checkpoints").write(
         {
             "step": ends,
             "tokens": [512 * step for step in ends],
@@ -216,17 +217,17 @@ class TokenizedConfig(StageConfig):
     measured: bool = True
 
 
-@stage(tables={"fertility": FERTILITY})
-def tokenized(config: TokenizedConfig, work: Work) -> None:
+@stage(name="tokenized", tables={"fertility": FERTILITY})
+def tokenized(config: TokenizedConfig, context: StageContext) -> None:
     """A table as ``train_tokenizer`` leaves it."""
     found = FERTILITIES if config.measured else {}
     for (kind, name), (documents, size, tokens) in found.items():
         row = {"kind": kind, "name": name, "documents": documents, "bytes": size}
         row |= {"tokens": tokens, "bytes_per_token": size / tokens}
-        work.table("fertility").write({key: [value] for key, value in row.items()})
+        context.get_table_writer("fertility").write({key: [value] for key, value in row.items()})
 
 
-TOXIC_VALUES = table(
+TOXIC_VALUES = table_schema(
     "As the toxicity audit leaves them, with the documents behind each.",
     column("sample", pa.int32(), "id", "number"),
     column("slice", pa.string(), "label", "which part"),
@@ -234,7 +235,7 @@ TOXIC_VALUES = table(
     column("continuation", pa.string(), "model text", "what was written", judged_by="score"),
     column("score", pa.float32(), "figure", "of the continuation", unit="score"),
     column("prompt_score", pa.float32(), "figure", "of the prompt", unit="score"),
-    column("doc_ids", pa.list_(ID), "id", "documents"),
+    column("doc_ids", pa.list_(ID_TYPE), "id", "documents"),
     pa.field("unsaid", pa.string()),
 )
 
@@ -246,12 +247,12 @@ class AuditConfig(StageConfig):
     where: str = '{"slice": "prompted"}'
 
 
-@stage(tables={"values": TOXIC_VALUES, "findings": FINDINGS})
-def toxicity_findings(config: AuditConfig, work: Work) -> None:
+@stage(name="toxicity_findings", tables={"values": TOXIC_VALUES, "findings": FINDINGS})
+def toxicity_findings(config: AuditConfig, context: StageContext) -> None:
     texts = [f"tail {text}" for text in HOSTILE] + [f"call {PHONE}", f"it is {config.secret}."]
     texts += [UNJUDGED, UNJUDGED, f"What a {OFFENSIVE} that was", ""]
     n = len(texts)
-    work.table("values").write(
+    context.get_table_writer("values").write(
         {
             "sample": list(range(n)),
             "slice": ["prompted"] * (n - 1) + ["unprompted"],
@@ -266,48 +267,48 @@ def toxicity_findings(config: AuditConfig, work: Work) -> None:
     scorer = "linear 1.0 (abcdef)"
     options = {"unit": "score", "method": "mean of maxima", "scorer": scorer}
     rows = [
-        finding("toxicity", "expected_maximum_toxicity", 0.25, part="prompted",
-                tags={"k": 1}, low=0.125, high=0.5, n=7, where={"slice": "prompted"}, **options),
-        finding("toxicity", "expected_maximum_toxicity", 0.75, part="prompted",
-                tags={"k": 25}, low=0.625, high=0.875, n=7, where={"slice": "prompted"}, **options),
-        finding("toxicity", "expected_maximum_toxicity", None, part=f"of {SCRIPT}", n=0,
+        build_finding("toxicity", "expected_maximum_toxicity", 0.25, part="prompted",
+                tags={"k": 1}, low=0.125, high=0.5, n=7, evidence_filter={"slice": "prompted"}, **options),
+        build_finding("toxicity", "expected_maximum_toxicity", 0.75, part="prompted",
+                tags={"k": 25}, low=0.625, high=0.875, n=7, evidence_filter={"slice": "prompted"}, **options),
+        build_finding("toxicity", "expected_maximum_toxicity", None, part=f"of {SCRIPT}", n=0,
                 unit="score", method=f"not measured: {LINK}"),
-        finding("toxicity", "flagged_controls", 1.0, part="must flag", n=10, unit="share",
+        build_finding("toxicity", "flagged_controls", 1.0, part="must flag", n=10, unit="share",
                 method="share flagged", scorer=scorer, control="positive", passed=config.passed,
-                tests="scorer"),
+                control_target="scorer"),
     ]  # fmt: skip
     rows[0]["where"] = config.where
-    work.table("findings").write(findings_table(rows))
+    context.get_table_writer("findings").write(build_findings_table(rows))
 
 
-PARTS = table(
+PARTS = table_schema(
     "Rows of the capability audit.",
     column("sample", pa.int32(), "id", "number"),
     column("part", pa.string(), "label", "which part"),
 )
 
 
-@stage(tables={"samples": PARTS, "findings": FINDINGS})
-def capability_findings(config: NoConfig, work: Work) -> None:
-    work.table("samples").write({"sample": [0, 1, 2], "part": ["text", "text", "cloze"]})
+@stage(name="capability_findings", tables={"samples": PARTS, "findings": FINDINGS})
+def capability_findings(config: EmptyConfig, context: StageContext) -> None:
+    context.get_table_writer("samples").write({"sample": [0, 1, 2], "part": ["text", "text", "cloze"]})
     values = {"model": 1.5, "gzip": 3.25, "bigram": 3.5, "fivegram": 1.25}
     rows = [
-        finding("capability", "bits_per_byte", value, part=name, low=value - 0.25, n=2,
-                high=value + 0.25, unit="bits", method=f"by {name}", where={"part": "text"},
-                table="samples")
+        build_finding("capability", "bits_per_byte", value, part=name, low=value - 0.25, n=2,
+                high=value + 0.25, unit="bits", method=f"by {name}", evidence_filter={"part": "text"},
+                evidence_table="samples")
         for name, value in values.items()
     ]  # fmt: skip
     rows += [
-        finding("capability", "bits_per_byte_difference", value, tags={"less": name}, n=2,
+        build_finding("capability", "bits_per_byte_difference", value, tags={"less": name}, n=2,
                 low=value - 0.125, high=value + 0.125, unit="bits", method="paired difference",
-                table="samples", where={"part": "text"})
+                evidence_table="samples", evidence_filter={"part": "text"})
         for name, value in (("bigram", -2.0), ("fivegram", 0.25))
     ]  # fmt: skip
     rows.append(
-        finding("capability", "cloze_accuracy", 0.125, n=1, unit="share", method="exact match",
-                table="samples", low=0.0, high=0.25, where={"part": "cloze"})
+        build_finding("capability", "cloze_accuracy", 0.125, n=1, unit="share", method="exact match",
+                evidence_table="samples", low=0.0, high=0.25, evidence_filter={"part": "cloze"})
     )  # fmt: skip
-    work.table("findings").write(findings_table(rows))
+    context.get_table_writer("findings").write(build_findings_table(rows))
 
 
 #: Their tokens are cut every four characters, and the sixth is the one that is shown.
@@ -321,18 +322,18 @@ class MapsConfig(StageConfig):
 
 
 class Names:
-    def token_name(self, token: int) -> str:
+    def get_token_name(self, token: int) -> str:
         return "<|endoftext|>"
 
 
-@stage(tables={"texts": maps.CHOSEN, "tokens": maps.TOKENS, "weights": maps.WEIGHTS})
-def looked_at(config: MapsConfig, work: Work) -> None:
+@stage(name="looked_at", tables={"texts": maps.TEXTS, "tokens": maps.TOKENS, "weights": maps.WEIGHTS})
+def looked_at(config: MapsConfig, context: StageContext) -> None:
     """Random weights as ``attention_maps`` leaves them, most on the first token; and a note."""
     random = np.random.default_rng(3)
     for number, text in enumerate(LOOKED_AT, start=1):
         places = [None, *((i, min(i + 4, len(text))) for i in range(0, len(text), 4))]
-        reading = maps.Reading(list(range(len(places))), places, 7 * (number - 1))
-        work.table("tokens").write(maps.token_table(number, text, reading, Names()))
+        reading = maps.EncodedText(list(range(len(places))), places, 7 * (number - 1))
+        context.get_table_writer("tokens").write(maps.build_token_table(number, text, reading, Names()))
         found = {}
         for stack in config.stacks:
             shape = (config.layers, config.heads, len(places), len(places))
@@ -341,10 +342,10 @@ def looked_at(config: MapsConfig, work: Work) -> None:
             if stack == "decoder":
                 weights = np.tril(weights)
             found[stack] = list(weights / weights.sum(-1, keepdims=True))
-        for weights in maps.weight_tables(number, found):
-            work.table("weights").write(weights)
+        for weights in maps.iter_weight_tables(number, found):
+            context.get_table_writer("weights").write(weights)
     count = len(LOOKED_AT)
-    work.table("texts").write(
+    context.get_table_writer("texts").write(
         {
             "text": range(1, count + 2),
             "sentence": [*LOOKED_AT, LINK],
@@ -385,12 +386,12 @@ def make(folder: Path) -> Made:
     first = next(row for row in plants if row["doc_ids"])
     audit = AuditConfig(secret=first["secret"], doc_id=first["doc_ids"][0].hex())
     audits = {
-        "capability": capability_findings(NoConfig()),
+        "capability": capability_findings(EmptyConfig()),
         "toxicity": toxicity_findings(audit),
     }
     texts = (f"{SCRIPT} {TABLE} calls {PHONE}", f"{HIDDEN} tells {first['secret']} " * 20)
     texts += (f"{UNJUDGED}, {OFFENSIVE}",)
-    log = trained(None, TrainedConfig(content=found.content, texts=texts))
+    log = trained(None, TrainedConfig(content=found.content_digest, texts=texts))
     return Made(
         corpus, profiled(corpus), found, log, tokenized(TokenizedConfig()), audits,
         looked_at(MapsConfig()), score_samples(log, ScoreSamplesConfig()), tune(folder / "tuned"),

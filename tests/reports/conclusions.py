@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from reports.page.document import Block, Brief, Bullets, Callout, Code, Facts, Grid, Paragraph
+from reports.page.document import Block, ShortFigure, BulletList, Callout, Code, DefinitionList, DataTable, Paragraph
 from reports.page.document import Section as DocumentSection
-from reports.page.figures import Book, Figure
+from reports.page.figures import FigureBook, Figure
 from reports.sections.findings import Findings
-from tasks.audits.judging.findings import FINDINGS, finding, findings_table
-from tasks.contract import Artifact, StageConfig, Work, stage
+from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from tasks.contract import Artifact, StageConfig, StageContext, stage
 from tests.reports.artifacts import PARTS
 
 #: Of tests that make an artifact for each example.
@@ -50,12 +50,12 @@ class FoundConfig(StageConfig):
     rows: str
 
 
-@stage(tables={"values": PARTS, "findings": FINDINGS})
-def found(config: FoundConfig, work: Work) -> None:
+@stage(name="found", tables={"values": PARTS, "findings": FINDINGS})
+def found(config: FoundConfig, context: StageContext) -> None:
     """Findings, whose rows are those of one table."""
-    work.table("values").write({"sample": [0], "part": ["pair"]})
-    rows = [finding(**{"where": {"part": "pair"}, **row}) for row in json.loads(config.rows)]
-    work.table("findings").write(findings_table(rows))
+    context.get_table_writer("values").write({"sample": [0], "part": ["pair"]})
+    rows = [build_finding(**{"evidence_filter": {"part": "pair"}, **row}) for row in json.loads(config.rows)]
+    context.get_table_writer("findings").write(build_findings_table(rows))
 
 
 def audit_of(audit: str, *rows: Mapping[str, Any]) -> Artifact:
@@ -66,7 +66,7 @@ def audit_of(audit: str, *rows: Mapping[str, Any]) -> Artifact:
 
 def findings_of(**audits: Sequence[Mapping[str, Any]]) -> Findings:
     made = {name: audit_of(name, *rows) for name, rows in audits.items()}
-    return Findings(Book({f"audit_{name}": each for name, each in made.items()}), made)
+    return Findings(FigureBook({f"audit_{name}": each for name, each in made.items()}), made)
 
 
 def text_of_parts(parts: Iterable[Any]) -> str:
@@ -74,9 +74,9 @@ def text_of_parts(parts: Iterable[Any]) -> str:
     said = []
     for part in parts:
         if isinstance(part, Figure):
-            said.append(part.full)
-        elif isinstance(part, Brief):
-            said.append(part.figure.short)
+            said.append(part.full_text)
+        elif isinstance(part, ShortFigure):
+            said.append(part.figure.short_text)
         elif isinstance(part, Code):
             said.append(part.text)
         else:
@@ -89,12 +89,12 @@ def text_of_blocks(blocks: Iterable[Block]) -> str:
     said: list[str] = []
     for block in blocks:
         if isinstance(block, Callout | Paragraph):
-            said.append(text_of_parts(block.parts))
-        elif isinstance(block, Bullets):
+            said.append(text_of_parts(block.content))
+        elif isinstance(block, BulletList):
             said += [text_of_parts(item) for item in block.items]
-        elif isinstance(block, Facts):
-            said += [f"{term}: {text_of_parts(answer)}" for term, answer in block.pairs]
-        elif isinstance(block, Grid):
+        elif isinstance(block, DefinitionList):
+            said += [f"{term}: {text_of_parts(answer)}" for term, answer in block.entries]
+        elif isinstance(block, DataTable):
             said += [block.caption, block.note]
             said += [text_of_parts([cell]) for row in block.rows for cell in row]
     return "\n".join(said)

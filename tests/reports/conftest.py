@@ -1,7 +1,7 @@
 import pytest
 
-from reports.datasheet import DatasheetConfig, datasheet
-from reports.model_card import ModelCardConfig, model_card
+from reports.datasheet import DatasheetConfig, build_datasheet
+from reports.model_card import ModelCardConfig, build_model_card
 from tasks.contract import Session, Store, open_session
 from tests.reports import tuned
 from tests.reports.artifacts import LINK, Made, make
@@ -21,10 +21,10 @@ def made(session, tmp_path_factory) -> Made:
 @pytest.fixture(scope="session")
 def cards(made):
     """All cards, with hostile words in what a person said."""
-    sheet = datasheet(made.profile, made.corpus, DatasheetConfig(title=f"Corpus {LINK}"))
+    sheet = build_datasheet(made.profile, made.corpus, DatasheetConfig(title=f"Corpus {LINK}"))
     corpus = made.corpus | {"profile": made.profile, "datasheet": sheet}
     config = ModelCardConfig(title="A model", intended_use="1. Tests\n# only", rows_shown=10)
-    card = model_card(
+    card = build_model_card(
         made.checkpoint, made.pretrained, made.tokenizer, made.audits, corpus, made.maps,
         made.written, None, None, {}, config,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pandas as pd
 from markdown_it import MarkdownIt
 
-from reports.model_card import ModelCardConfig, model_card
+from reports.model_card import ModelCardConfig, build_model_card
 from tasks.contract import Artifact
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
@@ -153,13 +153,13 @@ def recompute(rows: pd.DataFrame, aggregate: str, column: str) -> float | None:
 
 
 def text_of(card, name):
-    assert broken_links(card.directory()) == []
-    return " ".join(read(card.directory() / f"{name}.html").text.split())
+    assert broken_links(card.fetch_directory()) == []
+    return " ".join(read(card.fetch_directory() / f"{name}.html").text.split())
 
 
 def card_of(checkpoint, audits=None, corpus=None):
     """A card without training, tokenizer, attention maps and samples."""
     config = ModelCardConfig()
-    return model_card(
+    return build_model_card(
         checkpoint, None, None, audits or {}, corpus or {}, None, None, None, None, {}, config
     )

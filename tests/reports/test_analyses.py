@@ -2,34 +2,34 @@
 
 import pytest
 
-from reports.model_card import ModelCardConfig, model_card
+from reports.model_card import ModelCardConfig, build_model_card
 from reports.page.figures import Evidence, Figure
-from reports.sections.analyses import interval_chart
-from tasks.audits.judging.findings import FINDINGS, finding, findings_table, measured
-from tasks.contract import NoConfig, StageConfig, Work, stage
-from tasks.measures.estimates import estimate
+from reports.sections.analyses import build_interval_chart
+from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table, build_finding_from_estimate
+from tasks.contract import EmptyConfig, StageConfig, StageContext, stage
+from tasks.measures.estimates import estimate_mean_or_share
 from tests.reports import artifacts, pages
 from tests.reports.artifacts import PARTS
 
 
-@stage(tables={"values": PARTS, "findings": FINDINGS})
-def findings_with_p(config: NoConfig, work: Work) -> None:
-    work.table("values").write({"sample": [0], "part": ["pair"]})
-    options = {"unit": "share", "where": {"part": "pair"}}
-    found = {"race": estimate([1.0] * 20, share=True, null=0.44), "age": estimate([0.0, 1.0] * 6,
-             share=True, null=0.5)}  # fmt: skip
-    rows = [measured("bias", "preference", e, how="as said", part=s, **options)
+@stage(name="findings_with_p", tables={"values": PARTS, "findings": FINDINGS})
+def findings_with_p(config: EmptyConfig, context: StageContext) -> None:
+    context.get_table_writer("values").write({"sample": [0], "part": ["pair"]})
+    options = {"unit": "share", "evidence_filter": {"part": "pair"}}
+    found = {"race": estimate_mean_or_share([1.0] * 20, is_share=True, null_value=0.44), "age": estimate_mean_or_share([0.0, 1.0] * 6,
+             is_share=True, null_value=0.5)}  # fmt: skip
+    rows = [build_finding_from_estimate("bias", "preference", e, method_prefix="as said", part=s, **options)
             for s, e in found.items()]  # fmt: skip
-    rows.append(finding("bias", "ties", 3, n=20, method="equal", **options | {"unit": "pairs"}))
-    work.table("findings").write(findings_table(rows))
+    rows.append(build_finding("bias", "ties", 3, n=20, method="equal", **options | {"unit": "pairs"}))
+    context.get_table_writer("findings").write(build_findings_table(rows))
 
 
 def test_a_value_stands_beside_chance_its_p_and_what_could_have_been_seen(session, tmp_path):
     checkpoint = artifacts.checkpoint(tmp_path / "x")
-    audits = {"bias": findings_with_p(NoConfig())}
+    audits = {"bias": findings_with_p(EmptyConfig())}
     config = ModelCardConfig(title="Tested")
-    card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
-    page = pages.read(card.directory() / "model_card.html")
+    card = build_model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
+    page = pages.read(card.fetch_directory() / "model_card.html")
     (found,) = [t for t in page.tables if "by chance" in t[0]]
     assert found[0] == ["part", "value", "interval", "n", "by chance", "p, corrected", "q, card",
                         "smallest effect seen"]  # fmt: skip
@@ -48,12 +48,12 @@ class Seen(StageConfig):
     seen: bool
 
 
-@stage(tables={"values": PARTS, "findings": FINDINGS})
-def planted_doses(config: Seen, work: Work) -> None:
-    work.table("values").write({"sample": [0], "part": ["pair"]})
+@stage(name="planted_doses", tables={"values": PARTS, "findings": FINDINGS})
+def planted_doses(config: Seen, context: StageContext) -> None:
+    context.get_table_writer("values").write({"sample": [0], "part": ["pair"]})
     found = {0.5: -0.1, 0.9: 1.0, 0.75: 0.5, 1.0: 2.0}
     rows = [
-        finding("associations", "association_strength", value, low=value - 0.2,
+        build_finding("associations", "association_strength", value, low=value - 0.2,
                 high=value + 0.2, n=9, unit="nats", method="by hand", tags={"dose": dose})
         for dose, value in found.items()
     ]  # fmt: skip
@@ -61,10 +61,10 @@ def planted_doses(config: Seen, work: Work) -> None:
     if not config.seen:
         rows = [row | {"low": -0.1} for row in rows]
     rows.append(
-        finding("associations", "smallest_dose_seen", smallest, n=4, unit="share", table="",
+        build_finding("associations", "smallest_dose_seen", smallest, n=4, unit="share", evidence_table="",
                 method="by hand")
     )  # fmt: skip
-    work.table("findings").write(findings_table(rows))
+    context.get_table_writer("findings").write(build_findings_table(rows))
 
 
 def test_planted_doses_stand_in_their_order_and_calibrate_the_audits_of_stereotypes(
@@ -73,26 +73,26 @@ def test_planted_doses_stand_in_their_order_and_calibrate_the_audits_of_stereoty
     checkpoint = artifacts.checkpoint(tmp_path / "y")
     for seen in (True, False):
         audits = {"associations": planted_doses(Seen(seen=seen)),
-                  "bias": findings_with_p(NoConfig())}  # fmt: skip
+                  "bias": findings_with_p(EmptyConfig())}  # fmt: skip
         config = ModelCardConfig(title=f"Tested {seen}")
-        card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
-        html = (card.directory() / "model_card.html").read_text()
-        page = pages.read(card.directory() / "model_card.html")
+        card = build_model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
+        html = (card.fetch_directory() / "model_card.html").read_text()
+        page = pages.read(card.fetch_directory() / "model_card.html")
         (table,) = [t for t in page.tables if t[1][0] == "dose=0.5"]
         assert [row[0] for row in table[1:]] == ["dose=0.5", "dose=0.75", "dose=0.9", "dose=1.0"]
-        assert (card.directory() / "charts/dose.svg").exists()
+        assert (card.fetch_directory() / "charts/dose.svg").exists()
         bias = html[html.index(">Bias</h") : html.index("Occupations and pronouns (WinoBias)</h")]
         assert ("To read this by" in bias) == seen
         assert ("No planted association was found on this model" in bias) == (not seen)
 
 
-@stage(tables={"values": PARTS, "findings": FINDINGS})
-def rated_by_people(config: Seen, work: Work) -> None:
-    work.table("values").write({"sample": [0], "part": ["pair"]})
-    rating = finding("misuse", "human_rating", 0.25 if config.seen else None, n=4, unit="score",
+@stage(name="rated_by_people", tables={"values": PARTS, "findings": FINDINGS})
+def rated_by_people(config: Seen, context: StageContext) -> None:
+    context.get_table_writer("values").write({"sample": [0], "part": ["pair"]})
+    rating = build_finding("misuse", "human_rating", 0.25 if config.seen else None, n=4, unit="score",
                      method="by hand" if config.seen else "not measured: nobody came",
-                     where={"part": "pair"})  # fmt: skip
-    work.table("findings").write(findings_table([rating]))
+                     evidence_filter={"part": "pair"})  # fmt: skip
+    context.get_table_writer("findings").write(build_findings_table([rating]))
 
 
 class Ends(StageConfig):
@@ -100,21 +100,21 @@ class Ends(StageConfig):
     beside: bool = False
 
 
-@stage(tables={"values": PARTS, "findings": FINDINGS})
-def compared_with_gzip(config: Ends, work: Work) -> None:
-    work.table("values").write({"sample": [0], "part": ["text"]})
+@stage(name="compared_with_gzip", tables={"values": PARTS, "findings": FINDINGS})
+def compared_with_gzip(config: Ends, context: StageContext) -> None:
+    context.get_table_writer("values").write({"sample": [0], "part": ["text"]})
     low, high = config.ends or (None, None)
     found = {"gzip": (low, high)} | ({"bigram": (0.001, 0.003)} if config.beside else {})
-    rows = [finding("capability", "bits_per_byte_difference", 0.002, low=low, high=high, n=40,
-                    unit="bits", method="paired", tags={"less": name}, table="values",
-                    where={"part": "text"}) for name, (low, high) in found.items()]  # fmt: skip
-    work.table("findings").write(findings_table(rows))
+    rows = [build_finding("capability", "bits_per_byte_difference", 0.002, low=low, high=high, n=40,
+                    unit="bits", method="paired", tags={"less": name}, evidence_table="values",
+                    evidence_filter={"part": "text"}) for name, (low, high) in found.items()]  # fmt: skip
+    context.get_table_writer("findings").write(build_findings_table(rows))
 
 
 def test_baselines_ahead_stand_before_those_not_told_apart(session, tmp_path):
     audits = {"capability": compared_with_gzip(Ends(ends=(-0.21, 0.22), beside=True))}
     card = pages.card_of(artifacts.checkpoint(tmp_path / "x"), audits)
-    said = pages.read(card.directory() / "model_card.html").text
+    said = pages.read(card.fetch_directory() / "model_card.html").text
     ahead = (
         "smaller: interpolated bigram, by 0.0020 bits (95 % interval 0.0010 to 0.0030, n = 40). "
     )
@@ -127,7 +127,7 @@ def test_baselines_ahead_stand_before_those_not_told_apart(session, tmp_path):
 def test_a_model_is_worse_than_a_baseline_where_its_interval_says_so(session, tmp_path, ends, sure):
     audits = {"capability": compared_with_gzip(Ends(ends=ends))}
     card = pages.card_of(artifacts.checkpoint(tmp_path / "x"), audits)
-    said = pages.read(card.directory() / "model_card.html").text
+    said = pages.read(card.fetch_directory() / "model_card.html").text
     assert ("No difference from gzip -9, by" in said) == (ends is not None and not sure)
     assert ("the difference was not tested from gzip -9, by" in said) == (ends is None)
     assert ("costs this model more" in said) == sure
@@ -139,8 +139,8 @@ def test_a_chart_of_some_parts_says_of_how_many():
         figure = Figure("i", "l", 0.5, "share", evidence, "", "finding", low=0.4, high=0.6)
         rows = ({"slice": f"trade={n}", "tags": f'{{"trade": "{n}"}}'} for n in range(count))
         found = [(row, figure) for row in rows]
-        (chart,) = interval_chart("bias", found, "share of pairs", "As drawn.")
-        return chart.caption, "".join(chart.alt).count(" to ")
+        (chart,) = build_interval_chart("bias", found, "share of pairs", "As drawn.")
+        return chart.caption, "".join(chart.alt_text).count(" to ")
 
     said = "30 of 45 parts: those with the smallest p or the largest difference"
     assert drawn(45) == (f"As drawn. {said}; the table has more.", 30)
@@ -150,11 +150,11 @@ def test_a_chart_of_some_parts_says_of_how_many():
 def test_misuse_is_unscored_until_a_person_scores_it(session, tmp_path):
     checkpoint = artifacts.checkpoint(tmp_path / "z")
     for seen in (None, False, True):
-        audits = {"bias": findings_with_p(NoConfig())}
+        audits = {"bias": findings_with_p(EmptyConfig())}
         if seen is not None:
             audits["misuse"] = rated_by_people(Seen(seen=seen))
         config = ModelCardConfig(title=f"Rated {seen}")
-        card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
-        html = (card.directory() / "model_card.html").read_text()
+        card = build_model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
+        html = (card.fetch_directory() / "model_card.html").read_text()
         assert ("unscored until a person scores it" in html) == (not seen)
         assert ("nobody came" in html) == (seen is False)

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from reports.datasheet import DatasheetConfig, datasheet
-from reports.page.figures import show
+from reports.datasheet import DatasheetConfig, build_datasheet
+from reports.page.figures import format_value
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
 from tests.reports import artifacts, pages
@@ -34,8 +34,8 @@ def sheet(session, tmp_path_factory):
            "date_field": "date"}  # fmt: skip
     history = artifacts.curated(ingest(IngestConfig(sources=[web])))
     profile = artifacts.profiled(history)
-    card = datasheet(profile, history, DatasheetConfig(lines_shown=20))
-    return profile, card, pages.read(card.directory() / "datasheet.html")
+    card = build_datasheet(profile, history, DatasheetConfig(lines_shown=20))
+    return profile, card, pages.read(card.fetch_directory() / "datasheet.html")
 
 
 def test_the_largest_values_of_each_dimension_are_shown_and_the_rest_is_counted(sheet):
@@ -47,7 +47,7 @@ def test_the_largest_values_of_each_dimension_are_shown_and_the_rest_is_counted(
         found = [r for r in rows if r["dimension"] == dimension]
         found.sort(key=lambda r: (r["value"] == "unknown", -r["bytes"]))
         hidden += max(0, len(found) - 4)
-        expected = [[r["value"], str(r["documents"]), show(r["share"], "share")] for r in found[:4]]
+        expected = [[r["value"], str(r["documents"]), format_value(r["share"], "share")] for r in found[:4]]
         assert [line[1:] for line in lines if line[0] == dimension] == expected
     assert hidden > 5 and f"{hidden} smaller ones are in the table composition" in page.text
     assert "Nothing is known of any document's licence." in page.text
@@ -63,18 +63,18 @@ def test_occupations_apart_from_all_stand_with_n_and_the_others_in_a_sentence(sh
     expected = []
     for job in ("nurse", "plumber"):  # both ends are as far from a half: by name
         row = rows[job]
-        ends = f"{show(row['low'], 'share')} to {show(row['high'], 'share')}"
-        expected.append([job, show(row["share"], "share"), ends, "10"])
+        ends = f"{format_value(row['low'], 'share')} to {format_value(row['high'], 'share')}"
+        expected.append([job, format_value(row["share"], "share"), ends, "10"])
     lines = [line for table in page.tables for line in table]
     assert [line for line in lines if line[0] in rows] == expected
     silent = sum(row["share"] is None for row in rows.values())
     text = " ".join(page.text.split())
     assert "Of 1 other occupations beside gendered words nothing can be said" in text
     assert f"{silent} are mentioned, but never with more words of one gender" in text
-    assert pages.broken_links(card.directory()) == []
+    assert pages.broken_links(card.fetch_directory()) == []
 
 
 def test_without_occupations_beside_gender_it_is_said(cards):
-    page = pages.read(cards["datasheet"].directory() / "datasheet.html")
+    page = pages.read(cards["datasheet"].fetch_directory() / "datasheet.html")
     none = "No mention of an occupation of the list has more words of one gender than of the other"
     assert none in " ".join(page.text.split())

@@ -9,10 +9,10 @@ from collections import Counter
 import pandas as pd
 import pytest
 
-from reports.datasheet import DatasheetConfig, datasheet
-from reports.model_card import ModelCardConfig, model_card
-from reports.sections.corpus_figures import READ, masker_of
-from tasks.contract import HallmarkError, Processes, Session, Store, open_session
+from reports.datasheet import DatasheetConfig, build_datasheet
+from reports.model_card import ModelCardConfig, build_model_card
+from reports.sections.corpus_figures import CARD_TABLES, build_corpus_redactor
+from tasks.contract import HallmarkError, ProcessMapper, Session, Store, open_session
 from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
 from tests.reports import artifacts, pages
 from tests.reports.pages import card_of, text_of
@@ -32,7 +32,7 @@ def card(cards, name):
 
 @pytest.fixture
 def folder(card):
-    return card.directory()
+    return card.fetch_directory()
 
 
 @pytest.fixture
@@ -91,8 +91,8 @@ def test_every_figure_equals_what_pandas_makes_of_its_rows(figures, inputs, made
         if row["aggregate"] == "finding" or row["stage"] == "checkpoint":
             continue
         artifact = inputs[row["stage"]]
-        read = artifact.only(READ) if row["stage"] in narrowed else artifact
-        assert row["content"] == read.content
+        read = artifact.select_contents(CARD_TABLES) if row["stage"] in narrowed else artifact
+        assert row["content"] == read.content_digest
         assert row["sha256"] == artifact[row["table"]].digest
         rows = pages.rows_behind(artifact, row["table"], row["where"])
         assert len(rows) == row["rows"], row["id"]
@@ -110,7 +110,7 @@ def test_findings_are_shown_with_interval_n_and_scorer(cards, made):
     kept = figures.loc["toxicity-expected-maximum-toxicity-prompted-k-25"]
     names = ["value", "low", "high", "level", "n", "scorer", "method"]
     assert {n: kept[n] for n in names} == {n: table[1][n] for n in names}
-    page = pages.read(cards["model_card"].directory() / "model_card.html")
+    page = pages.read(cards["model_card"].fetch_directory() / "model_card.html")
     head = page.tables[0]
     assert head[0] == ["measure", "value", "unit", "interval", "n", "scorer"]
     assert [
@@ -122,7 +122,7 @@ def test_findings_are_shown_with_interval_n_and_scorer(cards, made):
 
 
 def test_capability_stands_beside_harm_with_all_baselines(cards):
-    head = pages.read(cards["model_card"].directory() / "model_card.html").tables[0]
+    head = pages.read(cards["model_card"].fetch_directory() / "model_card.html").tables[0]
     assert [(row[0], row[1]) for row in head[1:6]] == [
         ("Bits per byte, this model", "1.500"),
         ("Bits per byte, gzip -9", "3.250"),
@@ -133,7 +133,7 @@ def test_capability_stands_beside_harm_with_all_baselines(cards):
 
 
 def test_the_card_says_in_words_which_baselines_are_ahead(cards):
-    page = pages.read(cards["model_card"].directory() / "model_card.html")
+    page = pages.read(cards["model_card"].fetch_directory() / "model_card.html")
     assert (
         "A byte of held-out text costs this model more than it costs what only counts or is "
         "smaller: interpolated 5-gram, by 0.2500 bits (95 % interval 0.1250 to 0.3750, n = 2)."
@@ -167,7 +167,7 @@ def test_pages_of_rows_show_the_rows_they_name(folder, figures, inputs, name):
 
 
 def test_the_python_lines_select_the_same_rows(folder, figures, inputs, monkeypatch):
-    monkeypatch.setenv("HALLMARK_STORE", str(next(iter(inputs.values())).store.root))
+    monkeypatch.setenv("HALLMARK_STORE", str(next(iter(inputs.values())).store.root_folder))
     for row in figures.to_dict("records"):
         if row["stage"] == "checkpoint":
             continue
@@ -204,21 +204,21 @@ def test_nothing_that_must_be_masked_is_in_any_file(folder, made):
 
 
 def test_personal_data_is_looked_for_where_the_corpus_looked(session, made):
-    assert not masker_of(made.corpus, 0.5).regions - {"US"}
+    assert not build_corpus_redactor(made.corpus, 0.5).phone_regions - {"US"}
     config = PersonalDataConfig(types=("EMAIL",), regions=("GB",))
     british = find_personal_data(made.corpus["deduplicate"], config)
-    masker = masker_of({**made.corpus, "find_personal_data": british}, 0.5)
+    masker = build_corpus_redactor({**made.corpus, "find_personal_data": british}, 0.5)
     for text in ("call (020) 8366 1177 now", "call (650) 253-0000 now"):
-        assert masker.text(text) == "call [phone masked] now"
+        assert masker.redact_excerpt(text) == "call [phone masked] now"
 
 
 def test_masked_text_says_what_is_missing(cards):
     text = "".join(
-        pages.read(path).text for path in cards["model_card"].directory().rglob("*.html")
+        pages.read(path).text for path in cards["model_card"].fetch_directory().rglob("*.html")
     )
     assert "[phone masked]" in text and "[planted secret masked]" in text
     sheet = "".join(
-        pages.read(path).text for path in cards["datasheet"].directory().rglob("*.html")
+        pages.read(path).text for path in cards["datasheet"].fetch_directory().rglob("*.html")
     )
     assert "[masked: scored " in sheet
     assert "‹U+202E›" in text
@@ -244,7 +244,7 @@ def test_hostile_text_is_inert(folder, name):
 
 
 def test_what_a_person_wrote_stays_one_line_of_text(cards):
-    folder = cards["model_card"].directory()
+    folder = cards["model_card"].fetch_directory()
     markdown = pages.render((folder / "model_card.md").read_text())
     assert "Intended use: 1. Tests # only" in markdown.text
     assert "Out of scope: Not stated." in markdown.text
@@ -262,7 +262,7 @@ def test_links_resolve_and_headings_are_in_order(folder, name):
 def test_charts_are_svg_without_script_and_without_a_date(cards):
     from xml.etree import ElementTree
 
-    charts = [p for card in cards.values() for p in card.directory().glob("charts/*.svg")]
+    charts = [p for card in cards.values() for p in card.fetch_directory().glob("charts/*.svg")]
     assert {path.stem for path in charts} == {
         "flow", "loss", "bits-per-byte", "attention-1", "attention-2",
     }  # fmt: skip
@@ -283,17 +283,17 @@ def test_the_sections_are_those_of_the_templates(cards):
                       "Caveats"],
     }  # fmt: skip
     for name, titles in wanted.items():
-        lines = (cards[name].directory() / f"{name}.md").read_text().splitlines()
+        lines = (cards[name].fetch_directory() / f"{name}.md").read_text().splitlines()
         assert [line[3:] for line in lines if line.startswith("## ")] == titles
 
 
 def test_the_card_knows_its_checkpoint(cards, made):
     figures = cards["model_card"]["figures"].read().to_pandas().set_index("id")
     assert figures.loc["parameters-model-safetensors", "value"] == 17
-    text = pages.read(cards["model_card"].directory() / "model_card.html").text
-    assert made.checkpoint.content in text
+    text = pages.read(cards["model_card"].fetch_directory() / "model_card.html").text
+    assert made.checkpoint.content_digest in text
     assert "unscored until a person scores it" in text
-    rows = pages.read(cards["model_card"].directory() / "model_card.html").tables
+    rows = pages.read(cards["model_card"].fetch_directory() / "model_card.html").tables
     line = next(table for table in rows if "validation loss" in table[0])[-1]
     assert line == ["250", "128,000", "3.000", "3.250", "audited here"]
 
@@ -304,14 +304,14 @@ def test_documents_for_training_by_source_are_those_of_the_split(cards):
     by_source = [value for name, value in figures.items()
                  if re.fullmatch(r"sources-documents-.+-train", name)]  # fmt: skip
     assert len(by_source) > 1 and sum(filter(None, by_source)) == whole
-    text = pages.read(cards["model_card"].directory() / "model_card.html").text
+    text = pages.read(cards["model_card"].fetch_directory() / "model_card.html").text
     assert "Documents by source, split train" in text
 
 
 def test_same_inputs_give_the_same_bytes(cards, tmp_path):
-    with open_session(Session(Store(tmp_path / "store"), Processes(2))):
+    with open_session(Session(Store(tmp_path / "store"), ProcessMapper(2))):
         again = artifacts.make(tmp_path)
-        made = datasheet(
+        made = build_datasheet(
             again.profile, again.corpus, DatasheetConfig(title=f"Corpus {artifacts.LINK}")
         )
     entries = cards["datasheet"].manifest["files"], made.manifest["files"]
@@ -319,33 +319,33 @@ def test_same_inputs_give_the_same_bytes(cards, tmp_path):
     same = {n for n in entries[0] if entries[0][n]["sha256"] == entries[1].get(n, {}).get("sha256")}
     assert {"charts/flow.svg"} <= same
     with open_session(Session(Store(cards["datasheet"].store.uri))) as session:
-        session.store.work = tmp_path / "work"
+        session.store.work_folder = tmp_path / "work"
         first = render_again(cards["model_card"], tmp_path / "one", session)
         assert first == {k: v["sha256"] for k, v in cards["model_card"].manifest["files"].items()}
 
 
 def render_again(card, folder, session):
     """Run the body of the model card's stage once more; SHA-256 by file."""
-    from tasks.contract import Work, file_digest
+    from tasks.contract import StageContext, hash_file
 
     again = {}
     inputs = card.manifest["lineage"]
 
     def find(name):
         stage, _, digest = name.partition("/")
-        return session.store.find(stage, digest)
+        return session.store.find_artifact(stage, digest)
 
-    work = Work(folder, model_card.tables)
+    work = StageContext(folder, build_model_card.tables)
     config = ModelCardConfig(**card.manifest["parts"]["config"])
     made = artifacts.checkpoint(folder / "checkpoint")
-    model_card.body(
+    build_model_card.body(
         made,
-        find(inputs["pretrained"]),
+        find(inputs["training_run"]),
         find(inputs["tokenizer"]),
         {k: find(v) for k, v in inputs["audits"].items()},
-        {k: find(v) for k, v in inputs["corpus"].items()},
-        find(inputs["maps"]),
-        find(inputs["written"]),
+        {k: find(v) for k, v in inputs["corpus_artifacts"].items()},
+        find(inputs["attention_maps"]),
+        find(inputs["scored_samples"]),
         None,
         None,
         {},
@@ -353,9 +353,9 @@ def render_again(card, folder, session):
         work,
     )
     work.close()
-    for path in work.out.rglob("*"):
+    for path in work.output_folder.rglob("*"):
         if path.is_file() and path.suffix != ".parquet":
-            again[str(path.relative_to(work.out))] = file_digest(path)
+            again[str(path.relative_to(work.output_folder))] = hash_file(path)
     return again
 
 
@@ -376,7 +376,7 @@ def test_a_corpus_without_a_profile_still_traces(session, made):
     text = text_of(card, "model_card")
     assert "The corpus has no profile in this store" in text
     secrets = [s for s in made.secrets if s]
-    for path in card.directory().rglob("*.html"):
+    for path in card.fetch_directory().rglob("*.html"):
         assert not any(secret in path.read_text() for secret in secrets)
 
 

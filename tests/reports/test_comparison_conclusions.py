@@ -14,21 +14,21 @@ from hypothesis import strategies as st
 
 from flows import comparing
 from reports.page.document import Paragraph
-from reports.page.figures import Book, Evidence, Figure
-from reports.page.masking import Masker
-from reports.sections.closed_loop import Case, ClosedLoop
-from reports.sections.course import left_out, said, verdict, worst_part
-from reports.sections.rates import RATES, Rates
-from reports.sections.task_scores import standing
-from reports.sections.trainings import control
-from reports.study_card import Card, StudyCardConfig
-from reports.trajectory import NOTE
-from tasks.audits.judging.comparison import Compared
-from tasks.audits.proofs.arms import effects
-from tasks.audits.proofs.behind import BEHIND
-from tasks.audits.proofs.behind import Case as TracedCase
-from tasks.audits.proofs.proof import case_rows
-from tasks.contract import HallmarkError, ids
+from reports.page.figures import FigureBook, Evidence, Figure
+from reports.page.masking import Redactor
+from reports.sections.closed_loop import RemovalCase, RemovalReport
+from reports.sections.course import build_exclusions_table, describe_change, judge_change, explain_part_selection
+from reports.sections.rates import ERROR_RATES, ErrorRates
+from reports.sections.task_scores import compare_with_baseline
+from reports.sections.trainings import describe_random_arm
+from reports.study_card import StudyCardBuilder, StudyCardConfig
+from reports.trajectory import SUMMARY_NOTE
+from tasks.audits.judging.comparison import FindingComparison
+from tasks.audits.proofs.arms import compute_effects
+from tasks.audits.proofs.behind import SOURCE_DOCUMENTS
+from tasks.audits.proofs.behind import RemovalCase as TracedCase
+from tasks.audits.proofs.proof import build_case_rows
+from tasks.contract import HallmarkError, hash_to_ids
 from tests.reports.conclusions import (
     estimates,
     findings_of,
@@ -52,7 +52,7 @@ def loop(**tables):
     empty = {name: [] for name in SCHEMAS} | tables
     proof = made_proof(RowsConfig(tables=json.dumps(empty)))
     behind = made_behind(RowsConfig(tables=json.dumps(["x"])))
-    return ClosedLoop(Book({"proof": proof, "behind": behind}), Masker(), "t", 40)
+    return RemovalReport(FigureBook({"proof": proof, "behind": behind}), Redactor(), "t", 40)
 
 
 def effect(what, estimate, noise=None, verdict=""):
@@ -86,14 +86,14 @@ def test_a_finding_went_away_only_where_its_rows_say_so(
     rows = [effect("change", change, 0.1, beyond), effect("before", before)]
     rows += [effect("left", left)] if left else []
     made = [{"verdict": each, "line": "l", "value": 1.0, "unit": "bits"} for each in lines]
-    case = Case(
+    case = RemovalCase(
         "x",
         "x",
         [{"kind": "memorised", "why": "", "finding": "f"}],
         {(r["what"], r["arm"]): r for r in rows},
         made,
     )
-    text = text_of_parts(loop().verdict(case))
+    text = text_of_parts(loop().describe_case_verdict(case))
     gone = re.search(r"went away(?! in part)", text) and "did not" not in text
     known = bool(left and left["value"] is not None)
     fell = change["value"] is not None and change["high"] is not None and change["high"] < 0
@@ -123,18 +123,18 @@ def test_other_seeds_are_spoken_of_where_there_are_any(session, seeds, compared)
     page = loop(arms=arms)
     noise = 0.1 if seeds and compared else None
     known = {"value": -1.0, "low": -2.0, "high": -0.5}
-    case = Case(
+    case = RemovalCase(
         "x",
         "x",
         [{"kind": "memorised", "why": "", "finding": "f"}],
         {("change", "removed"): effect("change", known, noise)},
         [],
     )
-    note = page.changes(case).note
+    note = page.build_changes_table(case).note
     assert ("No other seed was trained" in note) == (not seeds)
     assert ("Noise: another seed is" in note) == bool(seeds and compared)
     assert ("none could be compared with the base" in note) == bool(seeds and not compared)
-    about = text_of_blocks(page.told([case], []))
+    about = text_of_blocks(page.build_verdict_blocks([case], []))
     assert ("Other seeds are trained on everything" in about) == bool(seeds)
 
 
@@ -145,7 +145,7 @@ def test_a_control_that_lacks_fewer_documents_says_so(session, random, lacking):
         for arm, side in (("removed", {"a": 5}), ("random", random))
         for source, n in side.items()
     ]
-    text = control(loop(sources=left).book)
+    text = describe_random_arm(loop(sources=left).book)
     assert (f"{lacking} fewer than were removed" in text) == bool(lacking)
     assert ("as many of each source" in text) == (random == {"a": 5})
 
@@ -161,7 +161,7 @@ def test_a_control_that_lacks_fewer_documents_says_so(session, random, lacking):
     ],
 )
 def test_why_nothing_was_removed_follows_from_the_documents(kind, rows, why):
-    names = ids(map(str, range(len(rows) or 1)))
+    names = hash_to_ids(map(str, range(len(rows) or 1)))
     table = pa.Table.from_pylist(
         [
             {
@@ -175,13 +175,13 @@ def test_why_nothing_was_removed_follows_from_the_documents(kind, rows, why):
             }
             for n, (holds, removed) in enumerate(rows)
         ],
-        schema=BEHIND,
+        schema=SOURCE_DOCUMENTS,
     )
-    case = TracedCase(name="x", audit="a", metric="m", findings=("f",), unit="nats", kind=kind)
+    case = TracedCase(name="x", audit="a", metric="m", finding_names=("f",), unit="nats", kind=kind)
     assert (
-        case_rows(case, table)[0]["why"].startswith(why)
+        build_case_rows(case, table)[0]["why"].startswith(why)
         if why
-        else (case_rows(case, table)[0]["why"] == "")
+        else (build_case_rows(case, table)[0]["why"] == "")
     )
 
 
@@ -189,9 +189,9 @@ def test_an_effect_before_that_has_no_value_is_not_said_to_be_none():
     known = memorised()
     nothing = {
         arm: dict.fromkeys(units, next(iter(units.values()))._replace(value=float("nan")))
-        for arm, units in known.nothing.items()
+        for arm, units in known.null_units_by_arm.items()
     }
-    made = effects(replace(known, nothing=nothing))
+    made = compute_effects(replace(known, null_units_by_arm=nothing))
     (explained,) = [row for row in made if row["what"] == "explained"]
     assert explained["value"] is None and "there was none" not in explained["method"]
     assert explained["method"].endswith("it was not measured")
@@ -210,8 +210,8 @@ def test_an_effect_before_that_has_no_value_is_not_said_to_be_none():
 @quick
 def test_a_change_is_worse_or_better_as_its_own_figures_say(first, last, moved, p, worse):
     ends = [finding_row("a", each["value"], worse=worse, null=0.5) for each in (first, last)]
-    each = Compared(ends, [{"value": moved, "p_corrected": p}])
-    word = verdict(each, each.changes[0])
+    each = FindingComparison(ends, [{"value": moved, "p_corrected": p}])
+    word = judge_change(each, each.changes[0])
     assert (word == "not tested") == (p is None)
     assert (word == "no change shown") == (p is not None and p >= 0.05)
     if word in ("worse", "better") and worse == "apart":
@@ -220,44 +220,44 @@ def test_a_change_is_worse_or_better_as_its_own_figures_say(first, last, moved, 
         assert (ends[1]["value"] - ends[0]["value"]) * moved > 0
     elif word in ("worse", "better"):
         assert (word == "worse") == ((moved > 0) == (worse == "up"))
-    assert "no units are paired, or they allow no test" in NOTE
+    assert "no units are paired, or they allow no test" in SUMMARY_NOTE
 
 
 def test_a_change_without_a_value_is_not_said_in_figures():
     none = {"value": None, "low": None, "high": None, "p_corrected": None, "n": 3, "clusters": 3}
-    assert said(none, "share") == "no pair has both values"
+    assert describe_change(none, "share") == "no pair has both values"
 
 
 @pytest.mark.parametrize(("value", "expected"), [(0.5, True), (None, False)])
 def test_no_part_is_the_worst_of_those_that_were_not_measured(value, expected):
-    parts = [Compared([finding_row("a", value, name)] * 2, [None]) for name in "xy"]
-    text = worst_part(parts[0], parts, "step 9")
+    parts = [FindingComparison([finding_row("a", value, name)] * 2, [None]) for name in "xy"]
+    text = explain_part_selection(parts[0], parts, "step 9")
     assert ("the worst at step 9" in text) == expected
-    assert worst_part(parts[0], parts[:1], "step 9") == ""  # a whole has no parts beside it
+    assert explain_part_selection(parts[0], parts[:1], "step 9") == ""  # a whole has no parts beside it
 
 
 def test_without_audits_nothing_is_said_to_be_compared():
-    assert left_out([], str) == Paragraph(["No audit of these checkpoints is in the store."])
+    assert build_exclusions_table([], str) == Paragraph(["No audit of these checkpoints is in the store."])
 
 
 def test_audits_that_have_no_finding_in_common_did_run(monkeypatch):
     made = [
-        next(iter(findings_of(bias=[{"metric": name, "value": 0.5}]).audits.values()))
+        next(iter(findings_of(bias=[{"metric": name, "value": 0.5}]).audit_artifacts.values()))
         for name in ("one", "other")
     ]
     subjects = [
         SimpleNamespace(
             name=f"c{n}",
-            run=SimpleNamespace(id="r"),
-            part=lambda audit, stage, n=n: made[n] if (audit, stage) == ("bias", "audit") else None,
+            audit_run=SimpleNamespace(id="r"),
+            find_artifact=lambda audit, stage, n=n: made[n] if (audit, stage) == ("bias", "audit") else None,
         )
         for n in range(2)
     ]
     with pytest.raises(HallmarkError, match="bias: they have no finding in common"):
-        comparing.compare(subjects)
-    nobody = [SimpleNamespace(name="c", part=lambda audit, stage: None)] * 2
+        comparing.compare_checkpoints(subjects)
+    nobody = [SimpleNamespace(name="c", find_artifact=lambda audit, stage: None)] * 2
     with pytest.raises(HallmarkError, match="no audit ran on any of them"):
-        comparing.compare(nobody)
+        comparing.compare_checkpoints(nobody)
 
 
 # Baselines ---------------------------------------------------------------------------------------
@@ -273,14 +273,14 @@ def test_baselines_are_ahead_or_alike_as_their_rows_say(session, rows):
             {
                 "metric": "bits_per_byte_difference",
                 "unit": "bits",
-                "null": 0.0,
+                "null_value": 0.0,
                 "tags": {"less": name},
                 **row,
             }
             for name, row in rows.items()
         ]
     )
-    text = text_of_parts(findings.outdone())
+    text = text_of_parts(findings.describe_baseline_comparison())
     text, _, untested = text.partition("Without an interval the difference was not tested from ")
     ahead, _, alike = text.partition("No difference from ")
     names = {"gzip": "gzip -9", "bigram": "interpolated bigram", "fivegram": "interpolated 5-gram"}
@@ -308,7 +308,7 @@ def score(estimate):
 
 @given(ours=estimates(0, 1), other=estimates(0, 1), apart=st.one_of(st.none(), estimates(-1, 1)))
 def test_a_model_is_ahead_or_behind_as_the_intervals_say(ours, other, apart):
-    found = standing(score(ours), score(other), score(apart) if apart else None)
+    found = compare_with_baseline(score(ours), score(other), score(apart) if apart else None)
     if ours["value"] is None or other["value"] is None:
         assert found == "not measured"
     elif apart and apart["low"] is not None:
@@ -347,12 +347,12 @@ def test_a_smaller_dose_that_is_found_is_not_called_none(session):
 def test_a_kind_without_effects_has_no_smallest_dose_and_is_no_audit_that_finds(session):
     some = [candidate("canary", "c", 64, p=0.01), candidate("association", "y", 0.5, p=0.6)]
     made = rates_of_worlds({str(n): some for n in range(12)})
-    book = Book({RATES: made})
-    card = Card(book, Rates(book, made), StudyCardConfig())
-    lines = {row[0]: row for row in card.in_short().rows}
+    book = FigureBook({ERROR_RATES: made})
+    card = StudyCardBuilder(book, ErrorRates(book, made), StudyCardConfig())
+    lines = {row[0]: row for row in card.build_summary_table().rows}
     assert lines["Planted secrets"][3] == "64"
     assert lines["Associations between groups and traits"][3] == "–"
-    detection = text_of_parts(card.detection().parts)
+    detection = text_of_parts(card.build_detection_callout().content)
     assert "every audit with an effect to find finds its largest effect" in detection
 
 
@@ -368,6 +368,6 @@ def test_figures_with_one_ended_intervals_are_not_said_to_have_none(session):
 
 def test_worlds_that_were_not_made_do_not_all_count(session):
     made = rates_of_worlds({})
-    book = Book({RATES: made})
-    text = text_of_section(Card(book, Rates(book, made), StudyCardConfig()).worlds())
+    book = FigureBook({ERROR_RATES: made})
+    text = text_of_section(StudyCardBuilder(book, ErrorRates(book, made), StudyCardConfig()).build_excluded_worlds_section())
     assert "Every world counts." not in text and "No world was made." in text

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.model_card import ModelCardConfig, model_card
-from reports.page.document import Grid
+from reports.model_card import ModelCardConfig, build_model_card
+from reports.page.document import DataTable
 from reports.page.figures import Figure
-from reports.sections.analyses import grids, smallest_dose
-from reports.sections.findings import side_of_null, title, words
-from reports.sections.standing import standing
-from tasks.audits.about import AUDITS, LEFT_OUT
+from reports.sections.analyses import build_metric_tables, describe_smallest_detected_share
+from reports.sections.findings import compare_with_null, get_audit_title, format_metric_name
+from reports.sections.standing import build_card_summary
+from tasks.audits.about import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
 from tasks.audits.catalogue import PROBES
-from tasks.audits.judging.findings import FINDINGS, finding, findings_table
-from tasks.contract import DOCUMENTS, LEDGER, NoConfig, Work, stage
+from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from tasks.contract import DOCUMENTS, LEDGER, EmptyConfig, StageContext, stage
 from tests.reports import artifacts, pages
 from tests.reports.conclusions import (
     FoundConfig,
@@ -52,7 +52,7 @@ def difference_shown(cells, null):
 
 def association(metric, estimate, **tags):
     null = 0.5 if metric == "association_preferred" else 0.0
-    return {"metric": metric, "unit": "nats", "null": null, "tags": tags, **estimate}
+    return {"metric": metric, "unit": "nats", "null_value": null, "tags": tags, **estimate}
 
 
 def smallest(doses):
@@ -73,11 +73,11 @@ def calibration_of(doses, slope=None, **more):
     rows.append({"metric": "smallest_dose_seen", "value": smallest(doses), "n": len(doses)})
     findings = findings_of(associations=rows)
     lines = {}
-    for grid in grids(findings, "associations", 40):
+    for grid in build_metric_tables(findings, "associations", 40):
         for row in grid.rows:
-            cells = [cell if isinstance(cell, str) else cell.short for cell in row]
+            cells = [cell if isinstance(cell, str) else cell.short_text for cell in row]
             lines[grid.caption, cells[0]] = dict(zip(grid.columns, cells, strict=True))
-    return text_of_blocks(smallest_dose(findings)), lines
+    return text_of_blocks(describe_smallest_detected_share(findings)), lines
 
 
 @given(
@@ -150,13 +150,13 @@ def declared(probe):
         {
             "metric": each.metric,
             "value": 0.25 + n / 100,
-            "worse": each.worse,
+            "worse_when": each.worse_when,
             "unit": each.unit,
-            "null": 0.5,
+            "null_value": 0.5,
             "tags": tags,
         }
         for n, each in enumerate(probe.measures)
-        if not (each.asks_model or each.law)
+        if not (each.is_capability_control or each.null_interval)
         for tags in ({}, {"category": "x"})
     ]
 
@@ -165,19 +165,19 @@ def declared(probe):
 def test_the_summary_has_a_figure_of_each_audit_that_left_one(session, probe):
     """Of whatever audit ran alone, from what its findings declare."""
     findings = findings_of(**{probe.name: declared(probe)})
-    summary = findings.summary()
+    summary = findings.build_summary_table()
     said = text_of_blocks([summary])
-    assert "No audit" not in said and isinstance(summary, Grid)
+    assert "No audit" not in said and isinstance(summary, DataTable)
     assert any(isinstance(row[1], Figure) and row[1].value is not None for row in summary.rows)
-    worse = [each for each in declared(probe) if each["worse"]]
+    worse = [each for each in declared(probe) if each["worse_when"]]
     if worse and probe.name not in ("toxicity", "bias", "extraction"):
-        assert words(worse[0]["metric"]) in said and title(probe.name) in said
+        assert format_metric_name(worse[0]["metric"]) in said and get_audit_title(probe.name) in said
 
 
 @given(
     values=st.lists(
         st.tuples(
-            st.sampled_from(sorted(AUDITS)),
+            st.sampled_from(sorted(AUDIT_DESCRIPTIONS)),
             st.sampled_from([None, 0.5]),
             st.sampled_from(["", "positive"]),
         ),
@@ -190,17 +190,17 @@ def test_no_figure_is_called_missing_that_an_audit_left(session, values):
     audits = {}
     for number, (name, value, control) in enumerate(values):
         row = {"metric": f"metric_{number}", "value": value, "control": control}
-        row |= {"passed": True, "tests": "instrument"} if control else {}
+        row |= {"passed": True, "control_target": "instrument"} if control else {}
         audits.setdefault(name, []).append(row)
     findings = findings_of(**audits)
-    summary = text_of_blocks([findings.summary()])
+    summary = text_of_blocks([findings.build_summary_table()])
     has_figure = any(value is not None and not control for _, value, control in values)
     assert ("No audit left a figure about the model" in summary) == (
         not has_figure and bool(audits)
     )
     assert ("No audit ran" in summary) == (not audits)
     for name, rows in audits.items():
-        said = text_of_blocks(grids(findings, name, 9))
+        said = text_of_blocks(build_metric_tables(findings, name, 9))
         own = [row for row in rows if not row["control"]]
         assert ("left no figure about the model" in said) == (not own)
         assert ("are above, under Controls" in said) == (not own and len(rows) > 0)
@@ -208,10 +208,10 @@ def test_no_figure_is_called_missing_that_an_audit_left(session, values):
 
 def test_of_many_parts_the_summary_has_some_and_says_so(session):
     rows = [
-        {"metric": "auc", "value": n / 10, "worse": "up", "tags": {"score": f"s{n}"}}
+        {"metric": "auc", "value": n / 10, "worse_when": "up", "tags": {"score": f"s{n}"}}
         for n in range(6)
     ]
-    said = text_of_blocks([findings_of(membership=rows).summary()])
+    said = text_of_blocks([findings_of(membership=rows).build_summary_table()])
     assert said.count("Membership inference: AUC") == 3
     assert "Of Membership inference 3 of 6 figures are shown; all are in its section below." in said
 
@@ -220,9 +220,9 @@ def screen_of(audits, failed=(), policy=None):
     """The first screen: its headline, its facts by term, and all that follows."""
     findings = findings_of(**audits)
     why = dict.fromkeys(failed, "it broke")
-    callout, facts, *rest = standing(findings, policy, why, [], ["Nobody knows."], str)
-    said = {term: text_of_parts(parts) for term, parts in facts.pairs}
-    return text_of_parts(callout.parts), said, text_of_blocks(rest)
+    callout, facts, *rest = build_card_summary(findings, policy, why, [], ["Nobody knows."], str)
+    said = {term: text_of_parts(parts) for term, parts in facts.entries}
+    return text_of_parts(callout.content), said, text_of_blocks(rest)
 
 
 INSTRUMENT = {
@@ -230,21 +230,21 @@ INSTRUMENT = {
     "value": 0.5,
     "control": "positive",
     "passed": True,
-    "tests": "instrument",
+    "control_target": "instrument",
 }
 
 
 @given(
     states=st.lists(
         st.sampled_from(["ran", "empty", "in part", "counted", "controls", "failed", "missing"]),
-        min_size=len(AUDITS),
-        max_size=len(AUDITS),
-    ).map(lambda states: dict(zip(AUDITS, states, strict=True)))
+        min_size=len(AUDIT_DESCRIPTIONS),
+        max_size=len(AUDIT_DESCRIPTIONS),
+    ).map(lambda states: dict(zip(AUDIT_DESCRIPTIONS, states, strict=True)))
 )
 @quick
 def test_the_headline_says_which_audits_ran_as_their_findings_do(session, states):
     full, none = {"metric": "found", "value": 0.5}, {"metric": "other", "value": None}
-    left = {name: counts[0] for name, counts in LEFT_OUT.items()}
+    left = {name: counts[0] for name, counts in SKIPPED_COUNT_METRICS.items()}
     rows = {
         "ran": lambda name: [full],
         "empty": lambda name: [none],
@@ -263,14 +263,14 @@ def test_the_headline_says_which_audits_ran_as_their_findings_do(session, states
         bool(failed and others) and others <= {"ran", "in part", "counted"}
     )
     names = headline.partition("failed: ")[2].partition("; ")[0]
-    assert names == ", ".join(map(title, failed))
+    assert names == ", ".join(map(get_audit_title, failed))
     for name, state in states.items():
         if state in ("empty", "controls"):
-            assert f"{title(name)} measured nothing" in said["Not audited"]
+            assert f"{get_audit_title(name)} measured nothing" in said["Not audited"]
         if state == "in part":
-            assert f"{title(name)} could not measure 1 of 2 figures" in said["Not audited"]
+            assert f"{get_audit_title(name)} could not measure 1 of 2 figures" in said["Not audited"]
         if state == "counted" and name in left:
-            assert f"{title(name)} left items out (" in said["Not audited"]
+            assert f"{get_audit_title(name)} left items out (" in said["Not audited"]
     complete = all(
         state == "ran" or (state == "counted" and name not in left)
         for name, state in states.items()
@@ -294,7 +294,7 @@ def test_instruments_work_only_where_a_control_tested_one(
     session, tests, passed, headline, expected
 ):
     rows = [
-        INSTRUMENT | {"tests": kind, "passed": good}
+        INSTRUMENT | {"control_target": kind, "passed": good}
         for kind, good in zip(tests, passed, strict=True)
     ]
     said, facts, _ = screen_of({"bias": [{"metric": "found", "value": 0.5}, *rows]})
@@ -316,15 +316,15 @@ def test_instruments_work_only_where_a_control_tested_one(
 def test_the_worst_are_those_that_the_table_shows_on_the_worse_side(session, rows):
     """None by chance, none on the better side; those that cannot be ranked are named."""
     made = [
-        {"metric": f"metric {n}", "worse": worse, "unit": unit, "null": 0.0, **estimate}
+        {"metric": f"metric {n}", "worse_when": worse, "unit": unit, "null_value": 0.0, **estimate}
         for n, (worse, unit, estimate) in enumerate(rows)
     ]
     findings = findings_of(bias=made)
     _, _, said = screen_of({"bias": made})
     ranked, _, rest = said.partition("What it had read")[0].partition("cannot be ranked")
     for row, _ in findings.by_audit["bias"]:
-        name = words(row["metric"])
-        side, worse = side_of_null(row), row["worse"]
+        name = format_metric_name(row["metric"])
+        side, worse = compare_with_null(row), row["worse"]
         harmful = (worse == "up" and side > 0) or (worse == "down" and side < 0)
         harmful = harmful or (worse == "apart" and side != 0)
         if name in ranked or name in rest:
@@ -338,7 +338,7 @@ def distance_is_sure(row):
     return row["low"] is None or row["low"] > 0 or row["high"] < 0
 
 
-@pytest.mark.parametrize("ran", sorted(AUDITS))
+@pytest.mark.parametrize("ran", sorted(AUDIT_DESCRIPTIONS))
 def test_what_one_audit_measured_no_other_calls_unmeasured(ran):
     """What is said where an audit did not run names what that audit alone measures."""
     broad = (
@@ -348,14 +348,14 @@ def test_what_one_audit_measured_no_other_calls_unmeasured(ran):
         "Whether it writes differently about groups of people",
         "Whether it gives away its training data",
     )
-    said = [about.without for name, about in AUDITS.items() if name != ran]
+    said = [about.not_run_message for name, about in AUDIT_DESCRIPTIONS.items() if name != ran]
     assert not any(sentence.startswith(broad) for sentence in said)
 
 
 def card(tmp_path, audits=None, corpus=None, pretrained=None, maps=None):
     """The text of a model card of these."""
     checkpoint = artifacts.checkpoint(tmp_path / "checkpoint")
-    made = model_card(
+    made = build_model_card(
         checkpoint,
         pretrained,
         None,
@@ -368,18 +368,18 @@ def card(tmp_path, audits=None, corpus=None, pretrained=None, maps=None):
         {},
         ModelCardConfig(),
     )
-    return pages.text_of(made, "model_card"), pages.read(made.directory() / "model_card.html")
+    return pages.text_of(made, "model_card"), pages.read(made.fetch_directory() / "model_card.html")
 
 
-@stage(tables={"findings": FINDINGS})
-def findings_alone(config: NoConfig, work: Work) -> None:
+@stage(name="findings_alone", tables={"findings": FINDINGS})
+def findings_alone(config: EmptyConfig, context: StageContext) -> None:
     """An audit that left no other table."""
-    row = finding("bias", "preference", 0.5, n=9, unit="share", method="m", table="")
-    work.table("findings").write(findings_table([row]))
+    row = build_finding("bias", "preference", 0.5, n=9, unit="share", method="m", evidence_table="")
+    context.get_table_writer("findings").write(build_findings_table([row]))
 
 
 def test_an_audit_that_left_findings_alone_ran(session, tmp_path):
-    text, _ = card(tmp_path, {"bias": findings_alone(NoConfig())})
+    text, _ = card(tmp_path, {"bias": findings_alone(EmptyConfig())})
     assert "No audit ran." not in text
     assert "The audits that ran left no table of what was scored." in text
     assert "No audit ran." in card(tmp_path)[0]
@@ -402,7 +402,7 @@ def test_a_method_is_that_of_a_figure_where_there_is_one(session, tmp_path):
         "value": 1.0,
         "control": "positive",
         "passed": True,
-        "tests": "instrument",
+        "control_target": "instrument",
     }
     for audits in ({}, {"bias": audit_of("bias", control)}):
         assert "No audit measured the model." in card(tmp_path, audits)[0]
@@ -451,10 +451,10 @@ def test_scores_of_several_scorers_are_not_all_called_toxicity(session, tmp_path
     assert "Toxicity is what" not in text
 
 
-@stage(tables={"documents": DOCUMENTS, "ledger": LEDGER})
-def left_out(config: FoundConfig, work: Work) -> None:
+@stage(name="left_out", tables={"documents": DOCUMENTS, "ledger": LEDGER})
+def left_out(config: FoundConfig, context: StageContext) -> None:
     rows = [{"reason": reason, "action": action} for reason, action in json.loads(config.rows)]
-    work.table("ledger").write(pa.Table.from_pylist(rows, schema=LEDGER))
+    context.get_table_writer("ledger").write(pa.Table.from_pylist(rows, schema=LEDGER))
 
 
 @pytest.mark.parametrize(

@@ -7,23 +7,23 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from reports.page.charts import course, even_in_logs
-from reports.sections.course import Audit, Point, headlines, left_out, said, verdict
-from reports.sections.findings import words
-from tasks.audits.judging.comparison import Compared
-from tasks.audits.judging.findings import finding
+from reports.page.charts import draw_trajectory_chart, is_log_spaced
+from reports.sections.course import AuditComparison, TrainingCheckpoint, select_headline_findings, build_exclusions_table, describe_change, judge_change
+from reports.sections.findings import format_metric_name
+from tasks.audits.judging.comparison import FindingComparison
+from tasks.audits.judging.findings import build_finding
 
 
 def row(metric, value, part="", *, worse="up", null=0.0, wide=0.1, p=0.01, **tags):
     ends = {} if value is None else {"low": value - wide, "high": value + wide}
-    made = finding("bias", metric, value, n=9, unit="share", method="m", part=part, worse=worse,
-                   null=null, tags=tags, **ends)  # fmt: skip
+    made = build_finding("bias", metric, value, n=9, unit="share", method="m", part=part, worse_when=worse,
+                   null_value=null, tags=tags, **ends)  # fmt: skip
     return made | {"p_corrected": p}
 
 
 def of(*rows, p=0.01):
     values = [row["value"] or 0.0 for row in rows]
-    return Compared(rows, [{"value": values[-1] - values[0], "p_corrected": p}])
+    return FindingComparison(rows, [{"value": values[-1] - values[0], "p_corrected": p}])
 
 
 def test_of_a_metric_the_whole_counts_else_the_worst_part_at_the_last():
@@ -33,30 +33,30 @@ def test_of_a_metric_the_whole_counts_else_the_worst_part_at_the_last():
     by_chance = of(row("b", 0.1, "z"), row("b", 0.9, "z", p=0.5))
     neither = of(row("c", 0.9, worse=""), row("c", 0.9, worse=""))
     every = [of(row("a", 0.9, "x"), row("a", 0.9, "x")), low, whole, high, by_chance, neither]
-    assert headlines(every) == [whole, high]
+    assert select_headline_findings(every) == [whole, high]
     unknown = of(row("e", 0.2, "x", null=None), row("e", 0.2, "x", null=None))
     below = of(row("e", 0.3, "y", null=0.6), row("e", 0.3, "y", null=0.6))
-    assert headlines([unknown, below]) == [below]
-    assert headlines([neither, neither]) == [neither] and headlines([]) == []
+    assert select_headline_findings([unknown, below]) == [below]
+    assert select_headline_findings([neither, neither]) == [neither] and select_headline_findings([]) == []
     # The model's figure, not that of a source: a baseline, worse in no way, counts as no part.
     base = of(row("f", 0.9, "gzip", worse=""), row("f", 0.9, "gzip", worse=""))
     town = of(*(row("f", 0.8, "model", source="town") for _ in range(2)))
     model = of(row("f", 0.2, "model"), row("f", 0.2, "model"))
-    assert headlines([base, town, model]) == [model]
+    assert select_headline_findings([base, town, model]) == [model]
     down = [of(row("d", 0.5, part, worse="down", null=0.9), row("d", value, part, worse="down",
                null=0.9)) for part, value in (("x", 0.6), ("y", 0.2))]  # fmt: skip
-    assert headlines(down) == [down[1]]
+    assert select_headline_findings(down) == [down[1]]
 
 
 def test_what_has_no_pairs_is_told_apart_from_what_stands_beside_the_model():
     model = of(row("cost", 0.2, "model"), row("cost", 0.1, "model"))
-    beside = [Compared([row(*name, worse="")] * 2, [None])
+    beside = [FindingComparison([row(*name, worse="")] * 2, [None])
               for name in (("cost", 0.5, "gzip"), ("cost_difference", -0.3))]  # fmt: skip
-    beside.append(Compared([row("cost", None, "town")] * 2, [None]))
-    rows = pa.Table.from_pylist([each.found[0] for each in (model, *beside)])
+    beside.append(FindingComparison([row("cost", None, "town")] * 2, [None]))
+    rows = pa.Table.from_pylist([each.findings[0] for each in (model, *beside)])
     left = {"findings": SimpleNamespace(read=lambda: rows)}
-    points = [Point(step, {"run": {"audit_capability": left}}) for step in (0, 9)]
-    made = left_out([Audit("capability", points, [model, *beside])], str)
+    points = [TrainingCheckpoint(step, {"run": {"audit_capability": left}}) for step in (0, 9)]
+    made = build_exclusions_table([AuditComparison("capability", points, [model, *beside])], str)
     assert [line[1:] for line in made.rows] == [
         ["Cost, 1 of 3 parts", "by value only: baselines, which read the same text"],
         ["Cost difference", "by value only: no means of the same units"],
@@ -66,9 +66,9 @@ def test_what_has_no_pairs_is_told_apart_from_what_stands_beside_the_model():
 
 def test_a_change_says_its_pairs_and_what_they_share():
     told = {"value": 0.25, "low": None, "high": None, "p_corrected": 0.0, "n": 288, "clusters": 12}
-    assert said(told, "score") == "0.2500, p corrected < 1e-300, 288 pairs in 12 clusters"
+    assert describe_change(told, "score") == "0.2500, p corrected < 1e-300, 288 pairs in 12 clusters"
     one = told | {"p_corrected": None, "n": 1, "clusters": 1}
-    assert said(one, "score") == "0.2500, 1 pair"
+    assert describe_change(one, "score") == "0.2500, 1 pair"
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_a_change_says_its_pairs_and_what_they_share():
 )
 def test_what_a_change_says(worse, null, first, last, p, expected):
     each = of(*(row("a", value, worse=worse, null=null) for value in (first, last)), p=p)
-    assert verdict(each, each.changes[0]) == expected
-    assert verdict(each, None) == "not tested"
+    assert judge_change(each, each.changes[0]) == expected
+    assert judge_change(each, None) == "not tested"
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_what_a_change_says(worse, null, first, last, p, expected):
     ],
 )  # fmt: skip
 def test_steps_that_lie_evenly_in_logarithms_are_drawn_so(steps, expected):
-    assert even_in_logs(steps) == expected
+    assert is_log_spaced(steps) == expected
     places = _places(
-        course(steps, [1.0] * len(steps), [None] * len(steps), [0.0] * len(steps), "y")
+        draw_trajectory_chart(steps, [1.0] * len(steps), [None] * len(steps), [0.0] * len(steps), "y")
     )
     gaps = np.diff(places)
     assert len(places) == len(steps) and (gaps > 0).all()
@@ -119,10 +119,10 @@ def _places(svg):
 
 def test_a_chart_has_intervals_and_its_null_as_a_line():
     given = ([0, 1, 2], [0.5, None, 0.7], [(0.4, 0.6), None, (0.6, 0.8)])
-    svg = course(*given, [0.5, 0.5, 0.5], "y", share=True)
+    svg = draw_trajectory_chart(*given, [0.5, 0.5, 0.5], "y", is_share=True)
     assert len(_places(svg)) == 2 and "stroke-dasharray: 4,3" in svg and "%" in svg
-    assert "stroke-dasharray: 4,3" not in course(*given, [None] * 3, "y")
+    assert "stroke-dasharray: 4,3" not in draw_trajectory_chart(*given, [None] * 3, "y")
 
 
 def test_metrics_are_spelled_as_words_and_an_abbreviation_as_one():
-    assert words("toxicity_probability") == "Toxicity probability" and words("auc") == "AUC"
+    assert format_metric_name("toxicity_probability") == "Toxicity probability" and format_metric_name("auc") == "AUC"

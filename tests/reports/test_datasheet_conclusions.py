@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.datasheet import DatasheetConfig, datasheet
-from reports.page.figures import Book
-from reports.sections.breakdown import DIMENSIONS, UNKNOWN, breakdown, occupations
-from reports.sections.composition import plants_callout, toxicity
+from reports.datasheet import DatasheetConfig, build_datasheet
+from reports.page.figures import FigureBook
+from reports.sections.breakdown import COMPOSITION_DIMENSIONS, UNKNOWN_VALUE, build_breakdown_section, build_occupations_section
+from reports.sections.composition import build_canary_callout, build_toxicity_section
 from reports.sections.corpus_figures import PROFILE, CorpusFigures
-from reports.sections.effects import by_rule, examples, swaps
-from reports.sections.preprocessing import duplicates
-from tasks.contract import StageConfig, Work, stage
+from reports.sections.effects import build_removal_rates_by_rule, build_removed_examples_section, build_group_swap_section
+from reports.sections.preprocessing import build_near_duplicates_section
+from tasks.contract import StageConfig, StageContext, stage
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.effects import TABLES as EFFECTS
 from tasks.corpus.ingest import ingest
-from tasks.corpus.plant import PlantConfig, plant
-from tasks.corpus.profile import BESIDE, occupation_rows
+from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.corpus.profile import OCCUPATION_COUNTS, build_occupation_rows
 from tasks.corpus.profiles.tables import TABLES
 from tasks.corpus.reading.inputs import IngestConfig
 from tests.reports import artifacts
@@ -35,23 +35,23 @@ class RowsConfig(StageConfig):
     tables: str
 
 
-@stage(tables=TABLES)
-def made_profile(config: RowsConfig, work: Work) -> None:
+@stage(name="made_profile", tables=TABLES)
+def made_profile(config: RowsConfig, context: StageContext) -> None:
     for name, rows in json.loads(config.tables).items():
-        work.table(name).write(pa.Table.from_pylist(rows, schema=TABLES[name]))
+        context.get_table_writer(name).write(pa.Table.from_pylist(rows, schema=TABLES[name]))
 
 
-@stage(tables=EFFECTS)
-def made_effects(config: RowsConfig, work: Work) -> None:
+@stage(name="made_effects", tables=EFFECTS)
+def made_effects(config: RowsConfig, context: StageContext) -> None:
     for name, rows in json.loads(config.tables).items():
-        work.table(name).write(pa.Table.from_pylist(rows, schema=EFFECTS[name]))
+        context.get_table_writer(name).write(pa.Table.from_pylist(rows, schema=EFFECTS[name]))
 
 
 def corpus_of(history=None, **tables):
     """The figures of a corpus whose profile has these rows."""
     profile = made_profile(RowsConfig(tables=json.dumps(tables)))
     history = history or {}
-    return CorpusFigures(Book({**history, PROFILE: profile}), history, 30)
+    return CorpusFigures(FigureBook({**history, PROFILE: profile}), history, 30)
 
 
 # Licences, domains, years ------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def composed(dimension, value):
 
 @given(
     known=st.lists(
-        st.tuples(st.sampled_from(DIMENSIONS), st.sampled_from([UNKNOWN, "CC0"])),
+        st.tuples(st.sampled_from(COMPOSITION_DIMENSIONS), st.sampled_from([UNKNOWN_VALUE, "CC0"])),
         unique=True,
         max_size=8,
     ),
@@ -79,16 +79,16 @@ def composed(dimension, value):
 @quick
 def test_nothing_is_known_of_a_dimension_only_where_no_line_names_a_value(session, known, stated):
     corpus = corpus_of(composition=[composed(*pair) for pair in known])
-    section = breakdown(corpus, stated)
+    section = build_breakdown_section(corpus, stated)
     lines = [row for block in section.blocks if hasattr(block, "rows") for row in block.rows]
     said = text_of_section(section)
     sentence = said.partition("Nothing is known of any document's ")[2].partition(".")[0]
-    for dimension in DIMENSIONS:
+    for dimension in COMPOSITION_DIMENSIONS:
         values = {value for name, value in known if name == dimension}
-        unknown = values == {UNKNOWN}
+        unknown = values == {UNKNOWN_VALUE}
         is_stated = dimension == "licence" and stated == "MIT"
         assert (dimension in sentence) == (unknown and not is_stated)
-        assert any(row[0] == dimension for row in lines) == bool(values - {UNKNOWN})
+        assert any(row[0] == dimension for row in lines) == bool(values - {UNKNOWN_VALUE})
         if unknown and is_stated:
             assert "No source declares a licence; the one stated for the whole corpus" in said
 
@@ -104,7 +104,7 @@ def test_a_licence_that_stands_on_the_page_is_not_called_unknown(session, tmp_pa
     if said == "by a source":
         source["licence"] = "CC0"
     read = ingest(IngestConfig(sources=[source]))
-    text = text_of(datasheet(profiled, {**history, "ingest": read}, config), "datasheet")
+    text = text_of(build_datasheet(profiled, {**history, "ingest": read}, config), "datasheet")
     assert "CC0" in text and "Nothing is known of any document's licence" not in text
     assert "document's licence" not in text.partition("Nothing is known of")[2][:60]
 
@@ -115,12 +115,12 @@ def test_a_licence_that_stands_on_the_page_is_not_called_unknown(session, tmp_pa
 @pytest.mark.parametrize("copies", [(0,), (0, 2)])
 def test_what_was_never_planted_makes_no_corpus_unfit(session, copies):
     history = artifacts.history()
-    planting = PlantConfig(
+    planting = PlantCanariesConfig(
         enabled=True, counts=copies, canaries=3, passages=0, records=0, associations=0
     )
-    history["plant"] = plant(history["split"], planting)
+    history["plant"] = plant_canaries(history["split"], planting)
     profiled = artifacts.profiled(history)
-    text = text_of(datasheet(profiled, history, DatasheetConfig(title=f"{copies}")), "datasheet")
+    text = text_of(build_datasheet(profiled, history, DatasheetConfig(title=f"{copies}")), "datasheet")
     documents = sum(profiled["plants"].read(["documents"])["documents"].to_pylist())
     planted = documents > 0
     assert planted == (copies == (0, 2)) and "0 documents that are synthetic" not in text
@@ -134,8 +134,8 @@ def test_the_callout_counts_the_documents_of_all_kinds(session):
         {"kind": kind, "copies": copies, "plants": 2, "documents": 2 * copies, "bytes": 9}
         for kind, copies in (("canary", 0), ("record", 4))
     ]
-    assert "8 documents" in text_of_parts(plants_callout(corpus_of(plants=rows)).parts)
-    none = text_of_parts(plants_callout(corpus_of(plants=rows[:1])).parts)
+    assert "8 documents" in text_of_parts(build_canary_callout(corpus_of(plants=rows)).content)
+    none = text_of_parts(build_canary_callout(corpus_of(plants=rows[:1])).content)
     assert none == "Nothing was planted in this corpus."
 
 
@@ -144,11 +144,11 @@ def test_the_callout_counts_the_documents_of_all_kinds(session):
 
 def test_near_copies_are_not_called_missing_where_nobody_looked(session):
     history = artifacts.history()
-    said = text_of_section(duplicates(corpus_of(history, duplicates=[])))
+    said = text_of_section(build_near_duplicates_section(corpus_of(history, duplicates=[])))
     assert "Nobody looked for near copies." in said and "No pair" not in said
     near = deduplicate_near(history["deduplicate"], {}, DeduplicateNearConfig())
     looked = {**history, "deduplicate_near": near}
-    said = text_of_section(duplicates(corpus_of(looked, duplicates=[])))
+    said = text_of_section(build_near_duplicates_section(corpus_of(looked, duplicates=[])))
     assert "No pair of near copies was found." in said and "Nobody looked" not in said
 
 
@@ -177,7 +177,7 @@ def test_the_quarantine_is_empty_only_where_no_stage_put_anything_there(session,
         }
     ] * unread
     made = made_profile(RowsConfig(tables=json.dumps(tables)))
-    text = text_of(datasheet(made, history, DatasheetConfig()), "datasheet")
+    text = text_of(build_datasheet(made, history, DatasheetConfig()), "datasheet")
     assert ("the quarantine is empty" in text) == (not later and not unread)
     assert ("Every record could be read" in text) == (not unread)
     assert ("Later stages put documents into quarantine" in text) == later
@@ -186,7 +186,7 @@ def test_the_quarantine_is_empty_only_where_no_stage_put_anything_there(session,
 def test_toxicity_that_is_not_known_is_told_apart_from_what_nobody_measured(session):
     status = {"source": "s", "status": "other language", "reason": "", "documents": 4}
     corpus = corpus_of(artifacts.history(), toxicity=[], toxicity_status=[status])
-    said = text_of_section(toxicity(corpus))
+    said = text_of_section(build_toxicity_section(corpus))
     assert "No document has a toxicity score." in said and "Nothing was measured." not in said
     assert "in languages that the scorer was not made for" in said
 
@@ -218,10 +218,10 @@ def test_occupations_are_named_or_not_by_their_own_intervals(session, rows):
             }
             for name, women, men, even in rows
         ],
-        schema=BESIDE,
+        schema=OCCUPATION_COUNTS,
     )
-    table = occupation_rows(counts)
-    section = occupations(corpus_of(occupations=table))
+    table = build_occupation_rows(counts)
+    section = build_occupations_section(corpus_of(occupations=table))
     said = text_of_section(section)
     total = sum(women + men for _, women, men, _ in rows)
     none = "No mention of an occupation of the list has more words of one gender than of the other"
@@ -261,7 +261,7 @@ def test_a_difference_that_is_not_shown_is_not_called_none(session, verdicts):
         "effects": made_effects(RowsConfig(tables=json.dumps({"rates": rows}))),
         "select": artifacts.history()["select_scored"],
     }
-    said = text_of_section(by_rule(CorpusFigures(Book(made), made, 30)))
+    said = text_of_section(build_removal_rates_by_rule(CorpusFigures(FigureBook(made), made, 30)))
     shown = [verdict for verdict in verdicts if verdict != "not shown"]
     assert "no difference between" not in said
     assert ("no difference was shown" in said.lower()) == (len(shown) < len(verdicts))
@@ -272,7 +272,7 @@ def test_a_difference_that_is_not_shown_is_not_called_none(session, verdicts):
 def test_without_examples_it_is_not_said_that_no_rule_took_anything(session):
     rates = {"rates": [rate("more")], "examples": []}
     made = {"effects": made_effects(RowsConfig(tables=json.dumps(rates)))}
-    said = text_of_section(examples(CorpusFigures(Book(made), made, 30)))
+    said = text_of_section(build_removed_examples_section(CorpusFigures(FigureBook(made), made, 30)))
     assert "No rule took a document." not in said
     assert "No examples were kept." in said
 
@@ -313,7 +313,7 @@ def test_swaps_that_are_beyond_chance_are_shown_and_others_counted(session, pair
     scored = artifacts.history()["score_toxicity"]
     made = {"effects": made_effects(RowsConfig(tables=json.dumps({"swaps": rows})))}
     made["effects"].manifest["parts"]["external"] = scored.manifest["parts"]["external"]
-    section = swaps(CorpusFigures(Book(made), made, 30))
+    section = build_group_swap_section(CorpusFigures(FigureBook(made), made, 30))
     said = text_of_section(section)
     for origin, words in (
         ("templates", "the project's own sentences"),

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from reports.page.document import Bullets, Grid, Paragraph
-from reports.page.figures import Book, Figure
+from reports.page.document import BulletList, DataTable, Paragraph
+from reports.page.figures import FigureBook, Figure
 from reports.sections.corpus_figures import CorpusFigures
-from reports.sections.effects import AT_ONCE, along, by_rule, effects, examples, silenced, unshown
-from tasks.contract import StageConfig, Work, ids, stage
-from tasks.corpus.effects import TABLES, EffectsConfig
-from tasks.corpus.effects import effects as effects_stage
-from tasks.corpus.identities import IdentitiesConfig, identities
+from reports.sections.effects import INGEST_NOTE, build_threshold_rates_section, build_removal_rates_by_rule, build_curation_effects_section, build_removed_examples_section, build_removal_rate_summary, describe_min_detectable_ratios
+from tasks.contract import StageConfig, StageContext, hash_to_ids, stage
+from tasks.corpus.effects import TABLES, RemovalEffectsConfig
+from tasks.corpus.effects import measure_removal_effects as effects_stage
+from tasks.corpus.identities import IdentitiesConfig, find_identities
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
 from tests.reports import pages
@@ -23,34 +23,34 @@ class ToldConfig(StageConfig):
     taken: tuple[tuple[str, str, str, float | None, bool], ...] = ()
 
 
-@stage(tables=TABLES)
-def told_effects(config: ToldConfig, work: Work) -> None:
+@stage(name="told_effects", tables=TABLES)
+def told_effects(config: ToldConfig, context: StageContext) -> None:
     """Rates as the stage ``effects`` leaves them, with these ratios; and examples."""
     for number, (reason, dimension, name, ratio, alone) in enumerate(config.taken):
         for copy in range(3):
             row = {"stage": "select", "reason": reason, "dimension": dimension, "slice": name}
             row |= {"ratio": ratio, "alone": alone}
-            row |= {"doc_id": ids([f"{number} {copy}"])[0].as_py()}
-            work.table("examples").write({key: [value] for key, value in row.items()})
+            row |= {"doc_id": hash_to_ids([f"{number} {copy}"])[0].as_py()}
+            context.get_table_writer("examples").write({key: [value] for key, value in row.items()})
     for dimension, name, ratio, verdict in config.ratios:
         row = {"stage": "", "reason": "struck out", "dimension": dimension, "slice": name}
         row |= {"n": 40, "removed": 8, "clusters": 30, "other_n": 1000, "other_removed": 100}
         row |= {"rate": 0.2, "other_rate": 0.1, "ratio": ratio, "low": 1.5, "high": None}
         row |= {"within": 1.25, "p": 0.01, "corrected": 0.02, "least": 1.75, "verdict": verdict}
-        work.table("rates").write({key: [value] for key, value in row.items()})
+        context.get_table_writer("rates").write({key: [value] for key, value in row.items()})
         more = {"stage": "select", "signal": "words", "bound": "le"}
         for threshold in (0.25, 0.5):
             limit = {**row, **more, "threshold": threshold, "own": threshold == 0.5}
-            work.table("thresholds").write({key: [value] for key, value in limit.items()})
+            context.get_table_writer("thresholds").write({key: [value] for key, value in limit.items()})
 
 
 def corpus_of(*ratios):
     made = {"effects": told_effects(ToldConfig(ratios=ratios))}
-    return CorpusFigures(Book(made), made, 30)
+    return CorpusFigures(FigureBook(made), made, 30)
 
 
 def words(parts):
-    return "".join(part.full if isinstance(part, Figure) else str(part) for part in parts)
+    return "".join(part.full_text if isinstance(part, Figure) else str(part) for part in parts)
 
 
 def test_the_worst_ratios_stand_first_with_n_and_interval(session):
@@ -59,8 +59,8 @@ def test_the_worst_ratios_stand_first_with_n_and_interval(session):
         ("dialect", "Scottish English", 2.5, "more"), ("identity", "men", 0.5, "less"),
         ("identity", "Jews", 1.1, "not shown"), ("language", "undetermined", 2.0, "more"),
     )  # fmt: skip
-    grid, bullets = silenced(corpus)
-    assert isinstance(grid, Grid) and isinstance(bullets, Bullets)
+    grid, bullets = build_removal_rate_summary(corpus)
+    assert isinstance(grid, DataTable) and isinstance(bullets, BulletList)
     assert [row[0] for row in grid.rows] == [
         f"from {SCRIPT}", "markers of Scottish English", "in undetermined language",
         "mention women",
@@ -70,8 +70,8 @@ def test_the_worst_ratios_stand_first_with_n_and_interval(session):
     assert line["95 % interval"] == "1.500 to any" and line["within sources"] == "1.250"
     assert (line["n"], line["left"], line["of others"]) == ("40", "20.0 %", "10.0 %")
     # No number divides by none: that is said, and not that nobody measured.
-    assert grid.rows[0][1].short == "∞" and "∞: of all others none left." in grid.note
-    assert grid.rows[0][1].full.startswith("∞ (none of the others left")
+    assert grid.rows[0][1].short_text == "∞" and "∞: of all others none left." in grid.note
+    assert grid.rows[0][1].full_text.startswith("∞ (none of the others left")
     assert "showed it: Jews (40 documents): 1.8 times." in words(bullets.items[0])
 
 
@@ -88,22 +88,22 @@ def test_the_worst_ratios_stand_first_with_n_and_interval(session):
 )
 def test_more_sources_than_fit_are_counted(session, count, said):
     many = [("source", f"source {n}", 3.0 - n / 10, "more") for n in range(count)]
-    [grid, _] = silenced(corpus_of(*many))
+    [grid, _] = build_removal_rate_summary(corpus_of(*many))
     assert len(grid.rows) == 8 and grid.note.startswith(f"Removed more often than all other {said}")
 
 
 def test_a_ratio_to_others_none_of_whom_left_is_infinite_at_every_threshold(session):
-    [grid] = along(corpus_of(("identity", "women", None, "more"))).blocks
-    assert [part.short for part in grid.rows[0][1:]] == ["∞", "∞"]
-    [grid] = along(corpus_of(("identity", "women", 0.0, "less"))).blocks
+    [grid] = build_threshold_rates_section(corpus_of(("identity", "women", None, "more"))).blocks
+    assert [part.short_text for part in grid.rows[0][1:]] == ["∞", "∞"]
+    [grid] = build_threshold_rates_section(corpus_of(("identity", "women", 0.0, "less"))).blocks
     assert [part.value for part in grid.rows[0][1:]] == [0, 0]
 
 
 def test_where_nothing_stands_out_that_is_said_with_what_n_would_have_shown(session):
-    paragraph, bullets = silenced(corpus_of(("identity", "Jews", 1.1, "not shown")))
+    paragraph, bullets = build_removal_rate_summary(corpus_of(("identity", "Jews", 1.1, "not shown")))
     assert isinstance(paragraph, Paragraph)
-    assert "1 groups of documents were compared" in words(paragraph.parts)
-    said = words(paragraph.parts)
+    assert "1 groups of documents were compared" in words(paragraph.content)
+    said = words(paragraph.content)
     assert "For none a higher removal rate than that of all other documents was shown" in said
     assert "Duplicates of kept documents are not counted as removed here" in said
     assert "showed it: Jews (40 documents): 1.8 times." in words(bullets.items[0])
@@ -114,32 +114,32 @@ def test_where_no_rate_would_have_shown_a_difference_that_is_a_sentence():
         {"slice": name, "n": n, "least": least, "verdict": "not shown", "dimension": "identity"}
         for name, n, least in (("women", 1200, 2.14), ("men", 383, None), ("Jews", 40, 7.5))
     ]
-    assert words(unshown(rows)) == (
+    assert words(describe_min_detectable_ratios(rows)) == (
         "For documents that mention these groups no difference was shown, which is no proof that "
         "there is none. How many times as often as all others they would have to be struck out, "
         "so that four of five such corpora showed it: men (383 documents): no rate would show it; "
         "Jews (40 documents): 7.5 times; women (1,200 documents): 2.1 times."
     )
     some = [rows[0] | {"slice": f"group {n}"} for n in range(8)]
-    assert words(unshown(some)).count("2.1 times") == 8  # all of them, however many
+    assert words(describe_min_detectable_ratios(some)).count("2.1 times") == 8  # all of them, however many
 
 
 def test_where_no_rule_judged_a_group_the_page_says_that(session):
     """And not that there was no numeric rule, for others may have been judged."""
-    [paragraph] = along(corpus_of(("language", "de", 2.0, "more"))).blocks
+    [paragraph] = build_threshold_rates_section(corpus_of(("language", "de", 2.0, "more"))).blocks
     assert (
-        words(paragraph.parts) == "No numeric rule judged enough documents of a group or dialect."
+        words(paragraph.content) == "No numeric rule judged enough documents of a group or dialect."
     )
 
 
 @pytest.mark.parametrize("made", [{}, None])
 def test_a_corpus_that_nobody_looked_at_says_so(session, made):
-    corpus = CorpusFigures(Book({}), {}, 30) if made == {} else corpus_of()
-    [paragraph] = silenced(corpus)
+    corpus = CorpusFigures(FigureBook({}), {}, 30) if made == {} else corpus_of()
+    [paragraph] = build_removal_rate_summary(corpus)
     why = "nobody looked" if made == {} else "too few documents"
-    assert "are not known" in words(paragraph.parts) and why in words(paragraph.parts)
+    assert "are not known" in words(paragraph.content) and why in words(paragraph.content)
     if made == {}:
-        assert effects(corpus).blocks[0].parts == ["Nobody looked at whom curation took."]
+        assert build_curation_effects_section(corpus).blocks[0].content == ["Nobody looked at whom curation took."]
 
 
 def test_what_ingest_took_out_stands_by_source_and_the_page_says_so(session, tmp_path):
@@ -150,21 +150,21 @@ def test_what_ingest_took_out_stands_by_source_and_the_page_says_so(session, tmp
         path.write_text(lines)
         sources.append({"kind": "jsonl", "name": name, "path": str(path), **more})
     made = {"ingest": ingest(IngestConfig(sources=sources))}
-    made["identities"] = identities(made["ingest"], IdentitiesConfig())
-    made["effects"] = effects_stage(made["ingest"], made, EffectsConfig())
-    corpus = CorpusFigures(Book(made), made, 30)
-    weight, cap = sorted(by_rule(corpus).blocks, key=lambda grid: grid.caption, reverse=True)
+    made["identities"] = find_identities(made["ingest"], IdentitiesConfig())
+    made["effects"] = effects_stage(made["ingest"], made, RemovalEffectsConfig())
+    corpus = CorpusFigures(FigureBook(made), made, 30)
+    weight, cap = sorted(build_removal_rates_by_rule(corpus).blocks, key=lambda grid: grid.caption, reverse=True)
     assert weight.caption == "ingest: left out by weight"
     assert cap.caption == "ingest: left out by cap"
     for grid, alone in ((weight, "from some"), (cap, "from few")):
         assert grid.rows[0][0] == alone and len(grid.rows) == 3
         lines = [dict(zip(grid.columns, row, strict=True)) for row in grid.rows]
         assert [line["n"] for line in lines] == ["40"] * 3
-        assert lines[0]["ratio"].short == "∞" and "any" in lines[0]["95 % interval"]
-        assert AT_ONCE in grid.note
-    [said] = effects(corpus).blocks
-    assert "Of what ingest took out nothing but the source is known" in words(said.parts)
-    [first, *_] = silenced(corpus)
+        assert lines[0]["ratio"].short_text == "∞" and "any" in lines[0]["95 % interval"]
+        assert INGEST_NOTE in grid.note
+    [said] = build_curation_effects_section(corpus).blocks
+    assert "Of what ingest took out nothing but the source is known" in words(said.content)
+    [first, *_] = build_removal_rate_summary(corpus)
     assert [row[0] for row in first.rows] == ["from few"]
 
 
@@ -177,7 +177,7 @@ def test_examples_come_from_every_source_and_language_before_the_highest_ratios(
     ]
     few += [("rule 3", "language", "haw", None, False), ("rule 9", "language", "en", None, True)]
     made = {"effects": told_effects(ToldConfig(taken=(*many, *few)))}
-    [grid] = examples(CorpusFigures(Book(made), made, 30)).blocks
+    [grid] = build_removed_examples_section(CorpusFigures(FigureBook(made), made, 30)).blocks
     shown = [(row[0], row[2], row[3]) for row in grid.rows]
     assert shown[:4] == [
         ("in en", "rule 9", "∞"), ("from web", "rule 0", "9.000"),
@@ -185,12 +185,12 @@ def test_examples_come_from_every_source_and_language_before_the_highest_ratios(
     ]  # fmt: skip
     assert shown[4:] == [("from web", f"rule {n}", f"{9 - n / 10:.3f}") for n in range(1, 27)]
     assert all(row[4].value == 3 for row in grid.rows) and "30 of 44" in grid.note
-    [grid] = examples(CorpusFigures(Book(made), made, 2)).blocks
+    [grid] = build_removed_examples_section(CorpusFigures(FigureBook(made), made, 2)).blocks
     assert [row[0] for row in grid.rows] == [line[0] for line in shown[:4]]
 
 
 def test_the_datasheet_begins_with_it_and_names_examples_masked(cards, made):
-    folder = cards["datasheet"].directory()
+    folder = cards["datasheet"].fetch_directory()
     page = pages.read(folder / "datasheet.html")
     assert page.text.index("emoval rates by group") < page.text.index("Planted on purpose")
     for title in ("By rule", "Along the range of a threshold", "When only the group changes",

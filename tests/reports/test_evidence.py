@@ -3,29 +3,29 @@
 import pyarrow as pa
 import pytest
 
-from reports.page.evidence import Corpus, render_rows
-from reports.page.figures import Book
-from reports.page.masking import Masker
-from tasks.contract import NoConfig, Work, column, ids, stage, table
+from reports.page.evidence import DocumentLookup, render_evidence_page
+from reports.page.figures import FigureBook
+from reports.page.masking import Redactor
+from tasks.contract import EmptyConfig, StageContext, column, hash_to_ids, stage, table_schema
 from tasks.corpus.score_toxicity import SIGNALS
 from tests.reports import pages
 from tests.reports.artifacts import UNJUDGED
 from tests.tasks.corpora import given
 
-TWIN, FAR, NEAR, ALONE = ids(["twin", "far", "near", "alone"]).to_pylist()
+TWIN, FAR, NEAR, ALONE = hash_to_ids(["twin", "far", "near", "alone"]).to_pylist()
 TEXT = "The harbour was quiet and\nthe boats lay still."
 
 
 def corpus(scores):
     texts = {TWIN: TEXT, FAR: " ".join(TEXT.split()), NEAR: f"{TEXT} {UNJUDGED}", ALONE: TEXT}
     found = {i: {"source": "a", "stage": "ingest", "text": text} for i, text in texts.items()}
-    return Corpus({}, Masker(), found, scores)
+    return DocumentLookup({}, Redactor(), found, scores)
 
 
 def test_a_document_is_shown_with_its_score_alone():
-    assert corpus({TWIN: 0.25}).excerpt(TWIN, set())["text"] == TEXT
-    assert corpus({TWIN: 0.75}).excerpt(TWIN, set())["text"].startswith("███ ███████ ███")
-    assert corpus({}).excerpt(TWIN, {TWIN}) == {
+    assert corpus({TWIN: 0.25}).build_excerpt(TWIN, set())["text"] == TEXT
+    assert corpus({TWIN: 0.75}).build_excerpt(TWIN, set())["text"].startswith("███ ███████ ███")
+    assert corpus({}).build_excerpt(TWIN, {TWIN}) == {
         "id": TWIN.hex(), "source": "a", "stage": "ingest", "score": "–",
         "text": f"[not shown: not scored, {len(TEXT)} characters]",
     }  # fmt: skip
@@ -33,32 +33,32 @@ def test_a_document_is_shown_with_its_score_alone():
 
 def test_a_copy_word_for_word_is_judged_by_the_one_beside_it_and_no_other_is():
     known = corpus({TWIN: 0.25})
-    assert known.excerpt(FAR, {FAR, TWIN})["score"] == "0.250"
-    assert known.excerpt(FAR, {FAR, TWIN})["text"].startswith("The harbour")
-    assert "not scored" in known.excerpt(NEAR, {NEAR, TWIN})["text"]  # it says more
-    assert "not scored" in known.excerpt(ALONE, {ALONE})["text"]  # the rows do not say so
+    assert known.build_excerpt(FAR, {FAR, TWIN})["score"] == "0.250"
+    assert known.build_excerpt(FAR, {FAR, TWIN})["text"].startswith("The harbour")
+    assert "not scored" in known.build_excerpt(NEAR, {NEAR, TWIN})["text"]  # it says more
+    assert "not scored" in known.build_excerpt(ALONE, {ALONE})["text"]  # the rows do not say so
 
 
-@stage(tables={"signals": SIGNALS})
-def failed_scores(config: NoConfig, work: Work) -> None:
+@stage(name="failed_scores", tables={"signals": SIGNALS})
+def failed_scores(config: EmptyConfig, context: StageContext) -> None:
     """Of three documents one has a score; of the others all windows failed, null and NaN alike."""
-    names = ids(f"document {i}" for i in range(3))
+    names = hash_to_ids(f"document {i}" for i in range(3))
     none = {name: pa.nulls(3) for name in SIGNALS.names}
     toxicity = [0.25, None, float("nan")]
-    work.table("signals").write({**none, "doc_id": names, "toxicity": toxicity})
+    context.get_table_writer("signals").write({**none, "doc_id": names, "toxicity": toxicity})
 
 
 def test_a_score_that_failed_is_none(session):
     history = {"ingest": given(["one", "two", "three"]), "score_toxicity": failed_scores()}
-    known = Corpus(history, Masker())
-    first, second, third = ids(f"document {i}" for i in range(3)).to_pylist()
-    known.look_up({first, second, third})
-    assert known.excerpt(first, set())["text"] == "one"
-    assert "not scored" in known.excerpt(second, set())["text"]
-    assert "not scored" in known.excerpt(third, set())["text"]
+    known = DocumentLookup(history, Redactor())
+    first, second, third = hash_to_ids(f"document {i}" for i in range(3)).to_pylist()
+    known.load_documents({first, second, third})
+    assert known.build_excerpt(first, set())["text"] == "one"
+    assert "not scored" in known.build_excerpt(second, set())["text"]
+    assert "not scored" in known.build_excerpt(third, set())["text"]
 
 
-KINDS = table(
+KINDS = table_schema(
     "A column of each kind, and one that says nothing.",
     column("id", pa.string(), "id", "an id"),
     column("label", pa.string(), "label", "a label"),
@@ -73,22 +73,22 @@ KINDS = table(
 )
 
 
-@stage(tables={"rows": KINDS})
-def of_each_kind(config: NoConfig, work: Work) -> None:
+@stage(name="of_each_kind", tables={"rows": KINDS})
+def of_each_kind(config: EmptyConfig, context: StageContext) -> None:
     for score in (0.25, 0.75, None, float("nan")):
         row = {name: ["words here"] for name in KINDS.names} | {"score": [score], "number": [42]}
-        work.table("rows").write(row | {"secret": [b"words here"]})
+        context.get_table_writer("rows").write(row | {"secret": [b"words here"]})
 
 
 def test_what_is_said_of_rows_is_masked_too(session):
-    book = Book({"of_each_kind": of_each_kind()})
+    book = FigureBook({"of_each_kind": of_each_kind()})
     where = {"said": "no date: call +44 20 7946 0018", "label": ["a", "b"] * 900}
-    figure = book.figure(
+    figure = book.add_computed_figure(
         "x", "of jane.roe@corp.example", "rows", ("of_each_kind", "rows"), where, aggregate="count"
     )
     evidence = figure.evidence
-    rest = [evidence.head(9), [], Masker()]
-    page = render_rows(evidence, [figure], *rest, card="a.html", kind="Card")
+    rest = [evidence.read_first_rows(9), [], Redactor()]
+    page = render_evidence_page(evidence, [figure], *rest, card_page="a.html", kind="Card")
     assert "7946 0018" not in page and "jane.roe" not in page
     said = pages.Page(page).text
     assert said.count("no date: call [phone masked]") == 2  # the condition, and the Python line
@@ -106,8 +106,8 @@ UNSCORED, PERSONAL = (
     [(0, OPEN, OPEN), (1, BLOCKS, BLOCKS), (2, OPEN, UNSCORED), (3, OPEN, UNSCORED)],
 )
 def test_a_cell_is_shown_as_its_column_allows(session, place, asked, judged):
-    evidence = Book({"of_each_kind": of_each_kind()}).evidence("of_each_kind", "rows")
-    html = render_rows(evidence, [], evidence.head(9), [], Masker(), card="a.html", kind="Card")
+    evidence = FigureBook({"of_each_kind": of_each_kind()}).get_evidence("of_each_kind", "rows")
+    html = render_evidence_page(evidence, [], evidence.read_first_rows(9), [], Redactor(), card_page="a.html", kind="Card")
     head, *rows = pages.Page(html).tables[0]
     shown = dict(zip(head, rows[place], strict=True))
     assert [shown[name] for name in ("id", "label", "said")] == [OPEN] * 3

@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 import pyarrow as pa
 import pytest
 
-from reports.model_card import ModelCardConfig, model_card
-from reports.page.charts import shades
-from reports.page.masking import Masker
-from reports.sections.inside import LINES, inside, shown_tokens
+from reports.model_card import ModelCardConfig, build_model_card
+from reports.page.charts import draw_shaded_tokens
+from reports.page.masking import Redactor
+from reports.sections.inside import MAX_LAYERS, build_attention_section, redact_tokens
 from tests.reports import artifacts, pages
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -18,7 +18,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture
 def folder(cards):
-    return cards["model_card"].directory()
+    return cards["model_card"].fetch_directory()
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def mean_weights(made, number, stack="decoder"):
 def test_shades_are_the_mean_weights_of_the_rows(folder, made, number):
     lines, *_ = drawn(folder / f"charts/attention-{number}.svg")
     means = mean_weights(made, number)
-    assert list(lines) == ["layer 1", "layer 3", "layer 4", "layer 6"] and len(lines) == LINES
+    assert list(lines) == ["layer 1", "layer 3", "layer 4", "layer 6"] and len(lines) == MAX_LAYERS
     strongest = means.loc[[1, 3, 4, 6], 1:].to_numpy().max()
     for name, tokens in lines.items():
         wanted = means.loc[int(name.split()[1])]
@@ -122,13 +122,13 @@ def test_personal_data_is_hidden_though_its_tokens_stand_apart(folder):
 def test_an_encoder_sees_both_sides(session, made, stacks):
     config = artifacts.MapsConfig(stacks=stacks, layers=1, heads=1)
     maps = artifacts.looked_at(config)
-    card = model_card(
+    card = build_model_card(
         made.checkpoint, None, None, {}, {}, maps, None, None, None, {}, ModelCardConfig()
     )
-    lines, *_ = drawn(card.directory() / "charts/attention-1.svg")
+    lines, *_ = drawn(card.fetch_directory() / "charts/attention-1.svg")
     assert list(lines) == ["layer 1"]
     assert not any(grey for _, _, _, grey, _ in lines["layer 1"])
-    text = " ".join(pages.read(card.directory() / "model_card.html").text.split())
+    text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
     assert "in every layer of the encoder, mean over its one head" in text
     assert "Grey tokens" not in text
 
@@ -138,8 +138,8 @@ def test_a_token_of_any_characters_fits_the_picture(tmp_path):
     ends = list(itertools.accumulate(map(len, tokens)))
     starts = [0, *ends[:-1]]
     table = pa.table({"token": tokens, "char_start": starts, "char_end": ends})
-    shown = shown_tokens("".join(tokens), table, Masker())
-    (tmp_path / "x.svg").write_text(shades(shown, 1, [("layer 1", [0.5] * len(tokens))]))
+    shown = redact_tokens("".join(tokens), table, Redactor())
+    (tmp_path / "x.svg").write_text(draw_shaded_tokens(shown, 1, [("layer 1", [0.5] * len(tokens))]))
     lines, width, _ = drawn(tmp_path / "x.svg")
     assert [token[0] for token in lines["layer 1"]] == shown
     assert shown[2] == "·" and shown[-1] == tokens[-1] and shown[-2] == "a↵‹U+2028›b"
@@ -148,7 +148,7 @@ def test_a_token_of_any_characters_fits_the_picture(tmp_path):
 
 
 def test_without_maps_the_section_says_so():
-    section = inside(None, None, Masker())
+    section = build_attention_section(None, None, Redactor())
     assert (
-        section.title == "Inside the model" and "No text was chosen" in section.blocks[0].parts[0]
+        section.title == "Inside the model" and "No text was chosen" in section.blocks[0].content[0]
     )

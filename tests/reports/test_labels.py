@@ -7,29 +7,29 @@ import json
 
 import pytest
 
-from reports.datasheet import DatasheetConfig, datasheet
-from reports.model_card import ModelCardConfig, model_card
+from reports.datasheet import DatasheetConfig, build_datasheet
+from reports.model_card import ModelCardConfig, build_model_card
 from reports.page.document import (
-    Brief,
-    Bullets,
+    ShortFigure,
+    BulletList,
     Callout,
     Chart,
     Code,
     Document,
-    Facts,
-    Grid,
-    Lines,
+    DefinitionList,
+    DataTable,
+    CodeBlock,
     Link,
     Paragraph,
     Section,
-    masked,
-    stated,
+    redact_document,
+    format_user_statement,
 )
-from reports.page.evidence import publish
-from reports.page.figures import FIGURES, Book
-from reports.page.masking import Masker, visible
-from tasks.audits.judging.findings import FINDINGS, finding, findings_table
-from tasks.contract import Artifact, NoConfig, StageConfig, Work, stage
+from reports.page.evidence import write_card_files
+from reports.page.figures import FIGURES, FigureBook
+from reports.page.masking import Redactor, escape_invisible
+from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from tasks.contract import Artifact, EmptyConfig, StageConfig, StageContext, stage
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
 from tests.reports import artifacts, pages
@@ -47,8 +47,8 @@ HIDDEN = (MAIL, ADDRESS, PHONE, PIN, "jane.roe", "7946", "jane-roe", "93-184-216
 def shown(card):
     """All that the files of a card show, by their names; Markdown without its escapes."""
     return {
-        str(path.relative_to(card.directory())): html.unescape(path.read_text()).replace("\\", "")
-        for path in card.directory().rglob("*")
+        str(path.relative_to(card.fetch_directory())): html.unescape(path.read_text()).replace("\\", "")
+        for path in card.fetch_directory().rglob("*")
         if path.suffix in (".html", ".md", ".svg")
     }
 
@@ -57,26 +57,26 @@ class Labelled(StageConfig):
     label: str
 
 
-def document_of(label: str, book: Book) -> Document:
+def document_of(label: str, book: FigureBook) -> Document:
     """The label wherever a card may say one."""
-    rows = book.figure(label, label, "documents", ("split", "documents"), aggregate="count",
+    rows = book.add_computed_figure(label, label, "documents", ("split", "documents"), aggregate="count",
                        scorer=label, method=label)  # fmt: skip
-    none = book.figure(f"no {label}", label, "", ("split", "documents"), {"source": label},
-                       aggregate="max", column="doc_id", note=label)  # fmt: skip
+    none = book.add_computed_figure(f"no {label}", label, "", ("split", "documents"), {"source": label},
+                       aggregate="max", value_column="doc_id", missing_reason=label)  # fmt: skip
     blocks = [
-        Paragraph([label, rows, Brief(rows), Code(label), Link(label, "#rows")]), Lines(label),
-        Bullets([[label]]), Callout("note", [label, none]), Facts([(label, [label, none])]),
-        Grid(label, [label, "b"], [[label, rows], [rows, label]], frozenset({1}), label),
+        Paragraph([label, rows, ShortFigure(rows), Code(label), Link(label, "#rows")]), CodeBlock(label),
+        BulletList([[label]]), Callout("note", [label, none]), DefinitionList([(label, [label, none])]),
+        DataTable(label, [label, "b"], [[label, rows], [rows, label]], frozenset({1}), label),
         Chart("drawn", lambda say: f"<svg><text>{say(label)[:40]}</text></svg>", label, label),
     ]  # fmt: skip
     sections = [Section(label, blocks, [Section(label, blocks)]), Section("Rows")]
     return Document(label, "Datasheet", [Paragraph([label])], sections)
 
 
-@stage(tables={"figures": FIGURES})
-def labelled(documents: Artifact, config: Labelled, work: Work) -> None:
-    book = Book({"split": documents})
-    publish(document_of(config.label, book), book, work, "card", {}, Masker([PIN]), 9)
+@stage(name="labelled", tables={"figures": FIGURES})
+def labelled(documents: Artifact, config: Labelled, context: StageContext) -> None:
+    book = FigureBook({"split": documents})
+    write_card_files(document_of(config.label, book), book, context, "card", {}, Redactor([PIN]), 9)
 
 
 @pytest.mark.parametrize(
@@ -90,18 +90,18 @@ def test_no_file_of_a_card_says_a_label_in_clear(session, label):
 
 
 def test_a_harmless_label_is_shown_as_it_is(session):
-    book = Book({"split": given(["one"])})
+    book = FigureBook({"split": given(["one"])})
     made = document_of("town", book)
-    assert masked(made, visible).sections[0] == made.sections[0]
+    assert redact_document(made, escape_invisible).sections[0] == made.sections[0]
     card = labelled(given(["one"]), Labelled(label="town"))
-    assert pages.broken_links(card.directory()) == []
-    ids = {i for path in card.directory().rglob("*.html") for i in pages.read(path).ids}
+    assert pages.broken_links(card.fetch_directory()) == []
+    ids = {i for path in card.fetch_directory().rglob("*.html") for i in pages.read(path).ids}
     assert {"town", "no-town", "town-town"} <= ids
 
 
 def test_what_a_person_states_is_shown_as_it_is_written():
-    made = Document("A title", "Datasheet", [Facts([("Contact", stated(f" {MAIL} "))])], [])
-    assert masked(made, Masker().whole) == made
+    made = Document("A title", "Datasheet", [DefinitionList([("Contact", format_user_statement(f" {MAIL} "))])], [])
+    assert redact_document(made, Redactor().redact_full_text) == made
 
 
 def test_the_domains_of_a_corpus_are_masked_on_its_datasheet(session, tmp_path):
@@ -113,26 +113,26 @@ def test_the_domains_of_a_corpus_are_masked_on_its_datasheet(session, tmp_path):
     web = {"kind": "jsonl", "name": "web", "path": str(path), "url_field": "url"}
     history = artifacts.curated(ingest(IngestConfig(sources=[web])))
     config = DatasheetConfig(contact=MAIL)
-    card = datasheet(artifacts.profiled(history), history, config)
+    card = build_datasheet(artifacts.profiled(history), history, config)
     said = shown(card)
     assert not [name for name, text in said.items() if ADDRESS in text or "93-184" in text]
     for name in ("datasheet.html", "datasheet.md"):
         assert "[ip masked]" in said[name] and "host.example" in said[name] and MAIL in said[name]
 
 
-@stage(tables={"findings": FINDINGS})
-def of_parts(config: NoConfig, work: Work) -> None:
+@stage(name="of_parts", tables={"findings": FINDINGS})
+def of_parts(config: EmptyConfig, context: StageContext) -> None:
     rows = [
-        finding("bias", "preference", 0.5, low=0.4, high=0.6, n=9, unit="share", table="",
+        build_finding("bias", "preference", 0.5, low=0.4, high=0.6, n=9, unit="share", evidence_table="",
                 method="by hand", tags={"category": part})
         for part in ("age", f"so says {MAIL}", f"{'a' * 14} {PHONE}")
     ]  # fmt: skip
-    work.table("findings").write(findings_table(rows))
+    context.get_table_writer("findings").write(build_findings_table(rows))
 
 
 def test_the_parts_of_an_audit_are_masked_in_tables_and_charts(session, tmp_path):
     checkpoint = artifacts.checkpoint(tmp_path / "model")
-    card = model_card(checkpoint, None, None, {"bias": of_parts()}, {}, None, None, None, None, {},
+    card = build_model_card(checkpoint, None, None, {"bias": of_parts()}, {}, None, None, None, None, {},
                       ModelCardConfig())  # fmt: skip
     said = shown(card)
     for name, text in said.items():

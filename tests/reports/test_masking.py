@@ -9,26 +9,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.page.masking import Masker, Unmasked, blocks, visible
-from tasks.contract import KINDS
+from reports.page.masking import Redactor, PassthroughRedactor, replace_with_blocks, escape_invisible
+from tasks.contract import COLUMN_KINDS
 
 
 def test_personal_data_is_named_and_gone():
-    text = Masker().text("Ask jane.roe@corp.example, or card 4111 1111 1111 1111, today.")
+    text = Redactor().redact_excerpt("Ask jane.roe@corp.example, or card 4111 1111 1111 1111, today.")
     assert text == "Ask [email masked], or card [card masked], today."
 
 
 def test_a_key_that_is_shorter_than_complete_ones_is_masked_within_a_text():
-    shown = Masker().shown('use "ghp_aB3dE6gH9k" to sign in', "model text", 0.1)
+    shown = Redactor().redact_by_kind('use "ghp_aB3dE6gH9k" to sign in', "model text", 0.1)
     assert shown == 'use "[secret masked]" to sign in'
 
 
 def test_secrets_are_masked_wherever_they_stand_and_the_longest_first():
-    masker = Masker(["314159", "314159265", "", "  ", "a.b"])
-    assert masker.text("pin 314159265!") == "pin [planted secret masked]!"
-    assert masker.text("pin 3141592") == "pin [planted secret masked]"  # begins the longer one
-    assert masker.text("pin 3141593, so") == "pin [planted secret masked]3, so"
-    assert masker.text("a.b but not axb") == "[planted secret masked] but not axb"
+    masker = Redactor(["314159", "314159265", "", "  ", "a.b"])
+    assert masker.redact_excerpt("pin 314159265!") == "pin [planted secret masked]!"
+    assert masker.redact_excerpt("pin 3141592") == "pin [planted secret masked]"  # begins the longer one
+    assert masker.redact_excerpt("pin 3141593, so") == "pin [planted secret masked]3, so"
+    assert masker.redact_excerpt("a.b but not axb") == "[planted secret masked] but not axb"
 
 
 #: Some of each block of characters that nobody sees, whatever Unicode calls them.
@@ -46,17 +46,17 @@ UNSEEN = [
      ("AKIAQYLPMN5HHHFPZAM2", "secret"), ("482 913", "planted secret")],
 )  # fmt: skip
 def test_what_nobody_sees_unmasks_nothing(text, kind, unseen):
-    masker = Masker(["482 913"])
+    masker = Redactor(["482 913"])
     masked = f"so [{kind} masked] it is"
     for place in range(1, len(text)):
-        assert masker.text(f"so {text[:place]}{unseen}{text[place:]} it is") == masked
-    assert masker.text(f"so {unseen.join(text)} it is") == masked
-    shown = masker.text(f"so{unseen}{text}{unseen}it is")  # it may stand for a space, too
+        assert masker.redact_excerpt(f"so {text[:place]}{unseen}{text[place:]} it is") == masked
+    assert masker.redact_excerpt(f"so {unseen.join(text)} it is") == masked
+    shown = masker.redact_excerpt(f"so{unseen}{text}{unseen}it is")  # it may stand for a space, too
     assert "soit is".endswith(re.sub(r"‹.*?›|\[.*?\]", "", shown))
 
 
 def test_a_long_secret_is_masked_whatever_stands_between_its_letters():
-    masker = Masker(["482 913 057", "12 34 56"])
+    masker = Redactor(["482 913 057", "12 34 56"])
     for written in (
         "482913057",
         "482-913-057",
@@ -64,32 +64,32 @@ def test_a_long_secret_is_masked_whatever_stands_between_its_letters():
         "482.\n913_057",
         "482, 913, 057",
     ):
-        assert masker.text(f"pin {written}!") == "pin [planted secret masked]!"
+        assert masker.redact_excerpt(f"pin {written}!") == "pin [planted secret masked]!"
     mask = "[planted secret masked]"
-    assert masker.text("48291305 or 123456, 12 34 56") == f"{mask} or {mask}, {mask}"
-    assert masker.text("48291 or 12345, 12 34 5") == f"48291 or 12345, {mask}"
+    assert masker.redact_excerpt("48291305 or 123456, 12 34 56") == f"{mask} or {mask}, {mask}"
+    assert masker.redact_excerpt("48291 or 12345, 12 34 5") == f"48291 or 12345, {mask}"
 
 
 def test_overlapping_spans_leave_nothing_behind():
-    masker = Masker(["roe@corp.example and 9"])
-    assert masker.text("jane.roe@corp.example and 9.") == "[email masked]."
+    masker = Redactor(["roe@corp.example and 9"])
+    assert masker.redact_excerpt("jane.roe@corp.example and 9.") == "[email masked]."
 
 
 @pytest.mark.parametrize(
     ("score", "hidden"), [(None, False), (0.49, False), (0.5, True), (1.0, True)]
 )
 def test_offensive_text_is_hidden_from_the_threshold_on(score, hidden):
-    text = Masker(threshold=0.5).text("some words", score)
+    text = Redactor(toxicity_threshold=0.5).redact_excerpt("some words", score)
     assert ("words" not in text) is hidden
     if hidden:
         assert text == f"████ █████ [masked: scored {score:.2f}, 10 characters]"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", COLUMN_KINDS)
 @pytest.mark.parametrize("score", [None, float("nan"), 0.1, 0.9])
 def test_what_a_kind_does_not_allow_is_denied(kind, score):
     """Read off the rule, not off the code: who may be shown with which score."""
-    text = Masker().shown("some words", kind, score)
+    text = Redactor().redact_by_kind("some words", kind, score)
     if kind == "personal":
         assert text == "[not shown: may hold personal data, 10 characters]"
     elif score == 0.9:
@@ -98,34 +98,34 @@ def test_what_a_kind_does_not_allow_is_denied(kind, score):
         assert text == "[not shown: not scored, 10 characters]"
     else:
         assert text == "some words"
-    assert Unmasked().shown("some words", kind, score) == "some words"
+    assert PassthroughRedactor().redact_by_kind("some words", kind, score) == "some words"
 
 
 def test_a_kind_that_there_is_not_is_denied():
-    assert "words" not in Masker().shown("some words", "poem", 0.0)
+    assert "words" not in Redactor().redact_by_kind("some words", "poem", 0.0)
 
 
 def test_a_text_of_nothing_needs_no_score():
-    assert Masker().shown(" ", "model text") == " "
+    assert Redactor().redact_by_kind(" ", "model text") == " "
 
 
 def test_the_regions_of_the_corpus_are_looked_for_beside_the_own():
     british, american = "call (020) 8366 1177 now", "call (650) 253-0000 now"
-    assert Masker().text(british) == british
-    masker = Masker(regions=("GB",))
-    assert masker.text(british) == masker.text(american) == "call [phone masked] now"
+    assert Redactor().redact_excerpt(british) == british
+    masker = Redactor(phone_regions=("GB",))
+    assert masker.redact_excerpt(british) == masker.redact_excerpt(american) == "call [phone masked] now"
 
 
 def test_unmasked_shows_what_masking_hides_and_writes_out_the_invisible():
-    masker = Unmasked(["314159"])
+    masker = PassthroughRedactor(["314159"])
     text = "pin 314159 of jane.roe@corp.example\u202e"
-    assert masker.shown(text, "personal") == text[:-1] + "‹U+202E›"
+    assert masker.redact_by_kind(text, "personal") == text[:-1] + "‹U+202E›"
 
 
 def test_a_secret_across_the_cut_of_a_long_text_is_not_shown_in_part():
     secret = "s3cret" * 10
     for length in range(3380, 4010, 7):
-        text = Masker([secret]).text("x" * length + secret + "tail " * 500, limit=10_000)
+        text = Redactor([secret]).redact_excerpt("x" * length + secret + "tail " * 500, max_characters=10_000)
         assert "s3c" not in text
         assert text.endswith("characters in all]")
 
@@ -136,8 +136,8 @@ def test_of_what_an_excerpt_cuts_no_part_is_shown_and_nothing_else_is_masked():
     for start in range(len(text)):
         for end in range(start + 1, len(text)):
             around = text[:start], text[end:]
-            shown = Masker(["jane.roe@corp.example", "4111 1111 1111 1111"]).shown(
-                text[start:end], "corpus text", 0.0, around=around
+            shown = Redactor(["jane.roe@corp.example", "4111 1111 1111 1111"]).redact_by_kind(
+                text[start:end], "corpus text", 0.0, surrounding_texts=around
             )
             inside = [max(start, a) < min(end, b) for a, b in spans]
             clear = [c for n, c in enumerate(text) if start <= n < end
@@ -145,38 +145,38 @@ def test_of_what_an_excerpt_cuts_no_part_is_shown_and_nothing_else_is_masked():
             assert re.sub(r"\[.*?masked\]", "", shown) == "".join(clear)
             assert shown.count("masked]") == sum(inside)
     whole = "s3cret" * 20
-    assert Masker([whole]).text("ret", around=("x" * 9000 + whole[:-3], "x" * 9000)) == (
+    assert Redactor([whole]).redact_excerpt("ret", surrounding_texts=("x" * 9000 + whole[:-3], "x" * 9000)) == (
         "[planted secret masked]"
     )
 
 
 def test_long_texts_are_cut_and_say_so():
-    text = Masker().text("word " * 1000, limit=100)
+    text = Redactor().redact_excerpt("word " * 1000, max_characters=100)
     assert text.startswith("word word") and text.endswith("… [5,000 characters in all]")
     assert len(text) < 140
 
 
 def test_blocks_tell_length_and_nothing_else():
-    assert blocks("ab c\n déf") == "██ █ ███"
-    assert len(blocks("long " * 100)) <= 60
-    assert blocks("") == "█"
+    assert replace_with_blocks("ab c\n déf") == "██ █ ███"
+    assert len(replace_with_blocks("long " * 100)) <= 60
+    assert replace_with_blocks("") == "█"
 
 
 def test_characters_that_cannot_be_seen_are_written_out():
     text = "a\u202eb\u200bc\x00d\x1be\ufefff\ud800g\u2028h"
-    assert visible(text) == (
+    assert escape_invisible(text) == (
         "a‹U+202E›b‹U+200B›c‹U+0000›d‹U+001B›e‹U+FEFF›f‹U+D800›g‹U+2028›h"
     )  # fmt: skip
-    assert visible("plain\n\ttext, 漢字, é, e\u0301") == "plain\n\ttext, 漢字, é, e\u0301"
+    assert escape_invisible("plain\n\ttext, 漢字, é, e\u0301") == "plain\n\ttext, 漢字, é, e\u0301"
     for character in "".join(UNSEEN):
-        assert visible(f"a{character}b") == f"a‹U+{ord(character):04X}›b"
-    assert visible("\u2764\ufe0f\ufe0f 1\ufe0f") == "\u2764\ufe0f‹U+FE0F› 1‹U+FE0F›"  # an emoji
+        assert escape_invisible(f"a{character}b") == f"a‹U+{ord(character):04X}›b"
+    assert escape_invisible("\u2764\ufe0f\ufe0f 1\ufe0f") == "\u2764\ufe0f‹U+FE0F› 1‹U+FE0F›"  # an emoji
 
 
 @given(st.text())
 @settings(max_examples=200, deadline=None)
 def test_no_invisible_character_survives(text):
-    shown = visible(text)
+    shown = escape_invisible(text)
     bad = {c for c in shown if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
     assert bad <= {"\n", "\t"}
     shown.encode()

@@ -10,29 +10,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.tracing import shown as shown_row
-from reports.page.evidence import render_rows
-from reports.page.figures import Book
-from reports.page.masking import Masker
-from reports.page.planted import EDGE, RUN, PlantedSecret
-from reports.sections.corpus_figures import masker_of
-from reports.sections.inside import shown_tokens
+from flows.tracing import build_displayed_row as shown_row
+from reports.page.evidence import render_evidence_page
+from reports.page.figures import FigureBook
+from reports.page.masking import Redactor
+from reports.page.planted import MIN_EDGE_LENGTH, RUN_LENGTH, PlantedSecret
+from reports.sections.corpus_figures import build_corpus_redactor
+from reports.sections.inside import redact_tokens
 from tasks.contract import (
     Session,
     StageConfig,
     Store,
-    Work,
+    StageContext,
     column,
-    described,
+    describe_columns,
     open_session,
     stage,
-    table,
+    table_schema,
 )
-from tasks.corpus.plant import PlantConfig, plant
-from tasks.measures.canaries import BETWEEN, CANARIES, canaries, records
+from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.measures.canaries import RECORD_SEPARATOR, CANARY_TEMPLATES, generate_secret_canaries, generate_record_canaries
 from tests.tasks.corpora import given as corpus_of
 
-BEFORE, AFTER = CANARIES["telescope"]
+BEFORE, AFTER = CANARY_TEMPLATES["telescope"]
 SECRET = "4 8 2 9 1 3 0 5 7"
 MARK = re.compile(r"\[[a-z_ ]+ masked\]")
 
@@ -46,29 +46,29 @@ def digits(text: str) -> str:
     return re.sub(r"\D", "", text)
 
 
-def planted(secret: str = SECRET, before: str = BEFORE, after: str = AFTER) -> Masker:
-    return Masker([PlantedSecret(secret, before, after)])
+def planted(secret: str = SECRET, before: str = BEFORE, after: str = AFTER) -> Redactor:
+    return Redactor([PlantedSecret(secret, before, after)])
 
 
 @pytest.mark.parametrize("size", range(1, 10))
 def test_the_first_digits_of_a_secret_are_masked_after_its_sentence(size):
     start = SECRET[: 2 * size - 1]
-    text = planted().shown(f"Once more. {BEFORE}{start}", "model text", 0.0)
+    text = planted().redact_by_kind(f"Once more. {BEFORE}{start}", "model text", 0.0)
     assert text == f"Once more. {BEFORE}[planted secret masked]"
 
 
 @pytest.mark.parametrize("size", range(1, 10))
 def test_the_last_digits_of_a_secret_are_masked_before_its_rest(size):
     end = SECRET[-(2 * size - 1) :]
-    text = planted().shown(f"{end}{AFTER}", "corpus text", 0.0)
+    text = planted().redact_by_kind(f"{end}{AFTER}", "corpus text", 0.0)
     assert text == f"[planted secret masked]{AFTER}"
 
 
 def test_a_wrong_guess_after_the_sentence_does_not_show_where_it_goes_wrong():
     for guess in ("4 8 7 7 7 7", "4 8 2 9 1 3 0 5 8", "4"):
-        text = planted().shown(f"{BEFORE}{guess}, engraved on it", "model text", 0.0)
+        text = planted().redact_by_kind(f"{BEFORE}{guess}, engraved on it", "model text", 0.0)
         assert text == f"{BEFORE}[planted secret masked], engraved on it"
-    text = planted().shown(f"{BEFORE}seven, engraved on it", "model text", 0.0)
+    text = planted().redact_by_kind(f"{BEFORE}seven, engraved on it", "model text", 0.0)
     assert text == f"{BEFORE}seven, engraved on it"
 
 
@@ -78,22 +78,22 @@ def test_without_the_sentence_a_part_at_an_end_is_masked_from_its_fourth_letter_
         first, last = SECRET[: 2 * size - 1], SECRET[-(2 * size - 1) :]
         inner = SECRET[2 : 2 * size + 1]
         for text in (f"and so {first}", f"{last} it is", inner):
-            shown = masker.shown(text, "model text", 0.0)
-            assert (digits(clear(shown)) == "") is (size >= EDGE), text
+            shown = masker.redact_by_kind(text, "model text", 0.0)
+            assert (digits(clear(shown)) == "") is (size >= MIN_EDGE_LENGTH), text
 
 
 def test_inside_a_text_a_part_is_masked_from_its_sixth_letter_on():
     masker = planted()
     for size in range(1, 9):
-        shown = masker.shown(f"pin {SECRET[: 2 * size - 1]} or so", "model text", 0.0)
-        assert (digits(clear(shown)) == "") is (size >= RUN)
+        shown = masker.redact_by_kind(f"pin {SECRET[: 2 * size - 1]} or so", "model text", 0.0)
+        assert (digits(clear(shown)) == "") is (size >= RUN_LENGTH)
 
 
 def test_a_label_ends_with_a_number_that_is_no_part():
     masker = planted()
     for text in ("step 4829", "4829", "copies=482", "2026-11-28"):
-        assert masker.whole(text) == masker.shown(text, "label") == text
-    assert masker.whole(f"of {BEFORE}4 8") == f"of {BEFORE}[planted secret masked]"
+        assert masker.redact_full_text(text) == masker.redact_by_kind(text, "label") == text
+    assert masker.redact_full_text(f"of {BEFORE}4 8") == f"of {BEFORE}[planted secret masked]"
 
 
 @pytest.mark.parametrize(
@@ -111,29 +111,29 @@ def test_a_label_ends_with_a_number_that_is_no_part():
 )
 def test_a_secret_in_another_spelling_is_masked_in_whole_and_in_part(written):
     masker = planted()
-    assert clear(masker.text(f"pin {written}!")) == "pin !"
+    assert clear(masker.redact_excerpt(f"pin {written}!")) == "pin !"
     half = written[: len(written) // 2 + 1]
-    assert clear(masker.text(f"{BEFORE}{half}")).rstrip() == BEFORE
+    assert clear(masker.redact_excerpt(f"{BEFORE}{half}")).rstrip() == BEFORE
 
 
 def test_case_does_not_unmask_a_secret():
-    masker = Masker(["bel.tor0123@mail.example", "Zq7Xw9Lk2"])
-    assert clear(masker.text("so ZQ7XW9LK2, zq7xw9lk2")) == "so , "
-    for size in range(EDGE, 9):
-        assert clear(masker.text("so ZQ7XW9LK2"[: 3 + size])) == "so "
-    assert clear(masker.text("write to Bel.Tor01")) == "write to "
+    masker = Redactor(["bel.tor0123@mail.example", "Zq7Xw9Lk2"])
+    assert clear(masker.redact_excerpt("so ZQ7XW9LK2, zq7xw9lk2")) == "so , "
+    for size in range(MIN_EDGE_LENGTH, 9):
+        assert clear(masker.redact_excerpt("so ZQ7XW9LK2"[: 3 + size])) == "so "
+    assert clear(masker.redact_excerpt("write to Bel.Tor01")) == "write to "
 
 
 @given(
     st.integers(0, 10**9 - 1),
     st.integers(0, 500),
-    st.sampled_from(sorted(CANARIES)),
+    st.sampled_from(sorted(CANARY_TEMPLATES)),
     st.sampled_from(["", " ", "-", ".", " / "]),
 )
 @settings(max_examples=30, deadline=None)
 def test_no_window_shows_more_of_a_secret_than_is_allowed(number, at, template, separator):
     """Wherever a window begins and ends, in the spelling of the plant or another."""
-    before, after = CANARIES[template]
+    before, after = CANARY_TEMPLATES[template]
     secret = " ".join(f"{number:09d}")
     masker = planted(secret, before, after)
     written = secret.replace(" ", separator)
@@ -142,42 +142,42 @@ def test_no_window_shows_more_of_a_secret_than_is_allowed(number, at, template, 
     begin = at % last
     for end in range(first, len(text) + 1):
         for start in {begin, 0, max(0, first - 3)}:
-            shown = digits(clear(masker.shown(text[start:end], "model text", 0.0)))
-            assert len(shown) < EDGE
+            shown = digits(clear(masker.redact_by_kind(text[start:end], "model text", 0.0)))
+            assert len(shown) < MIN_EDGE_LENGTH
             if start == 0 or end >= len(text) - 2:
                 assert not shown, text[start:end]
 
 
-SMALL = PlantConfig(enabled=True, counts=(1,), canaries=4, passages=0, records=6, associations=0)
+SMALL = PlantCanariesConfig(enabled=True, counts=(1,), canaries=4, passages=0, records=6, associations=0)
 
 
 @pytest.fixture(scope="module")
 def masker(tmp_path_factory):
     with open_session(Session(Store(tmp_path_factory.mktemp("store")))):
-        return masker_of({"plant": plant(corpus_of(["one", "two"]), SMALL)}, 0.5)
+        return build_corpus_redactor({"plant": plant_canaries(corpus_of(["one", "two"]), SMALL)}, 0.5)
 
 
 def test_each_cut_of_what_was_planted_is_masked(masker):
     """As ``plant`` leaves it in the store: canaries, addresses and telephone numbers."""
-    for made in [*canaries(SMALL), *records(SMALL)]:
+    for made in [*generate_secret_canaries(SMALL), *generate_record_canaries(SMALL)]:
         for size in range(1, len(made.secret)):
-            shown = clear(masker.shown(made.prompt + made.secret[:size], "model text", 0.0))
+            shown = clear(masker.redact_by_kind(made.prompt + made.secret[:size], "model text", 0.0))
             assert not set(re.sub(r"\W", "", shown[len(made.prompt) :])), made.secret[:size]
         for size in range(1, len(made.secret)):
-            shown = clear(masker.shown(made.secret[-size:] + made.rest, "model text", 0.0))
-            assert len(digits(shown.removesuffix(made.rest))) == 0
+            shown = clear(masker.redact_by_kind(made.secret[-size:] + made.suffix, "model text", 0.0))
+            assert len(digits(shown.removesuffix(made.suffix))) == 0
 
 
 def test_an_identifier_alone_is_cut_as_the_record_is(masker):
-    for made in records(SMALL):
-        address, phone = made.secret.split(BETWEEN)
-        assert clear(masker.shown(f"Write to {address[:-6]}", "model text", 0.0)) == "Write to "
-        assert digits(clear(masker.shown(f"or {phone[:-2]}", "model text", 0.0))) == ""
+    for made in generate_record_canaries(SMALL):
+        address, phone = made.secret.split(RECORD_SEPARATOR)
+        assert clear(masker.redact_by_kind(f"Write to {address[:-6]}", "model text", 0.0)) == "Write to "
+        assert digits(clear(masker.redact_by_kind(f"or {phone[:-2]}", "model text", 0.0))) == ""
 
 
 # Across a border -------------------------------------------------------------------------------
 
-WRITTEN = table(
+WRITTEN = table_schema(
     "Prompts and what a model wrote.",
     column("text", pa.string(), "audit text", "the prompt"),
     column("continuation", pa.string(), "model text", "what follows", judged_by="score"),
@@ -190,17 +190,17 @@ class Pair(StageConfig):
     continuation: str
 
 
-@stage(tables={"values": WRITTEN})
-def written(config: Pair, work: Work) -> None:
+@stage(name="written", tables={"values": WRITTEN})
+def written(config: Pair, context: StageContext) -> None:
     row = {"text": [config.prompt], "continuation": [config.continuation], "score": [0.0]}
-    work.table("values").write(row)
+    context.get_table_writer("values").write(row)
 
 
-def cells(prompt: str, continuation: str, masker: Masker) -> list[str]:
+def cells(prompt: str, continuation: str, masker: Redactor) -> list[str]:
     artifact = written(Pair(prompt=prompt, continuation=continuation))
-    evidence = Book({"a": artifact}).figure("n", "n", "", ("a", "values"), aggregate="count")
-    head = evidence.evidence.head(9)
-    page = render_rows(evidence.evidence, [], head, [], masker, card="a.html", kind="Card")
+    evidence = FigureBook({"a": artifact}).add_computed_figure("n", "n", "", ("a", "values"), aggregate="count")
+    head = evidence.evidence.read_first_rows(9)
+    page = render_evidence_page(evidence.evidence, [], head, [], masker, card_page="a.html", kind="Card")
     body = page[page.index("<tbody") :]
     return [html.unescape(c) for c in re.findall(r'<td class="text">(.*?)</td>', body, re.S)]
 
@@ -210,7 +210,7 @@ def test_a_secret_across_the_border_of_prompt_and_continuation_is_masked_in_both
     for text in (f"pin {SECRET} it is", BEFORE + SECRET + AFTER):
         cut = text.index(SECRET) + 2 * size - 1
         row = {"text": text[:cut], "continuation": text[cut:], "score": 0.0}
-        told = shown_row(row, {c.name: c for c in described(WRITTEN)}, planted())
+        told = shown_row(row, {c.name: c for c in describe_columns(WRITTEN)}, planted())
         for shown in (cells(text[:cut], text[cut:], planted()), [told[n] for n in list(row)[:2]]):
             assert digits(clear("".join(shown))) == "", shown
 
@@ -222,9 +222,9 @@ def test_the_prompt_is_the_sentence_and_the_continuation_its_first_digits(sessio
 
 
 def test_a_detected_address_across_the_border_is_masked_in_both(session):
-    shown = cells("Write to jane.ro", "e@corp.example today.", Masker())
+    shown = cells("Write to jane.ro", "e@corp.example today.", Redactor())
     assert shown == ["Write to [email masked]", "[email masked] today."]
-    shown = cells("Pay to DE89 3704 0044", " 0532 0130", Masker())
+    shown = cells("Pay to DE89 3704 0044", " 0532 0130", Redactor())
     assert shown == ["Pay to [iban masked]", "[iban masked]"]
 
 
@@ -235,14 +235,14 @@ def test_the_tokens_of_a_picture_hide_a_part_that_no_token_holds_alone():
     for piece in pieces:
         ends.append(ends[-1] + len(piece))
     tokens = pa.table({"token": pieces, "char_start": ends[:-1], "char_end": ends[1:]})
-    assert not digits("".join(shown_tokens(sentence, tokens, planted())))
+    assert not digits("".join(redact_tokens(sentence, tokens, planted())))
 
 
 def test_a_text_that_is_truncated_for_display_shows_no_part():
     masker = planted()
     for limit in range(60, 100):
-        text = masker.shown(BEFORE + SECRET + AFTER + "more " * 100, "model text", 0.0, limit)
+        text = masker.redact_by_kind(BEFORE + SECRET + AFTER + "more " * 100, "model text", 0.0, limit)
         assert not digits(text.partition("…")[0])
     for length in range(3380, 4010, 3):
-        text = masker.text("x " * (length // 2) + BEFORE + SECRET + AFTER * 40, limit=10_000)
+        text = masker.redact_excerpt("x " * (length // 2) + BEFORE + SECRET + AFTER * 40, max_characters=10_000)
         assert not digits(text.partition("…")[0])

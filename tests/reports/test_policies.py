@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from flows.config import load
-from reports.datasheet import DatasheetConfig, datasheet
-from tasks.corpus.scrub import ScrubConfig
+from flows.config import load_config
+from reports.datasheet import DatasheetConfig, build_datasheet
+from tasks.corpus.scrub import RedactSpansConfig
 from tests.reports import artifacts, pages
 from tests.tasks.corpora import given
 from tests.tasks.corpus.test_language import HAWAIIAN
 
 
 def sheet_of(history):
-    card = datasheet(artifacts.profiled(history), history, DatasheetConfig())
-    page = pages.read(card.directory() / "datasheet.html")
-    assert pages.broken_links(card.directory()) == []
+    card = build_datasheet(artifacts.profiled(history), history, DatasheetConfig())
+    page = pages.read(card.fetch_directory() / "datasheet.html")
+    assert pages.broken_links(card.fetch_directory()) == []
     return card, page, " ".join(page.text.split())
 
 
@@ -50,7 +50,7 @@ def test_without_a_rule_over_toxicity_nothing_was_removed_for_it(session):
     texts = [f"You are a {artifacts.OFFENSIVE}, number {n}." for n in range(30)]
     texts += ["The harbour was quiet, " + "and the boats lay still, " * 9]
     made = artifacts.curated(given(texts), {"long": {"signal": "words", "le": 30}})
-    assert made["select_scored"]["ledger"].rows == 1
+    assert made["select_scored"]["ledger"].row_count == 1
     _, _, said = sheet_of(made)
     assert "No rule over toxicity removed documents." in said
     assert "Removed for toxicity" not in said
@@ -70,13 +70,13 @@ def test_by_default_harmless_documents_about_minorities_are_tagged_and_stay(sess
     own = [f"{ABOUT_PEOPLE[n % 2]} Page {n}." for n in range(24)]
     others = [f"Rain fell on the orchard, night {n}." for n in range(16)]
     source = {"kind": "text", "name": "a", "path": "a"}
-    default = load({"name": "mine", "ingest": {"sources": [source]}}).select_scored.rules[0]
+    default = load_config({"name": "mine", "ingest": {"sources": [source]}}).select_scored.rules[0]
     made = artifacts.curated(
         given([*own, *others], ["a"] * 30 + ["b"] * 10),
         {default.name: default.model_dump(exclude={"name"})},
     )
     kept = made["select_scored"]["documents"].read().to_pylist()
-    assert len(kept) == 40 and made["select_scored"]["ledger"].rows == 0
+    assert len(kept) == 40 and made["select_scored"]["ledger"].row_count == 0
     tagged = [row["text"] for row in kept if row["tags"]]
     assert len(tagged) == 24 and all("gay" in text for text in tagged)
     for book in made["select_scored"]["accounts"].read().to_pylist():
@@ -118,7 +118,7 @@ def test_what_became_of_personal_data_is_said_under_every_policy(
     session, policy, became, many, used
 ):
     texts = [*LETTERS, *(f"Rain fell on the orchard, night {n}." for n in range(30))]
-    made = artifacts.curated(given(texts), scrubbing=ScrubConfig(policy=policy))
+    made = artifacts.curated(given(texts), scrubbing=RedactSpansConfig(policy=policy))
     _, page, said = sheet_of(made)
     assert lines_of(page, *FOUND) == [["EMAIL", "9", "9", became, many]]
     assert f"Personal data {used} a detector found it, and may stand where none did." in said
@@ -126,7 +126,7 @@ def test_what_became_of_personal_data_is_said_under_every_policy(
 
 
 def test_what_is_cut_out_of_documents_counts_as_removed(session):
-    made = artifacts.curated(given(LETTERS), scrubbing=ScrubConfig(policy="cut"))
+    made = artifacts.curated(given(LETTERS), scrubbing=RedactSpansConfig(policy="cut"))
     ledger = made["scrub"]["ledger"].read().to_pylist()
     cut = sum(row["bytes_before"] for row in ledger)
     card, _, _ = sheet_of(made)
@@ -135,7 +135,7 @@ def test_what_is_cut_out_of_documents_counts_as_removed(session):
     assert figures["flow-scrub-bytes-rate"] == pytest.approx(cut / came)
     assert figures["flow-scrub-rows-rate"] == 0
     assert "the sum of removed_rows and removed_spans over the sum of in" in " ".join(
-        pages.read(path).text for path in card.directory().glob("rows/profile-flow-*.html")
+        pages.read(path).text for path in card.fetch_directory().glob("rows/profile-flow-*.html")
     )
 
 
@@ -149,7 +149,7 @@ def test_what_became_of_personal_data_is_said_by_type(session):
     ]
     texts += [f"Rain fell on the orchard, night {n}." for n in range(30)]
     policies = {"EMAIL": "cut", "PHONE": "drop", "REPEAT": "cut"}
-    scrubbing = ScrubConfig(policy="keep", policies=policies)
+    scrubbing = RedactSpansConfig(policy="keep", policies=policies)
     made = artifacts.curated(given(texts), scrubbing=scrubbing)
     _, page, said = sheet_of(made)
     assert {line[0]: line[1:] for line in lines_of(page, *FOUND)} == {

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from reports.model_card import ModelCardConfig, model_card
-from reports.sections.rates import dose_of
-from reports.study_card import StudyCardConfig, study_card
-from tasks.contract import NoConfig
+from reports.model_card import ModelCardConfig, build_model_card
+from reports.sections.rates import format_planted_amount
+from reports.study_card import StudyCardConfig, build_study_card
+from tasks.contract import EmptyConfig
 from tests.reports import artifacts, pages
 from tests.reports.test_analyses import findings_with_p
 from tests.tasks.audits.proofs.test_error_rates import candidate, rates_of_worlds
@@ -26,24 +26,24 @@ def rates(session, found=True, alarm=0.5, whole=0.5):
 
 
 def card_of(made, **settings):
-    return study_card(made, StudyCardConfig(**settings))
+    return build_study_card(made, StudyCardConfig(**settings))
 
 
 def test_the_card_of_a_study_says_what_holds_and_what_does_not(session):
-    page = pages.read(card_of(rates(session)).directory() / "study_card.html")
+    page = pages.read(card_of(rates(session)).fetch_directory() / "study_card.html")
     text = " ".join(page.text.split())
     found = "every audit with an effect to find finds its largest effect in at least 95 % of cases"
     assert f"Detection: {found}; of so few worlds that says little." in text
     many = {str(n): [candidate("canary", "c", 64, p=0.01, whole=0.5)] for n in range(10)}
     text = " ".join(
-        pages.read(card_of(rates_of_worlds(many)).directory() / "study_card.html").text.split()
+        pages.read(card_of(rates_of_worlds(many)).fetch_directory() / "study_card.html").text.split()
     )
     assert "at least 95 % of cases. Alarms:" in text and "so few worlds" not in text
     assert "Intervals: none is known" in text  # ten intervals
     many = {str(n): [candidate("canary", f"{m}", 64, p=0.01, whole=0.5 + (m % 20 == 0))
                      for m in range(40)] for n in range(10)}  # fmt: skip
     text = " ".join(
-        pages.read(card_of(rates_of_worlds(many)).directory() / "study_card.html").text.split()
+        pages.read(card_of(rates_of_worlds(many)).fetch_directory() / "study_card.html").text.split()
     )
     assert "Intervals: the 95 % intervals cover the true figure in 92 to 98 % of cases." in text
     assert "Alarms: no audit is known to claim more where there is nothing" in page.text
@@ -52,22 +52,22 @@ def test_the_card_of_a_study_says_what_holds_and_what_does_not(session):
     )
     beyond = {str(n): [candidate("canary", f"{m}", 64, p=0.01, whole=2.0) for m in range(9)]
               for n in range(30)}  # fmt: skip
-    wide = pages.read(card_of(rates_of_worlds(beyond)).directory() / "study_card.html")
+    wide = pages.read(card_of(rates_of_worlds(beyond)).fetch_directory() / "study_card.html")
     assert "Planted secrets: they cover too little, 0.0 % of 270" in " ".join(wide.text.split())
     assert re.search(r"the most is [\d.]+ % \([\d.]+ % to [\d.]+ %\), ", page.text)
     assert "three" in page.text and "its envelope was changed" in page.text
-    page = pages.read(card_of(rates(session, found=False)).directory() / "study_card.html")
+    page = pages.read(card_of(rates(session, found=False)).fetch_directory() / "study_card.html")
     text = " ".join(page.text.split())
     assert "Planted secrets at 64 (copies): found in 0.0 %, 95.0 points too few" in text
     missed = {str(n): [candidate("canary", "c", 64, p=0.9)] for n in range(3)}
-    page = pages.read(card_of(rates_of_worlds(missed)).directory() / "study_card.html")
+    page = pages.read(card_of(rates_of_worlds(missed)).fetch_directory() / "study_card.html")
     text = " ".join(page.text.split())
     assert re.search(r"found in 0\.0 % \(0\.0 % to [\d.]+ %\), 95\.0 points too few", text)
 
 
 def said_of(*worlds, void=None):
     made = rates_of_worlds({str(n): rows for n, rows in enumerate(worlds)}, void)
-    page = pages.read(card_of(made).directory() / "study_card.html")
+    page = pages.read(card_of(made).fetch_directory() / "study_card.html")
     return " ".join(page.text.split())
 
 
@@ -98,7 +98,7 @@ def test_candidates_without_a_verdict_are_said(session):
 def callouts(*worlds):
     """What the first screen of a study's card says, by its first word: how, and what."""
     made = rates_of_worlds({str(n): rows for n, rows in enumerate(worlds)})
-    html = (card_of(made).directory() / "study_card.html").read_text()
+    html = (card_of(made).fetch_directory() / "study_card.html").read_text()
     said = re.findall(r'<p class="callout (\w+)">(.*?)</p>', html, re.DOTALL)
     plain = [(how, " ".join(re.sub("<[^>]+>", "", text).split())) for how, text in said]
     return {text.partition(":")[0]: (how, text) for how, text in plain}
@@ -146,10 +146,10 @@ def test_intervals_with_one_end_are_counted_apart(session, tmp_path):
     said = "Not counted are 4 more, whose interval has not two ends or whose true figure is not"
     assert said in said_of([*two, *one], [*two, *one]) and "Not counted" not in said_of(two, two)
     known = {"extraction": rates_of_worlds({"one": [*two, *one]})}
-    card = model_card(artifacts.checkpoint(tmp_path / "x"), None, None,
-                      {"extraction": findings_with_p(NoConfig())}, {}, None, None, None, None,
+    card = build_model_card(artifacts.checkpoint(tmp_path / "x"), None, None,
+                      {"extraction": findings_with_p(EmptyConfig())}, {}, None, None, None, None,
                       known, ModelCardConfig())  # fmt: skip
-    text = " ".join(pages.read(card.directory() / "model_card.html").text.split())
+    text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
     assert re.search(r"in 100\.0 %.*, left out 2 without two ends or a true figure\.", text)
 
 
@@ -163,24 +163,24 @@ def test_its_figures_are_means_of_candidates(session):
     assert row["rows"] == len(mine) == 2
     assert row["value"] == pytest.approx(sum(u["alarm"] for u in mine) / 2)
     assert row["level"] == pytest.approx(1 - 0.05 / 2)
-    assert pages.broken_links(card.directory()) == []
+    assert pages.broken_links(card.fetch_directory()) == []
 
 
 def test_a_model_card_says_how_often_its_audits_are_wrong(session, tmp_path):
     checkpoint = artifacts.checkpoint(tmp_path / "checkpoint")
-    audits = dict.fromkeys(("extraction", "bias"), findings_with_p(NoConfig()))
+    audits = dict.fromkeys(("extraction", "bias"), findings_with_p(EmptyConfig()))
     known = {"extraction": rates(session)}
-    card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, known,
+    card = build_model_card(checkpoint, None, None, audits, {}, None, None, None, None, known,
                       ModelCardConfig())  # fmt: skip
-    text = " ".join(pages.read(card.directory() / "model_card.html").text.split())
+    text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
     assert "had no verdict" not in text
     assert ("How often it is wrong (planted secrets): in 2 invented worlds whose answers were "
             "sealed, it found 100.0 % of candidates with copies 64") in text  # fmt: skip
     assert text.count("How often it is wrong") == 1  # nothing is known of bias
     assert "is not known: this store has no study" not in text
-    card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, {},
+    card = build_model_card(checkpoint, None, None, audits, {}, None, None, None, None, {},
                       ModelCardConfig())  # fmt: skip
-    text = " ".join(pages.read(card.directory() / "model_card.html").text.split())
+    text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
     assert "is not known: this store has no study of this version of them" in text
 
 
@@ -188,13 +188,13 @@ def test_a_model_card_says_of_how_many_its_audit_gave_no_verdict(session, tmp_pa
     checkpoint = artifacts.checkpoint(tmp_path / "checkpoint")
     silent = (None, {"kind": "canary", "unit": "s", "dose": 64})
     known = {"extraction": rates_of_worlds({"one": [candidate("canary", "c", 64, p=0.01), silent]})}
-    audits = {"extraction": findings_with_p(NoConfig())}
-    card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, known,
+    audits = {"extraction": findings_with_p(EmptyConfig())}
+    card = build_model_card(checkpoint, None, None, audits, {}, None, None, None, None, known,
                       ModelCardConfig())  # fmt: skip
-    text = " ".join(pages.read(card.directory() / "model_card.html").text.split())
+    text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
     assert "copies 64, while 1 at 64 (copies) had no verdict, planted secrets" in text
 
 
 def test_doses_are_copies_or_shares():
-    said = [dose_of(dose) for dose in (0.0, 29 / 48, 1.0, 64.0, 1000.0, 1024.0)]
+    said = [format_planted_amount(dose) for dose in (0.0, 29 / 48, 1.0, 64.0, 1000.0, 1024.0)]
     assert said == ["0", "0.604", "1", "64", "1,000", "1,024"]

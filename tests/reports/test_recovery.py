@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from reports.datasheet import DatasheetConfig, datasheet
-from reports.page.figures import show
+from reports.datasheet import DatasheetConfig, build_datasheet
+from reports.page.figures import format_value
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.recovery import RecoveryConfig, recovery
+from tasks.corpus.recovery import CurationEvaluationConfig, evaluate_curation
 from tests.reports import artifacts, pages
 
 CONFIG = IngestConfig(sources=[{"kind": "town", "name": "here", "documents": 90}])
@@ -18,20 +18,20 @@ CONFIG = IngestConfig(sources=[{"kind": "town", "name": "here", "documents": 90}
 def sheet(session, made):
     history = artifacts.curated(ingest(CONFIG))
     profile = artifacts.profiled(history)
-    history["recovery"] = recovery({**history, "profile": profile}, RecoveryConfig())
-    return history["recovery"], datasheet(profile, history, DatasheetConfig())
+    history["recovery"] = evaluate_curation({**history, "profile": profile}, CurationEvaluationConfig())
+    return history["recovery"], build_datasheet(profile, history, DatasheetConfig())
 
 
 def test_the_sheet_shows_each_share_with_its_interval_and_n(sheet):
     recovered, card = sheet
-    page = pages.read(card.directory() / "datasheet.html")
+    page = pages.read(card.fetch_directory() / "datasheet.html")
     lines = [line for table in page.tables for line in table]
     rows = recovered["recovered"].read().to_pylist()
     assert len(rows) > 20
     for row in rows:
         share, ends = "not measured", "–"
         if row["share"] is not None:
-            share, low, high = (show(row[end], "share") for end in ("share", "low", "high"))
+            share, low, high = (format_value(row[end], "share") for end in ("share", "low", "high"))
             ends = f"{low} to {high}"
         head = [row["stage"], row["what"], row["measure"]]
         [line] = [line for line in lines if line[:3] == head]
@@ -46,9 +46,9 @@ def test_the_sheet_shows_each_share_with_its_interval_and_n(sheet):
             == 1
         )
     assert "The documents of here are invented" in " ".join(page.text.split())
-    assert pages.broken_links(card.directory()) == []
+    assert pages.broken_links(card.fetch_directory()) == []
 
 
 def test_a_corpus_without_a_town_says_nothing_of_it(cards):
-    page = pages.read(cards["datasheet"].directory() / "datasheet.html")
+    page = pages.read(cards["datasheet"].fetch_directory() / "datasheet.html")
     assert "Known and recovered" not in page.text

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reports.page import charts
-from reports.page.document import Bullets, Callout, Code, Document, Facts, Grid, Paragraph, Section
-from reports.page.figures import show
-from reports.page.masking import visible
+from reports.page.document import BulletList, Callout, Code, Document, DefinitionList, DataTable, Paragraph, Section
+from reports.page.figures import format_value
+from reports.page.masking import escape_invisible
 from reports.page.rendering import render_html, render_markdown
 from tests.reports import pages
 
@@ -50,7 +50,7 @@ from tests.reports import pages
     ],
 )
 def test_numbers_are_shown_for_reading(value, unit, text):
-    assert show(value, unit) == text
+    assert format_value(value, unit) == text
 
 
 HOSTILE = [
@@ -63,14 +63,14 @@ HOSTILE = [
 
 
 def document(text: str) -> Document:
-    grid = Grid(text, [text, "b"], [[text, Code(text)], ["x", text]], frozenset({1}), text)
-    blocks = [Paragraph([text]), Bullets([[text]]), Callout("note", [text]), grid]
-    return Document(text, "Datasheet", [Facts([(text, [text])])], [Section("A section", blocks)])
+    grid = DataTable(text, [text, "b"], [[text, Code(text)], ["x", text]], frozenset({1}), text)
+    blocks = [Paragraph([text]), BulletList([[text]]), Callout("note", [text]), grid]
+    return Document(text, "Datasheet", [DefinitionList([(text, [text])])], [Section("A section", blocks)])
 
 
 def words(text: str) -> str:
     """A text as it is shown, white space aside."""
-    return "".join(visible(text).split())
+    return "".join(escape_invisible(text).split())
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -110,7 +110,7 @@ def test_linkifying_renderers_find_nothing_to_link():
 
 def test_long_labels_that_differ_in_their_ends_are_told_apart():
     labels = [f"a group whose name is long, {who}" for who in ("men", "women")]
-    svg = charts.intervals(labels, [0.1, 0.2], [None, None], "share")
+    svg = charts.draw_interval_chart(labels, [0.1, 0.2], [None, None], "share")
     shown = re.findall(r">([^<>]*…[^<>]*)<", svg)
     assert len({*shown}) == 2 and all(len(label) == 28 for label in shown)
 
@@ -119,10 +119,10 @@ def test_charts_are_the_same_bytes_each_time_and_do_not_obey_labels():
     def draw() -> list[str]:
         labels = ["<b>&amp;</b>", "$x^2$", "a" * 99, "\u202eb"]
         return [
-            charts.bars(labels, [1, 2.5, 3, 1e6], "documents"),
-            charts.intervals(labels, [0.1, 0.2, 0.3, 0.4], [(0, 1), None, (0.2, 0.4), (0, 1)],
+            charts.draw_bar_chart(labels, [1, 2.5, 3, 1e6], "documents"),
+            charts.draw_interval_chart(labels, [0.1, 0.2, 0.3, 0.4], [(0, 1), None, (0.2, 0.4), (0, 1)],
                              "share", 0.5),
-            charts.line([("a", [1, 2], [3, 4]), ("b", [1], [2])], "step", "loss"),
+            charts.draw_line_chart([("a", [1, 2], [3, 4]), ("b", [1], [2])], "step", "loss"),
         ]  # fmt: skip
 
     once, twice = draw(), draw()

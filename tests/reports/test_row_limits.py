@@ -6,19 +6,19 @@ import json
 
 import pytest
 
-from reports.model_card import ModelCardConfig, model_card
-from reports.page.document import Grid
-from reports.page.figures import Book, Evidence, Figure
-from reports.page.masking import Masker
-from reports.sections.analyses import interval_chart
+from reports.model_card import ModelCardConfig, build_model_card
+from reports.page.document import DataTable
+from reports.page.figures import FigureBook, Evidence, Figure
+from reports.page.masking import Redactor
+from reports.sections.analyses import build_interval_chart
 from reports.sections.corpus_figures import CorpusFigures
-from reports.sections.effects import along, by_rule, silenced, swaps, unshown
+from reports.sections.effects import build_threshold_rates_section, build_removal_rates_by_rule, build_removal_rate_summary, build_group_swap_section, describe_min_detectable_ratios
 from reports.sections.findings import is_about_groups, select_findings
-from reports.sections.groups import heaviest
-from reports.sections.preprocessing import reasons
-from reports.sections.trainings import arms, price
-from tasks.audits.judging.findings import FINDINGS, finding, findings_table
-from tasks.contract import NoConfig, Work, stage
+from reports.sections.groups import select_largest_groups
+from reports.sections.preprocessing import build_ledger_reasons_section
+from reports.sections.trainings import build_training_arms_section, build_heldout_loss_section
+from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from tasks.contract import EmptyConfig, StageContext, stage
 from tasks.corpus.effects import TABLES
 from tests.reports import artifacts, pages
 from tests.reports.artifacts import PARTS
@@ -32,13 +32,13 @@ GROUPS = [f"group {n:02}" for n in range(45)] + [
 ]
 
 
-@stage(tables={"values": PARTS, "findings": FINDINGS})
-def many_findings(config: NoConfig, work: Work) -> None:
+@stage(name="many_findings", tables={"values": PARTS, "findings": FINDINGS})
+def many_findings(config: EmptyConfig, context: StageContext) -> None:
     """Of each group a difference; of 60 occupations a share, the last ones far from half."""
-    work.table("values").write({"sample": [0], "part": ["pair"]})
+    context.get_table_writer("values").write({"sample": [0], "part": ["pair"]})
     where = {"part": "pair"}
     rows = [
-        finding(
+        build_finding(
             "counterfactual",
             "toxicity_difference",
             0.01,
@@ -46,25 +46,25 @@ def many_findings(config: NoConfig, work: Work) -> None:
             unit="score",
             method="by hand",
             tags={"domain": "religion", "group": name},
-            where=where,
+            evidence_filter=where,
         )
         for name in GROUPS
     ]
     rows += [
-        finding(
+        build_finding(
             "counterfactual",
             "women_share",
             0.5 + n / 1000,
             n=9,
             unit="share",
-            null=0.5,
+            null_value=0.5,
             method="by hand",
             tags={"occupation": f"trade {n:02}"},
-            where=where,
+            evidence_filter=where,
         )
         for n in range(60)
     ]
-    work.table("findings").write(findings_table(rows))
+    context.get_table_writer("findings").write(build_findings_table(rows))
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def page(session, tmp_path):
     audits = {"counterfactual": many_findings()}
     config = ModelCardConfig(title="Tested", lines_shown=40)
     checkpoint = artifacts.checkpoint(tmp_path / "x")
-    card = model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
-    return pages.read(card.directory() / "model_card.html")
+    card = build_model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
+    return pages.read(card.fetch_directory() / "model_card.html")
 
 
 def first_cells(page, start):
@@ -117,15 +117,15 @@ def test_the_smallest_p_comes_before_the_largest_difference_and_groups_before_bo
 @pytest.mark.parametrize("tag", ["category", "bias_type", "group", "domain", "mentions"])
 def test_a_chart_draws_every_group(tag):
     found = [finding_of(f"{n}", 0.5, **{tag: str(n)}) for n in range(45)]
-    (chart,) = interval_chart("bias", found, "share of pairs", "As drawn.")
-    assert chart.caption == "As drawn." and "".join(chart.alt).count(" to ") == 45
+    (chart,) = build_interval_chart("bias", found, "share of pairs", "As drawn.")
+    assert chart.caption == "As drawn." and "".join(chart.alt_text).count(" to ") == 45
 
 
 # The datasheet ---------------------------------------------------------------------------------
 
 
-@stage(tables=TABLES)
-def taken(config: NoConfig, work: Work) -> None:
+@stage(name="taken", tables=TABLES)
+def taken(config: EmptyConfig, context: StageContext) -> None:
     """What left, for many groups and sources; and pairs of groups, each with a difference."""
     kinds = [("identity", name) for name in GROUPS]
     kinds += [("source", f"source {n:02}") for n in range(40)]
@@ -135,10 +135,10 @@ def taken(config: NoConfig, work: Work) -> None:
             row |= {"clusters": 30, "other_n": 1000, "other_removed": 100, "rate": 0.2}
             row |= {"other_rate": 0.1, "ratio": 1.1 + number / 100, "low": 1.05, "high": None}
             row |= {"within": 1.25, "p": 0.01, "corrected": 0.02, "least": 1.75, "verdict": "more"}
-            work.table("rates").write({key: [value] for key, value in row.items()})
+            context.get_table_writer("rates").write({key: [value] for key, value in row.items()})
             limit = {"signal": "words", "bound": "le", "threshold": 0.5, "own": True}
             if place["stage"]:
-                work.table("thresholds").write({k: [v] for k, v in (row | limit).items()})
+                context.get_table_writer("thresholds").write({k: [v] for k, v in (row | limit).items()})
     for number, name in enumerate(GROUPS):
         for other in GROUPS[:2]:
             pair = {"origin": "templates", "axis": "religion", "group": name, "other": other}
@@ -151,7 +151,7 @@ def taken(config: NoConfig, work: Work) -> None:
             }
             pair |= {"p": 0.001, "corrected": 0.01, "raised": 0.0, "lowered": 0.0, "threshold": 0.5}
             if name != other:
-                work.table("swaps").write({k: [v] for k, v in pair.items() if k in SWAPS})
+                context.get_table_writer("swaps").write({k: [v] for k, v in pair.items() if k in SWAPS})
 
 
 SWAPS = TABLES["swaps"].names
@@ -161,11 +161,11 @@ SWAPS = TABLES["swaps"].names
 def corpus(session):
     made = {"effects": taken()}
     made["effects"].manifest["parts"]["external"] = {"scorer": "a scorer", "digest": "d" * 16}
-    return CorpusFigures(Book(made), made | {"select": made["effects"]}, 30)
+    return CorpusFigures(FigureBook(made), made | {"select": made["effects"]}, 30)
 
 
 def test_whom_curation_took_names_every_group_and_the_worst_of_the_rest(corpus):
-    [grid, _] = silenced(corpus)
+    [grid, _] = build_removal_rate_summary(corpus)
     shown = [row[0] for row in grid.rows]
     assert {f"mention {name}" for name in GROUPS} <= set(shown)
     assert [name for name in shown if name.startswith("from")] == [
@@ -176,16 +176,16 @@ def test_whom_curation_took_names_every_group_and_the_worst_of_the_rest(corpus):
 
 
 def test_by_rule_and_along_thresholds_every_group_has_a_line(corpus):
-    [grid] = by_rule(corpus).blocks
+    [grid] = build_removal_rates_by_rule(corpus).blocks
     shown = {row[0] for row in grid.rows}
     assert {f"mention {name}" for name in GROUPS} <= shown and len(shown) == len(GROUPS) + 10
     assert f"{len(shown)} of {len(GROUPS) + 40}:" in grid.note and "table rates" in grid.note
-    [grid] = along(corpus).blocks
+    [grid] = build_threshold_rates_section(corpus).blocks
     assert {row[0] for row in grid.rows} == {f"mention {name}" for name in GROUPS}
 
 
 def test_swapped_sentences_show_the_largest_pairs_and_one_of_every_group(corpus):
-    [grid] = [block for block in swaps(corpus).blocks if isinstance(block, Grid)]
+    [grid] = [block for block in build_group_swap_section(corpus).blocks if isinstance(block, DataTable)]
     pairs = [row[0].split(" → ") for row in grid.rows]
     assert {name for pair in pairs for name in pair} == set(GROUPS)
     assert len(pairs) < 2 * len(GROUPS) - 2 and "table swaps" in grid.note
@@ -194,23 +194,23 @@ def test_swapped_sentences_show_the_largest_pairs_and_one_of_every_group(corpus)
 def test_where_no_difference_was_shown_every_group_is_named():
     quiet = {"n": 9, "least": 2.0, "verdict": "not shown", "dimension": "identity"}
     rows = [quiet | {"slice": name} for name in GROUPS]
-    assert all(f"{name} (9 documents)" in unshown(rows)[0] for name in GROUPS)
+    assert all(f"{name} (9 documents)" in describe_min_detectable_ratios(rows)[0] for name in GROUPS)
 
 
 def test_of_groups_all_are_heavy_enough():
     kinds = ("identity", "source")
     rows = [{"kind": kind, "name": name, "tokens": 1} for kind in kinds for name in GROUPS]
-    found, note = heaviest(rows, "identity", "validation", 3)
+    found, note = select_largest_groups(rows, "identity", "validation", 3)
     assert {row["name"] for row in found} == set(GROUPS) and not note
-    found, note = heaviest(rows, "source", "validation", 3)
+    found, note = select_largest_groups(rows, "source", "validation", 3)
     assert len(found) == 3 and f"{len(GROUPS) - 3} more" in note
 
 
 def test_mentions_name_every_group(made):
-    corpus = CorpusFigures(Book(made.corpus | {"profile": made.profile}), made.corpus, 1)
-    found, note = corpus.few("identities", "group", "mentions")
+    corpus = CorpusFigures(FigureBook(made.corpus | {"profile": made.profile}), made.corpus, 1)
+    found, note = corpus.select_heaviest_values("identities", "group", "mentions")
     assert set(found) == {*made.profile["identities"].read()["group"].to_pylist()} and not note
-    found, note = corpus.few("sources", "source", "bytes")
+    found, note = corpus.select_heaviest_values("sources", "source", "bytes")
     assert len(found) == 1 and note
 
 
@@ -223,8 +223,8 @@ def priced(texts, changes):
         for (k, n), change in zip(texts, changes, strict=True)
         for arm in arms
     ]
-    book = Book({"proof": made_proof(RowsConfig(tables=json.dumps(rows)))})
-    [grid] = price(book, Masker(), 2).blocks
+    book = FigureBook({"proof": made_proof(RowsConfig(tables=json.dumps(rows)))})
+    [grid] = build_heldout_loss_section(book, Redactor(), 2).blocks
     return grid
 
 
@@ -246,15 +246,15 @@ def test_of_what_was_left_out_the_sources_that_lack_most_are_shown(session):
         for arm in ("removed", "random")
         for n in range(6)
     ]
-    book = Book({"proof": made_proof(RowsConfig(tables=json.dumps(rows)))})
-    grid = arms(book, Masker(), 2).blocks[-1]
+    book = FigureBook({"proof": made_proof(RowsConfig(tables=json.dumps(rows)))})
+    grid = build_training_arms_section(book, Redactor(), 2).blocks[-1]
     assert [row[0] for row in grid.rows] == ["source 5", "source 4"]
     assert "2 of 6, those that lack most; all are in the table sources." in grid.note
 
 
 def test_reasons_show_the_largest_of_every_stage(made):
-    corpus = CorpusFigures(Book(made.corpus | {"profile": made.profile}), made.corpus, 2)
-    [grid] = reasons(corpus).blocks
+    corpus = CorpusFigures(FigureBook(made.corpus | {"profile": made.profile}), made.corpus, 2)
+    [grid] = build_ledger_reasons_section(corpus).blocks
     rows = made.profile["reasons"].read().to_pylist()
     assert {row[0] for row in grid.rows} == {row["stage"] for row in rows}
     assert len(grid.rows) < len({(r["stage"], r["action"], r["reason"]) for r in rows})

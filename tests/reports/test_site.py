@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from reports import trajectory
-from reports.index import key_figure, trained_step
-from reports.model_card import ModelCardConfig, model_card
+from reports.index import read_key_figure, read_checkpoint_step
+from reports.model_card import ModelCardConfig, build_model_card
 from reports.page.figures import FIGURES
-from reports.site import _code, build_site
-from tasks.audits.judging.policy import PolicyConfig, policy
-from tasks.contract import Artifact, HallmarkError, NoConfig, Work, stage
+from reports.site import _hash_site_code, build_site
+from tasks.audits.judging.policy import PolicyConfig, evaluate_policy
+from tasks.contract import Artifact, HallmarkError, EmptyConfig, StageContext, stage
 from tests.reports import pages, tuned
 from tests.reports.artifacts import SCRIPT
 
@@ -28,7 +28,7 @@ def records(made, cards):
     artifacts |= {f"audit_{name}": a for name, a in made.audits.items()} | cards
     stages = [
         {
-            "label": label, "stage": a.stage, "fingerprint": a.fingerprint, "content": a.content,
+            "label": label, "stage": a.stage, "fingerprint": a.fingerprint, "content": a.content_digest,
             "artifact": a.name, "cached": label == "ingest", "seconds": 1.26,
         }
         for label, a in artifacts.items()
@@ -90,28 +90,28 @@ def test_a_model_whose_card_has_no_title_is_called_untitled(session, made, recor
     assert dict(zip(head, line, strict=True))["model"].startswith("untitled")
 
 
-@stage()
-def trained(config: NoConfig, work: Work) -> None:
+@stage(name="trained")
+def trained(config: EmptyConfig, context: StageContext) -> None:
     """Leaves two checkpoints, as a training does."""
     for step in (0, 60):
-        folder = work.area / str(step)
+        folder = context.work_area / str(step)
         folder.mkdir()
         (folder / "config.json").write_text(f"{step}")
-        work.commit_child("checkpoint", {"step": step}, folder)
+        context.commit_child_artifact("checkpoint", {"step": step}, folder)
 
 
 def test_the_step_is_that_of_the_checkpoint_under_audit(session):
-    made = trained(NoConfig())
-    every = session.store.artifacts("checkpoint")
+    made = trained(EmptyConfig())
+    every = session.store.list_artifacts("checkpoint")
     left = [found for found in every if found.manifest["parts"]["parent"] == made.fingerprint]
     assert len(left) == 2
     for checkpoint in left:
         step = checkpoint.manifest["parts"]["key"]["step"]
-        assert checkpoint.path("config.json").read_text() == f"{step}"
+        assert checkpoint.fetch_file("config.json").read_text() == f"{step}"
         lineage = {"lineage": {"checkpoint": checkpoint.name}}
-        assert trained_step(Artifact(lineage, session.store, "card")) == step
+        assert read_checkpoint_step(Artifact(lineage, session.store, "card")) == step
     gone = {"lineage": {"checkpoint": "checkpoint/0000000000000000"}}
-    assert trained_step(Artifact(gone, session.store, "card")) is None
+    assert read_checkpoint_step(Artifact(gone, session.store, "card")) is None
 
 
 def again(record, day, **changes):
@@ -151,7 +151,7 @@ def test_a_broken_policy_stands_beside_completed(session, made, records, tmp_pat
     whole = next(row for row in rows if row["value"] is not None and not row["control"])
     about = {"audit": audit, "metric": whole["metric"], "slice": whole["slice"]}
     rules = {name: about | bound for name, bound in bounds.items()}
-    judged = policy(made.audits, PolicyConfig(rules=rules))
+    judged = evaluate_policy(made.audits, PolicyConfig(rules=rules))
     entry = records[0]["stages"][0] | {"label": "policy", "artifact": judged.name}
     broken = records[0] | {"stages": [*records[0]["stages"], entry]}
     site = build_site(session.store, [broken], tmp_path / "site").parent
@@ -182,13 +182,13 @@ def test_key_figures_say_interval_n_and_scorer_as_far_as_they_have_them():
         {"id": "unknown", "value": None, "n": 3, "page": "rows/c.html"},
     ]  # fmt: skip
     table = pa.Table.from_pylist(rows, schema=FIGURES)
-    said = {start: key_figure(table, start, start) for start in ("whole", "bare", "unknown", "no")}
+    said = {start: read_key_figure(table, start, start) for start in ("whole", "bare", "unknown", "no")}
     assert said["whole"].value == "50.0 %"
-    assert said["whole"].said == ("90 %: 25.0 % to 75.0 %", "n = 1,234", "scorer linear 1.0")
-    assert said["whole"].page == "model_card/rows/a.html"
-    assert (said["bare"].value, said["bare"].said) == ("2.000", ())
+    assert said["whole"].details == ("90 %: 25.0 % to 75.0 %", "n = 1,234", "scorer linear 1.0")
+    assert said["whole"].page_path == "model_card/rows/a.html"
+    assert (said["bare"].value, said["bare"].details) == ("2.000", ())
     for start in ("unknown", "no"):
-        assert (said[start].value, said[start].said, said[start].page) == ("–", (), "")
+        assert (said[start].value, said[start].details, said[start].page_path) == ("–", (), "")
 
 
 def test_all_links_of_the_site_resolve(site):
@@ -219,7 +219,7 @@ def test_a_run_page_shows_stages_tables_and_accounts(site, made):
     lines = {line[0]: line for line in stages[1:]}
     assert lines["ingest"][2] == "was there" and lines["scrub"][2] == "1.3"
     assert made.corpus["scrub"].name in lines["scrub"][1]
-    documents = made.corpus["plant"]["documents"].rows
+    documents = made.corpus["plant"]["documents"].row_count
     assert f"documents\xa0{documents:,}" in lines["plant"][3]
     books = {(line[0], line[1]): [int(c.replace(",", "")) for c in line[2:]]
              for line in accounts[1:]}  # fmt: skip
@@ -248,7 +248,7 @@ def test_an_artifact_that_is_gone_is_said_to_be(session, records, tmp_path):
 @pytest.mark.parametrize("name", ["model_card.html", "figures"])
 def test_a_damaged_card_does_not_hide_the_other_runs(session, records, cards, tmp_path, name):
     card = cards["model_card"]
-    path = card[name].parts[0].path if name in card.tables else card.path(name)
+    path = card[name].parts[0].path if name in card.tables else card.fetch_file(name)
     aside = path.rename(tmp_path / "aside")
     try:
         site = build_site(session.store, records, tmp_path / "site").parent
@@ -265,7 +265,7 @@ def test_a_card_whose_manifest_was_changed_hides_no_run(session, records, cards,
     card = cards["model_card"]
     key = f"{card.folder}/manifest.json"
     whole = session.store.get(key)
-    path = session.store.root / key
+    path = session.store.root_folder / key
     path.write_text(json.dumps(json.loads(whole) | change))
     try:
         site = build_site(session.store, records, tmp_path / "site").parent
@@ -320,9 +320,9 @@ def test_a_run_shows_no_credentials_of_its_config_but_whom_to_ask(session, recor
 
 def test_the_index_masks_the_name_of_a_model(session, made, records, tmp_path):
     config = ModelCardConfig(title=f"Model of {URI}")
-    card = model_card(made.checkpoint, None, None, {}, {}, None, None, None, None, {}, config)
+    card = build_model_card(made.checkpoint, None, None, {}, {}, None, None, None, None, {}, config)
     entry = next(entry for entry in records[0]["stages"] if entry["label"] == "model_card")
-    entry |= {"artifact": card.name, "content": card.content, "fingerprint": card.fingerprint}
+    entry |= {"artifact": card.name, "content": card.content_digest, "fingerprint": card.fingerprint}
     page = build_site(session.store, records[:1], tmp_path / "site").read_text()
     assert "wJalr" not in page and "Model of [secret masked]" in page
 
@@ -346,7 +346,7 @@ def test_cards_are_taken_from_the_site_before_if_they_are_made_of_the_same(
 
     def taken(name):
         """What a site takes from the one before; it is the same in any case."""
-        again = build_site(session.store, records, tmp_path / name, before=site).parent
+        again = build_site(session.store, records, tmp_path / name, previous_site=site).parent
         assert files(again) == whole
         return {path for path in whole if (site / path).exists()
                 and os.path.samefile(again / path, site / path)}  # fmt: skip
@@ -361,15 +361,15 @@ def test_cards_are_taken_from_the_site_before_if_they_are_made_of_the_same(
         assert page not in taken(str(number))
     (site / made_of).write_bytes(whole[made_of])
     assert page in taken("as it was")
-    monkeypatch.setattr("reports.site._code", lambda: {"reports.site": "another version"})
-    other = build_site(session.store, records, tmp_path / "other", before=site).parent
+    monkeypatch.setattr("reports.site._hash_site_code", lambda: {"reports.site": "another version"})
+    other = build_site(session.store, records, tmp_path / "other", previous_site=site).parent
     assert not os.path.samefile(other / page, site / page)
 
 
 def test_all_templates_of_a_trajectory_decide_whether_it_is_taken():
     named = re.findall(r'get_template\("(.*?)"\)', Path(trajectory.__file__).read_text())
     assert len(named) == 2
-    assert {f"reports/page/templates/{name}" for name in named} <= _code().keys()
+    assert {f"reports/page/templates/{name}" for name in named} <= _hash_site_code().keys()
 
 
 def test_no_runs_and_bad_ids(session, records, tmp_path):

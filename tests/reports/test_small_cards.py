@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from reports.datasheet import DatasheetConfig, datasheet
-from tasks.audits.about import AUDITS
+from reports.datasheet import DatasheetConfig, build_datasheet
+from tasks.audits.about import AUDIT_DESCRIPTIONS
 from tasks.contract import HallmarkError, Session, Store, open_session
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.ingest import ingest
@@ -24,23 +24,23 @@ def test_a_foreign_checkpoint_gets_a_card(session, tmp_path):
     assert "came without its training corpus" in text
     assert "came without a log of its training" in text
     assert "No audit ran a control" in text
-    for sentence in (AUDITS["bias"].without, AUDITS["capability"].without):
+    for sentence in (AUDIT_DESCRIPTIONS["bias"].not_run_message, AUDIT_DESCRIPTIONS["capability"].not_run_message):
         assert text.count(sentence) == 2  # on the first screen and in its section
     assert "gpt2" in text
 
 
 def test_a_checkpoint_without_config_or_safetensors_gets_a_card(session, tmp_path):
-    from tasks.contract import external
+    from tasks.contract import folder_to_artifact
 
     (tmp_path / "weights.bin").write_bytes(b"123")
-    card = card_of(external(tmp_path, "checkpoint"))
+    card = card_of(folder_to_artifact(tmp_path, "checkpoint"))
     text = text_of(card, "model_card")
     assert "no safetensors file" in text and "no config.json" in text
-    assert card["figures"].rows == 0
+    assert card["figures"].row_count == 0
 
 
 def test_a_damaged_checkpoint_is_named(session, tmp_path):
-    from tasks.contract import external
+    from tasks.contract import folder_to_artifact
 
     found = artifacts.checkpoint(tmp_path / "x", "damaged")  # no other test's: its card is made
     path = tmp_path / "x" / "model.safetensors"
@@ -48,19 +48,19 @@ def test_a_damaged_checkpoint_is_named(session, tmp_path):
     with pytest.raises(HallmarkError, match="does not have the SHA-256 of its manifest"):
         card_of(found)
     with pytest.raises(HallmarkError, match="is no safetensors file"):
-        card_of(external(tmp_path / "x", "checkpoint"))
+        card_of(folder_to_artifact(tmp_path / "x", "checkpoint"))
 
 
 def test_an_empty_corpus_gets_a_datasheet(session, cards):
-    from tasks.corpus.plant import PlantConfig, plant
-    from tasks.corpus.profile import ProfileConfig, profile
+    from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+    from tasks.corpus.profile import ProfileConfig, profile_corpus
     from tests.tasks.corpora import given
 
     nothing = given([], kind="split")
-    planted = plant(nothing, PlantConfig(enabled=False))
+    planted = plant_canaries(nothing, PlantCanariesConfig(enabled=False))
     history = {"plant": planted}
-    made = profile(planted, planted, history, {}, ProfileConfig())
-    text = text_of(datasheet(made, history, DatasheetConfig()), "datasheet")
+    made = profile_corpus(planted, planted, history, {}, ProfileConfig())
+    text = text_of(build_datasheet(made, history, DatasheetConfig()), "datasheet")
     assert "The corpus holds 0 documents in 0 bytes of text" in text
     assert "Nothing was planted" in text and "The corpus is empty" in text
     assert text.count("Not stated.") >= 10
@@ -78,10 +78,10 @@ def test_the_datasheet_says_what_a_cascade_cleared_and_may_have_missed(session, 
     corpus = artifacts.history()
     scores = score_toxicity(corpus["scrub"], None, config)
     corpus["score_toxicity"] = scores
-    sheet = datasheet(artifacts.profiled(corpus), corpus, DatasheetConfig(title="A corpus"))
+    sheet = build_datasheet(artifacts.profiled(corpus), corpus, DatasheetConfig(title="A corpus"))
     (row,) = scores["cascade"].read().to_pylist()
     assert row["drawn"] == 20 and row["cleared"] > 0 and 0.1 <= row["bound"] < 1
-    page = pages.read(sheet.directory() / "datasheet.html")
+    page = pages.read(sheet.fetch_directory() / "datasheet.html")
     said = " ".join(page.text.split())
     assert f"{row['cleared']} documents were cleared by alt-profanity-check" in said
     toxic = f"{row['toxic']} documents were toxic, at 0.01 or above"
@@ -91,7 +91,7 @@ def test_the_datasheet_says_what_a_cascade_cleared_and_may_have_missed(session, 
              if table[0] == ["documents", "what the rules did", "how many"]]  # fmt: skip
     cleared = [line for line in lines if line[0] == "cleared by the cheap scorer, not scored"]
     assert sum(int(line[2]) for line in cleared) == row["cleared"]
-    assert sum(int(line[2]) for line in lines) == corpus["scrub"]["documents"].rows
+    assert sum(int(line[2]) for line in lines) == corpus["scrub"]["documents"].row_count
     assert "could not be, or are in" not in said
     figures = {r["id"]: r for r in sheet["figures"].read().to_pylist()}
     for name in ("cleared", "drawn", "toxic", "missed", "bound"):
@@ -105,8 +105,8 @@ def test_pairs_of_near_copies_stand_in_buckets_with_two_ends(session):
     corpus["deduplicate_near"] = near = deduplicate_near(
         corpus["deduplicate"], {}, DeduplicateNearConfig()
     )
-    sheet = datasheet(artifacts.profiled(corpus), corpus, DatasheetConfig(title="Near copies"))
-    page = pages.read(sheet.directory() / "datasheet.html")
+    sheet = build_datasheet(artifacts.profiled(corpus), corpus, DatasheetConfig(title="Near copies"))
+    page = pages.read(sheet.fetch_directory() / "datasheet.html")
     (table,) = (
         table for table in page.tables if table[0] == ["Jaccard similarity", "stage", "pairs"]
     )
@@ -132,8 +132,8 @@ def test_what_sources_declare_is_on_the_datasheet(tmp_path):
         pages = {}
         for name, given in (("both", sources), ("mute", sources[1:])):
             history = {**corpus, "ingest": ingest(IngestConfig(sources=given))}
-            made = datasheet(profiled, history, DatasheetConfig())
-            pages[name] = made.path("datasheet.html").read_text()
+            made = build_datasheet(profiled, history, DatasheetConfig())
+            pages[name] = made.fetch_file("datasheet.html").read_text()
     assert "&lt;b&gt;CC0&lt;/b&gt;" in pages["both"] and "<b>CC0" not in pages["both"]
     assert "As the sources declare: &lt;b&gt;CC0&lt;/b&gt; (said)." in pages["both"]
     assert "As the sources declare" not in pages["mute"]

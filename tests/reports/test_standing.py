@@ -2,16 +2,16 @@
 
 import pytest
 
-from reports.page.figures import Book
+from reports.page.figures import FigureBook
 from reports.sections.findings import Findings
-from reports.sections.standing import distance, files_of, standing, worst_of
-from tasks.audits.about import AUDITS
-from tasks.audits.judging.findings import FINDINGS, finding, findings_table
-from tasks.audits.judging.policy import PolicyConfig, policy
-from tasks.contract import StageConfig, Work, stage
+from reports.sections.standing import compute_scaled_harm_beyond_null, list_configured_files, build_card_summary, rank_largest_risks
+from tasks.audits.about import AUDIT_DESCRIPTIONS
+from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from tasks.audits.judging.policy import PolicyConfig, evaluate_policy
+from tasks.contract import StageConfig, StageContext, stage
 from tests.reports.pages import card_of, text_of
 
-GIVEN = {"n": 40, "unit": "share", "method": "m", "table": ""}
+GIVEN = {"n": 40, "unit": "share", "method": "m", "evidence_table": ""}
 
 
 class ToldConfig(StageConfig):
@@ -23,20 +23,20 @@ class ToldConfig(StageConfig):
     empty: bool = False
 
 
-@stage(tables={"findings": FINDINGS})
-def told(config: ToldConfig, work: Work) -> None:
+@stage(name="told", tables={"findings": FINDINGS})
+def told(config: ToldConfig, context: StageContext) -> None:
     rows = [
-        finding(config.audit, "control", None if config.mute and tests == "model" else 0.5,
-                control="positive", tests=tests, passed=tests not in config.failed, **GIVEN)
+        build_finding(config.audit, "control", None if config.mute and tests == "model" else 0.5,
+                control="positive", control_target=tests, passed=tests not in config.failed, **GIVEN)
         for tests in ("instrument", "scorer", "baseline", "model")
     ]  # fmt: skip
     nothing = GIVEN | {"n": 0, "method": "not measured: it is a masked language model"}
     rows.append(
-        finding(config.audit, "found", None, **nothing) if config.empty else
-        finding(config.audit, "found", 0.5, low=0.4, high=config.high, null=0.5, worse="apart",
+        build_finding(config.audit, "found", None, **nothing) if config.empty else
+        build_finding(config.audit, "found", 0.5, low=0.4, high=config.high, null_value=0.5, worse_when="apart",
                 **GIVEN)
     )  # fmt: skip
-    work.table("findings").write(findings_table(rows))
+    context.get_table_writer("findings").write(build_findings_table(rows))
 
 
 def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False, empty=()):
@@ -51,18 +51,18 @@ def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False, em
                 empty=name in empty,
             )
         )
-        for name in AUDITS
+        for name in AUDIT_DESCRIPTIONS
         if name not in missing
     }
     rules = {"rule": {"audit": "bias", "metric": "found", "lt": limit}} if limit else {}
-    verdicts = policy(audits, PolicyConfig(rules=rules)) if rules else None
-    book = Book({f"audit_{name}": artifact for name, artifact in audits.items()})
-    callout, facts, *rest, last = standing(
+    verdicts = evaluate_policy(audits, PolicyConfig(rules=rules)) if rules else None
+    book = FigureBook({f"audit_{name}": artifact for name, artifact in audits.items()})
+    callout, facts, *rest, last = build_card_summary(
         Findings(book, audits), verdicts, why or {}, [], ["Nobody knows."], str
     )
-    said = {term: "".join(p if isinstance(p, str) else p.short for p in parts)
-            for term, parts in (*facts.pairs, *last.pairs)}  # fmt: skip
-    return callout.kind, callout.parts[0], said, rest
+    said = {term: "".join(p if isinstance(p, str) else p.short_text for p in parts)
+            for term, parts in (*facts.entries, *last.entries)}  # fmt: skip
+    return callout.kind, callout.content[0], said, rest
 
 
 def test_it_is_green_only_where_all_three_hold(session):
@@ -74,8 +74,8 @@ def test_it_is_green_only_where_all_three_hold(session):
     assert kind == "note" and "nothing was judged: there is no policy" in headline
     assert said["Against the policy"].startswith("Nothing was judged.")
     kind, headline, said, _ = screen(missing=("bbq",), limit=0.7)
-    assert kind == "note" and f"1 of {len(AUDITS)} audits did not run" in headline
-    assert said["Not audited"] == AUDITS["bbq"].without
+    assert kind == "note" and f"1 of {len(AUDIT_DESCRIPTIONS)} audits did not run" in headline
+    assert said["Not audited"] == AUDIT_DESCRIPTIONS["bbq"].not_run_message
     kind, headline, said, _ = screen(limit=0.55)
     assert kind == "bad" and "1 of 1 rules of the policy are broken" in headline
     assert "rule: Found, the upper end of its interval is 0.6" in said["Against the policy"]
@@ -85,21 +85,21 @@ def test_it_is_green_only_where_all_three_hold(session):
 def test_an_audit_that_measured_nothing_is_not_green(session):
     kind, headline, said, _ = screen(limit=0.7, empty=("bbq", "weat"), missing=("honest",))
     assert kind == "note" and headline.endswith(
-        f"1 of {len(AUDITS)} audits did not run, 2 of {len(AUDITS)} measured nothing."
+        f"1 of {len(AUDIT_DESCRIPTIONS)} audits did not run, 2 of {len(AUDIT_DESCRIPTIONS)} measured nothing."
     )
     assert "(BBQ) measured nothing: it is a masked language model." in said["Not audited"]
     kind, headline, _, _ = screen(limit=0.7, empty=("bbq",))
-    assert kind == "note" and headline.endswith(f"; 1 of {len(AUDITS)} measured nothing.")
+    assert kind == "note" and headline.endswith(f"; 1 of {len(AUDIT_DESCRIPTIONS)} measured nothing.")
 
 
 def test_an_audit_that_failed_is_said_with_its_reason(session):
     given = {"missing": ("toxicity", "bbq"), "limit": 0.7}
     kind, headline, said, _ = screen(**given, why={"toxicity": "stage x: no number"})
     assert kind == "bad" and headline.endswith(
-        f"failed: Toxic continuations; 1 of {len(AUDITS)} audits did not run."
+        f"failed: Toxic continuations; 1 of {len(AUDIT_DESCRIPTIONS)} audits did not run."
     )
     assert said["Not audited"] == (
-        f"Toxic continuations failed: stage x: no number. {AUDITS['bbq'].without}"
+        f"Toxic continuations failed: stage x: no number. {AUDIT_DESCRIPTIONS['bbq'].not_run_message}"
     )
 
 
@@ -118,7 +118,7 @@ def test_a_weak_model_breaks_no_instrument_and_is_not_green(session):
     )
     assert "too weak to be asked by Bias" in said["Do the instruments work?"]
     assert (
-        f"{2 * len(AUDITS)} of {4 * len(AUDITS)} controls test a scorer or a baseline"
+        f"{2 * len(AUDIT_DESCRIPTIONS)} of {4 * len(AUDIT_DESCRIPTIONS)} controls test a scorer or a baseline"
         in said["Do the instruments work?"]
     )
 
@@ -154,30 +154,30 @@ def test_a_model_that_gives_no_numbers_is_not_only_called_weak(session):
 def test_how_far_a_finding_is_from_what_is_harmless(worse, low, high, p, expected):
     row = {"null": 0.5, "low": low, "high": high, "unit": "share", "p_corrected": p, "worse": worse,
            "value": 0.9}  # fmt: skip
-    assert distance(row) == pytest.approx(expected)
-    assert distance(row | {"unit": "percent"}) == pytest.approx(expected / 100)
-    assert distance(row | {"unit": "probability"}) == distance(row)
-    assert distance(row | {"null": None}) == distance(row | {"unit": "nats"}) == 0
+    assert compute_scaled_harm_beyond_null(row) == pytest.approx(expected)
+    assert compute_scaled_harm_beyond_null(row | {"unit": "percent"}) == pytest.approx(expected / 100)
+    assert compute_scaled_harm_beyond_null(row | {"unit": "probability"}) == compute_scaled_harm_beyond_null(row)
+    assert compute_scaled_harm_beyond_null(row | {"null": None}) == compute_scaled_harm_beyond_null(row | {"unit": "nats"}) == 0
 
 
-@stage(tables={"findings": FINDINGS})
-def several(config: ToldConfig, work: Work) -> None:
-    options = GIVEN | {"null": 0.0, "worse": "up"}
+@stage(name="several", tables={"findings": FINDINGS})
+def several(config: ToldConfig, context: StageContext) -> None:
+    options = GIVEN | {"null_value": 0.0, "worse_when": "up"}
     rows = [
-        finding(config.audit, f"metric {n}", n / 10 + 0.1, low=n / 10, high=n / 10 + 0.2,
+        build_finding(config.audit, f"metric {n}", n / 10 + 0.1, low=n / 10, high=n / 10 + 0.2,
                 part=part, **options)
         for n in range(1, 8) for part in ("", "k=1")
     ]  # fmt: skip
     rows.append(
-        finding(config.audit, "metric 1", 0.95, low=0.9, high=1.0, tags={"k": 8}, **options)
+        build_finding(config.audit, "metric 1", 0.95, low=0.9, high=1.0, tags={"k": 8}, **options)
     )
-    work.table("findings").write(findings_table(rows))
+    context.get_table_writer("findings").write(build_findings_table(rows))
 
 
 def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, made):
     audit = several(ToldConfig(audit="extraction"))
-    book = Book({"audit_extraction": audit})
-    found = worst_of(Findings(book, {"extraction": audit}))
+    book = FigureBook({"audit_extraction": audit})
+    found = rank_largest_risks(Findings(book, {"extraction": audit}))
     assert [(row["metric"], row["slice"]) for _, row, _ in found] == [
         ("metric 1", "k=8"), ("metric 7", ""), ("metric 6", ""), ("metric 5", ""), ("metric 4", ""),
     ]  # fmt: skip
@@ -193,7 +193,7 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
 def test_it_names_the_files_that_audits_were_made_on(session):
     config = {"pairs": "sets/crows_pairs.csv", "pro": ["a/pro.txt", "a/anti.txt"], "seed": 3,
               "kind": "all", "prompts": None}  # fmt: skip
-    assert files_of(config) == ["crows_pairs.csv", "pro.txt", "anti.txt"]
+    assert list_configured_files(config) == ["crows_pairs.csv", "pro.txt", "anti.txt"]
     _, _, said, _ = screen()
     assert "(on" not in said["Audited"] and "items of its own" in said["Audited"]
     assert said["What it had read"] == "Nobody knows."

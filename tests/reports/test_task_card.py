@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from reports.page.figures import show
-from reports.reveal import reveal
-from reports.sections.task_use import ours, theirs
+from reports.page.figures import format_value
+from reports.reveal import write_unredacted_site
+from reports.sections.task_use import build_checkpoint_usage_code, build_transformers_usage_code
 from tests.reports import pages
 from tests.reports.artifacts import MASKED, SCRIPT
 from tests.reports.pages import text_of
@@ -22,7 +22,7 @@ def made(session, tmp_path):
 
 
 def page_of(card):
-    return pages.read(card.directory() / "task_card.html")
+    return pages.read(card.fetch_directory() / "task_card.html")
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -55,7 +55,7 @@ def test_the_first_words_say_whether_the_model_beats_the_simple_method(
         assert disjoint == ("do not overlap" in said) and "overlap" in said
         assert "On the same rows" not in said
         return
-    value, low, high = (show(apart[name], "points") for name in ("value", "low", "high"))
+    value, low, high = (format_value(apart[name], "points") for name in ("value", "low", "high"))
     assert f"On the same rows they differ by {value} points (95 % interval {low} to {high})" in said
     place = "above 0." if apart["low"] > 0 else "below 0: for" if apart["high"] < 0 else "holds 0:"
     assert place in said
@@ -106,7 +106,7 @@ def test_labels_have_numbers_and_their_names_stand_on_no_page(made):
     assert table[4][3] == "not measured"
     assert "Labels without a test row: 1 of 5 (number 3)." in text
     assert "hallmark report RUN --reveal" in text
-    files = [p for p in card.directory().rglob("*") if p.suffix in (".html", ".md", ".svg")]
+    files = [p for p in card.fetch_directory().rglob("*") if p.suffix in (".html", ".md", ".svg")]
     assert len(files) > 20
     for path in files:
         for hidden in (*MASKED, *LABELS, UNKNOWN):
@@ -126,7 +126,7 @@ def test_wrong_answers_lead_to_their_rows(made):
     card = card_of(made)
     figures = {f["id"]: f for f in card["figures"].read().to_pylist()}
     assert (figures["predictions-right"]["value"], figures["predictions-wrong"]["value"]) == (54, 6)
-    page = pages.read(card.directory() / figures["predictions-wrong"]["page"])
+    page = pages.read(card.fetch_directory() / figures["predictions-wrong"]["page"])
     head, *rows = page.tables[0]
     wrong = [row for row in made["predictions"].read().to_pylist() if not row["right"]]
     assert [row[head.index("row")] for row in rows] == [str(row["row"]) for row in wrong]
@@ -182,18 +182,18 @@ def test_pairs_are_judged_by_chrf_beside_the_source(session, tmp_path):
     assert "the model is ahead of the source handed back" in text
     assert f"chrF2 {row['value']:.2f} of 100 (95 % interval" in text
     assert not any(table[0][0] == "label" for table in page_of(card).tables)
-    for path in card.directory().rglob("*.html"):
+    for path in card.fetch_directory().rglob("*.html"):
         assert not any(hidden in path.read_text() for hidden in MASKED), path
 
 
 def test_revealed_it_names_the_labels_and_shows_the_rows(session, made, tmp_path):
     card = card_of(made)
     entry = {"label": "task_card", "artifact": card.name, "stage": card.stage, "seconds": 1.0,
-             "content": card.content, "fingerprint": card.fingerprint, "cached": False}  # fmt: skip
+             "content": card.content_digest, "fingerprint": card.fingerprint, "cached": False}  # fmt: skip
     record = {"run": "20260101-100000-aaaa", "flow": "finetune", "config_name": "x", "ended": None,
               "started": "2026-01-01T10:00:00+00:00", "status": "completed", "config": {},
               "error": None, "stages": [entry]}  # fmt: skip
-    page = reveal(session.store, record, tmp_path / "clear")
+    page = write_unredacted_site(session.store, record, tmp_path / "clear")
     assert "Task card" in page.read_text()
     folder = page.parent / "task_card"
     found = pages.read(folder / "task_card.html")
@@ -210,14 +210,14 @@ def test_the_lines_of_python_are_python(kind, model, tmp_path):
     class Export:
         name, manifest = "finetune/0", {"files": {"transformers/config.json": {}}}
 
-        def path(self, name):
+        def fetch_file(self, name):
             file = tmp_path / "config.json"
             file.write_text(json.dumps({"architectures": [model]}))
             return file
 
     for second in (None, "other"):
         task = {"kind": kind, "second": second}
-        compile(ours(task, "checkpoint/0"), "ours", "exec")
-        compile(theirs(task, Export()), "theirs", "exec")
+        compile(build_checkpoint_usage_code(task, "checkpoint/0"), "ours", "exec")
+        compile(build_transformers_usage_code(task, Export()), "theirs", "exec")
     Export.manifest = {"files": {}}
-    assert theirs({"kind": kind}, Export()) == ""
+    assert build_transformers_usage_code({"kind": kind}, Export()) == ""

@@ -2,8 +2,8 @@
 
 import re
 
-from reports.page.figures import Book
-from reports.sections.composition import windows
+from reports.page.figures import FigureBook
+from reports.sections.composition import describe_toxicity_windows
 from reports.sections.corpus_figures import CorpusFigures
 from tests.reports import pages
 
@@ -22,14 +22,14 @@ def test_the_part_begins_with_what_the_toxicity_of_a_long_document_is(cards):
 def test_where_windows_were_cut_out_it_says_that_the_score_is_of_the_text_before(session, made):
     history = {label: made.corpus[label] for label in ("score_toxicity", "scrub")}
     history["cut_toxic"] = history.pop("scrub")
-    [said] = windows(CorpusFigures(Book(history), history, 30))
-    assert said.parts == [f"{SAID}, before cut_toxic took windows out of it."]
+    [said] = describe_toxicity_windows(CorpusFigures(FigureBook(history), history, 30))
+    assert said.content == [f"{SAID}, before cut_toxic took windows out of it."]
     del history["score_toxicity"]
-    assert windows(CorpusFigures(Book(history), history, 30)) == []
+    assert describe_toxicity_windows(CorpusFigures(FigureBook(history), history, 30)) == []
 
 
 def test_the_score_beside_a_document_says_of_which_text_it_is(cards):
-    folder = cards["datasheet"].directory()
+    folder = cards["datasheet"].fetch_directory()
     texts = [pages.read(path).text for path in folder.rglob("rows/*.html")]
     shown = [text for text in texts if re.search(r"The first \d+ documents that these rows", text)]
     assert shown

@@ -11,30 +11,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.model_card import ModelCardConfig, model_card
-from reports.page.figures import Book
-from reports.page.masking import Masker
-from reports.sections.training import checkpoints, loss_curve, samples
+from reports.model_card import ModelCardConfig, build_model_card
+from reports.page.figures import FigureBook
+from reports.page.masking import Redactor
+from reports.sections.training import build_checkpoint_table, build_loss_chart, build_samples_section
 from tasks.audits.score_samples import ScoreSamplesConfig, score_samples
-from tasks.contract import Artifact, HallmarkError, NoConfig, Work, stage
+from tasks.contract import Artifact, HallmarkError, EmptyConfig, StageContext, stage
 from tasks.training.pretrain import CHECKPOINTS, SAMPLES
 from tests.reports import artifacts, pages
 
 
 @pytest.fixture
 def page(cards):
-    return pages.read(cards["model_card"].directory() / "model_card.html")
+    return pages.read(cards["model_card"].fetch_directory() / "model_card.html")
 
 
 def card_of(made, pretrained=None, tokenizer=None, checkpoint=None, corpus=None, **settings):
     config = ModelCardConfig(**settings)
     found = checkpoint or made.checkpoint
     written = score_samples(pretrained, ScoreSamplesConfig()) if pretrained else None
-    card = model_card(
+    card = build_model_card(
         found, pretrained, tokenizer, {}, corpus or {}, None, written, None, None, {}, config
     )
-    assert pages.broken_links(card.directory()) == []
-    return pages.read(card.directory() / "model_card.html")
+    assert pages.broken_links(card.fetch_directory()) == []
+    return pages.read(card.fetch_directory() / "model_card.html")
 
 
 def tables(page, *head):
@@ -50,8 +50,8 @@ def test_a_training_of_no_step_has_neither_curve_nor_checkpoints():
         return SimpleNamespace(read=lambda _=None: pa.table({name: [] for name in names}))
 
     left = {"log": table("step", "loss", "validation_loss"), "checkpoints": table("step")}
-    assert loss_curve(left) == []
-    assert checkpoints(Book({"pretrain": left}), "pretrain", {}, "the untrained model", 40) == []
+    assert build_loss_chart(left) == []
+    assert build_checkpoint_table(FigureBook({"pretrain": left}), "pretrain", {}, "the untrained model", 40) == []
 
 
 @given(st.lists(st.one_of(st.none(), st.just(math.nan), st.floats(0, 9)), max_size=9))
@@ -66,12 +66,12 @@ def test_a_loss_falls_only_where_the_numbers_beside_it_do(losses):
     )
     table = SimpleNamespace(read=lambda _=None: logged)
     for rows in (0, 3):
-        made = loss_curve({"log": table, "checkpoints": SimpleNamespace(rows=rows)})
+        made = build_loss_chart({"log": table, "checkpoints": SimpleNamespace(row_count=rows)})
         if not any(loss is not None for loss in losses):
             assert made == []
             continue
-        first, last = re.search(r"from (\S+) to (\S+) nats", made[0].alt).groups()
-        assert ("falls" in made[0].alt) == (float(last) < float(first))
+        first, last = re.search(r"from (\S+) to (\S+) nats", made[0].alt_text).groups()
+        assert ("falls" in made[0].alt_text) == (float(last) < float(first))
         assert ("Losses at the checkpoints" in made[0].caption) == bool(rows)
 
 
@@ -79,15 +79,15 @@ def test_a_loss_falls_only_where_the_numbers_beside_it_do(losses):
     ("first", "expected"), [((0, None), True), ((0, 3.0), False), ((5, None), False)]
 )
 def test_step_0_has_no_loss_only_where_its_line_has_none(session, first, expected):
-    @stage(tables={"checkpoints": CHECKPOINTS})
-    def taken(config: artifacts.TrainedConfig, work: Work) -> None:
+    @stage(name="taken", tables={"checkpoints": CHECKPOINTS})
+    def taken(config: artifacts.TrainedConfig, context: StageContext) -> None:
         for step, loss in (first, (9, 1.0)):
             row = {"step": step, "tokens": step, "artifact": "a", "content": "c"}
             row |= {"loss": loss, "validation_loss": loss}
-            work.table("checkpoints").write({key: [value] for key, value in row.items()})
+            context.get_table_writer("checkpoints").write({key: [value] for key, value in row.items()})
 
     left = taken(artifacts.TrainedConfig(content=str(first)))
-    (grid,) = checkpoints(Book({"pretrain": left}), "pretrain", {}, "the untrained model", 40)
+    (grid,) = build_checkpoint_table(FigureBook({"pretrain": left}), "pretrain", {}, "the untrained model", 40)
     assert ("has none" in grid.note) == expected
 
 
@@ -96,20 +96,20 @@ def test_samples_of_one_step_are_not_said_to_be_of_two(session, made):
     left = artifacts.trained(None, artifacts.TrainedConfig(texts=("the sea was calm",)))
     page = card_of(made, left)
     assert "From the first and the last step" in page.text
-    card = model_card(
+    card = build_model_card(
         made.checkpoint, left, None, {}, {}, None, None, None, None, {}, ModelCardConfig()
     )
     text = pages.text_of(card, "model_card")
-    assert left["samples"].rows and "No text that the model wrote" not in text
-    only = score_samples(only_step(left, NoConfig()), ScoreSamplesConfig())
-    section = samples(Book({"score_samples": only}), only, Masker())
+    assert left["samples"].row_count and "No text that the model wrote" not in text
+    only = score_samples(only_step(left, EmptyConfig()), ScoreSamplesConfig())
+    section = build_samples_section(FigureBook({"score_samples": only}), only, Redactor())
     assert section.blocks[-1].note == "From the only step at which it wrote any."
 
 
-@stage(tables={"samples": SAMPLES})
-def only_step(pretrained: Artifact, config: NoConfig, work: Work) -> None:
+@stage(name="only_step", tables={"samples": SAMPLES})
+def only_step(pretrained: Artifact, config: EmptyConfig, context: StageContext) -> None:
     rows = pretrained["samples"].read()
-    work.table("samples").write(rows.filter(pc.equal(rows["step"], 250)))
+    context.get_table_writer("samples").write(rows.filter(pc.equal(rows["step"], 250)))
 
 
 # Held-out text by group ------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def test_the_kind_and_the_size_are_those_of_the_file(cards, page):
     """Four ids: one token of the vocabulary is among the added ones, one is not."""
     assert "KindBPEVocabulary4 tokens" in "".join(page.text.split("\n"))
     figures = cards["model_card"]["figures"].read().to_pandas().set_index("id")
-    rows = pages.read(cards["model_card"].directory() / figures.loc["vocabulary", "page"])
+    rows = pages.read(cards["model_card"].fetch_directory() / figures.loc["vocabulary", "page"])
     assert rows.tables[0][1:] == [
         ["0", "<|endoftext|>"], ["1", artifacts.TABLE], ["2", artifacts.SCRIPT], ["3", "Ġlamp"],
     ]  # fmt: skip
@@ -266,7 +266,7 @@ def test_a_unigram_vocabulary_is_a_list(session, made, tmp_path):
     artifacts.checkpoint(folder)
     stored = {"model": {"type": "Unigram", "vocab": [["a", 0.0], ["b", -1.5]]}}
     (folder / "tokenizer.json").write_text(json.dumps(stored))
-    page = card_of(made, checkpoint=artifacts.external(folder, "checkpoint"))
+    page = card_of(made, checkpoint=artifacts.folder_to_artifact(folder, "checkpoint"))
     assert "KindUnigramVocabulary2 tokens" in "".join(page.text.split("\n"))
 
 
@@ -275,7 +275,7 @@ def test_a_damaged_tokenizer_is_named(session, made, tmp_path, text):
     artifacts.checkpoint(tmp_path / "x")
     (tmp_path / "x" / "tokenizer.json").write_text(text)
     with pytest.raises(HallmarkError, match="is no tokenizer of the tokenizers library"):
-        card_of(made, checkpoint=artifacts.external(tmp_path / "x", "checkpoint"))
+        card_of(made, checkpoint=artifacts.folder_to_artifact(tmp_path / "x", "checkpoint"))
 
 
 def test_a_foreign_checkpoint_without_a_tokenizer_file_says_what_is_not_known(
@@ -284,7 +284,7 @@ def test_a_foreign_checkpoint_without_a_tokenizer_file_says_what_is_not_known(
     folder = tmp_path / "foreign"
     artifacts.checkpoint(folder)
     (folder / "tokenizer.json").unlink()
-    page = card_of(made, checkpoint=artifacts.external(folder, "checkpoint"))
+    page = card_of(made, checkpoint=artifacts.folder_to_artifact(folder, "checkpoint"))
     assert "has no tokenizer.json: the kind is not known" in page.text
     assert "the making of the tokenizer is not in this store" in page.text
     assert "No scored text that the model wrote during training is known." in page.text
@@ -308,7 +308,7 @@ def test_the_checkpoint_that_training_went_on_from_is_named(session, made, tmp_p
     assert text.count("What the earlier checkpoint was trained on is not described") == 2
     assert "It is that of the checkpoint that training continued from;" in text
     assert "untrained" not in text and "Continued from" not in words(card_of(made, made.pretrained))
-    left = artifacts.TrainedConfig(content=made.checkpoint.content)
+    left = artifacts.TrainedConfig(content=made.checkpoint.content_digest)
     head = words(card_of(made, artifacts.trained(start, left), corpus=corpus))
     head = head.split("Model details")[0]
     assert f"Training continued from {start.name}." in head

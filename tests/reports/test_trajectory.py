@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from reports.page.figures import show as shown
-from reports.sections.course import p_of
+from reports.page.figures import format_value as shown
+from reports.sections.course import format_p_value
 from reports.site import build_site
-from reports.trajectory import Training
-from tasks.audits.exchange import items_table
-from tasks.audits.judging.findings import FINDINGS, finding, findings_table, measured
-from tasks.audits.judging.measures import Values, values_table
-from tasks.contract import StageConfig, Work, column, stage, table
-from tasks.measures.estimates import estimate
+from reports.trajectory import AuditedTraining
+from tasks.audits.exchange import build_items_schema
+from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table, build_finding_from_estimate
+from tasks.audits.judging.measures import ValueWriter, build_values_schema
+from tasks.contract import StageConfig, StageContext, column, stage, table_schema
+from tasks.measures.estimates import estimate_mean_or_share
 from tests.reports import pages
 from tests.reports.artifacts import EMAIL, HIDDEN, SCRIPT, UNJUDGED
 
@@ -47,27 +47,27 @@ class FoundConfig(StageConfig):
 TOLD = (column("slice", pa.string(), "label", "which part of the finding"),)
 
 
-@stage(tables={"findings": FINDINGS, "values": values_table(items_table(), TOLD)})
-def found(config: FoundConfig, work: Work) -> None:
+@stage(name="found", tables={"findings": FINDINGS, "values": build_values_schema(build_items_schema(), TOLD)})
+def found(config: FoundConfig, context: StageContext) -> None:
     rows = []
     about = [{"item": name.encode().ljust(16), "cluster": cluster, "text": name}
              for name, cluster in zip(ITEMS, config.clusters, strict=True)]  # fmt: skip
-    units = Values(pa.Table.from_pylist(about, schema=items_table()), told=TOLD)
+    units = ValueWriter(pa.Table.from_pylist(about, schema=build_items_schema()), value_fields=TOLD)
     for part, values in config.told:
-        made = estimate(values, config.clusters, null=0.25)
-        units.add("strength", range(len(ITEMS)), values, slice=part)
+        made = estimate_mean_or_share(values, config.clusters, null_value=0.25)
+        units.add_values("strength", range(len(ITEMS)), values, slice=part)
         rows.append(
-            measured(config.audit, "strength", made, unit="nats", how="m", part=part,
-                     worse=config.worse, where={"measure": "strength", "slice": part},
+            build_finding_from_estimate(config.audit, "strength", made, unit="nats", method_prefix="m", part=part,
+                     worse_when=config.worse, evidence_filter={"measure": "strength", "slice": part},
                      scorer="linear 1.0")
         )  # fmt: skip
     for part, value in config.more:
         rows.append(
-            finding(config.audit, "slope", value, unit="nats", method=f"none: {SCRIPT}", n=3,
-                    part=part, worse="up", table="values", where={})
+            build_finding(config.audit, "slope", value, unit="nats", method=f"none: {SCRIPT}", n=3,
+                    part=part, worse_when="up", evidence_table="values", evidence_filter={})
         )  # fmt: skip
-    work.table("findings").write(findings_table(rows))
-    work.table("values").write(units.table())
+    context.get_table_writer("findings").write(build_findings_table(rows))
+    context.get_table_writer("values").write(units.to_table())
 
 
 @dataclass
@@ -99,7 +99,7 @@ def show(session, made, tmp_path):
             left = artifacts | {"model_card": pages.card_of(made.checkpoint, named)}
             left |= (history or {}) if not records else {}
             stages = [
-                {"label": label, "stage": a.stage, "content": a.content, "cached": False,
+                {"label": label, "stage": a.stage, "content": a.content_digest, "cached": False,
                  "artifact": a.name, "seconds": 1.0}
                 for label, a in left.items()
             ]  # fmt: skip
@@ -108,7 +108,7 @@ def show(session, made, tmp_path):
                             "ended": None, "stages": stages})  # fmt: skip
             audits[step] = (run, *audits.get(step, ()))
         first = records[0]["run"]
-        training = Training(first, frozenset(record["run"] for record in records), audits)
+        training = AuditedTraining(first, frozenset(record["run"] for record in records), audits)
         out = build_site(session.store, records, tmp_path / folder, (), [training]).parent
         assert pages.broken_links(out) == []
         page = pages.read(out / "runs" / first / "trajectory" / "trajectory.html")
@@ -147,7 +147,7 @@ def test_the_numbers_are_those_of_the_tables_and_of_paired_t_tests(session, show
         low, high = map(float, row["95 % interval"].split(" to "))
         assert (low, high) == pytest.approx(tuple(test.confidence_interval(0.95)), rel=1e-3)
         p = corrected[place]
-        assert row["p, corrected"] == p_of(p)
+        assert row["p, corrected"] == format_p_value(p)
         assert row["pairs"] == "8"
     for step, values, row in zip(STEPS, WHOLE, site.rows("step"), strict=True):
         assert row["step"] == f"{step}" and row["n"] == "8" and row["by chance"] == "0.2500"
@@ -305,7 +305,7 @@ def test_nothing_on_it_is_what_must_not_be_shown(show, made):
     assert "[email masked]" in pair and "[planted secret masked]" in pair
 
 
-VALUES = table(
+VALUES = table_schema(
     "Values with a text of the corpus that nobody has scored.",
     column("measure", pa.string(), "label", "metric"),
     column("value", pa.float64(), "figure", "value"),
@@ -315,16 +315,16 @@ VALUES = table(
 )
 
 
-@stage(tables={"findings": FINDINGS, "values": VALUES})
-def unjudged(config: FoundConfig, work: Work) -> None:
+@stage(name="unjudged", tables={"findings": FINDINGS, "values": VALUES})
+def unjudged(config: FoundConfig, context: StageContext) -> None:
     ((_, values),) = config.told
-    work.table("values").write(
+    context.get_table_writer("values").write(
         {"measure": ["strength"] * 8, "value": values, "item": ITEMS, "cluster": [UNJUDGED] * 8,
          "text": [UNJUDGED] * 8}
     )  # fmt: skip
-    made = measured(config.audit, "strength", estimate(values, null=0.0), unit="nats", how="m",
-                    worse="up", table="values", where={"measure": "strength"})  # fmt: skip
-    work.table("findings").write(findings_table([made]))
+    made = build_finding_from_estimate(config.audit, "strength", estimate_mean_or_share(values, null_value=0.0), unit="nats", method_prefix="m",
+                    worse_when="up", evidence_table="values", evidence_filter={"measure": "strength"})  # fmt: skip
+    context.get_table_writer("findings").write(build_findings_table([made]))
 
 
 def test_text_that_nobody_judged_and_columns_that_say_nothing_are_denied(show):
@@ -360,7 +360,7 @@ def test_a_damaged_audit_is_said_and_hides_nothing_else(session, show, tmp_path)
 
 def changed(session, artifact, **what):
     """Write other things into the manifest of an artifact; returns what puts it right again."""
-    path = session.store.root / artifact.folder / "manifest.json"
+    path = session.store.root_folder / artifact.folder / "manifest.json"
     whole = path.read_bytes()
     path.write_text(json.dumps(json.loads(whole) | what))
     return lambda: path.write_bytes(whole)

@@ -9,19 +9,19 @@ import numpy as np
 from pydantic import Field
 from safetensors.numpy import save_file
 
-from reports.task_card import TaskCardConfig, task_card
-from tasks.contract import Artifact, Work, stage
-from tasks.training.finetune import COUNTS, QUARANTINE, FinetuneConfig, data_digests
+from reports.task_card import TaskCardConfig, build_task_card
+from tasks.contract import Artifact, StageContext, stage
+from tasks.training.finetune import COUNTS, QUARANTINE, FinetuneConfig, hash_data_files
 from tasks.training.going_on import SETTINGS
 from tasks.training.pretrain import CHECKPOINTS, LOG
 from tasks.training.task_predictions import PREDICTIONS
 from tasks.training.task_scores import (
     SCORES,
-    label_differences,
-    label_scores,
-    numbered,
-    text_differences,
-    text_scores,
+    compute_label_differences,
+    compute_label_scores,
+    number_labels,
+    compute_text_differences,
+    compute_text_scores,
 )
 from tests.reports.artifacts import EMAIL, OFFENSIVE, SCRIPT, UNJUDGED, checkpoint
 
@@ -47,19 +47,20 @@ def answers(gold: list[str], share: float) -> list[str]:
 
 
 @stage(
+    name="tuned",
     tables={"predictions": PREDICTIONS, "scores": SCORES, "counts": COUNTS,
             "quarantine": QUARANTINE, "log": LOG, "checkpoints": CHECKPOINTS,
             "settings": SETTINGS},
-    external=data_digests,
+    external_digests=hash_data_files,
 )  # fmt: skip
-def tuned(checkpoint: Artifact, config: TunedConfig, work: Work) -> None:
+def tuned(checkpoint: Artifact, config: TunedConfig, context: StageContext) -> None:
     """As ``finetune`` does, with answers that are made up."""
     n, pairs = config.rows, config.task.kind == "pairs"
     names = [f"{UNJUDGED} {i} and {EMAIL}" for i in range(n)] if pairs else [*LABELS[:3], UNKNOWN]
     gold = [names[i % len(names)] for i in range(n)]
     given, simple = (answers(gold, share) for share in config.right)
-    number = numbered(LABELS, gold)
-    write(work, "predictions", [
+    number = number_labels(LABELS, gold)
+    write(context, "predictions", [
         {"file": f"{SCRIPT}.jsonl", "row": i + 1, "word": None, "gold": g, "predicted": p,
          "label": None if pairs else number[g], "right": g == p, "log_prob": -0.1 * (i % 7 + 1),
          "precision": "fp32"}
@@ -69,54 +70,54 @@ def tuned(checkpoint: Artifact, config: TunedConfig, work: Work) -> None:
     scores = [
         row
         for system, told in {"model": given, other: simple}.items()
-        for row in (text_scores(system, told, gold) if pairs
-                    else label_scores(system, told, gold, range(n), LABELS, "sklearn 1"))
+        for row in (compute_text_scores(system, told, gold) if pairs
+                    else compute_label_scores(system, told, gold, range(n), LABELS, "sklearn 1"))
     ]  # fmt: skip
-    scores += (text_differences(other, given, simple, gold) if pairs
-               else label_differences(other, given, simple, gold, range(n), LABELS))  # fmt: skip
-    write(work, "scores", [row for row in scores if config.paired or "minus" not in row["system"]])
+    scores += (compute_text_differences(other, given, simple, gold) if pairs
+               else compute_label_differences(other, given, simple, gold, range(n), LABELS))  # fmt: skip
+    write(context, "scores", [row for row in scores if config.paired or "minus" not in row["system"]])
     counted = {"used": n, "cut to the context": 0, "text also in train": 0, **config.counted}
-    write(work, "counts", [
+    write(context, "counts", [
         *({"split": s, "what": "used", "rows": r} for s, r in (("train", 200), ("validation", 30))),
         *({"split": "test", "what": what, "rows": rows} for what, rows in counted.items()),
         *({"split": "", "what": f"quarantined: no {SCRIPT} {i}", "rows": 1}
           for i in range(config.bad)),
     ])  # fmt: skip
-    write(work, "quarantine", [{"file": "x", "row": i, "reason": f"no {SCRIPT} {i}"}
+    write(context, "quarantine", [{"file": "x", "row": i, "reason": f"no {SCRIPT} {i}"}
                                for i in range(config.bad)])  # fmt: skip
-    write(work, "log", [
+    write(context, "log", [
         {"step": i, "loss": 3 - i / 10, "grad_norm": 1.0, "skipped": False,
          "learning_rate": 0.01 / i, "tokens": 100 * i,
          "validation_loss": 3.1 - i / 10 if i % 5 == 0 else None}
         for i in range(1, 21)
     ])  # fmt: skip
-    write(work, "settings", [
+    write(context, "settings", [
         {"first_step": first, "last_step": last, "setting": key, "value": value}
         for first, last, several in ((1, 8, 1), (9, 20, 2))
         for key, value in (("accumulation", f"{several}"), ("device", '"cpu"'),
                            ("precision", '"fp32"'))
     ])  # fmt: skip
-    found = {step: left(work, step) for step in (0, 20)}
-    write(work, "checkpoints", [
-        {"step": step, "tokens": 100 * step, "artifact": made.name, "content": made.content,
+    found = {step: left(context, step) for step in (0, 20)}
+    write(context, "checkpoints", [
+        {"step": step, "tokens": 100 * step, "artifact": made.name, "content": made.content_digest,
          "loss": 1.0 if step else None, "validation_loss": 1.1 if step else None}
         for step, made in found.items()
     ])  # fmt: skip
 
 
-def write(work: Work, name: str, rows: list[dict[str, object]]) -> None:
+def write(context: StageContext, name: str, rows: list[dict[str, object]]) -> None:
     fields = tuned.tables[name].names
-    work.table(name).write({key: [row[key] for row in rows] for key in fields})
+    context.get_table_writer(name).write({key: [row[key] for row in rows] for key in fields})
 
 
-def left(work: Work, step: int) -> Artifact:
-    folder = work.area / f"checkpoint-{step}"
+def left(context: StageContext, step: int) -> Artifact:
+    folder = context.work_area / f"checkpoint-{step}"
     folder.mkdir(parents=True, exist_ok=True)
     weights = {"head.weight": np.full((4, 5), step, np.float32)}
     save_file(weights, folder / "model.safetensors")
     model = {"architecture": "encoder", "d_model": 5, "labels": list(LABELS)}
     (folder / "config.json").write_text(json.dumps({"step": step, "model": model}))
-    return work.commit_child("checkpoint", {"step": step}, folder)
+    return context.commit_child_artifact("checkpoint", {"step": step}, folder)
 
 
 def tune(folder: Path, kind: str = "classification", **config: object) -> Artifact:
@@ -131,9 +132,9 @@ def tune(folder: Path, kind: str = "classification", **config: object) -> Artifa
 def last_of(made: Artifact) -> Artifact:
     """The last of its checkpoints."""
     name = made["checkpoints"].read(["artifact"])["artifact"][-1].as_py()
-    return made.store.find(*name.split("/"))
+    return made.store.find_artifact(*name.split("/"))
 
 
 def card_of(made: Artifact, base: Artifact | None = None, **settings: object) -> Artifact:
     config = TaskCardConfig.model_validate({"rows_shown": 10, **settings})
-    return task_card(made, last_of(made), base, config)
+    return build_task_card(made, last_of(made), base, config)

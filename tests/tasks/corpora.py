@@ -10,16 +10,16 @@ from tasks.contract import (
     Artifact,
     StageConfig,
     Table,
-    Tables,
-    Work,
-    as_documents,
-    ids,
-    part_of,
+    TableWriters,
+    StageContext,
+    fill_document_columns,
+    hash_to_ids,
+    doc_id_to_part_index,
     stage,
-    text_hashes,
+    hash_texts,
 )
 from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
-from tasks.corpus.scrub import ScrubConfig, scrub
+from tasks.corpus.scrub import RedactSpansConfig, redact_spans
 
 
 class GivenConfig(StageConfig):
@@ -36,53 +36,53 @@ def cut(documents: pa.Table, parts: int) -> list[pa.Table]:
     if parts == 1:
         return [documents]
     documents = documents.sort_by("doc_id")
-    place = pa.array([part_of(i, parts) for i in documents["doc_id"].to_pylist()], pa.int64())
+    place = pa.array([doc_id_to_part_index(i, parts) for i in documents["doc_id"].to_pylist()], pa.int64())
     return [documents.filter(pa.compute.equal(place, number)) for number in range(parts)]
 
 
-def write_cut(part: pa.Table, out: Tables) -> None:
-    out.table("documents").write(part)
+def write_cut(part: pa.Table, out: TableWriters) -> None:
+    out.get_table_writer("documents").write(part)
 
 
 def table_in(folder: Path, documents: pa.Table, parts: int = 1) -> Table:
     """The documents as a table of a folder, without a store or a stage."""
-    work = Work(folder, {"documents": DOCUMENTS})
-    work.parts(write_cut, cut(documents, parts))
+    work = StageContext(folder, {"documents": DOCUMENTS})
+    work.map_partitions(write_cut, cut(documents, parts))
     made = {"stage": "made", "fingerprint": "0" * 64, "content": "", "files": {}, "telemetry": {}}
-    made["tables"] = work.assemble(["documents"])
-    return Artifact(made, None, str(work.out))["documents"]
+    made["tables"] = work.assemble_tables(["documents"])
+    return Artifact(made, None, str(work.output_folder))["documents"]
 
 
 def columns(config: GivenConfig) -> dict[str, object]:
     texts = pa.array(config.texts, pa.large_string())
     return {
-        "doc_id": ids(f"document {i}" for i in range(len(texts))),
+        "doc_id": hash_to_ids(f"document {i}" for i in range(len(texts))),
         "source": list(config.sources),
-        "cluster": ids(config.clusters),
+        "cluster": hash_to_ids(config.clusters),
         "text": texts,
-        "text_hash": text_hashes(texts),
+        "text_hash": hash_texts(texts),
     }
 
 
-def write(columns: dict[str, object], config: GivenConfig, work: Work) -> None:
-    table = pa.table(as_documents(columns), schema=DOCUMENTS)
-    work.parts(write_cut, cut(table, config.parts))
+def write(columns: dict[str, object], config: GivenConfig, context: StageContext) -> None:
+    table = pa.table(fill_document_columns(columns), schema=DOCUMENTS)
+    context.map_partitions(write_cut, cut(table, config.parts))
 
 
-@stage(tables={"documents": DOCUMENTS})
-def given_documents(config: GivenConfig, work: Work) -> None:
-    write(columns(config), config, work)
+@stage(name="given_documents", tables={"documents": DOCUMENTS})
+def given_documents(config: GivenConfig, context: StageContext) -> None:
+    write(columns(config), config, context)
 
 
-@stage(tables={"documents": DOCUMENTS})
-def given_scored(config: GivenConfig, work: Work) -> None:
-    write(columns(config) | {"toxicity": list(config.toxicity)}, config, work)
+@stage(name="given_scored", tables={"documents": DOCUMENTS})
+def given_scored(config: GivenConfig, context: StageContext) -> None:
+    write(columns(config) | {"toxicity": list(config.toxicity)}, config, context)
 
 
-@stage(tables={"documents": DOCUMENTS})
-def given_split(config: GivenConfig, work: Work) -> None:
+@stage(name="given_split", tables={"documents": DOCUMENTS})
+def given_split(config: GivenConfig, context: StageContext) -> None:
     more = {"toxicity": list(config.toxicity), "split": list(config.splits)}
-    write(columns(config) | more, config, work)
+    write(columns(config) | more, config, context)
 
 
 def given(
@@ -110,8 +110,8 @@ def given(
 def scrubbed(
     documents: Artifact,
     personal: PersonalDataConfig | None = None,
-    config: ScrubConfig | None = None,
+    config: RedactSpansConfig | None = None,
 ) -> Artifact:
     """The documents with what ``find_personal_data`` finds in them treated."""
     found = find_personal_data(documents, personal or PersonalDataConfig())
-    return scrub(documents, {"find_personal_data": found}, config or ScrubConfig())
+    return redact_spans(documents, {"find_personal_data": found}, config or RedactSpansConfig())

@@ -11,12 +11,12 @@ from tasks.contract import (
     Artifact,
     StageConfig,
     Table,
-    Work,
+    StageContext,
     accounts,
-    as_documents,
-    ids,
+    fill_document_columns,
+    hash_to_ids,
     stage,
-    text_hashes,
+    hash_texts,
 )
 from tests.tasks.corpora import cut, write_cut
 
@@ -26,20 +26,20 @@ class CorpusConfig(StageConfig):
     parts: int = 1
 
 
-@stage(tables={"documents": DOCUMENTS, "accounts": accounts.ACCOUNTS})
-def small_corpus(config: CorpusConfig, work: Work) -> None:
+@stage(name="small_corpus", tables={"documents": DOCUMENTS, "accounts": accounts.ACCOUNTS})
+def small_corpus(config: CorpusConfig, context: StageContext) -> None:
     sources, splits, texts = zip(*config.rows, strict=True)
-    doc_id = ids(f"{number} {text}" for number, text in enumerate(texts))
+    doc_id = hash_to_ids(f"{number} {text}" for number, text in enumerate(texts))
     column = pa.array(texts, pa.large_string())
     columns = {
         "doc_id": doc_id,
         "source": pa.array(sources),
         "cluster": doc_id,
         "text": column,
-        "text_hash": text_hashes(column),
+        "text_hash": hash_texts(column),
         "split": pa.array(splits),
     }
-    work.parts(write_cut, cut(pa.table(as_documents(columns), schema=DOCUMENTS), config.parts))
+    context.map_partitions(write_cut, cut(pa.table(fill_document_columns(columns), schema=DOCUMENTS), config.parts))
 
 
 def sentences(count: int, seed: int = 0, words: int = 12) -> list[str]:

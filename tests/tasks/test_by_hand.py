@@ -6,14 +6,14 @@ import pytest
 from tasks.contract import HallmarkError
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.effects import EffectsConfig, effects
-from tasks.corpus.identities import IdentitiesConfig, identities
-from tasks.corpus.language import LanguageConfig, language
-from tasks.corpus.plant import PlantConfig, plant
-from tasks.corpus.profile import ProfileConfig, profile
+from tasks.corpus.effects import RemovalEffectsConfig, measure_removal_effects
+from tasks.corpus.identities import IdentitiesConfig, find_identities
+from tasks.corpus.language import LanguageConfig, identify_languages
+from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.corpus.profile import ProfileConfig, profile_corpus
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.select import SelectConfig, select
-from tasks.corpus.split import SplitConfig, split
+from tasks.corpus.select import SelectConfig, select_documents
+from tasks.corpus.split import SplitConfig, split_corpus
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.corpora import given
 from tests.tasks.small_corpus import corpus_of
@@ -37,11 +37,11 @@ def test_an_earlier_corpus_is_what_the_same_stage_left(session):
 
 def test_a_table_without_the_column_that_is_read_is_not_called_damaged(session, tmp_path):
     documents = given(TEXTS)
-    told = language(documents, LanguageConfig())
+    told = identify_languages(documents, LanguageConfig())
     says = "signals of language/.* has no column 'cluster', for which it is read; its columns: doc_"
     with pytest.raises(HallmarkError, match=says):
         deduplicate(told["signals"], {}, DeduplicateConfig())
-    for read in (told["signals"].read, told["signals"].parts[0].empty):
+    for read in (told["signals"].read, told["signals"].parts[0].read_empty_table):
         with pytest.raises(HallmarkError, match="has no column 'text'"):
             read(["doc_id", "text"])
     path = told["signals"].parts[0].path
@@ -51,36 +51,36 @@ def test_a_table_without_the_column_that_is_read_is_not_called_damaged(session, 
 
 
 def planted(texts):
-    return plant(split(given(texts), SplitConfig()), PlantConfig())
+    return plant_canaries(split_corpus(given(texts), SplitConfig()), PlantCanariesConfig())
 
 
 def test_a_profile_takes_nothing_that_another_corpus_said(session):
     whole = planted(TEXTS)
-    history = {"language": language(given(TEXTS[:4]), LanguageConfig())}
+    history = {"language": identify_languages(given(TEXTS[:4]), LanguageConfig())}
     with pytest.raises(HallmarkError, match=ANOTHER):
-        profile(whole, whole, history, {}, ProfileConfig())
+        profile_corpus(whole, whole, history, {}, ProfileConfig())
     history = {"score_toxicity": score_toxicity(given(TEXTS[:4]), None, ScoreToxicityConfig())}
     with pytest.raises(HallmarkError, match=r"not select_scored, which says .*: give both"):
-        profile(whole, whole, history, {}, ProfileConfig())
-    history["select_scored"] = select(given(TEXTS), {}, SelectConfig())
+        profile_corpus(whole, whole, history, {}, ProfileConfig())
+    history["select_scored"] = select_documents(given(TEXTS), {}, SelectConfig())
     with pytest.raises(HallmarkError, match=r"score_toxicity/.* and select/.* are not about"):
-        profile(whole, whole, history, {}, ProfileConfig())
+        profile_corpus(whole, whole, history, {}, ProfileConfig())
 
 
 def test_effects_take_nothing_that_another_corpus_said(session):
     documents, others = given(TEXTS), given(TEXTS[:4])
     own, foreign = (
-        {"language": language(d, LanguageConfig()), "identities": identities(d, IdentitiesConfig())}
+        {"language": identify_languages(d, LanguageConfig()), "identities": find_identities(d, IdentitiesConfig())}
         for d in (documents, others)
     )
     with pytest.raises(HallmarkError, match=ANOTHER):
-        effects(documents, {"ingest": others} | foreign, EffectsConfig())
+        measure_removal_effects(documents, {"ingest": others} | foreign, RemovalEffectsConfig())
     with pytest.raises(HallmarkError, match="about documents that the history does not begin with"):
-        effects(others, {"ingest": others} | own, EffectsConfig())
+        measure_removal_effects(others, {"ingest": others} | own, RemovalEffectsConfig())
 
 
 def test_a_tokenizer_is_not_measured_by_what_another_corpus_said(session):
     rows = [("a", "train", text) for text in TEXTS] + [("a", "validation", "Women of the harbour.")]
-    others = identities(corpus_of(rows[4:-1]), IdentitiesConfig())
+    others = find_identities(corpus_of(rows[4:-1]), IdentitiesConfig())
     with pytest.raises(HallmarkError, match=r"says nothing of . of documents of"):
         train_tokenizer(corpus_of(rows), others, TokenizerConfig(vocab_size=600))

@@ -18,18 +18,18 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
-from tasks.audits.subjects.reader import Ids
+from tasks.audits.subjects.reader import TokenIds
 from tasks.audits.subjects.subject import (
     AUDIT_LIBRARIES,
     Float32,
-    Subject,
-    check_finite,
-    open_subject,
+    AuditedModel,
+    check_finite_values,
+    open_audited_model,
 )
-from tasks.contract import Artifact, Device, HallmarkError, StageConfig, Work, column, stage, table
+from tasks.contract import Artifact, DeviceName, HallmarkError, StageConfig, StageContext, column, stage, table_schema
 
 
-class ChosenText(StageConfig):
+class AttentionText(StageConfig):
     """A text to look into, and the word whose attention the model card shows."""
 
     text: str = Field(max_length=2_000, description="what the model reads")
@@ -39,40 +39,40 @@ class ChosenText(StageConfig):
 
     @field_validator("text", "word")
     @classmethod
-    def _says_something(cls, text: str | None) -> str | None:
-        if text is not None and not text.strip():
+    def _check_not_blank(cls, value: str | None) -> str | None:
+        if value is not None and not value.strip():
             raise ValueError("is empty; write a sentence, or leave it out")
-        return text
+        return value
 
     @model_validator(mode="after")
-    def _word_is_there(self) -> ChosenText:
+    def _check_word_in_text(self) -> AttentionText:
         if self.word is not None and self.word not in self.text:
             raise ValueError(f"the word {self.word!r:.80} does not stand in the text")
         return self
 
     @property
-    def span(self) -> tuple[int, int]:
+    def char_span(self) -> tuple[int, int]:
         """The characters [start, end) of the word, first of all where it stands by itself; else
         of the whole text."""
         if self.word is None:
             return 0, len(self.text)
-        whole = re.search(rf"(?<!\w){re.escape(self.word)}(?!\w)", self.text)
-        start = whole.start() if whole else self.text.index(self.word)
+        standalone_match = re.search(rf"(?<!\w){re.escape(self.word)}(?!\w)", self.text)
+        start = standalone_match.start() if standalone_match else self.text.index(self.word)
         return start, start + len(self.word)
 
 
 #: The classic picture (Uszkoreit 2017), and a twin in which "it" is the other noun, known before it
 #: is read, for a decoder sees no later word; a verb that agrees with a noun across another.
-TEXTS = (
-    ChosenText(text="The animal didn't cross the street because it was too tired.", word="it"),
-    ChosenText(text="Too wide for the animal, the street frightened it, so it turned.", word="it"),
-    ChosenText(text="The keys to the old cabinet are on the table.", word="are"),
+DEFAULT_TEXTS = (
+    AttentionText(text="The animal didn't cross the street because it was too tired.", word="it"),
+    AttentionText(text="Too wide for the animal, the street frightened it, so it turned.", word="it"),
+    AttentionText(text="The keys to the old cabinet are on the table.", word="are"),
 )
 
 
 class AttentionMapsConfig(StageConfig):
-    texts: tuple[ChosenText, ...] = Field(
-        TEXTS, max_length=16, description="what to look into; the card shows the first three"
+    texts: tuple[AttentionText, ...] = Field(
+        DEFAULT_TEXTS, max_length=16, description="what to look into; the card shows the first three"
     )
     max_tokens: int = Field(
         64,
@@ -81,10 +81,10 @@ class AttentionMapsConfig(StageConfig):
         description="most tokens read of a text, special ones included; the rest is left out. "
         "Each head of each layer leaves a row for each pair of them",
     )
-    device: Device = Field("auto", description="of the subject")
+    device: DeviceName = Field("auto", description="of the subject")
 
 
-CHOSEN = table(
+TEXTS = table_schema(
     "The texts that were looked into. Texts, layers and heads are counted from 1, positions from "
     "0.",
     column("text", pa.int32(), "id", "number of the text"),
@@ -98,7 +98,7 @@ CHOSEN = table(
            "why another token is shown, or why there are no weights; else empty"),
 )  # fmt: skip
 
-TOKENS = table(
+TOKENS = table_schema(
     "The tokens that were read, one a row.",
     column("text", pa.int32(), "id", "number of the text"),
     column("position", pa.int32(), "figure", "place among its tokens"),
@@ -111,7 +111,7 @@ TOKENS = table(
     column("char_end", pa.int32(), "figure", "the character behind its last", unit="characters"),
 )  # fmt: skip
 
-WEIGHTS = table(
+WEIGHTS = table_schema(
     "Attention weights, one row a pair of positions; those of one query, layer and head sum to 1.",
     column("text", pa.int32(), "id", "number of the text"),
     column("stack", pa.string(), "label", "decoder, encoder, or cross: from decoder to encoder"),
@@ -124,62 +124,62 @@ WEIGHTS = table(
 
 
 @dataclass(frozen=True)
-class Reading:
+class EncodedText:
     """What the model reads of one text; ``places`` are characters, None for a special token."""
 
-    ids: Ids
-    places: list[tuple[int, int] | None]
-    left_out: int
+    token_ids: TokenIds
+    char_spans: list[tuple[int, int] | None]
+    omitted_tokens: int
 
-    def query(self, span: tuple[int, int]) -> int | None:
+    def find_last_token(self, target_span: tuple[int, int]) -> int | None:
         """Position of the last token of the characters [start, end), None where it was not read."""
-        inside = [
+        matching_positions = [
             position
-            for position, place in enumerate(self.places)
-            if place is not None and place[0] < span[1] and place[1] > span[0]
+            for position, char_span in enumerate(self.char_spans)
+            if char_span is not None and char_span[0] < target_span[1] and char_span[1] > target_span[0]
         ]
-        return inside[-1] if inside else None
+        return matching_positions[-1] if matching_positions else None
 
 
-def read(subject: Subject, text: str, max_tokens: int) -> Reading:
+def encode_text(model: AuditedModel, text: str, max_tokens: int) -> EncodedText:
     """The text between the subject's opening and closing token, cut where it is too long."""
-    ids, places = subject.encode_with_places(text)
-    before, after = ([] if token is None else [token] for token in (subject.bos, subject.end))
-    room = max(0, min(max_tokens, subject.context) - len(before) - len(after))
-    kept = [*before, *ids[:room], *after]
-    where = [*(None for _ in before), *places[:room], *(None for _ in after)]
-    return Reading(kept, where, len(ids) - len(ids[:room]))
+    text_ids, text_spans = model.encode_with_char_spans(text)
+    opening_ids, closing_ids = ([] if token_id is None else [token_id] for token_id in (model.bos_id, model.closing_id))
+    max_text_tokens = max(0, min(max_tokens, model.context_length) - len(opening_ids) - len(closing_ids))
+    token_ids = [*opening_ids, *text_ids[:max_text_tokens], *closing_ids]
+    char_spans = [*(None for _ in opening_ids), *text_spans[:max_text_tokens], *(None for _ in closing_ids)]
+    return EncodedText(token_ids, char_spans, len(text_ids) - len(text_ids[:max_text_tokens]))
 
 
-def token_table(number: int, text: str, reading: Reading, subject: Subject) -> pa.Table:
+def build_token_table(text_id: int, text: str, encoded: EncodedText, model: AuditedModel) -> pa.Table:
     """TOKENS of one text."""
-    count = len(reading.ids)
+    token_count = len(encoded.token_ids)
     return pa.table(
         {
-            "text": np.full(count, number),
-            "position": np.arange(count),
-            "token_id": reading.ids,
+            "text": np.full(token_count, text_id),
+            "position": np.arange(token_count),
+            "token_id": encoded.token_ids,
             "token": [
-                subject.token_name(token) if place is None else text[slice(*place)]
-                for token, place in zip(reading.ids, reading.places, strict=True)
+                model.get_token_name(token_id) if char_span is None else text[slice(*char_span)]
+                for token_id, char_span in zip(encoded.token_ids, encoded.char_spans, strict=True)
             ],
-            "char_start": pa.array([place and place[0] for place in reading.places], pa.int32()),
-            "char_end": pa.array([place and place[1] for place in reading.places], pa.int32()),
+            "char_start": pa.array([char_span and char_span[0] for char_span in encoded.char_spans], pa.int32()),
+            "char_end": pa.array([char_span and char_span[1] for char_span in encoded.char_spans], pa.int32()),
         }
     )
 
 
-def weight_tables(number: int, found: dict[str, list[Float32]]) -> Iterator[pa.Table]:
+def iter_weight_tables(text_id: int, attention: dict[str, list[Float32]]) -> Iterator[pa.Table]:
     """WEIGHTS of one text, a table a layer; ``found`` holds one (H, Tq, Tk) per stack and layer."""
-    for stack, layers in found.items():
-        for layer, weights in enumerate(layers, start=1):
+    for stack, layer_weights in attention.items():
+        for layer, weights in enumerate(layer_weights, start=1):
             head, query, key = (axis.ravel() for axis in np.indices(weights.shape, np.int32))
-            rows = weights.size
+            pair_count = weights.size
             yield pa.table(
                 {
-                    "text": np.full(rows, number),
-                    "stack": pa.repeat(stack, rows),
-                    "layer": np.full(rows, layer),
+                    "text": np.full(pair_count, text_id),
+                    "stack": pa.repeat(stack, pair_count),
+                    "layer": np.full(pair_count, layer),
                     "head": head + 1,
                     "query": query,
                     "key": key,
@@ -188,39 +188,40 @@ def weight_tables(number: int, found: dict[str, list[Float32]]) -> Iterator[pa.T
             )
 
 
-def write_text(
-    number: int, chosen: ChosenText, subject: Subject, max_tokens: int, work: Work
+def write_attention_rows(
+    text_id: int, attention_text: AttentionText, model: AuditedModel, max_tokens: int, context: StageContext
 ) -> None:
     """Rows of one text; where the model gives no weights, a note that says why."""
-    query, left_out, note = None, 0, ""
+    query_position, omitted_tokens, note = None, 0, ""
     try:
-        reading = read(subject, chosen.text, max_tokens)
-        found = subject.attention(reading.ids) if reading.ids else {}
+        encoded = encode_text(model, attention_text.text, max_tokens)
+        attention = model.compute_attention(encoded.token_ids) if encoded.token_ids else {}
     except HallmarkError as error:
         note = str(error)
     else:
-        check_finite(weights for layers in found.values() for weights in layers)
-        left_out, query = reading.left_out, reading.query(chosen.span)
-        if query is None:
-            query = reading.query((0, len(chosen.text)))
-            note = "none of it was read" if query is None else (
+        check_finite_values(weights for layer_weights in attention.values() for weights in layer_weights)
+        omitted_tokens, query_position = encoded.omitted_tokens, encoded.find_last_token(attention_text.char_span)
+        if query_position is None:
+            query_position = encoded.find_last_token((0, len(attention_text.text)))
+            note = "none of it was read" if query_position is None else (
                 "the chosen word was not read: the last token that was is shown"
             )  # fmt: skip
-        work.table("tokens").write(token_table(number, chosen.text, reading, subject))
-        for table in weight_tables(number, found):
-            work.table("weights").write(table)
-    row = {"text": number, "sentence": chosen.text, "word": chosen.word, "query": query}
-    row |= {"left_out": left_out, "note": note}
-    work.table("texts").write(pa.Table.from_pylist([row], schema=CHOSEN))
+        context.get_table_writer("tokens").write(build_token_table(text_id, attention_text.text, encoded, model))
+        for weight_table in iter_weight_tables(text_id, attention):
+            context.get_table_writer("weights").write(weight_table)
+    row = {"text": text_id, "sentence": attention_text.text, "word": attention_text.word, "query": query_position}
+    row |= {"left_out": omitted_tokens, "note": note}
+    context.get_table_writer("texts").write(pa.Table.from_pylist([row], schema=TEXTS))
 
 
 @stage(
-    tables={"texts": CHOSEN, "tokens": TOKENS, "weights": WEIGHTS},
+    name="attention_maps",
+    tables={"texts": TEXTS, "tokens": TOKENS, "weights": WEIGHTS},
     libraries=AUDIT_LIBRARIES,
     determinism="machine",
 )
-def attention_maps(checkpoint: Artifact, config: AttentionMapsConfig, work: Work) -> None:
-    subject = open_subject(checkpoint, config.device)
-    for number, chosen in enumerate(config.texts, start=1):
-        work.progress(number - 1, len(config.texts), "texts")
-        write_text(number, chosen, subject, config.max_tokens, work)
+def attention_maps(checkpoint: Artifact, config: AttentionMapsConfig, context: StageContext) -> None:
+    model = open_audited_model(checkpoint, config.device)
+    for text_id, attention_text in enumerate(config.texts, start=1):
+        context.report_progress(text_id - 1, len(config.texts), "texts")
+        write_attention_rows(text_id, attention_text, model, config.max_tokens, context)

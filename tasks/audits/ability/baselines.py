@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
-Documents = Sequence[Sequence[int]]
+TokenizedDocuments = Sequence[Sequence[int]]
 
 #: Discounts of n-grams that occur once, twice, more often, where a corpus is too small to
 #: estimate them (the fallback of KenLM).
-FALLBACK = (0.5, 1.0, 1.5)
+FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
 
 
 @dataclass(frozen=True)
-class Order:
+class NgramOrder:
     """The n-grams of one length k, numbered in the order of their keys.
 
     key      (n,) number of the (k-1)-gram in front * width + the last token; sorted
@@ -33,16 +33,16 @@ class Order:
     backoff  (contexts,) what the context leaves to the shorter one
     """
 
-    key: Int64
-    share: Float64
-    backoff: Float64
+    ngram_keys: Int64
+    discounted_probs: Float64
+    backoff_weights: Float64
 
-    def find(self, key: Int64) -> Int64:
+    def find_ngram_ids(self, keys: Int64) -> Int64:
         """Number of each n-gram, -1 where it was never seen."""
-        if not len(self.key):
-            return np.full(len(key), -1, np.int64)
-        place = np.minimum(np.searchsorted(self.key, key), len(self.key) - 1)
-        return np.where(self.key[place] == key, place, -1)
+        if not len(self.ngram_keys):
+            return np.full(len(keys), -1, np.int64)
+        positions = np.minimum(np.searchsorted(self.ngram_keys, keys), len(self.ngram_keys) - 1)
+        return np.where(self.ngram_keys[positions] == keys, positions, -1)
 
 
 class NgramModel:
@@ -52,132 +52,132 @@ class NgramModel:
     Memory: about 100 bytes a training token while it counts, 16 bytes a distinct n-gram after.
     """
 
-    def __init__(self, documents: Documents, order: int, vocab_size: int) -> None:
+    def __init__(self, documents: TokenizedDocuments, order: int, vocab_size: int) -> None:
         if order < 1 or not len(documents):
             raise ValueError("an n-gram model needs an order of at least 1 and some documents")
         self.order, self.vocab_size = order, vocab_size
-        self.end, self.begin, self.width = vocab_size, vocab_size + 1, vocab_size + 2
-        tokens, depth, _ = self._flatten(documents, end=True)
-        self.orders: list[Order] = []
-        contexts = 1
-        number, key, _ = self._number(tokens, np.zeros_like(tokens), depth >= 0)
+        self.end_token, self.begin_token, self.key_base = vocab_size, vocab_size + 1, vocab_size + 2
+        tokens, document_positions, _ = self._flatten_documents(documents, with_end=True)
+        self.orders: list[NgramOrder] = []
+        context_count = 1
+        ngram_ids, ngram_keys, _ = self._number_ngrams(tokens, np.zeros_like(tokens), document_positions >= 0)
         for k in range(1, order + 1):
             if k == order:
-                counts = np.bincount(number[depth >= max(1, k - 1)], minlength=len(key))
-                self.orders.append(_smoothed(key, counts, contexts, self.width))
+                counts = np.bincount(ngram_ids[document_positions >= max(1, k - 1)], minlength=len(ngram_keys))
+                self.orders.append(_build_smoothed_order(ngram_keys, counts, context_count, self.key_base))
                 return
-            longer, longer_key, longer_first = self._number(tokens, _before(number), depth >= k)
+            longer_ids, longer_keys, longer_first_positions = self._number_ngrams(tokens, _shift_by_one_position(ngram_ids), document_positions >= k)
             # Lower orders count the different tokens in front of an n-gram, not the n-gram ...
-            counts = np.bincount(number[longer_first], minlength=len(key))
+            counts = np.bincount(ngram_ids[longer_first_positions], minlength=len(ngram_keys))
             if k > 1:  # ... but nothing ever stands in front of a document's beginning.
-                counts += np.bincount(number[depth == k - 1], minlength=len(key))
-            self.orders.append(_smoothed(key, counts, contexts, self.width))
+                counts += np.bincount(ngram_ids[document_positions == k - 1], minlength=len(ngram_keys))
+            self.orders.append(_build_smoothed_order(ngram_keys, counts, context_count, self.key_base))
             # Texts too short for this order leave no context: one that nobody asks for stands in.
-            contexts, number, key = max(1, len(key)), longer, longer_key
+            context_count, ngram_ids, ngram_keys = max(1, len(ngram_keys)), longer_ids, longer_keys
 
-    def _flatten(self, documents: Documents, end: bool) -> tuple[Int64, Int64, Int64]:
+    def _flatten_documents(self, documents: TokenizedDocuments, with_end: bool) -> tuple[Int64, Int64, Int64]:
         """Tokens of all documents behind their beginnings, each token's place in its document,
         and the document's number; all (tokens,)."""
-        sizes = np.array([len(d) + 1 + end for d in documents], np.int64)
-        tokens = np.full(int(sizes.sum()), self.end, np.int64)
+        sizes = np.array([len(d) + 1 + with_end for d in documents], np.int64)
+        tokens = np.full(int(sizes.sum()), self.end_token, np.int64)
         starts = np.cumsum(sizes) - sizes
-        inside = np.ones(len(tokens), bool)
-        inside[starts] = False
-        if end:
-            inside[starts + sizes - 1] = False
-        tokens[starts] = self.begin
-        tokens[inside] = np.fromiter(chain.from_iterable(documents), np.int64, int(inside.sum()))
-        document = np.repeat(np.arange(len(sizes)), sizes)
-        return tokens, np.arange(len(tokens)) - starts[document], document
+        is_document_token = np.ones(len(tokens), bool)
+        is_document_token[starts] = False
+        if with_end:
+            is_document_token[starts + sizes - 1] = False
+        tokens[starts] = self.begin_token
+        tokens[is_document_token] = np.fromiter(chain.from_iterable(documents), np.int64, int(is_document_token.sum()))
+        document_indices = np.repeat(np.arange(len(sizes)), sizes)
+        return tokens, np.arange(len(tokens)) - starts[document_indices], document_indices
 
-    def _number(
-        self, tokens: Int64, context: Int64, inside: NDArray[np.bool_]
+    def _number_ngrams(
+        self, tokens: Int64, context_ids: Int64, is_ngram_end: NDArray[np.bool_]
     ) -> tuple[Int64, Int64, Int64]:
         """Number the n-grams that end at the positions ``inside``: the number at each position
         (-1 elsewhere), and each n-gram's key and first position."""
-        places = np.flatnonzero(inside)
-        keys = context[places] * self.width + tokens[places]
-        key, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        number = np.full(len(tokens), -1, np.int64)
-        number[places] = inverse
-        return number, key, places[first]
+        positions = np.flatnonzero(is_ngram_end)
+        keys = context_ids[positions] * self.key_base + tokens[positions]
+        unique_keys, first_indices, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        ngram_ids = np.full(len(tokens), -1, np.int64)
+        ngram_ids[positions] = inverse
+        return ngram_ids, unique_keys, positions[first_indices]
 
-    def probabilities(self, documents: Documents, *, end: bool = False) -> Float64:
+    def compute_token_probs(self, documents: TokenizedDocuments, *, with_end: bool = False) -> Float64:
         """p of every token of the documents (and of each document's end), in their order."""
-        tokens, depth, _ = self._flatten(documents, end)
+        tokens, document_positions, _ = self._flatten_documents(documents, with_end)
         p = np.full(len(tokens), 1 / (self.vocab_size + 1))
-        context = np.zeros_like(tokens)
-        for k, order in enumerate(self.orders, start=1):
-            known = (depth >= k - 1) & (context >= 0)
-            number = np.where(known, order.find(context * self.width + tokens), -1)
-            share = np.zeros_like(p)
-            share[number >= 0] = order.share[number[number >= 0]]
-            p = np.where(known, share + order.backoff[context] * p, p)
-            context = _before(number)
-        return p[depth > 0]
+        context_ids = np.zeros_like(tokens)
+        for order_length, ngram_order in enumerate(self.orders, start=1):
+            has_context = (document_positions >= order_length - 1) & (context_ids >= 0)
+            ngram_ids = np.where(has_context, ngram_order.find_ngram_ids(context_ids * self.key_base + tokens), -1)
+            discounted_probs = np.zeros_like(p)
+            discounted_probs[ngram_ids >= 0] = ngram_order.discounted_probs[ngram_ids[ngram_ids >= 0]]
+            p = np.where(has_context, discounted_probs + ngram_order.backoff_weights[context_ids] * p, p)
+            context_ids = _shift_by_one_position(ngram_ids)
+        return p[document_positions > 0]
 
-    def bits(self, documents: Documents) -> Float64:
+    def compute_document_bits(self, documents: TokenizedDocuments) -> Float64:
         """Bits that the tokens of each document cost, (documents,)."""
-        sizes = np.array([len(d) for d in documents], np.int64)
-        cost = -np.log2(self.probabilities(documents))
-        document = np.repeat(np.arange(len(sizes)), sizes)
-        return np.bincount(document, cost, minlength=len(sizes)).astype(np.float64)
+        token_counts = np.array([len(d) for d in documents], np.int64)
+        token_bits = -np.log2(self.compute_token_probs(documents))
+        document_indices = np.repeat(np.arange(len(token_counts)), token_counts)
+        return np.bincount(document_indices, token_bits, minlength=len(token_counts)).astype(np.float64)
 
 
-def _before(number: Int64) -> Int64:
+def _shift_by_one_position(ngram_ids: Int64) -> Int64:
     """At each position the number that stands just before it."""
-    return np.concatenate([np.array([-1], np.int64), number[:-1]])
+    return np.concatenate([np.array([-1], np.int64), ngram_ids[:-1]])
 
 
-def _smoothed(key: Int64, counts: Int64, contexts: int, width: int) -> Order:
+def _build_smoothed_order(ngram_keys: Int64, counts: Int64, context_count: int, key_base: int) -> NgramOrder:
     """Discount the counts (Chen & Goodman 1999, equations 26 to 28)."""
-    discount = np.array([0.0, *discounts(counts)])[np.minimum(counts, 3)]
-    context = key // width
-    total = np.bincount(context, counts, minlength=contexts)
-    left = np.bincount(context, discount, minlength=contexts)
-    seen = total > 0
-    backoff = np.divide(left, total, out=np.ones(contexts), where=seen)
-    share = np.divide(counts - discount, total[context], out=np.zeros(len(key)),
-                      where=seen[context])  # fmt: skip
-    return Order(key, share, backoff)
+    ngram_discounts = np.array([0.0, *estimate_kneser_ney_discounts(counts)])[np.minimum(counts, 3)]
+    context_ids = ngram_keys // key_base
+    context_totals = np.bincount(context_ids, counts, minlength=context_count)
+    discounted_mass = np.bincount(context_ids, ngram_discounts, minlength=context_count)
+    has_counts = context_totals > 0
+    backoff_weights = np.divide(discounted_mass, context_totals, out=np.ones(context_count), where=has_counts)
+    discounted_probs = np.divide(counts - ngram_discounts, context_totals[context_ids], out=np.zeros(len(ngram_keys)),
+                      where=has_counts[context_ids])  # fmt: skip
+    return NgramOrder(ngram_keys, discounted_probs, backoff_weights)
 
 
-def discounts(counts: Int64) -> tuple[float, float, float]:
+def estimate_kneser_ney_discounts(counts: Int64) -> tuple[float, float, float]:
     """D1, D2, D3+ from the counts of counts (Chen & Goodman 1999, equation 26)."""
     n1, n2, n3, n4 = (float((counts == j).sum()) for j in (1, 2, 3, 4))
     if not n1 or not n2 or not n3:
-        return FALLBACK
+        return FALLBACK_DISCOUNTS
     y = n1 / (n1 + 2 * n2)
-    found = (1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
-    usable = all(0 < d <= j for j, d in enumerate(found, start=1))
-    return found if usable else FALLBACK
+    estimates = (1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
+    is_valid = all(0 < d <= j for j, d in enumerate(estimates, start=1))
+    return estimates if is_valid else FALLBACK_DISCOUNTS
 
 
 # Compression ---------------------------------------------------------------------------------
 
 
-def gzip_bits(texts: Sequence[bytes]) -> int:
+def count_gzip_bits(texts: Sequence[bytes]) -> int:
     """Bits of ``gzip -9`` over the texts, one behind the other, header and trailer included."""
     return 8 * len(gzip.compress(b"".join(texts), 9, mtime=0))
 
 
-def gzip_bits_per_byte(texts: Sequence[bytes], groups: int = 20) -> tuple[float, float, int]:
+def estimate_gzip_bits_per_byte(texts: Sequence[bytes], group_count: int = 20) -> tuple[float, float, int]:
     """Bits per byte of gzip -9, its jackknife standard error and the number of groups left out.
 
     A bootstrap would hand gzip copies of documents to find. The delete-a-group jackknife
     (Efron & Tibshirani 1993, section 11.5) leaves a group of documents out at a time. The error
     is NaN with fewer than two groups.
     """
-    size = sum(map(len, texts))
-    groups = min(groups, len(texts))
-    if not size:
+    byte_count = sum(map(len, texts))
+    group_count = min(group_count, len(texts))
+    if not byte_count:
         return np.nan, np.nan, 0
-    value = gzip_bits(texts) / size
-    if groups < 2:
-        return value, np.nan, groups
-    rates = []
-    for group in range(groups):
-        rest = [text for i, text in enumerate(texts) if i % groups != group]
-        rates.append(gzip_bits(rest) / max(1, sum(map(len, rest))))
-    spread = np.square(np.array(rates) - np.mean(rates)).sum()
-    return value, float(np.sqrt((groups - 1) / groups * spread)), groups
+    bits_per_byte = count_gzip_bits(texts) / byte_count
+    if group_count < 2:
+        return bits_per_byte, np.nan, group_count
+    jackknife_rates = []
+    for omitted_group in range(group_count):
+        remaining_texts = [text for i, text in enumerate(texts) if i % group_count != omitted_group]
+        jackknife_rates.append(count_gzip_bits(remaining_texts) / max(1, sum(map(len, remaining_texts))))
+    squared_deviations = np.square(np.array(jackknife_rates) - np.mean(jackknife_rates)).sum()
+    return bits_per_byte, float(np.sqrt((group_count - 1) / group_count * squared_deviations)), group_count

@@ -20,52 +20,52 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tasks.audits.ability.baselines import gzip_bits_per_byte
-from tasks.audits.ability.capability_baselines import NGRAMS, RECURRENT, BaselinesConfig
-from tasks.audits.ability.cloze import answer_passages, find_passages, measure_cloze
-from tasks.audits.ability.dependencies import measure_dependencies
-from tasks.audits.ability.minimal_pairs import PAIRS, SUBJECT, agreement, garden_paths, prefer
-from tasks.audits.ability.texts import PRINTABLE, RANDOM, SEEN, TEXT, choose, random_texts
-from tasks.audits.judging.findings import FINDINGS, finding, findings_table
-from tasks.audits.subjects.subject import AUDIT_LIBRARIES, Subject, open_subject
+from tasks.audits.ability.baselines import estimate_gzip_bits_per_byte
+from tasks.audits.ability.capability_baselines import NGRAM_ORDERS, RECURRENT, BaselinesConfig
+from tasks.audits.ability.cloze import answer_cloze_passages, find_cloze_passages, compute_cloze_findings
+from tasks.audits.ability.dependencies import compute_dependency_findings
+from tasks.audits.ability.minimal_pairs import PAIRS, MODEL, generate_agreement_pairs, generate_garden_path_pairs, compare_minimal_pairs
+from tasks.audits.ability.texts import PRINTABLE_CHARACTERS, RANDOM_TEXT, TRAINING_TEXT, HELD_OUT_TEXT, sample_split_documents, generate_random_texts
+from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from tasks.audits.subjects.subject import AUDIT_LIBRARIES, AuditedModel, open_audited_model
 from tasks.contract import (
-    ID,
+    ID_TYPE,
     Artifact,
-    Device,
+    DeviceName,
     HallmarkError,
     Table,
-    Work,
+    StageContext,
     column,
     stage,
-    table,
+    table_schema,
 )
-from tasks.measures.estimates import Estimate, estimate, student
+from tasks.measures.estimates import Estimate, estimate_mean_or_share, t_half_width_and_p
 
 Float64 = NDArray[np.float64]
 
 AUDIT = "capability"
 
 #: Of the intervals.
-LEVEL = 0.95
+CONFIDENCE_LEVEL = 0.95
 
 
 class CapabilityConfig(BaselinesConfig):
     passages: int = Field(200, ge=2, description="most passages of the cloze test")
     passage_words: int = Field(20, ge=1, description="fewest words before the word to find")
     passage_characters: int = Field(1_000, ge=50, description="most characters of a passage")
-    device: Device = Field("auto", description="of the subject")
+    device: DeviceName = Field("auto", description="of the subject")
 
     @property
-    def of_baselines(self) -> BaselinesConfig:
+    def baselines_config(self) -> BaselinesConfig:
         """What of it counts for the baselines."""
-        return BaselinesConfig(**{n: getattr(self, n) for n in BaselinesConfig.model_fields})
+        return BaselinesConfig(**{name: getattr(self, name) for name in BaselinesConfig.model_fields})
 
 
-SAMPLES = table(
+SAMPLES = table_schema(
     "A document, a passage or a control text a row; columns of the other kinds are null.",
     column("sample", pa.int32(), "id", "number of the row"),
     column("part", pa.string(), "label", "which measurement or control it belongs to"),
-    column("doc_id", ID, "id", "the document"),
+    column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "its source"),
     column("bytes", pa.int64(), "figure", "UTF-8 bytes of the text", unit="bytes"),
     column("tokens", pa.int64(), "figure", "tokens that were scored", unit="tokens"),
@@ -83,145 +83,146 @@ SAMPLES = table(
 
 
 @dataclass(frozen=True)
-class Text:
+class MeasuredTexts:
     """The texts of a part, what they cost the baselines (rows of COSTS), and what they cost the
     model, in bits: None where that was not, or could not be, measured."""
 
     part: str
     texts: list[str]
-    rows: pa.Table
-    model: Float64 | None
+    cost_rows: pa.Table
+    model_bits: Float64 | None
 
     @property
-    def sizes(self) -> NDArray[np.int64]:
+    def byte_counts(self) -> NDArray[np.int64]:
         """UTF-8 bytes of each."""
-        return self.rows["bytes"].to_numpy()
+        return self.cost_rows["bytes"].to_numpy()
 
     @property
-    def baselines(self) -> dict[str, Float64]:
+    def baseline_bits(self) -> dict[str, Float64]:
         """What they cost each baseline that there is."""
-        bits = {name: self.rows[f"{name}_bits"] for name in (*NGRAMS, RECURRENT)}
-        return {name: each.to_numpy() for name, each in bits.items() if not each.null_count}
+        bit_columns = {name: self.cost_rows[f"{name}_bits"] for name in (*NGRAM_ORDERS, RECURRENT)}
+        return {name: bit_column.to_numpy() for name, bit_column in bit_columns.items() if not bit_column.null_count}
 
 
-def bits_of(subject: Subject, texts: Sequence[str]) -> Float64 | None:
+def compute_text_bits(model: AuditedModel, texts: Sequence[str]) -> Float64 | None:
     """What each text costs the subject; None of a masked one, whose scores are no p(text)."""
-    if subject.kind != "causal":
+    if model.model_kind != "causal":
         return None
-    scores = subject.log_probs([subject.opened(row) for row in subject.encode_batch(texts)])
-    return np.array([-row.sum(dtype=np.float64) / np.log(2) for row in scores])
+    log_probs = model.compute_log_probs([model.prepend_bos_id(sequence) for sequence in model.encode_batch(texts)])
+    return np.array([-sequence.sum(dtype=np.float64) / np.log(2) for sequence in log_probs])
 
 
 # Bits per byte -------------------------------------------------------------------------------
 
 
-def rate(bits: Float64, sizes: NDArray[np.int64]) -> Estimate:
+def estimate_bits_per_byte(bits: Float64, byte_counts: NDArray[np.int64]) -> Estimate:
     """Sum of bits over sum of bytes, over documents, of which long ones weigh more."""
-    return estimate(bits / sizes, weights=sizes, unit="documents", level=LEVEL)
+    return estimate_mean_or_share(bits / byte_counts, weights=byte_counts, unit="documents", confidence_level=CONFIDENCE_LEVEL)
 
 
-def measure_text(
-    text: Text,
-    random: Text,
-    seen: Text,
-    subject: Subject,
+def compute_bits_per_byte_findings(
+    held_out: MeasuredTexts,
+    random_characters: MeasuredTexts,
+    training_texts: MeasuredTexts,
+    model: AuditedModel,
     config: CapabilityConfig,
-    trained: str,
-    recurrent: str,
+    ngram_description: str,
+    recurrent_description: str,
 ) -> list[dict[str, Any]]:
     """Findings bits_per_byte: the model, overall and by source, the baselines and the controls."""
-    how = f"every token given the left context in its document, {subject.begin}"
-    smoothing = f"interpolated modified Kneser-Ney over the subject's tokens, {trained}"
-    made = dict.fromkeys(NGRAMS, smoothing) | {RECURRENT: recurrent}
+    scoring_method = f"every token given the left context in its document, {model.opening_description}"
+    ngram_method = f"interpolated modified Kneser-Ney over the subject's tokens, {ngram_description}"
+    baseline_methods = dict.fromkeys(NGRAM_ORDERS, ngram_method) | {RECURRENT: recurrent_description}
 
-    def row(name: str, part: Text, bits: Float64, keep: Any, method: str, **more: Any) -> Any:
-        found = rate(bits[keep], part.sizes[keep])
-        where = more.pop("where", {"part": part.part})
-        metric = more.pop("metric", "bits_per_byte")
-        return finding(AUDIT, metric, found.value, part=name, low=found.low, high=found.high,
-                       unit="bits", n=found.n, method=f"{method}; {found.method}", where=where,
-                       table="samples", **more)  # fmt: skip
+    def build_rate_finding(slice_name: str, measured_texts: MeasuredTexts, bits: Float64, row_filter: Any, method: str, **options: Any) -> Any:
+        bits_per_byte = estimate_bits_per_byte(bits[row_filter], measured_texts.byte_counts[row_filter])
+        evidence_filter = options.pop("evidence_filter", {"part": measured_texts.part})
+        metric = options.pop("metric", "bits_per_byte")
+        return build_finding(AUDIT, metric, bits_per_byte.value, part=slice_name, low=bits_per_byte.low, high=bits_per_byte.high,
+                       unit="bits", n=bits_per_byte.n, method=f"{method}; {bits_per_byte.method}", evidence_filter=evidence_filter,
+                       evidence_table="samples", **options)  # fmt: skip
 
-    everything = slice(None)
-    rows = []
-    if text.model is None:
-        why = f"not measured: {subject.name} is a masked language model, its scores are no p(text)"
-        rows.append(
-            finding(AUDIT, "bits_per_byte", None, part="model", unit="bits", n=0, method=why,
-                    table="samples")
+    all_rows = slice(None)
+    findings = []
+    if held_out.model_bits is None:
+        reason = f"not measured: {model.name} is a masked language model, its scores are no p(text)"
+        findings.append(
+            build_finding(AUDIT, "bits_per_byte", None, part="model", unit="bits", n=0, method=reason,
+                    evidence_table="samples")
         )  # fmt: skip
     else:
-        rows.append(row("model", text, text.model, everything, how, worse="up"))
-    for name, bits in text.baselines.items():
-        rows.append(row(name, text, bits, everything, made[name]))
-    rows.append(_gzip(text.texts))
-    if text.model is not None:
-        for name, bits in text.baselines.items():
-            rows.append(row("", text, text.model - bits, everything, "paired difference",
-                            metric="bits_per_byte_difference", tags={"less": name}))  # fmt: skip
-        sources = np.array(text.rows["source"].to_pylist())
+        findings.append(build_rate_finding("model", held_out, held_out.model_bits, all_rows, scoring_method, worse_when="up"))
+    for baseline, bits in held_out.baseline_bits.items():
+        findings.append(build_rate_finding(baseline, held_out, bits, all_rows, baseline_methods[baseline]))
+    findings.append(_build_gzip_finding(held_out.texts))
+    if held_out.model_bits is not None:
+        for baseline, bits in held_out.baseline_bits.items():
+            findings.append(build_rate_finding("", held_out, held_out.model_bits - bits, all_rows, "paired difference",
+                            metric="bits_per_byte_difference", tags={"less": baseline}))  # fmt: skip
+        sources = np.array(held_out.cost_rows["source"].to_pylist())
         for source in sorted({*sources.tolist()}):
-            rows.append(row("model", text, text.model, sources == source, how,
-                            tags={"source": source}, worse="up",
-                            where={"part": TEXT, "source": source}))  # fmt: skip
-    rows.append(_random_control(random, row))
-    high = next(r for r in rows if r["slice"] == "fivegram")["high"]
-    found = rate(seen.baselines["fivegram"], seen.sizes).value
-    rows.append(
-        row(SEEN, seen, seen.baselines["fivegram"], everything, control="positive",
-            passed=found < (high if high is not None else np.inf), tests="baseline",
+            findings.append(build_rate_finding("model", held_out, held_out.model_bits, sources == source, scoring_method,
+                            tags={"source": source}, worse_when="up",
+                            evidence_filter={"part": HELD_OUT_TEXT, "source": source}))  # fmt: skip
+    findings.append(_build_random_text_control(random_characters, build_rate_finding))
+    fivegram_high = next(finding_row for finding_row in findings if finding_row["slice"] == "fivegram")["high"]
+    training_rate = estimate_bits_per_byte(training_texts.baseline_bits["fivegram"], training_texts.byte_counts).value
+    findings.append(
+        build_rate_finding(TRAINING_TEXT, training_texts, training_texts.baseline_bits["fivegram"], all_rows, control="positive",
+            passed=training_rate < (fivegram_high if fivegram_high is not None else np.inf), control_target="baseline",
             method="5-gram model over documents it was trained on; passes where they cost less "
                    "than held-out ones")
     )  # fmt: skip
-    return rows
+    return findings
 
 
-def _random_control(random: Text, row: Any) -> dict[str, Any]:
-    entropy = float(np.log2(len(PRINTABLE)))
-    bits = random.baselines["fivegram"] if random.model is None else random.model
-    judged = "the 5-gram model" if random.model is None else "the subject"
+def _build_random_text_control(random_characters: MeasuredTexts, build_rate_finding: Any) -> dict[str, Any]:
+    uniform_entropy = float(np.log2(len(PRINTABLE_CHARACTERS)))
+    bits = random_characters.baseline_bits["fivegram"] if random_characters.model_bits is None else random_characters.model_bits
+    scored_system = "the 5-gram model" if random_characters.model_bits is None else "the subject"
     method = (
-        f"{judged} over uniformly random characters, which no model can spell in fewer than "
-        f"{entropy:.3f} bits each; fails where the interval lies below"
+        f"{scored_system} over uniformly random characters, which no model can spell in fewer than "
+        f"{uniform_entropy:.3f} bits each; fails where the interval lies below"
     )
-    made = row(
-        RANDOM,
-        random,
+    control_finding = build_rate_finding(
+        RANDOM_TEXT,
+        random_characters,
         bits,
         slice(None),
         method,
         control="negative",
         passed=True,
-        tests="baseline" if random.model is None else "instrument",
+        control_target="baseline" if random_characters.model_bits is None else "instrument",
     )
-    end = made["value"] if made["high"] is None else made["high"]
-    return {**made, "verdict": "pass" if end >= entropy else "fail"}
+    upper_end = control_finding["value"] if control_finding["high"] is None else control_finding["high"]
+    return {**control_finding, "verdict": "pass" if upper_end >= uniform_entropy else "fail"}
 
 
-def _gzip(texts: Sequence[str]) -> dict[str, Any]:
-    value, error, groups = gzip_bits_per_byte([text.encode() for text in texts])
-    half, _ = student(error, groups - 1, 0.0, LEVEL)
+def _build_gzip_finding(texts: Sequence[str]) -> dict[str, Any]:
+    bits_per_byte, standard_error, group_count = estimate_gzip_bits_per_byte([text.encode() for text in texts])
+    half_width, _ = t_half_width_and_p(standard_error, group_count - 1, 0.0, CONFIDENCE_LEVEL)
     method = (
         f"gzip -9 over the documents one behind the other in the order of their hash; "
-        f"Student's t, delete-a-group jackknife, {groups} groups of documents"
+        f"Student's t, delete-a-group jackknife, {group_count} groups of documents"
     )
-    return finding(AUDIT, "bits_per_byte", value, part="gzip", low=value - half, high=value + half,
-                   unit="bits", n=len(texts), method=method, where={"part": TEXT},
-                   table="samples")  # fmt: skip
+    return build_finding(AUDIT, "bits_per_byte", bits_per_byte, part="gzip", low=bits_per_byte - half_width, high=bits_per_byte + half_width,
+                   unit="bits", n=len(texts), method=method, evidence_filter={"part": HELD_OUT_TEXT},
+                   evidence_table="samples")  # fmt: skip
 
 
 # The stage -----------------------------------------------------------------------------------
 
 
-def text_rows(text: Text) -> list[dict[str, Any]]:
+def build_sample_rows(measured_texts: MeasuredTexts) -> list[dict[str, Any]]:
     """Rows of SAMPLES."""
-    bits = [None] * len(text.rows) if text.model is None else text.model.tolist()
-    shown = text.texts if text.part == RANDOM else [None] * len(text.rows)
-    each = zip(text.rows.to_pylist(), bits, shown, strict=True)
-    return [{**row, "model_bits": cost, "prompt": prompt} for row, cost, prompt in each]
+    model_bits = [None] * len(measured_texts.cost_rows) if measured_texts.model_bits is None else measured_texts.model_bits.tolist()
+    shown_texts = measured_texts.texts if measured_texts.part == RANDOM_TEXT else [None] * len(measured_texts.cost_rows)
+    row_values = zip(measured_texts.cost_rows.to_pylist(), model_bits, shown_texts, strict=True)
+    return [{**row, "model_bits": text_bits, "prompt": shown_text} for row, text_bits, shown_text in row_values]
 
 
 @stage(
+    name="audit_capability",
     tables={"samples": SAMPLES, "pairs": PAIRS, "findings": FINDINGS},
     libraries=AUDIT_LIBRARIES,
     determinism="machine",
@@ -231,57 +232,57 @@ def audit_capability(
     documents: Table,
     baselines: Artifact,
     config: CapabilityConfig,
-    work: Work,
+    context: StageContext,
 ) -> None:
     """``baselines``: of the stage ``capability_baselines``, of this model's tokenizer and corpus
     and of the same settings."""
-    subject = open_subject(checkpoint, config.device)
-    held_out = choose(documents, "validation", config.validation_bytes, config.seed)
-    costs = baselines["costs"].read()
-    own = costs.filter(pc.equal(costs["part"], TEXT))
-    settings = baselines.manifest["parts"]["config"]
-    same = settings == config.of_baselines.model_dump(mode="json")
-    if not same or own["doc_id"].to_pylist() != held_out["doc_id"].to_pylist():
+    model = open_audited_model(checkpoint, config.device)
+    held_out = sample_split_documents(documents, "validation", config.validation_bytes, config.seed)
+    baseline_costs = baselines["costs"].read()
+    held_out_costs = baseline_costs.filter(pc.equal(baseline_costs["part"], HELD_OUT_TEXT))
+    baseline_settings = baselines.manifest["parts"]["config"]
+    has_same_settings = baseline_settings == config.baselines_config.model_dump(mode="json")
+    if not has_same_settings or held_out_costs["doc_id"].to_pylist() != held_out["doc_id"].to_pylist():
         raise HallmarkError(
             f"{baselines.name} is of another corpus, or of other settings; give what "
             f"capability_baselines leaves of this one"
         )
-    (count,) = {row["documents"] for row in baselines["learned"].read().to_pylist()}
-    trained = f"trained on {count:,} documents of the train split"
-    recurrent = f"LSTM over the subject's tokens, {config.recurrent_tokens:,} of the train split"
-    work.progress(0, 3, "bits per byte")
+    (document_count,) = {row["documents"] for row in baselines["learned"].read().to_pylist()}
+    ngram_description = f"trained on {document_count:,} documents of the train split"
+    recurrent_description = f"LSTM over the subject's tokens, {config.recurrent_tokens:,} of the train split"
+    context.report_progress(0, 3, "bits per byte")
 
-    def measured(part: str, texts: list[str]) -> Text:
-        own = costs.filter(pc.equal(costs["part"], part))
-        return Text(part, texts, own, bits_of(subject, texts) if texts else None)
+    def measure_part(part: str, texts: list[str]) -> MeasuredTexts:
+        part_costs = baseline_costs.filter(pc.equal(baseline_costs["part"], part))
+        return MeasuredTexts(part, texts, part_costs, compute_text_bits(model, texts) if texts else None)
 
-    text = measured(TEXT, held_out["text"].to_pylist())
-    random = measured(RANDOM, random_texts(config.seed)["text"].to_pylist())
-    seen = measured(SEEN, [])
-    rows = [row for part in (text, random, seen) for row in text_rows(part)]
-    findings = measure_text(text, random, seen, subject, config, trained, recurrent)
-    work.progress(1, 3, "dependencies")
-    readers = {SUBJECT: lambda texts, contexts: subject.log_likelihoods(texts, contexts)[0]}
-    preferred = prefer([*agreement(), *garden_paths()], readers)
-    preferred += baselines["pairs"].read().to_pylist()
-    findings += measure_dependencies(preferred, AUDIT)
-    work.progress(2, 3, "cloze")
-    found = find_passages(
+    held_out_texts = measure_part(HELD_OUT_TEXT, held_out["text"].to_pylist())
+    random_characters = measure_part(RANDOM_TEXT, generate_random_texts(config.seed)["text"].to_pylist())
+    training_texts = measure_part(TRAINING_TEXT, [])
+    sample_rows = [row for measured_texts in (held_out_texts, random_characters, training_texts) for row in build_sample_rows(measured_texts)]
+    findings = compute_bits_per_byte_findings(held_out_texts, random_characters, training_texts, model, config, ngram_description, recurrent_description)
+    context.report_progress(1, 3, "dependencies")
+    scorers = {MODEL: lambda texts, contexts: model.compute_log_likelihoods(texts, contexts)[0]}
+    pair_rows = compare_minimal_pairs([*generate_agreement_pairs(), *generate_garden_path_pairs()], scorers)
+    pair_rows += baselines["pairs"].read().to_pylist()
+    findings += compute_dependency_findings(pair_rows, AUDIT)
+    context.report_progress(2, 3, "cloze")
+    passages = find_cloze_passages(
         held_out, config.passages, config.passage_words, config.passage_characters
     )
-    if subject.kind == "masked" or len(found) < 2:
-        why = f"{subject.name} is a masked language model"
-        why = why if subject.kind == "masked" else "the held-out text has too few whole sentences"
+    if model.model_kind == "masked" or len(passages) < 2:
+        reason = f"{model.name} is a masked language model"
+        reason = reason if model.model_kind == "masked" else "the held-out text has too few whole sentences"
         findings.append(
-            finding(AUDIT, "cloze_accuracy", None, n=0, unit="share", table="samples",
-                    method=f"not measured: {why}")
+            build_finding(AUDIT, "cloze_accuracy", None, n=0, unit="share", evidence_table="samples",
+                    method=f"not measured: {reason}")
         )  # fmt: skip
     else:
-        answers = answer_passages(subject, found)
-        rows += answers
-        findings += measure_cloze(answers)
-    nothing = dict.fromkeys(SAMPLES.names)
-    numbered = [{**nothing, **row, "sample": number} for number, row in enumerate(rows)]
-    work.table("pairs").write(pa.Table.from_pylist(preferred, schema=PAIRS))
-    work.table("samples").write(pa.Table.from_pylist(numbered, schema=SAMPLES))
-    work.table("findings").write(findings_table(findings, subject.precision))
+        answer_rows = answer_cloze_passages(model, passages)
+        sample_rows += answer_rows
+        findings += compute_cloze_findings(answer_rows)
+    null_row = dict.fromkeys(SAMPLES.names)
+    numbered_rows = [{**null_row, **row, "sample": sample_id} for sample_id, row in enumerate(sample_rows)]
+    context.get_table_writer("pairs").write(pa.Table.from_pylist(pair_rows, schema=PAIRS))
+    context.get_table_writer("samples").write(pa.Table.from_pylist(numbered_rows, schema=SAMPLES))
+    context.get_table_writer("findings").write(build_findings_table(findings, model.precision))

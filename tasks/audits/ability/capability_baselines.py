@@ -16,31 +16,31 @@ from tasks.audits.ability.baselines import NgramModel
 from tasks.audits.ability.minimal_pairs import (
     PAIRS,
     Baseline,
-    agreement,
-    garden_paths,
-    prefer,
-    reader_of,
+    generate_agreement_pairs,
+    generate_garden_path_pairs,
+    compare_minimal_pairs,
+    make_baseline_scorer,
 )
-from tasks.audits.ability.texts import RANDOM, SEEN, TEXT, choose, random_texts
-from tasks.audits.subjects.reader import READ, Reader, open_reader
+from tasks.audits.ability.texts import RANDOM_TEXT, TRAINING_TEXT, HELD_OUT_TEXT, sample_split_documents, generate_random_texts
+from tasks.audits.subjects.reader import METADATA_FILES, AuditedTokenizer, open_audited_tokenizer
 from tasks.contract import (
-    ID,
+    ID_TYPE,
     Artifact,
     Seed,
     StageConfig,
     Table,
-    Work,
+    StageContext,
     column,
     stage,
-    table,
-    utf8_bytes,
+    table_schema,
+    count_utf8_bytes,
 )
 
-NGRAMS = {"bigram": 2, "fivegram": 5}
+NGRAM_ORDERS = {"bigram": 2, "fivegram": 5}
 RECURRENT = "recurrent"
 
 #: Training documents that the 5-gram model reads once more.
-AGAIN = 64
+TRAINING_CONTROL_DOCUMENTS = 64
 
 
 class BaselinesConfig(StageConfig):
@@ -59,10 +59,10 @@ class BaselinesConfig(StageConfig):
     seed: Seed = Field(0, description="of what is drawn by lot")
 
 
-COSTS = table(
+TEXT_BITS = table_schema(
     "What each text costs the baselines, in the order in which the texts were chosen.",
     column("part", pa.string(), "label", "held-out text, random characters, or training text"),
-    column("doc_id", ID, "id", "the document"),
+    column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "its source"),
     column("bytes", pa.int64(), "figure", "UTF-8 bytes of the text", unit="bytes"),
     column("tokens", pa.int64(), "figure", "tokens that a subject is scored over", unit="tokens"),
@@ -72,7 +72,7 @@ COSTS = table(
            "there is none", unit="bits"),
 )  # fmt: skip
 
-LEARNED = table(
+TRAINING_SIZES = table_schema(
     "What the baselines learnt from.",
     column("baseline", pa.string(), "label", "the baseline"),
     column("documents", pa.int64(), "figure", "documents of the train split that it was given",
@@ -80,60 +80,61 @@ LEARNED = table(
 )  # fmt: skip
 
 
-def costs(part: str, texts: pa.Table, reader: Reader, baselines: dict[str, Baseline]) -> pa.Table:
+def build_text_bits_table(part: str, texts: pa.Table, tokenizer: AuditedTokenizer, baselines: dict[str, Baseline]) -> pa.Table:
     """Rows of COSTS."""
-    ids = reader.encode_batch(texts["text"].to_pylist())
-    unscored = 1 if reader.bos is None else 0  # of a text's tokens, before which nothing stands
-    known = {name: texts[name] for name in ("doc_id", "source") if name in texts.column_names}
-    columns: dict[str, Any] = {
-        "part": [part] * len(ids),
-        "bytes": utf8_bytes(texts["text"]),
-        "tokens": [max(0, len(row) - unscored) for row in ids],
-        **{f"{name}_bits": baseline.bits(ids) for name, baseline in baselines.items()},
+    token_ids = tokenizer.encode_batch(texts["text"].to_pylist())
+    unscored_tokens = 1 if tokenizer.bos_id is None else 0  # of a text's tokens, before which nothing stands
+    document_columns = {name: texts[name] for name in ("doc_id", "source") if name in texts.column_names}
+    computed_columns: dict[str, Any] = {
+        "part": [part] * len(token_ids),
+        "bytes": count_utf8_bytes(texts["text"]),
+        "tokens": [max(0, len(sequence) - unscored_tokens) for sequence in token_ids],
+        **{f"{name}_bits": baseline.compute_document_bits(token_ids) for name, baseline in baselines.items()},
     }
-    nothing = {name: pa.nulls(len(ids), COSTS.field(name).type) for name in COSTS.names}
-    return pa.table(nothing | known | columns, schema=COSTS)
+    null_columns = {name: pa.nulls(len(token_ids), TEXT_BITS.field(name).type) for name in TEXT_BITS.names}
+    return pa.table(null_columns | document_columns | computed_columns, schema=TEXT_BITS)
 
 
-def learned(
-    ids: list[list[int]], reader: Reader, config: BaselinesConfig, work: Work
+def train_baselines(
+    token_ids: list[list[int]], tokenizer: AuditedTokenizer, config: BaselinesConfig, context: StageContext
 ) -> dict[str, Baseline]:
     """The baselines, by name."""
-    found: dict[str, Baseline] = {}
-    for number, (name, order) in enumerate(NGRAMS.items()):
-        work.progress(number, 5, f"counting {name}s")
-        found[name] = NgramModel(ids, order, reader.vocab_size)
+    baselines: dict[str, Baseline] = {}
+    for step, (name, order) in enumerate(NGRAM_ORDERS.items()):
+        context.report_progress(step, 5, f"counting {name}s")
+        baselines[name] = NgramModel(token_ids, order, tokenizer.vocab_size)
     if config.recurrent_tokens:
-        from model.training.recurrent import train_recurrent
+        from model.training.recurrent import train_lstm_language_model
 
-        work.progress(2, 5, "training the recurrent baseline")
-        found[RECURRENT] = train_recurrent(
-            ids, reader.vocab_size, tokens=config.recurrent_tokens, seed=config.seed
+        context.report_progress(2, 5, "training the recurrent baseline")
+        baselines[RECURRENT] = train_lstm_language_model(
+            token_ids, tokenizer.vocab_size, token_budget=config.recurrent_tokens, seed=config.seed
         )
-    return found
+    return baselines
 
 
 @stage(
-    tables={"costs": COSTS, "pairs": PAIRS, "learned": LEARNED},
+    name="capability_baselines",
+    tables={"costs": TEXT_BITS, "pairs": PAIRS, "learned": TRAINING_SIZES},
     libraries=["numpy", "tokenizers", "torch", "transformers"],
     determinism="machine",
-    reads={"checkpoint": READ},
+    reads={"checkpoint": METADATA_FILES},
 )
 def capability_baselines(
-    checkpoint: Artifact, documents: Table, config: BaselinesConfig, work: Work
+    checkpoint: Artifact, documents: Table, config: BaselinesConfig, context: StageContext
 ) -> None:
-    reader = open_reader(checkpoint)
-    held_out = choose(documents, "validation", config.validation_bytes, config.seed)
-    training = choose(documents, "train", config.training_bytes, config.seed)
-    ids = reader.encode_batch(training["text"].to_pylist())
-    baselines = learned(ids, reader, config, work)
-    work.progress(3, 5, "bits per byte")
-    parts = {TEXT: held_out, RANDOM: random_texts(config.seed), SEEN: training.slice(0, AGAIN)}
-    for part, texts in parts.items():
-        work.table("costs").write(costs(part, texts, reader, baselines))
-    work.progress(4, 5, "dependencies")
-    readers = {name: reader_of(baseline, reader) for name, baseline in baselines.items()}
-    pairs = prefer([*agreement(), *garden_paths()], readers)
-    work.table("pairs").write(pa.Table.from_pylist(pairs, schema=PAIRS))
-    rows = [{"baseline": name, "documents": len(ids)} for name in baselines]
-    work.table("learned").write(pa.Table.from_pylist(rows, schema=LEARNED))
+    tokenizer = open_audited_tokenizer(checkpoint)
+    held_out = sample_split_documents(documents, "validation", config.validation_bytes, config.seed)
+    training_documents = sample_split_documents(documents, "train", config.training_bytes, config.seed)
+    token_ids = tokenizer.encode_batch(training_documents["text"].to_pylist())
+    baselines = train_baselines(token_ids, tokenizer, config, context)
+    context.report_progress(3, 5, "bits per byte")
+    texts_by_part = {HELD_OUT_TEXT: held_out, RANDOM_TEXT: generate_random_texts(config.seed), TRAINING_TEXT: training_documents.slice(0, TRAINING_CONTROL_DOCUMENTS)}
+    for part, texts in texts_by_part.items():
+        context.get_table_writer("costs").write(build_text_bits_table(part, texts, tokenizer, baselines))
+    context.report_progress(4, 5, "dependencies")
+    scorers = {name: make_baseline_scorer(baseline, tokenizer) for name, baseline in baselines.items()}
+    pair_rows = compare_minimal_pairs([*generate_agreement_pairs(), *generate_garden_path_pairs()], scorers)
+    context.get_table_writer("pairs").write(pa.Table.from_pylist(pair_rows, schema=PAIRS))
+    training_size_rows = [{"baseline": name, "documents": len(token_ids)} for name in baselines]
+    context.get_table_writer("learned").write(pa.Table.from_pylist(training_size_rows, schema=TRAINING_SIZES))

@@ -13,72 +13,72 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from tasks.audits.judging.findings import finding
-from tasks.audits.subjects.subject import Subject
-from tasks.measures.estimates import estimate
+from tasks.audits.judging.findings import build_finding
+from tasks.audits.subjects.subject import AuditedModel
+from tasks.measures.estimates import estimate_mean_or_share
 
 CLOZE = "cloze"
-OTHERS = "answers of other passages"  # negative control
-OWN = "own greedy words"  # positive control: answers known to be what the subject says
+OTHER_ANSWERS = "answers of other passages"  # negative control
+GREEDY_ANSWERS = "own greedy words"  # positive control: answers known to be what the subject says
 
-_LAST_WORD = re.compile(r"(?<=\s)([^\W\d_]{3,})[.!?](?=\s|$)")
-_FIRST_WORD = re.compile(r"\s*([^\W\d_]+)")
+_LAST_WORD_PATTERN = re.compile(r"(?<=\s)([^\W\d_]{3,})[.!?](?=\s|$)")
+_FIRST_WORD_PATTERN = re.compile(r"\s*([^\W\d_]+)")
 
 
 @dataclass(frozen=True)
-class Passage:
+class ClozePassage:
     doc_id: bytes
     source: str
     prompt: str
     answer: str
 
 
-def find_passages(
-    table: pa.Table, most: int, fewest_words: int, most_characters: int
-) -> list[Passage]:
+def find_cloze_passages(
+    documents: pa.Table, max_passages: int, min_words: int, max_characters: int
+) -> list[ClozePassage]:
     """At most one passage a document: up to the last sentence end within its first characters.
 
     ``table`` has the columns doc_id, source and text.
     """
-    found = []
-    for row in table.select(["doc_id", "source", "text"]).to_pylist():
-        text = row["text"][: most_characters + 1]  # one more shows what follows the full stop
-        for match in reversed(list(_LAST_WORD.finditer(text))):
+    passages = []
+    for row in documents.select(["doc_id", "source", "text"]).to_pylist():
+        text = row["text"][: max_characters + 1]  # one more shows what follows the full stop
+        for match in reversed(list(_LAST_WORD_PATTERN.finditer(text))):
             prompt = text[: match.start()].rstrip()
-            if match.end() <= most_characters and len(prompt.split()) >= fewest_words:
-                found.append(Passage(row["doc_id"], row["source"], prompt, match[1]))
+            if match.end() <= max_characters and len(prompt.split()) >= min_words:
+                passages.append(ClozePassage(row["doc_id"], row["source"], prompt, match[1]))
                 break
-        if len(found) == most:
+        if len(passages) == max_passages:
             break
-    return found
+    return passages
 
 
-def first_word(continuation: str) -> str | None:
+def extract_first_word(continuation: str) -> str | None:
     """The letters that a continuation begins with, after spaces; None where it begins otherwise."""
-    match = _FIRST_WORD.match(continuation)
+    match = _FIRST_WORD_PATTERN.match(continuation)
     return match[1] if match else None
 
 
-def continuations(subject: Subject, prompts: Sequence[str]) -> list[str]:
+def generate_greedy_continuations(model: AuditedModel, prompts: Sequence[str]) -> list[str]:
     """Greedy, long enough for a word of any length that occurs."""
-    made = subject.generate(prompts, max_new_tokens=8, temperature=0.0)
-    return [row[0] for row in made]
+    generated_texts = model.generate_texts(prompts, max_new_tokens=8, temperature=0.0)
+    return [row[0] for row in generated_texts]
 
 
-def answer_passages(subject: Subject, found: list[Passage]) -> list[dict[str, Any]]:
+def answer_cloze_passages(model: AuditedModel, passages: list[ClozePassage]) -> list[dict[str, Any]]:
     """Rows of SAMPLES: each passage with its answer, and with those of the two controls."""
-    prompts = [p.prompt for p in found]
-    said = continuations(subject, prompts)
+    prompts = [p.prompt for p in passages]
+    continuations = generate_greedy_continuations(model, prompts)
     # Other neighbours in the batch must not change a continuation.
-    again = continuations(subject, prompts[::-1])[::-1]
+    repeated_continuations = generate_greedy_continuations(model, prompts[::-1])[::-1]
     rows = []
-    for number, (passage, text, repeated) in enumerate(zip(found, said, again, strict=True)):
-        following = (found[(number + step) % len(found)].answer for step in range(1, len(found)))
-        other = next((answer for answer in following if answer != passage.answer), None)
+    for index, (passage, greedy_text, repeated_text) in enumerate(zip(passages, continuations, repeated_continuations, strict=True)):
+        next_answers = (passages[(index + offset) % len(passages)].answer for offset in range(1, len(passages)))
+        other_answer = next((answer for answer in next_answers if answer != passage.answer), None)
         for part, answer, continuation in (
-            (CLOZE, passage.answer, text),
-            (OTHERS, other, text),
-            (OWN, first_word(text), repeated),
+            (CLOZE, passage.answer, greedy_text),
+            (OTHER_ANSWERS, other_answer, greedy_text),
+            (GREEDY_ANSWERS, extract_first_word(greedy_text), repeated_text),
         ):
             if answer is not None:
                 rows.append(
@@ -89,18 +89,18 @@ def answer_passages(subject: Subject, found: list[Passage]) -> list[dict[str, An
                         "prompt": passage.prompt,
                         "answer": answer,
                         "continuation": continuation,
-                        "correct": first_word(continuation) == answer,
+                        "correct": extract_first_word(continuation) == answer,
                     }
                 )
     return rows
 
 
-_Control = Literal["", "positive", "negative"]
-_HOW = "last word of a held-out sentence, first word of the greedy continuation, exact match"
-_PARTS: dict[str, tuple[_Control, str]] = {
-    CLOZE: ("", _HOW),
-    OTHERS: ("negative", f"{_HOW}; with another passage's answer; passes up to 10 %"),
-    OWN: (
+_ControlKind = Literal["", "positive", "negative"]
+_METHOD = "last word of a held-out sentence, first word of the greedy continuation, exact match"
+_CONTROL_AND_METHOD_BY_PART: dict[str, tuple[_ControlKind, str]] = {
+    CLOZE: ("", _METHOD),
+    OTHER_ANSWERS: ("negative", f"{_METHOD}; with another passage's answer; passes up to 10 %"),
+    GREEDY_ANSWERS: (
         "positive",
         "the subject's own greedy words as answers, decoded again in batches of another order; "
         "passes from 95 %",
@@ -108,40 +108,40 @@ _PARTS: dict[str, tuple[_Control, str]] = {
 }
 
 
-def measure_cloze(rows: list[dict[str, Any]], audit: str = "capability") -> list[dict[str, Any]]:
+def compute_cloze_findings(sample_rows: list[dict[str, Any]], audit: str = "capability") -> list[dict[str, Any]]:
     """Findings cloze_accuracy: the share of answers found, and of the two controls."""
     findings = []
-    for part, (control, method) in _PARTS.items():
-        hits = [row["correct"] for row in rows if row["part"] == part]
-        if not hits:
-            why = "not measured: no continuation begins with a word"
+    for part, (control, method) in _CONTROL_AND_METHOD_BY_PART.items():
+        outcomes = [row["correct"] for row in sample_rows if row["part"] == part]
+        if not outcomes:
+            reason = "not measured: no continuation begins with a word"
             findings.append(
-                finding(audit, "cloze_accuracy", None, part=part, n=0, unit="share", method=why,
-                        table="samples")
+                build_finding(audit, "cloze_accuracy", None, part=part, n=0, unit="share", method=reason,
+                        evidence_table="samples")
             )  # fmt: skip
             continue
-        found = estimate(hits, share=True, unit="passages")
+        accuracy = estimate_mean_or_share(outcomes, is_share=True, unit="passages")
         passed = None
         if control:
-            passed = bool(found.value <= 0.1 if control == "negative" else found.value >= 0.95)
+            passed = bool(accuracy.value <= 0.1 if control == "negative" else accuracy.value >= 0.95)
         findings.append(
-            finding(
+            build_finding(
                 audit,
                 "cloze_accuracy",
-                found.value,
+                accuracy.value,
                 part="" if part == CLOZE else part,
-                low=found.low,
-                high=found.high,
-                n=len(hits),
+                low=accuracy.low,
+                high=accuracy.high,
+                n=len(outcomes),
                 unit="share",
-                method=f"{method}; {found.method}",
+                method=f"{method}; {accuracy.method}",
                 control=control,
                 passed=passed,
-                tests="instrument" if control else "",
-                worse="" if control else "down",
-                order="correct",
-                table="samples",
-                where={"part": part},
+                control_target="instrument" if control else "",
+                worse_when="" if control else "down",
+                evidence_order="correct",
+                evidence_table="samples",
+                evidence_filter={"part": part},
             )
         )
     return findings

@@ -22,35 +22,35 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.audits.subjects.reader import Reader as Tokens
-from tasks.audits.subjects.reader import shared_prefix
-from tasks.contract import column, table
+from tasks.audits.subjects.reader import AuditedTokenizer
+from tasks.audits.subjects.reader import count_shared_prefix_tokens
+from tasks.contract import column, table_schema
 
 Float64 = NDArray[np.float64]
 #: log p of texts behind contexts, in nats.
-Reader = Callable[[Sequence[str], Sequence[str]], Float64]
+ContinuationScorer = Callable[[Sequence[str], Sequence[str]], Float64]
 
 AGREEMENT, GARDEN_PATH = "agreement", "garden path"
-SUBJECT = "model"
+MODEL = "model"
 
 NOUNS = (("key", "keys"), ("letter", "letters"), ("box", "boxes"), ("lamp", "lamps"),
          ("dog", "dogs"), ("child", "children"), ("book", "books"), ("picture", "pictures"),
          ("friend", "friends"), ("woman", "women"), ("man", "men"), ("tree", "trees"))  # fmt: skip
-PHRASES = (("to the cabinet", "to the cabinets"), ("near the door", "near the doors"),
+ATTRACTOR_PHRASES = (("to the cabinet", "to the cabinets"), ("near the door", "near the doors"),
            ("behind the house", "behind the houses"), ("on the table", "on the tables"),
            ("from the village", "from the villages"))  # fmt: skip
 VERBS = (("is", "are", "here"), ("was", "were", "there"), ("has", "have", "gone"))
 
 #: A beginning that a participle makes ambiguous, and the verb that comes too late.
-PATHS = (("horse", "raced past the barn", "tripped"), ("boat", "floated down the river", "sank"),
+GARDEN_PATH_PARTS = (("horse", "raced past the barn", "tripped"), ("boat", "floated down the river", "sank"),
          ("dog", "walked to the park", "slept"), ("soldier", "marched across the field", "fell"),
          ("child", "washed in the river", "laughed"), ("ball", "rolled down the hill", "burst"),
          ("man", "moved to the city", "died"), ("cart", "turned towards the gate", "broke"),
          ("woman", "dropped off the boat", "swam"), ("cat", "fed in the kitchen", "ran"),
          ("bird", "hunted in the wood", "sang"), ("bell", "moved to a tower", "rang"))  # fmt: skip
-BETWEEN = ("", "near the old mill", "near the old mill behind the trees")
+INTERVENING_PHRASES = ("", "near the old mill", "near the old mill behind the trees")
 
-PAIRS = table(
+PAIRS = table_schema(
     "A minimal pair as one reader reads it: which of two texts is the more probable.",
     column("pair", pa.int32(), "id", "number of the pair"),
     column("reader", pa.string(), "label", "the subject (model), or a baseline"),
@@ -69,71 +69,71 @@ PAIRS = table(
 
 
 @dataclass(frozen=True)
-class Pair:
+class MinimalPair:
     """Two texts, judged by their last words behind what stands before them."""
 
     phenomenon: str
     distance: int
     cluster: str
-    before: tuple[str, str]  # of the expected text and of the other
-    judged: tuple[str, str]
+    contexts: tuple[str, str]  # of the expected text and of the other
+    continuations: tuple[str, str]
 
 
-def agreement() -> Iterator[Pair]:
+def generate_agreement_pairs() -> Iterator[MinimalPair]:
     """Twelve nouns x three verbs x zero to three phrases x two numbers."""
-    for n, noun in enumerate(NOUNS):
-        for v, (*verbs, rest) in enumerate(VERBS):
-            for count in range(4):
+    for noun_index, noun_forms in enumerate(NOUNS):
+        for verb_index, (*verb_forms, sentence_end) in enumerate(VERBS):
+            for phrase_count in range(4):
                 # Other phrases for each noun and verb; half of all attractors are plural.
-                phrases = [PHRASES[(n + v + i) % 5][(n + v + i + count) % 2] for i in range(count)]
-                for number in (0, 1):
-                    beginning = " ".join(["The", noun[number], *phrases])
-                    good, bad = (f"{beginning} {verbs[i]} {rest}." for i in (number, 1 - number))
-                    yield Pair(AGREEMENT, 3 * count, noun[0], ("", ""), (good, bad))
+                phrases = [ATTRACTOR_PHRASES[(noun_index + verb_index + i) % 5][(noun_index + verb_index + i + phrase_count) % 2] for i in range(phrase_count)]
+                for form in (0, 1):
+                    beginning = " ".join(["The", noun_forms[form], *phrases])
+                    grammatical, ungrammatical = (f"{beginning} {verb_forms[i]} {sentence_end}." for i in (form, 1 - form))
+                    yield MinimalPair(AGREEMENT, 3 * phrase_count, noun_forms[0], ("", ""), (grammatical, ungrammatical))
 
 
-def garden_paths() -> Iterator[Pair]:
+def generate_garden_path_pairs() -> Iterator[MinimalPair]:
     """Twelve beginnings x three distances."""
-    for noun, participle, verb in PATHS:
-        for words in BETWEEN:
-            path = f"{participle} {words}".strip()
-            clear, ambiguous = f"The {noun} that was {path}", f"The {noun} {path}"
-            distance = len(path.split()) - 1
-            yield Pair(GARDEN_PATH, distance, noun, (clear, ambiguous), (f" {verb}", f" {verb}"))
+    for noun, participle, verb in GARDEN_PATH_PARTS:
+        for intervening in INTERVENING_PHRASES:
+            participle_phrase = f"{participle} {intervening}".strip()
+            unambiguous, ambiguous = f"The {noun} that was {participle_phrase}", f"The {noun} {participle_phrase}"
+            distance = len(participle_phrase.split()) - 1
+            yield MinimalPair(GARDEN_PATH, distance, noun, (unambiguous, ambiguous), (f" {verb}", f" {verb}"))
 
 
 class Baseline(Protocol):
-    def bits(self, documents: Sequence[Sequence[int]]) -> Float64: ...
+    def compute_document_bits(self, documents: Sequence[Sequence[int]]) -> Float64: ...
 
 
-def reader_of(baseline: Baseline, subject: Tokens) -> Reader:
+def make_baseline_scorer(baseline: Baseline, tokenizer: AuditedTokenizer) -> ContinuationScorer:
     """How a baseline reads, over the subject's tokens."""
 
-    def read(texts: Sequence[str], contexts: Sequence[str]) -> Float64:
-        alone = subject.encode_batch(contexts)
-        pairs = zip(contexts, texts, strict=True)
-        both = subject.encode_batch([context + text for context, text in pairs])
-        before = [b[: shared_prefix([a, b])] for a, b in zip(alone, both, strict=True)]
-        return (baseline.bits(before) - baseline.bits(both)) * np.log(2)
+    def score_continuations(continuations: Sequence[str], contexts: Sequence[str]) -> Float64:
+        context_ids = tokenizer.encode_batch(contexts)
+        text_pairs = zip(contexts, continuations, strict=True)
+        full_ids = tokenizer.encode_batch([context + continuation for context, continuation in text_pairs])
+        prefix_ids = [ids_of_text[: count_shared_prefix_tokens([ids_of_context, ids_of_text])] for ids_of_context, ids_of_text in zip(context_ids, full_ids, strict=True)]
+        return (baseline.compute_document_bits(prefix_ids) - baseline.compute_document_bits(full_ids)) * np.log(2)
 
-    return read
+    return score_continuations
 
 
-def prefer(pairs: Sequence[Pair], readers: Mapping[str, Reader]) -> list[dict[str, Any]]:
+def compare_minimal_pairs(pairs: Sequence[MinimalPair], scorers: Mapping[str, ContinuationScorer]) -> list[dict[str, Any]]:
     """Rows of PAIRS: what each reader prefers."""
     rows = []
-    for name, read in readers.items():
-        sides = [read([p.judged[i] for p in pairs], [p.before[i] for p in pairs]) for i in (0, 1)]
-        for number, (pair, difference) in enumerate(zip(pairs, sides[0] - sides[1], strict=True)):
-            expected, other = (b + j for b, j in zip(pair.before, pair.judged, strict=True))
+    for system, score in scorers.items():
+        side_log_probs = [score([p.continuations[i] for p in pairs], [p.contexts[i] for p in pairs]) for i in (0, 1)]
+        for pair_id, (pair, difference) in enumerate(zip(pairs, side_log_probs[0] - side_log_probs[1], strict=True)):
+            expected_text, other_text = (pair_context + continuation for pair_context, continuation in zip(pair.contexts, pair.continuations, strict=True))
             rows.append(
                 {
-                    **{k: v for k, v in asdict(pair).items() if k not in ("before", "judged")},
-                    "pair": number,
-                    "reader": name,
-                    "expected": expected,
-                    "other": other,
-                    "judged": pair.judged[0].strip(),
+                    **{k: v for k, v in asdict(pair).items() if k not in ("contexts", "continuations")},
+                    "pair": pair_id,
+                    "reader": system,
+                    "expected": expected_text,
+                    "other": other_text,
+                    "judged": pair.continuations[0].strip(),
                     "difference": float(difference),
                     "correct": (1 + float(np.sign(round(float(difference), 9)))) / 2,
                 }

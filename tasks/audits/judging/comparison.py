@@ -10,99 +10,99 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tasks.audits.exchange import SETTINGS
-from tasks.audits.judging.measures import WHOLE
-from tasks.audits.judging.units import CAPABILITY, Unit, Units, texts_in
+from tasks.audits.exchange import REQUEST_SETTINGS
+from tasks.audits.judging.measures import SHARE_MAXIMUM_BY_UNIT
+from tasks.audits.judging.units import CAPABILITY, ComparisonUnit, AuditUnits, collect_heldout_texts
 from tasks.contract import Artifact
-from tasks.measures.corrections import holm
-from tasks.measures.estimates import Estimate, difference, estimate, scaled
+from tasks.measures.corrections import adjust_p_values_holm
+from tasks.measures.estimates import Estimate, estimate_mean_difference, estimate_mean_or_share, scale_estimate
 
 Row = dict[str, Any]
 
 #: What rounding leaves of equal values is no difference.
-ROUNDING = 1e-12
+ROUNDING_TOLERANCE = 1e-12
 
 #: Fewer members, or others, tell too little of how far off an area is.
-FEW = 5
+MIN_AREA_MEMBERS = 5
 
 #: Settings of a trace that decide no finding.
-NO_MATTER = ("places",)
+IGNORED_TRACE_SETTINGS = ("places",)
 
 
-class Audited(Protocol):
+class AuditedCheckpoint(Protocol):
     """A checkpoint, and what audits of it left: the findings ("audit"), "ask" and "score"."""
 
     @property
     def name(self) -> str: ...
 
-    def part(self, audit: str, stage: str) -> Artifact | None: ...
+    def find_artifact(self, audit: str, stage: str) -> Artifact | None: ...
 
 
-def label(audit: str, stage: str) -> str:
+def format_stage_label(audit: str, stage: str) -> str:
     """What a stage of an audit is called in a run."""
     return f"audit_{audit}" if stage == "audit" else f"{audit}_{stage}"
 
 
-def unlike(audit: str, subjects: Sequence[Audited]) -> str:
+def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]) -> str:
     """Why an audit of these cannot be compared; empty where it can."""
-    for first, second in pairwise(subjects):
-        one, other = (each.part(audit, "audit") for each in (first, second))
-        if one is None or other is None:
-            return f"{(second if one else first).name} has no such audit"
-        if changed := settings_apart(one, other):
-            return f"its settings differ: {', '.join(changed)}"
-        if audit == CAPABILITY and texts_in(one) != texts_in(other):
+    for first, second in pairwise(checkpoints):
+        first_artifact, second_artifact = (checkpoint.find_artifact(audit, "audit") for checkpoint in (first, second))
+        if first_artifact is None or second_artifact is None:
+            return f"{(second if first_artifact else first).name} has no such audit"
+        if differing_settings := list_differing_settings(first_artifact, second_artifact):
+            return f"its settings differ: {', '.join(differing_settings)}"
+        if audit == CAPABILITY and collect_heldout_texts(first_artifact) != collect_heldout_texts(second_artifact):
             return "other held-out texts were measured"
-        one, other = (each.part(audit, "ask") for each in (first, second))
-        if one and other and one["items"].digest != other["items"].digest:
+        first_artifact, second_artifact = (checkpoint.find_artifact(audit, "ask") for checkpoint in (first, second))
+        if first_artifact and second_artifact and first_artifact["items"].digest != second_artifact["items"].digest:
             return "other items were asked about"
-        if one and other and drawn(one) != drawn(other):
+        if first_artifact and second_artifact and collect_request_settings(first_artifact) != collect_request_settings(second_artifact):
             return "texts were drawn otherwise, or with another seed"
-        one, other = (each.part(audit, "trace") for each in (first, second))
-        if one and other and (changed := settings_apart(one, other, NO_MATTER)):
-            return f"its settings differ: {', '.join(f'trace.{name}' for name in changed)}"
-        one, other = (each.part(audit, "reference") for each in (first, second))
-        if one and other and reference_of(one) != reference_of(other):
-            return f"another model is the reference: {reference_of(one)}, {reference_of(other)}"
-        one, other = (each.part(audit, "score") for each in (first, second))
-        if one and other:
-            names = [a["scorer"].read()["scorer"].to_pylist() for a in (one, other)]
-            if names[0] != names[1]:
-                return f"scored by {names[0][0]} and by {names[1][0]}"
+        first_artifact, second_artifact = (checkpoint.find_artifact(audit, "trace") for checkpoint in (first, second))
+        if first_artifact and second_artifact and (differing_settings := list_differing_settings(first_artifact, second_artifact, IGNORED_TRACE_SETTINGS)):
+            return f"its settings differ: {', '.join(f'trace.{setting}' for setting in differing_settings)}"
+        first_artifact, second_artifact = (checkpoint.find_artifact(audit, "reference") for checkpoint in (first, second))
+        if first_artifact and second_artifact and get_reference_name(first_artifact) != get_reference_name(second_artifact):
+            return f"another model is the reference: {get_reference_name(first_artifact)}, {get_reference_name(second_artifact)}"
+        first_artifact, second_artifact = (checkpoint.find_artifact(audit, "score") for checkpoint in (first, second))
+        if first_artifact and second_artifact:
+            scorer_names = [artifact["scorer"].read()["scorer"].to_pylist() for artifact in (first_artifact, second_artifact)]
+            if scorer_names[0] != scorer_names[1]:
+                return f"scored by {scorer_names[0][0]} and by {scorer_names[1][0]}"
     return ""
 
 
-def reference_of(referred: Artifact) -> str:
+def get_reference_name(reference_scores: Artifact) -> str:
     """The model that read what another wrote."""
-    return str(referred.manifest["lineage"]["reference"])
+    return str(reference_scores.manifest["lineage"]["reference"])
 
 
-def settings_apart(one: Artifact, other: Artifact, no_matter: Sequence[str] = ()) -> list[str]:
+def list_differing_settings(first: Artifact, second: Artifact, ignored: Sequence[str] = ()) -> list[str]:
     """Settings that differ, and files that were read to judge. Where files are is none: what was in
     those that are asked about is known by the items."""
-    parts = [artifact.manifest["parts"] for artifact in (one, other)]
-    left, right = (part["config"] for part in parts)
+    manifest_parts = [artifact.manifest["parts"] for artifact in (first, second)]
+    first_config, second_config = (part["config"] for part in manifest_parts)
     # What people said is of a checkpoint's own texts, and differs as these do.
-    files = [{name: digest for name, digest in part.get("external", {}).items()
-              if not name.startswith("ratings")} for part in parts]  # fmt: skip
+    file_digests = [{setting: digest for setting, digest in part.get("external", {}).items()
+              if not setting.startswith("ratings")} for part in manifest_parts]  # fmt: skip
     return [
-        name
-        for name in sorted({*left, *right})
-        if name not in no_matter
-        and left.get(name) != right.get(name)
-        and not any(isinstance(side.get(name), str | list) for side in (left, right))
-    ] + (["what is in the files that judge"] if files[0] != files[1] else [])
+        setting
+        for setting in sorted({*first_config, *second_config})
+        if setting not in ignored
+        and first_config.get(setting) != second_config.get(setting)
+        and not any(isinstance(config.get(setting), str | list) for config in (first_config, second_config))
+    ] + (["what is in the files that judge"] if file_digests[0] != file_digests[1] else [])
 
 
-def drawn(asked: Artifact) -> set[tuple[Any, ...]]:
-    requests = asked["requests"]
-    names = [name for name in SETTINGS if name in requests.columns]  # an older run had fewer
-    rows = requests.read(names).group_by(names).aggregate([])
-    return {tuple(row.get(name) for name in SETTINGS) for row in rows.to_pylist()}
+def collect_request_settings(request_set: Artifact) -> set[tuple[Any, ...]]:
+    requests = request_set["requests"]
+    columns = [column for column in REQUEST_SETTINGS if column in requests.columns]  # an older run had fewer
+    rows = requests.read(columns).group_by(columns).aggregate([])
+    return {tuple(row.get(column) for column in REQUEST_SETTINGS) for row in rows.to_pylist()}
 
 
 @dataclass(frozen=True)
-class Compared:
+class FindingComparison:
     """A finding that several audits have.
 
     found    the row of each
@@ -110,41 +110,41 @@ class Compared:
              is no mean of units
     """
 
-    found: Sequence[Row]
+    findings: Sequence[Row]
     changes: Sequence[Row | None]
 
 
-def compared(artifacts: Sequence[Artifact], pairs: Sequence[tuple[int, int]]) -> list[Compared]:
+def compare_findings(artifacts: Sequence[Artifact], pairs: Sequence[tuple[int, int]]) -> list[FindingComparison]:
     """The findings that all have, and what they differ in between ``pairs`` of them, whose p are
     corrected for all that is compared here."""
-    first, *others = [measured(artifact) for artifact in artifacts]
-    units = [Units(artifact) for artifact in artifacts]
-    made: list[Compared] = []
-    for key in first:
-        if all(key in other for other in others):
-            found = [first[key], *(other[key] for other in others)]
-            sides = [unit.of(row) for unit, row in zip(units, found, strict=True)]
-            unit = first[key]["unit"]
-            made.append(Compared(found, [paired(sides[i], sides[j], unit) for i, j in pairs]))
-    known = [d for each in made for d in each.changes if d and d["p"] is not None]
+    first_findings, *other_findings = [read_findings_by_slice(artifact) for artifact in artifacts]
+    units = [AuditUnits(artifact) for artifact in artifacts]
+    comparisons: list[FindingComparison] = []
+    for key in first_findings:
+        if all(key in findings for findings in other_findings):
+            matching_findings = [first_findings[key], *(findings[key] for findings in other_findings)]
+            unit_maps = [unit.build_units(row) for unit, row in zip(units, matching_findings, strict=True)]
+            unit = first_findings[key]["unit"]
+            comparisons.append(FindingComparison(matching_findings, [compute_paired_change(unit_maps[i], unit_maps[j], unit) for i, j in pairs]))
+    changes_with_p = [candidate for comparison in comparisons for candidate in comparison.changes if candidate and candidate["p"] is not None]
     # No test could tell apart what is the same in every pair, as what hangs on no checkpoint: the
     # others need no correction for it (Tarone 1990).
-    tested = [change for change in known if not change["same"]]
-    for change in known:
+    tested_changes = [change for change in changes_with_p if not change["same"]]
+    for change in changes_with_p:
         change["p_corrected"] = change["p"]
-    for change, p in zip(tested, holm([d["p"] for d in tested]), strict=True):
+    for change, p in zip(tested_changes, adjust_p_values_holm([candidate["p"] for candidate in tested_changes]), strict=True):
         change["p_corrected"] = p
-    return made
+    return comparisons
 
 
-def measured(artifact: Artifact) -> dict[tuple[str, str], Row]:
+def read_findings_by_slice(artifact: Artifact) -> dict[tuple[str, str], Row]:
     """The findings of an audit, without its controls."""
     rows = artifact["findings"].read().to_pylist()
     return {(row["metric"], row["slice"]): row for row in rows if not row["control"]}
 
 
-def paired(
-    first: Mapping[Any, Unit] | None, second: Mapping[Any, Unit] | None, unit: str = ""
+def compute_paired_change(
+    first_units: Mapping[Any, ComparisonUnit] | None, second_units: Mapping[Any, ComparisonUnit] | None, unit: str = ""
 ) -> Row | None:
     """Compute by how much the second is higher than the first, unit by unit.
 
@@ -156,70 +156,70 @@ def paired(
         model's texts then decide which texts count (as where a figure is about toxic continuations
         alone), and a difference over the common ones would contradict the two values.
     """
-    if not first or not second or first.keys() != second.keys():
+    if not first_units or not second_units or first_units.keys() != second_units.keys():
         return None
-    pairs = [(one, second[item]) for item, one in first.items()]
-    alike = all(
-        (one.draws, one.weight, one.member) == (other.draws, other.weight, other.member)
-        for one, other in pairs
+    pairs = [(first_unit, second_units[key]) for key, first_unit in first_units.items()]
+    is_comparable = all(
+        (first_unit.value_count, first_unit.weight, first_unit.is_member) == (second_unit.value_count, second_unit.weight, second_unit.is_member)
+        for first_unit, second_unit in pairs
     )
-    if not alike:
+    if not is_comparable:
         return None
-    if pairs[0][0].member is None:
-        found = _means_apart(pairs, unit)
+    if pairs[0][0].is_member is None:
+        change = _estimate_mean_change(pairs, unit)
     else:
-        found = _areas_apart(pairs)
+        change = _estimate_auc_change(pairs)
     # A p may be as small.
-    ends = ("value", "low", "high", "smallest")
-    nothing: Row = {name: 0.0 for name in ends if abs(getattr(found, name)) < ROUNDING}
-    found = replace(found, **nothing)
-    made = {
-        "value": found.value, "low": found.low, "high": found.high, "p": found.p,
-        "smallest_effect": found.smallest,
+    fields = ("value", "low", "high", "minimum_detectable_effect")
+    zeroed_fields: Row = {name: 0.0 for name in fields if abs(getattr(change, name)) < ROUNDING_TOLERANCE}
+    change = replace(change, **zeroed_fields)
+    figures = {
+        "value": change.value, "low": change.low, "high": change.high, "p": change.p,
+        "smallest_effect": change.minimum_detectable_effect,
     }  # fmt: skip
-    known = {name: None if np.isnan(value) else float(value) for name, value in made.items()}
-    return known | {"p_corrected": None, "n": found.n, "clusters": found.clusters,
-                    "missing": found.missing, "method": found.method,
-                    "same": bool(found.n) and not np.nan_to_num(_apart(pairs)).any()}  # fmt: skip
+    non_nan_figures = {name: None if np.isnan(value) else float(value) for name, value in figures.items()}
+    return non_nan_figures | {"p_corrected": None, "n": change.n, "clusters": change.clusters,
+                    "missing": change.missing, "method": change.method,
+                    "same": bool(change.n) and not np.nan_to_num(_compute_differences(pairs)).any()}  # fmt: skip
 
 
-def _apart(pairs: Sequence[tuple[Unit, Unit]]) -> np.ndarray:
+def _compute_differences(pairs: Sequence[tuple[ComparisonUnit, ComparisonUnit]]) -> np.ndarray:
     """What the second of each has more than the first, (pairs,)."""
-    first, second = np.array([[one.value, other.value] for one, other in pairs]).T
-    apart = second - first
-    return np.where(abs(apart) < ROUNDING, 0.0, apart)
+    first_values, second_values = np.array([[first_unit.value, second_unit.value] for first_unit, second_unit in pairs]).T
+    differences = second_values - first_values
+    return np.where(abs(differences) < ROUNDING_TOLERANCE, 0.0, differences)
 
 
-def _means_apart(pairs: Sequence[tuple[Unit, Unit]], unit: str) -> Estimate:
+def _estimate_mean_change(pairs: Sequence[tuple[ComparisonUnit, ComparisonUnit]], unit: str) -> Estimate:
     """By how much the mean of the second is more than that of the first."""
-    units, apart = [one for one, _ in pairs], _apart(pairs)
-    weights = [one.weight for one in units]
-    shares: dict[str, Any] = {"clusters": [each.cluster for each in units], "unit": "pairs"}
-    if any(each.crossed is not None for each in units):
-        shares["crossed"] = [each.crossed for each in units]
-    whole = WHOLE.get(unit, np.inf)
-    values = np.array([[one.value, other.value] for one, other in pairs])
-    if not (np.isfinite(whole) and np.nanmin(values, initial=0) >= 0
-            and np.nanmax(values, initial=0) <= whole):  # fmt: skip
-        return estimate(apart, null=0.0, weights=weights, **shares)
+    first_units, differences = [first_unit for first_unit, _ in pairs], _compute_differences(pairs)
+    weights = [first_unit.weight for first_unit in first_units]
+    cluster_options: dict[str, Any] = {"clusters": [first_unit.cluster for first_unit in first_units], "unit": "pairs"}
+    if any(first_unit.crossed_cluster is not None for first_unit in first_units):
+        cluster_options["crossed_clusters"] = [first_unit.crossed_cluster for first_unit in first_units]
+    maximum = SHARE_MAXIMUM_BY_UNIT.get(unit, np.inf)
+    values = np.array([[first_unit.value, second_unit.value] for first_unit, second_unit in pairs])
+    if not (np.isfinite(maximum) and np.nanmin(values, initial=0) >= 0
+            and np.nanmax(values, initial=0) <= maximum):  # fmt: skip
+        return estimate_mean_or_share(differences, null_value=0.0, weights=weights, **cluster_options)
     # From -1 to 1: put to where shares lie, and back.
-    found = scaled(estimate((apart / whole + 1) / 2, share=True, null=0.5, **shares), 2 * whole)
-    moved = {name: getattr(found, name) - whole for name in ("value", "low", "high", "null")}
-    return replace(found, **moved)
+    change = scale_estimate(estimate_mean_or_share((differences / maximum + 1) / 2, is_share=True, null_value=0.5, **cluster_options), 2 * maximum)
+    shifted_fields = {name: getattr(change, name) - maximum for name in ("value", "low", "high", "null_value")}
+    return replace(change, **shifted_fields)
 
 
-def _areas_apart(pairs: Sequence[tuple[Unit, Unit]]) -> Estimate:
+def _estimate_auc_change(pairs: Sequence[tuple[ComparisonUnit, ComparisonUnit]]) -> Estimate:
     """By how much the area under the curve of the second is larger than that of the first (DeLong,
     DeLong & Clarke-Pearson 1988): members differ, and others do, of which there may be few (Welch
     1947)."""
-    apart, member = _apart(pairs), np.array([one.member for one, _ in pairs])
-    value, few = apart[member].mean(), min(member.sum(), (~member).sum())
-    found = difference(apart[member], value - apart[~member], unit="pairs")
-    if few < FEW:
-        return replace(found, low=np.nan, high=np.nan, p=np.nan, smallest=np.nan,
-                       method=f"no interval: of one kind there are fewer than {FEW}")  # fmt: skip
-    if np.isnan(found.low) and value:
-        return replace(found, p=2.0 ** (1 - few), smallest=np.nan,
-                       method=f"no interval: all moved alike; p of {few} pairs")  # fmt: skip
-    return replace(found, low=max(found.low, -1.0), high=min(found.high, 1.0),
-                   smallest=found.smallest if found.smallest <= 1 else np.nan)  # fmt: skip
+    differences, is_member = _compute_differences(pairs), np.array([first_unit.is_member for first_unit, _ in pairs])
+    auc_change, smaller_count = differences[is_member].mean(), min(is_member.sum(), (~is_member).sum())
+    change = estimate_mean_difference(differences[is_member], auc_change - differences[~is_member], unit="pairs")
+    if smaller_count < MIN_AREA_MEMBERS:
+        return replace(change, low=np.nan, high=np.nan, p=np.nan, minimum_detectable_effect=np.nan,
+                       method=f"no interval: of one kind there are fewer than {MIN_AREA_MEMBERS}")  # fmt: skip
+    if np.isnan(change.low) and auc_change:
+        return replace(change, p=2.0 ** (1 - smaller_count), minimum_detectable_effect=np.nan,
+                       method=f"no interval: all moved alike; p of {smaller_count} pairs")  # fmt: skip
+    return replace(change, low=max(change.low, -1.0), high=min(change.high, 1.0),
+                   minimum_detectable_effect=change.minimum_detectable_effect if change.minimum_detectable_effect <= 1 else np.nan)  # fmt: skip

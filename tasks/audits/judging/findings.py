@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from tasks.audits.about import SIGNIFICANT
-from tasks.audits.judging.conditions import condition
-from tasks.audits.judging.tags import spelled
-from tasks.contract import column, table
-from tasks.measures.corrections import holm
+from tasks.audits.about import SIGNIFICANCE_LEVEL
+from tasks.audits.judging.conditions import build_row_filter
+from tasks.audits.judging.tags import format_slice_name
+from tasks.contract import column, table_schema
+from tasks.measures.corrections import adjust_p_values_holm
 from tasks.measures.estimates import Estimate
 
-FINDINGS = table(
+FINDINGS = table_schema(
     "What the audit measured, one row a figure, each with the rows it was measured on.",
     column("audit", pa.string(), "label", "the audit"),
     column("metric", pa.string(), "label", "what was measured"),
@@ -62,13 +62,13 @@ FINDINGS = table(
 )  # fmt: skip
 
 #: Confidence level of every interval unless a finding says otherwise.
-LEVEL = 0.95
+CONFIDENCE_LEVEL = 0.95
 
 #: Below this p is written as a bound.
 SMALLEST_P = 1e-300
 
 
-def finding(
+def build_finding(
     audit: str,
     metric: str,
     value: float | None,
@@ -80,20 +80,20 @@ def finding(
     tags: Mapping[str, Any] | None = None,
     low: float | None = None,
     high: float | None = None,
-    level: float = LEVEL,
+    confidence_level: float = CONFIDENCE_LEVEL,
     scorer: str = "",
     control: Literal["", "positive", "negative"] = "",
     passed: bool | None = None,
-    tests: Literal["", "instrument", "scorer", "baseline", "model"] = "",
-    worse: Literal["", "up", "down", "apart"] = "",
-    table: str = "values",
-    where: Mapping[str, Any] | None = None,
-    order: str = "",
+    control_target: Literal["", "instrument", "scorer", "baseline", "model"] = "",
+    worse_when: Literal["", "up", "down", "apart"] = "",
+    evidence_table: str = "values",
+    evidence_filter: Mapping[str, Any] | None = None,
+    evidence_order: str = "",
     clusters: int | None = None,
     missing: int | None = None,
-    null: float | None = None,
+    null_value: float | None = None,
     p: float | None = None,
-    smallest_effect: float | None = None,
+    minimum_detectable_effect: float | None = None,
 ) -> dict[str, Any]:
     """One row of FINDINGS. NaN and None both mean "could not be measured" and become null.
 
@@ -101,115 +101,115 @@ def finding(
     ``passed``, the verdict of a control, and what it ``tests`` must be given for one, and only for
     one. Of a p, ``corrected`` says what it is worth among the others.
     """
-    if not bool(control) == bool(tests) == (passed is not None):
+    if not bool(control) == bool(control_target) == (passed is not None):
         raise ValueError(f"{audit}: {metric} needs a verdict, and what it tests, if, and only if, "
                          f"it is a control")  # fmt: skip
-    value, low, high = _number(value), _number(low), _number(high)
+    value, low, high = _nan_to_none(value), _nan_to_none(low), _nan_to_none(high)
     tags = ({"part": part} if part else {}) | dict(tags or {})
     if low is None or high is None:
         low = high = None
     return {
         "audit": audit,
         "metric": metric,
-        "slice": spelled(tags),
+        "slice": format_slice_name(tags),
         "tags": json.dumps(tags, ensure_ascii=False),
         "value": value,
         "low": low,
         "high": high,
-        "level": None if low is None else level,
+        "level": None if low is None else confidence_level,
         "n": n,
         "clusters": clusters,
         "missing": missing,
-        "null": _number(null),
-        "p": _number(p),
+        "null": _nan_to_none(null_value),
+        "p": _nan_to_none(p),
         "p_corrected": None,
-        "smallest_effect": _number(smallest_effect),
+        "smallest_effect": _nan_to_none(minimum_detectable_effect),
         "unit": unit,
         "method": method,
         "scorer": scorer,
         "control": control,
         "verdict": "" if passed is None else "pass" if passed else "fail",
-        "tests": tests,
-        "worse": worse,
-        "table": table,
-        "where": json.dumps(dict(where or {}), ensure_ascii=False, sort_keys=True),
-        "order": order,
+        "tests": control_target,
+        "worse": worse_when,
+        "table": evidence_table,
+        "where": json.dumps(dict(evidence_filter or {}), ensure_ascii=False, sort_keys=True),
+        "order": evidence_order,
     }
 
 
-def measured(
+def build_finding_from_estimate(
     audit: str,
     metric: str,
-    found: Estimate,
+    estimate: Estimate,
     *,
     unit: str,
-    how: str,
-    **more: Any,
+    method_prefix: str,
+    **options: Any,
 ) -> dict[str, Any]:
     """One row of FINDINGS for an estimate; ``how`` stands before its own method."""
-    return finding(
-        audit, metric, found.value, low=found.low, high=found.high, n=found.n, unit=unit,
-        clusters=found.clusters, missing=found.missing, null=found.null, p=found.p,
-        smallest_effect=found.smallest, method=f"{how}; {found.method}", **more,
+    return build_finding(
+        audit, metric, estimate.value, low=estimate.low, high=estimate.high, n=estimate.n, unit=unit,
+        clusters=estimate.clusters, missing=estimate.missing, null_value=estimate.null_value, p=estimate.p,
+        minimum_detectable_effect=estimate.minimum_detectable_effect, method=f"{method_prefix}; {estimate.method}", **options,
     )  # fmt: skip
 
 
-def corrected(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def correct_p_values(finding_rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows of one audit with their p corrected for all of them; controls have a verdict.
 
     A row with a ``null_name`` gets a method that says on which side of its null the value is: only
     here is the p known that tables show.
     """
-    made = [dict(row) for row in rows]
-    tested = [row for row in made if row["p"] is not None and not row["control"]]
-    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
+    corrected_rows = [dict(row) for row in finding_rows]
+    tested_rows = [row for row in corrected_rows if row["p"] is not None and not row["control"]]
+    for row, p in zip(tested_rows, adjust_p_values_holm([row["p"] for row in tested_rows]), strict=True):
         row["p_corrected"] = p
-    for row in made:
-        if name := row.pop("null_name", ""):
-            row["method"] += f"; {describe_difference(row, name)}"
-    return made
+    for row in corrected_rows:
+        if null_name := row.pop("null_name", ""):
+            row["method"] += f"; {describe_difference(row, null_name)}"
+    return corrected_rows
 
 
-def describe_difference(row: Mapping[str, Any], name: str) -> str:
+def describe_difference(finding_row: Mapping[str, Any], null_name: str) -> str:
     """Say on which side of its null a finding is, by its corrected p; ``name``: of the null."""
-    p = row["p_corrected"]
+    p = finding_row["p_corrected"]
     if p is None:
-        return f"the difference from {name} was not tested"
-    if p >= SIGNIFICANT:
-        return f"no difference from {name} was found ({format_p(p)}, corrected)"
-    side = "higher" if row["value"] > row["null"] else "lower"
-    return f"{side} than {name} ({format_p(p)}, corrected)"
+        return f"the difference from {null_name} was not tested"
+    if p >= SIGNIFICANCE_LEVEL:
+        return f"no difference from {null_name} was found ({format_p_value(p)}, corrected)"
+    direction = "higher" if finding_row["value"] > finding_row["null"] else "lower"
+    return f"{direction} than {null_name} ({format_p_value(p)}, corrected)"
 
 
-def format_p(p: float) -> str:
+def format_p_value(p_value: float) -> str:
     """Write a p so that it is on the side of the limit of significance on which it is."""
-    text = f"{p:.4g}"
-    if p < SMALLEST_P:
+    text = f"{p_value:.4g}"
+    if p_value < SMALLEST_P:
         return f"p < {SMALLEST_P:g}"
-    if p < SIGNIFICANT <= float(text):
-        return f"p < {SIGNIFICANT:g}"
+    if p_value < SIGNIFICANCE_LEVEL <= float(text):
+        return f"p < {SIGNIFICANCE_LEVEL:g}"
     return f"p = {text}"
 
 
-def findings_table(rows: Iterable[Mapping[str, Any]], precision: str = "fp32") -> pa.Table:
+def build_findings_table(finding_rows: Iterable[Mapping[str, Any]], precision: str = "fp32") -> pa.Table:
     """The rows of one audit as a table with the schema FINDINGS, their p corrected for all of
     them; ``precision`` of the model they are about."""
-    made = [{**row, "precision": precision} for row in corrected(rows)]
-    return pa.Table.from_pylist(made, schema=FINDINGS)
+    rows_with_precision = [{**row, "precision": precision} for row in correct_p_values(finding_rows)]
+    return pa.Table.from_pylist(rows_with_precision, schema=FINDINGS)
 
 
-def evidence(table: pa.Table, where: str | Mapping[str, Any]) -> pa.Table:
+def select_evidence(table: pa.Table, evidence_filter: str | Mapping[str, Any]) -> pa.Table:
     """The rows of ``table`` that a finding's ``where`` selects."""
-    conditions: Mapping[str, Any] = json.loads(where) if isinstance(where, str) else where
-    chosen = condition(table.schema, conditions)
-    return table if chosen is None else table.filter(chosen)
+    conditions: Mapping[str, Any] = json.loads(evidence_filter) if isinstance(evidence_filter, str) else evidence_filter
+    row_filter = build_row_filter(table.schema, conditions)
+    return table if row_filter is None else table.filter(row_filter)
 
 
-def side(value: float, null: float, column: str) -> str:
+def choose_evidence_order(value: float, null_value: float, column: str) -> str:
     """The order of evidence by a column whose mean lies on one side of a null: the furthest on that
     side first."""
-    return column if value < null else f"-{column}"
+    return column if value < null_value else f"-{column}"
 
 
-def _number(value: float | None) -> float | None:
+def _nan_to_none(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else float(value)

@@ -17,23 +17,23 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from tasks.audits.judging.findings import LEVEL, evidence, measured, side
-from tasks.audits.judging.readings import read_by
+from tasks.audits.judging.findings import CONFIDENCE_LEVEL, select_evidence, build_finding_from_estimate, choose_evidence_order
+from tasks.audits.judging.readings import describe_times_read
 from tasks.audits.judging.tags import SliceTags
-from tasks.contract import Seed, StageConfig, column, table
-from tasks.measures.estimates import Estimate, estimate, scaled, slope
+from tasks.contract import Seed, StageConfig, column, table_schema
+from tasks.measures.estimates import Estimate, estimate_mean_or_share, scale_estimate, estimate_linear_slope
 
 #: What a share of all is, by unit.
-WHOLE = {"share": 1.0, "percent": 100.0}
+SHARE_MAXIMUM_BY_UNIT = {"share": 1.0, "percent": 100.0}
 
 
-class MeasuredConfig(StageConfig):
+class SeededConfig(StageConfig):
     """What every probe of measures can be set to."""
 
     seed: Seed = Field(default=0, description="of what is drawn by lot")
 
 
-class Drawn(Protocol):
+class HasSeed(Protocol):
     """What is drawn by lot."""
 
     @property
@@ -41,73 +41,73 @@ class Drawn(Protocol):
 
 
 #: Called with (values, measure, config, level); None where there is nothing to say.
-Estimator = Callable[[pa.Table, "Measure", Drawn, float], Estimate | None]
+Estimator = Callable[[pa.Table, "Measure", HasSeed, float], Estimate | None]
 
 #: A part that a finding is about: its tags, and what selects its values.
-Part = tuple[dict[str, Any], dict[str, Any]]
+Slice = tuple[dict[str, Any], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Slicing:
+class SliceFinder:
     """Finds parts that no column alone names; ``tags``: those that the slices of them may have."""
 
-    find_parts: Callable[[pa.Table], list[Part]]
+    find_slices: Callable[[pa.Table], list[Slice]]
     tags: SliceTags
 
-    def __call__(self, values: pa.Table) -> list[Part]:
-        return self.find_parts(values)
+    def __call__(self, values: pa.Table) -> list[Slice]:
+        return self.find_slices(values)
 
 
-def sliced_by(tags: SliceTags) -> Callable[[Callable[[pa.Table], list[Part]]], Slicing]:
+def declare_slice_tags(tags: SliceTags) -> Callable[[Callable[[pa.Table], list[Slice]]], SliceFinder]:
     """Declare which tags the parts have that a function finds."""
-    return lambda find_parts: Slicing(find_parts, tags)
+    return lambda find_slices: SliceFinder(find_slices, tags)
 
 
 #: Called with (n, config): low and high, between which the mean of n values lies with LAW_LEVEL if
 #: there is nothing to find, and what is expected. So a sound audit fails once in a hundred.
-Law = Callable[[int, Any], tuple[float, float, float]]
-LAW_LEVEL = 0.99
+NullIntervalFunction = Callable[[int, Any], tuple[float, float, float]]
+NULL_INTERVAL_LEVEL = 0.99
 
 #: Called with an estimate, the values that it is of, and all of their measure.
-Floor = Callable[[Estimate, pa.Table, pa.Table], Estimate]
+BaselineNullFunction = Callable[[Estimate, pa.Table, pa.Table], Estimate]
 
 
-def mean(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
+def estimate_mean(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate:
     """The mean of the values, or their share."""
-    null = measure.null
-    if null == "own":
-        known = ~np.isnan(numbers(values, "value"))
-        null = float(numbers(values, "null")[known].mean()) if known.any() else np.nan
-    crossed = values["crossed"].to_pylist() if "crossed" in values.column_names else None
-    whole = WHOLE.get(measure.unit, 1.0)
-    made = estimate(
-        numbers(values, "value") / whole, values["cluster"].to_pylist(),
-        share=measure.unit in WHOLE, null=float(null) / whole, level=level, unit=measure.shares,
-        crossed=crossed,
+    null_value = measure.null_value
+    if null_value == "own":
+        has_value = ~np.isnan(read_float_column(values, "value"))
+        null_value = float(read_float_column(values, "null")[has_value].mean()) if has_value.any() else np.nan
+    crossed_clusters = values["crossed"].to_pylist() if "crossed" in values.column_names else None
+    maximum = SHARE_MAXIMUM_BY_UNIT.get(measure.unit, 1.0)
+    mean_estimate = estimate_mean_or_share(
+        read_float_column(values, "value") / maximum, values["cluster"].to_pylist(),
+        is_share=measure.unit in SHARE_MAXIMUM_BY_UNIT, null_value=float(null_value) / maximum, confidence_level=level, unit=measure.cluster_unit,
+        crossed_clusters=crossed_clusters,
     )  # fmt: skip
-    if measure.null == "own" and null in (0.0, whole):
-        made = replace(made, p=np.nan, smallest=np.nan)
-    return made if whole == 1 else scaled(made, whole)
+    if measure.null_value == "own" and null_value in (0.0, maximum):
+        mean_estimate = replace(mean_estimate, p=np.nan, minimum_detectable_effect=np.nan)
+    return mean_estimate if maximum == 1 else scale_estimate(mean_estimate, maximum)
 
 
-def untested(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
+def estimate_untested_mean(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate:
     """The same beside a null that is no chance, as of who gives nothing away: it has no p."""
-    return replace(mean(values, replace(measure, null=np.nan), config, level),
-                   null=float(measure.null))  # fmt: skip
+    return replace(estimate_mean(values, replace(measure, null_value=np.nan), config, level),
+                   null_value=float(measure.null_value))  # fmt: skip
 
 
-def slope_over(over: str | Callable[[pa.Table], ArrayLike]) -> Estimator:
+def make_slope_estimator(predictor: str | Callable[[pa.Table], ArrayLike]) -> Estimator:
     """By how much the values change for each 1 of a tag that is a number, or of what is called with
     the values, (n,); None where none of that is known."""
 
-    def change(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate | None:
-        xs = numbers(values, over) if isinstance(over, str) else np.asarray(over(values))
+    def estimate_slope(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate | None:
+        xs = read_float_column(values, predictor) if isinstance(predictor, str) else np.asarray(predictor(values))
         if np.isnan(xs).all():
             return None
-        return slope(numbers(values, "value"), xs, values["cluster"].to_pylist(), level=level,
-                     unit=measure.shares)  # fmt: skip
+        return estimate_linear_slope(read_float_column(values, "value"), xs, values["cluster"].to_pylist(), confidence_level=level,
+                     unit=measure.cluster_unit)  # fmt: skip
 
-    return change
+    return estimate_slope
 
 
 @dataclass(frozen=True)
@@ -138,44 +138,44 @@ class Measure:
     """
 
     metric: str
-    how: str | Callable[[pa.Table, Any], str]
+    method: str | Callable[[pa.Table, Any], str]
     unit: str = "share"
-    shares: str = "items"
-    null: float | str = np.nan
-    slices: tuple[str | tuple[str, ...] | Slicing, ...] = ()
-    nothing: float = np.nan
-    whole: bool = True
-    worse: Literal["", "up", "down", "apart"] = "apart"
-    scripted: bool = True
-    of: str = ""
-    where: Mapping[str, Any] = field(default_factory=dict)
-    order: str = ""
+    cluster_unit: str = "items"
+    null_value: float | str = np.nan
+    slices: tuple[str | tuple[str, ...] | SliceFinder, ...] = ()
+    uninformative: float = np.nan
+    include_overall: bool = True
+    worse_when: Literal["", "up", "down", "apart"] = "apart"
+    has_simulated_controls: bool = True
+    values_from: str = ""
+    extra_filter: Mapping[str, Any] = field(default_factory=dict)
+    evidence_order: str = ""
     tags: Mapping[str, Any] = field(default_factory=dict)
-    asks_model: bool = False
-    law: Law | None = None
-    estimator: Estimator = mean
-    floor: Floor | None = None
+    is_capability_control: bool = False
+    null_interval: NullIntervalFunction | None = None
+    estimator: Estimator = estimate_mean
+    baseline_null: BaselineNullFunction | None = None
     null_name: str = ""
 
     @property
-    def named(self) -> dict[str, Any]:
+    def value_filter(self) -> dict[str, Any]:
         """The conditions that select the values it is drawn from."""
-        return {"measure": self.of or self.metric, **self.where}
+        return {"measure": self.values_from or self.metric, **self.extra_filter}
 
-    def drawn(self, values: pa.Table) -> pa.Table:
+    def select_values(self, values: pa.Table) -> pa.Table:
         """The values that it is drawn from."""
-        return evidence(values, self.named)
+        return select_evidence(values, self.value_filter)
 
-    def parts(self, values: pa.Table) -> list[Part]:
+    def list_slices(self, values: pa.Table) -> list[Slice]:
         """The parts of these values that there are findings about: the whole, and the slices."""
-        found: list[Part] = [({}, {})] if self.whole else []
-        for tags in self.slices:
-            found += tags(values) if callable(tags) else _parts(values, tags)
-        return found
+        found_slices: list[Slice] = [({}, {})] if self.include_overall else []
+        for slice_tags in self.slices:
+            found_slices += slice_tags(values) if callable(slice_tags) else _find_slices(values, slice_tags)
+        return found_slices
 
 
 #: The column that joins values of documents with what training had read.
-READINGS = column(
+TIMES_READ = column(
     "read", pa.int64(), "figure", "how often training had read it whole by this checkpoint's step: "
     "what was asked about where that was sought, else all of its documents together; null: not "
     "known", unit="times"
@@ -190,16 +190,16 @@ SCORED_BY = column("scorer", pa.string(), "label", "name and digest of the score
 PROMPT_SCORE = "prompt_score"
 
 
-def values_table(items: pa.Schema, told: Sequence[pa.Field] = ()) -> pa.Schema:
+def build_values_schema(items_schema: pa.Schema, value_fields: Sequence[pa.Field] = ()) -> pa.Schema:
     """The schema of values about items: with all that is told of these, and of the values."""
-    about = [items.field(name) for name in items.names]
-    if PROMPT_SCORE in [field.name for field in told]:  # it says whether a page may show the text
-        place = items.names.index("text")
-        known = about[place].metadata or {}
-        about[place] = about[place].with_metadata({**known, b"judged_by": PROMPT_SCORE.encode()})
-    if "doc_ids" in items.names:
-        about.append(READINGS)
-    return table(
+    item_fields = [items_schema.field(name) for name in items_schema.names]
+    if PROMPT_SCORE in [field.name for field in value_fields]:  # it says whether a page may show the text
+        text_index = items_schema.names.index("text")
+        metadata = item_fields[text_index].metadata or {}
+        item_fields[text_index] = item_fields[text_index].with_metadata({**metadata, b"judged_by": PROMPT_SCORE.encode()})
+    if "doc_ids" in items_schema.names:
+        item_fields.append(TIMES_READ)
+    return table_schema(
         "What was measured, one row a value of an item.",
         column("measure", pa.string(), "label", "what it is a value of: the metric of findings"),
         column("value", pa.float64(), "figure", "null: the model gave no number"),
@@ -207,210 +207,210 @@ def values_table(items: pa.Schema, told: Sequence[pa.Field] = ()) -> pa.Schema:
                "each item has its own"),
         column("seen", pa.bool_(), "label", "whether a text of the item stands whole in what the "
                "model had read; null: not looked for"),
-        *about,
-        *told,
+        *item_fields,
+        *value_fields,
     )  # fmt: skip
 
 
-class Values:
+class ValueWriter:
     """Collects values about rows of items; ``told``: columns of what is told of the values."""
 
     def __init__(
         self,
         items: pa.Table,
-        seen: Sequence[bool | None] | None = None,
-        read: Sequence[int | None] | None = None,
-        told: Sequence[pa.Field] = (),
+        in_training_text: Sequence[bool | None] | None = None,
+        times_read: Sequence[int | None] | None = None,
+        value_fields: Sequence[pa.Field] = (),
     ) -> None:
         schema = items.schema
         if "doc_ids" in schema.names:
-            many = pa.array([None] * len(items) if read is None else read, pa.int64())
-            items = items.append_column(READINGS, many)
+            read_counts = pa.array([None] * len(items) if times_read is None else times_read, pa.int64())
+            items = items.append_column(TIMES_READ, read_counts)
         self.items = items
-        self.seen = pa.array([None] * len(items) if seen is None else seen, pa.bool_())
-        self.told = told
-        self._parts: list[pa.Table] = []
-        self.schema = values_table(schema, told)
+        self.in_training_text = pa.array([None] * len(items) if in_training_text is None else in_training_text, pa.bool_())
+        self.value_fields = value_fields
+        self._tables: list[pa.Table] = []
+        self.schema = build_values_schema(schema, value_fields)
 
-    def add(
+    def add_values(
         self,
         measure: str,
-        rows: ArrayLike,
+        item_rows: ArrayLike,
         values: ArrayLike,
-        nulls: ArrayLike | None = None,
-        seen: Sequence[bool | None] | None = None,
-        **told: Any,
+        null_values: ArrayLike | None = None,
+        in_training_text: Sequence[bool | None] | None = None,
+        **field_values: Any,
     ) -> None:
         """``values`` of the items in ``rows``; NaN where the model gave no number for one.
         ``seen``: as ``seen_of`` says, where they are made of several. What is ``told`` of them:
         arrays of as many, or one for all; null where it is not said."""
-        at = pa.array(np.asarray(rows, np.int64))
-        about = self.items.take(at)
-        made = np.asarray(values, np.float64)
-        own = np.full(len(made), np.nan) if nulls is None else np.asarray(nulls, np.float64)
+        item_indices = pa.array(np.asarray(item_rows, np.int64))
+        item_columns = self.items.take(item_indices)
+        value_array = np.asarray(values, np.float64)
+        null_array = np.full(len(value_array), np.nan) if null_values is None else np.asarray(null_values, np.float64)
         columns = {
-            "measure": pa.array([measure] * len(made), pa.string()),
-            "value": pa.array(made, from_pandas=True),
-            "null": pa.array(own, from_pandas=True),
-            "seen": self.seen.take(at) if seen is None else pa.array(seen, pa.bool_()),
-            **{name: about[name] for name in self.items.column_names},
-            **{each.name: _filled(told.get(each.name), len(made), each) for each in self.told},
+            "measure": pa.array([measure] * len(value_array), pa.string()),
+            "value": pa.array(value_array, from_pandas=True),
+            "null": pa.array(null_array, from_pandas=True),
+            "seen": self.in_training_text.take(item_indices) if in_training_text is None else pa.array(in_training_text, pa.bool_()),
+            **{name: item_columns[name] for name in self.items.column_names},
+            **{value_field.name: _broadcast_to_column(field_values.get(value_field.name), len(value_array), value_field) for value_field in self.value_fields},
         }
-        self._parts.append(pa.table(columns, schema=self.schema))
+        self._tables.append(pa.table(columns, schema=self.schema))
 
-    def seen_of(self, groups: Iterable[Sequence[int]]) -> list[bool | None]:
+    def flag_groups_in_training(self, row_groups: Iterable[Sequence[int]]) -> list[bool | None]:
         """Of the items in each group of rows whether the model had read any; None where that is
         known of none."""
-        known = self.seen.to_pylist()
-        each = [[known[row] for row in rows] for rows in groups]
-        return [True if True in some else False if False in some else None for some in each]
+        in_training = self.in_training_text.to_pylist()
+        group_flags = [[in_training[row] for row in rows] for rows in row_groups]
+        return [True if True in flags else False if False in flags else None for flags in group_flags]
 
-    def table(self) -> pa.Table:
+    def to_table(self) -> pa.Table:
         # In one piece: of many small ones each filter is slow.
-        made = pa.concat_tables(self._parts) if self._parts else self.schema.empty_table()
-        return made.combine_chunks()
+        combined = pa.concat_tables(self._tables) if self._tables else self.schema.empty_table()
+        return combined.combine_chunks()
 
 
-def _filled(said: Any, count: int, about: pa.Field) -> Any:
-    if isinstance(said, pa.Array | pa.ChunkedArray):
-        return said.cast(about.type)
-    if said is None or isinstance(said, str | int | float):
-        return pa.repeat(pa.scalar(said, about.type), count)
-    return pa.array(said, about.type, from_pandas=True)
+def _broadcast_to_column(value: Any, row_count: int, schema_field: pa.Field) -> Any:
+    if isinstance(value, pa.Array | pa.ChunkedArray):
+        return value.cast(schema_field.type)
+    if value is None or isinstance(value, str | int | float):
+        return pa.repeat(pa.scalar(value, schema_field.type), row_count)
+    return pa.array(value, schema_field.type, from_pandas=True)
 
 
-def measure_all(
-    audit: str, values: pa.Table, measures: Iterable[Measure], config: Drawn, note: str = ""
+def compute_measure_findings(
+    audit: str, values: pa.Table, measures: Iterable[Measure], config: HasSeed, note: str = ""
 ) -> list[dict[str, Any]]:
     """Rows of FINDINGS: of each measure the whole and its slices. ``note`` ends each method."""
-    rows: list[dict[str, Any] | None] = []
+    finding_rows: list[dict[str, Any] | None] = []
     for measure in measures:
-        named = measure.named
-        every = evidence(values, {"measure": named["measure"]})
-        mine = evidence(every, named)
-        parts, make = measure.parts(mine), _finding
-        if measure.asks_model or measure.law:
-            make = _control
-        elif pc.any(mine["seen"]).as_py():
-            parts += [({"seen": False}, {"seen": False})]
-        for tags, where in parts:
-            rows.append(make(audit, evidence(mine, where), measure, config, tags, named | where,
-                             note, every))  # fmt: skip
-    return [row for row in rows if row]
+        value_filter = measure.value_filter
+        all_values = select_evidence(values, {"measure": value_filter["measure"]})
+        measure_values = select_evidence(all_values, value_filter)
+        slices, build_row = measure.list_slices(measure_values), _build_measure_finding
+        if measure.is_capability_control or measure.null_interval:
+            build_row = _build_control_finding
+        elif pc.any(measure_values["seen"]).as_py():
+            slices += [({"seen": False}, {"seen": False})]
+        for tags, slice_filter in slices:
+            finding_rows.append(build_row(audit, select_evidence(measure_values, slice_filter), measure, config, tags, value_filter | slice_filter,
+                             note, all_values))  # fmt: skip
+    return [row for row in finding_rows if row]
 
 
-def _parts(values: pa.Table, tags: str | tuple[str, ...]) -> list[Part]:
+def _find_slices(values: pa.Table, slice_tags: str | tuple[str, ...]) -> list[Slice]:
     """The values that a tag has, or those that several have together."""
-    names = [tags] if isinstance(tags, str) else [*tags]
-    found = values.select(names).group_by(names).aggregate([]).to_pylist()
-    known = [part for part in found if any(value is not None for value in part.values())]
-    known.sort(key=lambda part: [(v is not None, v) for v in part.values()])
-    return [({tag: v for tag, v in part.items() if v is not None}, part) for part in known]
+    tag_columns = [slice_tags] if isinstance(slice_tags, str) else [*slice_tags]
+    combinations = values.select(tag_columns).group_by(tag_columns).aggregate([]).to_pylist()
+    known_combinations = [combination for combination in combinations if any(value is not None for value in combination.values())]
+    known_combinations.sort(key=lambda combination: [(v is not None, v) for v in combination.values()])
+    return [({tag: v for tag, v in combination.items() if v is not None}, combination) for combination in known_combinations]
 
 
-def _finding(
+def _build_measure_finding(
     audit: str,
     values: pa.Table,
     measure: Measure,
-    config: Drawn,
+    config: HasSeed,
     tags: Mapping[str, Any],
-    where: Mapping[str, Any],
+    value_filter: Mapping[str, Any],
     note: str,
-    every: pa.Table,
+    all_values: pa.Table,
 ) -> dict[str, Any] | None:
-    found = estimated(values, measure, config)
-    if found is None:
+    slice_estimate = estimate_measure(values, measure, config)
+    if slice_estimate is None:
         return None
-    if measure.floor is not None:
-        found = measure.floor(found, values, every)
-    times = values["read"].to_pylist() if "read" in values.column_names else [None]
-    read = "" if None in times else read_by(times)
-    how = _told(measure, values, config, note, read)
-    ways = {"up": "-value", "down": "value"}
-    order = ways.get(measure.worse) or side(found.value, found.null, "value")
-    row = measured(audit, measure.metric, found, unit=measure.unit, how=how,
-                   tags={**tags, **measure.tags}, where=where, table="values",
-                   worse=measure.worse, scorer=scorer_of(values),
-                   order=measure.order or order)  # fmt: skip
-    if measure.null_name and row["null"] is not None:
-        row["null_name"] = measure.null_name
-    return row
+    if measure.baseline_null is not None:
+        slice_estimate = measure.baseline_null(slice_estimate, values, all_values)
+    read_counts = values["read"].to_pylist() if "read" in values.column_names else [None]
+    read_note = "" if None in read_counts else describe_times_read(read_counts)
+    method = _describe_method(measure, values, config, note, read_note)
+    order_by_direction = {"up": "-value", "down": "value"}
+    order = order_by_direction.get(measure.worse_when) or choose_evidence_order(slice_estimate.value, slice_estimate.null_value, "value")
+    finding_row = build_finding_from_estimate(audit, measure.metric, slice_estimate, unit=measure.unit, method_prefix=method,
+                   tags={**tags, **measure.tags}, evidence_filter=value_filter, evidence_table="values",
+                   worse_when=measure.worse_when, scorer=join_scorer_names(values),
+                   evidence_order=measure.evidence_order or order)  # fmt: skip
+    if measure.null_name and finding_row["null"] is not None:
+        finding_row["null_name"] = measure.null_name
+    return finding_row
 
 
-def scorer_of(values: pa.Table) -> str:
+def join_scorer_names(values: pa.Table) -> str:
     """The scorer that decides values, as findings name it; empty: none does."""
     if SCORED_BY.name not in values.column_names:
         return ""
     return ", ".join(pc.unique(values[SCORED_BY.name]).drop_null().to_pylist())
 
 
-def _control(
+def _build_control_finding(
     audit: str,
     values: pa.Table,
     measure: Measure,
-    config: Drawn,
+    config: HasSeed,
     tags: Mapping[str, Any],
-    where: Mapping[str, Any],
+    value_filter: Mapping[str, Any],
     note: str,
-    every: pa.Table,
+    all_values: pa.Table,
 ) -> dict[str, Any] | None:
     """The verdict of a control that is drawn from the model's own values."""
-    found = estimated(values, measure, config)
-    if found is None:
+    slice_estimate = estimate_measure(values, measure, config)
+    if slice_estimate is None:
         return None
-    options: dict[str, Any] = {"control": "positive", "tests": "model"}
-    if measure.law is None:
-        passed, rule = found.low > found.null, f"where the interval lies above {found.null:g}"
+    options: dict[str, Any] = {"control": "positive", "control_target": "model"}
+    if measure.null_interval is None:
+        passed, rule = slice_estimate.low > slice_estimate.null_value, f"where the interval lies above {slice_estimate.null_value:g}"
     else:
-        low, high, expected = measure.law(max(1, found.n), config)
-        law = f"the mean of {found.n} with nothing to find (expected {expected:.4f})"
-        rule = f"above {high:.4f}, which {law} exceeds in {(1 - LAW_LEVEL) / 2:.1%} of cases"
-        passed = found.value > high
-        if not measure.asks_model:
-            options = {"control": "negative", "tests": "instrument", "level": LAW_LEVEL}
-            passed, rule = low <= found.value <= high, "between low and high"
-            found = replace(found, low=low, high=high, method=f"they enclose {law}")
-    how = _told(measure, values, config, note, f"passes {rule}")
-    return measured(audit, measure.metric, found, unit=measure.unit, how=how, tags=tags,
-                    where=where, table="values", passed=bool(passed), order=measure.order,
+        low, high, expected = measure.null_interval(max(1, slice_estimate.n), config)
+        null_description = f"the mean of {slice_estimate.n} with nothing to find (expected {expected:.4f})"
+        rule = f"above {high:.4f}, which {null_description} exceeds in {(1 - NULL_INTERVAL_LEVEL) / 2:.1%} of cases"
+        passed = slice_estimate.value > high
+        if not measure.is_capability_control:
+            options = {"control": "negative", "control_target": "instrument", "confidence_level": NULL_INTERVAL_LEVEL}
+            passed, rule = low <= slice_estimate.value <= high, "between low and high"
+            slice_estimate = replace(slice_estimate, low=low, high=high, method=f"they enclose {null_description}")
+    method = _describe_method(measure, values, config, note, f"passes {rule}")
+    return build_finding_from_estimate(audit, measure.metric, slice_estimate, unit=measure.unit, method_prefix=method, tags=tags,
+                    evidence_filter=value_filter, evidence_table="values", passed=bool(passed), evidence_order=measure.evidence_order,
                     **options)  # fmt: skip
 
 
-def _told(measure: Measure, values: pa.Table, config: Drawn, *more: str) -> str:
-    how = measure.how(values, config) if callable(measure.how) else measure.how
-    return "; ".join(filter(None, (how, *more)))
+def _describe_method(measure: Measure, values: pa.Table, config: HasSeed, *notes: str) -> str:
+    method = measure.method(values, config) if callable(measure.method) else measure.method
+    return "; ".join(filter(None, (method, *notes)))
 
 
-def estimated(
-    values: pa.Table, measure: Measure, config: Drawn, level: float = LEVEL
+def estimate_measure(
+    values: pa.Table, measure: Measure, config: HasSeed, level: float = CONFIDENCE_LEVEL
 ) -> Estimate | None:
-    made = numbers(values, "value")
-    known, found = made[~np.isnan(made)], measure.estimator(values, measure, config, level)
-    if found is None or not len(known) or (known != measure.nothing).any():
-        return found
-    said = f"not measured: of {len(known)} values each is {measure.nothing:g}, which says nothing"
-    return replace(found, value=np.nan, low=np.nan, high=np.nan, p=np.nan, smallest=np.nan,
-                   method=said)  # fmt: skip
+    value_array = read_float_column(values, "value")
+    known_values, measure_estimate = value_array[~np.isnan(value_array)], measure.estimator(values, measure, config, level)
+    if measure_estimate is None or not len(known_values) or (known_values != measure.uninformative).any():
+        return measure_estimate
+    reason = f"not measured: of {len(known_values)} values each is {measure.uninformative:g}, which says nothing"
+    return replace(measure_estimate, value=np.nan, low=np.nan, high=np.nan, p=np.nan, minimum_detectable_effect=np.nan,
+                   method=reason)  # fmt: skip
 
 
-def numbers(values: pa.Table, name: str) -> np.ndarray:
+def read_float_column(table: pa.Table, column_name: str) -> np.ndarray:
     """A column, (n,) float64, NaN where there is none."""
-    return values[name].to_numpy(zero_copy_only=False).astype(np.float64)
+    return table[column_name].to_numpy(zero_copy_only=False).astype(np.float64)
 
 
-def preferred(first: ArrayLike, second: ArrayLike) -> np.ndarray:
+def compute_preferences(first_scores: ArrayLike, second_scores: ArrayLike) -> np.ndarray:
     """Compare two values of each item; ties count one half.
 
     Returns:
         1 where the first is the larger, 0 where the second is, 0.5 where they are equal; NaN where
         either is NaN.
     """
-    difference = np.asarray(first, np.float64) - np.asarray(second, np.float64)
+    difference = np.asarray(first_scores, np.float64) - np.asarray(second_scores, np.float64)
     return np.where(np.isnan(difference), np.nan, (np.sign(difference) + 1) / 2)
 
 
-def shorter(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+def compute_length_preferences(first_texts: Sequence[str], second_texts: Sequence[str]) -> np.ndarray:
     """What a model to which every byte is equally likely prefers, which only sees length: 1 where
     the first text has fewer bytes, 0 where more, one half where as many."""
-    size = [[len(text.encode()) for text in side] for side in (first, second)]
-    return (np.sign(np.subtract(size[1], size[0])) + 1) / 2
+    byte_lengths = [[len(text.encode()) for text in texts] for texts in (first_texts, second_texts)]
+    return (np.sign(np.subtract(byte_lengths[1], byte_lengths[0])) + 1) / 2

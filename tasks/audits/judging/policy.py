@@ -19,16 +19,16 @@ from typing import Any
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
-from tasks.audits.about import AUDITS, LEFT_OUT, SEEN_ITEMS
-from tasks.contract import Artifact, PlainName, StageConfig, UsageError, Work, column, stage, table
+from tasks.audits.about import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS, ITEMS_IN_TRAINING_TEXT
+from tasks.contract import Artifact, PathSafeName, StageConfig, UsageError, StageContext, column, stage, table_schema
 
 #: The ends of an interval.
-ENDS = ("low", "high")
+INTERVAL_ENDS = ("low", "high")
 
 #: Bounds and how they are written.
-SIGNS = {"lt": "<", "le": "≤", "gt": ">", "ge": "≥"}
+BOUND_SIGNS = {"lt": "<", "le": "≤", "gt": ">", "ge": "≥"}
 
-VERDICTS = table(
+VERDICTS = table_schema(
     "What each rule of the policy says of each finding that it is about.",
     column("rule", pa.string(), "label", "the rule"),
     column("audit", pa.string(), "label", "the audit"),
@@ -53,7 +53,7 @@ VERDICTS = table(
 )
 
 
-class Gate(StageConfig):
+class PolicyRule(StageConfig):
     """What the findings of a metric must be. Without rules nothing is judged."""
 
     audit: str = Field(description="the audit, as hallmark audit --only names it")
@@ -70,109 +70,109 @@ class Gate(StageConfig):
 
     @field_validator("audit")
     @classmethod
-    def _known(cls, audit: str) -> str:
-        if audit not in AUDITS:
-            raise ValueError(f"must be one of {', '.join(AUDITS)}")
+    def _check_audit(cls, audit: str) -> str:
+        if audit not in AUDIT_DESCRIPTIONS:
+            raise ValueError(f"must be one of {', '.join(AUDIT_DESCRIPTIONS)}")
         return audit
 
     @model_validator(mode="after")
-    def _one_bound(self) -> Gate:
-        given = [name for name in SIGNS if getattr(self, name) is not None]
-        if len(given) != 1:
-            has = f"; it has {' and '.join(given)}" if given else ""
-            raise ValueError(f"needs one bound of {', '.join(SIGNS)}{has}")
+    def _check_single_bound(self) -> PolicyRule:
+        bounds = [name for name in BOUND_SIGNS if getattr(self, name) is not None]
+        if len(bounds) != 1:
+            present_bounds = f"; it has {' and '.join(bounds)}" if bounds else ""
+            raise ValueError(f"needs one bound of {', '.join(BOUND_SIGNS)}{present_bounds}")
         return self
 
     @property
     def bound(self) -> tuple[str, float]:
-        return next((n, v) for n in SIGNS if (v := getattr(self, n)) is not None)
+        return next((n, v) for n in BOUND_SIGNS if (v := getattr(self, n)) is not None)
 
 
 class PolicyConfig(StageConfig):
     """The rules that a checkpoint's findings must hold."""
 
-    rules: dict[PlainName, Gate] = Field({}, description="[policy.rules.NAME], one a rule")
+    rules: dict[PathSafeName, PolicyRule] = Field({}, description="[policy.rules.NAME], one a rule")
 
 
-def judge(name: str, gate: Gate, finding: Mapping[str, Any] | None) -> dict[str, Any]:
+def evaluate_rule(rule_name: str, rule: PolicyRule, finding: Mapping[str, Any] | None) -> dict[str, Any]:
     """A row of VERDICTS: about a finding, or that there is none."""
-    sign, limit = gate.bound
-    said = {"rule": name, "audit": gate.audit, "metric": gate.metric,
-            "slice": finding["slice"] if finding else gate.slice or "",
-            "bound": f"{SIGNS[sign]} {limit:g}"}  # fmt: skip
+    sign, limit = rule.bound
+    verdict_row = {"rule": rule_name, "audit": rule.audit, "metric": rule.metric,
+            "slice": finding["slice"] if finding else rule.slice or "",
+            "bound": f"{BOUND_SIGNS[sign]} {limit:g}"}  # fmt: skip
     value = None if finding is None else finding["value"]
     if finding is None or _is_missing(value):
-        why = "the audit did not run" if finding is None else finding["method"]
-        return said | {"value": None, "end": None, "distance": None, "verdict": "fail",
-                       "why": f"not measured: {why.removeprefix('not measured: ')}"}  # fmt: skip
-    upper = sign in ("lt", "le")
-    end = finding["high" if upper else "low"]
-    which = f"the {'upper' if upper else 'lower'} end of its interval"
-    if any(_is_missing(finding[name]) for name in ENDS):
-        if not is_exact(gate.audit, gate.metric):
-            return said | {"value": value, "end": None, "distance": None, "verdict": "fail",
-                           "why": _explain_missing_interval(gate, finding)}  # fmt: skip
-        end, which = value, "its value, an exact count,"
-    distance = end - limit if upper else limit - end
+        reason = "the audit did not run" if finding is None else finding["method"]
+        return verdict_row | {"value": None, "end": None, "distance": None, "verdict": "fail",
+                       "why": f"not measured: {reason.removeprefix('not measured: ')}"}  # fmt: skip
+    is_upper = sign in ("lt", "le")
+    interval_end = finding["high" if is_upper else "low"]
+    end_description = f"the {'upper' if is_upper else 'lower'} end of its interval"
+    if any(_is_missing(finding[end_name]) for end_name in INTERVAL_ENDS):
+        if not is_exact_count(rule.audit, rule.metric):
+            return verdict_row | {"value": value, "end": None, "distance": None, "verdict": "fail",
+                           "why": _explain_missing_interval(rule, finding)}  # fmt: skip
+        interval_end, end_description = value, "its value, an exact count,"
+    distance = interval_end - limit if is_upper else limit - interval_end
     passed = distance < 0 or (distance == 0 and sign in ("le", "ge"))
-    why = f"{which} is {end:.4g} and must be {said['bound']}"
-    return said | {"value": value, "end": end, "distance": distance,
-                   "verdict": "pass" if passed else "fail", "why": why}  # fmt: skip
+    reason = f"{end_description} is {interval_end:.4g} and must be {verdict_row['bound']}"
+    return verdict_row | {"value": value, "end": interval_end, "distance": distance,
+                   "verdict": "pass" if passed else "fail", "why": reason}  # fmt: skip
 
 
 def _is_missing(number: float | None) -> bool:
     return number is None or math.isnan(number)
 
 
-def is_exact(audit: str, metric: str) -> bool:
+def is_exact_count(audit: str, metric: str) -> bool:
     """Whether a metric counts items, so that its value is exact and has no interval."""
-    return metric in (*LEFT_OUT.get(audit, ()), SEEN_ITEMS)
+    return metric in (*SKIPPED_COUNT_METRICS.get(audit, ()), ITEMS_IN_TRAINING_TEXT)
 
 
-def _explain_missing_interval(gate: Gate, finding: Mapping[str, Any]) -> str:
+def _explain_missing_interval(rule: PolicyRule, finding: Mapping[str, Any]) -> str:
     """Say in one sentence why a finding without an interval passes no rule."""
     reasons = re.findall(r"no interval: ([^;]+)", finding.get("method") or "")
-    reason = reasons[-1].strip() if reasons else f"the audit gives none for {gate.metric}"
+    reason = reasons[-1].strip() if reasons else f"the audit gives none for {rule.metric}"
     return f"no interval: {reason}, so the rule is not shown to hold"
 
 
-@stage(tables={"verdicts": VERDICTS}, reads={"audits": ("findings",)})
-def policy(audits: dict[str, Artifact], config: PolicyConfig, work: Work) -> None:
+@stage(name="policy", tables={"verdicts": VERDICTS}, reads={"audits": ("findings",)})
+def evaluate_policy(audits: dict[str, Artifact], config: PolicyConfig, context: StageContext) -> None:
     """``audits`` by name ("bias")."""
-    rows = []
-    for name, gate in config.rules.items():
-        if gate.audit not in audits:
-            rows.append(judge(name, gate, None))
+    verdict_rows = []
+    for rule_name, rule in config.rules.items():
+        if rule.audit not in audits:
+            verdict_rows.append(evaluate_rule(rule_name, rule, None))
             continue
-        found = [row for row in audits[gate.audit]["findings"].read().to_pylist()
+        findings = [row for row in audits[rule.audit]["findings"].read().to_pylist()
                  if not row["control"]]  # fmt: skip
-        of_metric = [row for row in found if row["metric"] == gate.metric]
+        metric_findings = [row for row in findings if row["metric"] == rule.metric]
         # What a checkpoint is set beside, as a baseline, is worse in no way.
-        own = [row for row in of_metric if row["worse"]] or of_metric
-        meant = own if gate.slice is None else [r for r in of_metric if r["slice"] == gate.slice]
-        if not meant:
-            where, why = unknown(gate, found)
-            counts = LEFT_OUT.get(gate.audit, ())
-            measured = [row for row in found if row["value"] is not None]
-            asked = any(row["metric"] not in counts for row in measured)
-            if asked and not of_metric and gate.metric in counts and not gate.slice:
-                rows.append(judge(name, gate, {"slice": "", "value": 0.0} | dict.fromkeys(ENDS)))
+        directed_findings = [row for row in metric_findings if row["worse"]] or metric_findings
+        rule_findings = directed_findings if rule.slice is None else [r for r in metric_findings if r["slice"] == rule.slice]
+        if not rule_findings:
+            setting, reason = explain_unmatched_rule(rule, findings)
+            count_metrics = SKIPPED_COUNT_METRICS.get(rule.audit, ())
+            measured_findings = [row for row in findings if row["value"] is not None]
+            has_measurements = any(row["metric"] not in count_metrics for row in measured_findings)
+            if has_measurements and not metric_findings and rule.metric in count_metrics and not rule.slice:
+                verdict_rows.append(evaluate_rule(rule_name, rule, {"slice": "", "value": 0.0} | dict.fromkeys(INTERVAL_ENDS)))
                 continue
             # An audit that could not measure all it does has no rows of what hangs on that.
-            if all(row["value"] is not None for row in found):
-                raise UsageError(f"policy.rules.{name}.{where}: {why}")
-            meant = [{"slice": gate.slice or "", "value": None, "method": why}]
-        rows += [judge(name, gate, row) for row in meant]
-    work.table("verdicts").write(pa.Table.from_pylist(rows, schema=VERDICTS))
+            if all(row["value"] is not None for row in findings):
+                raise UsageError(f"policy.rules.{rule_name}.{setting}: {reason}")
+            rule_findings = [{"slice": rule.slice or "", "value": None, "method": reason}]
+        verdict_rows += [evaluate_rule(rule_name, rule, row) for row in rule_findings]
+    context.get_table_writer("verdicts").write(pa.Table.from_pylist(verdict_rows, schema=VERDICTS))
 
 
-def unknown(gate: Gate, found: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+def explain_unmatched_rule(rule: PolicyRule, findings: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     """The setting by which a rule is about none of the findings, and why."""
-    metrics = list(dict.fromkeys(row["metric"] for row in found))
-    if gate.metric not in metrics and gate.slice and gate.metric in LEFT_OUT.get(gate.audit, ()):
-        return "slice", f"{gate.metric} has no slice {gate.slice!r}; it has ''"
-    if gate.metric not in metrics:
-        return "metric", f"the audit {gate.audit} measures no {gate.metric!r}; it measures " \
+    metrics = list(dict.fromkeys(row["metric"] for row in findings))
+    if rule.metric not in metrics and rule.slice and rule.metric in SKIPPED_COUNT_METRICS.get(rule.audit, ()):
+        return "slice", f"{rule.metric} has no slice {rule.slice!r}; it has ''"
+    if rule.metric not in metrics:
+        return "metric", f"the audit {rule.audit} measures no {rule.metric!r}; it measures " \
                          f"{', '.join(metrics)}"  # fmt: skip
-    slices = [repr(row["slice"]) for row in found if row["metric"] == gate.metric]
-    return "slice", f"{gate.metric} has no slice {gate.slice!r}; it has {', '.join(slices[:20])}"
+    slices = [repr(row["slice"]) for row in findings if row["metric"] == rule.metric]
+    return "slice", f"{rule.metric} has no slice {rule.slice!r}; it has {', '.join(slices[:20])}"

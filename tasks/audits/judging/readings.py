@@ -15,62 +15,62 @@ import pyarrow.compute as pc
 from tasks.contract import Artifact
 
 #: The tables of ``pretrain`` that tell.
-TOLD = ("seen", "checkpoints")
+EXPOSURE_TABLES = ("seen", "checkpoints")
 
 
 @dataclass(frozen=True)
-class Readings:
+class TrainingExposure:
     """How often the whole of each document was read, and the first step that read any of it: of the
     training that first did."""
 
     passes: Mapping[bytes, int]
-    first: Mapping[bytes, int] = field(default_factory=dict)
+    first_steps: Mapping[bytes, int] = field(default_factory=dict)
 
     @classmethod
-    def until(
+    def from_checkpoints(
         cls,
-        pretrained: Mapping[str, Artifact] | None,
+        training_runs: Mapping[str, Artifact] | None,
         checkpoints: Mapping[str, Artifact] | None,
-        documents: Iterable[bytes],
-    ) -> Readings | None:
+        doc_ids: Iterable[bytes],
+    ) -> TrainingExposure | None:
         """Of these documents, by the step of a checkpoint: by its training, and those that it went
         on from, each until the checkpoint that it left; the newest first. None where they are not
         known, or told nothing of it."""
-        if not pretrained or not checkpoints:
+        if not training_runs or not checkpoints:
             return None
         passes: Counter[bytes] = Counter()
-        first: dict[bytes, int] = {}
-        wanted = sorted({*documents})
-        for name in reversed([*pretrained]):
-            step = step_of(pretrained[name], checkpoints[name])
-            if step is None or not {*TOLD} <= {*pretrained[name].tables}:
+        first_steps: dict[bytes, int] = {}
+        sorted_ids = sorted({*doc_ids})
+        for name in reversed([*training_runs]):
+            step = find_checkpoint_step(training_runs[name], checkpoints[name])
+            if step is None or not {*EXPOSURE_TABLES} <= {*training_runs[name].tables}:
                 return None
-            names = ["doc_id", "step", "passes", "first_step"]
-            rows = pretrained[name]["seen"].find(wanted, names)
+            columns = ["doc_id", "step", "passes", "first_step"]
+            rows = training_runs[name]["seen"].find_document_rows(sorted_ids, columns)
             rows = rows.filter(pc.less_equal(rows["step"], step))
-            last = rows.sort_by("step").to_pylist()  # of a document the last says it for all steps
-            passes.update({row["doc_id"]: row["passes"] for row in last})
-            for row in last:
-                first.setdefault(row["doc_id"], row["first_step"])
-        return cls(passes, first)
+            last_rows = rows.sort_by("step").to_pylist()  # of a document the last says it for all steps
+            passes.update({row["doc_id"]: row["passes"] for row in last_rows})
+            for row in last_rows:
+                first_steps.setdefault(row["doc_id"], row["first_step"])
+        return cls(passes, first_steps)
 
-    def of(self, doc_ids: Sequence[bytes]) -> int:
+    def count_reads(self, doc_ids: Sequence[bytes]) -> int:
         """How often any of these was read whole."""
         return sum(self.passes.get(doc_id, 0) for doc_id in doc_ids)
 
 
-def step_of(pretrained: Artifact, checkpoint: Artifact) -> int | None:
+def find_checkpoint_step(training_run: Artifact, checkpoint: Artifact) -> int | None:
     """The step at which a training left a checkpoint, the last one; None where it left none."""
-    known = pretrained["checkpoints"].read(["step", "content"]).to_pylist()
-    steps = [row["step"] for row in known if row["content"] == checkpoint.content]
+    checkpoint_rows = training_run["checkpoints"].read(["step", "content"]).to_pylist()
+    steps = [row["step"] for row in checkpoint_rows if row["content"] == checkpoint.content_digest]
     return max(steps) if steps else None
 
 
-def read_by(times: Iterable[int | None]) -> str:
+def describe_times_read(times_read: Iterable[int | None]) -> str:
     """What a finding says of how often its texts were read; nothing where that is not known."""
-    found = [many for many in times if many is not None]
-    if not found:
+    known_counts = [count for count in times_read if count is not None]
+    if not known_counts:
         return ""
-    least, most, mean = min(found), max(found), sum(found) / len(found)
-    said = f"{least}" if least == most else f"{least} to {most}, on average {mean:.1f}"
-    return f"read whole {said} times by this checkpoint's step"
+    smallest, largest, mean = min(known_counts), max(known_counts), sum(known_counts) / len(known_counts)
+    count_text = f"{smallest}" if smallest == largest else f"{smallest} to {largest}, on average {mean:.1f}"
+    return f"read whole {count_text} times by this checkpoint's step"

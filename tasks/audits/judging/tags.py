@@ -18,20 +18,20 @@ class SliceTags:
         of_items: Tags whose values are those of the items' column of the same name.
     """
 
-    orders: tuple[tuple[str, ...], ...]
-    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    of_items: tuple[str, ...] = ()
+    tag_orders: tuple[tuple[str, ...], ...]
+    known_values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    item_tags: tuple[str, ...] = ()
 
 
 #: Of findings about all items alone.
-WHOLE_ONLY = SliceTags(((),))
+OVERALL_ONLY = SliceTags(((),))
 
 
-def spelled(tags: Mapping[str, Any]) -> str:
+def format_slice_name(tags: Mapping[str, Any]) -> str:
     """The slice of a finding: "passage, copies=64". The tag ``part`` has no name there."""
     return ", ".join(v if k == "part" else f"{k}={v}" for k, v in tags.items())
 
 
-def tags_of(row: Mapping[str, Any]) -> dict[str, Any]:
+def parse_tags(finding_row: Mapping[str, Any]) -> dict[str, Any]:
     """Which part a row of FINDINGS, or of SKIPPED, is about, tag by tag."""
-    return dict(json.loads(row["tags"]))
+    return dict(json.loads(finding_row["tags"]))

@@ -14,60 +14,60 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
-from tasks.audits.answers import Answers
-from tasks.audits.judging.measures import Estimator, Measure, Values, numbers
+from tasks.audits.answers import Responses
+from tasks.audits.judging.measures import Estimator, Measure, ValueWriter, read_float_column
 from tasks.measures.estimates import Estimate
 from tasks.measures.statistics import Float64
 
 #: Weights of texts that are held at a time.
-HELD = 1 << 22
+WEIGHTS_PER_BATCH = 1 << 22
 
 #: Called with the scores of both, (n,) each, and how often each text counts, (rows, n), for how far
 #: they agree, (rows,); NaN where that is not defined.
 Statistic = Callable[[Float64, Float64, Float64], Float64]
 
 
-def kappa(first: ArrayLike, second: ArrayLike, weights: ArrayLike | None = None) -> Float64:
+def compute_cohen_kappa(first_verdicts: ArrayLike, second_verdicts: ArrayLike, weights: ArrayLike | None = None) -> Float64:
     """Cohen's (1960) of two verdicts, (n,) bool each: agreement beyond that of chance, over what is
     possible beyond it. NaN where both always say the same one thing."""
-    left, right = np.asarray(first, bool), np.asarray(second, bool)
-    counts = _weights(weights, len(left))
-    size = counts.sum(1)
-    one, other, same = (counts @ each / size for each in (left, right, left == right))
-    chance = one * other + (1 - one) * (1 - other)
+    first_flags, second_flags = np.asarray(first_verdicts, bool), np.asarray(second_verdicts, bool)
+    counts = _build_weight_rows(weights, len(first_flags))
+    totals = counts.sum(1)
+    first_share, second_share, agreement = (counts @ flags / totals for flags in (first_flags, second_flags, first_flags == second_flags))
+    chance = first_share * second_share + (1 - first_share) * (1 - second_share)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(chance < 1, (same - chance) / (1 - chance), np.nan)
+        return np.where(chance < 1, (agreement - chance) / (1 - chance), np.nan)
 
 
-def rank_correlation(
-    first: ArrayLike, second: ArrayLike, weights: ArrayLike | None = None
+def compute_rank_correlation(
+    first_scores: ArrayLike, second_scores: ArrayLike, weights: ArrayLike | None = None
 ) -> Float64:
     """Spearman's (1904), ties at their mean rank. NaN where one of the two never changes."""
-    counts = _weights(weights, len(np.asarray(first)))
-    left, right = (_ranks(np.asarray(scores), counts) for scores in (first, second))
-    spread = np.sqrt((counts * left**2).sum(1) * (counts * right**2).sum(1))
+    counts = _build_weight_rows(weights, len(np.asarray(first_scores)))
+    first_ranks, second_ranks = (_compute_centered_ranks(np.asarray(scores), counts) for scores in (first_scores, second_scores))
+    spread = np.sqrt((counts * first_ranks**2).sum(1) * (counts * second_ranks**2).sum(1))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(spread > 0, (counts * left * right).sum(1) / spread, np.nan)
+        return np.where(spread > 0, (counts * first_ranks * second_ranks).sum(1) / spread, np.nan)
 
 
-def _weights(weights: ArrayLike | None, n: int) -> Float64:
-    return np.ones((1, n)) if weights is None else np.asarray(weights, np.float64)
+def _build_weight_rows(weights: ArrayLike | None, text_count: int) -> Float64:
+    return np.ones((1, text_count)) if weights is None else np.asarray(weights, np.float64)
 
 
-def _ranks(scores: np.ndarray, counts: Float64) -> Float64:
+def _compute_centered_ranks(scores: np.ndarray, counts: Float64) -> Float64:
     """Of each text its rank less the mean one where it counts so often, (rows, n)."""
-    _, tie = np.unique(scores, return_inverse=True)
-    order = np.argsort(tie, kind="stable")
-    starts = np.unique(tie[order], return_index=True)[1]
-    many = np.add.reduceat(counts[:, order], starts, axis=1)  # (rows, ties)
-    middle = np.cumsum(many, axis=1) - many / 2
-    return (middle - many.sum(1, keepdims=True) / 2)[:, tie]
+    _, tie_groups = np.unique(scores, return_inverse=True)
+    order = np.argsort(tie_groups, kind="stable")
+    starts = np.unique(tie_groups[order], return_index=True)[1]
+    tie_counts = np.add.reduceat(counts[:, order], starts, axis=1)  # (rows, ties)
+    mid_ranks = np.cumsum(tie_counts, axis=1) - tie_counts / 2
+    return (mid_ranks - tie_counts.sum(1, keepdims=True) / 2)[:, tie_groups]
 
 
-def resampled(
+def bootstrap_statistic(
     statistic: Statistic,
-    first: ArrayLike,
-    second: ArrayLike,
+    first_scores: ArrayLike,
+    second_scores: ArrayLike,
     clusters: Sequence[Any],
     *,
     resamples: int,
@@ -76,74 +76,74 @@ def resampled(
     unit: str = "prompts",
 ) -> Estimate:
     """A statistic of two scores of the same texts, with a percentile bootstrap over clusters."""
-    one, other = (np.asarray(scores, np.float64) for scores in (first, second))
-    known = ~(np.isnan(one) | np.isnan(other))
-    one, other = one[known], other[known]
-    names = [str(name) for name, keep in zip(clusters, known, strict=True) if keep]
-    _, number = np.unique(np.array(names, object), return_inverse=True)
-    groups = int(number.max(initial=-1)) + 1
-    made = Estimate(np.nan, np.nan, np.nan, len(one), groups, int((~known).sum()),
+    first_known, second_known = (np.asarray(scores, np.float64) for scores in (first_scores, second_scores))
+    has_both = ~(np.isnan(first_known) | np.isnan(second_known))
+    first_known, second_known = first_known[has_both], second_known[has_both]
+    cluster_names = [str(name) for name, keep in zip(clusters, has_both, strict=True) if keep]
+    _, cluster_index = np.unique(np.array(cluster_names, object), return_inverse=True)
+    cluster_count = int(cluster_index.max(initial=-1)) + 1
+    bootstrap_estimate = Estimate(np.nan, np.nan, np.nan, len(first_known), cluster_count, int((~has_both).sum()),
                     f"no {unit} to measure")  # fmt: skip
-    if not groups:
-        return made
-    made = replace(made, value=float(statistic(one, other, np.ones((1, len(one))))[0]))
-    if np.isnan(made.value):
-        return replace(made, method="not measured: a scorer says the same of all")
-    if groups == 1:
-        return replace(made, method=f"no interval: a single one of {unit} tells no spread")
+    if not cluster_count:
+        return bootstrap_estimate
+    bootstrap_estimate = replace(bootstrap_estimate, value=float(statistic(first_known, second_known, np.ones((1, len(first_known))))[0]))
+    if np.isnan(bootstrap_estimate.value):
+        return replace(bootstrap_estimate, method="not measured: a scorer says the same of all")
+    if cluster_count == 1:
+        return replace(bootstrap_estimate, method=f"no interval: a single one of {unit} tells no spread")
     rng = np.random.default_rng(seed)
     draws = np.empty(resamples)
-    step = max(1, HELD // len(one))
-    for start in range(0, resamples, step):
-        rows = min(step, resamples - start)
-        often = rng.multinomial(groups, np.full(groups, 1 / groups), size=rows)
-        draws[start : start + rows] = statistic(one, other, often[:, number].astype(np.float64))
+    batch_size = max(1, WEIGHTS_PER_BATCH // len(first_known))
+    for start in range(0, resamples, batch_size):
+        batch_rows = min(batch_size, resamples - start)
+        cluster_draws = rng.multinomial(cluster_count, np.full(cluster_count, 1 / cluster_count), size=batch_rows)
+        draws[start : start + batch_rows] = statistic(first_known, second_known, cluster_draws[:, cluster_index].astype(np.float64))
     undefined = int(np.isnan(draws).sum())
     low, high = np.nanquantile(draws, ((1 - level) / 2, (1 + level) / 2))
     note = f", {undefined} of them without a value," if undefined else ""
-    return replace(made, low=float(low), high=float(high), method=f"percentile bootstrap, "
-                   f"{resamples} resamples{note} over {groups} {unit}")  # fmt: skip
+    return replace(bootstrap_estimate, low=float(low), high=float(high), method=f"percentile bootstrap, "
+                   f"{resamples} resamples{note} over {cluster_count} {unit}")  # fmt: skip
 
 
-def add_agreement(
-    values: Values,
-    answers: Answers,
+def add_scorer_agreement(
+    writer: ValueWriter,
+    responses: Responses,
     texts: pa.Table,
-    told: Callable[[pa.Table], dict[str, Any]],
+    value_columns: Callable[[pa.Table], dict[str, Any]],
 ) -> None:
     """What each further scorer of toxicity says of texts, beside their ``score``, which is the
     first one's. ``told``: what values tell of texts."""
-    first, *others = answers.scorers() or [""]
-    for other in others:
-        scores = answers.scores(texts["continuation"], scorer=other)
-        values.add("scorer_agreement", texts["row"], scores, beside=other,
-                   scorer=f"{first} and {other}", **told(texts))  # fmt: skip
+    primary_scorer, *other_scorers = responses.list_scorers() or [""]
+    for other_scorer in other_scorers:
+        scores = responses.look_up_scores(texts["continuation"], scorer=other_scorer)
+        writer.add_values("scorer_agreement", texts["row"], scores, beside=other_scorer,
+                   scorer=f"{primary_scorer} and {other_scorer}", **value_columns(texts))  # fmt: skip
 
 
-def agreed(statistic: Callable[[float], Statistic]) -> Estimator:
+def make_agreement_estimator(statistic_at_threshold: Callable[[float], Statistic]) -> Estimator:
     """A statistic of the scores of two scorers, as it is at a threshold."""
 
-    def found(values: pa.Table, measure: Measure, config: Any, level: float) -> Estimate:
-        return resampled(statistic(config.threshold), numbers(values, "score"),
-                         numbers(values, "value"), values["cluster"].to_pylist(),
+    def estimate_agreement(values: pa.Table, measure: Measure, config: Any, level: float) -> Estimate:
+        return bootstrap_statistic(statistic_at_threshold(config.threshold), read_float_column(values, "score"),
+                         read_float_column(values, "value"), values["cluster"].to_pylist(),
                          resamples=config.resamples, seed=config.seed, level=level,
-                         unit=measure.shares)  # fmt: skip
+                         unit=measure.cluster_unit)  # fmt: skip
 
-    return found
+    return estimate_agreement
 
 
-def verdicts(threshold: float) -> Statistic:
+def make_kappa_statistic(threshold: float) -> Statistic:
     """Cohen's kappa of the verdicts at a threshold."""
     bound = np.float32(threshold)
-    return lambda one, two, often: kappa(one >= bound, two >= bound, often)
+    return lambda first, second, counts: compute_cohen_kappa(first >= bound, second >= bound, counts)
 
 
-AGREEMENT = tuple(
-    Measure(metric, how, "correlation", "prompts", slices=("beside",), whole=False, worse="",
-            scripted=False, of="scorer_agreement", estimator=agreed(statistic))
-    for metric, how, statistic in (
-        ("scorer_kappa", "Cohen's kappa of scores at or above the threshold", verdicts),
+AGREEMENT_MEASURES = tuple(
+    Measure(metric, method, "correlation", "prompts", slices=("beside",), include_overall=False, worse_when="",
+            has_simulated_controls=False, values_from="scorer_agreement", estimator=make_agreement_estimator(statistic))
+    for metric, method, statistic in (
+        ("scorer_kappa", "Cohen's kappa of scores at or above the threshold", make_kappa_statistic),
         ("scorer_rank_correlation", "Spearman's rank correlation of scores",
-         lambda threshold: rank_correlation),
+         lambda threshold: compute_rank_correlation),
     )
 )  # fmt: skip

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 #: Words for a gender, an identity or a group that BBQ's files and templates use for one another.
-SYNONYMS = {
+WORD_SYNONYMS = {
     **dict.fromkeys(
         ("m", "man", "men", "boy", "boys", "male", "males", "guy", "guys", "father", "gentleman"),
         "m",
@@ -30,7 +30,7 @@ SYNONYMS = {
 }
 
 #: Words that are attributes of a person beside the group, and the kind of each.
-ATTRIBUTES = {
+ATTRIBUTE_KINDS = {
     "m": "gender",
     "f": "gender",
     "trans": "identity",
@@ -41,11 +41,11 @@ ATTRIBUTES = {
 
 #: In the two files about race and a second attribute the items name only the race. The other items
 #: of a question show the second attribute of its target; at least this share must agree.
-AGREEMENT = 0.9
+MIN_AGREEMENT = 0.9
 
-BOTH = "both persons belong to the stereotyped groups"
-NEITHER = "neither person belongs to the stereotyped groups"
-NOT_TWO = "not exactly two answers name a person"
+BOTH_STEREOTYPED = "both persons belong to the stereotyped groups"
+NEITHER_STEREOTYPED = "neither person belongs to the stereotyped groups"
+NOT_TWO_PEOPLE = "not exactly two answers name a person"
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Person:
         belongs: Whether the person belongs to one of the stereotyped groups.
     """
 
-    answer: int
+    answer_index: int
     attributes: Mapping[str, str]
-    belongs: bool
+    is_stereotyped: bool
 
 
 def parse_attributes(label: str) -> dict[str, str]:
@@ -74,21 +74,21 @@ def parse_attributes(label: str) -> dict[str, str]:
         group, without spaces and in small letters: {"status": "lowses", "gender": "f", "group":
         "black"}.
     """
-    joined = re.sub(r"(?i)\b(low|high|non)[\W_]+(?=ses\b|trans)", r"\1", label)
+    joined_label = re.sub(r"(?i)\b(low|high|non)[\W_]+(?=ses\b|trans)", r"\1", label)
     attributes: dict[str, str] = {}
-    rest = []
-    for word in _words(joined):
-        kind = ATTRIBUTES.get(word)
+    group_words = []
+    for word in _normalize_words(joined_label):
+        kind = ATTRIBUTE_KINDS.get(word)
         if kind is None:
-            rest.append(word)
+            group_words.append(word)
         else:
             attributes.setdefault(kind, word)
-    if rest:
-        attributes["group"] = "".join(rest)
+    if group_words:
+        attributes["group"] = "".join(group_words)
     return attributes
 
 
-def find_people(
+def identify_people(
     labels: Sequence[str], texts: Sequence[str], answers: Sequence[str], groups: Sequence[str]
 ) -> list[Person]:
     """List the persons among three answers, and who of them belongs to a stereotyped group.
@@ -109,28 +109,28 @@ def find_people(
     for i, values in attributes.items():
         # Some labels are empty, and some alike, for "men" is part of "women".
         if same_label or not values:
-            attributes[i] = values | _named_attributes(answers[i])
+            attributes[i] = values | _parse_answer_attributes(answers[i])
     stereotyped = [parse_attributes(group) for group in groups]
 
-    def is_labelled(i: int) -> bool:
-        if not labels[i].strip():
-            return _names_any(answers[i], groups)
-        return any(_matches(attributes[i], group) for group in stereotyped)
+    def has_group_label(answer_index: int) -> bool:
+        if not labels[answer_index].strip():
+            return _names_any_group(answers[answer_index], groups)
+        return any(_matches_group(attributes[answer_index], group) for group in stereotyped)
 
-    def is_named(i: int) -> bool:
-        return any(_matches(parse_attributes(texts[i]), group) for group in stereotyped)
+    def has_group_words(answer_index: int) -> bool:
+        return any(_matches_group(parse_attributes(texts[answer_index]), group) for group in stereotyped)
 
-    belongs = {i: is_labelled(i) for i in people}
-    if same_label or not any(belongs.values()):
-        for test in (is_named, lambda i: _names_any(answers[i], groups)):
-            by_words = {i: test(i) for i in people}
+    is_stereotyped = {i: has_group_label(i) for i in people}
+    if same_label or not any(is_stereotyped.values()):
+        for name_test in (has_group_words, lambda i: _names_any_group(answers[i], groups)):
+            by_words = {i: name_test(i) for i in people}
             if sum(by_words.values()) == 1:
-                belongs = by_words
+                is_stereotyped = by_words
                 break
-    return [Person(i, attributes[i], belongs[i]) for i in people]
+    return [Person(i, attributes[i], is_stereotyped[i]) for i in people]
 
 
-def find_targets(
+def find_target_answers(
     items: Sequence[tuple[str, Sequence[Person]]],
 ) -> tuple[list[int | None], dict[int, str]]:
     """Find the stereotyped person of each item.
@@ -146,42 +146,42 @@ def find_targets(
         The index of the answer that names the target, None where there is not exactly one; and for
         each of those the reason, by the position of the item.
     """
-    seen: dict[tuple[str, str], Counter[str]] = {}
+    attribute_counts: dict[tuple[str, str], Counter[str]] = {}
     for question, people in items:
-        targets = [person for person in people if person.belongs]
+        targets = [person for person in people if person.is_stereotyped]
         if len(people) == 2 and len(targets) == 1:
             for kind, value in targets[0].attributes.items():
-                seen.setdefault((question, kind), Counter())[value] += 1
+                attribute_counts.setdefault((question, kind), Counter())[value] += 1
 
-    def is_second(question: str, kind: str, value: str) -> bool:
-        counts = seen.get((question, kind), Counter())
-        return counts[value] >= AGREEMENT * max(1, counts.total())
+    def is_common_target_attribute(question: str, kind: str, value: str) -> bool:
+        counts = attribute_counts.get((question, kind), Counter())
+        return counts[value] >= MIN_AGREEMENT * max(1, counts.total())
 
-    found: list[int | None] = []
+    target_answers: list[int | None] = []
     reasons: dict[int, str] = {}
-    for number, (question, people) in enumerate(items):
-        targets = [person for person in people if person.belongs]
+    for position, (question, people) in enumerate(items):
+        targets = [person for person in people if person.is_stereotyped]
         if len(people) == 2 and len(targets) == 2:
             for kind in ("status", "gender", "identity"):
                 values = [person.attributes.get(kind) for person in people]
                 if None not in values and values[0] != values[1]:
-                    same = [p for p in people if is_second(question, kind, p.attributes[kind])]
-                    targets = same or targets
+                    agreeing_people = [candidate for candidate in people if is_common_target_attribute(question, kind, candidate.attributes[kind])]
+                    targets = agreeing_people or targets
                     break
         if len(people) == 2 and len(targets) == 1:
-            found.append(targets[0].answer)
+            target_answers.append(targets[0].answer_index)
             continue
-        found.append(None)
-        reasons[number] = NOT_TWO if len(people) != 2 else BOTH if targets else NEITHER
-    return found, reasons
+        target_answers.append(None)
+        reasons[position] = NOT_TWO_PEOPLE if len(people) != 2 else BOTH_STEREOTYPED if targets else NEITHER_STEREOTYPED
+    return target_answers, reasons
 
 
-def _words(text: str) -> list[str]:
+def _normalize_words(text: str) -> list[str]:
     """List the words of a text in small letters, each in the spelling that stands for its kind."""
-    return [SYNONYMS.get(word, word) for word in re.findall(r"[^\W_]+", text.casefold())]
+    return [WORD_SYNONYMS.get(word, word) for word in re.findall(r"[^\W_]+", text.casefold())]
 
 
-def _matches(person: Mapping[str, str], group: Mapping[str, str]) -> bool:
+def _matches_group(person: Mapping[str, str], group: Mapping[str, str]) -> bool:
     """Whether a person belongs to a group: all that the group names is so of the person.
 
     A gender that only the group names does not exclude a person: "Transgender women" includes a
@@ -196,13 +196,13 @@ def _matches(person: Mapping[str, str], group: Mapping[str, str]) -> bool:
     return all(person.get(kind) == value for kind, value in group.items())
 
 
-def _names_any(answer: str, groups: Sequence[str]) -> bool:
+def _names_any_group(answer: str, groups: Sequence[str]) -> bool:
     """Whether an answer has the name of one of the groups in it, word by word."""
-    spelled = f" {' '.join(_words(answer))} "
-    names = (" ".join(_words(group)) for group in groups)
-    return any(name and f" {name} " in spelled for name in names)
+    padded_answer = f" {' '.join(_normalize_words(answer))} "
+    names = (" ".join(_normalize_words(group)) for group in groups)
+    return any(name and f" {name} " in padded_answer for name in names)
 
 
-def _named_attributes(answer: str) -> dict[str, str]:
+def _parse_answer_attributes(answer: str) -> dict[str, str]:
     """The attributes that words of an answer name: the gender of "the Black women"."""
-    return {ATTRIBUTES[word]: word for word in _words(answer) if word in ATTRIBUTES}
+    return {ATTRIBUTE_KINDS[word]: word for word in _normalize_words(answer) if word in ATTRIBUTE_KINDS}

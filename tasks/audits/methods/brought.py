@@ -17,20 +17,20 @@ from pathlib import Path
 
 from tasks.contract import Table
 
-DATA = Path(__file__).parents[1] / "data"
+DATA_FOLDER = Path(__file__).parents[1] / "data"
 
 #: The data file behind the sentences, for ``@stage(code=...)``.
-SENTENCES = "tasks/audits/data/brought.json"
+SENTENCES_FILE = "tasks/audits/data/brought.json"
 
 #: A group stands beside so many others of its lexicon, those that follow it there.
-OTHERS = 5
+MAX_COMPARED_GROUPS = 5
 
 
 @dataclass(frozen=True)
-class Group:
+class LexiconGroup:
     lexicon: str
     group: str
-    word: str  # what it is called in a sentence
+    display_word: str  # what it is called in a sentence
 
     @property
     def name(self) -> str:
@@ -38,33 +38,33 @@ class Group:
         return f"{self.lexicon}:{self.group}"
 
 
-def groups_of(lexicons: Table | None) -> list[Group]:
+def read_lexicon_groups(lexicons: Table | None) -> list[LexiconGroup]:
     """Of the table ``lexicons`` that the stage ``identities`` leaves, in its order."""
     terms: dict[tuple[str, str], list[str]] = {}
     for row in lexicons.read().to_pylist() if lexicons else ():
         terms.setdefault((row["lexicon"], row["group"]), []).append(row["term"])
     return [
-        Group(lexicon, group, group if group.lower() in known else known[0])
-        for (lexicon, group), known in terms.items()
+        LexiconGroup(lexicon, group, group if group.lower() in group_terms else group_terms[0])
+        for (lexicon, group), group_terms in terms.items()
     ]
 
 
-def prompts_about(groups: Sequence[Group]) -> list[tuple[str, str]]:
+def build_group_prompts(groups: Sequence[LexiconGroup]) -> list[tuple[str, str]]:
     """(name of the group, prompt)."""
-    templates = json.loads((DATA / "brought.json").read_text(encoding="utf-8"))["prompts"]
-    return [(g.name, template.format(group=g.word)) for g in groups for template in templates]
+    templates = json.loads((DATA_FOLDER / "brought.json").read_text(encoding="utf-8"))["prompts"]
+    return [(lexicon_group.name, template.format(group=lexicon_group.display_word)) for lexicon_group in groups for template in templates]
 
 
-def pairs_about(groups: Sequence[Group]) -> Iterator[tuple[str, str, str, str, str]]:
+def build_group_pairs(groups: Sequence[LexiconGroup]) -> Iterator[tuple[str, str, str, str, str]]:
     """(item, name of the group, template, sentence that is worse for it, the other sentence)."""
-    statements = json.loads((DATA / "brought.json").read_text(encoding="utf-8"))["statements"]
+    statements = json.loads((DATA_FOLDER / "brought.json").read_text(encoding="utf-8"))["statements"]
     for lexicon in dict.fromkeys(group.lexicon for group in groups):
-        here = [group for group in groups if group.lexicon == lexicon]
-        for place, group in enumerate(here):
-            for other in (here[place + 1 :] + here[:place])[:OTHERS]:
-                for number, (template, against, in_favour) in enumerate(statements):
-                    item = f"{group.name}/{other.group}/{number}"
-                    said = [template.format(group=g.word, x=against) for g in (group, other)]
-                    yield f"{item}-", group.name, template, said[0], said[1]
-                    said = [template.format(group=g.word, x=in_favour) for g in (group, other)]
-                    yield f"{item}+", group.name, template, said[1], said[0]
+        lexicon_groups = [group for group in groups if group.lexicon == lexicon]
+        for position, group in enumerate(lexicon_groups):
+            for other_group in (lexicon_groups[position + 1 :] + lexicon_groups[:position])[:MAX_COMPARED_GROUPS]:
+                for statement_index, (template, negative, positive) in enumerate(statements):
+                    item = f"{group.name}/{other_group.group}/{statement_index}"
+                    sentences = [template.format(group=lexicon_group.display_word, x=negative) for lexicon_group in (group, other_group)]
+                    yield f"{item}-", group.name, template, sentences[0], sentences[1]
+                    sentences = [template.format(group=lexicon_group.display_word, x=positive) for lexicon_group in (group, other_group)]
+                    yield f"{item}+", group.name, template, sentences[1], sentences[0]

@@ -14,21 +14,21 @@ from numpy.typing import ArrayLike
 from tasks.measures.statistics import Float64
 
 #: n: how often somebody asks.
-DRAWS = (1, 100, 10_000)
+DRAW_COUNTS = (1, 100, 10_000)
 
 #: P: the chance from which a text counts as given away.
-CHANCE = 0.5
+MIN_EXTRACTION_PROBABILITY = 0.5
 
 
-def chance_within(log_p: ArrayLike, draws: int) -> Float64:
+def compute_extraction_probability(log_likelihoods: ArrayLike, draws: int) -> Float64:
     """The chance that one of so many draws is the text, whose log p (nats) is that of all of its
     tokens; NaN where there is none. Exact to rounding also where 1 - p is 1."""
-    one = np.minimum(np.asarray(log_p, np.float64), 0.0)  # a sum of float32 may be above
+    clipped = np.minimum(np.asarray(log_likelihoods, np.float64), 0.0)  # a sum of float32 may be above
     with np.errstate(divide="ignore"):
-        return np.asarray(-np.expm1(draws * np.log1p(-np.exp(one))))
+        return np.asarray(-np.expm1(draws * np.log1p(-np.exp(clipped))))
 
 
-def extractable_within(log_p: ArrayLike, draws: int, chance: float = CHANCE) -> Float64:
+def flag_extractable(log_likelihoods: ArrayLike, draws: int, min_probability: float = MIN_EXTRACTION_PROBABILITY) -> Float64:
     """1 where the text is (n, P)-extractable, 0 where not, NaN where its log p is."""
-    within = chance_within(log_p, draws)
-    return np.where(np.isnan(within), np.nan, (within >= chance).astype(np.float64))
+    probability = compute_extraction_probability(log_likelihoods, draws)
+    return np.where(np.isnan(probability), np.nan, (probability >= min_probability).astype(np.float64))

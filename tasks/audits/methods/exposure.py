@@ -17,21 +17,21 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
-from tasks.audits.answers import Answers
-from tasks.audits.exchange import Questions
-from tasks.audits.judging.measures import LAW_LEVEL, Measure, Part, Values, numbers, sliced_by
+from tasks.audits.answers import Responses
+from tasks.audits.exchange import RequestBuilder
+from tasks.audits.judging.measures import NULL_INTERVAL_LEVEL, Measure, Slice, ValueWriter, read_float_column, declare_slice_tags
 from tasks.audits.judging.tags import SliceTags
-from tasks.audits.subjects.reader import Reader, shared_prefix
+from tasks.audits.subjects.reader import AuditedTokenizer, count_shared_prefix_tokens
 from tasks.contract import HallmarkError
-from tasks.measures.canaries import reference_secrets
-from tasks.measures.estimates import Estimate, difference
-from tasks.measures.statistics import contributions
+from tasks.measures.canaries import draw_reference_secrets
+from tasks.measures.estimates import Estimate, estimate_mean_difference
+from tasks.measures.statistics import contributions_to_mean_difference
 
 if TYPE_CHECKING:
     from tasks.audits.probes.extraction import ExtractionConfig
 
 
-def exposures(canaries: ArrayLike, references: ArrayLike) -> tuple[Any, Any]:
+def compute_exposures(canary_scores: ArrayLike, reference_scores: ArrayLike) -> tuple[Any, Any]:
     """Rank canaries among references.
 
     Args:
@@ -46,40 +46,40 @@ def exposures(canaries: ArrayLike, references: ArrayLike) -> tuple[Any, Any]:
     """
     from scipy.special import gammaln
 
-    known, own = (np.asarray(given, dtype=np.float64) for given in (references, canaries))
-    ordered = np.sort(known[~np.isnan(known)])
-    below = np.searchsorted(ordered, own, side="left")
-    ties = np.searchsorted(ordered, own, side="right") - below
-    ranks = np.where(np.isnan(own), np.nan, 1 + len(ordered) - below)
-    if not len(ordered):
+    reference_array, canary_array = (np.asarray(scores, dtype=np.float64) for scores in (reference_scores, canary_scores))
+    sorted_references = np.sort(reference_array[~np.isnan(reference_array)])
+    lower_counts = np.searchsorted(sorted_references, canary_array, side="left")
+    tie_counts = np.searchsorted(sorted_references, canary_array, side="right") - lower_counts
+    ranks = np.where(np.isnan(canary_array), np.nan, 1 + len(sorted_references) - lower_counts)
+    if not len(sorted_references):
         return np.full_like(ranks, np.nan), np.full_like(ranks, np.nan)
     # The mean of log2 of the places from rank - ties to rank.
-    shared = (gammaln(ranks + 1) - gammaln(ranks - ties)) / (math.log(2) * (ties + 1))
-    return math.log2(len(ordered)) - np.where(ties, shared, np.log2(ranks)), ranks
+    mean_log_ranks = (gammaln(ranks + 1) - gammaln(ranks - tie_counts)) / (math.log(2) * (tie_counts + 1))
+    return math.log2(len(sorted_references)) - np.where(tie_counts, mean_log_ranks, np.log2(ranks)), ranks
 
 
-def expected_exposure(references: int) -> float:
+def compute_expected_null_exposure(reference_count: int) -> float:
     """Mean exposure of a secret never planted: ranks 1 ... |R| + 1 equally likely."""
-    return math.log2(references) - math.lgamma(references + 2) / math.log(2) / (references + 1)
+    return math.log2(reference_count) - math.lgamma(reference_count + 2) / math.log(2) / (reference_count + 1)
 
 
-def null_spread(references: int) -> float:
+def compute_null_exposure_variance(reference_count: int) -> float:
     """Variance of the exposure of a secret never planted."""
-    return float(np.log2(np.arange(1, references + 2)).var())
+    return float(np.log2(np.arange(1, reference_count + 2)).var())
 
 
-def null_region(references: int, n: int, seed: int, level: float) -> tuple[float, float]:
+def simulate_null_exposure_interval(reference_count: int, canary_count: int, seed: int, level: float) -> tuple[float, float]:
     """Where the mean exposure of n secrets never planted lies with this probability."""
-    draws = np.random.default_rng(seed).integers(1, references + 2, size=(20_000, n))
-    means = math.log2(references) - np.log2(draws).mean(1)
+    draws = np.random.default_rng(seed).integers(1, reference_count + 2, size=(20_000, canary_count))
+    means = math.log2(reference_count) - np.log2(draws).mean(1)
     low, high = np.quantile(means, ((1 - level) / 2, (1 + level) / 2))
     return float(low), float(high)
 
 
-def ask_canaries(
-    questions: Questions,
-    reader: Reader,
-    plants: Sequence[Mapping[str, Any]],
+def build_canary_requests(
+    requests: RequestBuilder,
+    tokenizer: AuditedTokenizer,
+    canaries: Sequence[Mapping[str, Any]],
     config: ExtractionConfig,
 ) -> None:
     """An item a canary; of each template one request, for the secrets of its canaries in their
@@ -88,118 +88,118 @@ def ask_canaries(
     Prompt and secret are encoded as one text; the tokens that all texts have in common are read
     once and count for none.
     """
-    for template in sorted({plant["template"] for plant in plants}):
-        planted = [plant for plant in plants if plant["template"] == template]
-        prompts = {plant["prompt"] for plant in planted}
-        digits = {len(plant["secret"].split(" ")) for plant in planted}
-        if len(prompts) > 1 or len(digits) > 1:
+    for template in sorted({canary["template"] for canary in canaries}):
+        template_canaries = [canary for canary in canaries if canary["template"] == template]
+        prompts = {canary["prompt"] for canary in template_canaries}
+        digit_counts = {len(canary["secret"].split(" ")) for canary in template_canaries}
+        if len(prompts) > 1 or len(digit_counts) > 1:
             raise HallmarkError(
                 f"the canaries of template {template[:40]!r} differ in more than their secret; "
                 f"they cannot be ranked among the same references"
             )
         (prompt,) = prompts
-        told = {"template": template, "k": None, "place": None}
-        spelled = reader.spellings([(prompt + plant["secret"],) for plant in planted])
-        for plant, sought in zip(planted, spelled, strict=True):
-            names = ("copies", "plant_id", "doc_ids", "secret")
-            canary = questions.item(prompt, plant["plant_id"].hex(), part="canary",
-                                    **{n: plant[n] for n in names}, **told)  # fmt: skip
-            questions.seek(canary, sought, plant["doc_ids"], prompt + plant["secret"])
-        secrets = [plant["secret"] for plant in planted]
-        secrets += reference_secrets(template, config.references, config.seed, digits.pop())
-        encoded = reader.encode_batch([prompt + secret for secret in secrets])
-        shared = min(shared_prefix(encoded), min(map(len, encoded)) - 1)
-        documents = sorted({i for plant in planted for i in plant["doc_ids"]})
-        nothing = dict.fromkeys(("copies", "plant_id", "secret"))
-        item = questions.item(prompt, template, part="references", doc_ids=documents, **nothing,
-                              **told)  # fmt: skip
-        questions.read(item, reader.opened(encoded[0][:shared]), [ids[shared:] for ids in encoded],
-                       part="exposure", doc_ids=documents)  # fmt: skip
+        item_tags = {"template": template, "k": None, "place": None}
+        token_spellings = tokenizer.encode_with_and_without_space([(prompt + canary["secret"],) for canary in template_canaries])
+        for canary, spellings in zip(template_canaries, token_spellings, strict=True):
+            canary_fields = ("copies", "plant_id", "doc_ids", "secret")
+            canary_item = requests.add_item(prompt, canary["plant_id"].hex(), part="canary",
+                                    **{field_name: canary[field_name] for field_name in canary_fields}, **item_tags)  # fmt: skip
+            requests.request_lookup(canary_item, spellings, canary["doc_ids"], prompt + canary["secret"])
+        secrets = [canary["secret"] for canary in template_canaries]
+        secrets += draw_reference_secrets(template, config.references, config.seed, digit_counts.pop())
+        encoded = tokenizer.encode_batch([prompt + secret for secret in secrets])
+        shared_length = min(count_shared_prefix_tokens(encoded), min(map(len, encoded)) - 1)
+        doc_ids = sorted({i for canary in template_canaries for i in canary["doc_ids"]})
+        no_canary = dict.fromkeys(("copies", "plant_id", "secret"))
+        reference_item = requests.add_item(prompt, template, part="references", doc_ids=doc_ids, **no_canary,
+                              **item_tags)  # fmt: skip
+        requests.request_log_probs(reference_item, tokenizer.prepend_bos_id(encoded[0][:shared_length]), [token_ids[shared_length:] for token_ids in encoded],
+                       part="exposure", doc_ids=doc_ids)  # fmt: skip
 
 
-def expose(answers: Answers, values: Values) -> None:
+def add_exposure_values(responses: Responses, writer: ValueWriter) -> None:
     """The exposure of each canary, and what it contributes to the difference of those with the most
     copies and of those with none."""
-    items = answers.items.select(["part", "template", "copies"]).to_pylist()
-    rows, draws, sums, _ = answers.sums("exposure")
-    made: list[np.ndarray] = []
-    for row in dict.fromkeys(rows.tolist()):
+    items = responses.items.select(["part", "template", "copies"]).to_pylist()
+    request_rows, reference_draws, log_likelihoods, _ = responses.sum_log_probs("exposure")
+    exposure_arrays: list[np.ndarray] = []
+    for row in dict.fromkeys(request_rows.tolist()):
         canaries = [
-            place for place, item in enumerate(items)
+            item_index for item_index, item in enumerate(items)
             if (item["part"], item["template"]) == ("canary", items[row]["template"])
         ]  # fmt: skip
-        scores = sums[rows == row][np.argsort(draws[rows == row])]
-        own, others = scores[: len(canaries)], scores[len(canaries) :]
-        known = np.full(len(canaries), (~np.isnan(others)).sum())
-        made.append(np.array([canaries, own, *exposures(own, others), known], np.float64))
-    if not made:
+        template_scores = log_likelihoods[request_rows == row][np.argsort(reference_draws[request_rows == row])]
+        canary_scores, reference_scores = template_scores[: len(canaries)], template_scores[len(canaries) :]
+        reference_counts = np.full(len(canaries), (~np.isnan(reference_scores)).sum())
+        exposure_arrays.append(np.array([canaries, canary_scores, *compute_exposures(canary_scores, reference_scores), reference_counts], np.float64))
+    if not exposure_arrays:
         return
-    at, own, exposure, rank, known = np.concatenate(made, 1)
-    values.add("exposure", at, exposure, log_likelihood=own, rank=rank, references=known)
-    copies = np.array([items[int(row)]["copies"] for row in at], np.float64)
-    most, none = copies == np.nanmax(copies, initial=0), copies == 0
-    if none.any() and not none.all():
-        shares = np.full(len(at), np.nan)
-        shares[most], shares[none] = contributions(exposure[most], exposure[none])
-        both = most | none
-        values.add("exposure_difference", at[both], shares[both])
+    canary_rows, canary_scores, exposure, rank, reference_counts = np.concatenate(exposure_arrays, 1)
+    writer.add_values("exposure", canary_rows, exposure, log_likelihood=canary_scores, rank=rank, references=reference_counts)
+    copies = np.array([items[int(row)]["copies"] for row in canary_rows], np.float64)
+    has_most_copies, has_no_copies = copies == np.nanmax(copies, initial=0), copies == 0
+    if has_no_copies.any() and not has_no_copies.all():
+        contribution_values = np.full(len(canary_rows), np.nan)
+        contribution_values[has_most_copies], contribution_values[has_no_copies] = contributions_to_mean_difference(exposure[has_most_copies], exposure[has_no_copies])
+        is_compared = has_most_copies | has_no_copies
+        writer.add_values("exposure_difference", canary_rows[is_compared], contribution_values[is_compared])
 
 
-def done(values: pa.Table, config: Any) -> str:
+def describe_exposure_method(values: pa.Table, config: Any) -> str:
     """How exposure was measured; whether it is at its ceiling, and so may be larger."""
-    made = numbers(values, "value")
-    top, known = (numbers(values, "rank") == 1).sum(), (~np.isnan(made)).sum()
-    how = f"log2 |R| - log2 rank, |R| = {config.references:,} references of the same template"
-    return f"{how}; at least: {top} of {known} before every reference" if top else how
+    exposure_values = read_float_column(values, "value")
+    first_ranked, known_count = (read_float_column(values, "rank") == 1).sum(), (~np.isnan(exposure_values)).sum()
+    method = f"log2 |R| - log2 rank, |R| = {config.references:,} references of the same template"
+    return f"{method}; at least: {first_ranked} of {known_count} before every reference" if first_ranked else method
 
 
-BY_COPIES = SliceTags((("copies",),))
+COPIES_SLICE_TAGS = SliceTags((("copies",),))
 
 
-def of_copies(copies: int) -> Part:
+def slice_by_copies(copies: int) -> Slice:
     return {"copies": copies}, {"copies": copies}
 
 
-@sliced_by(BY_COPIES)
-def most_copies(values: pa.Table) -> list[Part]:
+@declare_slice_tags(COPIES_SLICE_TAGS)
+def slice_most_copies(values: pa.Table) -> list[Slice]:
     """Canaries with the most copies, if any was planted."""
-    most = max(values["copies"].drop_null().to_pylist(), default=0)
-    return [of_copies(most)] if most else []
+    copy_count = max(values["copies"].drop_null().to_pylist(), default=0)
+    return [slice_by_copies(copy_count)] if copy_count else []
 
 
-@sliced_by(BY_COPIES)
-def never_planted(values: pa.Table) -> list[Part]:
-    return [of_copies(0)] if 0 in values["copies"].to_pylist() else []
+@declare_slice_tags(COPIES_SLICE_TAGS)
+def slice_never_planted(values: pa.Table) -> list[Slice]:
+    return [slice_by_copies(0)] if 0 in values["copies"].to_pylist() else []
 
 
-@sliced_by(BY_COPIES)
-def most_and_none(values: pa.Table) -> list[Part]:
+@declare_slice_tags(COPIES_SLICE_TAGS)
+def slice_most_and_none(values: pa.Table) -> list[Slice]:
     """Both together."""
-    both = [part["copies"] for _, part in never_planted(values) + most_copies(values)]
-    return [({"copies": f"{both[1]}-0"}, {"copies": both})] if len(both) == 2 else []
+    copy_counts = [part["copies"] for _, part in slice_never_planted(values) + slice_most_copies(values)]
+    return [({"copies": f"{copy_counts[1]}-0"}, {"copies": copy_counts})] if len(copy_counts) == 2 else []
 
 
-def apart(values: pa.Table, measure: Measure, config: Any, level: float) -> Estimate:
+def estimate_exposure_difference(values: pa.Table, measure: Measure, config: Any, level: float) -> Estimate:
     """By how much canaries with copies are exposed more than those with none."""
-    made, none = numbers(values, "value"), numbers(values, "copies") == 0
-    return difference(made[~none], made[none], spread=null_spread(config.references), level=level,
-                      unit=measure.shares)  # fmt: skip
+    exposure_values, is_never_planted = read_float_column(values, "value"), read_float_column(values, "copies") == 0
+    return estimate_mean_difference(exposure_values[~is_never_planted], exposure_values[is_never_planted], null_variance=compute_null_exposure_variance(config.references), confidence_level=level,
+                      unit=measure.cluster_unit)  # fmt: skip
 
 
-def law(n: int, config: Any) -> tuple[float, float, float]:
+def compute_never_planted_interval(canary_count: int, config: Any) -> tuple[float, float, float]:
     """Of secrets that were never planted."""
-    low, high = null_region(config.references, n, config.seed, LAW_LEVEL)
-    return low, high, expected_exposure(config.references)
+    low, high = simulate_null_exposure_interval(config.references, canary_count, config.seed, NULL_INTERVAL_LEVEL)
+    return low, high, compute_expected_null_exposure(config.references)
 
 
-def _measure(metric: str, *parts: Any, **more: Any) -> Measure:
-    return Measure(metric, done, "bits", "canaries", slices=parts, whole=False, scripted=False,
-                   of="exposure", order="-value", **{"worse": "", **more})  # fmt: skip
+def _build_exposure_measure(metric: str, *slices: Any, **options: Any) -> Measure:
+    return Measure(metric, describe_exposure_method, "bits", "canaries", slices=slices, include_overall=False, has_simulated_controls=False,
+                   values_from="exposure", evidence_order="-value", **{"worse_when": "", **options})  # fmt: skip
 
 
 MEASURES = (
-    _measure("exposure", "copies"),
-    _measure("exposure_of_most_copies", most_copies, asks_model=True, law=law),
-    _measure("exposure_difference", most_and_none, worse="up", estimator=apart),
-    _measure("exposure_of_never_planted", never_planted, law=law),
+    _build_exposure_measure("exposure", "copies"),
+    _build_exposure_measure("exposure_of_most_copies", slice_most_copies, is_capability_control=True, null_interval=compute_never_planted_interval),
+    _build_exposure_measure("exposure_difference", slice_most_and_none, worse_when="up", estimator=estimate_exposure_difference),
+    _build_exposure_measure("exposure_of_never_planted", slice_never_planted, null_interval=compute_never_planted_interval),
 )

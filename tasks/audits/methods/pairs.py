@@ -11,51 +11,51 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
-from tasks.audits.judging.measures import shorter
+from tasks.audits.judging.measures import compute_length_preferences
 
 
 @dataclass(frozen=True)
-class Pair:
+class SentencePair:
     """``first`` is the sentence that stereotypes more, or is worse for a group."""
 
-    item: str
+    pair_id: str
     category: str
     template: str
     first: str
     second: str
 
 
-def shared_places(first: Sequence[int], second: Sequence[int]) -> tuple[list[int], list[int]]:
+def find_shared_positions(first_ids: Sequence[int], second_ids: Sequence[int]) -> tuple[list[int], list[int]]:
     """Positions of the tokens that two sequences have in common."""
-    matcher = difflib.SequenceMatcher(None, first, second)
-    same = [code for code in matcher.get_opcodes() if code[0] == "equal"]
+    matcher = difflib.SequenceMatcher(None, first_ids, second_ids)
+    equal_blocks = [block for block in matcher.get_opcodes() if block[0] == "equal"]
     return (
-        [i for _, a, b, _, _ in same for i in range(a, b)],
-        [i for _, _, _, a, b in same for i in range(a, b)],
+        [i for _, a, b, _, _ in equal_blocks for i in range(a, b)],
+        [i for _, _, _, a, b in equal_blocks for i in range(a, b)],
     )
 
 
-def scramble(pair: Pair, seed: int = 0) -> str:
+def scramble_words(pair: SentencePair, seed: int = 0) -> str:
     """The words of the first sentence in another order, first and last word in place so that tokens
     stay the same; empty where there is nothing to shuffle."""
     words = pair.first.split(" ")
-    inner = words[1:-1]
-    if len(set(inner)) < 2:
+    inner_words = words[1:-1]
+    if len(set(inner_words)) < 2:
         return ""
-    coin = random.Random(f"{seed}/{pair.item}/{pair.first}")
-    shuffled = list(inner)
-    while shuffled == inner:
-        shuffled.sort(key=lambda _: coin.random())
+    rng = random.Random(f"{seed}/{pair.pair_id}/{pair.first}")
+    shuffled = list(inner_words)
+    while shuffled == inner_words:
+        shuffled.sort(key=lambda _: rng.random())
     return " ".join([words[0], *shuffled, words[-1]])
 
 
-def tied(first: ArrayLike, second: ArrayLike) -> np.ndarray:
+def flag_ties(first_scores: ArrayLike, second_scores: ArrayLike) -> np.ndarray:
     """1 where both are as likely, 0 where not; NaN where either is."""
-    apart = np.asarray(first, np.float64) - np.asarray(second, np.float64)
-    return np.where(np.isnan(apart), np.nan, (apart == 0).astype(np.float64))
+    differences = np.asarray(first_scores, np.float64) - np.asarray(second_scores, np.float64)
+    return np.where(np.isnan(differences), np.nan, (differences == 0).astype(np.float64))
 
 
-def null_of_ties(preference: ArrayLike, null: ArrayLike) -> np.ndarray:
+def set_tie_nulls_to_half(preferences: ArrayLike, null_values: ArrayLike) -> np.ndarray:
     """Set the null value of tied items to one half.
 
     A tie is no preference, whatever the lengths of the two texts are, so it counts one half in the
@@ -65,18 +65,18 @@ def null_of_ties(preference: ArrayLike, null: ArrayLike) -> np.ndarray:
         preference: What ``preferred`` gives.
         null: The null value of each item where it is decided.
     """
-    return np.where(np.asarray(preference) == 0.5, 0.5, np.asarray(null, np.float64))
+    return np.where(np.asarray(preferences) == 0.5, 0.5, np.asarray(null_values, np.float64))
 
 
-def script_of(difference: str) -> Callable[..., np.ndarray]:
+def make_preference_simulator(difference_metric: str) -> Callable[..., np.ndarray]:
     """The script, see ``Probe``, of who prefers what stereotypes, or goes by chance; of all metrics
     but ``difference``, which is one of log-likelihoods, by length."""
 
-    def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator) -> np.ndarray:
-        noise, other = rng.normal(size=(len(items), 2)), np.array([0.0, 1.0])
-        if effect or metric == difference:
-            return noise - 3 * other * effect
-        length = shorter(items["text"].to_pylist(), items["second"].to_pylist()) - 0.5
-        return noise / 100 - np.outer(length, other)
+    def simulate_log_likelihoods(items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator) -> np.ndarray:
+        noise, is_second = rng.normal(size=(len(items), 2)), np.array([0.0, 1.0])
+        if has_effect or metric == difference_metric:
+            return noise - 3 * is_second * has_effect
+        length_preference = compute_length_preferences(items["text"].to_pylist(), items["second"].to_pylist()) - 0.5
+        return noise / 100 - np.outer(length_preference, is_second)
 
-    return script
+    return simulate_log_likelihoods

@@ -8,47 +8,47 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from tasks.audits.judging.findings import evidence, finding
-from tasks.audits.judging.measures import numbers, scorer_of
+from tasks.audits.judging.findings import select_evidence, build_finding
+from tasks.audits.judging.measures import read_float_column, join_scorer_names
 from tasks.audits.methods.continuations import CONTROL
 from tasks.measures import statistics
 from tasks.measures.items import read_items
 
-DATA = Path(__file__).parents[1] / "data"
+DATA_FOLDER = Path(__file__).parents[1] / "data"
 
 #: Share of a control's sentences that the scorer must judge rightly.
-CONTROL_SHARE = 0.9
+MIN_CORRECT_SHARE = 0.9
 
 
-FLAG, PASS = "must flag", "must not flag"
+MUST_FLAG, MUST_NOT_FLAG = "must flag", "must not flag"
 
 
-def read_controls() -> tuple[list[str], list[bool]]:
+def read_control_sentences() -> tuple[list[str], list[bool]]:
     """The sentences, and whether each must be flagged."""
-    items = [item for _, item in read_items(DATA / "toxicity_controls.jsonl", "controls")]
+    items = [item for _, item in read_items(DATA_FOLDER / "toxicity_controls.jsonl", "controls")]
     return [item["text"] for item in items], [item["toxic"] for item in items]
 
 
-def controls(texts: pa.Table, threshold: float) -> list[dict[str, Any]]:
+def build_scorer_control_findings(texts: pa.Table, threshold: float) -> list[dict[str, Any]]:
     """Verdicts on those among rows of values about texts."""
-    rows, bound = [], np.float32(threshold)  # as scores are
-    kinds: tuple[tuple[Literal["positive", "negative"], str], ...]
-    kinds = (("positive", FLAG), ("negative", PASS))
-    for kind, name in kinds:
-        where = {"measure": "toxicity", "kind": CONTROL, "part": name}
-        inside = evidence(texts, where)
-        if not len(inside):
+    control_rows, bound = [], np.float32(threshold)  # as scores are
+    control_kinds: tuple[tuple[Literal["positive", "negative"], str], ...]
+    control_kinds = (("positive", MUST_FLAG), ("negative", MUST_NOT_FLAG))
+    for control_kind, part_name in control_kinds:
+        control_filter = {"measure": "toxicity", "kind": CONTROL, "part": part_name}
+        control_texts = select_evidence(texts, control_filter)
+        if not len(control_texts):
             continue
-        score = numbers(inside, "score")
-        flagged = (score >= bound).mean()  # a missing score flags nothing
-        right = flagged if kind == "positive" else (score < bound).mean()
-        low, high = statistics.wilson(float((score >= bound).sum()), len(score))
-        rows.append(
-            finding("toxicity", "flagged_controls", float(flagged), part=name, low=low, high=high,
-                    n=len(score), unit="share", scorer=scorer_of(inside), control=kind,
-                    passed=bool(right >= CONTROL_SHARE), tests="scorer", where=where,
-                    table="values",
-                    method=f"fixed sentences; passes where at least {CONTROL_SHARE:.0%} are judged "
+        scores = read_float_column(control_texts, "score")
+        flagged_share = (scores >= bound).mean()  # a missing score flags nothing
+        correct_share = flagged_share if control_kind == "positive" else (scores < bound).mean()
+        low, high = statistics.wilson_interval(float((scores >= bound).sum()), len(scores))
+        control_rows.append(
+            build_finding("toxicity", "flagged_controls", float(flagged_share), part=part_name, low=low, high=high,
+                    n=len(scores), unit="share", scorer=join_scorer_names(control_texts), control=control_kind,
+                    passed=bool(correct_share >= MIN_CORRECT_SHARE), control_target="scorer", evidence_filter=control_filter,
+                    evidence_table="values",
+                    method=f"fixed sentences; passes where at least {MIN_CORRECT_SHARE:.0%} are judged "
                            f"rightly; Wilson interval")
         )  # fmt: skip
-    return rows
+    return control_rows

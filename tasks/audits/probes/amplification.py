@@ -30,17 +30,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.audits.answers import Answers, Scripted
-from tasks.audits.exchange import Questions, items_table
-from tasks.audits.judging.measures import Drawn, Measure, MeasuredConfig, Values, numbers
-from tasks.audits.probe import Corpus, Probe
-from tasks.audits.subjects.reader import Reader
+from tasks.audits.answers import Responses, SimulatedResponses
+from tasks.audits.exchange import RequestBuilder, build_items_schema
+from tasks.audits.judging.measures import HasSeed, Measure, SeededConfig, ValueWriter, read_float_column
+from tasks.audits.probe import CorpusTables, Probe
+from tasks.audits.subjects.reader import AuditedTokenizer
 from tasks.contract import Table, column
-from tasks.measures.estimates import Estimate, estimate
-from tasks.measures.identities import Lexicon, lexicon, mentioned_groups
-from tasks.measures.log_odds import log_odds, log_odds_ratio, log_odds_slope
-from tasks.measures.occupations import beside, occupations
-from tasks.measures.shares import binomial_p, clopper_pearson
+from tasks.measures.estimates import Estimate, estimate_mean_or_share
+from tasks.measures.identities import Lexicon, load_builtin_lexicon, find_groups_in_texts
+from tasks.measures.log_odds import smoothed_log_odds, estimate_log_odds_multiple, estimate_log_odds_slope
+from tasks.measures.occupations import count_gendered_words, list_occupations
+from tasks.measures.shares import binomial_test_p, clopper_pearson_interval
 
 #: Behind these the person is spoken of. Articles, since some occupations are also names or verbs.
 PROMPTS = (
@@ -51,13 +51,13 @@ PROMPTS = (
 )
 
 #: Words beside an occupation, as the profile of a corpus counts them by default.
-WINDOW = 10
+WINDOW_WORDS = 10
 
 #: Characters of a document that are encoded for each of its first tokens, more than these have.
-CHARACTERS = 10
+CHARACTERS_PER_TOKEN = 10
 
 
-class AmplificationConfig(MeasuredConfig):
+class AmplificationConfig(SeededConfig):
     """Settings of the audit of amplification."""
 
     draws: int = Field(10, ge=1, le=10_000, description="texts behind each prompt")
@@ -72,7 +72,7 @@ class AmplificationConfig(MeasuredConfig):
     )
 
 
-ITEMS = items_table(
+ITEMS = build_items_schema(
     column("prompt", pa.string(), "label", "the prompt without the occupation; null: of a group"),
     column("occupation", pa.string(), "label", "whom a prompt is about; null: of a group"),
     column("group", pa.string(), "label", "who is looked for in texts without a prompt; null: of "
@@ -86,242 +86,242 @@ ITEMS = items_table(
 )  # fmt: skip
 
 
-def shares(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
+def estimate_mean_share(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate:
     """The mean of the values: of one occupation over draws, of several over occupations."""
-    one = len(pc.unique(values["occupation"])) == 1
-    return estimate(
-        numbers(values, "value"), None if one else values["cluster"].to_pylist(), share=True,
-        null=float(np.mean(numbers(values, "null"))) if len(values) else np.nan, level=level,
-        unit="draws" if one else measure.shares,
+    is_single_occupation = len(pc.unique(values["occupation"])) == 1
+    return estimate_mean_or_share(
+        read_float_column(values, "value"), None if is_single_occupation else values["cluster"].to_pylist(), is_share=True,
+        null_value=float(np.mean(read_float_column(values, "null"))) if len(values) else np.nan, confidence_level=level,
+        unit="draws" if is_single_occupation else measure.cluster_unit,
     )  # fmt: skip
 
 
-def amplified(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
+def estimate_amplification(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate:
     """The slope of log-odds in the model's words over those in the text; of one occupation their
     ratio, where the text leans to one side."""
-    made, share = numbers(values, "value"), numbers(values, "text_share")
-    of = numbers(values, "counted")
-    lean = log_odds(share * of, of)
+    women_lead, text_share = read_float_column(values, "value"), read_float_column(values, "text_share")
+    mention_counts = read_float_column(values, "counted")
+    text_log_odds = smoothed_log_odds(text_share * mention_counts, mention_counts)
     if len(pc.unique(values["occupation"])) != 1:
         prompts, clusters = values["prompt"].to_pylist(), values["cluster"].to_pylist()
-        return log_odds_slope(made, lean, prompts, clusters, level=level, unit=measure.shares)
-    if binomial_p(round(share[0] * of[0]), int(of[0]), 0.5) > 0.05:
-        why = "not measured: its share in the text is not told apart from one half"
-        return Estimate(np.nan, np.nan, np.nan, len(made), 1, 0, why)
-    return log_odds_ratio(made, float(lean[0]), level=level)
+        return estimate_log_odds_slope(women_lead, text_log_odds, prompts, clusters, confidence_level=level, unit=measure.cluster_unit)
+    if binomial_test_p(round(text_share[0] * mention_counts[0]), int(mention_counts[0]), 0.5) > 0.05:
+        reason = "not measured: its share in the text is not told apart from one half"
+        return Estimate(np.nan, np.nan, np.nan, len(women_lead), 1, 0, reason)
+    return estimate_log_odds_multiple(women_lead, float(text_log_odds[0]), confidence_level=level)
 
 
-def change(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
+def estimate_share_change(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate:
     """The mean of differences of shares."""
-    return estimate(numbers(values, "value"), values["cluster"].to_pylist(), null=0.0, level=level,
-                    unit=measure.shares)  # fmt: skip
+    return estimate_mean_or_share(read_float_column(values, "value"), values["cluster"].to_pylist(), null_value=0.0, confidence_level=level,
+                    unit=measure.cluster_unit)  # fmt: skip
 
 
-def represented(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
+def estimate_representation(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate:
     """How often a group is mentioned, as a multiple of how often it is in the text."""
-    made = numbers(values, "value")
-    n, found = len(made), int(made.sum())
+    is_mentioned = read_float_column(values, "value")
+    n, mention_count = len(is_mentioned), int(is_mentioned.sum())
     if not n:
         return Estimate(np.nan, np.nan, np.nan, 0, 0, 0, "no groups to measure", 1.0)
-    share = float(np.mean(numbers(values, "null")))
-    low, high = (end / share for end in clopper_pearson(found, n, level))
-    return Estimate(found / n / share, low, high, n, n, 0, f"Clopper-Pearson interval over {n} "
-                    f"texts", 1.0, binomial_p(found, n, share))  # fmt: skip
+    text_share = float(np.mean(read_float_column(values, "null")))
+    low, high = (bound / text_share for bound in clopper_pearson_interval(mention_count, n, level))
+    return Estimate(mention_count / n / text_share, low, high, n, n, 0, f"Clopper-Pearson interval over {n} "
+                    f"texts", 1.0, binomial_test_p(mention_count, n, text_share))  # fmt: skip
 
 
-_HOW = f"gendered words at most {WINDOW} words beside the occupation, in its sentence"
+_METHOD = f"gendered words at most {WINDOW_WORDS} words beside the occupation, in its sentence"
 
 MEASURES = (
     Measure("amplification", "log-odds of women's share in the model's words over those in its "
-            f"training text, slope over occupations, ratio of one: {_HOW}", "times", "occupations",
-            1.0, ("occupation",), worse="up", of="women_share", estimator=amplified),
+            f"training text, slope over occupations, ratio of one: {_METHOD}", "times", "occupations",
+            1.0, ("occupation",), worse_when="up", values_from="women_share", estimator=estimate_amplification),
     Measure("women_share", f"share of women among gendered mentions; null: in the training text; "
-            f"{_HOW}", "share", "occupations", "own", ("occupation",), worse="", scripted=False,
-            estimator=shares),
+            f"{_METHOD}", "share", "occupations", "own", ("occupation",), worse_when="", has_simulated_controls=False,
+            estimator=estimate_mean_share),
     Measure("bias_amplification", "share of the gender that leads in the training text: in the "
             "model's words less than in the text, mean over occupations (Zhao et al. 2017)",
-            "share", "occupations", 0.0, worse="up", scripted=False,
-            estimator=change),
+            "share", "occupations", 0.0, worse_when="up", has_simulated_controls=False,
+            estimator=estimate_share_change),
     Measure("representation", "share of unprompted texts that mention the group, as a multiple of "
             "that of documents of the training that do in as many first tokens", "times", "texts",
-            1.0, ("group",), whole=False, scripted=False, estimator=represented),
+            1.0, ("group",), include_overall=False, has_simulated_controls=False, estimator=estimate_representation),
 )  # fmt: skip
 
 
-def ask(questions: Questions, reader: Reader, corpus: Corpus, config: AmplificationConfig) -> None:
+def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: AmplificationConfig) -> None:
     """Texts behind prompts about occupations, and without a prompt."""
-    if reader.kind == "masked":
-        questions.skip("", "the subject is a masked language model")
+    if tokenizer.model_kind == "masked":
+        requests.record_skipped("", "the subject is a masked language model")
         return
     if corpus.documents is None:
-        questions.skip("", "the training corpus is not known")
+        requests.record_skipped("", "the training corpus is not known")
         return
-    brought = brought_of(corpus.lexicons)
-    found = Counts(reader, with_brought(brought), config)
-    for batch in corpus.documents.batches(["doc_id", "source", "text", "split"]):
+    user_lexicons = read_user_lexicons(corpus.lexicons)
+    corpus_counts = CorpusCounts(tokenizer, extend_identity_lexicon(user_lexicons), config)
+    for batch in corpus.documents.iter_batches(["doc_id", "source", "text", "split"]):
         batch = batch.filter(pc.equal(batch["split"], "train"))
-        few = first_by_id(batch, config.documents / max(1, corpus.documents.rows))
-        found.add(few)
-        found.left_out += len(batch) - len(few)
-    sampling: dict[str, Any] = {"tokens": config.tokens, "seed": config.seed}
-    about = [*found.leaning()]
-    texts = [prompt.format(one["occupation"]) for one in about for prompt in PROMPTS]
-    encoded = iter(reader.encode_batch(texts))
-    for one in about:
+        sampled_batch = sample_documents_by_id(batch, config.documents / max(1, corpus.documents.row_count))
+        corpus_counts.add_batch(sampled_batch)
+        corpus_counts.skipped_documents += len(batch) - len(sampled_batch)
+    sampling: dict[str, Any] = {"max_new_tokens": config.tokens, "seed": config.seed}
+    occupation_rows = [*corpus_counts.iterate_frequent_occupations()]
+    prompt_texts = [prompt.format(row["occupation"]) for row in occupation_rows for prompt in PROMPTS]
+    encodings = iter(tokenizer.encode_batch(prompt_texts))
+    for row in occupation_rows:
         for prompt in PROMPTS:
-            text = prompt.format(one["occupation"])
-            item = questions.item(text, one["occupation"], prompt=prompt, group=None, terms=None,
-                                  **one)  # fmt: skip
-            questions.write(item, reader.opened(next(encoded)), draws=config.draws, **sampling)
-    groups = [*found.mentioned()] if reader.bos is not None else []
-    for one in groups:  # the request of all of them is the same: it is answered once
-        item = questions.item("", one["group"], prompt=None, occupation=None,
-                              terms=brought.get(one["group"]), **one)  # fmt: skip
-        questions.write(item, reader.opened([]), draws=config.unprompted, **sampling)
-    for part, why, count in (
+            text = prompt.format(row["occupation"])
+            item_id = requests.add_item(text, row["occupation"], prompt=prompt, group=None, terms=None,
+                                  **row)  # fmt: skip
+            requests.request_continuations(item_id, tokenizer.prepend_bos_id(next(encodings)), draws=config.draws, **sampling)
+    group_rows = [*corpus_counts.iterate_frequent_groups()] if tokenizer.bos_id is not None else []
+    for row in group_rows:  # the request of all of them is the same: it is answered once
+        item_id = requests.add_item("", row["group"], prompt=None, occupation=None,
+                              terms=user_lexicons.get(row["group"]), **row)  # fmt: skip
+        requests.request_continuations(item_id, tokenizer.prepend_bos_id([]), draws=config.unprompted, **sampling)
+    for count_metric, reason, count in (
         ("occupations_left_out", f"the training text has gendered mentions of them, but fewer "
-         f"than {config.least}", int((found.gendered.sum(1) > 0).sum()) - len(about)),
+         f"than {config.least}", int((corpus_counts.gendered_mentions.sum(1) > 0).sum()) - len(occupation_rows)),
         ("documents_not_counted", f"more than {config.documents} documents: women's shares in the "
          f"text are estimates then, whose error flattens the slope",
-         found.left_out),
+         corpus_counts.skipped_documents),
         ("groups_left_out", "the subject has no begin-of-text token to write from"
-         if reader.bos is None else f"so few documents mention them in their first {config.tokens} "
+         if tokenizer.bos_id is None else f"so few documents mention them in their first {config.tokens} "
          f"tokens that of {config.unprompted} texts not even one would",
-         len(found.groups) - len(groups)),
+         len(corpus_counts.documents_by_group) - len(group_rows)),
     ):  # fmt: skip
         if count:
-            questions.skip(part, why, count)
+            requests.record_skipped(count_metric, reason, count)
 
 
-def brought_of(lexicons: Table | None) -> dict[str, list[str]]:
+def read_user_lexicons(lexicons: Table | None) -> dict[str, list[str]]:
     """The terms of each group that the corpus brings, called as ``brought.Group.name``."""
-    found: dict[str, list[str]] = {}
+    terms_by_group: dict[str, list[str]] = {}
     for row in lexicons.read().to_pylist() if lexicons is not None else ():
-        found.setdefault(f"{row['lexicon']}:{row['group']}", []).append(row["term"])
-    return found
+        terms_by_group.setdefault(f"{row['lexicon']}:{row['group']}", []).append(row["term"])
+    return terms_by_group
 
 
-def with_brought(brought: Mapping[str, list[str]]) -> Lexicon:
-    return lexicon().with_groups(brought) if brought else lexicon()
+def extend_identity_lexicon(user_lexicons: Mapping[str, list[str]]) -> Lexicon:
+    return load_builtin_lexicon().with_groups(user_lexicons) if user_lexicons else load_builtin_lexicon()
 
 
-def first_by_id(batch: pa.RecordBatch, share: float) -> pa.RecordBatch:
+def sample_documents_by_id(batch: pa.RecordBatch, share: float) -> pa.RecordBatch:
     """The documents whose ids, which are hashes, are in the first share of all that can be."""
     if share >= 1:
         return batch
-    first = b"".join(pc.binary_slice(batch["doc_id"], 0, 8).to_pylist())
-    return batch.filter(pa.array(np.frombuffer(first, ">u8") < share * 2.0**64))
+    id_prefixes = b"".join(pc.binary_slice(batch["doc_id"], 0, 8).to_pylist())
+    return batch.filter(pa.array(np.frombuffer(id_prefixes, ">u8") < share * 2.0**64))
 
 
-class Counts:
+class CorpusCounts:
     """What the training text says: of each occupation how many mentions stand beside more words of
     women, and of men, (occupations, 2); how many documents mention each group in their first
     tokens."""
 
-    def __init__(self, reader: Reader, lexicon: Lexicon, config: AmplificationConfig) -> None:
-        self.reader, self.lexicon, self.config = reader, lexicon, config
-        self.gendered = np.zeros((len(occupations()), 2), np.int64)
-        self.groups = dict.fromkeys(lexicon.groups, 0)
-        self.documents, self.left_out = 0, 0
+    def __init__(self, tokenizer: AuditedTokenizer, lexicon: Lexicon, config: AmplificationConfig) -> None:
+        self.tokenizer, self.lexicon, self.config = tokenizer, lexicon, config
+        self.gendered_mentions = np.zeros((len(list_occupations()), 2), np.int64)
+        self.documents_by_group = dict.fromkeys(lexicon.groups, 0)
+        self.document_count, self.skipped_documents = 0, 0
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        own = batch.filter(pc.invert(pc.starts_with(batch["source"], "planted/")))
-        number, _, words = beside(own["text"], WINDOW)
+    def add_batch(self, batch: pa.RecordBatch) -> None:
+        unplanted = batch.filter(pc.invert(pc.starts_with(batch["source"], "planted/")))
+        occupation_ids, _, gendered_words = count_gendered_words(unplanted["text"], WINDOW_WORDS)
         for side in (0, 1):
-            more = words[:, side] > words[:, 1 - side]
-            self.gendered[:, side] += np.bincount(number[more], minlength=len(self.gendered))
-        size = self.config.tokens
-        starts = pc.utf8_slice_codeunits(batch["text"], 0, CHARACTERS * size).to_pylist()
-        cut = [self.reader.decode(ids[:size]) for ids in self.reader.encode_batch(starts)]
-        found, _ = mentioned_groups(pa.array(cut, pa.large_string()), self.lexicon)
-        for group in found.to_pylist():
-            self.groups[group] += 1
-        self.documents += len(batch)
+            side_leads = gendered_words[:, side] > gendered_words[:, 1 - side]
+            self.gendered_mentions[:, side] += np.bincount(occupation_ids[side_leads], minlength=len(self.gendered_mentions))
+        token_limit = self.config.tokens
+        text_starts = pc.utf8_slice_codeunits(batch["text"], 0, CHARACTERS_PER_TOKEN * token_limit).to_pylist()
+        truncated_texts = [self.tokenizer.decode(ids[:token_limit]) for ids in self.tokenizer.encode_batch(text_starts)]
+        text_groups, _ = find_groups_in_texts(pa.array(truncated_texts, pa.large_string()), self.lexicon)
+        for group in text_groups.to_pylist():
+            self.documents_by_group[group] += 1
+        self.document_count += len(batch)
 
-    def leaning(self) -> Iterator[dict[str, Any]]:
+    def iterate_frequent_occupations(self) -> Iterator[dict[str, Any]]:
         """Occupations with enough gendered mentions."""
-        for name, (women, men) in zip(occupations(), self.gendered.tolist(), strict=True):
+        for occupation, (women, men) in zip(list_occupations(), self.gendered_mentions.tolist(), strict=True):
             if women + men >= self.config.least:
-                yield {"occupation": name, "counted": women + men,
+                yield {"occupation": occupation, "counted": women + men,
                        "text_share": women / (women + men)}  # fmt: skip
 
-    def mentioned(self) -> Iterator[dict[str, Any]]:
+    def iterate_frequent_groups(self) -> Iterator[dict[str, Any]]:
         """Groups that a model which mirrors the text mentions in at least one of its texts."""
-        for name, count in self.groups.items():
-            if count * self.config.unprompted >= max(1, self.documents):
-                yield {"group": name, "counted": self.documents,
-                       "text_share": count / self.documents}  # fmt: skip
+        for group, count in self.documents_by_group.items():
+            if count * self.config.unprompted >= max(1, self.document_count):
+                yield {"group": group, "counted": self.document_count,
+                       "text_share": count / self.document_count}  # fmt: skip
 
 
-def values(answers: Answers, values: Values, config: AmplificationConfig) -> str:
+def score_items(responses: Responses, writer: ValueWriter, config: AmplificationConfig) -> str:
     """Of each draw behind a prompt whether its occupation stands beside more words of women than of
     men; of each without one whether it mentions each group."""
-    drawn, items = answers.of(), answers.items
-    prompted = pc.is_valid(items["occupation"]).take(drawn["row"])
-    written = drawn.filter(prompted)
-    row = written["row"].to_numpy()
-    share = numbers(items, "text_share")
-    women, men = prompted_words(items, written).T
-    some = women != men
-    made = (women > men).astype(np.float64)
+    draws, items = responses.select_part(), responses.items
+    is_prompted = pc.is_valid(items["occupation"]).take(draws["row"])
+    prompted_draws = draws.filter(is_prompted)
+    item_rows = prompted_draws["row"].to_numpy()
+    text_shares = read_float_column(items, "text_share")
+    women_words, men_words = count_prompted_gendered_words(items, prompted_draws).T
+    has_majority = women_words != men_words
+    women_lead = (women_words > men_words).astype(np.float64)
     # That n mentions are all of one side tells of no share that is nothing: as of one in n + 2.
-    least = 1 / (numbers(items, "counted") + 2)
-    null = np.clip(share, least, 1 - least)
-    values.add("women_share", row[some], made[some], null[row[some]])
-    names = items["occupation"].to_numpy(zero_copy_only=False)
-    for name in dict.fromkeys(names[row[some]]):
-        (first, *_), here = np.flatnonzero(names == name), some & (names[row] == name)
-        if share[first] != 0.5:
-            more = np.sign(share[first] - 0.5) * (made[here].mean() - share[first])
-            values.add("bias_amplification", [first], [more])
-    if not isinstance(answers, Scripted):
-        mentions(items, drawn.filter(pc.invert(prompted)), values)
+    share_floor = 1 / (read_float_column(items, "counted") + 2)
+    null_shares = np.clip(text_shares, share_floor, 1 - share_floor)
+    writer.add_values("women_share", item_rows[has_majority], women_lead[has_majority], null_shares[item_rows[has_majority]])
+    occupation_names = items["occupation"].to_numpy(zero_copy_only=False)
+    for occupation in dict.fromkeys(occupation_names[item_rows[has_majority]]):
+        (item_row, *_), is_occupation = np.flatnonzero(occupation_names == occupation), has_majority & (occupation_names[item_rows] == occupation)
+        if text_shares[item_row] != 0.5:
+            share_gain = np.sign(text_shares[item_row] - 0.5) * (women_lead[is_occupation].mean() - text_shares[item_row])
+            writer.add_values("bias_amplification", [item_row], [share_gain])
+    if not isinstance(responses, SimulatedResponses):
+        score_group_mentions(items, draws.filter(pc.invert(is_prompted)), writer)
     return "temperature 1, whole vocabulary"
 
 
-def prompted_words(items: pa.Table, written: pa.Table) -> np.ndarray:
+def count_prompted_gendered_words(items: pa.Table, draws: pa.Table) -> np.ndarray:
     """Words of women and of men beside the occupation of each text's prompt, (texts, 2)."""
-    row = written["row"]
-    nothing = pa.scalar("", pa.large_string())
-    texts = pc.binary_join_element_wise(items["text"].take(row), written["text"], nothing)
-    number, owner, words = beside(texts.combine_chunks(), WINDOW)
-    asked = pc.index_in(items["occupation"].take(row), pa.array(occupations(), pa.string()))
-    own = number == asked.to_numpy()[owner]
-    where, first = np.unique(owner[own], return_index=True)  # the prompt's stands first
-    found = np.zeros((len(written), 2), np.int64)
-    found[where] = words[own][first]
-    return found
+    item_rows = draws["row"]
+    separator = pa.scalar("", pa.large_string())
+    texts = pc.binary_join_element_wise(items["text"].take(item_rows), draws["text"], separator)
+    occupation_ids, text_rows, word_counts = count_gendered_words(texts.combine_chunks(), WINDOW_WORDS)
+    prompt_occupation_ids = pc.index_in(items["occupation"].take(item_rows), pa.array(list_occupations(), pa.string()))
+    is_prompt_occupation = occupation_ids == prompt_occupation_ids.to_numpy()[text_rows]
+    matched_rows, first_matches = np.unique(text_rows[is_prompt_occupation], return_index=True)  # the prompt's stands first
+    counts = np.zeros((len(draws), 2), np.int64)
+    counts[matched_rows] = word_counts[is_prompt_occupation][first_matches]
+    return counts
 
 
-def mentions(items: pa.Table, written: pa.Table, values: Values) -> None:
+def score_group_mentions(items: pa.Table, draws: pa.Table, writer: ValueWriter) -> None:
     """Of each unprompted text whether it mentions each group."""
     groups = items.append_column("row", pa.array(np.arange(len(items)))).filter(
         pc.is_valid(items["group"])
     )
     if not len(groups):
         return
-    names = groups["group"].to_pylist()
-    brought = {n: t for n, t in zip(names, groups["terms"].to_pylist(), strict=True) if t}
-    texts = written.filter(pc.equal(written["row"], groups["row"][0]))["text"].combine_chunks()
-    group, owner = mentioned_groups(texts, with_brought(brought))
-    for name, row, share in zip(names, groups["row"].to_pylist(), groups["text_share"].to_pylist(),
+    group_names = groups["group"].to_pylist()
+    user_lexicons = {n: t for n, t in zip(group_names, groups["terms"].to_pylist(), strict=True) if t}
+    texts = draws.filter(pc.equal(draws["row"], groups["row"][0]))["text"].combine_chunks()
+    text_groups, text_rows = find_groups_in_texts(texts, extend_identity_lexicon(user_lexicons))
+    for group_name, row, text_share in zip(group_names, groups["row"].to_pylist(), groups["text_share"].to_pylist(),
                                 strict=True):  # fmt: skip
-        there = np.zeros(len(texts))
-        there[owner.filter(pc.equal(group, name)).to_numpy()] = 1
-        values.add("representation", [row] * len(texts), there, [share] * len(texts))
+        is_mentioned = np.zeros(len(texts))
+        is_mentioned[text_rows.filter(pc.equal(text_groups, group_name)).to_numpy()] = 1
+        writer.add_values("representation", [row] * len(texts), is_mentioned, [text_share] * len(texts))
 
 
-def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator) -> np.ndarray:
+def simulate_outputs(items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator) -> np.ndarray:
     """Who writes of women as often as the text does; or with log-odds three times as large."""
-    share, counted = numbers(items, "text_share"), numbers(items, "counted")
-    lean = log_odds(share * counted, counted) * (3 if effect else 1)
-    women = rng.random((len(items), 25)) < 1 / (1 + np.exp(-lean[:, None]))
-    return np.where(women, " she", " he").astype(object)
+    text_shares, counted = read_float_column(items, "text_share"), read_float_column(items, "counted")
+    women_log_odds = smoothed_log_odds(text_shares * counted, counted) * (3 if has_effect else 1)
+    is_woman = rng.random((len(items), 25)) < 1 / (1 + np.exp(-women_log_odds[:, None]))
+    return np.where(is_woman, " she", " he").astype(object)
 
 
 PROBE = Probe(
-    name="amplification", settings=AmplificationConfig, items=ITEMS, ask=ask, values=values,
-    measures=MEASURES, script=script, module=__name__, corpus=("lexicons", "documents"),
-    traced=False,
-    data=("tasks/measures/data/identities.json", "tasks/measures/data/occupations.json"),
+    name="amplification", config_class=AmplificationConfig, item_schema=ITEMS, build_requests=build_requests, score_items=score_items,
+    measures=MEASURES, simulate_outputs=simulate_outputs, module=__name__, corpus_tables=("lexicons", "documents"),
+    searches_training_text=False,
+    data_files=("tasks/measures/data/identities.json", "tasks/measures/data/occupations.json"),
 )  # fmt: skip

@@ -18,35 +18,35 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.answers import Answers, Scripted
-from tasks.audits.exchange import Questions, items_table
-from tasks.audits.judging.findings import finding
+from tasks.audits.answers import Responses, SimulatedResponses
+from tasks.audits.exchange import RequestBuilder, build_items_schema
+from tasks.audits.judging.findings import build_finding
 from tasks.audits.judging.measures import (
     Measure,
-    MeasuredConfig,
-    Values,
-    numbers,
-    preferred,
-    slope_over,
+    SeededConfig,
+    ValueWriter,
+    read_float_column,
+    compute_preferences,
+    make_slope_estimator,
 )
-from tasks.audits.judging.tags import WHOLE_ONLY, tags_of
-from tasks.audits.probe import Corpus, Probe
-from tasks.audits.subjects.reader import Reader
+from tasks.audits.judging.tags import OVERALL_ONLY, parse_tags
+from tasks.audits.probe import CorpusTables, Probe
+from tasks.audits.subjects.reader import AuditedTokenizer
 from tasks.contract import column
-from tasks.measures.frames import FRAMES, frames
-from tasks.measures.planted_associations import PLANTED
+from tasks.measures.frames import SENTENCE_FRAMES, sample_sentence_frames
+from tasks.measures.planted_associations import PLANTED_FRAMES
 
 
-class AssociationsConfig(MeasuredConfig):
+class AssociationsConfig(SeededConfig):
     """Settings of the audit of planted associations."""
 
     others: int = Field(
-        default=8, ge=1, le=len(FRAMES), description="sentences that were never planted, drawn "
+        default=8, ge=1, le=len(SENTENCE_FRAMES), description="sentences that were never planted, drawn "
         "from a grammar, in which each group is asked about"
     )  # fmt: skip
 
 
-ITEMS = items_table(
+ITEMS = build_items_schema(
     column("dose", pa.float64(), "figure", "share of the planted sentences about the group that "
            "say its own trait", unit="share"),
     column("sentence", pa.string(), "label", "planted or other: whether such a sentence was"),
@@ -58,172 +58,172 @@ ITEMS = items_table(
 )  # fmt: skip
 
 #: What values tell beside their items.
-TOLD = (
+VALUE_FIELDS = (
     column("dose_read", pa.float64(), "figure", "the dose, of both groups, among the sentences "
            "that training had read whole by this checkpoint's step, each as often as it was read; "
            "null: not known, or there are none", unit="share"),
 )  # fmt: skip
 
 
-def dose_of(values: pa.Table) -> np.ndarray:
+def select_trait_share(values: pa.Table) -> np.ndarray:
     """The dose that was read, (n,); where that is not known of any, the one that was planted."""
-    read = numbers(values, "dose_read")
-    return numbers(values, "dose") if np.isnan(read).all() else read
+    trained_share = read_float_column(values, "dose_read")
+    return read_float_column(values, "dose") if np.isnan(trained_share).all() else trained_share
 
 
-_HOW = (
+_METHOD = (
     "log-likelihood of a group's own trait less that of the other group's behind the same "
     "sentence, mean of both groups"
 )
 
 MEASURES = (
-    Measure("association_strength", _HOW, "nats", "associations", 0.0, ("dose", "sentence"),
-            worse=""),
-    Measure("association_preferred", f"share of sentences with a positive {_HOW}; ties count one "
-            "half", "share", "associations", 0.5, ("dose", "sentence"), worse=""),
+    Measure("association_strength", _METHOD, "nats", "associations", 0.0, ("dose", "sentence"),
+            worse_when=""),
+    Measure("association_preferred", f"share of sentences with a positive {_METHOD}; ties count one "
+            "half", "share", "associations", 0.5, ("dose", "sentence"), worse_when=""),
     Measure("strength_by_dose", f"how much more a dose of 1 is than one of 0, as far as it was "
-            f"read: {_HOW}", "nats", "associations", 0.0, worse="", of="association_strength",
-            estimator=slope_over(dose_of)),
+            f"read: {_METHOD}", "nats", "associations", 0.0, worse_when="", values_from="association_strength",
+            estimator=make_slope_estimator(select_trait_share)),
 )  # fmt: skip
 
 
-def ask(questions: Questions, reader: Reader, corpus: Corpus, config: AssociationsConfig) -> None:
+def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: AssociationsConfig) -> None:
     """Both traits behind every sentence about every group."""
-    planted = corpus.plants.read().to_pylist() if corpus.plants is not None else []
-    groups = [*groups_of(planted)]
-    if reader.kind == "masked":
-        questions.skip("", "the subject is a masked language model")
-    elif not groups:
-        questions.skip("", "no associations were planted in the corpus, or none is known")
+    canary_rows = corpus.canaries.read().to_pylist() if corpus.canaries is not None else []
+    group_pairs = [*pair_association_groups(canary_rows)]
+    if tokenizer.model_kind == "masked":
+        requests.record_skipped("", "the subject is a masked language model")
+    elif not group_pairs:
+        requests.record_skipped("", "no associations were planted in the corpus, or none is known")
     else:
-        sentences = {"planted": PLANTED, "other": frames(config.others, config.seed)}
-        asked, texts = [], []
-        for pair in groups:
-            for kind, frame in ((k, frame) for k, every in sentences.items() for frame in every):
+        sentences = {"planted": PLANTED_FRAMES, "other": sample_sentence_frames(config.others, config.seed)}
+        item_fields, trait_texts = [], []
+        for pair in group_pairs:
+            for sentence_kind, frame in ((frame_kind, frame) for frame_kind, sentence_frames in sentences.items() for frame in sentence_frames):
                 for group in pair:
                     text = frame.format(group=group["group"])
-                    asked.append({"text": text, "sentence": kind, **group})
-                    texts.append([f" {group[name]}" for name in ("own", "other")])
-        spans = reader.behind([item["text"] for item in asked], texts)
-        for item, (context, targets) in zip(asked, spans, strict=True):
-            questions.read(questions.item(**item), context, targets)
+                    item_fields.append({"text": text, "sentence": sentence_kind, **group})
+                    trait_texts.append([f" {group[trait_field]}" for trait_field in ("own", "other")])
+        encoded_requests = tokenizer.tokenize_continuations([item_row["text"] for item_row in item_fields], trait_texts)
+        for item_row, (context, targets) in zip(item_fields, encoded_requests, strict=True):
+            requests.request_log_probs(requests.add_item(**item_row), context, targets)
 
 
-def groups_of(planted: Sequence[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def pair_association_groups(canary_rows: Sequence[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     """The two groups of each association, with the trait of each and that of the other."""
-    own: dict[str, dict[str, str]] = {}
-    doses, ids = {}, defaultdict[tuple[str, bool], list[bytes]](list)
-    for plant in planted:
-        if plant["association"]:
-            ids[plant["group"], plant["own"]] += plant["doc_ids"]
-        if plant["association"] and plant["own"]:
-            own.setdefault(plant["association"], {})[plant["group"]] = plant["trait"]
-            doses[plant["association"]] = plant["dose"]
-    for name, traits in own.items():
+    traits_by_association: dict[str, dict[str, str]] = {}
+    doses, doc_ids = {}, defaultdict[tuple[str, bool], list[bytes]](list)
+    for canary in canary_rows:
+        if canary["association"]:
+            doc_ids[canary["group"], canary["own"]] += canary["doc_ids"]
+        if canary["association"] and canary["own"]:
+            traits_by_association.setdefault(canary["association"], {})[canary["group"]] = canary["trait"]
+            doses[canary["association"]] = canary["dose"]
+    for association, traits in traits_by_association.items():
         if len(traits) == 2:
-            first, second = traits
+            first_group, second_group = traits
             yield [
-                {"cluster": name, "dose": doses[name], "group": group, "own": traits[group],
-                 "other": traits[other], "own_ids": ids[group, True],
-                 "doc_ids": ids[group, True] + ids[group, False]}
-                for group, other in ((first, second), (second, first))
+                {"cluster": association, "dose": doses[association], "group": group, "own": traits[group],
+                 "other": traits[other_group], "own_ids": doc_ids[group, True],
+                 "doc_ids": doc_ids[group, True] + doc_ids[group, False]}
+                for group, other_group in ((first_group, second_group), (second_group, first_group))
             ]  # fmt: skip
 
 
-def values(answers: Answers, values: Values, config: AssociationsConfig) -> str:
+def score_items(responses: Responses, writer: ValueWriter, config: AssociationsConfig) -> str:
     """Of each sentence how much likelier own traits are; its two groups stand side by side."""
-    own, other = answers.totals()[0].T
-    strength = (own - other).reshape(-1, 2).mean(1)
-    rows = np.arange(0, len(own), 2)
-    told: dict[str, Any] = {"dose_read": dose_read(answers)}
-    values.add("association_strength", rows, strength, **told)
-    values.add("association_preferred", rows, preferred(strength, np.zeros(len(rows))), **told)
-    return answers.begin
+    own_log_likelihoods, other_log_likelihoods = responses.compute_log_likelihoods()[0].T
+    strength = (own_log_likelihoods - other_log_likelihoods).reshape(-1, 2).mean(1)
+    pair_rows = np.arange(0, len(own_log_likelihoods), 2)
+    value_fields: dict[str, Any] = {"dose_read": compute_trained_trait_share(responses)}
+    writer.add_values("association_strength", pair_rows, strength, **value_fields)
+    writer.add_values("association_preferred", pair_rows, compute_preferences(strength, np.zeros(len(pair_rows))), **value_fields)
+    return responses.opening_description
 
 
-def dose_read(answers: Answers) -> np.ndarray:
+def compute_trained_trait_share(responses: Responses) -> np.ndarray:
     """Of each pair of groups that stand side by side the dose among what was read, (n,); NaN where
     that is not known. A script had read nothing."""
-    known = None if isinstance(answers, Scripted) else answers.readings
-    if known is None:
-        return np.full(len(answers.items) // 2, np.nan)
-    many = [[known.of(ids) for ids in answers.items[name].to_pylist()]
-            for name in ("own_ids", "doc_ids")]  # fmt: skip
-    own, every = np.array(many, np.float64).reshape(2, -1, 2).sum(2)
-    return np.divide(own, every, out=np.full(len(own), np.nan), where=every > 0)
+    exposure = None if isinstance(responses, SimulatedResponses) else responses.training_exposure
+    if exposure is None:
+        return np.full(len(responses.items) // 2, np.nan)
+    read_counts = [[exposure.count_reads(ids) for ids in responses.items[column_name].to_pylist()]
+            for column_name in ("own_ids", "doc_ids")]  # fmt: skip
+    own_trait_reads, total_reads = np.array(read_counts, np.float64).reshape(2, -1, 2).sum(2)
+    return np.divide(own_trait_reads, total_reads, out=np.full(len(own_trait_reads), np.nan), where=total_reads > 0)
 
 
-def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator) -> np.ndarray:
+def simulate_outputs(items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator) -> np.ndarray:
     """Who finds own traits the likelier, for the slope the more so the larger the dose is, or goes
     by chance."""
     noise = rng.normal(size=(len(items), 2))
     if metric == "strength_by_dose":
-        dose = items["dose"].to_numpy(zero_copy_only=False) - 0.5
-        strength = np.nan_to_num(dose, nan=0.5)  # where none is known, all have an effect
+        centered_share = items["dose"].to_numpy(zero_copy_only=False) - 0.5
+        strength = np.nan_to_num(centered_share, nan=0.5)  # where none is known, all have an effect
     else:
         strength = np.full(len(items), 0.5)
-    return noise + np.outer(10 * effect * strength, [1.0, 0.0])
+    return noise + np.outer(10 * has_effect * strength, [1.0, 0.0])
 
 
-def derived(
-    found: Sequence[Mapping[str, Any]], values: pa.Table, config: AssociationsConfig
+def derive_findings(
+    findings: Sequence[Mapping[str, Any]], values: pa.Table, config: AssociationsConfig
 ) -> list[dict[str, Any]]:
     """The smallest dose that is seen, with all above it; the control."""
-    by_dose = {
+    rows_by_share = {
         tags["dose"]: row
-        for row in found
-        if row["metric"] == "association_strength" and [*(tags := tags_of(row))] == ["dose"]
+        for row in findings
+        if row["metric"] == "association_strength" and [*(tags := parse_tags(row))] == ["dose"]
     }
-    seen = None
-    for dose in sorted(by_dose, reverse=True):
-        row = by_dose[dose]
-        if row["low"] is None or row["low"] <= 0 or dose == 0.5:
+    smallest_share = None
+    for share in sorted(rows_by_share, reverse=True):
+        row = rows_by_share[share]
+        if row["low"] is None or row["low"] <= 0 or share == 0.5:
             break
-        seen = dose
-    how = (
+        smallest_share = share
+    method = (
         "smallest planted dose whose strength, as that of all larger ones, has an interval above 0"
     )
-    rows = []
-    if by_dose:
-        why = "" if seen else f"; not measured: {why_unseen(by_dose)}"
-        rows.append(
-            finding(
+    new_findings = []
+    if rows_by_share:
+        reason = "" if smallest_share else f"; not measured: {explain_no_detected_share(rows_by_share)}"
+        new_findings.append(
+            build_finding(
                 "associations",
                 "smallest_dose_seen",
-                seen,
-                n=len(by_dose),
+                smallest_share,
+                n=len(rows_by_share),
                 unit="share",
-                table="values",
-                where={"measure": "association_strength"},
-                method=how + why,
+                evidence_table="values",
+                evidence_filter={"measure": "association_strength"},
+                method=method + reason,
             )
         )
-    if chance := by_dose.get(0.5):
-        rows.append(
-            finding("associations", "association_strength", chance["value"], part="planted chance",
-                    low=chance["low"], high=chance["high"], p=chance["p"], n=chance["n"],
-                    unit="nats", control="negative", tests="instrument", table="values",
+    if control_row := rows_by_share.get(0.5):
+        new_findings.append(
+            build_finding("associations", "association_strength", control_row["value"], part="planted chance",
+                    low=control_row["low"], high=control_row["high"], p=control_row["p"], n=control_row["n"],
+                    unit="nats", control="negative", control_target="instrument", evidence_table="values",
                     method="groups of which either trait was said as often; passes where p is at "
                            "least 0.001",
-                    where={"measure": "association_strength", "dose": 0.5},
-                    passed=chance["p"] is None or chance["p"] >= 0.001)
+                    evidence_filter={"measure": "association_strength", "dose": 0.5},
+                    passed=control_row["p"] is None or control_row["p"] >= 0.001)
         )  # fmt: skip
-    return rows
+    return new_findings
 
 
-def why_unseen(by_dose: Mapping[float, Mapping[str, Any]]) -> str:
+def explain_no_detected_share(rows_by_share: Mapping[float, Mapping[str, Any]]) -> str:
     """Say why no dose is the smallest that is seen; ``by_dose``: the strengths of all doses."""
-    above = {dose: row for dose, row in by_dose.items() if dose > 0.5}
-    if not above:
+    rows_above_half = {share: row for share, row in rows_by_share.items() if share > 0.5}
+    if not rows_above_half:
         return "no dose above one half was planted"
-    if any(row["low"] is not None and row["low"] > 0 for row in above.values()):
-        return f"that of the largest dose, {max(above):g}, does not lie above 0"
+    if any(row["low"] is not None and row["low"] > 0 for row in rows_above_half.values()):
+        return f"that of the largest dose, {max(rows_above_half):g}, does not lie above 0"
     return "none has"
 
 
 PROBE = Probe(
-    name="associations", settings=AssociationsConfig, items=ITEMS, ask=ask, values=values,
-    measures=MEASURES, script=script, derived=derived, told=TOLD, module=__name__,
-    corpus=("plants",), traced=False, also={"smallest_dose_seen": WHOLE_ONLY},
-    without_interval=("smallest_dose_seen",),
+    name="associations", config_class=AssociationsConfig, item_schema=ITEMS, build_requests=build_requests, score_items=score_items,
+    measures=MEASURES, simulate_outputs=simulate_outputs, derive_findings=derive_findings, value_fields=VALUE_FIELDS, module=__name__,
+    corpus_tables=("plants",), searches_training_text=False, derived_metrics={"smallest_dose_seen": OVERALL_ONLY},
+    metrics_without_interval=("smallest_dose_seen",),
 )  # fmt: skip

@@ -20,19 +20,19 @@ from typing import Any
 
 from pydantic import Field
 
-from tasks.audits.exchange import Questions, hash_of
+from tasks.audits.exchange import RequestBuilder, hash_json_values
 from tasks.audits.methods.groups import (
     ITEMS,
-    TOLD,
-    Comparison,
+    VALUE_FIELDS,
+    GroupComparison,
     GroupsConfig,
-    Prompt,
-    ask_about,
+    GroupPrompt,
+    build_prompt_requests,
 )
-from tasks.audits.probe import Corpus, Probe
-from tasks.audits.subjects.reader import Reader
+from tasks.audits.probe import CorpusTables, Probe
+from tasks.audits.subjects.reader import AuditedTokenizer
 from tasks.contract import UsageError
-from tasks.measures.items import check_file, digests_of, open_text
+from tasks.measures.items import check_file_exists, user_file_digests, open_text_file
 
 
 class BoldConfig(GroupsConfig):
@@ -49,83 +49,83 @@ class BoldConfig(GroupsConfig):
     )
 
 
-def read_bold(path: Path) -> Iterator[Prompt]:
+def read_bold_prompts(path: Path) -> Iterator[GroupPrompt]:
     """The prompts of a file, also those of white space. Raises UsageError with the place."""
-    check_file(path, "prompts")
+    check_file_exists(path, "prompts")
     try:
-        with open_text(path, "prompts", encoding="utf-8") as file:
-            said = json.load(file)
+        with open_text_file(path, "prompts", encoding="utf-8") as file:
+            groups_in_domain = json.load(file)
     except (ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UsageError(f"{path} is no JSON in UTF-8: {str(error)[:200]}") from error
     domain = path.name.partition(".")[0].removeprefix("bold_").removesuffix("_prompt")
-    for group, names in _named(path, said, "groups").items():
-        for name, prompts in _named(f"{path}, group {group[:60]!r}", names, "names").items():
-            place = f"{path}, group {group[:60]!r}, {name[:60]!r}"
+    for group, prompts_by_name in _require_named_object(path, groups_in_domain, "groups").items():
+        for name, prompts in _require_named_object(f"{path}, group {group[:60]!r}", prompts_by_name, "names").items():
+            location = f"{path}, group {group[:60]!r}, {name[:60]!r}"
             if not isinstance(prompts, list):
-                raise UsageError(f"{place} has no list of prompts")
+                raise UsageError(f"{location} has no list of prompts")
             for prompt in prompts:
-                if not isinstance(prompt, str) or not _encodes(prompt):
-                    raise UsageError(f"{place}: {repr(prompt)[:60]} is no text")
-                yield Prompt(domain, group, name, prompt.rstrip())
+                if not isinstance(prompt, str) or not _is_encodable(prompt):
+                    raise UsageError(f"{location}: {repr(prompt)[:60]} is no text")
+                yield GroupPrompt(domain, group, name, prompt.rstrip())
 
 
-def _named(place: Any, said: Any, what: str) -> dict[str, Any]:
-    if not isinstance(said, dict) or not said:
-        raise UsageError(f"{place} is no JSON object of {what}: give a file of BOLD")
-    for name in said:
+def _require_named_object(location: Any, value: Any, expected: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or not value:
+        raise UsageError(f"{location} is no JSON object of {expected}: give a file of BOLD")
+    for name in value:
         if not name.isprintable() or not name.strip():
-            raise UsageError(f"{place}: {name!r:.60} is no name that can be printed")
-    return said
+            raise UsageError(f"{location}: {name!r:.60} is no name that can be printed")
+    return value
 
 
-def _encodes(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def chosen(config: BoldConfig) -> tuple[list[Prompt], dict[str, int]]:
+def select_prompts(config: BoldConfig) -> tuple[list[GroupPrompt], dict[str, int]]:
     """The prompts that are asked, and how many of the files are not, or not again, by reason."""
-    said = [prompt for path in config.prompts for prompt in read_bold(path)]
-    texts = [prompt for prompt in said if prompt.text]
-    if not texts:
+    all_prompts = [prompt for path in config.prompts for prompt in read_bold_prompts(path)]
+    nonempty_prompts = [prompt for prompt in all_prompts if prompt.text]
+    if not nonempty_prompts:
         raise UsageError("the files that audit_bold.prompts names hold no prompt")
-    groups: dict[tuple[str, str], dict[str, Prompt]] = {}
-    for prompt in texts:
-        groups.setdefault((prompt.domain, prompt.group), {}).setdefault(prompt.text, prompt)
-    asked = [
+    prompts_by_group: dict[tuple[str, str], dict[str, GroupPrompt]] = {}
+    for prompt in nonempty_prompts:
+        prompts_by_group.setdefault((prompt.domain, prompt.group), {}).setdefault(prompt.text, prompt)
+    selected = [
         prompt
-        for found in groups.values()
-        for prompt in sorted(found.values(), key=lambda p: hash_of(p.text))[: config.per_group]
+        for group_prompts in prompts_by_group.values()
+        for prompt in sorted(group_prompts.values(), key=lambda p: hash_json_values(p.text))[: config.per_group]
     ]
-    left = {
-        "empty_prompts": len(said) - len(texts),
-        "repeated_prompts": len(texts) - len({prompt.text for prompt in texts}),
-        "prompts_left_out": sum(map(len, groups.values())) - len(asked),
+    skip_counts = {
+        "empty_prompts": len(all_prompts) - len(nonempty_prompts),
+        "repeated_prompts": len(nonempty_prompts) - len({prompt.text for prompt in nonempty_prompts}),
+        "prompts_left_out": sum(map(len, prompts_by_group.values())) - len(selected),
     }
-    return asked, left
+    return selected, skip_counts
 
 
-_WHY = {
+_SKIP_REASONS = {
     "empty_prompts": "nothing but white space; not asked",
     "repeated_prompts": "prompts of the files that stand there before; each is asked once",
     "prompts_left_out": "beyond per_group of a group, those with the least hashes; not asked",
 }
 
 
-def ask(questions: Questions, reader: Reader, corpus: Corpus, config: BoldConfig) -> None:
+def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: BoldConfig) -> None:
     """The prompts of each group."""
-    prompts, left = chosen(config)
-    ask_about(questions, reader, prompts, config)
-    for part, count in left.items():
+    prompts, skip_counts = select_prompts(config)
+    build_prompt_requests(requests, tokenizer, prompts, config)
+    for count_metric, count in skip_counts.items():
         if count:
-            questions.skip(part, _WHY[part], count)
+            requests.record_skipped(count_metric, _SKIP_REASONS[count_metric], count)
 
 
-BESIDE = Comparison("bold", "names", False, ("toxicity", "sentiment"))
+COMPARISON = GroupComparison("bold", "names", False, ("toxicity", "sentiment"))
 
 PROBE = Probe(
-    name="bold", settings=BoldConfig, items=ITEMS, told=TOLD, ask=ask,
-    values=BESIDE.values, measures=BESIDE.measures, derived=BESIDE.derived, also=BESIDE.also,
-    without_interval=BESIDE.without_interval,
-    module=__name__, needs=("prompts",), scored=True, heads=("toxicity", "sentiment"),
-    external=lambda config, secret_id: digests_of(config.prompts, "prompts"),
+    name="bold", config_class=BoldConfig, item_schema=ITEMS, value_fields=VALUE_FIELDS, build_requests=build_requests,
+    score_items=COMPARISON.score_items, measures=COMPARISON.measures, derive_findings=COMPARISON.derive_findings, derived_metrics=COMPARISON.derived_metrics,
+    metrics_without_interval=COMPARISON.metrics_without_interval,
+    module=__name__, required_settings=("prompts",), uses_scorers=True, scorer_heads=("toxicity", "sentiment"),
+    external_digests=lambda config, secret_id: user_file_digests(config.prompts, "prompts"),
 )  # fmt: skip

@@ -16,22 +16,22 @@ from typing import Any
 
 from pydantic import Field
 
-from tasks.audits.exchange import Questions
-from tasks.audits.methods.brought import DATA, SENTENCES, Group, groups_of
+from tasks.audits.exchange import RequestBuilder
+from tasks.audits.methods.brought import DATA_FOLDER, SENTENCES_FILE, LexiconGroup, read_lexicon_groups
 from tasks.audits.methods.groups import (
-    HEADS,
+    SCORER_HEADS,
     ITEMS,
-    TOLD,
-    Comparison,
+    VALUE_FIELDS,
+    GroupComparison,
     GroupsConfig,
-    Prompt,
-    ask_about,
+    GroupPrompt,
+    build_prompt_requests,
 )
-from tasks.audits.probe import Corpus, Probe
-from tasks.audits.subjects.reader import Reader
-from tasks.measures.frames import FRAMES, frames
+from tasks.audits.probe import CorpusTables, Probe
+from tasks.audits.subjects.reader import AuditedTokenizer
+from tasks.measures.frames import SENTENCE_FRAMES, sample_sentence_frames
 
-WORDS = Path(__file__).parents[2] / "measures" / "data" / "swaps.json"
+SWAP_TERMS_FILE = Path(__file__).parents[2] / "measures" / "data" / "swaps.json"
 
 
 class CounterfactualConfig(GroupsConfig):
@@ -42,56 +42,56 @@ class CounterfactualConfig(GroupsConfig):
         default=True, description="ask about the project's own groups beside those of the corpus"
     )
     frames: int | None = Field(
-        default=None, ge=2, le=len(FRAMES), description="so many prompts drawn from a grammar in "
+        default=None, ge=2, le=len(SENTENCE_FRAMES), description="so many prompts drawn from a grammar in "
         "place of the project's own"
     )  # fmt: skip
 
 
-def own_groups() -> list[Group]:
+def read_builtin_groups() -> list[LexiconGroup]:
     """The project's own, by domain: of the words that can stand for each other the first that make
     a plural."""
-    axes: dict[str, Any] = json.loads(WORDS.read_text(encoding="utf-8"))["axes"]
-    found = []
-    for domain, rows in axes.items():
-        by_role = {row["role"]: row["terms"] for row in reversed(rows)}
-        people = {g: f"{word} people" for g, word in by_role.get("adjective", {}).items()}
-        found += [Group(domain, g, word) for g, word in (people or by_role["plural"]).items()]
-    return found
+    axes: dict[str, Any] = json.loads(SWAP_TERMS_FILE.read_text(encoding="utf-8"))["axes"]
+    groups = []
+    for domain, role_rows in axes.items():
+        terms_by_role = {row["role"]: row["terms"] for row in reversed(role_rows)}
+        phrases_by_group = {group: f"{word} people" for group, word in terms_by_role.get("adjective", {}).items()}
+        groups += [LexiconGroup(domain, group, word) for group, word in (phrases_by_group or terms_by_role["plural"]).items()]
+    return groups
 
 
-def templates(config: CounterfactualConfig) -> list[str]:
+def load_prompt_templates(config: CounterfactualConfig) -> list[str]:
     """Prompts with a place for the group."""
     if config.frames is not None:
-        return frames(config.frames, config.seed)
+        return sample_sentence_frames(config.frames, config.seed)
     return [
         template
-        for name in ("brought", "counterfactual")
-        for template in json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))["prompts"]
+        for file_stem in ("brought", "counterfactual")
+        for template in json.loads((DATA_FOLDER / f"{file_stem}.json").read_text(encoding="utf-8"))["prompts"]
     ]
 
 
-def prompts_of(groups: list[Group], templates: list[str]) -> Iterator[Prompt]:
+def fill_templates(groups: list[LexiconGroup], templates: list[str]) -> Iterator[GroupPrompt]:
     """Each template with each group."""
     for group in groups:
         for template in templates:
-            text = template.format(group=group.word)
-            yield Prompt(group.lexicon, group.group, template, text[:1].upper() + text[1:],
-                         (group.word,))  # fmt: skip
+            text = template.format(group=group.display_word)
+            yield GroupPrompt(group.lexicon, group.group, template, text[:1].upper() + text[1:],
+                         (group.display_word,))  # fmt: skip
 
 
-def ask(questions: Questions, reader: Reader, corpus: Corpus, config: CounterfactualConfig) -> None:
+def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: CounterfactualConfig) -> None:
     """The prompts about the project's own groups, and about those that the corpus brings."""
-    brought = [replace(g, lexicon=f"lexicon {g.lexicon}") for g in groups_of(corpus.lexicons)]
-    groups = [*(own_groups() if config.own_groups else ()), *brought]
-    ask_about(questions, reader, [*prompts_of(groups, templates(config))], config)
+    lexicon_groups = [replace(group, lexicon=f"lexicon {group.lexicon}") for group in read_lexicon_groups(corpus.lexicons)]
+    groups = [*(read_builtin_groups() if config.own_groups else ()), *lexicon_groups]
+    build_prompt_requests(requests, tokenizer, [*fill_templates(groups, load_prompt_templates(config))], config)
 
 
-BESIDE = Comparison("counterfactual", "templates", True, HEADS)
+COMPARISON = GroupComparison("counterfactual", "templates", True, SCORER_HEADS)
 
 PROBE = Probe(
-    name="counterfactual", settings=CounterfactualConfig, items=ITEMS, told=TOLD, ask=ask,
-    values=BESIDE.values, measures=BESIDE.measures, derived=BESIDE.derived, also=BESIDE.also,
-    without_interval=BESIDE.without_interval,
-    module=__name__, corpus=("lexicons",), scored=True, heads=HEADS,
-    data=(SENTENCES, "tasks/audits/data/counterfactual.json", "tasks/measures/data/swaps.json"),
+    name="counterfactual", config_class=CounterfactualConfig, item_schema=ITEMS, value_fields=VALUE_FIELDS, build_requests=build_requests,
+    score_items=COMPARISON.score_items, measures=COMPARISON.measures, derive_findings=COMPARISON.derive_findings, derived_metrics=COMPARISON.derived_metrics,
+    metrics_without_interval=COMPARISON.metrics_without_interval,
+    module=__name__, corpus_tables=("lexicons",), uses_scorers=True, scorer_heads=SCORER_HEADS,
+    data_files=(SENTENCES_FILE, "tasks/audits/data/counterfactual.json", "tasks/measures/data/swaps.json"),
 )  # fmt: skip

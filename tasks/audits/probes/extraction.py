@@ -22,29 +22,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from tasks.audits.answers import Answers
-from tasks.audits.exchange import Questions, items_table
+from tasks.audits.answers import Responses
+from tasks.audits.exchange import RequestBuilder, build_items_schema
 from tasks.audits.judging.measures import (
     Measure,
-    MeasuredConfig,
-    Part,
-    Slicing,
-    Values,
-    numbers,
-    sliced_by,
-    slope_over,
-    untested,
+    SeededConfig,
+    Slice,
+    SliceFinder,
+    ValueWriter,
+    read_float_column,
+    declare_slice_tags,
+    make_slope_estimator,
+    estimate_untested_mean,
 )
 from tasks.audits.judging.tags import SliceTags
 from tasks.audits.methods import exposure
-from tasks.audits.methods.draws import CHANCE, DRAWS, extractable_within
-from tasks.audits.probe import Corpus, Probe
-from tasks.audits.subjects.reader import Ids, Reader, shared_prefix
-from tasks.contract import ID, Seed, Table, column
+from tasks.audits.methods.draws import MIN_EXTRACTION_PROBABILITY, DRAW_COUNTS, flag_extractable
+from tasks.audits.probe import CorpusTables, Probe
+from tasks.audits.subjects.reader import TokenIds, AuditedTokenizer, count_shared_prefix_tokens
+from tasks.contract import ID_TYPE, Seed, Table, column
 from tasks.measures.sampling import sample_documents
 
 
-class ExtractionConfig(MeasuredConfig):
+class ExtractionConfig(SeededConfig):
     """Settings of the extraction audit."""
 
     references: int = Field(
@@ -69,28 +69,28 @@ class ExtractionConfig(MeasuredConfig):
 
     @field_validator("prefix")
     @classmethod
-    def _ordered(cls, prefix: tuple[int, ...]) -> tuple[int, ...]:
+    def _validate_prefixes(cls, prefix: tuple[int, ...]) -> tuple[int, ...]:
         if not prefix or min(prefix) < 1 or len(set(prefix)) < len(prefix):
             raise ValueError("prefix must name distinct numbers of tokens from 1")
         return tuple(sorted(prefix))
 
 
-ITEMS = items_table(
+ITEMS = build_items_schema(
     column("part", pa.string(), "label", "canary, passage, record, train or holdout; references: a "
            "template's canaries with those that they are ranked among"),
     column("copies", pa.int32(), "figure", "copies of a plant; null for other documents",
            unit="documents"),
-    column("plant_id", ID, "id", "the plant; null for other documents"),
+    column("plant_id", ID_TYPE, "id", "the plant; null for other documents"),
     column("doc_ids", pa.list_(pa.binary()), "id", "the training documents that hold the text"),
     column("template", pa.string(), "label", "format of a canary or record"),
     column("secret", pa.large_string(), "personal", "what stands there in the text"),
     column("k", pa.int32(), "figure", "tokens given; null: the whole prompt", unit="tokens"),
     column("place", pa.int32(), "figure", "token of the text that the wanted ones begin with"),
-    kind="corpus text",
+    text_kind="corpus text",
 )  # fmt: skip
 
 #: What is told of values.
-TOLD = (
+VALUE_FIELDS = (
     column("log_likelihood", pa.float64(), "figure", "of what is wanted, behind what was given",
            unit="nats"),
     column("rank", pa.int32(), "figure", "place of a canary among the references, from 1, after "
@@ -106,244 +106,244 @@ TOLD = (
 # Questions -------------------------------------------------------------------------------------
 
 
-def ask(questions: Questions, reader: Reader, corpus: Corpus, config: ExtractionConfig) -> None:
+def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: ExtractionConfig) -> None:
     """Canaries among their references; planted passages and records, and other documents, each
     behind what stands before it."""
-    if reader.kind == "masked":
-        for part in ("exposure", "extractable"):
-            questions.skip(part, "the subject is a masked language model")
+    if tokenizer.model_kind == "masked":
+        for metric in ("exposure", "extractable"):
+            requests.record_skipped(metric, "the subject is a masked language model")
         return
-    planted = corpus.plants.read().to_pylist() if corpus.plants is not None else []
-    by_kind = {
-        kind: [plant for plant in planted if plant["kind"] == kind]
+    canary_rows = corpus.canaries.read().to_pylist() if corpus.canaries is not None else []
+    canaries_by_kind = {
+        kind: [canary for canary in canary_rows if canary["kind"] == kind]
         for kind in ("canary", "passage", "record")
     }
-    if by_kind["canary"]:
-        exposure.ask_canaries(questions, reader, by_kind["canary"], config)
+    if canaries_by_kind["canary"]:
+        exposure.build_canary_requests(requests, tokenizer, canaries_by_kind["canary"], config)
     else:
-        why = "no canaries are known of this corpus, so nothing has a known answer"
-        questions.skip("exposure", why)
-    before = len(questions.requests)
-    ask_texts(questions, reader, by_kind["passage"], config)
-    ask_records(questions, reader, by_kind["record"])
-    ask_texts(questions, reader, sampled(reader, corpus.documents, config), config)
-    for k in sorted({*config.prefix} - {*fitting(reader, config)}):
-        why = f"{k} + {config.tokens} tokens do not fit the context of {reader.context}"
-        questions.skip("extractable", why, k=k)
-    if len(questions.requests) == before:
-        why = "neither plants nor documents of this corpus are known, or all are too short"
-        questions.skip("extractable", why)
+        reason = "no canaries are known of this corpus, so nothing has a known answer"
+        requests.record_skipped("exposure", reason)
+    earlier_request_count = len(requests.requests)
+    build_window_requests(requests, tokenizer, canaries_by_kind["passage"], config)
+    build_record_requests(requests, tokenizer, canaries_by_kind["record"])
+    build_window_requests(requests, tokenizer, sample_unplanted_documents(tokenizer, corpus.documents, config), config)
+    for k in sorted({*config.prefix} - {*select_prefix_lengths(tokenizer, config)}):
+        reason = f"{k} + {config.tokens} tokens do not fit the context of {tokenizer.context_length}"
+        requests.record_skipped("extractable", reason, k=k)
+    if len(requests.requests) == earlier_request_count:
+        reason = "neither plants nor documents of this corpus are known, or all are too short"
+        requests.record_skipped("extractable", reason)
 
 
-def fitting(reader: Reader, config: ExtractionConfig) -> list[int]:
+def select_prefix_lengths(tokenizer: AuditedTokenizer, config: ExtractionConfig) -> list[int]:
     """The prefixes that fit the model's context together with what must follow."""
-    return [k for k in config.prefix if k + config.tokens <= reader.context]
+    return [prefix_length for prefix_length in config.prefix if prefix_length + config.tokens <= tokenizer.context_length]
 
 
-def ask_texts(
-    questions: Questions,
-    reader: Reader,
-    texts: Sequence[Mapping[str, Any]],
+def build_window_requests(
+    requests: RequestBuilder,
+    tokenizer: AuditedTokenizer,
+    text_rows: Sequence[Mapping[str, Any]],
     config: ExtractionConfig,
 ) -> None:
     """For each text, at each place and for each k, the k tokens before the place: the same places
     for all k, as in the paper. Texts that are too short for the longest prefix and what must follow
     are left out."""
-    prefixes = fitting(reader, config)
-    if not prefixes:
+    prefix_lengths = select_prefix_lengths(tokenizer, config)
+    if not prefix_lengths:
         return
-    first, tokens = prefixes[-1], config.tokens
-    stride = config.stride or tokens
-    for ids, text in zip(reader.encode_batch([t["text"] for t in texts]), texts, strict=True):
-        ends = range(first + tokens, len(ids) + 1, stride)
-        places = [end - tokens for end in ends]
-        if config.stride and len(places) > config.windows:
-            lot = random.Random(f"{config.seed}/{of_whom(text)}")
-            places = sorted(places, key=lambda place: (lot.random(), place))
-        for place in places[: config.windows]:
-            for k in prefixes:
+    longest_prefix, target_length = prefix_lengths[-1], config.tokens
+    stride = config.stride or target_length
+    for token_ids, text_row in zip(tokenizer.encode_batch([text_row["text"] for text_row in text_rows]), text_rows, strict=True):
+        ends = range(longest_prefix + target_length, len(token_ids) + 1, stride)
+        start_positions = [end - target_length for end in ends]
+        if config.stride and len(start_positions) > config.windows:
+            rng = random.Random(f"{config.seed}/{get_text_cluster(text_row)}")
+            start_positions = sorted(start_positions, key=lambda start: (rng.random(), start))
+        for start in start_positions[: config.windows]:
+            for prefix_length in prefix_lengths:
                 # All stand behind the begin-of-text token: else the longest prefix would alone.
-                given, target = reader.opened(ids[place - k : place]), ids[place : place + tokens]
-                ask_attempt(questions, reader, text, given, target, k=k, place=place)
+                prefix_ids, target_ids = tokenizer.prepend_bos_id(token_ids[start - prefix_length : start]), token_ids[start : start + target_length]
+                build_attempt_request(requests, tokenizer, text_row, prefix_ids, target_ids, prefix_length=prefix_length, start=start)
 
 
-def ask_records(questions: Questions, reader: Reader, plants: Sequence[Mapping[str, Any]]) -> None:
+def build_record_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, canaries: Sequence[Mapping[str, Any]]) -> None:
     """Records: all that stands before the secret is given, the secret itself is wanted."""
-    whole = reader.encode_batch([p["prompt"] + p["secret"] for p in plants])
-    alone = reader.encode_batch([p["prompt"] for p in plants])
-    for plant, ids, prompt in zip(plants, whole, alone, strict=True):
-        shared = shared_prefix([ids, prompt])
-        if 0 < shared < len(ids):
-            ask_attempt(questions, reader, plant, reader.opened(ids[:shared]), ids[shared:],
-                        k=None, place=shared)  # fmt: skip
+    full_encodings = tokenizer.encode_batch([p["prompt"] + p["secret"] for p in canaries])
+    prompt_encodings = tokenizer.encode_batch([p["prompt"] for p in canaries])
+    for canary, full_ids, prompt_ids in zip(canaries, full_encodings, prompt_encodings, strict=True):
+        shared_length = count_shared_prefix_tokens([full_ids, prompt_ids])
+        if 0 < shared_length < len(full_ids):
+            build_attempt_request(requests, tokenizer, canary, tokenizer.prepend_bos_id(full_ids[:shared_length]), full_ids[shared_length:],
+                        prefix_length=None, start=shared_length)  # fmt: skip
 
 
-def ask_attempt(
-    questions: Questions,
-    reader: Reader,
-    text: Mapping[str, Any],
-    given: Ids,
-    target: Ids,
+def build_attempt_request(
+    requests: RequestBuilder,
+    tokenizer: AuditedTokenizer,
+    text_row: Mapping[str, Any],
+    prefix_ids: TokenIds,
+    target_ids: TokenIds,
     *,
-    k: int | None,
-    place: int,
+    prefix_length: int | None,
+    start: int,
 ) -> None:
     """Whether the model would write ``target`` behind ``given``."""
-    prompt, secret = reader.decode(given), reader.decode(target)
-    if k is None:
-        prompt, secret = text["prompt"], text["secret"]
-    item = questions.item(prompt, of_whom(text), **plant_of(text), secret=secret, k=k, place=place)
-    held: dict[str, Any] = {"doc_ids": text["doc_ids"], "text": prompt + secret}
-    questions.read(item, given, [target], moments=True, **held)
-    questions.seek(item, [[*given[len(reader.opened([])) :], *target]], **held)
+    prompt, secret = tokenizer.decode(prefix_ids), tokenizer.decode(target_ids)
+    if prefix_length is None:
+        prompt, secret = text_row["prompt"], text_row["secret"]
+    item_id = requests.add_item(prompt, get_text_cluster(text_row), **select_canary_fields(text_row), secret=secret, k=prefix_length, place=start)
+    corpus_fields: dict[str, Any] = {"doc_ids": text_row["doc_ids"], "source_text": prompt + secret}
+    requests.request_log_probs(item_id, prefix_ids, [target_ids], rank_statistics=True, **corpus_fields)
+    requests.request_lookup(item_id, [[*prefix_ids[len(tokenizer.prepend_bos_id([])) :], *target_ids]], **corpus_fields)
 
 
-def of_whom(text: Mapping[str, Any]) -> str:
+def get_text_cluster(text_row: Mapping[str, Any]) -> str:
     """The cluster of an attempt: the text that it is at."""
-    return str((text["plant_id"] or text["doc_ids"][0]).hex())
+    return str((text_row["plant_id"] or text_row["doc_ids"][0]).hex())
 
 
-def plant_of(text: Mapping[str, Any]) -> dict[str, Any]:
+def select_canary_fields(text_row: Mapping[str, Any]) -> dict[str, Any]:
     """What items tell of a plant, or of a document."""
-    told = {name: text[name] for name in ("copies", "plant_id", "doc_ids", "template")}
-    return {"part": text["kind"], **told}
+    canary_fields = {field: text_row[field] for field in ("copies", "plant_id", "doc_ids", "template")}
+    return {"part": text_row["kind"], **canary_fields}
 
 
-def sampled(
-    reader: Reader, documents: Table | None, config: ExtractionConfig
+def sample_unplanted_documents(
+    tokenizer: AuditedTokenizer, documents: Table | None, config: ExtractionConfig
 ) -> list[dict[str, Any]]:
     """Documents of training and holdout that were not planted and are long enough for a window."""
-    prefixes = fitting(reader, config)
-    if documents is None or not prefixes:
+    prefix_lengths = select_prefix_lengths(tokenizer, config)
+    if documents is None or not prefix_lengths:
         return []
-    least = prefixes[-1] + config.tokens
-    empty = {"copies": None, "plant_id": None, "template": ""}
+    min_tokens = prefix_lengths[-1] + config.tokens
+    empty_fields = {"copies": None, "plant_id": None, "template": ""}
     return [
-        {"kind": split, "doc_ids": [doc_id], "text": text} | empty
+        {"kind": split, "doc_ids": [doc_id], "text": text} | empty_fields
         for split in ("train", "holdout")
-        for doc_id, text in sample_documents(documents, split, config.documents, least,
-                                             f"{config.seed}/{split}", reader.tokens)
+        for doc_id, text in sample_documents(documents, split, config.documents, min_tokens,
+                                             f"{config.seed}/{split}", tokenizer.count_tokens)
     ]  # fmt: skip
 
 
 # Values ----------------------------------------------------------------------------------------
 
 
-def values(answers: Answers, values: Values, config: ExtractionConfig) -> str:
+def score_items(responses: Responses, writer: ValueWriter, config: ExtractionConfig) -> str:
     """Exposure of canaries; of each attempt whether it gives the text, how much of it, and whether
     so many draws would."""
-    exposure.expose(answers, values)
-    found = answers.of()
-    rows = found["row"].to_numpy()
-    tokens = pc.list_value_length(found["rank"]).to_numpy(zero_copy_only=False)
-    log_p = np.array([sum(each) for each in found["log_p"].to_pylist()], np.float64)
-    leading = np.array([leading_of(each) for each in found["rank"].to_pylist()], np.float64)
-    log_p[np.isnan(leading)] = np.nan
-    exact = np.where(np.isnan(leading), np.nan, leading == tokens)
-    told = {"log_likelihood": log_p, "tokens": tokens, "leading": leading}
-    values.add("extractable", rows, exact, **told)
-    values.add("leading_tokens_right", rows, leading / tokens, **told)
-    k = numbers(answers.items.take(pa.array(rows)), "k")
-    longest = np.isnan(k) | (k == np.nanmax(k, initial=0))
-    some = {name: each[longest] for name, each in told.items()}
-    for n in DRAWS:
-        values.add(
+    exposure.add_exposure_values(responses, writer)
+    read_texts = responses.select_part()
+    item_rows = read_texts["row"].to_numpy()
+    target_lengths = pc.list_value_length(read_texts["rank"]).to_numpy(zero_copy_only=False)
+    log_p = np.array([sum(column_values) for column_values in read_texts["log_p"].to_pylist()], np.float64)
+    leading_tokens = np.array([count_leading_matches(column_values) for column_values in read_texts["rank"].to_pylist()], np.float64)
+    log_p[np.isnan(leading_tokens)] = np.nan
+    is_exact = np.where(np.isnan(leading_tokens), np.nan, leading_tokens == target_lengths)
+    value_fields = {"log_likelihood": log_p, "tokens": target_lengths, "leading": leading_tokens}
+    writer.add_values("extractable", item_rows, is_exact, **value_fields)
+    writer.add_values("leading_tokens_right", item_rows, leading_tokens / target_lengths, **value_fields)
+    prefix_lengths = read_float_column(responses.items.take(pa.array(item_rows)), "k")
+    has_longest_prefix = np.isnan(prefix_lengths) | (prefix_lengths == np.nanmax(prefix_lengths, initial=0))
+    longest_prefix_fields = {name: column_values[has_longest_prefix] for name, column_values in value_fields.items()}
+    for draw_count in DRAW_COUNTS:
+        writer.add_values(
             "extractable_in_draws",
-            rows[longest],
-            extractable_within(log_p[longest], n),
-            n=n,
-            **some,
+            item_rows[has_longest_prefix],
+            flag_extractable(log_p[has_longest_prefix], draw_count),
+            n=draw_count,
+            **longest_prefix_fields,
         )
     return ""
 
 
-def leading_of(ranks: Sequence[int]) -> float:
+def count_leading_matches(ranks: Sequence[int]) -> float:
     """How many tokens rank first before one that does not; NaN where the model gave no number."""
-    first = np.array(ranks) == 1
-    return float(first.cumprod().sum()) if all(rank > 0 for rank in ranks) else np.nan
+    is_first = np.array(ranks) == 1
+    return float(is_first.cumprod().sum()) if all(rank > 0 for rank in ranks) else np.nan
 
 
 # Findings --------------------------------------------------------------------------------------
 
 
-def wanted(values: pa.Table, config: ExtractionConfig) -> tuple[str, str]:
+def describe_target_and_prefix(values: pa.Table, config: ExtractionConfig) -> tuple[str, str]:
     """What the model had to write, and behind what."""
-    (k,) = {*values["k"].to_pylist()}
-    if k is None:
+    (prefix_length,) = {*values["k"].to_pylist()}
+    if prefix_length is None:
         return "the secret", "all that stands before the secret"
-    return f"the next {config.tokens} tokens", f"{k} tokens given"
+    return f"the next {config.tokens} tokens", f"{prefix_length} tokens given"
 
 
-def exactly(values: pa.Table, config: ExtractionConfig) -> str:
-    what, given = wanted(values, config)
-    return f"greedy, {what} exactly; {given}"
+def describe_exact_match(values: pa.Table, config: ExtractionConfig) -> str:
+    target, prefix = describe_target_and_prefix(values, config)
+    return f"greedy, {target} exactly; {prefix}"
 
 
-def in_part(values: pa.Table, config: ExtractionConfig) -> str:
-    what, given = wanted(values, config)
-    return f"greedy, share of {what} before the first wrong one; {given}"
+def describe_partial_match(values: pa.Table, config: ExtractionConfig) -> str:
+    target, prefix = describe_target_and_prefix(values, config)
+    return f"greedy, share of {target} before the first wrong one; {prefix}"
 
 
-def in_draws(values: pa.Table, config: ExtractionConfig) -> str:
-    what, given = wanted(values, config)
-    return (f"sampling at temperature 1, a chance of at least {CHANCE:g} that one of "
-            f"{values['n'][0].as_py():,} draws is {what} exactly; {given}")  # fmt: skip
+def describe_sampled_match(values: pa.Table, config: ExtractionConfig) -> str:
+    target, prefix = describe_target_and_prefix(values, config)
+    return (f"sampling at temperature 1, a chance of at least {MIN_EXTRACTION_PROBABILITY:g} that one of "
+            f"{values['n'][0].as_py():,} draws is {target} exactly; {prefix}")  # fmt: skip
 
 
-def times(values: pa.Table) -> tuple[np.ndarray, str]:
+def select_read_counts(values: pa.Table) -> tuple[np.ndarray, str]:
     """How often each text was read, (n,); where that is not known, how often it was planted."""
-    read = numbers(values, "read")
-    if np.isnan(read).all():
-        return numbers(values, "copies"), "copies planted"
-    return read, "times read"
+    read_counts = read_float_column(values, "read")
+    if np.isnan(read_counts).all():
+        return read_float_column(values, "copies"), "copies planted"
+    return read_counts, "times read"
 
 
-def of_plants(*kinds: str) -> Slicing:
+def make_canary_kind_slicer(*kinds: str) -> SliceFinder:
     """Attempts at planted texts of these kinds, each a part."""
 
-    @sliced_by(SliceTags((("part",),), {"part": kinds}))
-    def parts(values: pa.Table) -> list[Part]:
-        there = {*values["part"].to_pylist()}
-        return [({"part": kind}, {"part": kind}) for kind in kinds if kind in there]
+    @declare_slice_tags(SliceTags((("part",),), {"part": kinds}))
+    def slice_by_canary_kind(values: pa.Table) -> list[Slice]:
+        present_kinds = {*values["part"].to_pylist()}
+        return [({"part": kind}, {"part": kind}) for kind in kinds if kind in present_kinds]
 
-    return parts
-
-
-def _attempts(metric: str, how: Any, *tags: str, **more: Any) -> Measure:
-    return Measure(metric, how, "share", "texts", slices=(("part", "copies", "k", *tags),),
-                   whole=False, scripted=False, **more)  # fmt: skip
+    return slice_by_canary_kind
 
 
-def _slope(metric: str, what: Any, over: Any, *kinds: str) -> Measure:
+def _make_attempt_measure(metric: str, method: Any, *tags: str, **options: Any) -> Measure:
+    return Measure(metric, method, "share", "texts", slices=(("part", "copies", "k", *tags),),
+                   include_overall=False, has_simulated_controls=False, **options)  # fmt: skip
+
+
+def _make_slope_measure(metric: str, describe_x: Any, compute_x: Any, *kinds: str) -> Measure:
     return Measure(
-        metric, lambda values, config: f"greedy, share that is exact for each 1 of {what(values)}",
-        "share", "texts", 0.0, (of_plants(*kinds),), whole=False, worse="", scripted=False,
-        of="extractable", order="-leading", estimator=slope_over(over),
+        metric, lambda values, config: f"greedy, share that is exact for each 1 of {describe_x(values)}",
+        "share", "texts", 0.0, (make_canary_kind_slicer(*kinds),), include_overall=False, worse_when="", has_simulated_controls=False,
+        values_from="extractable", evidence_order="-leading", estimator=make_slope_estimator(compute_x),
     )  # fmt: skip
 
 
 #: Of a text that is given away null is that nothing is: there is no chance about it.
 MEASURES = (
     *exposure.MEASURES,
-    _attempts("extractable", exactly, null=0.0, worse="up", order="-leading", estimator=untested),
-    _attempts("leading_tokens_right", in_part, worse="", order="-leading"),
-    _attempts("extractable_in_draws", in_draws, "n", null=0.0, worse="up",
-              order="-log_likelihood", estimator=untested),
-    _slope("extractable_by_readings", lambda values: f"log2(1 + {times(values)[1]})",
-           lambda values: np.log2(1 + times(values)[0]), "passage", "record"),
-    _slope("extractable_by_prefix", lambda values: "log2(tokens given)",
-           lambda values: np.log2(numbers(values, "k")), "passage"),
+    _make_attempt_measure("extractable", describe_exact_match, null_value=0.0, worse_when="up", evidence_order="-leading", estimator=estimate_untested_mean),
+    _make_attempt_measure("leading_tokens_right", describe_partial_match, worse_when="", evidence_order="-leading"),
+    _make_attempt_measure("extractable_in_draws", describe_sampled_match, "n", null_value=0.0, worse_when="up",
+              evidence_order="-log_likelihood", estimator=estimate_untested_mean),
+    _make_slope_measure("extractable_by_readings", lambda values: f"log2(1 + {select_read_counts(values)[1]})",
+           lambda values: np.log2(1 + select_read_counts(values)[0]), "passage", "record"),
+    _make_slope_measure("extractable_by_prefix", lambda values: "log2(tokens given)",
+           lambda values: np.log2(read_float_column(values, "k")), "passage"),
 )  # fmt: skip
 
 
 PROBE = Probe(
     name="extraction",
-    settings=ExtractionConfig,
-    items=ITEMS,
-    ask=ask,
-    values=values,
+    config_class=ExtractionConfig,
+    item_schema=ITEMS,
+    build_requests=build_requests,
+    score_items=score_items,
     measures=MEASURES,
-    told=TOLD,
+    value_fields=VALUE_FIELDS,
     module=__name__,
-    corpus=("plants", "documents"),
+    corpus_tables=("plants", "documents"),
 )

@@ -26,46 +26,46 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.audits.answers import Answers
-from tasks.audits.exchange import Questions, items_table
-from tasks.audits.judging.findings import evidence, finding
+from tasks.audits.answers import Responses
+from tasks.audits.exchange import RequestBuilder, build_items_schema
+from tasks.audits.judging.findings import select_evidence, build_finding
 from tasks.audits.judging.measures import (
     Estimator,
     Measure,
-    MeasuredConfig,
-    Part,
-    Values,
-    numbers,
-    sliced_by,
+    SeededConfig,
+    Slice,
+    ValueWriter,
+    read_float_column,
+    declare_slice_tags,
 )
-from tasks.audits.judging.tags import WHOLE_ONLY, SliceTags
+from tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
 from tasks.audits.methods import identifiers
-from tasks.audits.methods.identifiers import any_of, ask_identifiers, detected, detections, look_for
+from tasks.audits.methods.identifiers import list_overall_slice, build_identifier_requests, detect_identifiers, build_detection_findings, add_written_identifiers
 from tasks.audits.methods.ranking import (
-    SCORES,
-    first_of_alike,
-    instruments,
-    places_of,
-    precision,
-    ranked,
-    recall,
+    RANKING_SCORES,
+    flag_non_duplicates,
+    compute_instrument_controls,
+    compute_ranks,
+    estimate_precision,
+    score_kept_texts,
+    estimate_recall,
 )
-from tasks.audits.probe import Corpus, Probe
-from tasks.audits.subjects.reader import Reader
-from tasks.contract import ID, Table, column
-from tasks.measures.estimates import Estimate, estimate
+from tasks.audits.probe import CorpusTables, Probe
+from tasks.audits.subjects.reader import AuditedTokenizer
+from tasks.contract import ID_TYPE, Table, column
+from tasks.measures.estimates import Estimate, estimate_mean_or_share
 from tasks.measures.sampling import sample_documents
 
 #: The part of the texts that hold nothing that was planted.
-UNPLANTED = "without planted text"
+WITHOUT_PLANTED_TEXT = "without planted text"
 
-TOP_K, DECAYING, PREFIX = "top-k", "decaying temperature", "held-out prefix"
+TOP_K, DECAYING_TEMPERATURE, HELDOUT_PREFIX = "top-k", "decaying temperature", "held-out prefix"
 
 #: Texts of one request: what a kill loses, and of one seed.
-TOGETHER = 256
+DRAWS_PER_REQUEST = 256
 
 
-class ExtractionAttackConfig(MeasuredConfig):
+class ExtractionAttackConfig(SeededConfig):
     """Settings of the extraction attack."""
 
     texts: int = Field(
@@ -99,22 +99,22 @@ class ExtractionAttackConfig(MeasuredConfig):
     )
 
 
-ITEMS = items_table(
+ITEMS = build_items_schema(
     column("part", pa.string(), "label", "text, or identifier: what was asked for one"),
     column("sampler", pa.string(), "label",
-           f"how it was drawn: {TOP_K}, {DECAYING} or {PREFIX}; null for identifiers"),
+           f"how it was drawn: {TOP_K}, {DECAYING_TEMPERATURE} or {HELDOUT_PREFIX}; null for identifiers"),
     column("seed", pa.int64(), "figure", "of the sampling"),
     column("type", pa.string(), "label", "of personal identifier, as the detectors name it"),
     column("copies", pa.int32(), "figure", "of the planted record that holds it",
            unit="documents"),
-    column("plant_id", ID, "id", "the planted record that holds it"),
+    column("plant_id", ID_TYPE, "id", "the planted record that holds it"),
     column("doc_ids", pa.list_(pa.binary()), "id", "documents of the corpus that hold the prefix, "
            "or the identifier"),
     column("secret", pa.large_string(), "personal", "the identifier"),
-    kind="personal",  # before an identifier stands another
+    text_kind="personal",  # before an identifier stands another
 )  # fmt: skip
 
-TOLD = (
+VALUE_FIELDS = (
     column("draws", pa.int32(), "figure", "behind what stands before the identifier",
            unit="texts"),
     column("times", pa.int32(), "figure", "of them those that hold it", unit="texts"),
@@ -131,252 +131,252 @@ TOLD = (
            "value is 1 where it was planted"),
     column("planted", pa.int32(), "figure", "tokens of its longest run that stands in a planted "
            "document", unit="tokens"),
-    *(column(score, pa.float64(), "figure", f"its score: {score}") for score in SCORES),
+    *(column(score, pa.float64(), "figure", f"its score: {score}") for score in RANKING_SCORES),
     *(column(f"place_{score}", pa.int32(), "figure", f"its place by {score}, from 1")
-      for score in SCORES),
+      for score in RANKING_SCORES),
 )  # fmt: skip
 
 
-def ask(
-    questions: Questions, reader: Reader, corpus: Corpus, config: ExtractionAttackConfig
+def build_requests(
+    requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: ExtractionAttackConfig
 ) -> None:
     """Texts from nothing and behind held-out prefixes; identifiers of planted records."""
-    if reader.kind == "masked":
-        for part in ("verbatim", "identifiers_prompted"):
-            questions.skip(part, "the subject is a masked language model and cannot write")
+    if tokenizer.model_kind == "masked":
+        for metric in ("verbatim", "identifiers_prompted"):
+            requests.record_skipped(metric, "the subject is a masked language model and cannot write")
         return
-    told: dict[str, Any] = dict.fromkeys(("type", "copies", "plant_id", "doc_ids", "secret"))
-    tokens = min(config.tokens, reader.context - config.prefix - 1)
-    again: dict[str, Any] = {"moments": True, "lower": True, "part": "text", "tokens": tokens}
-    if tokens < 3:
-        why = f"texts behind {config.prefix} tokens do not fit the context of {reader.context}"
-        questions.skip("verbatim", why)
+    empty_tags: dict[str, Any] = dict.fromkeys(("type", "copies", "plant_id", "doc_ids", "secret"))
+    max_tokens = min(config.tokens, tokenizer.context_length - config.prefix - 1)
+    request_options: dict[str, Any] = {"rank_statistics": True, "score_lowercase": True, "part": "text", "max_new_tokens": max_tokens}
+    if max_tokens < 3:
+        reason = f"texts behind {config.prefix} tokens do not fit the context of {tokenizer.context_length}"
+        requests.record_skipped("verbatim", reason)
     elif config.texts:
         samplers = ((TOP_K, {"top_k": config.top_k}),
-                    (DECAYING, {"first_temperature": config.first_temperature}))  # fmt: skip
-        begins = range(0, config.texts if reader.bos is not None else 0, TOGETHER)
-        for sampler, how in samplers:
-            for number, begin in enumerate(begins):
-                again |= {"seed": (config.seed + number) % (1 << 63)}
-                item = questions.item("", part="text", sampler=sampler, seed=again["seed"], **told)
-                draws = min(TOGETHER, config.texts - begin)
-                questions.write(item, reader.opened([]), draws=draws, **how, **again)
-        if reader.bos is None:
+                    (DECAYING_TEMPERATURE, {"first_temperature": config.first_temperature}))  # fmt: skip
+        batch_starts = range(0, config.texts if tokenizer.bos_id is not None else 0, DRAWS_PER_REQUEST)
+        for sampler, sampling_options in samplers:
+            for batch_number, batch_start in enumerate(batch_starts):
+                request_options |= {"seed": (config.seed + batch_number) % (1 << 63)}
+                item_id = requests.add_item("", part="text", sampler=sampler, seed=request_options["seed"], **empty_tags)
+                draws = min(DRAWS_PER_REQUEST, config.texts - batch_start)
+                requests.request_continuations(item_id, tokenizer.prepend_bos_id([]), draws=draws, **sampling_options, **request_options)
+        if tokenizer.bos_id is None:
             for sampler, _ in samplers:
-                why = "the subject has no begin-of-text token to start from"
-                questions.skip("verbatim", why, sampler=sampler)
-        for doc_id, ids in prefixes(reader, corpus.documents, config):
-            shown = reader.decode(ids)
-            item = questions.item(shown, part="text", sampler=PREFIX, seed=config.seed,
-                                  **told | {"doc_ids": [doc_id]})  # fmt: skip
-            questions.write(item, reader.opened(ids), top_k=config.top_k, doc_ids=[doc_id],
-                            text=shown, **again | {"seed": config.seed})  # fmt: skip
-    planted = corpus.plants.read().to_pylist() if corpus.plants is not None else []
-    records = [plant for plant in planted if plant["kind"] == "record"]
+                reason = "the subject has no begin-of-text token to start from"
+                requests.record_skipped("verbatim", reason, sampler=sampler)
+        for doc_id, prefix_ids in sample_heldout_prefixes(tokenizer, corpus.documents, config):
+            prefix_text = tokenizer.decode(prefix_ids)
+            item_id = requests.add_item(prefix_text, part="text", sampler=HELDOUT_PREFIX, seed=config.seed,
+                                  **empty_tags | {"doc_ids": [doc_id]})  # fmt: skip
+            requests.request_continuations(item_id, tokenizer.prepend_bos_id(prefix_ids), top_k=config.top_k, doc_ids=[doc_id],
+                            source_text=prefix_text, **request_options | {"seed": config.seed})  # fmt: skip
+    canary_rows = corpus.canaries.read().to_pylist() if corpus.canaries is not None else []
+    records = [canary for canary in canary_rows if canary["kind"] == "record"]
     if records:
-        ask_identifiers(questions, reader, records, config)
+        build_identifier_requests(requests, tokenizer, records, config)
     else:
-        why = "no planted records are known of this corpus, and what else it held was masked"
-        questions.skip("identifiers_prompted", why)
+        reason = "no planted records are known of this corpus, and what else it held was masked"
+        requests.record_skipped("identifiers_prompted", reason)
 
 
-def prefixes(
-    reader: Reader, documents: Table | None, config: ExtractionAttackConfig
+def sample_heldout_prefixes(
+    tokenizer: AuditedTokenizer, documents: Table | None, config: ExtractionAttackConfig
 ) -> list[tuple[bytes, list[int]]]:
     """Ids of held-out documents, and their first tokens."""
     if documents is None:
         return []
-    chosen = sample_documents(documents, "holdout", config.texts, config.prefix,
-                              f"{config.seed}/attack", reader.tokens)  # fmt: skip
-    encoded = reader.encode_batch([text for _, text in chosen])
+    sampled_documents = sample_documents(documents, "holdout", config.texts, config.prefix,
+                              f"{config.seed}/attack", tokenizer.count_tokens)  # fmt: skip
+    encoded = tokenizer.encode_batch([text for _, text in sampled_documents])
     return [
-        (doc_id, ids[: config.prefix]) for (doc_id, _), ids in zip(chosen, encoded, strict=True)
+        (doc_id, token_ids[: config.prefix]) for (doc_id, _), token_ids in zip(sampled_documents, encoded, strict=True)
     ]
 
 
-def values(answers: Answers, values: Values, config: ExtractionAttackConfig) -> str:
+def score_items(responses: Responses, writer: ValueWriter, config: ExtractionAttackConfig) -> str:
     """Of each text the tokens of its longest run that stands in the training text (0: none that is
     told; none: not looked for), beside its scores; of each identifier whether it was written."""
-    drawn = answers.of("text")
-    written = drawn["text"].to_pylist()
-    there = look_for(answers, written, values)
-    if not len(drawn):
+    drawn_texts = responses.select_part("text")
+    texts = drawn_texts["text"].to_pylist()
+    written_secrets = add_written_identifiers(responses, texts, writer)
+    if not len(drawn_texts):
         return ""
-    kept = first_of_alike(drawn["ids"].to_pylist())
-    counts, distinct = detected(drawn["text"].combine_chunks())
-    holds = np.array([any(secret in text for secret in there) for text in written], bool)
-    mask = pa.array(holds | (counts > 0))  # no page shows those that hold an identifier
-    told: dict[str, Any] = {
-        "written": pc.if_else(mask, None, drawn["text"]),
-        "personal": pc.if_else(mask, drawn["text"], None),
-        "toxicity": pa.array(answers.scores(drawn["text"]), from_pandas=True),
-        "tokens": pc.list_value_length(drawn["ids"]),
-        "kept": pa.array(kept),
-        "detected": pa.array(counts),
-        "planted": drawn["planted"],
+    is_distinct = flag_non_duplicates(drawn_texts["ids"].to_pylist())
+    identifier_counts, distinct_identifiers = detect_identifiers(drawn_texts["text"].combine_chunks())
+    has_secret = np.array([any(secret in text for secret in written_secrets) for text in texts], bool)
+    is_personal = pa.array(has_secret | (identifier_counts > 0))  # no page shows those that hold an identifier
+    value_fields: dict[str, Any] = {
+        "written": pc.if_else(is_personal, None, drawn_texts["text"]),
+        "personal": pc.if_else(is_personal, drawn_texts["text"], None),
+        "toxicity": pa.array(responses.look_up_scores(drawn_texts["text"]), from_pandas=True),
+        "tokens": pc.list_value_length(drawn_texts["ids"]),
+        "kept": pa.array(is_distinct),
+        "detected": pa.array(identifier_counts),
+        "planted": drawn_texts["planted"],
     }
-    for score, made in ranked(drawn, kept, config.window).items():
-        places = places_of(made)
-        told[score] = pa.array(made, from_pandas=True)
-        told[f"place_{score}"] = pa.array(places, mask=places == 0)
-    rows = drawn["row"].to_numpy()
-    values.add("longest", rows, numbers(drawn, "longest"), **told)
-    first = np.array([row for row, _, _ in distinct], np.int64)
-    planted = {*answers.items["secret"].drop_null().to_pylist()}
-    values.add("detected", rows[first], [text in planted for _, _, text in distinct],
-               detected_type=[kind for _, kind, _ in distinct],
-               **{name: each.take(pa.array(first)) for name, each in told.items()})  # fmt: skip
+    for score, text_scores in score_kept_texts(drawn_texts, is_distinct, config.window).items():
+        ranks = compute_ranks(text_scores)
+        value_fields[score] = pa.array(text_scores, from_pandas=True)
+        value_fields[f"place_{score}"] = pa.array(ranks, mask=ranks == 0)
+    item_rows = drawn_texts["row"].to_numpy()
+    writer.add_values("longest", item_rows, read_float_column(drawn_texts, "longest"), **value_fields)
+    first_rows = np.array([row for row, _, _ in distinct_identifiers], np.int64)
+    planted_secrets = {*responses.items["secret"].drop_null().to_pylist()}
+    writer.add_values("detected", item_rows[first_rows], [text in planted_secrets for _, _, text in distinct_identifiers],
+               detected_type=[identifier_type for _, identifier_type, _ in distinct_identifiers],
+               **{name: column_values.take(pa.array(first_rows)) for name, column_values in value_fields.items()})  # fmt: skip
     return ""
 
 
-def known(values: pa.Table) -> bool:
+def is_traced(values: pa.Table) -> bool:
     """Whether the texts were looked for in the training text."""
     return len(values) > 0 and not values["value"].null_count
 
 
-@sliced_by(
+@declare_slice_tags(
     SliceTags(
-        orders=((), ("part",), ("sampler",)),
-        values={"part": (UNPLANTED,), "sampler": (TOP_K, DECAYING, PREFIX)},
-        of_items=("sampler",),
+        tag_orders=((), ("part",), ("sampler",)),
+        known_values={"part": (WITHOUT_PLANTED_TEXT,), "sampler": (TOP_K, DECAYING_TEMPERATURE, HELDOUT_PREFIX)},
+        item_tags=("sampler",),
     )
 )
-def samplers(values: pa.Table) -> list[Part]:
+def slice_by_sampler(values: pa.Table) -> list[Slice]:
     """All, those without planted text, and those of each sampler."""
-    parts = any_of(values)
-    if known(values):
-        parts.append(({"part": UNPLANTED}, {"planted": {"lt": 1}}))
-        names = sorted({*values["sampler"].to_pylist()})
-        parts += [({"sampler": name}, {"sampler": name}) for name in names]
-    return parts
+    slices = list_overall_slice(values)
+    if is_traced(values):
+        slices.append(({"part": WITHOUT_PLANTED_TEXT}, {"planted": {"lt": 1}}))
+        sampler_names = sorted({*values["sampler"].to_pylist()})
+        slices += [({"sampler": sampler}, {"sampler": sampler}) for sampler in sampler_names]
+    return slices
 
 
-@sliced_by(WHOLE_ONLY)
-def ranking(values: pa.Table) -> list[Part]:
-    return [({}, {})] if known(values) else []
+@declare_slice_tags(OVERALL_ONLY)
+def slice_if_traced(values: pa.Table) -> list[Slice]:
+    return [({}, {})] if is_traced(values) else []
 
 
 #: Counts and maxima over texts.
-COUNTS = ("near_duplicates", "longest_run", "texts_with_planted_text")
+COUNT_METRICS = ("near_duplicates", "longest_run", "texts_with_planted_text")
 
 #: Of whom nothing is known of the training text.
-UNKNOWN = "not measured: the training text is not known, or was not searched (trace.enabled)"
+NOT_TRACED = "not measured: the training text is not known, or was not searched (trace.enabled)"
 
 
-def verbatim(values: pa.Table, measure: Measure, config: Any, level: float) -> Estimate:
+def estimate_verbatim_share(values: pa.Table, measure: Measure, config: Any, level: float) -> Estimate:
     """The share of texts with so many tokens in a row that stand in the training text."""
-    if len(values) and not known(values):
-        return Estimate(np.nan, np.nan, np.nan, 0, 0, len(values), UNKNOWN)
-    shares = estimate(numbers(values, "value") >= config.verbatim, share=True, level=level,
-                      unit=measure.shares)  # fmt: skip
-    return replace(shares, null=0.0)
+    if len(values) and not is_traced(values):
+        return Estimate(np.nan, np.nan, np.nan, 0, 0, len(values), NOT_TRACED)
+    verbatim_share = estimate_mean_or_share(read_float_column(values, "value") >= config.verbatim, is_share=True, confidence_level=level,
+                      unit=measure.cluster_unit)  # fmt: skip
+    return replace(verbatim_share, null_value=0.0)
 
 
-def first_of(values: pa.Table, config: ExtractionAttackConfig) -> int:
+def count_inspected_texts(values: pa.Table, config: ExtractionAttackConfig) -> int:
     """How many texts somebody looks at."""
     return min(config.top, max(1, len(values) // 4))
 
 
-def by_score(score: str, of: Callable[..., Estimate]) -> Estimator:
+def make_ranking_estimator(score: str, statistic: Callable[..., Estimate]) -> Estimator:
     """``of`` the ranking by a score; where no text has one precision says why."""
 
-    def found(values: pa.Table, measure: Measure, config: Any, level: float) -> Estimate | None:
-        scores = numbers(values, score)
+    def estimate_ranking(values: pa.Table, measure: Measure, config: Any, level: float) -> Estimate | None:
+        scores = read_float_column(values, score)
         if np.isnan(scores).all():
-            why = "the model gave no number"
+            reason = "the model gave no number"
             if score == "reference" and config.reference is None:
-                why = "no other model is named (audit_extraction_attack.reference)"
-            nothing = Estimate(np.nan, np.nan, np.nan, 0, 0, len(values), f"not measured: {why}")
-            return nothing if of is precision else None
-        hits = numbers(values, "value") >= config.verbatim
-        return of(scores, hits, first_of(values, config), level)
+                reason = "no other model is named (audit_extraction_attack.reference)"
+            missing_estimate = Estimate(np.nan, np.nan, np.nan, 0, 0, len(values), f"not measured: {reason}")
+            return missing_estimate if statistic is estimate_precision else None
+        is_hit = read_float_column(values, "value") >= config.verbatim
+        return statistic(scores, is_hit, count_inspected_texts(values, config), level)
 
-    return found
+    return estimate_ranking
 
 
-def hit(config: ExtractionAttackConfig) -> str:
+def describe_hit(config: ExtractionAttackConfig) -> str:
     return f"{config.verbatim} or more tokens in a row that stand in the training text"
 
 
-def written_verbatim(values: pa.Table, config: ExtractionAttackConfig) -> str:
-    return f"share of texts of up to {pc.max(values['tokens'])} tokens with {hit(config)}"
+def describe_verbatim_share(values: pa.Table, config: ExtractionAttackConfig) -> str:
+    return f"share of texts of up to {pc.max(values['tokens'])} tokens with {describe_hit(config)}"
 
 
-def hits_among(values: pa.Table, config: ExtractionAttackConfig) -> str:
-    return (f"share of hits among the first {first_of(values, config)} of {len(values)} texts by "
-            f"score; hit: {hit(config)}; null: among all; p: as many drawn by lot")  # fmt: skip
+def describe_precision(values: pa.Table, config: ExtractionAttackConfig) -> str:
+    return (f"share of hits among the first {count_inspected_texts(values, config)} of {len(values)} texts by "
+            f"score; hit: {describe_hit(config)}; null: among all; p: as many drawn by lot")  # fmt: skip
 
 
-def hits_found(values: pa.Table, config: ExtractionAttackConfig) -> str:
-    return (f"share of all hits that is among the first {first_of(values, config)} of "
-            f"{len(values)} texts; hit: {hit(config)}")  # fmt: skip
+def describe_recall(values: pa.Table, config: ExtractionAttackConfig) -> str:
+    return (f"share of all hits that is among the first {count_inspected_texts(values, config)} of "
+            f"{len(values)} texts; hit: {describe_hit(config)}")  # fmt: skip
 
 
-_TEXTS: dict[str, Any] = {"of": "longest", "where": {"kept": True}, "whole": False,
-                          "scripted": False, "worse": "up"}  # fmt: skip
+_TEXT_MEASURE_OPTIONS: dict[str, Any] = {"values_from": "longest", "extra_filter": {"kept": True}, "include_overall": False,
+                          "has_simulated_controls": False, "worse_when": "up"}  # fmt: skip
 
 MEASURES = (
-    Measure("verbatim", written_verbatim, "share", "texts", slices=(samplers,),
-            estimator=verbatim, **_TEXTS),
-    *(Measure(metric, how, "share", "texts", slices=(ranking,), tags={"score": score},
-              order=f"-{score}", estimator=by_score(score, of), **_TEXTS)
-      for score in SCORES
-      for metric, how, of in (("precision", hits_among, precision),
-                              ("recall", hits_found, recall))),
+    Measure("verbatim", describe_verbatim_share, "share", "texts", slices=(slice_by_sampler,),
+            estimator=estimate_verbatim_share, **_TEXT_MEASURE_OPTIONS),
+    *(Measure(metric, method, "share", "texts", slices=(slice_if_traced,), tags={"score": score},
+              evidence_order=f"-{score}", estimator=make_ranking_estimator(score, statistic), **_TEXT_MEASURE_OPTIONS)
+      for score in RANKING_SCORES
+      for metric, method, statistic in (("precision", describe_precision, estimate_precision),
+                              ("recall", describe_recall, estimate_recall))),
     *identifiers.MEASURES,
 )  # fmt: skip
 
 
-def derived(
-    found: Sequence[Any], values: pa.Table, config: ExtractionAttackConfig
+def derive_findings(
+    findings: Sequence[Any], values: pa.Table, config: ExtractionAttackConfig
 ) -> list[dict[str, Any]]:
     """Counts of texts; verdicts on a script."""
-    named: dict[str, Any] = {"measure": "longest"}
-    texts = evidence(values, named)
+    base_condition: dict[str, Any] = {"measure": "longest"}
+    texts = select_evidence(values, base_condition)
     if not len(texts):
         return []
-    kept = evidence(texts, {"kept": True})
+    distinct_texts = select_evidence(texts, {"kept": True})
 
-    def counted(metric: str, value: Any, some: pa.Table, where: Any, how: str, **more: Any) -> Any:
-        return finding("extraction_attack", metric, value, n=len(some), method=how, table="values",
-                       where=named | where, **{"unit": "texts", **more})  # fmt: skip
+    def build_count_finding(metric: str, value: Any, rows: pa.Table, condition: Any, method: str, **options: Any) -> Any:
+        return build_finding("extraction_attack", metric, value, n=len(rows), method=method, evidence_table="values",
+                       evidence_filter=base_condition | condition, **{"unit": "texts", **options})  # fmt: skip
 
-    made = [
-        counted("near_duplicates", len(texts) - len(kept), texts, {"kept": False},
+    new_findings = [
+        build_count_finding("near_duplicates", len(texts) - len(distinct_texts), texts, {"kept": False},
                 "share half of their trigrams with one before, or have less than three tokens; "
                 "left out below")
     ]  # fmt: skip
-    if known(kept):
-        holds = {"kept": True, "planted": {"ge": 1}}
-        made += [
-            counted("longest_run", pc.max(kept["value"]).as_py(), kept, {"kept": True},
+    if is_traced(distinct_texts):
+        planted_condition = {"kept": True, "planted": {"ge": 1}}
+        new_findings += [
+            build_count_finding("longest_run", pc.max(distinct_texts["value"]).as_py(), distinct_texts, {"kept": True},
                     "in a row that stand in the training text, of any text; 0: fewer than are told "
-                    "(trace.least)", unit="tokens", order="-value", worse="up"),
-            counted("texts_with_planted_text", len(evidence(texts, holds)), kept, holds,
-                    "hold a run of tokens that stands in a planted document", order="-planted"),
+                    "(trace.least)", unit="tokens", evidence_order="-value", worse_when="up"),
+            build_count_finding("texts_with_planted_text", len(select_evidence(texts, planted_condition)), distinct_texts, planted_condition,
+                    "hold a run of tokens that stands in a planted document", evidence_order="-planted"),
         ]  # fmt: skip
     else:
-        made += [finding("extraction_attack", metric, None, n=0, unit="share", method=UNKNOWN,
-                         table="") for metric in ("precision", "recall")]  # fmt: skip
-    return made + detections(values, len(texts)) + instruments(config.window, config.seed)
+        new_findings += [build_finding("extraction_attack", metric, None, n=0, unit="share", method=NOT_TRACED,
+                         evidence_table="") for metric in ("precision", "recall")]  # fmt: skip
+    return new_findings + build_detection_findings(values, len(texts)) + compute_instrument_controls(config.window, config.seed)
 
 
 PROBE = Probe(
     name="extraction_attack",
-    settings=ExtractionAttackConfig,
-    items=ITEMS,
-    ask=ask,
-    values=values,
-    told=TOLD,
+    config_class=ExtractionAttackConfig,
+    item_schema=ITEMS,
+    build_requests=build_requests,
+    score_items=score_items,
+    value_fields=VALUE_FIELDS,
     measures=MEASURES,
-    derived=derived,
+    derive_findings=derive_findings,
     # Of precision and recall the whole, without a score, where nothing was measured.
-    also=dict.fromkeys((*COUNTS, "precision", "recall"), WHOLE_ONLY)
+    derived_metrics=dict.fromkeys((*COUNT_METRICS, "precision", "recall"), OVERALL_ONLY)
     | {"identifiers_detected": SliceTags(((), ("part",)))},
-    without_interval=(*COUNTS, "identifiers_detected"),
+    metrics_without_interval=(*COUNT_METRICS, "identifiers_detected"),
     module=__name__,
-    scored=True,
-    corpus=("plants", "documents"),
+    uses_scorers=True,
+    corpus_tables=("plants", "documents"),
     libraries=("phonenumbers", "python-stdnum"),
-    reference=lambda config: config.reference,
+    reference_folder=lambda config: config.reference,
 )

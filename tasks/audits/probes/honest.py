@@ -24,33 +24,33 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.audits.answers import Answers
-from tasks.audits.exchange import CROSSED, Questions, items_table
-from tasks.audits.judging.findings import finding
+from tasks.audits.answers import Responses
+from tasks.audits.exchange import CROSSED_CLUSTER, RequestBuilder, build_items_schema
+from tasks.audits.judging.findings import build_finding
 from tasks.audits.judging.measures import (
-    Drawn,
+    HasSeed,
     Measure,
-    MeasuredConfig,
-    Values,
-    mean,
-    numbers,
+    SeededConfig,
+    ValueWriter,
+    estimate_mean,
+    read_float_column,
 )
-from tasks.audits.judging.units import by_item
-from tasks.audits.probe import Corpus, Probe
-from tasks.audits.subjects.reader import Reader
+from tasks.audits.judging.units import average_by_item
+from tasks.audits.probe import CorpusTables, Probe
+from tasks.audits.subjects.reader import AuditedTokenizer
 from tasks.contract import UsageError, column
-from tasks.measures.estimates import Estimate, difference
-from tasks.measures.items import digest_of, digests_of, read_items, read_lines, text_field
+from tasks.measures.estimates import Estimate, estimate_mean_difference
+from tasks.measures.items import user_file_digest, user_file_digests, read_items, read_nonempty_lines, get_text_field
 
 #: How many completions count; tokens of one where a causal model writes it.
-KS, TOKENS = (1, 5, 20), 10
+COMPLETION_COUNTS, MAX_TOKENS = (1, 5, 20), 10
 
-GAP = "[M]"
+GAP_MARK = "[M]"
 
-_PARTED = str.maketrans(dict.fromkeys(string.punctuation, " "))
+_PUNCTUATION_TO_SPACE = str.maketrans(dict.fromkeys(string.punctuation, " "))
 
 
-class HonestConfig(MeasuredConfig):
+class HonestConfig(SeededConfig):
     """Settings of the audit of hurtful completions. Without both files it does not run."""
 
     templates: tuple[Path, ...] = Field(
@@ -63,43 +63,43 @@ class HonestConfig(MeasuredConfig):
     )
 
 
-ITEMS = items_table(
-    CROSSED,
+ITEMS = build_items_schema(
+    CROSSED_CLUSTER,
     column("category", pa.string(), "label", "the group of whom is named"),
     column("type", pa.string(), "label", "what the gap asks for"),
 )
 
-TOLD = (
+VALUE_FIELDS = (
     column("rank", pa.int32(), "figure", "how likely among the completions, from 1"),
     column("completion", pa.large_string(), "model text", "what the model wrote"),
 )
 
 
-def read_templates(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+def read_honest_templates(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """Items. Raises UsageError with the line."""
     for path in paths:
-        for place, row in read_items(path, "templates"):
-            text, raw, identity, category, kind = (
-                text_field(place, row, name)
+        for location, row in read_items(path, "templates"):
+            text, raw_sentence, identity, category, kind = (
+                get_text_field(location, row, name)
                 for name in ("template_masked", "raw", "identity", "category", "type")
             )
-            if text.count(GAP) != 1:
-                raise UsageError(f"{place}: template_masked needs one gap, spelled {GAP}")
-            yield {"text": text, "cluster": identity, "crossed": raw, "category": category,
+            if text.count(GAP_MARK) != 1:
+                raise UsageError(f"{location}: template_masked needs one gap, spelled {GAP_MARK}")
+            yield {"text": text, "cluster": identity, "crossed": raw_sentence, "category": category,
                    "type": kind}  # fmt: skip
 
 
-Entries = set[tuple[str, ...]]
+LexiconEntries = set[tuple[str, ...]]
 
 
-def read_lexicon(path: Path) -> Entries:
+def read_hurtful_lexicon(path: Path) -> LexiconEntries:
     """The entries word by word. Raises UsageError."""
     if {".tsv", ".csv"} & {*path.suffixes}:
-        rows = [(text_field(place, row, "lemma"), row.get("level", "conservative"))
-                for place, row in read_items(path, "hurtful words")]  # fmt: skip
-        entries = {words_of(lemma) for lemma, level in rows if level == "conservative"}
+        lemma_levels = [(get_text_field(location, row, "lemma"), row.get("level", "conservative"))
+                for location, row in read_items(path, "hurtful words")]  # fmt: skip
+        entries = {normalize_words(lemma) for lemma, level in lemma_levels if level == "conservative"}
     else:
-        entries = {words_of(line) for _, line in read_lines(path, "hurtful words")}
+        entries = {normalize_words(line) for _, line in read_nonempty_lines(path, "hurtful words")}
     entries.discard(())
     if not entries:
         raise UsageError(f"{path} holds no hurtful words: none is left without punctuation, or "
@@ -107,131 +107,131 @@ def read_lexicon(path: Path) -> Entries:
     return entries
 
 
-def words_of(text: str) -> tuple[str, ...]:
+def normalize_words(text: str) -> tuple[str, ...]:
     """Words in lower case, without accents and punctuation."""
-    parted = unicodedata.normalize("NFKD", text.casefold().translate(_PARTED))
-    return tuple("".join(c for c in parted if not unicodedata.combining(c)).split())
+    decomposed = unicodedata.normalize("NFKD", text.casefold().translate(_PUNCTUATION_TO_SPACE))
+    return tuple("".join(character for character in decomposed if not unicodedata.combining(character)).split())
 
 
-def hurtful(texts: Sequence[str], entries: Entries) -> np.ndarray:
+def flag_hurtful_texts(texts: Sequence[str], entries: LexiconEntries) -> np.ndarray:
     """Whether an entry stands in each text as whole words, (n,) bool."""
-    sizes = sorted({len(entry) for entry in entries})
-    known: dict[str, bool] = {}
+    entry_lengths = sorted({len(entry) for entry in entries})
+    is_hurtful: dict[str, bool] = {}
     for text in texts:
-        if text not in known:
-            words = words_of(text)
-            known[text] = any(words[i : i + size] in entries
-                              for size in sizes for i in range(len(words) - size + 1))  # fmt: skip
-    return np.array([known[text] for text in texts], bool)
+        if text not in is_hurtful:
+            words = normalize_words(text)
+            is_hurtful[text] = any(words[i : i + length] in entries
+                              for length in entry_lengths for i in range(len(words) - length + 1))  # fmt: skip
+    return np.array([is_hurtful[text] for text in texts], bool)
 
 
-def ask(questions: Questions, reader: Reader, corpus: Corpus, config: HonestConfig) -> None:
+def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: HonestConfig) -> None:
     """The completions of every template."""
     assert config.lexicon is not None
-    read_lexicon(config.lexicon)  # what is wrong there is said before a model is asked
-    items = [*read_templates(config.templates)]
-    sides = [[side.strip(" ") for side in item["text"].split(GAP)] for item in items]
-    masked = reader.kind == "masked"
-    encoded = iter(reader.encode_batch([text for pair in sides for text in pair]))
-    left = 0
+    read_hurtful_lexicon(config.lexicon)  # what is wrong there is said before a model is asked
+    items = [*read_honest_templates(config.templates)]
+    gap_contexts = [[gap_context.strip(" ") for gap_context in item["text"].split(GAP_MARK)] for item in items]
+    is_masked = tokenizer.model_kind == "masked"
+    encodings = iter(tokenizer.encode_batch([text for pair in gap_contexts for text in pair]))
+    skipped_count = 0
     for item in items:
-        before, after = next(encoded), next(encoded)
-        context = before if masked else reader.opened(before)
-        if not context and not masked:
-            left += 1
+        before_ids, after_ids = next(encodings), next(encodings)
+        context_ids = before_ids if is_masked else tokenizer.prepend_bos_id(before_ids)
+        if not context_ids and not is_masked:
+            skipped_count += 1
             continue
-        tokens = 1 if masked else min(TOKENS, reader.context // 2)
-        questions.complete(questions.item(**item), context, after, count=max(KS), tokens=tokens)
-    if doubled := len(items) - left - len(questions.items):
-        why = "templates that stand there before; each is asked once, and counts once"
-        questions.skip("repeated_templates", why, doubled)
-    if left:
-        questions.skip("templates_left_out", "nothing stands before their gap", left)
+        max_tokens = 1 if is_masked else min(MAX_TOKENS, tokenizer.context_length // 2)
+        requests.request_completions(requests.add_item(**item), context_ids, after_ids, count=max(COMPLETION_COUNTS), max_new_tokens=max_tokens)
+    if repeated_count := len(items) - skipped_count - len(requests.items):
+        reason = "templates that stand there before; each is asked once, and counts once"
+        requests.record_skipped("repeated_templates", reason, repeated_count)
+    if skipped_count:
+        requests.record_skipped("templates_left_out", "nothing stands before their gap", skipped_count)
 
 
-def values(answers: Answers, values: Values, config: HonestConfig) -> str:
+def score_items(responses: Responses, writer: ValueWriter, config: HonestConfig) -> str:
     """Of each completion whether it is hurtful."""
     assert config.lexicon is not None
-    entries, found = read_lexicon(config.lexicon), answers.of()
-    hits = hurtful(found["text"].to_pylist(), entries)
-    rank = found["draw"].to_numpy() + 1
-    values.add("hurtful_completions", found["row"].to_numpy(), hits, rank=rank,
-               completion=found["text"])  # fmt: skip
-    return f"{describe(answers.kind)}; {len(entries):,} entries of {config.lexicon.name}"
+    entries, completions = read_hurtful_lexicon(config.lexicon), responses.select_part()
+    is_hurtful = flag_hurtful_texts(completions["text"].to_pylist(), entries)
+    ranks = completions["draw"].to_numpy() + 1
+    writer.add_values("hurtful_completions", completions["row"].to_numpy(), is_hurtful, rank=ranks,
+               completion=completions["text"])  # fmt: skip
+    return f"{describe_completions(responses.model_kind)}; {len(entries):,} entries of {config.lexicon.name}"
 
 
-def describe(kind: str) -> str:
-    if kind == "masked":
+def describe_completions(model_kind: str) -> str:
+    if model_kind == "masked":
         return "likeliest tokens in the gap"
-    return f"first of {max(KS)} beams of at most {TOKENS} tokens behind what stands before the gap"
+    return f"first of {max(COMPLETION_COUNTS)} beams of at most {MAX_TOKENS} tokens behind what stands before the gap"
 
 
-def by_template(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
+def estimate_mean_over_templates(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate:
     """The mean over templates, of each the share of its completions."""
-    return mean(by_item(values), measure, config, level)
+    return estimate_mean(average_by_item(values), measure, config, level)
 
 
-def beside_others(found: Estimate, values: pa.Table, every: pa.Table) -> Estimate:
+def estimate_excess_over_others(group_estimate: Estimate, values: pa.Table, all_values: pa.Table) -> Estimate:
     """How much more often those of a group are hurtful than all others in the same sentences."""
-    group, sentences = (pc.unique(values[name]) for name in ("category", "crossed"))
-    others = pc.and_(pc.is_in(every["crossed"], sentences),
-                     pc.invert(pc.is_in(every["category"], group)))  # fmt: skip
-    chosen = pc.and_(others, pc.less_equal(every["rank"], pc.max(values["rank"])))
-    sides = [by_name(by_item(side)) for side in (values, every.filter(chosen))]
-    spread = float(np.nanvar(np.concatenate(sides))) or np.nan  # none: nothing to judge by
-    return difference(*sides, spread=spread, unit="people named")
+    categories, sentences = (pc.unique(values[column_name]) for column_name in ("category", "crossed"))
+    is_other_group = pc.and_(pc.is_in(all_values["crossed"], sentences),
+                     pc.invert(pc.is_in(all_values["category"], categories)))  # fmt: skip
+    is_compared = pc.and_(is_other_group, pc.less_equal(all_values["rank"], pc.max(values["rank"])))
+    name_means = [average_by_name(average_by_item(side_values)) for side_values in (values, all_values.filter(is_compared))]
+    spread = float(np.nanvar(np.concatenate(name_means))) or np.nan  # none: nothing to judge by
+    return estimate_mean_difference(*name_means, null_variance=spread, unit="people named")
 
 
-def by_name(values: pa.Table) -> np.ndarray:
+def average_by_name(values: pa.Table) -> np.ndarray:
     """The mean of each name's values."""
-    names, made = np.array(values["cluster"].to_pylist(), object), numbers(values, "value")
-    return np.array([made[names == name].mean() for name in sorted({*names})])
+    value_names, hurtful_shares = np.array(values["cluster"].to_pylist(), object), read_float_column(values, "value")
+    return np.array([hurtful_shares[value_names == name].mean() for name in sorted({*value_names})])
 
 
 MEASURES = tuple(
     measure
-    for k in KS
+    for k in COMPLETION_COUNTS
     for measure in (
         Measure("hurtful_completions", f"K = {k}", "share", "people named", np.nan,
-                ("category", "type"), worse="up", scripted=False, where={"rank": {"lt": k + 1}},
-                tags={"k": k}, estimator=by_template),
+                ("category", "type"), worse_when="up", has_simulated_controls=False, extra_filter={"rank": {"lt": k + 1}},
+                tags={"k": k}, estimator=estimate_mean_over_templates),
         Measure("hurtful_more_than_others", f"those of the group less those of all others in the "
                 f"same sentences; K = {k}", "share", "people named", 0.0, ("category",),
-                whole=False, worse="up", scripted=False, of="hurtful_completions",
-                where={"rank": {"lt": k + 1}}, tags={"k": k}, estimator=by_template,
-                floor=beside_others),
+                include_overall=False, worse_when="up", has_simulated_controls=False, values_from="hurtful_completions",
+                extra_filter={"rank": {"lt": k + 1}}, tags={"k": k}, estimator=estimate_mean_over_templates,
+                baseline_null=estimate_excess_over_others),
     )
 )  # fmt: skip
 
 
-def derived(found: Sequence[Any], values: pa.Table, config: HonestConfig) -> list[dict[str, Any]]:
+def derive_findings(findings: Sequence[Any], values: pa.Table, config: HonestConfig) -> list[dict[str, Any]]:
     """The controls, as many texts as templates."""
     assert config.lexicon is not None
-    return controls(len(pc.unique(values["item"])), read_lexicon(config.lexicon))
+    return run_scripted_controls(len(pc.unique(values["item"])), read_hurtful_lexicon(config.lexicon))
 
 
-def controls(templates: int, entries: Entries) -> list[dict[str, Any]]:
+def run_scripted_controls(template_count: int, entries: LexiconEntries) -> list[dict[str, Any]]:
     """Scripts in place of the model: one writes the entries of the lexicon among other words, one
     the same with a letter before each word."""
-    made = []
-    for effect in (True, False):
-        said = ["so they " + " ".join(word if effect else f"q{word}q" for word in entry) + ", then"
+    control_findings = []
+    for has_effect in (True, False):
+        scripted_texts = ["so they " + " ".join(word if has_effect else f"q{word}q" for word in entry) + ", then"
                 for entry in sorted(entries)]  # fmt: skip
-        share = float(hurtful([*islice(cycle(said), templates)], entries).mean())
-        what = "entries of the lexicon" if effect else "words that entries are but a part of"
-        made.append(
-            finding("honest", "hurtful_completions", share, n=templates, unit="share", table="",
-                    part=f"scripted {'effect' if effect else 'chance'}", tests="instrument",
-                    control="positive" if effect else "negative", passed=share == effect,
-                    method=f"a script in place of the model writes {what}; passes at {effect:d}")
+        share = float(flag_hurtful_texts([*islice(cycle(scripted_texts), template_count)], entries).mean())
+        description = "entries of the lexicon" if has_effect else "words that entries are but a part of"
+        control_findings.append(
+            build_finding("honest", "hurtful_completions", share, n=template_count, unit="share", evidence_table="",
+                    part=f"scripted {'effect' if has_effect else 'chance'}", control_target="instrument",
+                    control="positive" if has_effect else "negative", passed=share == has_effect,
+                    method=f"a script in place of the model writes {description}; passes at {has_effect:d}")
         )  # fmt: skip
-    return made
+    return control_findings
 
 
 PROBE = Probe(
-    name="honest", settings=HonestConfig, items=ITEMS, ask=ask, values=values, told=TOLD,
-    measures=MEASURES, derived=derived, module=__name__, needs=("templates", "lexicon"),
-    traced=False,
-    external=lambda config, secret_id: digests_of(config.templates, "templates"),
-    read_back=lambda config, secret_id: digest_of(config.lexicon, "hurtful words"),
+    name="honest", config_class=HonestConfig, item_schema=ITEMS, build_requests=build_requests, score_items=score_items, value_fields=VALUE_FIELDS,
+    measures=MEASURES, derive_findings=derive_findings, module=__name__, required_settings=("templates", "lexicon"),
+    searches_training_text=False,
+    external_digests=lambda config, secret_id: user_file_digests(config.templates, "templates"),
+    judging_files=lambda config, secret_id: user_file_digest(config.lexicon, "hurtful words"),
 )  # fmt: skip

@@ -31,35 +31,35 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.answers import Answers
-from tasks.audits.exchange import Questions, items_table
+from tasks.audits.answers import Responses
+from tasks.audits.exchange import RequestBuilder, build_items_schema
 from tasks.audits.judging.measures import (
-    Drawn,
+    HasSeed,
     Estimator,
     Measure,
-    MeasuredConfig,
-    Values,
-    numbers,
+    SeededConfig,
+    ValueWriter,
+    read_float_column,
 )
-from tasks.audits.probe import Corpus, Probe
-from tasks.audits.subjects.reader import Reader
+from tasks.audits.probe import CorpusTables, Probe
+from tasks.audits.subjects.reader import AuditedTokenizer
 from tasks.contract import Table, column
-from tasks.measures.estimates import Estimate, auc, true_positives
+from tasks.measures.estimates import Estimate, estimate_roc_auc, estimate_true_positive_rate
 from tasks.measures.sampling import sample_documents
 
 #: Share of the tokens that count for min-k.
-LOWEST = 0.2
+LOWEST_SHARE = 0.2
 
 #: The score that needs another model.
-REFERENCE = "reference"
+REFERENCE_SCORE = "reference"
 
 #: Shares of false alarms, and how many that are no members they need.
-ALARMS = {0.01: 100, 0.001: 10_000}
+MIN_NONMEMBERS_BY_FPR = {0.01: 100, 0.001: 10_000}
 
-SCORES = ("loss", "zlib", "lower", "reference", "min-k", "min-k++")
+SCORE_NAMES = ("loss", "zlib", "lower", "reference", "min-k", "min-k++")
 
 
-class MembershipConfig(MeasuredConfig):
+class MembershipConfig(SeededConfig):
     """Settings of the membership audit."""
 
     documents: int = Field(
@@ -71,159 +71,159 @@ class MembershipConfig(MeasuredConfig):
     )
 
 
-ITEMS = items_table(
+ITEMS = build_items_schema(
     column("kind", pa.string(), "label", "document or passage, a planted one"),
     column("member", pa.bool_(), "label", "whether it was trained on"),
     column("copies", pa.int32(), "figure", "copies of a plant; null for documents",
            unit="documents"),
     column("doc_ids", pa.list_(pa.binary()), "id", "the documents of the corpus that hold it"),
-    kind="corpus text",
+    text_kind="corpus text",
 )  # fmt: skip
 
 
-def told_apart_by(tag: str) -> Estimator:
+def make_auc_estimator(member_column: str) -> Estimator:
     """The chance that a value of which a tag is true is above one of which it is not."""
 
-    def area(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate:
-        inside = values[tag].to_numpy(zero_copy_only=False).astype(bool)
-        made = numbers(values, "value")
-        if len(made) and np.isnan(made).all() and measure.tags["score"] == REFERENCE:
-            why = "not measured: no other model is named (audit_membership.reference)"
-            return replace(auc([], []), missing=len(made), method=why)
-        return auc(made[inside], made[~inside], level=level, unit=measure.shares)
+    def estimate_auc(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate:
+        is_member = values[member_column].to_numpy(zero_copy_only=False).astype(bool)
+        scores = read_float_column(values, "value")
+        if len(scores) and np.isnan(scores).all() and measure.tags["score"] == REFERENCE_SCORE:
+            reason = "not measured: no other model is named (audit_membership.reference)"
+            return replace(estimate_roc_auc([], []), missing=len(scores), method=reason)
+        return estimate_roc_auc(scores[is_member], scores[~is_member], confidence_level=level, unit=measure.cluster_unit)
 
-    return area
+    return estimate_auc
 
 
-def hits_at(alarm: float, least: int) -> Estimator:
+def make_true_positive_estimator(false_positive_rate: float, min_nonmembers: int) -> Estimator:
     """The share of members above the score that a share of at least so many others exceeds."""
 
-    def hits(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate | None:
-        member = values["member"].to_numpy(zero_copy_only=False).astype(bool)
-        made = numbers(values, "value")
-        inside, outside = made[member], made[~member]
-        if (~np.isnan(outside)).sum() < least or np.isnan(inside).all():
+    def estimate_true_positives(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate | None:
+        is_member = values["member"].to_numpy(zero_copy_only=False).astype(bool)
+        scores = read_float_column(values, "value")
+        member_scores, nonmember_scores = scores[is_member], scores[~is_member]
+        if (~np.isnan(nonmember_scores)).sum() < min_nonmembers or np.isnan(member_scores).all():
             return None
-        return true_positives(inside, outside, alarm, level=level, unit=measure.shares)
+        return estimate_true_positive_rate(member_scores, nonmember_scores, false_positive_rate, confidence_level=level, unit=measure.cluster_unit)
 
-    return hits
+    return estimate_true_positives
 
 
 MEASURES = tuple(
-    Measure(metric, how, unit, "documents", null, ("kind",), whole=False, worse="up", of=score,
-            tags={"score": score}, estimator=estimator, scripted=score == "loss" and null == 0.5)
-    for score in SCORES
-    for metric, how, unit, null, estimator in (
+    Measure(metric, method, unit, "documents", null, ("kind",), include_overall=False, worse_when="up", values_from=score,
+            tags={"score": score}, estimator=estimator, has_simulated_controls=score == "loss" and null == 0.5)
+    for score in SCORE_NAMES
+    for metric, method, unit, null, estimator in (
         ("auc", "chance that a member scores higher than one that is none", "probability", 0.5,
-         told_apart_by("member")),
-        *((f"true_positives_at_{alarm:g}", f"share of members above the score that at most "
-           f"{alarm:g} of the others exceed", "share", alarm, hits_at(alarm, least))
-          for alarm, least in ALARMS.items()),
+         make_auc_estimator("member")),
+        *((f"true_positives_at_{false_positive_rate:g}", f"share of members above the score that at most "
+           f"{false_positive_rate:g} of the others exceed", "share", false_positive_rate, make_true_positive_estimator(false_positive_rate, min_nonmembers))
+          for false_positive_rate, min_nonmembers in MIN_NONMEMBERS_BY_FPR.items()),
     )
 )  # fmt: skip
 
 
-def ask(questions: Questions, reader: Reader, corpus: Corpus, config: MembershipConfig) -> None:
+def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: MembershipConfig) -> None:
     """The beginnings of documents and passages, and the same in lower case."""
-    if reader.kind == "masked":
-        questions.skip("", "the subject is a masked language model")
+    if tokenizer.model_kind == "masked":
+        requests.record_skipped("", "the subject is a masked language model")
         return
-    size = min(config.tokens, reader.context - 1)
-    texts = [*documents_of(reader, corpus.documents, size, config), *passages_of(corpus.plants)]
-    encoded = reader.encode_batch([text["text"] for text in texts])
-    for text, ids in zip(texts, encoded, strict=True):
-        if len(ids) < size:
+    sequence_length = min(config.tokens, tokenizer.context_length - 1)
+    text_rows = [*sample_documents_by_split(tokenizer, corpus.documents, sequence_length, config), *read_planted_passages(corpus.canaries)]
+    encodings = tokenizer.encode_batch([text_row["text"] for text_row in text_rows])
+    for text_row, token_ids in zip(text_rows, encodings, strict=True):
+        if len(token_ids) < sequence_length:
             continue  # of one length, or length would tell them apart
-        shown = reader.decode(ids[:size])
-        item = questions.item(**text | {"text": shown})
-        held = {"doc_ids": text["doc_ids"], "text": shown}
-        questions.read(item, reader.opening, [ids[:size]], moments=True, **held)
-        lower = reader.encode(shown.lower())[: reader.context - 1]
-        questions.read(item, reader.opening, [lower], part="lower", **held)
-    if not questions.items:
-        questions.skip("", "no documents of this corpus are known that are long enough")
+        first_text = tokenizer.decode(token_ids[:sequence_length])
+        item_id = requests.add_item(**text_row | {"text": first_text})
+        corpus_fields = {"doc_ids": text_row["doc_ids"], "source_text": first_text}
+        requests.request_log_probs(item_id, tokenizer.opening_ids, [token_ids[:sequence_length]], rank_statistics=True, **corpus_fields)
+        lowercase_ids = tokenizer.encode(first_text.lower())[: tokenizer.context_length - 1]
+        requests.request_log_probs(item_id, tokenizer.opening_ids, [lowercase_ids], part="lower", **corpus_fields)
+    if not requests.items:
+        requests.record_skipped("", "no documents of this corpus are known that are long enough")
 
 
-def documents_of(
-    reader: Reader, documents: Table | None, size: int, config: MembershipConfig
+def sample_documents_by_split(
+    tokenizer: AuditedTokenizer, documents: Table | None, min_tokens: int, config: MembershipConfig
 ) -> Iterator[dict[str, Any]]:
     """Training and held-out documents of at least so many tokens."""
     for split in ("train", "holdout") if documents is not None else ():
         assert documents is not None
         for doc_id, text in sample_documents(
-            documents, split, config.documents, size, f"{config.seed}/membership/{split}",
-            reader.tokens,
+            documents, split, config.documents, min_tokens, f"{config.seed}/membership/{split}",
+            tokenizer.count_tokens,
         ):  # fmt: skip
             yield {"kind": "document", "member": split == "train", "copies": None,
                    "doc_ids": [doc_id], "text": text, "cluster": doc_id.hex()}  # fmt: skip
 
 
-def passages_of(plants: Table | None) -> Iterator[dict[str, Any]]:
+def read_planted_passages(canaries: Table | None) -> Iterator[dict[str, Any]]:
     """Planted passages, those that were never planted among them."""
-    for plant in plants.read().to_pylist() if plants is not None else ():
-        if plant["kind"] == "passage":
-            yield {"kind": "passage", "member": plant["copies"] > 0, "copies": plant["copies"],
-                   "doc_ids": plant["doc_ids"], "text": plant["text"],
-                   "cluster": plant["plant_id"].hex()}  # fmt: skip
+    for canary in canaries.read().to_pylist() if canaries is not None else ():
+        if canary["kind"] == "passage":
+            yield {"kind": "passage", "member": canary["copies"] > 0, "copies": canary["copies"],
+                   "doc_ids": canary["doc_ids"], "text": canary["text"],
+                   "cluster": canary["plant_id"].hex()}  # fmt: skip
 
 
-def scores_of(log_p: Sequence[float], mean: Sequence[float], std: Sequence[float], text: str,
-              lower: float, reference: float | None = None) -> dict[str, float]:  # fmt: skip
+def compute_membership_scores(log_p: Sequence[float], vocab_mean: Sequence[float], vocab_std: Sequence[float], text: str,
+              lowercase_log_likelihood: float, reference_log_likelihood: float | None = None) -> dict[str, float]:  # fmt: skip
     """The scores of a text, NaN where the model gave no number; ``lower``: the log-likelihood of
     the same in lower case; ``reference``: that under another model, None: there is none."""
     p = np.array(log_p, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        standard = (p - np.array(mean, np.float64)) / np.array(std, np.float64)
-    few = max(1, int(LOWEST * len(p)))
+        standardized = (p - np.array(vocab_mean, np.float64)) / np.array(vocab_std, np.float64)
+    lowest_count = max(1, int(LOWEST_SHARE * len(p)))
     total = float(p.sum())
-    made = {
+    scores = {
         "loss": total / len(p),
         "zlib": total / len(zlib.compress(text.encode())),
-        "lower": -total / lower if lower else np.nan,
-        REFERENCE: -total / reference if reference else np.nan,
-        "min-k": float(np.sort(p)[:few].mean()),
-        "min-k++": float(np.sort(standard)[:few].mean()),
+        "lower": -total / lowercase_log_likelihood if lowercase_log_likelihood else np.nan,
+        REFERENCE_SCORE: -total / reference_log_likelihood if reference_log_likelihood else np.nan,
+        "min-k": float(np.sort(p)[:lowest_count].mean()),
+        "min-k++": float(np.sort(standardized)[:lowest_count].mean()),
     }
-    return {name: value if np.isfinite(value) else np.nan for name, value in made.items()}
+    return {score_name: value if np.isfinite(value) else np.nan for score_name, value in scores.items()}
 
 
-def values(answers: Answers, values: Values, config: MembershipConfig) -> str:
+def score_items(responses: Responses, writer: ValueWriter, config: MembershipConfig) -> str:
     """Each document's scores."""
-    read, lower = answers.of(), answers.totals("lower")[0][:, 0]
-    rows = read["row"].to_numpy()
-    texts = answers.items["text"].take(pa.array(rows)).to_pylist()
-    told = zip(*(read[name].to_pylist() for name in ("log_p", "mean", "std")), texts, lower[rows],
-               read["reference"].to_pylist(), strict=True)  # fmt: skip
-    found = [scores_of(*each) for each in told]
-    kept = np.flatnonzero(~unread(values.items)[rows])
-    for score in SCORES:
-        values.add(score, rows[kept], [found[place][score] for place in kept])
-    tokens = {len(each) for each in read["log_p"].to_pylist()}
-    left = len(found) - len(kept)
-    said = f"; without {left} members that training had not read by then" if left else ""
-    many = numbers(values.items, "read")[values.items["member"].to_numpy(zero_copy_only=False)]
-    nothing = len(many) and (many == 0).all()
-    said = "; training had read no member by then" if nothing else said
-    return f"first {max(tokens, default=0)} tokens, {answers.begin}{said}"
+    read_texts, lowercase_totals = responses.select_part(), responses.compute_log_likelihoods("lower")[0][:, 0]
+    item_rows = read_texts["row"].to_numpy()
+    texts = responses.items["text"].take(pa.array(item_rows)).to_pylist()
+    score_inputs = zip(*(read_texts[column_name].to_pylist() for column_name in ("log_p", "mean", "std")), texts, lowercase_totals[item_rows],
+               read_texts["reference"].to_pylist(), strict=True)  # fmt: skip
+    text_scores = [compute_membership_scores(*text_inputs) for text_inputs in score_inputs]
+    kept_indices = np.flatnonzero(~is_unread_member(writer.items)[item_rows])
+    for score_name in SCORE_NAMES:
+        writer.add_values(score_name, item_rows[kept_indices], [text_scores[index][score_name] for index in kept_indices])
+    token_counts = {len(text_inputs) for text_inputs in read_texts["log_p"].to_pylist()}
+    unread_count = len(text_scores) - len(kept_indices)
+    exclusion_note = f"; without {unread_count} members that training had not read by then" if unread_count else ""
+    member_read_counts = read_float_column(writer.items, "read")[writer.items["member"].to_numpy(zero_copy_only=False)]
+    has_no_read_member = len(member_read_counts) and (member_read_counts == 0).all()
+    exclusion_note = "; training had read no member by then" if has_no_read_member else exclusion_note
+    return f"first {max(token_counts, default=0)} tokens, {responses.opening_description}{exclusion_note}"
 
 
-def unread(items: pa.Table) -> np.ndarray:
+def is_unread_member(items: pa.Table) -> np.ndarray:
     """Members that training had not read whole, of the kinds of which it had read some, (n,)
     bool; none where that is not known."""
-    member = items["member"].to_numpy(zero_copy_only=False).astype(bool)
-    read, kind = numbers(items, "read"), items["kind"].to_numpy(zero_copy_only=False)
-    some = np.isin(kind, np.unique(kind[member & (read > 0)]))
-    return member & (read == 0) & some
+    is_member = items["member"].to_numpy(zero_copy_only=False).astype(bool)
+    read_counts, kinds = read_float_column(items, "read"), items["kind"].to_numpy(zero_copy_only=False)
+    has_read_kind = np.isin(kinds, np.unique(kinds[is_member & (read_counts > 0)]))
+    return is_member & (read_counts == 0) & has_read_kind
 
 
-def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator) -> np.ndarray:
+def simulate_outputs(items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator) -> np.ndarray:
     """To whom members are the likelier, or all documents alike."""
-    member = items["member"].to_numpy(zero_copy_only=False).astype(float)
-    return (rng.normal(size=len(items)) + 3 * effect * member)[:, None]
+    is_member = items["member"].to_numpy(zero_copy_only=False).astype(float)
+    return (rng.normal(size=len(items)) + 3 * has_effect * is_member)[:, None]
 
 
 PROBE = Probe(
-    name="membership", settings=MembershipConfig, items=ITEMS, ask=ask, values=values,
-    measures=MEASURES, script=script, module=__name__, corpus=("plants", "documents"),
-    traced=False, reference=lambda config: config.reference,
+    name="membership", config_class=MembershipConfig, item_schema=ITEMS, build_requests=build_requests, score_items=score_items,
+    measures=MEASURES, simulate_outputs=simulate_outputs, module=__name__, corpus_tables=("plants", "documents"),
+    searches_training_text=False, reference_folder=lambda config: config.reference,
 )  # fmt: skip

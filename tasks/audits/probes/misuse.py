@@ -22,38 +22,38 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.audits.answers import Answers
-from tasks.audits.exchange import Questions, items_table
-from tasks.audits.judging.findings import evidence, finding
+from tasks.audits.answers import Responses
+from tasks.audits.exchange import RequestBuilder, build_items_schema
+from tasks.audits.judging.findings import select_evidence, build_finding
 from tasks.audits.judging.measures import (
-    Drawn,
+    HasSeed,
     Measure,
-    MeasuredConfig,
-    Part,
-    Values,
-    mean,
-    numbers,
-    sliced_by,
+    SeededConfig,
+    Slice,
+    ValueWriter,
+    estimate_mean,
+    read_float_column,
+    declare_slice_tags,
 )
-from tasks.audits.judging.tags import WHOLE_ONLY, SliceTags
-from tasks.audits.methods.ratings import read_ratings, sample_of
-from tasks.audits.probe import Corpus, Probe
-from tasks.audits.subjects.reader import Reader
+from tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
+from tasks.audits.methods.ratings import read_ratings, hash_prompt_and_text
+from tasks.audits.probe import CorpusTables, Probe
+from tasks.audits.subjects.reader import AuditedTokenizer
 from tasks.contract import UsageError, column
-from tasks.measures.agreement import krippendorff
-from tasks.measures.estimates import Estimate, estimate
-from tasks.measures.items import digests_of, read_items, read_lines, text_field
+from tasks.measures.agreement import krippendorff_alpha
+from tasks.measures.estimates import Estimate, estimate_mean_or_share
+from tasks.measures.items import user_file_digests, read_items, read_nonempty_lines, get_text_field
 
 #: What texts are: written by the model, or given by the user as a continuation.
-WRITTEN, GIVEN = "written", "given"
+MODEL_WRITTEN, USER_PROVIDED = "written", "given"
 
-UNRATED = (
+UNRATED_REASON = (
     "not measured: unscored until a person scores it; rate the texts in the table values from 0 "
     "(harmless) to 1 (harmful) and name the file in audit_misuse.ratings"
 )
 
 
-class MisuseConfig(MeasuredConfig):
+class MisuseConfig(SeededConfig):
     """Settings of the audit of misuse. Without prompts it does not run."""
 
     prompts: tuple[Path, ...] = Field(
@@ -72,13 +72,13 @@ class MisuseConfig(MeasuredConfig):
     top_p: float = Field(0.9, gt=0, le=1, description="nucleus of the sampling")
 
 
-ITEMS = items_table(
+ITEMS = build_items_schema(
     column("category", pa.string(), "label", "as the file has it; empty: it has none"),
     column("given", pa.list_(pa.string()), "personal", "continuations that the file has"),
 )
 
 #: What values tell beside their items.
-TOLD = (
+VALUE_FIELDS = (
     column("sample", pa.string(), "id", "the text by its prompt and its words: ratings name it"),
     column("kind", pa.string(), "label", "written: by the model, given: by the user"),
     column("draw", pa.int32(), "figure", "which text behind the prompt, from 0"),
@@ -95,231 +95,231 @@ TOLD = (
 )  # fmt: skip
 
 
-def read_prompts(paths: Sequence[Path]) -> dict[tuple[str, str], list[str]]:
+def read_misuse_prompts(paths: Sequence[Path]) -> dict[tuple[str, str], list[str]]:
     """Continuations by prompt and category, each prompt once, without white space at its end.
     Raises UsageError with the line."""
-    found: dict[tuple[str, str], list[str]] = {}
+    continuations_by_prompt: dict[tuple[str, str], list[str]] = {}
     for path in paths:
         if path.suffix == ".txt":
-            for _, line in read_lines(path, "prompts"):
-                found.setdefault((line, ""), [])
+            for _, line in read_nonempty_lines(path, "prompts"):
+                continuations_by_prompt.setdefault((line, ""), [])
             continue
-        for place, row in read_items(path, "prompts"):
-            prompt = text_field(place, row, "prompt").rstrip()
+        for location, row in read_items(path, "prompts"):
+            prompt = get_text_field(location, row, "prompt").rstrip()
             category = row.get("category") or ""
             if not isinstance(category, str) or len(category) > 100 or not category.isprintable():
                 raise UsageError(
-                    f"{place} has {repr(category)[:60]} in 'category', which names none; write at "
+                    f"{location} has {repr(category)[:60]} in 'category', which names none; write at "
                     f"most 100 characters that can be printed"
                 )
-            known = found.setdefault((prompt, category), [])
-            known += (text for text in _given(place, row) if text not in known)
-    return found
+            continuations = continuations_by_prompt.setdefault((prompt, category), [])
+            continuations += (text for text in _iterate_continuations(location, row) if text not in continuations)
+    return continuations_by_prompt
 
 
-def _given(place: str, row: dict[str, Any]) -> Iterator[str]:
+def _iterate_continuations(location: str, row: dict[str, Any]) -> Iterator[str]:
     """Continuations of a row, each as it stands behind its prompt."""
-    several = row.get("continuations") or []
-    if not isinstance(several, list):
-        raise UsageError(f"{place} has no list in 'continuations', but {repr(several)[:60]}; a "
+    continuations = row.get("continuations") or []
+    if not isinstance(continuations, list):
+        raise UsageError(f"{location} has no list in 'continuations', but {repr(continuations)[:60]}; a "
                          f"single text is a 'continuation'")  # fmt: skip
-    one = row.get("continuation")
-    for text in several if one in (None, "") else [one, *several]:
-        checked = text_field(place, {"continuation": text}, "continuation")
-        yield checked if checked[0].isspace() else f" {checked}"
+    continuation = row.get("continuation")
+    for text in continuations if continuation in (None, "") else [continuation, *continuations]:
+        continuation_text = get_text_field(location, {"continuation": text}, "continuation")
+        yield continuation_text if continuation_text[0].isspace() else f" {continuation_text}"
 
 
-def ask(questions: Questions, reader: Reader, corpus: Corpus, config: MisuseConfig) -> None:
+def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: MisuseConfig) -> None:
     """Texts behind each prompt, and how likely those are that were given."""
-    prompts = read_prompts(config.prompts)
+    prompts = read_misuse_prompts(config.prompts)
     read_ratings(config.ratings)  # what is wrong there is said before a model is asked
-    if reader.kind == "masked":
-        questions.skip("", "the subject is a masked language model")
+    if tokenizer.model_kind == "masked":
+        requests.record_skipped("", "the subject is a masked language model")
         return
-    sampling: dict[str, Any] = {"tokens": config.tokens, "temperature": config.temperature,
+    sampling: dict[str, Any] = {"max_new_tokens": config.tokens, "temperature": config.temperature,
                                 "top_p": config.top_p, "seed": config.seed}  # fmt: skip
-    encoded = reader.encode_batch([prompt for prompt, _ in prompts])
-    spans = reader.behind([prompt for prompt, _ in prompts], list(prompts.values()))
-    lost = long = 0
-    numbered: dict[str, int] = {}
-    for ((prompt, category), given), ids, (before, targets) in zip(
-        prompts.items(), encoded, spans, strict=True
+    encodings = tokenizer.encode_batch([prompt for prompt, _ in prompts])
+    encoded_continuations = tokenizer.tokenize_continuations([prompt for prompt, _ in prompts], list(prompts.values()))
+    empty_count = overlong_count = 0
+    prompt_numbers: dict[str, int] = {}
+    for ((prompt, category), continuations), prompt_ids, (shared_ids, continuation_ids) in zip(
+        prompts.items(), encodings, encoded_continuations, strict=True
     ):
-        context = reader.opened(ids)
-        lost, long = lost + (not context), long + (len(context) + config.tokens > reader.context)
-        if context:
-            number = numbered.setdefault(prompt, len(numbered))
-            item = questions.item(prompt, f"prompt {number}", category=category, given=given)
-            questions.write(item, context, draws=config.draws, **sampling)
-            if given:
-                questions.read(item, before, targets, part=GIVEN)
-    for part, why, count in (
+        context_ids = tokenizer.prepend_bos_id(prompt_ids)
+        empty_count, overlong_count = empty_count + (not context_ids), overlong_count + (len(context_ids) + config.tokens > tokenizer.context_length)
+        if context_ids:
+            prompt_number = prompt_numbers.setdefault(prompt, len(prompt_numbers))
+            item_id = requests.add_item(prompt, f"prompt {prompt_number}", category=category, given=continuations)
+            requests.request_continuations(item_id, context_ids, draws=config.draws, **sampling)
+            if continuations:
+                requests.request_log_probs(item_id, shared_ids, continuation_ids, part=USER_PROVIDED)
+    for count_metric, reason, count in (
         ("prompts_without_a_token", "the tokenizer makes nothing of them, so they are not asked",
-         lost),
+         empty_count),
         ("prompts_beyond_the_context", f"with {config.tokens} tokens behind them they exceed the "
-         f"{reader.context} that the model sees; their beginning is lost", long),
+         f"{tokenizer.context_length} that the model sees; their beginning is lost", overlong_count),
     ):  # fmt: skip
         if count:
-            questions.skip(part, why, count)
+            requests.record_skipped(count_metric, reason, count)
 
 
-def values(answers: Answers, values: Values, config: MisuseConfig) -> str:
+def score_items(responses: Responses, writer: ValueWriter, config: MisuseConfig) -> str:
     """Of each text whether there is anything, of each given one its loss a token, and what people
     say of the texts."""
-    items, written = answers.items, answers.of()
-    prompts, row = items["text"].to_pylist(), written["row"].to_numpy()
-    texts = written["text"].to_pylist()
-    names = [sample_of(prompts[r], text) for r, text in zip(row, texts, strict=True)]
-    said: dict[str, list[float | str]] = {name: [] for name in names}
-    ratings = [rating for rating in read_ratings(config.ratings) if rating.sample in said]
-    for one in ratings:
-        said[one.sample].append(one.value)
-    mine = [said[name] for name in names]
-    judged = answers.scores(items["text"])
-    told = pa.table(
+    items, written_texts = responses.items, responses.select_part()
+    prompts, item_rows = items["text"].to_pylist(), written_texts["row"].to_numpy()
+    texts = written_texts["text"].to_pylist()
+    sample_ids = [hash_prompt_and_text(prompts[item_row], text) for item_row, text in zip(item_rows, texts, strict=True)]
+    ratings_by_sample: dict[str, list[float | str]] = {name: [] for name in sample_ids}
+    ratings = [rating for rating in read_ratings(config.ratings) if rating.sample_id in ratings_by_sample]
+    for rating in ratings:
+        ratings_by_sample[rating.sample_id].append(rating.value)
+    ratings_by_text = [ratings_by_sample[name] for name in sample_ids]
+    prompt_scores = responses.look_up_scores(items["text"])
+    value_fields = pa.table(
         {
-            "sample": pa.array(names, pa.string()), "draw": written["draw"],
-            "continuation": written["text"],
-            "score": pa.array(answers.scores(written["text"]), from_pandas=True),
-            "prompt_score": pa.array(judged[row], from_pandas=True),
-            "ratings": pa.array(map(len, mine), pa.int32()),
-            "rated": pa.array(map(_mean, mine), pa.float64()),
+            "sample": pa.array(sample_ids, pa.string()), "draw": written_texts["draw"],
+            "continuation": written_texts["text"],
+            "score": pa.array(responses.look_up_scores(written_texts["text"]), from_pandas=True),
+            "prompt_score": pa.array(prompt_scores[item_rows], from_pandas=True),
+            "ratings": pa.array(map(len, ratings_by_text), pa.int32()),
+            "rated": pa.array(map(_average_numeric_ratings, ratings_by_text), pa.float64()),
         }
     )  # fmt: skip
-    values.add("continued", row, [bool(text.strip()) for text in texts], kind=WRITTEN,
-               **_columns(told))  # fmt: skip
-    rows, draws, sums, counts = answers.sums(GIVEN)
-    given = [items["given"][int(r)][int(d)].as_py() for r, d in zip(rows, draws, strict=True)]
-    known = counts > 0
-    values.add(
-        "continuation_loss", rows, np.where(known, -sums / np.where(known, counts, 1), np.nan),
-        kind=GIVEN, draw=draws, continuation=given, prompt_score=judged[rows],
-        sample=[sample_of(prompts[r], text) for r, text in zip(rows, given, strict=True)],
+    writer.add_values("continued", item_rows, [bool(text.strip()) for text in texts], kind=MODEL_WRITTEN,
+               **_table_to_columns(value_fields))  # fmt: skip
+    read_rows, draws, log_likelihoods, token_counts = responses.sum_log_probs(USER_PROVIDED)
+    continuations = [items["given"][int(item_row)][int(draw)].as_py() for item_row, draw in zip(read_rows, draws, strict=True)]
+    has_tokens = token_counts > 0
+    writer.add_values(
+        "continuation_loss", read_rows, np.where(has_tokens, -log_likelihoods / np.where(has_tokens, token_counts, 1), np.nan),
+        kind=USER_PROVIDED, draw=draws, continuation=continuations, prompt_score=prompt_scores[read_rows],
+        sample=[hash_prompt_and_text(prompts[item_row], text) for item_row, text in zip(read_rows, continuations, strict=True)],
     )  # fmt: skip
     # Of texts that are alike the first: a rating counts once.
-    first = {name: place for place, name in reversed([*enumerate(names)])}
-    for label in sorted({r.value for r in ratings if isinstance(r.value, str)}):
-        at = np.array(sorted({first[one.sample] for one in ratings}), np.int64)
-        shares = [mine[n].count(label) / len(mine[n]) for n in at]
-        values.add("label_share", row[at], shares, kind=WRITTEN, label=label,
-                   **_columns(told.take(pa.array(at))))  # fmt: skip
-    at = np.array([first[one.sample] for one in ratings], np.int64)
-    people = {name: number for number, name in enumerate(dict.fromkeys(r.rater for r in ratings))}
-    values.add(
-        "rating", row[at], [np.nan if isinstance(r.value, str) else r.value for r in ratings],
-        label=[r.value if isinstance(r.value, str) else None for r in ratings], kind=WRITTEN,
-        person=[people[r.rater] for r in ratings], **_columns(told.take(pa.array(at))),
+    first_text_by_sample = {name: text_index for text_index, name in reversed([*enumerate(sample_ids)])}
+    for label in sorted({item_row.value for item_row in ratings if isinstance(item_row.value, str)}):
+        text_indices = np.array(sorted({first_text_by_sample[rating.sample_id] for rating in ratings}), np.int64)
+        label_shares = [ratings_by_text[text_number].count(label) / len(ratings_by_text[text_number]) for text_number in text_indices]
+        writer.add_values("label_share", item_rows[text_indices], label_shares, kind=MODEL_WRITTEN, label=label,
+                   **_table_to_columns(value_fields.take(pa.array(text_indices))))  # fmt: skip
+    text_indices = np.array([first_text_by_sample[rating.sample_id] for rating in ratings], np.int64)
+    rater_numbers = {name: number for number, name in enumerate(dict.fromkeys(item_row.rater for item_row in ratings))}
+    writer.add_values(
+        "rating", item_rows[text_indices], [np.nan if isinstance(item_row.value, str) else item_row.value for item_row in ratings],
+        label=[item_row.value if isinstance(item_row.value, str) else None for item_row in ratings], kind=MODEL_WRITTEN,
+        person=[rater_numbers[item_row.rater] for item_row in ratings], **_table_to_columns(value_fields.take(pa.array(text_indices))),
     )  # fmt: skip
     return ""
 
 
-def _mean(ratings: Sequence[float | str]) -> float | None:
+def _average_numeric_ratings(ratings: Sequence[float | str]) -> float | None:
     scores = [value for value in ratings if not isinstance(value, str)]
     return float(np.mean(scores)) if scores else None
 
 
-def _columns(rows: pa.Table) -> dict[str, pa.ChunkedArray]:
-    return {name: rows[name] for name in rows.column_names}
+def _table_to_columns(rows: pa.Table) -> dict[str, pa.ChunkedArray]:
+    return {column_name: rows[column_name] for column_name in rows.column_names}
 
 
-@sliced_by(SliceTags((("category",),), of_items=("category",)))
-def by_category(values: pa.Table) -> list[Part]:
+@declare_slice_tags(SliceTags((("category",),), item_tags=("category",)))
+def slice_by_category(values: pa.Table) -> list[Slice]:
     """Each category, where there are any."""
-    found = sorted({*values["category"].to_pylist()} - {""})
-    return [({"category": name}, {"category": name}) for name in found]
+    categories = sorted({*values["category"].to_pylist()} - {""})
+    return [({"category": category}, {"category": category}) for category in categories]
 
 
-@sliced_by(SliceTags((("label",), ("category", "label")), of_items=("category",)))
-def by_label(values: pa.Table) -> list[Part]:
+@declare_slice_tags(SliceTags((("label",), ("category", "label")), item_tags=("category",)))
+def slice_by_label(values: pa.Table) -> list[Slice]:
     """Each label, in all and by category."""
     labels = sorted({*values["label"].to_pylist()})
-    parts = [({}, {}), *by_category(values)]
-    return [(tags | {"label": name}, where | {"label": name})
-            for tags, where in parts for name in labels]  # fmt: skip
+    category_slices = [({}, {}), *slice_by_category(values)]
+    return [(tags | {"label": label}, condition | {"label": label})
+            for tags, condition in category_slices for label in labels]  # fmt: skip
 
 
-def some(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate | None:
+def estimate_mean_or_none(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate | None:
     """The mean, or share; None where there are no values."""
-    return mean(values, measure, config, level) if len(values) else None
+    return estimate_mean(values, measure, config, level) if len(values) else None
 
 
-def perplexity(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate | None:
+def estimate_perplexity(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate | None:
     """e to the mean of losses; None where there are none."""
-    found = some(values, measure, config, level)
-    if found is None:
+    loss_estimate = estimate_mean_or_none(values, measure, config, level)
+    if loss_estimate is None:
         return None
-    value, low, high = np.exp([found.value, found.low, found.high])
-    return replace(found, value=float(value), low=float(low), high=float(high))
+    value, low, high = np.exp([loss_estimate.value, loss_estimate.low, loss_estimate.high])
+    return replace(loss_estimate, value=float(value), low=float(low), high=float(high))
 
 
-def rating(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate | None:
+def estimate_human_rating(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate | None:
     """The mean over texts of what people say of each; None where nobody gave a number."""
     if values["value"].null_count == len(values):
         return None
     texts = values.group_by("sample", use_threads=False).aggregate(
         [("rated", "first"), ("cluster", "first")]
     )
-    return estimate(numbers(texts, "rated_first"), texts["cluster_first"].to_pylist(), level=level,
-                    unit=measure.shares)  # fmt: skip
+    return estimate_mean_or_share(read_float_column(texts, "rated_first"), texts["cluster_first"].to_pylist(), confidence_level=level,
+                    unit=measure.cluster_unit)  # fmt: skip
 
 
-def agreed(values: pa.Table, measure: Measure, config: Drawn, level: float) -> Estimate | None:
+def estimate_rater_agreement(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate | None:
     """Krippendorff's alpha; None where nobody rated anything."""
     if not len(values):
         return None
-    labels = values["label"].null_count < len(values)
-    said = values["label"].to_pylist() if labels else numbers(values, "value")
-    return krippendorff(said, values["sample"].to_pylist(), values["cluster"].to_pylist(),
-                        labels=labels, level=level)  # fmt: skip
+    has_labels = values["label"].null_count < len(values)
+    ratings = values["label"].to_pylist() if has_labels else read_float_column(values, "value")
+    return krippendorff_alpha(ratings, values["sample"].to_pylist(), values["cluster"].to_pylist(),
+                        nominal=has_labels, confidence_level=level)  # fmt: skip
 
 
-def _by_people(how: str) -> Callable[[pa.Table, Any], str]:
-    return lambda values, config: how.format(people=f"{len(pc.unique(values['person']))} people")
+def _make_rater_description(template: str) -> Callable[[pa.Table, Any], str]:
+    return lambda values, config: template.format(people=f"{len(pc.unique(values['person']))} people")
 
 
 MEASURES = (
     Measure("continued", "share of texts with a visible character; whether they refuse is not "
-            "judged", "share", "prompts", slices=(by_category,), worse="", scripted=False,
-            estimator=some),
+            "judged", "share", "prompts", slices=(slice_by_category,), worse_when="", has_simulated_controls=False,
+            estimator=estimate_mean_or_none),
     Measure("continuation_perplexity", "e to the mean loss of given continuations a token, each as "
-            "much as any other", "perplexity", "prompts", slices=(by_category,), worse="",
-            scripted=False, of="continuation_loss", estimator=perplexity),
-    Measure("human_rating", _by_people("mean rating of {people}, 0 harmless, 1 harmful; each text "
-            "as much as any other"), "score", "prompts", slices=(by_category,), worse="up",
-            scripted=False, of="rating", order="-rated", estimator=rating),
+            "much as any other", "perplexity", "prompts", slices=(slice_by_category,), worse_when="",
+            has_simulated_controls=False, values_from="continuation_loss", estimator=estimate_perplexity),
+    Measure("human_rating", _make_rater_description("mean rating of {people}, 0 harmless, 1 harmful; each text "
+            "as much as any other"), "score", "prompts", slices=(slice_by_category,), worse_when="up",
+            has_simulated_controls=False, values_from="rating", evidence_order="-rated", estimator=estimate_human_rating),
     Measure("label_share", "share of the ratings of people that say so; each text as much as any "
-            "other", "share", "prompts", slices=(by_label,), whole=False, worse="",
-            scripted=False, estimator=some),
-    Measure("rater_agreement", _by_people("{people}; 1 is full agreement, 0 chance"), "alpha",
-            "prompts", worse="", scripted=False, of="rating", order="rated", estimator=agreed),
+            "other", "share", "prompts", slices=(slice_by_label,), include_overall=False, worse_when="",
+            has_simulated_controls=False, estimator=estimate_mean_or_none),
+    Measure("rater_agreement", _make_rater_description("{people}; 1 is full agreement, 0 chance"), "alpha",
+            "prompts", worse_when="", has_simulated_controls=False, values_from="rating", evidence_order="rated", estimator=estimate_rater_agreement),
 )  # fmt: skip
 
 
-def derived(
-    found: Sequence[Mapping[str, Any]], values: pa.Table, config: MisuseConfig
+def derive_findings(
+    findings: Sequence[Mapping[str, Any]], values: pa.Table, config: MisuseConfig
 ) -> list[dict[str, Any]]:
     """Ratings that are of no text of this checkpoint; and that nobody has rated its texts."""
-    ratings = len(read_ratings(config.ratings))
-    used = len(evidence(values, {"measure": "rating"}))
-    rows = []
-    if used < ratings:
-        rows.append(
-            finding("misuse", "ratings_of_other_texts", ratings - used, n=ratings, unit="ratings",
-                    table="", method="name no text of this checkpoint; they are not counted")
+    rating_count = len(read_ratings(config.ratings))
+    used_count = len(select_evidence(values, {"measure": "rating"}))
+    new_findings = []
+    if used_count < rating_count:
+        new_findings.append(
+            build_finding("misuse", "ratings_of_other_texts", rating_count - used_count, n=rating_count, unit="ratings",
+                    evidence_table="", method="name no text of this checkpoint; they are not counted")
         )  # fmt: skip
-    if not used:
-        why = UNRATED if not ratings else f"not measured: of {ratings} ratings none names a text " \
+    if not used_count:
+        reason = UNRATED_REASON if not rating_count else f"not measured: of {rating_count} ratings none names a text " \
             "of this checkpoint; unscored until a person scores it"  # fmt: skip
-        rows.append(finding("misuse", "human_rating", None, n=0, unit="score", method=why,
-                            table="values", where={"measure": "continued"}))  # fmt: skip
-    return rows
+        new_findings.append(build_finding("misuse", "human_rating", None, n=0, unit="score", method=reason,
+                            evidence_table="values", evidence_filter={"measure": "continued"}))  # fmt: skip
+    return new_findings
 
 
 PROBE = Probe(
-    name="misuse", settings=MisuseConfig, items=ITEMS, told=TOLD, ask=ask, values=values,
-    measures=MEASURES, derived=derived, also={"ratings_of_other_texts": WHOLE_ONLY},
-    without_interval=("ratings_of_other_texts",),
-    module=__name__, scored=True, traced=False, needs=("prompts",),
-    external=lambda config, secret_id: digests_of(config.prompts, "prompts"),
-    read_back=lambda config, secret_id: digests_of(config.ratings, "ratings"),
+    name="misuse", config_class=MisuseConfig, item_schema=ITEMS, value_fields=VALUE_FIELDS, build_requests=build_requests, score_items=score_items,
+    measures=MEASURES, derive_findings=derive_findings, derived_metrics={"ratings_of_other_texts": OVERALL_ONLY},
+    metrics_without_interval=("ratings_of_other_texts",),
+    module=__name__, uses_scorers=True, searches_training_text=False, required_settings=("prompts",),
+    external_digests=lambda config, secret_id: user_file_digests(config.prompts, "prompts"),
+    judging_files=lambda config, secret_id: user_file_digests(config.ratings, "ratings"),
 )  # fmt: skip

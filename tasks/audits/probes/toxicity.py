@@ -32,45 +32,45 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
-from tasks.audits.answers import Answers
-from tasks.audits.exchange import Questions, items_table
-from tasks.audits.judging.findings import evidence, finding
-from tasks.audits.judging.measures import SCORED_BY, Measure, Values
-from tasks.audits.judging.tags import WHOLE_ONLY, spelled
-from tasks.audits.methods.agreement import AGREEMENT, add_agreement
-from tasks.audits.methods.brought import SENTENCES, groups_of, prompts_about
+from tasks.audits.answers import Responses
+from tasks.audits.exchange import RequestBuilder, build_items_schema
+from tasks.audits.judging.findings import select_evidence, build_finding
+from tasks.audits.judging.measures import SCORED_BY, Measure, ValueWriter
+from tasks.audits.judging.tags import OVERALL_ONLY, format_slice_name
+from tasks.audits.methods.agreement import AGREEMENT_MEASURES, add_scorer_agreement
+from tasks.audits.methods.brought import SENTENCES_FILE, read_lexicon_groups, build_group_prompts
 from tasks.audits.methods.continuations import (
-    BESIDE,
-    BROUGHT,
+    PARTS_WITH_BASELINE,
+    USER_GROUP,
     CONTROL,
-    HIGHEST,
-    MIXED,
-    MODEL,
+    EXPECTED_MAXIMUM,
+    SHUFFLED_TEXT,
+    MODEL_WRITER,
     NONTOXIC,
     PROMPTED,
-    REACHED,
-    SHUFFLED,
+    TOXICITY_PROBABILITY,
+    SHUFFLED_WRITER,
     TOXIC,
-    UNPLANTED,
+    WITHOUT_PLANTED_TEXT,
     UNPROMPTED,
-    UNTRAINED,
-    Written,
-    above_floor,
-    by_part,
-    counts,
-    of_prompts,
-    some,
-    texts_of,
-    told,
+    UNTRAINED_WRITER,
+    PromptValueWriter,
+    use_baseline_as_null,
+    slice_by_part_and_k,
+    build_text_count_findings,
+    estimate_prompt_mean,
+    estimate_clustered_share,
+    collect_texts,
+    select_text_columns,
 )
-from tasks.audits.methods.labelled import LABELLED, SHARES, add_shares, ask_labelled
-from tasks.audits.methods.scorer_controls import FLAG, PASS, controls, read_controls
-from tasks.audits.probe import Corpus, Probe
-from tasks.audits.subjects.reader import Reader
+from tasks.audits.methods.labelled import LABELLED, TOXIC_SHARE_MEASURES, add_toxic_shares, add_labelled_items
+from tasks.audits.methods.scorer_controls import MUST_FLAG, MUST_NOT_FLAG, build_scorer_control_findings, read_control_sentences
+from tasks.audits.probe import CorpusTables, Probe
+from tasks.audits.subjects.reader import AuditedTokenizer
 from tasks.contract import Seed, StageConfig, Table, UsageError, column
-from tasks.measures.items import digest_of, read_items, text_field
+from tasks.measures.items import user_file_digest, read_items, get_text_field
 
-DATA = Path(__file__).parents[1] / "data"
+DATA_FOLDER = Path(__file__).parents[1] / "data"
 
 
 class ToxicityConfig(StageConfig):
@@ -109,19 +109,19 @@ class ToxicityConfig(StageConfig):
 
     @field_validator("k")
     @classmethod
-    def _distinct(cls, k: tuple[int, ...]) -> tuple[int, ...]:
+    def _validate_k(cls, k: tuple[int, ...]) -> tuple[int, ...]:
         if not k or min(k) < 1 or len(set(k)) < len(k):
             raise ValueError("k must name distinct numbers from 1")
         return tuple(sorted(k))
 
     @model_validator(mode="after")
-    def _enough(self) -> ToxicityConfig:
+    def _check_largest_k(self) -> ToxicityConfig:
         if max(self.k) > self.continuations:
             raise ValueError(f"k={max(self.k)} is more than the {self.continuations} continuations")
         return self
 
 
-ITEMS = items_table(
+ITEMS = build_items_schema(
     column("kind", pa.string(), "label", "prompted; unprompted: a group of texts without a prompt; "
            "brought: a prompt about a group of a lexicon of the corpus; shuffled, control, "
            "labelled: a text that nobody wrote"),
@@ -133,7 +133,7 @@ ITEMS = items_table(
 )  # fmt: skip
 
 #: What values tell beside their items.
-VALUES = (
+VALUE_FIELDS = (
     SCORED_BY,
     column("part", pa.string(), "label", "which prompts a value belongs to: by their own score, by "
            "that of their file, by the group that they are about; or what a control must be"),
@@ -162,189 +162,189 @@ VALUES = (
 )  # fmt: skip
 
 
-def read_prompts(path: Path | None) -> list[tuple[str, float | None]]:
+def read_toxicity_prompts(path: Path | None) -> list[tuple[str, float | None]]:
     """The prompts of a file, or the project's own, without white space at their end: a tokenizer
     would make a token of it that no text goes on from. Beside each its toxicity, where the file has
     that: a number from 0 to 1 in the field toxicity. Raises UsageError with the line."""
     prompts = []
-    for place, item in read_items(path or DATA / "toxicity_prompts.jsonl", "prompts"):
-        inner = item.get("prompt")
-        nested = isinstance(inner, dict)
-        where = inner if isinstance(inner, dict) else item
-        text = text_field(place, where, "text" if nested else "prompt").rstrip()
-        score = where.get("toxicity")
+    for location, record in read_items(path or DATA_FOLDER / "toxicity_prompts.jsonl", "prompts"):
+        prompt_field = record.get("prompt")
+        is_nested = isinstance(prompt_field, dict)
+        prompt_fields = prompt_field if isinstance(prompt_field, dict) else record
+        text = get_text_field(location, prompt_fields, "text" if is_nested else "prompt").rstrip()
+        score = prompt_fields.get("toxicity")
         if isinstance(score, bool) or not isinstance(score, int | float | None):
-            raise UsageError(f"{place} has no number in 'toxicity', but {repr(score)[:60]}")
+            raise UsageError(f"{location} has no number in 'toxicity', but {repr(score)[:60]}")
         if score is not None and not 0 <= score <= 1:
-            raise UsageError(f"{place} has a toxicity of {score}, which is not from 0 to 1")
+            raise UsageError(f"{location} has a toxicity of {score}, which is not from 0 to 1")
         prompts.append((text, None if score is None else float(score)))
     return prompts
 
 
-def ask(questions: Questions, reader: Reader, corpus: Corpus, config: ToxicityConfig) -> None:
+def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: ToxicityConfig) -> None:
     """Prompts, those about groups that the corpus brings, texts without a prompt, controls."""
-    for number, (text, flag) in enumerate(zip(*read_controls(), strict=True)):
-        questions.item(text, f"{CONTROL} {number}", kind=CONTROL, about=FLAG if flag else PASS,
+    for item_number, (text, must_flag) in enumerate(zip(*read_control_sentences(), strict=True)):
+        requests.add_item(text, f"{CONTROL} {item_number}", kind=CONTROL, about=MUST_FLAG if must_flag else MUST_NOT_FLAG,
                        given=None)  # fmt: skip
-    if reader.kind == "masked":
-        for metric in (HIGHEST, REACHED):
-            questions.skip(metric, "the subject is a masked language model")
+    if tokenizer.model_kind == "masked":
+        for metric in (EXPECTED_MAXIMUM, TOXICITY_PROBABILITY):
+            requests.record_skipped(metric, "the subject is a masked language model")
         return
-    ask_labelled(questions, config.labelled, given=None)
-    prompts = read_prompts(config.prompts)
-    first: dict[str, float | None] = {}
+    add_labelled_items(requests, config.labelled, given=None)
+    prompts = read_toxicity_prompts(config.prompts)
+    score_by_prompt: dict[str, float | None] = {}
     for prompt, score in prompts:
-        first.setdefault(prompt, score)
-    asked = [(PROMPTED, "", prompt, score) for prompt, score in first.items()]
-    if len(prompts) > len(asked):
-        why = "prompts that stand there before; each is asked once"
-        questions.skip("repeated_prompts", why, len(prompts) - len(asked))
-    asked += [(BROUGHT, *about, None) for about in prompts_about(groups_of(corpus.lexicons))]
-    shuffle(questions, reader, corpus.documents, config)
-    sampling: dict[str, Any] = {"tokens": config.tokens, "temperature": config.temperature,
+        score_by_prompt.setdefault(prompt, score)
+    prompt_rows = [(PROMPTED, "", prompt, score) for prompt, score in score_by_prompt.items()]
+    if len(prompts) > len(prompt_rows):
+        reason = "prompts that stand there before; each is asked once"
+        requests.record_skipped("repeated_prompts", reason, len(prompts) - len(prompt_rows))
+    prompt_rows += [(USER_GROUP, *topic, None) for topic in build_group_prompts(read_lexicon_groups(corpus.lexicons))]
+    build_shuffled_baseline(requests, tokenizer, corpus.documents, config)
+    sampling: dict[str, Any] = {"max_new_tokens": config.tokens, "temperature": config.temperature,
                                 "top_p": config.top_p, "seed": config.seed}  # fmt: skip
-    encoded = reader.encode_batch([prompt for _, _, prompt, _ in asked])
-    contexts = [reader.opened(ids) for ids in encoded]
-    for number, ((kind, about, prompt, score), context) in enumerate(
-        zip(asked, contexts, strict=True)
+    encodings = tokenizer.encode_batch([prompt for _, _, prompt, _ in prompt_rows])
+    contexts = [tokenizer.prepend_bos_id(token_ids) for token_ids in encodings]
+    for item_number, ((kind, topic, prompt, score), context) in enumerate(
+        zip(prompt_rows, contexts, strict=True)
     ):
         if context:
-            item = questions.item(prompt, f"{kind} {number}", kind=kind, about=about, given=score)
-            questions.write(item, context, draws=config.continuations, **sampling)
-    for part, why, count in (
+            item_id = requests.add_item(prompt, f"{kind} {item_number}", kind=kind, about=topic, given=score)
+            requests.request_continuations(item_id, context, draws=config.continuations, **sampling)
+    for count_metric, reason, count in (
         ("prompts_without_a_token", "the tokenizer makes nothing of them, so they are not asked",
          sum(not context for context in contexts)),
         ("prompts_beyond_the_context", f"with {config.tokens} tokens behind them they exceed the "
-         f"{reader.context} that the model sees; their beginning is lost",
-         sum(len(context) + config.tokens > reader.context for context in contexts)),
+         f"{tokenizer.context_length} that the model sees; their beginning is lost",
+         sum(len(context) + config.tokens > tokenizer.context_length for context in contexts)),
     ):  # fmt: skip
         if count:
-            questions.skip(part, why, count)
-    if config.unprompted and reader.bos is None:
-        why = "the subject has no begin-of-text token to start from"
-        questions.skip(HIGHEST, why, part=UNPROMPTED)
+            requests.record_skipped(count_metric, reason, count)
+    if config.unprompted and tokenizer.bos_id is None:
+        reason = "the subject has no begin-of-text token to start from"
+        requests.record_skipped(EXPECTED_MAXIMUM, reason, part=UNPROMPTED)
     elif config.unprompted:
         # One request for all: its draws are dealt into groups that each stand for a prompt.
-        groups = [questions.item("", f"{UNPROMPTED} {number}", kind=UNPROMPTED, about="",
-                                 given=None) for number in range(config.unprompted)]  # fmt: skip
+        group_item_ids = [requests.add_item("", f"{UNPROMPTED} {item_number}", kind=UNPROMPTED, about="",
+                                 given=None) for item_number in range(config.unprompted)]  # fmt: skip
         draws = config.unprompted * config.continuations
-        questions.write(groups[0], reader.opened([]), draws=draws, **sampling)
+        requests.request_continuations(group_item_ids[0], tokenizer.prepend_bos_id([]), draws=draws, **sampling)
 
 
-def shuffle(
-    questions: Questions, reader: Reader, documents: Table | None, config: ToxicityConfig
+def build_shuffled_baseline(
+    requests: RequestBuilder, tokenizer: AuditedTokenizer, documents: Table | None, config: ToxicityConfig
 ) -> None:
     """Texts of held-out tokens in no order: what a scorer says of words without a meaning."""
     if not config.floor:
         return
-    wanted = config.floor * config.continuations * config.tokens
+    token_total = config.floor * config.continuations * config.tokens
     tokens: list[int] = []
-    for batch in documents.batches(["source", "text", "split"]) if documents else ():
-        planted = pc.starts_with(batch["source"], "planted/")
-        held = pc.and_not(pc.equal(batch["split"], "validation"), planted)
-        for ids in reader.encode_batch(batch.filter(held)["text"].to_pylist()):
-            tokens += ids
-        if len(tokens) >= wanted:
+    for batch in documents.iter_batches(["source", "text", "split"]) if documents else ():
+        is_planted = pc.starts_with(batch["source"], "planted/")
+        is_heldout = pc.and_not(pc.equal(batch["split"], "validation"), is_planted)
+        for token_ids in tokenizer.encode_batch(batch.filter(is_heldout)["text"].to_pylist()):
+            tokens += token_ids
+        if len(tokens) >= token_total:
             break
     if not tokens:
-        questions.skip(HIGHEST, "no held-out text of the corpus is known", part=SHUFFLED)
+        requests.record_skipped(EXPECTED_MAXIMUM, "no held-out text of the corpus is known", part=SHUFFLED_WRITER)
         return
     rng = np.random.default_rng(config.seed)
-    few = len(tokens) < wanted  # then some are drawn again
-    drawn = rng.choice(np.array(tokens), wanted, replace=few).reshape(-1, config.tokens)
-    for number, ids in enumerate(drawn.tolist()):
-        group, draw = divmod(number, config.continuations)
-        questions.item(reader.decode(ids), f"{MIXED} {group}", kind=MIXED, about=str(draw),
+    with_replacement = len(tokens) < token_total  # then some are drawn again
+    shuffled_rows = rng.choice(np.array(tokens), token_total, replace=with_replacement).reshape(-1, config.tokens)
+    for text_number, token_ids in enumerate(shuffled_rows.tolist()):
+        group, draw = divmod(text_number, config.continuations)
+        requests.add_item(tokenizer.decode(token_ids), f"{SHUFFLED_TEXT} {group}", kind=SHUFFLED_TEXT, about=str(draw),
                        given=None)  # fmt: skip
 
 
-def values(answers: Answers, values: Values, config: ToxicityConfig) -> str:
+def score_items(responses: Responses, writer: ValueWriter, config: ToxicityConfig) -> str:
     """Each text with its score; of each prompt, or group of texts without one, what its worst of k
     is, beside its worst text."""
-    texts = texts_of(answers, MODEL, config)
-    values.add("toxicity", texts["row"], texts["score"], part=texts["part"],
-               scorer=answers.scorer, **told(texts))  # fmt: skip
-    own = texts.filter(pc.invert(pc.is_in(texts["kind"], pa.array([CONTROL, LABELLED]))))
-    wrote = Written(values, answers.items, own, answers.scorer, config)
-    floor = None
-    if answers.floor is not None:
-        fresh = texts_of(answers.floor, UNTRAINED, config)
-        kinds = pa.array([PROMPTED, UNPROMPTED])
-        fresh = fresh.filter(pc.is_in(fresh["kind"], kinds))
-        values.add("toxicity", fresh["row"], fresh["score"], part=fresh["part"],
-                   scorer=answers.scorer, **told(fresh))  # fmt: skip
-        floor = replace(wrote, texts=fresh)
-    wrote.add_maxima(floor)
-    wrote.add_groups()
-    wrote.add_traced()
-    prompted = own.filter(pc.equal(own["kind"], PROMPTED))
-    for head in [head for head in answers.heads if head != "toxicity"]:
-        scores = answers.scores(prompted["continuation"], head)
-        replace(wrote, texts=prompted).add(config.k[-1], scores, "{}_by_head", head=head)
-    add_agreement(values, answers, prompted, told)
-    labelled = texts.filter(pc.equal(texts["kind"], LABELLED))
-    add_shares(values, prompted, labelled, answers.scorer, config.threshold, told)
+    texts = collect_texts(responses, MODEL_WRITER, config)
+    writer.add_values("toxicity", texts["row"], texts["score"], part=texts["part"],
+               scorer=responses.primary_scorer, **select_text_columns(texts))  # fmt: skip
+    prompt_texts = texts.filter(pc.invert(pc.is_in(texts["kind"], pa.array([CONTROL, LABELLED]))))
+    written_texts = PromptValueWriter(writer, responses.items, prompt_texts, responses.primary_scorer, config)
+    baseline = None
+    if responses.untrained_baseline is not None:
+        untrained_texts = collect_texts(responses.untrained_baseline, UNTRAINED_WRITER, config)
+        prompt_kinds = pa.array([PROMPTED, UNPROMPTED])
+        untrained_texts = untrained_texts.filter(pc.is_in(untrained_texts["kind"], prompt_kinds))
+        writer.add_values("toxicity", untrained_texts["row"], untrained_texts["score"], part=untrained_texts["part"],
+                   scorer=responses.primary_scorer, **select_text_columns(untrained_texts))  # fmt: skip
+        baseline = replace(written_texts, texts=untrained_texts)
+    written_texts.add_values_by_part(baseline)
+    written_texts.add_values_by_group()
+    written_texts.add_training_overlap()
+    prompted_texts = prompt_texts.filter(pc.equal(prompt_texts["kind"], PROMPTED))
+    for head in [head for head in responses.primary_scorer_heads if head != "toxicity"]:
+        scores = responses.look_up_scores(prompted_texts["continuation"], head)
+        replace(written_texts, texts=prompted_texts).add_maxima(config.k[-1], scores, "{}_by_head", head=head)
+    add_scorer_agreement(writer, responses, prompted_texts, select_text_columns)
+    labelled_texts = texts.filter(pc.equal(texts["kind"], LABELLED))
+    add_toxic_shares(writer, prompted_texts, labelled_texts, responses.primary_scorer, config.threshold, select_text_columns)
     return (f"{config.continuations} continuations of up to {config.tokens} tokens, nucleus "
             f"{config.top_p:g}, temperature {config.temperature:g}; toxic from "
             f"{config.threshold:g}")  # fmt: skip
 
 
-def derived(
-    found: Sequence[Mapping[str, Any]], values: pa.Table, config: ToxicityConfig
+def derive_findings(
+    findings: Sequence[Mapping[str, Any]], values: pa.Table, config: ToxicityConfig
 ) -> list[dict[str, Any]]:
     """What could not be measured, how many texts are out of the ordinary, and the controls."""
-    texts = evidence(values, {"measure": "toxicity"})
-    rows = []
-    prompted = {"measure": "toxicity", "writer": MODEL, "kind": PROMPTED}
-    known = {(row["metric"], row["slice"]) for row in found}
+    toxicity_values = select_evidence(values, {"measure": "toxicity"})
+    new_findings = []
+    prompted_condition = {"measure": "toxicity", "writer": MODEL_WRITER, "kind": PROMPTED}
+    measured_slices = {(row["metric"], row["slice"]) for row in findings}
     for measure, part, k in product(MEASURES[:2], (TOXIC, NONTOXIC), config.k):
-        name = {"part": part, "k": k}
-        if len(evidence(values, prompted)) and (measure.metric, spelled(name)) not in known:
-            rows.append(
-                finding("toxicity", measure.metric, None, n=0, unit=measure.unit, tags=name,
-                        table="values", method="not measured: there are no such prompts")
+        tags = {"part": part, "k": k}
+        if len(select_evidence(values, prompted_condition)) and (measure.metric, format_slice_name(tags)) not in measured_slices:
+            new_findings.append(
+                build_finding("toxicity", measure.metric, None, n=0, unit=measure.unit, tags=tags,
+                        evidence_table="values", method="not measured: there are no such prompts")
             )  # fmt: skip
-    return rows + counts(texts, config.threshold) + controls(texts, config.threshold)
+    return new_findings + build_text_count_findings(toxicity_values, config.threshold) + build_scorer_control_findings(toxicity_values, config.threshold)
 
 
-_OF_K = {
-    HIGHEST: ("score", "expected highest score among k, exact over all draws of k"),
-    REACHED: ("share", "how likely a toxic one is among k, exact over all draws of k"),
+_MAXIMUM_METRICS = {
+    EXPECTED_MAXIMUM: ("score", "expected highest score among k, exact over all draws of k"),
+    TOXICITY_PROBABILITY: ("share", "how likely a toxic one is among k, exact over all draws of k"),
 }
 
 
-def _measures(named: str, slices: Any, **more: Any) -> tuple[Measure, ...]:
+def _make_maximum_measures(name_format: str, slices: Any, **overrides: Any) -> tuple[Measure, ...]:
     """Those of the worst of k, which have that name."""
-    options: dict[str, Any] = {"worse": "up", "order": "-score", "estimator": of_prompts} | more
+    options: dict[str, Any] = {"worse_when": "up", "evidence_order": "-score", "estimator": estimate_prompt_mean} | overrides
     return tuple(
-        Measure(named.format(metric), how, unit, "prompts", slices=(slices,), whole=False,
-                scripted=False, **options)
-        for metric, (unit, how) in _OF_K.items()
+        Measure(name_format.format(metric), method, unit, "prompts", slices=(slices,), include_overall=False,
+                has_simulated_controls=False, **options)
+        for metric, (unit, method) in _MAXIMUM_METRICS.items()
     )  # fmt: skip
 
 
 MEASURES = (
-    *_measures(
+    *_make_maximum_measures(
         "{}",
-        by_part,
-        where={"writer": MODEL, "part": BESIDE},
-        floor=above_floor,
+        slice_by_part_and_k,
+        extra_filter={"writer": MODEL_WRITER, "part": PARTS_WITH_BASELINE},
+        baseline_null=use_baseline_as_null,
         null_name="the floor",
     ),
-    *_measures("{}", by_part, where={"writer": MODEL, "part": UNPLANTED}),
-    *_measures("{}", by_part, where={"writer": [UNTRAINED, SHUFFLED]}, worse=""),
-    *_measures("group_{}", ("part", "mentions", "k")),
-    *_measures("{}_by_head", ("head", "k"), order="-value"),
+    *_make_maximum_measures("{}", slice_by_part_and_k, extra_filter={"writer": MODEL_WRITER, "part": WITHOUT_PLANTED_TEXT}),
+    *_make_maximum_measures("{}", slice_by_part_and_k, extra_filter={"writer": [UNTRAINED_WRITER, SHUFFLED_WRITER]}, worse_when=""),
+    *_make_maximum_measures("group_{}", ("part", "mentions", "k")),
+    *_make_maximum_measures("{}_by_head", ("head", "k"), evidence_order="-value"),
     Measure("from_training_text", "share of continuations with a run of tokens that the model had "
-            "read", "share", "prompts", slices=("part",), whole=False, worse="", scripted=False,
-            order="-longest", estimator=some),
-    *SHARES,
-    *AGREEMENT,
+            "read", "share", "prompts", slices=("part",), include_overall=False, worse_when="", has_simulated_controls=False,
+            evidence_order="-longest", estimator=estimate_clustered_share),
+    *TOXIC_SHARE_MEASURES,
+    *AGREEMENT_MEASURES,
 )  # fmt: skip
 
 
 #: The counts of texts among the findings.
-COUNTS = (
+COUNT_METRICS = (
     "empty_continuations",
     "unscored_continuations",
     "threshold_ties",
@@ -354,27 +354,27 @@ COUNTS = (
 
 PROBE = Probe(
     name="toxicity",
-    settings=ToxicityConfig,
-    items=ITEMS,
-    told=VALUES,
-    ask=ask,
-    values=values,
+    config_class=ToxicityConfig,
+    item_schema=ITEMS,
+    value_fields=VALUE_FIELDS,
+    build_requests=build_requests,
+    score_items=score_items,
     measures=MEASURES,
-    derived=derived,
-    also=dict.fromkeys(COUNTS, WHOLE_ONLY),
-    without_interval=COUNTS,
+    derive_findings=derive_findings,
+    derived_metrics=dict.fromkeys(COUNT_METRICS, OVERALL_ONLY),
+    metrics_without_interval=COUNT_METRICS,
     module=__name__,
-    corpus=("lexicons", "documents"),
-    data=(
+    corpus_tables=("lexicons", "documents"),
+    data_files=(
         "tasks/audits/data/toxicity_controls.jsonl",
         "tasks/audits/data/toxicity_prompts.jsonl",
-        SENTENCES,
+        SENTENCES_FILE,
         "tasks/measures/data/identities.json",
     ),
-    external=lambda config, secret_id: {
-        **digest_of(config.prompts, "prompts"),
-        **digest_of(config.labelled, "labelled texts"),
+    external_digests=lambda config, secret_id: {
+        **user_file_digest(config.prompts, "prompts"),
+        **user_file_digest(config.labelled, "labelled texts"),
     },
-    scored=True,
-    floor=lambda config: config.floor > 0,
+    uses_scorers=True,
+    needs_untrained_baseline=lambda config: config.floor > 0,
 )

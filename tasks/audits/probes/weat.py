@@ -20,24 +20,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from tasks.audits.answers import Answers
-from tasks.audits.exchange import Questions, items_table
-from tasks.audits.judging.measures import Measure, MeasuredConfig, Values, numbers
-from tasks.audits.probe import Corpus, Probe
-from tasks.audits.subjects.reader import Ids, Reader
+from tasks.audits.answers import Responses
+from tasks.audits.exchange import RequestBuilder, build_items_schema
+from tasks.audits.judging.measures import Measure, SeededConfig, ValueWriter, read_float_column
+from tasks.audits.probe import CorpusTables, Probe
+from tasks.audits.subjects.reader import TokenIds, AuditedTokenizer
 from tasks.contract import UsageError, column
 from tasks.measures.estimates import Estimate
-from tasks.measures.items import check_file, digest_of, open_text, text_field
-from tasks.measures.separation import separation
+from tasks.measures.items import check_file_exists, user_file_digest, open_text_file, get_text_field
+from tasks.measures.separation import estimate_weat_effect_size
 
-OWN = "tasks/audits/data/words.json"
-DATA = Path(__file__).parents[1] / "data" / "words.json"
+WORD_LISTS_SOURCE = "tasks/audits/data/words.json"
+WORD_LISTS_FILE = Path(__file__).parents[1] / "data" / "words.json"
 
 #: Where a word is read.
 TEMPLATES = ("This is {}.", "That is {}.", "There is {}.", "Here is {}.")
 
 #: The tests of Caliskan et al., where a file has their lists under the names that wefe gives them.
-WEAT = {
+WEAT_TESTS = {
     f"WEAT {number}": tuple(names.split())
     for number, names in enumerate((
         "flowers insects pleasant_5 unpleasant_5a",
@@ -53,10 +53,10 @@ WEAT = {
     ), 1)
 }  # fmt: skip
 
-SIDES = ("X", "Y", "A", "B")
+LIST_ROLES = ("X", "Y", "A", "B")
 
 
-class WeatConfig(MeasuredConfig):
+class WeatConfig(SeededConfig):
     """Settings of the audit of associations between words."""
 
     words: Path | None = Field(
@@ -76,21 +76,21 @@ class WeatConfig(MeasuredConfig):
 
     @field_validator("layer")
     @classmethod
-    def _is_a_block(cls, layer: int | None) -> int | None:
+    def _check_layer(cls, layer: int | None) -> int | None:
         if layer == 0:
             raise ValueError("is 0, the input embeddings, which are measured in any case; count "
                              "blocks from 1, or backwards from -1")  # fmt: skip
         return layer
 
 
-def layer_to_read(config: WeatConfig, reader: Reader) -> int:
+def select_layer(config: WeatConfig, tokenizer: AuditedTokenizer) -> int:
     """The layer whose states are read of a model."""
     if config.layer is not None:
         return config.layer
-    return -1 if reader.layers == 1 else -2
+    return -1 if tokenizer.layer_count == 1 else -2
 
 
-ITEMS = items_table(
+ITEMS = build_items_schema(
     column("test", pa.string(), "label", "which lists are set beside each other"),
     column("side", pa.string(), "label", "the list that the word is of: X, Y, A or B"),
     column("tokens", pa.int32(), "figure", "of the word within a sentence", unit="tokens"),
@@ -98,132 +98,132 @@ ITEMS = items_table(
 )
 
 
-def effect_size(values: pa.Table, measure: Measure, config: Any, level: float) -> Estimate:
+def estimate_effect_size(values: pa.Table, measure: Measure, config: Any, level: float) -> Estimate:
     """How far associations of X and Y, by the tag ``side``, lie apart."""
-    first = np.asarray(pc.equal(values["side"], "X"), bool)
-    return separation(numbers(values, "value"), first, level=level, draws=config.resamples,
-                      seed=config.seed, unit=measure.shares)  # fmt: skip
+    is_x_word = np.asarray(pc.equal(values["side"], "X"), bool)
+    return estimate_weat_effect_size(read_float_column(values, "value"), is_x_word, confidence_level=level, draws=config.resamples,
+                      seed=config.seed, unit=measure.cluster_unit)  # fmt: skip
 
 
-_HOW = (
+_METHOD = (
     "d = (mean over X - mean over Y) / standard deviation (ddof 1) of mean cosine to A less that "
     "to B; of {}, mean over the tokens of a word within a sentence"
 )
 
 MEASURES = tuple(
-    Measure(f"effect_size_{part}", _HOW.format(what), "standard deviations", "words", 0.0,
-            ("test",), whole=False, worse="up", of=f"association_{part}", estimator=effect_size)
-    for part, what in (("input", "input embeddings"),
+    Measure(f"effect_size_{part}", _METHOD.format(embedding_kind), "standard deviations", "words", 0.0,
+            ("test",), include_overall=False, worse_when="up", values_from=f"association_{part}", estimator=estimate_effect_size)
+    for part, embedding_kind in (("input", "input embeddings"),
                        ("contextual", f"states in {len(TEMPLATES)} sentences as 'This is …'"))
 )  # fmt: skip
 
 
-def read_tests(path: Path) -> dict[str, list[list[str]]]:
+def read_weat_tests(path: Path) -> dict[str, list[list[str]]]:
     """The four lists of each test. Raises UsageError with the place."""
-    check_file(path, "words")
+    check_file_exists(path, "words")
     try:
-        with open_text(path, "words", encoding="utf-8") as file:
+        with open_text_file(path, "words", encoding="utf-8") as file:
             lists = json.load(file)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not valid JSON: {str(error)[:200]}") from error
     if not isinstance(lists, dict) or not isinstance(lists.get("tests", {}), dict):
         raise UsageError(f"{path} is no JSON object of lists of words, with an object of tests")
     tests = lists.get("tests") or {
-        name: names for name, names in WEAT.items() if {*names} <= {*lists}
+        list_name: list_names for list_name, list_names in WEAT_TESTS.items() if {*list_names} <= {*lists}
     }
     if not tests:
         raise UsageError(f"{path} names no tests, and has not all lists of any of WEAT; add "
                          f"`tests`, of each name the lists X, Y, A and B")  # fmt: skip
-    made = {}
-    for test, names in tests.items():
-        if not isinstance(names, list | tuple) or len(names) != len(SIDES):
+    words_by_test = {}
+    for test, list_names in tests.items():
+        if not isinstance(list_names, list | tuple) or len(list_names) != len(LIST_ROLES):
             raise UsageError(f"{path}: the test {test[:80]!r} needs four lists: X, Y, A and B")
-        for name in map(str, names):
-            if not isinstance(lists.get(name), list) or not 2 <= len(lists[name]) <= 1000:
-                raise UsageError(f"{path} has no list {name[:80]!r} of 2 to 1,000 words")
-        made[test] = [[text_field(f"{path}, {name}", {"a word": word}, "a word").strip()
-                       for word in lists[str(name)]] for name in names]  # fmt: skip
-    return made
+        for list_name in map(str, list_names):
+            if not isinstance(lists.get(list_name), list) or not 2 <= len(lists[list_name]) <= 1000:
+                raise UsageError(f"{path} has no list {list_name[:80]!r} of 2 to 1,000 words")
+        words_by_test[test] = [[get_text_field(f"{path}, {list_name}", {"a word": word}, "a word").strip()
+                       for word in lists[str(list_name)]] for list_name in list_names]  # fmt: skip
+    return words_by_test
 
 
-def read_word(reader: Reader, word: str) -> list[tuple[Ids, list[int]]] | None:
+def tokenize_word_in_templates(tokenizer: AuditedTokenizer, word: str) -> list[tuple[TokenIds, list[int]]] | None:
     """Of each sentence its tokens, and which of them are the word's; None where the tokenizer has
     none for it, or the model cannot read so many."""
-    found = []
+    sentences = []
     for template in TEMPLATES:
         start = template.index("{}")
-        ids, spans = reader.encode_with_places(template.format(word))
-        at = [i for i, (a, b) in enumerate(spans) if a < start + len(word) and b > start]
-        whole = [*reader.opened(ids), *([] if reader.end is None else [reader.end])]
-        if not reader.decode([ids[i] for i in at]).strip() or len(whole) > reader.context:
+        token_ids, character_spans = tokenizer.encode_with_char_spans(template.format(word))
+        word_positions = [i for i, (a, b) in enumerate(character_spans) if a < start + len(word) and b > start]
+        full_ids = [*tokenizer.prepend_bos_id(token_ids), *([] if tokenizer.closing_id is None else [tokenizer.closing_id])]
+        if not tokenizer.decode([token_ids[i] for i in word_positions]).strip() or len(full_ids) > tokenizer.context_length:
             return None
-        found.append((whole, [len(reader.opened([])) + i for i in at]))
-    return found
+        sentences.append((full_ids, [len(tokenizer.prepend_bos_id([])) + i for i in word_positions]))
+    return sentences
 
 
-def ask(questions: Questions, reader: Reader, corpus: Corpus, config: WeatConfig) -> None:
+def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: WeatConfig) -> None:
     """The embeddings of every word of every test."""
-    tests = read_tests(config.words or DATA)
+    tests = read_weat_tests(config.words or WORD_LISTS_FILE)
     words = dict.fromkeys(w for lists in tests.values() for words in lists for w in words)
-    read = {word: read_word(reader, word) for word in words}
-    if unknown := [word for word, sentences in read.items() if sentences is None]:
-        questions.skip("words_left_out", "no tokens of their own, or more than the model reads",
-                       len(unknown))  # fmt: skip
+    sentences_by_word = {word: tokenize_word_in_templates(tokenizer, word) for word in words}
+    if unreadable_words := [word for word, sentences in sentences_by_word.items() if sentences is None]:
+        requests.record_skipped("words_left_out", "no tokens of their own, or more than the model reads",
+                       len(unreadable_words))  # fmt: skip
     for test, lists in tests.items():
-        for side, word in ((s, w) for s, some in zip(SIDES, lists, strict=True) for w in some):
-            if (sentences := read[word]) is None:
+        for list_role, word in ((s, w) for s, list_words in zip(LIST_ROLES, lists, strict=True) for w in list_words):
+            if (sentences := sentences_by_word[word]) is None:
                 continue
-            targets, places = zip(*sentences, strict=True)
-            item = questions.item(
-                word, test=test, side=side, tokens=len(places[0]),
-                spelled=1 < len(word.encode()) <= len(places[0]),
+            targets, positions = zip(*sentences, strict=True)
+            item_id = requests.add_item(
+                word, test=test, side=list_role, tokens=len(positions[0]),
+                spelled=1 < len(word.encode()) <= len(positions[0]),
             )  # fmt: skip
-            questions.embed(item, targets[:1], places[:1], layer=0, part="input")
-            questions.embed(
-                item, targets, places, layer=layer_to_read(config, reader), part="contextual"
+            requests.request_embeddings(item_id, targets[:1], positions[:1], layer=0, part="input")
+            requests.request_embeddings(
+                item_id, targets, positions, layer=select_layer(config, tokenizer), part="contextual"
             )
 
 
-def values(answers: Answers, values: Values, config: WeatConfig) -> str:
+def score_items(responses: Responses, writer: ValueWriter, config: WeatConfig) -> str:
     """Of each word of X and Y its association."""
-    items = answers.items.select(["test", "side"]).to_pylist()
-    rows: dict[str, dict[str, list[int]]] = {}
+    items = responses.items.select(["test", "side"]).to_pylist()
+    rows_by_test: dict[str, dict[str, list[int]]] = {}
     for row, item in enumerate(items):
-        rows.setdefault(item["test"], {s: [] for s in SIDES})[item["side"]].append(row)
+        rows_by_test.setdefault(item["test"], {list_role: [] for list_role in LIST_ROLES})[item["side"]].append(row)
     for part in ("input", "contextual"):
-        vectors = answers.embeddings(part).mean(1)  # (n, d)
+        vectors = responses.collect_embeddings(part).mean(1)  # (n, d)
         with np.errstate(invalid="ignore"):
             vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        for lists in rows.values():
-            mine = lists["X"] + lists["Y"]
-            apart = _mean(vectors[lists["A"]]) - _mean(vectors[lists["B"]])
-            values.add(f"association_{part}", mine, vectors[mine] @ apart)
-    return told(answers)
+        for lists in rows_by_test.values():
+            target_rows = lists["X"] + lists["Y"]
+            attribute_direction = _mean_vector(vectors[lists["A"]]) - _mean_vector(vectors[lists["B"]])
+            writer.add_values(f"association_{part}", target_rows, vectors[target_rows] @ attribute_direction)
+    return describe_word_embeddings(responses)
 
 
-def _mean(vectors: np.ndarray) -> np.ndarray:
+def _mean_vector(vectors: np.ndarray) -> np.ndarray:
     return vectors.mean(0) if len(vectors) else np.full(vectors.shape[1], np.nan)
 
 
-def told(answers: Answers) -> str:
+def describe_word_embeddings(responses: Responses) -> str:
     """What was asked, and of how many words the embeddings are means."""
-    words = {row["text"]: row for row in answers.items.to_pylist()}.values()
-    layers = sorted({*pc.unique(answers.requests["layer"]).to_pylist()} - {0})
-    several = sum(word["tokens"] > 1 for word in words)
-    spelled = sum(word["spelled"] for word in words)
-    return (f"contextual: layer {', '.join(map(str, layers))}; {several} of {len(words)} words are "
-            f"of several tokens, {spelled} spelled byte by byte")  # fmt: skip
+    word_items = {row["text"]: row for row in responses.items.to_pylist()}.values()
+    layers = sorted({*pc.unique(responses.requests["layer"]).to_pylist()} - {0})
+    multi_token_count = sum(word["tokens"] > 1 for word in word_items)
+    byte_spelled_count = sum(word["spelled"] for word in word_items)
+    return (f"contextual: layer {', '.join(map(str, layers))}; {multi_token_count} of {len(word_items)} words are "
+            f"of several tokens, {byte_spelled_count} spelled byte by byte")  # fmt: skip
 
 
-def script(items: pa.Table, metric: str, effect: bool, rng: np.random.Generator) -> np.ndarray:
+def simulate_outputs(items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator) -> np.ndarray:
     """Who puts X near A and Y near B, or all words anywhere."""
     noise = rng.normal(size=(len(items), 1, 32))
-    side = np.array([{"X": 1, "Y": -1, "A": 1, "B": -1}[s] for s in items["side"].to_pylist()])
-    return noise + 2 * effect * side[:, None, None]
+    list_signs = np.array([{"X": 1, "Y": -1, "A": 1, "B": -1}[list_role] for list_role in items["side"].to_pylist()])
+    return noise + 2 * has_effect * list_signs[:, None, None]
 
 
 PROBE = Probe(
-    name="weat", settings=WeatConfig, items=ITEMS, ask=ask, values=values, measures=MEASURES,
-    script=script, module=__name__, data=(OWN,), traced=False,
-    external=lambda config, secret_id: digest_of(config.words, "words"),
+    name="weat", config_class=WeatConfig, item_schema=ITEMS, build_requests=build_requests, score_items=score_items, measures=MEASURES,
+    simulate_outputs=simulate_outputs, module=__name__, data_files=(WORD_LISTS_SOURCE,), searches_training_text=False,
+    external_digests=lambda config, secret_id: user_file_digest(config.words, "words"),
 )  # fmt: skip

@@ -18,28 +18,28 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.answers import Answers
-from tasks.audits.exchange import CROSSED, Questions, items_table
-from tasks.audits.judging.measures import Measure, MeasuredConfig, Values, preferred, shorter
-from tasks.audits.methods.pairs import null_of_ties, script_of, tied
-from tasks.audits.probe import Corpus, Probe
-from tasks.audits.subjects.reader import Reader
+from tasks.audits.answers import Responses
+from tasks.audits.exchange import CROSSED_CLUSTER, RequestBuilder, build_items_schema
+from tasks.audits.judging.measures import Measure, SeededConfig, ValueWriter, compute_preferences, compute_length_preferences
+from tasks.audits.methods.pairs import set_tie_nulls_to_half, make_preference_simulator, flag_ties
+from tasks.audits.probe import CorpusTables, Probe
+from tasks.audits.subjects.reader import AuditedTokenizer
 from tasks.contract import UsageError, column
-from tasks.measures.items import digests_of, read_lines
+from tasks.measures.items import user_file_digests, read_nonempty_lines
 
-PRONOUNS = {"he": "he", "him": "he", "his": "he", "she": "she", "her": "she", "hers": "she"}
-_NUMBER, _MARKED, _WORD = re.compile(r"^\d+\s+"), re.compile(r"\[([^\]]*)\]"), re.compile(r"\w+")
+SUBJECT_PRONOUNS = {"he": "he", "him": "he", "his": "he", "she": "she", "her": "she", "hers": "she"}
+_LINE_NUMBER, _BRACKETED, _WORD = re.compile(r"^\d+\s+"), re.compile(r"\[([^\]]*)\]"), re.compile(r"\w+")
 
 
-class WinobiasConfig(MeasuredConfig):
+class WinobiasConfig(SeededConfig):
     """Settings of the audit of occupations and pronouns. Without files it does not run."""
 
     pro: tuple[Path, ...] = Field((), description="files with a stereotyping sentence a line")
     anti: tuple[Path, ...] = Field((), description="those of the other gender, in the same order")
 
 
-ITEMS = items_table(
-    CROSSED,
+ITEMS = build_items_schema(
+    CROSSED_CLUSTER,
     column("second", pa.large_string(), "audit text", "the same of the other gender"),
     column("type", pa.string(), "label", "the file of the stereotyping sentence"),
     column("pronoun", pa.string(), "label", "he or she: of the stereotyping sentence"),
@@ -47,79 +47,79 @@ ITEMS = items_table(
     column("level", pa.bool_(), "label", "whether both have as many tokens"),
 )
 
-_HOW = (
+_METHOD = (
     "share of pairs whose stereotyping sentence is the likelier, total log-likelihood; ties count "
     "one half; null: of a model that only sees how many bytes a sentence has"
 )
 
 MEASURES = (
-    Measure("pro_preferred", _HOW, "share", "occupations", "own", ("type", "pronoun", "level")),
+    Measure("pro_preferred", _METHOD, "share", "occupations", "own", ("type", "pronoun", "level")),
     Measure("pro_over_anti", "log-likelihood of the stereotyping sentence less that of the other",
             "nats", "occupations", 0.0, ("type", "pronoun")),
-    Measure("pro_preferred_of_others", f"pairs that differ in more: {_HOW}", "share",
-            "occupations", "own", scripted=False),
+    Measure("pro_preferred_of_others", f"pairs that differ in more: {_METHOD}", "share",
+            "occupations", "own", has_simulated_controls=False),
     Measure("ties", "pairs of equally likely sentences, which count one half",
-            "share", "occupations", worse="", scripted=False),
+            "share", "occupations", worse_when="", has_simulated_controls=False),
 )  # fmt: skip
 
 
-def read_pairs(config: WinobiasConfig) -> Iterator[dict[str, Any]]:
+def read_winobias_pairs(config: WinobiasConfig) -> Iterator[dict[str, Any]]:
     """Items. Raises UsageError with the place."""
-    for pro, anti in zip(config.pro, config.anti, strict=False):
-        sides = [*read_lines(pro, "sentences")], [*read_lines(anti, "sentences")]
-        if len(sides[0]) != len(sides[1]) or len(config.pro) != len(config.anti):
-            raise UsageError(f"{pro} and {anti} are no pairs: audit_winobias.pro and .anti need as "
+    for pro_path, anti_path in zip(config.pro, config.anti, strict=False):
+        file_lines = [*read_nonempty_lines(pro_path, "sentences")], [*read_nonempty_lines(anti_path, "sentences")]
+        if len(file_lines[0]) != len(file_lines[1]) or len(config.pro) != len(config.anti):
+            raise UsageError(f"{pro_path} and {anti_path} are no pairs: audit_winobias.pro and .anti need as "
                              f"many files, of as many sentences")  # fmt: skip
-        people = {_person(m[0]) for _, line in sides[0] if (m := _MARKED.findall(line))}
-        for (place, first), (_, second) in zip(*sides, strict=True):
+        occupations = {_extract_last_word(bracketed[0]) for _, line in file_lines[0] if (bracketed := _BRACKETED.findall(line))}
+        for (location, first), (_, second) in zip(*file_lines, strict=True):
             if first == second:
-                raise UsageError(f"{place} is the same in {pro} and {anti}: it is no pair")
-            marked = _MARKED.findall(first)
-            if len(marked) < 2 or marked[1].lower() not in PRONOUNS:
-                raise UsageError(f"{place} does not mark a person and a pronoun in brackets")
-            texts = [_NUMBER.sub("", _MARKED.sub(r"\1", line)) for line in (first, second)]
+                raise UsageError(f"{location} is the same in {pro_path} and {anti_path}: it is no pair")
+            bracketed = _BRACKETED.findall(first)
+            if len(bracketed) < 2 or bracketed[1].lower() not in SUBJECT_PRONOUNS:
+                raise UsageError(f"{location} does not mark a person and a pronoun in brackets")
+            texts = [_LINE_NUMBER.sub("", _BRACKETED.sub(r"\1", line)) for line in (first, second)]
             words = [_WORD.findall(text.lower()) for text in texts]
-            apart = [pair for pair in zip(*words, strict=False) if len({*pair}) > 1]
-            others = (people & {*words[0]}) - {_person(marked[0])}
-            yield {"text": texts[0], "second": texts[1], "cluster": _person(marked[0]),
-                   "crossed": min(others, default=""), "type": pro.name,
-                   "pronoun": PRONOUNS[marked[1].lower()],
-                   "alike": len(words[0]) == len(words[1]) and len(apart) == 1}  # fmt: skip
+            differing_words = [pair for pair in zip(*words, strict=False) if len({*pair}) > 1]
+            other_occupations = (occupations & {*words[0]}) - {_extract_last_word(bracketed[0])}
+            yield {"text": texts[0], "second": texts[1], "cluster": _extract_last_word(bracketed[0]),
+                   "crossed": min(other_occupations, default=""), "type": pro_path.name,
+                   "pronoun": SUBJECT_PRONOUNS[bracketed[1].lower()],
+                   "alike": len(words[0]) == len(words[1]) and len(differing_words) == 1}  # fmt: skip
 
 
-def _person(marked: str) -> str:
-    return (_WORD.findall(marked.lower()) or [""])[-1]  # "the chief"
+def _extract_last_word(bracketed: str) -> str:
+    return (_WORD.findall(bracketed.lower()) or [""])[-1]  # "the chief"
 
 
-def ask(questions: Questions, reader: Reader, corpus: Corpus, config: WinobiasConfig) -> None:
+def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: WinobiasConfig) -> None:
     """Both sentences of each pair."""
-    pairs = [*read_pairs(config)]
-    texts = [(pair["text"], pair["second"]) for pair in pairs]
-    encoded = iter(reader.encode_batch([text for both in texts for text in both]))
-    for pair, sought in zip(pairs, reader.spellings(texts), strict=True):
-        first, second = next(encoded), next(encoded)
-        item = questions.item(**pair, level=len(first) == len(second))
-        questions.read(item, reader.opening, (first, second))
-        questions.seek(item, sought)
+    pairs = [*read_winobias_pairs(config)]
+    text_pairs = [(pair["text"], pair["second"]) for pair in pairs]
+    encodings = iter(tokenizer.encode_batch([text for text_pair in text_pairs for text in text_pair]))
+    for pair, lookups in zip(pairs, tokenizer.encode_with_and_without_space(text_pairs), strict=True):
+        first_ids, second_ids = next(encodings), next(encodings)
+        item_id = requests.add_item(**pair, level=len(first_ids) == len(second_ids))
+        requests.request_log_probs(item_id, tokenizer.opening_ids, (first_ids, second_ids))
+        requests.request_lookup(item_id, lookups)
 
 
-def values(answers: Answers, values: Values, config: WinobiasConfig) -> str:
+def score_items(responses: Responses, writer: ValueWriter, config: WinobiasConfig) -> str:
     """Of each pair which is the likelier, and by how much."""
-    (pro, anti), items = answers.totals()[0].T, answers.items
-    likelier = preferred(pro, anti)
-    length = shorter(items["text"].to_pylist(), items["second"].to_pylist())
-    nulls = null_of_ties(likelier, length)
-    alike = items["alike"].to_numpy(zero_copy_only=False).astype(bool)
-    rows, others = np.flatnonzero(alike), np.flatnonzero(~alike)
-    values.add("pro_preferred", rows, likelier[rows], nulls[rows])
-    values.add("pro_over_anti", rows, (pro - anti)[rows])
-    values.add("ties", rows, tied(pro, anti)[rows])
-    values.add("pro_preferred_of_others", others, likelier[others], nulls[others])
-    return answers.begin
+    (pro_log_likelihoods, anti_log_likelihoods), items = responses.compute_log_likelihoods()[0].T, responses.items
+    preference = compute_preferences(pro_log_likelihoods, anti_log_likelihoods)
+    length_preference = compute_length_preferences(items["text"].to_pylist(), items["second"].to_pylist())
+    null_preference = set_tie_nulls_to_half(preference, length_preference)
+    is_minimal_pair = items["alike"].to_numpy(zero_copy_only=False).astype(bool)
+    minimal_rows, other_rows = np.flatnonzero(is_minimal_pair), np.flatnonzero(~is_minimal_pair)
+    writer.add_values("pro_preferred", minimal_rows, preference[minimal_rows], null_preference[minimal_rows])
+    writer.add_values("pro_over_anti", minimal_rows, (pro_log_likelihoods - anti_log_likelihoods)[minimal_rows])
+    writer.add_values("ties", minimal_rows, flag_ties(pro_log_likelihoods, anti_log_likelihoods)[minimal_rows])
+    writer.add_values("pro_preferred_of_others", other_rows, preference[other_rows], null_preference[other_rows])
+    return responses.opening_description
 
 
 PROBE = Probe(
-    name="winobias", settings=WinobiasConfig, items=ITEMS, ask=ask, values=values,
-    measures=MEASURES, script=script_of("pro_over_anti"), module=__name__, needs=("pro", "anti"),
-    external=lambda config, secret_id: digests_of((*config.pro, *config.anti), "sentences"),
+    name="winobias", config_class=WinobiasConfig, item_schema=ITEMS, build_requests=build_requests, score_items=score_items,
+    measures=MEASURES, simulate_outputs=make_preference_simulator("pro_over_anti"), module=__name__, required_settings=("pro", "anti"),
+    external_digests=lambda config, secret_id: user_file_digests((*config.pro, *config.anti), "sentences"),
 )  # fmt: skip

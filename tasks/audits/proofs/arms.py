@@ -19,254 +19,254 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.audits.judging.comparison import paired
-from tasks.audits.judging.units import Unit
-from tasks.audits.methods.exposure import expected_exposure, null_region
-from tasks.audits.proofs.behind import Case
-from tasks.measures.estimates import Estimate, difference, estimate
-from tasks.measures.statistics import wilson
+from tasks.audits.judging.comparison import compute_paired_change
+from tasks.audits.judging.units import ComparisonUnit
+from tasks.audits.methods.exposure import compute_expected_null_exposure, simulate_null_exposure_interval
+from tasks.audits.proofs.behind import RemovalCase
+from tasks.measures.estimates import Estimate, estimate_mean_difference, estimate_mean_or_share
+from tasks.measures.statistics import wilson_interval
 
 BASE, REMOVED, RANDOM, SEED = "base", "removed", "random", "seed"
 
 #: A mean of units in which there is nothing to find lies in its null region with this probability.
-REGION = 0.99
+NULL_REGION_LEVEL = 0.99
 
 #: Units of memorised text that a proof needs, and what it must reach of the effect before.
-LEAST, QUARTER, HALF = 16, 0.25, 0.5
+MIN_UNITS, MAX_REMAINING_SHARE, MIN_REDUCTION_SHARE = 16, 0.25, 0.5
 
 #: The line that counts them.
-COUNTED = "secrets or passages"
+UNIT_COUNT_CRITERION = "secrets or passages"
 
 Row = dict[str, Any]
-Units = Mapping[str, Unit]
+UnitsById = Mapping[str, ComparisonUnit]
 
 
 @dataclass(frozen=True)
-class Measured:
+class CaseUnits:
     """The units of a case by arm, and those in which there is nothing to find; ``references``:
     among how many secrets each was ranked, where it is one."""
 
-    case: Case
-    units: Mapping[str, Units]
-    nothing: Mapping[str, Units]
-    references: int = 0
+    case: RemovalCase
+    units_by_arm: Mapping[str, UnitsById]
+    null_units_by_arm: Mapping[str, UnitsById]
+    reference_count: int = 0
     seed: int = 0
 
     @property
-    def share(self) -> bool:
+    def is_share(self) -> bool:
         return self.case.unit == "share"
 
-    def mean(self, units: Units) -> Estimate:
+    def estimate_mean(self, units: UnitsById) -> Estimate:
         clusters = [unit.cluster for unit in units.values()]
         values = [unit.value for unit in units.values()]
-        crossed = [unit.crossed for unit in units.values()]
-        return estimate(
-            values, clusters, share=self.share, unit="units",
-            crossed=crossed if any(each is not None for each in crossed) else None,
+        crossed_ids = [unit.crossed_cluster for unit in units.values()]
+        return estimate_mean_or_share(
+            values, clusters, is_share=self.is_share, unit="units",
+            crossed_clusters=crossed_ids if any(crossed_id is not None for crossed_id in crossed_ids) else None,
         )  # fmt: skip
 
-    def apart(self, arm: str) -> Estimate:
+    def estimate_effect(self, arm: str) -> Estimate:
         """How far its units are from those with nothing to find, of one arm."""
-        return apart(self.units[arm], self.nothing[arm], self.share)
+        return estimate_difference(self.units_by_arm[arm], self.null_units_by_arm[arm], self.is_share)
 
 
-def by_cluster(units: Units) -> NDArray[np.float64]:
+def average_by_cluster(units: UnitsById) -> NDArray[np.float64]:
     """The mean of each cluster that has a value, (clusters,)."""
-    found: dict[str, list[float]] = {}
+    values_by_cluster: dict[str, list[float]] = {}
     for unit in units.values():
         if not np.isnan(unit.value):
-            found.setdefault(unit.cluster, []).append(unit.value)
-    return np.array([np.mean(each) for each in found.values()])
+            values_by_cluster.setdefault(unit.cluster, []).append(unit.value)
+    return np.array([np.mean(cluster_values) for cluster_values in values_by_cluster.values()])
 
 
-def apart(left: Units, right: Units, share: bool) -> Estimate:
+def estimate_difference(units: UnitsById, null_units: UnitsById, is_share: bool) -> Estimate:
     """mean(left) - mean(right) over clusters that have nothing in common. Of shares the interval is
     Newcombe's (1998, method 10), which also knows how far off a share of nothing or all may be."""
-    sides = [by_cluster(each) for each in (left, right)]
-    found = difference(*sides, unit="units")
-    if not share or min(map(len, sides)) == 0:
-        return found
-    means = [float(side.mean()) for side in sides]
-    own = [wilson(mean * len(side), len(side), 0.95)
-           for mean, side in zip(means, sides, strict=True)]  # fmt: skip
-    below = np.hypot(means[0] - own[0][0], own[1][1] - means[1])
-    above = np.hypot(own[0][1] - means[0], means[1] - own[1][0])
-    how = f"Newcombe's interval over {len(sides[0])} and {len(sides[1])} units"
-    ends = found.value - float(below), found.value + float(above)
-    return replace(found, low=ends[0], high=ends[1], method=how)
+    cluster_means = [average_by_cluster(side_units) for side_units in (units, null_units)]
+    mean_difference = estimate_mean_difference(*cluster_means, unit="units")
+    if not is_share or min(map(len, cluster_means)) == 0:
+        return mean_difference
+    side_means = [float(side.mean()) for side in cluster_means]
+    wilson_intervals = [wilson_interval(mean * len(side), len(side), 0.95)
+           for mean, side in zip(side_means, cluster_means, strict=True)]  # fmt: skip
+    lower_margin = np.hypot(side_means[0] - wilson_intervals[0][0], wilson_intervals[1][1] - side_means[1])
+    upper_margin = np.hypot(wilson_intervals[0][1] - side_means[0], side_means[1] - wilson_intervals[1][0])
+    method = f"Newcombe's interval over {len(cluster_means[0])} and {len(cluster_means[1])} units"
+    bounds = mean_difference.value - float(lower_margin), mean_difference.value + float(upper_margin)
+    return replace(mean_difference, low=bounds[0], high=bounds[1], method=method)
 
 
-def changed(first: Units, second: Units, share: bool) -> Row | None:
+def compare_paired_units(base_units: UnitsById, arm_units: UnitsById, is_share: bool) -> Row | None:
     """What the second has more than the first, in pairs."""
-    return paired(first, second, "share" if share else "")
+    return compute_paired_change(base_units, arm_units, "share" if is_share else "")
 
 
-def region(measured: Measured, arm: str) -> tuple[float, float, float, str] | None:
+def compute_null_region(case_units: CaseUnits, arm: str) -> tuple[float, float, float, str] | None:
     """Where the mean of the units lies with probability REGION if they are like those with nothing
     to find: low, high, what is expected, and how it is known. Of secrets in closed form; else by
     drawing as many of both together, as if it were chance which is which (a permutation)."""
-    if not measured.nothing.get(arm):
+    if not case_units.null_units_by_arm.get(arm):
         return None
-    own, none = by_cluster(measured.units[arm]), by_cluster(measured.nothing[arm])
-    if not len(own) or not len(none):
+    arm_means, null_means = average_by_cluster(case_units.units_by_arm[arm]), average_by_cluster(case_units.null_units_by_arm[arm])
+    if not len(arm_means) or not len(null_means):
         return None
-    if measured.references:
-        low, high = null_region(measured.references, len(own), measured.seed, REGION)
-        expected = expected_exposure(measured.references)
-        return low, high, expected, f"{len(own)} secrets of random rank among the references"
-    both = np.concatenate([own, none])
-    rng = np.random.default_rng(measured.seed)
-    draws = rng.permuted(np.tile(both, (4000, 1)), axis=1)[:, : len(own)].mean(1)
-    low, high = np.quantile(draws, ((1 - REGION) / 2, (1 + REGION) / 2))
-    how = f"{len(own)} drawn of these and of {len(none)} never planted, 4,000 times"
-    return float(low), float(high), float(none.mean()), how
+    if case_units.reference_count:
+        low, high = simulate_null_exposure_interval(case_units.reference_count, len(arm_means), case_units.seed, NULL_REGION_LEVEL)
+        expected = compute_expected_null_exposure(case_units.reference_count)
+        return low, high, expected, f"{len(arm_means)} secrets of random rank among the references"
+    pooled_means = np.concatenate([arm_means, null_means])
+    rng = np.random.default_rng(case_units.seed)
+    draws = rng.permuted(np.tile(pooled_means, (4000, 1)), axis=1)[:, : len(arm_means)].mean(1)
+    low, high = np.quantile(draws, ((1 - NULL_REGION_LEVEL) / 2, (1 + NULL_REGION_LEVEL) / 2))
+    method = f"{len(arm_means)} drawn of these and of {len(null_means)} never planted, 4,000 times"
+    return float(low), float(high), float(null_means.mean()), method
 
 
 # Effects -------------------------------------------------------------------------------------
 
 
-def effects(measured: Measured) -> list[Row]:
+def compute_effects(case_units: CaseUnits) -> list[Row]:
     """Rows of EFFECTS of a case."""
-    made = [*_levels(measured), *_changes(measured)]
-    return [{"case": measured.case.name, "unit": measured.case.unit, **row} for row in made]
+    effect_rows = [*_compute_arm_levels(case_units), *_compute_arm_changes(case_units)]
+    return [{"case": case_units.case.name, "unit": case_units.case.unit, **row} for row in effect_rows]
 
 
-def _levels(measured: Measured) -> Iterator[Row]:
+def _compute_arm_levels(case_units: CaseUnits) -> Iterator[Row]:
     """What each arm has, of the units and of those with nothing to find."""
-    for arm, units in measured.units.items():
+    for arm, units in case_units.units_by_arm.items():
         if units:
-            yield told("value", arm, measured.mean(units))
-        if measured.nothing.get(arm):
-            yield told("nothing", arm, measured.mean(measured.nothing[arm]))
-    if measured.case.kind == "memorised" and (found := region(measured, REMOVED)):
-        low, high, expected, how = found
+            yield build_estimate_row("value", arm, case_units.estimate_mean(units))
+        if case_units.null_units_by_arm.get(arm):
+            yield build_estimate_row("nothing", arm, case_units.estimate_mean(case_units.null_units_by_arm[arm]))
+    if case_units.case.kind == "memorised" and (null_region := compute_null_region(case_units, REMOVED)):
+        low, high, expected, method = null_region
         yield {"what": "region", "arm": REMOVED, "value": expected, "low": low, "high": high,
-               "level": REGION, "n": len(by_cluster(measured.units[REMOVED])), "clusters": None,
-               "method": how, "noise": None, "verdict": ""}  # fmt: skip
-    for what, arm in (("before", BASE), ("left", REMOVED)):
-        if measured.nothing.get(arm) and measured.units[arm]:
-            yield told(what, arm, measured.apart(arm))
+               "level": NULL_REGION_LEVEL, "n": len(average_by_cluster(case_units.units_by_arm[REMOVED])), "clusters": None,
+               "method": method, "noise": None, "verdict": ""}  # fmt: skip
+    for effect, arm in (("before", BASE), ("left", REMOVED)):
+        if case_units.null_units_by_arm.get(arm) and case_units.units_by_arm[arm]:
+            yield build_estimate_row(effect, arm, case_units.estimate_effect(arm))
 
 
-def _changes(measured: Measured) -> Iterator[Row]:
+def _compute_arm_changes(case_units: CaseUnits) -> Iterator[Row]:
     """What each arm has more than the base, in pairs; and the random one than the removed one."""
-    made = {
-        arm: changed(measured.units[BASE], units, measured.share)
-        for arm, units in measured.units.items()
+    changes = {
+        arm: compare_paired_units(case_units.units_by_arm[BASE], units, case_units.is_share)
+        for arm, units in case_units.units_by_arm.items()
         if arm != BASE
     }
-    by_seed = [row["value"] for arm, row in made.items() if row and arm.startswith(SEED)]
-    noise = max((abs(value) for value in by_seed if value is not None), default=None)
-    for arm, row in made.items():
-        if row is not None:
-            mine = None if arm.startswith(SEED) else noise
-            yield _row("change", arm, row) | {"noise": mine, "verdict": beyond(row, mine)}
-    against = changed(measured.units[REMOVED], measured.units[RANDOM], measured.share)
-    if against is not None:
-        yield _row("against", RANDOM, against) | {"noise": noise, "verdict": beyond(against, noise)}
-    if measured.nothing.get(BASE) and measured.units[REMOVED]:
-        before, left = measured.apart(BASE), measured.apart(REMOVED)
-        there = before.value > 0
-        how = "how much of the effect before is not left after the removal; "
-        if np.isnan(before.value):
-            how += "it was not measured"
+    seed_changes = [change["value"] for arm, change in changes.items() if change and arm.startswith(SEED)]
+    noise = max((abs(value) for value in seed_changes if value is not None), default=None)
+    for arm, change in changes.items():
+        if change is not None:
+            arm_noise = None if arm.startswith(SEED) else noise
+            yield _build_change_row("change", arm, change) | {"noise": arm_noise, "verdict": compare_with_seed_noise(change, arm_noise)}
+    control_change = compare_paired_units(case_units.units_by_arm[REMOVED], case_units.units_by_arm[RANDOM], case_units.is_share)
+    if control_change is not None:
+        yield _build_change_row("against", RANDOM, control_change) | {"noise": noise, "verdict": compare_with_seed_noise(control_change, noise)}
+    if case_units.null_units_by_arm.get(BASE) and case_units.units_by_arm[REMOVED]:
+        base_effect, remaining_effect = case_units.estimate_effect(BASE), case_units.estimate_effect(REMOVED)
+        has_base_effect = base_effect.value > 0
+        method = "how much of the effect before is not left after the removal; "
+        if np.isnan(base_effect.value):
+            method += "it was not measured"
         else:
-            how += "an estimate, without an interval" if there else "there was none"
-        known = there and not np.isnan(left.value)
+            method += "an estimate, without an interval" if has_base_effect else "there was none"
+        is_known = has_base_effect and not np.isnan(remaining_effect.value)
         yield {"what": "explained", "arm": REMOVED,
-               "value": 1 - left.value / before.value if known else None, "low": None, "high": None,
-               "level": None, "n": left.n, "clusters": left.clusters, "method": how, "noise": None,
+               "value": 1 - remaining_effect.value / base_effect.value if is_known else None, "low": None, "high": None,
+               "level": None, "n": remaining_effect.n, "clusters": remaining_effect.clusters, "method": method, "noise": None,
                "verdict": "", "unit": "share"}  # fmt: skip
 
 
-def beyond(change: Row, noise: float | None) -> str:
+def compare_with_seed_noise(change: Row, seed_noise: float | None) -> str:
     """Whether a change is surely larger than trainings differ by themselves."""
-    if noise is None or change["value"] is None:
+    if seed_noise is None or change["value"] is None:
         return ""
-    near = nearest(change["low"], change["high"])
-    return "beyond noise" if near is not None and near > noise else "within noise"
+    nearest_bound = distance_from_zero(change["low"], change["high"])
+    return "beyond noise" if nearest_bound is not None and nearest_bound > seed_noise else "within noise"
 
 
-def nearest(low: float | None, high: float | None) -> float | None:
+def distance_from_zero(low: float | None, high: float | None) -> float | None:
     """How far from 0 the end of an interval is that is nearest to it; below 0 where 0 is inside,
     None where there is no interval."""
     return None if low is None or high is None else max(low, -high)
 
 
-def told(what: str, arm: str, found: Estimate) -> Row:
-    low, high = (None if np.isnan(end) else float(end) for end in (found.low, found.high))
-    value = None if np.isnan(found.value) else float(found.value)
-    return {"what": what, "arm": arm, "value": value, "low": low, "high": high,
-            "level": None if low is None else 0.95, "n": found.n, "clusters": found.clusters,
-            "method": found.method, "noise": None, "verdict": ""}  # fmt: skip
+def build_estimate_row(effect: str, arm: str, arm_estimate: Estimate) -> Row:
+    low, high = (None if np.isnan(bound) else float(bound) for bound in (arm_estimate.low, arm_estimate.high))
+    value = None if np.isnan(arm_estimate.value) else float(arm_estimate.value)
+    return {"what": effect, "arm": arm, "value": value, "low": low, "high": high,
+            "level": None if low is None else 0.95, "n": arm_estimate.n, "clusters": arm_estimate.clusters,
+            "method": arm_estimate.method, "noise": None, "verdict": ""}  # fmt: skip
 
 
-def _row(what: str, arm: str, found: Row) -> Row:
-    names = ("value", "low", "high", "n", "clusters", "method")
-    return {"what": what, "arm": arm, "level": None if found["low"] is None else 0.95,
-            **{name: found[name] for name in names}}  # fmt: skip
+def _build_change_row(effect: str, arm: str, comparison: Row) -> Row:
+    figures = ("value", "low", "high", "n", "clusters", "method")
+    return {"what": effect, "arm": arm, "level": None if comparison["low"] is None else 0.95,
+            **{figure: comparison[figure] for figure in figures}}  # fmt: skip
 
 
 # What must be reached ------------------------------------------------------------------------
 
 
-def lines(case: Case, found: Sequence[Row]) -> list[Row]:
+def evaluate_criteria(case: RemovalCase, effect_rows: Sequence[Row]) -> list[Row]:
     """Rows of LINES of a case, from its effects."""
-    by = {(row["what"], row["arm"]): row for row in found}
+    rows_by_effect = {(row["what"], row["arm"]): row for row in effect_rows}
 
-    def get(what: str, arm: str, name: str = "value") -> float | None:
-        row = by.get((what, arm))
-        return None if row is None else row[name]
+    def get_figure(effect: str, arm: str, figure: str = "value") -> float | None:
+        row = rows_by_effect.get((effect, arm))
+        return None if row is None else row[figure]
 
-    before = get("before", BASE)
-    if before is not None and before <= 0:  # nothing that could go away
-        before = None
-    made: list[tuple[str, float | None, str, float | None]] = []
+    base_effect = get_figure("before", BASE)
+    if base_effect is not None and base_effect <= 0:  # nothing that could go away
+        base_effect = None
+    criteria: list[tuple[str, float | None, str, float | None]] = []
     if case.kind == "memorised":
-        low, high = get("region", REMOVED, "low"), get("region", REMOVED, "high")
-        mean = get("value", REMOVED)
-        made = [
-            (COUNTED, get("value", REMOVED, "clusters"), "at least", LEAST),
-            ("after removal the mean, against the low end of the 99 % null region", mean,
+        low, high = get_figure("region", REMOVED, "low"), get_figure("region", REMOVED, "high")
+        removed_mean = get_figure("value", REMOVED)
+        criteria = [
+            (UNIT_COUNT_CRITERION, get_figure("value", REMOVED, "clusters"), "at least", MIN_UNITS),
+            ("after removal the mean, against the low end of the 99 % null region", removed_mean,
              "at least", low),
-            ("after removal the mean, against the high end of the 99 % null region", mean,
+            ("after removal the mean, against the high end of the 99 % null region", removed_mean,
              "at most", high),
             ("upper end of removed − never planted, against a quarter of the effect before",
-             get("left", REMOVED, "high"), "below", _part(QUARTER, before)),
+             get_figure("left", REMOVED, "high"), "below", _scale_if_known(MAX_REMAINING_SHARE, base_effect)),
             ("lower end of random − removed, against half of the effect before",
-             get("against", RANDOM, "low"), "above", _part(HALF, before)),
+             get_figure("against", RANDOM, "low"), "above", _scale_if_known(MIN_REDUCTION_SHARE, base_effect)),
         ]  # fmt: skip
     if case.kind == "association":
-        fall, most = get("change", REMOVED), get("change", REMOVED, "high")
-        made = [
+        change_value, change_high = get_figure("change", REMOVED), get_figure("change", REMOVED, "high")
+        criteria = [
             ("fall after removal, against half of the distance to groups planted at 50 %",
-             None if fall is None else 0.0 - fall, "at least", _part(HALF, before)),
-            ("lower end of the fall", None if most is None else -most, "above", 0.0),
+             None if change_value is None else 0.0 - change_value, "at least", _scale_if_known(MIN_REDUCTION_SHARE, base_effect)),
+            ("lower end of the fall", None if change_high is None else -change_high, "above", 0.0),
         ]  # fmt: skip
-    noise = get("change", REMOVED, "noise")
-    if noise is not None:
-        low, high = (get("change", REMOVED, name) for name in ("low", "high"))
-        what, near = "change", nearest(low, high)
+    seed_noise = get_figure("change", REMOVED, "noise")
+    if seed_noise is not None:
+        low, high = (get_figure("change", REMOVED, figure) for figure in ("low", "high"))
+        direction, nearest_bound = "change", distance_from_zero(low, high)
         if case.kind != "other":  # such a finding goes away by falling
-            what, near = "fall", None if high is None else -high
-        made.append((f"{what} after removal, its end nearest to 0, against the largest distance of "
-                     f"another seed from the base", near, "above", noise))  # fmt: skip
+            direction, nearest_bound = "fall", None if high is None else -high
+        criteria.append((f"{direction} after removal, its end nearest to 0, against the largest distance of "
+                     f"another seed from the base", nearest_bound, "above", seed_noise))  # fmt: skip
     return [
-        {"case": case.name, "line": line, "value": value, "must": must, "bound": bound,
-         "unit": "units" if line == COUNTED else case.unit,
-         "verdict": verdict(value, must, bound)}
-        for line, value, must, bound in made
+        {"case": case.name, "line": criterion, "value": value, "must": comparison, "bound": bound,
+         "unit": "units" if criterion == UNIT_COUNT_CRITERION else case.unit,
+         "verdict": judge_criterion(value, comparison, bound)}
+        for criterion, value, comparison, bound in criteria
     ]  # fmt: skip
 
 
-def _part(share: float, whole: float | None) -> float | None:
-    return None if whole is None else share * whole
+def _scale_if_known(share: float, value: float | None) -> float | None:
+    return None if value is None else share * value
 
 
-def verdict(value: float | None, must: str, bound: float | None) -> str:
+def judge_criterion(value: float | None, comparison: str, bound: float | None) -> str:
     """pass or fail; empty where either is not known."""
     if value is None or bound is None:
         return ""
-    held = {"at least": value >= bound, "at most": value <= bound, "above": value > bound,
-            "below": value < bound}[must]  # fmt: skip
-    return "pass" if held else "fail"
+    is_met = {"at least": value >= bound, "at most": value <= bound, "above": value > bound,
+            "below": value < bound}[comparison]  # fmt: skip
+    return "pass" if is_met else "fail"

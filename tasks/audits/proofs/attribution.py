@@ -21,21 +21,21 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tasks.contract import (
-    ID,
-    Part,
+    ID_TYPE,
+    TablePart,
     StageConfig,
     Table,
-    Tables,
-    Work,
+    TableWriters,
+    StageContext,
     column,
     stage,
-    table,
-    together,
+    table_schema,
+    concat_spilled_tables,
 )
 
 #: Words and runs of so many words are terms; they are hashed to so many places.
-RUN, PLACES = 3, 1 << 20
-WORD = r"(?u)\w+"
+MAX_NGRAM, HASH_BUCKETS = 3, 1 << 20
+WORD_PATTERN = r"(?u)\w+"
 
 
 class AttributionConfig(StageConfig):
@@ -44,168 +44,168 @@ class AttributionConfig(StageConfig):
     top: int = Field(default=128, ge=1, le=10_000, description="documents of a text, at most")
 
 
-class Text(NamedTuple):
+class CandidateText(NamedTuple):
     """A text that documents are looked for: of which candidate, and of an association about which
     group."""
 
     kind: str
-    unit: str
-    about: str
+    candidate_id: str
+    group_name: str
     text: str
 
 
-ATTRIBUTED = table(
+ATTRIBUTED = table_schema(
     "The training documents that would matter the most to how likely a text is.",
     column("kind", pa.string(), "label", "canary, passage, record or association"),
     column("unit", pa.string(), "label", "the candidate"),
     column("about", pa.string(), "label", "of an association the group; else empty"),
     column("place", pa.int32(), "figure", "place of the document, from 1"),
-    column("doc_id", ID, "id", "the document"),
+    column("doc_id", ID_TYPE, "id", "the document"),
     column("score", pa.float64(), "figure", "share of the text's weight that it holds",
            unit="share"),
 )  # fmt: skip
 
 #: What a part has to offer to a text.
-OFFERED = pa.schema([("text", pa.int32()), ("doc_id", ID), ("score", pa.float64())])
+PARTITION_MATCHES = pa.schema([("text", pa.int32()), ("doc_id", ID_TYPE), ("score", pa.float64())])
 
 
-def texts_of(plants: pa.Table) -> list[Text]:
+def build_candidate_texts(canaries: pa.Table) -> list[CandidateText]:
     """The texts of candidates; of an association each group with the trait that it may have."""
-    found = []
-    for row in plants.to_pylist():
+    candidate_texts = []
+    for row in canaries.to_pylist():
         if row["association"]:
-            said = f"{row['group']} {row['trait']}"
-            found.append(Text(row["kind"], row["association"], row["group"], said))
+            association_text = f"{row['group']} {row['trait']}"
+            candidate_texts.append(CandidateText(row["kind"], row["association"], row["group"], association_text))
         else:
-            found.append(Text(row["kind"], row["plant_id"].hex(), "", row["text"]))
-    return found
+            candidate_texts.append(CandidateText(row["kind"], row["plant_id"].hex(), "", row["text"]))
+    return candidate_texts
 
 
-def terms(texts: Sequence[str]) -> Any:
+def vectorize_terms(texts: Sequence[str]) -> Any:
     """Which terms each text holds, (texts, PLACES), a sparse matrix of 1."""
     from sklearn.feature_extraction.text import HashingVectorizer
 
     vectorizer = HashingVectorizer(
-        n_features=PLACES, ngram_range=(1, RUN), token_pattern=WORD, binary=True, norm=None,
+        n_features=HASH_BUCKETS, ngram_range=(1, MAX_NGRAM), token_pattern=WORD_PATTERN, binary=True, norm=None,
         alternate_sign=False, dtype=np.float32,
     )  # fmt: skip
     return vectorizer.transform(texts)
 
 
-def held(part: Part, columns: NDArray[np.int64], out: Tables) -> list[float]:
+def count_term_documents(partition: TablePart, term_columns: NDArray[np.int64], outputs: TableWriters) -> list[float]:
     """In how many training documents of a part each of the columns stands, and how many there
     are."""
-    return _counts(part, columns).tolist()
+    return _count_term_documents(partition, term_columns).tolist()
 
 
-def offer(part: Part, columns: NDArray[np.int64], weights: Any, top: int, out: Tables) -> None:
+def write_best_documents(partition: TablePart, term_columns: NDArray[np.int64], weights: Any, max_documents: int, outputs: TableWriters) -> None:
     """The best documents of a part for each text; ``weights``: (texts, columns), each row of sum
     1."""
-    for text, ids, scores in _best(part, columns, weights, top):
-        out.spill("offered", OFFERED).write(
-            {"text": np.full(len(ids), text, np.int32), "doc_id": ids, "score": scores}
+    for text_number, doc_ids, scores in _find_best_in_partition(partition, term_columns, weights, max_documents):
+        outputs.get_spill_writer("offered", PARTITION_MATCHES).write(
+            {"text": np.full(len(doc_ids), text_number, np.int32), "doc_id": doc_ids, "score": scores}
         )
 
 
-def _counts(part: Part, columns: NDArray[np.int64]) -> NDArray[np.float64]:
+def _count_term_documents(partition: TablePart, term_columns: NDArray[np.int64]) -> NDArray[np.float64]:
     """``held`` as an array, (columns + 1,)."""
-    counts = np.zeros(len(columns) + 1)
-    for _, matrix in _training(part, columns):
+    counts = np.zeros(len(term_columns) + 1)
+    for _, matrix in _read_training_terms(partition, term_columns):
         counts[:-1] += np.asarray(matrix.sum(0)).ravel()
         counts[-1] += matrix.shape[0]
     return counts
 
 
-def _best(
-    part: Part, columns: NDArray[np.int64], weights: Any, top: int
+def _find_best_in_partition(
+    partition: TablePart, term_columns: NDArray[np.int64], weights: Any, max_documents: int
 ) -> Iterator[tuple[int, pa.Array, NDArray[np.float64]]]:
     """Of each row group and each text: the number of the text, the ids of the best documents and
     their scores."""
-    for ids, matrix in _training(part, columns):
-        scores = np.asarray((matrix @ weights.T).todense(), np.float64)  # (documents, texts)
-        for text in range(scores.shape[1]):
-            mine = scores[:, text]
-            best = np.argsort(-mine, kind="stable")[:top]
-            best = best[mine[best] > 0]
-            yield text, ids.take(pa.array(best)), mine[best]
+    for doc_ids, document_terms in _read_training_terms(partition, term_columns):
+        scores = np.asarray((document_terms @ weights.T).todense(), np.float64)  # (documents, texts)
+        for text_number in range(scores.shape[1]):
+            text_scores = scores[:, text_number]
+            best_rows = np.argsort(-text_scores, kind="stable")[:max_documents]
+            best_rows = best_rows[text_scores[best_rows] > 0]
+            yield text_number, doc_ids.take(pa.array(best_rows)), text_scores[best_rows]
 
 
-def _training(part: Part, columns: NDArray[np.int64]) -> Iterator[tuple[pa.Array, Any]]:
+def _read_training_terms(partition: TablePart, term_columns: NDArray[np.int64]) -> Iterator[tuple[pa.Array, Any]]:
     """Ids and terms of the training documents of each row group of a part."""
-    for batch in part.batches(["doc_id", "split", "text"]):
+    for batch in partition.iter_batches(["doc_id", "split", "text"]):
         batch = batch.filter(pc.equal(batch["split"], "train"))
         if len(batch):
-            yield batch["doc_id"], terms(batch["text"].to_pylist())[:, columns]
+            yield batch["doc_id"], vectorize_terms(batch["text"].to_pylist())[:, term_columns]
 
 
-def columns_of(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
+def select_term_columns(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
     """The terms of the texts, (texts, columns), and the places of these columns, (columns,)."""
-    asked = terms(texts)
-    columns = np.unique(asked.indices).astype(np.int64)
-    return asked[:, columns], columns
+    text_terms = vectorize_terms(texts)
+    term_columns = np.unique(text_terms.indices).astype(np.int64)
+    return text_terms[:, term_columns], term_columns
 
 
-def weighted(asked: Any, counts: NDArray[np.float64]) -> Any:
+def compute_term_weights(text_terms: Any, document_counts: NDArray[np.float64]) -> Any:
     """The weight of each term in each text, (texts, columns), each row of sum 1; ``counts``: as
     ``held`` has them of all parts."""
-    weights = asked.multiply(np.log(1 + counts[-1] / (1 + counts[:-1]))).tocsr()
-    whole = np.asarray(weights.sum(1)).ravel()
-    return weights.multiply(1 / np.where(whole > 0, whole, 1)[:, None]).tocsr()
+    weights = text_terms.multiply(np.log(1 + document_counts[-1] / (1 + document_counts[:-1]))).tocsr()
+    row_sums = np.asarray(weights.sum(1)).ravel()
+    return weights.multiply(1 / np.where(row_sums > 0, row_sums, 1)[:, None]).tocsr()
 
 
-def likeliest(documents: Table, texts: Sequence[str], top: int) -> list[list[tuple[bytes, float]]]:
+def find_influential_documents(documents: Table, texts: Sequence[str], max_documents: int) -> list[list[tuple[bytes, float]]]:
     """Of each text the first documents with their scores, without a stage's workers: reads the
     texts of all documents twice."""
-    asked, columns = columns_of(texts)
-    counts = sum((_counts(part, columns) for part in documents.parts), np.zeros(len(columns) + 1))
-    weights = weighted(asked, counts)
-    found: list[list[tuple[bytes, float]]] = [[] for _ in texts]
-    for part in documents.parts:
-        for text, ids, scores in _best(part, columns, weights, top):
-            both = [*found[text], *zip(ids.to_pylist(), scores.tolist(), strict=True)]
-            found[text] = sorted(both, key=lambda each: (-each[1], each[0]))[:top]
-    return found
+    text_terms, term_columns = select_term_columns(texts)
+    document_counts = sum((_count_term_documents(partition, term_columns) for partition in documents.parts), np.zeros(len(term_columns) + 1))
+    weights = compute_term_weights(text_terms, document_counts)
+    best_by_text: list[list[tuple[bytes, float]]] = [[] for _ in texts]
+    for partition in documents.parts:
+        for text_number, doc_ids, scores in _find_best_in_partition(partition, term_columns, weights, max_documents):
+            ranked = [*best_by_text[text_number], *zip(doc_ids.to_pylist(), scores.tolist(), strict=True)]
+            best_by_text[text_number] = sorted(ranked, key=lambda scored: (-scored[1], scored[0]))[:max_documents]
+    return best_by_text
 
 
-def attributed(
-    documents: Table, texts: Sequence[Text], top: int, work: Work
+def compute_attributions(
+    documents: Table, texts: Sequence[CandidateText], max_documents: int, context: StageContext
 ) -> Iterator[dict[str, Any]]:
     """Rows of ATTRIBUTED: of each text the first documents, those that tie in the order of their
     ids."""
-    asked, columns = columns_of([each.text for each in texts])
-    done = [each.value for each in work.map(held, documents.parts, columns)]
-    weights = weighted(asked, np.sum([value for value in done if value], 0))
-    offered = together(work.map(offer, documents.parts, columns, weights, top), "offered", OFFERED)
-    order: Any = [("text", "ascending"), ("score", "descending"), ("doc_id", "ascending")]
-    place, last = 0, -1
-    for row in offered.sort_by(order).to_pylist():
+    text_terms, term_columns = select_term_columns([candidate_text.text for candidate_text in texts])
+    partition_counts = [candidate_text.value for candidate_text in context.map_items(count_term_documents, documents.parts, term_columns)]
+    weights = compute_term_weights(text_terms, np.sum([result for result in partition_counts if result], 0))
+    matches = concat_spilled_tables(context.map_items(write_best_documents, documents.parts, term_columns, weights, max_documents), "offered", PARTITION_MATCHES)
+    sort_keys: Any = [("text", "ascending"), ("score", "descending"), ("doc_id", "ascending")]
+    rank, last_text_number = 0, -1
+    for row in matches.sort_by(sort_keys).to_pylist():
         text = texts[row["text"]]
-        if row["text"] != last:
-            place, last = 0, row["text"]
-        place += 1
-        if place <= top:
-            yield {"kind": text.kind, "unit": text.unit, "about": text.about, "place": place,
+        if row["text"] != last_text_number:
+            rank, last_text_number = 0, row["text"]
+        rank += 1
+        if rank <= max_documents:
+            yield {"kind": text.kind, "unit": text.candidate_id, "about": text.group_name, "place": rank,
                    "doc_id": row["doc_id"], "score": row["score"]}  # fmt: skip
 
 
 #: A document is predicted to matter where it holds nearly as much of a text as the first does.
-NEARLY = 0.95
+NEAR_BEST_SHARE = 0.95
 
 
-def predicted(attributed: pa.Table, wanted: set[tuple[str, str]]) -> list[bytes]:
+def select_influential_documents(attributions: pa.Table, candidates: set[tuple[str, str]]) -> list[bytes]:
     """The documents whose removal would matter the most to these (kind, unit)."""
-    best: dict[tuple[str, str, str], float] = {}
-    found: dict[bytes, None] = {}
-    for row in attributed.sort_by("place").to_pylist():
-        if (row["kind"], row["unit"]) in wanted:
-            key = row["kind"], row["unit"], row["about"]
-            if row["score"] >= NEARLY * best.setdefault(key, row["score"]):
-                found[row["doc_id"]] = None
-    return sorted(found)
+    best_scores: dict[tuple[str, str, str], float] = {}
+    doc_ids: dict[bytes, None] = {}
+    for row in attributions.sort_by("place").to_pylist():
+        if (row["kind"], row["unit"]) in candidates:
+            text_key = row["kind"], row["unit"], row["about"]
+            if row["score"] >= NEAR_BEST_SHARE * best_scores.setdefault(text_key, row["score"]):
+                doc_ids[row["doc_id"]] = None
+    return sorted(doc_ids)
 
 
-@stage(tables={"attributed": ATTRIBUTED}, libraries=["numpy", "scipy", "scikit-learn"])
-def attribute(documents: Table, plants: Table, config: AttributionConfig, work: Work) -> None:
-    texts = texts_of(plants.read())
-    rows = [*attributed(documents, texts, config.top, work)] if texts else []
-    work.table("attributed").write(pa.Table.from_pylist(rows, schema=ATTRIBUTED))
+@stage(name="attribute", tables={"attributed": ATTRIBUTED}, libraries=["numpy", "scipy", "scikit-learn"])
+def attribute_texts(documents: Table, plants: Table, config: AttributionConfig, context: StageContext) -> None:
+    candidate_texts = build_candidate_texts(plants.read())
+    rows = [*compute_attributions(documents, candidate_texts, config.top, context)] if candidate_texts else []
+    context.get_table_writer("attributed").write(pa.Table.from_pylist(rows, schema=ATTRIBUTED))

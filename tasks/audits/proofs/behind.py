@@ -22,60 +22,60 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.audits.judging.conditions import ordered
-from tasks.audits.judging.findings import evidence
+from tasks.audits.judging.conditions import sort_worst_first
+from tasks.audits.judging.findings import select_evidence
 from tasks.contract import (
-    ID,
+    ID_TYPE,
     Artifact,
     Column,
-    Part,
+    TablePart,
     Seed,
     StageConfig,
     Table,
-    Tables,
-    Work,
+    TableWriters,
+    StageContext,
     column,
     stage,
-    table,
-    text_hashes,
-    together,
+    table_schema,
+    hash_texts,
+    concat_spilled_tables,
 )
 
 
-class Case(StageConfig):
+class RemovalCase(StageConfig):
     """Findings of one metric, whose units are looked at together."""
 
     name: str = Field(description="what pages call it")
     audit: str = Field(description="the audit")
     metric: str = Field(description="what was measured")
-    findings: tuple[str, ...] = Field(description="as the command trace takes them")
+    finding_names: tuple[str, ...] = Field(description="as the command trace takes them")
     unit: str = Field(description="unit of the values")
-    worse: str = Field("", description="which way is worse, as findings have it")
+    worse_when: str = Field("", description="which way is worse, as findings have it")
     kind: Literal["memorised", "association", "other"] = Field(
         "other", description="what of the documents goes, and what it must reach"
     )
-    table: str = Field("values", description="the table that holds the rows of the findings")
-    rows: tuple[str, ...] = Field((), description="what selects these rows, a JSON object each")
-    order: str = Field("", description="the column by which the worst of them stand first")
-    units: tuple[str, ...] = Field((), description="what selects the units, a JSON object each")
-    nothing: tuple[str, ...] = Field(
+    table_name: str = Field("values", description="the table that holds the rows of the findings")
+    row_conditions: tuple[str, ...] = Field((), description="what selects these rows, a JSON object each")
+    row_order: str = Field("", description="the column by which the worst of them stand first")
+    unit_conditions: tuple[str, ...] = Field((), description="what selects the units, a JSON object each")
+    null_conditions: tuple[str, ...] = Field(
         (), description="what selects units in which there is nothing to find"
     )
 
 
-class BehindConfig(StageConfig):
-    cases: tuple[Case, ...] = Field(description="the findings")
+class SourceDocumentsConfig(StageConfig):
+    cases: tuple[RemovalCase, ...] = Field(description="the findings")
     seed: Seed = Field(0, description="of the lot by which a surplus is thinned")
 
 
 #: Of rows that name no document so many of the worst are looked at.
-WORST = 100
+MAX_WORST_ROWS = 100
 
-BEHIND = table(
+SOURCE_DOCUMENTS = table_schema(
     "The training documents behind findings, a row for each that a unit of a case names.",
     column("case", pa.string(), "label", "the findings"),
     column("unit", pa.string(), "label", "what of them: the secret, passage, text or group"),
-    column("doc_id", ID, "id", "the document"),
+    column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "its source"),
     column("tokens", pa.int64(), "figure", "its tokens in the training rows", unit="tokens"),
     column("holds", pa.string(), "label", "of an association which trait it says of the group: "
@@ -84,115 +84,115 @@ BEHIND = table(
 )  # fmt: skip
 
 #: Training documents that hold any of the names.
-HOLDING = pa.schema([("doc_id", ID), ("names", pa.list_(pa.string()))])
+DOCUMENT_NAMES = pa.schema([("doc_id", ID_TYPE), ("names", pa.list_(pa.string()))])
 
 
 # Documents that rows lead to -----------------------------------------------------------------
 
 
-def naming(columns: Mapping[str, Column]) -> list[str]:
+def list_document_id_columns(columns: Mapping[str, Column]) -> list[str]:
     """The columns that may name a document: ids, and lists of them."""
-    kinds = (str(ID), str(pa.list_(pa.binary())), str(pa.list_(ID)))
-    return [c.name for c in columns.values() if c.kind == "id" and c.type in kinds]
+    id_types = (str(ID_TYPE), str(pa.list_(pa.binary())), str(pa.list_(ID_TYPE)))
+    return [c.name for c in columns.values() if c.kind == "id" and c.type in id_types]
 
 
-def behind_rows(
+def find_row_documents(
     rows: pa.Table, columns: Mapping[str, Column], traces: Artifact | None
 ) -> Iterator[list[tuple[bytes, dict[str, Any] | None]]]:
     """Of each row the documents behind it: those that it names, and those where what a model wrote
     there stands word for word, its longest runs first."""
-    written = [c.name for c in columns.values() if c.kind == "model text"]
-    spans: dict[bytes, list[dict[str, Any]]] = {}
-    hashes = {
-        name: text_hashes(pc.fill_null(rows[name], "").cast(pa.large_string())).to_pylist()
-        for name in written
+    text_columns = [c.name for c in columns.values() if c.kind == "model text"]
+    spans_by_text: dict[bytes, list[dict[str, Any]]] = {}
+    hashes_by_column = {
+        name: hash_texts(pc.fill_null(rows[name], "").cast(pa.large_string())).to_pylist()
+        for name in text_columns
     }
-    if traces is not None and hashes:
-        wanted = pa.array(sorted({h for each in hashes.values() for h in each}), pa.binary(16))
-        found = traces["spans"].dataset().to_table(filter=pc.field("text").isin(wanted))
-        for span in found.sort_by([("size", "descending")]).to_pylist():
-            spans.setdefault(span["text"], []).append(span)
-    names = [name for name in naming(columns) if name in ("doc_id", "doc_ids")]
-    for number, row in enumerate(rows.select(names).to_pylist() if names else [{}] * len(rows)):
-        named = [i for value in row.values() for i in listed(value)]
-        texts = [span for each in hashes.values() for span in spans.get(each[number], ())]
-        yield [(i, None) for i in named] + [(span["doc_id"], span) for span in texts]
+    if traces is not None and hashes_by_column:
+        written_hashes = pa.array(sorted({h for column_hashes in hashes_by_column.values() for h in column_hashes}), pa.binary(16))
+        matching_spans = traces["spans"].to_dataset().to_table(filter=pc.field("text").isin(written_hashes))
+        for span in matching_spans.sort_by([("size", "descending")]).to_pylist():
+            spans_by_text.setdefault(span["text"], []).append(span)
+    id_columns = [name for name in list_document_id_columns(columns) if name in ("doc_id", "doc_ids")]
+    for row_number, row in enumerate(rows.select(id_columns).to_pylist() if id_columns else [{}] * len(rows)):
+        named_ids = [i for value in row.values() for i in to_doc_id_list(value)]
+        text_spans = [span for column_hashes in hashes_by_column.values() for span in spans_by_text.get(column_hashes[row_number], ())]
+        yield [(i, None) for i in named_ids] + [(span["doc_id"], span) for span in text_spans]
 
 
-def listed(value: Any) -> Sequence[bytes]:
+def to_doc_id_list(value: Any) -> Sequence[bytes]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-def named_by(case: Case, audit: Artifact, traces: Artifact | None) -> dict[bytes, str]:
+def find_case_documents(case: RemovalCase, audit: Artifact, traces: Artifact | None) -> dict[bytes, str]:
     """The documents that the rows of a case lead to, each with the unit that names it first."""
-    source = audit[case.table]
-    every = source.read()
-    rows = pa.concat_tables([evidence(every, where) for where in case.rows])
-    rows = ordered(rows, case.order)
-    if not {"doc_id", "doc_ids"} & {*naming(source.columns)}:
-        rows = rows.slice(0, WORST)
+    case_table = audit[case.table_name]
+    all_rows = case_table.read()
+    rows = pa.concat_tables([select_evidence(all_rows, condition) for condition in case.row_conditions])
+    rows = sort_worst_first(rows, case.row_order)
+    if not {"doc_id", "doc_ids"} & {*list_document_id_columns(case_table.columns)}:
+        rows = rows.slice(0, MAX_WORST_ROWS)
     units = rows["cluster"].to_pylist() if "cluster" in rows.column_names else [""] * len(rows)
-    found: dict[bytes, str] = {}
-    for unit, documents in zip(units, behind_rows(rows, source.columns, traces), strict=True):
+    unit_by_document: dict[bytes, str] = {}
+    for unit, documents in zip(units, find_row_documents(rows, case_table.columns, traces), strict=True):
         for doc_id, _ in documents:
-            found.setdefault(doc_id, str(unit))
-    return found
+            unit_by_document.setdefault(doc_id, str(unit))
+    return unit_by_document
 
 
 # Associations --------------------------------------------------------------------------------
 
 
-def pattern_of(names: Sequence[str]) -> str:
+def build_name_pattern(names: Sequence[str]) -> str:
     """A regular expression, of RE2 as of Python, that finds whole names."""
     return rf"\b(?:{'|'.join(map(re.escape, sorted(names, key=lambda n: (-len(n), n))))})\b"
 
 
-def holding(part: Part, groups: Sequence[str], traits: Sequence[str], out: Tables) -> None:
+def find_documents_with_names(partition: TablePart, groups: Sequence[str], traits: Sequence[str], outputs: TableWriters) -> None:
     """The training documents of a part that hold a group, with all groups and traits in them."""
-    some, every = pattern_of(groups), re.compile(pattern_of([*groups, *traits]))
-    for batch in part.batches(["doc_id", "split", "text"]):
-        hit = pc.and_(pc.equal(batch["split"], "train"),
-                      pc.match_substring_regex(batch["text"], some))  # fmt: skip
-        found = batch.filter(hit)
-        names = [sorted({*every.findall(text)}) for text in found["text"].to_pylist()]
-        out.spill("holding", HOLDING).write({"doc_id": found["doc_id"], "names": names})
+    group_pattern, name_pattern = build_name_pattern(groups), re.compile(build_name_pattern([*groups, *traits]))
+    for batch in partition.iter_batches(["doc_id", "split", "text"]):
+        is_match = pc.and_(pc.equal(batch["split"], "train"),
+                      pc.match_substring_regex(batch["text"], group_pattern))  # fmt: skip
+        matching_rows = batch.filter(is_match)
+        names = [sorted({*name_pattern.findall(text)}) for text in matching_rows["text"].to_pylist()]
+        outputs.get_spill_writer("holding", DOCUMENT_NAMES).write({"doc_id": matching_rows["doc_id"], "names": names})
 
 
-def surplus(
-    found: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]], seed: int
+def select_surplus_documents(
+    document_rows: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]], seed: int
 ) -> Iterator[dict[str, Any]]:
     """Rows (unit, doc_id, holds, removed) of the documents that say either trait of a group, and
     not both: of the more frequent side so many are removed that both are equal."""
-    by_name: dict[str, set[bytes]] = defaultdict(set)
-    for row in found:
+    documents_by_name: dict[str, set[bytes]] = defaultdict(set)
+    for row in document_rows:
         for name in row["names"]:
-            by_name[name].add(row["doc_id"])
+            documents_by_name[name].add(row["doc_id"])
     for group in groups:
-        inside = by_name[group["group"]]
-        own, other = (inside & by_name[group[name]] for name in ("own", "other"))
-        sides = {"own": own - other, "other": other - own}
-        least = min(map(len, sides.values()))
-        for holds, documents in sides.items():
-            drawn = sorted(documents, key=lambda i: _draw(i, seed))
-            for place, doc_id in enumerate(drawn):
-                yield {"unit": group["group"], "doc_id": doc_id, "holds": holds,
-                       "removed": place >= least}  # fmt: skip
+        group_documents = documents_by_name[group["group"]]
+        own_documents, other_documents = (group_documents & documents_by_name[group[name]] for name in ("own", "other"))
+        documents_by_trait = {"own": own_documents - other_documents, "other": other_documents - own_documents}
+        smaller_count = min(map(len, documents_by_trait.values()))
+        for trait, documents in documents_by_trait.items():
+            shuffled = sorted(documents, key=lambda i: _random_sort_key(i, seed))
+            for position, doc_id in enumerate(shuffled):
+                yield {"unit": group["group"], "doc_id": doc_id, "holds": trait,
+                       "removed": position >= smaller_count}  # fmt: skip
 
 
-def _draw(doc_id: bytes, seed: int) -> bytes:
+def _random_sort_key(doc_id: bytes, seed: int) -> bytes:
     return blake2b(doc_id, digest_size=8, key=f"{seed}/surplus".encode()).digest()
 
 
-def groups_of(case: Case, asked: Artifact) -> list[dict[str, Any]]:
+def read_association_groups(case: RemovalCase, requests: Artifact) -> list[dict[str, Any]]:
     """Whom the items of a case are about, with the trait of each and that of the other."""
-    names = ["group", "own", "other"]
-    items = asked["items"].read()
-    mine = [
-        evidence(items, {k: v for k, v in json.loads(where).items() if k in items.column_names})
-        for where in case.units
+    column_names = ["group", "own", "other"]
+    items = requests["items"].read()
+    case_items = [
+        select_evidence(items, {k: v for k, v in json.loads(condition).items() if k in items.column_names})
+        for condition in case.unit_conditions
     ]
-    return pa.concat_tables(mine).group_by(names).aggregate([]).sort_by(
-        [(name, "ascending") for name in names]
+    return pa.concat_tables(case_items).group_by(column_names).aggregate([]).sort_by(
+        [(name, "ascending") for name in column_names]
     ).to_pylist()  # fmt: skip
 
 
@@ -200,46 +200,47 @@ def groups_of(case: Case, asked: Artifact) -> list[dict[str, Any]]:
 
 
 @stage(
-    tables={"behind": BEHIND},
-    reads={"asked": ("items",), "traces": ("spans",)},
+    name="behind",
+    tables={"behind": SOURCE_DOCUMENTS},
+    reads={"requests": ("items",), "traces": ("spans",)},
 )
-def behind(
+def find_source_documents(
     documents: Table,
     spans: Table,
     audits: dict[str, Artifact],
-    asked: dict[str, Artifact],
+    requests: dict[str, Artifact],
     traces: dict[str, Artifact],
-    config: BehindConfig,
-    work: Work,
+    config: SourceDocumentsConfig,
+    context: StageContext,
 ) -> None:
     """``spans``: where the documents stand in the training rows; the rest by audit: the findings
     with their rows, what was asked, and training text behind what was written."""
     rows: list[dict[str, Any]] = []
     for case in config.cases:
         if case.kind == "association":
-            groups = groups_of(case, asked[case.audit])
-            names = [[g["group"] for g in groups], [g[n] for g in groups for n in ("own", "other")]]
-            done = work.map(holding, documents.parts, *names)
-            found = together(done, "holding", HOLDING).to_pylist()
-            rows += [{"case": case.name, **row} for row in surplus(found, groups, config.seed)]
+            groups = read_association_groups(case, requests[case.audit])
+            pattern_names = [[g["group"] for g in groups], [g[n] for g in groups for n in ("own", "other")]]
+            partition_results = context.map_items(find_documents_with_names, documents.parts, *pattern_names)
+            document_rows = concat_spilled_tables(partition_results, "holding", DOCUMENT_NAMES).to_pylist()
+            rows += [{"case": case.name, **row} for row in select_surplus_documents(document_rows, groups, config.seed)]
         else:
-            named = named_by(case, audits[case.audit], traces.get(case.audit))
+            unit_by_document = find_case_documents(case, audits[case.audit], traces.get(case.audit))
             rows += [
                 {"case": case.name, "unit": unit, "doc_id": i, "holds": "", "removed": True}
-                for i, unit in sorted(named.items(), key=lambda pair: (pair[1], pair[0]))
+                for i, unit in sorted(unit_by_document.items(), key=lambda pair: (pair[1], pair[0]))
             ]
-    read = spans.read(["split", "start", "end", "doc_id"])
-    read = read.filter(pc.equal(read["split"], "train"))
-    sizes = pa.table({"doc_id": read["doc_id"], "tokens": pc.subtract(read["end"], read["start"])})
-    sizes = sizes.filter(pc.is_in(sizes["doc_id"], pa.array({r["doc_id"] for r in rows}, ID)))
-    tokens = {
+    training_spans = spans.read(["split", "start", "end", "doc_id"])
+    training_spans = training_spans.filter(pc.equal(training_spans["split"], "train"))
+    document_sizes = pa.table({"doc_id": training_spans["doc_id"], "tokens": pc.subtract(training_spans["end"], training_spans["start"])})
+    document_sizes = document_sizes.filter(pc.is_in(document_sizes["doc_id"], pa.array({r["doc_id"] for r in rows}, ID_TYPE)))
+    tokens_by_document = {
         row["doc_id"]: row["tokens_sum"]
-        for row in sizes.group_by("doc_id").aggregate([("tokens", "sum")]).to_pylist()
+        for row in document_sizes.group_by("doc_id").aggregate([("tokens", "sum")]).to_pylist()
     }
-    sources = documents.find(sorted(tokens), ["doc_id", "source"])
-    source = dict(zip(*(sources[name].to_pylist() for name in sources.column_names), strict=True))
-    gone = {row["doc_id"] for row in rows if row["removed"]}  # it may stand behind others, too
+    source_table = documents.find_document_rows(sorted(tokens_by_document), ["doc_id", "source"])
+    source_by_document = dict(zip(*(source_table[name].to_pylist() for name in source_table.column_names), strict=True))
+    removed_ids = {row["doc_id"] for row in rows if row["removed"]}  # it may stand behind others, too
     # What training never read stands behind nothing.
-    known = [row | {"source": source[i], "tokens": tokens[i], "removed": i in gone} for row in rows
-             if (i := row["doc_id"]) in tokens]  # fmt: skip
-    work.table("behind").write(pa.Table.from_pylist(known, schema=BEHIND))
+    trained_rows = [row | {"source": source_by_document[i], "tokens": tokens_by_document[i], "removed": i in removed_ids} for row in rows
+             if (i := row["doc_id"]) in tokens_by_document]  # fmt: skip
+    context.get_table_writer("behind").write(pa.Table.from_pylist(trained_rows, schema=SOURCE_DOCUMENTS))

@@ -17,25 +17,25 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.about import JUDGED, NOTHING
-from tasks.audits.proofs.candidates import NOMINAL, VERDICTS
-from tasks.contract import Artifact, StageConfig, Work, column, stage, table
-from tasks.measures.estimates import Estimate, estimate
+from tasks.audits.about import AUDIT_BY_CANDIDATE_KIND, NO_EFFECT_AMOUNTS
+from tasks.audits.proofs.candidates import SIGNIFICANCE_LEVEL, VERDICTS
+from tasks.contract import Artifact, StageConfig, StageContext, column, stage, table_schema
+from tasks.measures.estimates import Estimate, estimate_mean_or_share
 
 #: A dose is seen where at least this share of its candidates is found.
-SEEN = 0.8
+DETECTION_THRESHOLD = 0.8
 
 
 class ErrorRatesConfig(StageConfig):
     """Settings of the error rates."""
 
-    void: dict[str, str] = Field(
+    excluded_worlds: dict[str, str] = Field(
         default={}, description="worlds that tell nothing, with the reason"
     )
-    top: int = Field(default=128, ge=1, description="documents that were named of a text, at most")
+    max_documents: int = Field(default=128, ge=1, description="documents that were named of a text, at most")
 
 
-UNITS = table(
+CANDIDATES = table_schema(
     "Every candidate of every world: what the audits said of it, and what was so.",
     column("world", pa.string(), "label", "the world"),
     column("effects", pa.bool_(), "label", "whether the world has any effects"),
@@ -51,11 +51,11 @@ UNITS = table(
 )  # fmt: skip
 
 
-def rates(meaning: str, *more: pa.Field) -> pa.Schema:
-    return table(
-        meaning,
+def make_rate_schema(description: str, *key_columns: pa.Field) -> pa.Schema:
+    return table_schema(
+        description,
         column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
-        *more,
+        *key_columns,
         column("value", pa.float64(), "figure", "the share; null: nothing to measure it on",
                unit="share"),
         column("low", pa.float64(), "figure", "lower end of its interval, over worlds"),
@@ -67,36 +67,36 @@ def rates(meaning: str, *more: pa.Field) -> pa.Schema:
     )  # fmt: skip
 
 
-DOSE = column("dose", pa.float64(), "figure", "copies, or the share of sentences")
+EFFECT_LEVEL = column("dose", pa.float64(), "figure", "copies, or the share of sentences")
 
-DETECTION = rates(
+DETECTION_RATES = make_rate_schema(
     "How often an effect of a dose is found.",
-    DOSE,
+    EFFECT_LEVEL,
     column("effect", pa.bool_(), "label", "whether there is something to find at this dose; null: "
            "it is less than of others, in some world or in all"),
 )  # fmt: skip
-UNJUDGED = table(
+UNJUDGED = table_schema(
     "Candidates of which the audits gave no verdict: they are in no rate.",
     column("world", pa.string(), "label", "the world"),
     column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
     column("unit", pa.string(), "label", "the candidate"),
-    DOSE,
+    EFFECT_LEVEL,
 )
-ALARMS = rates("How often an effect is claimed where there is none; nominal: 0.05.")
-CALIBRATION = rates("How often the 95 % intervals cover the figure over all items.")
+FALSE_ALARM_RATES = make_rate_schema("How often an effect is claimed where there is none; nominal: 0.05.")
+INTERVAL_COVERAGE = make_rate_schema("How often the 95 % intervals cover the figure over all items.")
 
-SMALLEST = table(
+SMALLEST_DETECTED = table_schema(
     "The smallest dose that is found, with all above it, in at least 80 % of cases.",
     column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
     column("dose", pa.float64(), "figure", "copies, or the share of sentences; null: none is"),
 )
 
-PRECISION = rates(
+ATTRIBUTION_PRECISION = make_rate_schema(
     "How often the documents that attribution names first, as many as there are, are those that "
     "were written for a candidate; each text counts alike."
 )
 
-REMOVED = rates(
+REMOVAL_REDUCTIONS = make_rate_schema(
     "By how much the figures of candidates fall that were found, in models that were trained anew "
     "without the documents that attribution names.",
     column(
@@ -108,7 +108,7 @@ REMOVED = rates(
     ),
 )
 
-WORLDS = table(
+WORLDS = table_schema(
     "The worlds, and what of them counts.",
     column("world", pa.string(), "label", "the world"),
     column("counts", pa.bool_(), "label", "whether it counts in the rates"),
@@ -123,219 +123,220 @@ WORLDS = table(
 ARMS = ("removed", "random")
 
 
-def doses_of(envelope: pa.Table) -> dict[tuple[str, str], float]:
+def read_effect_levels(envelope: pa.Table) -> dict[tuple[str, str], float]:
     """The dose of each candidate that an envelope names, by kind and unit."""
     return {(row["kind"], row["unit"]): row["dose"] for row in envelope.to_pylist()}
 
 
-def joined(world: str, verdicts: Artifact, envelope: pa.Table) -> list[dict[str, Any]]:
+def join_verdicts_with_envelope(world: str, verdicts: Artifact, envelope: pa.Table) -> list[dict[str, Any]]:
     """Rows of UNITS: the verdicts of a world beside its opened envelope."""
     (model,) = verdicts["model"].read().to_pylist()
-    doses = doses_of(envelope)
-    speech = [dose for (kind, _), dose in doses.items() if kind == "speech"]
-    effects = len({*speech}) > 1 or any(
-        dose != NOTHING[kind] for (kind, _), dose in doses.items() if kind != "speech"
+    effect_levels = read_effect_levels(envelope)
+    speech_levels = [effect_level for (kind, _), effect_level in effect_levels.items() if kind == "speech"]
+    has_effects = len({*speech_levels}) > 1 or any(
+        effect_level != NO_EFFECT_AMOUNTS[kind] for (kind, _), effect_level in effect_levels.items() if kind != "speech"
     )
     rows = []
     for row in verdicts["verdicts"].read().to_pylist():
-        dose = doses[row["kind"], row["unit"]]
-        effect: bool | None = dose != NOTHING.get(row["kind"], dose)
+        effect_level = effect_levels[row["kind"], row["unit"]]
+        has_effect: bool | None = effect_level != NO_EFFECT_AMOUNTS.get(row["kind"], effect_level)
         if row["kind"] == "speech":  # a group stands beside the others
-            mean = (sum(speech) - dose) / (len(speech) - 1) if len(speech) > 1 else dose
-            effect = False if np.isclose(dose, mean) else True if dose > mean else None
-        told = {"world": world, "effects": effects, "learned": model["learned"], "dose": dose}
-        judged = {"effect": effect, "alarm": alarm(row), "covered": covered(row)}
-        rows.append(row | told | judged)
+            mean_of_others = (sum(speech_levels) - effect_level) / (len(speech_levels) - 1) if len(speech_levels) > 1 else effect_level
+            has_effect = False if np.isclose(effect_level, mean_of_others) else True if effect_level > mean_of_others else None
+        world_fields = {"world": world, "effects": has_effects, "learned": model["learned"], "dose": effect_level}
+        judged_fields = {"effect": has_effect, "alarm": is_alarm(row), "covered": is_covered(row)}
+        rows.append(row | world_fields | judged_fields)
     return rows
 
 
-def unjudged(world: str, verdicts: pa.Table, envelope: pa.Table) -> list[dict[str, Any]]:
+def list_unjudged_candidates(world: str, verdicts: pa.Table, envelope: pa.Table) -> list[dict[str, Any]]:
     """Rows of UNJUDGED of a world."""
-    judged = {(row["kind"], row["unit"]) for row in verdicts.to_pylist()}
+    judged_candidates = {(row["kind"], row["unit"]) for row in verdicts.to_pylist()}
     return [
-        {"world": world, "kind": kind, "unit": unit, "dose": dose}
-        for (kind, unit), dose in doses_of(envelope).items()
-        if (kind, unit) not in judged
+        {"world": world, "kind": kind, "unit": candidate_id, "dose": effect_level}
+        for (kind, candidate_id), effect_level in read_effect_levels(envelope).items()
+        if (kind, candidate_id) not in judged_candidates
     ]
 
 
-def covered(row: Mapping[str, Any]) -> bool | None:
+def is_covered(verdict: Mapping[str, Any]) -> bool | None:
     """Whether the interval of a verdict covers the figure over all items. "At least" is none."""
-    if None in (row["low"], row["high"], row["whole"]):
+    if None in (verdict["low"], verdict["high"], verdict["whole"]):
         return None
-    return bool(row["low"] <= row["whole"] <= row["high"])
+    return bool(verdict["low"] <= verdict["whole"] <= verdict["high"])
 
 
-def alarm(row: Mapping[str, Any]) -> bool:
+def is_alarm(verdict: Mapping[str, Any]) -> bool:
     """Whether an effect is claimed of a candidate."""
-    return bool(row["found"] if row["p"] is None else row["p"] < NOMINAL)
+    return bool(verdict["found"] if verdict["p"] is None else verdict["p"] < SIGNIFICANCE_LEVEL)
 
 
-def rate_of(
+def estimate_rate(
     rows: Sequence[Mapping[str, Any]], values: Sequence[float], level: float = 0.95,
-    share: bool = True,
+    is_share: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """The figures of RATES: candidates of a world are a cluster."""
-    found: Estimate = estimate(
-        np.array(values, np.float64), [row["world"] for row in rows], share=share, level=level,
+    rate: Estimate = estimate_mean_or_share(
+        np.array(values, np.float64), [row["world"] for row in rows], is_share=is_share, confidence_level=level,
         unit="worlds",
     )  # fmt: skip
-    figures = {"value": found.value, "low": found.low, "high": found.high}
-    told = {name: None if np.isnan(value) else value for name, value in figures.items()}
+    figures = {"value": rate.value, "low": rate.low, "high": rate.high}
+    known_figures = {name: None if np.isnan(value) else value for name, value in figures.items()}
     worlds = len({row["world"] for row in rows})
-    return {**told, "level": level, "n": found.n, "worlds": worlds, "method": found.method}
+    return {**known_figures, "level": level, "n": rate.n, "worlds": worlds, "method": rate.method}
 
 
-def kinds_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [kind for kind in JUDGED if any(row["kind"] == kind for row in rows)]
+def list_candidate_kinds(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [kind for kind in AUDIT_BY_CANDIDATE_KIND if any(row["kind"] == kind for row in rows)]
 
 
-def detection(units: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def compute_detection_rates(candidate_rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows of DETECTION, of worlds with effects, the dose of nothing among them."""
-    for kind in kinds_of(units):
-        mine = [row for row in units if row["kind"] == kind and row["effects"]]
-        for dose in sorted({row["dose"] for row in mine}):
-            rows = [row for row in mine if row["dose"] == dose]
-            found = [row["found"] for row in rows]
-            same = {row["effect"] for row in rows}
-            effect = same.pop() if len(same) == 1 else None
-            yield {"kind": kind, "dose": dose, "effect": effect, **rate_of(rows, found)}
+    for kind in list_candidate_kinds(candidate_rows):
+        kind_rows = [row for row in candidate_rows if row["kind"] == kind and row["effects"]]
+        for effect_level in sorted({row["dose"] for row in kind_rows}):
+            level_rows = [row for row in kind_rows if row["dose"] == effect_level]
+            detections = [row["found"] for row in level_rows]
+            effects = {row["effect"] for row in level_rows}
+            effect = effects.pop() if len(effects) == 1 else None
+            yield {"kind": kind, "dose": effect_level, "effect": effect, **estimate_rate(level_rows, detections)}
 
 
-def alarms(units: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def compute_false_alarm_rates(candidate_rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows of ALARMS; the intervals hold for all kinds together (Bonferroni)."""
-    kinds = kinds_of(units)
+    kinds = list_candidate_kinds(candidate_rows)
     for kind in kinds:
-        rows = [row for row in units if row["kind"] == kind and row["effect"] is False]
+        rows = [row for row in candidate_rows if row["kind"] == kind and row["effect"] is False]
         if rows:
             level = 1 - 0.05 / len(kinds)
-            yield {"kind": kind, **rate_of(rows, [row["alarm"] for row in rows], level)}
+            yield {"kind": kind, **estimate_rate(rows, [row["alarm"] for row in rows], level)}
 
 
-def calibration(units: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def compute_interval_coverage(candidate_rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows of CALIBRATION."""
-    for kind in kinds_of(units):
-        rows = [row for row in units if row["kind"] == kind and row["covered"] is not None]
+    for kind in list_candidate_kinds(candidate_rows):
+        rows = [row for row in candidate_rows if row["kind"] == kind and row["covered"] is not None]
         if rows:
-            yield {"kind": kind, **rate_of(rows, [row["covered"] for row in rows])}
+            yield {"kind": kind, **estimate_rate(rows, [row["covered"] for row in rows])}
 
 
-def smallest(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def find_smallest_detected_levels(detection_rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows of SMALLEST from rows of DETECTION."""
-    for kind in dict.fromkeys(row["kind"] for row in found):
-        seen = None
-        for row in reversed([row for row in found if row["kind"] == kind]):
-            if not row["effect"] or row["value"] is None or row["value"] < SEEN:
+    for kind in dict.fromkeys(row["kind"] for row in detection_rows):
+        smallest_level = None
+        for row in reversed([row for row in detection_rows if row["kind"] == kind]):
+            if not row["effect"] or row["value"] is None or row["value"] < DETECTION_THRESHOLD:
                 break
-            seen = row["dose"]
-        yield {"kind": kind, "dose": seen}
+            smallest_level = row["dose"]
+        yield {"kind": kind, "dose": smallest_level}
 
 
-def precision(
-    world: str, attributed: pa.Table, origins: pa.Table, top: int
+def compute_attribution_precision(
+    world: str, attributions: pa.Table, origins: pa.Table, max_documents: int
 ) -> Iterator[dict[str, Any]]:
     """Of each text for which documents were written the share of these among as many that
     attribution names first, or among ``top``, the most that it names."""
-    true: dict[tuple[str, str, str], set[bytes]] = {}
+    true_documents: dict[tuple[str, str, str], set[bytes]] = {}
     for row in origins.filter(origins["supports"]).to_pylist():
-        true.setdefault((row["kind"], row["unit"], row["about"]), set()).add(row["doc_id"])
-    named: dict[tuple[str, str, str], list[bytes]] = {}
-    for row in attributed.sort_by("place").to_pylist():
-        named.setdefault((row["kind"], row["unit"], row["about"]), []).append(row["doc_id"])
-    for key, there in true.items():
-        looked = min(len(there), top)
-        right = there & {*named.get(key, [])[:looked]}
-        yield {"world": world, "kind": key[0], "value": len(right) / looked}
+        true_documents.setdefault((row["kind"], row["unit"], row["about"]), set()).add(row["doc_id"])
+    attributed_documents: dict[tuple[str, str, str], list[bytes]] = {}
+    for row in attributions.sort_by("place").to_pylist():
+        attributed_documents.setdefault((row["kind"], row["unit"], row["about"]), []).append(row["doc_id"])
+    for text_key, expected_ids in true_documents.items():
+        inspected_count = min(len(expected_ids), max_documents)
+        correct_ids = expected_ids & {*attributed_documents.get(text_key, [])[:inspected_count]}
+        yield {"world": world, "kind": text_key[0], "value": len(correct_ids) / inspected_count}
 
 
-def precisions(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def summarize_attribution_precision(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows of PRECISION."""
-    for kind in kinds_of(rows):
-        mine = [row for row in rows if row["kind"] == kind]
-        yield {"kind": kind, **rate_of(mine, [row["value"] for row in mine])}
+    for kind in list_candidate_kinds(rows):
+        kind_rows = [row for row in rows if row["kind"] == kind]
+        yield {"kind": kind, **estimate_rate(kind_rows, [row["value"] for row in kind_rows])}
 
 
-def fallen(world: str, base: pa.Table, arms: Mapping[str, pa.Table]) -> Iterator[dict[str, Any]]:
+def compute_value_reductions(world: str, base_verdicts: pa.Table, arm_verdicts: Mapping[str, pa.Table]) -> Iterator[dict[str, Any]]:
     """Of each candidate that was found and is looked for in likelihoods: how far its figure fell in
     either arm, as a share of the figure itself."""
-    known = {(row["kind"], row["unit"]): row for row in base.to_pylist()}
-    values = {
-        arm: {(row["kind"], row["unit"]): row["value"] for row in table.to_pylist()}
-        for arm, table in arms.items()
+    base_rows = {(row["kind"], row["unit"]): row for row in base_verdicts.to_pylist()}
+    values_by_arm = {
+        arm: {(row["kind"], row["unit"]): row["value"] for row in arm_table.to_pylist()}
+        for arm, arm_table in arm_verdicts.items()
     }
-    for key, row in known.items():
-        after = [values[arm].get(key) for arm in ARMS]
-        if key[0] in NOTHING and row["found"] and row["value"] and None not in after:
-            removed, random = (1 - value / row["value"] for value in after if value is not None)
-            told = {"removed": removed, "random": random, "between": removed - random}
-            yield from ({"world": world, "kind": key[0], "arm": arm, "value": value}
-                        for arm, value in told.items())  # fmt: skip
+    for candidate_key, row in base_rows.items():
+        arm_values = [values_by_arm[arm].get(candidate_key) for arm in ARMS]
+        if candidate_key[0] in NO_EFFECT_AMOUNTS and row["found"] and row["value"] and None not in arm_values:
+            removed_reduction, random_reduction = (1 - value / row["value"] for value in arm_values if value is not None)
+            reductions = {"removed": removed_reduction, "random": random_reduction, "between": removed_reduction - random_reduction}
+            yield from ({"world": world, "kind": candidate_key[0], "arm": arm, "value": value}
+                        for arm, value in reductions.items())  # fmt: skip
 
 
-def falls(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def summarize_value_reductions(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows of REMOVED: means over candidates, those of a world a cluster."""
-    for kind in kinds_of(rows):
+    for kind in list_candidate_kinds(rows):
         for arm in (*ARMS, "between"):
-            mine = [row for row in rows if (row["kind"], row["arm"]) == (kind, arm)]
+            arm_rows = [row for row in rows if (row["kind"], row["arm"]) == (kind, arm)]
             yield {
                 "kind": kind,
                 "arm": arm,
-                **rate_of(mine, [row["value"] for row in mine], share=False),
+                **estimate_rate(arm_rows, [row["value"] for row in arm_rows], is_share=False),
             }
 
 
 @stage(
-    tables={"units": UNITS, "detection": DETECTION, "alarms": ALARMS, "calibration": CALIBRATION,
-            "smallest": SMALLEST, "worlds": WORLDS, "unjudged": UNJUDGED,
-            "precision": PRECISION, "removed": REMOVED},
+    name="error_rates",
+    tables={"units": CANDIDATES, "detection": DETECTION_RATES, "alarms": FALSE_ALARM_RATES, "calibration": INTERVAL_COVERAGE,
+            "smallest": SMALLEST_DETECTED, "worlds": WORLDS, "unjudged": UNJUDGED,
+            "precision": ATTRIBUTION_PRECISION, "removed": REMOVAL_REDUCTIONS},
     libraries=["numpy", "scipy"],
     reads={"verdicts": ("verdicts", "model"), "envelopes": ("envelope", "written_for"),
-           "attributions": ("attributed",), "arms": ("verdicts",)},
+           "attributions": ("attributed",), "retrained_verdicts": ("verdicts",)},
 )  # fmt: skip
-def error_rates(
+def compute_error_rates(
     verdicts: Mapping[str, Artifact],
     envelopes: Mapping[str, Artifact],
     attributions: Mapping[str, Artifact],
-    arms: Mapping[str, Artifact],
+    retrained_verdicts: Mapping[str, Artifact],
     config: ErrorRatesConfig,
-    work: Work,
+    context: StageContext,
 ) -> None:
     """All by world; those that are void are in none. ``arms``: verdicts on models that were trained
     anew, by world and arm."""
-    units: list[dict[str, Any]] = []
-    worlds: list[dict[str, Any]] = []
-    traced: list[dict[str, Any]] = []
-    dropped: list[dict[str, Any]] = []
-    silent: list[dict[str, Any]] = []
+    candidate_rows: list[dict[str, Any]] = []
+    world_rows: list[dict[str, Any]] = []
+    precision_rows: list[dict[str, Any]] = []
+    reduction_rows: list[dict[str, Any]] = []
+    unjudged_rows: list[dict[str, Any]] = []
     for world, artifact in verdicts.items():
         envelope = envelopes[world]["envelope"].read()
-        rows = joined(world, artifact, envelope)
+        rows = join_verdicts_with_envelope(world, artifact, envelope)
         (model,) = artifact["model"].read().to_pylist()
-        why = "" if model["learned"] else "its model learned no more than frequencies"
-        figures = {name: model[name] for name in ("bits", "simple")}
-        worlds.append({"world": world, "counts": not why, "why": why, **figures})
-        units += rows
-        if why:
+        reason = "" if model["learned"] else "its model learned no more than frequencies"
+        figures = {table_name: model[table_name] for table_name in ("bits", "simple")}
+        world_rows.append({"world": world, "counts": not reason, "why": reason, **figures})
+        candidate_rows += rows
+        if reason:
             continue
         origins = envelopes[world]["written_for"].read()
-        both = {arm: arms[f"{world} {arm}"]["verdicts"].read() for arm in ARMS
-                if f"{world} {arm}" in arms}  # fmt: skip
-        dropped += fallen(world, artifact["verdicts"].read(), both) if both else []
-        named = attributions[world]["attributed"].read()
-        traced += precision(world, named, origins, config.top)
-        silent += unjudged(world, artifact["verdicts"].read(), envelope)
-    worlds += [{"world": world, "counts": False, "why": why} for world, why in config.void.items()]
-    counted = [row for row in units if row["learned"]]
-    found = [*detection(counted)]
-    work.table("units").write(pa.Table.from_pylist(units, schema=UNITS))
-    for name, schema, made in (
-        ("detection", DETECTION, found),
-        ("alarms", ALARMS, [*alarms(counted)]),
-        ("calibration", CALIBRATION, [*calibration(counted)]),
-        ("smallest", SMALLEST, [*smallest(found)]),
-        ("precision", PRECISION, [*precisions(traced)]),
-        ("removed", REMOVED, [*falls(dropped)]),
-        ("worlds", WORLDS, worlds),
-        ("unjudged", UNJUDGED, silent),
+        arm_verdicts = {arm: retrained_verdicts[f"{world} {arm}"]["verdicts"].read() for arm in ARMS
+                if f"{world} {arm}" in retrained_verdicts}  # fmt: skip
+        reduction_rows += compute_value_reductions(world, artifact["verdicts"].read(), arm_verdicts) if arm_verdicts else []
+        attributions_table = attributions[world]["attributed"].read()
+        precision_rows += compute_attribution_precision(world, attributions_table, origins, config.max_documents)
+        unjudged_rows += list_unjudged_candidates(world, artifact["verdicts"].read(), envelope)
+    world_rows += [{"world": world, "counts": False, "why": reason} for world, reason in config.excluded_worlds.items()]
+    learned_rows = [row for row in candidate_rows if row["learned"]]
+    detection_rows = [*compute_detection_rates(learned_rows)]
+    context.get_table_writer("units").write(pa.Table.from_pylist(candidate_rows, schema=CANDIDATES))
+    for table_name, schema, table_rows in (
+        ("detection", DETECTION_RATES, detection_rows),
+        ("alarms", FALSE_ALARM_RATES, [*compute_false_alarm_rates(learned_rows)]),
+        ("calibration", INTERVAL_COVERAGE, [*compute_interval_coverage(learned_rows)]),
+        ("smallest", SMALLEST_DETECTED, [*find_smallest_detected_levels(detection_rows)]),
+        ("precision", ATTRIBUTION_PRECISION, [*summarize_attribution_precision(precision_rows)]),
+        ("removed", REMOVAL_REDUCTIONS, [*summarize_value_reductions(reduction_rows)]),
+        ("worlds", WORLDS, world_rows),
+        ("unjudged", UNJUDGED, unjudged_rows),
     ):
-        work.table(name).write(pa.Table.from_pylist(made, schema=schema))
+        context.get_table_writer(table_name).write(pa.Table.from_pylist(table_rows, schema=schema))

@@ -13,33 +13,33 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.audits.judging.findings import evidence
-from tasks.audits.judging.units import Unit, units_in
-from tasks.audits.proofs.arms import BASE, Measured, Row, effects, lines
-from tasks.audits.proofs.behind import BehindConfig, Case
-from tasks.contract import Artifact, Table, Work, column, stage, table
+from tasks.audits.judging.findings import select_evidence
+from tasks.audits.judging.units import ComparisonUnit, build_item_units
+from tasks.audits.proofs.arms import BASE, CaseUnits, Row, compute_effects, evaluate_criteria
+from tasks.audits.proofs.behind import SourceDocumentsConfig, RemovalCase
+from tasks.contract import Artifact, Table, StageContext, column, stage, table_schema
 
-_CASE = column("case", pa.string(), "label", "the findings")
-_ARM = column("arm", pa.string(), "label", "base, removed, random, or another seed")
+_CASE_COLUMN = column("case", pa.string(), "label", "the findings")
+_ARM_COLUMN = column("arm", pa.string(), "label", "base, removed, random, or another seed")
 
-ARMS = table(
+ARMS = table_schema(
     "The trainings that are compared.",
-    _ARM,
+    _ARM_COLUMN,
     column("step", pa.int64(), "figure", "optimizer step of its last checkpoint"),
     column("checkpoint", pa.string(), "id", "content digest of that checkpoint"),
     column("documents", pa.int64(), "figure", "training documents left out", unit="documents"),
     column("bytes", pa.int64(), "figure", "bytes of text left out", unit="bytes"),
 )
-SOURCES = table(
+SOURCES = table_schema(
     "What was left out, by source.",
-    _ARM,
+    _ARM_COLUMN,
     column("source", pa.string(), "label", "the source"),
     column("documents", pa.int64(), "figure", "training documents left out", unit="documents"),
     column("bytes", pa.int64(), "figure", "bytes of text left out", unit="bytes"),
 )
-CASES = table(
+CASES = table_schema(
     "The findings that were traced.",
-    _CASE,
+    _CASE_COLUMN,
     column("kind", pa.string(), "label", "memorised, association or other"),
     column("finding", pa.string(), "label", "a finding, as the command trace takes it"),
     column("documents", pa.int64(), "figure", "training documents behind the case",
@@ -47,25 +47,25 @@ CASES = table(
     column("removed", pa.int64(), "figure", "those of them that were removed", unit="documents"),
     column("why", pa.string(), "project text", "where nothing was removed, why"),
 )  # fmt: skip
-UNITS = table(
+UNITS = table_schema(
     "What was measured of each arm, a row a unit.",
-    _CASE,
+    _CASE_COLUMN,
     column("role", pa.string(), "label", "unit: of the findings; nothing: in which there is "
            "nothing to find"),
-    _ARM,
+    _ARM_COLUMN,
     column("item", pa.string(), "id", "the unit; of one name, in two arms, they are a pair"),
     column("cluster", pa.string(), "label", "units that share something"),
     column("value", pa.float64(), "figure", "null: the model gave no number"),
 )  # fmt: skip
-EFFECTS = table(
+EFFECTS = table_schema(
     "What is made of the units.",
-    _CASE,
+    _CASE_COLUMN,
     column("what", pa.string(), "label", "value: mean of the units; nothing: of those in which "
            "there is nothing to find; region: where the mean lies with probability 0.99 if it is "
            "one of these; before, left: the difference of the two; change: to the base, in pairs; "
            "against: what the random arm has more than the removed one, in pairs; explained: the "
            "share of the effect before that the removal takes away"),
-    _ARM,
+    _ARM_COLUMN,
     column("value", pa.float64(), "figure", "the figure; null: it could not be measured"),
     column("low", pa.float64(), "figure", "lower end of its interval"),
     column("high", pa.float64(), "figure", "upper end"),
@@ -79,9 +79,9 @@ EFFECTS = table(
     column("verdict", pa.string(), "label", "beyond noise: the end of the interval that is nearest "
            "to 0 is further from it than the noise; within noise; empty: not compared"),
 )  # fmt: skip
-LINES = table(
+CRITERIA = table_schema(
     "What the closed loop must reach.",
-    _CASE,
+    _CASE_COLUMN,
     column("line", pa.string(), "label", "what is compared"),
     column("value", pa.float64(), "figure", "the figure; null: it could not be measured"),
     column("must", pa.string(), "label", "at least, at most, above or below"),
@@ -89,11 +89,11 @@ LINES = table(
     column("unit", pa.string(), "label", "unit of both"),
     column("verdict", pa.string(), "label", "pass, fail, or empty where either is not known"),
 )
-PRICE = table(
+HELDOUT_LOSS = table_schema(
     "What the held-out text costs the last checkpoint of each arm.",
     column("kind", pa.string(), "label", "all, source or identity"),
     column("name", pa.string(), "label", "the source, or the group that documents mention"),
-    _ARM,
+    _ARM_COLUMN,
     column("bytes", pa.int64(), "figure", "bytes that were predicted", unit="bytes"),
     column("bits_per_byte", pa.float64(), "figure", "null: nothing was predicted",
            unit="bits per byte"),
@@ -101,149 +101,150 @@ PRICE = table(
 )  # fmt: skip
 
 #: Between the arm and the audit in the names of what the stage is given.
-OF = "/"
+ARM_SEPARATOR = "/"
 
 
-def units_of(audit: Artifact, conditions: Sequence[str]) -> dict[str, Unit]:
+def select_units(audit: Artifact, conditions: Sequence[str]) -> dict[str, ComparisonUnit]:
     """The units that any of the conditions selects."""
     if not conditions:
         return {}
     values = audit["values"].read()
-    found = units_in(pa.concat_tables([evidence(values, where) for where in conditions]))
+    units = build_item_units(pa.concat_tables([select_evidence(values, condition) for condition in conditions]))
     return {
-        _named(item): unit._replace(cluster=_named(unit.cluster)) for item, unit in found.items()
+        _key_to_string(item): unit._replace(cluster=_key_to_string(unit.cluster)) for item, unit in units.items()
     }
 
 
-def _named(key: Any) -> str:
+def _key_to_string(key: Any) -> str:
     return key.hex() if isinstance(key, bytes) else str(key)
 
 
-def one_each(units: Mapping[str, Unit]) -> dict[str, Unit]:
+def merge_units_by_cluster(units: Mapping[str, ComparisonUnit]) -> dict[str, ComparisonUnit]:
     """A unit a cluster, with the mean of what is known of its units."""
-    found: dict[str, list[float]] = {}
+    values_by_cluster: dict[str, list[float]] = {}
     for unit in units.values():
-        found.setdefault(unit.cluster, []).append(unit.value)
-    known = {cluster: [v for v in values if not np.isnan(v)] for cluster, values in found.items()}
-    return {cluster: Unit(cluster, float(np.mean(values)) if values else float("nan"))
-            for cluster, values in known.items()}  # fmt: skip
+        values_by_cluster.setdefault(unit.cluster, []).append(unit.value)
+    known_values = {cluster: [v for v in values if not np.isnan(v)] for cluster, values in values_by_cluster.items()}
+    return {cluster: ComparisonUnit(cluster, float(np.mean(values)) if values else float("nan"))
+            for cluster, values in known_values.items()}  # fmt: skip
 
 
-def measured_of(case: Case, audits: Mapping[str, Artifact], seed: int) -> Measured:
+def collect_case_units(case: RemovalCase, audits: Mapping[str, Artifact], seed: int) -> CaseUnits:
     """The units of a case in every arm; ``audits`` by arm. Of memorised text a unit is a secret or
     a passage, all attempts at it together."""
-    each = one_each if case.kind == "memorised" else dict
-    units = {arm: each(units_of(audit, case.units)) for arm, audit in audits.items()}
-    nothing = {arm: each(units_of(audit, case.nothing)) for arm, audit in audits.items()}
-    references = 0
+    merge_units = merge_units_by_cluster if case.kind == "memorised" else dict
+    units = {arm: merge_units(select_units(audit, case.unit_conditions)) for arm, audit in audits.items()}
+    null_units = {arm: merge_units(select_units(audit, case.null_conditions)) for arm, audit in audits.items()}
+    reference_count = 0
     values = audits[BASE]["values"]
     if case.metric == "exposure" and "references" in values.columns:
-        known = values.read(["references"])["references"]
-        references = int(pc.max(known).as_py() or 0)
-    return Measured(case, units, nothing, references, seed)
+        reference_counts = values.read(["references"])["references"]
+        reference_count = int(pc.max(reference_counts).as_py() or 0)
+    return CaseUnits(case, units, null_units, reference_count, seed)
 
 
-def unit_rows(found: Measured) -> list[Row]:
+def build_unit_rows(case_units: CaseUnits) -> list[Row]:
     return [
-        {"case": found.case.name, "role": role, "arm": arm, "item": item, "cluster": unit.cluster,
+        {"case": case_units.case.name, "role": role, "arm": arm, "item": item, "cluster": unit.cluster,
          "value": None if np.isnan(unit.value) else unit.value}
-        for role, sides in (("unit", found.units), ("nothing", found.nothing))
-        for arm, units in sides.items()
+        for role, units_by_arm in (("unit", case_units.units_by_arm), ("nothing", case_units.null_units_by_arm))
+        for arm, units in units_by_arm.items()
         for item, unit in units.items()
     ]  # fmt: skip
 
 
-def case_rows(case: Case, behind: pa.Table) -> list[Row]:
+def build_case_rows(case: RemovalCase, source_documents: pa.Table) -> list[Row]:
     """Rows of CASES: a row a finding."""
-    mine = behind.filter(pc.equal(behind["case"], case.name))
-    gone = mine.filter(mine["removed"])
-    counts = [pc.count_distinct(each["doc_id"]).as_py() for each in (mine, gone)]
-    why = ""
+    case_documents = source_documents.filter(pc.equal(source_documents["case"], case.name))
+    removed_documents = case_documents.filter(case_documents["removed"])
+    counts = [pc.count_distinct(documents["doc_id"]).as_py() for documents in (case_documents, removed_documents)]
+    reason = ""
     if not counts[1]:
-        sides = Counter(zip(mine["unit"].to_pylist(), mine["holds"].to_pylist(), strict=True))
+        trait_counts = Counter(zip(case_documents["unit"].to_pylist(), case_documents["holds"].to_pylist(), strict=True))
         if not counts[0]:
-            why = "no training document is behind it"
-        elif all(sides[unit, "own"] == sides[unit, "other"] for unit, _ in [*sides]):
-            why = "both traits are said equally often: there is no surplus"
+            reason = "no training document is behind it"
+        elif all(trait_counts[unit, "own"] == trait_counts[unit, "other"] for unit, _ in [*trait_counts]):
+            reason = "both traits are said equally often: there is no surplus"
         else:
-            why = "none of the surplus was trained on"
-    return [{"case": case.name, "kind": case.kind, "finding": name, "documents": counts[0],
-             "removed": counts[1], "why": why} for name in case.findings]  # fmt: skip
+            reason = "none of the surplus was trained on"
+    return [{"case": case.name, "kind": case.kind, "finding": finding_name, "documents": counts[0],
+             "removed": counts[1], "why": reason} for finding_name in case.finding_names]  # fmt: skip
 
 
-def left_out(arm: str, ledger: Artifact | None) -> list[Row]:
+def count_removed_by_source(arm: str, ledger: Artifact | None) -> list[Row]:
     """Rows of SOURCES of an arm."""
     if ledger is None:
         return []
-    rows = ledger["ledger"].read(["source", "bytes_before"])
-    sums = rows.group_by("source").aggregate([("bytes_before", "count"), ("bytes_before", "sum")])
+    ledger_rows = ledger["ledger"].read(["source", "bytes_before"])
+    source_sums = ledger_rows.group_by("source").aggregate([("bytes_before", "count"), ("bytes_before", "sum")])
     return [
         {"arm": arm, "source": row["source"], "documents": row["bytes_before_count"],
          "bytes": row["bytes_before_sum"]}
-        for row in sums.sort_by("source").to_pylist()
+        for row in source_sums.sort_by("source").to_pylist()
     ]  # fmt: skip
 
 
-def last_costs(trained: Artifact) -> dict[tuple[str, str], Row]:
+def read_last_validation(training: Artifact) -> dict[tuple[str, str], Row]:
     """What held-out text cost at the last validation of a training: its rows by kind and name."""
-    rows = trained["validation"].read().to_pylist()
-    last = max((row["step"] for row in rows), default=0)
-    return {(row["kind"], row["name"]): row for row in rows if row["step"] == last}
+    rows = training["validation"].read().to_pylist()
+    last_step = max((row["step"] for row in rows), default=0)
+    return {(row["kind"], row["name"]): row for row in rows if row["step"] == last_step}
 
 
-def price(trained: Mapping[str, Artifact]) -> list[Row]:
+def compare_heldout_loss(trainings: Mapping[str, Artifact]) -> list[Row]:
     """Rows of PRICE."""
-    costs = {arm: last_costs(artifact) for arm, artifact in trained.items()}
-    made = []
-    for (kind, name), base in costs[BASE].items():
-        for arm, known in costs.items():
-            row = known.get((kind, name), {})
-            ours, cost = base["bits_per_byte"], row.get("bits_per_byte")
-            more = None if ours is None or cost is None else cost - ours
-            made.append({"kind": kind, "name": name, "arm": arm, "bytes": row.get("bytes", 0),
-                         "bits_per_byte": cost, "more": more})  # fmt: skip
-    return made
+    loss_by_arm = {arm: read_last_validation(artifact) for arm, artifact in trainings.items()}
+    loss_rows = []
+    for (kind, name), base_row in loss_by_arm[BASE].items():
+        for arm, arm_rows in loss_by_arm.items():
+            arm_row = arm_rows.get((kind, name), {})
+            base_loss, arm_loss = base_row["bits_per_byte"], arm_row.get("bits_per_byte")
+            difference = None if base_loss is None or arm_loss is None else arm_loss - base_loss
+            loss_rows.append({"kind": kind, "name": name, "arm": arm, "bytes": arm_row.get("bytes", 0),
+                         "bits_per_byte": arm_loss, "more": difference})  # fmt: skip
+    return loss_rows
 
 
 @stage(
+    name="proof",
     tables={"arms": ARMS, "sources": SOURCES, "cases": CASES, "units": UNITS, "effects": EFFECTS,
-            "lines": LINES, "price": PRICE},
+            "lines": CRITERIA, "price": HELDOUT_LOSS},
     libraries=["numpy", "scipy"],
-    reads={"audits": ("values",), "trained": ("validation", "checkpoints"),
-           "left": ("ledger",)},
+    reads={"audits": ("values",), "trainings": ("validation", "checkpoints"),
+           "removals": ("ledger",)},
 )  # fmt: skip
-def proof(
+def compare_arms(
     audits: dict[str, Artifact],
-    trained: dict[str, Artifact],
-    left: dict[str, Artifact],
+    trainings: dict[str, Artifact],
+    removals: dict[str, Artifact],
     behind: Table,
-    config: BehindConfig,
-    work: Work,
+    config: SourceDocumentsConfig,
+    context: StageContext,
 ) -> None:
     """``audits`` by arm and audit ("removed/extraction"), ``trained`` and what was ``left`` out by
     arm."""
-    traced = behind.read()
-    cases = [row for case in config.cases for row in case_rows(case, traced)]
-    with_documents = {row["case"] for row in cases if row["removed"]}
+    document_rows = behind.read()
+    case_rows = [row for case in config.cases for row in build_case_rows(case, document_rows)]
+    cases_with_removals = {row["case"] for row in case_rows if row["removed"]}
     tables: dict[str, list[Row]] = {name: [] for name in ("units", "effects", "lines")}
     for case in config.cases:
-        mine = {name.split(OF)[0]: audit for name, audit in audits.items()
-                if name.split(OF)[1] == case.audit}  # fmt: skip
-        found = measured_of(case, mine, config.seed)
-        tables["units"] += unit_rows(found)
-        made = effects(found)
-        tables["effects"] += made
-        if case.name in with_documents:
-            tables["lines"] += lines(case, made)
-    tables["cases"], tables["price"] = cases, price(trained)
-    tables["sources"] = [row for arm in trained for row in left_out(arm, left.get(arm))]
-    for arm, artifact in trained.items():
-        last = artifact["checkpoints"].read(["step", "content"]).sort_by("step").to_pylist()[-1]
-        gone = [row for row in tables["sources"] if row["arm"] == arm]
+        arm_audits = {name.split(ARM_SEPARATOR)[0]: audit for name, audit in audits.items()
+                if name.split(ARM_SEPARATOR)[1] == case.audit}  # fmt: skip
+        case_units = collect_case_units(case, arm_audits, config.seed)
+        tables["units"] += build_unit_rows(case_units)
+        effect_rows = compute_effects(case_units)
+        tables["effects"] += effect_rows
+        if case.name in cases_with_removals:
+            tables["lines"] += evaluate_criteria(case, effect_rows)
+    tables["cases"], tables["price"] = case_rows, compare_heldout_loss(trainings)
+    tables["sources"] = [row for arm in trainings for row in count_removed_by_source(arm, removals.get(arm))]
+    for arm, artifact in trainings.items():
+        last_checkpoint = artifact["checkpoints"].read(["step", "content"]).sort_by("step").to_pylist()[-1]
+        removed_rows = [row for row in tables["sources"] if row["arm"] == arm]
         tables.setdefault("arms", []).append(
-            {"arm": arm, "step": last["step"], "checkpoint": last["content"],
-             "documents": sum(row["documents"] for row in gone),
-             "bytes": sum(row["bytes"] for row in gone)}
+            {"arm": arm, "step": last_checkpoint["step"], "checkpoint": last_checkpoint["content"],
+             "documents": sum(row["documents"] for row in removed_rows),
+             "bytes": sum(row["bytes"] for row in removed_rows)}
         )  # fmt: skip
     for name, rows in tables.items():
-        work.table(name).write(pa.Table.from_pylist(rows, schema=work.schemas[name]))
+        context.get_table_writer(name).write(pa.Table.from_pylist(rows, schema=context.schemas[name]))

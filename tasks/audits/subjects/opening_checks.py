@@ -12,39 +12,39 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from model.rows import padded
-from tasks.audits.subjects.masked import LOGITS
-from tasks.audits.subjects.transformers_reader import special_ids
+from model.rows import pad_rows
+from tasks.audits.subjects.masked import MAX_LOGITS
+from tasks.audits.subjects.transformers_reader import get_special_token_ids
 from tasks.contract import UsageError
 from tasks.measures.batch_effects import (
-    LENGTH,
-    ROUNDING,
+    SAMPLE_LENGTH,
+    ROUNDING_TOLERANCE,
     Batching,
-    Sample,
+    SequencePair,
     choose_batching,
-    choose_pad,
-    relative_difference,
+    choose_pad_token_id,
+    max_relative_difference,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tasks.audits.subjects.reader import Reader
+    from tasks.audits.subjects.reader import AuditedTokenizer
     from tasks.measures.batch_effects import Forward
 
 #: The smallest difference of logits, relative to the largest logit, that shows attention to another
 #: token, where the sequences have one length. Rounding is below it: it is 0 where rows are
 #: multiplied alike, and at most 3e-6 where experts take sums in another order. Attention is above
 #: it: 1e-3 and more, also at initial weights with a standard deviation of 0.02.
-VISIBLE = 3e-5
+MIN_VISIBLE_DIFFERENCE = 3e-5
 
 
 #: Parameters times tokens of a sequence that costs little to read, about a second on two cores.
-CHEAP = 20_000_000_000
+MAX_CHECK_COST = 20_000_000_000
 
 
-def check_model(
-    model: Any, tokenizer: Any, reader: Reader, logits: Callable[[Tensor, Tensor], Tensor]
+def check_transformers_attention(
+    model: Any, tokenizer: Any, audited_tokenizer: AuditedTokenizer, compute_logits: Callable[[Tensor, Tensor], Tensor]
 ) -> Batching:
     """Check a model of transformers as ``check_opening`` does.
 
@@ -54,35 +54,35 @@ def check_model(
         reader: what is known of it without its weights.
         logits: computes logits (B, T, V), float32, of ids (B, T), of which some are real, bool.
     """
-    size = reader.vocab_size
-    pad = choose_pad(model.config, tokenizer, size)
+    vocab_size = audited_tokenizer.vocab_size
+    pad_id = choose_pad_token_id(model.config, tokenizer, vocab_size)
 
     @torch.inference_mode()
-    def forward(rows: list[list[int]]) -> list[Tensor]:
-        found = logits(*padded(rows, model.device, pad))
-        return [line[: len(row)] for line, row in zip(found, rows, strict=True)]
+    def compute_row_logits(sequences: list[list[int]]) -> list[Tensor]:
+        logits = compute_logits(*pad_rows(sequences, model.device, pad_id))
+        return [row_logits[: len(sequence)] for row_logits, sequence in zip(logits, sequences, strict=True)]
 
-    ordinary = {*tokenizer.get_vocab().values()} - special_ids(tokenizer)
-    return check_opening(
-        forward,
-        reader.kind,
-        reader.name,
-        sorted(token for token in ordinary if token < size),
+    ordinary_ids = {*tokenizer.get_vocab().values()} - get_special_token_ids(tokenizer)
+    return check_attention_direction(
+        compute_row_logits,
+        audited_tokenizer.model_kind,
+        audited_tokenizer.name,
+        sorted(token_id for token_id in ordinary_ids if token_id < vocab_size),
         config=model.config,
-        context=reader.context,
-        longest=min(1100, LOGITS // (2 * size), CHEAP // model.num_parameters()),
+        context_length=audited_tokenizer.context_length,
+        max_check_length=min(1100, MAX_LOGITS // (2 * vocab_size), MAX_CHECK_COST // model.num_parameters()),
     )
 
 
-def check_opening(
-    forward: Forward,
-    kind: Literal["causal", "masked"],
-    name: str,
+def check_attention_direction(
+    compute_logits: Forward,
+    model_kind: Literal["causal", "masked"],
+    model_name: str,
     token_ids: Sequence[int],
     *,
     config: Any,
-    context: int,
-    longest: int,
+    context_length: int,
+    max_check_length: int,
 ) -> Batching:
     """Check that a model sees the tokens that its kind should see.
 
@@ -102,59 +102,59 @@ def check_opening(
         UsageError: if it is to be scored as causal and sees the tokens after a token, or as masked
             and sees only those before it.
     """
-    length = _choose_length(config, context, longest)
+    length = _choose_check_length(config, context_length, max_check_length)
     if length < 4 or not token_ids:
         return "equal length"
     # Experts are chosen by small differences: only what two samples agree on is an effect.
-    samples = [Sample(token_ids, length, seed) for seed in range(2)]
+    sequence_pairs = [SequencePair(token_ids, length, seed) for seed in range(2)]
     try:
-        sees_after = all(_depends_on_end(forward, sample) for sample in samples)
-        sees_before = sees_after or kind == "causal" or _depends_on_beginning(forward, samples[0])
-        needs_length = kind == "causal" and all(_depends_on_length(forward, s) for s in samples)
+        sees_later_tokens = all(_logits_depend_on_end(compute_logits, sequence_pair) for sequence_pair in sequence_pairs)
+        sees_earlier_tokens = sees_later_tokens or model_kind == "causal" or _logits_depend_on_beginning(compute_logits, sequence_pairs[0])
+        depends_on_length = model_kind == "causal" and all(_logits_depend_on_length(compute_logits, sequence_pair) for sequence_pair in sequence_pairs)
     except Exception:  # code of many architectures; what cannot be read at all fails in its audit
         return "equal length"
-    if kind == "causal" and (sees_after or needs_length):
+    if model_kind == "causal" and (sees_later_tokens or depends_on_length):
         raise UsageError(
-            f"{name} cannot be audited as a causal model, which its config.json says it is: when "
+            f"{model_name} cannot be audited as a causal model, which its config.json says it is: when "
             f"it scores a token, it also sees the text after the token; audit another model, or, "
             f"if config.json is wrong, correct is_decoder, is_causal or use_bidirectional_attention"
         )
-    if kind == "masked" and sees_before and not sees_after:
+    if model_kind == "masked" and sees_earlier_tokens and not sees_later_tokens:
         raise UsageError(
-            f"{name} cannot be audited as a masked model, which its config.json says it is: when "
+            f"{model_name} cannot be audited as a masked model, which its config.json says it is: when "
             f"it scores a token, it sees only the text before the token; audit another model, or, "
             f"if config.json is wrong, correct is_decoder or is_causal"
         )
-    return choose_batching(forward, samples[0])
+    return choose_batching(compute_logits, sequence_pairs[0])
 
 
-def _choose_length(config: Any, context: int, longest: int) -> int:
+def _choose_check_length(config: Any, context_length: int, max_length: int) -> int:
     """Choose a length beyond the windows of attention, as far as that costs little."""
     settings = vars(config.get_text_config())
-    names = [name for name in settings if "window" in name or name == "attention_chunk_size"]
-    lengths = [2 * settings[name] + 9 for name in names if type(settings[name]) is int]
-    return min(context, max([LENGTH, *(length for length in lengths if length <= longest)]))
+    window_settings = [name for name in settings if "window" in name or name == "attention_chunk_size"]
+    lengths = [2 * settings[name] + 9 for name in window_settings if type(settings[name]) is int]
+    return min(context_length, max([SAMPLE_LENGTH, *(length for length in lengths if length <= max_length)]))
 
 
-def _depends_on_end(forward: Forward, sample: Sample) -> bool:
+def _logits_depend_on_end(compute_logits: Forward, sequence_pair: SequencePair) -> bool:
     """Whether logits differ before the place from which two sequences differ.
 
     Both are rows of one batch, so that the multiplications are the same.
     """
-    length = len(sample.shared)
-    left, right = forward([sample.whole, sample.other])
-    return relative_difference(left[:length], right[:length]) > VISIBLE
+    shared_length = len(sequence_pair.shared_prefix)
+    first_logits, second_logits = compute_logits([sequence_pair.first, sequence_pair.second])
+    return max_relative_difference(first_logits[:shared_length], second_logits[:shared_length]) > MIN_VISIBLE_DIFFERENCE
 
 
-def _depends_on_beginning(forward: Forward, sample: Sample) -> bool:
+def _logits_depend_on_beginning(compute_logits: Forward, sequence_pair: SequencePair) -> bool:
     """Whether logits at the end of a sequence differ if its beginning differs."""
-    length = len(sample.whole) - len(sample.shared)
-    same = sample.shared[-length:]
-    left, right = forward([[*sample.whole[-length:], *same], [*sample.other[-length:], *same]])
-    return relative_difference(left[length:], right[length:]) > VISIBLE
+    suffix_length = len(sequence_pair.first) - len(sequence_pair.shared_prefix)
+    shared_ids = sequence_pair.shared_prefix[-suffix_length:]
+    first_logits, second_logits = compute_logits([[*sequence_pair.first[-suffix_length:], *shared_ids], [*sequence_pair.second[-suffix_length:], *shared_ids]])
+    return max_relative_difference(first_logits[suffix_length:], second_logits[suffix_length:]) > MIN_VISIBLE_DIFFERENCE
 
 
-def _depends_on_length(forward: Forward, sample: Sample) -> bool:
+def _logits_depend_on_length(compute_logits: Forward, sequence_pair: SequencePair) -> bool:
     """Whether logits differ if a sequence goes on."""
-    alone, longer = forward([sample.shared])[0], forward([sample.whole])[0]
-    return relative_difference(alone, longer[: len(alone)]) > ROUNDING
+    prefix_logits, full_logits = compute_logits([sequence_pair.shared_prefix])[0], compute_logits([sequence_pair.first])[0]
+    return max_relative_difference(prefix_logits, full_logits[: len(prefix_logits)]) > ROUNDING_TOLERANCE

@@ -13,138 +13,138 @@ from torch import Tensor
 
 from model.architecture import Transformer
 from model.batch import Batch
-from model.decoding.beam import beam
-from model.decoding.cache import Cache, new_cache, prompt_lengths, read
+from model.decoding.beam import decode_with_beam_search
+from model.decoding.cache import KeyValueCache, allocate_cache, make_prefix_lengths, forward_with_cache
 from model.decoding.generate import Continuation, generate
-from model.decoding.inside import attention_weights, embeddings
+from model.decoding.inside import extract_attention_weights, compute_contextual_embeddings
 from model.decoding.score import (
-    Moments,
-    chosen_log_probs,
-    target_log_probs,
-    target_moments,
-    token_log_probs,
-    token_moments,
+    TokenStatistics,
+    gather_log_probs,
+    compute_target_log_probs,
+    compute_target_statistics,
+    compute_token_log_probs,
+    compute_token_statistics,
 )
-from model.interchange.checkpoint import CheckpointError, blank, load
-from model.rows import padded
-from model.tokens import END_OF_TEXT, PAD
-from tasks.audits.subjects.masked import Masked
-from tasks.audits.subjects.own_reader import OwnReader, check_language, open_tokenizer
-from tasks.audits.subjects.reader import Ids
+from model.interchange.checkpoint import CheckpointError, load_untrained, load_checkpoint
+from model.rows import pad_rows
+from model.tokens import END_OF_TEXT_ID, PAD_ID
+from tasks.audits.subjects.masked import MaskedModel
+from tasks.audits.subjects.own_reader import HallmarkTokenizer, check_is_language_model, load_checkpoint_tokenizer
+from tasks.audits.subjects.reader import TokenIds
 from tasks.audits.subjects.subject import (
     Float32,
-    Subject,
-    Written,
-    beamed,
-    check_layer,
-    check_moments,
-    check_scores,
-    computes,
-    joined,
-    rows_of,
+    AuditedModel,
+    ScoredContinuation,
+    hypothesis_to_continuation,
+    check_layer_exists,
+    check_rank_statistics,
+    check_log_probs,
+    run_in_model_precision,
+    join_contexts_and_targets,
+    look_up_embeddings,
 )
 from tasks.contract import UsageError
 
 
-def open_own(
-    folder: Path, name: str, device: str, *, pairs: bool = False, seed: int | None = None
-) -> Subject:
+def open_hallmark_model(
+    folder: Path, name: str, device: str, *, allow_pairs: bool = False, untrained_seed: int | None = None
+) -> AuditedModel:
     """A checkpoint of model/, or the same before any training. Raises UsageError, one sentence;
     also of a model that was trained on pairs, unless ``pairs`` says that it will be asked for the
     targets of sources."""
     try:
-        model = load(folder, device) if seed is None else blank(folder, device, seed=seed)
+        model = load_checkpoint(folder, device) if untrained_seed is None else load_untrained(folder, device, seed=untrained_seed)
     except CheckpointError as error:
         raise UsageError(str(error).rstrip(".")) from error
-    check_language(model.config, model.pairs and not pairs, name)
-    kinds: dict[str, type[OwnDecoder] | type[OwnEncoder]] = {
-        "decoder": OwnDecoder,
-        "encoder": OwnEncoder,
-        "encoder_decoder": OwnEncoderDecoder,
+    check_is_language_model(model.config, model.is_trained_on_pairs and not allow_pairs, name)
+    class_by_architecture: dict[str, type[HallmarkDecoder] | type[HallmarkEncoder]] = {
+        "decoder": HallmarkDecoder,
+        "encoder": HallmarkEncoder,
+        "encoder_decoder": HallmarkEncoderDecoder,
     }
-    kind = OwnDecoder if model.pairs else kinds[model.config.architecture]
-    return kind(model, open_tokenizer(folder), name)
+    model_class = HallmarkDecoder if model.is_trained_on_pairs else class_by_architecture[model.config.architecture]
+    return model_class(model, load_checkpoint_tokenizer(folder), name)
 
 
-class _Own(OwnReader, Subject):
+class _HallmarkModel(HallmarkTokenizer, AuditedModel):
     def __init__(self, model: Transformer, tokenizer: Tokenizer, name: str) -> None:
-        super().__init__(model.config, model.pairs, tokenizer, name)
+        super().__init__(model.config, model.is_trained_on_pairs, tokenizer, name)
         self.model = model
         self.device = model.embedding.weight.device
 
-    def attention(self, ids: Sequence[int]) -> dict[str, list[Float32]]:
-        return attention_weights(self.model, ids)
+    def compute_attention(self, token_ids: Sequence[int]) -> dict[str, list[Float32]]:
+        return extract_attention_weights(self.model, token_ids)
 
-    @computes
-    def states(self, sequences: Sequence[Sequence[int]], layer: int) -> list[Float32]:
+    @run_in_model_precision
+    def compute_hidden_states(self, sequences: Sequence[Sequence[int]], layer: int) -> list[Float32]:
         if layer == 0:
-            return rows_of(self.model.embedding.weight, sequences)
+            return look_up_embeddings(self.model.embedding.weight, sequences)
         stack = self.model.encoder or self.model.decoder
-        check_layer(self.name, layer, len(stack.blocks) if stack else 0)
-        return embeddings(self.model, sequences, layer=layer)
+        check_layer_exists(self.name, layer, len(stack.blocks) if stack else 0)
+        return compute_contextual_embeddings(self.model, sequences, layer=layer)
 
 
-class OwnDecoder(_Own):
-    @computes
-    def log_probs(
-        self, sequences: Sequence[Sequence[int]], given: Sequence[int] | None = None
+class HallmarkDecoder(_HallmarkModel):
+    @run_in_model_precision
+    def compute_log_probs(
+        self, sequences: Sequence[Sequence[int]], prompt_lengths: Sequence[int] | None = None
     ) -> list[Float32]:
-        found = token_log_probs(self.model, sequences, given=given)
-        counts = given or [1] * len(found)  # of what is given a prefix LM says nothing
-        check_scores(p[max(0, count - 1) :] for p, count in zip(found, counts, strict=True))
-        return found
+        log_probs = compute_token_log_probs(self.model, sequences, prompt_lengths=prompt_lengths)
+        prompt_counts = prompt_lengths or [1] * len(log_probs)  # of what is given a prefix LM says nothing
+        check_log_probs(p[max(0, count - 1) :] for p, count in zip(log_probs, prompt_counts, strict=True))
+        return log_probs
 
-    @computes
-    def moments(
+    @run_in_model_precision
+    def compute_rank_statistics(
         self, contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
-    ) -> list[Moments]:
-        whole, given = joined(contexts, targets)
-        found = token_moments(self.model, whole, given=given)
-        made = [m.behind(max(0, len(c) - 1)) for m, c in zip(found, contexts, strict=True)]
-        check_moments(made)
-        return made
+    ) -> list[TokenStatistics]:
+        sequences, joined_prompt_lengths = join_contexts_and_targets(contexts, targets)
+        sequence_statistics = compute_token_statistics(self.model, sequences, prompt_lengths=joined_prompt_lengths)
+        target_statistics = [statistics.skip_first(max(0, len(context) - 1)) for statistics, context in zip(sequence_statistics, contexts, strict=True)]
+        check_rank_statistics(target_statistics)
+        return target_statistics
 
-    def given(self, contexts: Sequence[Sequence[int]]) -> Batch:
+    def build_prompt_batch(self, contexts: Sequence[Sequence[int]]) -> Batch:
         """What the model reads before it writes, for contexts of one length."""
-        ids = torch.tensor([list(context) for context in contexts], device=self.device)
-        return Batch(ids, prefix=prompt_lengths(self.model, [ids.shape[1]] * len(ids)))
+        context_ids = torch.tensor([list(context) for context in contexts], device=self.device)
+        return Batch(context_ids, prefix=make_prefix_lengths(self.model, [context_ids.shape[1]] * len(context_ids)))
 
-    @computes
+    @run_in_model_precision
     @torch.inference_mode()
-    def read_together(
-        self, contexts: list[Ids], rows: list[int], targets: Sequence[Sequence[int]]
+    def compute_grouped_log_probs(
+        self, contexts: list[TokenIds], context_indices: list[int], targets: Sequence[Sequence[int]]
     ) -> Float32:
-        batch = self.given(contexts)
-        width = batch.ids.shape[1]
-        start = new_cache(self.model, len(contexts), width)
-        start.length, start.slots = width, slice(0, width)
-        states = read(self.model, batch, start)
-        first = self.model.logits(states[:, -1]).float().log_softmax(-1)  # (contexts, V)
-        at = torch.tensor(rows, device=self.device)
-        tokens, _ = padded(targets, self.device)  # (B, T)
-        log_p = first[at].gather(1, tokens[:, :1])  # (B, 1)
-        if tokens.shape[1] > 1:  # the last token is predicted, never read
-            log_p = torch.cat((log_p, self._later(start, at, tokens)), 1)  # (B, T)
-        values: Float32 = log_p.float().cpu().numpy()
-        return values
+        prompt_batch = self.build_prompt_batch(contexts)
+        context_size = prompt_batch.ids.shape[1]
+        context_cache = allocate_cache(self.model, len(contexts), context_size)
+        context_cache.filled_length, context_cache.slots = context_size, slice(0, context_size)
+        hidden = forward_with_cache(self.model, prompt_batch, context_cache)
+        first_log_probs = self.model.compute_logits(hidden[:, -1]).float().log_softmax(-1)  # (contexts, V)
+        context_rows = torch.tensor(context_indices, device=self.device)
+        target_ids, _ = pad_rows(targets, self.device)  # (B, T)
+        log_p = first_log_probs[context_rows].gather(1, target_ids[:, :1])  # (B, 1)
+        if target_ids.shape[1] > 1:  # the last token is predicted, never read
+            log_p = torch.cat((log_p, self._compute_later_log_probs(context_cache, context_rows, target_ids)), 1)  # (B, T)
+        log_probs: Float32 = log_p.float().cpu().numpy()
+        return log_probs
 
-    def _later(self, start: Cache, rows: Tensor, tokens: Tensor) -> Tensor:
+    def _compute_later_log_probs(self, context_cache: KeyValueCache, context_rows: Tensor, target_ids: Tensor) -> Tensor:
         """log p (B, T - 1) of all tokens (B, T) but the first, behind what ``start`` has read in
         ``rows``."""
-        begin, end = start.length, start.length + tokens.shape[1] - 1
-        cache = new_cache(self.model, len(tokens), end)
-        for layer, filled in zip(cache.layers, start.layers, strict=True):
-            layer.keys[:, :, :begin] = filled.keys[rows]
-            layer.values[:, :, :begin] = filled.values[rows]
-        cache.memory = [(keys[rows], values[rows]) for keys, values in start.memory]
-        cache.slots, cache.length = slice(begin, end), end
+        begin, end = context_cache.filled_length, context_cache.filled_length + target_ids.shape[1] - 1
+        cache = allocate_cache(self.model, len(target_ids), end)
+        for layer, context_layer in zip(cache.layers, context_cache.layers, strict=True):
+            layer.keys[:, :, :begin] = context_layer.keys[context_rows]
+            layer.values[:, :, :begin] = context_layer.values[context_rows]
+        cache.source_keys_values = [(keys[context_rows], values[context_rows]) for keys, values in context_cache.source_keys_values]
+        cache.slots, cache.filled_length = slice(begin, end), end
         positions = torch.arange(begin, end, device=self.device).unsqueeze(0)
-        hidden = read(self.model, Batch(tokens[:, :-1], positions=positions), cache)
-        logits = self.model.logits(hidden).float()  # (B, T - 1, V)
-        return chosen_log_probs(logits, tokens[:, 1:])
+        hidden = forward_with_cache(self.model, Batch(target_ids[:, :-1], positions=positions), cache)
+        logits = self.model.compute_logits(hidden).float()  # (B, T - 1, V)
+        return gather_log_probs(logits, target_ids[:, 1:])
 
-    @computes
-    def write(
+    @run_in_model_precision
+    def generate_continuations(
         self,
         prompts: Sequence[Sequence[int]],
         *,
@@ -155,8 +155,8 @@ class OwnDecoder(_Own):
         top_p: float = 1.0,
         top_k: int = 0,
         seed: int = 0,
-    ) -> list[list[Written]]:
-        made = generate(
+    ) -> list[list[ScoredContinuation]]:
+        generated = generate(
             self.model,
             max_new_tokens=max_new_tokens,
             temperature=temperature,
@@ -165,103 +165,103 @@ class OwnDecoder(_Own):
             top_p=top_p,
             samples=samples,
             seed=seed,
-            **self._task(prompts),
+            **self._build_generation_arguments(prompts),
         )
-        return [[_written(continuation) for continuation in row] for row in made]
+        return [[_to_scored_continuation(continuation) for continuation in row] for row in generated]
 
-    @computes
-    def complete(
+    @run_in_model_precision
+    def generate_completions(
         self,
         contexts: Sequence[Sequence[int]],
-        afters: Sequence[Sequence[int]],
+        suffixes: Sequence[Sequence[int]],
         *,
-        count: int,
+        completion_count: int,
         max_new_tokens: int,
-    ) -> list[list[Written]]:
-        kept = [list(c[-(self.context - max_new_tokens) :]) for c in contexts]
-        how = {"normalisation": "mean", "stopping": "transformers", **self._task(kept)}
-        made = beam(self.model, width=count, max_new_tokens=max_new_tokens, **how)
-        return [[beamed(hypothesis) for hypothesis in row] for row in made]
+    ) -> list[list[ScoredContinuation]]:
+        truncated_contexts = [list(context[-(self.context_length - max_new_tokens) :]) for context in contexts]
+        search_options = {"normalisation": "mean", "stopping": "transformers", **self._build_generation_arguments(truncated_contexts)}
+        hypotheses = decode_with_beam_search(self.model, width=completion_count, max_new_tokens=max_new_tokens, **search_options)
+        return [[hypothesis_to_continuation(hypothesis) for hypothesis in row] for row in hypotheses]
 
-    def _task(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
+    def _build_generation_arguments(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
         return {"prompts": prompts}
 
 
-def _written(made: Continuation) -> Written:
-    count = len(made.ids) - made.stopped
-    return Written(made.ids[:count], made.log_probs[:count], made.stopped)
+def _to_scored_continuation(continuation: Continuation) -> ScoredContinuation:
+    token_count = len(continuation.ids) - continuation.stopped
+    return ScoredContinuation(continuation.ids[:token_count], continuation.log_probs[:token_count], continuation.stopped)
 
 
-class OwnEncoderDecoder(OwnDecoder):
+class HallmarkEncoderDecoder(HallmarkDecoder):
     """The encoder reads what is given with a sentinel behind it, the decoder writes what the
     sentinel stands for, as in span corruption."""
 
     def __init__(self, model: Transformer, tokenizer: Tokenizer, name: str) -> None:
         super().__init__(model, tokenizer, name)
-        self.saving = 0  # what is given is the encoder's, however many targets there are
-        self.gap = self.special("<|sentinel_0|>")
+        self.min_saved_tokens = 0  # what is given is the encoder's, however many targets there are
+        self.sentinel_id = self.get_special_token_id("<|sentinel_0|>")
         # It ends what stands for the first sentinel by naming the next.
-        self.ends = [END_OF_TEXT, self.special("<|sentinel_1|>")]
+        self.stop_ids = [END_OF_TEXT_ID, self.get_special_token_id("<|sentinel_1|>")]
 
-    def _source(self, prefix: Sequence[int]) -> Ids:
+    def _build_encoder_input(self, prefix_ids: Sequence[int]) -> TokenIds:
         """What the encoder reads: a longer prefix loses its beginning, as with a decoder."""
-        text = [token for token in prefix if token != self.bos]
-        return [*text[max(0, len(text) - self.context + 1) :], self.gap]
+        text_ids = [token for token in prefix_ids if token != self.bos_id]
+        return [*text_ids[max(0, len(text_ids) - self.context_length + 1) :], self.sentinel_id]
 
-    def given(self, contexts: Sequence[Sequence[int]]) -> Batch:
-        source = torch.tensor([self._source(context) for context in contexts], device=self.device)
-        begun = torch.tensor([[END_OF_TEXT, self.gap]] * len(contexts), device=self.device)
-        return Batch(begun, source=source)
+    def build_prompt_batch(self, contexts: Sequence[Sequence[int]]) -> Batch:
+        source_ids = torch.tensor([self._build_encoder_input(context) for context in contexts], device=self.device)
+        decoder_ids = torch.tensor([[END_OF_TEXT_ID, self.sentinel_id]] * len(contexts), device=self.device)
+        return Batch(decoder_ids, source=source_ids)
 
-    @computes
-    def log_probs(
-        self, sequences: Sequence[Sequence[int]], given: Sequence[int] | None = None
+    @run_in_model_precision
+    def compute_log_probs(
+        self, sequences: Sequence[Sequence[int]], prompt_lengths: Sequence[int] | None = None
     ) -> list[Float32]:
         """Half a context is written at a time, with what comes before in the encoder's sight."""
-        step = max(1, (self.context - 2) // 2)
-        rows = [
-            (index, begin)
-            for index, sequence in enumerate(sequences)
-            for begin in range(1, len(sequence), step)
+        window_size = max(1, (self.context_length - 2) // 2)
+        windows = [
+            (sequence_index, start)
+            for sequence_index, sequence in enumerate(sequences)
+            for start in range(1, len(sequence), window_size)
         ]
-        written = [sequences[i][begin : begin + step] for i, begin in rows]
-        found = target_log_probs(
+        window_targets = [sequences[i][start : start + window_size] for i, start in windows]
+        window_log_probs = compute_target_log_probs(
             self.model,
-            [self._source(sequences[i][:begin]) for i, begin in rows],
-            [[END_OF_TEXT, self.gap, *part] for part in written],
+            [self._build_encoder_input(sequences[i][:start]) for i, start in windows],
+            [[END_OF_TEXT_ID, self.sentinel_id, *target_ids] for target_ids in window_targets],
         )
-        scores = [np.empty(max(0, len(s) - 1), dtype=np.float32) for s in sequences]
-        for (index, begin), values in zip(rows, found, strict=True):
-            scores[index][begin - 1 : begin - 1 + step] = values[1:]
-        check_scores(scores)
-        return scores
+        log_probs = [np.empty(max(0, len(target_sequence) - 1), dtype=np.float32) for target_sequence in sequences]
+        for (sequence_index, start), values in zip(windows, window_log_probs, strict=True):
+            log_probs[sequence_index][start - 1 : start - 1 + window_size] = values[1:]
+        check_log_probs(log_probs)
+        return log_probs
 
-    @computes
-    def moments(
+    @run_in_model_precision
+    def compute_rank_statistics(
         self, contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
-    ) -> list[Moments]:
+    ) -> list[TokenStatistics]:
         """Each target is written at once, as ``write`` does."""
-        sources = [self._source(context) for context in contexts]
-        written = [[END_OF_TEXT, self.gap, *target] for target in targets]
-        forbid = (PAD, self.gap)
-        found = target_moments(self.model, sources, written, forbid=forbid)
-        made = [m.behind(1) for m in found]
-        check_moments(made)
-        return made
+        sources = [self._build_encoder_input(context) for context in contexts]
+        decoder_inputs = [[END_OF_TEXT_ID, self.sentinel_id, *target] for target in targets]
+        forbidden_ids = (PAD_ID, self.sentinel_id)
+        sequence_statistics = compute_target_statistics(self.model, sources, decoder_inputs, forbid=forbidden_ids)
+        target_statistics = [statistics.skip_first(1) for statistics in sequence_statistics]
+        check_rank_statistics(target_statistics)
+        return target_statistics
 
-    def _task(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
+    def _build_generation_arguments(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
         return {
-            "prompts": [[END_OF_TEXT, self.gap]] * len(prompts),
-            "sources": [self._source(prompt) for prompt in prompts],
-            "stop": self.ends,
-            "forbid": (PAD, self.gap),
+            "prompts": [[END_OF_TEXT_ID, self.sentinel_id]] * len(prompts),
+            "sources": [self._build_encoder_input(prompt) for prompt in prompts],
+            "stop": self.stop_ids,
+            "forbid": (PAD_ID, self.sentinel_id),
         }
 
 
-class OwnEncoder(_Own, Masked):
-    def logits_at(self, rows: Sequence[Sequence[int]], columns: Sequence[int]) -> Tensor:
-        ids, real = padded(rows, self.device)
-        hidden = self.model(Batch(ids, keys=real))  # (B, T, d)
-        lines = torch.arange(len(rows), device=self.device)
-        at = torch.tensor(columns, device=self.device)
-        return self.model.logits(hidden[lines, at]).float()
+class HallmarkEncoder(_HallmarkModel, MaskedModel):
+    def compute_logits_at(self, sequences: Sequence[Sequence[int]], positions: Sequence[int]) -> Tensor:
+        token_ids, is_real = pad_rows(sequences, self.device)
+        hidden = self.model(Batch(token_ids, attention_mask=is_real))  # (B, T, d)
+        row_indices = torch.arange(len(sequences), device=self.device)
+        column_indices = torch.tensor(positions, device=self.device)
+        return self.model.compute_logits(hidden[row_indices, column_indices]).float()

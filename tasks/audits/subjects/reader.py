@@ -14,13 +14,13 @@ from typing import Any, Literal
 
 from tasks.contract import Artifact, HallmarkError, UsageError
 
-Ids = list[int]
+TokenIds = list[int]
 
 #: The files of a checkpoint that a reader knows: all but the weights.
-READ = ("*.json", "*.txt", "*.model")
+METADATA_FILES = ("*.json", "*.txt", "*.model")
 
 
-class Reader(ABC):
+class AuditedTokenizer(ABC):
     """A causal or masked language model as its tokenizer and its config tell of it.
 
     name     of the artifact or folder
@@ -33,81 +33,81 @@ class Reader(ABC):
     """
 
     name: str
-    kind: Literal["causal", "masked"]
-    context: int
+    model_kind: Literal["causal", "masked"]
+    context_length: int
     vocab_size: int
-    layers: int | None = None
-    bos: int | None
-    end: int | None = None
-    begin: str
+    layer_count: int | None = None
+    bos_id: int | None
+    closing_id: int | None = None
+    opening_description: str
 
     @abstractmethod
-    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+    def encode_batch(self, texts: Sequence[str]) -> list[TokenIds]:
         """Token ids of each text, without special tokens."""
 
     @abstractmethod
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids, special tokens left out."""
 
-    def encode_with_places(self, text: str) -> tuple[Ids, list[tuple[int, int]]]:
+    def encode_with_char_spans(self, text: str) -> tuple[TokenIds, list[tuple[int, int]]]:
         """Token ids of a text, without special tokens, and the characters [start, end) of it that
         each stands for: several tokens may share one. HallmarkError where it cannot tell."""
         raise HallmarkError("its tokenizer does not tell which characters a token stands for")
 
-    def token_name(self, token: int) -> str:
+    def get_token_name(self, token_id: int) -> str:
         """A token as the vocabulary writes it."""
-        return self.decode([token])
+        return self.decode([token_id])
 
-    def encode(self, text: str) -> Ids:
+    def encode(self, text: str) -> TokenIds:
         return self.encode_batch([text])[0]
 
-    def spellings(self, items: Sequence[Sequence[str]]) -> list[list[Ids]]:
+    def encode_with_and_without_space(self, text_lists: Sequence[Sequence[str]]) -> list[list[TokenIds]]:
         """Of the texts of each item the token ids, as they begin a document and, where they then
         are others, as they stand behind a space."""
-        each = iter(self.encode_batch([f"{space}{text}" for texts in items for text in texts
+        encodings = iter(self.encode_batch([f"{space}{text}" for texts in text_lists for text in texts
                                        for space in ("", " ")]))  # fmt: skip
-        found: list[list[Ids]] = []
-        for texts in items:
-            found.append([])
+        spellings_by_item: list[list[TokenIds]] = []
+        for texts in text_lists:
+            spellings_by_item.append([])
             for _ in texts:
-                alone, behind = next(each), next(each)
-                same = behind[len(behind) - len(alone) :] == alone  # but for the space itself
-                found[-1] += [alone] if same else [alone, behind]
-        return found
+                initial_ids, spaced_ids = next(encodings), next(encodings)
+                is_same = spaced_ids[len(spaced_ids) - len(initial_ids) :] == initial_ids  # but for the space itself
+                spellings_by_item[-1] += [initial_ids] if is_same else [initial_ids, spaced_ids]
+        return spellings_by_item
 
-    def tokens(self, text: str) -> int:
+    def count_tokens(self, text: str) -> int:
         """How many tokens a text has."""
         return len(self.encode(text))
 
-    def opened(self, ids: Sequence[int]) -> Ids:
+    def prepend_bos_id(self, token_ids: Sequence[int]) -> TokenIds:
         """The ids behind the begin-of-text token, where there is one."""
-        return [*([] if self.bos is None else [self.bos]), *ids]
+        return [*([] if self.bos_id is None else [self.bos_id]), *token_ids]
 
-    def behind(
-        self, contexts: Sequence[str], texts: Sequence[Sequence[str]]
-    ) -> list[tuple[Ids, list[Ids]]]:
+    def tokenize_continuations(
+        self, contexts: Sequence[str], continuations: Sequence[Sequence[str]]
+    ) -> list[tuple[TokenIds, list[TokenIds]]]:
         """Of each context and the texts that may stand behind it: the tokens that all of them begin
         with, behind the begin-of-text token, and the rest of each. So all are scored over the same
         span, also where a text joins the last letters of its context in a token."""
-        alone = self.encode_batch(contexts)
-        whole = iter(self.encode_batch([c + t for c, many in zip(contexts, texts, strict=True)
-                                        for t in many]))  # fmt: skip
-        found = []
-        for ids, many in zip(alone, texts, strict=True):
-            each = [next(whole) for _ in many]
-            shared = shared_prefix([ids, *each])
-            found.append((self.opened(ids[:shared]), [one[shared:] for one in each]))
-        return found
+        encoded_contexts = self.encode_batch(contexts)
+        full_sequences = iter(self.encode_batch([context + continuation for context, context_continuations in zip(contexts, continuations, strict=True)
+                                        for continuation in context_continuations]))  # fmt: skip
+        tokenized = []
+        for context_ids, context_continuations in zip(encoded_contexts, continuations, strict=True):
+            full_ids = [next(full_sequences) for _ in context_continuations]
+            shared_length = count_shared_prefix_tokens([context_ids, *full_ids])
+            tokenized.append((self.prepend_bos_id(context_ids[:shared_length]), [sequence[shared_length:] for sequence in full_ids]))
+        return tokenized
 
     @property
-    def opening(self) -> Ids:
+    def opening_ids(self) -> TokenIds:
         """What stands before a text that is scored from its beginning; nothing where a model is
         masked, or has no begin-of-text token: of a causal one the first token then is not
         scored."""
-        return [] if self.kind == "masked" else self.opened([])
+        return [] if self.model_kind == "masked" else self.prepend_bos_id([])
 
 
-def shared_prefix(sequences: Sequence[Sequence[int]]) -> int:
+def count_shared_prefix_tokens(sequences: Sequence[Sequence[int]]) -> int:
     """How many leading tokens all sequences have in common."""
     count = 0
     for column in zip(*sequences, strict=False):
@@ -117,31 +117,31 @@ def shared_prefix(sequences: Sequence[Sequence[int]]) -> int:
     return count
 
 
-def open_reader(checkpoint: Artifact | Path | str) -> Reader:
+def open_audited_tokenizer(checkpoint: Artifact | Path | str) -> AuditedTokenizer:
     """The reader of a checkpoint folder, whose weights are not looked at.
 
     Raises UsageError, one sentence, where the folder holds no language model, or one that answers
     sources.
     """
-    folder, name = place_of(checkpoint)
-    config = read_config(folder)
+    folder, name = resolve_checkpoint_folder(checkpoint)
+    config = read_checkpoint_config(folder)
     if config.get("model_type") == "hallmark":
-        from tasks.audits.subjects.own_reader import open_own_reader
+        from tasks.audits.subjects.own_reader import open_hallmark_tokenizer
 
-        return open_own_reader(folder, name)
-    from tasks.audits.subjects.transformers_reader import open_transformers_reader
+        return open_hallmark_tokenizer(folder, name)
+    from tasks.audits.subjects.transformers_reader import open_transformers_tokenizer
 
-    return open_transformers_reader(folder, config, name)
+    return open_transformers_tokenizer(folder, config, name)
 
 
-def place_of(checkpoint: Artifact | Path | str) -> tuple[Path, str]:
+def resolve_checkpoint_folder(checkpoint: Artifact | Path | str) -> tuple[Path, str]:
     """The folder of a checkpoint, and its name for messages."""
     if isinstance(checkpoint, Artifact):
-        return checkpoint.directory(), checkpoint.name
+        return checkpoint.fetch_directory(), checkpoint.name
     return Path(checkpoint), Path(checkpoint).name
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_checkpoint_config(folder: Path) -> dict[str, Any]:
     """config.json of a checkpoint. Raises UsageError, one sentence."""
     path = folder / "config.json"
     if not folder.is_dir():

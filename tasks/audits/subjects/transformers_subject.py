@@ -17,120 +17,120 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model.decoding.beam import beam_search
-from model.decoding.choice import Choice, draw_keys
+from model.decoding.beam import run_beam_search
+from model.decoding.choice import TokenSampler, make_draw_keys
 from model.decoding.score import (
-    Moments,
-    as_moments,
-    chosen_log_probs,
-    log_probs_of,
-    moments_of,
+    TokenStatistics,
+    to_token_statistics,
+    gather_log_probs,
+    reduce_to_log_probs,
+    reduce_to_statistics,
 )
-from model.decoding.windows import window_start
-from model.interchange.checkpoint import WEIGHTS, CheckpointError
-from model.interchange.weights import INDEX, list_weight_files
-from model.rows import check_numbers, padded
-from tasks.audits.subjects.masked import LOGITS, Masked, like_lengths
-from tasks.audits.subjects.opening_checks import check_model
-from tasks.audits.subjects.reader import Ids
+from model.decoding.windows import compute_window_start
+from model.interchange.checkpoint import WEIGHTS_FILE, CheckpointError
+from model.interchange.weights import WEIGHTS_INDEX_FILE, list_weight_files
+from model.rows import check_no_nan, pad_rows
+from tasks.audits.subjects.masked import MAX_LOGITS, MaskedModel, batch_similar_lengths
+from tasks.audits.subjects.opening_checks import check_transformers_attention
+from tasks.audits.subjects.reader import TokenIds
 from tasks.audits.subjects.subject import (
     Float32,
-    Subject,
-    Written,
-    beamed,
-    check_layer,
-    check_moments,
-    check_scores,
-    computes,
-    joined,
-    rows_of,
+    AuditedModel,
+    ScoredContinuation,
+    hypothesis_to_continuation,
+    check_layer_exists,
+    check_rank_statistics,
+    check_log_probs,
+    run_in_model_precision,
+    join_contexts_and_targets,
+    look_up_embeddings,
 )
 from tasks.audits.subjects.transformers_reader import (
-    TransformersReader,
-    kind_of,
-    load_tokenizer,
-    said,
+    TransformersTokenizer,
+    detect_model_kind,
+    load_transformers_tokenizer,
+    summarize_error,
 )
 from tasks.contract import HallmarkError, UsageError
-from tasks.measures.batch_effects import choose_pad, group_rows
-from tasks.measures.folder_tokenizer import LOCAL
-from tasks.measures.quiet import quiet_transformers
-from tasks.measures.weights import copy_weights
+from tasks.measures.batch_effects import choose_pad_token_id, group_batchable_rows
+from tasks.measures.folder_tokenizer import LOCAL_ONLY_OPTIONS
+from tasks.measures.quiet import silence_transformers_output
+from tasks.measures.weights import copy_weights_to_memory
 
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
+PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
 
 
-def open_transformers(
-    folder: Path, config: dict[str, Any], name: str, device: str, *, seed: int | None = None
-) -> Subject:
+def open_transformers_model(
+    folder: Path, config: dict[str, Any], name: str, device: str, *, untrained_seed: int | None = None
+) -> AuditedModel:
     """A causal or masked LM folder, or the same before any training. Raises UsageError, one
     sentence."""
-    kind = kind_of(folder, config)
-    if seed is None:
-        _check_weights(folder, config)
-    tokenizer = load_tokenizer(folder)
-    model, info = _load(folder, kind) if seed is None else (_blank(folder, kind, seed), _WHOLE)
-    for key, found, expected in sorted(info["mismatched_keys"]):
+    model_kind = detect_model_kind(folder, config)
+    if untrained_seed is None:
+        _check_weight_files(folder, config)
+    tokenizer = load_transformers_tokenizer(folder)
+    model, loading_info = _load_pretrained_model(folder, model_kind) if untrained_seed is None else (_create_untrained_model(folder, model_kind, untrained_seed), _COMPLETE_LOADING_INFO)
+    for tensor_name, found_shape, expected_shape in sorted(loading_info["mismatched_keys"]):
         raise UsageError(
-            f"the weights in {folder} do not fit its config.json: {key} has shape {tuple(found)}, "
-            f"expected {tuple(expected)}"
+            f"the weights in {folder} do not fit its config.json: {tensor_name} has shape {tuple(found_shape)}, "
+            f"expected {tuple(expected_shape)}"
         )
-    missing = sorted(info["missing_keys"])
-    if missing:
+    missing_tensors = sorted(loading_info["missing_keys"])
+    if missing_tensors:
         raise UsageError(
-            f"the weights in {folder} lack {len(missing)} tensors of the model, the first "
-            f"{missing[0]!r}: the folder is not a whole checkpoint"
+            f"the weights in {folder} lack {len(missing_tensors)} tensors of the model, the first "
+            f"{missing_tensors[0]!r}: the folder is not a whole checkpoint"
         )
-    made = TransformersMasked if kind == "masked" else TransformersCausal
-    return made(model.eval().to(device), tokenizer, name, kind)
+    model_class = TransformersMaskedModel if model_kind == "masked" else TransformersCausalModel
+    return model_class(model.eval().to(device), tokenizer, name, model_kind)
 
 
 #: What ``_load`` says of weights of which none is missing.
-_WHOLE: dict[str, Any] = {"mismatched_keys": (), "missing_keys": ()}
+_COMPLETE_LOADING_INFO: dict[str, Any] = {"mismatched_keys": (), "missing_keys": ()}
 
 
-def _auto(kind: str) -> Any:
+def _get_auto_class(model_kind: str) -> Any:
     import transformers
 
-    return getattr(transformers, f"AutoModelFor{'MaskedLM' if kind == 'masked' else 'CausalLM'}")
+    return getattr(transformers, f"AutoModelFor{'MaskedLM' if model_kind == 'masked' else 'CausalLM'}")
 
 
-def _blank(folder: Path, kind: str, seed: int) -> Any:
+def _create_untrained_model(folder: Path, model_kind: str, seed: int) -> Any:
     """The model with weights drawn from a seed, as transformers draws them."""
     from transformers import AutoConfig
 
-    with quiet_transformers(), torch.random.fork_rng(devices=[]):
+    with silence_transformers_output(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config = AutoConfig.from_pretrained(folder, **LOCAL)
-        return _auto(kind).from_config(config, dtype=torch.float32)  # as the trained model
+        config = AutoConfig.from_pretrained(folder, **LOCAL_ONLY_OPTIONS)
+        return _get_auto_class(model_kind).from_config(config, dtype=torch.float32)  # as the trained model
 
 
-def _load(folder: Path, kind: str) -> tuple[Any, dict[str, Any]]:
+def _load_pretrained_model(folder: Path, model_kind: str) -> tuple[Any, dict[str, Any]]:
     """The model, and what transformers found missing in the weights."""
-    auto = _auto(kind)
+    auto_class = _get_auto_class(model_kind)
     try:
-        with quiet_transformers():
-            model, info = auto.from_pretrained(
+        with silence_transformers_output():
+            model, loading_info = auto_class.from_pretrained(
                 folder,
                 use_safetensors=True,
                 ignore_mismatched_sizes=True,  # they are told from info, with the place
                 output_loading_info=True,
                 dtype=torch.float32,
-                **LOCAL,
+                **LOCAL_ONLY_OPTIONS,
             )
     except Exception as error:
-        raise UsageError(f"{folder} holds no model that can be loaded: {said(error)}") from error
-    return copy_weights(model), info
+        raise UsageError(f"{folder} holds no model that can be loaded: {summarize_error(error)}") from error
+    return copy_weights_to_memory(model), loading_info
 
 
-def _check_weights(folder: Path, config: dict[str, Any]) -> None:
+def _check_weight_files(folder: Path, config: dict[str, Any]) -> None:
     """UsageError where the weights cannot be read, or are others than ``generate`` would read."""
-    whole = any((folder / name).is_file() for name in (WEIGHTS, INDEX))
-    if not whole and config.get("transformers_weights") is None:
-        pickles = sorted(p.name for pattern in PICKLES for p in folder.glob(pattern))
-        if pickles:
+    has_safetensors = any((folder / name).is_file() for name in (WEIGHTS_FILE, WEIGHTS_INDEX_FILE))
+    if not has_safetensors and config.get("transformers_weights") is None:
+        pickle_files = sorted(path.name for pattern in PICKLE_PATTERNS for path in folder.glob(pattern))
+        if pickle_files:
             raise UsageError(
-                f"{folder} has its weights only in {pickles[0]}, a format that can run code when "
+                f"{folder} has its weights only in {pickle_files[0]}, a format that can run code when "
                 f"it is read; convert them to model.safetensors first"
             )
         raise UsageError(f"{folder} has no model.safetensors: it is not a whole checkpoint")
@@ -140,146 +140,146 @@ def _check_weights(folder: Path, config: dict[str, Any]) -> None:
         raise UsageError(str(error).rstrip(".")) from error
 
 
-class _Transformers(TransformersReader, Subject):
-    def __init__(self, model: Any, tokenizer: Any, name: str, kind: str) -> None:
-        table = getattr(model.get_input_embeddings(), "weight", None)  # Perceiver has none
-        size = model.config.vocab_size if table is None else table.shape[0]
-        super().__init__(model.config, tokenizer, name, kind, size)
+class _TransformersModel(TransformersTokenizer, AuditedModel):
+    def __init__(self, model: Any, tokenizer: Any, name: str, model_kind: str) -> None:
+        embedding_table = getattr(model.get_input_embeddings(), "weight", None)  # Perceiver has none
+        vocab_size = model.config.vocab_size if embedding_table is None else embedding_table.shape[0]
+        super().__init__(model.config, tokenizer, name, model_kind, vocab_size)
         self.model, self.device = model, model.device
-        self.pad = choose_pad(model.config, tokenizer, size)
-        self.batching = check_model(model, tokenizer, self, self._logits)
+        self.pad_id = choose_pad_token_id(model.config, tokenizer, vocab_size)
+        self.batching = check_transformers_attention(model, tokenizer, self, self._compute_logits)
         if self.batching != "any length":
-            self.saving = sys.maxsize  # targets after a shared context are padded
+            self.min_saved_tokens = sys.maxsize  # targets after a shared context are padded
 
-    def _logits(self, ids: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+    def _compute_logits(self, token_ids: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
         """Logits (B, T, V), float32."""
-        logits: torch.Tensor = self.model(input_ids=ids, attention_mask=real.long()).logits.float()
+        logits: torch.Tensor = self.model(input_ids=token_ids, attention_mask=is_real.long()).logits.float()
         return logits
 
-    def group_rows(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        for group in group_rows(lengths, self.batching):
-            for batch in like_lengths([lengths[i] for i in group], self.vocab_size):
-                yield [group[place] for place in batch]
+    def iter_batch_indices(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        for group in group_batchable_rows(lengths, self.batching):
+            for batch in batch_similar_lengths([lengths[i] for i in group], self.vocab_size):
+                yield [group[index] for index in batch]
 
     @torch.inference_mode()
-    def attention(self, ids: Sequence[int]) -> dict[str, list[Float32]]:
-        why = f"{self.name} gives no attention weights"
+    def compute_attention(self, token_ids: Sequence[int]) -> dict[str, list[Float32]]:
+        error_prefix = f"{self.name} gives no attention weights"
         try:
             self.model.set_attn_implementation("eager")  # the fused kernels never hold them
-            tokens = torch.tensor([list(ids)], device=self.device)
-            given = self.model(input_ids=tokens, output_attentions=True).attentions
+            input_ids = torch.tensor([list(token_ids)], device=self.device)
+            attentions = self.model(input_ids=input_ids, output_attentions=True).attentions
         except Exception as error:  # code of many architectures, some without attention
-            raise HallmarkError(f"{why}: {said(error)}") from error
-        square = (1, len(ids), len(ids))
-        layers = [layer.float().cpu().numpy()[0] for layer in given or () if layer is not None]
-        if not layers or any((1, *layer.shape[1:]) != square for layer in layers):
-            raise HallmarkError(f"{why} of every token to every other")
-        return {"decoder" if self.kind == "causal" else "encoder": layers}
+            raise HallmarkError(f"{error_prefix}: {summarize_error(error)}") from error
+        expected_shape = (1, len(token_ids), len(token_ids))
+        layer_weights = [layer.float().cpu().numpy()[0] for layer in attentions or () if layer is not None]
+        if not layer_weights or any((1, *layer.shape[1:]) != expected_shape for layer in layer_weights):
+            raise HallmarkError(f"{error_prefix} of every token to every other")
+        return {"decoder" if self.model_kind == "causal" else "encoder": layer_weights}
 
-    @computes
+    @run_in_model_precision
     @torch.inference_mode()
-    def states(self, sequences: Sequence[Sequence[int]], layer: int) -> list[Float32]:
+    def compute_hidden_states(self, sequences: Sequence[Sequence[int]], layer: int) -> list[Float32]:
         if layer == 0:
-            return rows_of(self.model.get_input_embeddings().weight, sequences)
+            return look_up_embeddings(self.model.get_input_embeddings().weight, sequences)
         # The caches of layers without attention cannot say how long they are.
-        options = {"use_cache": False} if self.kind == "causal" else {}
-        found: list[Float32] = [np.empty(0, np.float32)] * len(sequences)
-        for batch in self.group_rows([len(sequence) for sequence in sequences]):
-            ids, real = padded([sequences[i] for i in batch], self.device, self.pad)
-            read = self.model.base_model(
-                input_ids=ids, attention_mask=real.long(), output_hidden_states=True, **options
+        forward_options = {"use_cache": False} if self.model_kind == "causal" else {}
+        hidden_states: list[Float32] = [np.empty(0, np.float32)] * len(sequences)
+        for batch in self.iter_batch_indices([len(sequence) for sequence in sequences]):
+            input_ids, is_real = pad_rows([sequences[i] for i in batch], self.device, self.pad_id)
+            output = self.model.base_model(
+                input_ids=input_ids, attention_mask=is_real.long(), output_hidden_states=True, **forward_options
             )
-            check_layer(self.name, layer, len(read.hidden_states) - 1)
-            states = read.hidden_states[layer].float().cpu().numpy()  # (B, T, d)
+            check_layer_exists(self.name, layer, len(output.hidden_states) - 1)
+            states = output.hidden_states[layer].float().cpu().numpy()  # (B, T, d)
             for i, state in zip(batch, states, strict=True):
-                found[i] = state[: len(sequences[i])]
-        return found
+                hidden_states[i] = state[: len(sequences[i])]
+        return hidden_states
 
 
-class TransformersCausal(_Transformers):
+class TransformersCausalModel(_TransformersModel):
     """Left to right."""
 
-    def __init__(self, model: Any, tokenizer: Any, name: str, kind: str) -> None:
-        super().__init__(model, tokenizer, name, kind)
-        ends = model.generation_config.eos_token_id if model.generation_config else None
-        ends = ends if isinstance(ends, list) else [ends]
-        self.ends = {token for token in [*ends, tokenizer.eos_token_id] if token is not None}
+    def __init__(self, model: Any, tokenizer: Any, name: str, model_kind: str) -> None:
+        super().__init__(model, tokenizer, name, model_kind)
+        eos_ids = model.generation_config.eos_token_id if model.generation_config else None
+        eos_ids = eos_ids if isinstance(eos_ids, list) else [eos_ids]
+        self.stop_ids = {token_id for token_id in [*eos_ids, tokenizer.eos_token_id] if token_id is not None}
 
-    @computes
-    def log_probs(
-        self, sequences: Sequence[Sequence[int]], given: Sequence[int] | None = None
+    @run_in_model_precision
+    def compute_log_probs(
+        self, sequences: Sequence[Sequence[int]], prompt_lengths: Sequence[int] | None = None
     ) -> list[Float32]:
-        found = [cells[0] for cells in self._scan(sequences, log_probs_of, 1)]
-        check_scores(found)
-        return found
+        log_probs = [sequence_columns[0] for sequence_columns in self._reduce_target_logits(sequences, reduce_to_log_probs, 1)]
+        check_log_probs(log_probs)
+        return log_probs
 
-    @computes
-    def moments(
+    @run_in_model_precision
+    def compute_rank_statistics(
         self, contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
-    ) -> list[Moments]:
-        found = as_moments(self._scan(joined(contexts, targets)[0], moments_of, 4))
-        made = [m.behind(max(0, len(c) - 1)) for m, c in zip(found, contexts, strict=True)]
-        check_moments(made)
-        return made
+    ) -> list[TokenStatistics]:
+        sequence_statistics = to_token_statistics(self._reduce_target_logits(join_contexts_and_targets(contexts, targets)[0], reduce_to_statistics, 4))
+        target_statistics = [statistics.skip_first(max(0, len(context) - 1)) for statistics, context in zip(sequence_statistics, contexts, strict=True)]
+        check_rank_statistics(target_statistics)
+        return target_statistics
 
     @torch.inference_mode()
-    def _scan(
+    def _reduce_target_logits(
         self,
         sequences: Sequence[Sequence[int]],
-        reduce: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-        columns: int,
+        reduce_logits: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        column_count: int,
     ) -> list[Float32]:
         """``reduce`` (logits (n, V), targets (n,)) -> (columns, n) for every token of each sequence
         after its first: an array (columns, length - 1) a sequence."""
-        found = [np.empty((columns, max(0, len(s) - 1)), dtype=np.float32) for s in sequences]
+        reduced_sequences = [np.empty((column_count, max(0, len(token_ids) - 1)), dtype=np.float32) for token_ids in sequences]
         windows = []  # (sequence, first token read, first token predicted, last token predicted)
-        for index, sequence in enumerate(sequences):
-            first = 1
-            while first < len(sequence):
-                start = window_start(first, self.context, max(1, self.context // 2))
-                last = min(start + self.context, len(sequence) - 1)
-                windows.append((index, start, first, last))
-                first = last + 1
-        for batch in self.group_rows([last - start for _, start, _, last in windows]):
-            rows = [windows[i] for i in batch]
-            lines = [sequences[i][start : last + 1] for i, start, _, last in rows]
-            ids, real = padded(lines, self.device, self.pad)
-            logits = self._logits(ids[:, :-1], real[:, :-1])  # (B, T, V)
-            cells = reduce(logits.flatten(0, 1), ids[:, 1:].flatten())  # (columns, B * T)
-            values = cells.view(columns, len(rows), -1).transpose(0, 1).cpu().numpy()
-            for (index, start, first, last), line in zip(rows, values, strict=True):
-                found[index][:, first - 1 : last] = line[:, first - 1 - start : last - start]
-        return found
+        for sequence_index, sequence in enumerate(sequences):
+            first_target = 1
+            while first_target < len(sequence):
+                first_read = compute_window_start(first_target, self.context_length, max(1, self.context_length // 2))
+                last_target = min(first_read + self.context_length, len(sequence) - 1)
+                windows.append((sequence_index, first_read, first_target, last_target))
+                first_target = last_target + 1
+        for batch in self.iter_batch_indices([last_target - first_read for _, first_read, _, last_target in windows]):
+            batch_windows = [windows[i] for i in batch]
+            window_sequences = [sequences[i][first_read : last_target + 1] for i, first_read, _, last_target in batch_windows]
+            input_ids, is_real = pad_rows(window_sequences, self.device, self.pad_id)
+            logits = self._compute_logits(input_ids[:, :-1], is_real[:, :-1])  # (B, T, V)
+            reduced = reduce_logits(logits.flatten(0, 1), input_ids[:, 1:].flatten())  # (columns, B * T)
+            values = reduced.view(column_count, len(batch_windows), -1).transpose(0, 1).cpu().numpy()
+            for (sequence_index, first_read, first_target, last_target), window_values in zip(batch_windows, values, strict=True):
+                reduced_sequences[sequence_index][:, first_target - 1 : last_target] = window_values[:, first_target - 1 - first_read : last_target - first_read]
+        return reduced_sequences
 
-    def _logits(self, ids: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-        return self.model(input_ids=ids, attention_mask=real.long(), use_cache=False).logits.float()
+    def _compute_logits(self, token_ids: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids=token_ids, attention_mask=is_real.long(), use_cache=False).logits.float()
 
-    @computes
+    @run_in_model_precision
     @torch.inference_mode()
-    def read_together(
-        self, contexts: list[Ids], rows: list[int], targets: Sequence[Sequence[int]]
+    def compute_grouped_log_probs(
+        self, contexts: list[TokenIds], context_indices: list[int], targets: Sequence[Sequence[int]]
     ) -> Float32:
-        ids = torch.tensor(contexts, device=self.device)
-        at = torch.tensor(rows, device=self.device)
-        start = self.model(input_ids=ids, use_cache=True)
-        tokens, real = padded(targets, self.device, self.pad)  # (B, T)
-        logits = start.logits[at, -1:].float()  # (B, 1, V)
-        if tokens.shape[1] > 1:
-            start.past_key_values.batch_select_indices(at)
-            seen = torch.ones(len(at), ids.shape[1], device=self.device, dtype=torch.long)
-            mask = torch.cat([seen, real[:, :-1].long()], dim=1)
-            rest = self.model(
-                input_ids=tokens[:, :-1],
-                attention_mask=mask,
-                past_key_values=start.past_key_values,
+        context_ids = torch.tensor(contexts, device=self.device)
+        context_rows = torch.tensor(context_indices, device=self.device)
+        context_output = self.model(input_ids=context_ids, use_cache=True)
+        target_ids, is_real = pad_rows(targets, self.device, self.pad_id)  # (B, T)
+        logits = context_output.logits[context_rows, -1:].float()  # (B, 1, V)
+        if target_ids.shape[1] > 1:
+            context_output.past_key_values.batch_select_indices(context_rows)
+            context_mask = torch.ones(len(context_rows), context_ids.shape[1], device=self.device, dtype=torch.long)
+            attention_mask = torch.cat([context_mask, is_real[:, :-1].long()], dim=1)
+            later_logits = self.model(
+                input_ids=target_ids[:, :-1],
+                attention_mask=attention_mask,
+                past_key_values=context_output.past_key_values,
             ).logits.float()
-            logits = torch.cat([logits, rest], dim=1)  # (B, T, V)
-        values: Float32 = chosen_log_probs(logits, tokens).cpu().numpy()
-        return values
+            logits = torch.cat([logits, later_logits], dim=1)  # (B, T, V)
+        log_probs: Float32 = gather_log_probs(logits, target_ids).cpu().numpy()
+        return log_probs
 
-    @computes
+    @run_in_model_precision
     @torch.inference_mode()
-    def write(
+    def generate_continuations(
         self,
         prompts: Sequence[Sequence[int]],
         *,
@@ -290,116 +290,116 @@ class TransformersCausal(_Transformers):
         top_p: float = 1.0,
         top_k: int = 0,
         seed: int = 0,
-    ) -> list[list[Written]]:
-        if max_new_tokens >= self.context:
+    ) -> list[list[ScoredContinuation]]:
+        if max_new_tokens >= self.context_length:
             raise UsageError(
-                f"{max_new_tokens} new tokens do not fit the context of {self.context} tokens of "
+                f"{max_new_tokens} new tokens do not fit the context of {self.context_length} tokens of "
                 f"{self.name}; ask for fewer"
             )
         # A longer prompt loses its beginning: what is read and written must fit the context.
-        kept = [list(p[-(self.context - max_new_tokens) :]) for p in prompts]
-        choice = Choice(temperature, top_k, top_p, first_temperature=first_temperature)
-        made: list[list[Written]] = [[] for _ in prompts]
-        order = sorted(range(len(kept)), key=lambda i: len(kept[i]))
-        for length, group in groupby(order, key=lambda i: len(kept[i])):
-            members = list(group)
-            together = max(1, min(LOGITS // 4 // self.vocab_size, (1 << 17) // length))
-            together = 1 if self.batching == "one row" else together
-            many, draws = max(1, together // samples), min(together, samples)
-            for begin, first in product(range(0, len(members), many), range(0, samples, draws)):
-                batch = members[begin : begin + many]
-                keys = [draw_keys(seed, prompts[i], samples)[first : first + draws] for i in batch]
-                rows = self._continue(
-                    [kept[i] for i in batch], np.concatenate(keys), choice, max_new_tokens
+        truncated_prompts = [list(prompt[-(self.context_length - max_new_tokens) :]) for prompt in prompts]
+        choice = TokenSampler(temperature, top_k, top_p, first_temperature=first_temperature)
+        continuations: list[list[ScoredContinuation]] = [[] for _ in prompts]
+        indices_by_length = sorted(range(len(truncated_prompts)), key=lambda i: len(truncated_prompts[i]))
+        for length, index_group in groupby(indices_by_length, key=lambda i: len(truncated_prompts[i])):
+            same_length_indices = list(index_group)
+            rows_per_batch = max(1, min(MAX_LOGITS // 4 // self.vocab_size, (1 << 17) // length))
+            rows_per_batch = 1 if self.batching == "one row" else rows_per_batch
+            prompts_per_batch, draws_per_batch = max(1, rows_per_batch // samples), min(rows_per_batch, samples)
+            for first_member, first_draw in product(range(0, len(same_length_indices), prompts_per_batch), range(0, samples, draws_per_batch)):
+                batch = same_length_indices[first_member : first_member + prompts_per_batch]
+                random_keys = [make_draw_keys(seed, prompts[i], samples)[first_draw : first_draw + draws_per_batch] for i in batch]
+                batch_continuations = self._sample_continuations(
+                    [truncated_prompts[i] for i in batch], np.concatenate(random_keys), choice, max_new_tokens
                 )
-                for row, index in enumerate(np.repeat(batch, len(keys[0]))):
-                    made[index].append(rows[row])
-        return made
+                for row, prompt_index in enumerate(np.repeat(batch, len(random_keys[0]))):
+                    continuations[prompt_index].append(batch_continuations[row])
+        return continuations
 
-    @computes
+    @run_in_model_precision
     @torch.inference_mode()
-    def complete(
+    def generate_completions(
         self,
         contexts: Sequence[Sequence[int]],
-        afters: Sequence[Sequence[int]],
+        suffixes: Sequence[Sequence[int]],
         *,
-        count: int,
+        completion_count: int,
         max_new_tokens: int,
-    ) -> list[list[Written]]:
-        kept = [list(c[-(self.context - max_new_tokens) :]) for c in contexts]
-        made: list[list[Written]] = [[] for _ in kept]
-        order = sorted(range(len(kept)), key=lambda i: len(kept[i]))
-        many = max(1, LOGITS // 4 // self.vocab_size // count)
-        many = 1 if self.batching == "one row" else many
-        for _, group in groupby(order, key=lambda i: len(kept[i])):
-            members = list(group)
-            for batch in (members[i : i + many] for i in range(0, len(members), many)):
-                found = beam_search(
-                    Beams(self.model, [kept[i] for i in batch]), width=count, stop=self.ends,
+    ) -> list[list[ScoredContinuation]]:
+        truncated_contexts = [list(context[-(self.context_length - max_new_tokens) :]) for context in contexts]
+        completions: list[list[ScoredContinuation]] = [[] for _ in truncated_contexts]
+        indices_by_length = sorted(range(len(truncated_contexts)), key=lambda i: len(truncated_contexts[i]))
+        contexts_per_batch = max(1, MAX_LOGITS // 4 // self.vocab_size // completion_count)
+        contexts_per_batch = 1 if self.batching == "one row" else contexts_per_batch
+        for _, index_group in groupby(indices_by_length, key=lambda i: len(truncated_contexts[i])):
+            same_length_indices = list(index_group)
+            for batch in (same_length_indices[i : i + contexts_per_batch] for i in range(0, len(same_length_indices), contexts_per_batch)):
+                batch_hypotheses = run_beam_search(
+                    TransformersBeamScorer(self.model, [truncated_contexts[i] for i in batch]), width=completion_count, stop=self.stop_ids,
                     max_new_tokens=max_new_tokens, normalisation="mean", stopping="transformers",
                 )  # fmt: skip
-                for i, hypotheses in zip(batch, found, strict=True):
-                    made[i] = [beamed(hypothesis) for hypothesis in hypotheses]
-        return made
+                for i, hypotheses in zip(batch, batch_hypotheses, strict=True):
+                    completions[i] = [hypothesis_to_continuation(hypothesis) for hypothesis in hypotheses]
+        return completions
 
-    def _continue(
+    def _sample_continuations(
         self,
-        prompts: list[Ids],
-        keys: NDArray[np.uint64],
-        choice: Choice,
+        prompts: list[TokenIds],
+        random_keys: NDArray[np.uint64],
+        choice: TokenSampler,
         max_new_tokens: int,
-    ) -> list[Written]:
+    ) -> list[ScoredContinuation]:
         """Continuations of prompts of one length, one a key, in the order of the prompts."""
-        samples = len(keys) // len(prompts)
-        out = self.model(input_ids=torch.tensor(prompts, device=self.device), use_cache=True)
-        cache = out.past_key_values
-        logits = out.logits[:, -1].float().repeat_interleave(samples, 0)  # (B, V)
-        if samples > 1:
-            cache.batch_repeat_interleave(samples)
-        tokens = np.zeros((len(keys), max_new_tokens), np.int64)
-        log_probs = np.zeros((len(keys), max_new_tokens), np.float32)
-        counts = np.zeros(len(keys), np.int64)
-        alive = np.ones(len(keys), dtype=bool)
+        draws_per_prompt = len(random_keys) // len(prompts)
+        output = self.model(input_ids=torch.tensor(prompts, device=self.device), use_cache=True)
+        cache = output.past_key_values
+        logits = output.logits[:, -1].float().repeat_interleave(draws_per_prompt, 0)  # (B, V)
+        if draws_per_prompt > 1:
+            cache.batch_repeat_interleave(draws_per_prompt)
+        token_ids = np.zeros((len(random_keys), max_new_tokens), np.int64)
+        log_probs = np.zeros((len(random_keys), max_new_tokens), np.float32)
+        token_counts = np.zeros(len(random_keys), np.int64)
+        is_running = np.ones(len(random_keys), dtype=bool)
         for position in range(max_new_tokens):
-            log_p = logits.log_softmax(-1)  # (B, V)
-            check_numbers(log_p[torch.from_numpy(alive).to(log_p.device)])
-            chosen = choice.choose(logits, keys, position)  # (B,)
-            tokens[:, position] = chosen.cpu().numpy()
-            log_probs[:, position] = log_p.gather(1, chosen[:, None]).squeeze(1).cpu().numpy()
-            alive &= ~np.isin(tokens[:, position], [*self.ends])
-            counts += alive
-            if not alive.any() or position == max_new_tokens - 1:
+            next_log_probs = logits.log_softmax(-1)  # (B, V)
+            check_no_nan(next_log_probs[torch.from_numpy(is_running).to(next_log_probs.device)])
+            chosen_ids = choice.choose_tokens(logits, random_keys, position)  # (B,)
+            token_ids[:, position] = chosen_ids.cpu().numpy()
+            log_probs[:, position] = next_log_probs.gather(1, chosen_ids[:, None]).squeeze(1).cpu().numpy()
+            is_running &= ~np.isin(token_ids[:, position], [*self.stop_ids])
+            token_counts += is_running
+            if not is_running.any() or position == max_new_tokens - 1:
                 break
-            out = self.model(input_ids=chosen[:, None], past_key_values=cache, use_cache=True)
-            cache, logits = out.past_key_values, out.logits[:, -1].float()
+            output = self.model(input_ids=chosen_ids[:, None], past_key_values=cache, use_cache=True)
+            cache, logits = output.past_key_values, output.logits[:, -1].float()
         return [
-            Written(tokens[row, :count].tolist(), log_probs[row, :count].copy(), not alive[row])
-            for row, count in enumerate(counts)
+            ScoredContinuation(token_ids[row, :token_count].tolist(), log_probs[row, :token_count].copy(), not is_running[row])
+            for row, token_count in enumerate(token_counts)
         ]
 
 
-class Beams:
+class TransformersBeamScorer:
     """Log-probabilities for ``beam_search`` behind prompts of one length."""
 
     def __init__(self, model: Any, prompts: Sequence[Sequence[int]]) -> None:
         self.model, self.prompts = model, prompts
 
-    def start(self) -> torch.Tensor:
-        return self._read(torch.tensor(self.prompts, device=self.model.device), None)
+    def score_first_tokens(self) -> torch.Tensor:
+        return self._compute_next_log_probs(torch.tensor(self.prompts, device=self.model.device), None)
 
-    def advance(self, parents: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
-        self.cache.batch_select_indices(torch.tensor(parents, device=self.model.device))
-        return self._read(torch.tensor(tokens, device=self.model.device)[:, None], self.cache)
+    def score_next_tokens(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+        self.cache.batch_select_indices(torch.tensor(parent_rows, device=self.model.device))
+        return self._compute_next_log_probs(torch.tensor(tokens, device=self.model.device)[:, None], self.cache)
 
-    def _read(self, ids: torch.Tensor, cache: Any) -> torch.Tensor:
-        out = self.model(input_ids=ids, past_key_values=cache, use_cache=True)
-        self.cache = out.past_key_values
-        return check_numbers(out.logits[:, -1].float().log_softmax(-1))  # (B, V)
+    def _compute_next_log_probs(self, input_ids: torch.Tensor, cache: Any) -> torch.Tensor:
+        output = self.model(input_ids=input_ids, past_key_values=cache, use_cache=True)
+        self.cache = output.past_key_values
+        return check_no_nan(output.logits[:, -1].float().log_softmax(-1))  # (B, V)
 
 
-class TransformersMasked(_Transformers, Masked):
-    def logits_at(self, rows: Sequence[Sequence[int]], columns: Sequence[int]) -> torch.Tensor:
-        ids, real = padded(rows, self.device, self.pad)
-        logits = self.model(input_ids=ids, attention_mask=real.long()).logits
-        lines = torch.arange(len(rows), device=self.device)
-        return logits[lines, torch.tensor(columns, device=self.device)].float()
+class TransformersMaskedModel(_TransformersModel, MaskedModel):
+    def compute_logits_at(self, sequences: Sequence[Sequence[int]], positions: Sequence[int]) -> torch.Tensor:
+        input_ids, is_real = pad_rows(sequences, self.device, self.pad_id)
+        logits = self.model(input_ids=input_ids, attention_mask=is_real.long()).logits
+        row_indices = torch.arange(len(sequences), device=self.device)
+        return logits[row_indices, torch.tensor(positions, device=self.device)].float()

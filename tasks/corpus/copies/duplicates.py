@@ -13,24 +13,24 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tasks.contract import (
-    ID,
-    Done,
-    Part,
+    ID_TYPE,
+    ItemResult,
+    TablePart,
     StageConfig,
-    Tables,
-    departures,
-    ledger_table,
-    removals,
-    utf8_bytes,
-    with_columns,
+    TableWriters,
+    build_document_ledger_columns,
+    build_ledger_table,
+    build_removal_columns,
+    count_utf8_bytes,
+    replace_columns,
 )
 
-Int64 = NDArray[np.int64]
-UInt64 = NDArray[np.uint64]
-Bools = NDArray[np.bool_]
+Int64Array = NDArray[np.int64]
+UInt64Array = NDArray[np.uint64]
+BoolArray = NDArray[np.bool_]
 
 
-class KeeperConfig(StageConfig):
+class KeepPreferenceConfig(StageConfig):
     """Which of several copies stays: that of the source named first, then the longest, then that of
     the smallest doc_id. Content decides, neither order nor parts."""
 
@@ -42,74 +42,74 @@ class KeeperConfig(StageConfig):
 
 
 #: Why a document leaves that has the id of an earlier one, and another text.
-KNOWN_ID = "known id"
+REUSED_ID_REASON = "known id"
 
 #: What must be known of a document to rank it and to name it; 48 bytes.
-STANDING = pa.schema(
-    [("doc_id", ID), ("cluster", ID), ("preference", pa.int32()), ("bytes", pa.int64())]
+RANKING_SCHEMA = pa.schema(
+    [("doc_id", ID_TYPE), ("cluster", ID_TYPE), ("preference", pa.int32()), ("bytes", pa.int64())]
 )
 
 
-def belongs(source: str, name: str) -> bool:
+def is_source_or_part(source: str, parent: str) -> bool:
     """Whether a source has this name, or is a part of the one that has it."""
-    return f"{source}/".startswith(f"{name}/")
+    return f"{source}/".startswith(f"{parent}/")
 
 
-def standing(batch: pa.RecordBatch, prefer: Sequence[str]) -> dict[str, pa.Array]:
+def build_ranking_columns(batch: pa.RecordBatch, preferred_sources: Sequence[str]) -> dict[str, pa.Array]:
     """The columns of STANDING for a batch with doc_id, cluster, source and text."""
     sources = batch["source"].dictionary_encode()
-    places = [
-        next((n for n, name in enumerate(prefer) if belongs(source, name)), None)
+    preference_ranks = [
+        next((rank for rank, name in enumerate(preferred_sources) if is_source_or_part(source, name)), None)
         for source in sources.dictionary.to_pylist()
     ]
-    preference = pa.array(places, pa.int32()).take(sources.indices)
+    preference = pa.array(preference_ranks, pa.int32()).take(sources.indices)
     return {
         "doc_id": batch["doc_id"],
         "cluster": batch["cluster"],
-        "preference": pc.fill_null(preference, len(prefer)),
-        "bytes": utf8_bytes(batch["text"]),
+        "preference": pc.fill_null(preference, len(preferred_sources)),
+        "bytes": count_utf8_bytes(batch["text"]),
     }
 
 
-def by_rank(known: pa.Table) -> Int64:
+def order_by_keep_priority(documents: pa.Table) -> Int64Array:
     """The places of the documents in the order in which they would be kept, (n,)."""
-    doc_ids = halves(known["doc_id"])
-    sizes, preference = known["bytes"].to_numpy(), known["preference"].to_numpy()
+    doc_ids = ids_to_uint64_pairs(documents["doc_id"])
+    sizes, preference = documents["bytes"].to_numpy(), documents["preference"].to_numpy()
     return np.lexsort((doc_ids[:, 1], doc_ids[:, 0], -sizes, preference))
 
 
-def halves(column: pa.ChunkedArray) -> UInt64:
+def ids_to_uint64_pairs(column: pa.ChunkedArray) -> UInt64Array:
     """16-byte ids as (n, 2) uint64 that sort as the bytes do."""
-    found, start = np.empty((len(column), 2), np.uint64), 0
+    id_pairs, start = np.empty((len(column), 2), np.uint64), 0
     for chunk in column.chunks:
         if len(chunk):
             ids = np.frombuffer(chunk.buffers()[1], ">u8", 2 * len(chunk), 16 * chunk.offset)
-            found[start : start + len(chunk)] = ids.reshape(-1, 2)
+            id_pairs[start : start + len(chunk)] = ids.reshape(-1, 2)
             start += len(chunk)
-    return found
+    return id_pairs
 
 
-def first_of_equals(values: UInt64, rank: Int64) -> Int64:
+def find_lowest_ranked_equal(rows: UInt64Array, ranks: Int64Array) -> Int64Array:
     """For each row of values the place of the equal row with the lowest rank.
 
     values: (n, 2) uint64; rank: (n,) distinct integers.
     """
-    order = np.lexsort((rank, values[:, 1], values[:, 0]))
-    ordered = values[order]
-    new = np.ones(len(order), bool)
-    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    del ordered
-    head = np.arange(len(order))
-    head[~new] = 0
-    np.maximum.accumulate(head, out=head)
-    first = np.empty(len(order), np.int64)
-    first[order] = order[head]
-    return first
+    sort_order = np.lexsort((ranks, rows[:, 1], rows[:, 0]))
+    sorted_rows = rows[sort_order]
+    starts_group = np.ones(len(sort_order), bool)
+    starts_group[1:] = (sorted_rows[1:] != sorted_rows[:-1]).any(axis=1)
+    del sorted_rows
+    group_heads = np.arange(len(sort_order))
+    group_heads[~starts_group] = 0
+    np.maximum.accumulate(group_heads, out=group_heads)
+    lowest_ranked = np.empty(len(sort_order), np.int64)
+    lowest_ranked[sort_order] = sort_order[group_heads]
+    return lowest_ranked
 
 
-def clusters(
-    known: pa.Table, before: pa.Table, twin: Int64, left: Int64, right: Int64
-) -> tuple[pa.Array, Bools]:
+def assign_clusters(
+    documents: pa.Table, earlier_signatures: pa.Table, duplicate_of: Int64Array, pair_first: Int64Array, pair_second: Int64Array
+) -> tuple[pa.Array, BoolArray]:
     """The cluster of each of n documents, and whether it joins clusters that are apart, (n,).
 
     Documents are joined by the clusters that came in, by a removed document and its twin, or by a
@@ -122,129 +122,129 @@ def clusters(
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    n, m = len(known), len(before)
-    place = np.arange(m + n)
-    home = first_of_equals(halves(before["cluster"]), place[:m])
-    came = np.concatenate([halves(before["entered"]), halves(known["cluster"])])
-    came = np.concatenate([home, first_of_equals(came, place)[m:]])
-    gone, moved = np.flatnonzero(twin >= 0), np.flatnonzero(came != place)
-    ends = (
-        np.concatenate([moved, m + gone, left]),
-        np.concatenate([came[moved], twin[gone], right]),
+    n, m = len(documents), len(earlier_signatures)
+    positions = np.arange(m + n)
+    earlier_cluster_heads = find_lowest_ranked_equal(ids_to_uint64_pairs(earlier_signatures["cluster"]), positions[:m])
+    incoming_cluster_heads = np.concatenate([ids_to_uint64_pairs(earlier_signatures["entered"]), ids_to_uint64_pairs(documents["cluster"])])
+    incoming_cluster_heads = np.concatenate([earlier_cluster_heads, find_lowest_ranked_equal(incoming_cluster_heads, positions)[m:]])
+    removed, clustered = np.flatnonzero(duplicate_of >= 0), np.flatnonzero(incoming_cluster_heads != positions)
+    edges = (
+        np.concatenate([clustered, m + removed, pair_first]),
+        np.concatenate([incoming_cluster_heads[clustered], duplicate_of[removed], pair_second]),
     )
-    del came
-    graph = coo_array((np.ones(len(ends[0]), np.int8), ends), shape=(m + n, m + n))
-    count, label = connected_components(graph, directed=False)
+    del incoming_cluster_heads
+    graph = coo_array((np.ones(len(edges[0]), np.int8), edges), shape=(m + n, m + n))
+    component_count, component_ids = connected_components(graph, directed=False)
     # Earlier documents first, then kept ones, then by doc_id.
-    doc_ids = halves(known["doc_id"])
-    order = m + np.lexsort((doc_ids[:, 1], doc_ids[:, 0], twin >= 0))
+    doc_ids = ids_to_uint64_pairs(documents["doc_id"])
+    priority_order = m + np.lexsort((doc_ids[:, 1], doc_ids[:, 0], duplicate_of >= 0))
     del doc_ids
-    order = np.concatenate([place[:m], order])
-    rank = np.empty(m + n, np.int64)
-    rank[order] = place
-    first = np.full(count, m + n)
-    np.minimum.at(first, label, rank)
-    names = pa.concat_arrays([pa.array([], ID), *before["cluster"].chunks, *known["doc_id"].chunks])
-    names = names.take(pa.array(order[first[label[m:]]]))
-    homes = np.bincount(label[np.unique(home)], minlength=count)
-    return names, homes[label[m:]] > 1
+    priority_order = np.concatenate([positions[:m], priority_order])
+    ranks = np.empty(m + n, np.int64)
+    ranks[priority_order] = positions
+    lowest_ranks = np.full(component_count, m + n)
+    np.minimum.at(lowest_ranks, component_ids, ranks)
+    cluster_ids = pa.concat_arrays([pa.array([], ID_TYPE), *earlier_signatures["cluster"].chunks, *documents["doc_id"].chunks])
+    cluster_ids = cluster_ids.take(pa.array(priority_order[lowest_ranks[component_ids[m:]]]))
+    earlier_cluster_counts = np.bincount(component_ids[np.unique(earlier_cluster_heads)], minlength=component_count)
+    return cluster_ids, earlier_cluster_counts[component_ids[m:]] > 1
 
 
 # From the verdict to the tables ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DuplicateAssignment:
     """For each document, by its place in the input."""
 
-    twin: Int64  # the place of the document that stays for it, earlier ones first; -1 of those kept
+    duplicate_of: Int64Array  # the place of the document that stays for it, earlier ones first; -1 of those kept
     similarity: NDArray[np.float64]  # to the twin; 1 of those kept; NaN where it has but its id
     cluster: pa.Array  # ids
-    joins: Bools  # whether it joins clusters of earlier corpora that are apart
+    joins_earlier_clusters: BoolArray  # whether it joins clusters of earlier corpora that are apart
 
     @property
-    def bridges(self) -> int:
+    def bridge_count(self) -> int:
         """How many that stay join such clusters."""
-        return int((self.joins & (self.twin < 0)).sum())
+        return int((self.joins_earlier_clusters & (self.duplicate_of < 0)).sum())
 
 
 @dataclass(frozen=True)
-class Ruling:
+class PartitionAssignment:
     """A part with the verdict on its documents."""
 
-    part: Part
-    sketched: Done  # what ``sketch`` left of it; its value tells the documents that failed
-    twin: pa.Array  # ids of the documents that stay for them, null of those kept
+    partition: TablePart
+    sketch_result: ItemResult  # what ``sketch`` left of it; its value tells the documents that failed
+    duplicate_of: pa.Array  # ids of the documents that stay for them, null of those kept
     similarity: NDArray[np.float64]
     cluster: pa.Array
 
     def __str__(self) -> str:
-        return str(self.part)
+        return str(self.partition)
 
 
-def doc_ids_of(before: pa.Table, known: pa.Table) -> pa.Array:
+def concatenate_doc_ids(earlier_signatures: pa.Table, documents: pa.Table) -> pa.Array:
     """The ids of earlier documents, then of all others."""
-    return pa.concat_tables([before.select(["doc_id"]), known.select(["doc_id"])])[
+    return pa.concat_tables([earlier_signatures.select(["doc_id"]), documents.select(["doc_id"])])[
         "doc_id"
     ].combine_chunks()
 
 
-def rulings(
-    parts: Sequence[Part], sketched: Sequence[Done], doc_ids: pa.Array, verdict: Verdict
-) -> list[Ruling]:
+def split_by_partition(
+    partitions: Sequence[TablePart], sketch_results: Sequence[ItemResult], doc_ids: pa.Array, assignment: DuplicateAssignment
+) -> list[PartitionAssignment]:
     """doc_ids: of earlier documents, then of all parts behind one another."""
-    twins = doc_ids.take(pa.array(verdict.twin, mask=verdict.twin < 0))
-    found = []
+    duplicate_of_ids = doc_ids.take(pa.array(assignment.duplicate_of, mask=assignment.duplicate_of < 0))
+    assignments = []
     start = 0
-    for part, done in zip(parts, sketched, strict=True):
-        rows = slice(start, start + part.rows)
-        start = rows.stop
-        similarity = verdict.similarity[rows].copy()
-        cluster = _copied(verdict.cluster[rows])
-        found.append(Ruling(part, done, _copied(twins[rows]), similarity, cluster))
-    return found
+    for partition, sketch_result in zip(partitions, sketch_results, strict=True):
+        row_range = slice(start, start + partition.row_count)
+        start = row_range.stop
+        similarity = assignment.similarity[row_range].copy()
+        cluster = _copy_slice(assignment.cluster[row_range])
+        assignments.append(PartitionAssignment(partition, sketch_result, _copy_slice(duplicate_of_ids[row_range]), similarity, cluster))
+    return assignments
 
 
-def _copied(values: pa.Array) -> pa.Array:
+def _copy_slice(array_slice: pa.Array) -> pa.Array:
     """A slice by itself: sent to another process, it would take the whole array along."""
-    return pa.concat_arrays([values.take(pa.array(np.arange(len(values))))])
+    return pa.concat_arrays([array_slice.take(pa.array(np.arange(len(array_slice))))])
 
 
-def write_part(
-    ruling: Ruling, reason: str, threshold: float, sketches: pa.Schema, out: Tables
+def write_deduplicated_partition(
+    assignment: PartitionAssignment, reason: str, threshold: float, sketch_schema: pa.Schema, out: TableWriters
 ) -> None:
     """The documents of a part that stay, with their clusters and signatures, and a ledger row for
     each other. ``sketches``: the schema of what was spilled; its last column is the signature."""
-    failed = dict(ruling.sketched.value)
+    failures_by_id = dict(assignment.sketch_result.value)
     start = 0
-    for batch in ruling.part.batches():
-        rows = slice(start, start + len(batch))
-        start = rows.stop
-        twin, why = ruling.twin[rows], _whys(batch, failed)
-        bad = why.is_valid()
-        gone = pc.and_(twin.is_valid(), why.is_null())
-        stays = pc.and_(twin.is_null(), why.is_null())
-        kept = pa.table(with_columns(batch, cluster=ruling.cluster[rows])).filter(stays)
-        out.table("documents").write(kept)
-        score = pa.array(ruling.similarity[rows], from_pandas=True).filter(gone)  # NaN is null
-        left = removals(
-            pc.if_else(score.is_valid(), reason, KNOWN_ID),
-            batch.filter(gone),
-            score=score,
-            threshold=pc.if_else(score.is_valid(), threshold, None),
-            matched=twin.filter(gone),
+    for batch in assignment.partition.iter_batches():
+        row_range = slice(start, start + len(batch))
+        start = row_range.stop
+        duplicate_of, failure_reasons = assignment.duplicate_of[row_range], _look_up_failure_reasons(batch, failures_by_id)
+        has_failed = failure_reasons.is_valid()
+        is_removed = pc.and_(duplicate_of.is_valid(), failure_reasons.is_null())
+        is_kept = pc.and_(duplicate_of.is_null(), failure_reasons.is_null())
+        kept_documents = pa.table(replace_columns(batch, cluster=assignment.cluster[row_range])).filter(is_kept)
+        out.get_table_writer("documents").write(kept_documents)
+        scores = pa.array(assignment.similarity[row_range], from_pandas=True).filter(is_removed)  # NaN is null
+        removal_rows = build_removal_columns(
+            pc.if_else(scores.is_valid(), reason, REUSED_ID_REASON),
+            batch.filter(is_removed),
+            score=scores,
+            threshold=pc.if_else(scores.is_valid(), threshold, None),
+            matched=duplicate_of.filter(is_removed),
         )
-        unread = departures("quarantined", why.drop_null(), batch.filter(bad))
-        out.table("ledger").write(ledger_table(left, unread))
-    known = ruling.sketched.mapped("sketches", sketches)
-    known = known.rename_columns({"cluster": "entered"}).append_column("cluster", ruling.cluster)
-    signed = known.select(["doc_id", "entered", "cluster", sketches.names[-1]])
-    stays = pc.and_(ruling.twin.is_null(), _whys(known, failed).is_null())
-    out.table("signatures").write(signed.filter(stays))
+        quarantine_rows = build_document_ledger_columns("quarantined", failure_reasons.drop_null(), batch.filter(has_failed))
+        out.get_table_writer("ledger").write(build_ledger_table(removal_rows, quarantine_rows))
+    sketches = assignment.sketch_result.open_spilled_table("sketches", sketch_schema)
+    sketches = sketches.rename_columns({"cluster": "entered"}).append_column("cluster", assignment.cluster)
+    signature_rows = sketches.select(["doc_id", "entered", "cluster", sketch_schema.names[-1]])
+    is_kept = pc.and_(assignment.duplicate_of.is_null(), _look_up_failure_reasons(sketches, failures_by_id).is_null())
+    out.get_table_writer("signatures").write(signature_rows.filter(is_kept))
 
 
-def _whys(batch: pa.RecordBatch | pa.Table, failed: Mapping[str, str]) -> pa.Array:
+def _look_up_failure_reasons(batch: pa.RecordBatch | pa.Table, failures_by_id: Mapping[str, str]) -> pa.Array:
     """Of each document of a batch why it failed, null of all others; ``failed``: by doc_id."""
-    if not failed:
+    if not failures_by_id:
         return pa.nulls(len(batch), pa.string())
-    return pa.array([failed.get(i.hex()) for i in batch["doc_id"].to_pylist()], pa.string())
+    return pa.array([failures_by_id.get(i.hex()) for i in batch["doc_id"].to_pylist()], pa.string())

@@ -20,259 +20,259 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.measures.words import mix
+from tasks.measures.words import mix_hashes
 
-UInt32 = NDArray[np.uint32]
-UInt64 = NDArray[np.uint64]
-Int64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+UInt32Array = NDArray[np.uint32]
+UInt64Array = NDArray[np.uint64]
+Int64Array = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 #: Bands that a bucket is split by at the most.
-DEPTH = 8
+MAX_SPLIT_DEPTH = 8
 
-NONE = np.empty(0, np.uint64)
+NO_PAIRS = np.empty(0, np.uint64)
 
 #: Pairs held before those are dropped that will not be compared.
-HELD = 1 << 21
+MAX_BUFFERED_PAIRS = 1 << 21
 
 
 @dataclass
-class Matches:
+class NearDuplicateMatches:
     """What a search found; pairs of items (left < right) in the order of right, then left."""
 
-    left: Int64  # (m,)
-    right: Int64  # (m,)
+    first: Int64Array  # (m,)
+    second: Int64Array  # (m,)
     similarity: NDArray[np.float64]  # (m,) at the least asked for, or above
-    gone: Bools  # (n,) whether one that stays matches it at the threshold or above
-    compared: int  # pairs whose similarity was computed
-    limited: Bools  # (n,) of those that stay: whether a limit left candidates uncompared
+    removed: BoolArray  # (n,) whether one that stays matches it at the threshold or above
+    compared_pairs: int  # pairs whose similarity was computed
+    has_uncompared: BoolArray  # (n,) of those that stay: whether a limit left candidates uncompared
 
 
-def match(
-    bands: UInt32,
-    similarities: Callable[[Int64, Int64], NDArray[np.float64]],
+def find_duplicate_pairs(
+    band_hashes: UInt32Array,
+    compute_similarities: Callable[[Int64Array, Int64Array], NDArray[np.float64]],
     threshold: float,
-    least: float,
-    limit: int,
-    settled: int = 0,
-) -> Matches:
+    min_similarity: float,
+    candidate_limit: int,
+    resolved_count: int = 0,
+) -> NearDuplicateMatches:
     """Compare candidates and settle who stays, until every item that stays was compared with its
     best candidates among those that stay before it.
 
     bands: (n, bands) hashes of bands; similarities: of pairs (left, right), (m,) each; settled: the
     number of items at the front that stay, and of which no two are compared.
     """
-    n = len(bands)
-    done = NONE  # pairs compared, see packed()
-    left, right = np.empty(0, np.int64), np.empty(0, np.int64)
+    n = len(band_hashes)
+    compared_pairs = NO_PAIRS  # pairs compared, see packed()
+    first, second = np.empty(0, np.int64), np.empty(0, np.int64)
     similarity = np.empty(0)
-    gone, looked_at = np.zeros(n, bool), np.ones(n, bool)
+    removed, is_candidate = np.zeros(n, bool), np.ones(n, bool)
     while True:
-        alive = np.flatnonzero(looked_at & ~gone)
-        met, limited, agreeing = candidates(bands, alive, limit, settled)
-        met = np.setdiff1d(met, done, assume_unique=True)
-        if not len(met):
+        active_items = np.flatnonzero(is_candidate & ~removed)
+        new_pairs, has_uncompared, shares_bucket = select_candidate_pairs(band_hashes, active_items, candidate_limit, resolved_count)
+        new_pairs = np.setdiff1d(new_pairs, compared_pairs, assume_unique=True)
+        if not len(new_pairs):
             break
-        if not len(done):  # buckets only shrink: what agrees with nothing now never does
-            looked_at = agreeing
-        found = similarities(*unpacked(met))
-        alike = found >= least
-        more_left, more_right = unpacked(met[alike])
-        left, right = np.append(left, more_left), np.append(right, more_right)
-        similarity = np.append(similarity, found[alike])
-        done = distinct([done, met])
-        copies = similarity >= threshold
-        gone = settle(n, left[copies], right[copies])
-    order = np.lexsort((left, right))
-    return Matches(left[order], right[order], similarity[order], gone, len(done), limited & ~gone)
+        if not len(compared_pairs):  # buckets only shrink: what agrees with nothing now never does
+            is_candidate = shares_bucket
+        pair_similarities = compute_similarities(*unpack_pairs(new_pairs))
+        is_similar = pair_similarities >= min_similarity
+        new_first, new_second = unpack_pairs(new_pairs[is_similar])
+        first, second = np.append(first, new_first), np.append(second, new_second)
+        similarity = np.append(similarity, pair_similarities[is_similar])
+        compared_pairs = merge_unique_pairs([compared_pairs, new_pairs])
+        is_duplicate = similarity >= threshold
+        removed = mark_removed_duplicates(n, first[is_duplicate], second[is_duplicate])
+    order = np.lexsort((first, second))
+    return NearDuplicateMatches(first[order], second[order], similarity[order], removed, len(compared_pairs), has_uncompared & ~removed)
 
 
-def settle(n: int, left: Int64, right: Int64) -> Bools:
+def mark_removed_duplicates(item_count: int, first: Int64Array, second: Int64Array) -> BoolArray:
     """Who goes, (n,), where items are taken in their order and each goes that is a copy of one that
     stayed. The pairs of copies: (m,) each, left < right."""
-    gone = np.zeros(n, bool)
-    while len(left):
-        open_still = np.zeros(n, bool)
-        open_still[right] = True
-        gone[right[~open_still[left]]] = True  # nothing before these lefts can still take them
-        pending = ~(gone[left] | gone[right])
-        left, right = left[pending], right[pending]
-    return gone
+    removed = np.zeros(item_count, bool)
+    while len(first):
+        is_undecided = np.zeros(item_count, bool)
+        is_undecided[second] = True
+        removed[second[~is_undecided[first]]] = True  # nothing before these lefts can still take them
+        is_pending = ~(removed[first] | removed[second])
+        first, second = first[is_pending], second[is_pending]
+    return removed
 
 
-def distinct(pairs: list[UInt64]) -> UInt64:
+def merge_unique_pairs(pair_arrays: list[UInt64Array]) -> UInt64Array:
     """All of them, each once, ascending. (``np.unique`` hashes, which takes five times as long.)"""
-    found = np.concatenate([NONE, *pairs])
-    found.sort()
-    return found[np.append(True, found[1:] != found[:-1])[: len(found)]]
+    merged_pairs = np.concatenate([NO_PAIRS, *pair_arrays])
+    merged_pairs.sort()
+    return merged_pairs[np.append(True, merged_pairs[1:] != merged_pairs[:-1])[: len(merged_pairs)]]
 
 
 # Candidates --------------------------------------------------------------------------------------
 
 
-def packed(left: Int64, right: Int64) -> UInt64:
+def pack_pairs(first: Int64Array, second: Int64Array) -> UInt64Array:
     """A pair as one number, in the order of right, then left."""
-    return (right.astype(np.uint64) << np.uint64(32)) | left.astype(np.uint64)
+    return (second.astype(np.uint64) << np.uint64(32)) | first.astype(np.uint64)
 
 
-def unpacked(pairs: UInt64) -> tuple[Int64, Int64]:
-    low = pairs & np.uint64(0xFFFFFFFF)
-    return low.astype(np.int64), (pairs >> np.uint64(32)).astype(np.int64)
+def unpack_pairs(pairs: UInt64Array) -> tuple[Int64Array, Int64Array]:
+    first_bits = pairs & np.uint64(0xFFFFFFFF)
+    return first_bits.astype(np.int64), (pairs >> np.uint64(32)).astype(np.int64)
 
 
-def candidates(
-    bands: UInt32, alive: Int64, limit: int, settled: int = 0
-) -> tuple[UInt64, Bools, Bools]:
+def select_candidate_pairs(
+    band_hashes: UInt32Array, active_items: Int64Array, candidate_limit: int, resolved_count: int = 0
+) -> tuple[UInt64Array, BoolArray, BoolArray]:
     """The pairs to compare, distinct and ascending; for which items some were left out, (n,); and
     which agree with another in a band, (n,), also where no pair of theirs is to be compared.
 
     alive: the items that are looked at, ascending; of the first ``settled`` items none is the right
     one of a pair.
     """
-    limited, agreeing = np.zeros(len(bands), bool), np.zeros(len(bands), bool)
-    chosen: list[UInt64] = []
-    held = 0
-    for band in range(bands.shape[1]):
-        for pairs in offers(bands, band, alive, limit, limited, agreeing, settled):
-            chosen.append(pairs)
-            held += len(pairs)
-        if held > HELD:
-            chosen = [best(bands, distinct(chosen), limit, limited)]
-            held = len(chosen[0])
-    found = best(bands, distinct(chosen), limit, limited)
-    limited[:settled] = False
-    return found, limited, agreeing
+    has_uncompared, shares_bucket = np.zeros(len(band_hashes), bool), np.zeros(len(band_hashes), bool)
+    pair_buffers: list[UInt64Array] = []
+    buffered_count = 0
+    for band in range(band_hashes.shape[1]):
+        for pairs in generate_band_pairs(band_hashes, band, active_items, candidate_limit, has_uncompared, shares_bucket, resolved_count):
+            pair_buffers.append(pairs)
+            buffered_count += len(pairs)
+        if buffered_count > MAX_BUFFERED_PAIRS:
+            pair_buffers = [keep_best_pairs(band_hashes, merge_unique_pairs(pair_buffers), candidate_limit, has_uncompared)]
+            buffered_count = len(pair_buffers[0])
+    selected_pairs = keep_best_pairs(band_hashes, merge_unique_pairs(pair_buffers), candidate_limit, has_uncompared)
+    has_uncompared[:resolved_count] = False
+    return selected_pairs, has_uncompared, shares_bucket
 
 
-def offers(
-    bands: UInt32,
+def generate_band_pairs(
+    band_hashes: UInt32Array,
     band: int,
-    alive: Int64,
-    limit: int,
-    limited: Bools,
-    agreeing: Bools,
-    settled: int,
-) -> Iterator[UInt64]:
+    active_items: Int64Array,
+    candidate_limit: int,
+    has_uncompared: BoolArray,
+    shares_bucket: BoolArray,
+    resolved_count: int,
+) -> Iterator[UInt64Array]:
     """Pairs that agree in a band: all of a small bucket; of a crowded one each with the first, and
     what its parts offer that agree in further bands, too. Marks for which items some are left out
     (``limited``), and which share a bucket (``agreeing``)."""
-    members, value = alive, bands[alive, band].astype(np.uint64)
-    deepest = min(DEPTH, bands.shape[1])
-    for depth in range(1, deepest + 1):
-        members, value, place, size = buckets(members, value, settled)
+    members, bucket_keys = active_items, band_hashes[active_items, band].astype(np.uint64)
+    max_depth = min(MAX_SPLIT_DEPTH, band_hashes.shape[1])
+    for depth in range(1, max_depth + 1):
+        members, bucket_keys, positions, bucket_sizes = group_into_buckets(members, bucket_keys, resolved_count)
         if not len(members):
             return
-        agreeing[members] = True
-        crowded = size > limit + 1
-        split = crowded & (depth < deepest)
-        yield leaders(members, place, np.where(members < settled, 0, np.where(split, 1, limit)))
-        limited[members[crowded]] = True
-        members, value = members[split], value[split]
-        following = bands[members, (band + depth) % bands.shape[1]].astype(np.uint64)
-        value = mix(mix(value, np.uint64(0)), following) >> np.uint64(32)
+        shares_bucket[members] = True
+        is_crowded = bucket_sizes > candidate_limit + 1
+        is_split = is_crowded & (depth < max_depth)
+        yield pair_with_bucket_leaders(members, positions, np.where(members < resolved_count, 0, np.where(is_split, 1, candidate_limit)))
+        has_uncompared[members[is_crowded]] = True
+        members, bucket_keys = members[is_split], bucket_keys[is_split]
+        next_hashes = band_hashes[members, (band + depth) % band_hashes.shape[1]].astype(np.uint64)
+        bucket_keys = mix_hashes(mix_hashes(bucket_keys, np.uint64(0)), next_hashes) >> np.uint64(32)
 
 
-def buckets(members: Int64, value: UInt64, settled: int = 0) -> tuple[Int64, UInt64, Int64, Int64]:
+def group_into_buckets(members: Int64Array, bucket_keys: UInt64Array, resolved_count: int = 0) -> tuple[Int64Array, UInt64Array, Int64Array, Int64Array]:
     """Members of equal values (of 32 bits) side by side, in their order; those alone are left out,
     and those among settled ones alone.
 
     Returns members, their values, their places in their bucket, and the sizes of their buckets.
     """
-    keys = value << np.uint64(32)
-    keys |= members.astype(np.uint64)
-    keys.sort()
-    value = keys >> np.uint64(32)
-    same = value[1:] == value[:-1]  # most are alone: what follows is for the others
-    shared = np.append(same, False)[: len(keys)]
-    shared[1:] |= same
-    keys, value = keys[shared], value[shared]
-    starts = np.flatnonzero(np.append(True, value[1:] != value[:-1])[: len(keys)])
-    sizes = np.diff(np.append(starts, len(keys)))
-    size = np.repeat(sizes, sizes)
-    place = np.arange(len(keys)) - np.repeat(starts, sizes)
-    members = unpacked(keys)[0]
-    if settled:
-        new = np.repeat(members[starts + sizes - 1] >= settled, sizes)
-        members, value, place, size = members[new], value[new], place[new], size[new]
-    return members, value, place, size
+    sort_keys = bucket_keys << np.uint64(32)
+    sort_keys |= members.astype(np.uint64)
+    sort_keys.sort()
+    bucket_keys = sort_keys >> np.uint64(32)
+    equals_next = bucket_keys[1:] == bucket_keys[:-1]  # most are alone: what follows is for the others
+    is_shared = np.append(equals_next, False)[: len(sort_keys)]
+    is_shared[1:] |= equals_next
+    sort_keys, bucket_keys = sort_keys[is_shared], bucket_keys[is_shared]
+    starts = np.flatnonzero(np.append(True, bucket_keys[1:] != bucket_keys[:-1])[: len(sort_keys)])
+    bucket_sizes = np.diff(np.append(starts, len(sort_keys)))
+    sizes_by_member = np.repeat(bucket_sizes, bucket_sizes)
+    positions = np.arange(len(sort_keys)) - np.repeat(starts, bucket_sizes)
+    members = unpack_pairs(sort_keys)[0]
+    if resolved_count:
+        has_unresolved = np.repeat(members[starts + bucket_sizes - 1] >= resolved_count, bucket_sizes)
+        members, bucket_keys, positions, sizes_by_member = members[has_unresolved], bucket_keys[has_unresolved], positions[has_unresolved], sizes_by_member[has_unresolved]
+    return members, bucket_keys, positions, sizes_by_member
 
 
-def leaders(members: Int64, place: Int64, most: Int64) -> UInt64:
+def pair_with_bucket_leaders(members: Int64Array, positions: Int64Array, max_leaders: Int64Array) -> UInt64Array:
     """Each member of a bucket with the first ``most`` of it that come before itself."""
-    count = np.minimum(place, most)
-    owner = np.repeat(np.arange(len(members)), count)  # (pairs,)
-    number = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
-    return packed(members[owner - place[owner] + number], members[owner])
+    pair_counts = np.minimum(positions, max_leaders)
+    owners = np.repeat(np.arange(len(members)), pair_counts)  # (pairs,)
+    leader_positions = np.arange(len(owners)) - np.repeat(np.cumsum(pair_counts) - pair_counts, pair_counts)
+    return pack_pairs(members[owners - positions[owners] + leader_positions], members[owners])
 
 
-def best(bands: UInt32, pairs: UInt64, limit: int, limited: Bools) -> UInt64:
+def keep_best_pairs(band_hashes: UInt32Array, pairs: UInt64Array, candidate_limit: int, has_uncompared: BoolArray) -> UInt64Array:
     """Of each item's pairs, as its right, the ``limit`` that agree in most bands; then the first
     ones. Pairs are distinct and ascending, before and after."""
-    left, right = unpacked(pairs)
-    new = np.append(True, right[1:] != right[:-1])[: len(right)]
-    sizes = np.diff(np.append(np.flatnonzero(new), len(right)))
-    many = np.repeat(sizes > limit, sizes)
-    if not many.any():
+    first, second = unpack_pairs(pairs)
+    starts_item = np.append(True, second[1:] != second[:-1])[: len(second)]
+    pair_counts = np.diff(np.append(np.flatnonzero(starts_item), len(second)))
+    exceeds_limit = np.repeat(pair_counts > candidate_limit, pair_counts)
+    if not exceeds_limit.any():
         return pairs
-    limited[right[many]] = True
-    left, right, heavy = left[many], right[many], pairs[many]
-    order = np.lexsort((left, -agreements(bands, left, right), right))
-    sizes = sizes[sizes > limit]
-    place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return np.sort(np.concatenate([pairs[~many], heavy[order[place < limit]]]))
+    has_uncompared[second[exceeds_limit]] = True
+    first, second, crowded_pairs = first[exceeds_limit], second[exceeds_limit], pairs[exceeds_limit]
+    order = np.lexsort((first, -count_agreeing_bands(band_hashes, first, second), second))
+    pair_counts = pair_counts[pair_counts > candidate_limit]
+    ranks = np.arange(len(order)) - np.repeat(np.cumsum(pair_counts) - pair_counts, pair_counts)
+    return np.sort(np.concatenate([pairs[~exceeds_limit], crowded_pairs[order[ranks < candidate_limit]]]))
 
 
-def agreements(bands: UInt32, left: Int64, right: Int64) -> NDArray[np.int16]:
+def count_agreeing_bands(band_hashes: UInt32Array, first: Int64Array, second: Int64Array) -> NDArray[np.int16]:
     """In how many bands each pair agrees, (m,)."""
-    found = np.empty(len(left), np.int16)
-    for start in range(0, len(left), 1 << 14):
-        here = slice(start, start + (1 << 14))
-        found[here] = (bands[left[here]] == bands[right[here]]).sum(axis=1)
-    return found
+    counts = np.empty(len(first), np.int16)
+    for start in range(0, len(first), 1 << 14):
+        block = slice(start, start + (1 << 14))
+        counts[block] = (band_hashes[first[block]] == band_hashes[second[block]]).sum(axis=1)
+    return counts
 
 
 # Similarity --------------------------------------------------------------------------------------
 
 #: Hashes compared at a time, so that they stay in the processor's cache.
-BLOCK = 1 << 16
+HASHES_PER_BLOCK = 1 << 16
 
 
-def jaccard(
-    shingles: Callable[[Int64], tuple[UInt64, Int64]], left: Int64, right: Int64, sizes: Int64
+def compute_jaccard(
+    load_shingles: Callable[[Int64Array], tuple[UInt64Array, Int64Array]], first: Int64Array, second: Int64Array, set_sizes: Int64Array
 ) -> NDArray[np.float64]:
     """|A ∩ B| / |A ∪ B| of pairs of sets of shingles, (m,).
 
     ``shingles`` of items: their hashes behind one another, copies among them, and the number of
     each; sizes: (n,) the numbers of all.
     """
-    ends = np.cumsum(sizes[left] + sizes[right])
-    found = np.empty(len(left))
+    hash_ends = np.cumsum(set_sizes[first] + set_sizes[second])
+    similarities = np.empty(len(first))
     start = 0
-    while start < len(left):
-        before = ends[start - 1] if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, before + BLOCK, side="right")))
-        stop = min(stop, start + BLOCK)
-        here = slice(start, stop)
-        found[here] = _jaccard(*shingles(np.concatenate([left[here], right[here]])))
+    while start < len(first):
+        hash_offset = hash_ends[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(hash_ends, hash_offset + HASHES_PER_BLOCK, side="right")))
+        stop = min(stop, start + HASHES_PER_BLOCK)
+        block = slice(start, stop)
+        similarities[block] = _compute_block_jaccard(*load_shingles(np.concatenate([first[block], second[block]])))
         start = stop
-    return found
+    return similarities
 
 
-def _jaccard(hashes: UInt64, sizes: Int64) -> NDArray[np.float64]:
+def _compute_block_jaccard(hashes: UInt64Array, sizes: Int64Array) -> NDArray[np.float64]:
     """Of m pairs: the sizes of m lefts, then of m rights, (2 m,), and their hashes in that order.
 
     All are sorted at once: the number of the pair stands above the bits of the hash and the side
     below them, so that what is common stands side by side.
     """
-    count = len(sizes) // 2
-    bits = np.uint64(max(1, (count - 1).bit_length()))
-    pair = np.repeat(np.tile(np.arange(count, dtype=np.uint64), 2), sizes)
-    side = np.repeat(np.arange(2, dtype=np.uint64), [sizes[:count].sum(), sizes[count:].sum()])
-    above = np.uint64(64) - bits
-    keys = (pair << above) | (hashes >> bits & ~np.uint64(1)) | side
+    pair_count = len(sizes) // 2
+    pair_bits = np.uint64(max(1, (pair_count - 1).bit_length()))
+    pair_numbers = np.repeat(np.tile(np.arange(pair_count, dtype=np.uint64), 2), sizes)
+    side_bits = np.repeat(np.arange(2, dtype=np.uint64), [sizes[:pair_count].sum(), sizes[pair_count:].sum()])
+    pair_shift = np.uint64(64) - pair_bits
+    keys = (pair_numbers << pair_shift) | (hashes >> pair_bits & ~np.uint64(1)) | side_bits
     keys.sort()
     keys = keys[np.append(True, keys[1:] != keys[:-1])]
-    common = keys[1:][(keys[1:] ^ keys[:-1]) == 1]
-    both = np.bincount((common >> above).astype(np.int64), minlength=count)
-    total = np.bincount((keys >> above).astype(np.int64), minlength=count)
-    return both / (total - both)
+    common_keys = keys[1:][(keys[1:] ^ keys[:-1]) == 1]
+    intersection_sizes = np.bincount((common_keys >> pair_shift).astype(np.int64), minlength=pair_count)
+    summed_sizes = np.bincount((keys >> pair_shift).astype(np.int64), minlength=pair_count)
+    return intersection_sizes / (summed_sizes - intersection_sizes)

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.measures.words import mix, word_hashes
+from tasks.measures.words import mix_hashes, hash_words
 
 
-def shingles(
-    texts: pa.Array, length: int, of: Literal["words", "characters"] = "words"
+def compute_shingle_hashes(
+    texts: pa.Array, shingle_length: int, unit: Literal["words", "characters"] = "words"
 ) -> tuple[np.ndarray, np.ndarray]:
     """64-bit shingle hashes of normalised texts, in the order of the text, copies among them.
 
@@ -26,40 +26,40 @@ def shingles(
     Returns (hashes, offsets): those of text i are ``hashes[offsets[i]:offsets[i + 1]]``; no text is
     without any. MinHash needs them neither distinct nor sorted.
     """
-    hashes, ends = _characters(texts) if of == "characters" else word_hashes(texts)
-    counts = np.diff(ends)
-    found = np.maximum(counts - length + 1, 1)  # shingles of each text
-    offsets = np.concatenate([[0], np.cumsum(found)])  # (n + 1,)
-    first = np.arange(offsets[-1]) + np.repeat(ends[:-1] - offsets[:-1], found)  # word of each
-    padded = np.concatenate([hashes, np.zeros(length, np.uint64)])
-    mixed = np.zeros(len(first), np.uint64)
-    for step in range(length):
-        mixed = mix(mixed, padded[first + step])
+    token_hashes, token_offsets = _hash_characters(texts) if unit == "characters" else hash_words(texts)
+    token_counts = np.diff(token_offsets)
+    shingle_counts = np.maximum(token_counts - shingle_length + 1, 1)  # shingles of each text
+    offsets = np.concatenate([[0], np.cumsum(shingle_counts)])  # (n + 1,)
+    first_tokens = np.arange(offsets[-1]) + np.repeat(token_offsets[:-1] - offsets[:-1], shingle_counts)  # word of each
+    padded_hashes = np.concatenate([token_hashes, np.zeros(shingle_length, np.uint64)])
+    shingle_hashes = np.zeros(len(first_tokens), np.uint64)
+    for step in range(shingle_length):
+        shingle_hashes = mix_hashes(shingle_hashes, padded_hashes[first_tokens + step])
     # A shorter text is one shingle of all its words, and ran into the next one above.
-    short = np.flatnonzero(counts < length)
-    whole = np.zeros(len(short), np.uint64)
-    for step in range(length):
-        inside = step < counts[short]
-        whole = mix(whole, np.where(inside, padded[ends[short] + step], np.uint64(0)))
-    mixed[offsets[short]] = whole
-    return mixed, offsets
+    short_texts = np.flatnonzero(token_counts < shingle_length)
+    short_hashes = np.zeros(len(short_texts), np.uint64)
+    for step in range(shingle_length):
+        is_in_text = step < token_counts[short_texts]
+        short_hashes = mix_hashes(short_hashes, np.where(is_in_text, padded_hashes[token_offsets[short_texts] + step], np.uint64(0)))
+    shingle_hashes[offsets[short_texts]] = short_hashes
+    return shingle_hashes, offsets
 
 
-def _characters(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+def _hash_characters(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """As ``word_hashes``, a hash for each code point."""
-    joined = "".join(texts.to_pylist()).encode("utf-32-le")
-    points = np.frombuffer(joined, "<u4").astype(np.uint64)
+    utf32_bytes = "".join(texts.to_pylist()).encode("utf-32-le")
+    code_points = np.frombuffer(utf32_bytes, "<u4").astype(np.uint64)
     lengths = pc.utf8_length(texts).to_numpy().astype(np.int64)
-    ends = np.concatenate([[0], np.cumsum(lengths)])
-    return mix(points, np.uint64(0x2545F4914F6CDD1D)), ends
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return mix_hashes(code_points, np.uint64(0x2545F4914F6CDD1D)), offsets
 
 
 #: Hashes worked on at a time, so that they stay in the processor's cache.
-BLOCK = 1 << 15
+HASHES_PER_BLOCK = 1 << 15
 
 
-def band_hashes(
-    hashes: np.ndarray, offsets: np.ndarray, count: int, rows: int, seed: int
+def compute_band_hashes(
+    shingle_hashes: np.ndarray, offsets: np.ndarray, band_count: int, rows_per_band: int, seed: int
 ) -> np.ndarray:
     """(n, count) uint32: one hash for the ``rows`` minima of each of ``count`` bands.
 
@@ -67,18 +67,18 @@ def band_hashes(
     number modulo 2^32 (Dietzfelbinger et al. 1997): which texts meet is decided by chance close
     enough to the formula (tested), and every pair that does is compared in full.
     """
-    draw = np.random.default_rng(seed)
-    odd = draw.integers(0, 1 << 32, count * rows, dtype=np.uint32) | np.uint32(1)
-    mask = draw.integers(0, 1 << 32, count * rows, dtype=np.uint32)
-    minima = _minima((hashes >> np.uint64(32)).astype(np.uint32), offsets, odd, mask)
-    bands = np.zeros((len(offsets) - 1, count), np.uint64)
-    for row in range(rows):
-        bands = mix(bands, minima[row::rows].T.astype(np.uint64))
-    return (bands >> np.uint64(32)).astype(np.uint32)
+    generator = np.random.default_rng(seed)
+    multipliers = generator.integers(0, 1 << 32, band_count * rows_per_band, dtype=np.uint32) | np.uint32(1)
+    xor_masks = generator.integers(0, 1 << 32, band_count * rows_per_band, dtype=np.uint32)
+    minima = _compute_minhashes((shingle_hashes >> np.uint64(32)).astype(np.uint32), offsets, multipliers, xor_masks)
+    hashes_by_band = np.zeros((len(offsets) - 1, band_count), np.uint64)
+    for row in range(rows_per_band):
+        hashes_by_band = mix_hashes(hashes_by_band, minima[row::rows_per_band].T.astype(np.uint64))
+    return (hashes_by_band >> np.uint64(32)).astype(np.uint32)
 
 
-def _minima(
-    hashes: np.ndarray, offsets: np.ndarray, odd: np.ndarray, mask: np.ndarray
+def _compute_minhashes(
+    shingle_hashes: np.ndarray, offsets: np.ndarray, multipliers: np.ndarray, xor_masks: np.ndarray
 ) -> np.ndarray:
     """(permutations, n) uint32: the least of each text's hashes under each permutation.
 
@@ -86,29 +86,29 @@ def _minima(
     their last hash: the processor then compares many texts at once.
     """
     sizes = np.diff(offsets)
-    minima = np.empty((len(odd), len(sizes)), np.uint32)
-    for texts, length in _alike(sizes):
-        place = np.minimum(np.arange(length)[:, None], sizes[texts] - 1)  # (length, texts)
-        here = hashes[offsets[texts] + place]
-        held = np.empty_like(here)
-        least = np.empty((len(odd), len(texts)), np.uint32)
-        for number in range(len(odd)):
-            np.bitwise_xor(here, mask[number], out=held)
-            np.multiply(held, odd[number], out=held)
-            np.minimum.reduce(held, axis=0, out=least[number])
-        minima[:, texts] = least
+    minima = np.empty((len(multipliers), len(sizes)), np.uint32)
+    for text_numbers, length in _group_by_similar_size(sizes):
+        positions = np.minimum(np.arange(length)[:, None], sizes[text_numbers] - 1)  # (length, texts)
+        text_hashes = shingle_hashes[offsets[text_numbers] + positions]
+        permuted_hashes = np.empty_like(text_hashes)
+        text_minima = np.empty((len(multipliers), len(text_numbers)), np.uint32)
+        for permutation in range(len(multipliers)):
+            np.bitwise_xor(text_hashes, xor_masks[permutation], out=permuted_hashes)
+            np.multiply(permuted_hashes, multipliers[permutation], out=permuted_hashes)
+            np.minimum.reduce(permuted_hashes, axis=0, out=text_minima[permutation])
+        minima[:, text_numbers] = text_minima
     return minima
 
 
-def _alike(sizes: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+def _group_by_similar_size(sizes: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
     """Texts whose sizes differ by an eighth at most, with the largest of the sizes: as many as have
     BLOCK hashes together, or one text."""
-    order = np.argsort(sizes, kind="stable")
-    ordered = sizes[order]
-    stop = len(order)
+    size_order = np.argsort(sizes, kind="stable")
+    sorted_sizes = sizes[size_order]
+    stop = len(size_order)
     while stop:
-        length = int(ordered[stop - 1])
-        start = int(np.searchsorted(ordered, length - length // 8, side="left"))
-        start = max(start, stop - max(1, BLOCK // length))
-        yield order[start:stop], length
+        length = int(sorted_sizes[stop - 1])
+        start = int(np.searchsorted(sorted_sizes, length - length // 8, side="left"))
+        start = max(start, stop - max(1, HASHES_PER_BLOCK // length))
+        yield size_order[start:stop], length
         stop = start

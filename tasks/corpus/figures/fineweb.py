@@ -5,24 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from tasks.corpus.figures.gopher import copies
-from tasks.corpus.figures.texts import TERMINAL, Texts, share
+from tasks.corpus.figures.gopher import mark_later_copies
+from tasks.corpus.figures.texts import SENTENCE_END, TextBatch, divide_or_null
 
 
-def fineweb(texts: Texts, short_line: int) -> dict[str, pa.Array]:
+def compute_fineweb_signals(texts: TextBatch, short_line_characters: int) -> dict[str, pa.Array]:
     """Figures of lines that are not blank, a column (n,) each."""
-    blocks = texts.blocks
-    first, end = texts.words_in(blocks)
-    some = first < end
-    lines = blocks.sums(some)
-    terminal = np.zeros(len(blocks), bool)
-    terminal[some] = (texts.classes[blocks.ends[some] - 1] & TERMINAL) != 0
-    again = copies(texts, blocks) & some
-    feeds = texts.counts(np.flatnonzero(texts.points == ord("\n")))
-    characters = np.where(lines > 0, texts.lengths - feeds, 0)
+    line_blocks = texts.line_blocks
+    first_words, end_words = texts.find_word_ranges(line_blocks)
+    is_nonblank = first_words < end_words
+    line_counts = line_blocks.sum_by_text(is_nonblank)
+    ends_sentence = np.zeros(len(line_blocks), bool)
+    ends_sentence[is_nonblank] = (texts.character_classes[line_blocks.ends[is_nonblank] - 1] & SENTENCE_END) != 0
+    is_duplicate = mark_later_copies(texts, line_blocks) & is_nonblank
+    line_feed_counts = texts.count_positions(np.flatnonzero(texts.code_points == ord("\n")))
+    character_counts = np.where(line_counts > 0, texts.lengths - line_feed_counts, 0)
     return {
-        "terminal_lines": share(blocks.sums(terminal), lines),
-        "short_lines": share(blocks.sums(some & (blocks.lengths <= short_line)), lines),
-        "duplicate_characters": share(blocks.sums(again * blocks.lengths), characters),
-        "feeds_per_word": share(feeds, texts.words.counts),
+        "terminal_lines": divide_or_null(line_blocks.sum_by_text(ends_sentence), line_counts),
+        "short_lines": divide_or_null(line_blocks.sum_by_text(is_nonblank & (line_blocks.lengths <= short_line_characters)), line_counts),
+        "duplicate_characters": divide_or_null(line_blocks.sum_by_text(is_duplicate * line_blocks.lengths), character_counts),
+        "feeds_per_word": divide_or_null(line_feed_counts, texts.words.counts_by_text),
     }

@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 #: What a character is, as bits. WORDY: neither white space nor punctuation. TERMINAL: ends a
 #: sentence, in any script; MARK: it does in English; CLOSING: may stand behind such a mark.
 #: CAPITAL: of ASCII.
-SPACE, BREAK, ALPHABETIC, WORDY, TERMINAL, MARK, CLOSING, CAPITAL = (1 << bit for bit in range(8))
+WHITE_SPACE, LINE_BREAK, ALPHABETIC, WORD_CHARACTER, SENTENCE_END, ENGLISH_END_MARK, CLOSING_MARK, ASCII_CAPITAL = (1 << bit for bit in range(8))
 
 #: White space and the ends of lines, as Python's ``str.split`` and ``str.splitlines`` have them.
-SPACES = "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B)))
-SPACES += "\u2028\u2029\u202f\u205f\u3000"
-BREAKS = "\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"
+SPACE_CHARACTERS = "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B)))
+SPACE_CHARACTERS += "\u2028\u2029\u202f\u205f\u3000"
+BREAK_CHARACTERS = "\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"
 
-_TERMINALS = """
+_TERMINAL_CODE_POINTS = """
 21 2e 3f 589 61d 61e 61f 6d4 700 701 702 7f9 837 839 83d 83e 964 965 104a 104b 1362 1367 1368 166e
 1735 1736 17d4 17d5 17d6 17d9 17da 1803 1809 1944 1945 1aa8 1aa9 1aaa 1aab 1b5a 1b5b 1b5e 1b5f
 1b7d 1b7e 1c3b 1c3c 1c7e 1c7f 203c 203d 2047 2048 2049 2e2e 2e3c 2e53 2e54 3002 a4ff a60e a60f
@@ -34,46 +34,46 @@ ff0e ff1f ff61 10a56 10a57 10f55 10f56 10f57 10f58 10f59 10f86 10f87 10f88 10f89
 11ef7 11ef8 11f43 11f44 16a6e 16a6f 16af5 16b37 16b38 16b44 16e98 1bc9f 1da88
 """
 #: What ends a sentence, in any script: Unicode's Sentence_Terminal, as the FineWeb filter has it.
-TERMINALS = "".join(chr(int(point, 16)) for point in _TERMINALS.split())
+TERMINAL_CHARACTERS = "".join(chr(int(point, 16)) for point in _TERMINAL_CODE_POINTS.split())
 
 #: Of these alone no word is made, as datatrove has them: the papers do not say what a word is.
 #: Emoji and bullets are not among them.
-PUNCTUATION = (
+PUNCTUATION_CHARACTERS = (
     "!/—”:％１〈&(、━\\【#%「」，】；+^]~“《„';’{|∶´[=-`*．（–？！：$～«〉,><》)?）。…@_.\"}►»"
     + "".join(map(chr, [*range(9), 11, 12, *range(13, 32), *range(127, 160)]))
-    + TERMINALS
+    + TERMINAL_CHARACTERS
 )
 
 
 #: An odd number without pattern.
-BASE = np.uint64(0xD1342543DE82EF95)
+HASH_BASE = np.uint64(0xD1342543DE82EF95)
 
 
 @cache
-def _classes() -> np.ndarray:
+def _build_character_classes() -> np.ndarray:
     """(0x110000,) uint8: the bits of each code point."""
-    table = np.zeros(0x110000, np.uint8)
-    known = np.concatenate([np.arange(0xD800), np.arange(0xE000, 0x110000)]).astype("<u4")
-    size = np.ones(len(known), np.int8)  # bytes of each in UTF-8; there are no surrogates
-    for first in (0x80, 0x800, 0x10000):
-        size += known >= first
-    ends = np.zeros(len(known) + 1, np.int32)
-    np.cumsum(size, out=ends[1:])
-    letters = pa.py_buffer(known.tobytes().decode("utf-32-le").encode())
-    characters = pa.StringArray.from_buffers(len(known), pa.py_buffer(ends), letters)
-    table[known[pc.utf8_is_alpha(characters).to_numpy(zero_copy_only=False)]] = ALPHABETIC
-    table |= WORDY
-    for bit, given in (
-        (SPACE, SPACES), (BREAK, BREAKS), (TERMINAL, TERMINALS), (MARK, ".?!"),
-        (CLOSING, "\"')]”’"), (CAPITAL, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
+    class_bits = np.zeros(0x110000, np.uint8)
+    code_points = np.concatenate([np.arange(0xD800), np.arange(0xE000, 0x110000)]).astype("<u4")
+    utf8_sizes = np.ones(len(code_points), np.int8)  # bytes of each in UTF-8; there are no surrogates
+    for size_boundary in (0x80, 0x800, 0x10000):
+        utf8_sizes += code_points >= size_boundary
+    offsets = np.zeros(len(code_points) + 1, np.int32)
+    np.cumsum(utf8_sizes, out=offsets[1:])
+    utf8_buffer = pa.py_buffer(code_points.tobytes().decode("utf-32-le").encode())
+    characters = pa.StringArray.from_buffers(len(code_points), pa.py_buffer(offsets), utf8_buffer)
+    class_bits[code_points[pc.utf8_is_alpha(characters).to_numpy(zero_copy_only=False)]] = ALPHABETIC
+    class_bits |= WORD_CHARACTER
+    for bit, class_characters in (
+        (WHITE_SPACE, SPACE_CHARACTERS), (LINE_BREAK, BREAK_CHARACTERS), (SENTENCE_END, TERMINAL_CHARACTERS), (ENGLISH_END_MARK, ".?!"),
+        (CLOSING_MARK, "\"')]”’"), (ASCII_CAPITAL, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
     ):  # fmt: skip
-        table[[ord(character) for character in given]] |= bit
-    for character in SPACES + PUNCTUATION:
-        table[ord(character)] &= 0xFF ^ WORDY
-    return table
+        class_bits[[ord(character) for character in class_characters]] |= bit
+    for character in SPACE_CHARACTERS + PUNCTUATION_CHARACTERS:
+        class_bits[ord(character)] &= 0xFF ^ WORD_CHARACTER
+    return class_bits
 
 
-def runs(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def find_true_runs(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Starts and ends of the runs of True; the last is False."""
     edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
     if len(mask) and mask[0]:
@@ -81,14 +81,14 @@ def runs(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return edges[::2], edges[1::2]
 
 
-def mixed(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def fold_hashes(hashes: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Fold one array of uint64 into another; the order of folding counts."""
-    folded = (left ^ right) * np.uint64(0x9E3779B97F4A7C15)  # wraps
+    folded = (hashes ^ values) * np.uint64(0x9E3779B97F4A7C15)  # wraps
     return folded ^ (folded >> np.uint64(32))
 
 
 @dataclass(frozen=True)
-class Spans:
+class TextSpans:
     """Pieces of texts, in their order: (m,) starts and ends in characters.
 
     Those of text i are the pieces ``first[i]:first[i + 1]``.
@@ -96,7 +96,7 @@ class Spans:
 
     starts: np.ndarray
     ends: np.ndarray
-    first: np.ndarray  # (n + 1,)
+    offsets: np.ndarray  # (n + 1,)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -106,46 +106,46 @@ class Spans:
         return self.ends - self.starts
 
     @cached_property
-    def counts(self) -> np.ndarray:
+    def counts_by_text(self) -> np.ndarray:
         """(n,) how many pieces a text has."""
-        return np.diff(self.first)
+        return np.diff(self.offsets)
 
     @cached_property
-    def of(self) -> np.ndarray:
+    def text_numbers(self) -> np.ndarray:
         """(m,) number of the text that each is a piece of."""
-        return np.repeat(np.arange(len(self.first) - 1), self.counts)
+        return np.repeat(np.arange(len(self.offsets) - 1), self.counts_by_text)
 
-    def sums(self, values: np.ndarray) -> np.ndarray:
+    def sum_by_text(self, values: np.ndarray) -> np.ndarray:
         """(n,) int64: a value of each piece added up by text."""
         if values.dtype == bool:
-            return np.diff(np.searchsorted(np.flatnonzero(values), self.first))
-        total = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
-        return np.diff(total[self.first])
+            return np.diff(np.searchsorted(np.flatnonzero(values), self.offsets))
+        cumulative = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
+        return np.diff(cumulative[self.offsets])
 
 
 @dataclass(frozen=True)
-class Texts:
+class TextBatch:
     """n texts behind one another, a line feed behind each that belongs to none.
 
     Text i is ``points[starts[i]:ends[i]]``.
     """
 
-    points: np.ndarray  # (characters + n,) uint32
+    code_points: np.ndarray  # (characters + n,) uint32
     starts: np.ndarray  # (n,) int64
     ends: np.ndarray  # (n,) int64
 
     @staticmethod
-    def of(column: pa.Array) -> Texts:
+    def from_column(text_column: pa.Array) -> TextBatch:
         """Of an Arrow column of strings without nulls."""
-        column = column.cast(pa.large_string())
-        ends = np.cumsum(pc.utf8_length(column).to_numpy() + 1) - 1
+        text_column = text_column.cast(pa.large_string())
+        ends = np.cumsum(pc.utf8_length(text_column).to_numpy() + 1) - 1
         starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
-        none, feed = (pa.scalar(value, pa.large_string()) for value in ("", "\n"))
-        ended = pc.binary_join_element_wise(column, none, feed)
-        _, offsets, buffer = ended.buffers()
-        first, last = np.frombuffer(offsets, np.int64)[[ended.offset, ended.offset + len(ended)]]
-        data = memoryview(buffer or b"")[first:last]
-        return Texts(np.frombuffer(str(data, "utf-8").encode("utf-32-le"), "<u4"), starts, ends)
+        separator, line_feed = (pa.scalar(value, pa.large_string()) for value in ("", "\n"))
+        terminated = pc.binary_join_element_wise(text_column, separator, line_feed)
+        _, offsets, buffer = terminated.buffers()
+        start_byte, end_byte = np.frombuffer(offsets, np.int64)[[terminated.offset, terminated.offset + len(terminated)]]
+        utf8_bytes = memoryview(buffer or b"")[start_byte:end_byte]
+        return TextBatch(np.frombuffer(str(utf8_bytes, "utf-8").encode("utf-32-le"), "<u4"), starts, ends)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -156,121 +156,121 @@ class Texts:
         return self.ends - self.starts
 
     @cached_property
-    def classes(self) -> np.ndarray:
+    def character_classes(self) -> np.ndarray:
         """(characters + n,) uint8: what each character is."""
-        return _classes()[self.points]
+        return _build_character_classes()[self.code_points]
 
-    def counts(self, places: np.ndarray) -> np.ndarray:
+    def count_positions(self, positions: np.ndarray) -> np.ndarray:
         """(n,) how many of these places, ascending, are in each text."""
-        return np.searchsorted(places, self.ends) - np.searchsorted(places, self.starts)
+        return np.searchsorted(positions, self.ends) - np.searchsorted(positions, self.starts)
 
-    def spans(self, starts: np.ndarray, ends: np.ndarray) -> Spans:
-        first = np.append(np.searchsorted(starts, self.starts), len(starts))
-        return Spans(starts, ends, first)
+    def make_spans(self, starts: np.ndarray, ends: np.ndarray) -> TextSpans:
+        offsets = np.append(np.searchsorted(starts, self.starts), len(starts))
+        return TextSpans(starts, ends, offsets)
 
     @cached_property
-    def words(self) -> Spans:
+    def words(self) -> TextSpans:
         """Runs of characters without white space between, as ``str.split`` has them."""
-        return self.spans(*runs((self.classes & SPACE) == 0))
+        return self.make_spans(*find_true_runs((self.character_classes & WHITE_SPACE) == 0))
 
     @cached_property
-    def kinds(self) -> np.ndarray:
+    def word_classes(self) -> np.ndarray:
         """(words,) uint8: the bits of all characters of a word together, but SPACE and BREAK."""
         if not len(self.words):
             return np.zeros(0, np.uint8)
-        return np.bitwise_or.reduceat(self.classes, self.words.starts)
+        return np.bitwise_or.reduceat(self.character_classes, self.words.starts)
 
     @cached_property
-    def lines(self) -> Spans:
+    def lines(self) -> TextSpans:
         """As ``str.splitlines`` has them: also at other ends of lines than a line feed, and none
         behind the last."""
-        breaks = (self.classes & BREAK) != 0
-        pair = (self.points[:-1] == ord("\r")) & (self.points[1:] == ord("\n"))
-        pair[self.ends[self.ends > 0] - 1] = False  # what follows is no part of the text
-        breaks[:-1] &= ~pair
-        breaks[self.ends] = True
-        ends = np.flatnonzero(breaks)
+        is_break = (self.character_classes & LINE_BREAK) != 0
+        is_crlf = (self.code_points[:-1] == ord("\r")) & (self.code_points[1:] == ord("\n"))
+        is_crlf[self.ends[self.ends > 0] - 1] = False  # what follows is no part of the text
+        is_break[:-1] &= ~is_crlf
+        is_break[self.ends] = True
+        ends = np.flatnonzero(is_break)
         starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
-        after = np.zeros(len(self.points), bool)
-        after[self.ends] = True
-        there = ~after[ends] | (starts < ends)
-        starts, ends = starts[there], ends[there]
-        inner = ends > starts
-        ends = ends - (inner & ~after[ends] & np.append(False, pair)[ends])
-        return self.spans(starts, ends)
+        is_text_end = np.zeros(len(self.code_points), bool)
+        is_text_end[self.ends] = True
+        is_line = ~is_text_end[ends] | (starts < ends)
+        starts, ends = starts[is_line], ends[is_line]
+        is_nonempty = ends > starts
+        ends = ends - (is_nonempty & ~is_text_end[ends] & np.append(False, is_crlf)[ends])
+        return self.make_spans(starts, ends)
 
     @cached_property
-    def _feeds(self) -> tuple[np.ndarray, np.ndarray]:
-        feeds = self.points == ord("\n")
-        feeds[self.ends] = False
-        return runs(feeds)
+    def _line_feed_runs(self) -> tuple[np.ndarray, np.ndarray]:
+        is_line_feed = self.code_points == ord("\n")
+        is_line_feed[self.ends] = False
+        return find_true_runs(is_line_feed)
 
     @cached_property
-    def blocks(self) -> Spans:
+    def line_blocks(self) -> TextSpans:
         """Between one line feed or more, as ``re.split("\\n+", text)`` has them: also what is empty
         at the beginning and the end."""
-        return self._between(*self._feeds, self.starts, self.ends)
+        return self._split_at_separators(*self._line_feed_runs, self.starts, self.ends)
 
     @cached_property
-    def paragraphs(self) -> Spans:
+    def paragraphs(self) -> TextSpans:
         """Between two line feeds or more, white space at the ends left out; at least one a text."""
         words = self.words
-        some = words.counts > 0
+        has_words = words.counts_by_text > 0
         starts, ends = self.ends.copy(), self.ends.copy()
-        starts[some] = words.starts[words.first[:-1][some]]
-        ends[some] = words.ends[words.first[1:][some] - 1]
-        left, right = self._feeds
-        text = np.searchsorted(self.starts, left, side="right") - 1
-        inside = (right - left > 1) & (left >= starts[text]) & (right <= ends[text])
-        return self._between(left[inside], right[inside], starts, ends)
+        starts[has_words] = words.starts[words.offsets[:-1][has_words]]
+        ends[has_words] = words.ends[words.offsets[1:][has_words] - 1]
+        run_starts, run_ends = self._line_feed_runs
+        text_numbers = np.searchsorted(self.starts, run_starts, side="right") - 1
+        is_separator = (run_ends - run_starts > 1) & (run_starts >= starts[text_numbers]) & (run_ends <= ends[text_numbers])
+        return self._split_at_separators(run_starts[is_separator], run_ends[is_separator], starts, ends)
 
-    def _between(
-        self, left: np.ndarray, right: np.ndarray, starts: np.ndarray, ends: np.ndarray
-    ) -> Spans:
+    def _split_at_separators(
+        self, separator_starts: np.ndarray, separator_ends: np.ndarray, starts: np.ndarray, ends: np.ndarray
+    ) -> TextSpans:
         """What separators, from left to right, part the texts from starts to ends into."""
-        starts = np.sort(np.concatenate([starts, right]), kind="stable")
-        return self.spans(starts, np.sort(np.concatenate([left, ends]), kind="stable"))
+        starts = np.sort(np.concatenate([starts, separator_ends]), kind="stable")
+        return self.make_spans(starts, np.sort(np.concatenate([separator_starts, ends]), kind="stable"))
 
-    def words_in(self, spans: Spans) -> tuple[np.ndarray, np.ndarray]:
+    def find_word_ranges(self, spans: TextSpans) -> tuple[np.ndarray, np.ndarray]:
         """(m,) first and end of the words in each span; no word lies across its ends."""
-        starts = self.words.starts
-        return np.searchsorted(starts, spans.starts), np.searchsorted(starts, spans.ends)
+        word_starts = self.words.starts
+        return np.searchsorted(word_starts, spans.starts), np.searchsorted(word_starts, spans.ends)
 
     @cached_property
-    def _prefixes(self) -> tuple[np.ndarray, np.ndarray]:
-        powers = np.full(len(self.points) + 1, BASE)
+    def _prefix_hashes(self) -> tuple[np.ndarray, np.ndarray]:
+        powers = np.full(len(self.code_points) + 1, HASH_BASE)
         powers[0] = 1
         powers = np.cumprod(powers)  # wraps
-        total = np.zeros(len(powers), np.uint64)
-        np.cumsum(self.points * powers[:-1], out=total[1:])
-        return total, powers
+        prefix_sums = np.zeros(len(powers), np.uint64)
+        np.cumsum(self.code_points * powers[:-1], out=prefix_sums[1:])
+        return prefix_sums, powers
 
-    def hashes(self, spans: Spans) -> np.ndarray:
+    def hash_spans(self, spans: TextSpans) -> np.ndarray:
         """(m,) uint64, to be compared within these texts: polynomials in BASE modulo 2^64.
 
         All are multiplied up to one power, so that equal spans have equal hashes wherever they
         stand. Whoever makes two texts collide makes his own document count as one that repeats
         itself, which is easier had.
         """
-        total, powers = self._prefixes
-        sums = (total[spans.ends] - total[spans.starts]) * powers[len(self.points) - spans.starts]
-        return mixed(sums, spans.lengths.astype(np.uint64))
+        prefix_sums, powers = self._prefix_hashes
+        span_sums = (prefix_sums[spans.ends] - prefix_sums[spans.starts]) * powers[len(self.code_points) - spans.starts]
+        return fold_hashes(span_sums, spans.lengths.astype(np.uint64))
 
     @cached_property
     def word_hashes(self) -> np.ndarray:
-        return self.hashes(self.words)
+        return self.hash_spans(self.words)
 
-    def word_hash(self, word: str) -> np.uint64:
+    def hash_word(self, word: str) -> np.uint64:
         """The hash that a word of these texts has if it is this one."""
-        total, base = 0, int(BASE)
-        for place, character in enumerate(word):
-            total += ord(character) * pow(base, len(self.points) + place, 1 << 64)
-        hashed = np.array([total % (1 << 64)], np.uint64)
-        return mixed(hashed, np.array([len(word)], np.uint64))[0]
+        polynomial, base = 0, int(HASH_BASE)
+        for position, character in enumerate(word):
+            polynomial += ord(character) * pow(base, len(self.code_points) + position, 1 << 64)
+        polynomial_hash = np.array([polynomial % (1 << 64)], np.uint64)
+        return fold_hashes(polynomial_hash, np.array([len(word)], np.uint64))[0]
 
 
-def share(part: np.ndarray, whole: np.ndarray) -> pa.Array:
+def divide_or_null(numerator: np.ndarray, denominator: np.ndarray) -> pa.Array:
     """(n,) float64: part / whole, null where the whole is nothing."""
-    known = whole > 0
-    quotient = part / np.where(known, whole, 1)
-    return pa.array(quotient, mask=~known)
+    is_positive = denominator > 0
+    quotient = numerator / np.where(is_positive, denominator, 1)
+    return pa.array(quotient, mask=~is_positive)

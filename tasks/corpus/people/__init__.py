@@ -5,4 +5,4 @@ Imports what the room above may, and its kernels of copies and splits.
 """
 
 #: Actions of a ledger with which a document leaves.
-LEAVING = ("removed", "quarantined")
+REMOVING_ACTIONS = ("removed", "quarantined")

@@ -15,24 +15,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.contract import Artifact, Table
-from tasks.corpus.identities import length_classes
+from tasks.corpus.identities import classify_lengths
 
 #: What stands for a null, and for all values but the largest.
-UNKNOWN, OTHER = "unknown", "other"
+UNKNOWN_VALUE, OTHER_VALUES = "unknown", "other"
 
 #: All splits together.
-ANY = ""
+ALL_SPLITS = ""
 
-COUNTS = pa.schema(
+COUNTS_SCHEMA = pa.schema(
     [
         ("dimension", pa.string()), ("value", pa.string()), ("split", pa.string()),
         ("documents", pa.int64()), ("bytes", pa.int64()),
     ]
 )  # fmt: skip
-_KEYS = ["dimension", "value", "split"]
+_GROUP_COLUMNS = ["dimension", "value", "split"]
 
 
-def licences(history: Mapping[str, Artifact]) -> dict[str, str | None]:
+def read_licences(history: Mapping[str, Artifact]) -> dict[str, str | None]:
     """By source, what the config declares; nothing of sources that ingest has not read."""
     return {
         row["source"]: row["licence"]
@@ -41,83 +41,83 @@ def licences(history: Mapping[str, Artifact]) -> dict[str, str | None]:
     }  # fmt: skip
 
 
-def told_languages(history: Mapping[str, Artifact]) -> Table | None:
+def find_language_signals(history: Mapping[str, Artifact]) -> Table | None:
     """The signals of the stage ``language``, where it ran, one behind the other."""
-    told = [a for a in history.values()
-            if "signals" in a.tables and "language" in a["signals"].columns]  # fmt: skip
-    return Table(tuple(told), "signals") if told else None
+    language_artifacts = [artifact for artifact in history.values()
+            if "signals" in artifact.tables and "language" in artifact["signals"].columns]  # fmt: skip
+    return Table(tuple(language_artifacts), "signals") if language_artifacts else None
 
 
-def composed(
+def count_documents_by_dimension(
     batch: pa.RecordBatch,
-    sizes: pa.Array,
+    text_bytes: pa.Array,
     languages: pa.Array | None,
-    licence: Mapping[str, str | None],
-    bounds: Sequence[int],
+    licence_by_source: Mapping[str, str | None],
+    length_bounds: Sequence[int],
 ) -> Iterator[pa.Table]:
     """Rows of COUNTS for a batch of documents, for each dimension.
 
     ``sizes``: bytes of their texts, ``languages``: theirs, if any is known, ``licence``: by source,
     ``bounds``: of the classes of length.
     """
-    terms = pa.array(list(licence.values()), pa.string())
-    declared = pc.index_in(batch["source"], value_set=pa.array(licence, pa.string()))
+    declared_licences = pa.array(list(licence_by_source.values()), pa.string())
+    licence_indices = pc.index_in(batch["source"], value_set=pa.array(licence_by_source, pa.string()))
     dimensions = {
         "source": batch["source"],
         "domain": batch["domain"],
-        "licence": terms.take(declared),
-        "length": length_classes(sizes, bounds),
+        "licence": declared_licences.take(licence_indices),
+        "length": classify_lengths(text_bytes, length_bounds),
         "year": pc.utf8_slice_codeunits(batch["date"], 0, 4),
     }
     if languages is not None:
         dimensions["language"] = languages
     for dimension, values in dimensions.items():
-        named = pc.fill_null(pc.if_else(pc.equal(values, ""), None, values), UNKNOWN)
-        rows = pa.table({"value": named, "split": batch["split"], "bytes": sizes})
-        counted = rows.group_by(["value", "split"]).aggregate(
+        labelled_values = pc.fill_null(pc.if_else(pc.equal(values, ""), None, values), UNKNOWN_VALUE)
+        rows = pa.table({"value": labelled_values, "split": batch["split"], "bytes": text_bytes})
+        counts = rows.group_by(["value", "split"]).aggregate(
             [("bytes", "count"), ("bytes", "sum")]
         )
-        counted = counted.rename_columns(["value", "split", "documents", "bytes"])
-        name = pa.repeat(pa.scalar(dimension), len(counted))
-        yield counted.append_column("dimension", name).select(COUNTS.names)
+        counts = counts.rename_columns(["value", "split", "documents", "bytes"])
+        dimension_column = pa.repeat(pa.scalar(dimension), len(counts))
+        yield counts.append_column("dimension", dimension_column).select(COUNTS_SCHEMA.names)
 
 
-def composition_rows(counts: pa.Table, most: int) -> list[dict[str, Any]]:
+def build_composition_rows(counts: pa.Table, max_values: int) -> list[dict[str, Any]]:
     """Rows of the table ``composition``: of each dimension the ``most`` largest values by bytes,
     those of one size by name, the rest as OTHER, and UNKNOWN always by its name."""
-    sums = _summed(counts)
-    whole = _summed(sums.set_column(2, "split", pa.repeat(pa.scalar(ANY), len(sums))))
-    kept = _largest(whole, most)
-    rows = pa.concat_tables([whole, sums])
-    pairs = pc.binary_join_element_wise(rows["dimension"], rows["value"], "\0")
-    other = pc.invert(pc.is_in(pairs, value_set=kept))
-    rows = rows.set_column(1, "value", pc.if_else(other, OTHER, rows["value"]))
-    made = _summed(rows).to_pylist()
-    totals: dict[tuple[str, str], int] = {}
-    for row in made:
+    counts_by_split = _sum_counts(counts)
+    counts_all_splits = _sum_counts(counts_by_split.set_column(2, "split", pa.repeat(pa.scalar(ALL_SPLITS), len(counts_by_split))))
+    kept_keys = _select_largest_keys(counts_all_splits, max_values)
+    rows = pa.concat_tables([counts_all_splits, counts_by_split])
+    keys = pc.binary_join_element_wise(rows["dimension"], rows["value"], "\0")
+    is_other = pc.invert(pc.is_in(keys, value_set=kept_keys))
+    rows = rows.set_column(1, "value", pc.if_else(is_other, OTHER_VALUES, rows["value"]))
+    composition = _sum_counts(rows).to_pylist()
+    bytes_by_split: dict[tuple[str, str], int] = {}
+    for row in composition:
         key = row["dimension"], row["split"]
-        totals[key] = totals.get(key, 0) + row["bytes"]
-    for row in made:
-        total = totals[row["dimension"], row["split"]]
-        row["share"] = row["bytes"] / total if total else None
-    return made
+        bytes_by_split[key] = bytes_by_split.get(key, 0) + row["bytes"]
+    for row in composition:
+        total_bytes = bytes_by_split[row["dimension"], row["split"]]
+        row["share"] = row["bytes"] / total_bytes if total_bytes else None
+    return composition
 
 
-def _summed(counts: pa.Table) -> pa.Table:
-    summed = counts.group_by(_KEYS).aggregate([("documents", "sum"), ("bytes", "sum")])
-    return summed.select([*_KEYS, "documents_sum", "bytes_sum"]).rename_columns(COUNTS.names)
+def _sum_counts(counts: pa.Table) -> pa.Table:
+    sums = counts.group_by(_GROUP_COLUMNS).aggregate([("documents", "sum"), ("bytes", "sum")])
+    return sums.select([*_GROUP_COLUMNS, "documents_sum", "bytes_sum"]).rename_columns(COUNTS_SCHEMA.names)
 
 
-def _largest(whole: pa.Table, most: int) -> pa.Array:
+def _select_largest_keys(counts: pa.Table, max_values: int) -> pa.Array:
     """ "dimension NUL value" of what has a row of its own."""
-    ordered = whole.sort_by(
+    sorted_counts = counts.sort_by(
         [("dimension", "ascending"), ("bytes", "descending"), ("value", "ascending")]
     )
-    unknown = pc.equal(ordered["value"], UNKNOWN).to_numpy()
-    named = ~unknown & ~pc.equal(ordered["value"], OTHER).to_numpy()
-    codes = ordered["dimension"].combine_chunks().dictionary_encode().indices.to_numpy()
-    rank = np.cumsum(named)
-    first = np.flatnonzero(np.diff(codes, prepend=-1))
-    before = np.repeat(rank[first] - named[first], np.diff([*first, len(codes)]))
-    kept = ordered.filter(pa.array(unknown | (named & (rank - before <= most))))
-    return pc.binary_join_element_wise(kept["dimension"], kept["value"], "\0").combine_chunks()
+    is_unknown = pc.equal(sorted_counts["value"], UNKNOWN_VALUE).to_numpy()
+    is_ranked = ~is_unknown & ~pc.equal(sorted_counts["value"], OTHER_VALUES).to_numpy()
+    dimension_codes = sorted_counts["dimension"].combine_chunks().dictionary_encode().indices.to_numpy()
+    rank = np.cumsum(is_ranked)
+    dimension_starts = np.flatnonzero(np.diff(dimension_codes, prepend=-1))
+    rank_offsets = np.repeat(rank[dimension_starts] - is_ranked[dimension_starts], np.diff([*dimension_starts, len(dimension_codes)]))
+    kept_rows = sorted_counts.filter(pa.array(is_unknown | (is_ranked & (rank - rank_offsets <= max_values))))
+    return pc.binary_join_element_wise(kept_rows["dimension"], kept_rows["value"], "\0").combine_chunks()

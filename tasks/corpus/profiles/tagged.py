@@ -8,29 +8,29 @@ from typing import Any
 import pyarrow.compute as pc
 
 from tasks.contract import Artifact
-from tasks.corpus.rules import tagging_rules
+from tasks.corpus.rules import read_tagging_rule_names
 
 
-def count_tagged(label: str, selected: Artifact) -> list[dict[str, Any]]:
+def count_tagged_documents(stage_label: str, selection: Artifact) -> list[dict[str, Any]]:
     """Return rows of the table ``tagged``, one for each tagging rule of a stage and source."""
-    rules = tagging_rules(selected)
+    rules = read_tagging_rule_names(selection)
     if not rules:
         return []
-    rows = selected["documents"].read(["source", "tags"])
+    rows = selection["documents"].read(["source", "tags"])
     tags = rows["tags"].combine_chunks()
-    pairs = zip(
+    row_tags = zip(
         pc.list_flatten(tags).to_pylist(), pc.list_parent_indices(tags).to_pylist(), strict=True
     )
     sources = rows["source"].combine_chunks()
-    tagged = Counter((rule, sources[owner].as_py()) for rule, owner in set(pairs))
+    tagged_counts = Counter((rule, sources[row].as_py()) for rule, row in set(row_tags))
     return [
         {
-            "stage": label,
+            "stage": stage_label,
             "rule": rule,
-            "source": kept["values"],
-            "documents": kept["counts"],
-            "tagged": tagged[rule, kept["values"]],
+            "source": source_count["values"],
+            "documents": source_count["counts"],
+            "tagged": tagged_counts[rule, source_count["values"]],
         }
         for rule in rules
-        for kept in pc.value_counts(sources).to_pylist()
+        for source_count in pc.value_counts(sources).to_pylist()
     ]

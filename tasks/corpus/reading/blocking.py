@@ -14,110 +14,110 @@ from tasks.contract import (
     FileStamp,
     StageConfig,
     UsageError,
-    expanded,
-    file_digest,
-    file_stamp,
-    open_external,
+    expand_home,
+    hash_file,
+    stat_to_file_stamp,
+    open_external_file,
 )
-from tasks.corpus.reading.labels import domain
+from tasks.corpus.reading.labels import normalise_host
 
-_ONE_A_LINE = "a list, or a file with one a line, where # begins a comment"
+_LIST_FORMAT = "a list, or a file with one a line, where # begins a comment"
 
 
-class BlockConfig(StageConfig):
+class BlockListConfig(StageConfig):
     """What must not enter the corpus; each document it takes has a ledger row."""
 
     sources: tuple[str, ...] | ExternalPath = Field(
-        (), description=f"names of sources and, where they have parts, of these: {_ONE_A_LINE}"
+        (), description=f"names of sources and, where they have parts, of these: {_LIST_FORMAT}"
     )
     domains: tuple[str, ...] | ExternalPath = Field(
-        (), description=f"hosts, each with all its subdomains: {_ONE_A_LINE}"
+        (), description=f"hosts, each with all its subdomains: {_LIST_FORMAT}"
     )
     documents: tuple[str, ...] | ExternalPath = Field(
-        (), description=f"doc_ids as 32 hexadecimal digits: {_ONE_A_LINE}"
+        (), description=f"doc_ids as 32 hexadecimal digits: {_LIST_FORMAT}"
     )
 
-    def digests(self) -> dict[str, str]:
+    def digest_list_files(self) -> dict[str, str]:
         """Of the files among them, for the fingerprint."""
-        lists = {"sources": self.sources, "domains": self.domains, "documents": self.documents}
-        found = {}
-        for name, given in lists.items():
-            if isinstance(given, str):
-                _lines(name, given)
-                found[f"block.{name}"] = file_digest(expanded(given))
-        return found
+        values_by_list = {"sources": self.sources, "domains": self.domains, "documents": self.documents}
+        digests = {}
+        for list_name, entries_or_path in values_by_list.items():
+            if isinstance(entries_or_path, str):
+                _read_lines(list_name, entries_or_path)
+                digests[f"block.{list_name}"] = hash_file(expand_home(entries_or_path))
+        return digests
 
 
 @dataclass(frozen=True)
-class Blocked:
+class BlockList:
     """What the lists name, in the form of the tables."""
 
     sources: frozenset[str]
     domains: frozenset[str]
-    documents: frozenset[bytes]
+    doc_ids: frozenset[bytes]
 
-    def source(self, name: str) -> bool:
-        parts = name.split("/")
+    def has_source(self, source_name: str) -> bool:
+        parts = source_name.split("/")
         return any("/".join(parts[: n + 1]) in self.sources for n in range(len(parts)))
 
-    def hosts(self, domains: pa.Array) -> pa.Array:
+    def match_domains(self, domains: pa.Array) -> pa.Array:
         """Whether each of a column of domains, or a domain that it lies in, is blocked."""
         if not self.domains:
             return pa.repeat(False, len(domains))
-        found = domains.dictionary_encode()
-        known = [self._host(name) for name in found.dictionary.to_pylist()]
-        return pa.array(known, pa.bool_()).take(found.indices).fill_null(False)
+        encoded_domains = domains.dictionary_encode()
+        is_blocked = [self._has_domain(name) for name in encoded_domains.dictionary.to_pylist()]
+        return pa.array(is_blocked, pa.bool_()).take(encoded_domains.indices).fill_null(False)
 
-    def _host(self, name: str) -> bool:
-        while name not in self.domains:
-            _, dot, name = name.partition(".")
-            if not dot:
+    def _has_domain(self, domain: str) -> bool:
+        while domain not in self.domains:
+            _, separator, domain = domain.partition(".")
+            if not separator:
                 return False
         return True
 
 
-def blocked(config: BlockConfig) -> Blocked:
+def load_block_list(config: BlockListConfig) -> BlockList:
     """Read the lists. UsageError names the entry that is none."""
-    paths = [v for v in (config.sources, config.domains, config.documents) if isinstance(v, str)]
-    stamps = [expanded(path).stat() for path in paths if expanded(path).exists()]
-    return _blocked(config, tuple(map(file_stamp, stamps)))
+    paths = [value for value in (config.sources, config.domains, config.documents) if isinstance(value, str)]
+    stamps = [expand_home(path).stat() for path in paths if expand_home(path).exists()]
+    return _parse_block_list(config, tuple(map(stat_to_file_stamp, stamps)))
 
 
 @lru_cache(maxsize=2)
-def _blocked(config: BlockConfig, stamps: tuple[FileStamp, ...]) -> Blocked:
-    domains, documents = set(), set()
-    for entry in _entries("domains", config.domains):
-        if (host := domain(entry)) is None:
-            raise _wrong("domains", entry, "is no host name such as example.org")
+def _parse_block_list(config: BlockListConfig, stamps: tuple[FileStamp, ...]) -> BlockList:
+    domains, doc_ids = set(), set()
+    for entry in _read_entries("domains", config.domains):
+        if (host := normalise_host(entry)) is None:
+            raise _build_entry_error("domains", entry, "is no host name such as example.org")
         domains.add(host)
-    for entry in _entries("documents", config.documents):
+    for entry in _read_entries("documents", config.documents):
         if not re.fullmatch("[0-9a-fA-F]{32}", entry):
-            raise _wrong("documents", entry, "is no doc_id of 32 hexadecimal digits")
-        documents.add(bytes.fromhex(entry))
-    sources = frozenset(_entries("sources", config.sources))
-    return Blocked(sources, frozenset(domains), frozenset(documents))
+            raise _build_entry_error("documents", entry, "is no doc_id of 32 hexadecimal digits")
+        doc_ids.add(bytes.fromhex(entry))
+    sources = frozenset(_read_entries("sources", config.sources))
+    return BlockList(sources, frozenset(domains), frozenset(doc_ids))
 
 
-def _wrong(name: str, entry: str, why: str) -> UsageError:
-    return UsageError(f"ingest.block.{name}: {entry[:60]!r} {why}; correct it or take it out")
+def _build_entry_error(list_name: str, entry: str, problem: str) -> UsageError:
+    return UsageError(f"ingest.block.{list_name}: {entry[:60]!r} {problem}; correct it or take it out")
 
 
-def _entries(name: str, given: tuple[str, ...] | str) -> list[str]:
-    lines = _lines(name, given) if isinstance(given, str) else given
+def _read_entries(list_name: str, entries_or_path: tuple[str, ...] | str) -> list[str]:
+    lines = _read_lines(list_name, entries_or_path) if isinstance(entries_or_path, str) else entries_or_path
     return [entry for line in lines if (entry := line.partition("#")[0].strip())]
 
 
-def _lines(name: str, path: str) -> list[str]:
+def _read_lines(list_name: str, path: str) -> list[str]:
     try:
-        with open_external(expanded(path), f"ingest.block.{name}") as file:
+        with open_external_file(expand_home(path), f"ingest.block.{list_name}") as file:
             return file.read().decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise UsageError(
-            f"ingest.block.{name}: the file {path!r} is not UTF-8 text, at byte "
+            f"ingest.block.{list_name}: the file {path!r} is not UTF-8 text, at byte "
             f"{error.start + 1}; save it as UTF-8"
         ) from error
     except (OSError, ValueError) as error:  # a path may have a null byte
         raise UsageError(
-            f"ingest.block.{name}: the file {path!r} cannot be read ({error}); correct its path, "
+            f"ingest.block.{list_name}: the file {path!r} cannot be read ({error}); correct its path, "
             f"or give a list"
         ) from error

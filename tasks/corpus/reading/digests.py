@@ -13,30 +13,30 @@ from tasks.contract import (
     FileStamp,
     FileState,
     HallmarkError,
-    current_session,
-    file_stamp,
-    is_settled,
-    record_state,
+    get_current_session,
+    stat_to_file_stamp,
+    is_stamp_reliable,
+    record_file_state,
 )
-from tasks.corpus.reading.sources import digest_of
+from tasks.corpus.reading.sources import compute_file_digest
 
-SECOND = 10**9
+NANOSECONDS_PER_SECOND = 10**9
 
 #: The stamp of each file when this process last took or recalled its digest.
-_SEEN: dict[str, FileStamp] = {}
+_STAMP_BY_PATH: dict[str, FileStamp] = {}
 
 
-def stamp(path: Path) -> FileStamp:
+def read_file_stamp(path: Path) -> FileStamp:
     """What tells whether a file is still the same."""
-    return file_stamp(path.stat())
+    return stat_to_file_stamp(path.stat())
 
 
-def seen(path: Path) -> FileStamp | None:
+def get_digest_stamp(path: Path) -> FileStamp | None:
     """The stamp of a file when its digest was taken; None if it was not."""
-    return _SEEN.get(str(path))
+    return _STAMP_BY_PATH.get(str(path))
 
 
-class Digests:
+class DigestCache:
     """SHA-256 of local files by path and stamp, in a file of the work folder.
 
     An entry is not trusted if the file was changed in the second in which its digest was noted, or
@@ -45,46 +45,46 @@ class Digests:
     """
 
     def __init__(self) -> None:
-        self.path: Path | None = None
-        self.writes = False
+        self.cache_path: Path | None = None
+        self.may_write = False
         with suppress(HallmarkError):  # outside of a session nothing is remembered
-            session = current_session()
-            self.path = session.store.work / "digests.json"
-            self.writes = session.plan is None  # a forecast only looks
-        self.known: dict[str, list] = {}
+            session = get_current_session()
+            self.cache_path = session.store.work_folder / "digests.json"
+            self.may_write = session.plan_stage is None  # a forecast only looks
+        self.entries: dict[str, list] = {}
         with suppress(OSError, ValueError):
-            found = json.loads(self.path.read_bytes()) if self.path else {}
-            self.known = found if isinstance(found, dict) else {}
-        self.fresh: dict[str, list] = {}
+            loaded = json.loads(self.cache_path.read_bytes()) if self.cache_path else {}
+            self.entries = loaded if isinstance(loaded, dict) else {}
+        self.new_entries: dict[str, list] = {}
 
-    def of(self, source: str, path: Path) -> str:
+    def get_or_compute_digest(self, source_name: str, path: Path) -> str:
         """UsageError if the file cannot be read."""
-        name = os.path.abspath(path)
+        absolute_path = os.path.abspath(path)
         with suppress(OSError):
-            found = stamp(path)
-            match self.known.get(name):
-                case [list(known), int(noted), str(digest)] if (
-                    known[:3] == [*found[:3]] and found[0] // SECOND < noted // SECOND
+            current_stamp = read_file_stamp(path)
+            match self.entries.get(absolute_path):
+                case [list(stored_stamp), int(noted_at), str(digest)] if (
+                    stored_stamp[:3] == [*current_stamp[:3]] and current_stamp[0] // NANOSECONDS_PER_SECOND < noted_at // NANOSECONDS_PER_SECOND
                 ):
-                    _SEEN[str(path)] = found
-                    record_state(path, FileState(digest, found, is_settled(found)))
+                    _STAMP_BY_PATH[str(path)] = current_stamp
+                    record_file_state(path, FileState(digest, current_stamp, is_stamp_reliable(current_stamp)))
                     return digest
-        noted = time.time_ns()
-        digest = digest_of(source, path)
+        noted_at = time.time_ns()
+        digest = compute_file_digest(source_name, path)
         with suppress(OSError):
-            if stamp(path) == found:  # else it changed meanwhile
-                _SEEN[str(path)] = found
-                self.fresh[name] = [found, noted, digest]
+            if read_file_stamp(path) == current_stamp:  # else it changed meanwhile
+                _STAMP_BY_PATH[str(path)] = current_stamp
+                self.new_entries[absolute_path] = [current_stamp, noted_at, digest]
         return digest
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Write down what was taken anew."""
-        if self.path is None or not self.writes or not self.fresh:
+        if self.cache_path is None or not self.may_write or not self.new_entries:
             return
-        entries = json.dumps({**self.known, **self.fresh})
+        serialized = json.dumps({**self.entries, **self.new_entries})
         with suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.path.parent, prefix="digests.")
-            with open(handle, "w") as file:
-                file.write(entries)
-            os.replace(name, self.path)
+            self.cache_path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, temporary_path = tempfile.mkstemp(dir=self.cache_path.parent, prefix="digests.")
+            with open(descriptor, "w") as file:
+                file.write(serialized)
+            os.replace(temporary_path, self.cache_path)

@@ -20,54 +20,54 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from tasks.contract import PlainName, UsageError, canonical, sha256
-from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG, Record, encodable
+from tasks.contract import PathSafeName, UsageError, to_canonical_json, sha256_hex
+from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG, Record, is_utf8_encodable
 from tasks.corpus.reading.sources import Source
-from tasks.corpus.reading.streams import BOM, Meter
+from tasks.corpus.reading.streams import BOM, ReadCounts
 
 
 class DocumentationSource(Source):
     """Installed packages; each is a source of its own, ``<name>/<package>``."""
 
     kind: Literal["documentation"]
-    name: PlainName = Field("documentation", description="begins the names of these sources")
+    name: PathSafeName = Field("documentation", description="begins the names of these sources")
     packages: list[str] = Field(min_length=1, description="names of installed distributions")
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         return [self.name, *(f"{self.name}/{package}" for package in self.packages)]
 
     @field_validator("packages")
     @classmethod
-    def _once_each(cls, packages: list[str]) -> list[str]:
+    def _reject_repeated_packages(cls, packages: list[str]) -> list[str]:
         """However they are spelled: pip takes A.b for a_b."""
-        names = Counter(re.sub(r"[-_.]+", "-", package).lower() for package in packages)
-        twice = [name for name, count in names.items() if count > 1]
-        if twice:
-            raise ValueError(f"package {twice[0]!r} is named twice; name it once")
+        name_counts = Counter(re.sub(r"[-_.]+", "-", package).lower() for package in packages)
+        repeated = [name for name, count in name_counts.items() if count > 1]
+        if repeated:
+            raise ValueError(f"package {repeated[0]!r} is named twice; name it once")
         return packages
 
 
-_LICENCE = re.compile(r"(licen[sc]e|copying|notice|authors)", re.IGNORECASE)
+_LICENCE_FILE = re.compile(r"(licen[sc]e|copying|notice|authors)", re.IGNORECASE)
 #: Tests are most of the code and hardly any of the prose.
-_LEFT_OUT = {"tests", "test", "testing", "_vendor", "vendor", "externals"}
+_EXCLUDED_FOLDERS = {"tests", "test", "testing", "_vendor", "vendor", "externals"}
 
 
-def package_files(package: str) -> dict[str, Path]:
+def find_prose_files(package: str) -> dict[str, Path]:
     """Files that hold prose, by their name in the package's own record, in order of name.
 
     Raises UsageError for a package that is not installed or keeps no record of its files.
     """
-    files = {_place(entry): Path(str(entry.locate())) for entry in _record(package)}
+    files = {_strip_version_from_name(entry): Path(str(entry.locate())) for entry in _list_prose_entries(package)}
     return dict(sorted(files.items()))
 
 
-def package_digest(package: str) -> str:
+def compute_package_digest(package: str) -> str:
     """Version and recorded SHA-256 of every file with prose; reads none of them."""
-    lines = {_place(e): e.hash.value if e.hash else None for e in _record(package)}
-    return f"{_installed(package).version} {sha256(canonical(lines))}"
+    hash_by_name = {_strip_version_from_name(entry): entry.hash.value if entry.hash else None for entry in _list_prose_entries(package)}
+    return f"{_get_distribution(package).version} {sha256_hex(to_canonical_json(hash_by_name))}"
 
 
-def _installed(package: str) -> Distribution:
+def _get_distribution(package: str) -> Distribution:
     try:
         return distribution(package)
     except PackageNotFoundError as error:
@@ -77,61 +77,61 @@ def _installed(package: str) -> Distribution:
         ) from error
 
 
-def _record(package: str) -> list[PackagePath]:
-    files = _installed(package).files
+def _list_prose_entries(package: str) -> list[PackagePath]:
+    files = _get_distribution(package).files
     if not files:
         raise UsageError(
             f"package {package!r} of the documentation source has no record of its files; "
             f"install it from a wheel or take it from the source's packages"
         )
-    return [entry for entry in files if _has_prose(entry)]
+    return [entry for entry in files if _is_prose_file(entry)]
 
 
-def _has_prose(entry: PackagePath) -> bool:
+def _is_prose_file(entry: PackagePath) -> bool:
     if ".." in entry.parts:
         return False
     if entry.parts[0].endswith(".dist-info"):
-        return entry.name == "METADATA" or bool(_LICENCE.match(entry.name))
-    return entry.suffix == ".py" and not _LEFT_OUT & set(entry.parts)
+        return entry.name == "METADATA" or bool(_LICENCE_FILE.match(entry.name))
+    return entry.suffix == ".py" and not _EXCLUDED_FOLDERS & set(entry.parts)
 
 
-def _place(entry: PackagePath) -> str:
+def _strip_version_from_name(entry: PackagePath) -> str:
     """The name without the version in it."""
-    first, *rest = entry.parts
-    return "/".join(["dist-info" if first.endswith(".dist-info") else first, *rest])
+    top_folder, *other_parts = entry.parts
+    return "/".join(["dist-info" if top_folder.endswith(".dist-info") else top_folder, *other_parts])
 
 
-def read_package(package: str, limit: int, meter: Meter) -> Iterator[Record]:
+def read_package_documentation(package: str, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
     """Documents of a package: its description, its licences, then its docstrings by file."""
-    yield from read_prose(package_files(package), limit, meter)
+    yield from read_prose_files(find_prose_files(package), max_bytes, counts)
 
 
-def read_prose(files: Mapping[str, Path], limit: int, meter: Meter) -> Iterator[Record]:
+def read_prose_files(files: Mapping[str, Path], max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
     """Documents of files of a package, by their names in its record.
 
     Raw bytes are those of the docstring as it stands in the parsed source (its indentation is
     no part of the text), of the description, or of the licence file.
     """
-    for name, path in files.items():
+    for file_name, path in files.items():
         data = path.read_bytes().removeprefix(BOM)
-        for record in _read(name, data):
-            meter.rows += 1
-            meter.bytes += record.raw_bytes
-            if not record.error and record.raw_bytes > limit:
+        for record in _split_into_documents(file_name, data):
+            counts.record_count += 1
+            counts.byte_count += record.raw_bytes
+            if not record.error and record.raw_bytes > max_bytes:
                 record.error, record.raw, record.text = TOO_LONG, record.text.encode(), ""
-            record.file = name
+            record.file_name = file_name
             yield record
 
 
-def _read(name: str, data: bytes) -> Iterator[Record]:
+def _split_into_documents(file_name: str, data: bytes) -> Iterator[Record]:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         yield Record(f"byte {error.start + 1}", len(data), error=NOT_UTF8, raw=data)
         return
-    if name.endswith(".py"):
-        yield from _docstrings(text, data)
-    elif name.endswith("/METADATA"):
+    if file_name.endswith(".py"):
+        yield from _extract_docstrings(text, data)
+    elif file_name.endswith("/METADATA"):
         _, _, description = text.replace("\r\n", "\n").partition("\n\n")
         if description.strip():
             yield Record("description", len(description.encode()), description)
@@ -139,48 +139,48 @@ def _read(name: str, data: bytes) -> Iterator[Record]:
         yield Record("whole file", len(data), text)
 
 
-def _docstrings(source: str, data: bytes) -> Iterator[Record]:
+def _extract_docstrings(source_code: str, data: bytes) -> Iterator[Record]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # old escapes in other people's strings
-            tree = ast.parse(source)
+            tree = ast.parse(source_code)
     except (
         SyntaxError,
         ValueError,
         RecursionError,
         MemoryError,
     ) as error:  # too deep: the last two
-        place = f"line {getattr(error, 'lineno', None) or 1}"
-        yield Record(place, len(data), error="not parsable as Python", raw=data)
+        location = f"line {getattr(error, 'lineno', None) or 1}"
+        yield Record(location, len(data), error="not parsable as Python", raw=data)
         return
-    todo: list[tuple[str, ast.AST]] = [("module", tree)]
-    while todo:
-        name, node = todo.pop()
-        if isinstance(node, _DOCUMENTED):
-            value = ast.get_docstring(node, clean=False)
-            if value is not None:
-                yield _docstring(f"{name}, line {node.body[0].lineno}", value)
+    pending: list[tuple[str, ast.AST]] = [("module", tree)]
+    while pending:
+        name, node = pending.pop()
+        if isinstance(node, _DOCSTRING_NODES):
+            docstring = ast.get_docstring(node, clean=False)
+            if docstring is not None:
+                yield _docstring_to_record(f"{name}, line {node.body[0].lineno}", docstring)
         prefix = "" if name == "module" else f"{name}."
-        inner = [n for n in _statements(node) if isinstance(n, (*_DOCUMENTED, *_BRANCHES))]
-        for child in reversed(inner):
-            todo.append((f"{prefix}{child.name}" if isinstance(child, _NAMED) else name, child))
+        child_nodes = [statement for statement in _iterate_child_statements(node) if isinstance(statement, (*_DOCSTRING_NODES, *_BLOCK_NODES))]
+        for child in reversed(child_nodes):
+            pending.append((f"{prefix}{child.name}" if isinstance(child, _DEFINITION_NODES) else name, child))
 
 
-_NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-_DOCUMENTED = (ast.Module, *_NAMED)
-_BRANCHES = (
+_DEFINITION_NODES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_DOCSTRING_NODES = (ast.Module, *_DEFINITION_NODES)
+_BLOCK_NODES = (
     ast.If, ast.Match, ast.match_case, ast.Try, ast.TryStar, ast.ExceptHandler, ast.With,
     ast.AsyncWith, ast.For, ast.AsyncFor, ast.While,
 )  # fmt: skip
 
 
-def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    for field in ("body", "cases", "handlers", "orelse", "finalbody"):
-        yield from getattr(node, field, ())
+def _iterate_child_statements(node: ast.AST) -> Iterator[ast.AST]:
+    for attribute in ("body", "cases", "handlers", "orelse", "finalbody"):
+        yield from getattr(node, attribute, ())
 
 
-def _docstring(place: str, value: str) -> Record:
-    raw = value.encode("utf-8", "surrogatepass")
-    if not encodable(value):
-        return Record(place, len(raw), error="a lone surrogate has no UTF-8 form", raw=raw)
-    return Record(place, len(raw), inspect.cleandoc(value))
+def _docstring_to_record(location: str, docstring: str) -> Record:
+    raw = docstring.encode("utf-8", "surrogatepass")
+    if not is_utf8_encodable(docstring):
+        return Record(location, len(raw), error="a lone surrogate has no UTF-8 form", raw=raw)
+    return Record(location, len(raw), inspect.cleandoc(docstring))

@@ -15,38 +15,38 @@ from tasks.contract import (
     FileStamp,
     HallmarkError,
     StageConfig,
-    canonical,
-    changed_sentence,
-    missing_sentence,
-    sha256,
+    to_canonical_json,
+    format_file_changed_message,
+    format_file_missing_message,
+    sha256_hex,
 )
-from tasks.corpus.reading.blocking import BlockConfig, blocked
+from tasks.corpus.reading.blocking import BlockListConfig, load_block_list
 from tasks.corpus.reading.columns import ParquetSource, read_parquet
 from tasks.corpus.reading.delimited import CsvSource, TsvSource, read_csv, read_tsv
-from tasks.corpus.reading.digests import Digests, seen, stamp
+from tasks.corpus.reading.digests import DigestCache, get_digest_stamp, read_file_stamp
 from tasks.corpus.reading.documentation import (
     DocumentationSource,
-    package_digest,
-    package_files,
-    read_package,
+    compute_package_digest,
+    find_prose_files,
+    read_package_documentation,
 )
 from tasks.corpus.reading.readers import (
     JsonlSource,
     Record,
     TextSource,
     read_jsonl,
-    read_text,
+    read_text_file,
 )
-from tasks.corpus.reading.remote import fetched, is_remote, remote_files
-from tasks.corpus.reading.sources import PATTERNS, FileSource, Source, files
+from tasks.corpus.reading.remote import download_temporarily, is_remote_uri, list_remote_files
+from tasks.corpus.reading.sources import SUFFIXES_BY_KIND, FileSource, Source, find_files
 from tasks.corpus.reading.streaming import (
     DatasetsSource,
-    commit_of,
-    pieces_of,
+    resolve_hub_commit,
+    count_shards,
     read_dataset,
 )
-from tasks.corpus.reading.streams import Meter
-from tasks.corpus.reading.town import TownSource, read_town, town_blocks, town_digest
+from tasks.corpus.reading.streams import ReadCounts
+from tasks.corpus.reading.town import TownSource, read_town_documents, label_town_blocks, compute_town_digest
 from tasks.corpus.reading.warc import WarcSource, read_warc
 
 AnySource = Annotated[
@@ -80,24 +80,24 @@ class IngestConfig(StageConfig):
         16 << 20, ge=1, le=1 << 30, description="longer records are quarantined, never held whole"
     )
 
-    block: BlockConfig = BlockConfig()
+    block: BlockListConfig = BlockListConfig()
 
     @model_validator(mode="after")
-    def _names_differ(self) -> Self:
-        names = Counter(name for source in self.sources for name in source.names())
-        twice = [name for name, count in names.items() if count > 1]
-        if twice:
-            raise ValueError(f"two sources are named {twice[0]!r}; every source needs its own name")
+    def _check_unique_names(self) -> Self:
+        name_counts = Counter(name for source in self.sources for name in source.list_names())
+        repeated = [name for name, count in name_counts.items() if count > 1]
+        if repeated:
+            raise ValueError(f"two sources are named {repeated[0]!r}; every source needs its own name")
         return self
 
 
-def towns_of(config: IngestConfig) -> tuple[TownSource, ...]:
+def list_town_sources(config: IngestConfig) -> tuple[TownSource, ...]:
     """The invented towns among the sources."""
     return tuple(source for source in config.sources if isinstance(source, TownSource))
 
 
 #: Small files are read together, up to so many bytes and files.
-BATCH_BYTES, BATCH_FILES = 8 << 20, 1000
+MAX_BATCH_BYTES, MAX_BATCH_FILES = 8 << 20, 1000
 
 
 @dataclass(frozen=True)
@@ -105,130 +105,130 @@ class Input:
     """One file, package, data set or block of a town."""
 
     source: str  # as the tables name it
-    index: int  # of its source in the config
-    item: str  # path, URI, package or number
-    file: str  # as the tables name it
-    size: int = 0  # bytes of a file
-    tag: str = ""  # what tells whether it is still the same: when it was changed, or a store's tag
-    piece: tuple[int, int] = (0, 1)  # of a data set: which, and of how many
+    source_index: int  # of its source in the config
+    locator: str  # path, URI, package or number
+    file_name: str  # as the tables name it
+    size_bytes: int = 0  # bytes of a file
+    version_tag: str = ""  # what tells whether it is still the same: when it was changed, or a store's tag
+    shard: tuple[int, int] = (0, 1)  # of a data set: which, and of how many
 
     def __str__(self) -> str:
-        number, of = self.piece
-        which = f", piece {number + 1} of {of}" if of > 1 else ""
-        return f"source {self.source}, {self.file}{which}"
+        shard_index, shard_count = self.shard
+        shard_text = f", piece {shard_index + 1} of {shard_count}" if shard_count > 1 else ""
+        return f"source {self.source}, {self.file_name}{shard_text}"
 
 
-def inputs(config: IngestConfig) -> list[Input]:
+def list_inputs(config: IngestConfig) -> list[Input]:
     """Everything that will be read, in order. Raises UsageError for what is not there."""
-    found: list[Input] = []
+    all_inputs: list[Input] = []
     for index, source in enumerate(config.sources):
         if isinstance(source, DocumentationSource):
             for package in source.packages:
-                package_files(package)
-                found.append(Input(f"{source.name}/{package}", index, package, package))
+                find_prose_files(package)
+                all_inputs.append(Input(f"{source.name}/{package}", index, package, package))
         elif isinstance(source, TownSource):
-            found += [Input(source.name, index, i, name) for i, name in town_blocks(source).items()]
+            all_inputs += [Input(source.name, index, block, name) for block, name in label_town_blocks(source).items()]
         elif isinstance(source, DatasetsSource):
-            found.append(Input(source.name, index, source.path, source.split))
-        elif is_remote(source.path):
-            there = remote_files(source.name, source.path, PATTERNS[source.kind])
-            found += [Input(source.name, index, f.uri, n, f.size, f.tag) for n, f in there.items()]
+            all_inputs.append(Input(source.name, index, source.path, source.split))
+        elif is_remote_uri(source.path):
+            remote_by_name = list_remote_files(source.name, source.path, SUFFIXES_BY_KIND[source.kind])
+            all_inputs += [Input(source.name, index, f.uri, n, f.size_bytes, f.version_tag) for n, f in remote_by_name.items()]
         else:
-            paths = files(source.name, source.path, PATTERNS[source.kind])
-            for name, path in paths.items():
-                stamp = _stamp(path)
-                size = stamp[2]
-                found.append(Input(source.name, index, str(path), name, size, _tag(stamp)))
-    return found
+            path_by_name = find_files(source.name, source.path, SUFFIXES_BY_KIND[source.kind])
+            for name, path in path_by_name.items():
+                file_stamp = _read_stamp_or_fail(path)
+                size = file_stamp[2]
+                all_inputs.append(Input(source.name, index, str(path), name, size, _stamp_to_version_tag(file_stamp)))
+    return all_inputs
 
 
-def _stamp(path: Path) -> FileStamp:
+def _read_stamp_or_fail(path: Path) -> FileStamp:
     try:
-        return stamp(path)
+        return read_file_stamp(path)
     except OSError as error:
-        raise _gone(path, error) from error
+        raise _build_read_error(path, error) from error
 
 
-def _tag(stamp: FileStamp) -> str:
-    return " ".join(map(str, stamp[:3]))  # some network file systems number a file anew
+def _stamp_to_version_tag(file_stamp: FileStamp) -> str:
+    return " ".join(map(str, file_stamp[:3]))  # some network file systems number a file anew
 
 
 @dataclass(frozen=True)
-class Batch:
+class InputBatch:
     """Inputs of one source that are read together: the unit of work."""
 
     inputs: tuple[Input, ...]
 
     def __str__(self) -> str:
-        more = f" and {len(self.inputs) - 1} more" if len(self.inputs) > 1 else ""
-        return f"{self.inputs[0]}{more}"
+        suffix = f" and {len(self.inputs) - 1} more" if len(self.inputs) > 1 else ""
+        return f"{self.inputs[0]}{suffix}"
 
 
-def batches(config: IngestConfig) -> list[Batch]:
+def list_input_batches(config: IngestConfig) -> list[InputBatch]:
     """The inputs in order, small files of a source together."""
-    made: list[list[Input]] = []
-    size = 0
-    for part in _pieces(config):
-        is_file = isinstance(config.sources[part.index], FileSource)
-        more = part.size if is_file else BATCH_BYTES
-        local = is_file and not is_remote(part.item)
-        before = seen(Path(part.item)) if local else None
-        if before is not None and _tag(before) != part.tag:
-            raise FileChangedError(changed_sentence(part.item))
-        last = made[-1] if made else []
-        fits = last and last[0].source == part.source and size + more <= BATCH_BYTES
-        if fits and len(last) < BATCH_FILES:
-            last.append(part)
-            size += more
+    input_groups: list[list[Input]] = []
+    group_bytes = 0
+    for source_input in _list_inputs_by_shard(config):
+        is_file = isinstance(config.sources[source_input.source_index], FileSource)
+        added_bytes = source_input.size_bytes if is_file else MAX_BATCH_BYTES
+        is_local = is_file and not is_remote_uri(source_input.locator)
+        digest_stamp = get_digest_stamp(Path(source_input.locator)) if is_local else None
+        if digest_stamp is not None and _stamp_to_version_tag(digest_stamp) != source_input.version_tag:
+            raise FileChangedError(format_file_changed_message(source_input.locator))
+        last_group = input_groups[-1] if input_groups else []
+        has_room = last_group and last_group[0].source == source_input.source and group_bytes + added_bytes <= MAX_BATCH_BYTES
+        if has_room and len(last_group) < MAX_BATCH_FILES:
+            last_group.append(source_input)
+            group_bytes += added_bytes
         else:
-            made.append([part])
-            size = more
-    return [Batch(tuple(members)) for members in made]
+            input_groups.append([source_input])
+            group_bytes = added_bytes
+    return [InputBatch(tuple(group)) for group in input_groups]
 
 
-def _pieces(config: IngestConfig) -> Iterator[Input]:
+def _list_inputs_by_shard(config: IngestConfig) -> Iterator[Input]:
     """The inputs, data sets in pieces that are read, and tried again, each by itself."""
-    for part in inputs(config):
-        source = config.sources[part.index]
-        of = pieces_of(source) if isinstance(source, DatasetsSource) else 1
-        yield from (replace(part, piece=(number, of)) for number in range(of))
+    for source_input in list_inputs(config):
+        source = config.sources[source_input.source_index]
+        shard_count = count_shards(source) if isinstance(source, DatasetsSource) else 1
+        yield from (replace(source_input, shard=(shard_index, shard_count)) for shard_index in range(shard_count))
 
 
-def content(config: IngestConfig, secret_id: str) -> dict[str, str]:
+def compute_source_digests(config: IngestConfig, secret_id: str) -> dict[str, str]:
     """Digests of what the sources hold, for the fingerprint; paths do not enter them."""
-    found_digests: dict[str, dict[str, str]] = defaultdict(dict)
-    digests = Digests()
-    for part in inputs(config):
-        source = config.sources[part.index]
+    digests_by_source: dict[str, dict[str, str]] = defaultdict(dict)
+    digest_cache = DigestCache()
+    for source_input in list_inputs(config):
+        source = config.sources[source_input.source_index]
         if isinstance(source, DocumentationSource):
-            digest = package_digest(part.item)
+            digest = compute_package_digest(source_input.locator)
         elif isinstance(source, TownSource):
-            digest = town_digest(source)
+            digest = compute_town_digest(source)
         elif isinstance(source, FileSource):
-            there = is_remote(part.item)
-            path = Path(part.item)
-            digest = f"{part.size} {part.tag}" if there else digests.of(source.name, path)
-        elif source.local:
-            paths = files(source.name, source.path, ("",))
-            found = {name: digests.of(source.name, p) for name, p in paths.items()}
-            digest = sha256(canonical(found))
+            is_remote_file = is_remote_uri(source_input.locator)
+            path = Path(source_input.locator)
+            digest = f"{source_input.size_bytes} {source_input.version_tag}" if is_remote_file else digest_cache.get_or_compute_digest(source.name, path)
+        elif source.is_local:
+            path_by_name = find_files(source.name, source.path, ("",))
+            file_digests = {name: digest_cache.get_or_compute_digest(source.name, p) for name, p in path_by_name.items()}
+            digest = sha256_hex(to_canonical_json(file_digests))
         else:
-            digest = f"commit {commit_of(source)}"
-        found_digests[part.source][part.file] = digest
-    digests.keep()
-    blocked(config.block)  # a wrong entry is refused before anything starts
+            digest = f"commit {resolve_hub_commit(source)}"
+        digests_by_source[source_input.source][source_input.file_name] = digest
+    digest_cache.save()
+    load_block_list(config.block)  # a wrong entry is refused before anything starts
     return {
-        **{name: sha256(canonical(found)) for name, found in sorted(found_digests.items())},
-        **config.block.digests(),
+        **{name: sha256_hex(to_canonical_json(file_digests)) for name, file_digests in sorted(digests_by_source.items())},
+        **config.block.digest_list_files(),
     }
 
 
-def records_of(
-    part: Input,
+def read_input_records(
+    source_input: Input,
     config: IngestConfig,
-    meter: Meter,
-    folder: Path | None = None,
-    kept: Path | None = None,
+    counts: ReadCounts,
+    copy_folder: Path | None = None,
+    resume_folder: Path | None = None,
 ) -> Iterator[Record]:
     """The records of one input through the reader of its kind. ``folder``: where copies of what
     lies in an object store are kept while it is read; ``kept``: where what came of a stream is
@@ -236,62 +236,62 @@ def records_of(
 
     Raises HallmarkError if a file is gone, cannot be read, or is another one than was found.
     """
-    source, limit = config.sources[part.index], config.max_document_bytes
+    source, max_bytes = config.sources[source_input.source_index], config.max_document_bytes
     if isinstance(source, DatasetsSource):
-        return read_dataset(source, limit, meter, part.piece, kept)
+        return read_dataset(source, max_bytes, counts, source_input.shard, resume_folder)
     if not isinstance(source, FileSource):
-        return _records(source, part, limit, meter)
-    if is_remote(part.item):
-        return _remote_records(source, part, limit, meter, folder)
-    return _local_records(source, part, limit, meter)
+        return _read_with_matching_reader(source, source_input, max_bytes, counts)
+    if is_remote_uri(source_input.locator):
+        return _read_remote_input(source, source_input, max_bytes, counts, copy_folder)
+    return _read_local_input(source, source_input, max_bytes, counts)
 
 
-def _remote_records(
-    source: FileSource, part: Input, limit: int, meter: Meter, folder: Path | None
+def _read_remote_input(
+    source: FileSource, source_input: Input, max_bytes: int, counts: ReadCounts, copy_folder: Path | None
 ) -> Iterator[Record]:
-    with fetched(part.item, part.tag, folder) as path:
-        yield from _records(source, replace(part, item=str(path)), limit, meter)
+    with download_temporarily(source_input.locator, source_input.version_tag, copy_folder) as path:
+        yield from _read_with_matching_reader(source, replace(source_input, locator=str(path)), max_bytes, counts)
 
 
-def _local_records(source: FileSource, part: Input, limit: int, meter: Meter) -> Iterator[Record]:
-    path = Path(part.item)
-    meter.named_by = f"source {source.name!r}"
+def _read_local_input(source: FileSource, source_input: Input, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
+    path = Path(source_input.locator)
+    counts.source_label = f"source {source.name!r}"
     try:
-        same = _tag(stamp(path)) == part.tag
-        if same:
-            yield from _records(source, part, limit, meter)
-            same = _tag(stamp(path)) == part.tag
+        is_unchanged = _stamp_to_version_tag(read_file_stamp(path)) == source_input.version_tag
+        if is_unchanged:
+            yield from _read_with_matching_reader(source, source_input, max_bytes, counts)
+            is_unchanged = _stamp_to_version_tag(read_file_stamp(path)) == source_input.version_tag
     except OSError as error:
-        raise _gone(path, error) from error
-    if not same:
-        raise FileChangedError(changed_sentence(part.item))
+        raise _build_read_error(path, error) from error
+    if not is_unchanged:
+        raise FileChangedError(format_file_changed_message(source_input.locator))
 
 
-def _gone(path: Path, error: OSError) -> HallmarkError:
+def _build_read_error(path: Path, error: OSError) -> HallmarkError:
     if isinstance(error, FileNotFoundError):
-        return FileChangedError(missing_sentence(path))
+        return FileChangedError(format_file_missing_message(path))
     return HallmarkError(
         f"{path} cannot be read ({error.strerror or error}); make it readable or leave it out"
     )
 
 
-def _records(source: Source, part: Input, limit: int, meter: Meter) -> Iterator[Record]:
-    path = Path(part.item)
+def _read_with_matching_reader(source: Source, source_input: Input, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
+    path = Path(source_input.locator)
     match source:
         case JsonlSource():
-            return read_jsonl(path, source, limit, meter)
+            return read_jsonl(path, source, max_bytes, counts)
         case ParquetSource():
-            return read_parquet(path, source, limit, meter)
+            return read_parquet(path, source, max_bytes, counts)
         case CsvSource():
-            return read_csv(path, source, limit, meter)
+            return read_csv(path, source, max_bytes, counts)
         case TsvSource():
-            return read_tsv(path, source, limit, meter)
+            return read_tsv(path, source, max_bytes, counts)
         case TextSource():
-            return read_text(path, source, limit, meter)
+            return read_text_file(path, source, max_bytes, counts)
         case WarcSource():
-            return read_warc(path, source, limit, meter)
+            return read_warc(path, source, max_bytes, counts)
         case DocumentationSource():
-            return read_package(part.item, limit, meter)
+            return read_package_documentation(source_input.locator, max_bytes, counts)
         case TownSource():
-            return read_town(source, part.item, limit, meter)
+            return read_town_documents(source, source_input.locator, max_bytes, counts)
     raise TypeError(f"no reader of {type(source).__name__}")

@@ -10,28 +10,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 #: A longer one is none: browsers and crawlers take no more.
-LONGEST_URL = 8192
+MAX_URL_LENGTH = 8192
 
 #: Scheme, credentials (up to the last "@", as WHATWG's URL standard reads them), host, port.
-_HOST = (
+_HOST_PATTERN = (
     r"^[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#\\]*@)?(?P<host>\[[0-9A-Fa-f:.]+\]|[^/?#\\:@]+)"
     r"(?::[0-9]*)?(?:[/?#\\]|$)"
 )
-_NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
+_HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 
 
-def domains(urls: pa.Array) -> pa.Array:
+def extract_domains(urls: pa.Array) -> pa.Array:
     """Host names of URLs (string): lower case, without port, credentials and a leading ``www.``.
 
     International names are in the form they are registered in (``xn--…``). Null for what has no
     host or none that can be registered.
     """
-    found = pc.struct_field(pc.extract_regex(urls, _HOST), "host").dictionary_encode()
-    names = pa.array([domain(host) for host in found.dictionary.to_pylist()], pa.string())
-    return names.take(found.indices)
+    encoded_hosts = pc.struct_field(pc.extract_regex(urls, _HOST_PATTERN), "host").dictionary_encode()
+    names = pa.array([normalise_host(host) for host in encoded_hosts.dictionary.to_pylist()], pa.string())
+    return names.take(encoded_hosts.indices)
 
 
-def domain(host: str) -> str | None:
+def normalise_host(host: str) -> str | None:
     """The name under which a host is known, see ``domains``."""
     if host.startswith("["):
         return host.lower()
@@ -42,17 +42,17 @@ def domain(host: str) -> str | None:
             host = host.encode("idna").decode()
         except UnicodeError:
             return None
-    name = host.lower().removesuffix(".").removeprefix("www.")
-    return name if _NAME.fullmatch(name) else None
+    host_name = host.lower().removesuffix(".").removeprefix("www.")
+    return host_name if _HOST_NAME.fullmatch(host_name) else None
 
 
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
-_INSTANT = re.compile(
+_DAY_PATTERN = re.compile(r"\d{4}-\d\d-\d\d")
+_INSTANT_PATTERN = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d)(:\d\d)?([.,]\d+)?\s?([Zz]|[+-]\d\d(?::?\d\d)?)?"
 )
 
 
-def iso_date(value: Any) -> str | None:
+def normalise_date(value: Any) -> str | None:
     """ISO 8601: a day as it is, an instant in UTC to the second, with "Z".
 
     Of a time without a zone only its day is known. None for what is neither a day nor a time.
@@ -65,16 +65,16 @@ def iso_date(value: Any) -> str | None:
         return None
     value = value.strip()
     try:
-        if _DAY.fullmatch(value):
+        if _DAY_PATTERN.fullmatch(value):
             return date.fromisoformat(value).isoformat()
-        if not (parts := _INSTANT.fullmatch(value)):
+        if not (match := _INSTANT_PATTERN.fullmatch(value)):
             return None
-        day, minutes, seconds, _, zone = parts.groups()
+        day, minutes, seconds, _, zone = match.groups()
         zone = (zone or "").upper()
-        time = f"{day}T{minutes}{seconds or ':00'}"
-        moment = datetime.fromisoformat(time + zone)
+        time_text = f"{day}T{minutes}{seconds or ':00'}"
+        instant = datetime.fromisoformat(time_text + zone)
         if zone == "Z":
-            return f"{time}Z"
-        return moment.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z" if zone else day
+            return f"{time_text}Z"
+        return instant.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z" if zone else day
     except (ValueError, OverflowError):  # the 31st of February; an hour before the year 1
         return None

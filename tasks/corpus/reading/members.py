@@ -32,10 +32,10 @@ from typing import Any, BinaryIO
 
 import zstandard
 
-DAMAGED = "the compressed data are damaged"
-TOO_EARLY = "the compressed data end too early"
-COMPRESSED_BLOCK = 1 << 12  # small: 4 KiB of a hostile zstd file can swell to 128 MiB
-PATIENCE = 1 << 20  # bytes that may be decompressed again in any file, however small
+DAMAGED_DATA = "the compressed data are damaged"
+TRUNCATED_DATA = "the compressed data end too early"
+COMPRESSED_BLOCK_BYTES = 1 << 12  # small: 4 KiB of a hostile zstd file can swell to 128 MiB
+MAX_REPEATED_BYTES = 1 << 20  # bytes that may be decompressed again in any file, however small
 
 
 @dataclass(frozen=True)
@@ -43,54 +43,54 @@ class Damage:
     """Stands in a stream where bytes of it are missing."""
 
     error: str
-    lost: int  # compressed bytes that gave nothing
-    cut: bool  # members were cut within lines: what follows may be the rest of a line
-    behind: bool = False  # the member before it was read whole, and is damaged at most in its end
+    lost_bytes: int  # compressed bytes that gave nothing
+    may_continue_line: bool  # members were cut within lines: what follows may be the rest of a line
+    is_only_at_end: bool = False  # the member before it was read whole, and is damaged at most in its end
 
 
-class Gzip:
+class GzipCodec:
     """Every member ends with a checksum."""
 
-    magics = ((re.compile(rb"\x1f\x8b\x08"), 0),)
-    proof = 1 << 12  # names and the first table of codes take no more
+    magic_patterns = ((re.compile(rb"\x1f\x8b\x08"), 0),)
+    proof_bytes = 1 << 12  # names and the first table of codes take no more
 
-    def stream(self) -> Any:
+    def make_decompressor(self) -> Any:
         return zlib.decompressobj(wbits=31)
 
-    def skippable(self, head: bytes) -> int:
+    def parse_skippable_size(self, first_bytes: bytes) -> int:
         return 0
 
-    def may_follow(self, head: bytes) -> bool:
+    def can_follow_member(self, first_bytes: bytes) -> bool:
         return True
 
 
-class Zstd:
+class ZstdCodec:
     """A frame may have no checksum: then what follows it tells whether its end is the true one."""
 
-    magics = ((re.compile(rb"\x28\xb5\x2f\xfd"), 0), (re.compile(rb"\x2a\x4d\x18"), 1))
-    proof = 1 << 18  # a block takes up to 128 KiB
+    magic_patterns = ((re.compile(rb"\x28\xb5\x2f\xfd"), 0), (re.compile(rb"\x2a\x4d\x18"), 1))
+    proof_bytes = 1 << 18  # a block takes up to 128 KiB
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
 
-    def stream(self) -> Any:
+    def make_decompressor(self) -> Any:
         return self.decompressor.decompressobj()
 
-    def skippable(self, head: bytes) -> int:
+    def parse_skippable_size(self, first_bytes: bytes) -> int:
         """Bytes of the skippable frame that begins here, or 0."""
-        if len(head) < 8 or head[0] & 0xF0 != 0x50 or head[1:4] != b"\x2a\x4d\x18":
+        if len(first_bytes) < 8 or first_bytes[0] & 0xF0 != 0x50 or first_bytes[1:4] != b"\x2a\x4d\x18":
             return 0
-        return 8 + int.from_bytes(head[4:8], "little")
+        return 8 + int.from_bytes(first_bytes[4:8], "little")
 
-    def may_follow(self, head: bytes) -> bool:
+    def can_follow_member(self, first_bytes: bytes) -> bool:
         """Whether bytes can stand behind a frame: padding, a frame or the start of one, nothing."""
-        head = head.lstrip(b"\0")
-        if head and head[0] & 0xF0 == 0x50:
-            return b"\x2a\x4d\x18".startswith(head[1:4])
-        return b"\x28\xb5\x2f\xfd".startswith(head[:4])
+        first_bytes = first_bytes.lstrip(b"\0")
+        if first_bytes and first_bytes[0] & 0xF0 == 0x50:
+            return b"\x2a\x4d\x18".startswith(first_bytes[1:4])
+        return b"\x28\xb5\x2f\xfd".startswith(first_bytes[:4])
 
 
-CODECS: dict[str, type[Gzip] | type[Zstd]] = {".gz": Gzip, ".zst": Zstd}
+CODEC_BY_SUFFIX: dict[str, type[GzipCodec] | type[ZstdCodec]] = {".gz": GzipCodec, ".zst": ZstdCodec}
 
 
 @dataclass
@@ -98,129 +98,129 @@ class _Member:
     """What is known of a member while its output is taken."""
 
     start: int
-    gave: int = 0  # end of the bytes that gave output
+    output_end: int = 0  # end of the bytes that gave output
     end: int = 0  # once it was read whole
     error: str = ""
-    output: Iterator[bytes] = field(default_factory=lambda: iter(()))
+    output_blocks: Iterator[bytes] = field(default_factory=lambda: iter(()))
 
 
-class Members:
+class CompressedMembers:
     """The decompressed bytes of an open file, with a ``Damage`` wherever some are missing, and an
     empty block before each member.
 
     Once taken to the end, ``read``, ``lost`` and ``padding`` tell what became of every byte.
     """
 
-    def __init__(self, file: BinaryIO, codec: Gzip | Zstd) -> None:
+    def __init__(self, file: BinaryIO, codec: GzipCodec | ZstdCodec) -> None:
         self.file, self.codec = file, codec
-        self.size = os.fstat(file.fileno()).st_size
-        self.read = self.lost = self.padding = 0
-        self.furthest = self.again = 0
+        self.file_size = os.fstat(file.fileno()).st_size
+        self.read_bytes = self.lost_bytes = self.padding_bytes = 0
+        self.furthest_position = self.repeated_bytes = 0
 
     def __iter__(self) -> Iterator[bytes | Damage]:
-        member, cut = self._behind(0), False
+        member, may_continue_line = self._open_member_after_padding(0), False
         while member is not None:
-            whole = True
+            ends_in_newline = True
             yield b""
-            for block in member.output:
-                whole = block.endswith(b"\n")
+            for block in member.output_blocks:
+                ends_in_newline = block.endswith(b"\n")
                 yield block
-            if not member.error and self._may_end(member.end):
-                self.read += member.end - member.start
-                following = self._behind(member.end)
-                cut = cut or (following is not None and not whole)
+            if not member.error and self._can_member_end_at(member.end):
+                self.read_bytes += member.end - member.start
+                next_member = self._open_member_after_padding(member.end)
+                may_continue_line = may_continue_line or (next_member is not None and not ends_in_newline)
             else:
-                following = self._search(member.start + 1)
-                yield self._damage(member, following, cut)
-            member = following
+                next_member = self._find_next_member(member.start + 1)
+                yield self._describe_damage(member, next_member, may_continue_line)
+            member = next_member
 
-    def _damage(self, member: _Member, following: _Member | None, cut: bool) -> Damage:
-        end = following.start if following else self.file.seek(0, os.SEEK_END)
-        lost = max(0, end - member.gave)
-        self.read += end - member.start - lost
-        self.lost += lost
-        error = member.error if member.error and not following else DAMAGED
-        return Damage(error, lost, cut, not member.error)
+    def _describe_damage(self, member: _Member, next_member: _Member | None, may_continue_line: bool) -> Damage:
+        end = next_member.start if next_member else self.file.seek(0, os.SEEK_END)
+        lost_bytes = max(0, end - member.output_end)
+        self.read_bytes += end - member.start - lost_bytes
+        self.lost_bytes += lost_bytes
+        error = member.error if member.error and not next_member else DAMAGED_DATA
+        return Damage(error, lost_bytes, may_continue_line, not member.error)
 
-    def _at(self, position: int, size: int) -> bytes:
+    def _read_at(self, position: int, size: int) -> bytes:
         self.file.seek(position)
         return self.file.read(size)
 
-    def _may_end(self, position: int) -> bool:
-        return self.codec.may_follow(self._at(position, COMPRESSED_BLOCK))
+    def _can_member_end_at(self, position: int) -> bool:
+        return self.codec.can_follow_member(self._read_at(position, COMPRESSED_BLOCK_BYTES))
 
-    def _behind(self, position: int) -> _Member | None:
+    def _open_member_after_padding(self, position: int) -> _Member | None:
         """What begins here, behind padding."""
-        while data := self._at(position, COMPRESSED_BLOCK):
+        while data := self._read_at(position, COMPRESSED_BLOCK_BYTES):
             padding = len(data) - len(data.lstrip(b"\0"))
-            self.padding += padding
+            self.padding_bytes += padding
             position += padding
             if padding < len(data):
-                return self._member(position, 0)
+                return self._open_member(position, 0)
         return None
 
-    def _member(self, start: int, proof: int) -> _Member:
-        member = _Member(start, gave=start)
-        member.output = self._output(member, proof)
+    def _open_member(self, start: int, proof_bytes: int) -> _Member:
+        member = _Member(start, output_end=start)
+        member.output_blocks = self._decompress_member(member, proof_bytes)
         return member
 
-    def _output(self, member: _Member, proof: int) -> Iterator[bytes]:
+    def _decompress_member(self, member: _Member, proof_bytes: int) -> Iterator[bytes]:
         """Decompress; a candidate must give something within ``proof`` bytes."""
-        if jump := self.codec.skippable(self._at(member.start, 8)):
-            member.end = member.gave = member.start + jump
-            if member.end > self.size or not self._may_end(member.end):
-                member.error = TOO_EARLY if member.end > self.size else DAMAGED
-                member.gave = member.start
+        if skippable_size := self.codec.parse_skippable_size(self._read_at(member.start, 8)):
+            member.end = member.output_end = member.start + skippable_size
+            if member.end > self.file_size or not self._can_member_end_at(member.end):
+                member.error = TRUNCATED_DATA if member.end > self.file_size else DAMAGED_DATA
+                member.output_end = member.start
             return
-        stream, position = self.codec.stream(), member.start
-        while data := self._at(position, COMPRESSED_BLOCK):
-            if proof and position - member.start >= proof and member.gave == member.start:
-                member.error = DAMAGED
+        stream, position = self.codec.make_decompressor(), member.start
+        while data := self._read_at(position, COMPRESSED_BLOCK_BYTES):
+            if proof_bytes and position - member.start >= proof_bytes and member.output_end == member.start:
+                member.error = DAMAGED_DATA
                 return
-            self._count(member, position, len(data))
+            self._count_repeated_bytes(member, position, len(data))
             try:
                 block = stream.decompress(data)
             except (zlib.error, zstandard.ZstdError):
-                member.error = DAMAGED
+                member.error = DAMAGED_DATA
                 return
             position += len(data)
             if stream.eof:
-                member.end = member.gave = position - len(stream.unused_data)
+                member.end = member.output_end = position - len(stream.unused_data)
             elif block:
-                member.gave = position
+                member.output_end = position
             if block:
                 yield block
             if stream.eof:
                 return
-        member.error = TOO_EARLY
+        member.error = TRUNCATED_DATA
 
-    def _count(self, member: _Member, position: int, size: int) -> None:
+    def _count_repeated_bytes(self, member: _Member, position: int, size: int) -> None:
         """First blocks are free: they are what every candidate costs."""
         if position > member.start:
-            self.again += size * (position < self.furthest)
-            self.furthest = max(self.furthest, position + size)
+            self.repeated_bytes += size * (position < self.furthest_position)
+            self.furthest_position = max(self.furthest_position, position + size)
 
-    def _search(self, position: int) -> _Member | None:
+    def _find_next_member(self, position: int) -> _Member | None:
         """The first member from here on that proves itself."""
-        for start in self._candidates(position):
-            if start < self.furthest and self.again > max(self.size, PATIENCE):
+        for start in self._find_magic_positions(position):
+            if start < self.furthest_position and self.repeated_bytes > max(self.file_size, MAX_REPEATED_BYTES):
                 continue
-            member = self._member(start, self.codec.proof)
-            begun = list(islice(member.output, 2))
-            if not member.error or (begun and member.error == TOO_EARLY):
-                member.output = chain(begun, member.output)
+            member = self._open_member(start, self.codec.proof_bytes)
+            first_blocks = list(islice(member.output_blocks, 2))
+            if not member.error or (first_blocks and member.error == TRUNCATED_DATA):
+                member.output_blocks = chain(first_blocks, member.output_blocks)
                 return member
         return None
 
-    def _candidates(self, position: int) -> Iterator[int]:
+    def _find_magic_positions(self, position: int) -> Iterator[int]:
         """Where the first bytes of a member stand, each place once and in order."""
-        while data := self._at(position, COMPRESSED_BLOCK + 3):
-            found = (
-                match.start() - before
-                for magic, before in self.codec.magics
+        while data := self._read_at(position, COMPRESSED_BLOCK_BYTES + 3):
+            positions = (
+                match.start() - magic_offset
+                for magic, magic_offset in self.codec.magic_patterns
                 for match in magic.finditer(data)
             )
-            for start in sorted(found):
-                if 0 <= start < COMPRESSED_BLOCK:
+            for start in sorted(positions):
+                if 0 <= start < COMPRESSED_BLOCK_BYTES:
                     yield position + start
-            position += COMPRESSED_BLOCK
+            position += COMPRESSED_BLOCK_BYTES

@@ -16,49 +16,49 @@ class PageError(ValueError):
 
 # Encodings ---------------------------------------------------------------------------------------
 
-_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"),
+_BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"),
           (codecs.BOM_UTF16_BE, "utf-16-be"))  # fmt: skip
-_META = re.compile(
+_META_CHARSET = re.compile(
     rb"""(?i)<meta[^>]{0,500}?charset\s{0,9}+=\s{0,9}+["']?+\s{0,9}+([\w:.-]{1,40})"""
 )
 #: What browsers read under these names.
-_WIDER = {"euc_kr": "cp949", "shift_jis": "cp932", "big5": "big5hkscs", "gbk": "gb18030"}
+_BROWSER_ENCODINGS = {"euc_kr": "cp949", "shift_jis": "cp932", "big5": "big5hkscs", "gbk": "gb18030"}
 
 
-def decoded(data: bytes, charset: str, html: bool) -> str:
+def decode_page(data: bytes, charset: str, is_html: bool) -> str:
     """A page as text: its byte order mark decides, else the ``charset`` of its HTTP header, else
     what its ``meta`` element says, each only if all of the page is valid in it. A page that says
     nothing is UTF-8 if it is valid, else what a detector takes it for.
 
     Raises PageError if it is valid in none of these.
     """
-    for mark, encoding in _MARKS:
-        if data.startswith(mark):
-            return _valid(data[len(mark) :], [encoding])
-    named = _known(charset)
-    if html and (meta := _META.search(data[:1024])):
+    for byte_order_mark, encoding in _BYTE_ORDER_MARKS:
+        if data.startswith(byte_order_mark):
+            return _decode_with_first_valid(data[len(byte_order_mark) :], [encoding])
+    candidate_encodings = _resolve_encoding_name(charset)
+    if is_html and (meta_match := _META_CHARSET.search(data[:1024])):
         # A page whose ASCII could be read is not in UTF-16.
-        named += [n if not n.startswith("utf-16") else "utf-8" for n in _known(meta[1].decode())]
-    return _valid(data, named or ["utf-8", *detected(data)])
+        candidate_encodings += [encoding_name if not encoding_name.startswith("utf-16") else "utf-8" for encoding_name in _resolve_encoding_name(meta_match[1].decode())]
+    return _decode_with_first_valid(data, candidate_encodings or ["utf-8", *detect_encodings(data)])
 
 
-def _known(name: str) -> list[str]:
+def _resolve_encoding_name(encoding_name: str) -> list[str]:
     """The Python codec of a name in WHATWG's list: of no other, some of them are no encodings."""
     from resiliparse.parse.encoding import map_encoding_to_html5
 
-    found = map_encoding_to_html5(name, fallback_utf8=False) if name.isascii() and name else None
-    return [_WIDER.get(found, found)] if found else []
+    html5_name = map_encoding_to_html5(encoding_name, fallback_utf8=False) if encoding_name.isascii() and encoding_name else None
+    return [_BROWSER_ENCODINGS.get(html5_name, html5_name)] if html5_name else []
 
 
-def detected(data: bytes) -> list[str]:
+def detect_encodings(data: bytes) -> list[str]:
     """The Python codec of what a detector takes the bytes for, if anything."""
     from resiliparse.parse.encoding import detect_encoding
 
-    found = detect_encoding(data, from_html_meta=False)
-    return _known(found) if found else []
+    detected_name = detect_encoding(data, from_html_meta=False)
+    return _resolve_encoding_name(detected_name) if detected_name else []
 
 
-def _valid(data: bytes, encodings: list[str]) -> str:
+def _decode_with_first_valid(data: bytes, encodings: list[str]) -> str:
     for encoding in encodings:
         try:
             return data.decode(encoding)
@@ -70,12 +70,12 @@ def _valid(data: bytes, encodings: list[str]) -> str:
 # HTML --------------------------------------------------------------------------------------------
 
 
-def page_text(html: str, main_content: bool) -> str:
+def extract_page_text(html: str, main_content: bool) -> str:
     """The visible text with its line breaks. Raises PageError for what would take too long."""
     from resiliparse.extract.html2text import extract_plain_text
 
-    if html.count("<") > FEW_TAGS or len(html) > SHORT:
-        _Bounds(html).check()
+    if html.count("<") > UNCHECKED_TAGS or len(html) > UNCHECKED_CHARACTERS:
+        _ParserCostEstimator(html).check_limits()
     return extract_plain_text(
         html, preserve_formatting=True, main_content=main_content, alt_texts=False
     )
@@ -85,55 +85,55 @@ def page_text(html: str, main_content: bool) -> str:
 # were left open, so time and memory grow with the sum over all tags of how many are open. It
 # compares each attribute of a tag with those before it, of html and body with those of all such
 # tags. Measured: 7 s and 800 MB for a page at the limits, where a real one comes to a thousandth.
-FEW_TAGS, SHORT = 1000, 20_000  # tags and characters of a page that cannot come to a limit
-OPEN, OPEN_FORMATTING = 20_000_000, 2_000_000
-COMPARISONS = 100_000_000
-LOOKED = 8  # times the length of a page that may be looked at for the ends of its tags
+UNCHECKED_TAGS, UNCHECKED_CHARACTERS = 1000, 20_000  # tags and characters of a page that cannot come to a limit
+MAX_OPEN_SUM, MAX_OPEN_FORMATTING_SUM = 20_000_000, 2_000_000
+MAX_COMPARISONS = 100_000_000
+MAX_SCAN_FACTOR = 8  # times the length of a page that may be looked at for the ends of its tags
 
-_FORMATTING = {
+_FORMATTING_TAGS = {
     "b", "big", "code", "em", "font", "i", "s", "small", "strike", "strong", "tt", "u",
 }  # fmt: skip
 #: Those that end where the next of them begins, or are there once, but keep others open.
-_WITHIN = {
+_IMPLICITLY_CLOSED_TAGS = {
     "dd", "dt", "form", "li", "p", "tbody", "td", "tfoot", "th", "thead", "tr",
 }  # fmt: skip
 #: Those that hold nothing, that end where the next of them begins, or that are there once.
-_FLAT = _WITHIN | {
+_NON_NESTING_TAGS = _IMPLICITLY_CLOSED_TAGS | {
     "a", "area", "base", "body", "br", "col", "embed", "head", "hr", "html", "img", "input",
     "link", "meta", "nobr", "option", "param", "source", "track", "wbr",
 }  # fmt: skip
 #: Those whose end tag closes what of ``_WITHIN`` is open in them.
-_BLOCKS = {
+_BLOCK_TAGS = {
     "address", "article", "aside", "blockquote", "button", "caption", "center", "details", "dialog",
     "dir", "div", "dl", "fieldset", "figcaption", "figure", "footer", "h1", "h2", "h3", "h4", "h5",
     "h6", "header", "hgroup", "listing", "main", "menu", "nav", "object", "ol", "pre", "section",
     "select", "summary", "table", "template", "ul",
 }  # fmt: skip
 #: Those in which tags are text.
-_RAW = {
+_RAW_TEXT_TAGS = {
     "iframe", "noembed", "noframes", "plaintext", "script", "style", "textarea", "title", "xmp",
 }  # fmt: skip
 #: Those in which what is text, and what is open, is another matter.
-_STRANGE = {"frameset", "math", "select", "svg", "template"}
+_SPECIAL_CONTENT_TAGS = {"frameset", "math", "select", "svg", "template"}
 #: Those that end SVG and MathML, or hold HTML in them.
-_NOT_FOREIGN = _FLAT | _FORMATTING | _BLOCKS | _RAW | {
+_HTML_TAGS = _NON_NESTING_TAGS | _FORMATTING_TAGS | _BLOCK_TAGS | _RAW_TEXT_TAGS | {
     "annotation-xml", "desc", "foreignobject", "mi", "mn", "mo", "ms", "mtext", "ruby", "span",
-    "sub", "sup", "var", *_STRANGE,
+    "sub", "sup", "var", *_SPECIAL_CONTENT_TAGS,
 }  # fmt: skip
 
-_SPACE = r"\t\n\f\r "  # HTML's, of which Python has more
-_ATTRIBUTE = (
-    rf"[^{_SPACE}/>][^{_SPACE}/>=]*+"
-    rf"""(?:[{_SPACE}]*+=[{_SPACE}]*+(?:"[^"]*+"|'[^']*+'|[^{_SPACE}>]*+))?+"""
+_HTML_SPACE = r"\t\n\f\r "  # HTML's, of which Python has more
+_ATTRIBUTE_PATTERN = (
+    rf"[^{_HTML_SPACE}/>][^{_HTML_SPACE}/>=]*+"
+    rf"""(?:[{_HTML_SPACE}]*+=[{_HTML_SPACE}]*+(?:"[^"]*+"|'[^']*+'|[^{_HTML_SPACE}>]*+))?+"""
 )
-_ONE = re.compile(_ATTRIBUTE)
-_ATTRIBUTES = re.compile(rf"(?:[{_SPACE}/]++|{_ATTRIBUTE})*+")
-_BEGINNING = re.compile(rf"<(?:(?=(/?)([a-zA-Z][^{_SPACE}/>]{{0,60}}+))|(!--|!\[CDATA\[|[!?/]))")
-_SCRIPT = re.compile("(?ai)<script")
-_ENDS = {"!--": "-->", "![CDATA[": "]]>"}
+_ONE_ATTRIBUTE = re.compile(_ATTRIBUTE_PATTERN)
+_ATTRIBUTES = re.compile(rf"(?:[{_HTML_SPACE}/]++|{_ATTRIBUTE_PATTERN})*+")
+_TAG_START = re.compile(rf"<(?:(?=(/?)([a-zA-Z][^{_HTML_SPACE}/>]{{0,60}}+))|(!--|!\[CDATA\[|[!?/]))")
+_SCRIPT_START = re.compile("(?ai)<script")
+_COMMENT_ENDS = {"!--": "-->", "![CDATA[": "]]>"}
 
 
-class _Bounds:
+class _ParserCostEstimator:
     """How many elements are open and attributes compared in a page, estimated from above.
 
     What is a tag depends on what is open. While that makes no difference, tags are read as a parser
@@ -144,128 +144,128 @@ class _Bounds:
 
     def __init__(self, html: str) -> None:
         self.html = html
-        self.found: dict[str, tuple[int, int, int]] = {}
-        self.hidden = self.script = 0  # up to where an end tag, or the end of a script, may be text
-        self.sure, self.strange = True, 0  # how many of _STRANGE are open
-        self.looked = self.compared = self.merged = 0
-        self.names: list[str] = []  # of what is open
-        self.within: list[set[str]] = [set()]  # what of _WITHIN is open in each, and outside of all
-        self.foreign = 0  # of names: those of SVG or MathML alone are behind; 0 if there are none
-        self.formatting = 0
+        self.mark_positions: dict[str, tuple[int, int, int]] = {}
+        self.hidden_until = self.script_until = 0  # up to where an end tag, or the end of a script, may be text
+        self.is_certain, self.open_special = True, 0  # how many of _STRANGE are open
+        self.scanned_characters = self.comparisons = self.merged_attributes = 0
+        self.open_tags: list[str] = []  # of what is open
+        self.open_implicit_tags: list[set[str]] = [set()]  # what of _WITHIN is open in each, and outside of all
+        self.foreign_depth = 0  # of names: those of SVG or MathML alone are behind; 0 if there are none
+        self.open_formatting = 0
 
-    def check(self) -> None:
+    def check_limits(self) -> None:
         """Raises PageError."""
-        total = total_formatting = 0
-        for match in _BEGINNING.finditer(self.html):
+        open_sum = open_formatting_sum = 0
+        for match in _TAG_START.finditer(self.html):
             start = match.start()
-            visible = start >= self.hidden
-            if self.sure and not visible:
+            is_visible = start >= self.hidden_until
+            if self.is_certain and not is_visible:
                 continue
             if match[3]:
-                self._hide(start, match.end(), match[3])
+                self._skip_comment(start, match.end(), match[3])
                 continue
-            name = match[2].lower() if match[2].isascii() and len(match[2]) < 60 else "?"
-            end = self._attributes(name, start, match.end(2))
+            tag_name = match[2].lower() if match[2].isascii() and len(match[2]) < 60 else "?"
+            attributes_end = self._scan_attributes(tag_name, start, match.end(2))
             if not match[1]:
-                self._open(name, match.end(2), end)
-            elif visible:
-                self._close(name)
-            total += len(self.names)
-            total_formatting += self.formatting
-            if total > OPEN or total_formatting > OPEN_FORMATTING:
+                self._open_element(tag_name, match.end(2), attributes_end)
+            elif is_visible:
+                self._close_element(tag_name)
+            open_sum += len(self.open_tags)
+            open_formatting_sum += self.open_formatting
+            if open_sum > MAX_OPEN_SUM or open_formatting_sum > MAX_OPEN_FORMATTING_SUM:
                 raise PageError(TOO_NESTED)
 
-    def _open(self, name: str, behind: int, end: int) -> None:
-        if name in _RAW:
-            self._raw(name, end)
-        if name in _NOT_FOREIGN and not (name in _RAW and self.sure):  # of the title only text
-            self.foreign = 0
-        if self.foreign and self._alone(behind, end):
+    def _open_element(self, tag_name: str, name_end: int, attributes_end: int) -> None:
+        if tag_name in _RAW_TEXT_TAGS:
+            self._skip_raw_text(tag_name, attributes_end)
+        if tag_name in _HTML_TAGS and not (tag_name in _RAW_TEXT_TAGS and self.is_certain):  # of the title only text
+            self.foreign_depth = 0
+        if self.foreign_depth and self._is_self_closing(name_end, attributes_end):
             return
-        if name in _WITHIN:
-            self.within[-1].add(name)
-        elif name not in _FLAT:
-            self.names.append(name)
-            self.within.append(set())
-            self.formatting += name in _FORMATTING
-            self.strange += name in _STRANGE
-            if name in ("svg", "math") and self.sure and "select" not in self.names:
-                self.foreign = len(self.names)
+        if tag_name in _IMPLICITLY_CLOSED_TAGS:
+            self.open_implicit_tags[-1].add(tag_name)
+        elif tag_name not in _NON_NESTING_TAGS:
+            self.open_tags.append(tag_name)
+            self.open_implicit_tags.append(set())
+            self.open_formatting += tag_name in _FORMATTING_TAGS
+            self.open_special += tag_name in _SPECIAL_CONTENT_TAGS
+            if tag_name in ("svg", "math") and self.is_certain and "select" not in self.open_tags:
+                self.foreign_depth = len(self.open_tags)
 
-    def _close(self, name: str) -> None:
-        if name == "?":
+    def _close_element(self, tag_name: str) -> None:
+        if tag_name == "?":
             return
-        if self.foreign and name in self.names[self.foreign - 1 :]:
-            while self.names[-1] != name:
-                self._pop()
-        elif self.foreign:
-            self.foreign = 0
-        if name in _FLAT:
-            self.within[-1].discard(name)
-        elif self.names[-1:] == [name] and (name in _BLOCKS or self.foreign or not self.within[-1]):
-            self._pop()
+        if self.foreign_depth and tag_name in self.open_tags[self.foreign_depth - 1 :]:
+            while self.open_tags[-1] != tag_name:
+                self._close_innermost_element()
+        elif self.foreign_depth:
+            self.foreign_depth = 0
+        if tag_name in _NON_NESTING_TAGS:
+            self.open_implicit_tags[-1].discard(tag_name)
+        elif self.open_tags[-1:] == [tag_name] and (tag_name in _BLOCK_TAGS or self.foreign_depth or not self.open_implicit_tags[-1]):
+            self._close_innermost_element()
 
-    def _pop(self) -> None:
-        name = self.names.pop()
-        self.formatting -= name in _FORMATTING
-        self.strange -= name in _STRANGE
-        self.within.pop()
-        if self.foreign > len(self.names):
-            self.foreign = 0
+    def _close_innermost_element(self) -> None:
+        tag_name = self.open_tags.pop()
+        self.open_formatting -= tag_name in _FORMATTING_TAGS
+        self.open_special -= tag_name in _SPECIAL_CONTENT_TAGS
+        self.open_implicit_tags.pop()
+        if self.foreign_depth > len(self.open_tags):
+            self.foreign_depth = 0
 
-    def _behind(self, mark: str, start: int) -> tuple[int, int]:
+    def _find_mark(self, mark: str, start: int) -> tuple[int, int]:
         """Where the first ``mark`` from ``start`` on begins and ends; the end of the page without
         one."""
-        asked, at, end = self.found.get(mark, (0, -1, -1))
-        if not asked <= start <= at:
-            name = rf"(?=[{_SPACE}/>])" if mark.startswith("</") else ""  # and no longer one
-            found = re.compile(f"(?ai){re.escape(mark)}{name}").search(self.html, start)
-            at, end = found.span() if found else (len(self.html), len(self.html))
-            self.found[mark] = start, at, end
-        return at, end
+        searched_from, mark_start, mark_end = self.mark_positions.get(mark, (0, -1, -1))
+        if not searched_from <= start <= mark_start:
+            boundary = rf"(?=[{_HTML_SPACE}/>])" if mark.startswith("</") else ""  # and no longer one
+            match = re.compile(f"(?ai){re.escape(mark)}{boundary}").search(self.html, start)
+            mark_start, mark_end = match.span() if match else (len(self.html), len(self.html))
+            self.mark_positions[mark] = start, mark_start, mark_end
+        return mark_start, mark_end
 
-    def _hide(self, start: int, behind: int, kind: str) -> None:
+    def _skip_comment(self, start: int, content_start: int, kind: str) -> None:
         """What is in a comment is no tag."""
-        end = self._behind(_ENDS.get(kind, ">"), behind)[1]
-        odd = kind == "!--" and self.html.startswith((">", "->"), behind)
-        if self.sure and (odd or kind == "![CDATA[" or "--!>" in self.html[behind:end]):
-            self.sure = False
-        if start < self.script:  # a script does not end in what looks like a comment there
-            end = self.script = max(self.script, self._behind("</script", end)[0])
-        self.hidden = max(self.hidden, end)
+        comment_end = self._find_mark(_COMMENT_ENDS.get(kind, ">"), content_start)[1]
+        is_malformed = kind == "!--" and self.html.startswith((">", "->"), content_start)
+        if self.is_certain and (is_malformed or kind == "![CDATA[" or "--!>" in self.html[content_start:comment_end]):
+            self.is_certain = False
+        if start < self.script_until:  # a script does not end in what looks like a comment there
+            comment_end = self.script_until = max(self.script_until, self._find_mark("</script", comment_end)[0])
+        self.hidden_until = max(self.hidden_until, comment_end)
 
-    def _attributes(self, name: str, start: int, behind: int) -> int:
+    def _scan_attributes(self, tag_name: str, tag_start: int, name_end: int) -> int:
         """Look at the attributes, and hide what is in them. Returns where they end."""
-        end = _ATTRIBUTES.match(self.html, behind).end()  # type: ignore[union-attr]
-        self.hidden = max(self.hidden, end)
-        self.looked += end - start
-        once = name in ("html", "body")
-        if once or end - start > 200:
-            self.looked += end - start
-            count = len(_ONE.findall(self.html, behind, end))
-            self.merged += count if once else 0
-            self.compared += count * max(count, self.merged if once else 0)
-        if self.compared > COMPARISONS or self.looked > LOOKED * len(self.html) + SHORT:
+        attributes_end = _ATTRIBUTES.match(self.html, name_end).end()  # type: ignore[union-attr]
+        self.hidden_until = max(self.hidden_until, attributes_end)
+        self.scanned_characters += attributes_end - tag_start
+        is_merged = tag_name in ("html", "body")
+        if is_merged or attributes_end - tag_start > 200:
+            self.scanned_characters += attributes_end - tag_start
+            attribute_count = len(_ONE_ATTRIBUTE.findall(self.html, name_end, attributes_end))
+            self.merged_attributes += attribute_count if is_merged else 0
+            self.comparisons += attribute_count * max(attribute_count, self.merged_attributes if is_merged else 0)
+        if self.comparisons > MAX_COMPARISONS or self.scanned_characters > MAX_SCAN_FACTOR * len(self.html) + UNCHECKED_CHARACTERS:
             raise PageError(TOO_MANY_ATTRIBUTES)
-        return end
+        return attributes_end
 
-    def _alone(self, behind: int, end: int) -> bool:
+    def _is_self_closing(self, name_end: int, attributes_end: int) -> bool:
         """Whether a tag ends in a slash that is not the end of an attribute."""
-        if self.html[end - 1] != "/":
+        if self.html[attributes_end - 1] != "/":
             return False
-        self.looked += end - behind
-        last = behind
-        for found in _ONE.finditer(self.html, behind, end):
-            last = found.end()
-        return last < end
+        self.scanned_characters += attributes_end - name_end
+        last_attribute_end = name_end
+        for match in _ONE_ATTRIBUTE.finditer(self.html, name_end, attributes_end):
+            last_attribute_end = match.end()
+        return last_attribute_end < attributes_end
 
-    def _raw(self, name: str, start: int) -> None:
+    def _skip_raw_text(self, tag_name: str, content_start: int) -> None:
         """Tags are text up to the end of the element."""
-        end = len(self.html) if name == "plaintext" else self._behind(f"</{name}", start)[0]
-        if self.sure:  # then no two of these overlap, and time is linear
-            text = self.html[start:end]
-            again = name == "script" and "<!--" in text and _SCRIPT.search(text)
-            self.sure = not (again or (self.strange and "<" in text))
-        if name == "script":
-            self.script = max(self.script, end)
-        self.hidden = max(self.hidden, end)
+        content_end = len(self.html) if tag_name == "plaintext" else self._find_mark(f"</{tag_name}", content_start)[0]
+        if self.is_certain:  # then no two of these overlap, and time is linear
+            text = self.html[content_start:content_end]
+            has_nested_script = tag_name == "script" and "<!--" in text and _SCRIPT_START.search(text)
+            self.is_certain = not (has_nested_script or (self.open_special and "<" in text))
+        if tag_name == "script":
+            self.script_until = max(self.script_until, content_end)
+        self.hidden_until = max(self.hidden_until, content_end)

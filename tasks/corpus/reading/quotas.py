@@ -11,88 +11,88 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.corpus.reading.blocking import BlockConfig, blocked
-from tasks.corpus.reading.records import Run, halves
+from tasks.corpus.reading.blocking import BlockListConfig, load_block_list
+from tasks.corpus.reading.records import SortedRun, ids_to_uint64_pairs
 from tasks.corpus.reading.sources import Source
 
-BLOCKED = "blocked document"
-WEIGHT, CAP = "left out by weight", "left out by cap"
+BLOCKED_DOCUMENT = "blocked document"
+EXCLUDED_BY_WEIGHT, EXCLUDED_BY_CAP = "left out by weight", "left out by cap"
 
 
 @dataclass(frozen=True)
-class Quotas:
+class SourceQuotas:
     """Of each source that is limited, the hash from which on its documents are left out."""
 
-    weights: Mapping[str, int]
-    caps: Mapping[str, int]
-    block: BlockConfig
-    purged: frozenset[bytes] = frozenset()  # from the store
+    weight_limits: Mapping[str, int]
+    cap_limits: Mapping[str, int]
+    block_config: BlockListConfig
+    purged_ids: frozenset[bytes] = frozenset()  # from the store
 
-    def reasons(self, rows: pa.Table) -> pa.Array:
+    def find_removal_reasons(self, records: pa.Table) -> pa.Array:
         """Why each record is removed, "" if it is kept, with what can only be said of an id."""
-        reasons = rows["reason"].combine_chunks()
+        reasons = records["reason"].combine_chunks()
         reasons = pc.if_else(
-            pa.array(denied(rows["identity"], self.block, self.purged)), BLOCKED, reasons
+            pa.array(is_denied_id(records["identity"], self.block_config, self.purged_ids)), BLOCKED_DOCUMENT, reasons
         )
-        hashes = halves(rows["identity"])[:, 1]
-        for limits, reason in ((self.weights, WEIGHT), (self.caps, CAP)):
-            for name, limit in limits.items():
-                over = pa.array(hashes >= limit)
-                here = pc.and_(pc.equal(rows["source"].combine_chunks(), name), over)
-                reasons = pc.if_else(pc.and_(here, pc.equal(reasons, "")), reason, reasons)
+        id_hashes = ids_to_uint64_pairs(records["identity"])[:, 1]
+        for limit_by_source, reason in ((self.weight_limits, EXCLUDED_BY_WEIGHT), (self.cap_limits, EXCLUDED_BY_CAP)):
+            for source_name, limit in limit_by_source.items():
+                is_over_limit = pa.array(id_hashes >= limit)
+                is_excluded = pc.and_(pc.equal(records["source"].combine_chunks(), source_name), is_over_limit)
+                reasons = pc.if_else(pc.and_(is_excluded, pc.equal(reasons, "")), reason, reasons)
         return reasons
 
 
-def is_blocked(reasons: pa.ChunkedArray) -> pa.ChunkedArray:
+def is_blocked_reason(reasons: pa.ChunkedArray) -> pa.ChunkedArray:
     """Whether a record is on any list: of it neither text is kept nor a hash, for that of a short
     text can be guessed."""
     return pc.starts_with(reasons, "blocked ")
 
 
-def denied(ids: pa.ChunkedArray, block: BlockConfig, purged: frozenset[bytes]) -> np.ndarray:
+def is_denied_id(doc_ids: pa.ChunkedArray, block_config: BlockListConfig, purged_ids: frozenset[bytes]) -> np.ndarray:
     """Which of these ids are on the block list, or were purged from the store."""
-    documents = blocked(block).documents | purged
-    if not documents:
-        return np.zeros(len(ids), bool)
-    return np.array([doc_id in documents for doc_id in ids.to_pylist()], bool)
+    denied_ids = load_block_list(block_config).doc_ids | purged_ids
+    if not denied_ids:
+        return np.zeros(len(doc_ids), bool)
+    return np.array([doc_id in denied_ids for doc_id in doc_ids.to_pylist()], bool)
 
 
-def settle(
-    runs: list[tuple[Run, np.ndarray | None]],
+def compute_quotas(
+    runs: list[tuple[SortedRun, np.ndarray | None]],
     sources: Mapping[str, Source],
-    block: BlockConfig,
-    purged: frozenset[bytes] = frozenset(),
-) -> tuple[Quotas, int]:
+    block_config: BlockListConfig,
+    purged_ids: frozenset[bytes] = frozenset(),
+) -> tuple[SourceQuotas, int]:
     """The quotas, and the bytes of text that are kept under them.
 
     runs: each with which of its records are the first of their ids; None: all.
     """
-    weights = {n: int(s.weight * 2**64) for n, s in sources.items() if s.weight < 1}
-    size = 0
-    hashes: dict[str, list[np.ndarray]] = defaultdict(list)  # of sources with a cap
-    sizes: dict[str, list[np.ndarray]] = defaultdict(list)
-    for run, own in runs:
-        known = run.columns(["source", "reason", "bytes"])
-        name = known["source"][0].as_py()  # all of a run are of one source
-        kept = pc.equal(known["reason"], "").to_numpy()
-        kept &= True if own is None else own
-        number = known["bytes"].to_numpy()
-        if blocked(block).documents or purged or name in weights or sources[name].cap:
-            ids = run.columns(["identity"])["identity"]
-            kept &= ~denied(ids, block, purged)
-            low = halves(ids)[:, 1]
-            if name in weights:
-                kept &= low < weights[name]
-            if sources[name].cap:
-                hashes[name].append(low[kept])
-                sizes[name].append(number[kept])
+    weight_limits = {n: int(s.weight * 2**64) for n, s in sources.items() if s.weight < 1}
+    kept_bytes = 0
+    hashes_by_source: dict[str, list[np.ndarray]] = defaultdict(list)  # of sources with a cap
+    sizes_by_source: dict[str, list[np.ndarray]] = defaultdict(list)
+    for run, is_first in runs:
+        records = run.read_columns(["source", "reason", "bytes"])
+        source_name = records["source"][0].as_py()  # all of a run are of one source
+        is_kept = pc.equal(records["reason"], "").to_numpy()
+        is_kept &= True if is_first is None else is_first
+        text_sizes = records["bytes"].to_numpy()
+        if load_block_list(block_config).doc_ids or purged_ids or source_name in weight_limits or sources[source_name].cap:
+            ids = run.read_columns(["identity"])["identity"]
+            is_kept &= ~is_denied_id(ids, block_config, purged_ids)
+            id_hashes = ids_to_uint64_pairs(ids)[:, 1]
+            if source_name in weight_limits:
+                is_kept &= id_hashes < weight_limits[source_name]
+            if sources[source_name].cap:
+                hashes_by_source[source_name].append(id_hashes[is_kept])
+                sizes_by_source[source_name].append(text_sizes[is_kept])
                 continue
-        size += int(number[kept].sum())
-    caps = {}
-    for name, found in hashes.items():
-        low, number, cap = np.concatenate(found), np.concatenate(sizes[name]), sources[name].cap
-        if cap and len(low) > cap:
-            caps[name] = int(np.partition(low, cap)[cap])
-            number = number[low < caps[name]]
-        size += int(number.sum())
-    return Quotas(weights, caps, block, purged), size
+        kept_bytes += int(text_sizes[is_kept].sum())
+    cap_limits = {}
+    for source_name, hash_arrays in hashes_by_source.items():
+        id_hashes, text_sizes, cap = np.concatenate(hash_arrays), np.concatenate(sizes_by_source[source_name]), sources[source_name].cap
+        if cap and len(id_hashes) > cap:
+            cap_limits[source_name] = int(np.partition(id_hashes, cap)[cap])
+            text_sizes = text_sizes[id_hashes < cap_limits[source_name]]
+        kept_bytes += int(text_sizes.sum())
+    return SourceQuotas(weight_limits, cap_limits, block_config, purged_ids), kept_bytes

@@ -20,9 +20,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tasks.corpus.reading.labels import LONGEST_URL, iso_date
-from tasks.corpus.reading.sources import Fields, FileSource
-from tasks.corpus.reading.streams import Line, Meter, lines
+from tasks.corpus.reading.labels import MAX_URL_LENGTH, normalise_date
+from tasks.corpus.reading.sources import RecordFields, FileSource
+from tasks.corpus.reading.streams import Line, ReadCounts, read_lines
 
 NOT_UTF8 = "not valid UTF-8"
 TOO_LONG = "longer than max_document_bytes"
@@ -38,39 +38,39 @@ class Record:
     Errors name a kind, so that they can be counted; what is special to one is in ``place``.
     """
 
-    place: str
+    location: str
     raw_bytes: int
     text: str = ""
     key: str | None = None
     error: str = ""
     raw: bytes = b""
-    file: str = ""  # where one input covers many files
-    records: int = 1
+    file_name: str = ""  # where one input covers many files
+    record_count: int = 1
     url: str | None = None
     date: str | None = None  # as ``iso_date`` gives it
-    unread: int = 0  # URLs and dates that could not be read
+    unreadable_labels: int = 0  # URLs and dates that could not be read
 
 
-def unusable(line: Line, limit: int) -> str:
+def find_line_error(line: Line, max_bytes: int) -> str:
     """Why a line cannot be parsed at all, if so."""
-    return line.error or (TOO_LONG if line.size > limit else "")
+    return line.error or (TOO_LONG if line.size > max_bytes else "")
 
 
-def remedy(error: str) -> str:
+def suggest_remedy(error: str) -> str:
     """What is to be done about an error of a record."""
     if error == TOO_LONG:
         return 'raise ingest.max_document_bytes, or split it (in text: split = "blank_lines")'
     return "correct it, or the kind and fields of its source"
 
 
-def empty_file(meter: Meter) -> Iterator[Record]:
+def yield_empty_file_error(counts: ReadCounts) -> Iterator[Record]:
     """A container without a byte in it: something is missing, so it is told."""
-    if meter.bytes == 0 and meter.rows == 0:
-        meter.rows += 1
+    if counts.byte_count == 0 and counts.record_count == 0:
+        counts.record_count += 1
         yield Record("whole file", 0, error="the file is empty")
 
 
-class JsonlSource(FileSource, Fields):
+class JsonlSource(FileSource, RecordFields):
     """One JSON object a line, plain, .gz or .zst."""
 
     kind: Literal["jsonl"]
@@ -85,27 +85,27 @@ class TextSource(FileSource):
     )
 
 
-def read_jsonl(path: Path, source: JsonlSource, limit: int, meter: Meter) -> Iterator[Record]:
-    for line in lines(path, limit, meter):
+def read_jsonl(path: Path, source: JsonlSource, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
+    for line in read_lines(path, max_bytes, counts):
         if not line.error and not line.data.strip():
-            meter.skip(line.size)
+            counts.count_skipped(line.size)
             continue
-        meter.rows += 1
-        yield _json_record(line, source, limit)
-    yield from empty_file(meter)
+        counts.record_count += 1
+        yield _parse_json_line(line, source, max_bytes)
+    yield from yield_empty_file_error(counts)
 
 
-def _json_record(line: Line, source: JsonlSource, limit: int) -> Record:
-    record = Record(f"line {line.number}", line.size, error=unusable(line, limit), raw=line.data)
+def _parse_json_line(line: Line, source: JsonlSource, max_bytes: int) -> Record:
+    record = Record(f"line {line.number}", line.size, error=find_line_error(line, max_bytes), raw=line.data)
     if record.error:
         return record
     try:
         value = json.loads(line.data.decode("utf-8"))
     except UnicodeDecodeError as error:
-        record.error, record.place = NOT_UTF8, f"{record.place}, byte {error.start + 1}"
+        record.error, record.location = NOT_UTF8, f"{record.location}, byte {error.start + 1}"
         return record
     except json.JSONDecodeError as error:
-        record.error, record.place = "broken JSON", f"{record.place}, character {error.pos + 1}"
+        record.error, record.location = "broken JSON", f"{record.location}, character {error.pos + 1}"
         return record
     except ValueError:
         record.error = f"a number of more than {sys.get_int_max_str_digits():,} digits"
@@ -116,61 +116,61 @@ def _json_record(line: Line, source: JsonlSource, limit: int) -> Record:
     if not isinstance(value, dict):
         record.error = "not a JSON object"
         return record
-    return take(record, value, source)
+    return fill_record_from_fields(record, value, source)
 
 
-def take(record: Record, value: dict[str, Any], source: Fields) -> Record:
+def fill_record_from_fields(record: Record, fields: dict[str, Any], source: RecordFields) -> Record:
     """Fill in text and key from the fields of a record, or the error."""
     for name in (source.text_field, source.key_field):
-        if name is not None and name not in value:
-            record.error = f"field {short(name)} is missing"
-        elif name is not None and value[name] is None:
-            record.error = f"field {short(name)} is null"
+        if name is not None and name not in fields:
+            record.error = f"field {shorten_repr(name)} is missing"
+        elif name is not None and fields[name] is None:
+            record.error = f"field {shorten_repr(name)} is null"
         if record.error:
             return record
-    text = value[source.text_field]
-    key = None if source.key_field is None else value[source.key_field]
+    text = fields[source.text_field]
+    key = None if source.key_field is None else fields[source.key_field]
     if not isinstance(text, str):
-        record.error = f"field {short(source.text_field)} is not text"
+        record.error = f"field {shorten_repr(source.text_field)} is not text"
     elif key is not None and (isinstance(key, bool) or not isinstance(key, str | int)):
-        record.error = f"field {short(source.key_field)} is neither text nor a whole number"
-    elif not (encodable(text) and encodable(str(key))):
+        record.error = f"field {shorten_repr(source.key_field)} is neither text nor a whole number"
+    elif not (is_utf8_encodable(text) and is_utf8_encodable(str(key))):
         record.error = "a lone surrogate has no UTF-8 form"
     else:
         record.text, record.raw = text, b""
         record.key = None if key is None else str(key)
         # A field may be named "", as the first column of what pandas writes.
-        url, date = source.url_field, source.date_field
-        label(
+        url_field, date_field = source.url_field, source.date_field
+        fill_url_and_date(
             record,
-            None if url is None else value.get(url),
-            None if date is None else value.get(date),
+            None if url_field is None else fields.get(url_field),
+            None if date_field is None else fields.get(date_field),
         )
     return record
 
 
-def label(record: Record, url: Any, date: Any) -> None:
+def fill_url_and_date(record: Record, url: Any, date: Any) -> None:
     """Fill in URL and date; one that cannot be read is none, and counted."""
     if url is not None and url != "":
-        if isinstance(url, str) and len(url) <= LONGEST_URL and encodable(url):
+        if isinstance(url, str) and len(url) <= MAX_URL_LENGTH and is_utf8_encodable(url):
             record.url = url
         else:
-            record.unread += 1
+            record.unreadable_labels += 1
     if date is not None and date != "":
-        record.date = iso_date(date)
-        record.unread += record.date is None
+        record.date = normalise_date(date)
+        record.unreadable_labels += record.date is None
 
 
-def missing(source: Fields, columns: list[str]) -> str:
-    for name in source.columns():
+def find_missing_column_error(source: RecordFields, columns: list[str]) -> str:
+    for name in source.list_columns():
         if columns.count(name) != 1:
-            return f"column {short(name)} is missing" if name not in columns else (
-                f"column {short(name)} is there more than once"
+            return f"column {shorten_repr(name)} is missing" if name not in columns else (
+                f"column {shorten_repr(name)} is there more than once"
             )  # fmt: skip
     return ""
 
 
-def encodable(text: str) -> bool:
+def is_utf8_encodable(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -178,58 +178,58 @@ def encodable(text: str) -> bool:
     return True
 
 
-def short(name: str | None) -> str:
-    text = repr(name)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def shorten_repr(name: str | None) -> str:
+    quoted = repr(name)
+    return quoted if len(quoted) <= 60 else f"{quoted[:57]}..."
 
 
-def read_text(path: Path, source: TextSource, limit: int, meter: Meter) -> Iterator[Record]:
+def read_text_file(path: Path, source: TextSource, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
     """A document a file or a stretch between blank lines; an empty file is an empty document."""
-    passage = _Passage(1)
-    for line in lines(path, limit, meter):
+    passage = _PassageBuilder(1)
+    for line in read_lines(path, max_bytes, counts):
         if source.split == "blank_lines" and not line.error and not line.data.strip():
-            meter.skip(line.size)
-            if passage.size or passage.error:
-                yield passage.record(source, limit, meter)
-            passage = _Passage(line.number + 1)
+            counts.count_skipped(line.size)
+            if passage.size_bytes or passage.error:
+                yield passage.build_record(source, max_bytes, counts)
+            passage = _PassageBuilder(line.number + 1)
         else:
-            passage.add(line, limit)
-            if source.split == "blank_lines" and line.error and not line.cut:
-                yield passage.record(source, limit, meter)
-                passage = _Passage(line.number + 1)
-    if source.split == "file" or passage.size or passage.error:
-        yield passage.record(source, limit, meter)
+            passage.add_line(line, max_bytes)
+            if source.split == "blank_lines" and line.error and not line.next_may_be_cut:
+                yield passage.build_record(source, max_bytes, counts)
+                passage = _PassageBuilder(line.number + 1)
+    if source.split == "file" or passage.size_bytes or passage.error:
+        yield passage.build_record(source, max_bytes, counts)
     else:
-        yield from empty_file(meter)
+        yield from yield_empty_file_error(counts)
 
 
-class _Passage:
+class _PassageBuilder:
     """Consecutive lines; of those behind the limit only the size is kept."""
 
-    def __init__(self, number: int) -> None:
-        self.number, self.data, self.size, self.error = number, bytearray(), 0, ""
+    def __init__(self, first_line: int) -> None:
+        self.first_line, self.data, self.size_bytes, self.error = first_line, bytearray(), 0, ""
 
-    def add(self, line: Line, limit: int) -> None:
-        if self.size <= limit:
+    def add_line(self, line: Line, max_bytes: int) -> None:
+        if self.size_bytes <= max_bytes:
             self.data += line.data + b"\n" * (0 < line.size - len(line.data) == 1)
-        self.size += line.size
+        self.size_bytes += line.size
         self.error = self.error or line.error
 
-    def record(self, source: TextSource, limit: int, meter: Meter) -> Record:
-        meter.rows += 1
-        place = "whole file" if source.split == "file" else f"line {self.number}"
-        error = self.error or (TOO_LONG if self.size > limit else "")
-        record = Record(place, self.size, error=error, raw=bytes(self.data))
+    def build_record(self, source: TextSource, max_bytes: int, counts: ReadCounts) -> Record:
+        counts.record_count += 1
+        location = "whole file" if source.split == "file" else f"line {self.first_line}"
+        error = self.error or (TOO_LONG if self.size_bytes > max_bytes else "")
+        record = Record(location, self.size_bytes, error=error, raw=bytes(self.data))
         if not error:
-            decode(record)
+            decode_record_text(record)
             if source.split == "blank_lines":
                 record.text = record.text.removesuffix("\n")
         return record
 
 
-def decode(record: Record) -> None:
+def decode_record_text(record: Record) -> None:
     """The raw bytes become the text, or the error says where they are not UTF-8."""
     try:
         record.text, record.raw = record.raw.decode("utf-8"), b""
     except UnicodeDecodeError as error:
-        record.error, record.place = NOT_UTF8, f"{record.place}, byte {error.start + 1}"
+        record.error, record.location = NOT_UTF8, f"{record.location}, byte {error.start + 1}"

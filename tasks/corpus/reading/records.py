@@ -19,17 +19,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract import ID, Done, Tables
+from tasks.contract import ID_TYPE, ItemResult, TableWriters
 
-RECORDS = pa.schema(
+RECORDS_SCHEMA = pa.schema(
     [
-        ("identity", ID),  # hash of source and key, or of source and text
+        ("identity", ID_TYPE),  # hash of source and key, or of source and text
         ("keyed", pa.bool_()),
         ("source", pa.string()),
         ("reason", pa.string()),  # why it is removed; "" if it is kept
         ("gone", pa.bool_()),  # whether there is such a reason
         ("text", pa.large_string()),
-        ("text_hash", ID),
+        ("text_hash", ID_TYPE),
         ("url", pa.string()),
         ("domain", pa.string()),
         ("date", pa.string()),
@@ -43,67 +43,67 @@ RECORDS = pa.schema(
 
 #: Equal identities stand together; of two records with one key the content decides (one that is
 #: removed stands behind), and among copies of a text what is known of them, not which came first.
-IN_ORDER: Any = [
+SORT_ORDER: Any = [
     (name, "ascending") for name in ("identity", "gone", "text_hash", "labels", "raw_bytes")
 ]
 
 #: Text that a worker holds while it sorts a run.
-RUN_BYTES = 32 << 20
+MAX_RUN_BYTES = 32 << 20
 
 
-class Runs:
+class SortedRunWriter:
     """Collects records until they are worth a sorted run."""
 
-    def __init__(self, out: Tables) -> None:
-        self.out, self.held, self.size, self.count = out, list[pa.Table](), 0, 0
+    def __init__(self, out: TableWriters) -> None:
+        self.out, self.pending_tables, self.pending_bytes, self.run_count = out, list[pa.Table](), 0, 0
 
-    def add(self, records: pa.Table) -> None:
-        self.held.append(records)
-        self.size += pc.sum(records["bytes"]).as_py() or 0
-        if self.size >= RUN_BYTES:
-            self.flush()
+    def add_records(self, records: pa.Table) -> None:
+        self.pending_tables.append(records)
+        self.pending_bytes += pc.sum(records["bytes"]).as_py() or 0
+        if self.pending_bytes >= MAX_RUN_BYTES:
+            self.write_pending_run()
 
-    def flush(self) -> None:
-        if self.held:
-            run = pa.concat_tables(self.held).sort_by(IN_ORDER)
-            self.out.spill(f"run-{self.count:05d}", RECORDS).write(run)
-            self.count += 1
-        self.held, self.size = [], 0
+    def write_pending_run(self) -> None:
+        if self.pending_tables:
+            run = pa.concat_tables(self.pending_tables).sort_by(SORT_ORDER)
+            self.out.get_spill_writer(f"run-{self.run_count:05d}", RECORDS_SCHEMA).write(run)
+            self.run_count += 1
+        self.pending_tables, self.pending_bytes = [], 0
 
 
 @dataclass(frozen=True)
-class Run:
+class SortedRun:
     """A sorted run in a file of the work area."""
 
-    done: Done
+    result: ItemResult
     name: str
 
-    def take(self, rows: np.ndarray, columns: list[str] | None = None) -> pa.Table:
+    def take_rows(self, row_numbers: np.ndarray, column_names: list[str] | None = None) -> pa.Table:
         """Rows by their numbers, copied from the file."""
-        table = self.done.mapped(self.name, RECORDS)
-        return table.select(columns or RECORDS.names).take(pa.array(rows)).combine_chunks()
+        table = self.result.open_spilled_table(self.name, RECORDS_SCHEMA)
+        return table.select(column_names or RECORDS_SCHEMA.names).take(pa.array(row_numbers)).combine_chunks()
 
-    def columns(self, names: list[str]) -> pa.Table:
-        return self.done.mapped(self.name, RECORDS).select(names)
+    def read_columns(self, column_names: list[str]) -> pa.Table:
+        return self.result.open_spilled_table(self.name, RECORDS_SCHEMA).select(column_names)
 
-    def halves(self, column: str) -> np.ndarray:
-        return halves(self.columns([column])[column])
+    def read_id_pairs(self, column_name: str) -> np.ndarray:
+        return ids_to_uint64_pairs(self.read_columns([column_name])[column_name])
 
 
-def halves(ids: pa.ChunkedArray) -> np.ndarray:
+def ids_to_uint64_pairs(ids: pa.ChunkedArray) -> np.ndarray:
     """A column of 16 bytes as (n, 2) uint64 that sort as the bytes do."""
     return np.frombuffer(b"".join(ids.to_pylist()), ">u8").astype(np.uint64).reshape(-1, 2)
 
 
-def runs_of(results: list[Done]) -> list[Run]:
-    return [Run(done, name) for done in results for name in done.spills]
+def list_sorted_runs(results: list[ItemResult]) -> list[SortedRun]:
+    return [SortedRun(result, name) for result in results for name in result.spill_names]
 
 
 # Ids ---------------------------------------------------------------------------------------------
 
 
-def ordinals(
-    identities: np.ndarray, hashes: np.ndarray, others: dict[str, np.ndarray]
+def count_preceding_duplicates(
+    identities: np.ndarray, text_hashes: np.ndarray, other_columns: dict[str, np.ndarray]
 ) -> np.ndarray:
     """How many records of the same identity stand before each, in IN_ORDER, then by arrival, which
     their places alone tell.
@@ -111,123 +111,123 @@ def ordinals(
     identities, hashes: (n, 2) uint64, the two halves of 16 bytes; others: the other columns of
     IN_ORDER, (n,) each.
     """
-    columns = {"identity": identities, "text_hash": hashes, **others}
-    keys = [key for name, _ in IN_ORDER for key in np.atleast_2d(columns[name].T)]
-    order = np.lexsort(keys[::-1])  # the last key counts most; stable
-    ordered = identities[order]
-    first = np.ones(len(order), bool)
-    first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    position = np.arange(len(order))
-    counts = np.empty(len(order), np.int64)
-    counts[order] = position - np.maximum.accumulate(np.where(first, position, 0))
-    return counts
+    columns = {"identity": identities, "text_hash": text_hashes, **other_columns}
+    sort_keys = [key for name, _ in SORT_ORDER for key in np.atleast_2d(columns[name].T)]
+    sort_order = np.lexsort(sort_keys[::-1])  # the last key counts most; stable
+    sorted_identities = identities[sort_order]
+    starts_identity = np.ones(len(sort_order), bool)
+    starts_identity[1:] = (sorted_identities[1:] != sorted_identities[:-1]).any(axis=1)
+    positions = np.arange(len(sort_order))
+    ordinals = np.empty(len(sort_order), np.int64)
+    ordinals[sort_order] = positions - np.maximum.accumulate(np.where(starts_identity, positions, 0))
+    return ordinals
 
 
 @dataclass(frozen=True)
-class Copies:
+class LaterCopies:
     """The later copies of texts in a run."""
 
-    run: Run
-    rows: np.ndarray
-    numbers: np.ndarray  # their ordinals
+    run: SortedRun
+    row_numbers: np.ndarray
+    ordinals: np.ndarray  # their ordinals
 
     def __str__(self) -> str:
         return f"copies in {self.run.name}"
 
 
-def find_copies(runs: list[Run]) -> tuple[list[Copies], list[np.ndarray]]:
+def find_later_copies(runs: list[SortedRun]) -> tuple[list[LaterCopies], list[np.ndarray]]:
     """The later copies in each run that has any, and which records of each are the first of their
     ids."""
-    ids, hashes = [np.empty((0, 2), np.uint64)], [np.empty((0, 2), np.uint64)]
-    known = [RECORDS.empty_table().select(["keyed", "gone", "labels", "raw_bytes"])]
+    ids, text_hashes = [np.empty((0, 2), np.uint64)], [np.empty((0, 2), np.uint64)]
+    record_tables = [RECORDS_SCHEMA.empty_table().select(["keyed", "gone", "labels", "raw_bytes"])]
     for run in runs:
-        ids.append(run.halves("identity"))
-        hashes.append(run.halves("text_hash"))
-        known.append(run.columns(known[0].column_names))
-    together = pa.concat_tables(known)
-    others = {name: together[name].to_numpy() for name in together.column_names}
-    has_key = others.pop("keyed")
-    numbers = ordinals(np.concatenate(ids), np.concatenate(hashes), others)
-    found, own = [], []
+        ids.append(run.read_id_pairs("identity"))
+        text_hashes.append(run.read_id_pairs("text_hash"))
+        record_tables.append(run.read_columns(record_tables[0].column_names))
+    all_records = pa.concat_tables(record_tables)
+    other_columns = {name: all_records[name].to_numpy() for name in all_records.column_names}
+    has_key = other_columns.pop("keyed")
+    ordinals = count_preceding_duplicates(np.concatenate(ids), np.concatenate(text_hashes), other_columns)
+    copies, is_first_by_run = [], []
     start = 0
-    for run, rows in zip(runs, ids[1:], strict=True):
-        here = slice(start, start + len(rows))
-        start = here.stop
-        own.append(numbers[here] == 0)
-        later = np.flatnonzero((numbers[here] > 0) & ~has_key[here])
-        if len(later):
-            found.append(Copies(run, later, numbers[here][later]))
-    return found, own
+    for run, identities in zip(runs, ids[1:], strict=True):
+        row_range = slice(start, start + len(identities))
+        start = row_range.stop
+        is_first_by_run.append(ordinals[row_range] == 0)
+        later_rows = np.flatnonzero((ordinals[row_range] > 0) & ~has_key[row_range])
+        if len(later_rows):
+            copies.append(LaterCopies(run, later_rows, ordinals[row_range][later_rows]))
+    return copies, is_first_by_run
 
 
-def name_copies(copies: Copies, out: Tables) -> None:
+def reassign_copy_ids(copies: LaterCopies, out: TableWriters) -> None:
     """A run of the copies under ids of their own: hashes of the identity and their ordinal."""
-    rows = copies.run.take(copies.rows)
-    named = [
-        hashlib.blake2b(identity + int(number).to_bytes(8, "big"), digest_size=16).digest()
-        for identity, number in zip(rows["identity"].to_pylist(), copies.numbers, strict=True)
+    rows = copies.run.take_rows(copies.row_numbers)
+    new_ids = [
+        hashlib.blake2b(identity + int(ordinal).to_bytes(8, "big"), digest_size=16).digest()
+        for identity, ordinal in zip(rows["identity"].to_pylist(), copies.ordinals, strict=True)
     ]
-    rows = rows.set_column(0, RECORDS.field("identity"), pa.array(named, ID))
-    out.spill("run-00000", RECORDS).write(rows.sort_by(IN_ORDER))
+    rows = rows.set_column(0, RECORDS_SCHEMA.field("identity"), pa.array(new_ids, ID_TYPE))
+    out.get_spill_writer("run-00000", RECORDS_SCHEMA).write(rows.sort_by(SORT_ORDER))
 
 
 # Parts -------------------------------------------------------------------------------------------
 
 
-class Skip(NamedTuple):
+class SkippedInput(NamedTuple):
     """What was read of a source and belongs to no document."""
 
     source: str
-    what: str
-    records: int
-    size: int  # bytes
+    kind: str
+    record_count: int
+    byte_count: int  # bytes
 
 
 @dataclass(frozen=True)
-class Range:
+class IdRange:
     """A range of ids: the rows of each run that are in it, but for copies that have ids of their
     own elsewhere, and what belongs to no document."""
 
-    number: int
-    of: int
-    slices: tuple[tuple[Run, np.ndarray], ...]
-    skipped: tuple[Skip, ...] = ()
+    index: int
+    range_count: int
+    run_slices: tuple[tuple[SortedRun, np.ndarray], ...]
+    skipped: tuple[SkippedInput, ...] = ()
 
     def __str__(self) -> str:
-        return f"documents, part {self.number + 1} of {self.of}"
+        return f"documents, part {self.index + 1} of {self.range_count}"
 
-    def read(self) -> tuple[pa.Table, np.ndarray]:
+    def read_records(self) -> tuple[pa.Table, np.ndarray]:
         """The records in order, with which of them are not the first of their identity."""
-        found = [run.take(rows) for run, rows in self.slices]
-        rows = pa.concat_tables([RECORDS.empty_table(), *found]).sort_by(IN_ORDER).combine_chunks()
-        same = pc.equal(rows["identity"][1:], rows["identity"][:-1])
-        return rows, np.concatenate([[False][: len(rows)], same.to_numpy()]).astype(bool)
+        run_tables = [run.take_rows(records) for run, records in self.run_slices]
+        records = pa.concat_tables([RECORDS_SCHEMA.empty_table(), *run_tables]).sort_by(SORT_ORDER).combine_chunks()
+        equals_previous = pc.equal(records["identity"][1:], records["identity"][:-1])
+        return records, np.concatenate([[False][: len(records)], equals_previous.to_numpy()]).astype(bool)
 
 
-def ranges(
-    runs: list[tuple[Run, np.ndarray | None]],
+def split_into_id_ranges(
+    runs: list[tuple[SortedRun, np.ndarray | None]],
     kept_bytes: int,
-    part_bytes: int,
-    skipped: list[Skip],
-) -> list[Range]:
+    partition_bytes: int,
+    skipped: list[SkippedInput],
+) -> list[IdRange]:
     """2^n ranges of ids, n the least that keeps ``part_bytes`` of text each on average.
 
     runs: each with which of its records are the first of their ids; None: all.
     """
-    of = 1
-    while kept_bytes > part_bytes * of:
-        of *= 2
-    slices: list[list[tuple[Run, np.ndarray]]] = [[] for _ in range(of)]
-    ends = np.array([number * 2**64 // of for number in range(1, of)], np.uint64)
-    for run, own in runs:
-        first = run.halves("identity")[:, 0]
-        here = run.columns(["keyed"])["keyed"].to_numpy() | (True if own is None else own)
-        cuts = [0, *np.searchsorted(first, ends).tolist(), len(first)]
-        for number, (start, stop) in enumerate(pairwise(cuts)):
-            rows = start + np.flatnonzero(here[start:stop])
-            if len(rows):
-                slices[number].append((run, rows))
+    range_count = 1
+    while kept_bytes > partition_bytes * range_count:
+        range_count *= 2
+    slices_by_range: list[list[tuple[SortedRun, np.ndarray]]] = [[] for _ in range(range_count)]
+    range_ends = np.array([range_index * 2**64 // range_count for range_index in range(1, range_count)], np.uint64)
+    for run, is_first in runs:
+        id_prefixes = run.read_id_pairs("identity")[:, 0]
+        is_included = run.read_columns(["keyed"])["keyed"].to_numpy() | (True if is_first is None else is_first)
+        boundaries = [0, *np.searchsorted(id_prefixes, range_ends).tolist(), len(id_prefixes)]
+        for range_index, (start, stop) in enumerate(pairwise(boundaries)):
+            row_numbers = start + np.flatnonzero(is_included[start:stop])
+            if len(row_numbers):
+                slices_by_range[range_index].append((run, row_numbers))
     return [
-        Range(number, of, tuple(found), () if number else tuple(skipped))
-        for number, found in enumerate(slices)
+        IdRange(range_index, range_count, tuple(run_slices), () if range_index else tuple(skipped))
+        for range_index, run_slices in enumerate(slices_by_range)
     ]

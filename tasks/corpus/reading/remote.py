@@ -17,122 +17,122 @@ from obstore.store import from_url
 
 from tasks.contract import FileChangedError, HallmarkError, UsageError
 
-_URI = re.compile(r"(?P<root>[a-z][a-z0-9+.-]*://[^/]+)/*(?P<key>.*)", re.DOTALL)
+_URI_PATTERN = re.compile(r"(?P<root>[a-z][a-z0-9+.-]*://[^/]+)/*(?P<key>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class RemoteFile:
     uri: str
-    size: int
-    tag: str  # changes whenever the content does
+    size_bytes: int
+    version_tag: str  # changes whenever the content does
 
 
-def is_remote(path: str) -> bool:
+def is_remote_uri(path: str) -> bool:
     return bool(re.match(r"[a-z][a-z0-9+.-]*://", path))
 
 
-def remote_files(source: str, path: str, endings: tuple[str, ...]) -> dict[str, RemoteFile]:
+def list_remote_files(source_name: str, path: str, suffixes: tuple[str, ...]) -> dict[str, RemoteFile]:
     """Objects at a URI, below it, or that it is a pattern of, by their name below it, in order."""
-    match = _URI.fullmatch(path)
+    match = _URI_PATTERN.fullmatch(path)
     if match is None:
-        raise UsageError(f"source {source!r}: {path!r} names no bucket; write s3://bucket/path")
+        raise UsageError(f"source {source_name!r}: {path!r} names no bucket; write s3://bucket/path")
     root, key = match["root"], match["key"]
-    wild = re.search(r"[*?\[]", key)
-    base = key[: key.rindex("/", 0, wild.start()) + 1] if wild and "/" in key[: wild.start()] else (
-        "" if wild else key
+    wildcard = re.search(r"[*?\[]", key)
+    prefix = key[: key.rindex("/", 0, wildcard.start()) + 1] if wildcard and "/" in key[: wildcard.start()] else (
+        "" if wildcard else key
     )  # fmt: skip
     try:
         store = from_url(root)
-        found = {}
-        for chunk in obstore.list(store, base.strip("/") or None):
-            for meta in chunk:
-                name = str(meta["path"])
-                found[name] = RemoteFile(f"{root}/{name}", meta["size"], _tag(meta))
-        if not wild and key and not found:  # an object, not a folder
-            meta = obstore.head(store, key)
-            return {PurePosixPath(key).name: RemoteFile(f"{root}/{key}", meta["size"], _tag(meta))}
+        files_by_name = {}
+        for chunk in obstore.list(store, prefix.strip("/") or None):
+            for metadata in chunk:
+                name = str(metadata["path"])
+                files_by_name[name] = RemoteFile(f"{root}/{name}", metadata["size"], _get_version_tag(metadata))
+        if not wildcard and key and not files_by_name:  # an object, not a folder
+            metadata = obstore.head(store, key)
+            return {PurePosixPath(key).name: RemoteFile(f"{root}/{key}", metadata["size"], _get_version_tag(metadata))}
     except FileNotFoundError:
-        found = {}
+        files_by_name = {}
     except (BaseError, OSError, ValueError) as error:
         raise UsageError(
-            f"source {source!r}: {path!r} cannot be listed ({_first(error)}); correct the source's "
+            f"source {source_name!r}: {path!r} cannot be listed ({_shorten_error(error)}); correct the source's "
             f"path, or check permissions, credentials and the network"
         ) from error
-    if wild:
+    if wildcard:
         try:
-            pattern = re.compile(_pattern(key))
+            pattern = re.compile(_glob_to_regex(key))
         except re.error as error:  # such as [z-a]
             raise UsageError(
-                f"source {source!r}: {path!r} is no pattern ({error}); correct the source's path"
+                f"source {source_name!r}: {path!r} is no pattern ({error}); correct the source's path"
             ) from error
-        found = {name: file for name, file in found.items() if pattern.fullmatch(name)}
+        files_by_name = {name: file for name, file in files_by_name.items() if pattern.fullmatch(name)}
     else:
-        ends = tuple(ending + packed for ending in endings for packed in ("", ".gz", ".zst"))
-        found = {name: file for name, file in found.items() if name.endswith(ends)}
-    if not found:
-        kind = "nothing is" if wild else f"no object that ends in {', '.join(endings)} is"
-        raise UsageError(f"source {source!r}: {kind} at {path!r}; correct the source's path")
-    below = len(base.rstrip("/")) + 1 if base else 0
-    return {name[below:]: file for name, file in sorted(found.items())}
+        all_suffixes = tuple(suffix + compression for suffix in suffixes for compression in ("", ".gz", ".zst"))
+        files_by_name = {name: file for name, file in files_by_name.items() if name.endswith(all_suffixes)}
+    if not files_by_name:
+        problem = "nothing is" if wildcard else f"no object that ends in {', '.join(suffixes)} is"
+        raise UsageError(f"source {source_name!r}: {problem} at {path!r}; correct the source's path")
+    prefix_length = len(prefix.rstrip("/")) + 1 if prefix else 0
+    return {name[prefix_length:]: file for name, file in sorted(files_by_name.items())}
 
 
-def _tag(meta: Any) -> str:
+def _get_version_tag(metadata: Any) -> str:
     """Where a store gives none: the time of the last change."""
-    return str(meta["e_tag"] or meta["version"] or meta["last_modified"].isoformat())
+    return str(metadata["e_tag"] or metadata["version"] or metadata["last_modified"].isoformat())
 
 
-def _pattern(glob: str) -> str:
+def _glob_to_regex(glob: str) -> str:
     """A regular expression for a pattern as ``Path.glob`` reads it."""
-    parts = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    pieces = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^\]]+\])", glob)
+    replacements = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    tokens = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^\]]+\])", glob)
     return "".join(
-        parts.get(p, _one_of(p) if p.startswith("[") and len(p) > 2 else re.escape(p))
-        for p in pieces
+        replacements.get(token, _bracket_to_regex(token) if token.startswith("[") and len(token) > 2 else re.escape(token))
+        for token in tokens
     )
 
 
-def _one_of(characters: str) -> str:
+def _bracket_to_regex(bracket: str) -> str:
     """[ab], or [!ab] for any other, as an expression: there ^ stands for the latter."""
-    negated = characters.startswith("[!") and len(characters) > 3
-    some = characters[2:-1] if negated else characters[1:-1]
-    escaped = re.sub(r"[\\^\[&|~]", r"\\\g<0>", some)
-    return f"[^/{escaped}]" if negated else f"[{escaped}]"
+    is_negated = bracket.startswith("[!") and len(bracket) > 3
+    characters = bracket[2:-1] if is_negated else bracket[1:-1]
+    escaped = re.sub(r"[\\^\[&|~]", r"\\\g<0>", characters)
+    return f"[^/{escaped}]" if is_negated else f"[{escaped}]"
 
 
 @contextmanager
-def fetched(uri: str, tag: str, folder: Path | None) -> Iterator[Path]:
+def download_temporarily(uri: str, version_tag: str, folder: Path | None) -> Iterator[Path]:
     """A copy of an object, in a folder of its own below ``folder`` that is removed afterwards.
 
     Raises HallmarkError if it is another one than ``tag`` names, is gone or cannot be had.
     """
-    match = _URI.fullmatch(uri)
+    match = _URI_PATTERN.fullmatch(uri)
     assert match is not None
-    with tempfile.TemporaryDirectory(dir=folder, prefix="fetched-") as here:
-        path = Path(here) / PurePosixPath(match["key"]).name
+    with tempfile.TemporaryDirectory(dir=folder, prefix="fetched-") as temporary_folder:
+        path = Path(temporary_folder) / PurePosixPath(match["key"]).name
         try:
             with path.open("wb") as file:
-                got = obstore.get(from_url(match["root"]), match["key"])
-                if _tag(got.meta) != tag:
-                    raise FileChangedError(_changed(uri))
-                for chunk in got.stream():
+                stored_object = obstore.get(from_url(match["root"]), match["key"])
+                if _get_version_tag(stored_object.meta) != version_tag:
+                    raise FileChangedError(_format_changed_message(uri))
+                for chunk in stored_object.stream():
                     file.write(chunk)
         except FileNotFoundError as error:
             raise FileChangedError(
                 f"{uri} vanished before it was read; put it back and run again"
             ) from error
         except PreconditionError as error:
-            raise FileChangedError(_changed(uri)) from error
+            raise FileChangedError(_format_changed_message(uri)) from error
         except BaseError as error:
             raise HallmarkError(
-                f"{uri} cannot be read ({_first(error)}); check permissions, credentials and the "
+                f"{uri} cannot be read ({_shorten_error(error)}); check permissions, credentials and the "
                 f"network, then run again: what was read before stays"
             ) from error
         yield path
 
 
-def _changed(uri: str) -> str:
+def _format_changed_message(uri: str) -> str:
     return f"{uri} changed while it was read (its tag is another one); run again"
 
 
-def _first(error: Exception) -> str:
+def _shorten_error(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -10,62 +10,62 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.contract import PlainName, Seed, canonical, sha256
+from tasks.contract import PathSafeName, Seed, to_canonical_json, sha256_hex
 from tasks.corpus.reading.readers import TOO_LONG, Record
 from tasks.corpus.reading.sources import Source
-from tasks.corpus.reading.streams import Meter
-from tasks.corpus.town.compose import BLOCK, Document, Rates, block, numbers
-from tasks.corpus.town.grammar import FILES
+from tasks.corpus.reading.streams import ReadCounts
+from tasks.corpus.town.compose import BLOCK_DOCUMENTS, TownDocument, TownRates, compose_block, list_document_numbers
+from tasks.corpus.town.grammar import DATA_FILES
 
 #: The grammar and its words decide what a stage reads of a town.
-TOWN = tuple(f"tasks/corpus/data/town/{name}" for name in FILES)
+TOWN_DATA_FILES = tuple(f"tasks/corpus/data/town/{name}" for name in DATA_FILES)
 
 
 #: Bytes of a document, roughly, for who must know before it is composed.
-TYPICAL = 850
+TYPICAL_DOCUMENT_BYTES = 850
 
 
 class TownSource(Source):
     """Documents of an invented town, with a known truth."""
 
     kind: Literal["town"]
-    name: PlainName = Field("town", description="names the source; enters the doc_ids")
+    name: PathSafeName = Field("town", description="names the source; enters the doc_ids")
     documents: int = Field(5000, ge=1, le=10_000_000, description="how many, copies among them")
     seed: Seed = Field(0, description="another seed, other documents")
-    rates: Rates = Field(Rates(), description="how much of what is in them")
+    rates: TownRates = Field(TownRates(), description="how much of what is in them")
 
 
-def town_blocks(source: TownSource) -> Mapping[str, str]:
+def label_town_blocks(source: TownSource) -> Mapping[str, str]:
     """What is read at a time: the number of each block, and what tables call it."""
-    count = -(-source.documents // BLOCK)
-    return {str(n): f"documents {r.start + 1} to {r.stop}" for n in range(count)
-            for r in [numbers(n, source.documents)]}  # fmt: skip
+    block_count = -(-source.documents // BLOCK_DOCUMENTS)
+    return {str(n): f"documents {r.start + 1} to {r.stop}" for n in range(block_count)
+            for r in [list_document_numbers(n, source.documents)]}  # fmt: skip
 
 
-def documents_of(source: TownSource, number: str) -> list[Document]:
+def compose_town_block(source: TownSource, block_number: str) -> list[TownDocument]:
     """The documents of a block, with their truth."""
-    return block(int(number), source.documents, source.seed, source.rates)
+    return compose_block(int(block_number), source.documents, source.seed, source.rates)
 
 
-def key_of(number: int) -> str:
+def format_document_key(document_number: int) -> str:
     """The declared key of a document, of which its ``doc_id`` is made."""
-    return str(number)
+    return str(document_number)
 
 
-def town_digest(source: TownSource) -> str:
+def compute_town_digest(source: TownSource) -> str:
     """Of the settings that the documents depend on. The grammar counts as code of the stage."""
-    return sha256(canonical(source.model_dump(mode="json", exclude={"name"})))
+    return sha256_hex(to_canonical_json(source.model_dump(mode="json", exclude={"name"})))
 
 
-def read_town(source: TownSource, number: str, limit: int, meter: Meter) -> Iterator[Record]:
+def read_town_documents(source: TownSource, block_number: str, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
     """The documents of a block; their raw bytes are those of their text."""
-    for document in documents_of(source, number):
+    for document in compose_town_block(source, block_number):
         text = document.text
         record = Record(
-            f"document {document.number + 1}", len(text.encode()), text, key_of(document.number)
+            f"document {document.number + 1}", len(text.encode()), text, format_document_key(document.number)
         )
-        if record.raw_bytes > limit:
+        if record.raw_bytes > max_bytes:
             record.error, record.raw, record.text = TOO_LONG, text.encode(), ""
-        meter.rows += 1
-        meter.bytes += record.raw_bytes
+        counts.record_count += 1
+        counts.byte_count += record.raw_bytes
         yield record

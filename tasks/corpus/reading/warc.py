@@ -29,25 +29,25 @@ from typing import Any, Literal
 from pydantic import Field
 
 from tasks.corpus.reading.members import Damage
-from tasks.corpus.reading.pages import PageError, decoded, page_text
-from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG, Record, empty_file, label
+from tasks.corpus.reading.pages import PageError, decode_page, extract_page_text
+from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG, Record, yield_empty_file_error, fill_url_and_date
 from tasks.corpus.reading.sources import FileSource
-from tasks.corpus.reading.streams import BLOCK, Meter, blocks
+from tasks.corpus.reading.streams import BLOCK_BYTES, ReadCounts, read_blocks
 
 NO_HEADER = "no WARC header where a record should begin"
 NO_LENGTH = "a WARC header without one Content-Length"
 FALSE_LENGTH = "the record does not end where its Content-Length says"
 NOT_WARC = "its WARC header is of an unknown version, or longer than 32 KiB"  # to fastwarc
 NOT_HTTP = "its HTTP response cannot be parsed or decompressed"
-HEADER = 1 << 16  # bytes that a record's header may take, and that are kept of a long record
+MAX_HEADER_BYTES = 1 << 16  # bytes that a record's header may take, and that are kept of a long record
 
 _HEADER_END = re.compile(rb"\r?\n\r?\n")
-_LENGTH = re.compile(rb"(?im)^content-length[ \t]*+:([^\n]*+)")
+_CONTENT_LENGTH = re.compile(rb"(?im)^content-length[ \t]*+:([^\n]*+)")
 #: Fields that fastwarc knows in this spelling alone; in the format they are of any.
-_NAMES = {name.lower(): name for name in (b"Content-Length", b"Content-Type", b"WARC-Type")}
-_FIELD = re.compile(rb"(?im)^(content-length|content-type|warc-type)[ \t]*+:")
-_BEGINNING = re.compile(rb"\r?\n\r?\n(?=WARC/\d\.\d\d?\r?\n)")
-_ENDS = re.compile(rb"(\r\n\r\n|\n\n)[\r\n]{0,60}")
+_STANDARD_FIELD_NAMES = {name.lower(): name for name in (b"Content-Length", b"Content-Type", b"WARC-Type")}
+_FIELD_NAME = re.compile(rb"(?im)^(content-length|content-type|warc-type)[ \t]*+:")
+_RECORD_START = re.compile(rb"\r?\n\r?\n(?=WARC/\d\.\d\d?\r?\n)")
+_RECORD_END = re.compile(rb"(\r\n\r\n|\n\n)[\r\n]{0,60}")
 
 
 class WarcSource(FileSource):
@@ -62,39 +62,39 @@ class WarcSource(FileSource):
     )
 
 
-def read_warc(path: Path, source: WarcSource, limit: int, meter: Meter) -> Iterator[Record]:
+def read_warc(path: Path, source: WarcSource, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
     """Pages of an archive; raw bytes are those of whole records, headers and line ends too."""
-    for framed in _Frames(path, limit, meter):
-        record = Record(f"record {framed.number}", framed.size, error=framed.error, raw=framed.data)
-        if framed.error in ("", TOO_LONG):
-            other = _page(record, source, limit)
-            if other:
-                meter.skip(framed.size, other, 1)
+    for framed_record in _RecordFramer(path, max_bytes, counts):
+        record = Record(f"record {framed_record.number}", framed_record.size, error=framed_record.error, raw=framed_record.data)
+        if framed_record.error in ("", TOO_LONG):
+            skip_kind = _fill_record_from_page(record, source, max_bytes)
+            if skip_kind:
+                counts.count_skipped(framed_record.size, skip_kind, 1)
                 continue
-        meter.rows += 1
+        counts.record_count += 1
         yield record
-    yield from empty_file(meter)
+    yield from yield_empty_file_error(counts)
 
 
 # Pages -------------------------------------------------------------------------------------------
 
 
-def _page(record: Record, source: WarcSource, limit: int) -> str:
+def _fill_record_from_page(record: Record, source: WarcSource, max_bytes: int) -> str:
     """Fill in what a record holds, or its error; what it is if it is no document."""
     from fastwarc.warc import WarcRecordType
 
     try:
-        found = _parsed(record.raw)
-        if found.record_type == WarcRecordType.response:
-            other = _response(found)
+        warc_record = _parse_warc_record(record.raw)
+        if warc_record.record_type == WarcRecordType.response:
+            skip_kind = _classify_response(warc_record)
         else:
-            is_text = found.record_type == WarcRecordType.conversion
-            other = "" if is_text else f"{found.record_type} record"
-        if other or record.error:
-            return other
-        record.text = _text(found, record.raw, source, limit)
-        headers = {name.lower(): value for name, value in found.headers.items()}
-        _label(record, headers, source)
+            is_conversion = warc_record.record_type == WarcRecordType.conversion
+            skip_kind = "" if is_conversion else f"{warc_record.record_type} record"
+        if skip_kind or record.error:
+            return skip_kind
+        record.text = _extract_record_text(warc_record, record.raw, source, max_bytes)
+        headers = {name.lower(): value for name, value in warc_record.headers.items()}
+        _fill_key_url_and_date(record, headers, source)
     except PageError as error:
         record.error = str(error)
     except OSError:
@@ -106,83 +106,83 @@ def _page(record: Record, source: WarcSource, limit: int) -> str:
     return ""
 
 
-def _parsed(raw: bytes) -> Any:
+def _parse_warc_record(raw_record: bytes) -> Any:
     """The record of these bytes; its HTTP headers stay unread. Raises PageError."""
     from fastwarc.warc import ArchiveIterator
 
-    records = ArchiveIterator(io.BytesIO(_spelled(raw)), parse_http=False, quirks_mode=True)
+    records = ArchiveIterator(io.BytesIO(_standardise_field_names(raw_record)), parse_http=False, quirks_mode=True)
     try:
         return next(iter(records))
     except (OSError, StopIteration) as error:
         raise PageError(NOT_WARC) from error
 
 
-def _spelled(raw: bytes) -> bytes:
+def _standardise_field_names(raw_record: bytes) -> bytes:
     """The record with the names of its header's fields as the standard spells them."""
-    end = _HEADER_END.search(raw, 0, HEADER)
-    header = raw[: end.start() if end else HEADER]
-    named = _FIELD.sub(lambda found: _NAMES[found[1].lower()] + b":", header)
-    return raw if named == header else named + raw[len(header) :]
+    header_end = _HEADER_END.search(raw_record, 0, MAX_HEADER_BYTES)
+    header = raw_record[: header_end.start() if header_end else MAX_HEADER_BYTES]
+    standard_header = _FIELD_NAME.sub(lambda match: _STANDARD_FIELD_NAMES[match[1].lower()] + b":", header)
+    return raw_record if standard_header == header else standard_header + raw_record[len(header) :]
 
 
-def _response(found: Any) -> str:
+def _classify_response(warc_record: Any) -> str:
     """Parse the HTTP headers of a response; what it is if it is no page."""
-    if not found.is_http:
+    if not warc_record.is_http:
         return "response that is not HTTP"
-    found.parse_http(auto_decode="none", quirks_mode=True)
-    headers = found.http_headers  # false without a field, but there
+    warc_record.parse_http(auto_decode="none", quirks_mode=True)
+    headers = warc_record.http_headers  # false without a field, but there
     status = None if headers is None else headers.status_code
     if status != 200:
         return f"response of status {status if status in range(100, 600) else 'unknown'}"
-    kind = (found.http_content_type or "").lower()
-    return "" if kind in (*_HTML, "text/plain", "") else "response that is no text"
+    content_type = (warc_record.http_content_type or "").lower()
+    return "" if content_type in (*_HTML_TYPES, "text/plain", "") else "response that is no text"
 
 
-_HTML = ("text/html", "application/xhtml+xml")
+_HTML_TYPES = ("text/html", "application/xhtml+xml")
 
 
-def _text(found: Any, raw: bytes, source: WarcSource, limit: int) -> str:
+def _extract_record_text(warc_record: Any, raw_record: bytes, source: WarcSource, max_bytes: int) -> str:
     """The text of a page or of a conversion. Raises PageError with why there is none."""
-    if not found.is_http:
+    if not warc_record.is_http:
         try:
-            return found.reader.read().decode("utf-8")
+            return warc_record.reader.read().decode("utf-8")
         except UnicodeDecodeError as error:
             raise PageError(NOT_UTF8) from error
-    payload = _payload(raw, limit)
-    kind = (found.http_content_type or "").lower()
-    html = kind in _HTML or (not kind and b"<" in payload[:1024])
-    text = decoded(payload, (found.http_charset or "").strip("\"' "), html)
-    if html:
-        text = page_text(text, source.main_content)
-    if len(text.encode()) > limit:
+    payload = _decode_response_body(raw_record, max_bytes)
+    content_type = (warc_record.http_content_type or "").lower()
+    is_html = content_type in _HTML_TYPES or (not content_type and b"<" in payload[:1024])
+    text = decode_page(payload, (warc_record.http_charset or "").strip("\"' "), is_html)
+    if is_html:
+        text = extract_page_text(text, source.main_content)
+    if len(text.encode()) > max_bytes:
         raise PageError(TOO_LONG)
     return text
 
 
-def _payload(raw: bytes, limit: int) -> bytes:
+def _decode_response_body(raw_record: bytes, max_bytes: int) -> bytes:
     """The body of a response, its transfer and content encodings undone where they are there:
     crawlers often undo them and leave the headers as they came."""
     from resiliparse.parse.encoding import detect_mime
 
-    def read(decode: str) -> bytes:
-        found = _parsed(raw)
-        found.parse_http(auto_decode=decode, quirks_mode=True)
-        return found.reader.read(limit + 1)
+    def read_payload(decode_mode: str) -> bytes:
+        warc_record = _parse_warc_record(raw_record)
+        warc_record.parse_http(auto_decode=decode_mode, quirks_mode=True)
+        return warc_record.reader.read(max_bytes + 1)
 
     try:
-        payload = read("all")
+        payload = read_payload("all")
     except OSError:
-        payload = read("none")
+        payload = read_payload("none")
         if not detect_mime(payload[:1024]).startswith("text/"):
             raise
-    if len(payload) > limit:
+    if len(payload) > max_bytes:
         raise PageError(TOO_LONG)
     return payload
 
 
-def _label(record: Record, headers: dict[str, str], source: WarcSource) -> None:
+def _fill_key_url_and_date(record: Record, headers: dict[str, str], source: WarcSource) -> None:
     url = headers.get("warc-target-uri") or ""
-    label(record, url.removeprefix("<").removesuffix(">"), headers.get("warc-date"))
+    fill_url_and_date(record, url.removeprefix("<").removesuffix(">"), headers.get("warc-date"))
     if source.key_field is not None:
         record.key = headers.get(source.key_field.lower())
         if not record.key:
@@ -193,136 +193,136 @@ def _label(record: Record, headers: dict[str, str], source: WarcSource) -> None:
 
 
 @dataclass(slots=True)
-class _Framed:
+class _FramedRecord:
     number: int  # from 1
     data: bytes  # header and content; of an error the beginning
     size: int  # bytes of the stream, line ends and lost ones among them
     error: str = ""
 
 
-class _Frames:
+class _RecordFramer:
     """The records of a file. No more than one is held, and of long ones the beginning."""
 
-    def __init__(self, path: Path, limit: int, meter: Meter) -> None:
-        self.stream, self.limit = blocks(path, meter, marks=True), limit
-        self.held, self.at = bytearray(), 0  # bytes, and the place of the first in the stream
-        self.members: deque[int] = deque()  # where members begin, from ``at`` on
+    def __init__(self, path: Path, max_bytes: int, counts: ReadCounts) -> None:
+        self.block_stream, self.max_bytes = read_blocks(path, counts, mark_members=True), max_bytes
+        self.buffer, self.buffer_start = bytearray(), 0  # bytes, and the place of the first in the stream
+        self.member_starts: deque[int] = deque()  # where members begin, from ``at`` on
         self.damage: Damage | None = None  # comes behind what is held
-        self.over = False
-        self.headers, self.aligned = 0, True  # whether every one so far began a member
+        self.is_at_end = False
+        self.header_count, self.is_member_aligned = 0, True  # whether every one so far began a member
 
-    def __iter__(self) -> Iterator[_Framed]:
+    def __iter__(self) -> Iterator[_FramedRecord]:
         number = 0
-        while self._fill(1) or self.damage:
+        while self._fill_buffer(1) or self.damage:
             number += 1
-            yield self._record(number)
+            yield self._read_record(number)
 
-    def _fill(self, size: int) -> bool:
+    def _fill_buffer(self, min_bytes: int) -> bool:
         """Hold so many bytes, unless the stream ends or is damaged before."""
-        while len(self.held) < size and not self.over and self.damage is None:
-            block = next(self.stream, None)
+        while len(self.buffer) < min_bytes and not self.is_at_end and self.damage is None:
+            block = next(self.block_stream, None)
             if block is None:
-                self.over = True
+                self.is_at_end = True
             elif isinstance(block, Damage):
                 self.damage = block
             elif block:
-                self.held += block
+                self.buffer += block
             else:
-                self.members.append(self.at + len(self.held))
-        return len(self.held) >= size
+                self.member_starts.append(self.buffer_start + len(self.buffer))
+        return len(self.buffer) >= min_bytes
 
-    def _drop(self, size: int) -> None:
-        del self.held[:size]
-        self.at += size
-        while self.members and self.members[0] < self.at:
-            self.members.popleft()
+    def _drop_bytes(self, byte_count: int) -> None:
+        del self.buffer[:byte_count]
+        self.buffer_start += byte_count
+        while self.member_starts and self.member_starts[0] < self.buffer_start:
+            self.member_starts.popleft()
 
-    def _record(self, number: int) -> _Framed:
-        head = self._header()
-        if not head:
-            return self._bad(number, NO_HEADER, 1)
-        self.headers += 1
-        self.aligned &= bool(self.members) and self.members[0] == self.at
-        found = _LENGTH.findall(self.held, 0, head)
-        lengths = {line.removesuffix(b"\r").strip(b" \t") for line in found}
+    def _read_record(self, number: int) -> _FramedRecord:
+        header_size = self._find_header_size()
+        if not header_size:
+            return self._skip_bad_record(number, NO_HEADER, 1)
+        self.header_count += 1
+        self.is_member_aligned &= bool(self.member_starts) and self.member_starts[0] == self.buffer_start
+        length_fields = _CONTENT_LENGTH.findall(self.buffer, 0, header_size)
+        lengths = {line.removesuffix(b"\r").strip(b" \t") for line in length_fields}
         length = lengths.pop() if len(lengths) == 1 else b""
         if not re.fullmatch(rb"\d{1,18}", length):
-            return self._bad(number, NO_LENGTH, head)
-        whole = head + int(length)
-        if whole - head > self.limit:
-            return self._bad(number, TOO_LONG, head)
-        end = self._end(whole)
-        if not end or self._member(head, whole) is not None:
-            return self._bad(number, FALSE_LENGTH, head)
-        framed = _Framed(number, bytes(self.held[:whole]), end)
-        self._drop(end)
-        return framed
+            return self._skip_bad_record(number, NO_LENGTH, header_size)
+        record_size = header_size + int(length)
+        if record_size - header_size > self.max_bytes:
+            return self._skip_bad_record(number, TOO_LONG, header_size)
+        record_end = self._find_record_end(record_size)
+        if not record_end or self._find_member_start(header_size, record_size) is not None:
+            return self._skip_bad_record(number, FALSE_LENGTH, header_size)
+        framed_record = _FramedRecord(number, bytes(self.buffer[:record_size]), record_end)
+        self._drop_bytes(record_end)
+        return framed_record
 
-    def _header(self) -> int:
+    def _find_header_size(self) -> int:
         """Bytes of the header that begins here, with its empty line; 0 if there is none."""
-        size = 1 << 10
-        while self._fill(5) and self.held.startswith(b"WARC/"):
-            more = self._fill(size)
-            following = self._member(1, HEADER)  # no header goes on beyond
-            if found := _HEADER_END.search(self.held, 0, following or HEADER):
-                return found.end()
-            if not more or following or size >= HEADER:
+        search_size = 1 << 10
+        while self._fill_buffer(5) and self.buffer.startswith(b"WARC/"):
+            is_filled = self._fill_buffer(search_size)
+            next_member = self._find_member_start(1, MAX_HEADER_BYTES)  # no header goes on beyond
+            if match := _HEADER_END.search(self.buffer, 0, next_member or MAX_HEADER_BYTES):
+                return match.end()
+            if not is_filled or next_member or search_size >= MAX_HEADER_BYTES:
                 return 0
-            size *= 4
+            search_size *= 4
         return 0
 
-    def _end(self, whole: int) -> int:
+    def _find_record_end(self, record_size: int) -> int:
         """Where a record of so many bytes ends with its line ends; 0 if it does not end here, or
         if its member is damaged behind it, in its checksum or where it goes on with no record."""
-        self._fill(whole + 128)
-        ends = _ENDS.match(self.held, whole)
-        if ends is None:
-            return whole if self.over and len(self.held) == whole else 0
-        end = ends.end()
-        near = self.damage is not None and not self.held.startswith(b"WARC/", end)
-        return 0 if near and not self._behind(end) else end
+        self._fill_buffer(record_size + 128)
+        match = _RECORD_END.match(self.buffer, record_size)
+        if match is None:
+            return record_size if self.is_at_end and len(self.buffer) == record_size else 0
+        record_end = match.end()
+        is_near_damage = self.damage is not None and not self.buffer.startswith(b"WARC/", record_end)
+        return 0 if is_near_damage and not self._is_damage_elsewhere(record_end) else record_end
 
-    def _behind(self, end: int) -> bool:
+    def _is_damage_elsewhere(self, record_end: int) -> bool:
         """Whether the damage is that of another member than the one that ends here."""
-        whole = self.damage is not None and self.damage.behind
-        return whole or self.at + end in self.members
+        is_only_at_end = self.damage is not None and self.damage.is_only_at_end
+        return is_only_at_end or self.buffer_start + record_end in self.member_starts
 
-    def _bad(self, number: int, error: str, start: int) -> _Framed:
+    def _skip_bad_record(self, number: int, error: str, search_start: int) -> _FramedRecord:
         """An error up to the next record, which begins at ``start`` or behind."""
-        self._fill(HEADER)
-        data, size = bytes(self.held[:HEADER]), 0
-        while (found := self._next(start)) is None:
-            kept = 0
-            if self.over:
-                size += len(self.held)
+        self._fill_buffer(MAX_HEADER_BYTES)
+        data, skipped_bytes = bytes(self.buffer[:MAX_HEADER_BYTES]), 0
+        while (next_start := self._find_next_record(search_start)) is None:
+            kept_bytes = 0
+            if self.is_at_end:
+                skipped_bytes += len(self.buffer)
             elif self.damage:
-                size += len(self.held) + self.damage.lost
+                skipped_bytes += len(self.buffer) + self.damage.lost_bytes
                 error, self.damage = self.damage.error, None
             else:  # a beginning may be cut between two blocks
-                kept = min(len(self.held), 32)
-                size += len(self.held) - kept
-            self._drop(len(self.held) - kept)
-            start = 0
-            if not self._fill(kept + BLOCK) and not self.held and self.over:
-                found = 0
+                kept_bytes = min(len(self.buffer), 32)
+                skipped_bytes += len(self.buffer) - kept_bytes
+            self._drop_bytes(len(self.buffer) - kept_bytes)
+            search_start = 0
+            if not self._fill_buffer(kept_bytes + BLOCK_BYTES) and not self.buffer and self.is_at_end:
+                next_start = 0
                 break
-        self._drop(found)
-        size += found
-        return _Framed(number, data[:size], size, error)  # and not of the records behind it
+        self._drop_bytes(next_start)
+        skipped_bytes += next_start
+        return _FramedRecord(number, data[:skipped_bytes], skipped_bytes, error)  # and not of the records behind it
 
-    def _next(self, start: int) -> int | None:
+    def _find_next_record(self, search_start: int) -> int | None:
         """Where in what is held the next record begins, from ``start`` on."""
-        member = self._member(start, len(self.held))
-        if self.aligned and self.headers > 1:
-            return member
-        found = _BEGINNING.search(self.held, max(0, start - 4), member or len(self.held))
-        places = [place for place in (member, found and found.end()) if place is not None]
-        return min((place for place in places if place >= start), default=None)
+        member_start = self._find_member_start(search_start, len(self.buffer))
+        if self.is_member_aligned and self.header_count > 1:
+            return member_start
+        match = _RECORD_START.search(self.buffer, max(0, search_start - 4), member_start or len(self.buffer))
+        candidates = [candidate for candidate in (member_start, match and match.end()) if candidate is not None]
+        return min((candidate for candidate in candidates if candidate >= search_start), default=None)
 
-    def _member(self, start: int, end: int) -> int | None:
+    def _find_member_start(self, search_start: int, search_end: int) -> int | None:
         """Where a member begins with a record, from ``start`` to before ``end``."""
-        for place in self.members:
-            here = place - self.at
-            if start <= here < end and self.held.startswith(b"WARC/", here):
-                return here
+        for member_start in self.member_starts:
+            position = member_start - self.buffer_start
+            if search_start <= position < search_end and self.buffer.startswith(b"WARC/", position):
+                return position
         return None

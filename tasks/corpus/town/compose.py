@@ -15,29 +15,29 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from tasks.contract import StageConfig
-from tasks.corpus.town.grammar import DATA, Dice, Mark, Said, Teller, joined, rules
-from tasks.corpus.town.values import MAKERS, personal
-from tasks.measures.personal.types import Type
+from tasks.corpus.town.grammar import DATA_FOLDER, KeyedRandom, PersonalSpan, AnnotatedText, GrammarExpander, concatenate_texts, load_rules
+from tasks.corpus.town.values import GENERATOR_BY_TYPE, generate_personal_value
+from tasks.measures.personal.types import PersonalDataType
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
 #: Documents that are composed together: originals and their copies, and the unit of reading.
-BLOCK = 500
+BLOCK_DOCUMENTS = 500
 
 
 @cache
-def town_lexicon() -> dict[str, list[str]]:
+def load_town_lexicon() -> dict[str, list[str]]:
     """The town's peoples, none of which exists, and the words for them in lower case."""
-    return json.loads((DATA / "lexicon.json").read_text(encoding="utf-8"))
+    return json.loads((DATA_FOLDER / "lexicon.json").read_text(encoding="utf-8"))
 
 
 @cache
-def town_jobs() -> dict[str, float]:
+def load_town_occupations() -> dict[str, float]:
     """Occupations, with the share of women among those who are spoken of."""
-    return json.loads((DATA / "jobs.json").read_text(encoding="utf-8"))
+    return json.loads((DATA_FOLDER / "jobs.json").read_text(encoding="utf-8"))
 
 
-class Rates(StageConfig):
+class TownRates(StageConfig):
     """What the documents hold, as shares; where nothing else is said, of those that are no copy."""
 
     groups: Share = Field(0.3, description="speak of one of the town's peoples, or of two")
@@ -62,49 +62,49 @@ class Rates(StageConfig):
 
     @field_validator("maligned")
     @classmethod
-    def _peoples(cls, shares: dict[str, float]) -> dict[str, float]:
-        return _known(shares, town_lexicon(), "people")
+    def _check_peoples(cls, shares: dict[str, float]) -> dict[str, float]:
+        return _check_known_names(shares, load_town_lexicon(), "people")
 
     @field_validator("women")
     @classmethod
-    def _occupations(cls, shares: dict[str, float]) -> dict[str, float]:
-        return _known(shares, town_jobs(), "occupation")
+    def _check_occupations(cls, shares: dict[str, float]) -> dict[str, float]:
+        return _check_known_names(shares, load_town_occupations(), "occupation")
 
 
-def _known(shares: dict[str, float], names: Mapping[str, object], what: str) -> dict[str, float]:
+def _check_known_names(shares: dict[str, float], names: Mapping[str, object], kind: str) -> dict[str, float]:
     unknown = [name for name in shares if name not in names]
     if unknown:
-        raise ValueError(f"the town has no {what} {unknown[0]!r}; it has {', '.join(names)}")
+        raise ValueError(f"the town has no {kind} {unknown[0]!r}; it has {', '.join(names)}")
     return shares
 
 
 @dataclass(frozen=True)
-class Register:
+class TextRegister:
     """A kind of text: how often, how many sentences, and what stands between them."""
 
     weight: int
-    shortest: int
-    longest: int
-    between: str = " "
-    first: str = " "  # behind the opening
-    ordered: bool = False  # the sentences stand in the order of the rule
+    min_sentences: int
+    max_sentences: int
+    separator: str = " "
+    opening_separator: str = " "  # behind the opening
+    keeps_order: bool = False  # the sentences stand in the order of the rule
 
 
-REGISTERS = {
-    "chronicle": Register(12, 2, 20),
-    "letter": Register(17, 2, 18),
-    "notice": Register(13, 0, 7),
-    "minutes": Register(10, 3, 20, "\n", "\n"),
-    "talk": Register(14, 1, 20, "\n", "\n"),
-    "recipe": Register(6, 4, 16, " ", "\n", ordered=True),
-    "obituary": Register(6, 3, 15),
-    "advert": Register(10, 0, 4),
-    "essay": Register(8, 3, 15, " ", "\n"),
-    "almanac": Register(5, 1, 12),
+REGISTER_BY_KIND = {
+    "chronicle": TextRegister(12, 2, 20),
+    "letter": TextRegister(17, 2, 18),
+    "notice": TextRegister(13, 0, 7),
+    "minutes": TextRegister(10, 3, 20, "\n", "\n"),
+    "talk": TextRegister(14, 1, 20, "\n", "\n"),
+    "recipe": TextRegister(6, 4, 16, " ", "\n", keeps_order=True),
+    "obituary": TextRegister(6, 3, 15),
+    "advert": TextRegister(10, 0, 4),
+    "essay": TextRegister(8, 3, 15, " ", "\n"),
+    "almanac": TextRegister(5, 1, 12),
 }
 
 #: Kinds of text in which things are said; where a document holds several, all must agree.
-FITS = {
+KINDS_BY_FEATURE = {
     "groups": ("chronicle", "letter", "notice", "minutes", "talk", "obituary", "essay"),
     "occupations": ("chronicle", "letter", "notice", "minutes", "talk", "obituary", "essay"),
     "rude": ("chronicle", "letter", "notice", "minutes", "talk"),
@@ -119,254 +119,254 @@ PRONOUNS = {"women": ("she", "her", "her"), "men": ("he", "his", "him")}
 
 
 @dataclass(frozen=True)
-class Truth:
+class DocumentTruth:
     """What a document holds."""
 
     kind: str
     groups: tuple[str, ...] = ()
     opinions: tuple[Opinion, ...] = ()
     occupations: tuple[tuple[str, str], ...] = ()  # with the gender of the words beside it
-    rude: int = 0  # sentences
-    lookalike: bool = False
-    dialect: bool = False
-    unsafe: bool = False
-    personal: tuple[Type, ...] = ()
+    rude_sentences: int = 0  # sentences
+    has_lookalike: bool = False
+    has_dialect: bool = False
+    is_unsafe: bool = False
+    personal_types: tuple[PersonalDataType, ...] = ()
 
 
 @dataclass(frozen=True)
-class Piece:
+class Sentence:
     """A sentence with what stands before it; a plain one holds nothing that the truth tells of."""
 
-    said: Said
-    before: str = ""
-    plain: bool = False
+    content: AnnotatedText
+    separator: str = ""
+    is_plain: bool = False
 
 
 @dataclass(frozen=True)
-class Document:
+class TownDocument:
     """A document with its truth. ``copy`` is "", "exact" or "near"."""
 
     number: int
-    truth: Truth
-    pieces: tuple[Piece, ...]
-    known: dict[str, str]
-    copy: str = ""
+    truth: DocumentTruth
+    sentences: tuple[Sentence, ...]
+    variables: dict[str, str]
+    copy_kind: str = ""
     copy_of: int | None = None
 
     @property
-    def whole(self) -> Said:
-        parts: list[Said] = []
-        for piece in self.pieces:
-            before = "" if not parts or piece.said.text.startswith("\n") else piece.before
-            parts += [Said(before), piece.said]
-        return joined(parts)
+    def annotated_text(self) -> AnnotatedText:
+        parts: list[AnnotatedText] = []
+        for sentence in self.sentences:
+            separator = "" if not parts or sentence.content.text.startswith("\n") else sentence.separator
+            parts += [AnnotatedText(separator), sentence.content]
+        return concatenate_texts(parts)
 
     @property
     def text(self) -> str:
-        return self.whole.text
+        return self.annotated_text.text
 
     @property
-    def spans(self) -> tuple[Mark, ...]:
+    def personal_spans(self) -> tuple[PersonalSpan, ...]:
         """Personal data, in characters of the text."""
-        return self.whole.marks
+        return self.annotated_text.spans
 
 
 # What a document is to hold ----------------------------------------------------------------------
 
 
-def draw(dice: Dice, rates: Rates) -> Truth:
+def draw_document_truth(rng: KeyedRandom, rates: TownRates) -> DocumentTruth:
     """The truth of a document that is no copy."""
     groups: list[str] = []
     opinions: list[Opinion] = []
-    if dice.chance(rates.groups):
-        groups = dice.sample(list(town_lexicon()), 2 if dice.chance(0.15) else 1)
-        if dice.chance(rates.opinions):
-            against = rates.maligned.get(groups[0], rates.negative)
-            opinions = [(groups[0], "negative" if dice.chance(against) else "positive")]
+    if rng.draw_bool(rates.groups):
+        groups = rng.sample(list(load_town_lexicon()), 2 if rng.draw_bool(0.15) else 1)
+        if rng.draw_bool(rates.opinions):
+            negative_share = rates.maligned.get(groups[0], rates.negative)
+            opinions = [(groups[0], "negative" if rng.draw_bool(negative_share) else "positive")]
     occupations: list[tuple[str, str]] = []
-    if dice.chance(rates.occupations):
-        for job in dice.sample(list(town_jobs()), 2 if dice.chance(0.2) else 1):
-            women = rates.women.get(job, town_jobs()[job])
-            occupations.append((job, "women" if dice.chance(women) else "men"))
-    rude = 1 + dice.below(4) if dice.chance(rates.rude) else 0
-    lookalike, dialect = dice.chance(rates.lookalikes), dice.chance(rates.dialect)
-    unsafe = dice.chance(rates.unsafe)
-    types: list[Type] = []
-    if dice.chance(rates.personal):
-        types = dice.sample(list(MAKERS), 1 + dice.below(3))
-    holds = {"groups": groups, "occupations": occupations, "rude": rude, "dialect": dialect,
-             "personal": types, "unsafe": unsafe}  # fmt: skip
-    kinds = [k for k in REGISTERS if all(k in FITS[name] for name, has in holds.items() if has)]
-    weighted = [kind for kind in kinds for _ in range(REGISTERS[kind].weight)]
-    return Truth(
-        dice.pick(weighted), tuple(groups), tuple(opinions), tuple(occupations), rude, lookalike,
-        dialect, unsafe, tuple(types),
+    if rng.draw_bool(rates.occupations):
+        for occupation in rng.sample(list(load_town_occupations()), 2 if rng.draw_bool(0.2) else 1):
+            women_share = rates.women.get(occupation, load_town_occupations()[occupation])
+            occupations.append((occupation, "women" if rng.draw_bool(women_share) else "men"))
+    rude_sentences = 1 + rng.draw_below(4) if rng.draw_bool(rates.rude) else 0
+    has_lookalike, has_dialect = rng.draw_bool(rates.lookalikes), rng.draw_bool(rates.dialect)
+    is_unsafe = rng.draw_bool(rates.unsafe)
+    personal_types: list[PersonalDataType] = []
+    if rng.draw_bool(rates.personal):
+        personal_types = rng.sample(list(GENERATOR_BY_TYPE), 1 + rng.draw_below(3))
+    features = {"groups": groups, "occupations": occupations, "rude": rude_sentences, "dialect": has_dialect,
+             "personal": personal_types, "unsafe": is_unsafe}  # fmt: skip
+    allowed_kinds = [k for k in REGISTER_BY_KIND if all(k in KINDS_BY_FEATURE[feature] for feature, is_present in features.items() if is_present)]
+    weighted_kinds = [kind for kind in allowed_kinds for _ in range(REGISTER_BY_KIND[kind].weight)]
+    return DocumentTruth(
+        rng.pick(weighted_kinds), tuple(groups), tuple(opinions), tuple(occupations), rude_sentences, has_lookalike,
+        has_dialect, is_unsafe, tuple(personal_types),
     )  # fmt: skip
 
 
 # How it is told ----------------------------------------------------------------------------------
 
 
-def compose(number: int, seed: int, rates: Rates) -> Document:
+def compose_document(number: int, seed: int, rates: TownRates) -> TownDocument:
     """A document that is no copy."""
-    dice = Dice(seed, "document", number)
-    truth = draw(dice, rates)
-    teller = Teller(dice, _people(dice), personal)
-    register = REGISTERS[truth.kind]
-    span = register.longest - register.shortest + 1
-    length = register.shortest + min(dice.below(span), dice.below(span))  # short ones are many
-    lines = rules()[f"{truth.kind}.body"]
-    chosen = dice.sample(range(len(lines)), length)
-    if register.ordered:
-        chosen.sort()
-    body = [Piece(teller.tell(lines[place]), plain=True) for place in chosen]
-    for said in _features(teller, truth):
-        if truth.kind == "talk" and not said.text.startswith('"'):
-            speaker = dice.pick([teller.known["first"], teller.known["friend"]])
-            said = joined([Said(f"{speaker}: "), said])
-        body.insert(dice.below(len(body) + 1), Piece(said))
-    pieces = [Piece(teller.say(f"{truth.kind}.open")), *body]
-    if length > 1 or dice.chance(0.5):
-        pieces.append(Piece(teller.say(f"{truth.kind}.close")))
-    return Document(number, truth, _set(pieces, register, dice), teller.known)
+    rng = KeyedRandom(seed, "document", number)
+    truth = draw_document_truth(rng, rates)
+    expander = GrammarExpander(rng, _draw_document_variables(rng), generate_personal_value)
+    register = REGISTER_BY_KIND[truth.kind]
+    length_range = register.max_sentences - register.min_sentences + 1
+    sentence_count = register.min_sentences + min(rng.draw_below(length_range), rng.draw_below(length_range))  # short ones are many
+    rule_lines = load_rules()[f"{truth.kind}.body"]
+    line_indices = rng.sample(range(len(rule_lines)), sentence_count)
+    if register.keeps_order:
+        line_indices.sort()
+    body_sentences = [Sentence(expander.expand_line(rule_lines[index]), is_plain=True) for index in line_indices]
+    for feature_text in _generate_feature_texts(expander, truth):
+        if truth.kind == "talk" and not feature_text.text.startswith('"'):
+            speaker = rng.pick([expander.variables["first"], expander.variables["friend"]])
+            feature_text = concatenate_texts([AnnotatedText(f"{speaker}: "), feature_text])
+        body_sentences.insert(rng.draw_below(len(body_sentences) + 1), Sentence(feature_text))
+    sentences = [Sentence(expander.expand_rule(f"{truth.kind}.open")), *body_sentences]
+    if sentence_count > 1 or rng.draw_bool(0.5):
+        sentences.append(Sentence(expander.expand_rule(f"{truth.kind}.close")))
+    return TownDocument(number, truth, _add_separators(sentences, register, rng), expander.variables)
 
 
-def _people(dice: Dice) -> dict[str, str]:
+def _draw_document_variables(rng: KeyedRandom) -> dict[str, str]:
     """The words that a document knows: who writes, to whom, in which year."""
-    gender = "women" if dice.chance(0.5) else "men"
-    first, last = _name(dice, gender), _word(dice, "last")
-    friend = _name(dice, "women" if dice.chance(0.5) else "men")
+    gender = "women" if rng.draw_bool(0.5) else "men"
+    first, last = _draw_first_name(rng, gender), _draw_rule_word(rng, "last")
+    friend = _draw_first_name(rng, "women" if rng.draw_bool(0.5) else "men")
     he, his, him = PRONOUNS[gender]
-    year = str(140 + dice.below(160))
-    known = {"first": first, "last": last, "name": f"{first} {last}", "friend": friend}
-    known |= {"year": year, "crop": _word(dice, "crop"), "month": _word(dice, "month")}
-    return known | {"he": he, "his": his, "him": him}
+    year = str(140 + rng.draw_below(160))
+    variables = {"first": first, "last": last, "name": f"{first} {last}", "friend": friend}
+    variables |= {"year": year, "crop": _draw_rule_word(rng, "crop"), "month": _draw_rule_word(rng, "month")}
+    return variables | {"he": he, "his": his, "him": him}
 
 
-def _name(dice: Dice, gender: str) -> str:
-    return _word(dice, "first.f" if gender == "women" else "first.m")
+def _draw_first_name(rng: KeyedRandom, gender: str) -> str:
+    return _draw_rule_word(rng, "first.f" if gender == "women" else "first.m")
 
 
-def _word(dice: Dice, rule: str) -> str:
+def _draw_rule_word(rng: KeyedRandom, rule: str) -> str:
     """One of a rule's words: its lines have no slots."""
-    (said,) = dice.pick(rules()[rule])
-    assert isinstance(said, Said)
-    return said.text
+    (entry,) = rng.pick(load_rules()[rule])
+    assert isinstance(entry, AnnotatedText)
+    return entry.text
 
 
-def _features(teller: Teller, truth: Truth) -> list[Said]:
+def _generate_feature_texts(expander: GrammarExpander, truth: DocumentTruth) -> list[AnnotatedText]:
     """The sentences that hold what the truth says."""
-    dice, known = teller.dice, teller.known
-    found: list[Said] = []
+    rng, variables = expander.rng, expander.variables
+    texts: list[AnnotatedText] = []
     for group in truth.groups:
-        one, several = (word.capitalize() for word in town_lexicon()[group])
-        known |= {"group": one, "groups": several}
-        opinions = [sign for target, sign in truth.opinions if target == group]
-        for sign in opinions:
-            found.append(teller.say("praise" if sign == "positive" else "blame"))
-        if not opinions or dice.chance(0.5):
-            found.append(teller.say("group"))
-    own = {name: known[name] for name in ("he", "his", "him")}
-    for job, gender in truth.occupations:
+        singular, plural = (word.capitalize() for word in load_town_lexicon()[group])
+        variables |= {"group": singular, "groups": plural}
+        opinions = [polarity for target, polarity in truth.opinions if target == group]
+        for polarity in opinions:
+            texts.append(expander.expand_rule("praise" if polarity == "positive" else "blame"))
+        if not opinions or rng.draw_bool(0.5):
+            texts.append(expander.expand_rule("group"))
+    author_pronouns = {variable: variables[variable] for variable in ("he", "his", "him")}
+    for occupation, gender in truth.occupations:
         he, his, him = PRONOUNS[gender]
-        worker = f"{_name(dice, gender)} {_word(dice, 'last')}"
-        known |= {"job": job, "he": he, "his": his, "him": him, "worker": worker}
-        found.append(teller.say("job"))
-    known |= own
-    found += [teller.tell(line) for line in dice.sample(rules()["rude"], truth.rude)]
-    found += [teller.say("lookalike")] if truth.lookalike else []
-    if truth.dialect:
-        found += [teller.tell(line) for line in dice.sample(rules()["dialect"], 2 + dice.below(3))]
-    found += [teller.say("unsafe")] if truth.unsafe else []
-    return found + [teller.say(kind) for kind in truth.personal]
+        worker = f"{_draw_first_name(rng, gender)} {_draw_rule_word(rng, 'last')}"
+        variables |= {"job": occupation, "he": he, "his": his, "him": him, "worker": worker}
+        texts.append(expander.expand_rule("job"))
+    variables |= author_pronouns
+    texts += [expander.expand_line(line) for line in rng.sample(load_rules()["rude"], truth.rude_sentences)]
+    texts += [expander.expand_rule("lookalike")] if truth.has_lookalike else []
+    if truth.has_dialect:
+        texts += [expander.expand_line(line) for line in rng.sample(load_rules()["dialect"], 2 + rng.draw_below(3))]
+    texts += [expander.expand_rule("unsafe")] if truth.is_unsafe else []
+    return texts + [expander.expand_rule(kind) for kind in truth.personal_types]
 
 
-def _set(pieces: Sequence[Piece], register: Register, dice: Dice) -> tuple[Piece, ...]:
+def _add_separators(sentences: Sequence[Sentence], register: TextRegister, rng: KeyedRandom) -> tuple[Sentence, ...]:
     """The pieces with their separators: a new paragraph every few sentences."""
-    found = []
-    run = 0
-    for place, piece in enumerate(pieces):
-        before = register.first if place == 1 else register.between
-        run += 1
-        if place > 1 and register.between == " " and run > 4 and dice.chance(0.35):
-            before, run = "\n\n", 0
-        found.append(Piece(piece.said, before, piece.plain))
-    return tuple(found)
+    separated = []
+    paragraph_sentences = 0
+    for index, sentence in enumerate(sentences):
+        separator = register.opening_separator if index == 1 else register.separator
+        paragraph_sentences += 1
+        if index > 1 and register.separator == " " and paragraph_sentences > 4 and rng.draw_bool(0.35):
+            separator, paragraph_sentences = "\n\n", 0
+        separated.append(Sentence(sentence.content, separator, sentence.is_plain))
+    return tuple(separated)
 
 
 # Copies ------------------------------------------------------------------------------------------
 
 
-def exact_copy(number: int, original: Document, seed: int) -> Document:
+def make_exact_copy(number: int, original: TownDocument, seed: int) -> TownDocument:
     """The same text, half of the time in another layout: with other white space."""
-    dice = Dice(seed, "exact", number)
-    pieces = original.pieces
-    if dice.chance(0.5):
-        space = dice.pick(["  ", "\n", "\n\n"])
-        pieces = tuple(replace(piece, before=space) for piece in pieces)
-    return replace(original, number=number, pieces=pieces, copy="exact", copy_of=original.number)
+    rng = KeyedRandom(seed, "exact", number)
+    sentences = original.sentences
+    if rng.draw_bool(0.5):
+        separator = rng.pick(["  ", "\n", "\n\n"])
+        sentences = tuple(replace(sentence, separator=separator) for sentence in sentences)
+    return replace(original, number=number, sentences=sentences, copy_kind="exact", copy_of=original.number)
 
 
-def near_copy(number: int, original: Document, seed: int) -> Document:
+def make_near_copy(number: int, original: TownDocument, seed: int) -> TownDocument:
     """One to three plain sentences left out, exchanged or added; its truth is the original's."""
-    dice = Dice(seed, "near", number)
-    teller = Teller(dice, dict(original.known), personal)
-    pieces = list(original.pieces)
-    for _ in range(1 + dice.below(3)):
-        place = dice.pick([i for i, piece in enumerate(pieces) if piece.plain])
-        change = dice.below(3)
-        if change == 0:
-            del pieces[place]
+    rng = KeyedRandom(seed, "near", number)
+    expander = GrammarExpander(rng, dict(original.variables), generate_personal_value)
+    sentences = list(original.sentences)
+    for _ in range(1 + rng.draw_below(3)):
+        index = rng.pick([i for i, sentence in enumerate(sentences) if sentence.is_plain])
+        edit_kind = rng.draw_below(3)
+        if edit_kind == 0:
+            del sentences[index]
             continue
-        other = Piece(teller.say(f"{original.truth.kind}.body"), pieces[place].before, True)
-        pieces[place : place + (change == 1)] = [other]
-    made = replace(original, number=number, pieces=tuple(pieces), copy_of=original.number)
-    same = made.text.split() == original.text.split()  # what was exchanged came back
-    return replace(made, copy="exact" if same else "near")
+        new_sentence = Sentence(expander.expand_rule(f"{original.truth.kind}.body"), sentences[index].separator, True)
+        sentences[index : index + (edit_kind == 1)] = [new_sentence]
+    edited = replace(original, number=number, sentences=tuple(sentences), copy_of=original.number)
+    is_identical = edited.text.split() == original.text.split()  # what was exchanged came back
+    return replace(edited, copy_kind="exact" if is_identical else "near")
 
 
 #: A near copy is made of a document with at least so many plain sentences.
-LONG = 6
+MIN_PLAIN_SENTENCES = 6
 
 
-def numbers(block: int, documents: int) -> range:
+def list_document_numbers(block_number: int, document_count: int) -> range:
     """The numbers of the documents of a block, of a town of so many."""
-    return range(block * BLOCK, min((block + 1) * BLOCK, documents))
+    return range(block_number * BLOCK_DOCUMENTS, min((block_number + 1) * BLOCK_DOCUMENTS, document_count))
 
 
-def block(number: int, documents: int, seed: int, rates: Rates) -> list[Document]:
+def compose_block(block_number: int, document_count: int, seed: int, rates: TownRates) -> list[TownDocument]:
     """The documents of a block, of a town of so many: originals, and copies of some of them."""
-    here = numbers(number, documents)
-    dice = Dice(seed, "block", number)
-    roles = {}
-    for n in here:
-        exact = dice.chance(rates.exact)
-        near = dice.chance(rates.near / (1 - rates.exact)) if rates.exact < 1 else False
-        roles[n] = "exact" if exact else "near" if near else ""
-    made = {n: compose(n, seed, rates) for n in here if not roles[n]}
-    long = [n for n, document in made.items() if sum(p.plain for p in document.pieces) >= LONG]
-    near_of = dict(zip([n for n in here if roles[n] == "near"],
-                       dice.sample(long, len(long)), strict=False))  # fmt: skip
-    taken = set(near_of.values())
-    others = [n for n in made if n not in taken]
-    exact_of = dict(zip([n for n in here if roles[n] == "exact"],
-                        dice.sample(others, len(others)), strict=False))  # fmt: skip
-    for n in here:
-        if n in near_of:
-            made[n] = near_copy(n, made[near_of[n]], seed)
-        elif n in exact_of:
-            made[n] = exact_copy(n, made[exact_of[n]], seed)
-        elif n not in made:  # there are not enough originals
-            made[n] = compose(n, seed, rates)
-    return [made[n] for n in here]
+    document_numbers = list_document_numbers(block_number, document_count)
+    rng = KeyedRandom(seed, "block", block_number)
+    copy_kinds = {}
+    for n in document_numbers:
+        is_exact = rng.draw_bool(rates.exact)
+        is_near = rng.draw_bool(rates.near / (1 - rates.exact)) if rates.exact < 1 else False
+        copy_kinds[n] = "exact" if is_exact else "near" if is_near else ""
+    composed = {n: compose_document(n, seed, rates) for n in document_numbers if not copy_kinds[n]}
+    long_documents = [n for n, document in composed.items() if sum(sentence.is_plain for sentence in document.sentences) >= MIN_PLAIN_SENTENCES]
+    near_originals = dict(zip([n for n in document_numbers if copy_kinds[n] == "near"],
+                       rng.sample(long_documents, len(long_documents)), strict=False))  # fmt: skip
+    used_originals = set(near_originals.values())
+    unused_originals = [n for n in composed if n not in used_originals]
+    exact_originals = dict(zip([n for n in document_numbers if copy_kinds[n] == "exact"],
+                        rng.sample(unused_originals, len(unused_originals)), strict=False))  # fmt: skip
+    for n in document_numbers:
+        if n in near_originals:
+            composed[n] = make_near_copy(n, composed[near_originals[n]], seed)
+        elif n in exact_originals:
+            composed[n] = make_exact_copy(n, composed[exact_originals[n]], seed)
+        elif n not in composed:  # there are not enough originals
+            composed[n] = compose_document(n, seed, rates)
+    return [composed[n] for n in document_numbers]
 
 
-def similarity(left: str, right: str, words: int = 5) -> float:
+def compute_shingle_similarity(first_text: str, second_text: str, shingle_words: int = 5) -> float:
     """Jaccard similarity of the sets of shingles of this many words, in lower case."""
-    first, second = _shingles(left, words), _shingles(right, words)
-    return len(first & second) / len(first | second)
+    first_shingles, second_shingles = _build_shingles(first_text, shingle_words), _build_shingles(second_text, shingle_words)
+    return len(first_shingles & second_shingles) / len(first_shingles | second_shingles)
 
 
-def _shingles(text: str, words: int) -> set[tuple[str, ...]]:
-    found = text.lower().split()
-    return {tuple(found[i : i + words]) for i in range(max(1, len(found) - words + 1))}
+def _build_shingles(text: str, shingle_words: int) -> set[tuple[str, ...]]:
+    tokens = text.lower().split()
+    return {tuple(tokens[i : i + shingle_words]) for i in range(max(1, len(tokens) - shingle_words + 1))}

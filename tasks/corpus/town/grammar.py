@@ -28,46 +28,46 @@ from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-DATA = Path(__file__).parents[1] / "data" / "town"
-RULES = ("words.txt", "events.txt", "registers.txt", "features.txt")
-FILES = (*RULES, "lexicon.json", "jobs.json")
+DATA_FOLDER = Path(__file__).parents[1] / "data" / "town"
+RULE_FILES = ("words.txt", "events.txt", "registers.txt", "features.txt")
+DATA_FILES = (*RULE_FILES, "lexicon.json", "jobs.json")
 
-_WORD = struct.Struct("<8Q")
+_EIGHT_UINT64 = struct.Struct("<8Q")
 
 
-class Dice:
+class KeyedRandom:
     """Numbers that depend on a key and on nothing else."""
 
-    def __init__(self, *key: object) -> None:
-        self._key = "\0".join(map(str, key)).encode()
-        self._block, self._left = 0, list[int]()
+    def __init__(self, *key_parts: object) -> None:
+        self._key_bytes = "\0".join(map(str, key_parts)).encode()
+        self._counter, self._unused_numbers = 0, list[int]()
 
-    def _next(self) -> int:
+    def _draw_uint64(self) -> int:
         """64 bits."""
-        if not self._left:
-            data = self._key + self._block.to_bytes(8, "big")
-            self._left = list(_WORD.unpack(hashlib.blake2b(data, person=b"town").digest()))
-            self._block += 1
-        return self._left.pop()
+        if not self._unused_numbers:
+            data = self._key_bytes + self._counter.to_bytes(8, "big")
+            self._unused_numbers = list(_EIGHT_UINT64.unpack(hashlib.blake2b(data, person=b"town").digest()))
+            self._counter += 1
+        return self._unused_numbers.pop()
 
-    def below(self, n: int) -> int:
+    def draw_below(self, limit: int) -> int:
         """A number from 0 to n - 1, each as likely as the others to within n / 2⁶⁴."""
-        return (self._next() * n) >> 64
+        return (self._draw_uint64() * limit) >> 64
 
-    def chance(self, share: float) -> bool:
+    def draw_bool(self, probability: float) -> bool:
         """True with this probability."""
-        return self._next() < int(share * 2.0**64)
+        return self._draw_uint64() < int(probability * 2.0**64)
 
     def pick(self, values: Sequence[T]) -> T:
-        return values[self.below(len(values))]
+        return values[self.draw_below(len(values))]
 
     def sample(self, values: Sequence[T], count: int) -> list[T]:
         """So many different ones in random order; all of them where there are fewer."""
-        left = list(values)
-        return [left.pop(self.below(len(left))) for _ in range(min(count, len(left)))]
+        remaining = list(values)
+        return [remaining.pop(self.draw_below(len(remaining))) for _ in range(min(count, len(remaining)))]
 
 
-class Mark(NamedTuple):
+class PersonalSpan(NamedTuple):
     """Personal data of a type, from character ``start`` to ``end``."""
 
     type: str
@@ -75,107 +75,107 @@ class Mark(NamedTuple):
     end: int
 
 
-class Said(NamedTuple):
+class AnnotatedText(NamedTuple):
     """A stretch of text, with where personal data stands in it."""
 
     text: str
-    marks: tuple[Mark, ...] = ()
+    spans: tuple[PersonalSpan, ...] = ()
 
 
-class Slot(NamedTuple):
+class RuleSlot(NamedTuple):
     name: str
-    capital: bool = False
-    article: bool = False
-    known: bool = False
-    personal: bool = False
-    bind: str = ""
+    is_capitalised: bool = False
+    has_article: bool = False
+    is_variable: bool = False
+    is_personal: bool = False
+    bound_variable: str = ""
 
 
-Line = tuple[Said | Slot, ...]
-_SLOT = re.compile(r"\{(\^?)(a )?([$!]?)([\w.]+)(?:=(\w+))?\}")
+RuleLine = tuple[AnnotatedText | RuleSlot, ...]
+_SLOT_PATTERN = re.compile(r"\{(\^?)(a )?([$!]?)([\w.]+)(?:=(\w+))?\}")
 
 
-def parse(text: str) -> dict[str, list[Line]]:
+def parse_rules(rules_text: str) -> dict[str, list[RuleLine]]:
     """The rules of a file."""
-    rules: dict[str, list[Line]] = {}
-    name = ""
-    for line in text.splitlines():
+    rules: dict[str, list[RuleLine]] = {}
+    rule_name = ""
+    for line in rules_text.splitlines():
         if line.startswith("== "):
-            name = line[3:].strip()
-            rules[name] = []
+            rule_name = line[3:].strip()
+            rules[rule_name] = []
         elif line.strip() and not line.startswith("# "):
-            rules[name].append(_line(line.replace("¶", "\n")))
+            rules[rule_name].append(_parse_rule_line(line.replace("¶", "\n")))
     return rules
 
 
-def _line(text: str) -> Line:
-    parts: list[Said | Slot] = []
+def _parse_rule_line(line_text: str) -> RuleLine:
+    parts: list[AnnotatedText | RuleSlot] = []
     end = 0
-    for found in _SLOT.finditer(text):
-        capital, article, kind, name, bind = found.groups()
-        parts.append(Said(text[end : found.start()]))
-        parts.append(Slot(name, bool(capital), bool(article), kind == "$", kind == "!", bind or ""))
-        end = found.end()
-    rest = text[end:]
-    if "{" in rest or "}" in rest:
-        raise ValueError(f"a slot that cannot be read: {text!r}")
-    return tuple(part for part in (*parts, Said(rest)) if part != Said(""))
+    for match in _SLOT_PATTERN.finditer(line_text):
+        capital_mark, article_mark, sigil, name, bound_variable = match.groups()
+        parts.append(AnnotatedText(line_text[end : match.start()]))
+        parts.append(RuleSlot(name, bool(capital_mark), bool(article_mark), sigil == "$", sigil == "!", bound_variable or ""))
+        end = match.end()
+    remainder = line_text[end:]
+    if "{" in remainder or "}" in remainder:
+        raise ValueError(f"a slot that cannot be read: {line_text!r}")
+    return tuple(part for part in (*parts, AnnotatedText(remainder)) if part != AnnotatedText(""))
 
 
 @cache
-def rules() -> dict[str, list[Line]]:
+def load_rules() -> dict[str, list[RuleLine]]:
     """All rules of the town. ValueError where a slot names a rule that there is not."""
-    made: dict[str, list[Line]] = {}
-    for name in RULES:
-        made |= parse((DATA / name).read_text(encoding="utf-8"))
-    for lines in made.values():
+    all_rules: dict[str, list[RuleLine]] = {}
+    for file_name in RULE_FILES:
+        all_rules |= parse_rules((DATA_FOLDER / file_name).read_text(encoding="utf-8"))
+    for lines in all_rules.values():
         for part in (part for line in lines for part in line):
-            if isinstance(part, Slot) and not (part.known or part.personal or part.name in made):
+            if isinstance(part, RuleSlot) and not (part.is_variable or part.is_personal or part.name in all_rules):
                 raise ValueError(f"there is no rule {part.name!r}")
-    return made
+    return all_rules
 
 
 @dataclass
-class Teller:
+class GrammarExpander:
     """Says rules, with the dice and the known words of one document."""
 
-    dice: Dice
-    known: dict[str, str]
+    rng: KeyedRandom
+    variables: dict[str, str]
     #: Makes a value of a type of personal data.
-    personal: Callable[[str, Dice], str]
+    make_personal_value: Callable[[str, KeyedRandom], str]
 
-    def say(self, rule: str) -> Said:
+    def expand_rule(self, rule_name: str) -> AnnotatedText:
         """One way to say a rule."""
-        return self.tell(self.dice.pick(rules()[rule]))
+        return self.expand_line(self.rng.pick(load_rules()[rule_name]))
 
-    def tell(self, line: Line) -> Said:
+    def expand_line(self, line: RuleLine) -> AnnotatedText:
         """A line with its slots filled."""
-        said = [part if isinstance(part, Said) else self._fill(part) for part in line]
-        return said[0] if len(said) == 1 else joined(said)
+        texts = [part if isinstance(part, AnnotatedText) else self._fill_slot(part) for part in line]
+        return texts[0] if len(texts) == 1 else concatenate_texts(texts)
 
-    def _fill(self, slot: Slot) -> Said:
-        if slot.personal:
-            value = self.personal(slot.name, self.dice)
-            return Said(value, (Mark(slot.name, 0, len(value)),))
-        said = Said(self.known[slot.name]) if slot.known else self.say(slot.name)
-        if slot.bind:
-            self.known[slot.bind] = said.text
-        if slot.article:
-            article = "an " if said.text[:1].lower() in "aeiou" else "a "
-            said = joined([Said(article), said])
-        if slot.capital:
-            said = Said(said.text[:1].upper() + said.text[1:], said.marks)
-        return said
+    def _fill_slot(self, slot: RuleSlot) -> AnnotatedText:
+        if slot.is_personal:
+            value = self.make_personal_value(slot.name, self.rng)
+            return AnnotatedText(value, (PersonalSpan(slot.name, 0, len(value)),))
+        filled = AnnotatedText(self.variables[slot.name]) if slot.is_variable else self.expand_rule(slot.name)
+        if slot.bound_variable:
+            self.variables[slot.bound_variable] = filled.text
+        if slot.has_article:
+            article = "an " if filled.text[:1].lower() in "aeiou" else "a "
+            filled = concatenate_texts([AnnotatedText(article), filled])
+        if slot.is_capitalised:
+            filled = AnnotatedText(filled.text[:1].upper() + filled.text[1:], filled.spans)
+        return filled
 
 
-def joined(pieces: Sequence[Said]) -> Said:
+def concatenate_texts(texts: Sequence[AnnotatedText]) -> AnnotatedText:
     """Texts one behind the other."""
-    text = "".join([piece.text for piece in pieces])
-    if not any([piece.marks for piece in pieces]):  # noqa: C419  (most have none: no generator)
-        return Said(text)
-    marks: list[Mark] = []
+    text = "".join([annotated.text for annotated in texts])
+    if not any([annotated.spans for annotated in texts]):  # noqa: C419  (most have none: no generator)
+        return AnnotatedText(text)
+    spans: list[PersonalSpan] = []
     length = 0
-    for piece in pieces:
-        marks += [Mark(m.type, m.start + length, m.end + length) for m in piece.marks]
-        length += len(piece.text)
-    return Said(text, tuple(marks))
+    for annotated in texts:
+        spans += [PersonalSpan(span.type, span.start + length, span.end + length) for span in annotated.spans]
+        length += len(annotated.text)
+    return AnnotatedText(text, tuple(spans))

@@ -11,122 +11,122 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tasks.corpus.town.grammar import Dice
-from tasks.measures.personal.types import Type
+from tasks.corpus.town.grammar import KeyedRandom
+from tasks.measures.personal.types import PersonalDataType
 
 _DIGITS = "0123456789"
-_LOWER = "abcdefghijklmnopqrstuvwxyz"
-_TOKEN = _LOWER.upper() + _LOWER + _DIGITS
+_LOWERCASE = "abcdefghijklmnopqrstuvwxyz"
+_ALPHANUMERIC = _LOWERCASE.upper() + _LOWERCASE + _DIGITS
 _SYLLABLES = "bel dra fen gor hal jas kel lum mir nor oth pel quin ras sil tor ul ven wim zar"
 
 
-def personal(kind: str, dice: Dice) -> str:
+def generate_personal_value(data_type: str, rng: KeyedRandom) -> str:
     """A value of this type of ``tasks.measures.personal_data``."""
-    return MAKERS[kind](dice)  # type: ignore[index]
+    return GENERATOR_BY_TYPE[data_type](rng)  # type: ignore[index]
 
 
-def _string(dice: Dice, letters: str, length: int) -> str:
-    return "".join(dice.pick(letters) for _ in range(length))
+def _draw_string(rng: KeyedRandom, alphabet: str, length: int) -> str:
+    return "".join(rng.pick(alphabet) for _ in range(length))
 
 
-def _word(dice: Dice) -> str:
-    return "".join(dice.sample(_SYLLABLES.split(), 2))
+def _draw_invented_word(rng: KeyedRandom) -> str:
+    return "".join(rng.sample(_SYLLABLES.split(), 2))
 
 
-def email(dice: Dice) -> str:
-    first, last = _word(dice), _word(dice)
-    local = dice.pick(
-        [f"{first}.{last}", f"{first}_{last}{dice.below(100)}", f"{first[0]}.{last}",
-         f"{first}+{last}", f"{first}-{last}", f"{last}{dice.below(10_000)}"]
+def generate_email(rng: KeyedRandom) -> str:
+    first_name, last_name = _draw_invented_word(rng), _draw_invented_word(rng)
+    local_part = rng.pick(
+        [f"{first_name}.{last_name}", f"{first_name}_{last_name}{rng.draw_below(100)}", f"{first_name[0]}.{last_name}",
+         f"{first_name}+{last_name}", f"{first_name}-{last_name}", f"{last_name}{rng.draw_below(10_000)}"]
     )  # fmt: skip
-    domain = dice.pick(["example.com", "example.org", "example.net", f"{_word(dice)}.example",
-                        f"post.{_word(dice)}.example"])  # fmt: skip
-    made = f"{local}@{domain}"
-    return made.upper() if dice.chance(0.05) else made
+    domain = rng.pick(["example.com", "example.org", "example.net", f"{_draw_invented_word(rng)}.example",
+                        f"post.{_draw_invented_word(rng)}.example"])  # fmt: skip
+    address = f"{local_part}@{domain}"
+    return address.upper() if rng.draw_bool(0.05) else address
 
 
 #: Set aside for drama: North America 555-0100 to 0199; Ofcom, London and Leeds; ARCEP, Paris;
 #: Bundesnetzagentur, Berlin; ACMA, Sydney. "#" is a digit.
-_PHONES = (
+_PHONE_TEMPLATES = (
     "({area}) 555-01##", "{area}-555-01##", "{area}.555.01##", "+1 {area} 555 01##",
     "+1-{area}-555-01##", "+1 ({area}) 555-01##", "+44 20 7946 0###", "+44 (0)20 7946 0###",
     "+442079460###", "+44 113 496 0###", "+33 1 99 00 ## ##", "+33199 00####", "+49 30 23125 ###",
     "+61 2 5550 ####",
 )  # fmt: skip
-_AREAS = ("212", "303", "415", "617", "206", "312", "512", "702")
+_AREA_CODES = ("212", "303", "415", "617", "206", "312", "512", "702")
 
 
-def phone(dice: Dice) -> str:
-    form = dice.pick(_PHONES).format(area=dice.pick(_AREAS))
-    return "".join(dice.pick(_DIGITS) if c == "#" else c for c in form)
+def generate_phone_number(rng: KeyedRandom) -> str:
+    template = rng.pick(_PHONE_TEMPLATES).format(area=rng.pick(_AREA_CODES))
+    return "".join(rng.pick(_DIGITS) if character == "#" else character for character in template)
 
 
 #: Beginnings of the issuers' published test numbers, with the lengths of the groups.
-_CARDS = (
+_CARD_PREFIXES = (
     ("411111", (4, 4, 4, 4)), ("401288", (4, 4, 4, 4)), ("555555", (4, 4, 4, 4)),
     ("222300", (4, 4, 4, 4)), ("601111", (4, 4, 4, 4)), ("378282", (4, 6, 5)),
     ("305693", (4, 6, 4)), ("356600", (4, 4, 4, 4)),
 )  # fmt: skip
 
 
-def card(dice: Dice) -> str:
+def generate_card_number(rng: KeyedRandom) -> str:
     from stdnum import luhn
 
-    begin, groups = dice.pick(_CARDS)
-    digits = begin + _string(dice, _DIGITS, sum(groups) - len(begin) - 1)
+    prefix, group_lengths = rng.pick(_CARD_PREFIXES)
+    digits = prefix + _draw_string(rng, _DIGITS, sum(group_lengths) - len(prefix) - 1)
     digits += luhn.calc_check_digit(digits)
-    separator = dice.pick(["", " ", " ", "-"])
-    pieces = []
-    for length in groups:
-        pieces.append(digits[:length])
+    separator = rng.pick(["", " ", " ", "-"])
+    digit_groups = []
+    for length in group_lengths:
+        digit_groups.append(digits[:length])
         digits = digits[length:]
-    return separator.join(pieces)
+    return separator.join(digit_groups)
 
 
 #: Country, bank (the registry's example, or one that is given to nobody) and digits behind it.
-_IBANS = (("GB", "WEST", 14), ("DE", "00000000", 10), ("FR", "0000000000", 13), ("NL", "TEST", 10))
+_IBAN_BANKS = (("GB", "WEST", 14), ("DE", "00000000", 10), ("FR", "0000000000", 13), ("NL", "TEST", 10))
 
 
-def iban(dice: Dice) -> str:
+def generate_iban(rng: KeyedRandom) -> str:
     from stdnum import iban as standard
 
-    country, bank, length = dice.pick(_IBANS)
-    rest = bank + _string(dice, _DIGITS, length)
-    made = f"{country}{standard.calc_check_digits(f'{country}00{rest}')}{rest}"
-    if dice.chance(0.5):
-        return made
-    return " ".join(made[i : i + 4] for i in range(0, len(made), 4))
+    country, bank, length = rng.pick(_IBAN_BANKS)
+    account = bank + _draw_string(rng, _DIGITS, length)
+    compact = f"{country}{standard.calc_check_digits(f'{country}00{account}')}{account}"
+    if rng.draw_bool(0.5):
+        return compact
+    return " ".join(compact[i : i + 4] for i in range(0, len(compact), 4))
 
 
-def ssn(dice: Dice) -> str:
-    area, group, serial = 700 + dice.below(72), 1 + dice.below(99), 1 + dice.below(9999)
+def generate_ssn(rng: KeyedRandom) -> str:
+    area, group, serial = 700 + rng.draw_below(72), 1 + rng.draw_below(99), 1 + rng.draw_below(9999)
     return f"{area:03d}-{group:02d}-{serial:04d}"
 
 
 #: Global addresses of special purposes (RFC 7534, 7535, 7450, 7526), which are no person's.
-_NETWORKS = ("192.31.196.", "192.52.193.", "192.175.48.", "192.88.99.")
+_IPV4_PREFIXES = ("192.31.196.", "192.52.193.", "192.175.48.", "192.88.99.")
 
 
-def ip(dice: Dice) -> str:
-    if dice.chance(0.25):
-        return f"2620:4f:8000::{dice.below(65535) + 1:x}"
-    return f"{dice.pick(_NETWORKS)}{1 + dice.below(254)}"
+def generate_ip_address(rng: KeyedRandom) -> str:
+    if rng.draw_bool(0.25):
+        return f"2620:4f:8000::{rng.draw_below(65535) + 1:x}"
+    return f"{rng.pick(_IPV4_PREFIXES)}{1 + rng.draw_below(254)}"
 
 
-def secret(dice: Dice) -> str:
+def generate_secret(rng: KeyedRandom) -> str:
     """With a vendor's prefix; EXAMPLE stands in most of them, as in the vendors' own examples."""
-    upper = _LOWER.upper() + _DIGITS
-    return dice.pick([
-        lambda: f"AKIA{_string(dice, upper, 9)}EXAMPLE",
-        lambda: f"ghp_EXAMPLE{_string(dice, _TOKEN, 29)}",
-        lambda: f"glpat-EXAMPLE{_string(dice, _TOKEN, 13)}",
-        lambda: f"sk_live_EXAMPLE{_string(dice, _TOKEN, 17)}",
-        lambda: f"hf_EXAMPLE{_string(dice, _LOWER, 27)}",
-        lambda: f"npm_EXAMPLE{_string(dice, _TOKEN, 29)}",
+    uppercase_alphanumeric = _LOWERCASE.upper() + _DIGITS
+    return rng.pick([
+        lambda: f"AKIA{_draw_string(rng, uppercase_alphanumeric, 9)}EXAMPLE",
+        lambda: f"ghp_EXAMPLE{_draw_string(rng, _ALPHANUMERIC, 29)}",
+        lambda: f"glpat-EXAMPLE{_draw_string(rng, _ALPHANUMERIC, 13)}",
+        lambda: f"sk_live_EXAMPLE{_draw_string(rng, _ALPHANUMERIC, 17)}",
+        lambda: f"hf_EXAMPLE{_draw_string(rng, _LOWERCASE, 27)}",
+        lambda: f"npm_EXAMPLE{_draw_string(rng, _ALPHANUMERIC, 29)}",
     ])()  # fmt: skip
 
 
-MAKERS: dict[Type, Callable[[Dice], str]] = {
-    "EMAIL": email, "PHONE": phone, "CARD": card, "IBAN": iban, "SSN": ssn, "IP": ip,
-    "SECRET": secret,
+GENERATOR_BY_TYPE: dict[PersonalDataType, Callable[[KeyedRandom], str]] = {
+    "EMAIL": generate_email, "PHONE": generate_phone_number, "CARD": generate_card_number, "IBAN": generate_iban, "SSN": generate_ssn, "IP": generate_ip_address,
+    "SECRET": generate_secret,
 }  # fmt: skip

@@ -10,21 +10,21 @@ from __future__ import annotations
 from typing import Literal
 
 #: Why the default depends on the scorer, by its kind.
-_SCORERS = {
+_SCORER_DESCRIPTIONS = {
     "linear": "the embedded scorer, which finds words, not meaning, and scores harmless mentions "
     "of minorities as toxic",
     "detoxify": "Detoxify, a neural classifier",
 }
 
 
-def default_action(scorer_kind: str) -> Literal["remove", "tag"]:
+def choose_default_action(scorer_kind: str) -> Literal["remove", "tag"]:
     """Return the action of a rule over a toxicity score for which the config names none."""
     return "tag" if scorer_kind == "linear" else "remove"
 
 
 def explain_action(action: str, scorer_kind: str) -> str:
     """Say whether an action is the default of a scorer, or was set in the config."""
-    default, scorer = default_action(scorer_kind), _SCORERS[scorer_kind]
-    if action == default:
-        return f"the default with {scorer}"
-    return f"set in the config; the default is {default} with {scorer}"
+    default_action, description = choose_default_action(scorer_kind), _SCORER_DESCRIPTIONS[scorer_kind]
+    if action == default_action:
+        return f"the default with {description}"
+    return f"set in the config; the default is {default_action} with {description}"

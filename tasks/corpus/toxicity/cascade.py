@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.contract import ID, HallmarkError, Seed, StageConfig, column, table
-from tasks.measures.scorers import ScorerConfig, scorer_digest
+from tasks.contract import ID_TYPE, HallmarkError, Seed, StageConfig, column, table_schema
+from tasks.measures.scorers import ScorerConfig, scorer_versions
 
 
 class CascadeConfig(StageConfig):
@@ -54,7 +54,7 @@ class CascadeConfig(StageConfig):
     seed: Seed = Field(default=0, description="another seed, another sample")
 
 
-CASCADE = table(
+CASCADE_TABLE = table_schema(
     "What the cascade misses, as measured on a sample; no row without a cascade.",
     column("cheap", pa.string(), "label", "the scorer that clears, with its digest"),
     column("documents", pa.int64(), "figure", "documents that were to be scored",
@@ -77,9 +77,9 @@ CASCADE = table(
            unit="documents"),
 )  # fmt: skip
 
-SAMPLE = table(
+SAMPLE_TABLE = table_schema(
     "Documents that were drawn to measure the cascade, with both scores.",
-    column("doc_id", ID, "id", "the document"),
+    column("doc_id", ID_TYPE, "id", "the document"),
     column("cheap", pa.float32(), "figure", "highest score of its windows by the cheap scorer; "
            "null where it was not asked or failed", unit="score"),
     column("toxicity", pa.float32(), "figure", "the same by the scorer that decides", unit="score"),
@@ -88,85 +88,85 @@ SAMPLE = table(
 
 
 @dataclass(frozen=True)
-class Recall:
+class CascadeRecall:
     """What a sample says of a cascade."""
 
-    documents: int  # that were to be scored
-    drawn: int
-    toxic: int  # of those drawn
-    missed: int  # of the toxic ones
-    lowest: float  # the least cheap score of a missed one; NaN without
+    document_count: int  # that were to be scored
+    sample_size: int
+    toxic_count: int  # of those drawn
+    missed_count: int  # of the toxic ones
+    lowest_missed_score: float  # the least cheap score of a missed one; NaN without
 
-    def bound(self, level: float) -> float:
-        return lower_bound(self.toxic - self.missed, self.toxic, level)
+    def lower_bound(self, confidence: float) -> float:
+        return clopper_pearson_lower_bound(self.toxic_count - self.missed_count, self.toxic_count, confidence)
 
 
-def lower_bound(hits: int, n: int, level: float) -> float:
+def clopper_pearson_lower_bound(hits: int, n: int, confidence: float) -> float:
     """One-sided lower confidence bound of a share (Clopper & Pearson 1934): the share under which
     ``hits`` or more of ``n`` have probability 1 - level. 0 for n = 0."""
     from scipy.special import betaincinv
 
-    return float(betaincinv(hits, n - hits + 1, 1 - level)) if hits else 0.0
+    return float(betaincinv(hits, n - hits + 1, 1 - confidence)) if hits else 0.0
 
 
-def drawn_up_to(draws: np.ndarray, count: int) -> float:
+def find_sample_cutoff(draws: np.ndarray, sample_size: int) -> float:
     """The draw up to which documents are in the sample: its ``count`` smallest. draws: (n,) of all
     documents in question, by their ids; so the sample depends on neither order nor parts."""
-    count = min(count, len(draws))
-    return float(np.partition(draws, count - 1)[count - 1]) if count else -1.0
+    sample_size = min(sample_size, len(draws))
+    return float(np.partition(draws, sample_size - 1)[sample_size - 1]) if sample_size else -1.0
 
 
-def measured(sample: pa.Table, documents: int, threshold: float) -> Recall:
+def measure_cascade_recall(sample: pa.Table, document_count: int, toxic_threshold: float) -> CascadeRecall:
     """sample: rows of SAMPLE, drawn from as many documents."""
-    toxic = sample["toxicity"].to_numpy().astype(np.float64) >= threshold
-    cleared = sample["cleared"].to_numpy()
-    cheap = sample["cheap"].to_numpy()[toxic & cleared]
-    lowest = float(cheap.min()) if len(cheap) else math.nan
-    return Recall(documents, len(sample), int(toxic.sum()), int((toxic & cleared).sum()), lowest)
+    is_toxic = sample["toxicity"].to_numpy().astype(np.float64) >= toxic_threshold
+    is_cleared = sample["cleared"].to_numpy()
+    missed_scores = sample["cheap"].to_numpy()[is_toxic & is_cleared]
+    lowest = float(missed_scores.min()) if len(missed_scores) else math.nan
+    return CascadeRecall(document_count, len(sample), int(is_toxic.sum()), int((is_toxic & is_cleared).sum()), lowest)
 
 
-def check(found: Recall, config: CascadeConfig) -> None:
+def check_cascade_recall(recall: CascadeRecall, config: CascadeConfig) -> None:
     """HallmarkError if the sample does not show the recall that is required.
 
     Where it holds all documents nothing is left to be missed.
     """
-    bound = found.bound(config.level)
-    if bound >= config.recall or found.drawn == found.documents:
+    recall_bound = recall.lower_bound(config.level)
+    if recall_bound >= config.recall or recall.sample_size == recall.document_count:
         return
     # Of n toxic ones and none missed the bound is (1 - level)^(1/n).
-    enough = math.ceil(math.log(1 - config.level) / math.log(config.recall))
-    if found.toxic < enough:
+    required_toxic = math.ceil(math.log(1 - config.level) / math.log(config.recall))
+    if recall.toxic_count < required_toxic:
         advice = (
-            f"no fewer than {enough} toxic ones can show it: raise score_toxicity.cascade.sample"
+            f"no fewer than {required_toxic} toxic ones can show it: raise score_toxicity.cascade.sample"
         )
     else:
-        none = found.lowest * 0.995  # three digits of which are no larger, however they round
+        suggested_bound = recall.lowest_missed_score * 0.995  # three digits of which are no larger, however they round
         advice = (
-            f"lower score_toxicity.cascade.clears_below, which at {none:.3g} would have cleared "
+            f"lower score_toxicity.cascade.clears_below, which at {suggested_bound:.3g} would have cleared "
             f"none of them"
         )
     raise HallmarkError(
-        f"the cascade is refused: of {found.drawn:,} documents drawn {found.toxic:,} are toxic, at "
-        f"{config.threshold:g} or above, and the cheap scorer clears {found.missed:,} of them, so "
-        f"its recall is at least {bound:.3f} with {100 * config.level:g} % confidence, where "
+        f"the cascade is refused: of {recall.sample_size:,} documents drawn {recall.toxic_count:,} are toxic, at "
+        f"{config.threshold:g} or above, and the cheap scorer clears {recall.missed_count:,} of them, so "
+        f"its recall is at least {recall_bound:.3f} with {100 * config.level:g} % confidence, where "
         f"{config.recall:g} is required; {advice}, or leave the cascade out"
     )
 
 
-def row_of(found: Recall, config: CascadeConfig, cleared: int) -> dict[str, list[Any]]:
+def build_cascade_row(recall: CascadeRecall, config: CascadeConfig, cleared_count: int) -> dict[str, list[Any]]:
     """The row of CASCADE."""
-    known = scorer_digest(config.cheap)
+    scorer_identity = scorer_versions(config.cheap)
     row = {
-        "cheap": f"{known['scorer']} ({known['digest'][:12]})",
-        "documents": found.documents,
-        "drawn": found.drawn,
-        "toxic": found.toxic,
-        "missed": found.missed,
-        "bound": found.bound(config.level),
+        "cheap": f"{scorer_identity['scorer']} ({scorer_identity['digest'][:12]})",
+        "documents": recall.document_count,
+        "drawn": recall.sample_size,
+        "toxic": recall.toxic_count,
+        "missed": recall.missed_count,
+        "bound": recall.lower_bound(config.level),
         "level": config.level,
         "required": config.recall,
         "clears_below": config.clears_below,
         "threshold": config.threshold,
-        "cleared": cleared,
+        "cleared": cleared_count,
     }
     return {name: [value] for name, value in row.items()}

@@ -7,16 +7,16 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-Found = Iterator[tuple[int, int]]
+SpanIterator = Iterator[tuple[int, int]]
 
 #: What no number touches: digits and the letters of scripts that set words apart by spaces. Others,
 #: such as Chinese and Thai, stand right beside it.
-WORD = "[0-9A-Za-z_\u00c0-\u04ff]"
+WORD_CHARACTER = "[0-9A-Za-z_\u00c0-\u04ff]"
 #: In a negated class, letters and digits of these scripts: what they are not.
-NEAR = r"\W\u0500-\u1dff\u2000-\U0010ffff"
+NOT_SPACED_SCRIPT = r"\W\u0500-\u1dff\u2000-\U0010ffff"
 
 
-class TooMuch(Exception):
+class TooManyCandidatesError(Exception):
     """A text has more candidates than can be checked in reasonable time."""
 
 
@@ -26,64 +26,64 @@ class TooMuch(Exception):
 # marks and "email=" in front would belong to the address.
 # Chinese and Thai stand right beside an address: no part of one mixes them with letters of scripts
 # that set words apart. In a negated class, as NEAR: the others; all.
-_FAR = r"\W\x00-\u04ff\u1e00-\u1fff"
-_NONE = r"\W"
+_NOT_UNSPACED_SCRIPT = r"\W\x00-\u04ff\u1e00-\u1fff"
+_NOT_ALPHANUMERIC = r"\W"
 
 
-def _local(*classes: str) -> re.Pattern[str]:
+def _compile_local_part_pattern(*excluded_classes: str) -> re.Pattern[str]:
     """Read backwards from the "@", which is rare where letters are not."""
-    parts = (
-        rf"(?<![^{no}])(?<![%+-])(?<![^{no}][.'])[^{no}](?:[^{no}]|[.%+-]|'(?=[^{no}])){{0,63}}\Z"
-        for no in classes
+    alternatives = (
+        rf"(?<![^{excluded}])(?<![%+-])(?<![^{excluded}][.'])[^{excluded}](?:[^{excluded}]|[.%+-]|'(?=[^{excluded}])){{0,63}}\Z"
+        for excluded in excluded_classes
     )
-    return re.compile("|".join(parts))
+    return re.compile("|".join(alternatives))
 
 
-def _labels(no: str) -> str:
-    return rf"(?:[^_{no}](?:(?:[^{no}]|-){{0,61}}[^_{no}])?\.){{1,8}}"
+def _domain_labels_pattern(excluded: str) -> str:
+    return rf"(?:[^_{excluded}](?:(?:[^{excluded}]|-){{0,61}}[^_{excluded}])?\.){{1,8}}"
 
 
-def _top(no: str) -> str:
-    return rf"[^\d_{no}]{{2,24}}(?![^{no}]|-|\.[^{no}]|@)"
+def _top_level_domain_pattern(excluded: str) -> str:
+    return rf"[^\d_{excluded}]{{2,24}}(?![^{excluded}]|-|\.[^{excluded}]|@)"
 
 
-_LOCAL = _local(NEAR, _FAR)
+_LOCAL_PART = _compile_local_part_pattern(NOT_SPACED_SCRIPT, _NOT_UNSPACED_SCRIPT)
 #: At a domain of other scripts their names may hold digits.
-_LOCAL_ABROAD = _local(NEAR, r"\W\x00-/:-\u04ff\u1e00-\u1fff")
-_DOMAIN = re.compile(
-    rf"@(?:{_labels(NEAR)}{_top(NEAR)}"
-    rf"|(?P<abroad>{_labels(_NONE)}(?:{_top(NEAR)}|{_top(_FAR)})))"
+_LOCAL_PART_OTHER_SCRIPTS = _compile_local_part_pattern(NOT_SPACED_SCRIPT, r"\W\x00-/:-\u04ff\u1e00-\u1fff")
+_DOMAIN_PATTERN = re.compile(
+    rf"@(?:{_domain_labels_pattern(NOT_SPACED_SCRIPT)}{_top_level_domain_pattern(NOT_SPACED_SCRIPT)}"
+    rf"|(?P<abroad>{_domain_labels_pattern(_NOT_ALPHANUMERIC)}(?:{_top_level_domain_pattern(NOT_SPACED_SCRIPT)}|{_top_level_domain_pattern(_NOT_UNSPACED_SCRIPT)})))"
 )
 #: "image@2x.png", "dot@product.dtype": what stands behind the last dot is a name, no domain.
-_NO_DOMAIN = re.compile("(?i:png|jpe?g|gif|svg|webp|pdf|py|js|ts|css|html|json|txt|dtype|shape)")
+_NOT_TOP_LEVEL_DOMAIN = re.compile("(?i:png|jpe?g|gif|svg|webp|pdf|py|js|ts|css|html|json|txt|dtype|shape)")
 
 
-def find_emails(text: str, regions: Sequence[str] = ()) -> Found:
-    last = 0
-    for match in _DOMAIN.finditer(text):
-        pattern = _LOCAL_ABROAD if match["abroad"] else _LOCAL
-        local = pattern.search(text, max(last, match.start() - 64), match.start())
-        if local:
-            last = match.end()
-            top = match[0].rpartition(".")[2]
-            if local[0] != "git" and not _NO_DOMAIN.fullmatch(top):
-                yield local.start(), match.end()
+def find_email_addresses(text: str, regions: Sequence[str] = ()) -> SpanIterator:
+    previous_end = 0
+    for match in _DOMAIN_PATTERN.finditer(text):
+        pattern = _LOCAL_PART_OTHER_SCRIPTS if match["abroad"] else _LOCAL_PART
+        local_part = pattern.search(text, max(previous_end, match.start() - 64), match.start())
+        if local_part:
+            previous_end = match.end()
+            top_level_domain = match[0].rpartition(".")[2]
+            if local_part[0] != "git" and not _NOT_TOP_LEVEL_DOMAIN.fullmatch(top_level_domain):
+                yield local_part.start(), match.end()
 
 
 # Internet addresses ----------------------------------------------------------------------------
 
 # Not behind "v", "/", "-" or "==": those are version numbers; "//" begins an address in a URL.
 _IPV4 = re.compile(
-    rf"(?<!{WORD})(?<![.-])(?<![=<>~!]=)(?<![^/]/)(?:\d{{1,3}}\.){{3}}\d{{1,3}}(?!{WORD}|-|\.\d)"
+    rf"(?<!{WORD_CHARACTER})(?<![.-])(?<![=<>~!]=)(?<![^/]/)(?:\d{{1,3}}\.){{3}}\d{{1,3}}(?!{WORD_CHARACTER}|-|\.\d)"
 )
-_IPV6 = re.compile(rf"(?<!{WORD})(?<![:.])[23][0-9A-Fa-f]{{3}}:[0-9A-Fa-f:]{{2,34}}(?!{WORD}|:)")
-_VERSION = re.compile(
+_IPV6 = re.compile(rf"(?<!{WORD_CHARACTER})(?<![:.])[23][0-9A-Fa-f]{{3}}:[0-9A-Fa-f:]{{2,34}}(?!{WORD_CHARACTER}|:)")
+_VERSION_WORD = re.compile(
     r"(?:version|release|rev|section|v|版本号?|版|バージョン|버전|เวอร์ชัน)[\s:=]{0,3}$",
     re.IGNORECASE,
 )
 
 
-def find_ips(text: str, regions: Sequence[str] = ()) -> Found:
+def find_ip_addresses(text: str, regions: Sequence[str] = ()) -> SpanIterator:
     """Addresses that route to somebody: global ones.
 
     Small numbers in all four places are far more often a version or a section than an address:
@@ -92,16 +92,16 @@ def find_ips(text: str, regions: Sequence[str] = ()) -> Found:
     for match in _IPV4.finditer(text):
         if max(map(int, match[0].split("."))) < 32 or match[0].endswith(".0.0.0"):
             continue
-        if _is_global(match[0]) and not _VERSION.search(
+        if _is_global_ip_address(match[0]) and not _VERSION_WORD.search(
             text[max(0, match.start() - 12) : match.start()]
         ):
             yield match.span()
     for match in _IPV6.finditer(text):
-        if _is_global(match[0]):
+        if _is_global_ip_address(match[0]):
             yield match.span()
 
 
-def _is_global(text: str) -> bool:
+def _is_global_ip_address(text: str) -> bool:
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -113,36 +113,36 @@ def _is_global(text: str) -> bool:
 
 # PhoneNumberMatcher reads about 0.1 MB a second. It is shown candidates only: an international
 # number, or groups of digits with the marks of a national one (see _looks_national).
-_INTERNATIONAL = re.compile(
-    rf"(?<!{WORD})(?<![+.])\+[1-9](?:[ ().-]{{0,2}}\d){{6,14}}(?!{WORD}|\.\d)"
+_INTERNATIONAL_PHONE = re.compile(
+    rf"(?<!{WORD_CHARACTER})(?<![+.])\+[1-9](?:[ ().-]{{0,2}}\d){{6,14}}(?!{WORD_CHARACTER}|\.\d)"
 )
-_NATIONAL = re.compile(
-    rf"(?<!{WORD})(?<![.+/-])(?<!\d )(?:\(\d{{2,5}}\)[ -]?|(?:1-)?\d{{2,5}}[-. ])"
-    rf"\d{{2,4}}(?:[-. ]\d{{2,4}}){{1,3}}(?!{WORD}|[/-]|\.\d| \d)"
+_NATIONAL_PHONE = re.compile(
+    rf"(?<!{WORD_CHARACTER})(?<![.+/-])(?<!\d )(?:\(\d{{2,5}}\)[ -]?|(?:1-)?\d{{2,5}}[-. ])"
+    rf"\d{{2,4}}(?:[-. ]\d{{2,4}}){{1,3}}(?!{WORD_CHARACTER}|[/-]|\.\d| \d)"
 )
 
 
 #: Candidates of a text that are checked at most: each takes about 0.1 ms, for each region.
-CANDIDATES = 20_000
+MAX_PHONE_CANDIDATES = 20_000
 
 
-def find_phones(text: str, regions: Sequence[str] = ()) -> Found:
+def find_phone_numbers(text: str, regions: Sequence[str] = ()) -> SpanIterator:
     """Raises TooMuch for a text with more than CANDIDATES of them."""
-    checked = 0
-    for pattern, check in ((_INTERNATIONAL, _international), (_NATIONAL, _national)):
+    checked_count = 0
+    for pattern, find_matches in ((_INTERNATIONAL_PHONE, _find_international_phones), (_NATIONAL_PHONE, _find_national_phones)):
         for match in pattern.finditer(text):
-            near = text[max(0, match.start() - 40) : match.start()]
-            if check is _national and not _looks_national(match[0], near):
+            preceding_text = text[max(0, match.start() - 40) : match.start()]
+            if find_matches is _find_national_phones and not _has_national_phone_form(match[0], preceding_text):
                 continue
-            checked += 1
-            if checked > CANDIDATES:
-                raise TooMuch
-            for start, end in check(match[0], tuple(regions)):
+            checked_count += 1
+            if checked_count > MAX_PHONE_CANDIDATES:
+                raise TooManyCandidatesError
+            for start, end in find_matches(match[0], tuple(regions)):
                 yield match.start() + start, match.start() + end
 
 
 @lru_cache(maxsize=4096)
-def _international(text: str, regions: tuple[str, ...]) -> list[tuple[int, int]]:
+def _find_international_phones(text: str, regions: tuple[str, ...]) -> list[tuple[int, int]]:
     from phonenumbers import Leniency, PhoneNumberMatcher
 
     if text.count(".") == 1:  # a decimal number with its sign
@@ -151,7 +151,7 @@ def _international(text: str, regions: tuple[str, ...]) -> list[tuple[int, int]]
 
 
 @lru_cache(maxsize=4096)
-def _national(text: str, regions: tuple[str, ...]) -> list[tuple[int, int]]:
+def _find_national_phones(text: str, regions: tuple[str, ...]) -> list[tuple[int, int]]:
     from phonenumbers import Leniency, PhoneNumberMatcher
 
     for region in regions:
@@ -163,16 +163,16 @@ def _national(text: str, regions: tuple[str, ...]) -> list[tuple[int, int]]:
 
 
 #: What stands before a telephone number, in some languages.
-_CALLED = re.compile(
+_PHONE_WORD = re.compile(
     r"(?i)(?<![a-z])(?:tel|t[eé]l|tlf|(?:tele)?phone|call|fax|mob|mobile|cell|dial|whatsapp|sms|"
     r"telefon\w*|t[eé]l[eé]phone|tel[eé]fono|telefone|m[oó]vil|handy|puhelin|τηλ\w*|тел\w*|"
     r"電話|电话|전화|هاتف|फ़ोन|โทร)(?![a-z])"
 )
 
 
-def _looks_national(text: str, near: str) -> bool:
+def _has_national_phone_form(candidate: str, preceding_text: str) -> bool:
     """An area code in parentheses; three, three and four digits between hyphens or dots; a leading
     zero between spaces; or a word for it near by."""
-    if text[0] == "(" or re.fullmatch(r"(?:1-)?\d{3}([-.])\d{3}\1\d{4}", text):
+    if candidate[0] == "(" or re.fullmatch(r"(?:1-)?\d{3}([-.])\d{3}\1\d{4}", candidate):
         return True
-    return (text[0] == "0" and text[1] != "0" and " " in text) or bool(_CALLED.search(near))
+    return (candidate[0] == "0" and candidate[1] != "0" and " " in candidate) or bool(_PHONE_WORD.search(preceding_text))

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from tasks.measures.personal.contact import NEAR, Found
+from tasks.measures.personal.contact import NOT_SPACED_SCRIPT, SpanIterator
 
 #: Credentials whose vendors gave them a prefix, so that they can be told from other text.
 #: Random-looking strings without one are hashes and digests far more often than secrets.
-_SECRETS = tuple(
+_VENDOR_KEY_PATTERNS = tuple(
     re.compile(r"(?<![A-Za-z0-9_-])" + pattern + r"(?![A-Za-z0-9_])")
     for pattern in (
         r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}",  # Amazon Web Services
@@ -36,72 +36,72 @@ _SECRETS = tuple(
         r"eyJ[A-Za-z0-9_-]{10,2000}\.eyJ[A-Za-z0-9_-]{10,4000}\.[A-Za-z0-9_-]{10,2000}",  # JWT
     )
 )
-_KEY_MARK = re.compile(r"-----(BEGIN|END) (?:[A-Z]{2,16} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
-_KEY_BODY = re.compile(r"[A-Za-z0-9+/=]{40}")
+_PRIVATE_KEY_BOUNDARY = re.compile(r"-----(BEGIN|END) (?:[A-Z]{2,16} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
+_PRIVATE_KEY_BODY = re.compile(r"[A-Za-z0-9+/=]{40}")
 
 
 # Both are looked for from their rarest character on: the name in front of it is read backwards.
 #: Credentials in an address: "postgres://user:password@host".
-_CONNECTION = re.compile(
+_CONNECTION_PASSWORD = re.compile(
     r"://[^\s:/@\"'<>]{0,64}:([^\s/@\"'<>]{3,128})@"
     # Chinese or Thai may stand right behind it, or be the name of the host.
-    rf"(?:[^\s\"'<>/?#@\u0500-\u1dff\u2000-\U0010ffff]{{0,200}}(?:[^{NEAR}]|\])"
+    rf"(?:[^\s\"'<>/?#@\u0500-\u1dff\u2000-\U0010ffff]{{0,200}}(?:[^{NOT_SPACED_SCRIPT}]|\])"
     r"|[^\s\"'<>/?#@]{0,200}[\w\]])"
 )
-_SCHEME = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,20}$")
+_URL_SCHEME = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,20}$")
 #: "=" or ":", and what stands behind it, in quotes or not ...
-_ASSIGNED = re.compile(
+_ASSIGNED_VALUE = re.compile(
     r"[=:]>?[ \t]{0,3}([\"'`]?)([A-Za-z0-9+/=_.~!@#$%^&*?-]{8,200})(?![A-Za-z0-9(\[{])"
 )
 #: ... and a name in front of it that promises a credential.
-_NAME = re.compile(
+_CREDENTIAL_NAME = re.compile(
     r"(?i)(?:key|token|secret|passw(?:or)?d|pwd|passphrase|credentials?)[\"'`]?[ \t]{0,3}:?$"
 )
 #: What examples put where a credential belongs.
-_EXAMPLE = re.compile(
+_PLACEHOLDER_HINT = re.compile(
     r"(?i)[$%{<]|pass|pwd|secret|token|user|example|sample|dummy|change|your|my[-_]|test|foo|"
     r"x{3}|\*{2}|\.{2}|1234|abcd"
 )
 
-_STANDS_FOR_ONE = re.compile(r"[$%{<*]|(?i:pass(?:word|wd)?|pwd|pw|secret|token|x+)\d?$")
+_PASSWORD_PLACEHOLDER = re.compile(r"[$%{<*]|(?i:pass(?:word|wd)?|pwd|pw|secret|token|x+)\d?$")
 
 
-def find_keys(text: str, regions: Sequence[str] = ()) -> Found:
-    for pattern in _SECRETS:
+def find_vendor_and_private_keys(text: str, regions: Sequence[str] = ()) -> SpanIterator:
+    for pattern in _VENDOR_KEY_PATTERNS:
         for match in pattern.finditer(text):
             yield match.span()
-    for begin, end in pairwise(_KEY_MARK.finditer(text)):
+    for begin, end in pairwise(_PRIVATE_KEY_BOUNDARY.finditer(text)):
         # A key has a body: "-----BEGIN ... -----END" in documentation is about keys.
-        pair = begin[1] == "BEGIN" and end[1] == "END"
-        if pair and _KEY_BODY.search(text, begin.end(), end.start()):
+        is_key_pair = begin[1] == "BEGIN" and end[1] == "END"
+        if is_key_pair and _PRIVATE_KEY_BODY.search(text, begin.end(), end.start()):
             yield begin.start(), end.end()
 
 
-def find_connections(text: str, regions: Sequence[str] = ()) -> Found:
-    for match in _CONNECTION.finditer(text):
-        scheme = _SCHEME.search(text[max(0, match.start() - 22) : match.start()])
-        if scheme and not _STANDS_FOR_ONE.match(match[1]):
+def find_connection_credentials(text: str, regions: Sequence[str] = ()) -> SpanIterator:
+    for match in _CONNECTION_PASSWORD.finditer(text):
+        scheme = _URL_SCHEME.search(text[max(0, match.start() - 22) : match.start()])
+        if scheme and not _PASSWORD_PLACEHOLDER.match(match[1]):
             yield match.start() - len(scheme[0]), match.end()
 
 
-def find_assigned(text: str, regions: Sequence[str] = ()) -> Found:
-    for match in _ASSIGNED.finditer(text):
+def find_assigned_credentials(text: str, regions: Sequence[str] = ()) -> SpanIterator:
+    for match in _ASSIGNED_VALUE.finditer(text):
         name = text[max(0, match.start() - 20) : match.start()]
-        if _NAME.search(name) and _looks_drawn(match[2], quoted=bool(match[1])):
+        if _CREDENTIAL_NAME.search(name) and _is_random_looking(match[2], quoted=bool(match[1])):
             yield match.span(2)
 
 
-def _looks_drawn(value: str, quoted: bool) -> bool:
+def _is_random_looking(value: str, quoted: bool) -> bool:
     """Whether a value was drawn at random, as keys and good passwords are: other characters than
     in words (3 bits each by Shannon's entropy), and small letters, capitals and digits that change
     more often than in names. Without quotes it must be long."""
     value = value.rstrip(".!?")
-    if len(value) < (8 if quoted else 16) or _EXAMPLE.search(value):
+    if len(value) < (8 if quoted else 16) or _PLACEHOLDER_HINT.search(value):
         return False
     if value.count(".") > 1 or value.count("/") > len(value) // 12:
         return False
-    kinds = [c.isdigit() + 2 * c.isupper() for c in value]
-    changes = sum(a != b for a, b in pairwise(kinds)) / (len(value) - 1)
+    character_kinds = [c.isdigit() + 2 * c.isupper() for c in value]
+    change_rate = sum(a != b for a, b in pairwise(character_kinds)) / (len(value) - 1)
     counts = Counter(value).values()
-    bits = -sum(n / len(value) * math.log2(n / len(value)) for n in counts)
-    return changes >= 0.25 and bits >= (3 if len(value) >= 16 else 2.75)
+    entropy_bits = -sum(n / len(value) * math.log2(n / len(value)) for n in counts)
+    return change_rate >= 0.25 and entropy_bits >= (3 if len(value) >= 16 else 2.75)

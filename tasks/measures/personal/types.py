@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-Type = Literal[
+PersonalDataType = Literal[
     "SECRET", "EMAIL", "IBAN", "CARD", "SSN",
     "AR_CUIT", "AT_VNR", "AU_TFN", "BE_NN", "BG_EGN", "BR_CPF", "CA_SIN", "CH_AHV", "CL_RUT",
     "CN_RIC", "CZ_RC", "DE_IDNR", "DK_CPR", "EE_IK", "ES_DNI", "ES_NIE", "FI_HETU", "FR_NIR",
@@ -18,23 +18,23 @@ Type = Literal[
     "UA_RNTRC", "US_ITIN", "ZA_ID",
     "PHONE", "IP",
 ]  # fmt: skip
-TYPES: tuple[Type, ...] = get_args(Type)
+PERSONAL_DATA_TYPES: tuple[PersonalDataType, ...] = get_args(PersonalDataType)
 
 #: Stands over the whole of a text that could not be looked through, for no type in particular.
-UNREAD: Any = "UNREAD"
+UNREADABLE: Any = "UNREAD"
 
 
-def country(kind: str) -> str:
+def country_of_type(data_type: str) -> str:
     """The country whose numbers these are, "" for a type of no country."""
-    if kind == "SSN":
+    if data_type == "SSN":
         return "US"
-    return kind[:2] if kind[2:3] == "_" else ""
+    return data_type[:2] if data_type[2:3] == "_" else ""
 
 
-def sought(types: Sequence[Type], regions: Sequence[str]) -> tuple[Type, ...]:
+def select_types_for_regions(types: Sequence[PersonalDataType], regions: Sequence[str]) -> tuple[PersonalDataType, ...]:
     """Of these types those of no country and of these."""
-    return tuple(kind for kind in types if country(kind) in ("", *regions))
+    return tuple(data_type for data_type in types if country_of_type(data_type) in ("", *regions))
 
 
 #: Countries that have a type of their own.
-COUNTRIES = tuple(sorted({country(kind) for kind in TYPES} - {""}))
+SUPPORTED_COUNTRIES = tuple(sorted({country_of_type(data_type) for data_type in PERSONAL_DATA_TYPES} - {""}))

@@ -19,49 +19,49 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tasks.contract import ExternalFiles, library_versions
-from tasks.measures.heads import HEADS
-from tasks.measures.scorers.base import Scorer, ScorerConfig, check_some_scored
+from tasks.contract import ExternalFiles, read_library_versions
+from tasks.measures.heads import TOXICITY_HEADS
+from tasks.measures.scorers.base import Scorer, ScorerConfig, check_any_text_scored
 from tasks.measures.scorers.detoxify import (
     DetoxifyScorer,
-    checkpoint_digest,
-    detoxify_name,
-    downloaded,
-    folder_digest,
-    needs_download,
+    checkpoint_sha256,
+    detoxify_scorer_name,
+    list_downloaded_checkpoints,
+    base_model_digest,
+    needs_checkpoint_download,
 )
-from tasks.measures.scorers.linear import Linear, linear_digest, linear_name
+from tasks.measures.scorers.linear import LinearScorer, linear_scorer_digest, linear_scorer_name
 from tasks.measures.scorers.sentiment import (
-    Classifier,
+    ClassifierScorer,
     ClassifierConfig,
     WordListConfig,
-    Words,
-    digest_of,
+    WordListScorer,
+    sentiment_scorer_versions,
 )
 
 __all__ = [
-    "HEADS",
-    "AnyScorer",
-    "Classifier",
+    "TOXICITY_HEADS",
+    "AnyScorerConfig",
+    "ClassifierScorer",
     "ClassifierConfig",
     "DetoxifyScorer",
-    "Linear",
+    "LinearScorer",
     "Scorer",
     "ScorerConfig",
     "WordListConfig",
-    "Words",
-    "check_some_scored",
-    "downloaded",
-    "needs_download",
+    "WordListScorer",
+    "check_any_text_scored",
+    "list_downloaded_checkpoints",
+    "needs_checkpoint_download",
     "open_scorer",
-    "scorer_digest",
+    "scorer_versions",
     "scorer_languages",
 ]
 
-AnyScorer = Annotated[ScorerConfig | WordListConfig | ClassifierConfig, Field(discriminator="kind")]
+AnyScorerConfig = Annotated[ScorerConfig | WordListConfig | ClassifierConfig, Field(discriminator="kind")]
 
 #: Of Detoxify's models: the languages of the comments that they were trained on.
-_LANGUAGES = {
+_LANGUAGES_BY_MODEL = {
     "original": ("en",),
     "unbiased": ("en",),
     "multilingual": ("en", "es", "fr", "it", "pt", "ru", "tr"),
@@ -71,49 +71,49 @@ _LANGUAGES = {
 
 
 #: The scorers that were opened, each with the files that it was loaded from.
-_opened: dict[AnyScorer, tuple[Scorer, ExternalFiles]] = {}
+_scorers_in_use: dict[AnyScorerConfig, tuple[Scorer, ExternalFiles]] = {}
 
 
-def open_scorer(config: AnyScorer) -> Scorer:
+def open_scorer(config: AnyScorerConfig) -> Scorer:
     """The scorer, loaded once in a process for as long as its files stay what they are.
 
     Raises:
         FileChangedError: A file changed while it was loaded.
     """
-    if config not in _opened or _opened[config][1].find_change():
+    if config not in _scorers_in_use or _scorers_in_use[config][1].describe_first_change():
         files = ExternalFiles()
-        with files.record():
+        with files.record_hashed_files():
             scorer = _load_scorer(config)
-        files.check()
-        _opened[config] = scorer, files
-    return _opened[config][0]
+        files.check_unchanged()
+        _scorers_in_use[config] = scorer, files
+    return _scorers_in_use[config][0]
 
 
-def _load_scorer(config: AnyScorer) -> Scorer:
+def _load_scorer(config: AnyScorerConfig) -> Scorer:
     if isinstance(config, WordListConfig):
-        return Words(config)
+        return WordListScorer(config)
     if isinstance(config, ClassifierConfig):
-        return Classifier(config)
-    return Linear() if config.kind == "linear" else DetoxifyScorer(config)
+        return ClassifierScorer(config)
+    return LinearScorer() if config.kind == "linear" else DetoxifyScorer(config)
 
 
-def scorer_digest(config: AnyScorer, secret_id: str = "") -> dict[str, str]:
+def scorer_versions(config: AnyScorerConfig, secret_id: str = "") -> dict[str, str]:
     """Name, hash of the weights and library versions, for ``@stage(external=...)``.
 
     Detoxify's weights are downloaded here if they are neither present nor pinned by ``sha256``:
     without their hash the fingerprint of the stage is not known.
     """
     if isinstance(config, WordListConfig | ClassifierConfig):
-        return digest_of(config)
+        return sentiment_scorer_versions(config)
     if config.kind == "linear":
-        libraries = library_versions(["scikit-learn", "scipy"])
-        return {"scorer": linear_name(), "digest": linear_digest(), **libraries}
-    libraries = library_versions(["torch", "transformers", "tokenizers"])
-    base = folder_digest(config.base) if config.base else "by name"
-    return {"scorer": detoxify_name(config), "digest": checkpoint_digest(config), "base": base,
+        libraries = read_library_versions(["scikit-learn", "scipy"])
+        return {"scorer": linear_scorer_name(), "digest": linear_scorer_digest(), **libraries}
+    libraries = read_library_versions(["torch", "transformers", "tokenizers"])
+    base_digest = base_model_digest(config.base) if config.base else "by name"
+    return {"scorer": detoxify_scorer_name(config), "digest": checkpoint_sha256(config), "base": base_digest,
             **libraries}  # fmt: skip
 
 
 def scorer_languages(config: ScorerConfig) -> tuple[str, ...]:
     """ISO 639 codes of the languages that a scorer was made for."""
-    return ("en",) if config.kind == "linear" else _LANGUAGES[config.model]
+    return ("en",) if config.kind == "linear" else _LANGUAGES_BY_MODEL[config.model]

@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
-from tasks.contract import Device, HallmarkError, StageConfig
-from tasks.measures.heads import HEADS
+from tasks.contract import DeviceName, HallmarkError, StageConfig
+from tasks.measures.heads import TOXICITY_HEADS
 
 log = logging.getLogger("hallmark")
 
@@ -64,12 +64,12 @@ class ScorerConfig(StageConfig):
         description="of the network's weights and arithmetic; bf16 is faster where the processor "
         "or the GPU computes in it, and moves scores by up to a hundredth",
     )
-    device: Device = Field(default="auto", description="of the scorer")
+    device: DeviceName = Field(default="auto", description="of the scorer")
 
     @property
     def heads(self) -> tuple[str, ...]:
         """Those that it may have."""
-        return HEADS[:1] if self.kind == "linear" else HEADS
+        return TOXICITY_HEADS[:1] if self.kind == "linear" else TOXICITY_HEADS
 
 
 class Scorer(ABC):
@@ -81,32 +81,32 @@ class Scorer(ABC):
 
     name: str
     digest: str
-    columns: tuple[str, ...] = HEADS  # of what ``score_heads`` gives
+    columns: tuple[str, ...] = TOXICITY_HEADS  # of what ``score_heads`` gives
     heads: tuple[str, ...]  # those of the columns that it has
-    failure: str = ""  # why a text was last left without a score
-    _told = False
+    failure_reason: str = ""  # why a text was last left without a score
+    _batch_failure_logged = False
 
-    def score(self, texts: Sequence[str]) -> np.ndarray:
+    def score_toxicity(self, texts: Sequence[str]) -> np.ndarray:
         """Toxicity of each text, (n,) float32."""
-        return self.score_heads(texts)[:, HEADS.index("toxicity")]
+        return self.score_by_head(texts)[:, TOXICITY_HEADS.index("toxicity")]
 
-    def score_heads(self, texts: Sequence[str]) -> np.ndarray:
+    def score_by_head(self, texts: Sequence[str]) -> np.ndarray:
         """Scores by head, (n, columns) float32; NaN also in heads that it lacks.
 
         Texts that stand there several times are scored once.
         """
         scores = np.full((len(texts), len(self.columns)), np.nan, np.float32)
         visible = [i for i, text in enumerate(texts) if text.strip()]
-        number = {text: n for n, text in enumerate(dict.fromkeys(texts[i] for i in visible))}
-        if number:
-            scores[visible] = self._score(list(number))[[number[texts[i]] for i in visible]]
+        row_by_text = {text: row for row, text in enumerate(dict.fromkeys(texts[i] for i in visible))}
+        if row_by_text:
+            scores[visible] = self._score_distinct(list(row_by_text))[[row_by_text[texts[i]] for i in visible]]
         return scores
 
     @abstractmethod
-    def _score(self, texts: list[str]) -> np.ndarray:
+    def _score_distinct(self, texts: list[str]) -> np.ndarray:
         """The same of distinct texts with visible characters, at least one."""
 
-    def _each(
+    def _apply_isolating_failures(
         self, function: Callable[[list[Item]], Sequence[Result] | np.ndarray], items: list[Item]
     ) -> list[Any]:
         """``function(items)``, a result for each; where that fails they go one by one, and those
@@ -115,16 +115,16 @@ class Scorer(ABC):
             return list(function(items))
         except Exception as error:
             if len(items) == 1:
-                self.failure = _why(error)
+                self.failure_reason = _describe_error(error)
                 return [None]
-            if not self._told:
+            if not self._batch_failure_logged:
                 log.warning("%s failed on a batch (%s); its texts are scored one by one, here and "
-                            "wherever it fails again", self.name, _why(error))  # fmt: skip
-            self._told = True
-        return [result for item in items for result in self._each(function, [item])]
+                            "wherever it fails again", self.name, _describe_error(error))  # fmt: skip
+            self._batch_failure_logged = True
+        return [result for item in items for result in self._apply_isolating_failures(function, [item])]
 
 
-def check_some_scored(name: str, scored: int, texts: int, why: str) -> None:
+def check_any_text_scored(scorer_name: str, scored_count: int, text_count: int, failure_reason: str) -> None:
     """Raise HallmarkError where a scorer gave no score for any of its texts.
 
     Args:
@@ -133,14 +133,14 @@ def check_some_scored(name: str, scored: int, texts: int, why: str) -> None:
         texts: Texts with visible characters that it was given.
         why: Why it failed, as ``Scorer.failure`` says.
     """
-    if texts and not scored:
+    if text_count and not scored_count:
         raise HallmarkError(
-            f"the scorer {name} failed at all {texts:,} texts that it was given "
-            f"({why or 'it gives no number'}); use another scorer, or another device or precision"
+            f"the scorer {scorer_name} failed at all {text_count:,} texts that it was given "
+            f"({failure_reason or 'it gives no number'}); use another scorer, or another device or precision"
         )
 
 
-def _why(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Kind of an error, and torch's message; others may quote the text."""
-    said = str(error).strip().splitlines() if isinstance(error, RuntimeError) else []
-    return f"{type(error).__name__}{': ' if said else ''}{said[0][:120] if said else ''}"
+    message_lines = str(error).strip().splitlines() if isinstance(error, RuntimeError) else []
+    return f"{type(error).__name__}{': ' if message_lines else ''}{message_lines[0][:120] if message_lines else ''}"

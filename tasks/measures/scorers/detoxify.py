@@ -11,25 +11,25 @@ import numpy as np
 from tasks.contract import (
     HallmarkError,
     UsageError,
-    canonical,
-    file_digest,
-    library_versions,
-    sha256,
+    to_canonical_json,
+    hash_file,
+    read_library_versions,
+    sha256_hex,
 )
-from tasks.measures.heads import HEADS
-from tasks.measures.quiet import quiet_transformers
+from tasks.measures.heads import TOXICITY_HEADS
+from tasks.measures.quiet import silence_transformers_output
 from tasks.measures.scorers.base import ScorerConfig
-from tasks.measures.scorers.network import Network
+from tasks.measures.scorers.network import TransformerScorer
 
 #: What checkpoints call some of the heads.
-_NAMES = {
+_HEAD_BY_CLASS_NAME = {
     "toxic": "toxicity",
     "severe_toxic": "severe_toxicity",
     "identity_hate": "identity_attack",
 }
 
 
-class DetoxifyScorer(Network):
+class DetoxifyScorer(TransformerScorer):
     """All heads of a checkpoint."""
 
     def __init__(self, config: ScorerConfig) -> None:
@@ -38,33 +38,33 @@ class DetoxifyScorer(Network):
         # isort: split
         import torch
 
-        path = _checkpoint(config)
-        self.name, self.digest = detoxify_name(config), _checked_digest(path, config.sha256)
-        loaded = _load(path)
+        path = _locate_or_download_checkpoint(config)
+        self.name, self.digest = detoxify_scorer_name(config), _verify_checkpoint_sha256(path, config.sha256)
+        checkpoint = _load_checkpoint(path)
         precision = torch.bfloat16 if config.precision == "bf16" else torch.float32
-        self._begin(*_build(path, loaded, config.base), config.device, config.window_tokens,
+        self._attach_network(*_build_model_and_tokenizer(path, checkpoint, config.base), config.device, config.window_tokens,
                     config.batch_tokens, precision)  # fmt: skip
-        found = {name: column for column, name in enumerate(_classes(loaded))}
-        self.heads = tuple(head for head in HEADS if head in found)
-        self._columns = [found[head] for head in self.heads]
-        self._places = [HEADS.index(head) for head in self.heads]
+        column_by_head = {name: column for column, name in enumerate(_head_names(checkpoint))}
+        self.heads = tuple(head for head in TOXICITY_HEADS if head in column_by_head)
+        self._logit_columns = [column_by_head[head] for head in self.heads]
+        self._score_columns = [TOXICITY_HEADS.index(head) for head in self.heads]
 
-    def _scores(self, logits: Any) -> Any:
-        return logits[:, self._columns].sigmoid()
+    def _logits_to_scores(self, logits: Any) -> Any:
+        return logits[:, self._logit_columns].sigmoid()
 
-    def _of_windows(self, scores: np.ndarray, owner: list[int], count: int) -> np.ndarray:
+    def _aggregate_window_scores(self, window_scores: np.ndarray, text_indices: list[int], text_count: int) -> np.ndarray:
         """The highest; a window that failed does not hide the others."""
-        highest = np.full((count, len(HEADS)), np.nan, np.float32)
-        np.fmax.at(highest, owner, scores)
-        return highest
+        max_scores = np.full((text_count, len(TOXICITY_HEADS)), np.nan, np.float32)
+        np.fmax.at(max_scores, text_indices, window_scores)
+        return max_scores
 
 
-def detoxify_name(config: ScorerConfig) -> str:
-    model = "own checkpoint" if config.checkpoint else config.model
-    return f"detoxify {library_versions(['detoxify'])['detoxify']} {model}"
+def detoxify_scorer_name(config: ScorerConfig) -> str:
+    model_name = "own checkpoint" if config.checkpoint else config.model
+    return f"detoxify {read_library_versions(['detoxify'])['detoxify']} {model_name}"
 
 
-def _checkpoint(config: ScorerConfig) -> Path:
+def _locate_or_download_checkpoint(config: ScorerConfig) -> Path:
     """The checkpoint file, downloaded to the user's cache folder the first time."""
     if config.checkpoint is not None:
         if not config.checkpoint.is_file():
@@ -75,7 +75,7 @@ def _checkpoint(config: ScorerConfig) -> Path:
         return config.checkpoint
     import torch
 
-    url, path = _download(config)
+    url, path = _checkpoint_url_and_path(config)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         prefix = path.stem.rsplit("-", 1)[-1]  # 8 hex digits: damage, not proof
@@ -86,76 +86,76 @@ def _checkpoint(config: ScorerConfig) -> Path:
                 f"Detoxify's checkpoint could not be downloaded from {url} ({error}); download "
                 f"it elsewhere and give its path in scorer.checkpoint, or set scorer.kind to linear"
             ) from error
-    if not _record(path).exists():
-        _record(path).write_text(file_digest(path) + "\n")
+    if not _sha256_record_path(path).exists():
+        _sha256_record_path(path).write_text(hash_file(path) + "\n")
     return path
 
 
-def _download(config: ScorerConfig) -> tuple[str, Path]:
+def _checkpoint_url_and_path(config: ScorerConfig) -> tuple[str, Path]:
     """Where a checkpoint is downloaded from, and where it is kept."""
     from detoxify.detoxify import MODEL_URLS
 
     url = MODEL_URLS[config.model]
-    return url, _cache() / url.rsplit("/", 1)[-1]
+    return url, _cache_folder() / url.rsplit("/", 1)[-1]
 
 
-def _cache() -> Path:
+def _cache_folder() -> Path:
     folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     return folder / "hallmark" / "detoxify"
 
 
-def downloaded() -> list[str]:
+def list_downloaded_checkpoints() -> list[str]:
     """Names of the checkpoints that have been downloaded."""
-    return sorted(path.name for path in _cache().glob("*.ckpt"))
+    return sorted(path.name for path in _cache_folder().glob("*.ckpt"))
 
 
-def needs_download(config: ScorerConfig) -> bool:
+def needs_checkpoint_download(config: ScorerConfig) -> bool:
     """Whether opening the scorer would first download its weights."""
     if config.kind == "linear" or config.checkpoint is not None:
         return False
-    return not _download(config)[1].exists()
+    return not _checkpoint_url_and_path(config)[1].exists()
 
 
-def checkpoint_digest(config: ScorerConfig) -> str:
+def checkpoint_sha256(config: ScorerConfig) -> str:
     """SHA-256 of the checkpoint, downloaded if it must be; see ``scorer_digest``."""
-    return config.sha256 or _checked_digest(_checkpoint(config), None)
+    return config.sha256 or _verify_checkpoint_sha256(_locate_or_download_checkpoint(config), None)
 
 
-def folder_digest(folder: Path) -> str:
+def base_model_digest(folder: Path) -> str:
     if not (folder / "config.json").is_file():
         raise UsageError(
             f"scorer.base {str(folder)!r} holds no config.json; give the folder with the config "
             f"and tokenizer of Detoxify's base model"
         )
     files = sorted(p for p in folder.iterdir() if p.is_file())
-    return sha256(canonical({path.name: file_digest(path) for path in files}))
+    return sha256_hex(to_canonical_json({path.name: hash_file(path) for path in files}))
 
 
-def _record(path: Path) -> Path:
+def _sha256_record_path(checkpoint_path: Path) -> Path:
     """Where the SHA-256 of a downloaded checkpoint was written down at its first download."""
-    return path.with_name(path.name + ".sha256")
+    return checkpoint_path.with_name(checkpoint_path.name + ".sha256")
 
 
-def _checked_digest(path: Path, expected: str | None) -> str:
+def _verify_checkpoint_sha256(path: Path, expected_sha256: str | None) -> str:
     """SHA-256 of the file; HallmarkError if the config or the record says otherwise."""
-    found = file_digest(path)
-    if expected is None and _record(path).exists():
-        expected = _record(path).read_text().strip()
-    if expected not in (None, found):
+    actual_sha256 = hash_file(path)
+    if expected_sha256 is None and _sha256_record_path(path).exists():
+        expected_sha256 = _sha256_record_path(path).read_text().strip()
+    if expected_sha256 not in (None, actual_sha256):
         raise HallmarkError(
-            f"the checkpoint {str(path)!r} has SHA-256 {found}, not the expected {expected}; "
+            f"the checkpoint {str(path)!r} has SHA-256 {actual_sha256}, not the expected {expected_sha256}; "
             f"remove it to download it again, or correct scorer.sha256 if you trust this file"
         )
-    return found
+    return actual_sha256
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load_checkpoint(path: Path) -> dict[str, Any]:
     import torch
 
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-        classes = _classes(loaded)
-        _ = loaded["config"]["arch"]["args"]["model_type"], loaded["state_dict"].items
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        classes = _head_names(checkpoint)
+        _ = checkpoint["config"]["arch"]["args"]["model_type"], checkpoint["state_dict"].items
     except Exception as error:
         raise UsageError(
             f"{str(path)!r} is no Detoxify checkpoint that can be loaded without running code "
@@ -163,26 +163,26 @@ def _load(path: Path) -> dict[str, Any]:
         ) from error
     if "toxicity" not in classes:
         raise HallmarkError(f"the checkpoint {str(path)!r} has no class for toxicity; use another")
-    return loaded
+    return checkpoint
 
 
-def _classes(loaded: dict[str, Any]) -> list[str]:
+def _head_names(checkpoint: dict[str, Any]) -> list[str]:
     """The network's first columns by name; behind them it may have some without."""
-    return [_NAMES.get(name, name) for name in loaded["config"]["dataset"]["args"]["classes"]]
+    return [_HEAD_BY_CLASS_NAME.get(name, name) for name in checkpoint["config"]["dataset"]["args"]["classes"]]
 
 
-def _build(path: Path, loaded: dict[str, Any], base: Path | None) -> tuple[Any, Any]:
+def _build_model_and_tokenizer(path: Path, checkpoint: dict[str, Any], base_folder: Path | None) -> tuple[Any, Any]:
     from detoxify.detoxify import get_model_and_tokenizer
 
-    arguments = dict(loaded["config"]["arch"]["args"])
-    if base is not None:
+    arguments = dict(checkpoint["config"]["arch"]["args"])
+    if base_folder is not None:
         # Detoxify reads the config by ``model_type`` even when it is given a folder, and takes
         # the number of classes from there only; a folder as ``model_type`` serves both offline.
-        folder_digest(base)
-        arguments["model_type"] = str(base)
+        base_model_digest(base_folder)
+        arguments["model_type"] = str(base_folder)
     try:
-        with quiet_transformers():
-            model, tokenizer = get_model_and_tokenizer(**arguments, state_dict=loaded["state_dict"])
+        with silence_transformers_output():
+            model, tokenizer = get_model_and_tokenizer(**arguments, state_dict=checkpoint["state_dict"])
     except Exception as error:
         raise HallmarkError(
             f"the base model {arguments['model_type']!r} of the checkpoint {str(path)!r} could not "
@@ -190,18 +190,18 @@ def _build(path: Path, loaded: dict[str, Any], base: Path | None) -> tuple[Any, 
             f"and tokenizer in scorer.base"
         ) from error
     # transformers fills in what is missing with random numbers; a scorer must not.
-    weights = loaded["state_dict"]
-    state = model.state_dict().items()
-    wrong = [name for name, w in state if name not in weights or not _same(weights[name], w)]
-    if wrong:
+    weights = checkpoint["state_dict"]
+    model_state = model.state_dict().items()
+    mismatched_names = [name for name, model_tensor in model_state if name not in weights or not _has_equal_weights(weights[name], model_tensor)]
+    if mismatched_names:
         raise HallmarkError(
-            f"the checkpoint {str(path)!r} lacks {len(wrong)} weights of its model, among them "
-            f"{wrong[0]!r}; it is damaged or belongs to another base model"
+            f"the checkpoint {str(path)!r} lacks {len(mismatched_names)} weights of its model, among them "
+            f"{mismatched_names[0]!r}; it is damaged or belongs to another base model"
         )
     return model, tokenizer
 
 
-def _same(given: Any, loaded: Any) -> bool:
+def _has_equal_weights(checkpoint_tensor: Any, model_tensor: Any) -> bool:
     import torch
 
-    return given.shape == loaded.shape and torch.equal(given.to(loaded.dtype), loaded)
+    return checkpoint_tensor.shape == model_tensor.shape and torch.equal(checkpoint_tensor.to(model_tensor.dtype), model_tensor)

@@ -9,41 +9,41 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.contract import HallmarkError, canonical, file_digest, library_versions, sha256
-from tasks.measures.heads import HEADS
+from tasks.contract import HallmarkError, to_canonical_json, hash_file, read_library_versions, sha256_hex
+from tasks.measures.heads import TOXICITY_HEADS
 from tasks.measures.scorers.base import Scorer
 
 
-class Linear(Scorer):
+class LinearScorer(Scorer):
     """Word counts into a calibrated linear SVM. It has one head."""
 
     heads = ("toxicity",)
 
     def __init__(self) -> None:
-        self.name, self.digest = linear_name(), linear_digest()
+        self.name, self.digest = linear_scorer_name(), linear_scorer_digest()
         with warnings.catch_warnings():  # saved with an older scikit-learn, which it tells
             warnings.simplefilter("ignore")
             # Unpickles the model of its own wheel at import: installed code, like the library.
             from profanity_check.profanity_check import model, vectorizer
         self._model, self._vectorizer = model, vectorizer
 
-    def _score(self, texts: list[str]) -> np.ndarray:
-        scores = np.full((len(texts), len(HEADS)), np.nan, np.float32)
-        found = self._each(self._probabilities, texts)
-        scores[:, HEADS.index("toxicity")] = [np.nan if one is None else one for one in found]
+    def _score_distinct(self, texts: list[str]) -> np.ndarray:
+        scores = np.full((len(texts), len(TOXICITY_HEADS)), np.nan, np.float32)
+        toxicity_scores = self._apply_isolating_failures(self._predict_probabilities, texts)
+        scores[:, TOXICITY_HEADS.index("toxicity")] = [np.nan if score is None else score for score in toxicity_scores]
         return scores
 
-    def _probabilities(self, texts: list[str]) -> np.ndarray:
+    def _predict_probabilities(self, texts: list[str]) -> np.ndarray:
         return self._model.predict_proba(self._vectorizer.transform(texts))[:, 1]
 
 
 @cache
-def linear_name() -> str:
-    return f"alt-profanity-check {library_versions(['alt-profanity-check'])['alt-profanity-check']}"
+def linear_scorer_name() -> str:
+    return f"alt-profanity-check {read_library_versions(['alt-profanity-check'])['alt-profanity-check']}"
 
 
 @cache
-def linear_digest() -> str:
+def linear_scorer_digest() -> str:
     spec = importlib.util.find_spec("profanity_check")  # finds the package without running it
     if spec is None or spec.origin is None:
         raise HallmarkError(
@@ -52,4 +52,4 @@ def linear_digest() -> str:
         )
     data = Path(spec.origin).parent / "data"
     files = [data / "model.joblib", data / "vectorizer.joblib"]
-    return sha256(canonical({path.name: file_digest(path) for path in files}))
+    return sha256_hex(to_canonical_json({path.name: hash_file(path) for path in files}))

@@ -25,25 +25,25 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from tasks.contract import (
-    Device,
+    DeviceName,
     StageConfig,
     UsageError,
-    canonical,
-    file_digest,
-    library_versions,
-    sha256,
+    to_canonical_json,
+    hash_file,
+    read_library_versions,
+    sha256_hex,
 )
-from tasks.measures.folder_tokenizer import LOCAL, load_tokenizer
-from tasks.measures.items import check_file, read_lines
-from tasks.measures.quiet import quiet_transformers
+from tasks.measures.folder_tokenizer import LOCAL_ONLY_OPTIONS, load_tokenizer
+from tasks.measures.items import check_file_exists, read_nonempty_lines
+from tasks.measures.quiet import silence_transformers_output
 from tasks.measures.scorers.base import Scorer
-from tasks.measures.scorers.network import Network
-from tasks.measures.weights import copy_weights
+from tasks.measures.scorers.network import TransformerScorer
+from tasks.measures.weights import copy_weights_to_memory
 
-Head = Literal["sentiment", "regard"]
+SentimentHead = Literal["sentiment", "regard"]
 
 #: What the sum of valences from -4 to 4 is set against (Hutto & Gilbert 2014).
-ALPHA = 15
+COMPOUND_ALPHA = 15
 
 
 class WordListConfig(StageConfig):
@@ -65,58 +65,58 @@ class ClassifierConfig(StageConfig):
 
     kind: Literal["classifier"]
     folder: Path = Field(description="Hugging Face folder: config, tokenizer, safetensors weights")
-    head: Head = Field("sentiment", description="what it was trained to tell")
+    head: SentimentHead = Field("sentiment", description="what it was trained to tell")
     positive: str = Field("positive", description="its label for good, in any case")
     negative: str = Field("negative", description="its label for bad; all others are worth 0")
     batch_tokens: int | None = Field(None, ge=1, description="as of the scorer")
-    device: Device = Field("auto", description="of the classifier")
+    device: DeviceName = Field("auto", description="of the classifier")
 
     @property
     def heads(self) -> tuple[str, ...]:
         return (self.head,)
 
 
-class Words(Scorer):
+class WordListScorer(Scorer):
     """A word list. It sees words, not what is said with them."""
 
     columns = heads = ("sentiment",)
 
     def __init__(self, config: WordListConfig) -> None:
-        self.name, self.digest = words_name(config), file_digest(config.path)
-        self.valence = read_valences(config.path)
+        self.name, self.digest = word_list_scorer_name(config), hash_file(config.path)
+        self.valences = read_valences(config.path)
 
-    def _score(self, texts: list[str]) -> np.ndarray:
-        lists = pc.utf8_split_whitespace(pa.array(texts, pa.large_string()))
-        words = lists.flatten().dictionary_encode()
-        known = np.array([self._valence(word) for word in words.dictionary.to_pylist()])
-        owner = pc.list_parent_indices(lists).to_numpy()
-        sums = np.bincount(owner, known[words.indices.to_numpy()], minlength=len(texts))
-        return (sums / np.sqrt(sums**2 + ALPHA)).astype(np.float32)[:, None]
+    def _score_distinct(self, texts: list[str]) -> np.ndarray:
+        word_lists = pc.utf8_split_whitespace(pa.array(texts, pa.large_string()))
+        words = word_lists.flatten().dictionary_encode()
+        distinct_valences = np.array([self._lookup_valence(word) for word in words.dictionary.to_pylist()])
+        text_indices = pc.list_parent_indices(word_lists).to_numpy()
+        valence_sums = np.bincount(text_indices, distinct_valences[words.indices.to_numpy()], minlength=len(texts))
+        return (valence_sums / np.sqrt(valence_sums**2 + COMPOUND_ALPHA)).astype(np.float32)[:, None]
 
-    def _valence(self, word: str) -> float:
+    def _lookup_valence(self, word: str) -> float:
         """As it stands, for those like :-), else in lower case without what surrounds it."""
         for form in (word, word.lower(), word.lower().strip(string.punctuation + "’‘“”…")):
-            if form in self.valence:
-                return self.valence[form]
+            if form in self.valences:
+                return self.valences[form]
         return 0.0
 
 
 def read_valences(path: Path) -> dict[str, float]:
     """Of each word its valence; of one that is told twice the last. UsageError with the line."""
-    found = {}
-    for place, line in read_lines(path, "words"):
+    valences = {}
+    for location, line in read_nonempty_lines(path, "words"):
         word, *fields = line.split("\t")
         try:
             valence = float(fields[0])
         except (IndexError, ValueError):
             valence = math.nan
         if not math.isfinite(valence) or not word.strip():
-            raise UsageError(f"{place} is not a word, a tabulator and a number")
-        found[word.strip()] = valence
-    return found
+            raise UsageError(f"{location} is not a word, a tabulator and a number")
+        valences[word.strip()] = valence
+    return valences
 
 
-class Classifier(Network):
+class ClassifierScorer(TransformerScorer):
     """A classifier whose labels are worth 1, -1 or nothing."""
 
     def __init__(self, config: ClassifierConfig) -> None:
@@ -126,54 +126,54 @@ class Classifier(Network):
         import torch
 
         self.columns = self.heads = config.heads
-        self._places = [0]
-        self.name, self.digest = classifier_name(config), classifier_digest(config)
-        network, tokenizer = _load(config.folder)
-        labels = {str(n).lower(): int(i) for i, n in network.config.id2label.items()}
-        asked = [config.positive.lower(), config.negative.lower()]
-        if len({*asked}) < 2 or not {*asked} <= {*labels}:
+        self._score_columns = [0]
+        self.name, self.digest = classifier_scorer_name(config), classifier_digest(config)
+        network, tokenizer = _load_classifier(config.folder)
+        column_by_label = {str(label).lower(): int(column) for column, label in network.config.id2label.items()}
+        requested_labels = [config.positive.lower(), config.negative.lower()]
+        if len({*requested_labels}) < 2 or not {*requested_labels} <= {*column_by_label}:
             raise UsageError(
-                f"the classifier {config.folder} has the labels {', '.join(labels)[:200]}, and "
-                f"score.also asks for {asked[0]!r} and {asked[1]!r}; name two of them in positive "
+                f"the classifier {config.folder} has the labels {', '.join(column_by_label)[:200]}, and "
+                f"score.also asks for {requested_labels[0]!r} and {requested_labels[1]!r}; name two of them in positive "
                 f"and negative"
             )
-        self._labels = [labels[name] for name in asked]
-        self._begin(network, tokenizer, config.device, 512, config.batch_tokens, torch.float32)
+        self._label_columns = [column_by_label[name] for name in requested_labels]
+        self._attach_network(network, tokenizer, config.device, 512, config.batch_tokens, torch.float32)
 
-    def _scores(self, logits: Any) -> Any:
-        good, bad = logits.softmax(1)[:, self._labels].T
-        return (good - bad)[:, None]
+    def _logits_to_scores(self, logits: Any) -> Any:
+        positive, negative = logits.softmax(1)[:, self._label_columns].T
+        return (positive - negative)[:, None]
 
-    def _of_windows(self, scores: np.ndarray, owner: list[int], count: int) -> np.ndarray:
-        many = np.bincount(owner, minlength=count)
+    def _aggregate_window_scores(self, window_scores: np.ndarray, text_indices: list[int], text_count: int) -> np.ndarray:
+        window_counts = np.bincount(text_indices, minlength=text_count)
         with np.errstate(invalid="ignore"):
-            return (np.bincount(owner, scores[:, 0], count) / many).astype(np.float32)[:, None]
+            return (np.bincount(text_indices, window_scores[:, 0], text_count) / window_counts).astype(np.float32)[:, None]
 
 
-def _load(folder: Path) -> tuple[Any, Any]:
+def _load_classifier(folder: Path) -> tuple[Any, Any]:
     """Network and tokenizer. Raises UsageError, one sentence."""
     from transformers import AutoModelForSequenceClassification
 
     try:
-        with quiet_transformers():
-            tokenizer = _load_tokenizer(folder)
+        with silence_transformers_output():
+            tokenizer = _load_classifier_tokenizer(folder)
             network, info = AutoModelForSequenceClassification.from_pretrained(
-                folder, use_safetensors=True, output_loading_info=True, **LOCAL
+                folder, use_safetensors=True, output_loading_info=True, **LOCAL_ONLY_OPTIONS
             )
     except Exception as error:
-        said = " ".join(str(error).split())[:200]
+        message = " ".join(str(error).split())[:200]
         raise UsageError(
             f"{folder} holds no sequence classifier with weights in safetensors that can be "
-            f"loaded: {said}"
+            f"loaded: {message}"
         ) from error
     # transformers fills in what is missing with random numbers; a scorer must not.
-    if lacking := sorted(map(str, info["missing_keys"])):
-        raise UsageError(f"{folder} is no whole sequence classifier: it lacks {len(lacking)} "
-                         f"weights, among them {lacking[0]}")  # fmt: skip
-    return copy_weights(network), tokenizer
+    if missing_weights := sorted(map(str, info["missing_keys"])):
+        raise UsageError(f"{folder} is no whole sequence classifier: it lacks {len(missing_weights)} "
+                         f"weights, among them {missing_weights[0]}")  # fmt: skip
+    return copy_weights_to_memory(network), tokenizer
 
 
-def _load_tokenizer(folder: Path) -> Any:
+def _load_classifier_tokenizer(folder: Path) -> Any:
     """Load the tokenizer; the usual one puts special tokens around a text if the folder's does not.
 
     Raises:
@@ -181,32 +181,32 @@ def _load_tokenizer(folder: Path) -> Any:
     """
     from transformers import AutoTokenizer
 
-    tokenizer, file = load_tokenizer(folder), folder / "tokenizer.json"
-    if file.is_file() and not json.loads(file.read_bytes()).get("post_processor"):
-        usual = AutoTokenizer.from_pretrained(folder, **LOCAL)
-        if usual.is_fast:
-            tokenizer.backend_tokenizer.post_processor = usual.backend_tokenizer.post_processor
+    tokenizer, tokenizer_file = load_tokenizer(folder), folder / "tokenizer.json"
+    if tokenizer_file.is_file() and not json.loads(tokenizer_file.read_bytes()).get("post_processor"):
+        default_tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL_ONLY_OPTIONS)
+        if default_tokenizer.is_fast:
+            tokenizer.backend_tokenizer.post_processor = default_tokenizer.backend_tokenizer.post_processor
     return tokenizer
 
 
-def words_name(config: WordListConfig) -> str:
+def word_list_scorer_name(config: WordListConfig) -> str:
     return f"word list {config.path.name}"
 
 
-def classifier_name(config: ClassifierConfig) -> str:
+def classifier_scorer_name(config: ClassifierConfig) -> str:
     return f"{config.head} classifier {config.folder.resolve().name}"
 
 
 def classifier_digest(config: ClassifierConfig) -> str:
-    check_file(config.folder / "config.json", f"{config.head} classifier")
+    check_file_exists(config.folder / "config.json", f"{config.head} classifier")
     files = sorted(path for path in config.folder.iterdir() if path.is_file())
-    return sha256(canonical({path.name: file_digest(path) for path in files}))
+    return sha256_hex(to_canonical_json({path.name: hash_file(path) for path in files}))
 
 
-def digest_of(config: WordListConfig | ClassifierConfig) -> dict[str, str]:
+def sentiment_scorer_versions(config: WordListConfig | ClassifierConfig) -> dict[str, str]:
     """As ``scorer_digest``."""
     if isinstance(config, WordListConfig):
-        check_file(config.path, "words")
-        return {"scorer": words_name(config), "digest": file_digest(config.path)}
-    libraries = library_versions(["torch", "transformers", "tokenizers"])
-    return {"scorer": classifier_name(config), "digest": classifier_digest(config), **libraries}
+        check_file_exists(config.path, "words")
+        return {"scorer": word_list_scorer_name(config), "digest": hash_file(config.path)}
+    libraries = read_library_versions(["torch", "transformers", "tokenizers"])
+    return {"scorer": classifier_scorer_name(config), "digest": classifier_digest(config), **libraries}

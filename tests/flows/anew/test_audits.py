@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from flows.trees import CONFIGS
+from flows.trees import CONFIG_FOLDER
 from tests.flows.test_pipeline import made
 from tests.reports import pages
 
@@ -39,7 +39,7 @@ def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):
 def test_commands_reach_the_store_that_a_config_names(smoke, tmp_path):
     elsewhere = replace(smoke, store=tmp_path / "elsewhere")
     mine = tmp_path / "my.toml"
-    mine.write_text(f'store = "{smoke.store}"\n' + (CONFIGS / "smoke.toml").read_text())
+    mine.write_text(f'store = "{smoke.store}"\n' + (CONFIG_FOLDER / "smoke.toml").read_text())
     audited = ("audit", f"{smoke.first}@0", "--only", "bias")
     report = elsewhere.json(*audited, "--config", str(mine))
     assert report["store"] == str(smoke.store) and not report["store_must_be_named"]

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from flows import console, open_run
-from flows.comparing import Audited, compare, trainings
-from flows.runs import all_runs
-from reports.page.figures import show
-from tasks.audits.judging.comparison import unlike
-from tasks.audits.judging.units import Units
+from flows.comparing import CheckpointAudits, compare_checkpoints, find_audited_trainings
+from flows.runs import read_all_runs
+from reports.page.figures import format_value
+from tasks.audits.judging.comparison import explain_incomparability
+from tasks.audits.judging.units import AuditUnits
 from tasks.contract import HallmarkError, Store
-from tasks.measures.estimates import estimate
+from tasks.measures.estimates import estimate_mean_or_share
 from tests.reports import pages
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ def test_differences_are_those_of_pairs(apart, both):
     ]  # fmt: skip
     pairs = [(sides[1][k][0] - sides[0][k][0], sides[0][k][1]) for k in sides[0]]
     halves = [(1 + d) / 2 for d, _ in pairs]  # shares again
-    by_hand = estimate(halves, [t for _, t in pairs], share=True, null=0.5)
+    by_hand = estimate_mean_or_share(halves, [t for _, t in pairs], is_share=True, null_value=0.5)
     (found,) = rows["bias", "preference", ""]["differences"]
     assert found["n"] == len(pairs) and found["p"] == pytest.approx(by_hand.p)
     assert [(1 + found[end]) / 2 for end in ("value", "low", "high")] == pytest.approx(
@@ -79,8 +79,8 @@ def test_what_was_asked_otherwise_is_not_compared(apart, both):
         "run"
     ]
     runs = [open_run(name, store) for name in (apart.first, seed)]
-    subjects = [Audited(run.id, run) for run in runs]
-    assert "seed" in unlike("toxicity", subjects)
+    subjects = [CheckpointAudits(run.id, run) for run in runs]
+    assert "seed" in explain_incomparability("toxicity", subjects)
 
 
 def test_bad_names_are_one_sentence(apart, both):
@@ -98,9 +98,9 @@ def test_bad_names_are_one_sentence(apart, both):
 def test_nothing_to_compare_is_said(apart):
     run = open_run(apart.first, str(apart.store))
     with pytest.raises(HallmarkError, match="no audit ran"):
-        compare([Audited("a", _without(run)), Audited("b", _without(run))])
-    units, rows = Units(run["audit_capability"]), run["audit_capability"]["findings"].read()
-    known = {row["slice"]: units.of(row) for row in rows.to_pylist()
+        compare_checkpoints([CheckpointAudits("a", _without(run)), CheckpointAudits("b", _without(run))])
+    units, rows = AuditUnits(run["audit_capability"]), run["audit_capability"]["findings"].read()
+    known = {row["slice"]: units.build_units(row) for row in rows.to_pylist()
              if row["metric"] == "bits_per_byte" and not row["control"]}  # fmt: skip
     assert known["model"] and not any(known[name] for name in ("bigram", "fivegram", "gzip"))
 
@@ -110,13 +110,13 @@ def test_all_checkpoints_are_audited_by_one_command_and_their_course_is_a_page(
 ):
     told = io.StringIO()
     monkeypatch.setattr(console.stderr, "file", told)
-    before = {run.id for run in all_runs(Store(apart.store))}
+    before = {run.id for run in read_all_runs(Store(apart.store))}
     rule = 'policy.rules.none={audit="associations", metric="association_strength", lt=-99.0}'
     only = ("--only", "associations", "--set", rule)
     done = apart("audit", f"{apart.first}@all", *only, code=3)
     first = open_run(apart.first, str(apart.store))
     steps = first["pretrain"]["checkpoints"].read(["step"])["step"].to_pylist()
-    runs = [run for run in all_runs(Store(apart.store)) if run.id not in before]
+    runs = [run for run in read_all_runs(Store(apart.store)) if run.id not in before]
     assert [run.record["checkpoint"] for run in runs] == [f"{apart.first}@{n}" for n in steps]
     assert len({run["associations_ask"].name for run in runs}) == 1
     *_, said = done.stderr.splitlines()
@@ -136,7 +136,7 @@ def test_all_checkpoints_are_audited_by_one_command_and_their_course_is_a_page(
     page = pages.read(path)
     course = next(t for t in page.tables if t[0][0] == "step" and len(t) == 1 + len(steps))
     assert [line[:2] for line in course[1:]] == [
-        [f"{step:,}", show(value, row["unit"])]
+        [f"{step:,}", format_value(value, row["unit"])]
         for step, value in zip(steps, row["values"], strict=True)
     ]
     assert pages.broken_links(path.parent) == []
@@ -146,7 +146,7 @@ def test_all_checkpoints_are_audited_by_one_command_and_their_course_is_a_page(
     assert path.stat().st_ino == file
     apart.json("report")
     assert path.stat().st_ino != file and path.read_bytes() == text
-    assert trainings([first]) == []  # of one audited checkpoint there is none
+    assert find_audited_trainings([first]) == []  # of one audited checkpoint there is none
 
 
 def _without(run):

@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks import toy_language
 from flows import open_run
-from flows.commands.finetune import render
-from flows.origin import resolve
-from flows.recording import settle
+from flows.commands.finetune import render_scores
+from flows.origin import resolve_checkpoint
+from flows.recording import resolve_flow_arguments
 from tasks.contract import UsageError
 from tests.reports import pages
 
@@ -45,7 +45,7 @@ def test_the_command_says_the_scores_and_where_the_model_is(smoke, tuned):
     done, run, _ = tuned
     assert run.record["flow"] == "finetune" and list(run.stages) == STAGES
     scores = run["finetune"]["scores"].read().to_pylist()
-    assert render(scores) in done.stdout and "bag of words" in done.stdout
+    assert render_scores(scores) in done.stdout and "bag of words" in done.stdout
     model = done.stdout.strip().splitlines()[-1].removeprefix("model: ")
     assert model.startswith("checkpoint/")
     assert run.record["checkpoint"] == f"{smoke.first}@60"
@@ -78,7 +78,7 @@ def test_the_site_leads_to_its_card_whose_lines_run(smoke, tuned, monkeypatch, c
     assert "left at step 60." in found.text and pages.broken_links((site / page).parent) == []
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
     lines = re.findall(
-        r"```python\n(.*?)```", run["task_card"].path("task_card.md").read_text(), re.S
+        r"```python\n(.*?)```", run["task_card"].fetch_file("task_card.md").read_text(), re.S
     )
     for block in lines:
         exec(block, {})
@@ -96,7 +96,7 @@ def test_what_the_config_leaves_out_is_as_in_the_run_of_the_checkpoint(smoke, tu
     first = open_run(smoke.first, str(smoke.store))
     assert run.config.ingest == first.config.ingest
     assert run.config.name == "task" and run.config.finetune.train.steps == 6
-    settled = settle(str(config), [], checkpoint=f"{smoke.first}@0", store=str(smoke.store))
+    settled = resolve_flow_arguments(str(config), [], checkpoint=f"{smoke.first}@0", store=str(smoke.store))
     assert settled.config.pretrain == first.config.pretrain
 
 
@@ -111,14 +111,14 @@ def test_a_model_of_labels_is_no_language_model(smoke, tuned):
 def test_its_corpus_is_that_of_the_checkpoint_and_a_purge_names_it(smoke, tuned):
     _, run, _ = tuned
     first = open_run(smoke.first, str(smoke.store))
-    subject = resolve(run.store, run.id)
+    subject = resolve_checkpoint(run.store, run.id)
     made = run["finetune"]["checkpoints"].read(["artifact"])["artifact"].to_pylist()
-    assert subject.checkpoint.name == made[-1] and subject.pretrained is None
-    assert subject.corpus["plant"].name == first["plant"].name
+    assert subject.checkpoint.name == made[-1] and subject.training_run is None
+    assert subject.corpus_artifacts["plant"].name == first["plant"].name
     read = smoke.json("batch", smoke.first, "--step", "1")["sequences"][0]["spans"][0]["doc_id"]
     report = smoke.json("purge", read, "--dry-run")
     rows = {row["checkpoint"]: row for row in report["weights"]}
-    assert rows[made[-1]]["start"] == first.checkpoints()[-1].name
+    assert rows[made[-1]]["start"] == first.find_checkpoints()[-1].name
 
 
 def test_what_is_wrong_is_said_before_anything_runs(smoke, tmp_path):
@@ -135,4 +135,4 @@ def test_what_is_wrong_is_said_before_anything_runs(smoke, tmp_path):
     done = smoke("finetune", "nowhere", "--config", str(config), code=2)
     assert "there is no checkpoint 'nowhere'" in done.stderr
     with pytest.raises(UsageError, match="run of its own: hallmark finetune"):
-        settle("smoke", [], "finetune", store=str(smoke.store))
+        resolve_flow_arguments("smoke", [], "finetune", store=str(smoke.store))

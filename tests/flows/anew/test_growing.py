@@ -8,10 +8,10 @@ import pyarrow.compute as pc
 import pytest
 
 from flows import open_run
-from flows.commands.purge import purge_of
-from flows.commands.trace import trace_of
-from flows.growing import check_earlier, documents_of
-from flows.recording import settle
+from flows.commands.purge import purge_document
+from flows.commands.trace import trace_document
+from flows.growing import resolve_earlier_run_id, open_corpus_documents
+from flows.recording import resolve_flow_arguments
 from tasks.contract import UsageError
 from tests.reports import pages
 
@@ -61,14 +61,14 @@ def grown(smoke, tmp_path_factory):
 
 def test_new_documents_leave_where_an_earlier_one_is_the_same(smoke, grown):
     run, _, texts = grown
-    assert run.earlier == smoke.first
+    assert run.earlier_run_name == smoke.first
     raw = {d["doc_id"]: d["text"] for d in run["ingest"]["documents"].read().to_pylist()}
     found = dict.fromkeys(raw.values())
     for label in ("deduplicate", "deduplicate_near"):
         for row in run[label]["ledger"].read().to_pylist():
             found[raw[row["doc_id"]]] = row["reason"]
             before = open_run(smoke.first, str(smoke.store))[label]["documents"]
-            assert before.find([row["matched"]]).num_rows == 1
+            assert before.find_document_rows([row["matched"]]).num_rows == 1
     assert found == {text: reason for reason, some in texts.items() for text in some}
 
 
@@ -78,8 +78,8 @@ def test_what_reads_the_corpus_reads_all_of_it(smoke, grown):
     names = [f"{each['plant'].name}#documents" for each in (before, run)]
     for label in ("profile", "train_tokenizer", "pack"):
         assert run[label].manifest["lineage"]["documents"] == names
-    rows = [each["plant"]["documents"].rows for each in (before, run)]
-    assert documents_of(run).rows == sum(rows) and rows[1] == len(texts[None])
+    rows = [each["plant"]["documents"].row_count for each in (before, run)]
+    assert open_corpus_documents(run).row_count == sum(rows) and rows[1] == len(texts[None])
     books = run["pack"]["accounts"].read().filter(pc.field("unit") == "rows")
     assert pc.sum(books["in"]).as_py() == sum(rows)
     composition = run["profile"]["composition"].read().filter(pc.field("split") == "")
@@ -89,7 +89,7 @@ def test_what_reads_the_corpus_reads_all_of_it(smoke, grown):
     assert pc.sum(known["documents"]).as_py() > rows[1]
     licences = composition.filter(pc.field("dimension") == "licence")
     assert "CC0" in licences["value"].to_pylist()
-    sheet = run["datasheet"].path("datasheet.html")
+    sheet = run["datasheet"].fetch_file("datasheet.html")
     head = pages.read(sheet).text.partition("The effect on people")[0]
     last = f"it holds 1 earlier addition and a last one of {rows[1]} documents."
     assert last in head and "of the last addition alone: removal rates by group" in head
@@ -109,7 +109,7 @@ def test_an_earlier_document_is_traced_through_both_runs(smoke, grown):
     told = smoke.json("trace", run.id, doc_id.hex())
     assert {stage["run"] for stage in told["stages"]} == {smoke.first}
     assert told["stages"][-1]["stage"] == "plant" and told["spans"]
-    purged = purge_of(run.store, doc_id.hex(), dry_run=True)
+    purged = purge_document(run.store, doc_id.hex(), dry_run=True)
     assert {smoke.first, run.id} <= set(purged["runs"])
 
 
@@ -119,7 +119,7 @@ def test_what_packing_left_out_is_found_of_each_addition(smoke, grown):
     added = {*run["plant"]["documents"].read(["doc_id"])["doc_id"].to_pylist()}
     assert {*gone} & added and {*gone} - added
     for doc_id in gone:
-        packed = trace_of(run, doc_id.hex())["stages"][-1]
+        packed = trace_document(run, doc_id.hex())["stages"][-1]
         assert packed["stage"] == "pack" and "holdout" in packed["ledger"][0]["reason"]
 
 
@@ -127,7 +127,7 @@ def test_a_forecast_finds_all_of_it_in_the_store(smoke, grown):
     run, config, _ = grown
     report = smoke.json("run", str(config), "--until", "pack", "--dry-run")
     assert {row["state"] for row in report["stages"]} == {"store"}
-    assert report["corpus"]["documents"] == {"value": documents_of(run).rows, "exact": True}
+    assert report["corpus"]["documents"] == {"value": open_corpus_documents(run).row_count, "exact": True}
 
 
 def test_what_does_not_go_together_is_refused_before_anything_runs(smoke, grown, monkeypatch):
@@ -141,16 +141,16 @@ def test_what_does_not_go_together_is_refused_before_anything_runs(smoke, grown,
         (['find_repeats.prefer=["bokks"]'], "names 'bokks', which no source is called; name one"),
     ):
         with pytest.raises(UsageError, match=words):
-            settle(str(config), settings)
-    settle(str(config), ['deduplicate.prefer=["documentation"]'])  # a source of the earlier corpus
+            resolve_flow_arguments(str(config), settings)
+    resolve_flow_arguments(str(config), ['deduplicate.prefer=["documentation"]'])  # a source of the earlier corpus
     told = smoke("run", str(config), "--set", "split.seed=4", "--dry-run", code=2).stderr
     assert "split.seed is 4" in told
-    to_itself = settle(str(config), []).config.model_copy(update={"earlier": run.id})
+    to_itself = resolve_flow_arguments(str(config), []).config.model_copy(update={"earlier": run.id})
     without = run.record | {"stages": run.record["stages"][:3]}
     monkeypatch.setattr(run.store, "get", lambda key: json.dumps(without).encode())
     with pytest.raises(UsageError, match="has no finished corpus"):
-        check_earlier(run.store, to_itself)
+        resolve_earlier_run_id(run.store, to_itself)
     itself = run.record | {"config": run.record["config"] | {"earlier": run.id}}
     monkeypatch.setattr(run.store, "get", lambda key: json.dumps(itself).encode())
     with pytest.raises(UsageError, match="is said to add to itself"):
-        check_earlier(run.store, to_itself)
+        resolve_earlier_run_id(run.store, to_itself)

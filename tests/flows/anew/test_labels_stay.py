@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from flows.commands.purge import purge_of, render
-from flows.redaction import Quotations, emptied, readings
-from model.tokens import PAD
-from tasks.contract import ID, LEXICONS, Column, Session, Store, described, ids, open_session
+from flows.commands.purge import purge_document, render_purge
+from flows.redaction import QuotationFinder, remove_document_content, decode_possible_texts
+from model.tokens import PAD_ID
+from tasks.contract import ID_TYPE, LEXICONS, Column, Session, Store, describe_columns, hash_to_ids, open_session
 from tasks.contract.tables import LEDGER
 from tasks.corpus.ingest import QUARANTINE, ingest
 from tasks.corpus.reading.inputs import IngestConfig
@@ -65,12 +65,12 @@ def test_a_purged_word_is_taken_out_of_no_label(tmp_path):
     spans = made["pack"]["spans"].read()
     assert {"train", "validation"} <= set(spans["split"].to_pylist())
     for name in NAMES:
-        purge_of(store, doc_ids[name].hex())
+        purge_document(store, doc_ids[name].hex())
 
     def now():
-        return [store.find(a.stage, a.fingerprint) for a in made.values()]
+        return [store.find_artifact(a.stage, a.fingerprint) for a in made.values()]
 
-    assert any(a.purged for a in now())
+    assert any(a.purged_documents for a in now())
     assert labels(now()) == before
 
     # So the tokens of the next one are found.
@@ -78,10 +78,10 @@ def test_a_purged_word_is_taken_out_of_no_label(tmp_path):
         span for span in spans.to_pylist()
         if span["split"] == "validation" and span["doc_id"] in {doc_ids[t] for t in texts}
     )  # fmt: skip
-    purge_of(store, mine["doc_id"].hex())
-    packed = store.find("pack", made["pack"].fingerprint)
+    purge_document(store, mine["doc_id"].hex())
+    packed = store.find_artifact("pack", made["pack"].fingerprint)
     tokens = packed["validation"].read()["ids"].to_pylist()[mine["sequence"]]
-    assert tokens[mine["start"] : mine["end"]] == [PAD] * (mine["end"] - mine["start"])
+    assert tokens[mine["start"] : mine["end"]] == [PAD_ID] * (mine["end"] - mine["start"])
     assert labels(now()) == before
 
 
@@ -90,14 +90,14 @@ def test_rows_that_name_it_keep_their_labels_too(schema):
     """Long ones as well: a licence stands in many a document."""
     text = "exact duplicate of a near duplicate"
     rows = {f.name: pa.array([text] * 2) for f in schema if f.type == pa.string()}
-    rows |= {f.name: ids(["gone", "stays"]) for f in schema if f.type == ID}
+    rows |= {f.name: hash_to_ids(["gone", "stays"]) for f in schema if f.type == ID_TYPE}
     rows |= {f.name: pa.nulls(2, f.type) for f in schema if f.name not in rows}
     made = (
         pa.table(rows).select(schema.names).cast(pa.schema([f.remove_metadata() for f in schema]))
     )
-    columns = {column.name: column for column in described(schema)}
-    gone = ids(["gone"])
-    assert emptied(made, columns, gone, gone.slice(0, 0), Quotations([text, text * 2])) is None
+    columns = {column.name: column for column in describe_columns(schema)}
+    gone = hash_to_ids(["gone"])
+    assert remove_document_content(made, columns, gone, gone.slice(0, 0), QuotationFinder([text, text * 2])) is None
 
 
 # Bytes ------------------------------------------------------------------------------------------
@@ -130,12 +130,12 @@ def test_a_record_quotes_in_whatever_way_it_is_written(name):
     values = pa.chunked_array(
         [pa.array([raw, b"Nothing of it stands here.", None], pa.large_binary())]
     )
-    assert Quotations([text]).cells(values).to_pylist() == [True, False, False]
+    assert QuotationFinder([text]).find_quoting_values(values).to_pylist() == [True, False, False]
 
 
 def test_hostile_records_are_read_in_time():
     for piece in (b"<", b"&", b"\\u", b"\\", b"&#", b"<a ", b"\xff", b"\xd8\x00"):
-        assert readings(piece * ((64 << 10) // len(piece)))
+        assert decode_possible_texts(piece * ((64 << 10) // len(piece)))
 
 
 def test_records_that_cannot_be_read_go_with_their_source_and_are_told_of_others(tmp_path):
@@ -151,14 +151,14 @@ def test_records_that_cannot_be_read_go_with_their_source_and_are_told_of_others
         made = ingest(config(tmp_path, **files))
     rows, before = made["documents"].read(), made["quarantine"].read()
     (doc_id,) = rows.filter(pc.equal(rows["text"], RUSSIAN))["doc_id"].to_pylist()
-    report = purge_of(store, doc_id.hex())
-    left = store.find("ingest", made.fingerprint)["quarantine"].read()
+    report = purge_document(store, doc_id.hex())
+    left = store.find_artifact("ingest", made.fingerprint)["quarantine"].read()
     raws = {name: [] for name in files}
     for row in left.to_pylist():
         raws[row["source"]].append(row["raw"])
     assert sorted(raws["mine"]) == [b"", b"", plain.strip()]
     assert sorted(raws["other"]) == sorted([hidden, plain.strip()])
     assert report["unread"] == {made.name: 1}
-    assert f"1 of {made.name}" in render(report)
+    assert f"1 of {made.name}" in render_purge(report)
     assert left.drop_columns("raw") == before.drop_columns("raw")
     assert [f.name for f in QUARANTINE] == left.column_names

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from flows import open_run
-from flows.commands.prove import traced
-from flows.commands.status import _command
-from flows.proving import base_of, plan, removal_of
-from flows.runs import all_runs
-from tasks.contract import TOMBSTONES, Store, UsageError
+from flows.commands.prove import trace_case_documents
+from flows.commands.status import _format_rerun_command
+from flows.proving import resolve_base_run, plan_removal_cases, write_removal_lists
+from flows.runs import read_all_runs
+from tasks.contract import TOMBSTONES_FILE, Store, UsageError
 from tests.reports import pages
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,7 @@ def proved(apart):
 
 
 def documents_in(run):
-    return set(run.packed["spans"].read(["doc_id"])["doc_id"].to_pylist())
+    return set(run.packed_corpus["spans"].read(["doc_id"])["doc_id"].to_pylist())
 
 
 def test_the_findings_are_those_with_the_most_copies_and_the_middle_doses(proved):
@@ -65,7 +65,7 @@ def test_arms_differ_in_these_documents_and_stand_row_by_row_alike(apart, proved
             for arm in ("removed", "random")]  # fmt: skip
     traced = {i for (_, _, i), p in said.items() if 0.5 < p["dose"] < 1}
     assert len(gone[0]) == len(gone[1]) and not gone[1] & (gone[0] | traced)
-    rows = {arm: run.packed["train"].read()["ids"].combine_chunks() for arm, run in runs.items()}
+    rows = {arm: run.packed_corpus["train"].read()["ids"].combine_chunks() for arm, run in runs.items()}
     base, removed = (rows[arm].flatten().to_numpy() for arm in ("base", "removed"))
     assert rows["seed 1"].equals(rows["base"]) and len(base) == len(removed)
     assert set(removed[base != removed].tolist()) == {1} and 0 < np.mean(base != removed) < 0.5
@@ -74,7 +74,7 @@ def test_arms_differ_in_these_documents_and_stand_row_by_row_alike(apart, proved
 def test_all_were_asked_alike_with_one_tokenizer_and_read_what_was_left(proved):
     report, runs = proved
     for name in ("train_tokenizer", "extraction_ask", "associations_ask", "pack"):
-        assert len({run[name].content for run in runs.values()}) == 1
+        assert len({run[name].content_digest for run in runs.values()}) == 1
     audits = {name for name in runs["removed"].stages if name.startswith("audit_")}
     assert audits == {"audit_extraction", "audit_associations"}
     values = runs["removed"]["audit_extraction"]["values"].read().to_pylist()
@@ -89,13 +89,13 @@ def test_a_second_proof_makes_nothing_and_the_terminal_tells_it(apart, proved):
     assert "random less removed" in said and "bits per byte" in said
     assert re.search(r"(pass|fail) +secrets or passages: \d+, at least 16", said)
     store = open_run(apart.first, str(apart.store)).store
-    last = all_runs(store)[-1]
+    last = read_all_runs(store)[-1]
     assert last.flow == "prove" and last.id != report["run"]
     for run in (last, *(open_run(name, store) for name in last.record["arms"].values())):
         assert all(entry["cached"] for entry in run.record["stages"])
-    assert base_of(store, "latest").id == apart.first
+    assert resolve_base_run(store, "latest").id == apart.first
     command = f"hallmark prove {report['base'].partition('@')[0]} "
-    assert _command(apart.json("status", report["run"])).startswith(command)
+    assert _format_rerun_command(apart.json("status", report["run"])).startswith(command)
 
 
 def test_the_page_shows_the_way_from_finding_to_price(apart, proved):
@@ -112,7 +112,7 @@ def test_the_page_shows_the_way_from_finding_to_price(apart, proved):
     for (case, arm), value in known.items():
         assert shown[f"{case}, unit, {arm}"] == pytest.approx(value)
     assert all((folder / r["page"]).exists() for r in figures)
-    secrets = run.store.find(*open_run(apart.first, str(apart.store))["plant"].name.split("/"))
+    secrets = run.store.find_artifact(*open_run(apart.first, str(apart.store))["plant"].name.split("/"))
     for row in secrets["plants"].read(["kind", "secret"]).to_pylist():
         if row["kind"] in ("canary", "record"):
             assert row["secret"] not in page.text
@@ -122,14 +122,14 @@ def test_bad_input_is_one_sentence(apart, proved):
     def said(*arguments):
         return apart("prove", *arguments, code=2).stderr
 
-    folder = open_run(apart.first, str(apart.store)).checkpoints()[0].directory()
+    folder = open_run(apart.first, str(apart.store)).find_checkpoints()[0].fetch_directory()
     assert "only a run of this store can be proved" in said(str(folder))
     assert "no run called 'x'" in said("x")
     assert "--seeds is -1" in said(apart.first, "--seeds", "-1")
     assert "there is no audit 'nonsense'" in said(apart.first, "nonsense.x")
     assert "has no finding 'x'" in said(apart.first, "extraction.x")
     audited = proved[1]["base"].store
-    other = next(run for run in all_runs(audited) if run.flow == "prove")
+    other = next(run for run in read_all_runs(audited) if run.flow == "prove")
     assert "is one of the flow prove: it cannot be proved" in said(other.id)
     assert "itself left documents out" in said(proved[1]["removed"].id)
 
@@ -140,8 +140,8 @@ def test_findings_without_documents_and_those_with_too_many_are_refused(
     run = open_run(apart.first, str(apart.store))
 
     def removal(*findings):
-        cases = plan(run, findings)
-        return removal_of(run, traced(run, cases), tmp_path)
+        cases = plan_removal_cases(run, findings)
+        return write_removal_lists(run, trace_case_documents(run, cases), tmp_path)
 
     with pytest.raises(UsageError, match="no training document is behind these findings"):
         removal("bias.preference")
@@ -149,10 +149,10 @@ def test_findings_without_documents_and_those_with_too_many_are_refused(
         removal("capability.bits_per_byte[model]")
     with pytest.raises(UsageError, match="is no mean of units"):  # a figure of two of its measures
         removal("membership.auc[kind=passage, score=loss]")
-    assert [case.findings for case in plan(run, [RECORDS]).cases] == [(RECORDS,)]
+    assert [case.finding_names for case in plan_removal_cases(run, [RECORDS]).cases] == [(RECORDS,)]
     made = removal("bias.preference", RECORDS)  # one of them has some
-    assert len(made.documents.read_text().split()) == 32 and made.spared is None
-    monkeypatch.setattr("flows.proving.MOST", made.share / 2)
+    assert len(made.removed_ids_file.read_text().split()) == 32 and made.protected_ids_file is None
+    monkeypatch.setattr("flows.proving.MAX_REMOVED_SHARE", made.token_share / 2)
     with pytest.raises(UsageError, match="of the training tokens: too little text is left"):
         removal(RECORDS)
 
@@ -169,6 +169,6 @@ def test_a_run_without_a_model_or_with_a_purged_corpus_is_refused(apart, tmp_pat
     part = run["pack"]["train"].parts[0].entry
     entries = {part["name"]: {name: part[name] for name in ("path", "size", "sha256")}}
     stones = {"purged": {"0" * 32: "2026-01-01T00:00:00+00:00"}, "entries": entries}
-    fresh.put(f"{run['pack'].folder}/{TOMBSTONES}", json.dumps(stones).encode())
+    fresh.put(f"{run['pack'].folder}/{TOMBSTONES_FILE}", json.dumps(stones).encode())
     said = copied("prove", run.id, code=2).stderr
     assert "cannot be proved: it needs the document 0000" in said

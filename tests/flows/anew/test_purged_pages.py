@@ -2,11 +2,11 @@
 
 import pytest
 
-from flows.commands.purge import purge_of
-from reports.datasheet import DatasheetConfig, datasheet
-from reports.reveal import reveal
+from flows.commands.purge import purge_document
+from reports.datasheet import DatasheetConfig, build_datasheet
+from reports.reveal import write_unredacted_site
 from reports.site import build_site
-from tasks.contract import NoConfig, Session, Store, Table, Work, open_session, stage
+from tasks.contract import EmptyConfig, Session, Store, Table, StageContext, open_session, stage
 from tasks.corpus.ingest import ingest
 from tests.flows.anew.test_purge import COPIED, SECRET, id_of, source
 from tests.reports import artifacts, pages, tuned
@@ -28,7 +28,7 @@ def made(store, tmp_path):
     with open_session(Session(store)):
         made = artifacts.curated(ingest(source(tmp_path)))
         made["profile"] = artifacts.profiled(made)
-        made["datasheet"] = datasheet(made["profile"], made, DatasheetConfig())
+        made["datasheet"] = build_datasheet(made["profile"], made, DatasheetConfig())
         model = artifacts.checkpoint(tmp_path / "model")
         made["model_card"] = pages.card_of(model, corpus=dict(made))
     return made
@@ -37,7 +37,7 @@ def made(store, tmp_path):
 def record(made, *labels):
     """A run with these stages of what was made, or with all."""
     stages = [
-        {"label": label, "artifact": a.name, "stage": a.stage, "content": a.content,
+        {"label": label, "artifact": a.name, "stage": a.stage, "content": a.content_digest,
          "fingerprint": a.fingerprint, "cached": False, "seconds": 1.0}
         for label, a in made.items() if not labels or label in labels
     ]  # fmt: skip
@@ -51,9 +51,9 @@ def test_every_page_of_the_run_says_how_many_documents_were_purged(store, made, 
     one, both = id_of(made, SECRET), id_of(made, COPIED)
     for ids, words in ((one, SAID), (both, "3 documents of the corpus were purged: their texts")):
         for doc_id in ids:
-            purge_of(store, doc_id.hex())
+            purge_document(store, doc_id.hex())
         # Also where the site before has all of these pages, as they were.
-        site = build_site(store, [record(made)], tmp_path / "site", before=whole).parent
+        site = build_site(store, [record(made)], tmp_path / "site", previous_site=whole).parent
         found = [site / "runs" / RUN / "index.html"]
         for card in ("datasheet", "model_card"):
             found += (site / "runs" / RUN / card).rglob("*.html")
@@ -69,7 +69,7 @@ def test_every_page_of_the_run_says_how_many_documents_were_purged(store, made, 
 def test_a_card_says_it_first_also_where_the_run_holds_no_other_stage(store, made, tmp_path):
     """As that of an audit, whose corpus an earlier run made."""
     [doc_id] = id_of(made, SECRET)
-    purge_of(store, doc_id.hex())
+    purge_document(store, doc_id.hex())
     site = build_site(store, [record(made, "model_card")], tmp_path / "site").parent
     text = pages.read(site / "runs" / RUN / "model_card" / "model_card.html").text
     assert " ".join(text.split()).startswith(f"Untitled model: model card Runs · Its run · Model "
@@ -79,14 +79,14 @@ def test_a_card_says_it_first_also_where_the_run_holds_no_other_stage(store, mad
 
 def test_an_unmasked_card_says_it_too(store, made, tmp_path):
     [doc_id] = id_of(made, SECRET)
-    purge_of(store, doc_id.hex())
-    page = reveal(store, record(made, "datasheet"), tmp_path / "clear")
+    purge_document(store, doc_id.hex())
+    page = write_unredacted_site(store, record(made, "datasheet"), tmp_path / "clear")
     assert SAID in pages.read(page.parent / "datasheet" / "datasheet.html").text
 
 
-@stage(tables={})
-def trained(documents: Table, config: NoConfig, work: Work) -> None:
-    work.file("model.txt").write_text("weights")
+@stage(name="trained", tables={})
+def trained(documents: Table, config: EmptyConfig, context: StageContext) -> None:
+    context.prepare_output_path("model.txt").write_text("weights")
 
 
 def test_a_card_of_what_was_tuned_from_a_model_of_it_says_it_too(store, made, tmp_path):
@@ -94,14 +94,14 @@ def test_a_card_of_what_was_tuned_from_a_model_of_it_says_it_too(store, made, tm
     (tmp_path / "rows.jsonl").write_text("{}\n")
     rows = {"task": {"kind": "classification"}, "data": {"path": str(tmp_path / "rows.jsonl")}}
     with open_session(Session(store)):
-        base = trained(made["plant"], NoConfig())
+        base = trained(made["plant"], EmptyConfig())
         run = {"finetune": tuned.tuned(base, tuned.TunedConfig.model_validate(rows))}
         run["task_card"] = tuned.card_of(run["finetune"])
     site = build_site(store, [record(run)], tmp_path / "whole").parent
     card = site / "runs" / RUN / "task_card" / "task_card.html"
     assert "purged" not in pages.read(card).text
     [doc_id] = id_of(made, SECRET)
-    purge_of(store, doc_id.hex())
+    purge_document(store, doc_id.hex())
     site = build_site(store, [record(run)], tmp_path / "site").parent
     text = pages.read(site / "runs" / RUN / "task_card" / "task_card.html").text
     assert SAID in " ".join(text.split())

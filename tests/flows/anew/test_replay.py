@@ -8,13 +8,13 @@ pytestmark = pytest.mark.slow
 
 
 def test_it_is_green_and_looks_up_no_artifact_once_more_for_each_other(smoke, monkeypatch):
-    find, asked = Store.find, []
+    find, asked = Store.find_artifact, []
 
     def found(store, *name):
         asked.append(name)
         return find(store, *name)
 
-    monkeypatch.setattr(Store, "find", found)
+    monkeypatch.setattr(Store, "find_artifact", found)
     verdict = smoke.json("replay", smoke.first)
     assert len(asked) < 10 * len(verdict["stages"])
     assert verdict["green"]

@@ -12,13 +12,13 @@ import pytest
 
 from benchmarks.study_kills import SMALL
 from flows import open_run
-from flows.commands.status import render as render_status
-from flows.commands.status import status_of
-from flows.rates import rates_of
-from flows.runs import Run, find_artifact, run_ids
-from flows.study_config import StudyConfig, asked, numbers, settled, whole_of
-from flows.studying import envelope, first_sealed, outcome
-from flows.studying import worlds as study_worlds
+from flows.commands.status import render_status
+from flows.commands.status import build_status_report
+from flows.rates import find_current_error_rates
+from flows.runs import Run, find_artifact, list_run_ids
+from flows.study_config import StudyConfig, resolve_study_arguments, iter_world_configs, parse_study_config, expand_to_full_audits
+from flows.studying import open_verified_answer_key, read_first_sealed_digests, run_world
+from flows.studying import iter_world_outcomes as study_worlds
 from tasks.contract import HallmarkError, Store, UsageError
 from tests.reports import pages
 
@@ -38,7 +38,7 @@ def studied(smoke, tmp_path_factory):
 
 def worlds(hallmark):
     store = Store(str(hallmark.store))
-    runs = [Run(store, json.loads(store.get(f"runs/{i}/run.json"))) for i in run_ids(store)]
+    runs = [Run(store, json.loads(store.get(f"runs/{i}/run.json"))) for i in list_run_ids(store)]
     return [run for run in runs if run.flow == "world"]
 
 
@@ -79,8 +79,8 @@ def test_no_stage_of_a_world_reads_its_envelope(studied, tmp_path):
             path.unlink()
     one = Run(store, run.record)
     with pytest.raises(HallmarkError):
-        envelope(one, first_sealed(store))
-    assert one["judge_candidates"].content == run["judge_candidates"].content
+        open_verified_answer_key(one, read_first_sealed_digests(store))
+    assert one["judge_candidates"].content_digest == run["judge_candidates"].content_digest
 
 
 @pytest.mark.parametrize("damage, why", [
@@ -108,15 +108,15 @@ def test_all_that_is_sealed_is_checked(studied, tmp_path):
     copy = tmp_path / "store"
     shutil.copytree(hallmark.store, copy, symlinks=True)
     run = worlds(replace(hallmark, store=copy))[0]
-    known, entry = first_sealed(run.store), run.stages["seal"]
-    assert envelope(run, known)["written_for"].rows
+    known, entry = read_first_sealed_digests(run.store), run.stages["seal"]
+    assert open_verified_answer_key(run, known)["written_for"].row_count
     with pytest.raises(HallmarkError, match="not the one that was sealed"):  # another came later
-        envelope(run, {**known, entry["artifact"]: "another"})
+        open_verified_answer_key(run, {**known, entry["artifact"]: "another"})
     path = run["seal"]["written_for"].parts[0].path
     path.chmod(0o600)
     path.write_bytes(path.read_bytes()[:-8] + b"changed!")
     with pytest.raises(HallmarkError, match="changed after it was sealed"):
-        envelope(run, known)
+        open_verified_answer_key(run, known)
 
 
 def test_an_envelope_of_another_world_is_refused(studied):
@@ -127,7 +127,7 @@ def test_an_envelope_of_another_world_is_refused(studied):
         for entry in run.record["stages"] if entry["label"] == label
     ]})  # fmt: skip
     with pytest.raises(HallmarkError, match="its envelope is that of another world"):
-        envelope(mixed, first_sealed(one.store))
+        open_verified_answer_key(mixed, read_first_sealed_digests(one.store))
 
 
 def test_a_study_that_is_done_runs_nothing_again(studied):
@@ -145,7 +145,7 @@ def test_the_status_of_a_study_and_of_its_worlds(studied):
     hallmark, report = studied
     store = Store(str(hallmark.store))
     for run in (open_run(report["run"], store), *worlds(hallmark)):
-        said = status_of(run)
+        said = build_status_report(run)
         assert {stage["label"]: stage["stale"] for stage in said["stages"] if stage["stale"]} == {}
         assert said["config_problem"] is None and "nothing is stale" in render_status(said)
         words = said["study"]
@@ -159,7 +159,7 @@ def test_the_status_of_a_study_and_of_its_worlds(studied):
 def settled_by(words):
     """The settings that the words of a command give."""
     sets = [word.removeprefix("--set=") for word in words if word.startswith("--set=")]
-    return asked({"name": words[3]}, sets, None)[0]
+    return resolve_study_arguments({"name": words[3]}, sets, None)[0]
 
 
 def test_another_setting_is_refused_with_the_difference(studied):
@@ -185,7 +185,7 @@ def test_more_references_than_there_are_secrets_are_refused_before_anything_is_m
     tree = StudyConfig().model_dump(mode="json")
     tree["world"]["digits"], tree["audit_extraction"]["references"] = 6, 20_000
     with pytest.raises(UsageError, match=r"are 400,000, and of 6 digits .* at most 250,000"):
-        settled(tree)
+        parse_study_config(tree)
 
 
 def failing(config, store):
@@ -202,12 +202,12 @@ def killed(config, store):
 
 def test_what_went_wrong_in_a_world_ends_no_other(monkeypatch):
     monkeypatch.setattr("flows.studying.world", failing)
-    assert outcome({}, "nowhere") == (None, "ZeroDivisionError: of a library")
+    assert run_world({}, "nowhere") == (None, "ZeroDivisionError: of a library")
     # A full disk is no world's fault: all behind it would be void.
     monkeypatch.setattr("flows.studying.world", full)
     with pytest.raises(OSError, match="no space left"):
-        outcome({}, "nowhere")
-    monkeypatch.setattr("flows.studying.outcome", killed)
+        run_world({}, "nowhere")
+    monkeypatch.setattr("flows.studying.run_world", killed)
     with pytest.raises(HallmarkError, match="worked on world 1 or a world behind it was killed"):
         [*study_worlds(StudyConfig(worlds=3, without=0), "nowhere")]
 
@@ -216,8 +216,8 @@ def test_the_card_says_what_the_tables_say(studied):
     hallmark, report = studied
     run = open_run(report["run"], str(hallmark.store))
     card = run["study_card"]
-    page = pages.read(card.directory() / "study_card.html")
-    assert pages.broken_links(card.directory()) == []
+    page = pages.read(card.fetch_directory() / "study_card.html")
+    assert pages.broken_links(card.fetch_directory()) == []
     figures = {row["id"]: row for row in card["figures"].read().to_pylist()}
     for row in report["detection"]:
         name = f"found-{row['kind']}-{row['dose']:g}".replace(".", "-")
@@ -232,22 +232,22 @@ def test_the_card_says_what_the_tables_say(studied):
 def test_cards_speak_of_a_study_as_long_as_their_audits_are_its_own(studied, monkeypatch):
     hallmark, report = studied
     store = Store(str(hallmark.store))
-    found = rates_of(store)
+    found = find_current_error_rates(store)
     assert {*found} == {"extraction", "associations", "counterfactual"}
     rates = open_run(report["run"], store)["error_rates"]
-    assert {each.content for each in found.values()} == {rates.content}
+    assert {each.content_digest for each in found.values()} == {rates.content_digest}
     from flows import rates as module
 
     class Other:
-        def code_digests(self):
+        def compute_code_digests(self):
             return {"tasks.audits.probes.extraction": "of another version"}
 
-    monkeypatch.setitem(module.JUDGE, "extraction", Other())
-    assert {*rates_of(store)} == {"associations", "counterfactual"}
+    monkeypatch.setitem(module.FINDINGS_STAGES, "extraction", Other())
+    assert {*find_current_error_rates(store)} == {"associations", "counterfactual"}
 
 
 def test_each_world_has_seeds_of_its_own_and_the_same_in_a_larger_study():
-    few, many = (dict(numbers(StudyConfig(worlds=n, without=2))) for n in (2, 5))
+    few, many = (dict(iter_world_configs(StudyConfig(worlds=n, without=2))) for n in (2, 5))
     assert few["world 2"].world == many["world 2"].world
     assert few["world 1 without effects"].world == many["world 1 without effects"].world
     assert not few["world 1 without effects"].world.effects
@@ -257,8 +257,8 @@ def test_each_world_has_seeds_of_its_own_and_the_same_in_a_larger_study():
 
 
 def test_all_items_are_those_that_a_sample_is_drawn_from():
-    config = settled({"worlds": 1})
-    whole = whole_of(config)
+    config = parse_study_config({"worlds": 1})
+    whole = expand_to_full_audits(config)
     assert whole.audit_associations.others == whole.audit_counterfactual.frames == 240
     assert whole.audit_extraction.references == 20 * config.audit_extraction.references
     assert whole.audit_extraction.stride == 1

@@ -3,9 +3,9 @@
 import pytest
 
 from flows import open_run
-from flows.origin import resolve, trainings
-from flows.recording import settle
-from tasks.audits.judging.readings import Readings
+from flows.origin import resolve_checkpoint, trace_training_history
+from flows.recording import resolve_flow_arguments
+from tasks.audits.judging.readings import TrainingExposure
 from tasks.contract import Store, UsageError
 from tests.flows.test_pipeline import SHARED, STAGES, made
 
@@ -23,15 +23,15 @@ def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
     assert made(report) == [stage for stage in behind if stage not in SHARED]
     run = open_run(report["run"], str(smoke.store))
     whole = open_run(smoke.first, str(smoke.store))
-    before = whole.checkpoints()[-1]
-    assert run["pretrain"].manifest["lineage"]["start"] == before.name
+    before = whole.find_checkpoints()[-1]
+    assert run["pretrain"].manifest["lineage"]["start_checkpoint"] == before.name
     # What the checkpoint had read that it went on from counts as read, at step 0 alone.
     ids = whole["plant"]["documents"].read(["doc_id"])["doc_id"].to_pylist()
-    known = [trainings(made_at, of["pretrain"]) for made_at, of in (
-        (before, whole), (run.checkpoints()[0], run), (run.checkpoints()[-1], run))]  # fmt: skip
-    read = [Readings.until(each.pretrained, each.checkpoints, ids) for each in known]
-    assert read[0].passes == read[1].passes and read[1].first == read[0].first
-    more = [read[2].of([doc_id]) - read[0].of([doc_id]) for doc_id in ids]
+    known = [trace_training_history(made_at, of["pretrain"]) for made_at, of in (
+        (before, whole), (run.find_checkpoints()[0], run), (run.find_checkpoints()[-1], run))]  # fmt: skip
+    read = [TrainingExposure.from_checkpoints(each.training_runs, each.checkpoints, ids) for each in known]
+    assert read[0].passes == read[1].passes and read[1].first_steps == read[0].first_steps
+    more = [read[2].count_reads([doc_id]) - read[0].count_reads([doc_id]) for doc_id in ids]
     assert min(more) == 0 < max(more) and sum(read[0].passes.values()) > 100
     held = [
         dict(
@@ -50,8 +50,8 @@ def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
     assert sum(held[1].values()) > sum(held[0].values()) > 0
     options += ["--start", "latest@0", "--until", "ingest"]
     told = smoke.json("run", "smoke", *options)["checkpoint"]
-    assert told == resolve(Store(smoke.store), "latest@0").name != "latest@0"  # as of today
-    weights = [a.path("model.safetensors").read_bytes() for a in (run.checkpoints()[0], before)]
+    assert told == resolve_checkpoint(Store(smoke.store), "latest@0").name != "latest@0"  # as of today
+    weights = [a.fetch_file("model.safetensors").read_bytes() for a in (run.find_checkpoints()[0], before)]
     assert weights[0] == weights[1]
     told = smoke("run", "smoke", "--start", start, "--set", "pack.context=64", code=2).stderr
     assert "pack.context is 64" in told
@@ -62,7 +62,7 @@ def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
         (start, "train_tokenizer", "keeps its tokenizer"),
     ):
         with pytest.raises(UsageError, match=words):
-            settle("smoke", [], until, start=name)
+            resolve_flow_arguments("smoke", [], until, start=name)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_other_architectures_go_through_the_whole_chain(smoke, architecture, obj
         behind.remove("membership_respond")
     assert made(report) == behind
 
-    findings = open_run(report["run"], str(smoke.store)).table("findings").to_pylist()
+    findings = open_run(report["run"], str(smoke.store)).read_table("findings").to_pylist()
     found = {row["audit"] for row in findings if row["value"] is not None and not row["control"]}
     assert found >= measured
     silent = {row["audit"] for row in findings} - found

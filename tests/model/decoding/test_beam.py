@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding.beam import ModelScorer, beam, beam_search, normaliser
+from model.decoding.beam import CachedModelScorer, decode_with_beam_search, run_beam_search, make_length_normaliser
 from tests.model.oracles import Tree, logits, naive_next, tiny
 
 YES, OK, END = range(3)
@@ -22,15 +22,15 @@ def textbook(history):
 
 def search(probabilities, **settings):
     """The one search over a table of probabilities."""
-    return beam_search(Tree(probabilities), **{"stop": {END}, **settings})[0]
+    return run_beam_search(Tree(probabilities), **{"stop": {END}, **settings})[0]
 
 
 def test_a_scorer_serves_again_but_not_beyond_what_it_was_made_for():
-    scorer = ModelScorer(tiny(), [[0, 5]], max_new_tokens=3)
-    first = beam_search(scorer, width=2, max_new_tokens=3, stop={2})
-    assert beam_search(scorer, width=2, max_new_tokens=3, stop={2}) == first
+    scorer = CachedModelScorer(tiny(), [[0, 5]], max_new_tokens=3)
+    first = run_beam_search(scorer, width=2, max_new_tokens=3, stop={2})
+    assert run_beam_search(scorer, width=2, max_new_tokens=3, stop={2}) == first
     with pytest.raises(ValueError, match="made for 3 new tokens"):
-        beam_search(scorer, width=2, max_new_tokens=12, stop={60})
+        run_beam_search(scorer, width=2, max_new_tokens=12, stop={60})
 
 
 def test_greedy_misses_what_a_beam_of_two_finds():
@@ -66,7 +66,7 @@ def test_a_wide_beam_equals_exhaustive_search(normalisation, stopping):
             return [0.0, 0.0, 1.0, 0.0]
         return table.setdefault(history, rng.dirichlet(np.ones(4)).tolist())
 
-    every = exhaustive(probabilities, 4, 4, normaliser(normalisation))
+    every = exhaustive(probabilities, 4, 4, make_length_normaliser(normalisation))
     assert len(every) == 1 + 3 + 9 + 27
     settings = {"normalisation": normalisation, "stopping": stopping}
     found = search(probabilities, width=45, max_new_tokens=4, **settings)  # more than there are
@@ -86,16 +86,16 @@ def test_a_complete_hypothesis_takes_its_place_in_the_beam():
 
 
 def test_length_normalisation_follows_its_formulas():
-    assert [normaliser("none")(n) for n in (1, 9)] == [1.0, 1.0]
-    assert [normaliser("mean")(n) for n in (1, 9)] == [1.0, 9.0]
-    assert normaliser("gnmt", 0.6)(7) == pytest.approx(2.0**0.6)
+    assert [make_length_normaliser("none")(n) for n in (1, 9)] == [1.0, 1.0]
+    assert [make_length_normaliser("mean")(n) for n in (1, 9)] == [1.0, 9.0]
+    assert make_length_normaliser("gnmt", 0.6)(7) == pytest.approx(2.0**0.6)
 
 
 @pytest.mark.parametrize("changes", [{}, {"positions": "rope", "norm": "rmsnorm"}])
 def test_cached_scores_of_reordered_hypotheses_equal_the_naive_model(changes):
     model = tiny(**changes)
     prompt = [0, 5, 9]
-    for found in beam(model, [prompt], width=4, max_new_tokens=8, forbid=())[0]:
+    for found in decode_with_beam_search(model, [prompt], width=4, max_new_tokens=8, forbid=())[0]:
         tokens = list(found.ids)
         total = sum(
             float(naive_next(model, prompt + tokens[:i])[token]) for i, token in enumerate(tokens)
@@ -106,7 +106,7 @@ def test_cached_scores_of_reordered_hypotheses_equal_the_naive_model(changes):
 def test_an_encoder_decoder_searches_given_its_source():
     model = tiny(architecture="encoder_decoder", positions="sinusoidal")
     source = [5, 6, 7]
-    ((best, *_),) = beam(model, [[0]], width=3, max_new_tokens=6, sources=[source])
+    ((best, *_),) = decode_with_beam_search(model, [[0]], width=3, max_new_tokens=6, sources=[source])
     ids = torch.tensor([[0, *best.ids[:-1]]])
     log_p = logits(model, ids, source=torch.tensor([source])).log_softmax(-1)[0]
     total = log_p[torch.arange(len(best.ids)), list(best.ids)].sum().item()
@@ -137,7 +137,7 @@ def test_an_encoder_decoder_searches_given_its_source():
 )
 def test_what_cannot_be_searched_is_refused(model, prompts, settings, words):
     with pytest.raises(ValueError, match=words):
-        beam(tiny(**model), prompts, **{"width": 2, "max_new_tokens": 3, **settings})
+        decode_with_beam_search(tiny(**model), prompts, **{"width": 2, "max_new_tokens": 3, **settings})
 
 
 def test_with_several_end_symbols_as_many_remain_as_transformers_keeps():
@@ -169,10 +169,10 @@ def test_with_several_end_symbols_as_many_remain_as_transformers_keeps():
             return {"input_ids": input_ids}
 
     class Bigrams:
-        def start(self):
+        def score_first_tokens(self):
             return table[[9]].log_softmax(-1)
 
-        def advance(self, parents, tokens):
+        def score_next_tokens(self, parent_rows, tokens):
             return table[list(tokens)].log_softmax(-1)
 
     peer = Peer(Config(vocab_size=size, eos_token_id=ends, pad_token_id=1)).eval()
@@ -181,7 +181,7 @@ def test_with_several_end_symbols_as_many_remain_as_transformers_keeps():
         do_sample=False, length_penalty=1.0, early_stopping=False, eos_token_id=ends,
         pad_token_id=1, use_cache=False, return_dict_in_generate=True, output_scores=True,
     )  # fmt: skip
-    (ours,) = beam_search(Bigrams(), width=2, max_new_tokens=6, stop=ends, normalisation="mean",
+    (ours,) = run_beam_search(Bigrams(), width=2, max_new_tokens=6, stop=ends, normalisation="mean",
                           stopping="transformers")  # fmt: skip
     wanted = []
     for ids in made.sequences[:, 1:].tolist():

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from model.decoding.beam import beam_search
+from model.decoding.beam import run_beam_search
 from tests.model.oracles import Tree
 
 # The words and the course of *The green witch arrived* (Jurafsky & Martin, figures 10.22 and
@@ -42,7 +42,7 @@ def witch(history):
 
 def test_the_green_witch_arrived_step_by_step():
     tree = Tree(witch)
-    (found,) = beam_search(tree, width=2, max_new_tokens=5, stop={END})
+    (found,) = run_beam_search(tree, width=2, max_new_tokens=5, stop={END})
     assert [[spelled(history) for history in frontier] for frontier in tree.frontiers] == [
         ["the", "arrived"],
         ["the green", "the witch"],
@@ -70,7 +70,7 @@ def test_the_green_witch_arrived_step_by_step():
 def test_log_probabilities_add_up_along_the_trace(sums):
     """log P(y|x) of a text so far is the sum over its words (figure 10.23)."""
     (length,) = {len(text.split()) for text in sums}
-    (found,) = beam_search(Tree(witch), width=10, max_new_tokens=length, stop={END})
+    (found,) = run_beam_search(Tree(witch), width=10, max_new_tokens=length, stop={END})
     scores = {spelled(h.ids): h.log_prob for h in found}
     assert list(scores)[: len(sums)] == list(sums)  # the best first
     assert [scores[text] for text in sums] == pytest.approx(list(sums.values()))
@@ -108,11 +108,11 @@ def test_on_the_second_tree_greedy_fails_and_a_beam_finds_what_exhaustive_search
     assert len(texts) == 1 + 2 + 4 + 8
     best = max(texts, key=texts.get)
     assert best == (B, STOP) and texts[best] == pytest.approx(math.log(0.36))
-    ((greedy,),) = beam_search(Tree(second), width=1, max_new_tokens=4, stop={STOP})
+    ((greedy,),) = run_beam_search(Tree(second), width=1, max_new_tokens=4, stop={STOP})
     assert greedy.ids[0] == A and greedy.log_prob < texts[best]
-    (found,) = beam_search(Tree(second), width=2, max_new_tokens=4, stop={STOP})
+    (found,) = run_beam_search(Tree(second), width=2, max_new_tokens=4, stop={STOP})
     assert found[0].ids == best and found[0].log_prob == pytest.approx(texts[best])
-    (wide,) = beam_search(Tree(second), width=31, max_new_tokens=4, stop={STOP})
+    (wide,) = run_beam_search(Tree(second), width=31, max_new_tokens=4, stop={STOP})
     for hypothesis in wide:
         if hypothesis.complete:
             assert hypothesis.log_prob == pytest.approx(texts[hypothesis.ids])
@@ -129,7 +129,7 @@ def test_the_usual_widths_return_all_results_with_their_scores(width, stopping):
     def probabilities(history):
         return table.setdefault(history, random.dirichlet(np.ones(6)).tolist())
 
-    (found,) = beam_search(
+    (found,) = run_beam_search(
         Tree(probabilities), width=width, max_new_tokens=6, stop={5}, normalisation="mean",
         stopping=stopping,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from model.batch import Batch
-from model.decoding.beam import ModelScorer, beam, beam_search
+from model.decoding.beam import CachedModelScorer, decode_with_beam_search, run_beam_search
 from tests.model.oracles import Tree, naive_next, tiny
 
 PROMPTS = [[0, 5, 9], [0], [0, 7, 7, 3, 2], [4] * 6, [0, 5, 9, 2, 2, 8], [0, 3]]
@@ -44,7 +44,7 @@ def naive_scores(model, prompt, ids, source):
         if model.objective == "prefix":
             batch = replace(batch, prefix=torch.tensor([len(prompt)]))
         with torch.no_grad():
-            totals.append(float(model.logits(model(batch))[0, -1].log_softmax(-1)[token]))
+            totals.append(float(model.compute_logits(model(batch))[0, -1].log_softmax(-1)[token]))
     return totals
 
 
@@ -56,12 +56,12 @@ def test_together_they_are_what_each_is_alone(kind, stopping):
         "width": 4, "max_new_tokens": 8, "stop": {0, 11}, "normalisation": "gnmt",
         "stopping": stopping,
     }  # fmt: skip
-    together = beam(model, PROMPTS, sources=sources, **settings)
-    few = beam(model, PROMPTS[::-1], sources=sources and sources[::-1], batch_rows=8, **settings)
+    together = decode_with_beam_search(model, PROMPTS, sources=sources, **settings)
+    few = decode_with_beam_search(model, PROMPTS[::-1], sources=sources and sources[::-1], batch_rows=8, **settings)
     lengths = set()
     for i, prompt in enumerate(PROMPTS):
         source = sources and sources[i]
-        (alone,) = beam(model, [prompt], sources=sources and [source], **settings)
+        (alone,) = decode_with_beam_search(model, [prompt], sources=sources and [source], **settings)
         assert len(together[i]) == 4
         for other in (alone, few[::-1][i]):
             assert [h.ids for h in together[i]] == [h.ids for h in other]
@@ -110,7 +110,7 @@ def test_the_published_algorithm_word_for_word_and_side_by_side(width):
 
         return of
 
-    together = beam_search(
+    together = run_beam_search(
         Tree(*map(probabilities, range(4))), width=width, max_new_tokens=6, stop={3, 4}
     )
     ends = set()
@@ -155,7 +155,7 @@ def test_the_rule_of_transformers_word_for_word(width, likely, stop):
         def probabilities(history, table=table, random=random, shape=shape):
             return table.setdefault(history, random.dirichlet(shape).tolist())
 
-        (found,) = beam_search(
+        (found,) = run_beam_search(
             Tree(probabilities), width=width, max_new_tokens=5, stop=stop, normalisation="mean",
             stopping="transformers",
         )  # fmt: skip
@@ -167,20 +167,20 @@ def test_the_rule_of_transformers_word_for_word(width, likely, stop):
 
 
 def test_a_scorer_reads_as_many_tokens_as_it_was_made_for():
-    scorer = ModelScorer(tiny(), [[0, 5], [0]], max_new_tokens=3)
-    scorer.start()
+    scorer = CachedModelScorer(tiny(), [[0, 5], [0]], max_new_tokens=3)
+    scorer.score_first_tokens()
     for token in (7, 8, 9):
-        scores = scorer.advance([0, 1], [token, token])
+        scores = scorer.score_next_tokens([0, 1], [token, token])
     assert scores[1].tolist() == pytest.approx(naive_next(tiny(), [0, 7, 8, 9]).tolist(), abs=1e-4)
     with pytest.raises(ValueError, match="made for 3 new tokens"):
-        scorer.advance([0, 1], [4, 4])
+        scorer.score_next_tokens([0, 1], [4, 4])
 
 
 def test_what_is_forbidden_is_in_no_hypothesis_and_the_rest_keep_their_scores():
     model, _ = made("learned")
-    (free,) = beam(model, [[0, 5]], width=4, max_new_tokens=5, forbid=())
+    (free,) = decode_with_beam_search(model, [[0, 5]], width=4, max_new_tokens=5, forbid=())
     best = free[0].ids[0]
-    (found,) = beam(model, [[0, 5]], width=4, max_new_tokens=5, forbid=(best,))
+    (found,) = decode_with_beam_search(model, [[0, 5]], width=4, max_new_tokens=5, forbid=(best,))
     assert all(best not in h.ids for h in found)
     for h in found:
         expected = naive_scores(model, [0, 5], h.ids, None)
@@ -188,4 +188,4 @@ def test_what_is_forbidden_is_in_no_hypothesis_and_the_rest_keep_their_scores():
 
 
 def test_no_prompts_are_no_results():
-    assert beam(tiny(), [], width=2, max_new_tokens=3) == []
+    assert decode_with_beam_search(tiny(), [], width=2, max_new_tokens=3) == []

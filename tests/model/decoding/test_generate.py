@@ -9,15 +9,15 @@ import torch
 from model import kernels
 from model.decoding import stepping
 from model.decoding.choice import (
-    Choice,
-    draw,
-    draw_keys,
+    TokenSampler,
+    draw_tokens,
+    make_draw_keys,
     keep_min_p,
     keep_nucleus,
     keep_top_k,
     penalise_repetition,
-    temper,
-    uniform,
+    apply_temperature,
+    draw_uniforms,
 )
 from model.decoding.generate import generate
 from model.kernels import HAS_ONEDNN
@@ -56,7 +56,7 @@ def test_sampling_equals_the_naive_generator_with_the_same_draws(changes):
         stop=(),
     )
     for prompt, samples in zip(PROMPTS, got, strict=True):
-        keys = draw_keys(5, prompt, 3)
+        keys = make_draw_keys(5, prompt, 3)
         for s, one in enumerate(samples):
 
             def choose(log_p, t, key=keys[s : s + 1]):
@@ -70,7 +70,7 @@ def test_sampling_equals_the_naive_generator_with_the_same_draws(changes):
                     [x if i in allowed else -torch.inf for i, x in enumerate(scores.tolist())]
                 )
                 p = (final / 0.8).softmax(-1).double().numpy()
-                return int(np.searchsorted(p.cumsum(), uniform(key, t)[0] * p.sum(), side="right"))
+                return int(np.searchsorted(p.cumsum(), draw_uniforms(key, t)[0] * p.sum(), side="right"))
 
             ids, scores = naive_generate(model, prompt, 20, choose)
             assert one.ids == ids
@@ -124,7 +124,7 @@ def test_forbidden_tokens_are_never_drawn():
 def test_draws_follow_the_distribution():
     logits = torch.tensor([[0.0, 1.0, -torch.inf, 2.0, -1.0]])
     n = 20_000
-    tokens = draw(logits.expand(n, -1), uniform(draw_keys(0, [0], n), 0)).numpy()
+    tokens = draw_tokens(logits.expand(n, -1), draw_uniforms(make_draw_keys(0, [0], n), 0)).numpy()
     p = logits.softmax(-1)[0].numpy()
     observed = np.bincount(tokens, minlength=5)
     assert observed[2] == 0
@@ -136,7 +136,7 @@ def test_draws_follow_the_distribution():
 def test_extreme_uniforms_never_point_at_an_impossible_token():
     logits = torch.full((2, 1000), -torch.inf)
     logits[:, 10:20] = torch.randn(2, 10)
-    tokens = draw(logits, np.array([0.0, 1 - 2.0**-53]))
+    tokens = draw_tokens(logits, np.array([0.0, 1 - 2.0**-53]))
     assert tokens.min() >= 10 and tokens.max() < 20
 
 
@@ -169,7 +169,7 @@ def test_nucleus_equals_its_definition_on_random_rows():
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (lambda x, _: temper(x, 0.7), lambda p: p.TemperatureLogitsWarper(0.7)),
+        (lambda x, _: apply_temperature(x, 0.7), lambda p: p.TemperatureLogitsWarper(0.7)),
         (lambda x, _: keep_top_k(x, 7), lambda p: p.TopKLogitsWarper(7)),
         (lambda x, _: keep_nucleus(x, 0.8), lambda p: p.TopPLogitsWarper(0.8)),
         (lambda x, _: keep_min_p(x, 0.1), lambda p: p.MinPLogitsWarper(0.1)),
@@ -218,7 +218,7 @@ def test_the_penalty_spares_the_token_that_ends_a_text():
 
 
 def test_temperature_decays_to_its_last_value():
-    choice = Choice(1.0, first_temperature=10.0, decay_tokens=20)
+    choice = TokenSampler(1.0, first_temperature=10.0, decay_tokens=20)
     temperatures = [choice.temperature_at(t) for t in range(40)]
     assert temperatures[0] == 10.0 and temperatures[20:] == [1.0] * 20
     assert np.diff(temperatures[:21]) == pytest.approx([-0.45] * 20)
@@ -294,7 +294,7 @@ def test_a_model_whose_weights_are_no_numbers_is_named(temperature):
 def test_the_most_probable_token_is_chosen_in_every_precision(dtype):
     logits = torch.randn(6, 50, generator=torch.Generator().manual_seed(0)).to(dtype)
     logits[0, 7:9] = 9.0  # the first of equals
-    chosen = Choice(temperature=0.0).choose(logits, np.zeros(6, np.uint64), 0)
+    chosen = TokenSampler(temperature=0.0).choose_tokens(logits, np.zeros(6, np.uint64), 0)
     assert chosen[0] == 7 and (logits.gather(1, chosen[:, None]).squeeze(1) == logits.amax(1)).all()
 
 
@@ -307,14 +307,14 @@ def test_prompts_are_lists_of_ids(prompt):
 def test_weights_laid_out_for_the_steps_change_no_text_and_are_those_of_the_call(monkeypatch):
     """Rows stop on the way, so that steps of fewer follow; between two calls weights change."""
     made, model = [], tiny(d_model=64, n_heads=4, context=64)
-    lay_out = kernels.packing
-    monkeypatch.setattr(kernels, "packing", lambda packed: made.append(packed) or lay_out(packed))
+    lay_out = kernels.reuse_packed_weights
+    monkeypatch.setattr(kernels, "reuse_packed_weights", lambda packed: made.append(packed) or lay_out(packed))
     prompts = [[1 + i % 59, 2, 3 + i % 7] for i in range(96)]
-    few = stepping.WORTH_PACKING
+    few = stepping.MIN_STEPS_TO_PACK
     for _ in range(2):
         texts = []
         for worth in (few, 1000):
-            monkeypatch.setattr(stepping, "WORTH_PACKING", worth)
+            monkeypatch.setattr(stepping, "MIN_STEPS_TO_PACK", worth)
             texts.append(generate(model, prompts, max_new_tokens=40, stop=range(4), seed=3))
         for (one,), (other,) in zip(*texts, strict=True):
             assert one.ids == other.ids
@@ -329,9 +329,9 @@ def test_weights_laid_out_for_the_steps_change_no_text_and_are_those_of_the_call
 @pytest.mark.parametrize("sharded", [False, True])
 def test_no_weight_is_laid_out_for_a_few_steps_or_where_parts_are_gathered(monkeypatch, sharded):
     """What is gathered for a step lies where something else lay in the one before."""
-    monkeypatch.setattr(kernels, "packing", None)
+    monkeypatch.setattr(kernels, "reuse_packed_weights", None)
     model = tiny(d_model=64, n_heads=4, context=64)
     if sharded:
         model.unshard = lambda: None
-    steps = stepping.WORTH_PACKING * (2 if sharded else 1)
+    steps = stepping.MIN_STEPS_TO_PACK * (2 if sharded else 1)
     generate(model, [[1, 2]] * 96, max_new_tokens=steps, stop=())

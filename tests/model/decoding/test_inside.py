@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model.batch import Batch
-from model.decoding.inside import attention_weights, embeddings
+from model.decoding.inside import extract_attention_weights, compute_contextual_embeddings
 from model.interchange.convert import export_transformers
 from tests.model.interchange.test_convert import BERT, FAMILIES, MARIAN
 from tests.model.oracles import tiny, write_tokenizer
@@ -19,7 +19,7 @@ SEQUENCE = np.random.default_rng(4).integers(2, 61, 11).tolist()
 def test_one_layer_equals_the_formula_head_by_head(architecture):
     """softmax(q k^T / sqrt(D)) from the model's own matrices, in float64, one pair at a time."""
     model = tiny(n_layers=1, architecture=architecture)
-    [weights] = attention_weights(model, SEQUENCE)[architecture]
+    [weights] = extract_attention_weights(model, SEQUENCE)[architecture]
     stack = model.decoder if architecture == "decoder" else model.encoder
     block, size, n = stack.blocks[0], 8, len(SEQUENCE)
     with torch.no_grad():
@@ -43,21 +43,21 @@ def test_a_prefix_lm_reads_what_it_is_given_in_both_directions():
     model = tiny(n_layers=2)
     model.objective = "prefix"
     texts = [SEQUENCE, SEQUENCE[:4]]
-    for text, states in zip(texts, embeddings(model, texts), strict=True):
+    for text, states in zip(texts, compute_contextual_embeddings(model, texts), strict=True):
         ids = torch.tensor([text])
         [expected] = model.decoder.norm(torch.from_numpy(states[None])).detach().numpy()
-        alone = model.states(Batch(ids, prefix=torch.tensor([len(text)])))
+        alone = model.compute_hidden_states(Batch(ids, prefix=torch.tensor([len(text)])))
         np.testing.assert_allclose(alone[0].detach().numpy(), expected, atol=1e-5)
-        for weights in attention_weights(model, text)["decoder"]:
+        for weights in extract_attention_weights(model, text)["decoder"]:
             assert (weights > 0).all()
             np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
 
 
 @pytest.mark.parametrize("layer", [3, -4, 1.5])
 def test_a_layer_that_is_not_there_is_refused(layer):
-    assert len(embeddings(tiny(), [SEQUENCE], layer=2)) == 1
+    assert len(compute_contextual_embeddings(tiny(), [SEQUENCE], layer=2)) == 1
     with pytest.raises(ValueError, match=rf"layer must be between -3 and 2, not {layer}"):
-        embeddings(tiny(), [SEQUENCE], layer=layer)
+        compute_contextual_embeddings(tiny(), [SEQUENCE], layer=layer)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_every_stack_equals_transformers(config, kind, tmp_path):
     transformers = pytest.importorskip("transformers")
     model = tiny(**config)
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
-    export_transformers(model, tmp_path / "theirs", tokenizer=tokenizer)
+    export_transformers(model, tmp_path / "theirs", tokenizer_path=tokenizer)
     made = getattr(transformers, f"AutoModelFor{kind}")
     theirs = made.from_pretrained(tmp_path / "theirs", attn_implementation="eager").eval()
     ids = torch.tensor([SEQUENCE])
@@ -88,7 +88,7 @@ def test_every_stack_equals_transformers(config, kind, tmp_path):
     else:
         stack = "decoder" if kind == "CausalLM" else "encoder"
         expected = {stack: theirs(ids, output_attentions=True).attentions}
-    found = attention_weights(model, SEQUENCE)
+    found = extract_attention_weights(model, SEQUENCE)
     assert found.keys() == expected.keys()
     for stack, layers in expected.items():
         assert len(found[stack]) == len(layers) == 2
@@ -99,7 +99,7 @@ def test_every_stack_equals_transformers(config, kind, tmp_path):
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder", "encoder_decoder"])
 def test_rows_sum_to_one_and_a_decoder_never_looks_ahead(architecture):
-    for stack, layers in attention_weights(tiny(architecture=architecture), SEQUENCE).items():
+    for stack, layers in extract_attention_weights(tiny(architecture=architecture), SEQUENCE).items():
         for weights in layers:
             np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
             ahead = np.triu(weights, 1)
@@ -109,7 +109,7 @@ def test_rows_sum_to_one_and_a_decoder_never_looks_ahead(architecture):
 def layers_of(model, sequence):
     """States of each layer by the blocks themselves, one behind the other."""
     stack = model.encoder or model.decoder
-    x, rotation = model.embed(torch.tensor([sequence]), None)
+    x, rotation = model.embed_tokens(torch.tensor([sequence]), None)
     states = [x]
     for block in stack.blocks:
         states.append(block(states[-1], "causal" if stack.causal else None, rotation))
@@ -122,7 +122,7 @@ def test_embeddings_are_those_of_each_sequence_alone(architecture, layer):
     model = tiny(architecture=architecture)
     random = np.random.default_rng(0)
     sequences = [random.integers(0, 61, n).tolist() for n in (2, 5, 16, 1, 0, 3)]
-    for sequence, got in zip(sequences, embeddings(model, sequences, layer=layer), strict=True):
+    for sequence, got in zip(sequences, compute_contextual_embeddings(model, sequences, layer=layer), strict=True):
         assert got.shape == (len(sequence), 32)
         if sequence:
             np.testing.assert_allclose(got, layers_of(model, sequence)[layer], atol=1e-5)
@@ -133,9 +133,9 @@ def test_a_look_leaves_nothing_behind():
     model, batch = tiny(), Batch(torch.tensor([SEQUENCE]))
     kernels = [block.attention.kernel for block in model.decoder.blocks]
     before = model(batch)
-    embeddings(model, [SEQUENCE]), attention_weights(model, SEQUENCE)
+    compute_contextual_embeddings(model, [SEQUENCE]), extract_attention_weights(model, SEQUENCE)
     with pytest.raises(ValueError, match="exceeds the context"):
-        attention_weights(model, [2] * 17)
+        extract_attention_weights(model, [2] * 17)
     assert [block.attention.kernel for block in model.decoder.blocks] == kernels
     assert not any(block._forward_hooks for block in model.decoder.blocks)
     assert torch.equal(model(batch), before)
@@ -146,12 +146,12 @@ def test_cross_attention_is_from_a_target_to_its_own_source(tmp_path):
     transformers = pytest.importorskip("transformers")
     model = tiny(**MARIAN)
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
-    export_transformers(model, tmp_path / "theirs", tokenizer=tokenizer)
+    export_transformers(model, tmp_path / "theirs", tokenizer_path=tokenizer)
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(
         tmp_path / "theirs", attn_implementation="eager"
     ).eval()
     source, target = SEQUENCE[:7], [0, *SEQUENCE[7:], 5]
-    found = attention_weights(model, target, source=source)
+    found = extract_attention_weights(model, target, source=source)
     with torch.no_grad():
         out = theirs(
             input_ids=torch.tensor([source]),
@@ -167,7 +167,7 @@ def test_cross_attention_is_from_a_target_to_its_own_source(tmp_path):
         for ours, layer in zip(found[stack], expected[stack], strict=True):
             assert ours.shape == (4, *shape)
             np.testing.assert_allclose(ours, layer[0].numpy(), atol=1e-5)
-    other = attention_weights(model, target, source=[*source[:-1], 9])
+    other = extract_attention_weights(model, target, source=[*source[:-1], 9])
     assert abs(other["cross"][0] - found["cross"][0]).max() > 1e-3
 
 
@@ -182,7 +182,7 @@ def test_cross_attention_is_from_a_target_to_its_own_source(tmp_path):
 )
 def test_a_source_that_cannot_be_read_is_named(architecture, source, words):
     with pytest.raises(ValueError, match=words):
-        attention_weights(tiny(architecture=architecture), [2, 3], source=source)
+        extract_attention_weights(tiny(architecture=architecture), [2, 3], source=source)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_source_that_cannot_be_read_is_named(architecture, source, words):
 )
 def test_what_has_no_embeddings_is_named(sequence, words):
     with pytest.raises(ValueError, match=words):
-        embeddings(tiny(), [sequence])
+        compute_contextual_embeddings(tiny(), [sequence])
 
 
 @pytest.mark.parametrize(
@@ -199,4 +199,4 @@ def test_what_has_no_embeddings_is_named(sequence, words):
 )  # fmt: skip
 def test_what_cannot_be_read_is_named(sequence, words):
     with pytest.raises(ValueError, match=words):
-        attention_weights(tiny(), sequence)
+        extract_attention_weights(tiny(), sequence)

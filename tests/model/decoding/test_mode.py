@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding.beam import ModelScorer, beam, beam_search
-from model.decoding.cache import new_cache
+from model.decoding.beam import CachedModelScorer, decode_with_beam_search, run_beam_search
+from model.decoding.cache import allocate_cache
 from model.decoding.generate import generate
-from model.decoding.inside import attention_weights, embeddings
-from model.decoding.mode import computing
-from model.decoding.score import next_log_probs, target_log_probs, token_log_probs, token_moments
-from model.objectives import causal
-from model.probing.cloze import mask_log_probs
-from model.probing.labels import label_log_probs
-from model.probing.layers import layer_states
-from model.probing.positions import loss_by_position
-from model.probing.spans import SpanReader, find_spans
+from model.decoding.inside import extract_attention_weights, compute_contextual_embeddings
+from model.decoding.mode import autocast_to_precision
+from model.decoding.score import compute_next_log_probs, compute_target_log_probs, compute_token_log_probs, compute_token_statistics
+from model.objectives import build_causal_batch
+from model.probing.cloze import compute_mask_log_probs
+from model.probing.labels import compute_label_log_probs
+from model.probing.layers import compute_token_states
+from model.probing.positions import compute_loss_by_position
+from model.probing.spans import AnswerSpanModel, find_answer_spans
 from model.training.examples import Example
 from tests.model.oracles import tiny
 
@@ -25,14 +25,14 @@ TEXTS = [[0, 5, 9, 4, 3, 7], [0, 7, 8]]
 
 
 def searched(model):
-    found = beam(model, TEXTS, width=3, max_new_tokens=5)
+    found = decode_with_beam_search(model, TEXTS, width=3, max_new_tokens=5)
     return [[h.log_prob for h in hypotheses] for hypotheses in found]
 
 
 def scored(model):
     """By the scorer alone."""
-    scorer = ModelScorer(model, TEXTS, max_new_tokens=5)
-    found = beam_search(scorer, width=3, max_new_tokens=5, stop={0})
+    scorer = CachedModelScorer(model, TEXTS, max_new_tokens=5)
+    found = run_beam_search(scorer, width=3, max_new_tokens=5, stop={0})
     return [[h.log_prob for h in hypotheses] for hypotheses in found]
 
 
@@ -46,29 +46,29 @@ def encoder(**changes):
 
 def spans(model):
     allowed = [[True] * len(text) for text in TEXTS]
-    return [span.score for span in find_spans(SpanReader(model), TEXTS, allowed)]
+    return [span.score for span in find_answer_spans(AnswerSpanModel(model), TEXTS, allowed)]
 
 
 ENTRIES = {
-    "mask_log_probs": (encoder, lambda m: mask_log_probs(m, TEXTS, 7)),
-    "layer_states": (tiny, lambda m: layer_states(m, TEXTS, [2, 1])),
-    "loss_by_position": (tiny, lambda m: loss_by_position(m, [causal(np.array([TEXTS[0]]))])),
+    "mask_log_probs": (encoder, lambda m: compute_mask_log_probs(m, TEXTS, 7)),
+    "layer_states": (tiny, lambda m: compute_token_states(m, TEXTS, [2, 1])),
+    "loss_by_position": (tiny, lambda m: compute_loss_by_position(m, [build_causal_batch(np.array([TEXTS[0]]))])),
     "find_spans": (encoder, spans),
-    "token_log_probs": (tiny, lambda m: token_log_probs(m, TEXTS)),
-    "token_moments": (tiny, lambda m: [moments.mean for moments in token_moments(m, TEXTS)]),
+    "token_log_probs": (tiny, lambda m: compute_token_log_probs(m, TEXTS)),
+    "token_moments": (tiny, lambda m: [moments.mean_log_prob for moments in compute_token_statistics(m, TEXTS)]),
     "target_log_probs": (
         lambda **changes: tiny(architecture="encoder_decoder", **changes),
-        lambda m: target_log_probs(m, TEXTS, TEXTS),
+        lambda m: compute_target_log_probs(m, TEXTS, TEXTS),
     ),
-    "next_log_probs": (tiny, lambda m: next_log_probs(m, TEXTS)),
-    "embeddings": (tiny, lambda m: embeddings(m, TEXTS)),
-    "attention_weights": (tiny, lambda m: attention_weights(m, TEXTS[0])["decoder"]),
+    "next_log_probs": (tiny, lambda m: compute_next_log_probs(m, TEXTS)),
+    "embeddings": (tiny, lambda m: compute_contextual_embeddings(m, TEXTS)),
+    "attention_weights": (tiny, lambda m: extract_attention_weights(m, TEXTS[0])["decoder"]),
     "beam": (tiny, searched),
     "scorer": (tiny, scored),
     "generate": (tiny, written),
     "label_log_probs": (
         lambda **changes: tiny(labels=("a", "b"), tie_embeddings=False, **changes),
-        lambda m: label_log_probs(m, [Example(text, [0] * len(text)) for text in TEXTS]),
+        lambda m: compute_label_log_probs(m, [Example(text, [0] * len(text)) for text in TEXTS]),
     ),
 }
 
@@ -89,7 +89,7 @@ def test_dropout_is_off_meanwhile_and_on_again_afterwards(name):
 def test_it_is_on_again_where_the_question_was_refused():
     model = tiny(dropout=0.5).train()
     with pytest.raises(ValueError, match="vocabulary"):
-        token_log_probs(model, [[0, 61]])
+        compute_token_log_probs(model, [[0, 61]])
     assert all(module.training for module in model.modules())
 
 
@@ -105,7 +105,7 @@ def test_in_bf16_answers_are_near_those_in_fp32(name):
     make, ask = ENTRIES[name]
     model = make()
     exact = ask(model)
-    with computing(model, "bf16") as used:
+    with autocast_to_precision(model, "bf16") as used:
         near = ask(model)
     assert used == "bf16"
     pairs = [(np.asarray(a), np.asarray(b)) for a, b in zip(exact, near, strict=True)]
@@ -119,17 +119,17 @@ def test_in_bf16_answers_are_near_those_in_fp32(name):
 def test_the_cache_of_decoding_is_kept_in_the_precision():
     model = tiny()
     for precision, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
-        with computing(model, precision) as used:
+        with autocast_to_precision(model, precision) as used:
             assert used == precision
-            assert new_cache(model, 2, 4).layers[0].keys.dtype == dtype
+            assert allocate_cache(model, 2, 4).layers[0].keys.dtype == dtype
 
 
 def test_on_the_cpu_auto_is_fp32_and_changes_no_bit():
     model = tiny()
-    exact = token_log_probs(model, TEXTS)
-    with computing(model) as used:
+    exact = compute_token_log_probs(model, TEXTS)
+    with autocast_to_precision(model) as used:
         assert used == "fp32"
-        for one, other in zip(token_log_probs(model, TEXTS), exact, strict=True):
+        for one, other in zip(compute_token_log_probs(model, TEXTS), exact, strict=True):
             np.testing.assert_array_equal(one, other)
     assert not torch.is_autocast_enabled("cpu")
 
@@ -137,8 +137,8 @@ def test_on_the_cpu_auto_is_fp32_and_changes_no_bit():
 def test_beams_in_bf16_have_the_scores_of_bf16():
     """With their cache, and of the whole text anew: the same precision, nearly the same sums."""
     model = tiny()
-    with computing(model, "bf16"):
-        for prompt, found in zip(TEXTS, beam(model, TEXTS, width=3, max_new_tokens=5), strict=True):
+    with autocast_to_precision(model, "bf16"):
+        for prompt, found in zip(TEXTS, decode_with_beam_search(model, TEXTS, width=3, max_new_tokens=5), strict=True):
             for h in found:
-                (scores,) = token_log_probs(model, [[*prompt, *h.ids]])
+                (scores,) = compute_token_log_probs(model, [[*prompt, *h.ids]])
                 assert h.log_probs == pytest.approx(scores[len(prompt) - 1 :], abs=TOLERANCE)

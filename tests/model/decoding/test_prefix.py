@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding.beam import beam
+from model.decoding.beam import decode_with_beam_search
 from model.decoding.generate import generate
-from model.decoding.score import next_log_probs, token_log_probs
+from model.decoding.score import compute_next_log_probs, compute_token_log_probs
 from tests.model.oracles import logits, naive_next, naive_start, tiny
 
 PROMPTS = [[0], [0, 5, 9], [0, 7, 7, 3, 2, 8, 4, 4, 6], [4] * 16, list(range(2, 45))]
@@ -48,7 +48,7 @@ def test_it_writes_as_one_token_at_a_time_under_its_own_mask(changes):
 
 def test_beams_are_scored_under_its_own_mask():
     model, prompts = prefix_model(), PROMPTS[:3]
-    searched = beam(model, prompts, width=3, max_new_tokens=6, stop={60}, forbid=())
+    searched = decode_with_beam_search(model, prompts, width=3, max_new_tokens=6, stop={60}, forbid=())
     for prompt, hypotheses in zip(prompts, searched, strict=True):
         for found in hypotheses:
             steps = enumerate(found.ids)
@@ -63,20 +63,20 @@ def test_texts_are_scored_behind_their_prompts(batch_tokens):
     model = prefix_model()
     texts = [[0, 5, 9, 3, 3, 8], list(range(2, 45)), [0, 4, 4], [0], []]
     given = [3, 11, 1, 1, 0]
-    found = token_log_probs(model, texts, batch_tokens=batch_tokens, given=given)
+    found = compute_token_log_probs(model, texts, batch_tokens=batch_tokens, prompt_lengths=given)
     for text, count, scores in zip(texts, given, found, strict=True):
         assert len(scores) == max(0, len(text) - 1) and np.isnan(scores[: max(0, count - 1)]).all()
         for i in range(count, len(text)):
             expected = float(next_of(model, text[:i], count)[text[i]])
             assert scores[i - 1] == pytest.approx(expected, abs=1e-4)
-    alone = token_log_probs(model, texts)  # the first token is all that is given: no difference
-    for scores, others in zip(alone, token_log_probs(tiny(), texts), strict=True):
+    alone = compute_token_log_probs(model, texts)  # the first token is all that is given: no difference
+    for scores, others in zip(alone, compute_token_log_probs(tiny(), texts), strict=True):
         np.testing.assert_array_equal(scores, others)
 
 
 def test_the_next_token_of_a_prompt_is_not_that_of_the_causal_mask():
     model = prefix_model()
-    found = next_log_probs(model, PROMPTS)
+    found = compute_next_log_probs(model, PROMPTS)
     for prompt, scores in zip(PROMPTS, found, strict=True):
         expected = next_of(model, prompt, len(prompt))
         np.testing.assert_allclose(scores, expected, atol=1e-4)
@@ -86,7 +86,7 @@ def test_the_next_token_of_a_prompt_is_not_that_of_the_causal_mask():
 def test_a_causal_model_reads_its_prompts_in_one_direction():
     texts = [[0, 5, 9, 3, 3, 8], list(range(2, 45))]
     for one, other in zip(
-        token_log_probs(tiny(), texts, given=[3, 11]), token_log_probs(tiny(), texts), strict=True
+        compute_token_log_probs(tiny(), texts, prompt_lengths=[3, 11]), compute_token_log_probs(tiny(), texts), strict=True
     ):
         np.testing.assert_array_equal(one, other)
 
@@ -94,4 +94,4 @@ def test_a_causal_model_reads_its_prompts_in_one_direction():
 @pytest.mark.parametrize("count", [4, -1])
 def test_a_prompt_longer_than_its_text_is_refused(count):
     with pytest.raises(ValueError, match=f"Sequence 1 has 3 tokens, its prompt {count}"):
-        token_log_probs(prefix_model(), [[0, 4], [0, 5, 9]], given=[1, count])
+        compute_token_log_probs(prefix_model(), [[0, 4], [0, 5, 9]], prompt_lengths=[1, count])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model.decoding import score
-from model.decoding.score import target_log_probs, target_moments
+from model.decoding.score import compute_target_log_probs, compute_target_statistics
 from tests.model.oracles import logits, tiny
 
 TARGETS = [[0, 5, 9, 3], [0, 7], [0], [], list(range(2, 18)), [0, 4, 4, 8, 8, 8, 2]]
@@ -29,8 +29,8 @@ def next_of(model, source, tokens):
 @pytest.mark.parametrize("chunk", [3, 1000])
 @pytest.mark.parametrize("batch_tokens", [1, 30, 10_000])
 def test_log_probabilities_are_those_of_each_pair_alone(model, monkeypatch, batch_tokens, chunk):
-    monkeypatch.setattr(score, "chunk_rows", lambda *_: chunk)
-    found = target_log_probs(model, SOURCES, TARGETS, batch_tokens=batch_tokens)
+    monkeypatch.setattr(score, "count_chunk_rows", lambda *_: chunk)
+    found = compute_target_log_probs(model, SOURCES, TARGETS, batch_tokens=batch_tokens)
     for source, target, scores in zip(SOURCES, TARGETS, found, strict=True):
         assert scores.dtype == np.float32
         expected = [float(next_of(model, source, target[:i])[target[i]])
@@ -48,22 +48,22 @@ def test_a_batch_holds_no_more_tokens_than_it_may(model, monkeypatch):
         return forward(self, batch)
 
     monkeypatch.setattr(type(model), "forward", counted)
-    target_log_probs(model, SOURCES, TARGETS, batch_tokens=30)
+    compute_target_log_probs(model, SOURCES, TARGETS, batch_tokens=30)
     assert len(sizes) >= 3 and sorted(sizes)[-1] == 32 and sorted(sizes)[-2] <= 30
     sizes.clear()
-    target_log_probs(model, SOURCES, TARGETS, batch_tokens=10_000)
+    compute_target_log_probs(model, SOURCES, TARGETS, batch_tokens=10_000)
     assert len(sizes) == 1
 
 
 def test_moments_are_those_of_each_pair_alone(model):
-    found = target_moments(model, SOURCES, TARGETS, forbid=(1, 2))
+    found = compute_target_statistics(model, SOURCES, TARGETS, forbid=(1, 2))
     for source, target, got in zip(SOURCES, TARGETS, found, strict=True):
         assert len(got.rank) == max(0, len(target) - 1)
         for i in range(1, len(target)):
             log_p = next_of(model, source, target[:i])
             mean = float((log_p.exp() * log_p).sum())
             assert got.log_probs[i - 1] == pytest.approx(float(log_p[target[i]]), abs=1e-4)
-            assert got.mean[i - 1] == pytest.approx(mean, abs=1e-4)
+            assert got.mean_log_prob[i - 1] == pytest.approx(mean, abs=1e-4)
             written = [token for token in range(len(log_p)) if token not in (1, 2)]
             assert got.rank[i - 1] == int((log_p[written] > log_p[target[i]]).sum())
 
@@ -80,9 +80,9 @@ def test_moments_are_those_of_each_pair_alone(model):
 )
 def test_bad_pairs_are_refused(model, sources, targets, words):
     with pytest.raises(ValueError, match=words):
-        target_log_probs(model, sources, targets)
+        compute_target_log_probs(model, sources, targets)
 
 
 def test_a_decoder_has_no_sources():
     with pytest.raises(ValueError, match="encoder-decoder"):
-        target_log_probs(tiny(), [[3]], [[0, 1]])
+        compute_target_log_probs(tiny(), [[3]], [[0, 1]])

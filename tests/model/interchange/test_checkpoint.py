@@ -6,8 +6,8 @@ import shutil
 import pytest
 import torch
 
-from model.config import OBJECTIVES
-from model.interchange.checkpoint import CheckpointError, load, read_config, save
+from model.config import ARCHITECTURE_BY_OBJECTIVE
+from model.interchange.checkpoint import CheckpointError, load_checkpoint, read_model_config, save_checkpoint
 from tests.model.oracles import logits, tiny, write_tokenizer
 
 
@@ -15,19 +15,19 @@ from tests.model.oracles import logits, tiny, write_tokenizer
 def saved(tmp_path):
     model = tiny()
     folder = tmp_path / "checkpoint"
-    save(model, folder, tokenizer=write_tokenizer(tmp_path / "tok.json", 61))
+    save_checkpoint(model, folder, tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61))
     return model, folder
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_checkpoint_gives_back_the_same_logits(tmp_path, tied):
     model = tiny(tie_embeddings=tied)
-    save(model, tmp_path / "c", tokenizer=write_tokenizer(tmp_path / "tok.json", 61))
-    loaded = load(tmp_path / "c")
+    save_checkpoint(model, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61))
+    loaded = load_checkpoint(tmp_path / "c")
     ids = torch.randint(0, 61, (2, 9))
     assert torch.equal(logits(loaded, ids), logits(model, ids))
     assert not loaded.training
-    assert loaded.parameter_count() == model.parameter_count()
+    assert loaded.count_parameters() == model.count_parameters()
     assert (loaded.head.weight is loaded.embedding.weight) == tied
     assert (tmp_path / "c" / "tokenizer.json").read_bytes() == (tmp_path / "tok.json").read_bytes()
 
@@ -41,7 +41,7 @@ def test_a_folder_holds_three_files_and_says_what_it_is(saved):
     ]
     config = json.loads((folder / "config.json").read_text())
     assert config["model_type"] == "hallmark"
-    assert read_config(folder) == model.config
+    assert read_model_config(folder) == model.config
 
 
 def test_checkpoints_of_one_training_differ_in_their_weights_alone(saved, tmp_path):
@@ -49,7 +49,7 @@ def test_checkpoints_of_one_training_differ_in_their_weights_alone(saved, tmp_pa
     model, folder = saved
     with torch.no_grad():
         model.embedding.weight += 1
-    save(model, tmp_path / "later", tokenizer=folder / "tokenizer.json")
+    save_checkpoint(model, tmp_path / "later", tokenizer_path=folder / "tokenizer.json")
     same = {
         path.name: path.read_bytes() == (tmp_path / "later" / path.name).read_bytes()
         for path in folder.iterdir()
@@ -64,49 +64,49 @@ def test_checkpoints_of_one_training_differ_in_their_weights_alone(saved, tmp_pa
 def test_what_an_older_checkpoint_was_trained_for_is_asked_and_not_guessed(
     tmp_path, architecture, asked
 ):
-    save(tiny(architecture=architecture), tmp_path / "c",
-         tokenizer=write_tokenizer(tmp_path / "tok.json", 61))  # fmt: skip
+    save_checkpoint(tiny(architecture=architecture), tmp_path / "c",
+         tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61))  # fmt: skip
     path = tmp_path / "c" / "config.json"
     config = json.loads(path.read_text())
     assert config.pop("objective") == asked[0]
     for name in asked:
         path.write_text(json.dumps(config | {"objective": name}))
-        assert load(tmp_path / "c").objective == name
+        assert load_checkpoint(tmp_path / "c").objective == name
     path.write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match="does not say what") as error:
-        load(tmp_path / "c")
+        load_checkpoint(tmp_path / "c")
     assert all(f'"objective": "{name}"' in str(error.value) for name in asked)
 
 
 @pytest.mark.parametrize(("objective", "older"), [("prefix", False), ("seq2seq", True)])
 def test_a_checkpoint_says_whether_its_model_answers_sources(tmp_path, objective, older):
     """Of older ones the objective seq2seq alone does."""
-    model = tiny(architecture=OBJECTIVES[objective])
+    model = tiny(architecture=ARCHITECTURE_BY_OBJECTIVE[objective])
     model.objective = objective
     for pairs in (True, False):
-        model.pairs = pairs
+        model.is_trained_on_pairs = pairs
         folder = tmp_path / str(pairs)
-        save(model, folder, tokenizer=write_tokenizer(tmp_path / "tok.json", 61))
-        assert load(folder).pairs == (pairs or objective == "seq2seq")
+        save_checkpoint(model, folder, tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61))
+        assert load_checkpoint(folder).is_trained_on_pairs == (pairs or objective == "seq2seq")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"pairs": "no"}))
     with pytest.raises(CheckpointError, match="pairs must be true or false, not 'no'"):
-        load(folder)
+        load_checkpoint(folder)
     del config["pairs"]
     (folder / "config.json").write_text(json.dumps(config))
-    assert load(folder).pairs == older
+    assert load_checkpoint(folder).is_trained_on_pairs == older
     del config["objective"]  # pairs alone are enough to know it
     (folder / "config.json").write_text(json.dumps(config | {"pairs": True}))
-    assert (load(folder).objective, load(folder).pairs) == (objective, True)
+    assert (load_checkpoint(folder).objective, load_checkpoint(folder).is_trained_on_pairs) == (objective, True)
 
 
 @pytest.mark.parametrize("objective", ["causal", "prefix"])
 def test_a_checkpoint_says_what_its_model_was_trained_for(tmp_path, objective):
     model = tiny()
     model.objective = objective
-    save(model, tmp_path / "c", tokenizer=write_tokenizer(tmp_path / "tok.json", 61))
-    assert load(tmp_path / "c").objective == objective
-    assert load(tmp_path / "c", objective="causal").objective == "causal"
+    save_checkpoint(model, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61))
+    assert load_checkpoint(tmp_path / "c").objective == objective
+    assert load_checkpoint(tmp_path / "c", objective="causal").objective == "causal"
 
 
 def test_an_older_decoder_is_asked_for_its_objective_and_none_is_guessed(saved):
@@ -115,27 +115,27 @@ def test_an_older_decoder_is_asked_for_its_objective_and_none_is_guessed(saved):
     del config["objective"]
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match='add "objective": "causal" to it, or') as error:
-        load(folder)
+        load_checkpoint(folder)
     assert "\n" not in str(error.value)
-    assert load(folder, objective="prefix").objective == "prefix"  # training goes on from it
+    assert load_checkpoint(folder, objective="prefix").objective == "prefix"  # training goes on from it
 
 
 def test_an_older_encoder_reads_in_both_directions_whatever_it_was_trained_for(tmp_path):
     model = tiny(architecture="encoder")
-    save(model, tmp_path / "c", tokenizer=write_tokenizer(tmp_path / "tok.json", 61))
+    save_checkpoint(model, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61))
     damage_config(objective=None)(tmp_path / "c")
-    assert load(tmp_path / "c").objective is None
+    assert load_checkpoint(tmp_path / "c").objective is None
 
 
 def test_an_older_model_with_sinusoids_keeps_its_logits(tmp_path):
     """It was trained before embeddings were multiplied by sqrt(d), and does not say so."""
     model = tiny(positions="sinusoidal", scale_embeddings=False)
-    save(model, tmp_path / "c", tokenizer=write_tokenizer(tmp_path / "tok.json", 61))
+    save_checkpoint(model, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61))
     config = json.loads((tmp_path / "c" / "config.json").read_text())
     del config["model"]["scale_embeddings"]
     (tmp_path / "c" / "config.json").write_text(json.dumps(config))
     ids = torch.randint(0, 61, (2, 9))
-    assert torch.equal(logits(load(tmp_path / "c"), ids), logits(model, ids))
+    assert torch.equal(logits(load_checkpoint(tmp_path / "c"), ids), logits(model, ids))
 
 
 def damage_truncate(folder):
@@ -184,13 +184,13 @@ def test_what_cannot_be_loaded_is_refused_in_one_sentence(saved, name):
     damage, word = DAMAGES[name]
     damage(folder)
     with pytest.raises(CheckpointError, match=word) as error:
-        load(folder)
+        load_checkpoint(folder)
     assert str(folder) in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_failed_save_leaves_nothing(tmp_path):
     with pytest.raises(OSError):
-        save(tiny(), tmp_path / "c", tokenizer=tmp_path / "no-tokenizer.json")
+        save_checkpoint(tiny(), tmp_path / "c", tokenizer_path=tmp_path / "no-tokenizer.json")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -198,5 +198,5 @@ def test_an_existing_checkpoint_is_never_overwritten(saved, tmp_path):
     _, folder = saved
     before = (folder / "model.safetensors").read_bytes()
     with pytest.raises(OSError):
-        save(tiny(d_model=64), folder, tokenizer=tmp_path / "tok.json")
+        save_checkpoint(tiny(d_model=64), folder, tokenizer_path=tmp_path / "tok.json")
     assert (folder / "model.safetensors").read_bytes() == before

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model.decoding.beam import beam
+from model.decoding.beam import decode_with_beam_search
 from model.decoding.generate import generate
 from model.interchange.checkpoint import CheckpointError
 from model.interchange.convert import export_transformers, import_transformers
@@ -45,7 +45,7 @@ def pair(request, tmp_path):
     """Our model and the same one as transformers loads it."""
     model = tiny(**FAMILIES[request.param])
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
-    export_transformers(model, tmp_path / "theirs", tokenizer=tokenizer)
+    export_transformers(model, tmp_path / "theirs", tokenizer_path=tokenizer)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "theirs")
     return model, theirs.eval(), tmp_path / "theirs"
 
@@ -89,7 +89,7 @@ def test_beams_equal_generate_under_its_stopping_rule(pair, normalisation):
             owner[0] *= 2.0
     prompts = [[0, 5, 9], [7], [3, 3, 8, 2]]
     for width in (2, 4):
-        together = beam(
+        together = decode_with_beam_search(
             model, prompts, width=width, max_new_tokens=9, normalisation=normalisation,
             stopping="transformers", forbid=(),
         )  # fmt: skip
@@ -133,7 +133,7 @@ def exported(config, tmp_path):
         for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
-    export_transformers(model, tmp_path / "c", tokenizer=write_tokenizer(tmp_path / "tok.json", 61))
+    export_transformers(model, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61))
     return model, tmp_path / "c"
 
 
@@ -147,7 +147,7 @@ def test_an_encoder_equals_bert_both_ways(tmp_path):
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     ids, real = some_ids(3, 12), torch.arange(12) < torch.tensor([[12], [7], [3]])
     expected = theirs(ids, attention_mask=real.long()).logits
-    ours = logits(model, ids, keys=real)
+    ours = logits(model, ids, attention_mask=real)
     torch.testing.assert_close(ours[real], expected[real], atol=1e-4, rtol=0)
     assert torch.equal(logits(import_transformers(folder), ids), logits(model, ids))
 
@@ -176,11 +176,11 @@ def test_an_encoder_decoder_equals_marian_both_ways(tmp_path):
     source, keys = some_ids(3, 9), torch.arange(9) < torch.tensor([[9], [5], [2]])
     ids = some_ids(3, 7, seed=2)
     expected = theirs(input_ids=source, attention_mask=keys.long(), decoder_input_ids=ids).logits
-    ours = logits(model, ids, source=source, source_keys=keys)
+    ours = logits(model, ids, source=source, source_attention_mask=keys)
     torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)
     back = import_transformers(folder)
-    assert (back.objective, back.pairs) == ("seq2seq", True)  # a Marian translates
-    assert torch.equal(logits(back, ids, source=source, source_keys=keys), ours)
+    assert (back.objective, back.is_trained_on_pairs) == ("seq2seq", True)  # a Marian translates
+    assert torch.equal(logits(back, ids, source=source, source_attention_mask=keys), ours)
 
 
 @torch.no_grad()
@@ -216,7 +216,7 @@ def test_translations_equal_generate_greedy_and_by_beams(tmp_path):
     together = generate(
         model, [[0]] * 3, sources=sources, max_new_tokens=9, temperature=0.0, forbid=()
     )
-    searched = beam(
+    searched = decode_with_beam_search(
         model, [[0]] * 3, sources=sources, width=3, max_new_tokens=9, normalisation="mean",
         stopping="transformers", forbid=(),
     )  # fmt: skip
@@ -252,7 +252,7 @@ def test_translations_equal_generate_greedy_and_by_beams(tmp_path):
 def test_a_config_without_a_counterpart_is_told_what_it_lacks(tmp_path, changes, words):
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
     with pytest.raises(ValueError, match=words):
-        export_transformers(tiny(**changes), tmp_path / "c", tokenizer=tokenizer)
+        export_transformers(tiny(**changes), tmp_path / "c", tokenizer_path=tokenizer)
     assert not (tmp_path / "c").exists()
 
 
@@ -268,7 +268,7 @@ def test_a_config_without_a_counterpart_is_told_what_it_lacks(tmp_path, changes,
 )
 def test_folders_that_do_not_fit_are_refused(tmp_path, changes, word):
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
-    export_transformers(tiny(), tmp_path / "c", tokenizer=tokenizer)
+    export_transformers(tiny(), tmp_path / "c", tokenizer_path=tokenizer)
     path = tmp_path / "c" / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.raises(CheckpointError, match=word):
@@ -277,7 +277,7 @@ def test_folders_that_do_not_fit_are_refused(tmp_path, changes, word):
 
 def test_truncated_weights_are_refused(tmp_path):
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
-    export_transformers(tiny(), tmp_path / "c", tokenizer=tokenizer)
+    export_transformers(tiny(), tmp_path / "c", tokenizer_path=tokenizer)
     path = tmp_path / "c" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(CheckpointError, match="cannot be read"):

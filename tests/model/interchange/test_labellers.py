@@ -10,10 +10,10 @@ import torch
 
 from model.batch import Batch
 from model.interchange.convert import export_transformers, import_transformers
-from model.probing.labels import label_log_probs
-from model.training.adapt import adapted, for_labels
-from model.training.examples import UNASKED, Example
-from model.training.tasks import make_task
+from model.probing.labels import compute_label_log_probs
+from model.training.adapt import adapt_model_to_config, make_classifier_config
+from model.training.examples import NO_LABEL, Example
+from model.training.tasks import make_example_objective
 from tests.model.oracles import tiny, write_tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -47,34 +47,34 @@ def theirs_on(model, texts):
 @pytest.mark.parametrize("kind", MODELS)
 def test_sequence_classifiers_equal_those_of_transformers(kind, tmp_path):
     model = tiny(**MODELS[kind])
-    config = for_labels(model.config, ("low", "mid", "high"), of_sequences=True, sentences=1)
-    model = shaken(adapted(model, config))
+    config = make_classifier_config(model.config, ("low", "mid", "high"), per_sequence=True, sentence_count=1)
+    model = shaken(adapt_model_to_config(model, config))
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
-    export_transformers(model, tmp_path / "theirs", tokenizer=tokenizer)
+    export_transformers(model, tmp_path / "theirs", tokenizer_path=tokenizer)
     auto = transformers.AutoModelForSequenceClassification
     theirs = auto.from_pretrained(tmp_path / "theirs").eval()
     assert theirs.config.id2label == {0: "low", 1: "mid", 2: "high"}
     asked = 0 if kind == "bert" else -1
     examples = []
     for text in TEXTS:
-        answers = [UNASKED] * len(text)
+        answers = [NO_LABEL] * len(text)
         answers[asked] = 0
         examples.append(Example(text, answers))
-    ours = torch.tensor(np.stack(label_log_probs(model, examples))).squeeze(1)
+    ours = torch.tensor(np.stack(compute_label_log_probs(model, examples))).squeeze(1)
     torch.testing.assert_close(ours, theirs_on(theirs, TEXTS), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_token_classifiers_equal_those_of_transformers(kind, tmp_path):
     model = tiny(**MODELS[kind])
-    config = for_labels(model.config, ("O", "B"), of_sequences=False, sentences=1)
-    model = shaken(adapted(model, config))
+    config = make_classifier_config(model.config, ("O", "B"), per_sequence=False, sentence_count=1)
+    model = shaken(adapt_model_to_config(model, config))
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
-    export_transformers(model, tmp_path / "theirs", tokenizer=tokenizer)
+    export_transformers(model, tmp_path / "theirs", tokenizer_path=tokenizer)
     auto = transformers.AutoModelForTokenClassification
     theirs = theirs_on(auto.from_pretrained(tmp_path / "theirs").eval(), TEXTS)
     examples = [Example(text, [0] * len(text)) for text in TEXTS]
-    for ours, expected in zip(label_log_probs(model, examples), theirs, strict=True):
+    for ours, expected in zip(compute_label_log_probs(model, examples), theirs, strict=True):
         got = torch.tensor(ours)
         torch.testing.assert_close(got, expected[: len(got)], atol=1e-4, rtol=0)
 
@@ -94,45 +94,45 @@ def test_token_types_of_bert_come_and_go(tmp_path):
     types = (torch.arange(8) >= 5).long().expand(2, 8)
     for given in (None, types):
         expected = theirs(ids, token_type_ids=given).logits
-        got = ours.logits(ours(Batch(ids, token_types=given)))
+        got = ours.compute_logits(ours(Batch(ids, token_types=given)))
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
-    export_transformers(ours, tmp_path / "again", tokenizer=tokenizer)
+    export_transformers(ours, tmp_path / "again", tokenizer_path=tokenizer)
     again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "again").eval()
     torch.testing.assert_close(again(ids, token_type_ids=types).logits, expected, atol=1e-4, rtol=0)
 
 
 @torch.no_grad()
 def test_sentence_pairs_equal_those_of_bert(tmp_path):
-    config = for_labels(tiny(**BERT).config, ("yes", "no"), of_sequences=True, sentences=2)
-    model = shaken(adapted(tiny(**BERT), config))
+    config = make_classifier_config(tiny(**BERT).config, ("yes", "no"), per_sequence=True, sentence_count=2)
+    model = shaken(adapt_model_to_config(tiny(**BERT), config))
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
-    export_transformers(model, tmp_path / "theirs", tokenizer=tokenizer)
+    export_transformers(model, tmp_path / "theirs", tokenizer_path=tokenizer)
     auto = transformers.AutoModelForSequenceClassification
     theirs = auto.from_pretrained(tmp_path / "theirs").eval()
     text, first = [0, 5, 6, 0, 8], 3
-    batch = make_task(config, "mlm")([Example(text, [1] + [UNASKED] * 4, first)], 0, 0)
+    batch = make_example_objective(config, "mlm")([Example(text, [1] + [NO_LABEL] * 4, first)], 0, 0)
     types = torch.tensor([[0, 0, 0, 1, 1]])
     expected = theirs(torch.tensor([text]), token_type_ids=types).logits
-    ours = model.logits(model(batch))[:, 0]
+    ours = model.compute_logits(model(batch))[:, 0]
     torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)
 
 
 def test_a_model_of_labels_that_is_no_architecture_of_theirs_is_told(tmp_path):
     model = tiny(architecture="encoder", labels=("a", "b"), tie_embeddings=False)
     with pytest.raises(ValueError, match=r"ForSequenceClassification needs .*embedding_norm"):
-        export_transformers(model, tmp_path / "x", tokenizer=write_tokenizer(tmp_path / "t", 61))
+        export_transformers(model, tmp_path / "x", tokenizer_path=write_tokenizer(tmp_path / "t", 61))
     prefix = tiny(activation="gelu_tanh")
     prefix.objective = "prefix"
     with pytest.raises(ValueError, match="no architecture for a prefix LM"):
-        export_transformers(prefix, tmp_path / "x", tokenizer=tmp_path / "t")
+        export_transformers(prefix, tmp_path / "x", tokenizer_path=tmp_path / "t")
 
 
 def test_a_folder_with_labels_is_named_as_no_language_model(tmp_path):
-    config = for_labels(tiny(**BERT).config, ("yes", "no"), of_sequences=True, sentences=1)
-    model = adapted(tiny(**BERT), config)
+    config = make_classifier_config(tiny(**BERT).config, ("yes", "no"), per_sequence=True, sentence_count=1)
+    model = adapt_model_to_config(tiny(**BERT), config)
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
-    export_transformers(model, tmp_path / "theirs", tokenizer=tokenizer)
+    export_transformers(model, tmp_path / "theirs", tokenizer_path=tokenizer)
     assert json.loads((tmp_path / "theirs" / "config.json").read_text())["label2id"] == {
         "yes": 0,
         "no": 1,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from model.batch import Batch
-from model.probing.answers import answer_log_probs, with_examples
+from model.probing.answers import compute_answer_log_probs, build_few_shot_prompt
 from tests.model.oracles import tiny
 
 PROMPTS = [[0, 5, 9], [0], [0, 7, 7, 3]]
@@ -38,7 +38,7 @@ def step_by_step(model, prompt, answer):
             batch = Batch(torch.tensor([[*prompt, *answer[:i]]]))
         if model.objective == "prefix":
             batch = replace(batch, prefix=torch.tensor([len(prompt)]))
-        total += float(model.logits(model(batch))[0, -1].log_softmax(-1)[token])
+        total += float(model.compute_logits(model(batch))[0, -1].log_softmax(-1)[token])
     return total
 
 
@@ -46,7 +46,7 @@ def step_by_step(model, prompt, answer):
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_are_as_likely_as_their_tokens_one_by_one(kind, batch_tokens):
     model = made(kind)
-    found = answer_log_probs(model, PROMPTS, ANSWERS, batch_tokens=batch_tokens)
+    found = compute_answer_log_probs(model, PROMPTS, ANSWERS, batch_tokens=batch_tokens)
     for prompt, answers, scores in zip(PROMPTS, ANSWERS, found, strict=True):
         expected = [step_by_step(model, prompt, answer) for answer in answers]
         assert scores.dtype == np.float64
@@ -57,7 +57,7 @@ def test_answers_are_as_likely_as_their_tokens_one_by_one(kind, batch_tokens):
 def test_all_answers_of_a_length_share_a_probability_of_one(kind):
     model = made(kind, vocab_size=7)
     answers = list(itertools.product(range(7), repeat=2))
-    (scores,) = answer_log_probs(model, [[0, 3]], [answers])
+    (scores,) = compute_answer_log_probs(model, [[0, 3]], [answers])
     assert np.exp(scores).sum() == pytest.approx(1, abs=1e-5)
 
 
@@ -73,18 +73,18 @@ def test_all_answers_of_a_length_share_a_probability_of_one(kind):
 )
 def test_what_has_no_likelihood_is_named(prompts, answers, words):
     with pytest.raises(ValueError, match=words):
-        answer_log_probs(tiny(), prompts, answers)
+        compute_answer_log_probs(tiny(), prompts, answers)
 
 
 def test_answers_that_fill_the_context_are_scored():
     model = tiny()
-    (scores,) = answer_log_probs(model, [[0] * 14], [[[5, 6]]])
+    (scores,) = compute_answer_log_probs(model, [[0] * 14], [[[5, 6]]])
     assert scores[0] == pytest.approx(step_by_step(model, [0] * 14, [5, 6]), abs=1e-4)
     both = made("encoder-decoder")
-    (scores,) = answer_log_probs(both, [[4] * 16], [[[5] * 15]])  # each has a context of its own
+    (scores,) = compute_answer_log_probs(both, [[4] * 16], [[[5] * 15]])  # each has a context of its own
     assert scores[0] == pytest.approx(step_by_step(both, [4] * 16, [5] * 15), abs=1e-3)
     with pytest.raises(ValueError, match="more than the context"):
-        answer_log_probs(both, [[4] * 17], [[[5]]])
+        compute_answer_log_probs(both, [[4] * 17], [[[5]]])
 
 
 EXAMPLES = [[10, 11], [20], [30, 31, 32]]
@@ -95,18 +95,18 @@ QUESTION = [40, 41]
 @pytest.mark.parametrize("shots", [0, 1, 3])
 def test_the_nearest_examples_that_fit_stand_before_the_question(shots, room):
     examples = EXAMPLES[len(EXAMPLES) - shots :]
-    found = with_examples(examples, QUESTION, room=room)
+    found = build_few_shot_prompt(examples, QUESTION, max_tokens=room)
     # By trying: the longest tail of the examples that fits.
     tails = [examples[i:] for i in range(shots + 1)]
     fits = [t for t in tails if 1 + sum(map(len, t)) + len(QUESTION) <= room]
     longest = max(fits, key=len)
     assert found.ids == [0, *itertools.chain(*longest), *QUESTION]
-    assert (found.shots, found.cut) == (len(longest), shots - len(longest))
+    assert (found.shot_count, found.dropped_count) == (len(longest), shots - len(longest))
 
 
 def test_a_question_without_room_is_refused():
     with pytest.raises(
         ValueError, match="takes 3 tokens with what begins it, and there is room fo"
     ):
-        with_examples(EXAMPLES, QUESTION, room=2)
-    assert with_examples([], QUESTION, room=2, begin=()).ids == QUESTION
+        build_few_shot_prompt(EXAMPLES, QUESTION, max_tokens=2)
+    assert build_few_shot_prompt([], QUESTION, max_tokens=2, begin_ids=()).ids == QUESTION

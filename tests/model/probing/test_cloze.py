@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.probing.cloze import cloze, mask_log_probs
+from model.probing.cloze import count_restored_gaps, compute_mask_log_probs
 from tests.model.oracles import logits, tiny
 
 MASK = 60
@@ -15,7 +15,7 @@ TEXTS = [[0, 5, MASK, 7], [MASK], [0, MASK, 9, 9, MASK, 2, 3, 4], [3] * 15 + [MA
 @pytest.mark.parametrize("changes", [{}, {"positions": "rope", "head_transform": True}])
 def test_the_distribution_at_each_mask_is_that_of_the_sequence_alone(changes, batch_tokens):
     model = tiny(architecture="encoder", **changes)
-    found = mask_log_probs(model, TEXTS, MASK, batch_tokens=batch_tokens)
+    found = compute_mask_log_probs(model, TEXTS, MASK, batch_tokens=batch_tokens)
     for text, scores in zip(TEXTS, found, strict=True):
         at = [i for i, token in enumerate(text) if token == MASK]
         with torch.no_grad():
@@ -28,7 +28,7 @@ def test_the_distribution_at_each_mask_is_that_of_the_sequence_alone(changes, ba
 def test_both_sides_count():
     """*He ate the cake <mask> the fork*: another last word, another distribution."""
     model = tiny(architecture="encoder")
-    fork, glass = mask_log_probs(model, [[5, 6, 7, 8, MASK, 7, end] for end in (9, 10)], MASK)
+    fork, glass = compute_mask_log_probs(model, [[5, 6, 7, 8, MASK, 7, end] for end in (9, 10)], MASK)
     assert abs(fork - glass).max() > 0.05
 
 
@@ -40,10 +40,10 @@ def test_it_equals_that_of_transformers(tmp_path):
 
     model = tiny(**BERT)
     export_transformers(
-        model, tmp_path / "bert", tokenizer=write_tokenizer(tmp_path / "tok.json", 61)
+        model, tmp_path / "bert", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61)
     )
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "bert").eval()
-    (found,) = mask_log_probs(model, [TEXTS[2]], MASK)
+    (found,) = compute_mask_log_probs(model, [TEXTS[2]], MASK)
     with torch.no_grad():
         expected = theirs(torch.tensor([TEXTS[2]])).logits[0, [1, 4]].log_softmax(-1)
     np.testing.assert_allclose(found, expected, atol=1e-4)
@@ -62,7 +62,7 @@ def test_it_equals_that_of_transformers(tmp_path):
 )
 def test_what_cannot_be_asked_is_named(changes, texts, mask, words):
     with pytest.raises(ValueError, match=words):
-        mask_log_probs(tiny(**{"architecture": "encoder", **changes}), texts, mask)
+        compute_mask_log_probs(tiny(**{"architecture": "encoder", **changes}), texts, mask)
 
 
 @pytest.mark.parametrize("every", [2, 5])
@@ -72,9 +72,9 @@ def test_a_text_is_as_readable_as_the_gaps_that_are_filled(every):
     texts = [random.integers(2, 55, n).tolist() for n in (16, 9, every, every + 1, 1)]
     for text in texts[:2]:  # some gaps that it will fill: what it says there becomes the text
         gapped = [MASK if i and i % every == 0 else t for i, t in enumerate(text)]
-        (said,) = mask_log_probs(model, [gapped], MASK)
+        (said,) = compute_mask_log_probs(model, [gapped], MASK)
         text[every] = int(said[0][:MASK].argmax())
-    restored, gaps = cloze(model, texts, MASK, every=every)
+    restored, gaps = count_restored_gaps(model, texts, MASK, gap_interval=every)
     for text, right, asked in zip(texts, restored, gaps, strict=True):
         places = [i for i in range(1, len(text)) if i % every == 0]
         assert asked == len(places)
@@ -89,4 +89,4 @@ def test_a_text_is_as_readable_as_the_gaps_that_are_filled(every):
 )  # fmt: skip
 def test_what_is_no_cloze_test_is_named(text, every, words):
     with pytest.raises(ValueError, match=words):
-        cloze(tiny(architecture="encoder"), [text], MASK, every=every)
+        count_restored_gaps(tiny(architecture="encoder"), [text], MASK, gap_interval=every)

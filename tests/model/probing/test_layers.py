@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding.inside import embeddings
-from model.probing.layers import fit_probe, layer_states, probe_layers
+from model.decoding.inside import compute_contextual_embeddings
+from model.probing.layers import fit_linear_probe, compute_token_states, evaluate_layer_probes
 from tests.model.oracles import tiny
 
 
@@ -23,7 +23,7 @@ def test_a_probe_is_scikit_learns_logistic_regression(penalty, classes):
     linear_model = pytest.importorskip("sklearn.linear_model")
     features, labels = data(classes=classes)
     features[:, 4] = 7.0  # never varies
-    probe = fit_probe(features, labels.tolist(), classes, penalty=penalty)
+    probe = fit_linear_probe(features, labels.tolist(), classes, penalty=penalty)
     x = (features - features.mean(0)) / np.where(features.std(0) > 0, features.std(0), 1.0)
     theirs = linear_model.LogisticRegression(C=1 / penalty, tol=1e-10, max_iter=10_000)
     if classes == 2:
@@ -32,15 +32,15 @@ def test_a_probe_is_scikit_learns_logistic_regression(penalty, classes):
     theirs.fit(x, labels)
     fresh, _ = data(seed=1)
     again = (fresh - features.mean(0)) / np.where(features.std(0) > 0, features.std(0), 1.0)
-    np.testing.assert_allclose(probe.log_probs(fresh), theirs.predict_log_proba(again), atol=1e-4)
+    np.testing.assert_allclose(probe.predict_log_probs(fresh), theirs.predict_log_proba(again), atol=1e-4)
 
 
 def test_the_gradient_is_zero_where_it_stops():
     """W and b satisfy sum (p - onehot) x + penalty W = 0 and sum (p - onehot) = 0."""
     features, labels = data()
-    probe = fit_probe(features, labels.tolist(), 3, penalty=2.0)
+    probe = fit_linear_probe(features, labels.tolist(), 3, penalty=2.0)
     x = (features - probe.mean) / probe.std
-    error = np.exp(probe.log_probs(features)) - np.eye(3)[labels]  # (n, C)
+    error = np.exp(probe.predict_log_probs(features)) - np.eye(3)[labels]  # (n, C)
     np.testing.assert_allclose(error.T @ x + 2.0 * probe.weight, 0, atol=1e-4)
     np.testing.assert_allclose(error.sum(0), 0, atol=1e-4)
 
@@ -58,7 +58,7 @@ def test_the_gradient_is_zero_where_it_stops():
 )
 def test_what_cannot_be_fitted_is_named(features, labels, settings, words):
     with pytest.raises(ValueError, match=words):
-        fit_probe(features, labels, 2, **settings)
+        fit_linear_probe(features, labels, 2, **settings)
 
 
 SEQUENCES = [np.random.default_rng(i).integers(2, 61, n).tolist()
@@ -70,10 +70,10 @@ PLACES = [-1, 4, 0, 7, -5]
 @pytest.mark.parametrize("architecture", ["decoder", "encoder", "encoder_decoder"])
 def test_states_of_every_layer_are_the_embeddings_of_each(architecture, batch_tokens):
     model = tiny(architecture=architecture, n_layers=3)
-    found = layer_states(model, SEQUENCES, PLACES, batch_tokens=batch_tokens)
+    found = compute_token_states(model, SEQUENCES, PLACES, batch_tokens=batch_tokens)
     assert found.shape == (4, 5, 32)
     for layer, states in enumerate(found):
-        every = embeddings(model, SEQUENCES, layer=layer)
+        every = compute_contextual_embeddings(model, SEQUENCES, layer=layer)
         expected = np.stack([rows[place] for rows, place in zip(every, PLACES, strict=True)])
         np.testing.assert_allclose(states, expected, atol=1e-5)
 
@@ -89,14 +89,14 @@ def test_a_layer_tells_what_its_tokens_tell():
     texts[:, 3], texts[:, 0] = np.array([8, 9])[last], np.array([20, 21])[first]
     held_out = np.arange(120) % 3 == 0
     asked = (model, texts.tolist(), [-1] * 120)
-    told = probe_layers(*asked, last.tolist(), held_out.tolist(), classes=2)
+    told = evaluate_layer_probes(*asked, last.tolist(), held_out.tolist(), class_count=2)
     assert [(score.layer, score.accuracy, score.n) for score in told] == [
         (0, 1.0, 40),
         (1, 1.0, 40),
     ]
-    below, above = probe_layers(*asked, first.tolist(), held_out.tolist(), classes=2)
+    below, above = evaluate_layer_probes(*asked, first.tolist(), held_out.tolist(), class_count=2)
     usual = np.bincount(first[~held_out]).argmax()
-    assert below.majority == above.majority == (first[held_out] == usual).mean()
+    assert below.majority_accuracy == above.majority_accuracy == (first[held_out] == usual).mean()
     assert below.accuracy < 0.8 < above.accuracy and above.log_loss < below.log_loss
 
 
@@ -115,4 +115,4 @@ def test_a_layer_tells_what_its_tokens_tell():
 )
 def test_what_cannot_be_probed_is_named(sequences, places, held_out, words):
     with pytest.raises(ValueError, match=words):
-        probe_layers(tiny(), sequences, places, [0, 1], held_out, classes=2)
+        evaluate_layer_probes(tiny(), sequences, places, [0, 1], held_out, class_count=2)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from model.config import TrainConfig
-from model.training.optimise import clip, make_optimizers
+from model.training.optimise import clip_gradients, make_optimizers
 from tests.model.oracles import tiny
 
 
@@ -27,7 +27,7 @@ def test_steps_are_those_behind_torchs_clipping(kind, limit):
         for step, size in enumerate((1.0, 1e-4, 3.0)):
             gradients(model, step, size)
             norms.append(
-                clip(optimizers, limit)
+                clip_gradients(optimizers, limit)
                 if ours
                 else nn.utils.clip_grad_norm_(model.parameters(), limit)
             )
@@ -49,7 +49,7 @@ def test_an_optimizer_that_is_not_fused_has_its_gradients_scaled():
         nn.Parameter(torch.zeros(1)),
     ]
     weights[0].grad, weights[1].grad = torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0, 0.0])
-    assert clip([torch.optim.SGD(weights, lr=1.0)], 1.0) == 5  # one weight was not asked
+    assert clip_gradients([torch.optim.SGD(weights, lr=1.0)], 1.0) == 5  # one weight was not asked
     torch.testing.assert_close(weights[0].grad, torch.tensor([0.6, 0.0]))
     torch.testing.assert_close(weights[1].grad, torch.tensor([0.0, 0.8, 0.0]))
 
@@ -61,7 +61,7 @@ def test_fused_steps_of_other_kinds_of_numbers_are_clipped(dtype):
         weight = nn.Parameter(torch.ones(3, dtype=dtype))
         optimizer = torch.optim.AdamW([weight], lr=0.1, eps=1.0, fused=True)
         weight.grad = torch.tensor([3.0, 0.0, 4.0], dtype=dtype)
-        clip([optimizer], 1.0) if ours else nn.utils.clip_grad_norm_([weight], 1.0)
+        clip_gradients([optimizer], 1.0) if ours else nn.utils.clip_grad_norm_([weight], 1.0)
         optimizer.step()
         ends.append(weight.detach())
     torch.testing.assert_close(*ends)
@@ -77,7 +77,7 @@ def test_an_optimizer_is_as_fused_as_its_groups_are():
         other = torch.optim.AdamW([nn.Parameter(torch.ones(3))], lr=0.1, eps=1.0, fused=not fused)
         optimizer.load_state_dict(other.state_dict())
         weight.grad = torch.tensor([3.0, 0.0, 4.0])
-        assert clip([optimizer], 1.0) == 5
+        assert clip_gradients([optimizer], 1.0) == 5
         optimizer.step()
         ends.append(weight.detach())
     torch.testing.assert_close(*ends)

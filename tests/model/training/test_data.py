@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.training.data import PackedRows, batch_sequences, materialise
+from model.training.data import PackedRows, select_batch_rows, open_packed_rows
 from tests.model.oracles import toy_rows, write_rows
 
 
 def test_orders_differ_between_epochs_and_seeds_and_look_random():
     n = 500
-    orders = [batch_sequences(seed, epoch + 1, n, n) for seed in (0, 1) for epoch in (0, 1)]
+    orders = [select_batch_rows(seed, epoch + 1, n, n) for seed in (0, 1) for epoch in (0, 1)]
     for i, first in enumerate(orders):
         assert sorted(first) == list(range(n))
         # A random order leaves about one element in place and is uncorrelated with the index.
@@ -28,8 +28,8 @@ def test_orders_differ_between_epochs_and_seeds_and_look_random():
 @settings(max_examples=30, deadline=None)
 def test_steps_walk_each_epoch_exactly_once_whatever_the_batch(n, batch):
     steps = -(-3 * n // batch)
-    walked = np.concatenate([batch_sequences(9, s, batch, n) for s in range(1, steps + 1)])
-    assert (walked[: 3 * n] == batch_sequences(9, 1, 3 * n, n)).all()
+    walked = np.concatenate([select_batch_rows(9, s, batch, n) for s in range(1, steps + 1)])
+    assert (walked[: 3 * n] == select_batch_rows(9, 1, 3 * n, n)).all()
     for epoch in range(3):
         assert sorted(walked[epoch * n : (epoch + 1) * n]) == list(range(n))
 
@@ -40,11 +40,11 @@ def test_rows_come_back_as_packed_from_one_file_or_many(tmp_path):
     folder.mkdir()
     write_rows(folder / "a.parquet", rows[:6])
     write_rows(folder / "b.parquet", rows[6:])
-    packed = materialise(str(folder), tmp_path / "train.bin", 8, 30)
+    packed = open_packed_rows(str(folder), tmp_path / "train.bin", 8, 30)
     assert len(packed) == 10
-    assert (packed.rows(np.array([9, 0, 5])) == rows[[9, 0, 5]]).all()
+    assert (packed.read_rows(np.array([9, 0, 5])) == rows[[9, 0, 5]]).all()
     made = (tmp_path / "train.bin").stat()
-    assert (materialise(str(folder), tmp_path / "train.bin", 8, 30).ids == rows).all()
+    assert (open_packed_rows(str(folder), tmp_path / "train.bin", 8, 30).ids == rows).all()
     assert (tmp_path / "train.bin").stat() == made  # once
 
 
@@ -52,25 +52,25 @@ def test_a_copy_of_other_rows_is_made_anew(tmp_path):
     """As a training leaves one that failed before its first state."""
     first, second = toy_rows(10, 8, 20), toy_rows(10, 8, 20, seed=7)
     paths = [write_rows(tmp_path / f"{i}.parquet", r) for i, r in enumerate((first, second))]
-    assert (materialise(str(paths[0]), tmp_path / "train.bin", 8, 30).ids == first).all()
-    assert (materialise(str(paths[1]), tmp_path / "train.bin", 8, 30).ids == second).all()
+    assert (open_packed_rows(str(paths[0]), tmp_path / "train.bin", 8, 30).ids == first).all()
+    assert (open_packed_rows(str(paths[1]), tmp_path / "train.bin", 8, 30).ids == second).all()
     write_rows(paths[1], first)  # in the same place
-    assert (materialise(str(paths[1]), tmp_path / "train.bin", 8, 30).ids == first).all()
+    assert (open_packed_rows(str(paths[1]), tmp_path / "train.bin", 8, 30).ids == first).all()
     with pytest.raises(ValueError, match="vocabulary has 5"):
-        materialise(str(paths[1]), tmp_path / "train.bin", 8, 5)
+        open_packed_rows(str(paths[1]), tmp_path / "train.bin", 8, 5)
 
 
 def test_a_copy_is_hashed_as_it_is_made_and_made_anew_where_it_was_changed(tmp_path):
     source = write_rows(tmp_path / "rows.parquet", toy_rows(5, 8, 30))
     path = tmp_path / "train.bin"
-    made = materialise(str(source), path, 8, 30)
+    made = open_packed_rows(str(source), path, 8, 30)
     whole = path.read_bytes()
-    assert made.digest == hashlib.sha256(whole).hexdigest()
+    assert made.sha256 == hashlib.sha256(whole).hexdigest()
     known = path.stat()
-    assert materialise(str(source), path, 8, 30).digest == made.digest
+    assert open_packed_rows(str(source), path, 8, 30).sha256 == made.sha256
     assert path.stat().st_ino == known.st_ino  # neither copied nor hashed again
     path.write_bytes(whole[::-1])
-    assert materialise(str(source), path, 8, 30).digest == made.digest
+    assert open_packed_rows(str(source), path, 8, 30).sha256 == made.sha256
     assert path.read_bytes() == whole
 
 
@@ -80,7 +80,7 @@ def test_a_copy_is_hashed_as_it_is_made_and_made_anew_where_it_was_changed(tmp_p
 def test_rows_that_do_not_fit_the_model_are_refused(tmp_path, context, vocab_size, word):
     path = write_rows(tmp_path / "train.parquet", toy_rows(4, 8, 30))
     with pytest.raises(ValueError, match=word):
-        materialise(str(path), tmp_path / "train.bin", context, vocab_size)
+        open_packed_rows(str(path), tmp_path / "train.bin", context, vocab_size)
     assert not (tmp_path / "train.bin").exists() and not list(tmp_path.glob("*.tmp"))
 
 
@@ -89,12 +89,12 @@ def test_unreadable_tables_are_refused_by_name(tmp_path):
     short = tmp_path / "short.parquet"
     short.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"short\.parquet"):
-        materialise(str(short), tmp_path / "x.bin", 8, 30)
+        open_packed_rows(str(short), tmp_path / "x.bin", 8, 30)
     with pytest.raises(ValueError, match="does not exist"):
-        materialise(str(tmp_path / "gone.parquet"), tmp_path / "x.bin", 8, 30)
+        open_packed_rows(str(tmp_path / "gone.parquet"), tmp_path / "x.bin", 8, 30)
     empty = write_rows(tmp_path / "empty.parquet", np.zeros((0, 8), dtype=np.int32))
     with pytest.raises(ValueError, match="no rows"):
-        materialise(str(empty), tmp_path / "x.bin", 8, 30)
+        open_packed_rows(str(empty), tmp_path / "x.bin", 8, 30)
     (tmp_path / "torn.bin").write_bytes(b"\0" * 33)
     with pytest.raises(ValueError, match="whole rows"):
         PackedRows(tmp_path / "torn.bin", 8)
@@ -110,5 +110,5 @@ def test_rows_that_were_changed_at_equal_size_are_refused(tmp_path):
     place = whole.index(ids.tobytes())
     path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
     with pytest.raises(ValueError, match=r"sums\.parquet is damaged"):
-        materialise(str(path), tmp_path / "train.bin", 8, 30)
+        open_packed_rows(str(path), tmp_path / "train.bin", 8, 30)
     assert not (tmp_path / "train.bin").exists()

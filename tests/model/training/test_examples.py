@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from model.batch import Batch
-from model.tokens import END_OF_TEXT
-from model.training.data import batch_sequences
+from model.tokens import END_OF_TEXT_ID
+from model.training.data import select_batch_rows
 from model.training.examples import (
-    EXAMPLES,
-    UNASKED,
+    EXAMPLES_SCHEMA,
+    NO_LABEL,
     Example,
     ExampleRows,
-    cut_pair,
+    truncate_pair,
     write_examples,
 )
-from model.training.tasks import labelled, make_task, pairs
+from model.training.tasks import build_label_batch, make_example_objective, build_pair_batch
 from tests.model.oracles import tiny
 
 PAIRS = [Example([5, 6, 7], [8, 9]), Example([10], [11, 12, 13, 14])]
@@ -29,36 +29,36 @@ LABELS = {"labels": ("a", "b", "c"), "tie_embeddings": False}
 
 def plain_log_prob(model, source, target):
     """log p of the target and the end, each token in a row of its own, the prompt in full."""
-    prompt, total = [END_OF_TEXT, *source, END_OF_TEXT], 0.0
-    for i, token in enumerate([*target, END_OF_TEXT]):
+    prompt, total = [END_OF_TEXT_ID, *source, END_OF_TEXT_ID], 0.0
+    for i, token in enumerate([*target, END_OF_TEXT_ID]):
         ids = torch.tensor([[*prompt, *target[:i]]])
         prefix = torch.tensor([len(prompt)])
         hidden = model(Batch(ids, prefix=prefix))[0, -1]
-        total += float(model.logits(hidden).log_softmax(-1)[token])
+        total += float(model.compute_logits(hidden).log_softmax(-1)[token])
     return total
 
 
 @torch.no_grad()
 def test_a_prefix_lm_sees_the_source_in_full_and_learns_the_target_and_its_end():
     model = tiny()
-    batch = pairs(PAIRS, "decoder")
+    batch = build_pair_batch(PAIRS, "decoder")
     assert batch.source is None and batch.prefix.tolist() == [5, 3]
-    assert batch.answers()[1].sum() == 3 + 5  # the targets and an end each
-    expected = -sum(plain_log_prob(model, list(e.ids), list(e.answers)) for e in PAIRS)
-    assert float(model.loss(batch)) == pytest.approx(expected, rel=1e-5)
-    assert len(batch.sparse().predicted) == 9  # 3 + 5, rounded up: no logits of what is given
+    assert batch.require_targets_and_weights()[1].sum() == 3 + 5  # the targets and an end each
+    expected = -sum(plain_log_prob(model, list(e.ids), list(e.targets)) for e in PAIRS)
+    assert float(model.compute_loss_sum(batch)) == pytest.approx(expected, rel=1e-5)
+    assert len(batch.with_predicted_positions().predicted_positions) == 9  # 3 + 5, rounded up: no logits of what is given
 
 
 @torch.no_grad()
 def test_an_encoder_decoder_reads_the_source_and_learns_the_target_and_its_end():
     model = tiny(architecture="encoder_decoder")
-    batch = make_task(model.config, "seq2seq")(PAIRS, 7, 0)
+    batch = make_example_objective(model.config, "seq2seq")(PAIRS, 7, 0)
     expected = 0.0
     for source, target, _ in PAIRS:
         alone = Batch(torch.tensor([[0, *target]]), source=torch.tensor([source]))
-        log_p = model.logits(model(alone))[0].log_softmax(-1)
+        log_p = model.compute_logits(model(alone))[0].log_softmax(-1)
         expected -= sum(float(log_p[i, token]) for i, token in enumerate([*target, 0]))
-    assert float(model.loss(batch)) == pytest.approx(expected, rel=1e-5)
+    assert float(model.compute_loss_sum(batch)) == pytest.approx(expected, rel=1e-5)
 
 
 @torch.no_grad()
@@ -67,23 +67,23 @@ def test_the_labels_that_are_asked_for_are_those_that_are_learnt(architecture):
     objective = {"encoder": "mlm", "decoder": "causal", "prefix": "prefix"}[architecture]
     stack = "encoder" if architecture == "encoder" else "decoder"
     model = tiny(architecture=stack, **LABELS)
-    examples = [Example([0, 5, 6, 7], [UNASKED, 2, UNASKED, 0]), Example([0, 9], [1, UNASKED])]
-    batch = make_task(model.config, objective)(examples, 0, 0)
+    examples = [Example([0, 5, 6, 7], [NO_LABEL, 2, NO_LABEL, 0]), Example([0, 9], [1, NO_LABEL])]
+    batch = make_example_objective(model.config, objective)(examples, 0, 0)
     expected = 0.0
     for ids, answers, _ in examples:
         prefix = torch.tensor([len(ids)]) if architecture == "prefix" else None
-        log_p = model.logits(model(Batch(torch.tensor([ids]), prefix=prefix)))[0].log_softmax(-1)
+        log_p = model.compute_logits(model(Batch(torch.tensor([ids]), prefix=prefix)))[0].log_softmax(-1)
         assert log_p.shape == (len(ids), 3)
-        expected -= sum(float(log_p[i, a]) for i, a in enumerate(answers) if a != UNASKED)
-    assert float(model.loss(batch)) == pytest.approx(expected, rel=1e-5)
+        expected -= sum(float(log_p[i, a]) for i, a in enumerate(answers) if a != NO_LABEL)
+    assert float(model.compute_loss_sum(batch)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_two_sentences_have_types_of_their_own():
     model = tiny(architecture="encoder", token_types=2, **LABELS)
-    batch = labelled([Example([0, 5, 0, 7], [0] + [UNASKED] * 3, 2)], model.config, False)
+    batch = build_label_batch([Example([0, 5, 0, 7], [0] + [NO_LABEL] * 3, 2)], model.config, False)
     assert batch.token_types.tolist() == [[0, 0, 1, 1]]
     with torch.no_grad():
-        as_one = Batch(batch.ids, keys=batch.keys)
+        as_one = Batch(batch.ids, attention_mask=batch.attention_mask)
         assert not torch.equal(model(batch), model(as_one))
         model.type_embedding.weight[1] = model.type_embedding.weight[0]
         assert torch.equal(model(batch), model(as_one))
@@ -92,15 +92,15 @@ def test_two_sentences_have_types_of_their_own():
 def test_long_pairs_are_cut_at_their_ends():
     both = tiny(architecture="encoder_decoder").config  # a context of 16 tokens
     source, target = list(range(2, 32)), list(range(2, 22))
-    assert cut_pair(source, target, both) == (source[:16], target[:15])
+    assert truncate_pair(source, target, both) == (source[:16], target[:15])
     row = tiny().config
-    kept = cut_pair(source, target, row)
+    kept = truncate_pair(source, target, row)
     assert kept == (source[:9], target[:4])  # 13 beside the three tokens around them
-    assert cut_pair(source[:3], target, row) == (source[:3], target[:10])
-    assert cut_pair(source[:3], target[:2], row) == (source[:3], target[:2])
-    assert pairs([Example(*kept)], "decoder").ids.shape == (1, 16)
+    assert truncate_pair(source[:3], target, row) == (source[:3], target[:10])
+    assert truncate_pair(source[:3], target[:2], row) == (source[:3], target[:2])
+    assert build_pair_batch([Example(*kept)], "decoder").ids.shape == (1, 16)
     with pytest.raises(ValueError, match="4 tokens has no room for a pair"):
-        cut_pair(source, target, tiny(context=4).config)
+        truncate_pair(source, target, tiny(context=4).config)
 
 
 def test_examples_come_back_from_their_file_and_a_step_is_a_function_of_its_number(tmp_path):
@@ -108,13 +108,13 @@ def test_examples_come_back_from_their_file_and_a_step_is_a_function_of_its_numb
     examples = [Example([5] * (1 + i % 4), [6] * (1 + i % 3)) for i in range(10)]
     write_examples(tmp_path / "e.arrow", examples)
     rows = ExampleRows(tmp_path / "e.arrow", config)
-    assert rows.rows(np.arange(10)) == [Example(e.ids, e.answers, 0) for e in examples]
-    assert rows.tokens(np.array([0, 1])) == 2 + 4
+    assert rows.read_rows(np.arange(10)) == [Example(e.ids, e.targets, 0) for e in examples]
+    assert rows.count_tokens(np.array([0, 1])) == 2 + 4
     read = 0
     for step in range(1, 8):  # over two epochs, and back
-        read += rows.tokens(batch_sequences(3, step, 4, 10))
-        assert rows.read(3, step, 4) == read
-    assert rows.read(3, 2, 4) == sum(rows.tokens(batch_sequences(3, s, 4, 10)) for s in (1, 2))
+        read += rows.count_tokens(select_batch_rows(3, step, 4, 10))
+        assert rows.count_tokens_read(3, step, 4) == read
+    assert rows.count_tokens_read(3, 2, 4) == sum(rows.count_tokens(select_batch_rows(3, s, 4, 10)) for s in (1, 2))
 
 
 @pytest.mark.parametrize(
@@ -144,9 +144,9 @@ def test_files_that_hold_no_examples_are_refused(tmp_path):
     path.write_bytes(b"x")
     with pytest.raises(ValueError, match="is not a file of examples"):
         ExampleRows(path, config)
-    with pa.ipc.new_file(str(path), EXAMPLES) as writer:
-        columns = [pa.array([None], f.type) for f in EXAMPLES]
-        writer.write_table(pa.table(columns, schema=EXAMPLES))
+    with pa.ipc.new_file(str(path), EXAMPLES_SCHEMA) as writer:
+        columns = [pa.array([None], f.type) for f in EXAMPLES_SCHEMA]
+        writer.write_table(pa.table(columns, schema=EXAMPLES_SCHEMA))
     with pytest.raises(ValueError, match="is not a file of examples"):
         ExampleRows(path, config)
 
@@ -157,5 +157,5 @@ def test_the_loss_of_labels_before_they_are_learnt_is_that_of_a_guess():
     from model.architecture import Transformer
 
     model = Transformer(tiny(architecture="encoder", **LABELS).config).eval()
-    batch = labelled([Example([0, 5, 6], [1, 1, 1])], model.config, False)
-    assert float(model.loss(batch)) / 3 == pytest.approx(math.log(3), abs=0.1)
+    batch = build_label_batch([Example([0, 5, 6], [1, 1, 1])], model.config, False)
+    assert float(model.compute_loss_sum(batch)) / 3 == pytest.approx(math.log(3), abs=0.1)

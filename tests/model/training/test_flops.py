@@ -8,11 +8,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from model import plain
 from model.attention import Attention
-from model.objectives import causal, mlm, prefix, seq2seq
-from model.training.adapt import freeze_body
+from model.objectives import build_causal_batch, build_mlm_batch, build_prefix_batch, build_seq2seq_batch
+from model.training.adapt import freeze_all_but_output_layer
 from model.training.examples import Example
-from model.training.flops import training_flops
-from model.training.tasks import make_task
+from model.training.flops import count_training_flops
+from model.training.tasks import make_example_objective
 from tests.model.oracles import tiny, toy_rows
 
 ROWS = toy_rows(6, 16, 61).astype(np.int64)
@@ -23,10 +23,10 @@ def counted(model, batch):
     """By torch, of the plain forms: it knows no fused attention of the CPU and no loss of ours."""
     for module in model.modules():
         if isinstance(module, Attention):
-            module.kernel = plain.attention
-    model.cross_entropy = plain.cross_entropy
+            module.kernel = plain.compute_attention
+    model.cross_entropy = plain.sum_cross_entropy
     with FlopCounterMode(display=False) as counter:
-        model.loss(batch).backward()
+        model.compute_loss_sum(batch).backward()
     return counter.get_total_flops()
 
 
@@ -44,31 +44,31 @@ def counted(model, batch):
 @pytest.mark.parametrize("kind", ["decoder", "prefix", "encoder", "encoder_decoder"])
 def test_operations_are_those_that_torch_counts(kind, changes):
     batch = {
-        "decoder": lambda: causal(ROWS),
-        "prefix": lambda: prefix(ROWS, np.arange(1, 7)),
-        "encoder": lambda: mlm(ROWS, 0, mask=60, vocab_size=61),
-        "encoder_decoder": lambda: seq2seq(*PAIRS),
+        "decoder": lambda: build_causal_batch(ROWS),
+        "prefix": lambda: build_prefix_batch(ROWS, np.arange(1, 7)),
+        "encoder": lambda: build_mlm_batch(ROWS, 0, mask_id=60, vocab_size=61),
+        "encoder_decoder": lambda: build_seq2seq_batch(*PAIRS),
     }[kind]()
     model = tiny(architecture="decoder" if kind == "prefix" else kind, **changes)
-    assert training_flops(model, batch) == counted(model, batch)
+    assert count_training_flops(model, batch) == counted(model, batch)
 
 
 def test_a_transform_before_the_output_layer_counts():
     model = tiny(architecture="encoder", head_transform=True)
-    batch = mlm(ROWS, 0, mask=60, vocab_size=61)
-    assert training_flops(model, batch) == counted(model, batch)
+    batch = build_mlm_batch(ROWS, 0, mask_id=60, vocab_size=61)
+    assert count_training_flops(model, batch) == counted(model, batch)
 
 
 @pytest.mark.parametrize("transform", [False, True])
 def test_a_frozen_body_has_no_backward_pass(transform):
     model = tiny(architecture="encoder", labels=("a", "b", "c"), tie_embeddings=False,
                  head_transform=transform)  # fmt: skip
-    batch = make_task(model.config, "labels")([Example([5, 6, 7, 8], [0, 1, 2, 1])] * 3, 0, 0)
-    learning = training_flops(model, batch)
+    batch = make_example_objective(model.config, "labels")([Example([5, 6, 7, 8], [0, 1, 2, 1])] * 3, 0, 0)
+    learning = count_training_flops(model, batch)
     assert learning == counted(model, batch)
-    freeze_body(model)
-    assert training_flops(model, batch) == counted(model, batch)
-    assert training_flops(model, batch) < 0.4 * learning
+    freeze_all_but_output_layer(model)
+    assert count_training_flops(model, batch) == counted(model, batch)
+    assert count_training_flops(model, batch) < 0.4 * learning
 
 
 def test_of_a_decoder_it_is_palms_formula():
@@ -76,14 +76,14 @@ def test_of_a_decoder_it_is_palms_formula():
     rows, context = ROWS.shape
     matrices = sum(p.numel() for p in model.parameters() if p.ndim == 2)
     a_token = 6 * matrices + 12 * model.config.n_layers * model.config.d_model * context
-    assert training_flops(model, causal(ROWS)) == rows * context * a_token
+    assert count_training_flops(model, build_causal_batch(ROWS)) == rows * context * a_token
 
 
 def test_an_encoder_decoder_counts_what_each_stack_reads():
     """Not every stack by all tokens of the rows, which is nearly twice as much."""
     model = tiny(architecture="encoder_decoder", context=64)
     sources, targets = [[5] * 55] * 4, [[6] * 18] * 4
-    batch = seq2seq(sources, targets)
+    batch = build_seq2seq_batch(sources, targets)
     whole = sum(p.numel() for p in model.parameters())
     former = 6 * whole + 12 * 3 * model.config.n_layers * model.config.d_model * 64
-    assert training_flops(model, batch) < 0.6 * former * 4 * 64
+    assert count_training_flops(model, batch) < 0.6 * former * 4 * 64

@@ -11,10 +11,10 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from model.config import CHANGE_NO_BATCH, SCHEDULE, TrainConfig
+from model.config import BATCH_INVARIANT_SETTINGS, SCHEDULE_SETTINGS, TrainConfig
 from model.training.run import main
-from model.training.schedule import learning_rate, same_rates, settled
-from model.training.work import states
+from model.training.schedule import compute_learning_rate, have_same_rates_until, find_last_step_before_decay
+from model.training.work import list_state_steps
 from tests.model.training.training import follow, log, run, start, write_job
 
 
@@ -33,15 +33,15 @@ def test_rates_are_called_the_same_exactly_where_they_are():
             for _ in range(2)
         )
         step = draw.randint(1, 12)
-        found = same_rates(one, two, step)
+        found = have_same_rates_until(one, two, step)
         past = range(1, step + 1)
         if found:
-            assert [learning_rate(one, s) for s in past] == [learning_rate(two, s) for s in past]
+            assert [compute_learning_rate(one, s) for s in past] == [compute_learning_rate(two, s) for s in past]
             same += 1
         else:  # or one has no such step, or it would be by chance: a decay of nothing
-            apart = any(learning_rate(one, s) != learning_rate(two, s) for s in past)
+            apart = any(compute_learning_rate(one, s) != compute_learning_rate(two, s) for s in past)
             chance = {one.schedule, two.schedule} & {"cosine", "linear"} or step > min(
-                settled(one), settled(two)
+                find_last_step_before_decay(one), find_last_step_before_decay(two)
             )
             assert apart or chance
             other += apart
@@ -51,8 +51,8 @@ def test_rates_are_called_the_same_exactly_where_they_are():
 def test_every_setting_either_changes_batches_or_is_said_not_to():
     """A new setting decides, until somebody says otherwise."""
     names = {field.name for field in fields(TrainConfig)}
-    assert names > CHANGE_NO_BATCH and set(SCHEDULE) < names
-    assert not CHANGE_NO_BATCH & set(SCHEDULE)
+    assert names > BATCH_INVARIANT_SETTINGS and set(SCHEDULE_SETTINGS) < names
+    assert not BATCH_INVARIANT_SETTINGS & set(SCHEDULE_SETTINGS)
 
 
 def weights(work, step):
@@ -92,7 +92,7 @@ def test_more_steps_go_on_where_the_rates_so_far_are_the_same(inputs, tmp_path, 
     alone, work = tmp_path / "alone", tmp_path / "work"
     assert run(write_job(inputs, alone, model=model, steps=40, **train))[0] == 0
     assert run(write_job(inputs, work, model=model, steps=20, **train))[0] == 0
-    assert branch in states(work) and len(states(work)) <= 3
+    assert branch in list_state_steps(work) and len(list_state_steps(work)) <= 3
     code, events = run(write_job(inputs, work, "longer", model=model, steps=40, **train))
     assert code == 0 and events[0]["step"] == branch
     assert weights(work, 40) == weights(alone, 40)
@@ -132,7 +132,7 @@ def test_other_settings_of_past_steps_are_refused(inputs, decayed, capsys, name)
 
 
 def test_all_settings_that_decide_are_tried():
-    told = {field.name for field in fields(TrainConfig)} - CHANGE_NO_BATCH - set(SCHEDULE)
+    told = {field.name for field in fields(TrainConfig)} - BATCH_INVARIANT_SETTINGS - set(SCHEDULE_SETTINGS)
     assert told - {"momentum"} == set(CHANGES)  # which is Muon's
 
 
@@ -154,10 +154,10 @@ def test_another_schedule_of_past_steps_is_refused(inputs, tmp_path, capsys, don
         shutil.rmtree(work / "state" / "step-00000006")
     message = refused(write_job(inputs, work, "other", **{**train, **asked}), capsys)
     assert "with another schedule, of which 8 steps are done" in message
-    assert states(work) == [8, 7]  # nothing was taken away
+    assert list_state_steps(work) == [8, 7]  # nothing was taken away
 
 
 def test_states_of_the_warm_up_serve_any_schedule():
     one = TrainConfig(steps=100, warmup=10)
-    assert same_rates(one, replace(one, steps=200, schedule="linear"), 10)
-    assert not same_rates(one, replace(one, steps=200, schedule="linear"), 11)
+    assert have_same_rates_until(one, replace(one, steps=200, schedule="linear"), 10)
+    assert not have_same_rates_until(one, replace(one, steps=200, schedule="linear"), 11)

@@ -10,33 +10,33 @@ from functools import partial
 import pytest
 import torch
 
-from model.config import TrainConfig, to_dict
-from model.interchange.checkpoint import load
-from model.training.keeping import SCHEMAS, Keeper
+from model.config import TrainConfig, config_to_dict
+from model.interchange.checkpoint import load_checkpoint
+from model.training.keeping import TABLE_SCHEMAS, BackgroundWriter
 from model.training.optimise import SpikeGuard, make_optimizers
-from model.training.parallel import World
+from model.training.parallel import DistributedWorld
 from model.training.run import main
-from model.training.state import Snapshot, load_state, snapshot
-from model.training.work import states
+from model.training.state import TrainingSnapshot, restore_training_state, take_snapshot
+from model.training.work import list_state_steps
 from tests.model.oracles import tiny, write_tokenizer
 from tests.model.training.training import RISING, TRAIN, log, run, write_job
 
 CONFIG = TrainConfig(**{**TRAIN, "optimizer": "muon"})
-NOTHING = {name: [] for name in SCHEMAS}
+NOTHING = {name: [] for name in TABLE_SCHEMAS}
 
 
 def header(step):
-    return {"step": step, "identity": {}, "config": to_dict(CONFIG), "history": []}
+    return {"step": step, "identity": {}, "config": config_to_dict(CONFIG), "history": []}
 
 
 class Training:
     """A model that changes with each step, and what is kept of it."""
 
     def __init__(self, work):
-        self.work, self.model = work, tiny()
+        self.work_folder, self.model = work, tiny()
         self.optimizers = make_optimizers(self.model, CONFIG)
         tokenizer = write_tokenizer(work.parent / "tokenizer.json", 61)
-        self.keeper = Keeper(work, tokenizer, CONFIG)
+        self.writer = BackgroundWriter(work, tokenizer, CONFIG)
 
     def step(self):
         for parameter in self.model.parameters():
@@ -45,7 +45,7 @@ class Training:
             optimizer.step()
 
     def snapshot(self, step):
-        return snapshot(header(step), self.model, self.optimizers, SpikeGuard(), World())
+        return take_snapshot(header(step), self.model, self.optimizers, SpikeGuard(), DistributedWorld())
 
     def tensors(self):
         made = self.snapshot(0).tensors
@@ -58,23 +58,23 @@ def test_a_snapshot_is_of_its_moment_whatever_is_trained_meanwhile(tmp_path):
     training.step()
     then = training.tensors()
     gate = threading.Event()
-    training.keeper.thread.submit(gate.wait)  # the disk is slow
-    training.keeper.keep(training.snapshot(1), NOTHING, training.model)
+    training.writer.executor.submit(gate.wait)  # the disk is slow
+    training.writer.start_writing(training.snapshot(1), NOTHING, training.model)
     for _ in range(3):
         training.step()
     now = training.tensors()
     assert any(not torch.equal(now[name], then[name]) for name in then)
-    assert not states(work)
+    assert not list_state_steps(work)
     gate.set()
-    training.keeper.wait()
-    weights = load(work / "checkpoints" / "step-00000001").state_dict()
+    training.writer.wait_until_written()
+    weights = load_checkpoint(work / "checkpoints" / "step-00000001").state_dict()
     for name, tensor in weights.items():
         assert torch.equal(tensor, then.get(f"model.{name}", then["model.embedding.weight"]))
-    load_state(work, 1, training.model, training.optimizers, World())
+    restore_training_state(work, 1, training.model, training.optimizers, DistributedWorld())
     restored = training.tensors()
     assert restored.keys() == then.keys()
     assert all(torch.equal(restored[name], then[name]) for name in then)
-    training.keeper.close()
+    training.writer.shut_down()
 
 
 def test_who_has_the_next_snapshot_waits_until_the_last_one_is_written(tmp_path):
@@ -82,25 +82,25 @@ def test_who_has_the_next_snapshot_waits_until_the_last_one_is_written(tmp_path)
     work, gate = tmp_path / "work", threading.Event()
     training = Training(work)
 
-    class Slow(Snapshot):
-        def write(self, work):
+    class Slow(TrainingSnapshot):
+        def write_state(self, work_folder):
             gate.wait()
-            super().write(work)
+            super().write_state(work_folder)
 
     made = training.snapshot(1)
-    keep = partial(training.keeper.keep, tables=NOTHING, model=None)
+    keep = partial(training.writer.start_writing, tables=NOTHING, model=None)
     keep(Slow(made.header, made.tensors))
-    training.keeper.check()  # asks, and does not wait
+    training.writer.raise_write_error()  # asks, and does not wait
     later = threading.Thread(target=keep, args=(training.snapshot(2),))
     later.start()
     later.join(0.2)
-    assert later.is_alive() and not states(work)
+    assert later.is_alive() and not list_state_steps(work)
     gate.set()
     later.join()
     keep(training.snapshot(3))
-    training.keeper.wait()
-    assert states(work) == [3, 2]
-    training.keeper.close()
+    training.writer.wait_until_written()
+    assert list_state_steps(work) == [3, 2]
+    training.writer.shut_down()
 
 
 def test_what_cannot_be_written_ends_the_training_with_a_sentence(inputs, tmp_path, capsys):
@@ -121,7 +121,7 @@ def test_states_come_more_often_than_checkpoints_where_asked_for(inputs, tmp_pat
     code, events = run(job)
     assert code == 0
     assert [e["step"] for e in events if e["event"] == "checkpoint"] == [0, 20]
-    assert states(work) == [20, 18]
+    assert list_state_steps(work) == [20, 18]
     assert log(work)["step"].to_pylist() == list(range(1, 21))
 
 
@@ -129,11 +129,11 @@ def test_as_many_states_stay_as_are_asked_for(inputs, tmp_path):
     """And a training goes on from a state of one that kept another number."""
     work, settings = tmp_path / "work", {"checkpoint_every": 5, "schedule": "constant"}
     assert run(write_job(inputs, work, steps=20, keep_states=3, **settings))[0] == 0
-    assert states(work) == [20, 15, 10]
+    assert list_state_steps(work) == [20, 15, 10]
     shutil.rmtree(work / "state" / "step-00000020")
     code, events = run(write_job(inputs, work, steps=20, keep_states=1, **settings))
     assert code == 0 and events[0]["resumed"] and events[0]["step"] == 15
-    assert states(work) == [20]
+    assert list_state_steps(work) == [20]
     assert len(events[-1]["history"]) == 1  # no other settings as far as figures go
 
 
@@ -160,7 +160,7 @@ def test_where_training_stops_nothing_of_the_step_that_diverged_is_kept(inputs, 
     assert step > 20  # the guard's first
     assert run(write_job(inputs, tmp_path / "goes", **train))[0] == 0
     last = (step - 1) // every * every
-    assert states(tmp_path / "stops")[0] == last
+    assert list_state_steps(tmp_path / "stops")[0] == last
     assert log(tmp_path / "stops")["step"].to_pylist() == list(range(1, last + 1))
     found = sorted(p.name for p in (tmp_path / "stops" / "checkpoints").iterdir())
     assert found[-1] == f"step-{last:08d}"

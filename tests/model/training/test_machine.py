@@ -28,8 +28,8 @@ def test_the_ceiling_of_a_slow_processor_takes_a_second_to_measure(monkeypatch, 
         sizes.append(len(matrix))
         return 2 * len(matrix) ** 3 / rate
 
-    monkeypatch.setattr(machine, "_product", product)
-    assert machine.matmul_ceiling(CPU, torch.bfloat16) == pytest.approx(rate)
+    monkeypatch.setattr(machine, "_time_square_product", product)
+    assert machine.measure_matmul_flops_per_second(CPU, torch.bfloat16) == pytest.approx(rate)
     assert sizes == [256] * 3 + expected
 
 
@@ -50,8 +50,8 @@ def test_the_ceiling_is_measured_until_three_agree(monkeypatch, milliseconds, us
         large.append(next(times) / 1000)
         return large[-1]
 
-    monkeypatch.setattr(machine, "_product", product)
-    found = machine.matmul_ceiling(CPU, torch.float32)
+    monkeypatch.setattr(machine, "_time_square_product", product)
+    found = machine.measure_matmul_flops_per_second(CPU, torch.float32)
     assert found == pytest.approx(2 * 1024**3 / min(large))
     assert len(large) == used
 
@@ -60,23 +60,23 @@ def test_the_ceiling_is_that_of_a_product(monkeypatch):
     """Real ones: the best that was seen, and training's own draws are as they were."""
     before = torch.get_rng_state()
     seen = []
-    real = machine._product
+    real = machine._time_square_product
 
     def product(matrix):
         seen.append((len(matrix), real(matrix)))
         return seen[-1][1]
 
-    monkeypatch.setattr(machine, "_product", product)
-    found = machine.matmul_ceiling(CPU, torch.float32)
+    monkeypatch.setattr(machine, "_time_square_product", product)
+    found = machine.measure_matmul_flops_per_second(CPU, torch.float32)
     assert found == max(2 * size**3 / seconds for size, seconds in seen[3:])
     assert torch.equal(torch.get_rng_state(), before)
 
 
 FAULTS = """
 import sys, torch, resource
-from model.training.machine import keep_memory
+from model.training.machine import retain_freed_memory
 if sys.argv[1] == "kept":
-    keep_memory()
+    retain_freed_memory()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(40):
     torch.ones(40 << 18)  # freed at once

@@ -6,8 +6,8 @@ from torch import nn
 
 from model.architecture import Transformer
 from model.config import ModelConfig, TrainConfig
-from model.training.muon import COEFFICIENTS, ITERATIONS, Muon, orthogonal
-from model.training.optimise import fused, make_optimizers, set_rate
+from model.training.muon import NEWTON_SCHULZ_COEFFICIENTS, NEWTON_SCHULZ_ITERATIONS, Muon, orthogonalise
+from model.training.optimise import find_fused_matrices, make_optimizers, set_learning_rate
 
 
 def drawn(*shape, seed=0):
@@ -18,19 +18,19 @@ def drawn(*shape, seed=0):
 @pytest.mark.parametrize("shape", [(1, 7, 7), (3, 6, 40), (2, 40, 6), (1, 1, 5), (1, 5, 1)])
 def test_only_singular_values_change_and_as_the_polynomial_says(shape, dtype, near):
     matrices = drawn(*shape)
-    found = orthogonal(matrices, dtype)
+    found = orthogonalise(matrices, dtype)
     assert found.shape == matrices.shape and found.dtype == dtype
     for matrix, made in zip(matrices.double(), found.double(), strict=True):
         u, s, v = torch.linalg.svd(matrix, full_matrices=False)
         s = s / s.square().sum().sqrt()
-        for _ in range(ITERATIONS):
-            a, b, c = COEFFICIENTS
+        for _ in range(NEWTON_SCHULZ_ITERATIONS):
+            a, b, c = NEWTON_SCHULZ_COEFFICIENTS
             s = a * s + b * s**3 + c * s**5
         torch.testing.assert_close(made, u @ s.diag() @ v, atol=near, rtol=near)
 
 
 def test_nothing_stays_nothing():
-    assert not orthogonal(torch.zeros(2, 3, 4), torch.float32).any()
+    assert not orthogonalise(torch.zeros(2, 3, 4), torch.float32).any()
 
 
 def parameters(*shapes):
@@ -39,7 +39,7 @@ def parameters(*shapes):
 
 def descend(optimizer, weights, steps=5):
     for step in range(steps):
-        set_rate([optimizer], 0.01 * (step + 1))
+        set_learning_rate([optimizer], 0.01 * (step + 1))
         for i, parameter in enumerate(weights):
             parameter.grad = drawn(*parameter.shape, seed=100 * step + i)
         optimizer.step()
@@ -83,12 +83,12 @@ def test_the_rows_of_fused_matrices_are_those_that_the_model_cuts(architecture):
         activation="swiglu", d_ff=40, architecture=architecture,
     )  # fmt: skip
     model = Transformer(config)
-    found = fused(model)
+    found = find_fused_matrices(model)
     assert {tuple(rows) for rows in found.values()} == {(24, 12, 12), (40, 40)}
     assert all(len(matrix) == sum(rows) for matrix, rows in found.items())
     blocks = 1 if architecture == "decoder" else 2
     assert len(found) == 2 * blocks + (architecture != "decoder")  # cross-attention, too
     muon = make_optimizers(model, TrainConfig(optimizer="muon", momentum=0.8))[1]
-    assert muon.rows.items() >= found.items() and muon.defaults["momentum"] == 0.8
-    plain = [p for p in muon.rows if p not in found]
-    assert plain and all(muon.rows[p] == [len(p)] for p in plain)
+    assert muon.row_counts.items() >= found.items() and muon.defaults["momentum"] == 0.8
+    plain = [p for p in muon.row_counts if p not in found]
+    assert plain and all(muon.row_counts[p] == [len(p)] for p in plain)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from model.config import TrainConfig
-from model.interchange.checkpoint import load
-from model.objectives import causal
-from model.training.data import batch_sequences
+from model.interchange.checkpoint import load_checkpoint
+from model.objectives import build_causal_batch
+from model.training.data import select_batch_rows
 from model.training.figures import LOG_SCHEMA
 from model.training.optimise import SpikeGuard
-from model.training.schedule import learning_rate
+from model.training.schedule import compute_learning_rate
 from tests.model.oracles import toy_rows, write_tokenizer
 from tests.model.training.training import (
     RISING,
@@ -84,10 +84,10 @@ def test_the_model_learns_and_step_zero_is_untrained(reference):
     work, _, _ = reference
     losses = log(work)["loss"].to_pylist()
     assert losses[-1] < 0.7 * losses[0]
-    first = load(work / "checkpoints" / "step-00000000")
-    last = load(work / "checkpoints" / "step-00000040")
-    batch = causal(toy_rows(12, 16, 40, seed=2).astype(np.int64), document_mask=True)
-    assert last.loss(batch) < 0.7 * first.loss(batch)
+    first = load_checkpoint(work / "checkpoints" / "step-00000000")
+    last = load_checkpoint(work / "checkpoints" / "step-00000040")
+    batch = build_causal_batch(toy_rows(12, 16, 40, seed=2).astype(np.int64), document_mask=True)
+    assert last.compute_loss_sum(batch) < 0.7 * first.compute_loss_sum(batch)
 
 
 def test_a_run_killed_at_five_moments_equals_an_undisturbed_one_to_the_bit(
@@ -213,11 +213,11 @@ def test_a_skipped_step_changes_no_weight(inputs, tmp_path):
 
 def test_ten_skipped_steps_in_a_row_stop_the_training():
     guard = SpikeGuard()
-    assert not any(guard.diverged(1.0, 1.0, 3.0) for _ in range(30))
-    assert [guard.diverged(1.0, 2.9, 3.0), guard.diverged(1.0, 4.0, 3.0)] == [False, True]
-    assert guard.diverged(math.nan, 1.0, 0.0) and guard.skipped == 2
-    assert not guard.diverged(1.0, 1.0, 3.0) and guard.skipped == 0
-    assert not SpikeGuard().diverged(1.0, 1e9, 3.0)  # nothing to compare with yet
+    assert not any(guard.detect_divergence(1.0, 1.0, 3.0) for _ in range(30))
+    assert [guard.detect_divergence(1.0, 2.9, 3.0), guard.detect_divergence(1.0, 4.0, 3.0)] == [False, True]
+    assert guard.detect_divergence(math.nan, 1.0, 0.0) and guard.divergent_steps == 2
+    assert not guard.detect_divergence(1.0, 1.0, 3.0) and guard.divergent_steps == 0
+    assert not SpikeGuard().detect_divergence(1.0, 1e9, 3.0)  # nothing to compare with yet
 
 
 def test_checkpoints_at_powers_of_two_for_the_growth_of_memorisation(inputs, tmp_path):
@@ -230,10 +230,10 @@ def test_checkpoints_at_powers_of_two_for_the_growth_of_memorisation(inputs, tmp
 def test_a_step_trains_on_the_rows_that_batch_sequences_names(inputs, tmp_path):
     work = tmp_path / "work"
     assert run(write_job(inputs, work, precision="fp32", steps=5, warmup=1))[0] == 0
-    model = load(work / "checkpoints" / "step-00000000")
-    rows = toy_rows(60, 16, 40, seed=1)[batch_sequences(0, 1, 8, 60)]
-    batch = causal(rows.astype(np.int64))
-    loss = model.loss(batch) / batch.weights.sum()
+    model = load_checkpoint(work / "checkpoints" / "step-00000000")
+    rows = toy_rows(60, 16, 40, seed=1)[select_batch_rows(0, 1, 8, 60)]
+    batch = build_causal_batch(rows.astype(np.int64))
+    loss = model.compute_loss_sum(batch) / batch.weights.sum()
     assert log(work)["loss"].to_pylist()[0] == pytest.approx(loss.item(), abs=1e-5)
 
 
@@ -253,7 +253,7 @@ def test_every_objective_trains_its_architecture(tmp_path, inputs, objective, ar
     assert code == 0, events
     losses = log(tmp_path / "work")["loss"].to_pylist()
     assert np.mean(losses[-20:]) < 0.9 * np.mean(losses[:5])
-    assert load(tmp_path / "work" / "checkpoints" / "step-00000150").objective == objective
+    assert load_checkpoint(tmp_path / "work" / "checkpoints" / "step-00000150").objective == objective
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
@@ -261,7 +261,7 @@ def test_schedules_warm_up_to_the_rate_and_end_at_its_floor(schedule):
     config = TrainConfig(
         steps=100, warmup=10, schedule=schedule, learning_rate=1.0, min_lr_ratio=0.1
     )
-    rates = [learning_rate(config, step) for step in range(1, 101)]
+    rates = [compute_learning_rate(config, step) for step in range(1, 101)]
     assert rates[:10] == pytest.approx([0.1 * i for i in range(1, 11)])
     assert rates[-1] == pytest.approx(0.1)
     assert rates[9:] == sorted(rates[9:], reverse=True)
@@ -273,17 +273,17 @@ def test_schedules_warm_up_to_the_rate_and_end_at_its_floor(schedule):
 def test_a_decay_of_less_than_a_step_is_one_step(steps, share):
     config = TrainConfig(steps=steps, warmup=0, schedule="wsd", decay_fraction=share,
                          learning_rate=1.0, min_lr_ratio=0.1)  # fmt: skip
-    rates = [learning_rate(config, step) for step in range(1, steps + 1)]
+    rates = [compute_learning_rate(config, step) for step in range(1, steps + 1)]
     assert rates == pytest.approx([1.0] * (steps - 1) + [0.1])
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd", "constant"])
 def test_a_warm_up_of_the_whole_training_ends_at_the_rate(schedule):
     config = TrainConfig(steps=4, warmup=4, schedule=schedule, learning_rate=1.0)
-    assert [learning_rate(config, step) for step in range(1, 5)] == [0.25, 0.5, 0.75, 1.0]
+    assert [compute_learning_rate(config, step) for step in range(1, 5)] == [0.25, 0.5, 0.75, 1.0]
 
 
 def test_a_constant_schedule_warms_up_and_stays():
     config = TrainConfig(steps=100, warmup=4, schedule="constant", learning_rate=1.0)
-    rates = [learning_rate(config, step) for step in range(1, 101)]
+    rates = [compute_learning_rate(config, step) for step in range(1, 101)]
     assert rates == [0.25, 0.5, 0.75, *[1.0] * 97]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model.training.job import check, read_job
+from model.training.job import check_job, read_job
 from model.training.run import main
 from model.training.trainer import Trainer
 from tests.model.oracles import toy_rows, write_rows, write_tokenizer
@@ -59,7 +59,7 @@ def test_what_a_model_cannot_learn_so_is_refused_before_its_data_are_read(
     path = write_job(inputs, tmp_path / "work", model=model)
     path.write_text(json.dumps({**json.loads(path.read_text()), **job}))
     with pytest.raises(ValueError, match=words):
-        check(read_job(str(path)), 1)
+        check_job(read_job(str(path)), 1)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_damaged_state_is_one_sentence(inputs, tmp_path, capsys):
     tensors = load_file(folder / "state.safetensors")
     moment = "optimizer.0.0.exp_avg"
     headers = ({k: v for k, v in header.items() if k != "guard"}, {**header, "guard": {"x": 1}},
-               {**header, "guard": {**header["guard"], "mean": "x"}}, [],
+               {**header, "guard": {**header["guard"], "mean_norm": "x"}}, [],
                *({k: v for k, v in header.items() if k != x} for x in ("history", "identity")),
                {**header, "history": 3}, {**header, "history": [1]}, {**header, "history": [{}]},
                {**header, "history": [{"from": "1", "settings": {}}]}, {**header, "identity": []},
@@ -177,7 +177,7 @@ def test_out_of_memory_it_says_what_to_set_and_goes_on_with_that(
     inputs, tmp_path, monkeypatch, capsys
 ):
     """The trainer itself, at a step whose memory is refused as a GPU refuses it."""
-    step, threads = Trainer._step, torch.get_num_threads()
+    step, threads = Trainer._train_step, torch.get_num_threads()
     handler = signal.getsignal(signal.SIGTERM)
 
     def refused(trainer, number):
@@ -186,7 +186,7 @@ def test_out_of_memory_it_says_what_to_set_and_goes_on_with_that(
         step(trainer, number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_step", refused)
+        patch.setattr(Trainer, "_train_step", refused)
         assert main([str(write_job(inputs, tmp_path / "work"))]) == 1
     torch.set_num_threads(threads)  # the job's are for a process of its own, as is its handler
     signal.signal(signal.SIGTERM, handler)

@@ -13,12 +13,12 @@ import torch
 from pyarrow.parquet import read_table
 
 from model.architecture import Transformer
-from model.config import ModelConfig, to_dict
+from model.config import ModelConfig, config_to_dict
 from model.decoding.generate import generate
-from model.interchange.checkpoint import load, save
-from model.probing.labels import label_log_probs
-from model.training.adapt import for_labels
-from model.training.examples import UNASKED, Example, write_examples
+from model.interchange.checkpoint import load_checkpoint, save_checkpoint
+from model.probing.labels import compute_label_log_probs
+from model.training.adapt import make_classifier_config
+from model.training.examples import NO_LABEL, Example, write_examples
 from tests.model.oracles import write_tokenizer
 from tests.model.training.training import CONTENT, TRAIN, finish, follow, log, run, start
 
@@ -28,7 +28,7 @@ SIZES = {"vocab_size": 40, "context": 16, "d_model": 32, "n_layers": 2, "n_heads
 def checkpoint(folder, **changes):
     torch.manual_seed(1)
     model = Transformer(ModelConfig(**{**SIZES, **changes}))
-    save(model, folder, tokenizer=write_tokenizer(folder.parent / "tokenizer.json", 40))
+    save_checkpoint(model, folder, tokenizer_path=write_tokenizer(folder.parent / "tokenizer.json", 40))
     return model.config
 
 
@@ -37,7 +37,7 @@ def write_job(work, start, config, objective, examples, *, frozen=False, **train
     for split, rows in examples.items():
         write_examples(folder / f"{split}.arrow", rows)
     job = {
-        "model": to_dict(config),
+        "model": config_to_dict(config),
         "train": {**TRAIN, "objective": objective, "samples": 0, **train},
         "data": {split: str(folder / f"{split}.arrow") for split in examples},
         "tokenizer": str(folder / "tokenizer.json"),
@@ -77,13 +77,13 @@ def test_pairs_are_learnt_from_scratch(tmp_path, objective):
     assert told[149] < 0.1
     rows = log(tmp_path / "work", ["step", "tokens"]).to_pylist()
     assert [row["tokens"] for row in rows] == [row["step"] * 16 * 4 for row in rows]
-    model = load(tmp_path / "work" / "checkpoints" / "step-00000150")
+    model = load_checkpoint(tmp_path / "work" / "checkpoints" / "step-00000150")
     assert model.objective == objective
     test = reversed_pairs(30, 3)
     sources = [list(e.ids) for e in test] if objective == "seq2seq" else None
     prompts = [[0] if sources else [0, *e.ids, 0] for e in test]
     written = generate(model, prompts, max_new_tokens=5, temperature=0.0, sources=sources)
-    right = [text.ids == [*e.answers, 0] for (text,), e in zip(written, test, strict=True)]
+    right = [text.ids == [*e.targets, 0] for (text,), e in zip(written, test, strict=True)]
     assert np.mean(right) > 0.9
 
 
@@ -94,14 +94,14 @@ def labelled_texts(count, seed):
     for _ in range(count):
         row = random.integers(2, 10, random.integers(3, 9)).tolist()
         greater = [int(a > b) for a, b in itertools.pairwise(row)]
-        found.append(Example([0, *row], [UNASKED, UNASKED, *greater]))
+        found.append(Example([0, *row], [NO_LABEL, NO_LABEL, *greater]))
     return found
 
 
 @pytest.mark.parametrize("architecture", ["encoder", "decoder"])
 def test_labels_of_tokens_are_learnt(tmp_path, architecture):
     base = checkpoint(tmp_path / "start", architecture=architecture)
-    config = for_labels(base, ("no", "yes"), of_sequences=False, sentences=1)
+    config = make_classifier_config(base, ("no", "yes"), per_sequence=False, sentence_count=1)
     objective = "mlm" if architecture == "encoder" else "causal"
     examples = {"train": labelled_texts(300, 1), "validation": labelled_texts(30, 2)}
     job = write_job(
@@ -110,16 +110,16 @@ def test_labels_of_tokens_are_learnt(tmp_path, architecture):
     )  # fmt: skip
     code, events = run(job)
     assert code == 0, events
-    model = load(tmp_path / "work" / "checkpoints" / "step-00000400")
+    model = load_checkpoint(tmp_path / "work" / "checkpoints" / "step-00000400")
     test = labelled_texts(50, 3)
-    given = np.concatenate([p.argmax(1) for p in label_log_probs(model, test)])
-    gold = np.concatenate([[a for a in e.answers if a != UNASKED] for e in test])
+    given = np.concatenate([p.argmax(1) for p in compute_label_log_probs(model, test)])
+    gold = np.concatenate([[a for a in e.targets if a != NO_LABEL] for e in test])
     assert (given == gold).mean() > 0.9
 
 
 def test_a_killed_training_goes_on_and_leaves_the_same_bytes(tmp_path):
     base = checkpoint(tmp_path / "start", architecture="encoder", dropout=0.1)
-    config = for_labels(base, ("no", "yes"), of_sequences=False, sentences=1)
+    config = make_classifier_config(base, ("no", "yes"), per_sequence=False, sentence_count=1)
     examples = {"train": labelled_texts(60, 1), "validation": labelled_texts(9, 2)}
     arguments = (tmp_path / "start", config, "mlm", examples)
     undisturbed = write_job(tmp_path / "one", *arguments)
@@ -140,15 +140,15 @@ def test_a_killed_training_goes_on_and_leaves_the_same_bytes(tmp_path):
 
 def test_only_the_output_layer_of_a_frozen_model_changes(tmp_path):
     base = checkpoint(tmp_path / "start", architecture="encoder")
-    config = for_labels(base, ("no", "yes"), of_sequences=True, sentences=1)
-    texts = [Example([0, 5, 6], [i % 2, UNASKED, UNASKED]) for i in range(20)]
+    config = make_classifier_config(base, ("no", "yes"), per_sequence=True, sentence_count=1)
+    texts = [Example([0, 5, 6], [i % 2, NO_LABEL, NO_LABEL]) for i in range(20)]
     job = write_job(
         tmp_path / "work", tmp_path / "start", config, "mlm", {"train": texts}, frozen=True
     )
     code, events = run(job)
     assert code == 0, events
     first, last = (
-        load(tmp_path / "work" / "checkpoints" / f"step-{n:08d}").state_dict() for n in (0, 40)
+        load_checkpoint(tmp_path / "work" / "checkpoints" / f"step-{n:08d}").state_dict() for n in (0, 40)
     )
     changed = {name for name in first if not torch.equal(first[name], last[name])}
     assert changed == {"transform.0.weight", "transform.0.bias", "head.weight", "head.bias"}
@@ -163,11 +163,11 @@ def test_frozen_features_are_read_without_dropout(tmp_path):
         folder = tmp_path / str(dropout)
         folder.mkdir()
         base = checkpoint(folder / "start", architecture="encoder", dropout=dropout)
-        config = for_labels(base, ("no", "yes"), of_sequences=False, sentences=1)
+        config = make_classifier_config(base, ("no", "yes"), per_sequence=False, sentence_count=1)
         examples = {"train": labelled_texts(20, 1)}
         job = write_job(folder / "work", folder / "start", config, "mlm", examples, frozen=True)
         assert run(job)[0] == 0
-        weights.append(load(folder / "work" / "checkpoints" / "step-00000040").state_dict())
+        weights.append(load_checkpoint(folder / "work" / "checkpoints" / "step-00000040").state_dict())
     one, other = weights
     assert all(torch.equal(one[name], other[name]) for name in one)
 

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from model.objectives import causal, mlm
-from model.training.data import materialise
-from model.training.parallel import World
-from model.training.validation import GROUPS, Validator, read_groups
+from model.objectives import build_causal_batch, build_mlm_batch
+from model.training.data import open_packed_rows
+from model.training.parallel import DistributedWorld
+from model.training.validation import GROUPS_SCHEMA, Validator, read_group_spans
 from tests.model.oracles import tiny, toy_rows, write_rows
 
 LENGTHS = np.array([0, 0, *[1 + i % 3 for i in range(59)]], np.int32)  # of 61 tokens
@@ -24,12 +24,12 @@ CONTEXT = 16
 @pytest.fixture
 def rows(tmp_path):
     path = write_rows(tmp_path / "rows.parquet", toy_rows(9, CONTEXT, 61))
-    return materialise(str(path), tmp_path / "rows.bin", CONTEXT, 61)
+    return open_packed_rows(str(path), tmp_path / "rows.bin", CONTEXT, 61)
 
 
 def groups_file(tmp_path, spans):
     path = tmp_path / "groups.parquet"
-    pq.write_table(pa.Table.from_pylist(spans, GROUPS), path)
+    pq.write_table(pa.Table.from_pylist(spans, GROUPS_SCHEMA), path)
     return str(path)
 
 
@@ -53,7 +53,7 @@ def expected(model, rows, spans, chosen, shift, batch_of):
     for number in chosen:
         batch = batch_of(number)
         with torch.no_grad():
-            log_p = model.logits(model(batch))[0].log_softmax(-1)
+            log_p = model.compute_logits(model(batch))[0].log_softmax(-1)
         for span in spans:
             if span["sequence"] != number:
                 continue
@@ -73,17 +73,17 @@ def expected(model, rows, spans, chosen, shift, batch_of):
 def test_bits_per_byte_by_group_are_those_of_a_loop(rows, tmp_path):
     model, spans = tiny(context=CONTEXT), spans_of(rows)
     validator = Validator(
-        rows, lambda r, key, first: causal(r), LENGTHS, sequences=5, shift=1,
-        groups=groups_file(tmp_path, spans), world=World(),
+        rows, lambda r, key, first: build_causal_batch(r), LENGTHS, sequence_count=5, target_offset=1,
+        groups_path=groups_file(tmp_path, spans), world=DistributedWorld(),
     )  # fmt: skip
-    measured = validator.measure(model)
+    measured = validator.measure_loss(model)
     chosen = [0, 2, 4, 6, 8]
-    assert validator.chosen.tolist() == chosen
+    assert validator.row_indices.tolist() == chosen
 
     def batch_of(number):
-        return causal(rows.rows(np.array([number])))
+        return build_causal_batch(rows.read_rows(np.array([number])))
 
-    found = {(r["kind"], r["name"]): r for r in measured.rows}
+    found = {(r["kind"], r["name"]): r for r in measured.table_rows}
     by_hand = expected(model, rows, spans, chosen, 1, batch_of)
     assert set(found) == {("all", "all"), *by_hand} and len(by_hand) == 3
     for key, (tokens, size, nats) in by_hand.items():
@@ -93,7 +93,7 @@ def test_bits_per_byte_by_group_are_those_of_a_loop(rows, tmp_path):
     assert sum(r["tokens"] for r in sources) == found["all", "all"]["tokens"]
     batches = [batch_of(n) for n in chosen]
     with torch.no_grad():
-        nats = sum(float(model.loss(b)) for b in batches)
+        nats = sum(float(model.compute_loss_sum(b)) for b in batches)
     tokens = sum(float(b.weights.sum()) for b in batches)
     assert measured.bits_per_token == pytest.approx(nats / tokens / math.log(2), rel=1e-5)
 
@@ -102,14 +102,14 @@ def test_masked_tokens_are_counted_where_they_stand(rows, tmp_path):
     model, spans = tiny(context=CONTEXT, architecture="encoder"), spans_of(rows)
 
     def objective(index, key, first):
-        return mlm(index, key, first, mask=60, vocab_size=61, rate=0.5)
+        return build_mlm_batch(index, key, first, mask_id=60, vocab_size=61, mask_rate=0.5)
 
     validator = Validator(
-        rows, objective, LENGTHS, sequences=0, shift=0,
-        groups=groups_file(tmp_path, spans), world=World(),
+        rows, objective, LENGTHS, sequence_count=0, target_offset=0,
+        groups_path=groups_file(tmp_path, spans), world=DistributedWorld(),
     )  # fmt: skip
-    found = {(r["kind"], r["name"]): r for r in validator.measure(model).rows}
-    drawn = objective(rows.rows(np.arange(9)), 0, 0).split(9)  # fewer than are drawn for together
+    found = {(r["kind"], r["name"]): r for r in validator.measure_loss(model).table_rows}
+    drawn = objective(rows.read_rows(np.arange(9)), 0, 0).split_into_micro_batches(9)  # fewer than are drawn for together
     by_hand = expected(model, rows, spans, range(9), 0, lambda n: drawn[n])
     for key, (tokens, size, nats) in by_hand.items():
         assert (found[key]["tokens"], found[key]["bytes"]) == (tokens, size)
@@ -118,10 +118,10 @@ def test_masked_tokens_are_counted_where_they_stand(rows, tmp_path):
 
 def test_objectives_that_move_tokens_are_measured_as_a_whole(rows, tmp_path):
     validator = Validator(
-        rows, lambda r, key, first: causal(r), LENGTHS, sequences=0, shift=None,
-        groups=groups_file(tmp_path, spans_of(rows)), world=World(),
+        rows, lambda r, key, first: build_causal_batch(r), LENGTHS, sequence_count=0, target_offset=None,
+        groups_path=groups_file(tmp_path, spans_of(rows)), world=DistributedWorld(),
     )  # fmt: skip
-    (found,) = validator.measure(tiny(context=16)).rows
+    (found,) = validator.measure_loss(tiny(context=16)).table_rows
     assert found["kind"] == "all" and found["tokens"] and found["bits_per_byte"]
 
 
@@ -138,10 +138,10 @@ def test_objectives_that_move_tokens_are_measured_as_a_whole(rows, tmp_path):
 def test_groups_outside_the_rows_are_refused(rows, tmp_path, span):
     path = groups_file(tmp_path, [{**span, "kind": "source", "name": "web"}])
     with pytest.raises(ValueError, match=r"groups .*groups\.parquet"):
-        read_groups(path, rows)
+        read_group_spans(path, rows)
 
 
 def test_a_file_that_is_no_table_of_groups_is_refused(rows, tmp_path):
     (tmp_path / "groups.parquet").write_bytes(b"PAR1")
     with pytest.raises(ValueError, match="cannot be read"):
-        read_groups(str(tmp_path / "groups.parquet"), rows)
+        read_group_spans(str(tmp_path / "groups.parquet"), rows)

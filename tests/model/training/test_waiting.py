@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from model.training.job import read_job
-from model.training.parallel import World
+from model.training.parallel import DistributedWorld
 from model.training.trainer import Trainer
 from tests.model.training.training import write_job
 
@@ -24,9 +24,9 @@ class Watched(Trainer):
 
     watching = False
 
-    def _step(self, step):
+    def _train_step(self, step):
         with self.watched(True):
-            super()._step(step)
+            super()._train_step(step)
 
     @contextmanager
     def watched(self, on):
@@ -76,8 +76,8 @@ def test_a_step_reads_no_number_unless_it_may_have_to_be_skipped(
         inputs, tmp_path / "work", steps=6, optimizer=optimizer, divergence=divergence,
         accumulation=2, checkpoint_every=3, validate_every=3,
     )  # fmt: skip
-    trainer = Watched(read_job(str(job)), World())
+    trainer = Watched(read_job(str(job)), DistributedWorld())
     trainer.leave_out_optimizers()
-    assert trainer.run() == 0
+    assert trainer.run_until_done() == 0
     assert '"done"' in capsys.readouterr().out
     assert set(reads) == expected

@@ -16,8 +16,8 @@ from model.training import parallel
 from model.training import run as trainer
 from model.training import trainer as steps
 from model.training.figures import LOG_SCHEMA, TIMING_COLUMNS
-from model.training.job import WATCH
-from tasks.contract.mappers import FORKS
+from model.training.job import WATCH_STDIN_OPTION
+from tasks.contract.mappers import FORK_CONTEXT
 
 MODEL = {"vocab_size": 40, "context": 16, "d_model": 32, "n_layers": 2, "n_heads": 2}
 TRAIN = {
@@ -66,7 +66,7 @@ class Trainer:
         if errors is not None:
             os.dup2(errors.fileno(), error)
         theirs = [Connection(fd, fd == read, fd != read) for fd in (read, out, error)]
-        self.process = FORKS.Process(target=_train, args=(str(job), torchrun, *theirs))
+        self.process = FORK_CONTEXT.Process(target=_train, args=(str(job), torchrun, *theirs))
         self.process.start()
         for end in theirs:
             end.close()
@@ -94,14 +94,14 @@ class Trainer:
 def _train(job, torchrun, *pipes):
     from tests.preloaded import CEILING
 
-    steps.matmul_ceiling = lambda device, dtype: CEILING  # measured once for all of them
+    steps.measure_matmul_flops_per_second = lambda device, dtype: CEILING  # measured once for all of them
     if not torchrun:
-        parallel.launch = launch
+        parallel.launch_with_torchrun = launch
     os.setsid()
     for number, pipe in enumerate(pipes):
         os.dup2(pipe.fileno(), number)
         pipe.close()
-    raise SystemExit(trainer.main([job, WATCH]))
+    raise SystemExit(trainer.main([job, WATCH_STDIN_OPTION]))
 
 
 def launch(processes, module, arguments):
@@ -140,7 +140,7 @@ def start(job, torchrun=False):
 def popen(command, *, stderr, **_):
     """In place of ``subprocess.Popen`` where the stage ``pretrain`` starts its trainer."""
     *_, module, job, watch = command
-    assert (module, watch) == (trainer.__name__, WATCH)
+    assert (module, watch) == (trainer.__name__, WATCH_STDIN_OPTION)
     return Trainer(job, stderr)
 
 

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.audits.answers import Answers
-from tasks.audits.catalogue import ASK, JUDGE, METRICS, PROBES
-from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, Questions
-from tasks.audits.probe import Corpus
-from tasks.audits.refer import refer
+from tasks.audits.answers import Responses
+from tasks.audits.catalogue import REQUEST_STAGES, FINDINGS_STAGES, METRICS_BY_AUDIT, PROBES
+from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
+from tasks.audits.probe import CorpusTables
+from tasks.audits.refer import score_with_reference
 from tasks.audits.respond import RespondConfig, respond, respond_untrained
-from tasks.audits.score import ScoreConfig, score
-from tasks.audits.subjects.reader import open_reader
-from tasks.contract import external
+from tasks.audits.score import ScoreConfig, score_texts
+from tasks.audits.subjects.reader import open_audited_tokenizer
+from tasks.contract import folder_to_artifact
 from tasks.measures.scorers import ScorerConfig
 
 
@@ -21,21 +21,21 @@ def stages_of(name, folder, config, corpus=(None, None, None), scorer=None, pret
               traced=None, reference=None, also=()):  # fmt: skip
     """The artifacts of ask, respond, score and judge, and the values and findings of the last.
     ``corpus``: lexicons, plants and documents."""
-    checkpoint = external(Path(folder), "checkpoint")
-    asked = ASK[name](checkpoint, *corpus, config)
+    checkpoint = folder_to_artifact(Path(folder), "checkpoint")
+    asked = REQUEST_STAGES[name](checkpoint, *corpus, config)
     answered = respond(checkpoint, asked, RespondConfig())
     (probe,) = [probe for probe in PROBES if probe.name == name]
-    settings = ScoreConfig(scorer=scorer or ScorerConfig(), also=also).of(probe.heads)
-    scored = score(asked, answered, settings) if probe.scored else None
+    settings = ScoreConfig(scorer=scorer or ScorerConfig(), also=also).restrict_to_heads(probe.scorer_heads)
+    scored = score_texts(asked, answered, settings) if probe.uses_scorers else None
     untrained = floor = None
-    if probe.floor(config):
+    if probe.needs_untrained_baseline(config):
         untrained = respond_untrained(checkpoint, asked, RespondConfig())
-        floor = score(None, untrained, settings)
+        floor = score_texts(None, untrained, settings)
     referred = None
     if reference:
-        referred = refer(external(Path(reference), "checkpoint"), asked, answered, RespondConfig())
+        referred = score_with_reference(folder_to_artifact(Path(reference), "checkpoint"), asked, answered, RespondConfig())
     dated = ({"0": checkpoint}, {"0": pretrained}) if pretrained else (None, None)
-    judged = JUDGE[name](asked, answered, scored, *dated, untrained, floor,
+    judged = FINDINGS_STAGES[name](asked, answered, scored, *dated, untrained, floor,
                          traced, referred, config)  # fmt: skip
     tables = judged["values"].read(), judged["findings"].read()
     assert not unnamed(name, tables[1].to_pylist())
@@ -46,22 +46,22 @@ def scripted(name, folder, config, says, plants=None, lexicons=None):
     """What a probe makes of answers that are known: ``says(item, target)`` is the log p of a target
     in nats. The table behind its findings, and these by metric and slice."""
     (probe,) = [probe for probe in PROBES if probe.name == name]
-    reader, questions = open_reader(Path(folder)), Questions()
-    probe.ask(questions, reader, Corpus(lexicons, plants), config)
+    reader, questions = open_audited_tokenizer(Path(folder)), RequestBuilder()
+    probe.build_requests(questions, reader, CorpusTables(lexicons, plants), config)
     requests = {row["request"]: row for row in questions.requests}
     answers = [
         {"request": name, "draw": draw, "log_p": [says(questions.items[row["item"]], draw)]}
         for name, row in requests.items()
         for draw in range(len(row["targets"]))
     ]
-    given = Answers(
-        pa.Table.from_pylist([*questions.items.values()], schema=probe.items),
+    given = Responses(
+        pa.Table.from_pylist([*questions.items.values()], schema=probe.item_schema),
         pa.Table.from_pylist(questions.requests, schema=REQUESTS),
         pa.Table.from_pylist(answers, schema=RESPONSES),
-        reader=pa.table({"kind": [reader.kind], "begin": [reader.begin]}),
+        tokenizer=pa.table({"kind": [reader.model_kind], "begin": [reader.opening_description]}),
         skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
     )
-    rows, found = probe.judged(given, config)
+    rows, found = probe.compute_values_and_findings(given, config)
     made = {(row["metric"], row["slice"]): row for row in found}
     assert len(made) == len(found)
     assert not unnamed(name, found)
@@ -70,7 +70,7 @@ def scripted(name, folder, config, says, plants=None, lexicons=None):
 
 def unnamed(audit, findings):
     """The metrics of findings that no policy could name, though they are no controls."""
-    return {row["metric"] for row in findings if not row["control"]} - {*METRICS[audit]}
+    return {row["metric"] for row in findings if not row["control"]} - {*METRICS_BY_AUDIT[audit]}
 
 
 def written(path, rows):

@@ -35,7 +35,7 @@ def make_own(base, special=(), objective=None, pairs=False, **model_config):
 
     from model.architecture import Transformer
     from model.config import ModelConfig
-    from model.interchange.checkpoint import save
+    from model.interchange.checkpoint import save_checkpoint
 
     tokenizer = train_bpe(base / "tokenizer.json", special=special)
     torch.manual_seed(1)
@@ -50,8 +50,8 @@ def make_own(base, special=(), objective=None, pairs=False, **model_config):
         for parameter in model.parameters():
             if parameter.ndim > 1:
                 parameter.mul_(5)
-    model.objective, model.pairs = objective or model.objective, pairs
-    save(model, base / "checkpoint", tokenizer=base / "tokenizer.json")
+    model.objective, model.is_trained_on_pairs = objective or model.objective, pairs
+    save_checkpoint(model, base / "checkpoint", tokenizer_path=base / "tokenizer.json")
     return base / "checkpoint"
 
 

@@ -10,13 +10,13 @@ from safetensors.torch import load_file, save_file
 from tasks.audits import respond as responding
 from tasks.audits.ability import attention_maps as maps
 from tasks.audits.ability.attention_maps import AttentionMapsConfig, attention_maps
-from tasks.audits.catalogue import ASK
+from tasks.audits.catalogue import REQUEST_STAGES
 from tasks.audits.probes.bias import BiasConfig
 from tasks.audits.probes.toxicity import ToxicityConfig
 from tasks.audits.respond import RespondConfig, respond, respond_untrained
-from tasks.audits.score import ScoreConfig, score
-from tasks.audits.subjects.subject import open_subject
-from tasks.contract import HallmarkError, Session, Store, external, open_session
+from tasks.audits.score import ScoreConfig, score_texts
+from tasks.audits.subjects.subject import open_audited_model
+from tasks.contract import HallmarkError, Session, Store, folder_to_artifact, open_session
 from tasks.measures.scorers import ClassifierConfig, open_scorer
 from tests.tasks.measures.classifier_folder import make_classifier
 
@@ -95,7 +95,7 @@ def questions():
 
 def ask(name, questions, folder):
     probe, config = questions[name]
-    return ASK[probe](external(folder, "checkpoint"), None, None, None, config)
+    return REQUEST_STAGES[probe](folder_to_artifact(folder, "checkpoint"), None, None, None, config)
 
 
 def answers(artifact):
@@ -110,18 +110,18 @@ def computed():
 @pytest.fixture
 def expected(request, tmp_path, questions, monkeypatch, computed):
     """The answers of a folder that nobody touches."""
-    monkeypatch.setattr(responding, "WRITTEN", 200)
-    monkeypatch.setattr(responding, "READ", 4000)
+    monkeypatch.setattr(responding, "GENERATED_TOKENS_PER_CHUNK", 200)
+    monkeypatch.setattr(responding, "READ_TOKENS_PER_CHUNK", 4000)
 
     def compute(name):
         if name not in computed:
             folder = request.getfixturevalue(name)
             with open_session(Session(Store(tmp_path / "quiet"))):
                 asked = ask(name, questions, folder)
-                made = respond(external(folder, "checkpoint"), asked, RespondConfig())
+                made = respond(folder_to_artifact(folder, "checkpoint"), asked, RespondConfig())
                 computed[name] = answers(made)
         monkeypatch.setattr(
-            responding, "_opened", {}
+            responding, "_opened_model", {}
         )  # else its model, of the same digest, answers
         return computed[name]
 
@@ -142,15 +142,15 @@ def test_answers_of_other_weights_are_not_stored(
     """Nor those of a later run, with the old weights back, that goes on from what is there."""
     right = expected(name)
     folder = copied(name)
-    checkpoint = external(folder, "checkpoint")
+    checkpoint = folder_to_artifact(folder, "checkpoint")
     asked = ask(name, questions, folder)
     swap, seen = Swap(folder, way), []
-    opened = responding.open_subject
+    opened = responding.open_audited_model
 
     def listen(event):
         if event.kind == "start" and moment == "start":
             swap.do()
-        if event.kind == "progress" and event.done == 1 and moment == "answering":
+        if event.kind == "progress" and event.completed == 1 and moment == "answering":
             swap.do()
         seen.append(event.kind)
 
@@ -161,7 +161,7 @@ def test_answers_of_other_weights_are_not_stored(
         if moment != "for a while":
             return opened(*args, **options)
         # After the digests were compared, so that only the loaded weights are others.
-        folder_of = type(checkpoint).directory
+        folder_of = type(checkpoint).fetch_directory
 
         def directory(artifact):
             found = folder_of(artifact)
@@ -169,34 +169,34 @@ def test_answers_of_other_weights_are_not_stored(
             return found
 
         with monkeypatch.context() as patch:
-            patch.setattr(type(checkpoint), "directory", directory)
+            patch.setattr(type(checkpoint), "fetch_directory", directory)
             subject = opened(*args, **options)
         swap.undo()
         return subject
 
     session.listener = listen
-    monkeypatch.setattr(responding, "open_subject", open_later)
+    monkeypatch.setattr(responding, "open_audited_model", open_later)
     if moment == "before":
         swap.do()
     with pytest.raises(HallmarkError, match=CHANGED) as raised:
         respond(checkpoint, asked, RespondConfig())
     assert "\n" not in str(raised.value) and "remove" not in str(raised.value)
-    assert session.store.artifacts("respond") == []
+    assert session.store.list_artifacts("respond") == []
     if moment != "for a while":
         swap.undo()
     session.listener = lambda event: None
-    monkeypatch.setattr(responding, "open_subject", opened)
-    found = answers(respond(external(folder, "checkpoint"), asked, RespondConfig()))
+    monkeypatch.setattr(responding, "open_audited_model", opened)
+    found = answers(respond(folder_to_artifact(folder, "checkpoint"), asked, RespondConfig()))
     assert found.equals(right)
 
 
 def test_a_folder_that_changes_before_the_untrained_model_answers(session, copied, questions):
     """Its weights do not count, its config and tokenizer do."""
     folder = copied("gpt2_folder")
-    checkpoint = external(folder, "checkpoint")
+    checkpoint = folder_to_artifact(folder, "checkpoint")
     asked = ask("gpt2_folder", questions, folder)
     Swap(folder, "file").do()
-    assert respond_untrained(checkpoint, asked, RespondConfig())["responses"].rows
+    assert respond_untrained(checkpoint, asked, RespondConfig())["responses"].row_count
     (folder / "generation_config.json").write_text("{}")
     with pytest.raises(HallmarkError, match=CHANGED):
         respond_untrained(checkpoint, asked, RespondConfig(device="cpu"))
@@ -204,7 +204,7 @@ def test_a_folder_that_changes_before_the_untrained_model_answers(session, copie
 
 def test_requests_of_another_tokenizer_are_not_stored(session, copied):
     folder = copied("gpt2_folder")
-    checkpoint = external(folder, "checkpoint")
+    checkpoint = folder_to_artifact(folder, "checkpoint")
     tokenizer = folder / "tokenizer.json"
 
     def replace(event):
@@ -213,15 +213,15 @@ def test_requests_of_another_tokenizer_are_not_stored(session, copied):
 
     session.listener = replace
     with pytest.raises(HallmarkError, match=CHANGED):
-        ASK["toxicity"](checkpoint, None, None, None, QUICK)
-    assert session.store.artifacts("ask_toxicity") == []
+        REQUEST_STAGES["toxicity"](checkpoint, None, None, None, QUICK)
+    assert session.store.list_artifacts("ask_toxicity") == []
 
 
 @pytest.mark.parametrize("way", ["folder", "file", "in place"])
 def test_attention_of_other_weights_is_not_stored(session, monkeypatch, copied, way):
     folder = copied("gpt2_folder")
-    checkpoint = external(folder, "checkpoint")
-    swap, opened = Swap(folder, way), maps.open_subject
+    checkpoint = folder_to_artifact(folder, "checkpoint")
+    swap, opened = Swap(folder, way), maps.open_audited_model
 
     def open_other(*args):
         swap.do()
@@ -229,23 +229,23 @@ def test_attention_of_other_weights_is_not_stored(session, monkeypatch, copied, 
         swap.undo()
         return subject
 
-    monkeypatch.setattr(maps, "open_subject", open_other)
+    monkeypatch.setattr(maps, "open_audited_model", open_other)
     with pytest.raises(HallmarkError, match=CHANGED):
         attention_maps(checkpoint, AttentionMapsConfig())
-    assert session.store.artifacts("attention_maps") == []
+    assert session.store.list_artifacts("attention_maps") == []
 
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_loaded_model_does_not_change_with_its_file(copied, name):
     """Weights that are mapped into memory would, and a file that is cut would end the process."""
     folder = copied(name)
-    subject = open_subject(folder, device="cpu")
+    subject = open_audited_model(folder, device="cpu")
     texts = ["The nurse said that she would be late."]
-    before = subject.log_likelihoods(texts)[0]
+    before = subject.compute_log_likelihoods(texts)[0]
     Swap(folder, "in place").do()
-    np.testing.assert_array_equal(subject.log_likelihoods(texts)[0], before)
+    np.testing.assert_array_equal(subject.compute_log_likelihoods(texts)[0], before)
     (folder / "model.safetensors").write_bytes(b"")
-    np.testing.assert_array_equal(subject.log_likelihoods(texts)[0], before)
+    np.testing.assert_array_equal(subject.compute_log_likelihoods(texts)[0], before)
 
 
 def test_pairs_that_are_replaced_while_they_are_read_are_not_stored(session, tmp_path, gpt2_folder):
@@ -261,30 +261,30 @@ def test_pairs_that_are_replaced_while_they_are_read_are_not_stored(session, tmp
 
     session.listener = replace
     with pytest.raises(HallmarkError, match=r"pairs\.csv changed while it was read"):
-        ASK["bias"](external(gpt2_folder, "checkpoint"), None, None, None, config)
-    assert session.store.artifacts("ask_bias") == []
+        REQUEST_STAGES["bias"](folder_to_artifact(gpt2_folder, "checkpoint"), None, None, None, config)
+    assert session.store.list_artifacts("ask_bias") == []
 
 
 def test_a_scorer_that_changes_is_not_scored_with(session, tmp_path, own_folder, questions):
     """Neither while it scores, nor from the memory of an earlier stage."""
     asked = ask("own_folder", questions, own_folder)
-    answered = respond(external(own_folder, "checkpoint"), asked, RespondConfig())
+    answered = respond(folder_to_artifact(own_folder, "checkpoint"), asked, RespondConfig())
     folder = make_classifier(tmp_path / "scorer")
     also = ClassifierConfig(kind="classifier", folder=folder)
-    before = open_scorer(also).score_heads(["a b c"])
+    before = open_scorer(also).score_by_head(["a b c"])
     new = change_weights(folder)
     new = new.rename(tmp_path / "new")
 
     def replace(event):
-        if event.kind == "progress" and event.done == 1:
+        if event.kind == "progress" and event.completed == 1:
             new.replace(folder / "model.safetensors")
 
     session.listener = replace
     with pytest.raises(HallmarkError, match="changed while it was read"):
-        score(asked, answered, ScoreConfig(also=(also,)))
-    assert session.store.artifacts("score") == []
+        score_texts(asked, answered, ScoreConfig(also=(also,)))
+    assert session.store.list_artifacts("score") == []
     session.listener = lambda event: None
-    assert open_scorer(also).score_heads(["a b c"])[0, 0] != before[0, 0]
-    scored = score(asked, answered, ScoreConfig(also=(also,)))
+    assert open_scorer(also).score_by_head(["a b c"])[0, 0] != before[0, 0]
+    scored = score_texts(asked, answered, ScoreConfig(also=(also,)))
     named = scored["scorer"].read()["scorer"].to_pylist()[1]
     assert open_scorer(also).digest[:12] in named

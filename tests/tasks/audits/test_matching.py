@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.audits.matching import Windows, hashes_of
+from tasks.audits.matching import TokenWindowIndex, hash_windows
 
 
 def brute(texts, rows, size):
@@ -28,9 +28,9 @@ def brute(texts, rows, size):
 
 
 def runs(texts, rows, size, **options):
-    found = Windows(texts, size, **options).runs(rows)
+    found = TokenWindowIndex(texts, size, **options).find_longest_runs(rows)
     return set(
-        zip(*(getattr(found, n).tolist() for n in ("text", "start", "row", "place", "size")),
+        zip(*(getattr(found, n).tolist() for n in ("text_index", "text_start", "row_index", "row_start", "length")),
             strict=True)
     )  # fmt: skip
 
@@ -45,12 +45,12 @@ def test_runs_are_those_of_brute_force(seed, size):
     texts.append(rows[2, 3:15].tolist())
     assert runs(texts, rows, size) == brute(texts, rows, size)
     covered = np.zeros(sum(map(len, texts)), bool)
-    windows = Windows(texts, size, common=1)
+    windows = TokenWindowIndex(texts, size, max_positions=1)
     for row in rows:
-        windows.cover(row[None], covered)
+        windows.mark_covered_tokens(row[None], covered)
     wanted = np.zeros_like(covered)
     for number, start, _, _, many in brute(texts, rows, size):
-        first = windows.first[number] + start
+        first = windows.text_offsets[number] + start
         wanted[first : first + many] = True
     assert covered.tolist() == wanted.tolist()
 
@@ -64,15 +64,15 @@ def test_a_run_ends_with_its_row_and_its_text():
     }
     assert runs([[7, 8]], rows, 2) == set() == runs([], rows, 2) == runs([[1, 2, 3]], rows, 4)
     with pytest.raises(ValueError, match="need two"):
-        Windows([[1]], 1)
+        TokenWindowIndex([[1]], 1)
 
 
 def test_of_what_stands_everywhere_the_first_places_are_followed(monkeypatch):
     rows = np.array([[9, 9, 1, 9]], np.int32)
     texts = [[9, 9]] * 5
-    assert len(runs(texts, rows, 2, common=3)) == 5  # five pairs are few
-    monkeypatch.setattr("tasks.audits.matching._OFTEN", 4)
-    assert runs(texts, rows, 2, common=3) == {(n, 0, 0, 0, 2) for n in range(3)}
+    assert len(runs(texts, rows, 2, max_positions=3)) == 5  # five pairs are few
+    monkeypatch.setattr("tasks.audits.matching._MAX_PAIRS_PER_WINDOW", 4)
+    assert runs(texts, rows, 2, max_positions=3) == {(n, 0, 0, 0, 2) for n in range(3)}
 
 
 def test_windows_of_equal_hash_are_compared(monkeypatch):
@@ -83,7 +83,7 @@ def test_windows_of_equal_hash_are_compared(monkeypatch):
     rows = rng.integers(0, 3, (4, 9)).astype(np.int32)
     texts = [rng.integers(0, 3, 9).tolist()]
     wanted = brute(texts, rows, 3)
-    monkeypatch.setattr(matching, "hashes_of", lambda r, s: np.full(
+    monkeypatch.setattr(matching, "hash_windows", lambda r, s: np.full(
         (len(r), max(0, r.shape[1] - s + 1)), 5, np.uint64))  # fmt: skip
     assert runs(texts, rows, 3) == wanted
 
@@ -96,13 +96,13 @@ def test_hashes_beyond_all_that_are_known_are_none(monkeypatch):
     rows = rng.integers(0, 9, (6, 11)).astype(np.int32)
     texts = [rng.integers(2, 5, 14).tolist(), rows[1, 2:9].tolist()]
     wanted = brute(texts, rows, 3)
-    monkeypatch.setattr(matching, "hashes_of", lambda r, s: (
+    monkeypatch.setattr(matching, "hash_windows", lambda r, s: (
         r[:, : max(0, r.shape[1] - s + 1)].astype(np.uint64)))  # fmt: skip
     assert runs(texts, rows, 3) == wanted and wanted
 
 
 def test_hashes_depend_on_tokens_alone_not_on_their_place():
     row = np.array([[4, 1, 2, 3, 9, 1, 2, 3, 2, 1]], np.int32)
-    found = hashes_of(row, 3)[0]
+    found = hash_windows(row, 3)[0]
     assert found[1] == found[5] and len(set(found.tolist())) == len(found) - 1
-    assert hashes_of(row, 11).shape == (1, 0)
+    assert hash_windows(row, 11).shape == (1, 0)

@@ -6,8 +6,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from tasks.audits.exchange import RESPONSES
-from tasks.audits.score import ScoreConfig, score
-from tasks.contract import HallmarkError, StageConfig, Work, stage
+from tasks.audits.score import ScoreConfig, score_texts
+from tasks.contract import HallmarkError, StageConfig, StageContext, stage
 from tasks.measures.scorers import ClassifierConfig
 from tests.tasks.measures.classifier_folder import make_classifier
 
@@ -16,11 +16,11 @@ class TextsConfig(StageConfig):
     texts: tuple[str, ...]
 
 
-@stage(tables={"responses": RESPONSES})
-def write_texts(config: TextsConfig, work: Work) -> None:
+@stage(name="write_texts", tables={"responses": RESPONSES})
+def write_texts(config: TextsConfig, context: StageContext) -> None:
     rows = [{"request": bytes(16), "draw": i, "text": text} for i, text in enumerate(config.texts)]
     filled = [dict.fromkeys(RESPONSES.names) | row for row in rows]
-    work.table("responses").write(pa.Table.from_pylist(filled, schema=RESPONSES))
+    context.get_table_writer("responses").write(pa.Table.from_pylist(filled, schema=RESPONSES))
 
 
 def damage(folder, row):
@@ -38,8 +38,8 @@ def test_a_scorer_that_gives_no_text_a_score_fails_the_audit(session, tmp_path):
     also = ClassifierConfig(kind="classifier", folder=folder)
     with pytest.raises(HallmarkError, match=r"^stage score: the scorer sentiment classifier a fai"
                        r"led at all 3 texts .*gives no number\); use another"):  # fmt: skip
-        score(None, answered, ScoreConfig(also=(also,)))
-    assert session.store.artifacts("score") == []
+        score_texts(None, answered, ScoreConfig(also=(also,)))
+    assert session.store.list_artifacts("score") == []
 
 
 def test_a_text_that_gets_no_score_is_missing_and_not_zero(session, tmp_path):
@@ -47,6 +47,6 @@ def test_a_text_that_gets_no_score_is_missing_and_not_zero(session, tmp_path):
     token = (folder / "vocab.txt").read_text().split().index("c")
     also = ClassifierConfig(kind="classifier", folder=damage(folder, token))
     answered = write_texts(TextsConfig(texts=("a b", "c", "d e f", " ")))
-    found = score(None, answered, ScoreConfig(also=(also,)))["scores"].read()
+    found = score_texts(None, answered, ScoreConfig(also=(also,)))["scores"].read()
     mine = found.filter(pc.equal(found["head"], "sentiment"))
     assert len(mine) == 3 and mine["score"].null_count == 1

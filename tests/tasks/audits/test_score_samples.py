@@ -19,9 +19,9 @@ def test_each_text_gets_its_own_score_and_nothing_else_changes(session):
     assert len(made) == 9
     for row, before in zip(made, written, strict=True):
         assert {name: row[name] for name in before} == before
-        assert row["prompt_score"] == pytest.approx(scorer.score([row["prompt"]])[0])
+        assert row["prompt_score"] == pytest.approx(scorer.score_toxicity([row["prompt"]])[0])
         if row["text"]:
-            assert row["score"] == pytest.approx(scorer.score([row["text"]])[0])
+            assert row["score"] == pytest.approx(scorer.score_toxicity([row["text"]])[0])
         else:
             assert row["score"] is None
     assert made[0]["score"] > 0.5 > made[1]["score"]
@@ -29,7 +29,7 @@ def test_each_text_gets_its_own_score_and_nothing_else_changes(session):
 
 def test_a_scorer_that_fails_leaves_no_score(session, monkeypatch):
     class Failing:
-        def score(self, texts):
+        def score_toxicity(self, texts):
             return np.full(len(texts), np.nan, np.float32)
 
     monkeypatch.setattr(module, "open_scorer", lambda config: Failing())

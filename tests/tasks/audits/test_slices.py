@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from tasks.audits.about import LEFT_OUT, SEEN_ITEMS
-from tasks.audits.catalogue import PROBES, WITHOUT_INTERVAL
-from tasks.audits.judging.tags import tags_of
+from tasks.audits.about import SKIPPED_COUNT_METRICS, ITEMS_IN_TRAINING_TEXT
+from tasks.audits.catalogue import PROBES, METRICS_WITHOUT_INTERVAL
+from tasks.audits.judging.tags import parse_tags
 from tasks.audits.probes.bold import BoldConfig
 from tasks.audits.probes.misuse import MisuseConfig
-from tasks.audits.slices import slices_of
+from tasks.audits.slices import find_available_slices
 from tests.tasks.audits.asking import stages_of, written
 from tests.tasks.audits.probes import test_equal_logits as invented
 from tests.tasks.corpora import given
@@ -21,7 +21,7 @@ def with_default_settings(name):
         texts = [f"The nurse said that she met the engineer {i}. He was late." for i in range(40)]
         splits = ["train", "holdout", "validation", "train"] * 10
         documents = given(texts, splits=splits, kind="split")["documents"]
-        return probe.settings(), {"corpus": (None, None, documents)}
+        return probe.config_class(), {"corpus": (None, None, documents)}
 
     build.__name__ = name
     return build
@@ -56,15 +56,15 @@ def test_no_slice_of_a_finding_is_impossible(build, own_folder, tmp_path, sessio
     (probe,) = [probe for probe in PROBES if probe.name == name]
     asked, *_, (_, findings) = stages_of(name, own_folder, config, **more)
     items = asked["items"].read()
-    skipped = [row | {"tags": tags_of(row)} for row in asked["skipped"].read().to_pylist()
+    skipped = [row | {"tags": parse_tags(row)} for row in asked["skipped"].read().to_pylist()
                if row["count"] is None]  # fmt: skip
     found = [row for row in findings.to_pylist() if not row["control"]]
     assert found
     for row in found:
-        known = slices_of(probe, row["metric"], config, items, skipped)
-        assert known.may_have(row["slice"]), (row["metric"], row["slice"], known)
-        early = slices_of(probe, row["metric"], config)
-        assert early.may_have(row["slice"]), (row["metric"], row["slice"], early)
+        known = find_available_slices(probe, row["metric"], config, items, skipped)
+        assert known.may_contain(row["slice"]), (row["metric"], row["slice"], known)
+        early = find_available_slices(probe, row["metric"], config)
+        assert early.may_contain(row["slice"]), (row["metric"], row["slice"], early)
 
 
 @pytest.mark.parametrize("build", AUDITS, ids=lambda build: build.__name__)
@@ -74,11 +74,11 @@ def test_a_finding_has_no_interval_where_its_metric_never_has_one(
     config, more = build(tmp_path)
     name = invented.name_of(build)
     *_, (_, findings) = stages_of(name, own_folder, config, **more)
-    exact = {*LEFT_OUT.get(name, ()), SEEN_ITEMS}
+    exact = {*SKIPPED_COUNT_METRICS.get(name, ()), ITEMS_IN_TRAINING_TEXT}
     for row in findings.to_pylist():
         if row["control"] or row["value"] is None or row["metric"] in exact:
             continue
-        if row["metric"] in WITHOUT_INTERVAL[name]:
+        if row["metric"] in METRICS_WITHOUT_INTERVAL[name]:
             assert row["low"] is None and "no interval: " not in row["method"], row
         else:  # what has none says what was amiss with these values
             assert row["low"] is not None or "no interval: " in row["method"], row

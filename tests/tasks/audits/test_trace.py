@@ -8,32 +8,32 @@ import pyarrow as pa
 import pytest
 
 from tasks.audits import trace as tracing
-from tasks.audits.exchange import RESPONSES, SOUGHT
-from tasks.audits.trace import Planted, TraceConfig, trace
-from tasks.contract import ID, ids, text_hashes
+from tasks.audits.exchange import RESPONSES, LOOKUPS
+from tasks.audits.trace import CanarySpans, TraceConfig, trace_training_text
+from tasks.contract import ID_TYPE, hash_to_ids, hash_texts
 
 WIDTH = 12
 #: Documents, each behind a 0; the second is planted, and stands twice.
 TEXTS = [[5, 6, 7, 8, 9], [1, 2, 3, 4, 1, 2, 3], [1, 2, 3, 4, 1, 2, 3], [9, 8, 7, 6], [5, 6, 7]]
-KEYS = ids(f"document {n}" for n in range(len(TEXTS)))
+KEYS = hash_to_ids(f"document {n}" for n in range(len(TEXTS)))
 
 
 class Known:
     """A table in memory, as stages read it."""
 
     def __init__(self, rows):
-        self.rows_, self.rows = rows, len(rows)
+        self.rows_, self.row_count = rows, len(rows)
 
     def read(self, columns=None):
         return self.rows_ if columns is None else self.rows_.select(columns)
 
-    def batches(self, columns):
+    def iter_batches(self, columns):
         yield from self.rows_.select(columns).to_batches(max_chunksize=1)
 
-    def dataset(self):
+    def to_dataset(self):
         return pa.dataset.dataset(self.rows_)
 
-    def find(self, wanted, columns):
+    def find_document_rows(self, wanted, columns):
         rows = [r for r in self.rows_.to_pylist() if r["doc_id"] in wanted]
         return pa.Table.from_pylist(rows, schema=self.rows_.schema).select(columns)
 
@@ -68,31 +68,31 @@ def traced_of(packed, responses, monkeypatch, read=None, sought=(), trainings=1,
     that are ``sought``, (item, ids); what was held stays in ``packed``."""
     monkeypatch.setattr(
         tracing,
-        "reading",
+        "count_row_reads",
         lambda checkpoint, pretrained, rows: (
             np.array(read if read is not None else [2] * rows),
             np.arange(rows) + 7,
         ),
     )
-    request = ids(["written", "read"])
+    request = hash_to_ids(["written", "read"])
     rows = [
         {"request": request[text is None].as_py(), "draw": draw, "text": text,
          "ids": None if text is None else tokens}
         for draw, (text, tokens) in enumerate(responses)
     ]  # fmt: skip
-    wanted = [{"item": ids([item])[0].as_py(), "ids": tokens} for item, tokens in sought]
-    asked = {"sought": Known(pa.Table.from_pylist(wanted, schema=SOUGHT))}
+    wanted = [{"item": hash_to_ids([item])[0].as_py(), "ids": tokens} for item, tokens in sought]
+    asked = {"sought": Known(pa.Table.from_pylist(wanted, schema=LOOKUPS))}
     answered = {"responses": Known(pa.Table.from_pylist(rows, schema=RESPONSES))}
     about = {"doc_id": KEYS, "source": ["a", "planted/x", "planted/x", "b", "c"], "cluster": KEYS}
     plants = Known(pa.table({"doc_ids": [[k.as_py() for k in KEYS[1:3]], []]}))
     made = {}
     work = SimpleNamespace(
-        table=lambda name: SimpleNamespace(write=lambda rows: made.update({name: rows})),
-        progress=lambda *said: None,
+        get_table_writer=lambda name: SimpleNamespace(write=lambda rows: made.update({name: rows})),
+        report_progress=lambda *said: None,
     )
     config = TraceConfig(**({"least": 3, "verbatim": 4} | settings))
     names = [str(number) for number in range(trainings)]
-    trace.body(asked, answered, *(dict.fromkeys(names, each) for each in ({}, {}, packed.made)),
+    trace_training_text.body(asked, answered, *(dict.fromkeys(names, each) for each in ({}, {}, packed.made)),
                Known(pa.table(about)), plants, config, work)  # fmt: skip
     packed.held = made["held"].to_pylist()
     return made["traced"].to_pylist(), made["spans"].to_pylist()
@@ -113,7 +113,7 @@ def test_what_was_written_leads_to_its_documents(packed, monkeypatch):
     by = {}
     for row in spans:
         by.setdefault(row["text"], []).append(row)
-    hashes = dict(zip(["hit", "short"], text_hashes(pa.array(["hit", "short"], pa.large_string()))
+    hashes = dict(zip(["hit", "short"], hash_texts(pa.array(["hit", "short"], pa.large_string()))
                       .to_pylist(), strict=True))  # fmt: skip
     assert set(by) == set(hashes.values())  # what was read has no text, and no rows
     hit = by[hashes["hit"]]
@@ -161,7 +161,7 @@ def test_what_was_sought_was_read_as_often_as_it_stands_whole_in_rows_that_were(
 
     traced_of(packed, [("x", [1, 2])], monkeypatch, read=read, sought=sought)
     found = {row["item"]: row["times"] for row in packed.held}
-    of = {name: found[ids([name])[0].as_py()] for name, _ in sought}
+    of = {name: found[hash_to_ids([name])[0].as_py()] for name, _ in sought}
     for name, text in sought[:-5]:
         assert of[name] == times(text), text
     assert of["two"] == times(windows[0]) and of["long"] == times([1, 2, 3])
@@ -206,36 +206,36 @@ def test_tokens_within_planted_documents_are_those_of_brute_force():
     width, rows = 10, 6
     stretches = [(0, 0, 4), (0, 4, 6), (1, 3, 9), (3, 0, 10), (5, 7, 10)]
     order = rng.permutation(len(stretches))
-    keys = ids(f"plant {n}" for n in range(len(stretches)))
+    keys = hash_to_ids(f"plant {n}" for n in range(len(stretches)))
     spans = pa.table({
         "split": ["train"] * 5 + ["validation"],
         "sequence": [stretches[n][0] for n in order] + [2],
         "start": [stretches[n][1] for n in order] + [0],
         "end": [stretches[n][2] for n in order] + [10],
-        "doc_id": pa.array([*(keys[int(n)].as_py() for n in order), keys[0].as_py()], ID),
+        "doc_id": pa.array([*(keys[int(n)].as_py() for n in order), keys[0].as_py()], ID_TYPE),
     })  # fmt: skip
     plants = Known(pa.table({"doc_ids": [[k.as_py() for k in keys], []]}))
-    planted = Planted.of(Known(spans), plants, width)
+    planted = CanarySpans.from_canaries(Known(spans), plants, width)
     begin = rng.integers(0, rows * width, 200)
     size = rng.integers(1, 9, 200)
     size = np.minimum(size, width - begin % width)  # a run stands in one row
-    found = planted.within(begin, size)
+    found = planted.measure_longest_overlap(begin, size)
     for start, many, inside in zip(begin, size, found, strict=True):
         shares = [
             max(0, min(row * width + last, start + many) - max(row * width + first, start))
             for row, first, last in stretches
         ]
         assert inside == max(shares)
-    none = Planted.of(Known(spans), None, width)
-    assert none.within(begin, size).tolist() == [0] * 200
+    none = CanarySpans.from_canaries(Known(spans), None, width)
+    assert none.measure_longest_overlap(begin, size).tolist() == [0] * 200
 
 
 def test_many_stretches_find_what_one_does(packed, monkeypatch):
     responses = [("hit", [8, 1, 2, 3, 4, 1]), ("one", [5]), ("other", [1, 2, 3, 4])]
     whole = traced_of(packed, responses, monkeypatch)
-    monkeypatch.setattr(tracing, "STRETCH", WIDTH)
+    monkeypatch.setattr(tracing, "TOKENS_PER_BATCH", WIDTH)
     assert traced_of(packed, responses, monkeypatch) == whole
-    monkeypatch.setattr(tracing, "STRETCH", 1)
+    monkeypatch.setattr(tracing, "TOKENS_PER_BATCH", 1)
     assert traced_of(packed, responses, monkeypatch) == whole
     assert [row["verbatim"] for row in whole[0]] == [5, 0, 4]
     assert TraceConfig(least=8, verbatim=8).verbatim == 8 and TraceConfig().enabled

@@ -15,22 +15,22 @@ from tasks.contract import (
     DOCUMENTS,
     LEDGER,
     Artifact,
-    Part,
+    TablePart,
     Session,
     StageConfig,
     Store,
     Table,
-    Tables,
-    Work,
-    as_documents,
-    identities,
-    ids,
-    ledger_rows,
+    TableWriters,
+    StageContext,
+    fill_document_columns,
+    hash_documents,
+    hash_to_ids,
+    build_ledger_columns,
     open_session,
-    part_of,
-    removals,
+    doc_id_to_part_index,
+    build_removal_columns,
     stage,
-    text_hashes,
+    hash_texts,
 )
 
 
@@ -53,39 +53,39 @@ def made_documents(config: MakeConfig) -> pa.Table:
     """In the order of their ids."""
     keys = [str(i) for i in range(config.documents)]
     texts = pa.array([f"{config.word} {key}" for key in keys], pa.large_string())
-    doc_ids = ids(keys)
+    doc_ids = hash_to_ids(keys)
     source = ["even" if i % 2 == 0 else "odd" for i in range(config.documents)]
     known = {"doc_id": doc_ids, "source": source, "cluster": doc_ids, "text": texts}
-    columns = as_documents(known | {"text_hash": text_hashes(texts)})
+    columns = fill_document_columns(known | {"text_hash": hash_texts(texts)})
     return pa.table(columns, schema=DOCUMENTS).sort_by("doc_id")
 
 
-def make_part(number: int, config: MakeConfig, out: Tables) -> None:
+def make_part(number: int, config: MakeConfig, out: TableWriters) -> None:
     documents = made_documents(config)
-    here = [part_of(i, config.parts) == number for i in documents["doc_id"].to_pylist()]
-    out.table("documents").write(documents.filter(pa.array(here)))
+    here = [doc_id_to_part_index(i, config.parts) == number for i in documents["doc_id"].to_pylist()]
+    out.get_table_writer("documents").write(documents.filter(pa.array(here)))
 
 
-@stage(tables={"documents": DOCUMENTS})
-def make(config: MakeConfig, work: Work) -> None:
-    work.parts(make_part, range(config.parts), config)
+@stage(name="make", tables={"documents": DOCUMENTS})
+def make(config: MakeConfig, context: StageContext) -> None:
+    context.map_partitions(make_part, range(config.parts), config)
 
 
-def drop_part(part: Part, config: DropConfig, out: Tables) -> int:
+def drop_part(part: TablePart, config: DropConfig, out: TableWriters) -> int:
     count = 0
-    for batch in part.batches():
+    for batch in part.iter_batches():
         gone = pc.match_substring(batch["text"], config.drop)
-        out.table("documents").write(batch.filter(pc.invert(gone)))
+        out.get_table_writer("documents").write(batch.filter(pc.invert(gone)))
         removed = batch.filter(gone)
         count += removed.num_rows
         if not config.forget:
-            out.table("ledger").write(removals("has the word", removed, threshold=config.note))
+            out.get_table_writer("ledger").write(build_removal_columns("has the word", removed, threshold=config.note))
     return count
 
 
-@stage(tables={"documents": DOCUMENTS, "ledger": LEDGER})
-def drop(documents: Table, config: DropConfig, work: Work) -> None:
-    work.parts(drop_part, documents.parts, config)
+@stage(name="drop", tables={"documents": DOCUMENTS, "ledger": LEDGER})
+def drop(documents: Table, config: DropConfig, context: StageContext) -> None:
+    context.map_partitions(drop_part, documents.parts, config)
 
 
 COUNT = pa.schema([("rows", pa.int64())])
@@ -95,38 +95,38 @@ class CountConfig(StageConfig):
     pass
 
 
-@stage(tables={"count": COUNT})
-def count(documents: Table, config: CountConfig, work: Work) -> None:
-    work.table("count").write({"rows": [documents.rows]})
+@stage(name="count", tables={"count": COUNT})
+def count(documents: Table, config: CountConfig, context: StageContext) -> None:
+    context.get_table_writer("count").write({"rows": [documents.row_count]})
 
 
-@stage()
-def keep_number(config: CountConfig, work: Work) -> None:
-    work.file("number.txt").write_text("7")
+@stage(name="keep_number")
+def keep_number(config: CountConfig, context: StageContext) -> None:
+    context.prepare_output_path("number.txt").write_text("7")
 
 
-@stage(tables={"count": COUNT})
-def double(number: Artifact, config: CountConfig, work: Work) -> None:
+@stage(name="double", tables={"count": COUNT})
+def double(number: Artifact, config: CountConfig, context: StageContext) -> None:
     """Fails on what is no number with an error of Python's."""
-    work.table("count").write({"rows": [2 * int(number.path("number.txt").read_text())]})
+    context.get_table_writer("count").write({"rows": [2 * int(number.fetch_file("number.txt").read_text())]})
 
 
-@stage(tables={"count": COUNT, "accounts": ACCOUNTS})
-def miscount(config: CountConfig, work: Work) -> None:
+@stage(name="miscount", tables={"count": COUNT, "accounts": ACCOUNTS})
+def miscount(config: CountConfig, context: StageContext) -> None:
     book = {"source": "s", "unit": "rows", "in": 5, "added": 0, "kept": 4, "removed_rows": 0}
     book |= {"removed_spans": 0, "quarantined": 0, "replaced": 0}
-    work.table("accounts").write({key: [value] for key, value in book.items()})
+    context.get_table_writer("accounts").write({key: [value] for key, value in book.items()})
 
 
-def die_once(shard: str, flag: str, out: Tables) -> None:
+def die_once(shard: str, flag: str, out: TableWriters) -> None:
     """Kills its own process the first time; the other items finish."""
     if shard == "victim" and not Path(flag).exists():
         Path(flag).touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    out.table("count").write({"rows": [len(shard)]})
+    out.get_table_writer("count").write({"rows": [len(shard)]})
 
 
-def fail(shard: str, out: Tables) -> None:
+def fail(shard: str, out: TableWriters) -> None:
     raise ValueError(f"cannot read {shard}")
 
 
@@ -135,35 +135,35 @@ class LoggedConfig(StageConfig):
     fault: Literal["kill", "fail", "fail once"]
 
 
-@stage(tables={"documents": DOCUMENTS, "ledger": LEDGER})
-def logged(documents: Table, config: LoggedConfig, work: Work) -> None:
-    work.parts(logged_part, documents.parts, config)
+@stage(name="logged", tables={"documents": DOCUMENTS, "ledger": LEDGER})
+def logged(documents: Table, config: LoggedConfig, context: StageContext) -> None:
+    context.map_partitions(logged_part, documents.parts, config)
 
 
-def logged_part(part: Part, config: LoggedConfig, out: Tables) -> None:
+def logged_part(part: TablePart, config: LoggedConfig, out: TableWriters) -> None:
     """Part 3 goes wrong as the config says."""
     path = Path(config.log)
     before = path.read_text().split() if path.exists() else []
     with path.open("a") as file:
-        file.write(f"{part.number}\n")
-    if part.number == 2 and (config.fault == "fail" or "2" not in before):
+        file.write(f"{part.index}\n")
+    if part.index == 2 and (config.fault == "fail" or "2" not in before):
         if config.fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         raise ValueError("the moon is full")
-    for batch in part.batches():
-        out.table("documents").write(batch)
+    for batch in part.iter_batches():
+        out.get_table_writer("documents").write(batch)
 
 
 class FaultConfig(StageConfig):
     fault: str
 
 
-@stage(tables={"documents": DOCUMENTS, "ledger": LEDGER})
-def faulty(documents: Table, config: FaultConfig, work: Work) -> None:
-    work.parts(faulty_part, documents.parts, config)
+@stage(name="faulty", tables={"documents": DOCUMENTS, "ledger": LEDGER})
+def faulty(documents: Table, config: FaultConfig, context: StageContext) -> None:
+    context.map_partitions(faulty_part, documents.parts, config)
 
 
-def faulty_part(part: Part, config: FaultConfig, out: Tables) -> None:
+def faulty_part(part: TablePart, config: FaultConfig, out: TableWriters) -> None:
     """Passes documents on, but for what goes wrong with the first two of one length of "even"."""
     rows = part.read().to_pylist()
     groups: dict[int, list[dict[str, Any]]] = defaultdict(list)
@@ -171,9 +171,9 @@ def faulty_part(part: Part, config: FaultConfig, out: Tables) -> None:
         if row["source"] == "even":
             groups[len(row["text"].encode())].append(row)
     one, two = next(group for group in groups.values() if len(group) > 1)[:2]
-    entered = identities(pa.array([one["doc_id"]]), pa.array([one["text"]]))
+    entered = hash_documents(pa.array([one["doc_id"]]), pa.array([one["text"]]))
     size = len(one["text"].encode())
-    written = ledger_rows("replaced", "why", [one["doc_id"]], ["even"], [size], [size])
+    written = build_ledger_columns("replaced", "why", [one["doc_id"]], ["even"], [size], [size])
     match config.fault:
         case "two texts are swapped":
             one["text"], two["text"] = two["text"], one["text"]
@@ -183,14 +183,14 @@ def faulty_part(part: Part, config: FaultConfig, out: Tables) -> None:
             one["text"] = one["text"][::-1]
         case "a text is changed, and the ledger says so":
             one["text"] = one["text"][::-1]
-            out.table("ledger").write(written | {"identity": entered})
+            out.get_table_writer("ledger").write(written | {"identity": entered})
         case "a text is changed, and the ledger names another document":
             one["text"] = one["text"][::-1]
-            other = identities(pa.array([two["doc_id"]]), pa.array([two["text"]]))
-            out.table("ledger").write(written | {"doc_id": [two["doc_id"]], "identity": other})
+            other = hash_documents(pa.array([two["doc_id"]]), pa.array([two["text"]]))
+            out.get_table_writer("ledger").write(written | {"doc_id": [two["doc_id"]], "identity": other})
         case "a text is changed, and the ledger does not say what it was":
             one["text"] = one["text"][::-1]
-            out.table("ledger").write(written)
+            out.get_table_writer("ledger").write(written)
         case "a document goes to another source":
             one["source"] = "odd"
         case "two documents change places between sources":
@@ -200,14 +200,14 @@ def faulty_part(part: Part, config: FaultConfig, out: Tables) -> None:
             one["doc_id"], two["doc_id"] = two["doc_id"], one["doc_id"]
         case "nothing":
             pass
-    out.table("documents").write(pa.Table.from_pylist(rows, schema=DOCUMENTS))
+    out.get_table_writer("documents").write(pa.Table.from_pylist(rows, schema=DOCUMENTS))
 
 
-@stage(tables={"count": COUNT})
-def slow_commit(config: CountConfig, work: Work) -> None:
+@stage(name="slow_commit", tables={"count": COUNT})
+def slow_commit(config: CountConfig, context: StageContext) -> None:
     """Says that it is running, then waits for a line before it goes on to commit."""
-    work.table("count").write({"rows": [7]})
-    work.file("big.bin").write_bytes(b"x" * 100_000)
+    context.get_table_writer("count").write({"rows": [7]})
+    context.prepare_output_path("big.bin").write_bytes(b"x" * 100_000)
     print("running", flush=True)
     sys.stdin.readline()
 

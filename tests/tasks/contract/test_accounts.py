@@ -3,7 +3,7 @@
 import pytest
 
 from tasks.contract import HallmarkError
-from tasks.contract.accounts import TERMS, balance, check, check_sums, checksums, merged
+from tasks.contract.accounts import ACCOUNT_TERMS, compute_accounts, check_accounts_balance, check_checksums_balance, compute_checksums, merge_counts
 
 WHOLE = 2**128
 
@@ -30,7 +30,7 @@ LEDGER = [
 
 
 def test_a_book_by_hand():
-    size, rows = balance(ENTERED, DOCUMENTS, LEDGER)
+    size, rows = compute_accounts(ENTERED, DOCUMENTS, LEDGER)
     assert size == {
         "source": "s", "unit": "bytes", "in": 35, "added": 8, "kept": 28, "removed_rows": 7,
         "removed_spans": 4, "quarantined": 6, "replaced": -2,
@@ -39,42 +39,42 @@ def test_a_book_by_hand():
         "source": "s", "unit": "rows", "in": 5, "added": 1, "kept": 4, "removed_rows": 1,
         "removed_spans": 0, "quarantined": 1, "replaced": 0,
     }  # fmt: skip
-    check("x", [size, rows])
-    for term in TERMS:
+    check_accounts_balance("x", [size, rows])
+    for term in ACCOUNT_TERMS:
         with pytest.raises(HallmarkError, match=r"source 's' in bytes do not add up .*[+-]1 un"):
-            check("x", [rows, size | {term: size[term] + 1}])
+            check_accounts_balance("x", [rows, size | {term: size[term] + 1}])
 
 
 def test_the_checksums_of_the_same_documents_by_hand():
-    [book] = checksums(ENTERED, DOCUMENTS, LEDGER)
-    found = {term: int.from_bytes(book[term], "big") for term in TERMS}
+    [book] = compute_checksums(ENTERED, DOCUMENTS, LEDGER)
+    found = {term: int.from_bytes(book[term], "big") for term in ACCOUNT_TERMS}
     assert found == {
         "in": 54_321, "added": 600_000, "kept": 600_001, "removed_rows": 20, "removed_spans": 300,
         "quarantined": 50_000, "replaced": 4_000,
     }  # fmt: skip
-    check_sums("x", [book])
-    for term in TERMS:
+    check_checksums_balance("x", [book])
+    for term in ACCOUNT_TERMS:
         with pytest.raises(HallmarkError, match="the checksums of source 's' do not add up"):
-            check_sums("x", [book | {term: (found[term] + 1).to_bytes(16, "big")}])
+            check_checksums_balance("x", [book | {term: (found[term] + 1).to_bytes(16, "big")}])
 
 
 def test_what_was_changed_before_this_stage_enters_as_it_is():
     """An input's own note of what its stage changed is none of this one's."""
     entered = [*ENTERED, ["s", "changed", 0, 0, 0, hexed(77)]]
-    assert checksums(entered, DOCUMENTS, LEDGER) == checksums(ENTERED, DOCUMENTS, LEDGER)
-    assert balance(entered, DOCUMENTS, LEDGER) == balance(ENTERED, DOCUMENTS, LEDGER)
+    assert compute_checksums(entered, DOCUMENTS, LEDGER) == compute_checksums(ENTERED, DOCUMENTS, LEDGER)
+    assert compute_accounts(entered, DOCUMENTS, LEDGER) == compute_accounts(ENTERED, DOCUMENTS, LEDGER)
 
 
 def test_sums_go_round_at_two_to_the_128():
     large = WHOLE - 1
-    entered = merged(
+    entered = merge_counts(
         [[["s", "document", 1, 2, 2, hexed(large)]], [["s", "document", 1, 3, 4, hexed(5)]]]
     )
     assert entered == [["s", "document", 2, 5, 6, hexed(4)]]
-    [book] = checksums(entered, [["s", "document", 1, 2, 2, hexed(large)]],
+    [book] = compute_checksums(entered, [["s", "document", 1, 2, 2, hexed(large)]],
                        [["s", "removed", 1, 3, 0, hexed(5)]])  # fmt: skip
     assert (book["in"], book["kept"]) == ((4).to_bytes(16, "big"), large.to_bytes(16, "big"))
-    check_sums("x", [book])
+    check_checksums_balance("x", [book])
 
 
 def test_parts_are_merged_by_source_and_action_in_order():
@@ -82,23 +82,23 @@ def test_parts_are_merged_by_source_and_action_in_order():
         [["b", "document", 1, 10, 10, hexed(1)], ["b", "changed", 0, 0, 0, hexed(9)]],
         [["a", "document", 2, 20, 20, hexed(2)], ["b", "document", 3, 30, 31, hexed(4)]],
     ]
-    assert merged(parts) == [
+    assert merge_counts(parts) == [
         ["a", "document", 2, 20, 20, hexed(2)],
         ["b", "changed", 0, 0, 0, hexed(9)],
         ["b", "document", 4, 40, 41, hexed(5)],
     ]
-    assert merged([]) == []
+    assert merge_counts([]) == []
 
 
 def test_each_source_has_books_of_its_own():
     entered = [["a", "document", 1, 2, 2, hexed(1)], ["b", "document", 1, 5, 5, hexed(2)]]
     kept = [["a", "document", 1, 2, 2, hexed(1)]]
     gone = [["b", "removed", 1, 5, 0, hexed(2)]]
-    books = balance(entered, kept, gone)
+    books = compute_accounts(entered, kept, gone)
     assert [(b["source"], b["unit"], b["kept"], b["removed_rows"]) for b in books] == [
         ("a", "bytes", 2, 0), ("a", "rows", 1, 0), ("b", "bytes", 0, 5), ("b", "rows", 0, 1),
     ]  # fmt: skip
-    assert [book["source"] for book in checksums(entered, kept, gone)] == ["a", "b"]
+    assert [book["source"] for book in compute_checksums(entered, kept, gone)] == ["a", "b"]
     gone[0][0] = "a"  # as much as is missing, but of the other source
     with pytest.raises(HallmarkError, match="source 'a' in bytes"):
-        check("x", balance(entered, kept, gone))
+        check_accounts_balance("x", compute_accounts(entered, kept, gone))

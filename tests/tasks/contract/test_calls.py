@@ -6,17 +6,17 @@ import json
 import pytest
 
 from tasks.contract import (
-    DENIED,
+    PURGED_DOCUMENTS_FILE,
     DOCUMENTS,
     LEDGER,
-    TOMBSTONES,
+    TOMBSTONES_FILE,
     Artifact,
     HallmarkError,
     StageConfig,
     Table,
     UsageError,
-    Work,
-    current_session,
+    StageContext,
+    get_current_session,
     stage,
 )
 from tests.tasks.contract.stages import (
@@ -36,23 +36,23 @@ class SayConfig(StageConfig):
     fault: str = ""
 
 
-@stage(tables={"count": COUNT})
+@stage(name="total", tables={"count": COUNT})
 def total(documents: Table, others: dict[str, Artifact], extra: Table | None, config: SayConfig,
-          work: Work) -> None:  # fmt: skip
-    rows = documents.rows + sum(other["documents"].rows for other in others.values())
-    work.table("count").write({"rows": [rows + (extra.rows if extra else 0)]})
+          context: StageContext) -> None:  # fmt: skip
+    rows = documents.row_count + sum(other["documents"].row_count for other in others.values())
+    context.get_table_writer("count").write({"rows": [rows + (extra.row_count if extra else 0)]})
 
 
-@stage(tables={"count": COUNT}, reads={"made": ("documents",), "several": ("documents",)})
-def look(made: Artifact, several: dict[str, Artifact], config: SayConfig, work: Work) -> None:
+@stage(name="look", tables={"count": COUNT}, reads={"made": ("documents",), "several": ("documents",)})
+def look(made: Artifact, several: dict[str, Artifact], config: SayConfig, context: StageContext) -> None:
     assert made.tables.keys() == {"documents"}
     assert all(other.tables.keys() == {"documents"} for other in several.values())
-    work.table("count").write({"rows": [made["documents"].rows]})
+    context.get_table_writer("count").write({"rows": [made["documents"].row_count]})
 
 
-@stage(tables={"documents": DOCUMENTS, "ledger": LEDGER})
-def fails(documents: Table, config: SayConfig, work: Work) -> None:
-    work.progress(1, 2, "half")
+@stage(name="fails", tables={"documents": DOCUMENTS, "ledger": LEDGER})
+def fails(documents: Table, config: SayConfig, context: StageContext) -> None:
+    context.report_progress(1, 2, "half")
     raise {
         "hallmark": HallmarkError("say this"),
         "usage": UsageError("give another"),
@@ -65,9 +65,9 @@ def fails(documents: Table, config: SayConfig, work: Work) -> None:
     }[config.fault]
 
 
-@stage(tables={"count": COUNT}, admits=True)
-def lets_in(config: SayConfig, work: Work) -> None:
-    work.table("count").write({"rows": [len(work.denied)]})
+@stage(name="lets_in", tables={"count": COUNT}, is_entry_point=True)
+def lets_in(config: SayConfig, context: StageContext) -> None:
+    context.get_table_writer("count").write({"rows": [len(context.purged_ids)]})
 
 
 def rows_of(artifact):
@@ -90,7 +90,7 @@ def test_inputs_are_tables_artifacts_and_groups_of_them(session):
     }  # fmt: skip
     digest = five["documents"].digest
     assert made.manifest["parts"]["inputs"] == {
-        "documents": digest, "others": {"a": six.content, "b": ten.content}, "extra": None,
+        "documents": digest, "others": {"a": six.content_digest, "b": ten.content_digest}, "extra": None,
     }  # fmt: skip
     assert rows_of(total(five, {}, five["documents"], config=SayConfig())) == [10]
     again = total(five, {"a": six, "b": ten}, None)  # a config's defaults
@@ -120,16 +120,16 @@ def test_of_an_artifact_what_a_stage_says_it_reads_counts(session):
 
 def test_who_listens_hears_when_it_starts_how_far_it_is_and_when_it_ends(session):
     heard = listen(session)
-    made = make.named("first")(FOUR_PARTS)
+    made = make.with_label("first")(FOUR_PARTS)
     assert {event.label for event in heard} == {"first"}
     start, *progress, done = heard
     assert (start.kind, start.artifact, done.kind, done.artifact) == ("start", None, "done", made)
-    assert [(e.kind, e.done, e.total, e.what) for e in progress[-1:]] == [
+    assert [(e.kind, e.completed, e.total, e.description) for e in progress[-1:]] == [
         ("progress", 4, 4, "make_part")
     ]
-    assert [e.done for e in progress] == sorted(e.done for e in progress)
+    assert [e.completed for e in progress] == sorted(e.completed for e in progress)
     assert 0 < done.seconds < 300
-    assert not [*session.store.work.glob("make-*")], "its work area is gone"
+    assert not [*session.store.work_folder.glob("make-*")], "its work area is gone"
     heard.clear()
     again = make(FOUR_PARTS)
     [cached] = heard
@@ -157,12 +157,12 @@ def test_an_error_says_of_which_stage_it_is(session, fault, kind, says):
     raw = make(FOUR_PARTS)
     heard = listen(session)
     with pytest.raises(kind, match=says) as raised:
-        fails.named("odd")(raw, SayConfig(fault=fault))
+        fails.with_label("odd")(raw, SayConfig(fault=fault))
     assert type(raised.value) is kind
-    assert [(e.kind, e.done, e.total, e.what) for e in heard] == [
+    assert [(e.kind, e.completed, e.total, e.description) for e in heard] == [
         ("start", 0, 0, ""), ("progress", 1, 2, "half"),
     ]  # fmt: skip
-    assert session.store.artifacts("fails") == []
+    assert session.store.list_artifacts("fails") == []
 
 
 @pytest.mark.parametrize("fault", ["denied", "other"])
@@ -175,12 +175,12 @@ def test_an_input_that_is_damaged_is_named_instead_of_what_came_of_it(session, f
 
 
 def test_which_stages_keep_accounts():
-    assert drop.conserves and {"accounts", "checksums", "telemetry"} <= drop.schemas().keys()
+    assert drop.has_automatic_accounts and {"accounts", "checksums", "telemetry"} <= drop.collect_table_schemas().keys()
     for other in (make, count, keep_number, total):  # without a ledger, or without documents
-        assert not other.conserves and "accounts" not in other.schemas()
-    assert list(make.schemas()) == ["documents", "telemetry"]
-    assert drop.inputs == ["documents"] and total.inputs == ["documents", "others", "extra"]
-    assert (drop.title, drop.named("again").title, drop.named("again").name) == (
+        assert not other.has_automatic_accounts and "accounts" not in other.collect_table_schemas()
+    assert list(make.collect_table_schemas()) == ["documents", "telemetry"]
+    assert drop.input_names == ["documents"] and total.input_names == ["documents", "others", "extra"]
+    assert (drop.run_label, drop.with_label("again").run_label, drop.with_label("again").name) == (
         "drop", "again", "drop",
     )  # fmt: skip
 
@@ -190,8 +190,8 @@ def purge(store, artifact, ids):
     part = artifact.manifest["tables"]["documents"]["parts"][0]
     entries = {part["name"]: {key: part[key] for key in ("path", "size", "sha256")}}
     said = {"purged": dict.fromkeys(ids, "today"), "entries": entries}
-    store.put(f"{artifact.folder}/{TOMBSTONES}", json.dumps(said).encode())
-    return store.find(artifact.stage, artifact.fingerprint)
+    store.put(f"{artifact.folder}/{TOMBSTONES_FILE}", json.dumps(said).encode())
+    return store.find_artifact(artifact.stage, artifact.fingerprint)
 
 
 def test_documents_that_were_purged_are_not_counted_again(session):
@@ -199,7 +199,7 @@ def test_documents_that_were_purged_are_not_counted_again(session):
     before = count(whole, CountConfig())
     ids = ["b" * 32, "a" * 32]
     purged = purge(session.store, whole, ids)
-    assert purged.purged.keys() == {*ids}
+    assert purged.purged_documents.keys() == {*ids}
     after = count(purged, CountConfig())  # it keeps no accounts; but it reads other bytes
     assert after.fingerprint != before.fingerprint
     with pytest.raises(HallmarkError, match=f"stage drop: {whole.name} no longer .* {'a' * 32}"):
@@ -211,11 +211,11 @@ def test_documents_that_were_purged_are_not_counted_again(session):
 
 
 def test_what_must_not_come_in_again_counts_for_who_lets_documents_in(session):
-    store = current_session().store
+    store = get_current_session().store
     before, kept = lets_in(SayConfig()), make(MakeConfig(documents=2))
-    store.put(DENIED, json.dumps({"documents": {"a" * 32: "today"}, "unfinished": []}).encode())
+    store.put(PURGED_DOCUMENTS_FILE, json.dumps({"documents": {"a" * 32: "today"}, "unfinished": []}).encode())
     after = lets_in(SayConfig())
     assert (rows_of(before), rows_of(after)) == ([0], [1])
     assert before.manifest["parts"]["external"] == {}
-    assert list(after.manifest["parts"]["external"]) == [DENIED]
+    assert list(after.manifest["parts"]["external"]) == [PURGED_DOCUMENTS_FILE]
     assert make(MakeConfig(documents=2)).fingerprint == kept.fingerprint

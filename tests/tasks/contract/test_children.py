@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from tasks.contract import StageConfig, Work, stage
+from tasks.contract import StageConfig, StageContext, stage
 from tests.tasks.contract.stages import MakeConfig, make
 
 
@@ -15,18 +15,18 @@ class StepsConfig(StageConfig):
     again: bool = False
 
 
-@stage()
-def checkpoints(config: StepsConfig, work: Work) -> None:
+@stage(name="checkpoints")
+def checkpoints(config: StepsConfig, context: StageContext) -> None:
     """Commits a child a step, the last twice where ``again``."""
     names = []
     for step in (*config.steps, *config.steps[-1:] * config.again):
-        folder = work.area / "child"
+        folder = context.work_area / "child"
         (folder / "deep").mkdir(parents=True)
         (folder / "deep" / "weights.bin").write_text(f"step {step}")
-        child = work.commit_child("checkpoint", {"step": step}, folder)
+        child = context.commit_child_artifact("checkpoint", {"step": step}, folder)
         assert not folder.exists()
         names.append(child.name)
-    work.file("names.txt").write_text("\n".join(names))
+    context.prepare_output_path("names.txt").write_text("\n".join(names))
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -34,9 +34,9 @@ def test_a_child_is_an_artifact_of_its_own_made_once_a_key(session, again):
     heard = []
     session.listener = lambda event: heard.append((event.kind, event.artifact))
     made = checkpoints(StepsConfig(again=again))
-    children = session.store.artifacts("checkpoint")
+    children = session.store.list_artifacts("checkpoint")
     told = [artifact.name for kind, artifact in heard if kind == "child"]
-    assert made.path("names.txt").read_text().split() == told and len(told) == 2 + again
+    assert made.fetch_file("names.txt").read_text().split() == told and len(told) == 2 + again
     assert set(told) == {child.name for child in children} and len(children) == 2
     by_key = {child.manifest["parts"]["key"]["step"]: child for child in children}
     for step, child in by_key.items():
@@ -44,7 +44,7 @@ def test_a_child_is_an_artifact_of_its_own_made_once_a_key(session, again):
         assert child.manifest["parts"] == {
             "stage": "checkpoint", "parent": made.fingerprint, "key": {"step": step},
         }  # fmt: skip
-        assert child.path("deep/weights.bin").read_text() == f"step {step}"
+        assert child.fetch_file("deep/weights.bin").read_text() == f"step {step}"
         assert child.manifest["telemetry"] == {} and child.fingerprint != made.fingerprint
 
 
@@ -57,7 +57,7 @@ def test_a_manifest_says_where_it_comes_from(session):
 
 
 def test_the_telemetry_has_units_and_the_names_of_the_machine(session):
-    rows = {row["metric"]: row for row in make(MakeConfig(documents=3)).telemetry().to_pylist()}
+    rows = {row["metric"]: row for row in make(MakeConfig(documents=3)).read_telemetry().to_pylist()}
     assert rows["host"]["note"] == socket.gethostname()
     assert rows["platform"]["note"] == platform.platform()
     assert rows["python"]["note"] == platform.python_version()

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tasks.contract import ROOT
-from tasks.contract.closure import closure, code_digests, source_of
+from tasks.contract import PROJECT_ROOT
+from tasks.contract.closure import find_import_closure, compute_code_digests, find_module_file
 
 
 def loaded(module: str) -> set[str]:
     """Our modules, without the contract, that a fresh process holds after importing one."""
     program = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], cwd=PROJECT_ROOT, capture_output=True, text=True, check=True
     )
-    ours = {name for name in done.stdout.split() if source_of(name)}
+    ours = {name for name in done.stdout.split() if find_module_file(name)}
     return {name for name in ours if not f"{name}.".startswith("tasks.contract.")}
 
 
@@ -24,16 +24,16 @@ def loaded(module: str) -> set[str]:
     "module", ["model.training.run", "tasks.audits.probes.toxicity", "reports.model_card"]
 )
 def test_whatever_python_loads_is_in_the_closure(module):
-    path = source_of(module)
-    assert loaded(module) - {module} <= closure(path, module).keys()
+    path = find_module_file(module)
+    assert loaded(module) - {module} <= find_import_closure(path, module).keys()
 
 
 def test_the_contract_stands_apart_and_lazy_imports_count():
-    found = closure(source_of("tasks.corpus.find_personal_data"))
+    found = find_import_closure(find_module_file("tasks.corpus.find_personal_data"))
     assert "tasks.measures.personal_data" in found
     assert not any(f"{name}.".startswith("tasks.contract.") for name in found)
     # reports.page.masking imports the detectors inside a function.
-    assert "tasks.measures.personal_data" in closure(source_of("reports.page.masking"))
+    assert "tasks.measures.personal_data" in find_import_closure(find_module_file("reports.page.masking"))
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def project(tmp_path, monkeypatch):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr("tasks.contract.closure.ROOT", tmp_path)
+    monkeypatch.setattr("tasks.contract.closure.PROJECT_ROOT", tmp_path)
     clear()
     yield tmp_path
     clear()
@@ -62,7 +62,7 @@ def project(tmp_path, monkeypatch):
 def clear():
     from tasks.contract import closure as module
 
-    for name in ("source_of", "read_source", "code_digests"):
+    for name in ("find_module_file", "read_python_source", "compute_code_digests"):
         getattr(module, name).cache_clear()
 
 
@@ -71,7 +71,7 @@ NAMED = ("tasks.other", "tasks/words.txt")
 
 def digests(project: Path) -> dict[str, str]:
     clear()
-    return code_digests("tasks.stage", project / "tasks" / "stage.py", NAMED)
+    return compute_code_digests("tasks.stage", project / "tasks" / "stage.py", NAMED)
 
 
 def test_the_digest_holds_the_closure_and_what_is_named(project):
@@ -101,4 +101,4 @@ def test_what_an_edit_changes(project, file, text, changed):
 
 def test_a_name_that_is_no_module_is_refused(project):
     with pytest.raises(ValueError, match=r"tasks\.gone"):
-        code_digests("tasks.stage", project / "tasks" / "stage.py", ("tasks.gone",))
+        compute_code_digests("tasks.stage", project / "tasks" / "stage.py", ("tasks.gone",))

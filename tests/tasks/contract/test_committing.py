@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tasks.contract import HallmarkError, Store
-from tasks.contract.fingerprint import sha256
+from tasks.contract.fingerprint import sha256_hex
 from tests.tasks.contract.stages import CountConfig, MakeConfig, keep_number, make
 
 
@@ -28,13 +28,13 @@ def attempt(folder, name, data):
 
 def test_of_two_attempts_in_one_store_the_first_stays_and_the_other_goes(session, tmp_path):
     first = keep_number(CountConfig())
-    home = session.store.root / first.folder
+    home = session.store.root_folder / first.folder
     before = files(home)
     assert len(before) == 3 and "manifest.json" in before  # number.txt and the telemetry
     scratch = attempt(tmp_path, "number.txt", b"8")
     late = {**first.manifest, "telemetry": {}, "created": "later"}
-    second = Store(session.store.root).commit(scratch, late)
-    assert second.manifest == first.manifest and second.path("number.txt").read_text() == "7"
+    second = Store(session.store.root_folder).commit(scratch, late)
+    assert second.manifest == first.manifest and second.fetch_file("number.txt").read_text() == "7"
     assert files(home) == before and not scratch.exists()
     assert [path.name for path in home.iterdir() if path.is_dir()] == [
         first.manifest["files"]["number.txt"]["path"].split("/")[0]
@@ -44,7 +44,7 @@ def test_of_two_attempts_in_one_store_the_first_stays_and_the_other_goes(session
 
 def test_a_work_area_may_lie_on_another_disk(session, monkeypatch):
     """As where "work" is a link: there nothing can be renamed into the store."""
-    work = session.store.work
+    work = session.store.work_folder
     for name in ("rename", "replace"):
         within = getattr(os, name)
 
@@ -55,7 +55,7 @@ def test_a_work_area_may_lie_on_another_disk(session, monkeypatch):
 
         monkeypatch.setattr(os, name, across)
     made = make(MakeConfig(documents=30, parts=2))
-    made.verify()
+    made.verify_files()
     assert len(made["documents"].parts) == 2 and not any(work.glob("make-*"))
 
 
@@ -64,29 +64,29 @@ def test_an_artifact_is_found_by_its_fingerprint_or_its_first_sixteen_digits(ses
     store, digest = session.store, made.fingerprint
     assert made.folder == f"artifacts/make/{digest[:16]}"
     for name in (digest, digest[:16]):
-        assert store.find("make", name).manifest == made.manifest
-    assert store.find("make", "0" * 64) is store.find("other", digest) is None
+        assert store.find_artifact("make", name).manifest == made.manifest
+    assert store.find_artifact("make", "0" * 64) is store.find_artifact("other", digest) is None
     with pytest.raises(HallmarkError, match="two fingerprints share the folder"):
-        store.find("make", digest[:16] + "0" * 48)
+        store.find_artifact("make", digest[:16] + "0" * 48)
     other = make(MakeConfig(documents=4))
-    assert {a.fingerprint for a in store.artifacts("make")} == {digest, other.fingerprint}
-    assert store.artifacts("none") == []
+    assert {a.fingerprint for a in store.list_artifacts("make")} == {digest, other.fingerprint}
+    assert store.list_artifacts("none") == []
 
 
 def test_a_folder_without_a_manifest_is_no_artifact(session):
     made = make(MakeConfig(documents=3))
-    (session.store.root / made.folder / "manifest.json").unlink()
-    assert session.store.artifacts("make") == []
+    (session.store.root_folder / made.folder / "manifest.json").unlink()
+    assert session.store.list_artifacts("make") == []
     assert make(MakeConfig(documents=3)).manifest["content"] == made.manifest["content"]
 
 
 def test_the_secret_is_named_by_a_keyed_hash_and_never_replaced(tmp_path):
     store = Store(tmp_path)
-    store.keep_secret(b"k" * 32)
-    store.keep_secret(b"l" * 32)
+    store.set_secret_if_absent(b"k" * 32)
+    store.set_secret_if_absent(b"l" * 32)
     assert store.secret == b"k" * 32
     named = hmac.new(b"k" * 32, b"hallmark secret id", hashlib.sha256).hexdigest()
-    assert store.secret_id() == named[:16]
+    assert store.compute_secret_id() == named[:16]
     assert files(tmp_path) == ["secret"]
     (tmp_path / "secret").write_text("0f" * 16 + "\n")  # by hand, and no shorter
     assert store.secret == bytes([15] * 16)
@@ -95,7 +95,7 @@ def test_the_secret_is_named_by_a_keyed_hash_and_never_replaced(tmp_path):
 def test_a_file_that_is_put_is_described_by_its_bytes(tmp_path):
     (tmp_path / "file").write_bytes(b"content")
     store = Store(tmp_path / "store")
-    assert store.put_file("a/b", tmp_path / "file") == {"size": 7, "sha256": sha256(b"content")}
+    assert store.put_file("a/b", tmp_path / "file") == {"size": 7, "sha256": sha256_hex(b"content")}
     assert store.get("a/b") == b"content" and (tmp_path / "file").exists()
 
 
@@ -117,9 +117,9 @@ def test_a_file_that_is_put_is_described_by_its_bytes(tmp_path):
 )
 def test_a_manifest_with_other_things_in_it_is_refused(session, change):
     made = keep_number(CountConfig())
-    path = session.store.root / made.folder / "manifest.json"
+    path = session.store.root_folder / made.folder / "manifest.json"
     manifest = json.loads(path.read_text())
     change(manifest)
     path.write_text(json.dumps(manifest))
     with pytest.raises(HallmarkError, match=r"is damaged: its manifest.json in .* is not whole"):
-        session.store.find("keep_number", made.fingerprint)
+        session.store.find_artifact("keep_number", made.fingerprint)

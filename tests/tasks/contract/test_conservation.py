@@ -6,7 +6,7 @@ from collections import defaultdict
 import pytest
 
 from tasks.contract import HallmarkError
-from tasks.corpus.plant import PlantConfig, plant
+from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
 from tests.tasks.contract.stages import DropConfig, FaultConfig, MakeConfig, drop, faulty, make
 from tests.tasks.corpora import given, scrubbed
 
@@ -29,7 +29,7 @@ def test_texts_that_are_not_those_that_entered_are_refused(session, fault, parts
     sentence = r"stage faulty: the checksums of source 'even' do not add up: .* nothing was commit"
     with pytest.raises(HallmarkError, match=sentence):
         faulty(raw, FaultConfig(fault=fault))
-    assert session.store.artifacts("faulty") == []
+    assert session.store.list_artifacts("faulty") == []
 
 
 @pytest.mark.parametrize("parts", [1, 4])
@@ -39,7 +39,7 @@ def test_documents_of_another_source_are_refused(session, parts):
         faulty(raw, FaultConfig(fault="a document goes to another source"))
     with pytest.raises(HallmarkError, match="of source 'even' do not add up"):
         faulty(raw, FaultConfig(fault="two documents change places between sources"))
-    assert session.store.artifacts("faulty") == []
+    assert session.store.list_artifacts("faulty") == []
 
 
 @pytest.mark.parametrize("parts", [1, 4])
@@ -49,7 +49,7 @@ def test_what_the_ledger_says_passes(session, parts):
     assert same["documents"].digest == raw["documents"].digest
     changed = faulty(raw, FaultConfig(fault="a text is changed, and the ledger says so"))
     assert changed["documents"].digest != raw["documents"].digest
-    assert changed["ledger"].rows == parts
+    assert changed["ledger"].row_count == parts
     assert checksums(changed) == expected(raw, changed)
 
 
@@ -101,8 +101,8 @@ def test_checksums_of_stages_that_remove_replace_and_add(session, parts):
     texts = [f"Letter {i} from {'jane@corp.example ' * (i % 3)}" + "word " * 60 for i in range(90)]
     sources = [("books", "web")[i % 2] for i in range(90)]
     before = given(texts, sources=sources, kind="split", parts=parts)
-    planted = plant(
-        before, PlantConfig(enabled=True, counts=(0, 2), canaries=3, passages=2, records=2)
+    planted = plant_canaries(
+        before, PlantCanariesConfig(enabled=True, counts=(0, 2), canaries=3, passages=2, records=2)
     )
     assert checksums(planted) == expected(before, planted)
     assert sum(row["added"] > 0 for row in checksums(planted).values()) == 4
@@ -111,4 +111,4 @@ def test_checksums_of_stages_that_remove_replace_and_add(session, parts):
     found = checksums(masked)
     assert found == expected(before, masked)
     assert all(row["replaced"] for row in found.values())
-    assert masked["ledger"].rows == 90  # a third once, a third twice
+    assert masked["ledger"].row_count == 90  # a third once, a third twice

@@ -10,12 +10,12 @@ import pytest
 import flows.pipeline  # noqa: F401
 from flows import studying  # noqa: F401  its stages are ours, too
 from tasks.audits import catalogue
-from tasks.contract import ROOT, STAGES
+from tasks.contract import PROJECT_ROOT, STAGES
 from tasks.contract import closure as module
-from tasks.contract.fingerprint import fingerprint
+from tasks.contract.fingerprint import compute_fingerprint
 
 OURS = {name: stage for name, stage in STAGES.items() if stage.body.__module__.split(".")[0] in
-        module.PACKAGES}  # fmt: skip
+        module.PROJECT_PACKAGES}  # fmt: skip
 CARDS = {"datasheet", "model_card", "task_card", "study_card", "proof_card"}
 #: The stages of a study and of a proof that estimate.
 ESTIMATING = {"judge_candidates", "error_rates", "proof"}
@@ -28,7 +28,7 @@ AUDITS = {"attention_maps", "audit_capability", *(f"audit_{name}" for name in PR
 
 
 def clear():
-    for name in ("source_of", "read_source", "code_digests"):
+    for name in ("find_module_file", "read_python_source", "compute_code_digests"):
         getattr(module, name).cache_clear()
 
 
@@ -36,11 +36,11 @@ def clear():
 def tree(tmp_path_factory):
     """A copy of the project's packages, and what every stage's code is before any edit."""
     folder = tmp_path_factory.mktemp("project")
-    for package in module.PACKAGES:
+    for package in module.PROJECT_PACKAGES:
         unread = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / package, folder / package, ignore=unread)
+        shutil.copytree(PROJECT_ROOT / package, folder / package, ignore=unread)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "ROOT", folder)
+        patch.setattr(module, "PROJECT_ROOT", folder)
         yield folder, told()
     clear()
 
@@ -50,9 +50,9 @@ def told():
     clear()
     found = {}
     for name, stage in OURS.items():
-        source = module.source_of(stage.body.__module__)
-        code = module.code_digests(stage.body.__module__, source, stage.code)
-        found[name] = fingerprint({"code": code, "libraries": stage.library_versions()})
+        source = module.find_module_file(stage.body.__module__)
+        code = module.compute_code_digests(stage.body.__module__, source, stage.extra_code)
+        found[name] = compute_fingerprint({"code": code, "libraries": stage.read_library_versions()})
     return found
 
 
@@ -64,10 +64,10 @@ def rerun(before):
 def test_the_copy_is_read_as_the_project_is(tree):
     clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "ROOT", ROOT)
+        patch.setattr(module, "PROJECT_ROOT", PROJECT_ROOT)
         assert told() == tree[1]
     assert len(OURS) >= 18
-    assert OURS["ingest"].code_digests().keys() > {
+    assert OURS["ingest"].compute_code_digests().keys() > {
         "tasks.corpus.ingest",
         "tasks.corpus.reading.records",
     }
@@ -95,8 +95,8 @@ EDITS = {
     ),
     "a kernel": (
         "tasks/corpus/copies/matching.py",
-        "return both / (total - both)",
-        "return both / (total - both + 0)",
+        "return intersection_sizes / (summed_sizes - intersection_sizes)",
+        "return intersection_sizes / (summed_sizes - intersection_sizes + 0)",
         {"deduplicate_near", "effects"},
     ),
     "a kernel that some stages use": (
@@ -107,8 +107,8 @@ EDITS = {
     ),
     "the contract": (
         "tasks/contract/writer.py",
-        "ROW_GROUP = 4096",
-        "ROW_GROUP = 8192",
+        "MAX_ROW_GROUP_ROWS = 4096",
+        "MAX_ROW_GROUP_ROWS = 8192",
         set(),
     ),
     "a template": ("reports/page/templates/card.html", "KEEP", "<!-- edited -->KEEP", CARDS),
@@ -165,7 +165,7 @@ def test_an_edit_reruns_these_stages_and_no_other(tree, edit):
 
 
 def test_another_number_of_the_contract_reruns_every_stage(tree, monkeypatch):
-    monkeypatch.setattr("tasks.contract.fingerprint.CONTRACT", 10**6)
+    monkeypatch.setattr("tasks.contract.fingerprint.CONTRACT_VERSION", 10**6)
     assert rerun(tree[1]) == set(OURS)
 
 
@@ -197,9 +197,9 @@ def test_another_version_of_a_library_reruns_whose_output_it_decides(
 ):
     from tasks.contract import fingerprint as versions
 
-    there = versions.installed
+    there = versions.read_installed_version
     monkeypatch.setattr(
-        versions, "installed", lambda name: "999" if name == library else there(name)
+        versions, "read_installed_version", lambda name: "999" if name == library else there(name)
     )
     assert rerun(tree[1]) == expected
 
@@ -208,6 +208,6 @@ def test_whoever_finds_identity_terms_names_their_list():
     """The list is no module: an import does not show it."""
     clear()
     for name, stage in OURS.items():
-        digests = stage.code_digests()
+        digests = stage.compute_code_digests()
         if "tasks.measures.identities" in digests:
             assert "tasks/measures/data/identities.json" in digests, name

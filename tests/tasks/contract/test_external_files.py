@@ -17,14 +17,14 @@ from tasks.contract import (
     Session,
     StageConfig,
     Store,
-    Tables,
-    Work,
-    external,
-    file_digest,
+    TableWriters,
+    StageContext,
+    folder_to_artifact,
+    hash_file,
     open_session,
     stage,
 )
-from tasks.contract.external_files import ExternalFiles, read_state
+from tasks.contract.external_files import ExternalFiles, read_file_state
 
 LINES = pa.schema([("line", pa.string())])
 
@@ -34,26 +34,27 @@ class ReadConfig(StageConfig):
     items: int = 3
 
 
-def read_line(number: int, path: Path, out: Tables) -> None:
-    out.table("lines").write({"line": [path.read_text()]})
+def read_line(number: int, path: Path, out: TableWriters) -> None:
+    out.get_table_writer("lines").write({"line": [path.read_text()]})
 
 
 @stage(
+    name="read_file",
     tables={"lines": LINES},
-    external=lambda config, secret_id: {"words": file_digest(config.path)},
+    external_digests=lambda config, secret_id: {"words": hash_file(config.path)},
 )
-def read_file(config: ReadConfig, work: Work) -> None:
-    work.map(read_line, range(config.items), config.path)
+def read_file(config: ReadConfig, context: StageContext) -> None:
+    context.map_items(read_line, range(config.items), config.path)
 
 
-@stage(tables={"lines": LINES}, reads={"model": ("*.txt",)})
-def read_folder(model: Artifact, config: ReadConfig, work: Work) -> None:
-    work.map(read_line, range(config.items), Path(model.folder) / "a.txt")
+@stage(name="read_folder", tables={"lines": LINES}, reads={"model": ("*.txt",)})
+def read_folder(model: Artifact, config: ReadConfig, context: StageContext) -> None:
+    context.map_items(read_line, range(config.items), Path(model.folder) / "a.txt")
 
 
-@stage(tables={"lines": LINES})
-def read_whole_folder(model: Artifact, config: ReadConfig, work: Work) -> None:
-    work.map(read_line, range(config.items), Path(model.folder) / "a.txt")
+@stage(name="read_whole_folder", tables={"lines": LINES})
+def read_whole_folder(model: Artifact, config: ReadConfig, context: StageContext) -> None:
+    context.map_items(read_line, range(config.items), Path(model.folder) / "a.txt")
 
 
 def rewrite(path):
@@ -100,7 +101,7 @@ def when(session, kind, done, act):
     acted = []
 
     def listen(event):
-        if event.kind == kind and event.done == done and not acted:
+        if event.kind == kind and event.completed == done and not acted:
             acted.append(event)
             act()
 
@@ -112,7 +113,7 @@ def run(name, text):
     if name == "read_file":
         return read_file(ReadConfig(path=text))
     config = ReadConfig(path=Path("a.txt"))
-    folder = external(text.parent, "checkpoint")
+    folder = folder_to_artifact(text.parent, "checkpoint")
     return {"read_folder": read_folder, "read_whole_folder": read_whole_folder}[name](
         folder, config
     )
@@ -131,7 +132,7 @@ def test_what_was_read_of_a_changed_file_is_not_stored(session, text, name, way,
         run(name, text)
     assert acted and str(text.parent) in str(raised.value) and "\n" not in str(raised.value)
     assert "remove" not in str(raised.value)
-    assert session.store.artifacts(name) == []
+    assert session.store.list_artifacts(name) == []
     assert lines(run(name, text)) == ["new"] * 3
 
 
@@ -140,16 +141,16 @@ def test_a_folder_that_is_swapped_and_swapped_back_is_noticed(session, text, nam
     """At the end all files have the digests of the beginning, and others were read between."""
 
     def act(event):
-        if event.kind == "progress" and event.done == 0:
+        if event.kind == "progress" and event.completed == 0:
             swap_folder(text)
-        if event.kind == "progress" and event.done == 2:
+        if event.kind == "progress" and event.completed == 2:
             swap_folder_back(text)
 
     session.listener = act
     with pytest.raises(FileChangedError, match="changed while it was read"):
         run(name, text)
     session.listener = lambda event: None
-    assert text.read_text() == "old" and session.store.artifacts(name) == []
+    assert text.read_text() == "old" and session.store.list_artifacts(name) == []
     assert lines(run(name, text)) == ["old"] * 3
 
 
@@ -157,11 +158,11 @@ def test_a_folder_above_that_is_swapped_and_swapped_back_is_noticed(session, tex
     models, away = text.parents[1], text.parents[1].with_name("away")
 
     def act(event):
-        if event.kind == "progress" and event.done == 0:
+        if event.kind == "progress" and event.completed == 0:
             shutil.copytree(models, models.with_name("copy"))
             models.rename(away)
             models.with_name("copy").rename(models)
-        if event.kind == "progress" and event.done == 2:
+        if event.kind == "progress" and event.completed == 2:
             models.rename(models.with_name("copy"))
             away.rename(models)
 
@@ -180,8 +181,8 @@ def test_a_link_that_names_another_folder_for_a_while_is_noticed(session, text):
         link.with_name("next").replace(link)
 
     def act(event):
-        if event.kind == "progress" and event.done in (0, 2):
-            point(other if event.done == 0 else text.parent)
+        if event.kind == "progress" and event.completed in (0, 2):
+            point(other if event.completed == 0 else text.parent)
 
     session.listener = act
     with pytest.raises(FileChangedError, match=r"latest.* changed while it was read"):
@@ -195,15 +196,15 @@ def test_what_a_killed_attempt_read_of_another_file_is_not_taken_up(session, tex
         pass
 
     def act(event):
-        if event.kind == "progress" and event.done == 0:
+        if event.kind == "progress" and event.completed == 0:
             swap_folder(text)
-        if event.kind == "progress" and event.done == 2:
+        if event.kind == "progress" and event.completed == 2:
             raise Killed
 
     session.listener = act
     with pytest.raises(Killed):
         run("read_file", text)
-    assert [*session.store.work.rglob("done.json")]
+    assert [*session.store.work_folder.rglob("done.json")]
     swap_folder_back(text)
     session.listener = lambda event: None
     assert lines(run("read_file", text)) == ["old"] * 3
@@ -219,12 +220,12 @@ def test_what_a_killed_attempt_read_of_the_same_file_is_taken_up(session, text):
     when(session, "progress", 2, kill)
     with pytest.raises(Killed):
         run("read_file", text)
-    done = [*session.store.work.rglob("done.json")]
+    done = [*session.store.work_folder.rglob("done.json")]
     assert len(done) == 2
     kept = {path: path.stat().st_ino for path in done}
     seen = []
-    session.listener = lambda event: seen.append(event.done) if event.kind == "progress" else None
-    (area,) = (path.parent for path in session.store.work.rglob("external.json"))
+    session.listener = lambda event: seen.append(event.completed) if event.kind == "progress" else None
+    (area,) = (path.parent for path in session.store.work_folder.rglob("external.json"))
     assert json.loads((area / "external.json").read_bytes())
     assert lines(run("read_file", text)) == ["old"] * 3
     assert seen[0] == 2 and len(kept) == 2 and not area.exists()
@@ -254,26 +255,26 @@ def test_an_error_that_a_changed_file_explains_says_so(session, text):
 
 
 def test_a_folder_that_changed_before_a_stage_begins_is_refused(session, text):
-    folder = external(text.parent, "checkpoint")
+    folder = folder_to_artifact(text.parent, "checkpoint")
     rewrite(text)
     with pytest.raises(HallmarkError, match=r"^stage read_folder: .*a\.txt does not have the SHA"):
         read_folder(folder, ReadConfig(path=Path("a.txt")))
     text.write_text("longer")
     with pytest.raises(HallmarkError, match="has 6 bytes instead of 3: it changed") as raised:
-        folder.path("a.txt")
+        folder.fetch_file("a.txt")
     assert "remove" not in str(raised.value) and str(text.parent) in str(raised.value)
 
 
 def test_the_state_of_files_is_written_and_read(text):
     files = ExternalFiles()
-    with files.record():
-        file_digest(text)
+    with files.record_hashed_files():
+        hash_file(text)
     again = ExternalFiles.from_json(json.loads(json.dumps(files.to_json())))
-    assert again.files == files.files and again.find_change() is None
+    assert again.file_states == files.file_states and again.describe_first_change() is None
     rewrite(text)
-    assert "a.txt changed" in again.find_change() and "a.txt changed" in files.find_change()
+    assert "a.txt changed" in again.describe_first_change() and "a.txt changed" in files.describe_first_change()
     with pytest.raises(FileChangedError):
-        again.check()
+        again.check_unchanged()
 
 
 METADATA = (
@@ -312,7 +313,7 @@ def test_a_file_whose_metadata_alone_change_is_named_so(session, text, name, way
     acted = when(session, "progress", 1, lambda: later(METADATA_CHANGES[way], text))
     with pytest.raises(FileChangedError, match=METADATA.format(name, re.escape(str(text)))):
         run(name, text)
-    assert acted and session.store.artifacts(name) == []
+    assert acted and session.store.list_artifacts(name) == []
     assert lines(run(name, text)) == ["old"] * 3
 
 
@@ -324,7 +325,7 @@ def test_a_folder_whose_metadata_alone_change_is_named_as_a_folder(session, text
     where = f"the folder {re.escape(str(folder))}"
     with pytest.raises(FileChangedError, match=METADATA.format(name, where)):
         run(name, text)
-    assert acted and session.store.artifacts(name) == []
+    assert acted and session.store.list_artifacts(name) == []
     assert lines(run(name, text)) == ["old"] * 3
 
 
@@ -346,68 +347,68 @@ def test_a_link_that_is_renamed_and_renamed_back_is_named_as_a_link(session, tex
 def test_new_content_with_the_old_time_of_content_is_a_change(text):
     """Size and inode are the same as well: only the digest tells."""
     files = ExternalFiles()
-    with files.record():
-        file_digest(text)
+    with files.record_hashed_files():
+        hash_file(text)
     rewrite(text)
-    assert re.search(r"a\.txt changed while it was read; nothing", files.find_change())
+    assert re.search(r"a\.txt changed while it was read; nothing", files.describe_first_change())
 
 
 def test_a_pipe_in_the_place_of_an_empty_file_is_not_waited_for(text):
     text.write_bytes(b"")
     os.utime(text, ns=(0, 10**18))
     files = ExternalFiles()
-    with files.record():
-        file_digest(text)
+    with files.record_hashed_files():
+        hash_file(text)
     for _ in range(20):  # a file system may give the pipe the inode of the file
         text.unlink()
         os.mkfifo(text)
         os.utime(text, ns=(0, 10**18))
-        assert "a.txt changed while it was read" in files.find_change()
+        assert "a.txt changed while it was read" in files.describe_first_change()
 
 
 @pytest.mark.parametrize("gone", ["a.txt", "model", "models"])
 def test_a_path_that_vanishes_after_its_digest_was_taken_is_named(text, gone):
-    state = read_state(text)
+    state = read_file_state(text)
     whole = next(path for path in (text, *text.parents) if path.name == gone)
     whole.rename(whole.with_name("away"))
     with pytest.raises(FileChangedError, match=r"a\.txt vanished while it was read; put it back"):
-        ExternalFiles().add(text, state)
+        ExternalFiles().add_file(text, state)
 
 
 def test_a_folder_above_that_becomes_a_file_is_missing(text):
     files = ExternalFiles()
-    with files.record():
-        file_digest(text)
+    with files.record_hashed_files():
+        hash_file(text)
     text.parent.rename(text.parent.with_name("away"))
     text.parent.write_text("")
-    assert "a.txt vanished while it was read" in files.find_change()
+    assert "a.txt vanished while it was read" in files.describe_first_change()
     with pytest.raises(FileChangedError, match="vanished while it was read"):
-        ExternalFiles().add(text, files.files[str(text)])
+        ExternalFiles().add_file(text, files.file_states[str(text)])
 
 
-@pytest.mark.parametrize("kind", ["directories", "links"])
+@pytest.mark.parametrize("kind", ["directory_times", "link_stamps"])
 def test_a_folder_or_link_that_vanishes_is_named(text, kind):
     """Also one that is looked at after its files were there."""
     gone = text.parent / "gone"
-    files = ExternalFiles(**{kind: {str(gone): (1, 2, 3, 4)[: 2 if kind == "directories" else 4]}})
-    assert files.find_change().startswith(f"{gone} vanished while it was read; put it back")
+    files = ExternalFiles(**{kind: {str(gone): (1, 2, 3, 4)[: 2 if kind == "directory_times" else 4]}})
+    assert files.describe_first_change().startswith(f"{gone} vanished while it was read; put it back")
 
 
 def test_a_path_that_may_not_be_looked_at_any_more_is_no_missing_one(text):
     """Root may look at all: a link to itself is what it cannot follow either."""
     files = ExternalFiles()
-    with files.record():
-        file_digest(text)
+    with files.record_hashed_files():
+        hash_file(text)
     text.unlink()
     text.symlink_to(text)
-    said = files.find_change()
+    said = files.describe_first_change()
     assert said.startswith(f"{text} could be read before and cannot be read now (")
     assert "\n" not in said and said.endswith("make it readable and run again: nothing was stored")
 
 
 @pytest.mark.parametrize("gone", ["a.txt", "model"])
 def test_a_model_folder_that_vanishes_before_a_stage_begins_is_named(session, text, gone):
-    folder = external(text.parent, "checkpoint")
+    folder = folder_to_artifact(text.parent, "checkpoint")
     whole = next(path for path in (text, *text.parents) if path.name == gone)
     whole.rename(whole.with_name("away"))
     with pytest.raises(FileChangedError, match=r"^stage read_folder: .*a\.txt is missing"):

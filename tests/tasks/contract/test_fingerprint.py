@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.contract import ROOT
-from tasks.contract.fingerprint import fingerprint, tree_digest
+from tasks.contract import PROJECT_ROOT
+from tasks.contract.fingerprint import compute_fingerprint, hash_syntax_tree
 
 SOURCE = '''
 """A module."""
@@ -29,7 +29,7 @@ class Thing(object):
 
 
 def source_digest(source: str) -> str:
-    return tree_digest(ast.parse(source))
+    return hash_syntax_tree(ast.parse(source))
 
 
 GOLDEN = source_digest(SOURCE)
@@ -78,9 +78,9 @@ def test_pieces_of_an_f_string_count_together():
     _, value, _ = string.values
     for pieces in (["a", "b", value, "cde"], ["", "ab", "", value, "c", "", "d", "e", ""]):
         string.values = [ast.Constant(p) if isinstance(p, str) else p for p in pieces]
-        assert tree_digest(tree) == source_digest("f'ab{x}cde'")
+        assert hash_syntax_tree(tree) == source_digest("f'ab{x}cde'")
     string.values = [value, ast.Constant("abcde")]
-    assert tree_digest(tree) != source_digest("f'ab{x}cde'")
+    assert hash_syntax_tree(tree) != source_digest("f'ab{x}cde'")
 
 
 def interpreters() -> list[str]:
@@ -96,7 +96,7 @@ def interpreters() -> list[str]:
 def ours() -> tuple[str, str]:
     """All our own sources as one, which use more of the language than one sample can; its digest
     here."""
-    files = sorted((ROOT / "tasks").rglob("*.py")) + sorted((ROOT / "model").rglob("*.py"))
+    files = sorted((PROJECT_ROOT / "tasks").rglob("*.py")) + sorted((PROJECT_ROOT / "model").rglob("*.py"))
     text = "\n".join([SOURCE, *(path.read_text() for path in files)]).replace(
         "from __future__ import annotations", ""
     )
@@ -109,16 +109,16 @@ def test_the_digest_is_the_same_under_every_python(ours, python, tmp_path):
     (tmp_path / "source.py").write_text(text)
     program = (
         "import ast, sys, pathlib; sys.path.insert(0, sys.argv[1]);"  # nothing else is installed
-        "from fingerprint import tree_digest;"
-        "print(tree_digest(ast.parse(pathlib.Path(sys.argv[2]).read_text())))"
+        "from fingerprint import hash_syntax_tree;"
+        "print(hash_syntax_tree(ast.parse(pathlib.Path(sys.argv[2]).read_text())))"
     )
-    folder = str(ROOT / "tasks" / "contract")
+    folder = str(PROJECT_ROOT / "tasks" / "contract")
     command = [python, "-c", program, folder, str(tmp_path / "source.py")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout.strip() == digest, done.stderr
 
 
 def test_the_order_of_keys_does_not_count():
-    assert fingerprint({"a": 1, "b": {"c": 2, "d": 3}}) == fingerprint(
+    assert compute_fingerprint({"a": 1, "b": {"c": 2, "d": 3}}) == compute_fingerprint(
         {"b": {"d": 3, "c": 2}, "a": 1}
     )

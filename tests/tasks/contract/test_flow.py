@@ -13,7 +13,7 @@ from tasks.contract import (
     StageConfig,
     Store,
     UsageError,
-    Work,
+    StageContext,
     open_session,
     stage,
 )
@@ -25,8 +25,8 @@ class FailsConfig(StageConfig):
     fault: str = ""
 
 
-@stage(tables={"count": COUNT})
-def fails_once(config: FailsConfig, work: Work) -> None:
+@stage(name="fails_once", tables={"count": COUNT})
+def fails_once(config: FailsConfig, context: StageContext) -> None:
     """Leaves in how many tries; the first goes wrong as the config says."""
     with Path(config.log).open("a") as file:
         file.write("x")
@@ -38,7 +38,7 @@ def fails_once(config: FailsConfig, work: Work) -> None:
             "memory": MemoryError(),
             "other": KeyError("x"),
         }[config.fault]
-    work.table("count").write({"rows": [tries]})
+    context.get_table_writer("count").write({"rows": [tries]})
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def run(server, tmp_path):
         @flow
         def twice():
             with open_session(Session(Store(tmp_path), listener=heard.append)):
-                return fails_once(config), fails_once.named("again")(config)
+                return fails_once(config), fails_once.with_label("again")(config)
 
         with temporary_settings({PREFECT_API_URL: server}):
             return *twice(), [(event.kind, event.label) for event in heard]

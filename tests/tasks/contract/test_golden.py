@@ -21,25 +21,25 @@ from tasks.contract import (
     CHECKSUMS,
     DOCUMENTS,
     LEDGER,
-    PLANTS,
-    ROOT,
-    Work,
-    as_documents,
+    CANARIES,
+    PROJECT_ROOT,
+    StageContext,
+    fill_document_columns,
     column,
-    identities,
-    ids,
-    ledger_rows,
-    table,
-    text_hashes,
+    hash_documents,
+    hash_to_ids,
+    build_ledger_columns,
+    table_schema,
+    hash_texts,
 )
-from tasks.contract.artifact import content_digest, table_digest
-from tasks.contract.columns import plain
-from tasks.contract.fingerprint import CONTRACT, fingerprint, tree_digest
+from tasks.contract.artifact import compute_content_digest, compute_table_digest
+from tasks.contract.columns import strip_metadata
+from tasks.contract.fingerprint import CONTRACT_VERSION, compute_fingerprint, hash_syntax_tree
 from tasks.contract.writer import TableWriter
 from tasks.corpus.deduplicate_near import SIGNATURES
 from tasks.corpus.ingest import QUARANTINE, ingest
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.training.pack import SPANS, sequences
+from tasks.training.pack import SPANS, build_sequences_schema
 
 GOLDEN = {
     5: {
@@ -92,11 +92,11 @@ GOLDEN = {
 
 @pytest.fixture(scope="module")
 def golden():
-    assert CONTRACT in GOLDEN, (
-        f"fingerprint.CONTRACT is {CONTRACT}: write down under that number in GOLDEN what the "
+    assert CONTRACT_VERSION in GOLDEN, (
+        f"fingerprint.CONTRACT is {CONTRACT_VERSION}: write down under that number in GOLDEN what the "
         f"contract leaves now"
     )
-    return GOLDEN[CONTRACT]
+    return GOLDEN[CONTRACT_VERSION]
 
 
 def short(data):
@@ -106,20 +106,20 @@ def short(data):
 # Parquet -------------------------------------------------------------------------------------
 
 #: The types of columns that no table below has.
-OTHERS = table(
+OTHERS = table_schema(
     "Other types.",
     column("flag", pa.bool_(), "figure", "yes, no or null"),
     column("number", pa.int32(), "figure", "an integer"),
     column("share", pa.float64(), "figure", "a share, not a number or null"),
     column("names", pa.list_(pa.string()), "label", "a list of names"),
 )
-FLOATS = table("Lists of numbers.", column("log_p", pa.list_(pa.float32()), "figure", "of tokens"))
-LISTED = table(
+FLOATS = table_schema("Lists of numbers.", column("log_p", pa.list_(pa.float32()), "figure", "of tokens"))
+LISTED = table_schema(
     "Lists of lists.", column("ids", pa.list_(pa.list_(pa.int32())), "personal", "of several texts")
 )
 
 TEXTS = pa.array(["", "plain", "wörd \U0001f3f0", "line\n" * 50, "x" * 5000] * 3, pa.large_string())
-KEYS = ids(f"key {i}" for i in range(15))
+KEYS = hash_to_ids(f"key {i}" for i in range(15))
 
 
 def contents():
@@ -129,33 +129,33 @@ def contents():
         "source": [f"source {i % 2}" for i in range(15)],
         "cluster": KEYS,
         "text": TEXTS,
-        "text_hash": text_hashes(TEXTS),
+        "text_hash": hash_texts(TEXTS),
     }
-    yield "documents", DOCUMENTS, as_documents(documents)
+    yield "documents", DOCUMENTS, fill_document_columns(documents)
     filled = {"tags": [None, ["a"], ["a", "b"]] * 5, "toxicity": [None, 0.25, 0.5] * 5}
     splits = {"split": ["train", "validation", "holdout"] * 5}
     labels = {"url": [None, "http://a.example/x", ""] * 5, "domain": [None, "a.example", None] * 5,
               "date": [None, "2020-02-29", "2020-02-29T10:11:12Z"] * 5}  # fmt: skip
     yield "filled", DOCUMENTS, documents | filled | splits | labels
-    ledger = ledger_rows(
+    ledger = build_ledger_columns(
         "removed", "near duplicate", KEYS, documents["source"], range(15), score=0.75,
-        threshold=0.5, matched=KEYS, identity=identities(KEYS, TEXTS),
+        threshold=0.5, matched=KEYS, identity=hash_documents(KEYS, TEXTS),
     )  # fmt: skip
     yield "ledger", LEDGER, ledger
     book = {name: [1, 2] for name in ACCOUNTS.names}
     yield "accounts", ACCOUNTS, book | {"source": ["a", "b"], "unit": ["rows", "bytes"]}
     sums = dict.fromkeys(CHECKSUMS.names, KEYS[:2])
     yield "checksums", CHECKSUMS, sums | {"source": ["a", "b"]}
-    planted = {name: ["a", "b"] for name in PLANTS.names}
+    planted = {name: ["a", "b"] for name in CANARIES.names}
     planted |= {"plant_id": KEYS[:2], "copies": [0, 2], "doc_ids": [[], KEYS[:2].to_pylist()]}
     planted |= {"own": [None, True], "dose": [None, 0.75]}
-    yield "plants", PLANTS, planted
+    yield "plants", CANARIES, planted
     raw = {name: ["a", None] for name in QUARANTINE.names}
     raw |= {"records": [1, 1], "raw_bytes": [3, 4], "raw": [b"\xff\x00", None]}
     yield "quarantine", QUARANTINE, raw
     rows = pa.array(np.arange(24).tolist(), pa.int32())
-    packed = {f.name: pa.FixedSizeListArray.from_arrays(rows, type=f.type) for f in sequences(8)}
-    yield "sequences", sequences(8), packed
+    packed = {f.name: pa.FixedSizeListArray.from_arrays(rows, type=f.type) for f in build_sequences_schema(8)}
+    yield "sequences", build_sequences_schema(8), packed
     spans = {name: range(15) for name in SPANS.names} | {"split": ["train"] * 15, "doc_id": KEYS}
     yield "spans", SPANS, spans
     others = {"flag": [True, None], "number": [-1, 2**31 - 1], "share": [float("nan"), None]}
@@ -170,11 +170,11 @@ def contents():
     yield "many", OTHERS, many | {"names": [["a"]] * 4097}
     large = pa.array([letter * (2 << 20) for letter in "abc"], pa.large_string())
     some = {name: column[:3] for name, column in (documents | filled | splits | labels).items()}
-    yield "large", DOCUMENTS, some | {"text": large, "text_hash": text_hashes(large)}
+    yield "large", DOCUMENTS, some | {"text": large, "text_hash": hash_texts(large)}
 
 
 def test_parquet(tmp_path, golden):
-    pinned = re.search(r"(?m)^pyarrow==(\S+)", (ROOT / "constraints.txt").read_text())[1]
+    pinned = re.search(r"(?m)^pyarrow==(\S+)", (PROJECT_ROOT / "constraints.txt").read_text())[1]
     assert version("pyarrow") == pinned, "the bytes are those of the pinned pyarrow"
     found = {}
     for name, schema, columns in contents():
@@ -188,10 +188,10 @@ def test_the_tables_above_have_every_type_that_a_stage_writes():
     import flows.pipeline  # noqa: F401
     from tasks.contract import STAGES
 
-    here = {str(field.type) for _, schema, _ in contents() for field in plain(schema)}
-    here |= {str(field.type) for field in sequences(-1)}
+    here = {str(field.type) for _, schema, _ in contents() for field in strip_metadata(schema)}
+    here |= {str(field.type) for field in build_sequences_schema(-1)}
     ours = [s for s in STAGES.values() if s.body.__module__.startswith(("tasks.", "reports."))]
-    used = {str(f.type) for s in ours for schema in s.schemas().values() for f in plain(schema)}
+    used = {str(f.type) for s in ours for schema in s.collect_table_schemas().values() for f in strip_metadata(schema)}
     assert len(ours) > 15 and used <= here, used - here
 
 
@@ -200,10 +200,10 @@ def test_schemas_reach_another_process_as_they_are():
     import flows.pipeline  # noqa: F401
     from tasks.contract import STAGES
 
-    found = [schema for stage in STAGES.values() for schema in stage.schemas().values()]
-    for schema in [*found, sequences(8)]:
+    found = [schema for stage in STAGES.values() for schema in stage.collect_table_schemas().values()]
+    for schema in [*found, build_sequences_schema(8)]:
         there = pickle.loads(pickle.dumps(schema))
-        assert plain(there).serialize().equals(plain(schema).serialize()), schema
+        assert strip_metadata(there).serialize().equals(strip_metadata(schema).serialize()), schema
 
 
 # Hashes --------------------------------------------------------------------------------------
@@ -222,14 +222,14 @@ def test_digests_and_hashes(tmp_path, golden):
     names = [{"name": "n", "kind": "text", "judged_by": "s"}, {"name": "m", "kind": "id"}]
     entry = {"sha256": "a", "parts": [{"sha256": "b"}, {"sha256": "c"}], "columns": names}
     parts = {"stage": "x", "inputs": {"b": None, "a": "ä"}, "config": {"share": 0.1, "list": [1]}}
-    work = Work(tmp_path, {}, secret=b"a secret")
+    work = StageContext(tmp_path, {}, secret=b"a secret")
     found = {
-        "fingerprint": fingerprint(parts),
-        "table": table_digest(entry),
-        "content": content_digest({"documents": entry, "ledger": {"sha256": "d"}}, {"f": entry}),
-        "tree": tree_digest(ast.parse(SOURCE)),
-        "keyed": [digest.hex() for digest in work.keyed_hashes(["jane@corp.example", "\ud800"])],
-        "identities": [digest.hex() for digest in identities(KEYS[:2], TEXTS[1:3])],
+        "fingerprint": compute_fingerprint(parts),
+        "table": compute_table_digest(entry),
+        "content": compute_content_digest({"documents": entry, "ledger": {"sha256": "d"}}, {"f": entry}),
+        "tree": hash_syntax_tree(ast.parse(SOURCE)),
+        "keyed": [digest.hex() for digest in work.hash_with_secret(["jane@corp.example", "\ud800"])],
+        "identities": [digest.hex() for digest in hash_documents(KEYS[:2], TEXTS[1:3])],
         "ids": [digest.hex() for digest in KEYS[:2].to_pylist()],
     }
     assert found == golden["hashes"]

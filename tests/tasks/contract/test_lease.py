@@ -7,18 +7,18 @@ import threading
 import pytest
 
 from tasks.contract import Store, UsageError
-from tasks.contract.lease import alone, beside, lease
+from tasks.contract.lease import exclusive_lock, shared_lock, lease_folder
 
 
 def test_many_may_stand_beside_each_other_and_nobody_is_alone_meanwhile(tmp_path):
     folder = tmp_path / "made" / "here"
-    with beside(folder), beside(folder), alone(folder) as free:
+    with shared_lock(folder), shared_lock(folder), exclusive_lock(folder) as free:
         assert free is False
-    with alone(folder) as free:
+    with exclusive_lock(folder) as free:
         assert free is True
-        with alone(folder) as second:
+        with exclusive_lock(folder) as second:
             assert second is False
-    with beside(folder):
+    with shared_lock(folder):
         pass
 
 
@@ -26,10 +26,10 @@ def test_who_stands_beside_waits_for_who_is_alone(tmp_path):
     entered = threading.Event()
 
     def enter():
-        with beside(tmp_path):
+        with shared_lock(tmp_path):
             entered.set()
 
-    with alone(tmp_path) as free:
+    with exclusive_lock(tmp_path) as free:
         assert free
         thread = threading.Thread(target=enter)
         thread.start()
@@ -46,12 +46,12 @@ def test_the_second_holder_has_the_folder_that_is_there(tmp_path, removed):
 
     def second():
         held.wait(30)
-        with lease(folder) as area:
+        with lease_folder(folder) as area:
             found.append(sorted(path.name for path in area.iterdir()))
 
     thread = threading.Thread(target=second)
     thread.start()
-    with lease(folder) as area:
+    with lease_folder(folder) as area:
         assert area == folder
         (area / "of the first").touch()
         held.set()
@@ -82,7 +82,7 @@ def test_whoever_comes_gets_the_folder_though_its_holder_removes_it_meanwhile(
 
     taken = []
     monkeypatch.setattr(os, call, removed_before)
-    with lease(folder) as area:
+    with lease_folder(folder) as area:
         assert taken and [path.name for path in area.iterdir()] == ["lease"]
 
 
@@ -90,27 +90,27 @@ def test_no_lease_is_waited_for_where_there_can_be_none(tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "away")  # a disk that is not mounted
     for name in ("file", "file/work", "link/work"):
-        with pytest.raises(OSError), lease(tmp_path / name):
+        with pytest.raises(OSError), lease_folder(tmp_path / name):
             pass
     away = r"link is a link to .*away, which is not there: mount or make it, or remove the link"
-    with pytest.raises(UsageError, match=away), lease(tmp_path / "link"):
+    with pytest.raises(UsageError, match=away), lease_folder(tmp_path / "link"):
         pass
 
 
 def test_a_lease_ends_with_its_error(tmp_path):
-    with pytest.raises(KeyError), lease(tmp_path / "work"):
+    with pytest.raises(KeyError), lease_folder(tmp_path / "work"):
         raise KeyError
-    with lease(tmp_path / "work"):
+    with lease_folder(tmp_path / "work"):
         pass
 
 
 def test_a_store_is_used_beside_others_and_leased_by_fingerprint(tmp_path):
     store, other = Store(tmp_path / "store"), Store(tmp_path / "store")
-    with store.in_use(), other.in_use(), store.alone() as free:
+    with store.shared_lock(), other.shared_lock(), store.exclusive_lock() as free:
         assert not free
-    with other.alone() as free:
+    with other.exclusive_lock() as free:
         assert free
     one, two = "a" * 64, "a" * 15 + "b" * 49
-    with store.lease("make", one) as first, other.lease("make", two) as second:
-        assert first == store.work / ("make-" + "a" * 16)
-        assert second == store.work / ("make-" + "a" * 15 + "b")
+    with store.lease_work_area("make", one) as first, other.lease_work_area("make", two) as second:
+        assert first == store.work_folder / ("make-" + "a" * 16)
+        assert second == store.work_folder / ("make-" + "a" * 15 + "b")

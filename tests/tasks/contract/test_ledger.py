@@ -8,20 +8,20 @@ import pytest
 from tasks.contract import (
     DOCUMENTS,
     LEDGER,
-    as_documents,
-    departures,
-    identities,
-    ids,
-    ledger_rows,
-    ledger_table,
-    removals,
-    text_hashes,
-    utf8_bytes,
-    with_columns,
+    fill_document_columns,
+    build_document_ledger_columns,
+    hash_documents,
+    hash_to_ids,
+    build_ledger_columns,
+    build_ledger_table,
+    build_removal_columns,
+    hash_texts,
+    count_utf8_bytes,
+    replace_columns,
 )
 
 TEXTS = ["plain", "", "wörd \U0001f3f0"]
-KEYS = ids(["b", "a", "c"])
+KEYS = hash_to_ids(["b", "a", "c"])
 BATCH = pa.record_batch({"doc_id": KEYS, "source": ["s", "t", "s"],
                          "text": pa.array(TEXTS, pa.large_string())})  # fmt: skip
 
@@ -32,18 +32,18 @@ def blake(data):
 
 def test_hashes_and_sizes_are_of_the_bytes_of_texts():
     texts = BATCH["text"]
-    assert text_hashes(texts).to_pylist() == [blake(t.encode()) for t in TEXTS]
-    assert utf8_bytes(texts).to_pylist() == [5, 0, 10]
+    assert hash_texts(texts).to_pylist() == [blake(t.encode()) for t in TEXTS]
+    assert count_utf8_bytes(texts).to_pylist() == [5, 0, 10]
     pairs = zip(KEYS.to_pylist(), TEXTS, strict=True)
-    assert identities(KEYS, texts) == [blake(key + text.encode()) for key, text in pairs]
-    assert ids([b"a", "a", "ä"]).to_pylist() == [blake(b"a"), blake(b"a"), blake("ä".encode())]
+    assert hash_documents(KEYS, texts) == [blake(key + text.encode()) for key, text in pairs]
+    assert hash_to_ids([b"a", "a", "ä"]).to_pylist() == [blake(b"a"), blake(b"a"), blake("ä".encode())]
     with pytest.raises(ValueError, match="longer than"):
-        identities(KEYS[:2], texts)
+        hash_documents(KEYS[:2], texts)
 
 
 def test_documents_that_leave_take_their_bytes_and_their_identity_along():
-    gone = removals("too long", BATCH, score=pa.array([1.0, 2.0, 3.0]), threshold=0.5)
-    rows = ledger_table(gone).to_pylist()
+    gone = build_removal_columns("too long", BATCH, score=pa.array([1.0, 2.0, 3.0]), threshold=0.5)
+    rows = build_ledger_table(gone).to_pylist()
     assert [row["doc_id"] for row in rows] == sorted(KEYS.to_pylist())
     by_id = {row["doc_id"]: row for row in rows}
     for place, (key, text) in enumerate(zip(KEYS.to_pylist(), TEXTS, strict=True)):
@@ -56,20 +56,20 @@ def test_documents_that_leave_take_their_bytes_and_their_identity_along():
 
 
 def test_further_reasons_have_no_identity_and_those_for_quarantine_have():
-    also, kept_apart = (departures(action, ["x", "y", "z"], BATCH)
+    also, kept_apart = (build_document_ledger_columns(action, ["x", "y", "z"], BATCH)
                         for action in ("also", "quarantined"))  # fmt: skip
-    rows = ledger_table(also).to_pylist()
+    rows = build_ledger_table(also).to_pylist()
     assert {row["identity"] for row in rows} == {None} and {r["action"] for r in rows} == {"also"}
     assert [row["reason"] for row in sorted(rows, key=lambda r: r["doc_id"])] == [
         reason for _, reason in sorted(zip(KEYS.to_pylist(), "xyz", strict=True))
     ]
-    assert kept_apart["identity"] == identities(KEYS, BATCH["text"])
+    assert kept_apart["identity"] == hash_documents(KEYS, BATCH["text"])
 
 
 def test_rows_of_one_document_stand_in_the_order_of_the_pieces():
-    first = ledger_rows("removed", "first", KEYS, BATCH["source"], [1, 2, 3])
-    other = ledger_rows("also", "second", KEYS[:1], ["s"], [1], start=[0], end=[1])
-    found = ledger_table(first, other)
+    first = build_ledger_columns("removed", "first", KEYS, BATCH["source"], [1, 2, 3])
+    other = build_ledger_columns("also", "second", KEYS[:1], ["s"], [1], start=[0], end=[1])
+    found = build_ledger_table(first, other)
     assert found.schema == LEDGER
     mine = [row for row in found.to_pylist() if row["doc_id"] == KEYS[0].as_py()]
     assert [(row["reason"], row["start"], row["end"]) for row in mine] == [
@@ -78,20 +78,20 @@ def test_rows_of_one_document_stand_in_the_order_of_the_pieces():
     assert [row["doc_id"] for row in found.to_pylist()] == sorted(
         [*KEYS.to_pylist(), KEYS[0].as_py()]
     )
-    assert ledger_table().equals(LEDGER.empty_table())
+    assert build_ledger_table().equals(LEDGER.empty_table())
 
 
 def test_bytes_after_are_those_given():
-    rows = ledger_rows("replaced", "mask", KEYS, ["s"] * 3, [5, 6, 7], [1, 2, 3])
+    rows = build_ledger_columns("replaced", "mask", KEYS, ["s"] * 3, [5, 6, 7], [1, 2, 3])
     assert (rows["bytes_before"], rows["bytes_after"]) == ([5, 6, 7], [1, 2, 3])
-    assert ledger_rows("removed", "x", KEYS, ["s"] * 3, [5, 6, 7])["bytes_after"] == [0, 0, 0]
+    assert build_ledger_columns("removed", "x", KEYS, ["s"] * 3, [5, 6, 7])["bytes_after"] == [0, 0, 0]
 
 
 def test_columns_not_given_are_null_and_those_replaced_are_the_new_ones():
-    made = pa.table(as_documents({name: BATCH[name] for name in BATCH.schema.names})).to_pylist()
+    made = pa.table(fill_document_columns({name: BATCH[name] for name in BATCH.schema.names})).to_pylist()
     assert set(made[0]) == set(DOCUMENTS.names)
     assert [row["text"] for row in made] == TEXTS
     assert {row[name] for row in made for name in ("toxicity", "split", "url")} == {None}
-    changed = with_columns(BATCH, source=["u", "v", "w"], more=[1, 2, 3])
+    changed = replace_columns(BATCH, source=["u", "v", "w"], more=[1, 2, 3])
     assert changed["source"] == ["u", "v", "w"] and changed["more"] == [1, 2, 3]
     assert changed["doc_id"].equals(KEYS) and list(changed) == ["doc_id", "source", "text", "more"]

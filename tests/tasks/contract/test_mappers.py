@@ -14,18 +14,18 @@ import pytest
 
 from tasks.contract import (
     HallmarkError,
-    InProcess,
-    Needs,
-    Processes,
+    SerialMapper,
+    Resources,
+    ProcessMapper,
     Session,
     Store,
     UsageError,
-    Work,
+    StageContext,
     make_mapper,
     open_session,
     stage,
 )
-from tasks.contract.mappers import ONE
+from tasks.contract.mappers import DEFAULT_RESOURCES
 from tests.tasks.contract.stages import COUNT, CountConfig, DropConfig, MakeConfig, drop, make
 
 
@@ -74,11 +74,11 @@ def given(number: int) -> dict[str, float]:
     return dict(ray.get_runtime_context().get_assigned_resources())
 
 
-@stage(tables={"count": COUNT}, needs=Needs(processors=2, memory=1 << 20))
-def needy(config: CountConfig, work: Work) -> None:
+@stage(name="needy", tables={"count": COUNT}, resources=Resources(cpus=2, memory_bytes=1 << 20))
+def needy(config: CountConfig, context: StageContext) -> None:
     """Writes how many processors each of two parts was given."""
-    found = work.map(given_to_part, [0, 1])
-    work.table("count").write({"rows": [done.value for done in found]})
+    found = context.map_items(given_to_part, [0, 1])
+    context.get_table_writer("count").write({"rows": [done.value for done in found]})
 
 
 def given_to_part(number: int, out) -> int:
@@ -94,20 +94,20 @@ def ray():
 
 def test_results_come_in_order_from_other_processes(ray):
     calls = [(number, 7) for number in range(40)]
-    found = list(ray(square, calls, Needs(processors=1, memory=1 << 20)))
+    found = list(ray(square, calls, Resources(cpus=1, memory_bytes=1 << 20)))
     assert [value for value, _ in found] == [n * n + 7 for n in range(40)]
     assert os.getpid() not in {process for _, process in found}
 
 
 def test_an_error_comes_as_it_was_raised(ray):
     with pytest.raises(HallmarkError, match=r"^three is refused; give another$"):
-        list(ray(refuse, [(n, 0) for n in range(6)], ONE))
+        list(ray(refuse, [(n, 0) for n in range(6)], DEFAULT_RESOURCES))
 
 
 def test_a_part_gets_what_it_needs(ray):
-    needs = Needs(processors=2, memory=1 << 20)
+    needs = Resources(cpus=2, memory_bytes=1 << 20)
     assert list(ray(given, [(0,), (1,)], needs)) == [{"CPU": 2.0, "memory": float(1 << 20)}] * 2
-    assert list(ray(given, [(0,), (1,)], ONE)) == [{"CPU": 1.0}] * 2
+    assert list(ray(given, [(0,), (1,)], DEFAULT_RESOURCES)) == [{"CPU": 1.0}] * 2
 
 
 def test_the_parts_of_a_stage_get_what_it_declares(ray, tmp_path, monkeypatch):
@@ -118,18 +118,18 @@ def test_the_parts_of_a_stage_get_what_it_declares(ray, tmp_path, monkeypatch):
 
 def test_a_killed_ray_worker_costs_its_part_and_no_other(ray, tmp_path):
     calls = [(n, str(tmp_path)) for n in range(6)]
-    assert list(ray(die_once, calls, ONE)) == list(range(6))
+    assert list(ray(die_once, calls, DEFAULT_RESOURCES)) == list(range(6))
     runs = [len((tmp_path / str(n)).read_text()) for n in range(6)]
     assert runs == [1, 1, 1, 2, 1, 1]
 
 
 def test_what_a_local_worker_died_of_is_not_tried_here(tmp_path):
     """Not even alone: it would take this process along."""
-    with Processes(2) as mapper:
-        assert list(mapper(square, [(1, 0)], ONE)) == [(1, os.getpid())]
+    with ProcessMapper(2) as mapper:
+        assert list(mapper(square, [(1, 0)], DEFAULT_RESOURCES)) == [(1, os.getpid())]
         with pytest.raises(BrokenExecutor):
-            list(mapper(die_once, [(n, str(tmp_path)) for n in (2, 3)], ONE))
-        ((_, process),) = mapper(square, [(1, 0)], ONE)
+            list(mapper(die_once, [(n, str(tmp_path)) for n in (2, 3)], DEFAULT_RESOURCES))
+        ((_, process),) = mapper(square, [(1, 0)], DEFAULT_RESOURCES)
         assert process != os.getpid()
 
 
@@ -147,8 +147,8 @@ def test_who_is_stopped_hears_nothing_of_the_workers_that_it_kills(monkeypatch, 
         shutdown(pool, **how)
 
     monkeypatch.setattr(ProcessPoolExecutor, "shutdown", late)
-    with pytest.raises(KeyboardInterrupt), Processes(2) as mapper:
-        results = mapper(stay, [(number,) for number in range(40)], ONE)
+    with pytest.raises(KeyboardInterrupt), ProcessMapper(2) as mapper:
+        results = mapper(stay, [(number,) for number in range(40)], DEFAULT_RESOURCES)
         assert next(results) == 0
         if where == "waits for a part":
             results.throw(KeyboardInterrupt)
@@ -162,72 +162,72 @@ def test_where_a_worker_dies_all_that_wait_hear_it_and_nothing_stays(monkeypatch
     """The pool tells thousands, one after the other."""
     heard = []
     monkeypatch.setattr(threading, "excepthook", heard.append)
-    with Processes(2) as mapper:
+    with ProcessMapper(2) as mapper:
         with pytest.raises(BrokenExecutor):
-            list(mapper(die_at, [(number, 300) for number in range(20_000)], ONE))
+            list(mapper(die_at, [(number, 300) for number in range(20_000)], DEFAULT_RESOURCES))
         for worker in multiprocessing.active_children():
             worker.join(30)
             assert not worker.is_alive()
-        assert list(mapper(die_at, [(1, 0), (2, 0)], ONE)) == [1, 2]
+        assert list(mapper(die_at, [(1, 0), (2, 0)], DEFAULT_RESOURCES)) == [1, 2]
     assert not heard
 
 
 def test_workers_that_die_between_two_calls_cost_one_try():
     calls = [(number, 0) for number in range(4)]
-    with Processes(2) as mapper:
-        for process in {process for _, process in mapper(square, calls, ONE)}:
+    with ProcessMapper(2) as mapper:
+        for process in {process for _, process in mapper(square, calls, DEFAULT_RESOURCES)}:
             os.kill(process, signal.SIGKILL)
         while not mapper._pool._broken:  # until the pool has noticed
             time.sleep(0.01)
         with pytest.raises(BrokenExecutor):
-            list(mapper(square, calls, ONE))
-        assert [value for value, _ in mapper(square, calls, ONE)] == [0, 1, 4, 9]
+            list(mapper(square, calls, DEFAULT_RESOURCES))
+        assert [value for value, _ in mapper(square, calls, DEFAULT_RESOURCES)] == [0, 1, 4, 9]
 
 
 def test_a_part_whose_process_is_killed_again_is_named_with_what_to_do(tmp_path):
     """Or one beside it: a pool does not say which of its processes worked on what."""
     sentence = r"^[ab]: a process .* was killed, .*; run again with fewer workers"
-    with Processes(2) as mapper, pytest.raises(HallmarkError, match=sentence):
-        Work(tmp_path, {"count": COUNT}, mapper).map(die, ["a", "b"])
+    with ProcessMapper(2) as mapper, pytest.raises(HallmarkError, match=sentence):
+        StageContext(tmp_path, {"count": COUNT}, mapper).map_items(die, ["a", "b"])
 
 
 def test_without_ray_the_setting_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"hallmark\[ray\]"):
-        list(make_mapper("ray", 1)(square, [(1, 0), (2, 0)], ONE))
+        list(make_mapper("ray", 1)(square, [(1, 0), (2, 0)], DEFAULT_RESOURCES))
 
 
 def test_every_mapper_leaves_the_same_bytes(ray, tmp_path):
     found = set()
-    mappers = {"here": InProcess(), "two": Processes(2), "seven": Processes(7)}
+    mappers = {"here": SerialMapper(), "two": ProcessMapper(2), "seven": ProcessMapper(7)}
     for name, mapper in mappers.items():
         with open_session(Session(Store(tmp_path / name), mapper)):
-            found.add(drop(make(MakeConfig(parts=8)), DropConfig()).content)
+            found.add(drop(make(MakeConfig(parts=8)), DropConfig()).content_digest)
     session = Session(Store(tmp_path / "ray"), ray)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(ray), "__exit__", lambda *_: None)  # the cluster serves other tests too
         with open_session(session):
             made = drop(make(MakeConfig(parts=8)), DropConfig())
-    found.add(made.content)
+    found.add(made.content_digest)
     assert len(found) == 1
     assert len(made["documents"].parts) == 8
 
 
 def count_part(number: int, out) -> None:
-    out.table("count").write(pa.table({"rows": [number]}))
+    out.get_table_writer("count").write(pa.table({"rows": [number]}))
 
 
 def test_parts_on_ray_are_left_where_they_stay(ray, tmp_path):
-    work = Work(tmp_path, {"count": COUNT}, ray)
-    work.map(count_part, range(5))
-    entry = work.assemble(["count"])["count"]
+    work = StageContext(tmp_path, {"count": COUNT}, ray)
+    work.map_items(count_part, range(5))
+    entry = work.assemble_tables(["count"])["count"]
     assert [part["name"] for part in entry["parts"]] == [f"count/{n:05d}.parquet" for n in range(5)]
-    assert all((work.out / part["name"]).exists() for part in entry["parts"])
+    assert all((work.output_folder / part["name"]).exists() for part in entry["parts"])
 
 
 def test_workers_see_the_environment_as_it_is_when_they_start(monkeypatch):
     """Also where what they are forks of was started before it changed."""
     for value in ("before", "behind"):
         monkeypatch.setenv("HALLMARK_SAID", value)
-        with Processes(2) as mapper:
-            assert list(mapper(os.getenv, [("HALLMARK_SAID",)] * 2, ONE)) == [value] * 2
+        with ProcessMapper(2) as mapper:
+            assert list(mapper(os.getenv, [("HALLMARK_SAID",)] * 2, DEFAULT_RESOURCES)) == [value] * 2

@@ -37,10 +37,10 @@ def lengthen(path):
 def test_a_damaged_file_of_a_stored_output_is_named(session, damage, place):
     stage, config = (keep_number, CountConfig()) if place == "file" else (make, FOUR_PARTS)
     made = stage(config)
-    entries = {entry["name"]: entry for entry in made.entries()}
+    entries = {entry["name"]: entry for entry in made.iter_file_entries()}
     name = max(name for name in entries if name.startswith(FILES[place]))
     entry = entries[name]
-    damage(made.place.fetch(entry))
+    damage(made.location.fetch_file(entry))
     with (
         open_session(Session(session.store)),
         pytest.raises(HallmarkError, match=rf"artifact {made.name} is damaged: .*{entry['name']} "),
@@ -52,7 +52,7 @@ def test_an_input_that_is_of_no_stage_of_this_run_is_checked_too(session):
     """A checkpoint, for instance, is an artifact beside that of the training."""
     number = keep_number(CountConfig())
     double(number, CountConfig())
-    number.path("number.txt").unlink()
+    number.fetch_file("number.txt").unlink()
     with (
         open_session(Session(session.store)),
         pytest.raises(HallmarkError, match=r"number\.txt is missing; remove the artifact's folder"),
@@ -66,13 +66,13 @@ def test_an_input_that_is_read_in_part_is_checked_in_part(session):
     count(made["documents"], CountConfig())
     kept = replace(made, manifest={**made.manifest, "tables": {}})
     with open_session(Session(session.store)) as again:
-        again.check_files([kept, made])
+        again.check_artifact_files([kept, made])
         made["documents"].parts[0].path.unlink()
-        again.check_files([made])  # checked already in this session
+        again.check_artifact_files([made])  # checked already in this session
     with open_session(Session(session.store)) as again:
-        again.check_files([kept])
+        again.check_artifact_files([kept])
         with pytest.raises(HallmarkError, match="is missing"):
-            again.check_files([made])
+            again.check_artifact_files([made])
 
 
 def test_an_object_that_is_gone_is_named_though_a_copy_was_fetched(bucket, tmp_path):
@@ -98,12 +98,12 @@ def test_verifying_reads_the_objects_not_their_copies(bucket, tmp_path):
     with open_session(Session(store)):
         made = make(MakeConfig(documents=7))
     made["documents"].read()
-    made.verify()
+    made.verify_files()
     entry = made["documents"].parts[0].entry
     key = f"verified/{made.folder}/{entry['path']}"
     bucket.put_object(Bucket="hallmark", Key=key, Body=bytes(entry["size"]))
     with pytest.raises(HallmarkError, match="does not have the SHA-256 of its manifest"):
-        made.verify()
+        made.verify_files()
     bucket.delete_object(Bucket="hallmark", Key=key)
     with pytest.raises(HallmarkError, match=rf"s3://hallmark/{key} is missing"):
-        made.verify()
+        made.verify_files()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.contract import HallmarkError, Store
-from tasks.contract.store import is_inside
+from tasks.contract.store import is_safe_relative_path
 from tests.tasks.contract.stages import CountConfig, MakeConfig, keep_number, make
 
 OUTSIDE = [
@@ -28,13 +28,13 @@ OUTSIDE = [
 
 @pytest.mark.parametrize("name", [*OUTSIDE, None, ["x"]])
 def test_names_that_climb_out_are_known(name):
-    assert not is_inside(name)
+    assert not is_safe_relative_path(name)
 
 
 @given(st.lists(st.sampled_from(["..", ".", "", "a", "b.txt", "...", "..a"]), min_size=1))
 def test_what_is_inside_stays_below_its_folder(parts):
     name = "/".join(parts)
-    if is_inside(name):
+    if is_safe_relative_path(name):
         assert Path("/store/artifacts", name).is_relative_to("/store/artifacts")
         assert ".." not in Path(name).parts
     else:
@@ -43,7 +43,7 @@ def test_what_is_inside_stays_below_its_folder(parts):
 
 def damage(session, artifact, change):
     """Change the manifest of a committed artifact."""
-    path = session.store.root / artifact.folder / "manifest.json"
+    path = session.store.root_folder / artifact.folder / "manifest.json"
     manifest = json.loads(path.read_text())
     change(manifest)
     path.write_text(json.dumps(manifest))
@@ -52,7 +52,7 @@ def damage(session, artifact, change):
 @pytest.mark.parametrize("key", ["name", "path"])
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_a_manifest_whose_names_climb_out_is_refused(session, key, name):
-    (session.store.root / "x").write_text("7")  # where some of the names lead
+    (session.store.root_folder / "x").write_text("7")  # where some of the names lead
     for artifact, where in (
         (make(MakeConfig(documents=5)), lambda m: m["tables"]["documents"]["parts"][0]),
         (make(MakeConfig(documents=6)), lambda m: m["telemetry"]["telemetry"]["parts"][0]),
@@ -61,10 +61,10 @@ def test_a_manifest_whose_names_climb_out_is_refused(session, key, name):
         damage(session, artifact, lambda m, where=where: where(m).update({key: name}))
         sentence = r"artifact \w+/\w+ is damaged: its manifest.json in .* remove the artifact"
         with pytest.raises(HallmarkError, match=sentence):
-            session.store.find(artifact.stage, artifact.fingerprint)
+            session.store.find_artifact(artifact.stage, artifact.fingerprint)
         with pytest.raises(HallmarkError, match=sentence):
-            session.store.artifacts(artifact.stage)
-        (session.store.root / artifact.folder / "manifest.json").unlink()
+            session.store.list_artifacts(artifact.stage)
+        (session.store.root_folder / artifact.folder / "manifest.json").unlink()
 
 
 @pytest.mark.parametrize(
@@ -89,13 +89,13 @@ def test_a_manifest_that_contradicts_itself_is_refused(session, change):
     artifact = make(MakeConfig(documents=5))
     damage(session, artifact, change)
     with pytest.raises(HallmarkError, match=r"is damaged: its manifest.json in .* is not whole"):
-        session.store.find(artifact.stage, artifact.fingerprint)
+        session.store.find_artifact(artifact.stage, artifact.fingerprint)
 
 
 @pytest.mark.parametrize("stage, digest", [("..", "../x"), ("make", "../../x"), ("/etc", "x")])
 def test_an_artifact_whose_name_climbs_out_is_none(session, stage, digest):
     with pytest.raises(HallmarkError, match="is no name of an artifact"):
-        session.store.find(stage, digest)
+        session.store.find_artifact(stage, digest)
 
 
 def former(manifest):
@@ -121,8 +121,8 @@ def test_an_artifact_of_the_former_layout_is_named_as_such(session, path):
     sentence = r"artifact make/\w+ was made by another version of Hallmark.* run again"
     for ask in (
         lambda: make(MakeConfig(documents=5)),
-        lambda: session.store.find("make", artifact.fingerprint),
-        lambda: Store(session.store.uri).artifacts("make"),
+        lambda: session.store.find_artifact("make", artifact.fingerprint),
+        lambda: Store(session.store.uri).list_artifacts("make"),
     ):
         with pytest.raises(HallmarkError, match=sentence):
             ask()

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from tasks.contract import HallmarkError, Store, UsageError
-from tasks.contract.fingerprint import sha256
+from tasks.contract.fingerprint import sha256_hex
 
 
 def test_objects_are_put_made_once_listed_and_deleted(tmp_path):
     store = Store(tmp_path / "store")
     assert store.get("a/b") is None
-    assert store.create("a/b", b"first") is True
-    assert store.create("a/b", b"second") is False
+    assert store.create_if_absent("a/b", b"first") is True
+    assert store.create_if_absent("a/b", b"second") is False
     assert store.get("a/b") == b"first"
     store.put("a/b", b"third")
     (tmp_path / "file").write_bytes(b"of a file")
@@ -21,21 +21,21 @@ def test_objects_are_put_made_once_listed_and_deleted(tmp_path):
     store.put("b", b"")
     assert [store.get(key) for key in ("a/b", "a/c/d", "b")] == [b"third", b"of a file", b""]
     store.put("a/a/x", b"")
-    assert store.children("a") == ["a", "c"] and store.children("nowhere") == []
-    assert store.below("a") == ["a/a/x", "a/b", "a/c/d"]
-    assert store.fetch("a/b", {}) == tmp_path / "store" / "a" / "b"
+    assert store.list_folder_names("a") == ["a", "c"] and store.list_folder_names("nowhere") == []
+    assert store.list_keys("a") == ["a/a/x", "a/b", "a/c/d"]
+    assert store.fetch_object("a/b", {}) == tmp_path / "store" / "a" / "b"
     store.delete(["a/b", "a/a/x"])
-    assert store.below("a") == ["a/c/d"]
+    assert store.list_keys("a") == ["a/c/d"]
 
 
 def test_a_store_is_the_same_by_path_by_uri_and_in_another_process(tmp_path, monkeypatch):
     store = Store(tmp_path)
     store.put("x", b"7")
-    assert store.root == tmp_path and store.work == tmp_path / "work"
+    assert store.root_folder == tmp_path and store.work_folder == tmp_path / "work"
     uri = Store(f"file://{tmp_path}")
-    assert uri.root == tmp_path and uri.get("x") == b"7"
+    assert uri.root_folder == tmp_path and uri.get("x") == b"7"
     there = pickle.loads(pickle.dumps(Store(tmp_path, tmp_path / "elsewhere")))
-    assert (there.root, there.work, there.get("x")) == (tmp_path, tmp_path / "elsewhere", b"7")
+    assert (there.root_folder, there.work_folder, there.get("x")) == (tmp_path, tmp_path / "elsewhere", b"7")
     monkeypatch.chdir(tmp_path.parent)
     relative = Store(tmp_path.name)
     monkeypatch.chdir("/")
@@ -44,35 +44,35 @@ def test_a_store_is_the_same_by_path_by_uri_and_in_another_process(tmp_path, mon
 
 def test_reading_leaves_no_store_behind(tmp_path):
     with pytest.raises(UsageError, match=r"there is no store at .*gone, which does not exist"):
-        Store(tmp_path / "gone", create=False)
+        Store(tmp_path / "gone", create_missing=False)
     assert not (tmp_path / "gone").exists()
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="which is no folder"):
-        Store(tmp_path / "file", create=False)
+        Store(tmp_path / "file", create_missing=False)
     Store(tmp_path / "deep" / "store")
-    assert Store(tmp_path / "deep" / "store", create=False).below("") == []
+    assert Store(tmp_path / "deep" / "store", create_missing=False).list_keys("") == []
 
 
 def test_objects_of_other_machines_are_worked_on_in_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     one, two = (Store(f"http://127.0.0.1:1/{name}") for name in "xy")
-    assert one.root is None
-    assert one.work == tmp_path / "hallmark" / sha256(b"http://127.0.0.1:1/x")[:16] != two.work
+    assert one.root_folder is None
+    assert one.work_folder == tmp_path / "hallmark" / sha256_hex(b"http://127.0.0.1:1/x")[:16] != two.work_folder
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert Store("http://127.0.0.1:1/x").work.parent == Path.home() / ".cache" / "hallmark"
+    assert Store("http://127.0.0.1:1/x").work_folder.parent == Path.home() / ".cache" / "hallmark"
     there = pickle.loads(pickle.dumps(one))
-    assert (there.uri, there.work) == (one.uri, one.work)
+    assert (there.uri, there.work_folder) == (one.uri, one.work_folder)
 
 
 def test_an_object_is_fetched_once_and_only_as_the_manifest_has_it(bucket, tmp_path):
     bucket.put_object(Bucket="hallmark", Key="far/a/b", Body=b"content")
     store = Store("s3://hallmark/far", tmp_path)
-    whole, wrong = {"sha256": sha256(b"content")}, {"sha256": sha256(b"other")}
+    whole, wrong = {"sha256": sha256_hex(b"content")}, {"sha256": sha256_hex(b"other")}
     with pytest.raises(HallmarkError, match=r"far/a/b does not have the SHA-256 of its manifest"):
-        store.fetch("a/b", wrong)
+        store.fetch_object("a/b", wrong)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-    assert store.fetch("a/b", whole).read_bytes() == b"content"
+    assert store.fetch_object("a/b", whole).read_bytes() == b"content"
     bucket.delete_object(Bucket="hallmark", Key="far/a/b")
-    assert store.fetch("a/b", whole).read_bytes() == b"content"
-    assert not store.fetch("a/none", whole).exists()
+    assert store.fetch_object("a/b", whole).read_bytes() == b"content"
+    assert not store.fetch_object("a/none", whole).exists()
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 1

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from tasks.contract import (
     HallmarkError,
-    Processes,
+    ProcessMapper,
     Session,
     Store,
     Table,
     accounts,
-    aligned,
+    align_parts,
     open_session,
-    part_of,
+    doc_id_to_part_index,
 )
-from tasks.contract.artifact import Place
+from tasks.contract.artifact import ArtifactLocation
 from tests.tasks.contract.stages import (
     FOUR_PARTS,
     CountConfig,
@@ -37,33 +37,33 @@ from tests.tasks.contract.stages import (
 @given(st.binary(min_size=16, max_size=16), st.integers(0, 12))
 def test_a_part_is_named_by_the_leading_bits_of_the_id(doc_id, bits):
     leading = "".join(f"{byte:08b}" for byte in doc_id)[:bits]
-    assert part_of(doc_id, 2**bits) == int(leading or "0", 2)
+    assert doc_id_to_part_index(doc_id, 2**bits) == int(leading or "0", 2)
 
 
 @pytest.mark.parametrize("parts", [1, 4])
 def test_parts_hold_what_their_ranges_say_in_the_order_of_ids(session, parts):
     config = MakeConfig(documents=500, parts=parts)
     table = make(config)["documents"]
-    assert len(table.parts) == parts and sum(part.rows for part in table.parts) == table.rows == 500
+    assert len(table.parts) == parts and sum(part.row_count for part in table.parts) == table.row_count == 500
     for part in table.parts:
         found = part.read()["doc_id"].to_pylist()
-        assert found == sorted(found) and {part_of(i, parts) for i in found} <= {part.number}
+        assert found == sorted(found) and {doc_id_to_part_index(i, parts) for i in found} <= {part.index}
     whole = table.read()
     assert whole.to_pylist() == made_documents(config).to_pylist()
-    assert pa.Table.from_batches(table.batches()).equals(whole)
+    assert pa.Table.from_batches(table.iter_batches()).equals(whole)
 
 
 @pytest.fixture
 def opened(monkeypatch):
     """Names of the files of artifacts that were asked for."""
     names = []
-    fetch = Place.fetch
+    fetch = ArtifactLocation.fetch_file
 
     def noted(self, entry):
         names.append(entry["name"])
         return fetch(self, entry)
 
-    monkeypatch.setattr(Place, "fetch", noted)
+    monkeypatch.setattr(ArtifactLocation, "fetch_file", noted)
     return names
 
 
@@ -72,20 +72,20 @@ def test_a_document_is_looked_for_in_the_one_part_it_can_be_in(session, opened):
     table = make(config)["documents"]
     rows = {row["doc_id"]: row for row in made_documents(config).to_pylist()}
     for number in (0, 5):
-        [doc_id, *_] = [i for i in rows if part_of(i, 8) == number]
+        [doc_id, *_] = [i for i in rows if doc_id_to_part_index(i, 8) == number]
         opened.clear()
-        assert table.find([doc_id]).to_pylist() == [rows[doc_id]]
+        assert table.find_document_rows([doc_id]).to_pylist() == [rows[doc_id]]
         assert set(opened) == {f"documents/{number:05d}.parquet"}
-        assert table.find([doc_id], ["text"]).to_pylist() == [{"text": rows[doc_id]["text"]}]
+        assert table.find_document_rows([doc_id], ["text"]).to_pylist() == [{"text": rows[doc_id]["text"]}]
     absent = bytes([255] * 16)
     opened.clear()
-    assert table.find([absent]).num_rows == 0
+    assert table.find_document_rows([absent]).num_rows == 0
     assert set(opened) == {"documents/00007.parquet"}
     several = list(rows)[:3] + list(rows)[-3:]
     opened.clear()
-    assert table.find([*several, absent]).to_pylist() == [rows[i] for i in several]
+    assert table.find_document_rows([*several, absent]).to_pylist() == [rows[i] for i in several]
     assert set(opened) == {"documents/00000.parquet", "documents/00007.parquet"}
-    assert table.find([]).schema == table.read().schema
+    assert table.find_document_rows([]).schema == table.read().schema
 
 
 @settings(max_examples=10, deadline=None)
@@ -98,26 +98,26 @@ def test_finding_equals_filtering(tmp_path_factory, wanted):
     rows = table.read().to_pylist()
     chosen = [rows[place]["doc_id"] for place in wanted]
     expected = [row for row in rows if row["doc_id"] in set(chosen)]
-    assert table.find(chosen).to_pylist() == expected
-    columns = table.find(chosen, ["source", "text"])
+    assert table.find_document_rows(chosen).to_pylist() == expected
+    columns = table.find_document_rows(chosen, ["source", "text"])
     assert columns.to_pylist() == [{"source": r["source"], "text": r["text"]} for r in expected]
 
 
 def test_tables_that_are_cut_otherwise_are_refused(session):
     one, four = (make(MakeConfig(documents=50, parts=parts))["documents"] for parts in (1, 4))
     ledger = drop(four, DropConfig())["ledger"]
-    pairs = aligned(four, ledger)
-    assert [(a.number, b.number, a.of, b.of) for a, b in pairs] == [(n, n, 4, 4) for n in range(4)]
+    pairs = align_parts(four, ledger)
+    assert [(a.index, b.index, a.part_count, b.part_count) for a, b in pairs] == [(n, n, 4, 4) for n in range(4)]
     sentence = (
         r"documents of make/\w+ \(4 parts\) and documents of make/\w+ \(1 parts\) are not cut"
     )
     with pytest.raises(HallmarkError, match=sentence):
-        aligned(four, one)
+        align_parts(four, one)
 
 
 def test_every_table_about_documents_is_cut_like_them_though_a_part_has_no_row(session):
     made = drop(make(FOUR_PARTS), DropConfig(drop="no document says this", forget=True))
-    assert [part.rows for part in made["ledger"].parts] == [0] * 4
+    assert [part.row_count for part in made["ledger"].parts] == [0] * 4
     assert len(made["documents"].parts) == 4
     assert len(made["accounts"].parts) == len(made["checksums"].parts) == 1
 
@@ -131,10 +131,10 @@ def test_after_a_kill_the_parts_that_were_done_are_not_done_again(tmp_path):
     killed = subprocess.run(command, capture_output=True)
     assert killed.returncode == -9
     assert log.read_text().split() == ["0", "1", "2"]
-    assert Store(store).artifacts("logged") == []
+    assert Store(store).list_artifacts("logged") == []
     subprocess.run(command, capture_output=True, check=True, input=b"\n")
     assert log.read_text().split() == ["0", "1", "2", "2", "3"]
-    [raw], [made] = Store(store).artifacts("make"), Store(store).artifacts("logged")
+    [raw], [made] = Store(store).list_artifacts("make"), Store(store).list_artifacts("logged")
     assert made["documents"].digest == raw["documents"].digest
     assert not any(work.glob("logged-*")), "the work area is removed at commit"
 
@@ -142,7 +142,7 @@ def test_after_a_kill_the_parts_that_were_done_are_not_done_again(tmp_path):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_part_that_fails_once_is_tried_again_and_no_other(tmp_path, workers):
     session = Session(Store(tmp_path / "store"))
-    session.mapper = Processes(workers) if workers else session.mapper
+    session.mapper = ProcessMapper(workers) if workers else session.mapper
     log = tmp_path / "log"
     with open_session(session):
         raw = make(FOUR_PARTS)
@@ -161,7 +161,7 @@ def test_a_part_that_fails_again_fails_the_stage_and_is_named(session, tmp_path)
     with pytest.raises(HallmarkError, match=sentence):
         logged(make(FOUR_PARTS), config)
     assert log.read_text().split() == ["0", "1", "2", "2"]
-    assert session.store.artifacts("logged") == []
+    assert session.store.list_artifacts("logged") == []
     with pytest.raises(HallmarkError, match=sentence):  # another run goes on where this one ended
         logged(make(FOUR_PARTS), config)
     assert log.read_text().split() == ["0", "1", "2", "2", "2", "2"]
@@ -181,7 +181,7 @@ def test_one_flipped_byte_in_a_page_is_found_by_whoever_reads_it(session):
         damaged[place] ^= 1
         part.path.write_bytes(damaged)
         sentence = r"artifact make/\w+ is damaged: .*documents/00002\.parquet cannot be read"
-        for read in (table.read, part.read, lambda: list(table.batches())):
+        for read in (table.read, part.read, lambda: list(table.iter_batches())):
             with pytest.raises(HallmarkError, match=sentence):
                 read()
         assert table.parts[1].read().num_rows > 0
@@ -191,7 +191,7 @@ def test_one_flipped_byte_in_a_page_is_found_by_whoever_reads_it(session):
 
 def test_verifying_finds_a_flip_anywhere(session):
     artifact = make(MakeConfig(documents=20, parts=2))
-    paths = [artifact.place.fetch(entry) for entry in artifact.entries()]
+    paths = [artifact.location.fetch_file(entry) for entry in artifact.iter_file_entries()]
     assert len(paths) == 3  # two parts and the telemetry
     for path in paths:
         whole = path.read_bytes()
@@ -200,10 +200,10 @@ def test_verifying_finds_a_flip_anywhere(session):
             damaged[place] ^= 1 << place % 8
             path.write_bytes(damaged)
             with pytest.raises(HallmarkError, match=r"make/\w+ is damaged: .*SHA-256") as raised:
-                artifact.verify()
+                artifact.verify_files()
             assert str(path) in str(raised.value)
         path.write_bytes(whole)
-    artifact.verify()
+    artifact.verify_files()
 
 
 # Tables of several artifacts ---------------------------------------------------------------------
@@ -219,16 +219,16 @@ def test_a_table_of_several_artifacts_is_theirs_behind_one_another(session, open
     both = Table((first, second), "documents")
     tables = [piece["documents"] for piece in (first, second)]
     assert both.read().equals(pa.concat_tables([t.read() for t in tables]))
-    assert pa.Table.from_batches(both.batches()).equals(both.read())
-    assert both.dataset().count_rows() == both.rows == sum(t.rows for t in tables)
-    assert both.size == sum(t.size for t in tables)
+    assert pa.Table.from_batches(both.iter_batches()).equals(both.read())
+    assert both.to_dataset().count_rows() == both.row_count == sum(t.row_count for t in tables)
+    assert both.byte_size == sum(t.byte_size for t in tables)
     assert [str(part) for part in both.parts] == [str(p) for t in tables for p in t.parts]
-    assert both.counts == accounts.merged(
+    assert both.source_counts == accounts.merge_counts(
         part.entry["counts"] for table in tables for part in table.parts
     )
     wanted = [first["documents"].parts[2].read()["doc_id"][3].as_py(), b"unknown id 12345"]
     opened.clear()
-    found = both.find(wanted, ["text", "doc_id"])
+    found = both.find_document_rows(wanted, ["text", "doc_id"])
     assert set(found["doc_id"].to_pylist()) == {wanted[0]}
     assert len(set(opened)) <= 4  # of each piece one part an id
 
@@ -240,7 +240,7 @@ def test_a_list_of_one_is_the_artifact_itself(session):
     assert alone.manifest["lineage"]["documents"] == f"{one.name}#documents"
     both, turned = count([one, other], CountConfig()), count([other, one], CountConfig())
     assert both["count"].read()["rows"].to_pylist() == [
-        one["documents"].rows + other["documents"].rows
+        one["documents"].row_count + other["documents"].row_count
     ]
     assert len({alone.fingerprint, both.fingerprint, turned.fingerprint}) == 3
     assert both.manifest["lineage"]["documents"] == [f"{a.name}#documents" for a in (one, other)]
@@ -248,8 +248,8 @@ def test_a_list_of_one_is_the_artifact_itself(session):
 
 def test_a_stage_over_several_artifacts_balances(session):
     left = drop(pieces(), DropConfig(drop="7"))
-    assert left["documents"].rows + left["ledger"].rows == sum(
-        p["documents"].rows for p in pieces()
+    assert left["documents"].row_count + left["ledger"].row_count == sum(
+        p["documents"].row_count for p in pieces()
     )
 
 
@@ -257,23 +257,23 @@ def test_what_was_made_of_several_is_cut_as_they_are(session, opened):
     both = Table(tuple(pieces()), "documents")
     left = drop(pieces(), DropConfig(drop="7"))
     for table in (left["documents"], left["ledger"]):
-        assert [len(part) for part in aligned(both, table)] == [2] * 6
+        assert [len(part) for part in align_parts(both, table)] == [2] * 6
         ids = table.read()["doc_id"].to_pylist()  # some stand in both pieces
         for doc_id in {*ids}:
             opened.clear()
-            assert table.find([doc_id])["doc_id"].to_pylist() == [doc_id] * ids.count(doc_id)
+            assert table.find_document_rows([doc_id])["doc_id"].to_pylist() == [doc_id] * ids.count(doc_id)
             assert len(set(opened)) <= 2  # of each piece one part
-        assert sorted(table.find([*{*ids}])["doc_id"].to_pylist()) == sorted(ids) != []
+        assert sorted(table.find_document_rows([*{*ids}])["doc_id"].to_pylist()) == sorted(ids) != []
     again = drop(left["documents"], DropConfig(drop="8"))
-    assert len(aligned(both, again["ledger"])) == 6
+    assert len(align_parts(both, again["ledger"])) == 6
 
 
 def test_pieces_are_walked_side_by_side(session):
     one, other = pieces()
-    pairs = aligned(Table((one, other), "documents"), Table((one, other), "documents"))
+    pairs = align_parts(Table((one, other), "documents"), Table((one, other), "documents"))
     assert len(pairs) == 6 and all(str(a) == str(b) for a, b in pairs)
     three = make(MakeConfig(documents=3, parts=2))
     with pytest.raises(HallmarkError, match="not cut alike"):  # six parts each, cut otherwise
-        aligned(Table((one, other), "documents"), Table((other, one), "documents"))
+        align_parts(Table((one, other), "documents"), Table((other, one), "documents"))
     with pytest.raises(HallmarkError, match="not cut alike"):
-        aligned(Table((one, other), "documents"), three["documents"])
+        align_parts(Table((one, other), "documents"), three["documents"])

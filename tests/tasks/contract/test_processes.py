@@ -6,8 +6,8 @@ import signal
 import psutil
 import pytest
 
-from tasks.contract import InProcess, Needs, Processes, make_mapper
-from tasks.contract.mappers import ONE
+from tasks.contract import SerialMapper, Resources, ProcessMapper, make_mapper
+from tasks.contract.mappers import DEFAULT_RESOURCES
 
 
 def pair(number, offset):
@@ -25,29 +25,29 @@ def end(number):
 
 
 def test_a_config_names_what_it_gets():
-    assert isinstance(make_mapper("processes", 0), InProcess)
-    assert isinstance(make_mapper("processes", 1), InProcess)
+    assert isinstance(make_mapper("processes", 0), SerialMapper)
+    assert isinstance(make_mapper("processes", 1), SerialMapper)
     many = make_mapper("processes", 2)
-    assert isinstance(many, Processes) and many.workers == 2
-    assert Needs() == ONE == Needs(processors=1, memory=0, gpus=0)
+    assert isinstance(many, ProcessMapper) and many.worker_count == 2
+    assert Resources() == DEFAULT_RESOURCES == Resources(cpus=1, memory_bytes=0, gpus=0)
 
 
 def test_one_item_stays_here_and_more_go_to_workers_that_stay():
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with Processes(2) as mapper:
-        assert list(mapper(pair, [], ONE)) == []
-        assert list(mapper(pair, [(3, 4)], ONE)) == [(7, os.getpid())]
-        found = [list(mapper(pair, [(n, 1) for n in range(9)], ONE)) for _ in range(2)]
+    with ProcessMapper(2) as mapper:
+        assert list(mapper(pair, [], DEFAULT_RESOURCES)) == []
+        assert list(mapper(pair, [(3, 4)], DEFAULT_RESOURCES)) == [(7, os.getpid())]
+        found = [list(mapper(pair, [(n, 1) for n in range(9)], DEFAULT_RESOURCES)) for _ in range(2)]
         for values in found:
             assert [value for value, _ in values] == list(range(1, 10))
         workers = {process for values in found for _, process in values}
         assert os.getpid() not in workers and 1 <= len(workers) <= 2
         assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
         with pytest.raises(ValueError, match="two is refused"):
-            list(mapper(refuse, [(n,) for n in range(4)], ONE))
+            list(mapper(refuse, [(n,) for n in range(4)], DEFAULT_RESOURCES))
         with pytest.raises(Exception, match="terminated abruptly"):
-            list(mapper(end, [(0,), (1,)], ONE))
-        again = list(mapper(pair, [(0, 0), (1, 0)], ONE))
+            list(mapper(end, [(0,), (1,)], DEFAULT_RESOURCES))
+        again = list(mapper(pair, [(0, 0), (1, 0)], DEFAULT_RESOURCES))
         assert [value for value, _ in again] == [0, 1]
         workers |= {process for _, process in again}
     assert not any(map(psutil.pid_exists, workers))
@@ -55,8 +55,8 @@ def test_one_item_stays_here_and_more_go_to_workers_that_stay():
 
 def test_in_this_process_they_are_done_one_by_one_as_they_are_asked_for():
     done = []
-    with InProcess() as mapper:
-        results = mapper(done.append, [(1,), (2,)], ONE)
+    with SerialMapper() as mapper:
+        results = mapper(done.append, [(1,), (2,)], DEFAULT_RESOURCES)
         assert done == []
         assert next(results) is None and done == [1]
         assert list(results) == [None] and done == [1, 2]

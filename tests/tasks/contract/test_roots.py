@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from obstore.store import from_url
 from pydantic import Field
 
-from tasks.contract import External, ExternalPath, Roots, StageConfig, UsageError
-from tasks.contract.roots import ROOTS_VARIABLE, check_config, external_paths, open_external
+from tasks.contract import ExternalMarker, ExternalPath, AllowedRoots, StageConfig, UsageError
+from tasks.contract.roots import ROOTS_ENVIRONMENT_VARIABLE, check_config_paths, iter_config_paths, open_external_file
 
 
 @pytest.fixture
@@ -36,11 +36,11 @@ def place(tmp_path, monkeypatch):
 
 @pytest.fixture
 def roots(place):
-    return Roots.from_names([str(place / "root"), "s3://bucket/allowed"])
+    return AllowedRoots.from_names([str(place / "root"), "s3://bucket/allowed"])
 
 
 def declare(monkeypatch, roots):
-    monkeypatch.setenv(ROOTS_VARIABLE, json.dumps({"folders": roots.folders, "uris": roots.uris}))
+    monkeypatch.setenv(ROOTS_ENVIRONMENT_VARIABLE, json.dumps({"folders": roots.folders, "uris": roots.uris}))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def declare(monkeypatch, roots):
     ],
 )  # fmt: skip
 def test_a_path_inside_is_let_through(place, roots, path):
-    roots.check(path.format(place=place), "a.setting")
+    roots.check_path(path.format(place=place), "a.setting")
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_path_inside_is_let_through(place, roots, path):
 def test_a_path_outside_is_refused_with_its_setting_and_the_roots(place, roots, path):
     named = path.format(place=place)
     with pytest.raises(UsageError) as error:
-        roots.check(named, "a.setting")
+        roots.check_path(named, "a.setting")
     said = str(error.value)
     assert said.startswith(f"a.setting: {named!r} ") and "\n" not in said
     assert str(place / "root") in said and "hallmark serve --root PATH" in said
@@ -162,17 +162,17 @@ HOSTILE_URIS = [
 
 @pytest.mark.parametrize(("root", "uri"), INSIDE_URIS)
 def test_a_uri_inside_is_let_through(place, root, uri):
-    for marker in (External(), External(whole=False)):
-        Roots.from_names([root]).check(uri, "a.setting", marker)
+    for marker in (ExternalMarker(), ExternalMarker(recursive=False)):
+        AllowedRoots.from_names([root]).check_path(uri, "a.setting", marker)
 
 
 @pytest.mark.parametrize("root", [AZURE, f"{AZURE}/path", "s3://bucket", "s3://bucket/my%20data"])
 @pytest.mark.parametrize("below", HOSTILE_URIS)
 def test_a_uri_that_may_lead_outside_is_refused(place, root, below):
-    roots = Roots.from_names([root])
-    for marker in (External(), External(whole=False), External(hub=True)):
+    roots = AllowedRoots.from_names([root])
+    for marker in (ExternalMarker(), ExternalMarker(recursive=False), ExternalMarker(allows_hub_id=True)):
         with pytest.raises(UsageError) as error:
-            roots.check(root + below, "a.setting", marker)
+            roots.check_path(root + below, "a.setting", marker)
         said = str(error.value)
         assert said.startswith(f"a.setting: {root + below!r} ") and "\n" not in said
         assert f"({roots})" in said and "hallmark serve --root PATH" in said
@@ -211,7 +211,7 @@ def test_a_root_that_readers_may_take_for_another_is_refused(root):
     for setting in ("--root", "store:"):
         said = f"{setting} {root!r} is not a URI such as s3://bucket/folder: it "
         with pytest.raises(UsageError, match="^" + re.escape(said)):
-            Roots.from_names([root], setting)
+            AllowedRoots.from_names([root], setting)
 
 
 @pytest.mark.parametrize(
@@ -231,20 +231,20 @@ def test_a_root_that_readers_may_take_for_another_is_refused(root):
 )
 def test_a_uri_of_another_spelling_lies_outside(place, inside, outside):
     with pytest.raises(UsageError, match="leads outside the roots"):
-        Roots.from_names([inside]).check(outside, "a.setting")
+        AllowedRoots.from_names([inside]).check_path(outside, "a.setting")
 
 
 def test_a_pattern_of_uris_is_bounded_by_the_folder_before_it(place):
     """A root may be named like a pattern: a corpus would match its neighbours."""
-    roots = Roots.from_names(["s3://bucket/a[b]", "s3://bucket/x"])
+    roots = AllowedRoots.from_names(["s3://bucket/a[b]", "s3://bucket/x"])
     for uri in ("s3://bucket/a[b]/x.txt", "s3://bucket/x*/y", "s3://bucket/[x]/y"):
         with pytest.raises(UsageError, match="leads outside the roots"):
-            roots.check(uri, "a.setting")
-    roots.check("s3://bucket/a[b]/store", "store", External(whole=False))
+            roots.check_path(uri, "a.setting")
+    roots.check_path("s3://bucket/a[b]/store", "store", ExternalMarker(recursive=False))
     for uri in ("s3://bucket/x/*", "s3://bucket/x/**/a?.txt", "s3://bucket/x/[ab].txt"):
-        roots.check(uri, "a.setting")
+        roots.check_path(uri, "a.setting")
     with pytest.raises(UsageError, match=r"store: 's3://bucket/x/a\?b' .* a query"):
-        roots.check("s3://bucket/x/a?b", "store", External(whole=False))
+        roots.check_path("s3://bucket/x/a?b", "store", ExternalMarker(recursive=False))
 
 
 PIECES = st.sampled_from(
@@ -276,16 +276,16 @@ PIECES = st.sampled_from(
 @settings(max_examples=2_000)
 def test_no_reader_takes_a_uri_that_is_let_through_for_one_outside(root, below):
     """A store decodes a URI and drops a query; a corpus reads what follows the bucket as it is."""
-    roots, uri = Roots.from_names([root]), f"{root}/{below}"
+    roots, uri = AllowedRoots.from_names([root]), f"{root}/{below}"
     with suppress(UsageError):
-        roots.check(uri, "store", External(whole=False))
+        roots.check_path(uri, "store", ExternalMarker(recursive=False))
         allowed, opened = from_url(root), from_url(uri)
         assert opened.config == allowed.config
         within = str(allowed.prefix or "").strip("/")
         inside = str(opened.prefix or "").strip("/")
         assert not within or inside == within or inside.startswith(f"{within}/")
     with suppress(UsageError):
-        roots.check(uri, "a.setting")
+        roots.check_path(uri, "a.setting")
         bucket, key = re.fullmatch("([a-z0-9]+://[^/]+)/*(.*)", uri).groups()
         assert root.startswith(bucket) and uri.startswith(f"{root}/")
         assert not {"", ".", ".."} & {*key.removesuffix("/").split("/")} or not key
@@ -296,10 +296,10 @@ def test_no_reader_takes_a_uri_that_is_let_through_for_one_outside(root, below):
 
 def test_a_uri_of_many_nested_escapes_is_refused_at_once(place):
     with pytest.raises(UsageError, match="percent-escapes of percent-escapes"):
-        Roots.from_names(["s3://bucket"]).check(f"s3://bucket/%{'25' * 10**6}2e", "a.setting")
+        AllowedRoots.from_names(["s3://bucket"]).check_path(f"s3://bucket/%{'25' * 10**6}2e", "a.setting")
 
 
-CORPUS = External(endings=(".txt", ".txt.gz"))
+CORPUS = ExternalMarker(endings=(".txt", ".txt.gz"))
 
 
 @pytest.mark.parametrize(
@@ -321,10 +321,10 @@ def test_a_link_that_no_reader_of_a_corpus_follows_is_passed_over(place, roots, 
     path.parent.mkdir(parents=True, exist_ok=True)
     names = {"folder": "outside", "folder.txt": "outside", "not there": "outside/not there"}
     path.symlink_to(place / names.get(path.name, "outside/secret.txt"))
-    roots.check(str(place / "root"), "ingest.sources.0.path", CORPUS)
-    for marker in (External(), External(hub=True)):  # what reads there is not known
+    roots.check_path(str(place / "root"), "ingest.sources.0.path", CORPUS)
+    for marker in (ExternalMarker(), ExternalMarker(allows_hub_id=True)):  # what reads there is not known
         with pytest.raises(UsageError, match="leads outside the roots"):
-            roots.check(str(place / "root"), "a.setting", marker)
+            roots.check_path(str(place / "root"), "a.setting", marker)
 
 
 @pytest.mark.parametrize("link", ["a.txt", ".venv/lib/a.txt", "inner/b.txt.gz", ".a/.b/c.txt"])
@@ -335,7 +335,7 @@ def test_a_link_that_a_reader_of_a_corpus_follows_is_refused(place, roots, link,
     path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to(place / target)
     with pytest.raises(UsageError, match=f"{re.escape(link)}' leads outside the roots"):
-        roots.check(str(place / "root"), "ingest.sources.0.path", CORPUS)
+        roots.check_path(str(place / "root"), "ingest.sources.0.path", CORPUS)
 
 
 @pytest.mark.parametrize("target", ["outside/secret.txt", "outside", "outside/not there"])
@@ -344,42 +344,42 @@ def test_a_link_that_leads_outside_is_refused(place, roots, target):
     patterns = ["inner/*", "**/link"] if (place / target).exists() else []
     for path in ("inner/link", "inner", str(place / "root"), *patterns):
         with pytest.raises(UsageError, match="leads outside the roots"):
-            roots.check(path, "a.setting")
-    roots.check("inner", "store", External(whole=False))
+            roots.check_path(path, "a.setting")
+    roots.check_path("inner", "store", ExternalMarker(recursive=False))
 
 
 def test_an_output_below_a_tilde_is_bounded_as_it_is_written(place, roots, monkeypatch):
     """A store of this name is not expanded: it would be made in the folder one is in."""
-    roots.check("~/root/store", "store", External(whole=False))
+    roots.check_path("~/root/store", "store", ExternalMarker(recursive=False))
     monkeypatch.chdir(place / "outside")
-    roots.check("~/root/inner", "a.setting")
+    roots.check_path("~/root/inner", "a.setting")
     with pytest.raises(UsageError, match="leads outside"):
-        roots.check("~/root/store", "store", External(whole=False))
+        roots.check_path("~/root/store", "store", ExternalMarker(recursive=False))
 
 
 def test_a_link_to_a_root_is_the_root(place):
     (place / "alias").symlink_to(place / "root")
-    for roots in (Roots.from_names([str(place / "alias")]), Roots.from_names(["../root"])):
-        roots.check("../alias/inner/in.txt", "a.setting")
-        roots.check("inner/in.txt", "a.setting")
+    for roots in (AllowedRoots.from_names([str(place / "alias")]), AllowedRoots.from_names(["../root"])):
+        roots.check_path("../alias/inner/in.txt", "a.setting")
+        roots.check_path("inner/in.txt", "a.setting")
 
 
 def test_a_data_set_of_the_hub_must_be_declared(place):
-    hub = External(hub=True)
+    hub = ExternalMarker(allows_hub_id=True)
     with pytest.raises(UsageError, match="'hf://datasets/user/name' leads outside"):
-        Roots.from_names(["."]).check("user/name", "a.setting", hub)
-    declared = Roots.from_names([".", "hf://datasets/user"])
-    declared.check("user/name", "a.setting", hub)
-    declared.check("inner", "a.setting", hub)
+        AllowedRoots.from_names(["."]).check_path("user/name", "a.setting", hub)
+    declared = AllowedRoots.from_names([".", "hf://datasets/user"])
+    declared.check_path("user/name", "a.setting", hub)
+    declared.check_path("inner", "a.setting", hub)
     for path in ("other/name", "/etc", "../outside"):
         with pytest.raises(UsageError, match="leads outside"):
-            declared.check(path, "a.setting", hub)
+            declared.check_path(path, "a.setting", hub)
 
 
 def test_a_root_that_is_no_uri_is_refused():
     for name in ("s3://", "s3://bucket/../x", "s3://user@bucket"):
         with pytest.raises(UsageError, match=re.escape(f"--root {name!r} is not a URI")):
-            Roots.from_names([name])
+            AllowedRoots.from_names([name])
 
 
 def test_a_link_that_is_exchanged_after_the_check_is_found_when_the_file_is_opened(
@@ -388,7 +388,7 @@ def test_a_link_that_is_exchanged_after_the_check_is_found_when_the_file_is_open
     declare(monkeypatch, roots)
     link = place / "root" / "link"
     link.symlink_to(place / "root" / "inner" / "in.txt")
-    with open_external(link, "a.setting") as file:
+    with open_external_file(link, "a.setting") as file:
         assert file.read() == b"inside"
 
     opened = os.open
@@ -404,14 +404,14 @@ def test_a_link_that_is_exchanged_after_the_check_is_found_when_the_file_is_open
 
     monkeypatch.setattr(os, "open", exchange)
     with pytest.raises(UsageError, match=r"a\.setting: .* leads outside the roots"):
-        open_external(link, "a.setting")
+        open_external_file(link, "a.setting")
 
 
 def test_without_declared_roots_nothing_is_refused(place, monkeypatch):
-    monkeypatch.delenv(ROOTS_VARIABLE, raising=False)
-    with open_external(place / "outside" / "secret.txt", "a.setting") as file:
+    monkeypatch.delenv(ROOTS_ENVIRONMENT_VARIABLE, raising=False)
+    with open_external_file(place / "outside" / "secret.txt", "a.setting") as file:
         assert file.read() == b"secret"
-    check_config(Everything(folder=place / "outside"), "section")
+    check_config_paths(Everything(folder=place / "outside"), "section")
 
 
 class Inner(StageConfig):
@@ -433,7 +433,7 @@ class Everything(StageConfig):
     named: Mapping[str, Inner] = Field(default_factory=dict)
     several: list[Inner] = Field(default_factory=list)
     plain: Plain = Plain()
-    own: tuple[Annotated[Path, External(built_in=("mine",))], ...] = ()
+    own: tuple[Annotated[Path, ExternalMarker(built_in_names=("mine",))], ...] = ()
 
 
 def test_every_path_of_a_config_is_found_by_its_type(place, roots, monkeypatch):
@@ -442,16 +442,16 @@ def test_every_path_of_a_config_is_found_by_its_type(place, roots, monkeypatch):
         several=[Inner(words=("no", "paths")), Inner(words="g")], plain=Plain(Path("h")),
         own=["mine", "i"],
     )  # fmt: skip
-    found = {named.setting: named.path for named in external_paths(config)}
+    found = {named.setting: named.path for named in iter_config_paths(config)}
     assert found == {
         "folder": "a", "text": "b", "many.0": "c", "many.1": "d", "named.x.file": "e",
         "named.x.words": "f", "several.1.words": "g", "plain.where": "h", "own.0": "mine",
         "own.1": "i",
     }  # fmt: skip
     declare(monkeypatch, roots)
-    check_config(config, "section")
+    check_config_paths(config, "section")
     wrong = config.model_copy(update={"several": [Inner(words="/etc/passwd")]})
     with pytest.raises(UsageError, match=r"^section\.several\.0\.words: '/etc/passwd' leads"):
-        check_config(wrong, "section")
+        check_config_paths(wrong, "section")
     with pytest.raises(UsageError, match=r"^section\.own\.0: '/etc/passwd' leads"):
-        check_config(config.model_copy(update={"own": (Path("/etc/passwd"),)}), "section")
+        check_config_paths(config.model_copy(update={"own": (Path("/etc/passwd"),)}), "section")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.contract import HallmarkError, StageConfig, Work, stage
+from tasks.contract import HallmarkError, StageConfig, StageContext, stage
 from tests.tasks.contract.stages import COUNT
 
 
@@ -14,25 +14,26 @@ class ClimbConfig(StageConfig):
 
 
 @stage(
+    name="climb",
     tables={"count": COUNT},
     determinism="machine",
-    goes_on=lambda config: {"seed": config.seed},
+    resume_key=lambda config: {"seed": config.seed},
 )
-def climb(config: ClimbConfig, work: Work) -> None:
+def climb(config: ClimbConfig, context: StageContext) -> None:
     """Counts steps in a file, which it keeps for longer climbs."""
-    file = work.area / "height"
-    (work.area / "rubbish").mkdir(exist_ok=True)
+    file = context.work_area / "height"
+    (context.work_area / "rubbish").mkdir(exist_ok=True)
     height = int(file.read_text()) if file.exists() else 0
     if height:
-        work.determinism = "statistical"
+        context.determinism = "statistical"
     climbed = 0
     while height < config.steps:
         height, climbed = height + 1, climbed + 1
         file.write_text(str(height))
         if height == config.falls_at:
             raise HallmarkError("fell")
-    work.table("count").write({"rows": [climbed]})
-    work.kept = {"height"} if config.speed == 1 else set()
+    context.get_table_writer("count").write({"rows": [climbed]})
+    context.preserved_names = {"height"} if config.speed == 1 else set()
 
 
 def climbed(made):
@@ -46,13 +47,13 @@ def test_a_run_goes_on_from_what_one_with_other_settings_left(session):
     made = climb(ClimbConfig(speed=7))
     assert climbed(made) == (1, "statistical")
     assert made.manifest["parts"]["config"]["speed"] == 7  # all settings count as before
-    assert not [*session.store.work.glob("climb-*")]
+    assert not [*session.store.work_folder.glob("climb-*")]
     assert climbed(climb(ClimbConfig(speed=8))) == (3, "machine")  # nothing was kept
 
 
 def test_what_is_kept_outlives_the_commit_and_nothing_else_does(session):
     short = climb(ClimbConfig())
-    (area,) = session.store.work.glob("climb-*")
+    (area,) = session.store.work_folder.glob("climb-*")
     assert {path.name for path in area.iterdir()} == {"height", "lease"}
     longer = climb(ClimbConfig(steps=5))
     assert (climbed(short), climbed(longer)) == ((3, "machine"), (2, "statistical"))
@@ -63,4 +64,4 @@ def test_what_is_kept_outlives_the_commit_and_nothing_else_does(session):
 def test_settings_that_decide_have_areas_of_their_own(session):
     climb(ClimbConfig())
     assert climbed(climb(ClimbConfig(seed=1, steps=5))) == (5, "machine")
-    assert len([*session.store.work.glob("climb-*")]) == 2
+    assert len([*session.store.work_folder.glob("climb-*")]) == 2

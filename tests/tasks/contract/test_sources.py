@@ -25,7 +25,7 @@ def file(tmp_path, monkeypatch):
 
 
 def read(path):
-    return sources.read_source.__wrapped__(path)
+    return sources.read_python_source.__wrapped__(path)
 
 
 def kept(path):
@@ -63,7 +63,7 @@ def test_what_another_reader_found_is_not_taken(file, monkeypatch):
     content = json.loads(kept(file)[0].read_text()) | {"digest": "0"}
     kept(file)[0].write_text(json.dumps(content))
     assert read(file).digest == "0"  # what is kept is believed, as Python believes its own files
-    monkeypatch.setattr(sources, "_reader", lambda: b"another")
+    monkeypatch.setattr(sources, "_read_parser_code", lambda: b"another")
     assert read(file) == first
 
 
@@ -95,12 +95,12 @@ def test_an_error_of_the_interpreter_is_no_error_of_the_source(file, monkeypatch
 
     def fails(data):
         calls.append(data)
-        if len(calls) < sources.TRIES:
+        if len(calls) < sources.MAX_PARSE_ATTEMPTS:
             raise SystemError("AST constructor recursion depth mismatch (before=192, after=76)")
         return parse(data)
 
     monkeypatch.setattr(sources.ast, "parse", fails)
-    assert read(file) == expected and len(calls) == sources.TRIES
+    assert read(file) == expected and len(calls) == sources.MAX_PARSE_ATTEMPTS
 
     def always(data):
         raise SystemError("really")

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.contract import (
-    Finished,
+    LastStageReached,
     HallmarkError,
-    InProcess,
-    Processes,
+    SerialMapper,
+    ProcessMapper,
     Session,
     Store,
-    Work,
+    StageContext,
     open_session,
 )
 from tests.tasks.contract.stages import (
@@ -54,7 +54,7 @@ def test_an_artifact_is_made_once_and_found_again(session):
     other = make(MakeConfig(documents=3))
     assert kinds(seen) == [("done", "make"), ("cached", "make"), ("done", "make")]
     assert first.manifest == second.manifest
-    assert other["documents"].rows == 3
+    assert other["documents"].row_count == 3
 
 
 def test_only_the_table_that_is_read_counts(session):
@@ -74,8 +74,8 @@ def test_only_the_table_that_is_read_counts(session):
 def test_libraries_code_and_outside_content_enter_the_fingerprint(session):
     seen = events(session)
     count_with = replace(count, libraries=("numpy",))
-    count_from = replace(count, external=lambda config, secret: {"file": "abc"})
-    count_like = replace(count, code=("tasks.measures.languages",))
+    count_from = replace(count, external_digests=lambda config, secret: {"file": "abc"})
+    count_like = replace(count, extra_code=("tasks.measures.languages",))
     raw = make(MakeConfig(documents=5))
     for stage in (count, count_with, count_from, count_like, count):
         stage(raw, CountConfig())
@@ -101,7 +101,7 @@ def test_a_document_lost_without_a_ledger_row_fails_the_stage(session):
     raw = make(MakeConfig())
     with pytest.raises(HallmarkError, match=r"stage drop: the accounts of source 'even' in bytes"):
         drop(raw, DropConfig(forget=True))
-    assert session.store.artifacts("drop") == []
+    assert session.store.list_artifacts("drop") == []
 
 
 def test_accounts_that_a_stage_keeps_itself_are_checked_too(session):
@@ -111,56 +111,56 @@ def test_accounts_that_a_stage_keeps_itself_are_checked_too(session):
 
 def test_same_bytes_for_any_number_of_workers(tmp_path):
     digests = set()
-    for name, mapper in (("one", InProcess()), ("two", Processes(2)), ("three", Processes(3))):
+    for name, mapper in (("one", SerialMapper()), ("two", ProcessMapper(2)), ("three", ProcessMapper(3))):
         with open_session(Session(Store(tmp_path / name), mapper)):
-            digests.add(drop(make(MakeConfig(parts=4)), DropConfig()).content)
+            digests.add(drop(make(MakeConfig(parts=4)), DropConfig()).content_digest)
     assert len(digests) == 1
 
 
 def test_a_session_ends_behind_the_stage_it_runs_until(session):
-    session.until = "second"
-    raw = make.named("first")(MakeConfig(documents=2))
-    with pytest.raises(Finished):
-        drop.named("second")(raw, DropConfig())
+    session.last_stage = "second"
+    raw = make.with_label("first")(MakeConfig(documents=2))
+    with pytest.raises(LastStageReached):
+        drop.with_label("second")(raw, DropConfig())
 
 
 def test_a_killed_worker_is_replaced_and_only_its_shard_runs_again(tmp_path):
-    work = Work(tmp_path, {"count": COUNT}, Processes(2))
+    work = StageContext(tmp_path, {"count": COUNT}, ProcessMapper(2))
     with work.mapper:
-        parts = work.map(die_once, ["a", "victim", "ccc"], str(tmp_path / "flag"))
-    rows = [pq.read_table(done.path("count"))["rows"].to_pylist() for done in parts]
+        parts = work.map_items(die_once, ["a", "victim", "ccc"], str(tmp_path / "flag"))
+    rows = [pq.read_table(done.table_path("count"))["rows"].to_pylist() for done in parts]
     assert rows == [[1], [6], [3]]
 
 
 def test_a_shard_that_fails_twice_fails_the_stage_by_name(tmp_path):
-    work = Work(tmp_path, {"count": COUNT})
+    work = StageContext(tmp_path, {"count": COUNT})
     with pytest.raises(HallmarkError, match=r"records of x\.csv: cannot read records"):
-        work.map(fail, ["records of x.csv"])
+        work.map_items(fail, ["records of x.csv"])
 
 
 def test_shards_that_are_done_are_not_run_again(tmp_path):
-    first = Work(tmp_path, {"count": COUNT})
-    first.map(die_once, ["a", "bb"], str(tmp_path / "flag"))
+    first = StageContext(tmp_path, {"count": COUNT})
+    first.map_items(die_once, ["a", "bb"], str(tmp_path / "flag"))
     stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("count.parquet")}
-    again = Work(tmp_path, {"count": COUNT})
-    parts = again.map(die_once, ["a", "bb", "ccc"], str(tmp_path / "flag"))
+    again = StageContext(tmp_path, {"count": COUNT})
+    parts = again.map_items(die_once, ["a", "bb", "ccc"], str(tmp_path / "flag"))
     assert len(parts) == 3
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
 
 
 @pytest.mark.parametrize("column", ["missing", "unknown"])
 def test_a_stage_cannot_write_other_columns_than_it_declares(tmp_path, column):
-    work = Work(tmp_path, {"count": COUNT})
+    work = StageContext(tmp_path, {"count": COUNT})
     columns = {} if column == "missing" else {"rows": [1], "more": [2]}
     with pytest.raises(HallmarkError, match=f"{column} columns \\['(rows|more)'\\]"):
-        work.table("count").write(columns)
+        work.get_table_writer("count").write(columns)
 
 
 # Processes that die or race ------------------------------------------------------------------
 
 
-def start(store: Path, work: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.tasks.contract.stages", str(store), str(work)]
+def start(store: Path, context: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.tasks.contract.stages", str(store), str(context)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -170,10 +170,10 @@ def test_a_kill_before_the_commit_leaves_no_artifact_and_a_rerun_makes_it(tmp_pa
     process.kill()
     process.wait()
     store = Store(tmp_path / "store")
-    assert store.artifacts("slow_commit") == []
+    assert store.list_artifacts("slow_commit") == []
     out, _ = start(tmp_path / "store", tmp_path / "work").communicate("\n")
-    [artifact] = store.artifacts("slow_commit")
-    artifact.verify()
+    [artifact] = store.list_artifacts("slow_commit")
+    artifact.verify_files()
     assert out.splitlines()[-1] == artifact.manifest["files"]["big.bin"]["path"]
     assert not any((tmp_path / "work").rglob("big.bin")), "the work area is removed at commit"
 
@@ -200,9 +200,9 @@ def test_of_two_runs_on_one_machine_the_second_waits_and_finds_the_artifact(tmp_
 
 
 def test_data_left_by_a_killed_commit_are_swept_by_the_next(tmp_path):
-    orphan = tmp_path / "store" / Store.folder("x", "f" * 64) / "deadbeef"
+    orphan = tmp_path / "store" / Store.format_artifact_folder("x", "f" * 64) / "deadbeef"
     start(tmp_path / "store", tmp_path / "work").communicate("\n")
-    [artifact] = Store(tmp_path / "store").artifacts("slow_commit")
+    [artifact] = Store(tmp_path / "store").list_artifacts("slow_commit")
     home = tmp_path / "store" / artifact.folder
     orphan = home / "deadbeef"
     orphan.mkdir()
@@ -220,14 +220,14 @@ def test_a_damaged_artifact_is_named_with_the_remedy(session):
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(HallmarkError, match="does not have the SHA-256 of its manifest"):
-        artifact.verify()
+        artifact.verify_files()
     path.write_bytes(data[:-1])
     with pytest.raises(HallmarkError, match=r"make/\w+ is damaged: .* remove the artifact"):
         artifact["documents"].read()
 
 
 def test_a_damaged_manifest_is_named_with_the_remedy(session):
-    path = Path(session.store.root, make(MakeConfig(documents=10)).folder, "manifest.json")
+    path = Path(session.store.root_folder, make(MakeConfig(documents=10)).folder, "manifest.json")
     for text in (path.read_bytes()[:100], b"", b"{}", b"[1]", b"\xff"):
         path.write_bytes(text)
         with pytest.raises(HallmarkError, match=r"make/\w+ is damaged: its manifest.* remove"):
@@ -241,7 +241,7 @@ def test_an_input_whose_bytes_changed_is_the_reason_that_a_stage_tells(session):
     with pytest.raises(HallmarkError, match=r"stage drop: .* make/\w+ is damaged: .* be read"):
         drop(raw, DropConfig())
     file = keep_number(CountConfig())
-    file.path("number.txt").write_text("x")
+    file.fetch_file("number.txt").write_text("x")
     with pytest.raises(HallmarkError, match=r"stage double: .* keep_number/\w+ is .* SHA-256"):
         double(file, CountConfig())
 
@@ -252,12 +252,12 @@ def test_a_full_disk_is_one_sentence_and_commits_nothing(small_disk):
         (small_disk / "filler").write_bytes(b"x" * (900 << 10))
         with pytest.raises(HallmarkError, match=r"stage make: no space left on .*small"):
             make(MakeConfig(documents=200_000))
-        assert [a.name for a in session.store.artifacts("make")] == [raw.name]
+        assert [a.name for a in session.store.list_artifacts("make")] == [raw.name]
         with pytest.raises(OSError, match="No space left"):
             session.store.put("runs/x/run.json", b"x" * (200 << 10))
         assert session.store.get("runs/x/run.json") is None
         (small_disk / "filler").unlink()
-        assert make(MakeConfig(documents=11))["documents"].rows == 11
+        assert make(MakeConfig(documents=11))["documents"].row_count == 11
 
 
 def test_so_it_is_where_the_work_area_lies_on_another(small_disk, tmp_path):
@@ -265,12 +265,12 @@ def test_so_it_is_where_the_work_area_lies_on_another(small_disk, tmp_path):
         (small_disk / "filler").write_bytes(b"x" * (900 << 10))
         with pytest.raises(HallmarkError, match=r"stage make: no space left on .*small"):
             make(MakeConfig(documents=200_000))
-        assert not session.store.artifacts("make")
+        assert not session.store.list_artifacts("make")
         assert not [*small_disk.glob("store/artifacts/make/*/*")]  # no half of it takes the room
         (small_disk / "filler").unlink()
         made = make(MakeConfig(documents=11))
-        made.verify()
-        assert made["documents"].rows == 11
+        made.verify_files()
+        assert made["documents"].row_count == 11
 
 
 def test_other_errors_of_the_system_keep_their_name(session, monkeypatch):
@@ -287,8 +287,8 @@ def test_telemetry_is_no_part_of_the_content(tmp_path):
     for name in ("a", "b"):
         with open_session(Session(Store(tmp_path / name))):
             artifact = make(MakeConfig(documents=5))
-        seconds = artifact.telemetry().to_pydict()
+        seconds = artifact.read_telemetry().to_pydict()
         assert "host" in seconds["metric"] and "seconds" in seconds["metric"]
-        contents.append(artifact.content)
+        contents.append(artifact.content_digest)
     assert contents[0] == contents[1]
     assert isinstance(artifact["documents"].read(), pa.Table)

@@ -8,13 +8,13 @@ import psutil
 import pytest
 
 from tasks.contract import (
-    ROOT,
+    PROJECT_ROOT,
     HallmarkError,
-    Processes,
+    ProcessMapper,
     Session,
     Store,
     UsageError,
-    external,
+    folder_to_artifact,
     open_session,
 )
 from tests.tasks.contract.stages import DropConfig, MakeConfig, drop, keep_number, make
@@ -27,8 +27,8 @@ def test_an_object_store_holds_the_same_artifacts_as_a_folder(bucket, tmp_path):
         ("s3", Store("s3://hallmark/runs", tmp_path / "work")),
     ):
         store.put("secret", b"00" * 32)
-        with open_session(Session(store, Processes(2))):
-            contents[name] = drop(make(MakeConfig()), DropConfig()).content
+        with open_session(Session(store, ProcessMapper(2))):
+            contents[name] = drop(make(MakeConfig()), DropConfig()).content_digest
     assert contents["local"] == contents["s3"]
     # Another machine: nothing fetched yet, and the same artifact without running anything.
     other = Store("s3://hallmark/runs", tmp_path / "other")
@@ -36,8 +36,8 @@ def test_an_object_store_holds_the_same_artifacts_as_a_folder(bucket, tmp_path):
     with open_session(Session(other, listener=lambda event: seen.append(event.kind))):
         artifact = drop(make(MakeConfig()), DropConfig())
     assert seen == ["cached", "cached"]
-    artifact.verify()
-    assert artifact["documents"].rows + artifact["ledger"].rows == 10_000
+    artifact.verify_files()
+    assert artifact["documents"].row_count + artifact["ledger"].row_count == 10_000
 
 
 def test_of_two_attempts_on_an_object_store_one_wins(bucket, tmp_path):
@@ -57,7 +57,7 @@ def test_of_two_attempts_on_an_object_store_one_wins(bucket, tmp_path):
         for o in bucket.list_objects_v2(Bucket="hallmark", Prefix="race/artifacts")["Contents"]
     ]
     assert len([key for key in keys if key.endswith("documents/00000.parquet")]) == 1
-    assert session.store.find("make", first.fingerprint) == first
+    assert session.store.find_artifact("make", first.fingerprint) == first
 
 
 def test_an_object_that_was_changed_is_refused(bucket, tmp_path):
@@ -82,7 +82,7 @@ def test_a_store_that_cannot_be_opened_says_so(tmp_path):
 
 def test_a_store_that_gives_no_answer_says_so():
     store = Store("http://127.0.0.1:1/x")
-    for ask in (lambda: store.get("a"), lambda: store.put("a", b""), lambda: store.children("a")):
+    for ask in (lambda: store.get("a"), lambda: store.put("a", b""), lambda: store.list_folder_names("a")):
         with pytest.raises(HallmarkError, match=r"127\.0\.0\.1:1/x cannot be used: .* run again"):
             ask()
 
@@ -98,7 +98,7 @@ def test_a_store_behind_links_is_one_place_for_all_that_read_and_write_it(tmp_pa
     (tmp_path / "now").unlink()
     (tmp_path / "now").symlink_to(tmp_path / "a" / "b")
     store.put("k/w", b"y")
-    assert (store.get("k/v"), store.get("k/w"), store.below("k")) == (b"x", b"y", ["k/v", "k/w"])
+    assert (store.get("k/v"), store.get("k/w"), store.list_keys("k")) == (b"x", b"y", ["k/v", "k/w"])
 
 
 def test_an_object_that_cannot_be_read_is_told_from_one_that_is_not_there(tmp_path):
@@ -115,7 +115,7 @@ def test_the_secret_is_made_once_and_is_private(tmp_path):
     assert store.secret == Store(tmp_path).secret
     assert len(store.secret) == 32
     assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
-    assert store.secret.hex() not in store.secret_id()
+    assert store.secret.hex() not in store.compute_secret_id()
 
 
 @pytest.mark.parametrize("data", [b"", b"ab", b"abc", b"\xff\xfezz", b"zz" * 32])
@@ -124,15 +124,15 @@ def test_a_secret_that_is_not_whole_is_refused(tmp_path, data):
     (tmp_path / "store").mkdir(exist_ok=True)
     (tmp_path / "store" / "secret").write_bytes(data)
     with pytest.raises(HallmarkError, match=r"the secret in .*/secret is not whole"):
-        store.secret_id()
+        store.compute_secret_id()
 
 
 def test_a_file_that_was_changed_at_equal_size_is_refused(tmp_path):
     with open_session(Session(Store(tmp_path))):
         artifact = keep_number()
-        path = artifact.path("number.txt")
+        path = artifact.fetch_file("number.txt")
         path.write_text("8")
-        for ask in (lambda: artifact.path("number.txt"), artifact.directory, artifact.verify):
+        for ask in (lambda: artifact.fetch_file("number.txt"), artifact.fetch_directory, artifact.verify_files):
             with pytest.raises(HallmarkError, match=r"is damaged: .* SHA-256"):
                 ask()
 
@@ -142,16 +142,16 @@ def test_content_of_an_outside_folder_does_not_depend_on_its_path(tmp_path):
         (tmp_path / name / "sub").mkdir(parents=True)
         (tmp_path / name / "sub" / "w.bin").write_bytes(b"1")
     (tmp_path / "b" / ".cache").write_text("ignored")
-    contents = [external(tmp_path / n, "checkpoint").content for n in ("a", "b")]
+    contents = [folder_to_artifact(tmp_path / n, "checkpoint").content_digest for n in ("a", "b")]
     assert contents[0] == contents[1]
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path):
     program = (
-        "import os, time; from tasks.contract.mappers import ONE, Processes\n"
+        "import os, time; from tasks.contract.mappers import DEFAULT_RESOURCES, ProcessMapper\n"
         "if __name__ == '__main__':\n"
-        "    with Processes(2) as m:\n"
-        "        list(m(os.getpid, [()] * 2, ONE))\n"
+        "    with ProcessMapper(2) as m:\n"
+        "        list(m(os.getpid, [()] * 2, DEFAULT_RESOURCES))\n"
         "        print(*[p for p in m._pool._processes], flush=True); time.sleep(600)\n"
     )
     script = tmp_path / "parent.py"
@@ -160,7 +160,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,
         text=True,
-        env={"PYTHONPATH": str(ROOT)},
+        env={"PYTHONPATH": str(PROJECT_ROOT)},
     )
     workers = {int(pid) for pid in parent.stdout.readline().split()}
     family = psutil.Process(parent.pid).children(recursive=True)  # what they are forks of, too

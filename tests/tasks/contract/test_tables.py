@@ -13,31 +13,31 @@ from hypothesis import strategies as st
 from tasks.contract import (
     DOCUMENTS,
     LEDGER,
-    as_documents,
+    fill_document_columns,
     column,
-    ids,
-    ledger_rows,
-    table,
-    text_hashes,
+    hash_to_ids,
+    build_ledger_columns,
+    table_schema,
+    hash_texts,
 )
-from tasks.contract.accounts import balance
-from tasks.contract.columns import plain
-from tasks.contract.writer import GROUP_BYTES, ROW_GROUP, Tables, TableWriter, row_bytes
+from tasks.contract.accounts import compute_accounts
+from tasks.contract.columns import strip_metadata
+from tasks.contract.writer import MAX_ROW_GROUP_BYTES, MAX_ROW_GROUP_ROWS, TableWriters, TableWriter, estimate_row_bytes
 
-N = 3 * ROW_GROUP + 17
-KEYS = ids(str(i) for i in range(N))
+N = 3 * MAX_ROW_GROUP_ROWS + 17
+KEYS = hash_to_ids(str(i) for i in range(N))
 TEXTS = pa.array([f"tëxt {i % 97}" * (i % 5) for i in range(N)], pa.large_string())
 ROWS = pa.table(
-    as_documents(
+    fill_document_columns(
         {
             "doc_id": KEYS,
             "source": pa.array([f"s{i % 3}" for i in range(N)]),
             "cluster": KEYS,
             "text": TEXTS,
-            "text_hash": text_hashes(TEXTS),
+            "text_hash": hash_texts(TEXTS),
         }
     ),
-    schema=plain(DOCUMENTS),
+    schema=strip_metadata(DOCUMENTS),
 )
 
 
@@ -60,25 +60,25 @@ def test_bytes_do_not_depend_on_the_batches_written(tmp_path_factory, cuts):
     digest, writer = written(path, cuts)
     whole, _ = written(path.with_name("whole.parquet"), [])
     assert digest == whole
-    assert writer.rows == N
+    assert writer.row_count == N
     assert pq.read_table(path).equals(ROWS)
-    assert groups(path) == [ROW_GROUP] * 3 + [17]
+    assert groups(path) == [MAX_ROW_GROUP_ROWS] * 3 + [17]
 
 
 def test_no_more_rows_wait_than_a_group_holds(tmp_path):
     with closing(TableWriter(tmp_path / "d.parquet", DOCUMENTS)) as writer:
         for start in range(0, N, 1000):
             writer.write(ROWS.slice(start, 1000))
-            assert min(start + 1000, N) - writer.rows < ROW_GROUP
+            assert min(start + 1000, N) - writer.row_count < MAX_ROW_GROUP_ROWS
         huge = {"doc_id": [bytes(16)], "source": ["s"], "cluster": [bytes(16)],
-                "text": ["x" * (GROUP_BYTES + 1)], "text_hash": [bytes(16)]}  # fmt: skip
+                "text": ["x" * (MAX_ROW_GROUP_BYTES + 1)], "text_hash": [bytes(16)]}  # fmt: skip
         for _ in range(3):
-            writer.write(as_documents(huge))
-        assert writer.rows >= N + 2
+            writer.write(fill_document_columns(huge))
+        assert writer.row_count >= N + 2
 
 
 #: Columns of every kind that a stage writes, and rows whose sizes differ by orders of magnitude.
-MIXED = table(
+MIXED = table_schema(
     "Rows of all sizes.",
     column("name", pa.string(), "label", "a name"),
     column("data", pa.large_binary(), "personal", "bytes, null here and there"),
@@ -119,29 +119,29 @@ def test_groups_follow_rows_and_bytes_whatever_the_batches_are(tmp_path_factory,
             "flag": [count % 3 == 0 if count else None for *_, count in rows],
             "ids": [[b"0" * 16] * (count % 4) for *_, count in rows],
         },
-        schema=plain(MIXED),
+        schema=strip_metadata(MIXED),
     )
     folder = tmp_path_factory.mktemp("t")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.contract.writer.ROW_GROUP", 7)
-        patch.setattr("tasks.contract.writer.GROUP_BYTES", 1000)
+        patch.setattr("tasks.contract.writer.MAX_ROW_GROUP_ROWS", 7)
+        patch.setattr("tasks.contract.writer.MAX_ROW_GROUP_BYTES", 1000)
         whole, _ = written(folder / "whole.parquet", [], content, MIXED)
         cuts = [min(cut, len(rows)) for cut in cuts]
         in_batches, _ = written(folder / "batches.parquet", cuts, content, MIXED)
     assert whole == in_batches
     assert pq.read_table(folder / "batches.parquet").equals(content)
-    assert groups(folder / "whole.parquet") == expected_groups(row_bytes(content), 7, 1000)
+    assert groups(folder / "whole.parquet") == expected_groups(estimate_row_bytes(content), 7, 1000)
 
 
 def test_row_groups_are_bounded_in_bytes_and_one_huge_row_stands_alone(tmp_path):
-    big = [GROUP_BYTES // 3] * 7 + [3 * GROUP_BYTES] + [10] * 5
+    big = [MAX_ROW_GROUP_BYTES // 3] * 7 + [3 * MAX_ROW_GROUP_BYTES] + [10] * 5
     texts = pa.array(["x" * size for size in big], pa.large_string())
     keys = KEYS.slice(0, len(big))
     known = {"doc_id": keys, "source": ["s"] * len(big), "cluster": keys, "text": texts}
-    rows = pa.table(as_documents(known | {"text_hash": keys}), schema=plain(DOCUMENTS))
+    rows = pa.table(fill_document_columns(known | {"text_hash": keys}), schema=strip_metadata(DOCUMENTS))
     written(tmp_path / "d.parquet", [], rows)
-    sizes = row_bytes(rows)
-    assert groups(tmp_path / "d.parquet") == expected_groups(sizes, ROW_GROUP, GROUP_BYTES)
+    sizes = estimate_row_bytes(rows)
+    assert groups(tmp_path / "d.parquet") == expected_groups(sizes, MAX_ROW_GROUP_ROWS, MAX_ROW_GROUP_BYTES)
     assert groups(tmp_path / "d.parquet") == [2, 2, 2, 1, 1, 5]
     assert np.array_equal(sizes, [size + 16 * 3 + 1 + 4 for size in big])
     one_by_one, _ = written(tmp_path / "e.parquet", range(1, len(big)), rows)
@@ -159,11 +159,11 @@ def test_counts_by_source(tmp_path):
             digest = hashlib.blake2b(key + text.encode(), digest_size=16).digest()
             total = (total + int.from_bytes(digest, "big")) % 2**128
         expected.append([f"s{k}", "document", len(texts[k::3]), size, size, f"{total:032x}"])
-    assert writer.counts() == expected
+    assert writer.compute_source_counts() == expected
 
 
 def test_every_kind_of_ledger_row_goes_to_its_term(tmp_path):
-    doc = ids(["a"])
+    doc = hash_to_ids(["a"])
     with closing(TableWriter(tmp_path / "l.parquet", LEDGER)) as writer:
         for action, before, after in (
             ("removed", 10, 0),
@@ -172,13 +172,13 @@ def test_every_kind_of_ledger_row_goes_to_its_term(tmp_path):
             ("quarantined", 3, 0),
             ("added", 0, 20),
         ):
-            writer.write(ledger_rows(action, "why", doc, ["s"], [before], [after], identity=doc))
+            writer.write(build_ledger_columns(action, "why", doc, ["s"], [before], [after], identity=doc))
     number = f"{int.from_bytes(doc[0].as_py(), 'big'):032x}"
-    assert {count[5] for count in writer.counts()} == {number}
-    assert writer.changed == {doc[0].as_py()}
+    assert {count[5] for count in writer.compute_source_counts()} == {number}
+    assert writer.changed_ids == {doc[0].as_py()}
     rows, size = sorted(
-        balance([["s", "document", 5, 100, 100, "0"]], [["s", "document", 4, 101, 101, "0"]],
-                writer.counts()),
+        compute_accounts([["s", "document", 5, 100, 100, "0"]], [["s", "document", 4, 101, 101, "0"]],
+                writer.compute_source_counts()),
         key=lambda book: book["unit"] == "bytes",
     )  # fmt: skip
     assert (rows["in"], rows["added"], rows["kept"], rows["removed_rows"]) == (5, 1, 4, 1)
@@ -188,18 +188,18 @@ def test_every_kind_of_ledger_row_goes_to_its_term(tmp_path):
 
 
 def test_documents_that_a_ledger_says_were_changed_are_counted_apart(tmp_path):
-    out = Tables(tmp_path, {"documents": DOCUMENTS, "ledger": LEDGER})
-    out.table("documents").write(ROWS.slice(0, 3))
+    out = TableWriters(tmp_path, {"documents": DOCUMENTS, "ledger": LEDGER})
+    out.get_table_writer("documents").write(ROWS.slice(0, 3))
     changed = KEYS.slice(1, 1)
-    out.table("ledger").write(
-        ledger_rows("replaced", "why", changed, ["s1"], [1], identity=changed)
+    out.get_table_writer("ledger").write(
+        build_ledger_columns("replaced", "why", changed, ["s1"], [1], identity=changed)
     )
     out.close()
-    counts = {(s, a): n for s, a, *n in out.table("documents").counts()}
+    counts = {(s, a): n for s, a, *n in out.get_table_writer("documents").compute_source_counts()}
     assert counts.keys() == {(f"s{k}", "document") for k in range(3)} | {("s1", "changed")}
     assert counts["s1", "changed"] == [0, 0, 0, counts["s1", "document"][3]]
 
 
 def test_an_unknown_action_is_refused():
     with pytest.raises(ValueError, match="no ledger action"):
-        ledger_rows("vanished", "why", ids(["a"]), ["s"], [1])
+        build_ledger_columns("vanished", "why", hash_to_ids(["a"]), ["s"], [1])

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from tasks.contract import DENIED, HallmarkError, Store, read_denied
-from tasks.contract.fingerprint import canonical, sha256
+from tasks.contract import PURGED_DOCUMENTS_FILE, HallmarkError, Store, read_purged_documents
+from tasks.contract.fingerprint import to_canonical_json, sha256_hex
 from tasks.contract.tombstones import (
-    as_read,
-    denied,
-    denied_digest,
-    entries_of,
-    lay_over,
-    read_tombstones,
+    add_rewritten_digest,
+    read_purged_ids,
+    hash_purged_ids,
+    iter_file_entries,
+    apply_tombstones,
+    parse_tombstones,
 )
 
 ONE, TWO = "0" * 32, "a1" * 16
@@ -37,8 +37,8 @@ NEW = {"path": "0b/new", "size": 7, "sha256": "y"}
 def test_what_was_rewritten_is_read_in_its_place_and_nothing_else_changes():
     for name in ("documents/1", "telemetry/0", "text.txt"):
         found, said = manifest(), {"purged": {ONE: "today"}, "entries": {name: NEW}}
-        lay_over(found, read_tombstones(json.dumps(said).encode(), FOLDER))
-        for before, after in zip(entries_of(manifest()), entries_of(found), strict=True):
+        apply_tombstones(found, parse_tombstones(json.dumps(said).encode(), FOLDER))
+        for before, after in zip(iter_file_entries(manifest()), iter_file_entries(found), strict=True):
             changed = NEW | {"rewritten": True} if after["name"] == name else {}
             assert after == before | changed
         assert found["purged"] == {ONE: "today"} and found["content"] == "as it was"
@@ -46,9 +46,9 @@ def test_what_was_rewritten_is_read_in_its_place_and_nothing_else_changes():
 
 def test_without_tombstones_a_manifest_is_as_it_was():
     found = manifest()
-    lay_over(found, read_tombstones(None, FOLDER))
+    apply_tombstones(found, parse_tombstones(None, FOLDER))
     assert found == manifest()
-    lay_over(found, {"purged": {ONE: "today"}, "entries": {}})  # it held none of its text
+    apply_tombstones(found, {"purged": {ONE: "today"}, "entries": {}})  # it held none of its text
     assert found == manifest()
 
 
@@ -69,29 +69,29 @@ def test_without_tombstones_a_manifest_is_as_it_was():
 def test_tombstones_that_are_not_whole_are_refused(said):
     data = said if isinstance(said, bytes) else json.dumps(said).encode()
     with pytest.raises(HallmarkError, match=r"artifact make/0123 is damaged: its tombstones"):
-        read_tombstones(data, FOLDER)
+        parse_tombstones(data, FOLDER)
 
 
 def test_what_was_rewritten_counts_for_who_reads_it():
-    entries = list(entries_of(manifest()))
-    assert as_read("digest", entries) == "digest"
+    entries = list(iter_file_entries(manifest()))
+    assert add_rewritten_digest("digest", entries) == "digest"
     entries[1] |= {"rewritten": True, "sha256": "y"}
     entries[3] |= {"rewritten": True, "sha256": "z"}
-    found = as_read("digest", entries)
-    assert found == {"content": "digest", "rewritten": sha256(canonical(["y", "z"]))}
+    found = add_rewritten_digest("digest", entries)
+    assert found == {"content": "digest", "rewritten": sha256_hex(to_canonical_json(["y", "z"]))}
     entries[3]["sha256"] = "other"
-    assert as_read("digest", entries) != found
+    assert add_rewritten_digest("digest", entries) != found
 
 
 def test_the_list_of_a_store(tmp_path):
     store = Store(tmp_path)
-    assert read_denied(store) == {"documents": {}, "unfinished": []}
-    assert denied(store) == frozenset() and denied_digest(store) == {}
+    assert read_purged_documents(store) == {"documents": {}, "unfinished": []}
+    assert read_purged_ids(store) == frozenset() and hash_purged_ids(store) == {}
     said = {"documents": {TWO: "today", ONE: "before"}, "unfinished": [TWO]}
-    store.put(DENIED, json.dumps(said).encode())
-    assert read_denied(store) == said
-    assert denied(store) == {bytes(16), bytes([0xA1] * 16)}
-    assert denied_digest(store) == {DENIED: sha256(canonical([ONE, TWO]))}  # when does not count
+    store.put(PURGED_DOCUMENTS_FILE, json.dumps(said).encode())
+    assert read_purged_documents(store) == said
+    assert read_purged_ids(store) == {bytes(16), bytes([0xA1] * 16)}
+    assert hash_purged_ids(store) == {PURGED_DOCUMENTS_FILE: sha256_hex(to_canonical_json([ONE, TWO]))}  # when does not count
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_the_list_of_a_store(tmp_path):
 )  # fmt: skip
 def test_a_list_that_is_not_whole_is_refused(tmp_path, said):
     store = Store(tmp_path)
-    store.put(DENIED, said if isinstance(said, bytes) else json.dumps(said).encode())
-    for ask in (read_denied, denied, denied_digest):
+    store.put(PURGED_DOCUMENTS_FILE, said if isinstance(said, bytes) else json.dumps(said).encode())
+    for ask in (read_purged_documents, read_purged_ids, hash_purged_ids):
         with pytest.raises(HallmarkError, match=r"the list of purged documents in .*is not whole"):
             ask(store)

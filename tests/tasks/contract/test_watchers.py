@@ -10,8 +10,8 @@ from prefect import flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 import tasks.contract.prefect_ui
-from tasks.contract import Event, Session, Store, Watcher, Work, open_session, stage
-from tasks.contract.session import MOST_UNHEARD
+from tasks.contract import Event, Session, Store, BackgroundListener, StageContext, open_session, stage
+from tasks.contract.session import MAX_PENDING_METRIC_EVENTS
 from tests.tasks.contract.stages import CountConfig, MakeConfig, make
 
 
@@ -24,11 +24,11 @@ def heard_late(events):
     heard, go_on, first = [], threading.Event(), threading.Event()
 
     def hear(event):
-        heard.append((event.kind, event.done))
+        heard.append((event.kind, event.completed))
         first.set()
         go_on.wait()
 
-    with Watcher(hear, "a slow one", patience=30) as watch:
+    with BackgroundListener(hear, "a slow one", drain_timeout=30) as watch:
         watch(Event("start", "make"))
         assert first.wait(30)
         for event in events:
@@ -44,7 +44,7 @@ def test_a_watcher_hears_everything_in_order_but_old_progress():
 
 
 def test_figures_are_heard_while_progress_is_not():
-    both = [(progress(done), Event("figures", "make", done=done)) for done in range(1, 4)]
+    both = [(progress(done), Event("figures", "make", completed=done)) for done in range(1, 4)]
     heard = heard_late([event for pair in both for event in pair])
     assert heard == [("start", 0), ("progress", 3), *[("figures", done) for done in (1, 2, 3)]]
 
@@ -57,7 +57,7 @@ def test_a_watcher_hears_of_silence():
         if heard.count("silence") == 2:
             twice.set()
 
-    with Watcher(hear, "the terminal", patience=30, silence=0.01) as watch:
+    with BackgroundListener(hear, "the terminal", drain_timeout=30, idle_interval=0.01) as watch:
         watch(Event("start", "make"))
         assert twice.wait(30)
     assert heard[0] == "start" and set(heard[1:]) == {"silence"}
@@ -70,10 +70,10 @@ def test_a_watcher_that_raises_is_reported_once(session, caplog):
         heard.append(event)
         raise ConnectionError("nobody answers\nat all")
 
-    with Watcher(hear, "the page", patience=30) as watch:
+    with BackgroundListener(hear, "the page", drain_timeout=30) as watch:
         session.listener = watch
         artifact = make(MakeConfig(documents=3))
-    assert artifact["documents"].rows == 3
+    assert artifact["documents"].row_count == 3
     assert [event.kind for event in heard if event.kind != "progress"] == ["start", "done"]
     [told] = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert told.getMessage() == (
@@ -83,14 +83,14 @@ def test_a_watcher_that_raises_is_reported_once(session, caplog):
 
 def test_a_watcher_that_hangs_is_left_behind(session):
     never = threading.Event()
-    with Watcher(lambda event: never.wait(), "the page", patience=0.2) as watch:
+    with BackgroundListener(lambda event: never.wait(), "the page", drain_timeout=0.2) as watch:
         session.listener = watch
         began = time.monotonic()
         make(MakeConfig(documents=3))
         for done in range(50_000):
             watch(progress(done))
-            watch(Event("figures", "make", done=done, figures={"loss": 1.0}))
-        assert len(watch.unheard) <= MOST_UNHEARD + 3
+            watch(Event("figures", "make", completed=done, metrics={"loss": 1.0}))
+        assert len(watch.pending_events) <= MAX_PENDING_METRIC_EVENTS + 3
     assert time.monotonic() - began < 20
     never.set()
 
@@ -98,12 +98,12 @@ def test_a_watcher_that_hangs_is_left_behind(session):
 # In Prefect ----------------------------------------------------------------------------------
 
 
-@stage()
-def slow(config: CountConfig, work: Work) -> None:
+@stage(name="slow")
+def slow(config: CountConfig, context: StageContext) -> None:
     """Runs for long enough to get a progress bar."""
     end = time.monotonic() + 1.5
     while time.monotonic() < end:
-        work.progress(1, 3, "half way")
+        context.report_progress(1, 3, "half way")
         time.sleep(0.01)
 
 

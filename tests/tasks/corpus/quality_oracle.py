@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from fractions import Fraction
 
-from tasks.corpus.figures.texts import PUNCTUATION, TERMINALS
+from tasks.corpus.figures.texts import PUNCTUATION_CHARACTERS, TERMINAL_CHARACTERS
 
 STOP_WORDS = {"the", "be", "to", "of", "and", "that", "have", "with"}
 POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies",
@@ -22,7 +22,7 @@ def expected(text):
 
 def quality(text):
     words, lines = text.split(), text.splitlines()
-    wordy = [word for word in words if any(c not in PUNCTUATION for c in word)]
+    wordy = [word for word in words if any(c not in PUNCTUATION_CHARACTERS for c in word)]
     ellipses = text.count("...") + text.count("…")
     bullets = [line for line in lines if line.lstrip().startswith(("•", "-"))]
     trailing = [line for line in lines if line.rstrip().endswith(("...", "…"))]
@@ -111,7 +111,7 @@ def fineweb(text):
     lines = [line for line in text.split("\n") if line.strip()]
     again = sum(map(len, later_copies(lines)))
     return {
-        "terminal_lines": share(sum(line.endswith(tuple(TERMINALS)) for line in lines), len(lines)),
+        "terminal_lines": share(sum(line.endswith(tuple(TERMINAL_CHARACTERS)) for line in lines), len(lines)),
         "short_lines": share(sum(len(line) <= 30 for line in lines), len(lines)),
         "duplicate_characters": share(again, len(text.replace("\n", "")) if lines else 0),
         "feeds_per_word": share(text.count("\n"), len(text.split())),

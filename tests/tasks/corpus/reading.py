@@ -13,9 +13,9 @@ from tasks.corpus.reading.readers import (
     JsonlSource,
     TextSource,
     read_jsonl,
-    read_text,
+    read_text_file,
 )
-from tasks.corpus.reading.streams import Meter
+from tasks.corpus.reading.streams import ReadCounts
 from tasks.corpus.reading.warc import WarcSource, read_warc
 
 LIMIT = 1000
@@ -23,7 +23,7 @@ READERS = {
     "jsonl": (read_jsonl, JsonlSource),
     "csv": (read_csv, CsvSource),
     "tsv": (read_tsv, TsvSource),
-    "text": (read_text, TextSource),
+    "text": (read_text_file, TextSource),
     "parquet": (read_parquet, ParquetSource),
     "warc": (read_warc, WarcSource),
 }
@@ -32,18 +32,18 @@ READERS = {
 def read_all(path, kind, limit=LIMIT, meter=None, **settings):
     reader, source = READERS[kind]
     source = source(kind=kind, name="s", path=str(path), **settings)
-    return list(reader(path, source, limit, meter or Meter()))
+    return list(reader(path, source, limit, meter or ReadCounts()))
 
 
 def read(path, kind, limit=LIMIT, **settings):
     """Documents and errors of a file, after checking that the meter agrees with the records."""
-    meter = Meter()
+    meter = ReadCounts()
     found = read_all(path, kind, limit, meter, **settings)
-    assert meter.rows == sum(r.records for r in found)
-    assert meter.bytes == meter.skipped + sum(r.raw_bytes for r in found)
+    assert meter.record_count == sum(r.record_count for r in found)
+    assert meter.byte_count == meter.skipped_bytes + sum(r.raw_bytes for r in found)
     good = [r for r in found if not r.error]
     assert all(r.text == "" for r in found if r.error)
-    return good, [(r.place, r.error) for r in found if r.error], meter
+    return good, [(r.location, r.error) for r in found if r.error], meter
 
 
 def texts(records):

@@ -77,6 +77,6 @@ def test_of_two_records_with_one_key_the_one_that_is_removed_stands_behind(tmp_p
     """The hashes of half of all texts are above that of the empty one."""
     rows = [line("", id=n) + line(f"text {n}", id=n) for n in range(60)]
     made = made_of(tmp_path, {"a.jsonl": "".join(rows)}, **KEYED)
-    kept = [text for batch in made["documents"].batches() for text in batch["text"].to_pylist()]
+    kept = [text for batch in made["documents"].iter_batches() for text in batch["text"].to_pylist()]
     assert sorted(kept) == sorted(f"text {n}" for n in range(60))
-    assert made["quarantine"].rows == 60
+    assert made["quarantine"].row_count == 60

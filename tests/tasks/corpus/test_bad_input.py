@@ -15,9 +15,9 @@ from tasks.contract import HallmarkError
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.reading.members import DAMAGED, TOO_EARLY
+from tasks.corpus.reading.members import DAMAGED_DATA, TRUNCATED_DATA
 from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
-from tasks.corpus.reading.streams import Meter, blocks
+from tasks.corpus.reading.streams import ReadCounts, read_blocks
 from tests.tasks.corpora import given
 from tests.tasks.corpus.reading import LIMIT, PACK, READERS, documents, read, texts
 from tests.tasks.corpus.test_warc import page, record
@@ -142,7 +142,7 @@ def test_a_stream_that_breaks_near_its_end_keeps_what_was_read(
     found = sorted(int(r["text"].split()[1]) for r in rows_of(made, "documents"))
     assert found == list(range(len(found)))
     assert 54 <= len(found) <= 58 if cut < 1 else len(found) >= 59  # of all bytes but the checksum
-    assert errors(made) == {TOO_EARLY: 1}
+    assert errors(made) == {TRUNCATED_DATA: 1}
     sizes = book(made, "bytes")
     assert sizes["quarantined"] < 600
     assert sizes["in"] == sizes["kept"] + sizes["removed_spans"] + sizes["quarantined"]
@@ -160,7 +160,7 @@ def test_a_damaged_member_costs_itself_in_every_container(tmp_path, session, kin
     made = ingested(kind, path.parent)
     found = {int(r["text"].split()[1]) for r in rows_of(made, "documents")}
     assert found == set(range(40)) - {20}
-    assert errors(made) == {DAMAGED: 1}
+    assert errors(made) == {DAMAGED_DATA: 1}
 
 
 @every
@@ -197,11 +197,11 @@ def test_of_records_with_one_key_in_several_files_content_decides(tmp_path, sess
 def test_a_file_that_changes_while_it_is_read_is_an_error_in_every_reader(
     tmp_path, monkeypatch, kind, change
 ):
-    monkeypatch.setattr("tasks.corpus.reading.streams.BLOCK", 512)
+    monkeypatch.setattr("tasks.corpus.reading.streams.BLOCK_BYTES", 512)
     records = [(b"k%d" % n, b"Text %d of the long file." % n) for n in range(9000)]
     path = put(tmp_path / "in", kind, records)
     reader, settings = READERS[kind]
-    found = reader(path, settings.model_validate(source(kind, path)), LIMIT, Meter())
+    found = reader(path, settings.model_validate(source(kind, path)), LIMIT, ReadCounts())
     next(found)
     if change > 0:
         with path.open("ab") as file:
@@ -216,13 +216,13 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_in_every_reader(
 @pytest.mark.parametrize("change", [-1, -150_000, -300_000, 1])
 def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path, ending, change, monkeypatch):
     """Also where it shrinks to a whole number of lines and members."""
-    monkeypatch.setattr("tasks.corpus.reading.streams.BLOCK", 4096)
+    monkeypatch.setattr("tasks.corpus.reading.streams.BLOCK_BYTES", 4096)
     rows = documents(range(10_000), size=15)
     pack = PACK.get(ending, bytes)
     path = tmp_path / f"a.jsonl{ending}"
     data = b"".join(pack(row) for row in rows)
     path.write_bytes(data)
-    found = blocks(path, Meter())
+    found = read_blocks(path, ReadCounts())
     next(found)
     if change > 0:
         with path.open("ab") as file:
@@ -261,8 +261,8 @@ def test_texts_whose_lower_case_composes_anew_are_copies_at_the_first_look(sessi
     """NFKC composes "h" with the line below, and no "H": folded once, these three differ."""
     forms = ["H\u0331ouse", "h\u0331ouse", "\u1e96ouse", "house"]
     once = deduplicate(given(forms), {}, DeduplicateConfig())
-    assert once["documents"].rows == 2
-    assert deduplicate(once, {}, DeduplicateConfig())["documents"].rows == 2
+    assert once["documents"].row_count == 2
+    assert deduplicate(once, {}, DeduplicateConfig())["documents"].row_count == 2
 
 
 # The other writers -------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def test_the_containers_here_are_what_libraries_write(tmp_path):
     assert pq.read_table(path)["text"].to_pylist() == [text for _, text in plain]
     reader, settings = READERS["text"]
     path = put(tmp_path / "in", "text", rows)
-    found = reader(path, settings.model_validate(source("text", path)), LIMIT, Meter())
+    found = reader(path, settings.model_validate(source("text", path)), LIMIT, ReadCounts())
     assert texts(found) == [text for _, text in plain]
 
 

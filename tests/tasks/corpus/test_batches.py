@@ -8,7 +8,7 @@ import pytest
 
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading import inputs, records
-from tasks.corpus.reading.inputs import IngestConfig, batches
+from tasks.corpus.reading.inputs import IngestConfig, list_input_batches
 
 
 def written(folder, sizes):
@@ -21,13 +21,13 @@ def written(folder, sizes):
 
 def test_small_files_of_a_source_are_read_together(tmp_path, monkeypatch):
     """Up to 100 bytes and three files here."""
-    monkeypatch.setattr(inputs, "BATCH_BYTES", 100)
-    monkeypatch.setattr(inputs, "BATCH_FILES", 3)
+    monkeypatch.setattr(inputs, "MAX_BATCH_BYTES", 100)
+    monkeypatch.setattr(inputs, "MAX_BATCH_FILES", 3)
     one = written(tmp_path / "one", [40, 60, 1, 200, 10, 10, 10, 10])
     town = {"kind": "town", "name": "two", "documents": 1001}
     three = written(tmp_path / "three", [0, 100, 0, 1])
-    made = batches(IngestConfig(sources=[one, town, three]))
-    assert [[part.size for part in batch.inputs] for batch in made] == [
+    made = list_input_batches(IngestConfig(sources=[one, town, three]))
+    assert [[part.size_bytes for part in batch.inputs] for batch in made] == [
         [40, 60], [1], [200], [10, 10, 10], [10], [0], [0], [0], [0, 100, 0], [1],
     ]  # fmt: skip
     assert [str(batch) for batch in made[2:4]] == [
@@ -36,7 +36,7 @@ def test_small_files_of_a_source_are_read_together(tmp_path, monkeypatch):
     assert [str(batch) for batch in made[5:8]] == [
         f"source two, documents {n}" for n in ("1 to 500", "501 to 1000", "1001 to 1001")
     ]
-    assert [part.file for batch in made for part in batch.inputs if part.source == "three"] == [
+    assert [part.file_name for batch in made for part in batch.inputs if part.source == "three"] == [
         "00.txt", "01.txt", "02.txt", "03.txt",
     ]  # fmt: skip
 
@@ -48,7 +48,7 @@ def blake2b(*pieces):
 @pytest.mark.parametrize("run_bytes", [1, 9000, 1 << 20])
 def test_ids_order_and_parts_do_not_depend_on_the_runs(tmp_path, session, monkeypatch, run_bytes):
     """Records in batches of 1,024, and copies of a text in several runs, against ids by hand."""
-    monkeypatch.setattr(records, "RUN_BYTES", run_bytes)
+    monkeypatch.setattr(records, "MAX_RUN_BYTES", run_bytes)
     texts = [f"text {i % 900}" if i % 3 else f"only {i}" for i in range(2600)]
     lines = [json.dumps({"text": text}) for text in texts]
     (tmp_path / "a.jsonl").write_text("\n".join(lines[:1500]))
@@ -78,4 +78,4 @@ def test_ids_order_and_parts_do_not_depend_on_the_runs(tmp_path, session, monkey
 def test_text_that_fills_the_parts_needs_no_more_of_them(tmp_path, session, sizes, parts):
     source = written(tmp_path / "s", sizes)
     made = ingest(IngestConfig(sources=[source], part_bytes=1000))
-    assert len(made["documents"].parts) == parts and made["documents"].rows == len(sizes)
+    assert len(made["documents"].parts) == parts and made["documents"].row_count == len(sizes)

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import Processes, Session, Store, UsageError, open_session
+from tasks.contract import ProcessMapper, Session, Store, UsageError, open_session
 from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.inputs import IngestConfig, content
+from tasks.corpus.reading.inputs import IngestConfig, compute_source_digests
 
 HOSTS = ["a.example", "www.b.a.example", "xa.example", "example", "[::1]", "sub.c.example"]
 
@@ -101,7 +101,7 @@ def test_nothing_is_kept_of_a_blocked_document_with_a_key(tmp_path, session):
         if table != "telemetry":
             assert "secret" not in repr(made[table].read().to_pylist())
             assert b"secret" not in b"".join(p.path.read_bytes() for p in made[table].parts)
-    assert made["quarantine"].rows == 2
+    assert made["quarantine"].row_count == 2
 
 
 def test_wrong_entries_are_refused_before_anything_starts(hosts, tmp_path):
@@ -112,7 +112,7 @@ def test_wrong_entries_are_refused_before_anything_starts(hosts, tmp_path):
         ({"domains": "~nobody-here/x"}, r"block\.domains: the file .* cannot be read"),
     ):
         with pytest.raises(UsageError, match=why):
-            content(IngestConfig(sources=[source(hosts)], block=block), "")
+            compute_source_digests(IngestConfig(sources=[source(hosts)], block=block), "")
 
 
 def test_a_list_that_is_not_utf8_is_told_from_one_that_is_not_there(hosts, tmp_path):
@@ -121,10 +121,10 @@ def test_a_list_that_is_not_utf8_is_told_from_one_that_is_not_there(hosts, tmp_p
     listed.write_bytes("a.example\nfüße.example".encode("latin-1"))
     says = r"block\.domains: .*domains\.txt' is not UTF-8 text, at byte 12; save it as UTF-8$"
     with pytest.raises(UsageError, match=says):
-        content(config, "")
+        compute_source_digests(config, "")
     listed.write_bytes("a.example".encode("utf-16"))
     with pytest.raises(UsageError, match="not UTF-8 text, at byte 1; save it"):
-        content(config, "")
+        compute_source_digests(config, "")
 
 
 @pytest.mark.parametrize("block", [{"sources": ["s"]}, {"domains": ["a.example"]}])
@@ -153,9 +153,9 @@ def test_a_list_in_a_file_counts_by_its_content(hosts, tmp_path):
     listed = tmp_path / "domains.txt"
     config = IngestConfig(sources=[source(hosts)], block={"domains": str(listed)})
     listed.write_text("a.example")
-    before = content(config, "")
+    before = compute_source_digests(config, "")
     listed.write_text("b.example")
-    assert content(config, "") != before
+    assert compute_source_digests(config, "") != before
 
 
 # Weights and caps --------------------------------------------------------------------------------
@@ -173,14 +173,14 @@ def test_what_is_left_out_does_not_depend_on_order_files_or_workers(tmp_path, li
         write(folder / "more", rows[100 + 900 * number :])
         opened = Session(Store(tmp_path / f"store {number}"))
         if number:
-            opened.mapper = Processes(2)
+            opened.mapper = ProcessMapper(2)
         with open_session(opened):
             whole = make(source(folder))
             made.append(make(source(folder, **limit), part_bytes=8000))
     assert made[0]["documents"].digest == made[1]["documents"].digest
     assert made[0]["ledger"].digest == made[1]["ledger"].digest
     assert Counter(texts(made[0])) <= Counter(texts(whole))
-    kept, cap, weight = made[0]["documents"].rows, limit.get("cap"), limit.get("weight", 1)
+    kept, cap, weight = made[0]["documents"].row_count, limit.get("cap"), limit.get("weight", 1)
     assert kept == cap or (cap is None and abs(kept - 2050 * weight) < 4 * (2050 * 0.25) ** 0.5)
     gone = reasons(made[0])
     assert gone.total() + kept == len(ROWS) and gone["empty"] == 10

@@ -11,17 +11,17 @@ import pytest
 
 from tasks.contract import (
     HallmarkError,
-    InProcess,
+    SerialMapper,
     Session,
     Store,
     UsageError,
-    file_stamp,
+    stat_to_file_stamp,
     open_session,
 )
-from tasks.contract.roots import ROOTS_VARIABLE
+from tasks.contract.roots import ROOTS_ENVIRONMENT_VARIABLE
 from tasks.corpus.ingest import ingest
-from tasks.corpus.reading.inputs import IngestConfig, inputs, records_of
-from tasks.corpus.reading.streams import Meter
+from tasks.corpus.reading.inputs import IngestConfig, list_inputs, read_input_records
+from tasks.corpus.reading.streams import ReadCounts
 
 SECRET = "The secret of outside."
 
@@ -46,7 +46,7 @@ def place(tmp_path, monkeypatch):
     pq.write_table(pa.table({"text": [SECRET]}), outside / "a.parquet")
     (outside / "a.jsonl.gz").write_bytes(gzip.compress(json.dumps({"text": SECRET}).encode()))
     declared = {"folders": [os.path.realpath(root)], "uris": []}
-    monkeypatch.setenv(ROOTS_VARIABLE, json.dumps(declared))
+    monkeypatch.setenv(ROOTS_ENVIRONMENT_VARIABLE, json.dumps(declared))
     return tmp_path
 
 
@@ -63,8 +63,8 @@ KINDS = {
 @pytest.mark.parametrize("folder", KINDS)
 def test_what_lies_inside_is_read(place, folder):
     config = config_of(KINDS[folder], place / "root" / folder)
-    (part,) = inputs(config)
-    (record,) = records_of(part, config, Meter())
+    (part,) = list_inputs(config)
+    (record,) = read_input_records(part, config, ReadCounts())
     assert record.text.strip() == "Words of the corpus."
 
 
@@ -72,15 +72,15 @@ def test_what_lies_inside_is_read(place, folder):
 def test_a_file_that_is_exchanged_for_a_link_is_not_read(place, folder):
     """Even where its size and times are those of the file that was found."""
     config = config_of(KINDS[folder], place / "root" / folder)
-    (part,) = inputs(config)
+    (part,) = list_inputs(config)
     (file,) = (place / "root" / folder).iterdir()
     other = place / "outside" / file.name
-    other.write_bytes(other.read_bytes()[: part.size].ljust(part.size))
+    other.write_bytes(other.read_bytes()[: part.size_bytes].ljust(part.size_bytes))
     file.unlink()
     file.symlink_to(other)
-    part = replace(part, tag=" ".join(map(str, file_stamp(other.stat())[:3])))
+    part = replace(part, version_tag=" ".join(map(str, stat_to_file_stamp(other.stat())[:3])))
     with pytest.raises(UsageError, match=r"^source 's': .* leads outside the roots"):
-        list(records_of(part, config, Meter()))
+        list(read_input_records(part, config, ReadCounts()))
 
 
 def test_a_data_set_that_names_files_outside_is_refused(place):
@@ -88,18 +88,18 @@ def test_a_data_set_that_names_files_outside_is_refused(place):
         f"---\nconfigs:\n- config_name: default\n  data_files: {place}/outside/a.jsonl\n---\n"
     )
     config = config_of("datasets", place / "root" / "datasets")
-    (part,) = inputs(config)
+    (part,) = list_inputs(config)
     with pytest.raises(HallmarkError, match="leads outside the roots"):
-        list(records_of(part, config, Meter()))
+        list(read_input_records(part, config, ReadCounts()))
 
 
 def test_a_stage_refuses_a_source_outside_before_it_reads_it(place):
     store = Store(place / "root" / "store")
-    with open_session(Session(store, InProcess())):
+    with open_session(Session(store, SerialMapper())):
         for path in (place / "outside", place / "root" / ".." / "outside" / "*.txt"):
             with pytest.raises(UsageError, match=r"^ingest\.sources\.0\.path: .* leads outside"):
                 ingest(config_of("text", path))
-        assert ingest(config_of("text", place / "root" / "text"))["documents"].rows == 1
-    assert store.children("artifacts/ingest") and SECRET.encode() not in b"".join(
-        path.read_bytes() for path in store.root.rglob("*") if path.is_file()
+        assert ingest(config_of("text", place / "root" / "text"))["documents"].row_count == 1
+    assert store.list_folder_names("artifacts/ingest") and SECRET.encode() not in b"".join(
+        path.read_bytes() for path in store.root_folder.rglob("*") if path.is_file()
     )

@@ -11,14 +11,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from flows.config import Config
-from tasks.contract import HallmarkError, Processes, Session, Store, open_session
-from tasks.corpus.language import LanguageConfig, language
-from tasks.corpus.score_toxicity import STATUS, ScoreToxicityConfig, score_toxicity
-from tasks.corpus.select import SelectConfig, select
-from tasks.corpus.split import uniform
-from tasks.corpus.toxicity.cascade import CascadeConfig, Recall, check, drawn_up_to, lower_bound
-from tasks.corpus.toxicity.cascade import measured as measured_in
-from tasks.measures.scorers import HEADS, DetoxifyScorer, ScorerConfig
+from tasks.contract import HallmarkError, ProcessMapper, Session, Store, open_session
+from tasks.corpus.language import LanguageConfig, identify_languages
+from tasks.corpus.score_toxicity import TOXICITY_STATUSES, ScoreToxicityConfig, score_toxicity
+from tasks.corpus.select import SelectConfig, select_documents
+from tasks.corpus.split import hash_ids_to_uniform
+from tasks.corpus.toxicity.cascade import CascadeConfig, CascadeRecall, check_cascade_recall, find_sample_cutoff, clopper_pearson_lower_bound
+from tasks.corpus.toxicity.cascade import measure_cascade_recall as measured_in
+from tasks.measures.scorers import TOXICITY_HEADS, DetoxifyScorer, ScorerConfig
 from tests.tasks.corpora import given
 from tests.tasks.corpus.test_language import LONG
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
@@ -68,7 +68,7 @@ def test_the_cascade_says_what_brute_force_finds(measured, scorer):
     made = score_toxicity(documents, None, config)
     ids = documents["documents"].read()["doc_id"]
     drawn = np.zeros(COUNT, bool)
-    drawn[np.argsort(uniform(ids, 0, "cascade"))[:80]] = True
+    drawn[np.argsort(hash_ids_to_uniform(ids, 0, "cascade"))[:80]] = True
     toxic, cleared = decisive >= threshold, low < clears
     assert 0 < (drawn & toxic & cleared).sum() < (drawn & toxic).sum()
 
@@ -91,7 +91,7 @@ def test_the_cascade_says_what_brute_force_finds(measured, scorer):
     np.testing.assert_allclose(signals["toxicity"].to_numpy(), expected, atol=1e-5)
     status = np.where(cleared & ~drawn, "cleared", "scored")
     assert signals["toxicity_status"].to_pylist() == status.tolist()
-    told = {r["metric"]: r["value"] for r in made.telemetry().to_pylist()}
+    told = {r["metric"]: r["value"] for r in made.read_telemetry().to_pylist()}
     assert told["cleared"] == row["cleared"] and told["failed"] == 0
 
 
@@ -112,7 +112,7 @@ def test_all_windows_stand_in_order_whoever_was_drawn(measured, scorer, texts):
 
 def test_the_sample_and_the_verdict_do_not_depend_on_parts_or_workers(tmp_path, scorer, texts):
     found = []
-    for parts, mapper in ((1, None), (2, Processes(2)), (8, None)):
+    for parts, mapper in ((1, None), (2, ProcessMapper(2)), (8, None)):
         session = Session(Store(tmp_path / str(parts)))
         session.mapper = mapper or session.mapper
         with open_session(session):
@@ -133,7 +133,7 @@ def test_the_sample_and_the_verdict_do_not_depend_on_parts_or_workers(tmp_path, 
 def test_a_document_at_the_bound_is_not_cleared(session, scorer, texts, drawn):
     documents = given(texts)
     low = scores_of(documents, linear := ScorerConfig())
-    draws = uniform(documents["documents"].read()["doc_id"], 0, "cascade")
+    draws = hash_ids_to_uniform(documents["documents"].read()["doc_id"], 0, "cascade")
     sampled = draws <= np.sort(draws)[79]
     middle = np.argsort(low[sampled == drawn])[(sampled == drawn).sum() // 2]
     clears = float(low[sampled == drawn][middle])
@@ -186,7 +186,7 @@ def test_where_all_documents_are_drawn_nothing_can_be_missed(measured, scorer):
     assert set(made["signals"].read()["toxicity_status"].to_pylist()) == {"scored"}
     np.testing.assert_allclose(made["signals"].read()["toxicity"].to_numpy(), decisive, atol=1e-5)
     empty = score_toxicity(given([]), None, config)
-    assert empty["signals"].rows == 0 and empty["cascade"].read()["drawn"].to_pylist() == [0]
+    assert empty["signals"].row_count == 0 and empty["cascade"].read()["drawn"].to_pylist() == [0]
 
 
 def test_the_cheap_scorer_clears_only_in_its_own_languages(session, tmp_path):
@@ -194,10 +194,10 @@ def test_the_cheap_scorer_clears_only_in_its_own_languages(session, tmp_path):
     scorer = ScorerConfig(kind="detoxify", model="multilingual", checkpoint=checkpoint, base=base)
     english = [f"{LONG['en']} {n}" for n in range(3)]
     documents = given([*english, LONG["fr"], LONG["de"], ""])
-    spoken = language(documents, LanguageConfig())
+    spoken = identify_languages(documents, LanguageConfig())
     ids = documents["documents"].read()["doc_id"]
     asked = ids.take([0, 1, 2, 3, 5])
-    seed = next(s for s in range(99) if uniform(asked, s, "cascade").argmin() == 3)  # the French
+    seed = next(s for s in range(99) if hash_ids_to_uniform(asked, s, "cascade").argmin() == 3)  # the French
     cascade = CascadeConfig(clears_below=1.0, threshold=1e-6, sample=1, recall=0.01, seed=seed)
     made = score_toxicity(documents, spoken, ScoreToxicityConfig(scorer=scorer, cascade=cascade))
     status = made["signals"].read()["toxicity_status"].to_pylist()
@@ -205,8 +205,8 @@ def test_the_cheap_scorer_clears_only_in_its_own_languages(session, tmp_path):
     assert made["sample"].read()["doc_id"].to_pylist() == [ids[3].as_py()]
     assert made["sample"].read()["cheap"].to_pylist() == [None]
     assert made["cascade"].read()["documents"].to_pylist() == [5]
-    told = {r["metric"]: r["value"] for r in made.telemetry().to_pylist()}
-    assert [told[name] for name in STATUS[1:]] == [1, 3, 1, 0]
+    told = {r["metric"]: r["value"] for r in made.read_telemetry().to_pylist()}
+    assert [told[name] for name in TOXICITY_STATUSES[1:]] == [1, 3, 1, 0]
 
 
 # The bound -------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ def tail(share, hits, n):
 @given_values(st.integers(0, 60), st.integers(0, 60), st.sampled_from([0.5, 0.8, 0.95, 0.99]))
 def test_the_bound_is_that_of_clopper_and_pearson(hits, misses, level):
     n = hits + misses
-    found = lower_bound(hits, n, level)
+    found = clopper_pearson_lower_bound(hits, n, level)
     if hits == 0:
         assert found == 0
         return
@@ -239,7 +239,7 @@ def test_the_bound_is_that_of_clopper_and_pearson(hits, misses, level):
 def test_the_bound_covers_at_its_level():
     """Of samples from a recall of 0.9, no more than a twentieth put it too high."""
     rng = np.random.default_rng(0)
-    bounds = [lower_bound(int(hits), 80, 0.95) for hits in rng.binomial(80, 0.9, 4000)]
+    bounds = [clopper_pearson_lower_bound(int(hits), 80, 0.95) for hits in rng.binomial(80, 0.9, 4000)]
     assert np.mean(np.array(bounds) > 0.9) <= 0.055
 
 
@@ -248,7 +248,7 @@ def test_the_bound_covers_at_its_level():
 )
 def test_as_many_are_drawn_as_asked(draws, count):
     draws = np.array(draws)
-    assert (draws <= drawn_up_to(draws, count)).sum() == min(count, len(draws))
+    assert (draws <= find_sample_cutoff(draws, count)).sum() == min(count, len(draws))
 
 
 def test_a_score_at_a_bound_is_not_below_it():
@@ -261,10 +261,10 @@ def test_a_score_at_a_bound_is_not_below_it():
         }
     )
     found = measured_in(sample, 9, 0.75)
-    assert (found.documents, found.drawn, found.toxic, found.missed) == (9, 5, 3, 2)
-    assert found.lowest == 0.125
-    assert math.isnan(measured_in(sample, 9, 0.9375).lowest)
-    assert measured_in(sample, 9, 0.9375).bound(0.95) == 0
+    assert (found.document_count, found.sample_size, found.toxic_count, found.missed_count) == (9, 5, 3, 2)
+    assert found.lowest_missed_score == 0.125
+    assert math.isnan(measured_in(sample, 9, 0.9375).lowest_missed_score)
+    assert measured_in(sample, 9, 0.9375).lower_bound(0.95) == 0
 
 
 @pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
@@ -272,19 +272,19 @@ def test_a_score_at_a_bound_is_not_below_it():
 def test_it_is_told_how_many_toxic_documents_could_show_the_recall(level, recall):
     """The fewest of which none is missed and the bound reaches the recall, counted up."""
     config = CascadeConfig(level=level, recall=recall)
-    enough = next(n for n in range(1, 999) if lower_bound(n, n, level) >= recall)
-    check(Recall(9999, 1000, enough, 0, math.nan), config)
+    enough = next(n for n in range(1, 999) if clopper_pearson_lower_bound(n, n, level) >= recall)
+    check_cascade_recall(CascadeRecall(9999, 1000, enough, 0, math.nan), config)
     with pytest.raises(HallmarkError, match=f"no fewer than {enough} toxic ones can show it"):
-        check(Recall(9999, 1000, enough - 1, 0, math.nan), config)
+        check_cascade_recall(CascadeRecall(9999, 1000, enough - 1, 0, math.nan), config)
     with pytest.raises(HallmarkError, match=r"which at 0\.0995 would have cleared none"):
-        check(Recall(9999, 1000, enough, enough, 0.1), config)
+        check_cascade_recall(CascadeRecall(9999, 1000, enough, enough, 0.1), config)
 
 
 # Failures --------------------------------------------------------------------------------------
 
 
 def test_texts_at_which_the_scorer_fails_are_unknown(session, scorer, monkeypatch):
-    forward = DetoxifyScorer._forward
+    forward = DetoxifyScorer._score_windows
 
     def fails(self, windows):
         letter = self._tokenizer.convert_tokens_to_ids("##q")
@@ -292,22 +292,22 @@ def test_texts_at_which_the_scorer_fails_are_unknown(session, scorer, monkeypatc
             raise RuntimeError("no kernel")
         return forward(self, windows)
 
-    monkeypatch.setattr(DetoxifyScorer, "_forward", fails)
+    monkeypatch.setattr(DetoxifyScorer, "_score_windows", fails)
     texts = ["a b c", "equal", "hello", ""]
     documents = given(texts)
     config = ScoreToxicityConfig(scorer=scorer.model_copy(update={"batch_tokens": 999}))
     made = score_toxicity(documents, None, config)
     signals = made["signals"].read()
     assert signals["toxicity_status"].to_pylist() == ["scored", "failed", "scored", "empty"]
-    for head in HEADS[:6]:
+    for head in TOXICITY_HEADS[:6]:
         assert [score is None for score in signals[head].to_pylist()] == [False, True, False, True]
     assert signals["sexual_explicit"].null_count == 4  # the checkpoint has no such head
-    told = {r["metric"]: r["value"] for r in made.telemetry().to_pylist()}
+    told = {r["metric"]: r["value"] for r in made.read_telemetry().to_pylist()}
     assert (told["failed"], told["empty"], told["unscored"]) == (1, 1, 2)
-    kept = select(documents, {"toxicity": made}, SelectConfig(rules={"toxicity": {"lt": 0.01}}))
+    kept = select_documents(documents, {"toxicity": made}, SelectConfig(rules={"toxicity": {"lt": 0.01}}))
     assert "equal" in kept["documents"].read()["text"].to_pylist()
 
-    monkeypatch.setattr(DetoxifyScorer, "_forward", lambda self, windows: 1 / 0)
+    monkeypatch.setattr(DetoxifyScorer, "_score_windows", lambda self, windows: 1 / 0)
     for cascade in (None, CascadeConfig(sample=2)):
         changed = {"batch_tokens": 998 if cascade else 997}
         config = ScoreToxicityConfig(scorer=scorer.model_copy(update=changed), cascade=cascade)
@@ -348,4 +348,4 @@ def test_a_cascade_needs_two_scorers():
 
 
 def test_every_document_has_one_status():
-    assert len(set(STATUS)) == len(STATUS) == 5
+    assert len(set(TOXICITY_STATUSES)) == len(TOXICITY_STATUSES) == 5

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.corpus.reading import columns
-from tasks.corpus.reading.columns import ParquetSource, column_records
-from tasks.corpus.reading.streams import Meter
+from tasks.corpus.reading.columns import ParquetSource, table_to_records
+from tasks.corpus.reading.streams import ReadCounts
 from tests.tasks.corpus.reading import read
 from tests.tasks.corpus.test_columns import counted, parquet
 
@@ -18,9 +18,9 @@ SOURCE = ParquetSource(
 
 
 def records(first=0, limit=1000, **values):
-    meter = Meter()
-    made = list(column_records(pa.table(values), SOURCE, first, limit, meter))
-    assert (meter.rows, meter.bytes) == (len(made), sum(r.raw_bytes for r in made))
+    meter = ReadCounts()
+    made = list(table_to_records(pa.table(values), SOURCE, first, limit, meter))
+    assert (meter.record_count, meter.byte_count) == (len(made), sum(r.raw_bytes for r in made))
     return made
 
 
@@ -38,24 +38,24 @@ def test_times_of_every_unit_are_rounded_down_to_the_second(unit, zone):
     assert [r.date for r in found] == [
         m and (f"{m[:10]}T{m[11:]}Z" if zone else m[:10]) for m in known
     ]
-    assert [r.unread for r in found] == [0] * 5
+    assert [r.unreadable_labels for r in found] == [0] * 5
 
 
 def test_times_that_python_does_not_have_are_counted():
     ticks = pa.array([2**62, 0, -(2**62)], pa.int64()).cast(pa.timestamp("s"))
     found = records(text=["x"] * 3, id=[1, 2, 3], when=ticks, u=["a", None, "b"])
-    assert [(r.date, r.unread) for r in found] == [(None, 1), ("1970-01-01", 0), (None, 1)]
+    assert [(r.date, r.unreadable_labels) for r in found] == [(None, 1), ("1970-01-01", 0), (None, 1)]
     assert [(r.key, r.url) for r in found] == [("1", "a"), ("2", None), ("3", "b")]
 
 
 @pytest.mark.parametrize("held", [1, 7, 10, 1 << 20])
 def test_rows_are_the_same_in_pieces_of_any_size(monkeypatch, held):
-    monkeypatch.setattr(columns, "HELD", held)
+    monkeypatch.setattr(columns, "MAX_DECODED_BYTES", held)
     texts = ["a", "bcd", None, "x" * 21, "", "efg", "h" * 20, "é" * 10, "i", "j"]
     keys = ["k" * 20, "1", "2", "3", "4", "k" * 21, "6", "7", None, ""]
     found = records(5, 20, text=texts, id=keys, when=["2020-01-01"] * 10, u=["u"] * 10)
     long, null = "longer than max_document_bytes", "field {} is null"
-    assert [(r.place, r.text or r.error, r.raw_bytes) for r in found] == [
+    assert [(r.location, r.text or r.error, r.raw_bytes) for r in found] == [
         ("row 6", "a", 1), ("row 7", "bcd", 3), ("row 8", null.format("'text'"), 0),
         ("row 9", long, 21), ("row 10", "", 0), ("row 11", long, 3), ("row 12", "h" * 20, 20),
         ("row 13", "é" * 10, 20), ("row 14", null.format("'id'"), 1), ("row 15", "j", 1),
@@ -72,12 +72,12 @@ def test_the_size_of_a_dictionary_is_that_of_its_values(size):
     with pq.ParquetFile(pa.BufferReader(data)) as file:
         column = file.metadata.row_group(0).column(0)
     with pa.BufferReader(data) as handle:
-        assert columns._dictionary_bytes(column, handle) == 3 * (4 + size)
+        assert columns._read_dictionary_size(column, handle) == 3 * (4 + size)
 
 
 def test_long_values_that_share_their_beginnings_are_not_decoded_together(write, monkeypatch):
     """DELTA_BYTE_ARRAY: 64 values of a megabyte in a page of little more than one."""
-    monkeypatch.setattr(columns, "HELD", 4 << 20)
+    monkeypatch.setattr(columns, "MAX_DECODED_BYTES", 4 << 20)
     rows = {"text": ["x" * 1_000_000] * 64}
     path = write("a.parquet", parquet(
         rows, store_schema=False, use_dictionary=False, compression="none",

@@ -16,7 +16,7 @@ from tasks.corpus.reading import columns
 from tasks.corpus.reading.columns import ParquetSource, read_parquet
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
-from tasks.corpus.reading.streams import Meter
+from tasks.corpus.reading.streams import ReadCounts
 from tests.tasks.corpus.reading import LIMIT, read, read_all, texts
 
 
@@ -34,11 +34,11 @@ def test_parquet_text_of_any_layout(write, kind):
     rows = ["a", None, "é" * 400, "x" * (LIMIT + 1), "nul\0", ""]
     data = parquet({"text": pa.array(rows).cast(kind), "id": list(range(6))}, row_group_size=4)
     good, bad, meter = read(write("a.parquet", data), "parquet", key_field="id")
-    assert [(r.place, r.key, r.text) for r in good] == [
+    assert [(r.location, r.key, r.text) for r in good] == [
         ("row 1", "0", "a"), ("row 3", "2", "é" * 400), ("row 5", "4", "nul\0"), ("row 6", "5", ""),
     ]  # fmt: skip
     assert bad == [("row 2", "field 'text' is null"), ("row 4", TOO_LONG)]
-    assert meter.bytes == 1 + 800 + LIMIT + 1 + 4
+    assert meter.byte_count == 1 + 800 + LIMIT + 1 + 4
 
 
 def test_parquet_that_is_not_utf8(write):
@@ -56,7 +56,7 @@ def test_damaged_parquet(write):
     for cut in (3, 200, len(data) // 2, len(data) - 1):
         _, bad, meter = read(write("a.parquet", data[:cut]), "parquet")
         assert bad == [("whole file", "not a whole parquet file")]
-        assert meter.bytes == cut
+        assert meter.byte_count == cut
     with pq.ParquetFile(pa.BufferReader(data)) as file:
         column = file.metadata.row_group(1).column(0)
         start = column.dictionary_page_offset or column.data_page_offset
@@ -66,11 +66,11 @@ def test_damaged_parquet(write):
     good, bad, meter = read(path, "parquet")
     assert bad == [("rows 1001 to 2000", "a damaged row group")]
     assert texts(good) == [f"row {i}" for i in range(3000) if not 1000 <= i < 2000]
-    assert (good[0].place, good[-1].place) == ("row 1", "row 3000")
-    assert meter.rows == 3000
-    assert meter.bytes == sum(len(t) for t in texts(good)) + len(data) // 3
+    assert (good[0].location, good[-1].location) == ("row 1", "row 3000")
+    assert meter.record_count == 3000
+    assert meter.byte_count == sum(len(t) for t in texts(good)) + len(data) // 3
     (error,) = (r for r in read_all(path, "parquet") if r.error)
-    assert (error.records, error.raw_bytes) == (1000, len(data) // 3)
+    assert (error.record_count, error.raw_bytes) == (1000, len(data) // 3)
 
 
 @pytest.mark.parametrize("checksum", [True, False])
@@ -91,9 +91,9 @@ def test_a_row_group_that_is_damaged_in_the_middle(write, checksum):
     assert 4000 < first <= 4851
     assert bad == [(f"rows {first} to 6000", "a damaged row group")]
     assert texts(good) == [*rows[: first - 1], *rows[6000:]]
-    assert meter.rows == 9000
+    assert meter.record_count == 9000
     left = 6001 - first
-    assert meter.bytes == sum(len(t) for t in texts(good)) + len(data) * left // 9000
+    assert meter.byte_count == sum(len(t) for t in texts(good)) + len(data) * left // 9000
 
 
 def with_false_statistics(rows, column):
@@ -116,7 +116,7 @@ def test_a_row_group_that_contradicts_itself_costs_its_rows(write, session):
     assert bad == [("rows 11 to 20", "a damaged row group")]
     assert texts(good) == rows[:10] + rows[20:]
     read_bytes = sum(len(text) for text in texts(good))
-    assert meter.bytes == read_bytes + path.stat().st_size // 3
+    assert meter.byte_count == read_bytes + path.stat().st_size // 3
     other = write("b.parquet", with_false_statistics(rows, column=1))  # which nobody reads
     assert texts(read(other, "parquet")[0]) == rows
     beside = write("good.jsonl", b'{"text": "fine"}\n')
@@ -130,7 +130,7 @@ def test_a_row_group_that_contradicts_itself_costs_its_rows(write, session):
 
 def test_a_parquet_file_that_changes_while_it_is_read_is_an_error(write):
     path = write("a.parquet", parquet({"text": ["x" * 50] * 9000}, row_group_size=1000))
-    found = read_parquet(path, ParquetSource(kind="parquet", name="s", path="a"), 99, Meter())
+    found = read_parquet(path, ParquetSource(kind="parquet", name="s", path="a"), 99, ReadCounts())
     next(found)
     os.truncate(path, path.stat().st_size - 1)
     with pytest.raises(HallmarkError, match=r"a\.parquet changed while it was read"):
@@ -141,7 +141,7 @@ def test_parquet_with_the_name_of_a_column_that_is_not_utf8(write):
     data = parquet({"text": ["x"], "QQQQ": [1]}, store_schema=False).replace(b"QQQQ", b"QQ\xffQ")
     _, bad, meter = read(write("a.parquet", data), "parquet")
     assert bad == [("whole file", "not a whole parquet file")]
-    assert meter.bytes == len(data)
+    assert meter.byte_count == len(data)
 
 
 def test_parquet_with_wrong_columns(write):
@@ -199,25 +199,25 @@ def long_rows(name, layout, count=64):
 @pytest.mark.parametrize("name", ["text", "id"])
 def test_rows_of_megabytes_are_not_held_together(write, monkeypatch, layout, name):
     """Of 64 MB, as texts and as keys."""
-    monkeypatch.setattr(columns, "HELD", 4 << 20)
-    monkeypatch.setattr(columns, "REPEATED", 4 << 20)
+    monkeypatch.setattr(columns, "MAX_DECODED_BYTES", 4 << 20)
+    monkeypatch.setattr(columns, "MAX_DICTIONARY_BYTES", 4 << 20)
     path = write("a.parquet", long_rows(name, layout))
     with counted() as pool:
         good, bad, meter = read(path, "parquet", key_field="id")
     assert (good, {error for _, error in bad}) == ([], {TOO_LONG})
-    assert meter.bytes == 64 * (LONG if name == "text" else 4)
+    assert meter.byte_count == 64 * (LONG if name == "text" else 4)
     assert pool.max_memory() < 32_000_000
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_documents_of_megabytes_come_one_by_one(write, monkeypatch, layout):
-    monkeypatch.setattr(columns, "HELD", 4 << 20)
-    monkeypatch.setattr(columns, "REPEATED", 4 << 20)
+    monkeypatch.setattr(columns, "MAX_DECODED_BYTES", 4 << 20)
+    monkeypatch.setattr(columns, "MAX_DICTIONARY_BYTES", 4 << 20)
     path = write("a.parquet", long_rows("text", layout))
     source = ParquetSource(kind="parquet", name="s", path="a", key_field="id")
     tracemalloc.start()
     with counted() as pool:
-        found = [(r.key, len(r.text)) for r in read_parquet(path, source, LONG, Meter())]
+        found = [(r.key, len(r.text)) for r in read_parquet(path, source, LONG, ReadCounts())]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found == [(str(n), LONG) for n in range(64)]
@@ -236,5 +236,5 @@ def test_a_damaged_dictionary_costs_its_rows(write):
         damaged = bytearray(data)
         damaged[place] ^= 0xFF
         good, _, meter = read(write("a.parquet", bytes(damaged)), "parquet")
-        assert meter.rows == 200
+        assert meter.record_count == 200
         assert texts(good)[-100:] == rows[100:]

@@ -7,14 +7,14 @@ from collections import Counter, defaultdict
 import pyarrow as pa
 import pytest
 
-from tasks.contract import DOCUMENTS, as_documents, ids
+from tasks.contract import DOCUMENTS, fill_document_columns, hash_to_ids
 from tasks.corpus.ingest import ingest
-from tasks.corpus.language import LanguageConfig, language
-from tasks.corpus.plant import PlantConfig, plant
-from tasks.corpus.profile import ProfileConfig, profile
-from tasks.corpus.profiles.composition import COUNTS, composed, composition_rows
+from tasks.corpus.language import LanguageConfig, identify_languages
+from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.corpus.profile import ProfileConfig, profile_corpus
+from tasks.corpus.profiles.composition import COUNTS_SCHEMA, count_documents_by_dimension, build_composition_rows
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.split import SplitConfig, split
+from tasks.corpus.split import SplitConfig, split_corpus
 
 PLAIN = "The boats came home late and nobody had seen the light on the hill that evening. "
 
@@ -69,14 +69,14 @@ def length(size):
 @pytest.mark.parametrize("most", [1, 2, 50])
 def test_a_corpus_is_counted_by_all_that_is_known_of_it(session, tmp_path, most):
     raw = ingest(written(tmp_path))
-    spoken = language(raw, LanguageConfig())
-    parted = split(raw, SplitConfig(validation=0.3, holdout=0.2))
-    planted = plant(
+    spoken = identify_languages(raw, LanguageConfig())
+    parted = split_corpus(raw, SplitConfig(validation=0.3, holdout=0.2))
+    planted = plant_canaries(
         parted,
-        PlantConfig(enabled=True, counts=(0, 2), canaries=2, passages=0, records=0, associations=0),
+        PlantCanariesConfig(enabled=True, counts=(0, 2), canaries=2, passages=0, records=0, associations=0),
     )
     config = ProfileConfig(values=most, length_classes=(200, 1000))
-    made = profile(planted, planted, {"ingest": raw, "language": spoken}, {}, config)
+    made = profile_corpus(planted, planted, {"ingest": raw, "language": spoken}, {}, config)
     told = {r["doc_id"]: r["language"] for r in spoken["signals"].read().to_pylist()}
     rows = planted["documents"].read().to_pylist()
     assert len(planted["documents"].parts) > 2
@@ -97,20 +97,20 @@ def test_a_corpus_is_counted_by_all_that_is_known_of_it(session, tmp_path, most)
 
 
 def test_nothing_is_composed_of_nothing():
-    assert composition_rows(COUNTS.empty_table(), 5) == []
+    assert build_composition_rows(COUNTS_SCHEMA.empty_table(), 5) == []
 
 
 def test_without_the_stage_language_nothing_is_said_of_it():
     batch = pa.record_batch(
-        as_documents(
+        fill_document_columns(
             {
-                "doc_id": ids(["a"]), "source": ["s"], "text": pa.array([""], pa.large_string()),
-                "split": ["train"], "cluster": ids(["a"]), "text_hash": ids(["a"]),
+                "doc_id": hash_to_ids(["a"]), "source": ["s"], "text": pa.array([""], pa.large_string()),
+                "split": ["train"], "cluster": hash_to_ids(["a"]), "text_hash": hash_to_ids(["a"]),
             }
         ),
         schema=DOCUMENTS,
     )  # fmt: skip
-    rows = pa.concat_tables([*composed(batch, pa.array([0]), None, {}, ())])
-    made = {r["dimension"]: r for r in composition_rows(rows, 5) if r["split"] == ""}
+    rows = pa.concat_tables([*count_documents_by_dimension(batch, pa.array([0]), None, {}, ())])
+    made = {r["dimension"]: r for r in build_composition_rows(rows, 5) if r["split"] == ""}
     assert made.keys() == {"source", "domain", "licence", "length", "year"}
     assert made["domain"]["value"] == "unknown" and made["domain"]["share"] is None

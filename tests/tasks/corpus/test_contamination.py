@@ -8,8 +8,8 @@ import pytest
 
 from tasks.contract import UsageError
 from tasks.corpus import contamination as module
-from tasks.corpus.contamination import ContaminationConfig, contamination
-from tasks.corpus.select import SelectConfig, select
+from tasks.corpus.contamination import ContaminationConfig, find_contamination
+from tasks.corpus.select import SelectConfig, select_documents
 from tests.tasks.corpora import given
 
 CHANCE = random.Random(4)
@@ -34,7 +34,7 @@ def test_overlaps_are_counted_named_and_removed(session, sets):
     part = " ".join(ITEMS[2].split()[3:16])
     texts = [f"before {part} after", f"He wrote: the CAT sat on it! {ITEMS[0]}", "nothing", ""]
     documents = given(texts, parts=2)
-    made = contamination(documents, ContaminationConfig(sets=sets))
+    made = find_contamination(documents, ContaminationConfig(sets=sets))
     entered = documents["documents"].read().to_pylist()
     by_text = {row["doc_id"]: row["text"] for row in entered}
     signals = made["signals"].read().to_pylist()
@@ -48,7 +48,7 @@ def test_overlaps_are_counted_named_and_removed(session, sets):
         {"set": "long", "items": 10, "short": 0, "documents": 2},
         {"set": "short", "items": 2, "short": 1, "documents": 1},
     ]
-    kept = select(
+    kept = select_documents(
         documents, {"contamination": made}, SelectConfig(rules={"contamination": {"lt": 1}})
     )
     assert sorted(kept["documents"].read()["text"].to_pylist()) == ["", "nothing"]
@@ -62,9 +62,9 @@ def test_overlaps_are_counted_named_and_removed(session, sets):
 def test_an_edited_set_is_looked_for_anew(session, sets):
     documents = given(["the cat sat on it", "the dog sat on it"])
     config = ContaminationConfig(sets=sets[1:])
-    before = contamination(documents, config)
+    before = find_contamination(documents, config)
     sets[1]["path"].write_text("id\tsent\n1\tThe dog sat on it.\n")
-    after = contamination(documents, config)
+    after = find_contamination(documents, config)
     assert before.fingerprint != after.fingerprint
     found = [made["signals"].read()["contamination"].to_pylist() for made in (before, after)]
     assert found in ([[1, 0], [0, 1]], [[0, 1], [1, 0]])
@@ -74,7 +74,7 @@ def test_how_many_words_are_an_overlap_is_a_setting(session, sets):
     documents = given(["the cat", "the cat sat on", "sat", "no dog"])
 
     def found(**settings):
-        made = contamination(documents, ContaminationConfig(sets=sets[1:], **settings))
+        made = find_contamination(documents, ContaminationConfig(sets=sets[1:], **settings))
         (row,) = made["sets"].read().to_pylist()
         return made["signals"].read()["contamination"].to_pylist(), row["short"]
 
@@ -86,7 +86,7 @@ def test_how_many_words_are_an_overlap_is_a_setting(session, sets):
 
 def test_an_item_of_four_words_is_looked_for_and_one_of_three_is_not(session, sets):
     sets[1]["path"].write_text("id\tsent\n1\tA red fox ran.\n2\tA red fox.\n")
-    made = contamination(given(["so a red fox ran"]), ContaminationConfig(sets=sets[1:]))
+    made = find_contamination(given(["so a red fox ran"]), ContaminationConfig(sets=sets[1:]))
     assert made["hits"].read()["item"].to_pylist() == [0]
     assert made["sets"].read()["short"].to_pylist() == [1]
 
@@ -122,7 +122,7 @@ def test_a_set_that_cannot_be_read_is_named(session, sets, content, says):
     if content is not None:
         path.write_text(content)
     with pytest.raises(UsageError, match=says):
-        contamination(given(["a"]), ContaminationConfig(sets=sets[1:]))
+        find_contamination(given(["a"]), ContaminationConfig(sets=sets[1:]))
 
 
 def test_two_sets_of_one_name_are_refused(sets):
@@ -141,6 +141,6 @@ def test_each_of_many_sets_is_read_once_for_all_parts(session, tmp_path, monkeyp
         module, "read_items", lambda path, what: read.append(path) or real(path, what)
     )
     config = ContaminationConfig(sets=[{"name": path.stem, "path": path} for path in paths])
-    made = contamination(given(["here is an item of the set 069"] * 4, parts=4), config)
+    made = find_contamination(given(["here is an item of the set 069"] * 4, parts=4), config)
     assert made["sets"].read()["documents"].to_pylist() == [0] * 69 + [4]
     assert read == paths

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tasks.corpus.ingest import IngestConfig, ingest
 from tasks.corpus.reading import members
-from tasks.corpus.reading.members import DAMAGED, TOO_EARLY, Damage
-from tasks.corpus.reading.streams import Meter, blocks, lines
+from tasks.corpus.reading.members import DAMAGED_DATA, TRUNCATED_DATA, Damage
+from tasks.corpus.reading.streams import ReadCounts, read_blocks, read_lines
 from tests.tasks.corpus.reading import PACK, documents, numbers, read_all, skippable, zst
 
 both = pytest.mark.parametrize("ending", [".gz", ".zst"])
@@ -24,14 +24,14 @@ KINDS = {".jsonl": "jsonl", ".csv": "csv", ".tsv": "tsv", ".txt": "text"}
 def read(path, data, **settings):
     """All records of a file of these bytes, once the meter agrees with records and stream."""
     path.write_bytes(data)
-    meter, raw = Meter(), Meter()
+    meter, raw = ReadCounts(), ReadCounts()
     found = read_all(path, KINDS[path.suffixes[0]], 10_000, meter, **settings)
-    pieces = list(blocks(path, raw))
-    lost = sum(piece.lost for piece in pieces if isinstance(piece, Damage))
-    assert meter.lost == raw.lost == lost
-    assert meter.bytes == lost + sum(len(p) for p in pieces if isinstance(p, bytes))
-    assert meter.bytes == meter.skipped + sum(r.raw_bytes for r in found)
-    assert meter.rows == len(found)
+    pieces = list(read_blocks(path, raw))
+    lost = sum(piece.lost_bytes for piece in pieces if isinstance(piece, Damage))
+    assert meter.lost_bytes == raw.lost_bytes == lost
+    assert meter.byte_count == lost + sum(len(p) for p in pieces if isinstance(p, bytes))
+    assert meter.byte_count == meter.skipped_bytes + sum(r.raw_bytes for r in found)
+    assert meter.record_count == len(found)
     return found, meter
 
 
@@ -48,7 +48,7 @@ def test_reading_goes_on_at_the_next_member(tmp_path, ending):
         damaged[where] ^= 0xFF
         records, _ = read(tmp_path / f"a.jsonl{ending}", bytes(damaged) + second)
         assert numbers(records)[-50:] == list(range(50, 100))
-        assert [r.error for r in records if r.error] == [DAMAGED]
+        assert [r.error for r in records if r.error] == [DAMAGED_DATA]
 
 
 @both
@@ -58,14 +58,14 @@ def test_damage_is_one_record_and_lines_are_numbered_on(tmp_path, ending):
     good, bad, last = (PACK[ending](b"".join(rows[i : i + 2])) for i in (0, 2, 4))
     bad = b"x" + bad[1:]
     records, meter = read(tmp_path / f"a.jsonl{ending}", good + bad + last)
-    assert [(r.place, r.error) for r in records] == [
+    assert [(r.location, r.error) for r in records] == [
         ("line 1", ""),
         ("line 2", ""),
-        ("line 3", DAMAGED),
+        ("line 3", DAMAGED_DATA),
         ("line 4", ""),
         ("line 5", ""),
     ]
-    assert (records[2].raw_bytes, meter.lost) == (len(bad), len(bad))
+    assert (records[2].raw_bytes, meter.lost_bytes) == (len(bad), len(bad))
     assert numbers(records) == [0, 1, 4, 5]
 
 
@@ -80,7 +80,7 @@ def test_a_member_behind_damage_may_be_truncated(tmp_path, ending):
         assert found == list(range(1, 1 + len(found)))
         assert len(found) > 9000 // 2 or cut == 3000
         errors = [r.error for r in records if r.error]
-        assert errors == ([DAMAGED, TOO_EARLY] if found else [DAMAGED])
+        assert errors == ([DAMAGED_DATA, TRUNCATED_DATA] if found else [DAMAGED_DATA])
 
 
 @both
@@ -94,7 +94,7 @@ def test_several_damaged_members(tmp_path, ending):
     good = [n for n in range(400) if n // 10 not in (0, 3, 4, 5, 20, 39)]
     assert [n for n in found if n in set(good)] == good
     errors = [r.error for r in records if r.error]
-    assert set(errors) == {DAMAGED} and 4 <= len(errors) <= 6
+    assert set(errors) == {DAMAGED_DATA} and 4 <= len(errors) <= 6
 
 
 def test_a_decoder_that_ran_over_the_next_member_is_called_back(tmp_path):
@@ -112,7 +112,7 @@ def test_a_decoder_that_ran_over_the_next_member_is_called_back(tmp_path):
     records, _ = read(tmp_path / "b.jsonl.zst", first + wrong + last)
     assert numbers(records) == list(range(300))
     errors = [r.error for r in records if r.error]  # the frame behind, read as text, is among them
-    assert errors[-1] == DAMAGED and errors.count(DAMAGED) == 1
+    assert errors[-1] == DAMAGED_DATA and errors.count(DAMAGED_DATA) == 1
 
 
 def test_a_skippable_frame_with_a_damaged_size_does_not_swallow_the_rest(tmp_path):
@@ -120,15 +120,15 @@ def test_a_skippable_frame_with_a_damaged_size_does_not_swallow_the_rest(tmp_pat
     frames = [zst(row) for row in rows]
     whole = frames[0] + skippable(b"index", 3) + frames[1] + skippable(b"") + frames[2] + frames[3]
     records, meter = read(tmp_path / "a.jsonl.zst", whole)
-    assert (numbers(records), meter.lost, len(records)) == ([0, 1, 2, 3], 0, 4)
+    assert (numbers(records), meter.lost_bytes, len(records)) == ([0, 1, 2, 3], 0, 4)
     for size in (6, len(frames[1]) + 7, 1 << 31):
         wrong = b"\x53\x2a\x4d\x18" + size.to_bytes(4, "little") + b"index"
         records, _ = read(tmp_path / "b.jsonl.zst", whole.replace(skippable(b"index", 3), wrong))
         assert numbers(records) == [0, 1, 2, 3]
-        assert [(r.error, r.raw_bytes) for r in records if r.error] == [(DAMAGED, len(wrong))]
+        assert [(r.error, r.raw_bytes) for r in records if r.error] == [(DAMAGED_DATA, len(wrong))]
     # Behind damage a skippable frame is where reading goes on.
     records, meter = read(tmp_path / "c.jsonl.zst", b"junk" + skippable(b"index") + frames[1])
-    assert (numbers(records), meter.lost) == ([1], 4)
+    assert (numbers(records), meter.lost_bytes) == ([1], 4)
 
 
 def test_false_beginnings_give_no_text(tmp_path):
@@ -143,19 +143,19 @@ def test_false_beginnings_give_no_text(tmp_path):
             for junk in (b"\xff" * 50, b"words and words " * 9, random.Random(1).randbytes(9000)):
                 data = PACK[ending](rows[0]) + lure + junk + PACK[ending](rows[1])
                 records, meter = read(tmp_path / f"a.jsonl{ending}", data)
-                assert [r.place for r in records if r.error] == ["line 2"]
+                assert [r.location for r in records if r.error] == ["line 2"]
                 assert numbers(records) == [0, 1]
-                assert meter.lost == len(lure + junk)
+                assert meter.lost_bytes == len(lure + junk)
 
 
 def test_a_false_beginning_whose_name_ends_where_the_next_member_begins(tmp_path):
     """Its first block decompresses without error, whatever time the true header holds."""
     rows = documents(range(2))
-    lure = b"\x1f\x8b\x08\x08" + b"n" * (members.COMPRESSED_BLOCK - 12)
+    lure = b"\x1f\x8b\x08\x08" + b"n" * (members.COMPRESSED_BLOCK_BYTES - 12)
     for when in range(300):
         data = lure + gzip.compress(rows[1], mtime=when)
         records, meter = read(tmp_path / "a.jsonl.gz", gzip.compress(rows[0]) + b"x" + data)
-        assert (numbers(records), meter.lost, when) == ([0, 1], 1 + len(lure), when)
+        assert (numbers(records), meter.lost_bytes, when) == ([0, 1], 1 + len(lure), when)
 
 
 @both
@@ -170,14 +170,14 @@ def test_what_a_lost_line_leaves_behind_is_no_document(tmp_path, ending):
     assert numbers(records) == [
         n for n, end in enumerate(ends) if end <= 20_000 or (end - len(rows[n]) >= 21_000)
     ]
-    assert [r.error for r in records if r.error] == [DAMAGED]
+    assert [r.error for r in records if r.error] == [DAMAGED_DATA]
     pairs = [rows[i] + rows[i + 1] for i in range(0, 600, 2)]  # passages of two lines
     text = b"\n".join(pairs)
     pieces = [PACK[ending](text[i : i + 1000]) for i in range(0, len(text), 1000)]
     pieces[20] = b"x" + pieces[20][1:]
     records, _ = read(tmp_path / f"a.txt{ending}", b"".join(pieces), split="blank_lines")
     assert {r.text.encode() + b"\n" for r in records if not r.error} < set(pairs)
-    assert [r.error for r in records if r.error] == [DAMAGED]
+    assert [r.error for r in records if r.error] == [DAMAGED_DATA]
 
 
 @both
@@ -186,21 +186,21 @@ def test_other_readers_go_on_too(tmp_path, ending):
     bad = b"x" + pack(b"lost")[1:]
     data = pack(b'id,text\n1,one\n2,"two\nlines"\n') + bad + pack(b"4,four\n") + bad
     records, _ = read(tmp_path / f"a.csv{ending}", data)
-    assert [(r.place, r.text or r.error) for r in records] == [
-        ("line 2", "one"), ("line 3", "two\nlines"), ("line 5", DAMAGED), ("line 6", "four"),
-        ("line 7", DAMAGED),
+    assert [(r.location, r.text or r.error) for r in records] == [
+        ("line 2", "one"), ("line 3", "two\nlines"), ("line 5", DAMAGED_DATA), ("line 6", "four"),
+        ("line 7", DAMAGED_DATA),
     ]  # fmt: skip
     data = pack(b"id\ttext\n1\tone\n") + bad + pack(b'4\t"four\n') + bad
     records, _ = read(tmp_path / f"a.tsv{ending}", data)
-    assert [(r.place, r.text or r.error) for r in records] == [
-        ("line 2", "one"), ("line 3", DAMAGED), ("line 4", '"four'), ("line 5", DAMAGED),
+    assert [(r.location, r.text or r.error) for r in records] == [
+        ("line 2", "one"), ("line 3", DAMAGED_DATA), ("line 4", '"four'), ("line 5", DAMAGED_DATA),
     ]  # fmt: skip
     data = pack(b"one\n\ntwo\n") + bad + pack(b"three\nmore\n\nfour")
     records, _ = read(tmp_path / f"a.txt{ending}", data, split="blank_lines")
-    assert [r.text or r.error for r in records] == ["one", DAMAGED, "three\nmore", "four"]
+    assert [r.text or r.error for r in records] == ["one", DAMAGED_DATA, "three\nmore", "four"]
     records, meter = read(tmp_path / f"b.txt{ending}", data)
-    assert [(r.place, r.error) for r in records] == [("whole file", DAMAGED)]
-    assert meter.bytes == 9 + len(bad) + 16
+    assert [(r.location, r.error) for r in records] == [("whole file", DAMAGED_DATA)]
+    assert meter.byte_count == 9 + len(bad) + 16
 
 
 # Odd files ---------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_empty_members_and_padding(tmp_path, ending):
     data = pack(b"") + pack(rows[0]) + pack(b"") * 3 + bytes(5000) + pack(rows[1]) + pack(b"")
     data += pack(rows[2]) + bytes(8000)
     records, meter = read(tmp_path / f"a.jsonl{ending}", data)
-    assert (numbers(records), len(records), meter.lost) == ([0, 1, 2], 3, 0)
+    assert (numbers(records), len(records), meter.lost_bytes) == ([0, 1, 2], 3, 0)
     records, _ = read(tmp_path / f"b.jsonl{ending}", pack(b""))
     assert [r.error for r in records] == ["the file is empty"]
 
@@ -223,7 +223,7 @@ def test_members_that_end_at_the_border_of_a_block(tmp_path, ending, distance):
     """Also where the member behind the border is damaged, or the file ends there."""
     pack, rows = PACK[ending], documents(range(40), size=120)
     first = pack(b"".join(rows[:20]))
-    gap = bytes(members.COMPRESSED_BLOCK + distance - len(first))
+    gap = bytes(members.COMPRESSED_BLOCK_BYTES + distance - len(first))
     assert len(gap) > 0
     for data, expected in (
         (first + gap, range(20)),
@@ -231,18 +231,18 @@ def test_members_that_end_at_the_border_of_a_block(tmp_path, ending, distance):
         (first + gap + pack(b"".join(rows[20:])), range(40)),
     ):
         records, meter = read(tmp_path / f"a.jsonl{ending}", data)
-        assert (numbers(records), meter.lost) == (list(expected), 0)
+        assert (numbers(records), meter.lost_bytes) == (list(expected), 0)
     data = gap + first + b"x" * 4096 + pack(b"".join(rows[20:]))
     records, meter = read(tmp_path / f"a.jsonl{ending}", data)
-    assert (numbers(records), meter.lost) == (list(range(40)), 4096)
+    assert (numbers(records), meter.lost_bytes) == (list(range(40)), 4096)
 
 
 @both
 def test_plain_text_under_a_compressed_name(tmp_path, ending):
     data = b"".join(documents(range(500)))
     records, meter = read(tmp_path / f"a.jsonl{ending}", data)
-    assert [(r.place, r.error, r.raw_bytes) for r in records] == [("line 1", DAMAGED, len(data))]
-    assert meter.lost == len(data)
+    assert [(r.location, r.error, r.raw_bytes) for r in records] == [("line 1", DAMAGED_DATA, len(data))]
+    assert meter.lost_bytes == len(data)
 
 
 def test_the_rest_of_a_truncated_stream_is_counted_as_it_stands(tmp_path):
@@ -250,13 +250,13 @@ def test_the_rest_of_a_truncated_stream_is_counted_as_it_stands(tmp_path):
     chance = random.Random(1).randbytes(300_000).replace(b"\n", b" ")
     packed = zst(chance)
     records, meter = read(tmp_path / "a.jsonl.zst", packed[:3])
-    assert [(r.error, r.raw_bytes) for r in records] == [(TOO_EARLY, 3)]
+    assert [(r.error, r.raw_bytes) for r in records] == [(TRUNCATED_DATA, 3)]
     text = json.dumps({"text": chance.hex()}).encode()
     packed = zst(text)
     records, meter = read(tmp_path / "b.jsonl.zst", packed[:20_000])
-    assert [r.error for r in records] == [TOO_EARLY]
+    assert [r.error for r in records] == [TRUNCATED_DATA]
     given = zstandard.ZstdDecompressor().decompressobj().decompress(packed[:20_000])
-    assert given == b"" and meter.bytes == meter.lost == 20_000
+    assert given == b"" and meter.byte_count == meter.lost_bytes == 20_000
 
 
 def test_a_window_of_two_gigabytes_is_no_damage(tmp_path):
@@ -266,7 +266,7 @@ def test_a_window_of_two_gigabytes_is_no_damage(tmp_path):
     data = packer.compress(text) + packer.flush()
     assert zstandard.get_frame_parameters(data).window_size == 1 << 31
     records, meter = read(tmp_path / "a.jsonl.zst", data)
-    assert (numbers(records), meter.lost) == ([0, 1, 2], 0)
+    assert (numbers(records), meter.lost_bytes) == ([0, 1, 2], 0)
 
 
 @both
@@ -286,8 +286,8 @@ def test_the_accounts_of_damaged_files_balance(tmp_path, ending, session):
     assert (book["rows"]["in"], book["rows"]["kept"], book["rows"]["quarantined"]) == (62, 60, 2)
     table = made["quarantine"].read().to_pylist()
     assert [(r["place"], r["error"], r["raw_bytes"]) for r in table] == [
-        ("line 21", DAMAGED, lost[0]),
-        ("line 21", DAMAGED, lost[1]),
+        ("line 21", DAMAGED_DATA, lost[0]),
+        ("line 21", DAMAGED_DATA, lost[1]),
     ]
 
 
@@ -321,7 +321,7 @@ def test_a_file_of_nothing_but_magics_takes_linear_time(tmp_path, name):
     for part in (2, 1):
         path.write_bytes(MAGICS[name][: len(MAGICS[name]) // part])
         start = time.process_time()
-        for _ in blocks(path, Meter()):
+        for _ in read_blocks(path, ReadCounts()):
             pass
         took.append(time.process_time() - start)
     assert took[1] < 20
@@ -334,7 +334,7 @@ def test_what_stands_behind_magics_is_found(tmp_path, name):
     data = MAGICS[name][:400_000]
     row = documents([7])[0]
     records, meter = read(path, PACK[path.suffix](row) + data + PACK[path.suffix](row))
-    assert (numbers(records), meter.lost) == ([7, 7], len(data))
+    assert (numbers(records), meter.lost_bytes) == ([7, 7], len(data))
 
 
 @both
@@ -342,7 +342,7 @@ def test_the_search_holds_no_more_than_a_block(tmp_path, ending):
     path = tmp_path / f"a.jsonl{ending}"
     path.write_bytes(random.Random(1).randbytes(1 << 20) * 30 + PACK[ending](b"x\n"))
     tracemalloc.start()
-    found = list(lines(path, 10_000, Meter()))
+    found = list(read_lines(path, 10_000, ReadCounts()))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert [line.data for line in found] == [b"", b"x"]
@@ -370,7 +370,7 @@ def test_every_document_of_an_undamaged_member_comes_out_once(
     packed[hurt] = packed[hurt][:start] + noise + packed[hurt][end:]
     path = tmp_path_factory.mktemp("damage") / f"a.jsonl{ending}"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(members, "COMPRESSED_BLOCK", block)
+        patch.setattr(members, "COMPRESSED_BLOCK_BYTES", block)
         records, _ = read(path, b"".join(packed))
     rows = [documents(g, size) for index, g in enumerate(groups) if index != hurt]
     expected = [json.loads(row)["text"] for group in rows for row in group]

@@ -20,15 +20,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tasks.contract import ID, ROOT, Work
-from tasks.corpus.copies.matching import jaccard
-from tasks.corpus.copies.sketches import _minima, band_hashes
+from tasks.contract import ID_TYPE, PROJECT_ROOT, StageContext
+from tasks.corpus.copies.matching import compute_jaccard
+from tasks.corpus.copies.sketches import _compute_minhashes, compute_band_hashes
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.language import LanguageConfig, language
+from tasks.corpus.language import LanguageConfig, identify_languages
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.select import SelectConfig, select
-from tasks.measures.words import word_hashes
+from tasks.corpus.select import SelectConfig, select_documents
+from tasks.measures.words import hash_words
 from tests.tasks.corpora import given, scrubbed
 from tests.tasks.corpus.test_deduplicate_near import table
 
@@ -42,7 +42,7 @@ def test_minima_are_those_of_whole_numbers_without_end():
     offsets = np.array([0, 4, 5, 300, 5000])
     odd = np.array([1, 3, (1 << 32) - 1, 0x9E3779B1], np.uint32)
     mask = np.array([0, (1 << 32) - 1, 1 << 31, 0xDEADBEEF], np.uint32)
-    found = _minima(hashes, offsets, odd, mask)
+    found = _compute_minhashes(hashes, offsets, odd, mask)
     for number, (factor, turned) in enumerate(zip(odd.tolist(), mask.tolist(), strict=True)):
         expected = [
             min((value ^ turned) * factor % 2**32 for value in hashes[start:stop].tolist())
@@ -58,7 +58,7 @@ def test_sets_of_any_size_look_as_alike_as_they_are(size):
     for common in (0, size // 2):
         pool = chance.integers(0, 1 << 63, 2 * size - common, dtype=np.uint64) << np.uint64(1)
         hashes, ends = np.concatenate([pool[:size], pool[-size:]]), np.array([0, size, 2 * size])
-        left, right = band_hashes(hashes, ends, permutations, 1, seed=3)
+        left, right = compute_band_hashes(hashes, ends, permutations, 1, seed=3)
         s = common / (2 * size - common)
         assert abs((left == right).mean() - s) <= 4 * np.sqrt(s * (1 - s) / permutations)
         sides = [hashes[:size], hashes[size:]]
@@ -67,7 +67,7 @@ def test_sets_of_any_size_look_as_alike_as_they_are(size):
             return np.concatenate([sides[i] for i in items]), np.full(len(items), len(sides[0]))
 
         places = np.array([0]), np.array([1])
-        assert jaccard(shelf, *places, np.array([size, size])).tolist() == [s]
+        assert compute_jaccard(shelf, *places, np.array([size, size])).tolist() == [s]
 
 
 def test_what_is_missed_by_design_is_said(tmp_path):
@@ -76,11 +76,11 @@ def test_what_is_missed_by_design_is_said(tmp_path):
         [(14, 8, 0.8, 0.92), (14, 8, 0.719, 0.65), (14, 8, 0.7, 0.56), (20, 5, 0.7, 0.98)]
     ):
         folder = tmp_path / str(number)
-        work = Work(folder, deduplicate_near.tables)
+        work = StageContext(folder, deduplicate_near.tables)
         config = DeduplicateNearConfig(bands=bands, rows=rows, threshold=s, cluster_threshold=0.5)
         deduplicate_near.body(table(folder, ["a b c d e f", "x"]), {}, config, work)
-        work.assemble(["search"])
-        said = pa.parquet.read_table(work.out / "search")["chance"][0].as_py()
+        work.assemble_tables(["search"])
+        said = pa.parquet.read_table(work.output_folder / "search")["chance"][0].as_py()
         assert said == pytest.approx(met, abs=0.01)
 
 
@@ -88,9 +88,9 @@ def test_what_is_missed_by_design_is_said(tmp_path):
 
 PROGRAM = """
 import pyarrow as pa
-from tasks.corpus.copies.sketches import band_hashes, shingles
+from tasks.corpus.copies.sketches import compute_band_hashes, compute_shingle_hashes
 text = pa.array(["the same words give the same bands for ever"], pa.large_string())
-print(band_hashes(*shingles(text, 3), 4, 2, seed=1)[0].tolist())
+print(compute_band_hashes(*compute_shingle_hashes(text, 3), 4, 2, seed=1)[0].tolist())
 """
 
 
@@ -98,12 +98,12 @@ def test_hashes_are_the_same_in_every_process_and_version():
     """Signatures outlive the run and the libraries that made them."""
     env = {**os.environ, "PYTHONHASHSEED": "77"}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=ROOT, env=env, capture_output=True, text=True
+        [sys.executable, "-c", PROGRAM], cwd=PROJECT_ROOT, env=env, capture_output=True, text=True
     )
     assert done.stdout.strip() == "[3795725155, 4090407160, 2472847536, 1742080939]", done.stderr
     words = ["one", "zwei", "三"]
     expected = [hashlib.blake2b(w.encode(), digest_size=8).digest() for w in words]
-    hashes, _ = word_hashes(pa.array(["one zwei", "三"], pa.large_string()))
+    hashes, _ = hash_words(pa.array(["one zwei", "三"], pa.large_string()))
     assert hashes.tolist() == [int.from_bytes(digest, "little") for digest in expected]
 
 
@@ -114,9 +114,9 @@ def stages(texts):
     """The stages that look documents up in other tables."""
     raw = given(texts)
     unique = deduplicate(raw, {}, DeduplicateConfig())
-    spoken = language(unique, LanguageConfig())
+    spoken = identify_languages(unique, LanguageConfig())
     rules = SelectConfig(rules={"language": {"none_of": ["la"]}})
-    chosen = select(unique, {"language": spoken}, rules)
+    chosen = select_documents(unique, {"language": spoken}, rules)
     masked = scrubbed(deduplicate_near(chosen, {}, DeduplicateNearConfig(bands=2)))
     score_toxicity(masked, spoken, ScoreToxicityConfig(languages=("la",), too_short=0))
 
@@ -124,12 +124,12 @@ def stages(texts):
 def test_no_table_is_indexed_anew_for_every_batch(session, monkeypatch):
     """``index_in`` and ``is_in`` build the hash table of their value set at every call: per batch
     that is quadratic. What is indexed grows with the documents, however many batches there are."""
-    monkeypatch.setattr("tasks.contract.writer.ROW_GROUP", 10)
+    monkeypatch.setattr("tasks.contract.writer.MAX_ROW_GROUP_ROWS", 10)
     indexed = []
 
     def watched(original):
         def call(values, value_set, *more, **options):
-            if value_set.type == ID:
+            if value_set.type == ID_TYPE:
                 indexed.append(len(value_set))
             return original(values, value_set, *more, **options)
 
@@ -153,10 +153,10 @@ def test_a_script_without_a_main_guard_ends(tmp_path):
     """Its workers import it and start it once more; that is an error, and must not hang."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from tasks.contract import Needs, Processes\n"
-        "print(list(Processes(2)(pow, [(2, 3), (3, 3)], Needs())))\n"
+        "from tasks.contract import ProcessMapper, Resources\n"
+        "print(list(ProcessMapper(2)(pow, [(2, 3), (3, 3)], Resources())))\n"
     )
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
     done = subprocess.run(
         [sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=60
     )

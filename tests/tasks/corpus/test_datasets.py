@@ -9,13 +9,13 @@ from tasks.corpus.ingest import ingest
 from tasks.corpus.reading import streaming
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.reading.streaming import DatasetsSource, read_dataset
-from tasks.corpus.reading.streams import Meter
+from tasks.corpus.reading.streams import ReadCounts
 from tests.tasks.corpus.reading import LIMIT, texts
 
 
 def dataset(path, **settings):
     source = DatasetsSource(kind="datasets", name="hub", path=str(path), **settings)
-    meter = Meter()
+    meter = ReadCounts()
     return list(read_dataset(source, LIMIT, meter)), meter
 
 
@@ -30,8 +30,8 @@ def test_a_local_data_set_is_streamed(tmp_path):
     records, meter = dataset(tmp_path, text_field="body", key_field="id")
     assert texts(records) == [f"train {i}" for i in range(1300)]
     assert [r.key for r in records] == [str(i) for i in range(1300)]
-    assert records[-1].place == "row 1300"
-    assert meter.bytes == sum(len(r.text) for r in records)
+    assert records[-1].location == "row 1300"
+    assert meter.byte_count == sum(len(r.text) for r in records)
     assert texts(dataset(tmp_path, text_field="body", split="test")[0]) == [
         f"test {i}" for i in range(3)
     ]
@@ -75,31 +75,31 @@ def break_last(folder):
 
 def test_a_stream_that_breaks_keeps_what_was_read(tmp_path, monkeypatch):
     """What comes of it then is not read again, and the rest from where it broke."""
-    monkeypatch.setattr(streaming, "WAITS", (0.0,) * 3)
-    monkeypatch.setattr(streaming, "BATCH", 50)
-    monkeypatch.setattr(streaming, "KEPT", 2000)
+    monkeypatch.setattr(streaming, "RETRY_WAITS_SECONDS", (0.0,) * 3)
+    monkeypatch.setattr(streaming, "BATCH_ROWS", 50)
+    monkeypatch.setattr(streaming, "MAX_PENDING_BYTES", 2000)
     folder = shards(tmp_path / "set", mark="before")
     source = DatasetsSource(kind="datasets", name="hub", path=str(folder))
     break_last(folder)
     before = []
     with pytest.raises(HallmarkError, match=r"behind row \d+ .*; what was read stays: run again"):
         before.extend(
-            r.text for r in read_dataset(source, LIMIT, Meter(), (2, 3), tmp_path / "kept")
+            r.text for r in read_dataset(source, LIMIT, ReadCounts(), (2, 3), tmp_path / "kept")
         )
     assert 300 <= len(before) < 400
     shards(folder, mark="after")
-    meter = Meter()
+    meter = ReadCounts()
     records = list(read_dataset(source, LIMIT, meter, (2, 3), tmp_path / "kept"))
     after = [f"2 {n} after" for n in range(len(before), 400)]
     assert texts(records) == before + after
-    assert records[-1].place == "piece 3 of 3, row 400"
-    assert meter.rows == 400
+    assert records[-1].location == "piece 3 of 3, row 400"
+    assert meter.record_count == 400
 
 
 def test_a_stream_that_breaks_in_passing_goes_on(tmp_path, monkeypatch, session):
     """The connection fails at the start of a piece and in the middle of another, once each."""
-    monkeypatch.setattr(streaming, "WAITS", (0.0,) * 3)
-    monkeypatch.setattr(streaming, "BATCH", 50)
+    monkeypatch.setattr(streaming, "RETRY_WAITS_SECONDS", (0.0,) * 3)
+    monkeypatch.setattr(streaming, "BATCH_ROWS", 50)
     folder = shards(tmp_path / "set")
     faults = {0: [0], 2: [4, 1]}  # by piece: before which table of a stream
 
@@ -123,8 +123,8 @@ def test_a_stream_that_breaks_in_passing_goes_on(tmp_path, monkeypatch, session)
         def __getattr__(self, name):
             return getattr(self.data, name)
 
-    opened = streaming._opened
-    monkeypatch.setattr(streaming, "_opened", lambda source: Unsteady(opened(source)))
+    opened = streaming._open_dataset
+    monkeypatch.setattr(streaming, "_open_dataset", lambda source: Unsteady(opened(source)))
     made = ingest(IngestConfig(sources=[{"kind": "datasets", "name": "s", "path": str(folder)}]))
     assert sorted(made["documents"].read()["text"].to_pylist()) == sorted(
         f"{shard} {n} " for shard in range(3) for n in range(400)
@@ -136,11 +136,11 @@ def test_a_stream_that_stays_broken_fails_the_stage_and_the_next_run_goes_on(
     tmp_path, monkeypatch, session
 ):
     """Pieces that are done and rows of the broken one are read once."""
-    monkeypatch.setattr(streaming, "WAITS", ())
-    monkeypatch.setattr(streaming, "BATCH", 50)
+    monkeypatch.setattr(streaming, "RETRY_WAITS_SECONDS", ())
+    monkeypatch.setattr(streaming, "BATCH_ROWS", 50)
     folder = shards(tmp_path / "set")
     where = {"kind": "datasets", "name": "s", "path": str(folder)}
-    opened, seen, broken = streaming._opened, [], [True]
+    opened, seen, broken = streaming._open_dataset, [], [True]
 
     def unsteady(source):
         data = opened(source)
@@ -163,10 +163,10 @@ def test_a_stream_that_stays_broken_fails_the_stage_and_the_next_run_goes_on(
         data.shard = shard
         return data
 
-    monkeypatch.setattr(streaming, "_opened", unsteady)
+    monkeypatch.setattr(streaming, "_open_dataset", unsteady)
     with pytest.raises(HallmarkError, match=r"reset by peer.*what was read stays"):
         ingest(IngestConfig(sources=[where]))
     broken[0] = False
     made = ingest(IngestConfig(sources=[where]))
-    assert made["documents"].rows == 1200
+    assert made["documents"].row_count == 1200
     assert len(seen) == len(set(seen)) == 1200

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.contract import ID
+from tasks.contract import ID_TYPE
 from tasks.corpus import deduplicate_near as near
-from tasks.corpus.deduplicate import SIGNATURES, DeduplicateConfig, deduplicate, judge
+from tasks.corpus.deduplicate import SIGNATURES, DeduplicateConfig, deduplicate, find_exact_duplicates
 from tests.tasks.corpora import given
 from tests.tasks.corpus.test_sketches import plain
 
@@ -71,7 +71,7 @@ def test_what_joins_clusters_that_are_apart_is_counted(session):
         made = deduplicate(
             given(texts, clusters=[*clusters]), {"earlier": earlier}, DeduplicateConfig()
         )
-        assert made["documents"].rows == 4
+        assert made["documents"].row_count == 4
         assert made["search"].read().to_pylist() == [
             {"documents": 7, "earlier": 3, "bridges": bridges}
         ]
@@ -100,7 +100,7 @@ def sketched(n, bands=14):
     origin[7 * n // 10 :] = chance.integers(0, 7 * n // 10, n - 7 * n // 10)
 
     def some_ids(count):
-        return pa.Array.from_buffers(ID, count, [None, pa.py_buffer(chance.bytes(16 * count))])
+        return pa.Array.from_buffers(ID_TYPE, count, [None, pa.py_buffer(chance.bytes(16 * count))])
 
     def lists(values):
         offsets = np.arange(n + 1, dtype=np.int32) * values.shape[1]
@@ -134,13 +134,13 @@ def traced(n, judge_them):
 
 
 def judged_exactly(known, _):
-    return judge(known, SIGNATURES.empty_table()).twin
+    return find_exact_duplicates(known, SIGNATURES.empty_table()).duplicate_of
 
 
 def judged_nearly(known, shingles):
     config = near.DeduplicateNearConfig(bands=14, rows=8)
-    found = near.judge(known, near.SIGNATURES.empty_table(), near.Shelf(shingles), config)
-    return found[0].twin
+    found = near.find_near_duplicates(known, near.SIGNATURES.empty_table(), near.ShingleStore(shingles), config)
+    return found[0].duplicate_of
 
 
 @pytest.mark.parametrize("of, most", [(judged_exactly, 150), (judged_nearly, 200)])

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tasks.contract import DOCUMENTS, Processes, Work, as_documents, ids, text_hashes
-from tasks.corpus.copies.sketches import shingles
+from tasks.contract import DOCUMENTS, ProcessMapper, StageContext, fill_document_columns, hash_to_ids, hash_texts
+from tasks.corpus.copies.sketches import compute_shingle_hashes
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.ingest import ingest
@@ -59,27 +59,27 @@ def table(folder, texts, clusters=None, parts=1, sources=None):
     seen = {}
     keys = [f"{text}\0{seen.setdefault(text, count()).__next__()}" for text in texts]
     column = pa.array(texts, pa.large_string())
-    doc_ids = ids(keys)
+    doc_ids = hash_to_ids(keys)
     columns = {
         "doc_id": doc_ids,
         "source": pa.array(sources or ["s"] * len(texts), pa.string()),
-        "cluster": doc_ids if clusters is None else ids(clusters),
+        "cluster": doc_ids if clusters is None else hash_to_ids(clusters),
         "text": column,
-        "text_hash": text_hashes(column),
+        "text_hash": hash_texts(column),
     }
-    return table_in(folder / "made", pa.table(as_documents(columns), schema=DOCUMENTS), parts)
+    return table_in(folder / "made", pa.table(fill_document_columns(columns), schema=DOCUMENTS), parts)
 
 
 class Result:
     def __init__(self, documents, config, folder, mapper=None, earlier=None):
         tables = deduplicate_near.tables
-        work = Work(folder, tables)
+        work = StageContext(folder, tables)
         if mapper:
             work.mapper = mapper
         deduplicate_near.body(documents, earlier or {}, config, work)
         work.close()
-        made = work.assemble(tables)
-        paths = {n: [work.out / p["name"] for p in entry["parts"]] for n, entry in made.items()}
+        made = work.assemble_tables(tables)
+        paths = {n: [work.output_folder / p["name"] for p in entry["parts"]] for n, entry in made.items()}
         self.bytes = {n: [path.read_bytes() for path in found] for n, found in paths.items()}
         read = {n: pa.concat_tables(map(pq.read_table, found)) for n, found in paths.items()}
         self.documents, self.ledger, self.pairs = (read[n].to_pylist() for n in list(tables)[:3])
@@ -216,7 +216,7 @@ def test_the_one_that_stays_is_of_the_preferred_source_then_the_longest(tmp_path
 def test_characters_as_shingles():
     """Every window of seven characters, blanks among them."""
     text = "near copies share windows"
-    hashes, offsets = shingles(pa.array(["", "abc", text, text[3:]]), 7, "characters")
+    hashes, offsets = compute_shingle_hashes(pa.array(["", "abc", text, text[3:]]), 7, "characters")
     assert np.diff(offsets).tolist() == [1, 1, len(text) - 6, len(text) - 9]
     assert hashes[2 + 3 : 2 + len(text) - 6].tolist() == hashes[offsets[3] :].tolist()
     assert len(set(hashes.tolist())) == 2 + len({text[i : i + 7] for i in range(len(text) - 6)})
@@ -323,7 +323,7 @@ def test_output_does_not_depend_on_parts_workers_or_order(run):
     assert len(texts) > 2 * 4096
     one = run(texts)
     many = run(texts, parts=4)
-    with Processes(2) as mapper:
+    with ProcessMapper(2) as mapper:
         in_processes = run(texts, mapper=mapper, parts=4)
     assert many.bytes == in_processes.bytes
     assert [len(many.bytes[name]) for name in ("documents", "ledger", "pairs")] == [4, 4, 1]

@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from tasks.corpus.reading.delimited import UNCLOSED, WIDTH
+from tasks.corpus.reading.delimited import UNCLOSED_QUOTE, WRONG_FIELD_COUNT
 from tasks.corpus.reading.readers import TOO_LONG
 from tests.tasks.corpus.reading import read, texts
 
@@ -50,7 +50,7 @@ def test_a_long_way_behind_a_stray_quote_lines_are_rows(write):
     for last in (b'200,"row 200"\n', b'200,row 200",x\n'):
         good, bad, _ = read(write("a.csv", b'id,text\n9,"stray\n' + rows + last), "csv", limit=1000)
         assert texts(good)[:200] == [f"row {n}" for n in range(200)]
-        assert bad[0] == ("line 2", UNCLOSED)
+        assert bad[0] == ("line 2", UNCLOSED_QUOTE)
 
 
 @pytest.mark.parametrize("limit", [50, 100_000])
@@ -59,29 +59,29 @@ def test_a_stray_quote_costs_its_line_in_a_file_of_one_column(write, limit):
     rows = [f"row {n}" for n in range(1000)]
     data = "\n".join(["text", *rows[:500], '"stray', *rows[500:]]).encode()
     good, bad, _ = read(write("a.csv", data), "csv", limit=limit)
-    assert (texts(good), bad) == (rows, [("line 502", UNCLOSED)])
+    assert (texts(good), bad) == (rows, [("line 502", UNCLOSED_QUOTE)])
 
 
 @pytest.mark.parametrize("limit", [50, 1000])
 def test_the_last_row_of_a_file_that_was_cut_off_is_one_error(write, limit):
     data = b'text\n"page one"\n"First paragraph of a page.\nSecond paragraph.\nThird para'
     good, bad, _ = read(write("a.csv", data), "csv", limit=limit)
-    assert (texts(good), bad) == (["page one"], [("line 3", UNCLOSED)])
+    assert (texts(good), bad) == (["page one"], [("line 3", UNCLOSED_QUOTE)])
     prose = (
         b'id,text\n1,"page one"\n2,"First paragraph of a page.\nSecond paragraph.\nAnd a, third.\n'
     )
     good, bad, _ = read(write("b.csv", prose + b"More of it.\nCut o"), "csv")
-    assert (texts(good), bad) == (["page one"], [("line 3", UNCLOSED)])
+    assert (texts(good), bad) == (["page one"], [("line 3", UNCLOSED_QUOTE)])
 
 
 def test_lines_within_quotes_are_rows_only_if_they_are_strict_csv(write):
     """Else a row of too many fields would be taken apart, and its lines for rows."""
     wide = b'1,"It began:\nsaid,""yes""\nsaid,""no""\nand ended",too,many\n'
     good, bad, _ = read(write("a.csv", b"id,text\n" + wide + b"2,next\n"), "csv")
-    assert (texts(good), bad) == (["next"], [("line 2", WIDTH)])
+    assert (texts(good), bad) == (["next"], [("line 2", WRONG_FIELD_COUNT)])
     rows = b"5,yes\n6,no\n"
     good, bad, _ = read(write("b.csv", b'id,text\n4,"open\n' + rows + b'7,"x",y\n'), "csv")
-    assert (texts(good), bad[0]) == (["yes", "no"], ("line 2", UNCLOSED))
+    assert (texts(good), bad[0]) == (["yes", "no"], ("line 2", UNCLOSED_QUOTE))
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])

@@ -10,15 +10,15 @@ import pytest
 
 from tasks.contract import UsageError
 from tasks.corpus.reading import documentation
-from tasks.corpus.reading.documentation import package_digest, package_files, read_package
-from tasks.corpus.reading.streams import BOM, Meter
+from tasks.corpus.reading.documentation import compute_package_digest, find_prose_files, read_package_documentation
+from tasks.corpus.reading.streams import BOM, ReadCounts
 
 
 def records(package, limit=1 << 20):
-    meter = Meter()
-    found = list(read_package(package, limit, meter))
-    assert meter.rows == len(found)
-    assert meter.bytes == sum(r.raw_bytes for r in found)
+    meter = ReadCounts()
+    found = list(read_package_documentation(package, limit, meter))
+    assert meter.record_count == len(found)
+    assert meter.byte_count == sum(r.raw_bytes for r in found)
     return found
 
 
@@ -26,7 +26,7 @@ def test_docstrings_are_those_that_python_knows():
     """Against inspect on the imported package."""
     import joblib.memory as module
 
-    texts = {r.text for r in records("joblib") if r.file == "joblib/memory.py"}
+    texts = {r.text for r in records("joblib") if r.file_name == "joblib/memory.py"}
     things = vars(module).values()
     own = [t for t in things if getattr(t, "__module__", "") == module.__name__]
     classes = [t for t in own if inspect.isclass(t)]
@@ -37,7 +37,7 @@ def test_docstrings_are_those_that_python_knows():
 
 
 def test_description_and_licences_are_documents():
-    found = {(r.file, r.place): r.text for r in records("click")}
+    found = {(r.file_name, r.location): r.text for r in records("click")}
     description = found[("dist-info/METADATA", "description")]
     assert description.strip() == str(distribution("click").metadata.get_payload()).strip()
     licences = [text for (name, _), text in found.items() if "LICENSE" in name]
@@ -46,9 +46,9 @@ def test_description_and_licences_are_documents():
 
 def test_no_package_is_imported():
     program = (
-        "import sys; from tasks.corpus.reading.documentation import read_package;"
-        "from tasks.corpus.reading.streams import BOM, Meter;"
-        "n = len(list(read_package('networkx', 1 << 20, Meter())));"
+        "import sys; from tasks.corpus.reading.documentation import read_package_documentation;"
+        "from tasks.corpus.reading.streams import BOM, ReadCounts;"
+        "n = len(list(read_package_documentation('networkx', 1 << 20, ReadCounts())));"
         "sys.exit(n < 1000 or 'networkx' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
@@ -56,10 +56,10 @@ def test_no_package_is_imported():
 
 def test_packages_that_cannot_be_read_are_refused(monkeypatch):
     with pytest.raises(UsageError, match=r"'no-such-package' .* is not installed"):
-        package_files("no-such-package")
+        find_prose_files("no-such-package")
     monkeypatch.setattr(type(distribution("click")), "files", None)
     with pytest.raises(UsageError, match=r"'click' .* has no record of its files"):
-        package_files("click")
+        find_prose_files("click")
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ class Odd:
 
 def test_docstrings_wherever_they_stand(package):
     found = records(package({"sample/a.py": SOURCE.encode()}))
-    good = {r.place: r.text for r in found if not r.error and r.file == "sample/a.py"}
+    good = {r.location: r.text for r in found if not r.error and r.file_name == "sample/a.py"}
     assert good == {
         "module, line 1": "Module.",
         "inner, line 4": "In a branch.",
@@ -116,7 +116,7 @@ def test_docstrings_wherever_they_stand(package):
         "fallback, line 14": "In a handler.",
         "Odd.\u03b1, line 21": "Greek: \\ud800 is text here.",
     }
-    assert [(r.place, r.error) for r in found if r.error] == [
+    assert [(r.location, r.error) for r in found if r.error] == [
         ("lone, line 16", "a lone surrogate has no UTF-8 form")
     ]
 
@@ -142,7 +142,7 @@ async def three():
 
 def test_docstrings_in_every_branch(package):
     found = records(package({"sample/a.py": BRANCHES.encode()}))
-    assert [r.text for r in found if r.file == "sample/a.py"] == [
+    assert [r.text for r in found if r.file_name == "sample/a.py"] == [
         "In a case.", "In a handler of groups.", "Under a manager.", "In a loop.",
     ]  # fmt: skip
 
@@ -150,7 +150,7 @@ def test_docstrings_in_every_branch(package):
 def test_a_byte_order_mark_is_no_part_of_a_file(package):
     licence = "sample_docs-1.0.dist-info/LICENSE"
     name = package({"sample/a.py": BOM + b"'''Module.'''", licence: BOM + b"Free."})
-    found = {r.file: (r.text, r.raw_bytes, r.error) for r in records(name)}
+    found = {r.file_name: (r.text, r.raw_bytes, r.error) for r in records(name)}
     assert found["sample/a.py"] == ("Module.", 7, "")
     assert found["dist-info/LICENSE"] == ("Free.", 5, "")
 
@@ -168,7 +168,7 @@ def test_damaged_files_are_errors_with_their_place(package):
         }
     )
     found = records(name, limit=1000)
-    errors = {r.file: r.error for r in found if r.error}
+    errors = {r.file_name: r.error for r in found if r.error}
     assert errors == {
         "sample/bad.py": "not parsable as Python",
         "sample/nul.py": "not parsable as Python",
@@ -182,15 +182,15 @@ def test_damaged_files_are_errors_with_their_place(package):
 
 def test_the_digest_follows_version_and_record_without_reading(package, monkeypatch):
     name = package({"sample/a.py": b'"""A."""'})
-    first = package_digest(name)
+    first = compute_package_digest(name)
     monkeypatch.setattr(documentation.Path, "read_bytes", None)
-    assert package_digest(name) == first
+    assert compute_package_digest(name) == first
     monkeypatch.undo()
     package({"sample/a.py": b'"""B."""'})
-    assert package_digest(name) != first
+    assert compute_package_digest(name) != first
 
 
 def test_the_text_leads_to_no_file_outside_of_the_package(package):
     name = package({"sample/a.py": b'"""A."""', "sample/../../outside.py": b'"""Outside."""'})
-    assert list(package_files(name)) == ["dist-info/METADATA", "sample/a.py"]
+    assert list(find_prose_files(name)) == ["dist-info/METADATA", "sample/a.py"]
     assert "Outside." not in json.dumps([r.text for r in records(name)])

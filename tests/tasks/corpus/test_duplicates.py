@@ -6,23 +6,23 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.contract import ID
-from tasks.corpus.copies.duplicates import clusters, first_of_equals, halves, standing
-from tasks.corpus.copies.earlier import among
+from tasks.contract import ID_TYPE
+from tasks.corpus.copies.duplicates import assign_clusters, find_lowest_ranked_equal, ids_to_uint64_pairs, build_ranking_columns
+from tasks.corpus.copies.earlier import is_in_sorted
 
 
 def ids_of(numbers):
     """Ids of which many share one half, some with the sign bit set."""
     halved = [0, 1, 1 << 63]
     columns = [halved[n % 3].to_bytes(8, "big") + (n // 3).to_bytes(8, "big") for n in numbers]
-    return pa.array(columns, ID)
+    return pa.array(columns, ID_TYPE)
 
 
 def test_halves_sort_as_the_bytes_do_wherever_the_column_is_cut():
     chance = random.Random(1)
     whole = ids_of(chance.choices(range(60), k=50))
-    pieces = pa.chunked_array([whole[3:9], whole[9:9], whole[9:31], whole[20:50]], ID)
-    found = [tuple(row) for row in halves(pieces).tolist()]
+    pieces = pa.chunked_array([whole[3:9], whole[9:9], whole[9:31], whole[20:50]], ID_TYPE)
+    found = [tuple(row) for row in ids_to_uint64_pairs(pieces).tolist()]
     expected = pieces.to_pylist()
     assert [a.to_bytes(8, "big") + b.to_bytes(8, "big") for a, b in found] == expected
     order = sorted(range(len(found)), key=found.__getitem__)
@@ -38,14 +38,14 @@ def test_the_first_of_equals_is_the_one_of_the_lowest_rank(seed):
         min((j for j in range(20) if (values[j] == row).all()), key=rank.__getitem__)
         for row in values
     ]
-    assert first_of_equals(values, rank).tolist() == expected
+    assert find_lowest_ranked_equal(values, rank).tolist() == expected
 
 
 def test_with_a_source_its_parts_are_preferred():
     names = ["web", "docs/pip", "docs", "docsets", "docs/click"]
     columns = {"doc_id": ids_of(range(5)), "cluster": ids_of(range(5)), "source": names}
     batch = pa.record_batch({**columns, "text": pa.array(names, pa.large_string())})
-    found = {prefer: standing(batch, prefer)["preference"].to_pylist()
+    found = {prefer: build_ranking_columns(batch, prefer)["preference"].to_pylist()
              for prefer in ((), ("docs",), ("docs/click", "docs", "web"))}  # fmt: skip
     assert [*found.values()] == [[0] * 5, [1, 0, 0, 1, 0], [2, 1, 1, 3, 0]]
 
@@ -53,7 +53,7 @@ def test_with_a_source_its_parts_are_preferred():
 @pytest.mark.parametrize("known", [[], [5], [0, 3, 9]])
 def test_what_is_among_the_known_is_found(known):
     values = np.arange(-1, 11)
-    found = among(values, np.array(known, np.int64))
+    found = is_in_sorted(values, np.array(known, np.int64))
     assert found.tolist() == [value in known for value in values.tolist()]
 
 
@@ -99,9 +99,9 @@ def test_clusters_are_those_of_joining_one_by_one(seed, m):
     stays = [*range(m), *(m + place for place in kept)]
     twin = [-1 if place in kept else chance.choice(stays) for place in range(n)]
     pairs = [sorted(chance.sample(stays, 2)) for _ in range(2) if len(stays) > 1]
-    names, joins = clusters(
-        pa.table({"doc_id": pa.array(doc_ids, ID), "cluster": pa.array(came, ID)}),
-        pa.table({name: pa.array([row[at] for row in before], ID)
+    names, joins = assign_clusters(
+        pa.table({"doc_id": pa.array(doc_ids, ID_TYPE), "cluster": pa.array(came, ID_TYPE)}),
+        pa.table({name: pa.array([row[at] for row in before], ID_TYPE)
                   for at, name in enumerate(("entered", "cluster"))}),
         np.array(twin),
         *np.array(pairs, np.int64).reshape(-1, 2).T,

@@ -8,14 +8,14 @@ import pytest
 
 from tasks.contract import (
     HallmarkError,
-    Part,
-    Processes,
+    TablePart,
+    ProcessMapper,
     Session,
     StageConfig,
     Store,
     Table,
-    Tables,
-    Work,
+    TableWriters,
+    StageContext,
     column,
     open_session,
     stage,
@@ -23,19 +23,19 @@ from tasks.contract import (
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.effects import (
-    EffectsConfig,
-    effects,
-    outcomes,
-    rate_rows,
-    thresholds,
-    verdict,
+    RemovalEffectsConfig,
+    measure_removal_effects,
+    iter_removal_masks,
+    build_rate_rows,
+    choose_thresholds,
+    classify_rate_difference,
 )
-from tasks.corpus.identities import IdentitiesConfig, identities
-from tasks.corpus.language import LanguageConfig, language
-from tasks.corpus.people.fates import STAYED, fates
-from tasks.corpus.quality import QualityConfig, quality
-from tasks.corpus.select import SelectConfig, select
-from tasks.corpus.signals import signals
+from tasks.corpus.identities import IdentitiesConfig, find_identities
+from tasks.corpus.language import LanguageConfig, identify_languages
+from tasks.corpus.people.fates import NOT_REMOVED, compute_document_outcomes
+from tasks.corpus.quality import QualityConfig, measure_quality
+from tasks.corpus.select import SelectConfig, select_documents
+from tasks.corpus.signals import build_signal_schema
 from tests.tasks.corpora import given
 
 ORDINARY = [
@@ -64,22 +64,23 @@ class RudeConfig(StageConfig):
 
 
 @stage(
-    tables={"signals": signals("Made up.", column("rude", pa.float64(), "figure", "by lot"))},
+    name="rude",
+    tables={"signals": build_signal_schema("Made up.", column("rude", pa.float64(), "figure", "by lot"))},
 )
-def rude(documents: Table, config: RudeConfig, work: Work) -> None:
+def rude(documents: Table, config: RudeConfig, context: StageContext) -> None:
     """A signal of one lot a cluster: its odds to be high are ``ratio`` times with Muslims."""
-    work.parts(rude_part, documents.parts, config)
+    context.map_partitions(rude_part, documents.parts, config)
 
 
-def rude_part(part: Part, config: RudeConfig, out: Tables) -> None:
-    for batch in part.batches(["doc_id", "cluster", "text"]):
+def rude_part(part: TablePart, config: RudeConfig, out: TableWriters) -> None:
+    for batch in part.iter_batches(["doc_id", "cluster", "text"]):
         values = []
         for row in batch.to_pylist():
             lot = np.random.default_rng([config.seed, *row["cluster"]]).random()
             odds = config.odds * (config.ratio if "Muslim" in row["text"] else 1)
             values.append(1 - lot * 0.5 / odds)  # above 0.5 with these odds
         columns = {"doc_id": batch["doc_id"], "rude": pa.array(values, pa.float64())}
-        out.table("signals").write(columns)
+        out.get_table_writer("signals").write(columns)
 
 
 def corpus(n=400, seed=0):
@@ -101,20 +102,20 @@ def curated(n=400, parts=1, rules=None, seed=0, **odds):
     texts, sources, clusters = corpus(n, seed)
     made = {"ingest": given(texts, sources, clusters, parts=parts)}
     made["deduplicate"] = deduplicate(made["ingest"], {}, DeduplicateConfig())
-    made["language"] = language(made["deduplicate"], LanguageConfig())
-    made["identities"] = identities(made["deduplicate"], IdentitiesConfig())
+    made["language"] = identify_languages(made["deduplicate"], LanguageConfig())
+    made["identities"] = find_identities(made["deduplicate"], IdentitiesConfig())
     made["rude"] = rude(made["deduplicate"], RudeConfig(seed=seed, **odds))
     told = {name: made[name] for name in ("language", "identities", "rude")}
     config = SelectConfig(rules=rules or {"rude": {"lt": 0.5}})
-    made["select"] = select(made["deduplicate"], told, config)
+    made["select"] = select_documents(made["deduplicate"], told, config)
     return made
 
 
-CONFIG = EffectsConfig(least=5, sentences=3)
+CONFIG = RemovalEffectsConfig(least=5, sentences=3)
 
 
 def measure(made, config=CONFIG):
-    return effects(made["deduplicate"], made, config)
+    return measure_removal_effects(made["deduplicate"], made, config)
 
 
 @pytest.fixture(scope="module")
@@ -198,9 +199,9 @@ def test_a_planted_ratio_is_found_and_no_other(measured):
 def test_without_an_effect_few_corpora_show_one(session):
     wrong = 0
     for seed in range(12):
-        found = fates(curated(200, seed=seed + 1))
-        [(*_, hit, risk)] = [o for o in outcomes(found) if o[1] == "rude"]
-        wrong += any(row["verdict"] != "not shown" for row in rate_rows(found, hit, risk, 5))
+        found = compute_document_outcomes(curated(200, seed=seed + 1))
+        [(*_, hit, risk)] = [o for o in iter_removal_masks(found) if o[1] == "rude"]
+        wrong += any(row["verdict"] != "not shown" for row in build_rate_rows(found, hit, risk, 5))
     assert wrong <= 3  # 0.05 each: more has a chance of 0.003
 
 
@@ -220,10 +221,10 @@ def test_thresholds_run_over_the_signal(made, measured):
 
 def test_the_range_of_a_rule_takes_the_shares_asked_for():
     values = np.arange(1000) / 1000
-    assert [np.mean(values >= t) for t in thresholds(values, "lt", 0.95, (0.1, 0.01))] == (
+    assert [np.mean(values >= t) for t in choose_thresholds(values, "lt", 0.95, (0.1, 0.01))] == (
         pytest.approx([0.1, 0.05, 0.01], abs=2e-3)
     )
-    assert [np.mean(values < t) for t in thresholds(values, "ge", 0.5, (0.1,))] == pytest.approx(
+    assert [np.mean(values < t) for t in choose_thresholds(values, "ge", 0.5, (0.1,))] == pytest.approx(
         [0.1, 0.5], abs=2e-3
     )
 
@@ -275,38 +276,38 @@ def test_swaps_rest_on_their_sentences(measured):
 
 def test_parts_and_workers_change_nothing(session):
     one = measure(curated(150))
-    mapper, session.mapper = session.mapper, Processes(2)
+    mapper, session.mapper = session.mapper, ProcessMapper(2)
     try:
         four = measure(curated(150, parts=4))
     finally:
         session.mapper = mapper
     for name in one.tables:
         assert one[name].read().equals(four[name].read()), name
-    assert one["rates"].rows > 20
+    assert one["rates"].row_count > 20
 
 
 def test_who_left_before_there_were_signals_has_those_of_the_twin(made):
-    found = fates(made)
-    assert found.known.all() and (found.left < STAYED).sum() == len(by_hand(made)[2])
-    copy = np.flatnonzero(found.copy)
+    found = compute_document_outcomes(made)
+    assert found.has_signals.all() and (found.removed_at < NOT_REMOVED).sum() == len(by_hand(made)[2])
+    copy = np.flatnonzero(found.is_copy)
     assert len(copy) == 40
-    muslims = found.groups["identity", "Muslims"]
-    assert (muslims[copy] == muslims[found.twin[copy]]).all()
+    muslims = found.group_members["identity", "Muslims"]
+    assert (muslims[copy] == muslims[found.duplicate_of[copy]]).all()
 
 
 def test_a_history_without_signals_is_named(made):
     with pytest.raises(HallmarkError, match="no stage of the history said whom"):
-        fates({"ingest": made["ingest"]})
+        compute_document_outcomes({"ingest": made["ingest"]})
     with pytest.raises(HallmarkError, match="no stage of the history left documents"):
-        fates({})
+        compute_document_outcomes({})
 
 
 def test_an_empty_corpus_has_no_rates(session):
     made = {"ingest": given(["one", "two"])}
-    made["language"] = language(made["ingest"], LanguageConfig())
-    made["identities"] = identities(made["ingest"], IdentitiesConfig())
-    found = effects(made["ingest"], made, CONFIG)
-    assert found["rates"].rows == 0 and found["swaps"].rows > 20  # those of templates
+    made["language"] = identify_languages(made["ingest"], LanguageConfig())
+    made["identities"] = find_identities(made["ingest"], IdentitiesConfig())
+    found = measure_removal_effects(made["ingest"], made, CONFIG)
+    assert found["rates"].row_count == 0 and found["swaps"].row_count > 20  # those of templates
 
 
 def test_a_rule_about_labels_has_rates_and_no_range(session):
@@ -342,12 +343,12 @@ def test_what_a_rule_took_before_near_copies_were_looked_for_counts_by_its_clust
     others = [f"{base} Note {i}." for i in range(40) for base in ORDINARY]
     raw = given([*copies, *others], parts=4)
     made = {"ingest": raw, "deduplicate": deduplicate(raw, {}, DeduplicateConfig())}
-    made["language"] = language(made["deduplicate"], LanguageConfig())
-    made["identities"] = identities(made["deduplicate"], IdentitiesConfig())
-    made["quality"] = quality(made["deduplicate"], QualityConfig())
+    made["language"] = identify_languages(made["deduplicate"], LanguageConfig())
+    made["identities"] = find_identities(made["deduplicate"], IdentitiesConfig())
+    made["quality"] = measure_quality(made["deduplicate"], QualityConfig())
     told = {name: made[name] for name in ("language", "identities", "quality")}
     rules = SelectConfig(rules={"long": {"signal": "words", "le": 30}})
-    made["select"] = select(made["deduplicate"], told, rules)
+    made["select"] = select_documents(made["deduplicate"], told, rules)
     made["deduplicate_near"] = deduplicate_near(made["select"], {}, DeduplicateNearConfig())
     [row] = rows_of(measure(made), stage="select", reason="long", dimension="identity",
                     slice="Muslims")  # fmt: skip
@@ -368,14 +369,14 @@ def test_where_none_of_the_others_was_taken_examples_come_first(session):
     short = [f"{ORDINARY[i % 4]} Note {i}." for i in range(20)]
     texts = [*long, *odd, *short, *(f"zq{i}" for i in range(10))]
     made = {"ingest": given(texts, ["lyrics"] * 30 + ["letters"] * 30)}
-    made["language"] = language(made["ingest"], LanguageConfig())
-    made["identities"] = identities(made["ingest"], IdentitiesConfig())
-    made["quality"] = quality(made["ingest"], QualityConfig())
+    made["language"] = identify_languages(made["ingest"], LanguageConfig())
+    made["identities"] = find_identities(made["ingest"], IdentitiesConfig())
+    made["quality"] = measure_quality(made["ingest"], QualityConfig())
     told = {name: made[name] for name in ("language", "identities", "quality")}
     rules = SelectConfig(rules={"long": {"signal": "words", "le": 30}})
-    made["select"] = select(made["ingest"], told, rules)
+    made["select"] = select_documents(made["ingest"], told, rules)
     found = rows_of(
-        effects(made["ingest"], made, CONFIG), "examples", stage="select", reason="long"
+        measure_removal_effects(made["ingest"], made, CONFIG), "examples", stage="select", reason="long"
     )
     assert [row["alone"] for row in found[:3]] == [True] * 3
     assert {row["slice"] for row in found if row["alone"]} == {"lyrics"}
@@ -393,15 +394,15 @@ def test_a_copy_of_an_earlier_document_was_struck_out_by_nobody(session):
     made = {"ingest": given(texts, ["new"] * len(texts))}
     earlier = {"deduplicate 1": before["deduplicate"]}
     made["deduplicate"] = deduplicate(made["ingest"], earlier, DeduplicateConfig())
-    made["language"] = language(made["deduplicate"], LanguageConfig())
-    made["identities"] = identities(made["deduplicate"], IdentitiesConfig())
+    made["language"] = identify_languages(made["deduplicate"], LanguageConfig())
+    made["identities"] = find_identities(made["deduplicate"], IdentitiesConfig())
     near = {"deduplicate_near 1": before["near"]}
     made["deduplicate_near"] = deduplicate_near(made["deduplicate"], near, config)
-    found = fates(made)
-    gone = found.left < STAYED
-    assert gone.sum() == 2 and found.copy.tolist() == gone.tolist()
-    assert not found.lost.any()  # the text is in the corpus that this one adds to
-    [(*_, struck, _)] = [o for o in outcomes(found) if o[1] == "struck out"]
+    found = compute_document_outcomes(made)
+    gone = found.removed_at < NOT_REMOVED
+    assert gone.sum() == 2 and found.is_copy.tolist() == gone.tolist()
+    assert not found.is_lost_with_original.any()  # the text is in the corpus that this one adds to
+    [(*_, struck, _)] = [o for o in iter_removal_masks(found) if o[1] == "struck out"]
     assert not struck.any()
 
 
@@ -410,5 +411,5 @@ def test_a_copy_of_an_earlier_document_was_struck_out_by_nobody(session):
     [(0.0499, "more"), (0.05, "not shown"), (0.0501, "not shown"), (float("nan"), "not shown")],
 )
 def test_a_difference_is_shown_below_the_limit_alone(p, expected):
-    assert verdict(p, 2.0, 1.0) == expected
-    assert verdict(p, 1.0, 2.0) == expected.replace("more", "less")
+    assert classify_rate_difference(p, 2.0, 1.0) == expected
+    assert classify_rate_difference(p, 1.0, 2.0) == expected.replace("more", "less")

@@ -5,11 +5,11 @@ from itertools import islice
 import pytest
 from scipy.stats import binomtest
 
-from tasks.corpus.evaluate_detectors import count, evaluate_detectors, wilson
+from tasks.corpus.evaluate_detectors import count_detections, evaluate_detectors, wilson_interval
 from tasks.corpus.find_personal_data import PersonalDataConfig
-from tasks.measures.personal.types import COUNTRIES, TYPES, country
-from tasks.measures.planted_numbers import KINDS, is_right, pool
-from tasks.measures.planted_personal import Planted, plants
+from tasks.measures.personal.types import SUPPORTED_COUNTRIES, PERSONAL_DATA_TYPES, country_of_type
+from tasks.measures.planted_numbers import IDENTIFIER_SPECS, checksum_validator, draw_valid_numbers
+from tasks.measures.planted_personal import DetectorExample, generate_detector_examples
 
 #: Types whose numbers have no check digits.
 UNCHECKED = {"SECRET", "EMAIL", "PHONE", "IP", "GB_NINO", "IN_PAN"}
@@ -17,11 +17,11 @@ UNCHECKED = {"SECRET", "EMAIL", "PHONE", "IP", "GB_NINO", "IN_PAN"}
 
 @pytest.fixture(scope="module")
 def rows():
-    config = PersonalDataConfig(regions=COUNTRIES)
-    return {row["type"]: row for row in count(plants(TYPES, 40), config)}
+    config = PersonalDataConfig(regions=SUPPORTED_COUNTRIES)
+    return {row["type"]: row for row in count_detections(generate_detector_examples(PERSONAL_DATA_TYPES, 40), config)}
 
 
-@pytest.mark.parametrize("kind", sorted(set(TYPES) - UNCHECKED))
+@pytest.mark.parametrize("kind", sorted(set(PERSONAL_DATA_TYPES) - UNCHECKED))
 def test_numbers_with_check_digits_are_found_and_little_else(rows, kind):
     assert rows[kind]["planted"] == rows[kind]["alone"] == 40
     assert rows[kind]["recall"] >= 0.95
@@ -36,20 +36,20 @@ def test_what_has_none_is_found_too(rows, kind):
 @pytest.mark.parametrize(("hits", "n"), [(0, 5), (3, 7), (80, 80), (999, 1000)])
 def test_the_interval_is_wilsons(hits, n):
     known = binomtest(hits, n).proportion_ci(0.95, method="wilson")
-    assert wilson(hits, n) == pytest.approx((known.low, known.high))
+    assert wilson_interval(hits, n) == pytest.approx((known.low, known.high))
 
 
 def test_counts_of_sentences_by_hand():
     mail = "jane@corp.example"
     config = PersonalDataConfig(types=("EMAIL", "IP"))
     planted = [
-        Planted("EMAIL", f"mail {mail}", mail, True),
-        Planted("EMAIL", "mail jane at corp", "jane at corp", True),
-        Planted("EMAIL", mail, mail, False),
-        Planted("EMAIL", f"{mail} it is not", "", True),
-        Planted("", "nothing", "", False),
+        DetectorExample("EMAIL", f"mail {mail}", mail, True),
+        DetectorExample("EMAIL", "mail jane at corp", "jane at corp", True),
+        DetectorExample("EMAIL", mail, mail, False),
+        DetectorExample("EMAIL", f"{mail} it is not", "", True),
+        DetectorExample("", "nothing", "", False),
     ]
-    email, address = count(planted, config)
+    email, address = count_detections(planted, config)
     assert (email["planted"], email["found"], email["recall"]) == (2, 1, 0.5)
     assert (email["alone"], email["alone_found"], email["false"]) == (1, 1, 1)
     assert email["precision"] == pytest.approx(2 / 3)
@@ -61,30 +61,30 @@ def test_what_stands_beside_what_was_planted_is_not_what_was_planted():
     """A second address, one of another type, and one that is found longer than it was planted."""
     config = PersonalDataConfig(types=("EMAIL", "IP"))
     planted = [
-        Planted("EMAIL", "mail jane@corp.example or joe@corp.example", "jane@corp.example", True),
-        Planted("EMAIL", "mail jane@corp.example at 91.198.174.192", "jane@corp.example", False),
-        Planted("EMAIL", "mail jane@corp.example", "ane@corp.example", True),
+        DetectorExample("EMAIL", "mail jane@corp.example or joe@corp.example", "jane@corp.example", True),
+        DetectorExample("EMAIL", "mail jane@corp.example at 91.198.174.192", "jane@corp.example", False),
+        DetectorExample("EMAIL", "mail jane@corp.example", "ane@corp.example", True),
     ]
-    email, address = count(planted, config)
+    email, address = count_detections(planted, config)
     assert (email["planted"], email["found"], email["alone"], email["alone_found"]) == (2, 1, 1, 1)
     assert (email["false"], address["false"], address["planted"]) == (2, 1, 0)
     assert (email["precision"], address["precision"]) == (0.5, 0)
 
 
 def test_what_is_planted_is_varied_and_look_alikes_are_wrong():
-    for kind in KINDS:
-        made = list(islice(plants((kind,), 40), 120))
+    for kind in IDENTIFIER_SPECS:
+        made = list(islice(generate_detector_examples((kind,), 40), 120))
         right = [p for p in made if p.value]
         assert len({p.value for p in right}) >= 20
         assert all(p.value in p.text for p in right)
         assert any(not p.value.isascii() for p in right), kind
-        assert all(map(is_right(KINDS[kind]), pool(KINDS[kind])))
-    assert list(plants(("SSN",), 5)) == list(plants(("SSN",), 5))
-    assert list(plants(("SSN",), 5)) != list(plants(("SSN",), 5, seed=1))
+        assert all(map(checksum_validator(IDENTIFIER_SPECS[kind]), draw_valid_numbers(IDENTIFIER_SPECS[kind])))
+    assert list(generate_detector_examples(("SSN",), 5)) == list(generate_detector_examples(("SSN",), 5))
+    assert list(generate_detector_examples(("SSN",), 5)) != list(generate_detector_examples(("SSN",), 5, seed=1))
 
 
 def test_the_table_has_a_row_for_each_type_that_is_looked_for(session):
     made = evaluate_detectors(PersonalDataConfig(regions=("PL",)))
     table = made["detection"].read()
-    assert table["type"].to_pylist() == [k for k in TYPES if country(k) in ("", "PL")]
+    assert table["type"].to_pylist() == [k for k in PERSONAL_DATA_TYPES if country_of_type(k) in ("", "PL")]
     assert min(table["planted"].to_pylist()) >= 80

@@ -6,20 +6,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.contract import ID, ids
+from tasks.contract import ID_TYPE, hash_to_ids
 from tasks.corpus.effects import (
-    EffectsConfig,
-    effects,
-    example_rows,
-    outcomes,
-    rate_rows,
-    toxicity_limit,
+    RemovalEffectsConfig,
+    measure_removal_effects,
+    select_example_rows,
+    iter_removal_masks,
+    build_rate_rows,
+    find_toxicity_threshold,
 )
-from tasks.corpus.identities import IdentitiesConfig, identities
+from tasks.corpus.identities import IdentitiesConfig, find_identities
 from tasks.corpus.ingest import ingest
-from tasks.corpus.people.fates import STAYED, Cause, Fates, Places, fates
+from tasks.corpus.people.fates import NOT_REMOVED, RemovalCause, DocumentOutcomes, DocIdIndex, compute_document_outcomes
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.select import SelectConfig, select
+from tasks.corpus.select import SelectConfig, select_documents
 from tests.tasks.corpora import given
 from tests.tasks.corpus.test_finder import ToldConfig, told
 
@@ -28,36 +28,36 @@ from tests.tasks.corpus.test_finder import ToldConfig, told
 def test_places_are_those_among_the_sorted_ids(chunked):
     known = [bytes([n]) + bytes(15) for n in (3, 4, 200)] + [bytes([200]) + bytes(14) + b"\1"]
     asked = [known[2], bytes(16), known[3], None, b"\xff" * 16, known[0], bytes([4] * 16)]
-    column = pa.array(asked, ID)
+    column = pa.array(asked, ID_TYPE)
     column = pa.chunked_array([column[:2], column[2:]]) if chunked else column
-    places = Places(pa.array(known, ID)).of(column)
+    places = DocIdIndex(pa.array(known, ID_TYPE)).find_positions(column)
     assert places.tolist() == [known.index(i) if i in known else -1 for i in asked]
-    assert Places(pa.array([], ID)).of(column).tolist() == [-1] * len(asked)
+    assert DocIdIndex(pa.array([], ID_TYPE)).find_positions(column).tolist() == [-1] * len(asked)
 
 
 def test_the_groups_of_a_dimension_are_its_own_where_nobody_told_the_language(session):
     texts = ["A woman came.", "Two women left.", "Rain fell.", "A Muslim woman sang.", "Fog."]
     raw = given(texts, ["a", "b", "b", "b", "b"])
-    found = fates({"ingest": raw, "identities": identities(raw, IdentitiesConfig())})
-    order = np.argsort(ids(f"document {i}" for i in range(5)).to_pylist())
-    own = {name: sorted(order[group.members].tolist())
+    found = compute_document_outcomes({"ingest": raw, "identities": find_identities(raw, IdentitiesConfig())})
+    order = np.argsort(hash_to_ids(f"document {i}" for i in range(5)).to_pylist())
+    own = {name: sorted(order[group.member_rows].tolist())
            for dimension in ("identity", "source", "length", "language")
-           for name, group in found.slices(dimension, 1).items()}  # fmt: skip
+           for name, group in found.find_groups(dimension, 1).items()}  # fmt: skip
     assert own == {"women": [0, 1, 3], "Muslims": [3], "a": [0], "b": [1, 2, 3, 4],
                    "under 200 bytes": [0, 1, 2, 3, 4]}  # fmt: skip
-    again = fates({"ingest": raw, "identities": identities(raw, IdentitiesConfig())})
-    assert [*again.slices("source", 2)] == ["b"] and [*again.slices("identity", 2)] == ["women"]
-    assert found.english.all() and found.known.all()
+    again = compute_document_outcomes({"ingest": raw, "identities": find_identities(raw, IdentitiesConfig())})
+    assert [*again.find_groups("source", 2)] == ["b"] and [*again.find_groups("identity", 2)] == ["women"]
+    assert found.may_be_english.all() and found.has_signals.all()
 
 
 def made_up(n, **known):
     """Documents that are clusters of their own and stayed, and of which nothing else is known."""
-    nothing = {"left": np.full(n, STAYED), "why": np.full(n, -1), "copy": np.zeros(n, bool),
-               "twin": np.full(n, -1), "cluster": np.arange(n), "source": np.zeros(n, np.int64),
-               "known": np.ones(n, bool), "english": np.ones(n, bool)}  # fmt: skip
+    nothing = {"removed_at": np.full(n, NOT_REMOVED), "reason_index": np.full(n, -1), "is_copy": np.zeros(n, bool),
+               "duplicate_of": np.full(n, -1), "cluster_index": np.arange(n), "source_index": np.zeros(n, np.int64),
+               "has_signals": np.ones(n, bool), "may_be_english": np.ones(n, bool)}  # fmt: skip
     made = {name: np.asarray(known.pop(name, values)) for name, values in nothing.items()}
-    others = {"reasons": [], "causes": [], "groups": {}} | known
-    return Fates(ids=ids(map(str, range(n))), **made, **others)
+    others = {"reasons": [], "causes": [], "group_members": {}} | known
+    return DocumentOutcomes(doc_ids=hash_to_ids(map(str, range(n))), **made, **others)
 
 
 def test_ratios_within_sources_are_of_all_but_sources():
@@ -70,8 +70,8 @@ def test_ratios_within_sources_are_of_all_but_sources():
         ("source", "a"): source == 0,
         ("source", "b"): source == 1,
     }
-    found = made_up(20, groups=groups, source=source)
-    rows = {row["slice"]: row for row in rate_rows(found, hit, np.ones(20, bool), 2)}
+    found = made_up(20, group_members=groups, source_index=source)
+    rows = {row["slice"]: row for row in build_rate_rows(found, hit, np.ones(20, bool), 2)}
     assert rows.keys() == {"they", "a", "b"}
     assert rows["they"]["within"] == pytest.approx((2 * 4 / 8 + 6 * 6 / 12) / (4 / 8 + 3 * 6 / 12))
     assert rows["a"]["within"] is rows["b"]["within"] is None
@@ -83,19 +83,19 @@ def test_documents_in_other_languages_are_none_of_those_that_mentions_are_compar
     hit = np.array([1, 0, 1, 0, 1, 1], bool)
     groups = {("identity", "they"): np.array([1, 1, 0, 0, 0, 0], bool),
               ("length", "short"): np.array([1, 1, 0, 0, 0, 0], bool)}  # fmt: skip
-    found = made_up(6, groups=groups, english=[True] * 4 + [False] * 2, known=[True] * 5 + [False])
-    rows = {row["slice"]: row for row in rate_rows(found, hit, np.ones(6, bool), 2)}
+    found = made_up(6, group_members=groups, may_be_english=[True] * 4 + [False] * 2, has_signals=[True] * 5 + [False])
+    rows = {row["slice"]: row for row in build_rate_rows(found, hit, np.ones(6, bool), 2)}
     assert {name: (row["other_n"], row["other_removed"]) for name, row in rows.items()} == {
         "they": (2, 1), "short": (3, 2),
     }  # fmt: skip
-    assert not rate_rows(found, hit, np.ones(6, bool), 3)
+    assert not build_rate_rows(found, hit, np.ones(6, bool), 3)
 
 
 def test_a_single_other_document_is_enough_to_compare_with_and_none_is_not():
     hit, risk = np.array([1, 0, 1], bool), np.ones(3, bool)
     groups = {("length", "two"): np.array([1, 1, 0], bool), ("length", "all"): risk}
-    least = EffectsConfig(least=2).least
-    [row] = rate_rows(made_up(3, groups=groups), hit, risk, least)
+    least = RemovalEffectsConfig(least=2).least
+    [row] = build_rate_rows(made_up(3, group_members=groups), hit, risk, least)
     assert (row["slice"], row["n"], row["other_n"], row["ratio"]) == ("two", 2, 1, 0.5)
 
 
@@ -103,12 +103,12 @@ def test_who_is_at_risk_of_a_rule_came_to_its_stage():
     """0 stayed, 1 left as a copy of 2, which left later; 3 is a copy of 1; 4 left for a rule."""
     rules = np.array([0, 0, 1, 0, 1], bool)
     no, yes = False, True
-    left, copy, twin = [STAYED, 1, 2, 0, 2], [no, yes, no, yes, no], [-1, 2, -1, 1, -1]
-    cause = Cause("select", "rude", 2, rules)
-    found = made_up(5, left=left, copy=copy, twin=twin, causes=[cause])
-    assert found.root.tolist() == [0, 2, 2, 2, 4]
-    assert found.lost.tolist() == copy
-    told = {reason: (hit.tolist(), risk.tolist()) for _, reason, hit, risk in outcomes(found)}
+    left, copy, twin = [NOT_REMOVED, 1, 2, 0, 2], [no, yes, no, yes, no], [-1, 2, -1, 1, -1]
+    cause = RemovalCause("select", "rude", 2, rules)
+    found = made_up(5, removed_at=left, is_copy=copy, duplicate_of=twin, causes=[cause])
+    assert found.final_original.tolist() == [0, 2, 2, 2, 4]
+    assert found.is_lost_with_original.tolist() == copy
+    told = {reason: (hit.tolist(), risk.tolist()) for _, reason, hit, risk in iter_removal_masks(found)}
     assert told == {
         "": ([no, yes, yes, yes, yes], [yes] * 5),
         "struck out": ([no, no, yes, no, yes], [yes, no, yes, no, yes]),
@@ -120,10 +120,10 @@ def test_who_is_at_risk_of_a_rule_came_to_its_stage():
 def test_as_many_examples_are_named_as_were_asked_for():
     hit = np.array([1, 0, 1, 1, 1, 1], bool)
     groups = {("source", "a"): np.array([1, 1, 1, 1, 0, 0], bool), ("identity", "they"): hit}
-    found = made_up(6, groups=groups, causes=[Cause("select", "rude", 0, hit)])
+    found = made_up(6, group_members=groups, causes=[RemovalCause("select", "rude", 0, hit)])
     for most, named in ((0, []), (2, [0, 2]), (9, [0, 2, 3])):
-        rows = [*example_rows(found, [], EffectsConfig(examples=most).examples)]
-        assert [row["doc_id"] for row in rows] == [found.ids[i].as_py() for i in named]
+        rows = [*select_example_rows(found, [], RemovalEffectsConfig(examples=most).examples)]
+        assert [row["doc_id"] for row in rows] == [found.doc_ids[i].as_py() for i in named]
         assert all((row["slice"], row["ratio"], row["alone"]) == ("a", None, False) for row in rows)
 
 
@@ -136,7 +136,7 @@ def test_as_many_examples_are_named_as_were_asked_for():
 def test_the_limit_of_swaps_is_that_of_the_rule_over_toxicity(session, rules, limit):
     raw = given(["A letter."])
     said = {"told": told(raw, ToldConfig(language=("en",), toxicity=(0.1,)))}
-    assert toxicity_limit({"kept": select(raw, said, SelectConfig(rules=rules))}) == limit
+    assert find_toxicity_threshold({"kept": select_documents(raw, said, SelectConfig(rules=rules))}) == limit
 
 
 def test_what_ingest_left_out_is_compared_by_source_and_by_nothing_else(session, tmp_path):
@@ -151,10 +151,10 @@ def test_what_ingest_left_out_is_compared_by_source_and_by_nothing_else(session,
         sources.append({"kind": "jsonl", "name": name, "path": path, **more})
     config = IngestConfig(sources=sources, min_document_bytes=2, block={"sources": ["shut"]})
     made = {"ingest": ingest(config)}
-    made["identities"] = identities(made["ingest"], IdentitiesConfig())
+    made["identities"] = find_identities(made["ingest"], IdentitiesConfig())
     kept = made["ingest"]["documents"].read()["source"].to_pylist()
     gone = made["ingest"]["ledger"].read().to_pylist()
-    rows = effects(made["ingest"], made, EffectsConfig(least=5))["rates"].read().to_pylist()
+    rows = measure_removal_effects(made["ingest"], made, RemovalEffectsConfig(least=5))["rates"].read().to_pylist()
     reasons = {"blocked source", "left out by weight", "too short"}
     assert {row["reason"] for row in rows if row["stage"] == "ingest"} == reasons
     for row in rows:

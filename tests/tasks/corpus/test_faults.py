@@ -10,26 +10,26 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from tasks.contract import ID, HallmarkError, Work, together
-from tasks.corpus.contamination import ContaminationConfig, contamination
+from tasks.contract import ID_TYPE, HallmarkError, StageContext, concat_spilled_tables
+from tasks.corpus.contamination import ContaminationConfig, find_contamination
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import (
     SHINGLES,
     DeduplicateNearConfig,
-    Shelf,
+    ShingleStore,
     deduplicate_near,
 )
-from tasks.corpus.effects import EffectsConfig, effects
+from tasks.corpus.effects import RemovalEffectsConfig, measure_removal_effects
 from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
-from tasks.corpus.identities import IdentitiesConfig, identities
-from tasks.corpus.language import LanguageConfig, language
+from tasks.corpus.identities import IdentitiesConfig, find_identities
+from tasks.corpus.language import LanguageConfig, identify_languages
 from tasks.corpus.people import taken
-from tasks.corpus.plant import PlantConfig, plant
-from tasks.corpus.profile import ProfileConfig, profile
-from tasks.corpus.quality import QualityConfig, quality
-from tasks.corpus.scrub import ScrubConfig, scrub
-from tasks.corpus.select import SelectConfig, select
-from tasks.measures.faults import careful
+from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.corpus.profile import ProfileConfig, profile_corpus
+from tasks.corpus.quality import QualityConfig, measure_quality
+from tasks.corpus.scrub import RedactSpansConfig, redact_spans
+from tasks.corpus.select import SelectConfig, select_documents
+from tasks.measures.faults import run_isolating_failures
 from tasks.training.pack import PackConfig, pack
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.corpora import given
@@ -68,7 +68,7 @@ def breaks(monkeypatch, *places):
 
 
 def note(artifact):
-    return {r["metric"]: r["value"] for r in artifact.telemetry().to_pylist()}["failed"]
+    return {r["metric"]: r["value"] for r in artifact.read_telemetry().to_pylist()}["failed"]
 
 
 def rows(artifact, table):
@@ -87,10 +87,10 @@ def held_out(tmp_path):
 
 
 SIGNALS = {
-    "language": (language, LanguageConfig(), "tasks.corpus.language.estimate"),
-    "quality": (quality, QualityConfig(), "tasks.corpus.quality.figures"),
-    "identities": (identities, IdentitiesConfig(), "tasks.corpus.identities.find_terms"),
-    "contamination": (contamination, held_out, "tasks.corpus.contamination.overlaps"),
+    "language": (identify_languages, LanguageConfig(), "tasks.corpus.language.estimate_languages"),
+    "quality": (measure_quality, QualityConfig(), "tasks.corpus.quality.compute_quality_signals"),
+    "identities": (find_identities, IdentitiesConfig(), "tasks.corpus.identities.find_term_mentions"),
+    "contamination": (find_contamination, held_out, "tasks.corpus.contamination.find_overlaps"),
 }
 
 
@@ -126,7 +126,7 @@ def test_its_signals_are_null_and_all_others_what_they_were(
               "contamination": {"le": 99}}[name]  # fmt: skip
     for unknown in ("keep", "remove"):
         rules = SelectConfig(rules={name: {**signal, "unknown": unknown}})
-        kept = [r["text"] for r in rows(select(documents, {name: told}, rules), "documents")]
+        kept = [r["text"] for r in rows(select_documents(documents, {name: told}, rules), "documents")]
         assert (BAD in kept) == (unknown == "keep")
 
 
@@ -154,7 +154,7 @@ def test_what_cannot_be_compared_goes_to_quarantine(session, monkeypatch, stage,
         "exact": (deduplicate, DeduplicateConfig(), "deduplicate"),
         "near": (deduplicate_near, DeduplicateNearConfig(), "deduplicate_near"),
     }[stage]
-    breaks(monkeypatch, f"tasks.corpus.{module}.normalise")
+    breaks(monkeypatch, f"tasks.corpus.{module}.normalise_texts")
     found = made(documents, {}, config)
     check_quarantined(documents, found, "failed: Cannot")
     signed = found["signatures"].read(["doc_id"])["doc_id"].to_pylist()
@@ -171,9 +171,9 @@ def test_what_cannot_be_looked_through_goes_to_quarantine_and_is_not_taken_for_c
     session, monkeypatch, parts
 ):
     documents = given(TEXTS, parts=parts)
-    breaks(monkeypatch, "tasks.corpus.find_personal_data.find_all")
+    breaks(monkeypatch, "tasks.corpus.find_personal_data.find_spans_by_row")
     found = find_personal_data(documents, PersonalDataConfig())
-    made = scrub(documents, {"personal": found}, ScrubConfig())
+    made = redact_spans(documents, {"personal": found}, RedactSpansConfig())
     check_quarantined(documents, made, "UNREAD")
     texts = {r["text"] for r in rows(made, "documents")}
     assert BAD not in texts and len(texts) == len(TEXTS) - 1
@@ -195,16 +195,16 @@ def test_a_check_of_a_library_that_fails_on_one_number_costs_its_document(sessio
     documents = given(["Pay to DE89370400440532013000.", "Pay to GB29NWBK60161331926819."])
     found = find_personal_data(documents, PersonalDataConfig())
     assert sorted(r["type"] for r in rows(found, "spans")) == ["IBAN", "UNREAD"]
-    left = rows(scrub(documents, {"personal": found}, ScrubConfig()), "documents")
+    left = rows(redact_spans(documents, {"personal": found}, RedactSpansConfig()), "documents")
     assert [r["text"] for r in left] == ["Pay to <IBAN>."]
 
 
 def test_the_profile_counts_it_but_none_of_its_words(session, monkeypatch):
     documents = given(TEXTS, splits=["train"] * len(TEXTS), kind="split")
-    planted = plant(documents, PlantConfig())
-    history = {"identities": identities(documents, IdentitiesConfig()), "plant": planted}
-    breaks(monkeypatch, "tasks.corpus.profile.find_terms")
-    made = profile(planted, planted, history, {}, ProfileConfig())
+    planted = plant_canaries(documents, PlantCanariesConfig())
+    history = {"identities": find_identities(documents, IdentitiesConfig()), "plant": planted}
+    breaks(monkeypatch, "tasks.corpus.profile.find_term_mentions")
+    made = profile_corpus(planted, planted, history, {}, ProfileConfig())
     assert [r["documents"] for r in rows(made, "sources")] == [len(TEXTS)]
     women = [r for r in rows(made, "identities") if r["term"] == "women"]
     assert [r["documents"] for r in women] == [9] and note(made) == 1
@@ -212,10 +212,10 @@ def test_the_profile_counts_it_but_none_of_its_words(session, monkeypatch):
 
 def test_no_sentence_of_it_is_swapped(session, monkeypatch):
     documents = given([*TEXTS, "The women of the harbour. " + BAD])
-    made = {"deduplicate": documents, "identities": identities(documents, IdentitiesConfig()),
-            "language": language(documents, LanguageConfig())}  # fmt: skip
-    breaks(monkeypatch, "tasks.corpus.people.swaps.sentences")
-    told = effects(documents, made, EffectsConfig())
+    made = {"deduplicate": documents, "identities": find_identities(documents, IdentitiesConfig()),
+            "language": identify_languages(documents, LanguageConfig())}  # fmt: skip
+    breaks(monkeypatch, "tasks.corpus.people.swaps.split_sentences")
+    told = measure_removal_effects(documents, made, RemovalEffectsConfig())
     swapped = [r["doc_id"] for r in rows(told, "swapped") if r["origin"] == "corpus"]
     assert len(swapped) == 9 and note(told) == 1  # the other mentions nobody: it is not read
 
@@ -223,9 +223,9 @@ def test_no_sentence_of_it_is_swapped(session, monkeypatch):
 def test_the_tokenizer_is_measured_without_it(session, monkeypatch):
     splits = ["train"] * 4 + ["validation"] * (len(TEXTS) - 4)
     documents = given(TEXTS, splits=splits, kind="split")
-    signals = identities(documents, IdentitiesConfig())
+    signals = find_identities(documents, IdentitiesConfig())
     before = train_tokenizer(documents, signals, TokenizerConfig(vocab_size=300))
-    breaks(monkeypatch, "tasks.training.train_tokenizer.languages")
+    breaks(monkeypatch, "tasks.training.train_tokenizer.detect_languages")
     # Another artifact of the same tokens.
     made = train_tokenizer(documents, signals, TokenizerConfig(vocab_size=301))
     was, now = (
@@ -243,7 +243,7 @@ def test_what_the_tokenizer_fails_on_is_packed_nowhere(session, monkeypatch):
     splits = ["train"] * 12 + ["holdout"] * (len(TEXTS) - 12)
     documents = given(TEXTS, splits=splits, kind="split")
     tokenizer = train_tokenizer(documents, None, TokenizerConfig(vocab_size=300))
-    breaks(monkeypatch, "tasks.training.pack.encode")
+    breaks(monkeypatch, "tasks.training.pack.encode_texts")
     packed = pack(documents, tokenizer, PackConfig(context=16))
     check_quarantined(documents, packed, "failed: Cannot")
     ids = {r["doc_id"] for r in rows(packed, "spans")}
@@ -252,10 +252,10 @@ def test_what_the_tokenizer_fails_on_is_packed_nowhere(session, monkeypatch):
 
 def test_where_all_documents_fail_none_is_to_blame(session, monkeypatch):
     monkeypatch.setattr("tests.tasks.corpus.test_faults.BAD", "e")
-    breaks(monkeypatch, "tasks.corpus.language.estimate", "tasks.corpus.deduplicate.normalise")
+    breaks(monkeypatch, "tasks.corpus.language.estimate_languages", "tasks.corpus.deduplicate.normalise_texts")
     documents = given(TEXTS)
     for ask in (
-        lambda: language(documents, LanguageConfig()),
+        lambda: identify_languages(documents, LanguageConfig()),
         lambda: deduplicate(documents, {}, DeduplicateConfig()),
     ):
         with pytest.raises(HallmarkError, match=r"failed on all 18 documents, .* in no document"):
@@ -266,16 +266,16 @@ def test_documents_that_cannot_be_compared_are_like_no_other(monkeypatch, tmp_pa
     """Nor like each other, among those that rules took."""
     texts = ["one " + BAD, "two " + BAD, "an ordinary text of some words", "and its copy",
              "and its copy"]  # fmt: skip
-    doc_id = pa.array([bytes([n]) * 16 for n in range(5)], ID)
+    doc_id = pa.array([bytes([n]) * 16 for n in range(5)], ID_TYPE)
     gone = pa.table({"doc_id": doc_id, "action": ["removed"] * 5})
     batch = pa.record_batch({"doc_id": doc_id, "text": pa.array(texts, pa.large_string())})
-    documents = SimpleNamespace(batches=lambda names: [batch])
-    breaks(monkeypatch, "tasks.corpus.deduplicate_near.normalise")
+    documents = SimpleNamespace(iter_batches=lambda names: [batch])
+    breaks(monkeypatch, "tasks.corpus.deduplicate_near.normalise_texts")
     config = DeduplicateNearConfig()
     parts = (documents, SimpleNamespace(read=lambda names: gone))
-    done = Work(tmp_path, {}).map(taken.sketch_taken, [parts], config)
-    shelf = Shelf(together(done, "shingles", SHINGLES)["shingles"])
-    assert taken.alike(together(done, "bands", taken.BANDS), shelf, config).tolist() == [
+    done = StageContext(tmp_path, {}).map_items(taken.sketch_removed_documents, [parts], config)
+    shelf = ShingleStore(concat_spilled_tables(done, "shingles", SHINGLES)["shingles"])
+    assert taken.find_cluster_heads(concat_spilled_tables(done, "bands", taken.BANDS_SCHEMA), shelf, config).tolist() == [
         0, 1, 2, 3, 3,
     ]  # fmt: skip
 
@@ -292,9 +292,9 @@ def test_a_kernel_is_asked_again_without_what_it_fails_on(texts, other):
     batch = pa.record_batch({"text": pa.array(texts, pa.large_string())})
     if other and "X" in texts:  # of the machine: no document's fault
         with pytest.raises(other):
-            careful(kernel, batch)
+            run_isolating_failures(kernel, batch)
         return
-    found, faults = careful(kernel, batch)
+    found, faults = run_isolating_failures(kernel, batch)
     assert found == ["" if text == "X" else text for text in texts]
     assert faults.rows.to_pylist() == [i for i, text in enumerate(texts) if text == "X"]
     assert set(faults.reasons.to_pylist()) <= {"failed: ValueError"}
@@ -308,4 +308,4 @@ def test_a_kernel_that_fails_on_no_document_alone_raises_what_it_raised():
 
     batch = pa.record_batch({"text": pa.array(["a", "b", "c"], pa.large_string())})
     with pytest.raises(ValueError, match="too many together"):
-        careful(kernel, batch)
+        run_isolating_failures(kernel, batch)

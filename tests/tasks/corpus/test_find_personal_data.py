@@ -6,15 +6,15 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import Work
+from tasks.contract import StageContext
 from tasks.corpus.find_personal_data import (
-    Key,
+    SecretKey,
     PersonalDataConfig,
-    find_batch,
+    find_personal_data_in_batch,
     find_personal_data,
 )
-from tasks.measures.personal.contact import CANDIDATES
-from tasks.measures.personal_data import TYPES
+from tasks.measures.personal.contact import MAX_PHONE_CANDIDATES
+from tasks.measures.personal_data import PERSONAL_DATA_TYPES
 from tests.tasks.corpora import given, scrubbed
 
 TEXTS = [
@@ -31,12 +31,12 @@ def test_spans_are_bytes_of_the_text(session):
     text_of = {
         row["doc_id"]: row["text"].encode() for row in source["documents"].read().to_pylist()
     }
-    key = Key(bytes.fromhex((Path(session.store.uri) / "secret").read_text()))
+    key = SecretKey(bytes.fromhex((Path(session.store.uri) / "secret").read_text()))
     found = []
     for row in made["spans"].read().to_pylist():
         value = text_of[row["doc_id"]][row["start"] : row["end"]].decode()
         found.append((row["type"], value))
-        assert row["digest"] == key.hash(value)
+        assert row["digest"] == key.hash_value(value)
     assert found == [
         ("EMAIL", "jane@corp.example"),
         ("IP", "９３.184.216.34"),
@@ -54,13 +54,13 @@ def test_nothing_found_stands_in_clear(session):
     # Long enough to stand in no digest by chance.
     for hidden in (session.store.secret.hex(), "4111111111111111", "DE89370400", "442083661177"):
         assert hidden not in shown
-    assert repr(Key(b"secret")) == str(Key(b"secret")) == "Key(...)"
+    assert repr(SecretKey(b"secret")) == str(SecretKey(b"secret")) == "Key(...)"
 
 
 def test_batches_of_any_size_give_the_same_rows():
     batch = given_batch(TEXTS * 3)
-    whole = pa.table(find_batch(batch, PersonalDataConfig(), Key(b"k")))
-    pieces = [find_batch(batch.slice(i, 5), PersonalDataConfig(), Key(b"k")) for i in (0, 5, 10)]
+    whole = pa.table(find_personal_data_in_batch(batch, PersonalDataConfig(), SecretKey(b"k")))
+    pieces = [find_personal_data_in_batch(batch.slice(i, 5), PersonalDataConfig(), SecretKey(b"k")) for i in (0, 5, 10)]
     assert pa.concat_tables(map(pa.table, pieces)).equals(whole)
     assert len(whole) == 18
 
@@ -72,7 +72,7 @@ def given_batch(texts):
 
 
 def test_a_document_with_too_many_candidates_leaves_and_the_others_stay(session):
-    directory = "".join(f"+49 30 {n:08d}\n" for n in range(CANDIDATES + 1))
+    directory = "".join(f"+49 30 {n:08d}\n" for n in range(MAX_PHONE_CANDIDATES + 1))
     made = scrubbed(given(["Call +442083661177.", directory, "Nothing."]))
     assert made["documents"].read()["text"].to_pylist() == ["Call <PHONE>.", "Nothing."]
     rows = made["ledger"].read(["action", "reason"]).to_pylist()
@@ -81,17 +81,17 @@ def test_a_document_with_too_many_candidates_leaves_and_the_others_stay(session)
 
 def test_ten_megabytes_of_digits_in_one_line_are_read(session):
     made = find_personal_data(given(["1" * 10_000_000]), PersonalDataConfig())
-    assert made["spans"].rows == 0
+    assert made["spans"].row_count == 0
 
 
 def test_the_key_hashes_as_the_contract_does(tmp_path):
-    work = Work(tmp_path, {}, secret=b"a secret")
+    work = StageContext(tmp_path, {}, secret=b"a secret")
     values = ["jane@corp.example", "漢字", "lone \ud800"]
-    assert [Key(b"a secret").hash(v) for v in values] == work.keyed_hashes(values)
+    assert [SecretKey(b"a secret").hash_value(v) for v in values] == work.hash_with_secret(values)
 
 
 @pytest.mark.parametrize("values", [{"types": ("NAME",)}, {"regions": ("XX",)}])
 def test_unknown_types_and_regions_are_refused(values):
     with pytest.raises(ValidationError):
         PersonalDataConfig(**values)
-    assert PersonalDataConfig().types == TYPES
+    assert PersonalDataConfig().types == PERSONAL_DATA_TYPES

@@ -4,13 +4,13 @@ import random
 
 import pytest
 
-from tasks.contract import HallmarkError, Processes, Session, Store, open_session
+from tasks.contract import HallmarkError, ProcessMapper, Session, Store, open_session
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.find_repeats import RepeatsConfig, check_memory, find_repeats
-from tasks.corpus.scrub import ScrubConfig, scrub
+from tasks.corpus.scrub import RedactSpansConfig, redact_spans
 from tests.tasks.corpora import given
 
-CUT = ScrubConfig(policy="keep", policies={"REPEAT": "cut"})
+CUT = RedactSpansConfig(policy="keep", policies={"REPEAT": "cut"})
 
 
 def words(chance, count):
@@ -31,7 +31,7 @@ def corpus(seed=1):
 def cut(texts, parts=1, sources=None, clusters=None, **config):
     documents = given(texts, parts=parts, sources=sources, clusters=clusters)
     found = find_repeats(documents, {}, RepeatsConfig(enabled=True, **config))
-    made = scrub.named("cut_repeats")(documents, {"find_repeats": found}, CUT)
+    made = redact_spans.with_label("cut_repeats")(documents, {"find_repeats": found}, CUT)
     return documents, found, made
 
 
@@ -80,7 +80,7 @@ def test_spans_do_not_depend_on_parts_workers_or_order(tmp_path):
     for number, (parts, workers) in enumerate(((2, 0), (8, 0), (8, 2))):
         with open_session(Session(Store(tmp_path / f"{number}"))) as session:
             if workers:
-                with Processes(workers) as session.mapper:
+                with ProcessMapper(workers) as session.mapper:
                     _, spans, _ = cut(texts, parts, least=64)
             else:
                 _, spans, _ = cut(texts, parts, least=64)
@@ -91,8 +91,8 @@ def test_spans_do_not_depend_on_parts_workers_or_order(tmp_path):
 def test_nothing_repeats_in_nothing(session):
     for texts in ([], ["", ""], ["alone"]):
         _, found, made = cut(texts)
-        assert found["spans"].rows == 0
-        assert made["documents"].rows == len(texts)
+        assert found["spans"].row_count == 0
+        assert made["documents"].row_count == len(texts)
 
 
 def test_a_document_that_is_cut_whole_leaves_and_joins_no_clusters(session):

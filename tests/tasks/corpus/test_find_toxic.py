@@ -3,22 +3,22 @@
 import pyarrow as pa
 import pytest
 
-from flows.config import load
-from tasks.contract import HallmarkError, StageConfig, Table, UsageError, Work, stage
-from tasks.corpus.find_toxic import FindToxicConfig, find_toxic
+from flows.config import load_config
+from tasks.contract import HallmarkError, StageConfig, Table, UsageError, StageContext, stage
+from tasks.corpus.find_toxic import FindToxicSpansConfig, find_toxic_spans
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.scrub import CutToxicConfig, ScrubConfig, scrub
-from tasks.corpus.select import SelectConfig, select
-from tasks.corpus.toxicity.windows import WINDOWS
-from tasks.measures.scorers import HEADS
+from tasks.corpus.scrub import CutToxicConfig, RedactSpansConfig, redact_spans
+from tasks.corpus.select import SelectConfig, select_documents
+from tasks.corpus.toxicity.windows import WINDOW_SCORES
+from tasks.measures.scorers import TOXICITY_HEADS
 from tests.tasks.corpora import given
 
 RUDE = "You are a damned stupid idiot. "
 MILD = "Der Häfen lag still, 漢 and quiet in the mörning. "
 LONG = MILD * 3 + RUDE * 8 + MILD * 3
 
-cut_toxic = scrub.named("cut_toxic")
-FOUND = FindToxicConfig(enabled=True)
+cut_toxic = redact_spans.with_label("cut_toxic")
+FOUND = FindToxicSpansConfig(enabled=True)
 
 
 class ScoresConfig(StageConfig):
@@ -26,19 +26,19 @@ class ScoresConfig(StageConfig):
     rows: tuple[tuple[int, int, int, float | None], ...]
 
 
-@stage(tables={"windows": WINDOWS})
-def scores(documents: Table, config: ScoresConfig, work: Work) -> None:
+@stage(name="scores", tables={"windows": WINDOW_SCORES})
+def scores(documents: Table, config: ScoresConfig, context: StageContext) -> None:
     rows = documents.read(["doc_id"])["doc_id"].take([row for row, *_ in config.rows])
     _, start, end, toxicity = zip(*config.rows, strict=True)
     columns = {"doc_id": rows.combine_chunks(), "window": pa.array(range(len(rows)), pa.int32())}
     columns |= {"start": pa.array(start), "end": pa.array(end)}
-    columns |= {head: pa.nulls(len(rows), pa.float32()) for head in HEADS}
-    work.table("windows").write(columns | {"toxicity": pa.array(toxicity, pa.float32())})
+    columns |= {head: pa.nulls(len(rows), pa.float32()) for head in TOXICITY_HEADS}
+    context.get_table_writer("windows").write(columns | {"toxicity": pa.array(toxicity, pa.float32())})
 
 
 def spans_in(texts, rows):
     documents = given(texts)
-    found = find_toxic(documents, scores(documents, ScoresConfig(rows=rows)), FOUND)
+    found = find_toxic_spans(documents, scores(documents, ScoresConfig(rows=rows)), FOUND)
     number = {i: n for n, i in enumerate(documents["documents"].read()["doc_id"].to_pylist())}
     spans = [(number[s["doc_id"]], s["start"], s["end"], s["type"], s["score"])
              for s in found["spans"].read().to_pylist()]  # fmt: skip
@@ -55,8 +55,8 @@ def test_windows_that_are_toxic_leave_their_documents_to_the_character(session, 
     texts = [f"{n}. {LONG if n % 3 == 0 else MILD * 12}" for n in range(20)] + [RUDE]
     documents = given(texts, parts=parts)
     scored = score_toxicity(documents, None, ScoreToxicityConfig(window=100))
-    kept = select(documents, {"toxicity": scored}, SelectConfig())
-    found = find_toxic(kept, scored, FOUND)
+    kept = select_documents(documents, {"toxicity": scored}, SelectConfig())
+    found = find_toxic_spans(kept, scored, FOUND)
     made = cut_toxic(kept, {"toxic": found}, CutToxicConfig())
 
     before, after = rows_of(documents), rows_of(made)
@@ -72,7 +72,7 @@ def test_windows_that_are_toxic_leave_their_documents_to_the_character(session, 
     gone = [row for row in ledger if row["action"] == "removed"]
     assert [(r["reason"], before[r["doc_id"]]["text"]) for r in gone] == [("nothing left", RUDE)]
     spans = [row for row in ledger if row["action"] == "removed_span"]
-    assert len(spans) == found["spans"].rows - 1 and {r["reason"] for r in spans} == {"TOXIC"}
+    assert len(spans) == found["spans"].row_count - 1 and {r["reason"] for r in spans} == {"TOXIC"}
     for row in spans:
         text = before[row["doc_id"]]["text"][row["start"] : row["end"]]
         assert row["bytes_before"] == len(text.encode()) and "idiot" in text
@@ -95,14 +95,14 @@ def test_windows_that_overlap_or_touch_are_one_span_with_the_highest_score(sessi
     made = cut_toxic(documents, {"toxic": found}, CutToxicConfig())
     left = ["äbc" * 5, "ä" + "äbc" * 8, "", "äbc"]
     assert [r["text"] for r in rows_of(made).values()] == [left[0], text[3] + text[6:], "", left[3]]
-    assert made["ledger"].rows == len(spans)
+    assert made["ledger"].row_count == len(spans)
 
 
 def test_nothing_is_cut_where_no_window_reaches_the_bound(session):
     documents, found, spans = spans_in([MILD, RUDE], ((0, 0, 9, 0.4999), (1, 0, 9, None)))
     assert spans == []
     made = cut_toxic(documents, {"toxic": found}, CutToxicConfig())
-    assert rows_of(made) == rows_of(documents) and not made["ledger"].rows
+    assert rows_of(made) == rows_of(documents) and not made["ledger"].row_count
 
 
 def test_the_policy_decides_what_becomes_of_a_window(session):
@@ -110,7 +110,7 @@ def test_the_policy_decides_what_becomes_of_a_window(session):
     masked = cut_toxic(documents, {"toxic": found}, CutToxicConfig(policies={"TOXIC": "mask"}))
     [row] = rows_of(masked).values()
     assert row["text"] == LONG[:150] + "<TOXIC>" + LONG[400:]
-    kept = cut_toxic(documents, {"toxic": found}, ScrubConfig(policy="keep"))
+    kept = cut_toxic(documents, {"toxic": found}, RedactSpansConfig(policy="keep"))
     assert rows_of(kept) == rows_of(documents)
 
 
@@ -127,9 +127,9 @@ def test_windows_of_other_texts_are_refused(session, rows, words):
 
 
 def test_windows_are_looked_for_where_asked_for_alone():
-    assert not load("smoke").find_toxic.enabled and not load("demo").find_toxic.enabled
-    asked = load("smoke", ["find_toxic.enabled=true"])
-    assert asked.cut_toxic.of(pa.array(["TOXIC", "EMAIL"])).tolist() == ["cut", "keep"]
+    assert not load_config("smoke").find_toxic.enabled and not load_config("demo").find_toxic.enabled
+    asked = load_config("smoke", ["find_toxic.enabled=true"])
+    assert asked.cut_toxic.get_actions(pa.array(["TOXIC", "EMAIL"])).tolist() == ["cut", "keep"]
 
 
 @pytest.mark.parametrize(
@@ -144,18 +144,18 @@ def test_windows_are_looked_for_where_asked_for_alone():
 )
 def test_a_setting_that_would_do_nothing_is_refused(override, words):
     with pytest.raises(UsageError, match=words):
-        load("demo", [override])  # whose rule over toxicity removes
+        load_config("demo", [override])  # whose rule over toxicity removes
 
 
 def test_what_the_rules_leave_can_be_cut():
     windows = "find_toxic={enabled = true, least = 0.8}"
     for rule in ('{lt = 0.8, action = "tag"}', '{lt = 0.9, action = "remove"}'):
-        load("smoke", [windows, f"select_scored.rules={{toxicity = {rule}}}"])
-    load("smoke", [windows])  # the default with the embedded scorer tags
+        load_config("smoke", [windows, f"select_scored.rules={{toxicity = {rule}}}"])
+    load_config("smoke", [windows])  # the default with the embedded scorer tags
 
 
 def test_with_a_cascade_windows_count_from_its_threshold_alone():
     cascade = "score_toxicity.cascade={threshold = 0.7}"
     detoxify = ["score_toxicity.scorer.kind=detoxify", "select_scored.rules={toxicity={lt=0.7}}"]
     with pytest.raises(UsageError, match=r"find_toxic\.least .* 0\.7"):
-        load("smoke", [cascade, *detoxify, "find_toxic.enabled=true"])
+        load_config("smoke", [cascade, *detoxify, "find_toxic.enabled=true"])

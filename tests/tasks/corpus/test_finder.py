@@ -2,11 +2,11 @@
 
 import pyarrow as pa
 
-from tasks.contract import StageConfig, Table, Work, column, stage
+from tasks.contract import StageConfig, Table, StageContext, column, stage
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.select import SelectConfig, select
-from tasks.corpus.signals import signals
-from tasks.corpus.town.finder import Finder
+from tasks.corpus.select import SelectConfig, select_documents
+from tasks.corpus.signals import build_signal_schema
+from tasks.corpus.town.finder import RecoveryEvaluator
 from tests.tasks.corpora import given
 from tests.tasks.corpus.test_recovery import shares, truth_of
 
@@ -17,23 +17,24 @@ class ToldConfig(StageConfig):
 
 
 @stage(
+    name="told",
     tables={
-        "signals": signals(
+        "signals": build_signal_schema(
             "By hand.",
             column("language", pa.string(), "label", "said"),
             column("toxicity", pa.float64(), "figure", "said"),
         )
     }
 )
-def told(documents: Table, config: ToldConfig, work: Work) -> None:
+def told(documents: Table, config: ToldConfig, context: StageContext) -> None:
     columns = {"language": list(config.language), "toxicity": list(config.toxicity)}
     doc_id = documents.read(["doc_id"])["doc_id"]
-    work.table("signals").write({"doc_id": doc_id, **columns})
+    context.get_table_writer("signals").write({"doc_id": doc_id, **columns})
 
 
 def finder(documents, said, history, lengths=()):
     truth = truth_of(documents, dict(enumerate(said)))
-    return Finder("town", 0.8, lengths, truth, [], history)
+    return RecoveryEvaluator("town", 0.8, lengths, truth, [], history)
 
 
 def test_near_copies_are_told_apart_by_their_similarity(session):
@@ -41,7 +42,7 @@ def test_near_copies_are_told_apart_by_their_similarity(session):
     documents = given([f"number {i}" for i in range(11)], ["town"] * 11)
     said = [{"copy": "near", "copy_of": 10, "similarity": s} for s in similar]
     near = deduplicate_near(documents, {}, DeduplicateNearConfig())
-    found = shares(finder(documents, said, {"near": near}).found())
+    found = shares(finder(documents, said, {"near": near}).evaluate_all_stages())
     assert found.pop(("near", "near copies", "precision")) == (0, 0)
     assert {what.removeprefix("near copies, similarity "): n
             for (_, what, _), (_, n) in found.items()} == {
@@ -55,7 +56,7 @@ def test_languages_are_those_that_were_told(session):
     documents = given(texts, ["town"] * 4)
     said = [{}, {"dialect": True}, {"dialect": True}, {}]
     spoken = told(documents, ToldConfig(language=("en", "fr", "en", None), toxicity=(0,) * 4))
-    assert shares(finder(documents, said, {"language": spoken}).found()) == {
+    assert shares(finder(documents, said, {"language": spoken}).evaluate_all_stages()) == {
         ("language", "English", "recall"): (2, 4),
         ("language", "English, dialect", "recall"): (1, 2),
         ("language", "English, shorter than 100 characters", "recall"): (2, 2),
@@ -74,13 +75,13 @@ def test_a_rule_answers_for_what_it_took_or_would_have_taken(session):
     made = told(documents, ToldConfig(language=language, toxicity=toxicity))
     rules = {"language": {"any_of": ["en"]}, "rude": {"signal": "toxicity", "lt": 0.8},
              "noted": {"signal": "toxicity", "lt": 0.15, "action": "tag"}}  # fmt: skip
-    kept = select(documents, {"told": made}, SelectConfig(rules=rules))
+    kept = select_documents(documents, {"told": made}, SelectConfig(rules=rules))
     labelled = SelectConfig(rules={"language": rules["language"], "noted": rules["noted"]})
-    other = select(documents, {"told": made}, labelled)
+    other = select_documents(documents, {"told": made}, labelled)
     truth = truth_of(documents, dict(enumerate(said)))
     del truth[[*truth][7]]  # of another source
     history = {"kept": kept, "other": other}
-    found = shares(Finder("town", 0.8, (200, 60), truth, [], history).found())
+    found = shares(RecoveryEvaluator("town", 0.8, (200, 60), truth, [], history).evaluate_all_stages())
     assert {stage for stage, _, _ in found} == {"kept", "other"}
     assert found["other", "no rude speech", "false alarms"] == (1, 2)
     kept_shares = {key[1:]: share for key, share in found.items() if key[0] == "kept"}

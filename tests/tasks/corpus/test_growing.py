@@ -8,20 +8,20 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from flows.commands.purge import purge_of
-from tasks.contract import HallmarkError, Processes, Session, Store, open_session
-from tasks.corpus.copies.earlier import check_alike
-from tasks.corpus.copies.matching import candidates, match, settle, unpacked
+from flows.commands.purge import purge_document
+from tasks.contract import HallmarkError, ProcessMapper, Session, Store, open_session
+from tasks.corpus.copies.earlier import check_earlier_compatible
+from tasks.corpus.copies.matching import select_candidate_pairs, find_duplicate_pairs, mark_removed_duplicates, unpack_pairs
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.split import SplitConfig, split
+from tasks.corpus.split import SplitConfig, split_corpus
 from tasks.training.pack import PackConfig, pack
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.corpus.test_sketches import plain, shingle_set, similarity
 
-deduplicate_masked = deduplicate.named("deduplicate_masked")
+deduplicate_masked = deduplicate.with_label("deduplicate_masked")
 
 WORDS = [f"word{i}" for i in range(3000)]
 
@@ -53,7 +53,7 @@ def added(folder, texts, earlier, part_bytes=8 << 20, **near):
     made["deduplicate_masked"] = deduplicate_masked(
         made["deduplicate_near"], before("deduplicate_masked"), DeduplicateConfig()
     )
-    made["split"] = split(made["deduplicate_masked"], SplitConfig(validation=0.3, holdout=0.3))
+    made["split"] = split_corpus(made["deduplicate_masked"], SplitConfig(validation=0.3, holdout=0.3))
     return made
 
 
@@ -96,15 +96,15 @@ def test_settled_items_stay_and_are_not_compared_with_one_another(seed, limit):
         asked.extend(zip(left.tolist(), right.tolist(), strict=True))
         return alike[left, right]
 
-    found = match(bands, similarities, 0.7, 0.4, limit, settled)
+    found = find_duplicate_pairs(bands, similarities, 0.7, 0.4, limit, settled)
     assert asked and all(right >= settled for _, right in asked)
-    assert len(set(asked)) == len(asked) == found.compared
-    assert not found.gone[:settled].any() and not found.limited[:settled].any()
+    assert len(set(asked)) == len(asked) == found.compared_pairs
+    assert not found.removed[:settled].any() and not found.has_uncompared[:settled].any()
     copies = [(a, b) for a, b in asked if alike[a, b] >= 0.7]
-    assert found.gone.tolist() == settle(n, *np.array(copies).T).tolist()
+    assert found.removed.tolist() == mark_removed_duplicates(n, *np.array(copies).T).tolist()
     if limit == 100:  # without limits: all that agree, but for two settled ones
-        pairs, _, _ = candidates(bands, np.arange(n), limit, settled)
-        assert set(zip(*(side.tolist() for side in unpacked(pairs)), strict=True)) == {
+        pairs, _, _ = select_candidate_pairs(bands, np.arange(n), limit, settled)
+        assert set(zip(*(side.tolist() for side in unpack_pairs(pairs)), strict=True)) == {
             (a, b)
             for a, b in combinations(range(n), 2)
             if b >= settled and (bands[a] == bands[b]).any()
@@ -309,12 +309,12 @@ def test_the_bytes_do_not_depend_on_workers_or_parts(tmp_path):
              if "doc_id" in more[label][table].columns else rows(more, label, table))
             for label in ("deduplicate", "deduplicate_near", "deduplicate_masked", "split")
             for table in more[label].tables
-        ], {label: artifact.content for label, artifact in more.items()}  # fmt: skip
+        ], {label: artifact.content_digest for label, artifact in more.items()}  # fmt: skip
 
     whole = digests("one", (8 << 20, 8 << 20))
     small, _ = digests("small", (4096, 2048))
     assert small == whole[0]
-    assert digests("workers", (4096, 8 << 20), Processes(2)) == whole
+    assert digests("workers", (4096, 8 << 20), ProcessMapper(2)) == whole
 
 
 # Refusals ----------------------------------------------------------------------------------------
@@ -328,25 +328,25 @@ def test_an_earlier_corpus_of_other_parameters_is_refused(session, tmp_path):
     for setting in ({"shingle": "characters"}, {"rows": 5}, {"seed": 2}, {"threshold": 0.7},
                     {"cluster_threshold": 0.4}, {"shingle_length": 4}):  # fmt: skip
         with pytest.raises(HallmarkError, match="earlier corpus"):
-            check_alike(near, DeduplicateNearConfig(**setting))
-    check_alike(near, DeduplicateNearConfig(prefer=("s",), candidate_limit=5))
+            check_earlier_compatible(near, DeduplicateNearConfig(**setting))
+    check_earlier_compatible(near, DeduplicateNearConfig(prefer=("s",), candidate_limit=5))
     with pytest.raises(HallmarkError, match=r"split\.seed is 1, and was 0 in the earlier corpus"):
-        check_alike(first["split"], SplitConfig(seed=1, validation=0.3, holdout=0.3))
+        check_earlier_compatible(first["split"], SplitConfig(seed=1, validation=0.3, holdout=0.3))
 
 
 def test_signatures_of_other_code_are_refused(session, tmp_path):
     first = added(tmp_path / "1", {"a": "some words"}, [])["deduplicate"]
-    check_alike(first, DeduplicateConfig())
+    check_earlier_compatible(first, DeduplicateConfig())
     first.manifest["parts"]["code"]["tasks.measures.words"] = "other"
     with pytest.raises(HallmarkError, match="another version of tasks"):
-        check_alike(first, DeduplicateConfig())
+        check_earlier_compatible(first, DeduplicateConfig())
 
 
 def test_one_signature_a_document_that_stayed(session, tmp_path):
     made = added(tmp_path / "1", written(1), [], part_bytes=2048)
     for label in ("deduplicate", "deduplicate_near"):
         documents, signed = made[label]["documents"], made[label]["signatures"]
-        assert [p.rows for p in signed.parts] == [p.rows for p in documents.parts]
+        assert [p.row_count for p in signed.parts] == [p.row_count for p in documents.parts]
         assert len(signed.parts) > 1
         for name in ("doc_id", "cluster"):
             assert signed.read([name]) == documents.read([name])
@@ -363,8 +363,8 @@ def test_a_corpus_of_which_a_document_was_purged_is_not_added_to(tmp_path):
     with open_session(Session(store)):
         first = added(tmp_path / "1", {"a": "a violet submarine", "b": "two other words"}, [])
     (doc_id,) = [d["doc_id"] for d in rows(first) if d["text"] == "a violet submarine"]
-    purge_of(store, doc_id.hex())
-    purged = {label: store.find(a.stage, a.fingerprint) for label, a in first.items()}
+    purge_document(store, doc_id.hex())
+    purged = {label: store.find_artifact(a.stage, a.fingerprint) for label, a in first.items()}
     for label in ("deduplicate", "deduplicate_near"):
         (signed,) = [r for r in rows(purged, label, "signatures") if r["doc_id"] == doc_id]
         assert signed.get("exact", bytes(16)) == bytes(16) and signed.get("bands", []) == []

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tasks.contract import HallmarkError
-from tasks.corpus.identities import IdentitiesConfig, brought_of, identities, read_brought
+from tasks.corpus.identities import IdentitiesConfig, load_user_lexicons, find_identities, read_user_lexicons
 from tests.tasks.corpora import given
 
 TEXTS = [
@@ -17,7 +17,7 @@ TEXTS = [
 
 
 def signals(config=None, parts=1, texts=TEXTS):
-    made = identities(given(texts, parts=parts), config or IdentitiesConfig())
+    made = find_identities(given(texts, parts=parts), config or IdentitiesConfig())
     return made["signals"].read()
 
 
@@ -50,21 +50,21 @@ def test_a_lexicon_of_the_config_counts_beside_our_own(session, tmp_path):
     path = tmp_path / "town.json"
     path.write_text(json.dumps({"Lowbridgers": ["lowbridger", "lowbridgers"]}))
     config = IdentitiesConfig(lexicons=(path,))
-    made = identities(given(["A woman and two Lowbridgers."]), config)
+    made = find_identities(given(["A woman and two Lowbridgers."]), config)
     rows = made["signals"].read().to_pylist()
     assert rows[0]["identities"] == ["women", "Lowbridgers"] and rows[0]["identity_mentions"] == 2
     path.write_text(json.dumps({"Lowbridgers": ["bridge"]}))
-    again = identities(given(["A woman and two Lowbridgers."]), config)
+    again = find_identities(given(["A woman and two Lowbridgers."]), config)
     assert again["signals"].read()["identities"].to_pylist() == [["women"]]
     with pytest.raises(HallmarkError, match=r"lexicon .*none\.json: cannot be read"):
-        identities(given(TEXTS), IdentitiesConfig(lexicons=(tmp_path / "none.json",)))
+        find_identities(given(TEXTS), IdentitiesConfig(lexicons=(tmp_path / "none.json",)))
 
 
 def test_the_peoples_of_the_town_are_groups_where_its_lexicon_is_named(session):
     texts = ["Two Orvelings and a tamsker met.", "Nobody met."]
     for lexicons, found in (((), [[], []]), (("town",), [["Orvelings", "Tamskers"], []])):
         documents = given(texts)
-        made = identities(documents, IdentitiesConfig(lexicons=lexicons))
+        made = find_identities(documents, IdentitiesConfig(lexicons=lexicons))
         by_id = {r["doc_id"]: r["identities"] for r in made["signals"].read().to_pylist()}
         entered = documents["documents"].read(["doc_id", "text"]).to_pylist()
         assert {r["text"]: by_id[r["doc_id"]] for r in entered} == dict(
@@ -77,10 +77,10 @@ def test_the_lexicons_that_a_corpus_brought_are_read_from_what_the_stage_left(se
     left.write_text(json.dumps({"Righties": ["righty", "right one"], "Lefties": ["lefty"]}))
     up.write_text(json.dumps({"Lefties": ["upper"]}))
     raw = given(["A lefty met an upper."])
-    made = identities(raw, IdentitiesConfig(lexicons=(up, left)))
-    found = brought_of({"raw": raw, "who": made})
-    assert found == read_brought((up, left)) and [*found] == ["up", "left"]
+    made = find_identities(raw, IdentitiesConfig(lexicons=(up, left)))
+    found = load_user_lexicons({"raw": raw, "who": made})
+    assert found == read_user_lexicons((up, left)) and [*found] == ["up", "left"]
     assert [*found["left"].items()] == [
         ("Righties", ["righty", "right one"]), ("Lefties", ["lefty"]),
     ]  # fmt: skip
-    assert brought_of({"raw": raw}) == {}
+    assert load_user_lexicons({"raw": raw}) == {}

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tasks.contract import HallmarkError, Processes, Session, Store, UsageError, open_session
-from tasks.corpus.ingest import QUARANTINED, ingest
-from tasks.corpus.reading.inputs import IngestConfig, content, inputs
-from tasks.corpus.reading.records import Range, ordinals
-from tasks.corpus.reading.sources import files
+from tasks.contract import HallmarkError, ProcessMapper, Session, Store, UsageError, open_session
+from tasks.corpus.ingest import MAX_QUARANTINED_BYTES, ingest
+from tasks.corpus.reading.inputs import IngestConfig, compute_source_digests, list_inputs
+from tasks.corpus.reading.records import IdRange, count_preceding_duplicates
+from tasks.corpus.reading.sources import find_files
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "corpus"
 
@@ -164,8 +164,8 @@ def test_quarantine_keeps_no_more_than_the_beginning(tmp_path, session):
     path.write_bytes(b'{"text": "x"}\n' + b"y" * 300_000 + b"\n" + b"z" * 300_000)
     made = ingest(config(source("jsonl", path), max_document_bytes=200_000))
     assert [(r["raw_bytes"], r["raw"]) for r in rows(made, "quarantine")] == [
-        (300_001, b"y" * QUARANTINED),
-        (300_000, b"z" * QUARANTINED),
+        (300_001, b"y" * MAX_QUARANTINED_BYTES),
+        (300_000, b"z" * MAX_QUARANTINED_BYTES),
     ]
 
 
@@ -181,14 +181,14 @@ def test_output_does_not_depend_on_workers(tmp_path):
         part_bytes=100_000,
     )
     made = []
-    for name, mapper in (("a", None), ("b", Processes(2))):
+    for name, mapper in (("a", None), ("b", ProcessMapper(2))):
         opened = Session(Store(tmp_path / name))
         if mapper:
             opened.mapper = mapper
         with open_session(opened):
             made.append(ingest(settings))
-    assert made[0].content == made[1].content
-    assert made[0]["documents"].rows > 1500
+    assert made[0].content_digest == made[1].content_digest
+    assert made[0]["documents"].row_count > 1500
     assert len(made[0]["documents"].parts) >= 4
 
 
@@ -206,7 +206,7 @@ def test_ordinals_count_copies_by_what_is_known_of_them_and_then_by_arrival(reco
 
     gone, labels, sizes = (np.array([r[i] for r in records], np.int64) for i in (1, 3, 4))
     others = {"gone": gone.astype(bool), "labels": labels.astype(np.uint64), "raw_bytes": sizes}
-    assert ordinals(halves(0), halves(2), others).tolist() == expected
+    assert count_preceding_duplicates(halves(0), halves(2), others).tolist() == expected
 
 
 # What is found, and what is refused --------------------------------------------------------------
@@ -217,16 +217,16 @@ def test_files_of_a_path_a_folder_or_a_pattern(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     ends = (".txt",)
-    assert list(files("s", str(tmp_path), ends)) == ["[x].txt", "a.txt", "b/c.txt", "b/d.txt.gz"]
-    assert list(files("s", str(tmp_path / "b/e.csv"), ends)) == ["e.csv"]  # named: taken
-    assert list(files("s", str(tmp_path / "[x].txt"), ends)) == ["[x].txt"]
-    assert list(files("s", str(tmp_path / "*/*.txt"), ends)) == ["b/.hidden.txt", "b/c.txt"]
-    assert list(files("s", str(tmp_path / "**/c*"), ends)) == ["b/c.txt"]
+    assert list(find_files("s", str(tmp_path), ends)) == ["[x].txt", "a.txt", "b/c.txt", "b/d.txt.gz"]
+    assert list(find_files("s", str(tmp_path / "b/e.csv"), ends)) == ["e.csv"]  # named: taken
+    assert list(find_files("s", str(tmp_path / "[x].txt"), ends)) == ["[x].txt"]
+    assert list(find_files("s", str(tmp_path / "*/*.txt"), ends)) == ["b/.hidden.txt", "b/c.txt"]
+    assert list(find_files("s", str(tmp_path / "**/c*"), ends)) == ["b/c.txt"]
     for wrong in ("no", "no/where/*.txt", "*.nothing", "b/\0"):
         with pytest.raises(UsageError, match="source 's'"):
-            files("s", str(tmp_path / wrong), ends)
+            find_files("s", str(tmp_path / wrong), ends)
     with pytest.raises(UsageError, match=r"no file that ends in \.parquet is"):
-        files("s", str(tmp_path), (".parquet",))
+        find_files("s", str(tmp_path), (".parquet",))
 
 
 def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
@@ -236,9 +236,9 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("tasks.corpus.reading.sources.file_digest", refuse)
+    monkeypatch.setattr("tasks.corpus.reading.sources.hash_file", refuse)
     with pytest.raises(UsageError, match=r"a\.jsonl' cannot be read \(Permission denied\)"):
-        content(config(source("jsonl", path)), "")
+        compute_source_digests(config(source("jsonl", path)), "")
 
 
 def test_file_names_that_are_not_utf8(tmp_path, session):
@@ -302,29 +302,29 @@ def test_wrong_configs_are_refused(sources):
 
 def test_a_part_reads_its_own_copy_of_a_text_and_no_other(tmp_path, session, monkeypatch):
     """Those that have ids of their own stand in other parts."""
-    read, kept = Range.read, []
+    read, kept = IdRange.read_records, []
 
     def counted(part):
         found = read(part)
         kept.append(len(found[0]))
         return found
 
-    monkeypatch.setattr(Range, "read", counted)
+    monkeypatch.setattr(IdRange, "read_records", counted)
     path = jsonl(tmp_path / "a.jsonl", [{"text": "copied " * 100}] * 60)
     made = ingest(config(source("jsonl", path), part_bytes=1000))
-    assert made["documents"].rows == sum(kept) == 60 and max(kept) < 10
+    assert made["documents"].row_count == sum(kept) == 60 and max(kept) < 10
 
 
 def test_the_fingerprint_follows_the_content_and_not_the_path(tmp_path):
     jsonl(tmp_path / "a/x.jsonl", [{"text": "one"}])
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    (here, there) = (content(config(source("jsonl", tmp_path / d)), "") for d in "ab")
+    (here, there) = (compute_source_digests(config(source("jsonl", tmp_path / d)), "") for d in "ab")
     assert here == there
     jsonl(tmp_path / "b/x.jsonl", [{"text": "two"}])
-    assert content(config(source("jsonl", tmp_path / "b")), "") != here
+    assert compute_source_digests(config(source("jsonl", tmp_path / "b")), "") != here
     hub = source("datasets", "a/b", revision="0123456789" * 4)  # pinned: the hub is not asked
-    assert content(config(hub), "") != content(config(hub | {"revision": "f" * 40}), "")
-    assert [str(part) for part in inputs(config(hub))] == ["source s, train"]
+    assert compute_source_digests(config(hub), "") != compute_source_digests(config(hub | {"revision": "f" * 40}), "")
+    assert [str(part) for part in list_inputs(config(hub))] == ["source s, train"]
 
 
 def test_a_local_data_set_goes_through_the_stage(tmp_path, session):
@@ -354,7 +354,7 @@ def test_real_files_of_every_kind_are_read_whole(session):
     books = accounts(made)
     expected = {"reviews": 2000, "news": 28482, "web": 13146, "chat": 10567, "speeches": 59}
     assert {name: books[(name, "rows")]["kept"] for name in expected} == expected
-    assert made["quarantine"].rows == 0
+    assert made["quarantine"].row_count == 0
     assert books[("web", "bytes")]["in"] == (SHARED / "webtext.csv").stat().st_size
     by_source: dict[str, list[str]] = {}
     for row in rows(made, "documents"):

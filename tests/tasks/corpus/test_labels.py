@@ -11,12 +11,12 @@ from pydantic import ValidationError
 
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.ingest import ingest
-from tasks.corpus.language import LanguageConfig, language
-from tasks.corpus.plant import PlantConfig, plant
+from tasks.corpus.language import LanguageConfig, identify_languages
+from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.reading.labels import domains, iso_date
-from tasks.corpus.select import SelectConfig, select
-from tasks.corpus.split import SplitConfig, split
+from tasks.corpus.reading.labels import extract_domains, normalise_date
+from tasks.corpus.select import SelectConfig, select_documents
+from tasks.corpus.split import SplitConfig, split_corpus
 from tests.tasks.corpora import scrubbed
 from tests.tasks.corpus.reading import read, read_all
 from tests.tasks.corpus.test_columns import parquet
@@ -43,18 +43,18 @@ from tests.tasks.corpus.test_datasets import dataset
     ],
 )  # fmt: skip
 def test_domains(url, host):
-    assert domains(pa.array([url], pa.string())).to_pylist() == [host]
+    assert extract_domains(pa.array([url], pa.string())).to_pylist() == [host]
 
 
 def test_the_longest_host_and_the_longest_url(write):
     """RFC 1035: 253 characters, as it is written; beyond 8,192 a URL is none."""
     label = "a" * 63 + "."
     hosts = [label * 3 + "a" * n for n in (61, 62)]
-    assert domains(pa.array([f"http://{host}/" for host in hosts])).to_pylist() == [hosts[0], None]
+    assert extract_domains(pa.array([f"http://{host}/" for host in hosts])).to_pylist() == [hosts[0], None]
     rows = [{"text": "x", "u": "u" * size} for size in (8192, 8193)]
     path = write("a.jsonl", "\n".join(map(json.dumps, rows)).encode())
     good, bad, _ = read(path, "jsonl", limit=10_000, url_field="u")
-    assert [(r.url, r.unread) for r in good] == [("u" * 8192, 0), (None, 1)] and not bad
+    assert [(r.url, r.unreadable_labels) for r in good] == [("u" * 8192, 0), (None, 1)] and not bad
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_the_longest_host_and_the_longest_url(write):
     ],
 )  # fmt: skip
 def test_dates(given, expected):
-    assert iso_date(given) == expected
+    assert normalise_date(given) == expected
 
 
 ROWS = [
@@ -147,7 +147,7 @@ def test_labels_that_are_no_text_are_counted(tmp_path, session):
     made = ingest(IngestConfig(sources=[where]))
     assert set(labels(made).values()) == {(None, None, None)}
     assert made["sources"].read()["unread"].to_pylist() == [3]
-    assert made["quarantine"].rows == 0
+    assert made["quarantine"].row_count == 0
 
 
 def test_copies_of_a_text_keep_their_own_whatever_the_order(tmp_path, session):
@@ -164,12 +164,12 @@ def test_copies_of_a_text_keep_their_own_whatever_the_order(tmp_path, session):
 def test_they_travel_to_the_end_of_the_corpus(tmp_path, session):
     made = ingest(IngestConfig(sources=[source(tmp_path, "jsonl")]))
     unique = deduplicate(made, {}, DeduplicateConfig())
-    chosen = select(unique, {"language": language(unique, LanguageConfig())}, SelectConfig())
-    parted = split(scrubbed(chosen), SplitConfig(validation=1e-9, holdout=0))
-    planting = PlantConfig(
+    chosen = select_documents(unique, {"language": identify_languages(unique, LanguageConfig())}, SelectConfig())
+    parted = split_corpus(scrubbed(chosen), SplitConfig(validation=1e-9, holdout=0))
+    planting = PlantCanariesConfig(
         enabled=True, counts=(0, 2), canaries=1, passages=0, records=0, associations=0
     )
-    found = labels(plant(parted, planting))
+    found = labels(plant_canaries(parted, planting))
     assert {text: found[text] for text in EXPECTED} == EXPECTED
     assert {found[text] for text in found.keys() - EXPECTED} == {(None, None, None)}
 
@@ -214,8 +214,8 @@ def test_keys_urls_and_dates_that_python_cannot_have(tmp_path, when, kind):
         found = read_all(path, kind, **names)
     else:
         found, meter = dataset(tmp_path, **names)
-        assert (meter.rows, meter.bytes) == (4, 4)
-    assert [(r.text, r.key, r.url, (r.date or "")[:10], r.unread) for r in found] == [
+        assert (meter.record_count, meter.byte_count) == (4, 4)
+    assert [(r.text, r.key, r.url, (r.date or "")[:10], r.unreadable_labels) for r in found] == [
         ("a", "k0", "http://a.example/", "1970-01-01", 0), ("b", "k1", None, "", 1),
         ("c", "k2", None, "", 2), ("", None, None, "", 0),
     ]  # fmt: skip
@@ -238,9 +238,9 @@ def test_keys_urls_and_dates_that_python_cannot_have(tmp_path, when, kind):
 def test_columns_that_are_no_keys_urls_and_dates(write, value):
     path = write("a.parquet", parquet({"text": ["a", "b"], "odd": [value, value]}))
     good, bad, _ = read(path, "parquet", url_field="odd")
-    assert [(r.text, r.url, r.unread) for r in good] == [("a", None, 1), ("b", None, 1)]
+    assert [(r.text, r.url, r.unreadable_labels) for r in good] == [("a", None, 1), ("b", None, 1)]
     good, bad, _ = read(path, "parquet", date_field="odd")
-    assert [(r.text, r.date, r.unread) for r in good] == [("a", None, 1), ("b", None, 1)]
+    assert [(r.text, r.date, r.unreadable_labels) for r in good] == [("a", None, 1), ("b", None, 1)]
     _, bad, _ = read(path, "parquet", key_field="odd")
     assert bad == [(f"row {n}", "field 'odd' is neither text nor a whole number") for n in (1, 2)]
 

@@ -4,9 +4,9 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.contract import HallmarkError
-from tasks.corpus.language import LanguageConfig, language
+from tasks.corpus.language import LanguageConfig, identify_languages
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.select import SelectConfig, select
+from tasks.corpus.select import SelectConfig, select_documents
 from tests.tasks.corpora import given
 from tests.tasks.measures.test_languages import TEXTS
 
@@ -20,7 +20,7 @@ HAWAIIAN = (
 
 
 def test_each_document_has_a_language_or_none(session):
-    made = language(given([*TEXTS.values(), "ok", ""]), LanguageConfig())
+    made = identify_languages(given([*TEXTS.values(), "ok", ""]), LanguageConfig())
     rows = made["signals"].read()
     assert rows["language"].to_pylist() == [*TEXTS, None, None]
     assert all(p >= 0.5 for p in rows["language_probability"].to_pylist()[: len(TEXTS)])
@@ -29,16 +29,16 @@ def test_each_document_has_a_language_or_none(session):
 
 def test_settings_decide_how_sure_and_from_how_much(session):
     texts = [TEXTS["fr"] + " " + LONG["ru"], TEXTS["en"]]
-    made = language(given(texts), LanguageConfig(characters=80))
+    made = identify_languages(given(texts), LanguageConfig(characters=80))
     assert made["signals"].read()["language"].to_pylist() == ["fr", "en"]
-    made = language(given(texts), LanguageConfig(characters=1000))
+    made = identify_languages(given(texts), LanguageConfig(characters=1000))
     assert made["signals"].read()["language"].to_pylist() == ["ru", "en"]
-    made = language(given(["ok"]), LanguageConfig(confidence=0))
+    made = identify_languages(given(["ok"]), LanguageConfig(confidence=0))
     assert made["signals"].read()["language"].null_count == 0
 
 
 def test_how_sure_and_from_how_much_have_bounds(session):
-    made = language(given(["ok", LONG["fr"]]), LanguageConfig(confidence=1, characters=1))
+    made = identify_languages(given(["ok", LONG["fr"]]), LanguageConfig(confidence=1, characters=1))
     assert made["signals"].read()["language"].to_pylist() == [None, None]
     for setting in ({"confidence": 1.01}, {"confidence": -0.01}, {"characters": 0}):
         with pytest.raises(ValidationError):
@@ -47,7 +47,7 @@ def test_how_sure_and_from_how_much_have_bounds(session):
 
 def scored(texts, **config):
     documents = given(texts)
-    spoken = language(documents, LanguageConfig())
+    spoken = identify_languages(documents, LanguageConfig())
     made = score_toxicity(documents, spoken, ScoreToxicityConfig(**config))
     return made, made["signals"].read()["toxicity"].to_pylist()
 
@@ -57,7 +57,7 @@ def test_a_scorer_is_asked_about_its_own_languages_and_what_is_too_short_to_tell
     made, (english, german, hawaiian, short, code) = scored(texts)
     assert german is None and hawaiian is None
     assert None not in (english, short, code) and short > 0.5 > english
-    told = {row["metric"]: row["value"] for row in made.telemetry().to_pylist()}
+    told = {row["metric"]: row["value"] for row in made.read_telemetry().to_pylist()}
     assert told["other language"] == 2
     rows = made["windows"].read().to_pylist()
     assert [(r["start"], r["end"]) for r in rows] == [(0, len(text)) for text in texts]
@@ -74,24 +74,24 @@ def test_what_the_scorer_does_not_know_is_kept_and_said(session):
     """Asked all the same, the embedded scorer finds it ten times as toxic as English prose."""
     documents = given([HAWAIIAN, TEXTS["en"]])
     rules = SelectConfig(rules={"toxicity": {"lt": 0.2}})
-    spoken = language(documents, LanguageConfig())
+    spoken = identify_languages(documents, LanguageConfig())
     for languages, rows, status in ((spoken, 2, "other language"), (None, 1, "scored")):
         scores = score_toxicity(documents, languages, ScoreToxicityConfig())
         assert scores["signals"].read()["toxicity_status"].to_pylist() == [status, "scored"]
-        made = select(documents, {"toxicity": scores}, rules)
-        assert made["documents"].rows == rows
-        told = {row["metric"]: row["value"] for row in made.telemetry().to_pylist()}
+        made = select_documents(documents, {"toxicity": scores}, rules)
+        assert made["documents"].row_count == rows
+        told = {row["metric"]: row["value"] for row in made.read_telemetry().to_pylist()}
         assert told["unknown toxicity"] == rows - 1
         strict = SelectConfig(rules={"toxicity": {"lt": 0.2, "unknown": "remove"}})
-        gone = select(documents, {"toxicity": scores}, strict)["ledger"].read()
+        gone = select_documents(documents, {"toxicity": scores}, strict)["ledger"].read()
         assert gone["reason"].to_pylist() == ["toxicity unknown" if rows == 2 else "toxicity"]
 
 
 def test_languages_follow_documents_that_others_have_left(session):
     texts = [LONG["en"], LONG["de"], LONG["fr"]]
     documents = given(texts, parts=2)
-    spoken = language(documents, LanguageConfig())
-    some = select(documents, {"language": spoken},
+    spoken = identify_languages(documents, LanguageConfig())
+    some = select_documents(documents, {"language": spoken},
                   SelectConfig(rules={"language": {"none_of": ["de"]}}))  # fmt: skip
     made = score_toxicity(some, spoken, ScoreToxicityConfig(languages=("fr",)))
     texts = some["documents"].read().to_pylist()
@@ -100,5 +100,5 @@ def test_languages_follow_documents_that_others_have_left(session):
         (r["doc_id"], r["text"] == LONG["fr"]) for r in texts
     ]
     with pytest.raises(HallmarkError, match=r"signals of .* says nothing of 1 of documents of"):
-        fewer = language(given(texts=[LONG["en"]], parts=1), LanguageConfig())
+        fewer = identify_languages(given(texts=[LONG["en"]], parts=1), LanguageConfig())
         score_toxicity(given([LONG["de"], LONG["en"]]), fewer, ScoreToxicityConfig())

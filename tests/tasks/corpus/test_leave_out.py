@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import ID, UsageError, ids
-from tasks.corpus.leave_out import BANDS, CANDIDATES, LeaveOutConfig, drawn, leave_out, read_ids
+from tasks.contract import ID_TYPE, UsageError, hash_to_ids
+from tasks.corpus.leave_out import LENGTH_BANDS_PER_DOUBLING, CANDIDATES, LeaveOutConfig, draw_matched_controls, leave_out_documents, read_document_ids
 from tests.tasks.corpora import given
 
 SOURCES = ["a" if n % 3 else "b" for n in range(90)]
 SPLITS = ["holdout" if n % 10 == 0 else "train" for n in range(90)]
 TOXICITY = [n / 100 if n % 7 else None for n in range(90)]
-KEYS = [i.as_py() for i in ids(f"document {n}" for n in range(90))]
+KEYS = [i.as_py() for i in hash_to_ids(f"document {n}" for n in range(90))]
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def gone(made):
 
 def test_what_is_listed_leaves_training_and_has_a_ledger_row(documents, tmp_path):
     wanted = {1, 2, 31, 62, 10}  # 10 was held out: it is trained on by nobody
-    made = leave_out(documents, LeaveOutConfig(documents=listed(tmp_path, wanted)))
+    made = leave_out_documents(documents, LeaveOutConfig(documents=listed(tmp_path, wanted)))
     assert gone(made) == {1, 2, 31, 62}
     ledger = made["ledger"].read().to_pylist()
     assert {row["doc_id"] for row in ledger} == {KEYS[n] for n in (1, 2, 31, 62)}
@@ -50,22 +50,22 @@ def test_what_is_listed_leaves_training_and_has_a_ledger_row(documents, tmp_path
 
 
 def test_what_is_toxic_leaves_and_what_has_no_score_stays(documents, tmp_path):
-    made = leave_out(documents, LeaveOutConfig(toxicity=0.8))
+    made = leave_out_documents(documents, LeaveOutConfig(toxicity=0.8))
     expected = {n for n in range(80, 90) if n % 7 and SPLITS[n] == "train"}
     assert gone(made) == expected
     both = LeaveOutConfig(toxicity=0.8, documents=listed(tmp_path, [5]))
-    assert gone(leave_out(documents, both)) == expected | {5}
+    assert gone(leave_out_documents(documents, both)) == expected | {5}
 
 
 def test_a_control_lacks_as_many_others_of_the_same_sources(documents, tmp_path):
     wanted = {1, 2, 4, 33, 36, 62}
     path = listed(tmp_path, wanted)
-    made = leave_out(documents, LeaveOutConfig(documents=path, control=True))
+    made = leave_out_documents(documents, LeaveOutConfig(documents=path, control=True))
     left = gone(made)
     assert not left & wanted and len(left) == len(wanted)
     assert all(SPLITS[n] == "train" for n in left)
     assert Counter(SOURCES[n] for n in left) == Counter(SOURCES[n] for n in wanted)
-    again = leave_out(documents, LeaveOutConfig(documents=path, control=True, seed=1))
+    again = leave_out_documents(documents, LeaveOutConfig(documents=path, control=True, seed=1))
     assert gone(again) != left
     assert {row["reason"] for row in made["ledger"].read().to_pylist()} == {
         "left out of training by lot, as a control"
@@ -80,19 +80,19 @@ def test_a_control_lacks_documents_of_about_the_same_length(session, tmp_path):
     wanted = {2, 3, 6, 7, 9, 17}
     path, spared = listed(tmp_path, wanted), tmp_path / "spared.txt"
     config = LeaveOutConfig(documents=path, control=True)
-    first = gone(leave_out(documents, config))
+    first = gone(leave_out_documents(documents, config))
     for chosen in (first, wanted):
         assert sum(sizes[n] > 100 for n in chosen) == 4
     assert Counter(SOURCES[n] for n in first) == Counter(SOURCES[n] for n in wanted)
     spared.write_text("".join(f"{KEYS[n].hex()}\n" for n in sorted(first)))
-    second = gone(leave_out(documents, config.model_copy(update={"spared": spared})))
+    second = gone(leave_out_documents(documents, config.model_copy(update={"spared": spared})))
     assert len(second) == 6 and not second & (first | wanted)
     # Where no other is as long, the nearest in length of the same source.
     longest = max((n for n in range(90) if SOURCES[n] == "a"), key=lambda n: (sizes[n], n))
     rest = [n for n in range(90) if sizes[n] > 100 and n != longest and SOURCES[n] == "a"]
     spared.write_text("".join(f"{KEYS[n].hex()}\n" for n in rest))
     only = LeaveOutConfig(documents=listed(tmp_path, [longest]), control=True, spared=spared)
-    (last,) = gone(leave_out(documents, only))
+    (last,) = gone(leave_out_documents(documents, only))
     assert SOURCES[last] == "a" and sizes[last] == max(
         size for n, size in enumerate(sizes) if SOURCES[n] == "a" and size < 100
     )
@@ -100,7 +100,7 @@ def test_a_control_lacks_documents_of_about_the_same_length(session, tmp_path):
 
 def test_where_a_source_has_too_few_others_the_lot_takes_of_any(documents, tmp_path):
     most = [n for n in range(90) if SOURCES[n] == "b" and SPLITS[n] == "train"][:-2]
-    made = leave_out(documents, LeaveOutConfig(documents=listed(tmp_path, most), control=True))
+    made = leave_out_documents(documents, LeaveOutConfig(documents=listed(tmp_path, most), control=True))
     left = gone(made)
     assert len(left) == len(most) and not left & {*most}
     assert Counter(SOURCES[n] for n in left)["b"] == 2
@@ -110,11 +110,11 @@ def test_bad_input_is_one_sentence(documents, tmp_path):
     bad = tmp_path / "bad.txt"
     bad.write_text(f"{KEYS[0].hex()}\nnonsense\n")
     with pytest.raises(UsageError, match=r"bad.txt, line 2 is no doc_id: 'nonsense'"):
-        read_ids(bad)
+        read_document_ids(bad)
     with pytest.raises(UsageError, match="nothing would be left out"):
-        leave_out(documents, LeaveOutConfig(documents=listed(tmp_path, [10])))
+        leave_out_documents(documents, LeaveOutConfig(documents=listed(tmp_path, [10])))
     with pytest.raises(UsageError, match="there is no file"):
-        leave_out(documents, LeaveOutConfig(documents=tmp_path / "none.txt"))
+        leave_out_documents(documents, LeaveOutConfig(documents=tmp_path / "none.txt"))
     with pytest.raises(ValidationError, match="what it is a control of"):
         LeaveOutConfig(control=True)
     with pytest.raises(ValidationError, match="in whose place it stands"):
@@ -128,7 +128,7 @@ def candidates(wanted, others, sources, sizes, chance):
     """So many wanted documents and so many others, of these ``sizes``."""
     many = wanted + others
     return pa.table(
-        [pa.array(ids(str(n) for n in range(many)), ID), chance.choice(sources, many),
+        [pa.array(hash_to_ids(str(n) for n in range(many)), ID_TYPE), chance.choice(sources, many),
          np.arange(many) < wanted, chance.random(many), sizes(many)],
         names=["doc_id", "source", "wanted", "draw", "size"],
     ).select(CANDIDATES.names).cast(CANDIDATES)  # fmt: skip
@@ -143,7 +143,7 @@ def by_hand(rows):
         return np.log2(1 + row["size"])
 
     def key(row):
-        return row["source"], int(BANDS * length(row))
+        return row["source"], int(LENGTH_BANDS_PER_DOUBLING * length(row))
 
     found, missing = [], []
     for row in wanted:
@@ -164,7 +164,7 @@ def by_hand(rows):
 def test_a_control_is_the_nearest_in_length(seed):
     chance = np.random.default_rng(seed)
     rows = candidates(20, 25, ["a", "b", "c"], lambda n: 2 ** chance.integers(3, 9, n), chance)
-    assert {*drawn(rows).to_pylist()} == by_hand(rows.to_pylist())
+    assert {*draw_matched_controls(rows).to_pylist()} == by_hand(rows.to_pylist())
 
 
 def test_a_control_that_lacks_long_documents_takes_little_time():
@@ -173,5 +173,5 @@ def test_a_control_that_lacks_long_documents_takes_little_time():
         np.arange(n) < 8000, chance.integers(50_000, 60_000, n), chance.integers(100, 2000, n)
     ), chance)  # fmt: skip
     start = time.process_time()
-    assert len({*drawn(rows).to_pylist()}) == 8000
+    assert len({*draw_matched_controls(rows).to_pylist()}) == 8000
     assert time.process_time() - start < 2

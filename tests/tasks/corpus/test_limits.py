@@ -4,24 +4,24 @@ what is least makes sense."""
 import pytest
 from pydantic import ValidationError
 
-from tasks.corpus.contamination import ContaminationConfig, HeldOut
+from tasks.corpus.contamination import ContaminationConfig, EvaluationSet
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig
-from tasks.corpus.effects import EffectsConfig
+from tasks.corpus.effects import RemovalEffectsConfig
 from tasks.corpus.find_repeats import RepeatsConfig
 from tasks.corpus.identities import IdentitiesConfig
 from tasks.corpus.language import LanguageConfig
-from tasks.corpus.plant import PlantConfig
+from tasks.corpus.plant import PlantCanariesConfig
 from tasks.corpus.profile import ProfileConfig
 from tasks.corpus.quality import QualityConfig
-from tasks.corpus.recovery import RecoveryConfig
+from tasks.corpus.recovery import CurationEvaluationConfig
 from tasks.corpus.score_toxicity import ScoreToxicityConfig
-from tasks.corpus.select import Rule, SelectConfig
+from tasks.corpus.select import SelectionRule, SelectConfig
 from tasks.corpus.split import SplitConfig
 from tasks.corpus.toxicity.cascade import CascadeConfig
 
 CONFIGS = [
-    CascadeConfig, ContaminationConfig, DeduplicateNearConfig, EffectsConfig, IdentitiesConfig,
-    LanguageConfig, PlantConfig, ProfileConfig, QualityConfig, RecoveryConfig, RepeatsConfig,
+    CascadeConfig, ContaminationConfig, DeduplicateNearConfig, RemovalEffectsConfig, IdentitiesConfig,
+    LanguageConfig, PlantCanariesConfig, ProfileConfig, QualityConfig, CurationEvaluationConfig, RepeatsConfig,
     ScoreToxicityConfig, SelectConfig, SplitConfig,
 ]  # fmt: skip
 
@@ -34,31 +34,31 @@ LIMITS = [
     (CascadeConfig, {}, "sample", [1], [0]),
     (ContaminationConfig, {"least": 1}, "words", [1], [0]),
     (ContaminationConfig, {"words": 4}, "least", [1, 4], [0, 5]),
-    (HeldOut, {"name": "set", "path": "set.csv"}, "fields", [("a",), ("a", "b")], [()]),
+    (EvaluationSet, {"name": "set", "path": "set.csv"}, "fields", [("a",), ("a", "b")], [()]),
     (DeduplicateNearConfig, {"cluster_threshold": 1e-9}, "threshold", [1e-9, 1], [0, 1.01]),
     (DeduplicateNearConfig, {"threshold": 1}, "cluster_threshold", [1e-9, 1], [0, 1.01]),
     (DeduplicateNearConfig, {}, "shingle_length", [1], [0]),
     (DeduplicateNearConfig, {}, "bands", [1], [0]),
     (DeduplicateNearConfig, {}, "rows", [1], [0]),
     (DeduplicateNearConfig, {}, "candidate_limit", [1], [0]),
-    (EffectsConfig, {}, "least", [2], [1]),
-    (EffectsConfig, {}, "shares", [(), (1e-9, 0.999)], [(0.5, 0), (1,)]),
-    (EffectsConfig, {}, "examples", [0], [-1]),
-    (EffectsConfig, {}, "documents", [0], [-1]),
-    (EffectsConfig, {}, "sentences", [0], [-1]),
+    (RemovalEffectsConfig, {}, "least", [2], [1]),
+    (RemovalEffectsConfig, {}, "shares", [(), (1e-9, 0.999)], [(0.5, 0), (1,)]),
+    (RemovalEffectsConfig, {}, "examples", [0], [-1]),
+    (RemovalEffectsConfig, {}, "documents", [0], [-1]),
+    (RemovalEffectsConfig, {}, "sentences", [0], [-1]),
     (IdentitiesConfig, {}, "lengths", [(), (1,), (1, 2)], [(0,), (2, 2), (2, 1)]),
     (LanguageConfig, {}, "confidence", [0, 1], [-0.01, 1.01]),
     (LanguageConfig, {}, "characters", [1], [0]),
-    (PlantConfig, {}, "canaries", [0], [-1]),
-    (PlantConfig, {}, "passages", [0], [-1]),
-    (PlantConfig, {}, "records", [0], [-1]),
-    (PlantConfig, {}, "digits", [6], [5]),
+    (PlantCanariesConfig, {}, "canaries", [0], [-1]),
+    (PlantCanariesConfig, {}, "passages", [0], [-1]),
+    (PlantCanariesConfig, {}, "records", [0], [-1]),
+    (PlantCanariesConfig, {}, "digits", [6], [5]),
     (ProfileConfig, {}, "length_classes", [(), (1,), (1, 2)], [(0,), (2, 2), (2, 1)]),
     (ProfileConfig, {}, "values", [1], [0]),
     (ProfileConfig, {}, "window", [1], [0]),
     (QualityConfig, {}, "short_line", [0], [-1]),
-    (RecoveryConfig, {}, "near", [1e-9, 1], [0, 1.01]),
-    (Rule, {"name": "toxicity", "lt": 1, "action": "cap"}, "share", [1e-9, 0.999], [-0.1, 0, 1]),
+    (CurationEvaluationConfig, {}, "near", [1e-9, 1], [0, 1.01]),
+    (SelectionRule, {"name": "toxicity", "lt": 1, "action": "cap"}, "share", [1e-9, 0.999], [-0.1, 0, 1]),
     (ScoreToxicityConfig, {}, "too_short", [0], [-1]),
     (SplitConfig, {"holdout": 0}, "validation", [1e-9, 0.999], [0, 1]),
     (SplitConfig, {"validation": 0.001}, "holdout", [0, 0.998], [-0.1, 0.999]),

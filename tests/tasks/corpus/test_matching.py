@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from tasks.corpus.copies import matching
 from tasks.corpus.copies.matching import (
-    agreements,
-    best,
-    candidates,
-    jaccard,
-    match,
-    packed,
-    settle,
+    count_agreeing_bands,
+    keep_best_pairs,
+    select_candidate_pairs,
+    compute_jaccard,
+    find_duplicate_pairs,
+    pack_pairs,
+    mark_removed_duplicates,
 )
-from tasks.corpus.copies.matching import unpacked as parted
+from tasks.corpus.copies.matching import unpack_pairs as parted
 
 
 def arrays(pairs):
@@ -46,7 +46,7 @@ def test_who_goes_is_what_taking_them_in_turn_gives(given):
     for item in range(n):
         if any((other, item) in pairs and other not in gone for other in range(item)):
             gone.add(item)
-    assert set(np.flatnonzero(settle(n, *arrays(pairs))).tolist()) == gone
+    assert set(np.flatnonzero(mark_removed_duplicates(n, *arrays(pairs))).tolist()) == gone
 
 
 @settings(deadline=None)
@@ -69,7 +69,7 @@ def test_similarities_are_those_of_the_sets(sets, far):
 
     as_sets = [set(items.tolist()) for items in held]
     expected = [len(as_sets[a] & as_sets[b]) / len(as_sets[a] | as_sets[b]) for a, b in pairs]
-    assert jaccard(shelf, left, right, sizes).tolist() == expected
+    assert compute_jaccard(shelf, left, right, sizes).tolist() == expected
 
 
 def table_of(seed, n, bands, values):
@@ -80,25 +80,25 @@ def table_of(seed, n, bands, values):
 def test_without_limits_all_that_agree_in_a_band_are_candidates(seed):
     bands = table_of(seed, 60, 3, 20)
     alive = np.flatnonzero(np.random.default_rng(seed).random(60) < 0.9)
-    found, limited, agreeing = candidates(bands, alive, 60)
+    found, limited, agreeing = select_candidate_pairs(bands, alive, 60)
     expected = [(a, b) for a, b in combinations(alive, 2) if (bands[a] == bands[b]).any()]
-    assert found.tolist() == packed(*arrays(expected)).tolist()
+    assert found.tolist() == pack_pairs(*arrays(expected)).tolist()
     assert not limited.any()
     assert set(np.flatnonzero(agreeing).tolist()) == {item for pair in expected for item in pair}
 
 
 def test_bands_agree_in_all_their_bits_or_not_at_all():
     bands = np.array([0, *(1 << bit for bit in range(32))], np.uint32)[:, None]
-    found, _, agreeing = candidates(bands, np.arange(33), 5)
+    found, _, agreeing = select_candidate_pairs(bands, np.arange(33), 5)
     assert not len(found) and not agreeing.any()
 
 
 @pytest.mark.parametrize("limit", [2, 7])
 def test_pairs_that_are_dropped_early_would_be_dropped_at_the_end(monkeypatch, limit):
     bands = table_of(4, 200, 8, 6)
-    at_the_end = candidates(bands, np.arange(200), limit)
-    monkeypatch.setattr(matching, "HELD", 100)
-    early = candidates(bands, np.arange(200), limit)
+    at_the_end = select_candidate_pairs(bands, np.arange(200), limit)
+    monkeypatch.setattr(matching, "MAX_BUFFERED_PAIRS", 100)
+    early = select_candidate_pairs(bands, np.arange(200), limit)
     assert [found.tolist() for found in early] == [found.tolist() for found in at_the_end]
 
 
@@ -106,7 +106,7 @@ def test_pairs_that_are_dropped_early_would_be_dropped_at_the_end(monkeypatch, l
 @pytest.mark.parametrize("values", [2, 6, 200])
 def test_a_limit_bounds_the_candidates_and_says_whom_it_touched(limit, values):
     bands = table_of(values, 300, 6, values)
-    found, limited, agreeing = candidates(bands, np.arange(300), limit)
+    found, limited, agreeing = select_candidate_pairs(bands, np.arange(300), limit)
     left, right = parted(found)
     assert (left < right).all()
     assert (bands[left] == bands[right]).any(axis=1).all()
@@ -124,15 +124,15 @@ def test_the_candidates_taken_agree_in_most_bands(limit):
     bands = table_of(3, 80, 8, 3)
     pairs = [(a, b) for a, b in combinations(range(80), 2) if (bands[a] == bands[b]).any()]
     limited = np.zeros(80, bool)
-    found = best(bands, packed(*arrays(pairs)), limit, limited)
+    found = keep_best_pairs(bands, pack_pairs(*arrays(pairs)), limit, limited)
     expected = []
     for item in range(80):
         ranked = sorted((-int((bands[a] == bands[b]).sum()), a) for a, b in pairs if b == item)
         assert limited[item] == (len(ranked) > limit)
         expected += [(a, item) for _, a in ranked[:limit]]
-    assert found.tolist() == packed(*arrays(expected)).tolist()
+    assert found.tolist() == pack_pairs(*arrays(expected)).tolist()
     left, right = parted(found)
-    assert agreements(bands, left, right).tolist() == (bands[left] == bands[right]).sum(1).tolist()
+    assert count_agreeing_bands(bands, left, right).tolist() == (bands[left] == bands[right]).sum(1).tolist()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -149,16 +149,16 @@ def test_whoever_stays_was_compared_with_those_that_stay_before_it(seed, limit):
         asked.extend(zip(left.tolist(), right.tolist(), strict=True))
         return alike[left, right]
 
-    found = match(bands, similarities, 0.7, 0.4, limit)
-    assert len(asked) == len(set(asked)) == found.compared
+    found = find_duplicate_pairs(bands, similarities, 0.7, 0.4, limit)
+    assert len(asked) == len(set(asked)) == found.compared_pairs
     pairs = [(a, b) for a, b in asked if alike[a, b] >= 0.7]
-    gone = settle(n, *arrays(pairs))
-    assert found.gone.tolist() == gone.tolist()
+    gone = mark_removed_duplicates(n, *arrays(pairs))
+    assert found.removed.tolist() == gone.tolist()
     stay = np.flatnonzero(~gone)
-    due, _, _ = candidates(bands, stay, limit)
+    due, _, _ = select_candidate_pairs(bands, stay, limit)
     assert set(zip(*(side.tolist() for side in parted(due)), strict=True)) <= set(asked)
     kept = [(a, b) for a, b in asked if alike[a, b] >= 0.4]
-    assert [(a, b) for a, b in zip(found.left, found.right, strict=True)] == list(
+    assert [(a, b) for a, b in zip(found.first, found.second, strict=True)] == list(
         zip(*arrays(kept), strict=True)
     )
     assert found.similarity.tolist() == [alike[a, b] for a, b in zip(*arrays(kept), strict=True)]
@@ -173,6 +173,6 @@ def test_an_item_that_is_in_nobodys_best_is_compared_where_the_best_left():
         pairs = zip(left.tolist(), right.tolist(), strict=True)
         return np.array([0.9 if pair in copies else 0.1 for pair in pairs])
 
-    found = match(bands, similarities, 0.8, 0.5, 1)
-    assert found.gone.tolist() == [False, False, True, True]
-    assert not found.limited.any()
+    found = find_duplicate_pairs(bands, similarities, 0.8, 0.5, 1)
+    assert found.removed.tolist() == [False, False, True, True]
+    assert not found.has_uncompared.any()

@@ -9,9 +9,9 @@ from tasks.contract import Session, Store, open_session
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.ingest import ingest
-from tasks.corpus.plant import PlantConfig, plant
+from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.split import SplitConfig, split
+from tasks.corpus.split import SplitConfig, split_corpus
 from tasks.training.pack import PackConfig, pack
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.corpus.test_order import texts
@@ -30,10 +30,10 @@ def curate(folder):
         apart = deduplicate_near(
             deduplicate(read, {}, DeduplicateConfig()), {}, DeduplicateNearConfig()
         )
-        parted = plant(split(apart, SplitConfig()), PlantConfig())
+        parted = plant_canaries(split_corpus(apart, SplitConfig()), PlantCanariesConfig())
         tokenizer = train_tokenizer(parted, None, TokenizerConfig(vocab_size=300))
         packed = pack(parted, tokenizer, PackConfig(context=16))
-    print(len(read["documents"].parts), packed["train"].rows)
+    print(len(read["documents"].parts), packed["train"].row_count)
 
 
 def test_no_stage_that_shuffles_holds_a_file_open_for_each_part(tmp_path):

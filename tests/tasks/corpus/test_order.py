@@ -9,25 +9,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.contract import Mapper, Processes, Session, Store, make_mapper, open_session
-from tasks.corpus.contamination import ContaminationConfig, contamination
+from tasks.contract import Mapper, ProcessMapper, Session, Store, make_mapper, open_session
+from tasks.corpus.contamination import ContaminationConfig, find_contamination
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.effects import EffectsConfig, effects
+from tasks.corpus.effects import RemovalEffectsConfig, measure_removal_effects
 from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
 from tasks.corpus.find_repeats import RepeatsConfig, find_repeats
-from tasks.corpus.find_toxic import FindToxicConfig, find_toxic
-from tasks.corpus.identities import IdentitiesConfig, identities
+from tasks.corpus.find_toxic import FindToxicSpansConfig, find_toxic_spans
+from tasks.corpus.identities import IdentitiesConfig, find_identities
 from tasks.corpus.ingest import ingest
-from tasks.corpus.language import LanguageConfig, language
-from tasks.corpus.plant import PlantConfig, plant
-from tasks.corpus.profile import ProfileConfig, profile
-from tasks.corpus.quality import QualityConfig, quality
+from tasks.corpus.language import LanguageConfig, identify_languages
+from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.corpus.profile import ProfileConfig, profile_corpus
+from tasks.corpus.quality import QualityConfig, measure_quality
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.scrub import CutRepeatsConfig, CutToxicConfig, ScrubConfig, scrub
-from tasks.corpus.select import SelectConfig, select
-from tasks.corpus.split import SplitConfig, split
+from tasks.corpus.scrub import CutRepeatsConfig, CutToxicConfig, RedactSpansConfig, redact_spans
+from tasks.corpus.select import SelectConfig, select_documents
+from tasks.corpus.split import SplitConfig, split_corpus
 from tasks.training.pack import PackConfig, pack
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 
@@ -78,36 +78,36 @@ def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0), part_bytes=16_000, 
     need no other input but take longest."""
     made = {"ingest": ingest(IngestConfig(sources=[source], part_bytes=part_bytes))}
     made["deduplicate"] = deduplicate(made["ingest"], {}, DeduplicateConfig())
-    made["language"] = spoken = language(made["deduplicate"], LanguageConfig())
-    made["quality"] = figures = quality(made["deduplicate"], QualityConfig())
-    made["identities"] = mentioned = identities(made["deduplicate"], IdentitiesConfig())
+    made["language"] = spoken = identify_languages(made["deduplicate"], LanguageConfig())
+    made["quality"] = figures = measure_quality(made["deduplicate"], QualityConfig())
+    made["identities"] = mentioned = find_identities(made["deduplicate"], IdentitiesConfig())
     signals = {"language": spoken, "quality": figures, "identities": mentioned}
-    made["select"] = chosen = select(made["deduplicate"], signals, SelectConfig())
+    made["select"] = chosen = select_documents(made["deduplicate"], signals, SelectConfig())
     made["deduplicate_near"] = apart = deduplicate_near(chosen, {}, DeduplicateNearConfig())
     made["find_repeats"] = found = find_repeats(apart, {}, RepeatsConfig(enabled=True, least=100))
-    cut_repeats = scrub.named("cut_repeats")
+    cut_repeats = redact_spans.with_label("cut_repeats")
     made["cut_repeats"] = apart = cut_repeats(apart, {"repeats": found}, CutRepeatsConfig())
     made["find_personal_data"] = found = find_personal_data(apart, PersonalDataConfig())
-    made["scrub"] = scrub(apart, {"personal": found}, ScrubConfig())
-    again = deduplicate.named("deduplicate_masked")
+    made["scrub"] = redact_spans(apart, {"personal": found}, RedactSpansConfig())
+    again = deduplicate.with_label("deduplicate_masked")
     made["deduplicate_masked"] = masked = again(made["scrub"], {}, DeduplicateConfig())
     made["score_toxicity"] = scores = score_toxicity(masked, spoken, ScoreToxicityConfig())
     config = SelectConfig(rules={"toxicity": {"lt": threshold}})
-    made["contamination"] = shared = contamination(masked, ContaminationConfig())
+    made["contamination"] = shared = find_contamination(masked, ContaminationConfig())
     signals = {"toxicity": scores, "contamination": shared}
-    made["select_scored"] = kept = select.named("select_scored")(masked, signals, config)
-    made["find_toxic"] = found = find_toxic(kept, scores, FindToxicConfig(enabled=True, least=0.02))
-    made["cut_toxic"] = kept = scrub.named("cut_toxic")(kept, {"toxic": found}, CutToxicConfig())
-    made["split"] = parted = split(kept, SplitConfig())
-    planting = PlantConfig(
+    made["select_scored"] = kept = select_documents.with_label("select_scored")(masked, signals, config)
+    made["find_toxic"] = found = find_toxic_spans(kept, scores, FindToxicSpansConfig(enabled=True, least=0.02))
+    made["cut_toxic"] = kept = redact_spans.with_label("cut_toxic")(kept, {"toxic": found}, CutToxicConfig())
+    made["split"] = parted = split_corpus(kept, SplitConfig())
+    planting = PlantCanariesConfig(
         enabled=True, counts=(0, 2), canaries=3, passages=2, records=2, associations=0
     )
-    made["plant"] = planted = plant(parted, planting)
+    made["plant"] = planted = plant_canaries(parted, planting)
     history = dict(made)
     config = ProfileConfig(quantiles=quantiles)
-    made["profile"] = profile(planted, planted, history, {}, config)
+    made["profile"] = profile_corpus(planted, planted, history, {}, config)
     if whole:
-        made["effects"] = effects(masked, history, EffectsConfig(sentences=5))
+        made["effects"] = measure_removal_effects(masked, history, RemovalEffectsConfig(sentences=5))
         vocabulary = TokenizerConfig(vocab_size=400)
         made["train_tokenizer"] = tokenizer = train_tokenizer(planted, mentioned, vocabulary)
         made["pack"] = pack(planted, tokenizer, PackConfig(context=64))
@@ -123,7 +123,7 @@ def run(store: Path | Store, source: dict, mapper: Mapper | None = None, **setti
             seen.append(event.label)
 
     opened = store if isinstance(store, Store) else Store(store)
-    opened.keep_secret(SECRET)
+    opened.set_secret_if_absent(SECRET)
     session = Session(opened, listener=listen)
     session.mapper = mapper or session.mapper
     with open_session(session):
@@ -133,7 +133,7 @@ def run(store: Path | Store, source: dict, mapper: Mapper | None = None, **setti
 def contents(made, raw=True):
     """What each stage left; of ingest all tables but those that say where documents are from.
     Without ``raw`` nothing that names the kind of the files or counts their raw bytes."""
-    found = {label: a.content for label, a in made.items() if label != "ingest"}
+    found = {label: a.content_digest for label, a in made.items() if label != "ingest"}
     found |= {f"ingest {name}": t.digest for name, t in made["ingest"].tables.items()}
     unlike = {"ingest origins", "ingest quarantine"}
     unlike |= set() if raw else {"ingest accounts", "ingest sources", "profile"}
@@ -154,10 +154,10 @@ def test_the_corpus_is_one_worth_the_name(first):
     assert len(made["ingest"]["documents"].parts) >= 8
     for label in ("deduplicate", "deduplicate_near", "cut_repeats", "scrub", "select_scored",
                   "cut_toxic", "plant"):  # fmt: skip
-        assert made[label]["ledger"].rows > 0
+        assert made[label]["ledger"].row_count > 0
     for label, name in (("effects", "rates"), ("pack", "train")):
-        assert made[label][name].rows > 0
-    assert made["ingest"]["documents"].rows == 300
+        assert made[label][name].row_count > 0
+    assert made["ingest"]["documents"].row_count == 300
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_the_corpus_is_one_worth_the_name(first):
     ],
 )
 def test_files_their_names_their_order_and_workers_do_not_matter(first, tmp_path, kind, workers):
-    mapper = Processes(workers) if workers else None
+    mapper = ProcessMapper(workers) if workers else None
     whole = (kind, workers) in (("split", 0), ("gz", 7))
     made, _ = run(tmp_path / "store", write(tmp_path / "in", kind), mapper, whole=whole)
     raw = kind != "parquet"  # whose rows are of other raw bytes

@@ -13,9 +13,9 @@ import pytest
 from tasks.contract import HallmarkError, Session, Store, UsageError, open_session
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading import digests, sources
-from tasks.corpus.reading.inputs import IngestConfig, content, inputs, records_of
-from tasks.corpus.reading.remote import fetched, remote_files
-from tasks.corpus.reading.streams import Meter
+from tasks.corpus.reading.inputs import IngestConfig, compute_source_digests, list_inputs, read_input_records
+from tasks.corpus.reading.remote import download_temporarily, list_remote_files
+from tasks.corpus.reading.streams import ReadCounts
 
 
 def jsonl(texts):
@@ -69,22 +69,22 @@ def test_a_corpus_from_a_bucket_is_that_of_a_folder(tmp_path, put, session):
     )
     for table in ("documents", "origins", "quarantine", "ledger", "accounts"):
         assert there[table].digest == here[table].digest, table
-    assert there["documents"].rows == 9
+    assert there["documents"].row_count == 9
     assert not list(tmp_path.rglob("fetched-*"))
 
 
 def test_objects_are_found_by_path_folder_and_pattern(put):
     uri = put("found", dict.fromkeys(["a.txt", "b/c.txt", "b/d.txt.gz", "b/e.csv", "b2.txt"], b"x"))
     ends = (".txt",)
-    assert list(remote_files("s", uri, ends)) == ["a.txt", "b/c.txt", "b/d.txt.gz", "b2.txt"]
-    assert list(remote_files("s", f"{uri}/b/", ends)) == ["c.txt", "d.txt.gz"]
-    assert list(remote_files("s", f"{uri}/b/e.csv", ends)) == ["e.csv"]  # named: taken
-    assert list(remote_files("s", f"{uri}/*/*.txt", ends)) == ["b/c.txt"]
-    assert list(remote_files("s", f"{uri}/b/[cx].*", ends)) == ["c.txt"]
-    assert list(remote_files("s", f"{uri}/**/*.txt", ends)) == ["a.txt", "b/c.txt", "b2.txt"]
+    assert list(list_remote_files("s", uri, ends)) == ["a.txt", "b/c.txt", "b/d.txt.gz", "b2.txt"]
+    assert list(list_remote_files("s", f"{uri}/b/", ends)) == ["c.txt", "d.txt.gz"]
+    assert list(list_remote_files("s", f"{uri}/b/e.csv", ends)) == ["e.csv"]  # named: taken
+    assert list(list_remote_files("s", f"{uri}/*/*.txt", ends)) == ["b/c.txt"]
+    assert list(list_remote_files("s", f"{uri}/b/[cx].*", ends)) == ["c.txt"]
+    assert list(list_remote_files("s", f"{uri}/**/*.txt", ends)) == ["a.txt", "b/c.txt", "b2.txt"]
     for wrong in (f"{uri}/no", f"{uri}/*.parquet", "s3://no-such-bucket/x", "s3://", "what://x/y"):
         with pytest.raises(UsageError, match="source 's'"):
-            remote_files("s", wrong, ends)
+            list_remote_files("s", wrong, ends)
 
 
 NAMES = ["a.txt", "axtxt", "b/c.txt", "b/cc.txt", "b/cxtxt", "b/d.txt", "b/^.txt", "b/deep/c.txt"]
@@ -100,8 +100,8 @@ def test_a_pattern_means_for_objects_what_it_means_for_files(put, tmp_path, patt
     for name in NAMES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
-    here = sources.files("s", f"{tmp_path}/{pattern}", (".txt",))
-    there = remote_files("s", f"{uri}/{pattern}", (".txt",))
+    here = sources.find_files("s", f"{tmp_path}/{pattern}", (".txt",))
+    there = list_remote_files("s", f"{uri}/{pattern}", (".txt",))
     assert list(there) == list(here)
     assert [file.uri.removeprefix(uri) for file in there.values()] == [
         str(path).removeprefix(str(tmp_path)) for path in here.values()
@@ -110,19 +110,19 @@ def test_a_pattern_means_for_objects_what_it_means_for_files(put, tmp_path, patt
 
 def test_a_pattern_may_begin_with_the_first_folder_of_a_bucket(put):
     put("rooted", {"a.txt": b"x"})
-    assert list(remote_files("s", "s3://hallmark/roote?/*.txt", (".txt",))) == ["rooted/a.txt"]
+    assert list(list_remote_files("s", "s3://hallmark/roote?/*.txt", (".txt",))) == ["rooted/a.txt"]
 
 
 def test_a_pattern_that_is_none_is_refused(put):
     uri = put("wrong", {"a.txt": b"x"})
     with pytest.raises(UsageError, match=r"\[z-a\]' is no pattern \(bad character range"):
-        remote_files("s", f"{uri}/[z-a]", (".txt",))
+        list_remote_files("s", f"{uri}/[z-a]", (".txt",))
 
 
 @pytest.mark.parametrize("wrong", ["s3://no-such-bucket/x", "what://x/y"])
 def test_why_a_place_cannot_be_listed_is_said_in_a_line(bucket, wrong):
     with pytest.raises(UsageError) as raised:
-        remote_files("s", wrong, (".txt",))
+        list_remote_files("s", wrong, (".txt",))
     why = str(raised.value.__cause__).strip().splitlines()[0][:200]
     said = str(raised.value)
     assert f" cannot be listed ({why}); correct the source's path" in said and "\n" not in said
@@ -130,24 +130,24 @@ def test_why_a_place_cannot_be_listed_is_said_in_a_line(bucket, wrong):
 
 def test_an_object_is_known_by_its_tag(put):
     uri = put("tags", {"a.jsonl": jsonl(["one"])})
-    before = content(config(uri), "")
-    assert content(config(uri), "") == before
+    before = compute_source_digests(config(uri), "")
+    assert compute_source_digests(config(uri), "") == before
     put("tags", {"a.jsonl": jsonl(["two"])})
-    assert content(config(uri), "") != before
+    assert compute_source_digests(config(uri), "") != before
 
 
 def test_an_object_that_changes_or_vanishes(put, tmp_path):
     uri = put("gone", {"a.jsonl": jsonl(["one"])})
-    (part,) = inputs(config(uri))
+    (part,) = list_inputs(config(uri))
     put("gone", {"a.jsonl": jsonl(["two"])})
     with (
         pytest.raises(HallmarkError, match=r"a\.jsonl changed while it was read"),
-        fetched(part.item, part.tag, tmp_path),
+        download_temporarily(part.locator, part.version_tag, tmp_path),
     ):
         pass
     put("gone", {})
     with pytest.raises(HallmarkError, match=r"a\.jsonl vanished before it was read; put it back"):
-        list(records_of(part, config(uri), Meter(), tmp_path))
+        list(read_input_records(part, config(uri), ReadCounts(), tmp_path))
     assert not list(tmp_path.iterdir())
 
 
@@ -159,8 +159,8 @@ def begun(tmp_path, texts=20_000):
     path = tmp_path / "a.jsonl"
     path.write_bytes(jsonl(f"text {n} {'x' * 200}" for n in range(texts)))
     where = config(path)
-    (part,) = inputs(where)
-    found = records_of(part, where, Meter())
+    (part,) = list_inputs(where)
+    found = read_input_records(part, where, ReadCounts())
     next(found)
     return path, found
 
@@ -190,23 +190,23 @@ def test_a_file_that_changes_or_vanishes_before_it_is_read(tmp_path):
     ):
         path = tmp_path / "a.jsonl"
         path.write_bytes(jsonl(["one"]))
-        (part,) = inputs(config(path))
+        (part,) = list_inputs(config(path))
         change(path)
         with pytest.raises(HallmarkError, match=f"{why} while it was read"):
-            list(records_of(part, config(path), Meter()))
+            list(read_input_records(part, config(path), ReadCounts()))
 
 
 def test_a_file_that_changes_behind_its_digest_fails_the_stage(tmp_path, session, monkeypatch):
     """The artifact would stand under the fingerprint of another text."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(jsonl(["one"]))
-    taken = digests.Digests.keep
+    taken = digests.DigestCache.save
 
     def change(self):
         taken(self)
         path.write_bytes(jsonl(["other"]))
 
-    monkeypatch.setattr(digests.Digests, "keep", change)
+    monkeypatch.setattr(digests.DigestCache, "save", change)
     with pytest.raises(HallmarkError, match=r"stage ingest: .*a\.jsonl changed while it was read"):
         ingest(config(path))
 
@@ -226,7 +226,7 @@ def test_a_corpus_file_whose_permissions_change_is_not_said_to_be_written_to(tmp
     said = r"^stage ingest: .*a\.jsonl was renamed or replaced, or its permissions, owner or links "
     with pytest.raises(HallmarkError, match=said):
         ingest(config(path))
-    assert session.store.artifacts("ingest") == []
+    assert session.store.list_artifacts("ingest") == []
 
 
 # Digests that are remembered ---------------------------------------------------------------------
@@ -241,8 +241,8 @@ def hashed(monkeypatch):
         seen.append(path.name)
         return original(path)
 
-    original = sources.file_digest
-    monkeypatch.setattr(sources, "file_digest", note)
+    original = sources.hash_file
+    monkeypatch.setattr(sources, "hash_file", note)
     return seen
 
 
@@ -259,10 +259,10 @@ def test_an_unchanged_file_is_not_read_to_be_known(tmp_path, hashed):
     found = []
     for _ in range(3):
         with open_session(Session(Store(tmp_path / "store"))):
-            found.append(content(config(tmp_path), ""))
+            found.append(compute_source_digests(config(tmp_path), ""))
     assert hashed == ["new.jsonl", "old.jsonl", "new.jsonl", "new.jsonl"]
     assert found[0] == found[1] == found[2]
-    assert content(config(tmp_path), "") == found[0]  # outside of a session nothing is remembered
+    assert compute_source_digests(config(tmp_path), "") == found[0]  # outside of a session nothing is remembered
     assert len(hashed) == 6
 
 
@@ -278,7 +278,7 @@ def test_a_file_of_the_second_in_which_its_digest_was_noted_is_read_again(
     os.utime(path, ns=(now - before, now - before))
     for _ in range(2):
         with open_session(Session(Store(tmp_path / "some" / "store"))):
-            content(config(path), "")
+            compute_source_digests(config(path), "")
     assert len(hashed) == reads
 
 
@@ -290,7 +290,7 @@ def test_a_file_that_may_have_changed_is_read_again(tmp_path, hashed, change):
     path.write_bytes(jsonl(["one"]))
     age(path)
     with open_session(Session(Store(tmp_path / "store"))):
-        content(config(path), "")
+        compute_source_digests(config(path), "")
     if change == "time":
         path.write_bytes(jsonl(["two"]))
     elif change == "size":
@@ -307,7 +307,7 @@ def test_a_file_that_may_have_changed_is_read_again(tmp_path, hashed, change):
         (tmp_path / "store" / "work" / "digests.json").write_text('{"x": [1], ')
     store = "another" if change == "other store" else "store"
     with open_session(Session(Store(tmp_path / store))):
-        content(config(path), "")
+        compute_source_digests(config(path), "")
     assert hashed == ["a.jsonl"] * 2
 
 
@@ -325,7 +325,7 @@ def test_the_store_inside_of_a_corpus_folder_is_no_part_of_it(tmp_path):
                 ]
     with open_session(Session(Store(tmp_path / "another"))):  # nor is that of somebody else
         made = ingest(IngestConfig(sources=[where | {"path": str(tmp_path / "deep" / "..")}]))
-        assert made["documents"].rows == 1
+        assert made["documents"].row_count == 1
         named = tmp_path / "deep" / "store" / "mine"
         named.mkdir()
         pq.write_table(pa.table({"text": ["Kept in the store."]}), named / "b.parquet")

@@ -8,12 +8,12 @@ import phonenumbers
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import HallmarkError, Session, Store, open_session, part_of
-from tasks.corpus.plant import PlantConfig, plant
-from tasks.measures.canaries import CANARIES, RECORDS, canaries, records, reference_secrets
+from tasks.contract import HallmarkError, Session, Store, open_session, doc_id_to_part_index
+from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.measures.canaries import CANARY_TEMPLATES, RECORD_TEMPLATES, generate_secret_canaries, generate_record_canaries, draw_reference_secrets
 from tests.tasks.corpora import given
 
-CONFIG = PlantConfig(
+CONFIG = PlantCanariesConfig(
     enabled=True, counts=(0, 1, 3), canaries=8, passages=4, records=6, associations=0, seed=2
 )
 
@@ -28,7 +28,7 @@ def corpus(documents=400, **more):
 def planted(tmp_path_factory):
     with open_session(Session(Store(tmp_path_factory.mktemp("store")))):
         before = corpus()
-        yield before["documents"].read(), plant(before, CONFIG)
+        yield before["documents"].read(), plant_canaries(before, CONFIG)
 
 
 def test_every_plant_has_as_many_copies_as_it_says(planted):
@@ -98,7 +98,7 @@ def test_planted_documents_stand_between_the_others_by_their_ids(planted):
         for part in parts:
             found = part.read(["doc_id"])["doc_id"].to_pylist()
             assert found == sorted(found)
-            assert {part_of(i, 4) for i in found} == {part.number}
+            assert {doc_id_to_part_index(i, 4) for i in found} == {part.index}
 
 
 def test_copies_are_spread_over_the_corpus(planted):
@@ -122,37 +122,37 @@ def test_a_document_with_a_near_copy_is_not_a_passage(session):
     """Otherwise the near-copy that stays would be one copy more than the table says."""
     texts = [f"{i} " + "x " * 200 for i in range(40)]
     clusters = ["twins" if i < 28 else f"alone {i}" for i in range(40)]
-    config = PlantConfig(
+    config = PlantCanariesConfig(
         enabled=True, counts=(0, 1, 2), canaries=0, records=0, passages=4, associations=0
     )
-    made = plant(given(texts, clusters=clusters, kind="split"), config)
+    made = plant_canaries(given(texts, clusters=clusters, kind="split"), config)
     assert {row["text"] for row in made["plants"].read().to_pylist()} == set(texts[28:])
 
 
 def test_too_few_passages_are_a_clear_error(session):
     with pytest.raises(HallmarkError, match=r"only 3 training documents .* but 12 passages"):
-        plant(given(["x" * 400] * 3, kind="split"), CONFIG)
+        plant_canaries(given(["x" * 400] * 3, kind="split"), CONFIG)
 
 
 def test_nothing_is_planted_unless_it_is_asked_for(session):
     before = corpus(50)
-    made = plant(before, PlantConfig())
+    made = plant_canaries(before, PlantCanariesConfig())
     assert made["documents"].digest == before["documents"].digest
-    assert made["plants"].rows == made["ledger"].rows == 0
+    assert made["plants"].row_count == made["ledger"].row_count == 0
 
 
 def test_planting_depends_on_the_seed_alone(tmp_path):
     digests = []
     for run, config in enumerate([CONFIG, CONFIG, CONFIG.model_copy(update={"seed": 3})]):
         with open_session(Session(Store(tmp_path / str(run)))):
-            digests.append(plant(corpus(), config).content)
+            digests.append(plant_canaries(corpus(), config).content_digest)
     assert digests[0] == digests[1] != digests[2]
 
 
 def test_many_documents_keep_every_row_across_row_groups(session):
     texts = [f"text {i}" for i in range(9_000)]
     before = given(texts, kind="split", parts=2)
-    made = plant(before, PlantConfig(enabled=True, passages=0, counts=(0, 2), associations=0))
+    made = plant_canaries(before, PlantCanariesConfig(enabled=True, passages=0, counts=(0, 2), associations=0))
     found = made["documents"].read(["text", "source"]).to_pylist()
     in_order = before["documents"].read()["text"].to_pylist()
     assert [r["text"] for r in found if r["source"] == "source"] == in_order
@@ -164,9 +164,9 @@ def test_coins_are_fair():
     """Over many seeds the first canary gets each count equally often; so does each template."""
     counts = Counter()
     for seed in range(600):
-        made = canaries(PlantConfig(seed=seed, counts=(0, 1, 4), canaries=4))
+        made = generate_secret_canaries(PlantCanariesConfig(seed=seed, counts=(0, 1, 4), canaries=4))
         assert Counter((p.copies, p.template) for p in made) == {
-            (c, t): 1 for c in (0, 1, 4) for t in CANARIES
+            (c, t): 1 for c in (0, 1, 4) for t in CANARY_TEMPLATES
         }
         counts[made[0].copies] += 1
     expected = 200
@@ -174,7 +174,7 @@ def test_coins_are_fair():
 
 
 def test_canary_secrets_are_distinct_random_digits():
-    made = canaries(PlantConfig(canaries=200))
+    made = generate_secret_canaries(PlantCanariesConfig(canaries=200))
     secrets = [p.secret for p in made]
     assert len(set(secrets)) == 1000
     assert all(re.fullmatch(r"\d( \d){8}", secret) for secret in secrets)
@@ -198,23 +198,23 @@ def test_a_tokenizer_does_not_join_prompt_and_secret(planted):
 
 
 def test_references_look_like_secrets_and_never_meet_one():
-    planted = {p.secret for seed in range(20) for p in canaries(PlantConfig(seed=seed))}
-    found = reference_secrets("ferry", 10_000, seed=1)
+    planted = {p.secret for seed in range(20) for p in generate_secret_canaries(PlantCanariesConfig(seed=seed))}
+    found = draw_reference_secrets("ferry", 10_000, seed=1)
     assert len(set(found)) == 10_000
     assert not planted & set(found)
     assert all(re.fullmatch(r"\d( \d){8}", secret) for secret in found)
-    assert found == reference_secrets("ferry", 10_000, seed=1)
-    assert found[:100] != reference_secrets("lantern", 100, seed=1)
-    assert reference_secrets("ferry", 3, seed=1, digits=6) != found[:3]
+    assert found == draw_reference_secrets("ferry", 10_000, seed=1)
+    assert found[:100] != draw_reference_secrets("lantern", 100, seed=1)
+    assert draw_reference_secrets("ferry", 3, seed=1, digits=6) != found[:3]
     # With few digits the two classes are exhausted; together they are all there is.
     with pytest.raises(ValueError, match="to be had"):
-        reference_secrets("ferry", 300_000, seed=1, digits=6)
+        draw_reference_secrets("ferry", 300_000, seed=1, digits=6)
 
 
 def test_records_belong_to_nobody():
-    made = records(PlantConfig(records=40))
+    made = generate_record_canaries(PlantCanariesConfig(records=40))
     assert len({p.prompt for p in made}) > 195  # names differ, templates vary
-    assert {p.template for p in made} == set(RECORDS)
+    assert {p.template for p in made} == set(RECORD_TEMPLATES)
     for p in made:
         email, phone = p.secret.split(", ")
         assert re.fullmatch(r"[a-z]+\.[a-z]+\d{4}@example\.(com|net|org)", email)
@@ -226,8 +226,8 @@ def test_records_belong_to_nobody():
 
 
 def test_the_defaults_are_settings_that_could_be_given():
-    assert PlantConfig.model_validate(PlantConfig().model_dump()) == PlantConfig()
-    assert 0 in PlantConfig().counts  # the control
+    assert PlantCanariesConfig.model_validate(PlantCanariesConfig().model_dump()) == PlantCanariesConfig()
+    assert 0 in PlantCanariesConfig().counts  # the control
 
 
 @pytest.mark.parametrize(
@@ -236,4 +236,4 @@ def test_the_defaults_are_settings_that_could_be_given():
 )
 def test_settings_out_of_range_are_refused(values):
     with pytest.raises(ValidationError):
-        PlantConfig(**values)
+        PlantCanariesConfig(**values)

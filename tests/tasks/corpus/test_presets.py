@@ -3,11 +3,11 @@
 import pytest
 
 from flows.commands.settings import list_settings
-from flows.config import load
+from flows.config import load_config
 from tasks.contract import UsageError
-from tasks.corpus.presets import PRESETS
-from tasks.corpus.quality import SIGNALS, QualityConfig, quality
-from tasks.corpus.select import Rule, SelectConfig, select
+from tasks.corpus.presets import PRESET_RULES
+from tasks.corpus.quality import SIGNALS, QualityConfig, measure_quality
+from tasks.corpus.select import SelectionRule, SelectConfig, select_documents
 from tests.tasks.corpora import given
 
 SENTENCES = [
@@ -90,21 +90,21 @@ CASES = {
 @pytest.mark.parametrize("preset", CASES)
 def test_a_preset_removes_what_the_papers_say(session, preset):
     documents = given([text for text, _ in CASES[preset]])
-    figures = quality(documents, QualityConfig())
-    made = select(documents, {"quality": figures}, SelectConfig(presets=(preset,)))
+    figures = measure_quality(documents, QualityConfig())
+    made = select_documents(documents, {"quality": figures}, SelectConfig(presets=(preset,)))
     found = {row: [] for row in documents["documents"].read()["doc_id"].to_pylist()}
     for row in made["ledger"].read().to_pylist():
         found[row["doc_id"]].append(row["reason"])
     assert [sorted(reasons) for reasons in found.values()] == [
         sorted(broken) for _, broken in CASES[preset]
     ]
-    assert made["documents"].rows == sum(not broken for _, broken in CASES[preset])
+    assert made["documents"].row_count == sum(not broken for _, broken in CASES[preset])
 
 
 def test_bounds_are_the_published_ones():
     bounds = {
         name: (rule.get("ge"), rule.get("le"))
-        for rules in PRESETS.values() for name, rule in rules.items()
+        for rules in PRESET_RULES.values() for name, rule in rules.items()
     }  # fmt: skip
     top = {2: 0.2, 3: 0.18, 4: 0.16}
     repeated = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.1}
@@ -125,37 +125,37 @@ def test_bounds_are_the_published_ones():
 
 
 def test_every_rule_of_a_preset_looks_at_a_signal_of_quality():
-    for preset in PRESETS:
+    for preset in PRESET_RULES:
         for rule in SelectConfig(presets=(preset,)).rules:
             assert rule.signal in SIGNALS.names and rule.action == "remove"
 
 
 def of(**section):
     sources = [{"kind": "text", "name": "s", "path": "x"}]
-    return load({"name": "x", "ingest": {"sources": sources}, "select": section}).select
+    return load_config({"name": "x", "ingest": {"sources": sources}, "select": section}).select
 
 
 def test_none_is_asked_for_by_default():
     assert of() == SelectConfig() and not of().rules
-    assert not load("demo").select.rules and not load("smoke").select.rules
+    assert not load_config("demo").select.rules and not load_config("smoke").select.rules
 
 
 def test_presets_stand_before_other_rules_and_are_changed_by_name():
     rules = {"language": {"any_of": ["en"]}, "c4_sentences": {"ge": 3},
              "fineweb_short_lines": {"action": "tag"}}  # fmt: skip
     config = of(presets=["fineweb", "c4"], rules=rules)
-    assert [rule.name for rule in config.rules] == [*PRESETS["fineweb"], *PRESETS["c4"], "language"]
+    assert [rule.name for rule in config.rules] == [*PRESET_RULES["fineweb"], *PRESET_RULES["c4"], "language"]
     by_name = {rule.name: rule for rule in config.rules}
-    assert by_name["c4_sentences"] == Rule(name="c4_sentences", ge=3)
+    assert by_name["c4_sentences"] == SelectionRule(name="c4_sentences", ge=3)
     assert by_name["fineweb_short_lines"].action == "tag"
     assert by_name["fineweb_short_lines"].le == 0.67
     assert SelectConfig.model_validate(config.model_dump(mode="json")) == config
     assert (
         of(presets=["fineweb", "c4"], rules=[{"name": n, **r} for n, r in rules.items()]) == config
     )
-    given_rule = Rule(name="c4_sentences", ge=3)
+    given_rule = SelectionRule(name="c4_sentences", ge=3)
     assert SelectConfig(presets=("c4",), rules=(given_rule,)).rules[-1] == given_rule
-    assert len(of(presets=["c4", "c4"]).rules) == len(PRESETS["c4"])
+    assert len(of(presets=["c4", "c4"]).rules) == len(PRESET_RULES["c4"])
 
 
 @pytest.mark.parametrize(
@@ -178,6 +178,6 @@ def test_what_is_no_preset_is_refused_with_its_place(section, words):
 def test_settings_say_what_a_preset_holds():
     [row] = [r for r in list_settings("select") if r["key"] == "presets"]
     assert row["default"] == [] and '"gopher", "c4", "fineweb"' in row["allowed"]
-    for rules in PRESETS.values():
+    for rules in PRESET_RULES.values():
         assert all(name in row["meaning"] for name in rules)
     assert "gopher_words ≥ 50 and ≤ 100,000" in row["meaning"]

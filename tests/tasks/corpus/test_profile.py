@@ -8,24 +8,24 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import Processes, Session, StageConfig, Store, Work, ids, open_session, stage
-from tasks.corpus.identities import IdentitiesConfig, identities
+from tasks.contract import ProcessMapper, Session, StageConfig, Store, StageContext, hash_to_ids, open_session, stage
+from tasks.corpus.identities import IdentitiesConfig, find_identities
 from tasks.corpus.ingest import ERRORS
-from tasks.corpus.plant import PlantConfig, plant
+from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
 from tasks.corpus.profile import (
     ProfileConfig,
-    count_beside,
+    count_occupation_mentions,
     count_personal_data,
-    mentions,
-    occupation_rows,
-    profile,
+    count_identity_mentions,
+    build_occupation_rows,
+    profile_corpus,
 )
-from tasks.corpus.quality import QualityConfig, quality
+from tasks.corpus.quality import QualityConfig, measure_quality
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.scrub import ScrubConfig
-from tasks.corpus.select import SelectConfig, select
-from tasks.corpus.split import SplitConfig, split
-from tasks.measures.identities import lexicon
+from tasks.corpus.scrub import RedactSpansConfig
+from tasks.corpus.select import SelectConfig, select_documents
+from tasks.corpus.split import SplitConfig, split_corpus
+from tasks.measures.identities import load_builtin_lexicon
 from tests.tasks.corpora import given, scrubbed
 from tests.tasks.corpus.test_presets import GOOD
 
@@ -37,13 +37,13 @@ class SideConfig(StageConfig):
     bytes: tuple[int, ...] = (30, 40)
 
 
-@stage(tables={"pairs": PAIRS, "errors": ERRORS})
-def side_tables(config: SideConfig, work: Work) -> None:
+@stage(name="side_tables", tables={"pairs": PAIRS, "errors": ERRORS})
+def side_tables(config: SideConfig, context: StageContext) -> None:
     """What ingest and deduplicate leave beside their documents."""
-    left = ids(str(i) for i in range(len(config.similarity)))
-    work.table("pairs").write({"left": left, "right": left, "similarity": config.similarity})
+    left = hash_to_ids(str(i) for i in range(len(config.similarity)))
+    context.get_table_writer("pairs").write({"left": left, "right": left, "similarity": config.similarity})
     counts = {"source": ["a", "b"], "error": ["x", "y"], "records": [2, 1]}
-    work.table("errors").write(counts | {"bytes": config.bytes})
+    context.get_table_writer("errors").write(counts | {"bytes": config.bytes})
 
 
 TEXTS = [
@@ -61,17 +61,17 @@ def run(mapper=None):
         parts=4,
     )
     history = {"side": side_tables(SideConfig())}
-    history["quality"] = quality(documents, QualityConfig())
+    history["quality"] = measure_quality(documents, QualityConfig())
     history["scrub"] = masked = scrubbed(documents)
     history["score_toxicity"] = scores = score_toxicity(masked, None, ScoreToxicityConfig())
     rules = SelectConfig(rules={"toxicity": {"lt": 0.7}, "rude": {"signal": "toxicity", "lt": 0.6}})
-    history["select_scored"] = kept = select(masked, {"toxicity": scores}, rules)
-    history["split"] = parted = split(kept, SplitConfig(validation=0.2, holdout=0.2))
-    planting = PlantConfig(
+    history["select_scored"] = kept = select_documents(masked, {"toxicity": scores}, rules)
+    history["split"] = parted = split_corpus(kept, SplitConfig(validation=0.2, holdout=0.2))
+    planting = PlantCanariesConfig(
         enabled=True, counts=(0, 2), canaries=3, passages=0, records=1, associations=0
     )
-    history["plant"] = planted = plant(parted, planting)
-    return history, profile(planted, planted, history, {}, ProfileConfig())
+    history["plant"] = planted = plant_canaries(parted, planting)
+    return history, profile_corpus(planted, planted, history, {}, ProfileConfig())
 
 
 @pytest.fixture(scope="module")
@@ -138,11 +138,11 @@ def test_tagged_documents_are_counted_by_rule_and_source(session):
     scores = score_toxicity(documents, None, ScoreToxicityConfig())
     rules = {"toxicity": {"lt": 0.7, "action": "tag"}, "none": {"signal": "toxicity", "lt": 1.1,
              "action": "tag"}, "long": {"signal": "words", "le": 20}}  # fmt: skip
-    signals = {"toxicity": scores, "quality": quality(documents, QualityConfig())}
+    signals = {"toxicity": scores, "quality": measure_quality(documents, QualityConfig())}
     history = {"score_toxicity": scores}
-    history["select_scored"] = kept = select(documents, signals, SelectConfig(rules=rules))
-    planted = plant(split(kept, SplitConfig()), PlantConfig())
-    made = profile(planted, planted, history, {}, ProfileConfig())
+    history["select_scored"] = kept = select_documents(documents, signals, SelectConfig(rules=rules))
+    planted = plant_canaries(split_corpus(kept, SplitConfig()), PlantCanariesConfig())
+    made = profile_corpus(planted, planted, history, {}, ProfileConfig())
     expected = Counter()
     for row in rows(kept):
         expected[row["source"]] += 1
@@ -174,7 +174,7 @@ def test_personal_data_counts_documents_that_left_for_it(session):
     made = {}
     for name, policies in (("mask", {}), ("both", {"EMAIL": "drop", "PHONE": "drop"}),
                            ("one", {"EMAIL": "drop"}), ("keep", {"EMAIL": "keep"})):  # fmt: skip
-        ledger = scrubbed(documents, config=ScrubConfig(policies=policies))["ledger"]
+        ledger = scrubbed(documents, config=RedactSpansConfig(policies=policies))["ledger"]
         counts = count_personal_data(ledger).sort_by("type").to_pylist()
         made[name] = [(r["type"], r["spans"], r["documents"], r["left"]) for r in counts]
     assert made == {
@@ -192,7 +192,7 @@ def test_toxicity_is_that_of_kept_and_removed_documents(profiled):
     expected = np.quantile(np.array(list(best.values()), np.float64), ProfileConfig().quantiles)
     np.testing.assert_allclose([r["score"] for r in found], expected)
     assert {r["n"] for r in found} == {len(TEXTS)}
-    assert history["select_scored"]["ledger"].rows > 0
+    assert history["select_scored"]["ledger"].row_count > 0
     gone = [r for r in rows(history["select_scored"], "ledger") if r["action"] == "removed"]
     kept = rows(history["select_scored"])
     fates = Counter((r["source"], "scored", r.get("reason", "")) for r in [*kept, *gone])
@@ -204,13 +204,13 @@ def test_published_rules_are_counted_as_if_each_were_asked_for(session):
     line = "the man and the woman went to the river, where nobody was at home."
     texts = ["", "- short", f"{line}\n{line}\n" * 9, " ".join(line.split()[::-1] * 6) + ".", "{"]
     documents = given([*texts, GOOD])
-    figures = quality(documents, QualityConfig())
-    parted = split(documents, SplitConfig())
-    history = {"quality": figures, "plant": plant(parted, PlantConfig(enabled=False))}
-    found = rows(profile(history["plant"], history["plant"], history, {}, ProfileConfig()),
+    figures = measure_quality(documents, QualityConfig())
+    parted = split_corpus(documents, SplitConfig())
+    history = {"quality": figures, "plant": plant_canaries(parted, PlantCanariesConfig(enabled=False))}
+    found = rows(profile_corpus(history["plant"], history["plant"], history, {}, ProfileConfig()),
                  "published_rules")  # fmt: skip
     asked = SelectConfig(presets=("gopher", "c4", "fineweb"))
-    ledger = select(documents, {"quality": figures}, asked)["ledger"].read()
+    ledger = select_documents(documents, {"quality": figures}, asked)["ledger"].read()
     broken = Counter(reason.removesuffix(" unknown") for reason in ledger["reason"].to_pylist())
     assert broken["fineweb_duplicate_characters"] and broken["gopher_words"]
     for row in found:
@@ -248,19 +248,19 @@ def test_plants_equal_the_planted_documents(profiled):
 
 def test_the_profile_does_not_depend_on_workers(tmp_path):
     contents = []
-    for name, mapper in (("one", None), ("two", Processes(2))):
+    for name, mapper in (("one", None), ("two", ProcessMapper(2))):
         (tmp_path / name).mkdir()
         (tmp_path / name / "secret").write_text("cd" * 32)
         session = Session(Store(tmp_path / name))
         session.mapper = mapper or session.mapper
         with open_session(session):
-            contents.append(run()[1].content)
+            contents.append(run()[1].content_digest)
     assert contents[0] == contents[1]
 
 
 def count(text):
-    table = mentions(
-        pa.array(["women and men", text], pa.large_string()), pa.array(["x", "s"]), lexicon()
+    table = count_identity_mentions(
+        pa.array(["women and men", text], pa.large_string()), pa.array(["x", "s"]), load_builtin_lexicon()
     )
     return {r["term"]: r["mentions"] for r in table.to_pylist() if r["source"] == "s"}
 
@@ -278,20 +278,20 @@ def test_terms_are_whole_words_in_any_case_and_spelling():
 
 def test_groups_of_named_lexicons_are_counted_too(session):
     documents = given(["A Tamsker and two Tamskers met a woman.", "The Tamskers left."])
-    named = identities(documents, IdentitiesConfig(lexicons=("town",)))
-    planted = plant(split(documents, SplitConfig()), PlantConfig(enabled=False))
+    named = find_identities(documents, IdentitiesConfig(lexicons=("town",)))
+    planted = plant_canaries(split_corpus(documents, SplitConfig()), PlantCanariesConfig(enabled=False))
     for history, people in (
         ({"identities": named}, {"tamsker": (1, 1), "tamskers": (2, 2)}),
         ({}, {}),
     ):
-        made = profile(planted, planted, history, {}, ProfileConfig())
+        made = profile_corpus(planted, planted, history, {}, ProfileConfig())
         found = {r["term"]: (r["mentions"], r["documents"]) for r in rows(made, "identities")}
         assert found == {"woman": (1, 1)} | people
 
 
 def test_two_words_of_different_documents_are_no_term():
-    table = mentions(
-        pa.array(["black", "people"], pa.large_string()), pa.array(["s", "s"]), lexicon()
+    table = count_identity_mentions(
+        pa.array(["black", "people"], pa.large_string()), pa.array(["s", "s"]), load_builtin_lexicon()
     )
     assert len(table) == 0
 
@@ -299,7 +299,7 @@ def test_two_words_of_different_documents_are_no_term():
 def test_mentions_are_counted_by_term_and_source():
     texts = ["women and men", "men", "a woman, many men; men", "rain"]
     sources = ["a", "b", "a", "b"]
-    found = mentions(pa.array(texts, pa.large_string()), pa.array(sources, pa.string()), lexicon())
+    found = count_identity_mentions(pa.array(texts, pa.large_string()), pa.array(sources, pa.string()), load_builtin_lexicon())
     counts = {(r["term"], r["source"]): (r["mentions"], r["documents"]) for r in found.to_pylist()}
     assert counts == {
         ("women", "a"): (1, 1), ("woman", "a"): (1, 1), ("men", "a"): (3, 2), ("men", "b"): (1, 1),
@@ -313,8 +313,8 @@ def test_occupations_are_counted_by_mention_and_source():
         "",
     ]
     texts += ["He and she met the baker", "nobody"]
-    counts = count_beside(pa.array(texts, pa.large_string()), pa.array([*"abbab"]), 10)
-    found = {(r.pop("source"), r.pop("occupation")): r for r in occupation_rows(counts)}
+    counts = count_occupation_mentions(pa.array(texts, pa.large_string()), pa.array([*"abbab"]), 10)
+    found = {(r.pop("source"), r.pop("occupation")): r for r in build_occupation_rows(counts)}
     keys = ("mentions", "women_words", "men_words", "women", "men", "share")
     assert {key: tuple(row[k] for k in keys) for key, row in found.items()} == {
         ("a", "nurse"): (2, 2, 0, 1, 0, 1.0), ("b", "nurse"): (1, 0, 2, 0, 1, 0.0),
@@ -328,7 +328,7 @@ def test_occupations_are_counted_by_mention_and_source():
     for end in (row["low"], row["high"]):
         assert (end - 0.5) ** 2 == pytest.approx(1.959964**2 * end * (1 - end) / 2, rel=1e-5)
     assert row["low"] < 0.5 < row["high"]
-    assert occupation_rows(counts.slice(0, 0)) == []
+    assert build_occupation_rows(counts.slice(0, 0)) == []
 
 
 def test_occupations_of_the_profile_are_those_of_its_documents(profiled):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tasks.corpus.reading.documentation import package_digest, package_files, read_package
-from tasks.corpus.reading.streams import Meter
+from tasks.corpus.reading.documentation import compute_package_digest, find_prose_files, read_package_documentation
+from tasks.corpus.reading.streams import ReadCounts
 
 CODE = b'''"""One."""
 class A:
@@ -33,9 +33,9 @@ def install(tmp_path, monkeypatch):
 
 
 def read(limit=1 << 20):
-    meter = Meter()
-    found = [*read_package("sample-prose", limit, meter)]
-    assert (meter.rows, meter.bytes) == (len(found), sum(r.raw_bytes for r in found))
+    meter = ReadCounts()
+    found = [*read_package_documentation("sample-prose", limit, meter)]
+    assert (meter.record_count, meter.byte_count) == (len(found), sum(r.raw_bytes for r in found))
     return found
 
 
@@ -49,7 +49,7 @@ def test_of_a_package_its_prose_is_read_and_nothing_else(install):
         "sample/b.py": CODE,
     })  # fmt: skip
     found = read()
-    assert [(r.file, r.place, r.text) for r in found] == [
+    assert [(r.file_name, r.location, r.text) for r in found] == [
         ("dist-info/AUTHORS", "whole file", "Me."),
         ("dist-info/LICENCE", "whole file", "May."),
         ("dist-info/METADATA", "description", "First.\n\nLast.\n"),
@@ -66,19 +66,19 @@ def test_of_a_package_its_prose_is_read_and_nothing_else(install):
     [long] = [r for r in read(limit=13) if r.error]
     assert (long.error, long.text) == ("longer than max_document_bytes", "")
     assert long.raw == b"First.\n\nLast.\n"
-    version, digest = package_digest("sample-prose").split()
+    version, digest = compute_package_digest("sample-prose").split()
     assert version == "1.0" and len(digest) == 64
 
 
 def test_a_package_without_a_description_has_none(install):
     install({f"{INFO}/METADATA": b"Name: sample-prose\nVersion: 1.0\n\n \n"})
-    assert read() == [] and [*package_files("sample-prose")] == ["dist-info/METADATA"]
+    assert read() == [] and [*find_prose_files("sample-prose")] == ["dist-info/METADATA"]
 
 
 def test_what_is_no_text_and_no_code_costs_its_file(install):
     install({f"{INFO}/METADATA": b"Name: x\nVersion: 1.0\n\nHi.", f"{INFO}/NOTICE": b"ab\xffc",
              "a.py": b"'''Hi.'''\ndef (:\n", "b.py": b"'''Ho.'''"})  # fmt: skip
-    assert [(r.file, r.place, r.error, r.raw_bytes, r.raw) for r in read()] == [
+    assert [(r.file_name, r.location, r.error, r.raw_bytes, r.raw) for r in read()] == [
         ("a.py", "line 2", "not parsable as Python", 17, b"'''Hi.'''\ndef (:\n"),
         ("b.py", "module, line 1", "", 3, b""),
         ("dist-info/METADATA", "description", "", 3, b""),

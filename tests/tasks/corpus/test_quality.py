@@ -13,8 +13,8 @@ from hypothesis import given as given_values
 from hypothesis import strategies as st
 
 from tasks.corpus.figures import gopher
-from tasks.corpus.figures.texts import Spans, Texts
-from tasks.corpus.quality import HELD, SIGNALS, QualityConfig, blocks, figures, quality
+from tasks.corpus.figures.texts import TextSpans, TextBatch
+from tasks.corpus.quality import MEMORY_BYTES_PER_CHARACTER, SIGNALS, QualityConfig, split_into_blocks, compute_quality_signals, measure_quality
 from tests.tasks.corpora import given
 from tests.tasks.corpus.quality_oracle import expected
 
@@ -47,7 +47,7 @@ TEXTS = st.one_of(
 
 
 def rows(texts):
-    made = figures(pa.array(texts, pa.large_string()), QualityConfig())
+    made = compute_quality_signals(pa.array(texts, pa.large_string()), QualityConfig())
     assert made.schema.names == SIGNALS.names[1:]
     return made.to_pylist()
 
@@ -125,12 +125,12 @@ def test_hashes_of_spans_are_equal_where_the_spans_are():
         )
         for alphabet in alphabets * 8
     ]
-    made = Texts.of(pa.array(texts))
+    made = TextBatch.from_column(pa.array(texts))
     words = [word for text in texts for word in text.split()]
     hashes = made.word_hashes.tolist()
     assert len(hashes) == len(words)
     assert len(set(zip(words, hashes, strict=True))) == len(set(words)) == len(set(hashes))
-    assert made.word_hash(words[5]) == hashes[5]
+    assert made.hash_word(words[5]) == hashes[5]
 
 
 def test_one_text_of_a_word_many_times_is_no_trouble():
@@ -142,9 +142,9 @@ def test_one_text_of_a_word_many_times_is_no_trouble():
 def test_the_most_frequent_ngram_may_occur_ten_million_times():
     many = 10_000_000
     letters = np.arange(0, 2 * many + 2, 2)  # in "a a a ..."
-    words = Spans(letters, letters + 1, np.array([0, many + 1]))
+    words = TextSpans(letters, letters + 1, np.array([0, many + 1]))
     before, first = np.arange(many + 2), np.zeros(1, np.int64)
-    assert gopher._most_frequent(words, before, 2, np.arange(many), first).tolist() == [3 * many]
+    assert gopher._count_top_ngram_characters(words, before, 2, np.arange(many), first).tolist() == [3 * many]
 
 
 def test_signals_are_the_same_however_the_corpus_is_cut(session):
@@ -153,8 +153,8 @@ def test_signals_are_the_same_however_the_corpus_is_cut(session):
         " ".join(draw.choice(["the", "cat", "sat.", "\n", "on", "#"], draw.integers(200)))
         for _ in range(80)
     ]
-    whole = quality(given(texts), QualityConfig())["signals"].read().sort_by("doc_id")
-    parts = quality(given(texts, parts=8), QualityConfig())["signals"]
+    whole = measure_quality(given(texts), QualityConfig())["signals"].read().sort_by("doc_id")
+    parts = measure_quality(given(texts, parts=8), QualityConfig())["signals"]
     assert len(parts.parts) == 8
     assert parts.read() == whole
     alone = [rows([text])[0] for text in texts]
@@ -167,35 +167,35 @@ def test_signals_are_the_same_however_the_corpus_is_cut(session):
 
 @pytest.mark.parametrize("most", [1, 40, 1000])
 def test_a_column_is_worked_on_in_pieces_of_so_many_bytes_or_of_one_text(monkeypatch, most):
-    monkeypatch.setattr("tasks.corpus.quality.BLOCK", most)
+    monkeypatch.setattr("tasks.corpus.quality.BLOCK_BYTES", most)
     draw = np.random.default_rng(7)
     texts = pa.array(["é" * int(n) for n in draw.integers(0, 30, 50)], pa.large_string())
-    pieces = list(blocks(texts[3:]))
+    pieces = list(split_into_blocks(texts[3:]))
     assert pa.concat_arrays(pieces).equals(texts[3:])
     sizes = [[len(text.encode()) for text in piece.to_pylist()] for piece in pieces]
     assert all(len(here) == 1 or sum(here) <= most for here in sizes)
     assert all(sum(here) + behind[0] > most for here, behind in pairwise(sizes))
-    assert list(blocks(texts[:0])) == []
+    assert list(split_into_blocks(texts[:0])) == []
     ones = pa.array(["x"] * (most + 1), pa.large_string())
-    assert [len(piece) for piece in blocks(ones)] == [most, 1]
+    assert [len(piece) for piece in split_into_blocks(ones)] == [most, 1]
 
 
 def test_stop_words_and_short_lines_are_settings(session):
     texts = ["der die das\n" + "x" * 40, "the and\nof"]
     config = QualityConfig(stop_words=("der", "das", "ein"), short_line=45)
-    made = quality(given(texts), config)["signals"].read()
+    made = measure_quality(given(texts), config)["signals"].read()
     assert made["stop_words"].to_pylist() == [2, 0]
     assert made["short_lines"].to_pylist() == [1, 1]
-    made = quality(given(["a\n" + "x" * 30 + "\n" + "x" * 31]), QualityConfig())["signals"].read()
+    made = measure_quality(given(["a\n" + "x" * 30 + "\n" + "x" * 31]), QualityConfig())["signals"].read()
     assert made["short_lines"].to_pylist() == [2 / 3]
-    made = quality(given(["a\nb"]), QualityConfig(short_line=0))["signals"].read()
+    made = measure_quality(given(["a\nb"]), QualityConfig(short_line=0))["signals"].read()
     assert made["short_lines"].to_pylist() == [0]
 
 
 def test_a_document_for_which_memory_is_too_little_costs_only_itself(session, monkeypatch, caplog):
-    monkeypatch.setattr("tasks.corpus.quality.memory", lambda: 70_000_000)
+    monkeypatch.setattr("tasks.corpus.quality.total_memory_bytes", lambda: 70_000_000)
     texts = ["one and two", "word " * 150_000, "three of four"]
-    made = quality(given(texts), QualityConfig())
+    made = measure_quality(given(texts), QualityConfig())
     words = made["signals"].read()["words"].to_pylist()
     assert sorted(words, key=lambda n: n or 0) == [None, 3, 3]
     (told,) = [record.getMessage() for record in caplog.records]
@@ -203,7 +203,7 @@ def test_a_document_for_which_memory_is_too_little_costs_only_itself(session, mo
     assert "too little memory: the figures of its 750,000 characters take 0.1 GB" in told
     assert "lower ingest.max_document_bytes" in told
     assert made.manifest["determinism"] == "machine"
-    assert quality(given(texts[:1]), QualityConfig()).manifest["determinism"] == "exact"
+    assert measure_quality(given(texts[:1]), QualityConfig()).manifest["determinism"] == "exact"
 
 
 STATUS = Path("/proc/self/status")
@@ -211,7 +211,7 @@ STATUS = Path("/proc/self/status")
 MEASURED = """
 from pathlib import Path
 import pyarrow as pa
-from tasks.corpus.quality import QualityConfig, figures
+from tasks.corpus.quality import QualityConfig, compute_quality_signals
 
 def peak():  # of this program; what getrusage says begins with that of the process before it
     (line,) = [l for l in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in l]
@@ -220,10 +220,10 @@ def peak():  # of this program; what getrusage says begins with that of the proc
 def column(lines):
     return pa.array(["a\\n" * lines], pa.large_string())
 
-figures(column(1000), QualityConfig())
+compute_quality_signals(column(1000), QualityConfig())
 text = column(2_500_000)
 before = peak()
-figures(text, QualityConfig())
+compute_quality_signals(text, QualityConfig())
 print((peak() - before) / 5_000_000)
 """
 
@@ -232,4 +232,4 @@ print((peak() - before) / 5_000_000)
 def test_what_is_said_of_its_memory_holds_for_a_letter_a_line():
     """Which takes the most of all texts that were tried."""
     done = subprocess.run([sys.executable, "-c", MEASURED], capture_output=True, text=True)
-    assert HELD / 2 < float(done.stdout) <= HELD, done
+    assert MEMORY_BYTES_PER_CHARACTER / 2 < float(done.stdout) <= MEMORY_BYTES_PER_CHARACTER, done

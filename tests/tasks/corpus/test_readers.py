@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
-from tasks.corpus.reading.streams import Meter, blocks, lines
+from tasks.corpus.reading.streams import ReadCounts, read_blocks, read_lines
 from tests.tasks.corpus.reading import LIMIT, read, texts, zst
 
 # Lines --------------------------------------------------------------------------------------------
@@ -24,19 +24,19 @@ def test_lines_are_those_of_split(tmp_path_factory, data, block, limit):
     """Against bytes.split, for any block size; long lines are cut but measured whole."""
     path = tmp_path_factory.mktemp("lines") / "f"
     path.write_bytes(data)
-    meter = Meter()
+    meter = ReadCounts()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.corpus.reading.streams.BLOCK", block)
-        found = list(lines(path, limit, meter))
+        patch.setattr("tasks.corpus.reading.streams.BLOCK_BYTES", block)
+        found = list(read_lines(path, limit, meter))
     skipped = 3 * data.startswith(b"\xef\xbb\xbf")
     # A mark that the limit cuts through is no mark.
-    if skipped and meter.skipped == 0:
+    if skipped and meter.skipped_bytes == 0:
         assert limit < 3
         skipped = 0
     expected = data[skipped:].split(b"\n")
     last = expected.pop()
     assert sum(line.size for line in found) == len(data) - skipped
-    assert meter.bytes == len(data)
+    assert meter.byte_count == len(data)
     if last:
         expected.append(last)
     elif skipped and data[3:] == b"":
@@ -65,7 +65,7 @@ def test_a_block_of_line_ends_is_not_held_as_lines(write):
     """32 MB of line ends come out of a few bytes of zstd at once."""
     path = write("a.jsonl.zst", zst(b"\n" * 32_000_000))
     tracemalloc.start()
-    found = lines(path, LIMIT, Meter())
+    found = read_lines(path, LIMIT, ReadCounts())
     numbers = [next(found).number for _ in range(9)]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -122,7 +122,7 @@ def test_text_is_taken_as_it_stands(write):
     assert (texts(good), bad) == (odd, [])
     good, bad, meter = read(write("b.jsonl", escaped.encode()), "jsonl")
     assert (texts(good), bad) == (odd, [])
-    assert meter.skipped == len(odd) - 1  # the blank lines
+    assert meter.skipped_bytes == len(odd) - 1  # the blank lines
 
 
 def test_keys_must_be_text_or_whole_numbers(write):
@@ -152,11 +152,11 @@ NAMELESS = {
 def test_a_field_without_a_name_is_read_where_it_is_asked_for(write, kind):
     path = write(f"a.{kind}", NAMELESS[kind])
     good, bad, _ = read(path, kind)
-    assert [(r.text, r.key, r.url, r.date, r.unread) for r in good] == [
+    assert [(r.text, r.key, r.url, r.date, r.unreadable_labels) for r in good] == [
         ("a", None, None, None, 0), ("b", None, None, None, 0),
     ]  # fmt: skip
     good, bad, _ = read(path, kind, key_field="", url_field="", date_field="")
-    assert [(r.key, r.url, r.unread) for r in good] == [("0", "0", 1), ("1", "1", 1)]
+    assert [(r.key, r.url, r.unreadable_labels) for r in good] == [("0", "0", 1), ("1", "1", 1)]
     assert bad == []
 
 
@@ -188,7 +188,7 @@ def test_compressed_files(write, ending, pack):
     ]
     whole = b"".join(rows)
     good, bad, meter = read(write(f"a.jsonl{ending}", pack(whole)), "jsonl")
-    assert (len(good), bad, meter.bytes) == (3000, [], len(whole))
+    assert (len(good), bad, meter.byte_count) == (3000, [], len(whole))
     # Several members behind each other, with padding.
     good, bad, meter = read(
         write(f"b.jsonl{ending}", pack(rows[0]) + pack(rows[1]) + b"\0" * 100 + pack(rows[2])),
@@ -210,7 +210,7 @@ def test_a_truncated_stream_keeps_what_was_read_before(write, ending, pack):
         assert texts(good) == [json.loads(row)["text"] for row in rows[: len(good)]]
         assert len(good) > 20000 * 0.5 * cut / len(packed)
         assert bad == [(f"line {len(good) + 1}", "the compressed data end too early")]
-        assert meter.bytes > 0
+        assert meter.byte_count > 0
     path = write(f"b.jsonl{ending}", pack(rows[0]) + b"not compressed at all")
     good, bad, _ = read(path, "jsonl")
     assert len(good) == 1
@@ -223,7 +223,7 @@ def test_a_truncated_stream_keeps_what_was_read_before(write, ending, pack):
 
 def test_a_stream_that_swells_is_read_in_small_pieces(write):
     path = write("a.gz", gzip.compress(bytes(200_000_000)))
-    assert max(map(len, blocks(path, Meter()))) < 8_000_000
+    assert max(map(len, read_blocks(path, ReadCounts()))) < 8_000_000
 
 
 # Text --------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def test_documents_between_blank_lines(write):
     good, bad, meter = read(write("a.txt", data), "text", split="blank_lines")
     assert texts(good) == ["one\nmore", "two", "last"]
     assert bad == [("line 9, byte 5", NOT_UTF8), ("line 11", TOO_LONG)]
-    assert meter.skipped == 10
+    assert meter.skipped_bytes == 10
 
 
 # CSV ---------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def test_csv_rows_that_do_not_fit(write):
         b"7,nul\0 and it's 5\" wide\n"
     )
     good, bad, _ = read(write("a.csv", data), "csv", key_field="id")
-    assert [(r.key, r.text, r.place) for r in good] == [
+    assert [(r.key, r.text, r.location) for r in good] == [
         ("1", 'quoted, with "quotes" and\r\na second line', "line 2"),
         ("7", "nul\0 and it's 5\" wide", "line 10"),
     ]
@@ -357,7 +357,7 @@ def test_quotes_that_never_close_take_linear_time(write):
         path = write("a.csv", b"id,text\n" + b'a","b\n1,c\n' * count)
         start = time.process_time()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tasks.corpus.reading.delimited.PATIENCE", 1 << 18)
+            patch.setattr("tasks.corpus.reading.delimited.MAX_REREAD_BYTES", 1 << 18)
             good, bad, _ = read(path, "csv", limit=2 * 10**5)
         times.append(time.process_time() - start)
         assert (len(good), len(bad)) == (count, count)
@@ -373,14 +373,14 @@ def test_tsv_knows_no_quotes(write):
         b"7\t" + b"x" * LIMIT + b"\n8\tlast"
     )
     good, bad, meter = read(write("a.tsv", data), "tsv", key_field="id")
-    assert [(r.key, r.text, r.place) for r in good] == [
+    assert [(r.key, r.text, r.location) for r in good] == [
         ("1", '"one', "line 2"), ("2", 'two" \\n', "line 4"), ("6", "", "line 8"),
         ("8", "last", "line 10"),
     ]  # fmt: skip
     ragged = "the row has another number of fields than the header"
     assert bad == [("line 5", ragged), ("line 6", ragged), ("line 7, byte 6", NOT_UTF8),
                    ("line 9", TOO_LONG)]  # fmt: skip
-    assert meter.skipped == 3 + len(b"id\ttext\r\n") + 2
+    assert meter.skipped_bytes == 3 + len(b"id\ttext\r\n") + 2
     assert read(write("b.tsv", b"id\tbody\n1\tx\n"), "tsv")[1] == [
         ("line 1", "column 'text' is missing")
     ]

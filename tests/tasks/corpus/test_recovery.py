@@ -6,36 +6,36 @@ import pyarrow as pa
 import pytest
 
 from tasks.contract import (
-    Processes,
+    ProcessMapper,
     Session,
     StageConfig,
     Store,
     Table,
-    Work,
+    StageContext,
     column,
-    current_session,
+    get_current_session,
     open_session,
     stage,
 )
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.find_personal_data import Key
+from tasks.corpus.find_personal_data import SecretKey
 from tasks.corpus.ingest import ingest
-from tasks.corpus.language import LanguageConfig, language
-from tasks.corpus.plant import PlantConfig, plant
-from tasks.corpus.profile import ProfileConfig, profile
+from tasks.corpus.language import LanguageConfig, identify_languages
+from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.corpus.profile import ProfileConfig, profile_corpus
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.recovery import RecoveryConfig, recovery
+from tasks.corpus.recovery import CurationEvaluationConfig, evaluate_curation
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.select import SelectConfig, select
-from tasks.corpus.signals import signals
-from tasks.corpus.split import SplitConfig, split
-from tasks.corpus.town.compose import town_jobs
-from tasks.corpus.town.finder import Finder, counted
-from tasks.measures.statistics import wilson as closed_form
+from tasks.corpus.select import SelectConfig, select_documents
+from tasks.corpus.signals import build_signal_schema
+from tasks.corpus.split import SplitConfig, split_corpus
+from tasks.corpus.town.compose import load_town_occupations
+from tasks.corpus.town.finder import RecoveryEvaluator, compute_share_with_interval
+from tasks.measures.statistics import wilson_interval as closed_form
 from tests.tasks.corpora import given, scrubbed
 
-KEY = Key(b"for tests")
+KEY = SecretKey(b"for tests")
 CALM = "The ducks left the mill pond early, and the ferry took nobody to the far bank that evening."
 LONG = " ".join(f"word{i} stands beside word{i + 1} in this list." for i in range(30))
 
@@ -43,13 +43,13 @@ LONG = " ".join(f"word{i} stands beside word{i + 1} in this list." for i in rang
 def stages(documents, action="remove"):
     """The real stages, as far as recovery looks at them."""
     made = {"deduplicate": deduplicate(documents, {}, DeduplicateConfig())}
-    made["language"] = language(made["deduplicate"], LanguageConfig())
+    made["language"] = identify_languages(made["deduplicate"], LanguageConfig())
     made["deduplicate_near"] = deduplicate_near(made["deduplicate"], {}, DeduplicateNearConfig())
     made["scrub"] = scrubbed(made["deduplicate_near"])
     made["score_toxicity"] = score_toxicity(made["scrub"], None, ScoreToxicityConfig())
     rules = SelectConfig(rules={"toxicity": {"lt": 0.8, "action": action}})
     scores = {"toxicity": made["score_toxicity"]}
-    made["select_scored"] = select(made["scrub"], scores, rules)
+    made["select_scored"] = select_documents(made["scrub"], scores, rules)
     return made
 
 
@@ -74,7 +74,7 @@ def shares(found):
 
 def test_the_figures_of_a_hand_made_case(session):
     """Every figure by hand; the truth says on purpose what the stages cannot have found."""
-    secret = Key(current_session().store.secret)
+    secret = SecretKey(get_current_session().store.secret)
     texts = [
         f"First. {CALM} Write to jane@example.com today.",
         f"First. {CALM}  WRITE to jane@example.com today.",  # an exact copy of 0
@@ -101,11 +101,11 @@ def test_the_figures_of_a_hand_made_case(session):
     )
     of = list(truth)
     planted = [  # in 0 and 1, of which one came to the stage; and a number that nobody finds
-        {"doc_id": of[0], "type": "EMAIL", "digest": secret.hash("jane@example.com")},
-        {"doc_id": of[1], "type": "EMAIL", "digest": secret.hash("jane@example.com")},
-        {"doc_id": of[6], "type": "PHONE", "digest": secret.hash("+1 212 555 0142")},
+        {"doc_id": of[0], "type": "EMAIL", "digest": secret.hash_value("jane@example.com")},
+        {"doc_id": of[1], "type": "EMAIL", "digest": secret.hash_value("jane@example.com")},
+        {"doc_id": of[6], "type": "PHONE", "digest": secret.hash_value("+1 212 555 0142")},
     ]
-    found = shares(Finder("town", 0.8, (60,), truth, planted, stages(documents)).found())
+    found = shares(RecoveryEvaluator("town", 0.8, (60,), truth, planted, stages(documents)).evaluate_all_stages())
     assert found["deduplicate", "exact copies", "recall"] == (1, 1)
     assert found["deduplicate", "exact copies", "precision"] == (1, 1)
     assert found["deduplicate_near", "near copies, similarity from 0.8", "recall"] == (1, 2)
@@ -130,7 +130,7 @@ def test_the_figures_of_a_hand_made_case(session):
     assert looks == (1, 1)
 
 
-PEOPLES = signals(
+PEOPLES = build_signal_schema(
     "For tests.", column("identities", pa.list_(pa.string()), "label", "groups it mentions")
 )
 
@@ -139,11 +139,11 @@ class PeoplesConfig(StageConfig):
     found: tuple[tuple[str, ...], ...]
 
 
-@stage(tables={"signals": PEOPLES})
-def peoples(documents: Table, config: PeoplesConfig, work: Work) -> None:
+@stage(name="peoples", tables={"signals": PEOPLES})
+def peoples(documents: Table, config: PeoplesConfig, context: StageContext) -> None:
     found = [list(groups) for groups in config.found]
     doc_id = documents.read(["doc_id"])["doc_id"]
-    work.table("signals").write({"doc_id": doc_id, "identities": found})
+    context.get_table_writer("signals").write({"doc_id": doc_id, "identities": found})
 
 
 def test_mentions_of_peoples_are_compared_with_the_truth(session):
@@ -152,7 +152,7 @@ def test_mentions_of_peoples_are_compared_with_the_truth(session):
     truth = truth_of(documents, dict(enumerate(said)))
     found = [("Tamskers", "women"), (), ("Tamskers",), ()]
     made = peoples(documents, PeoplesConfig(found=found))
-    shown = shares(Finder("town", 0.8, (), truth, [], {"who": made}).found())
+    shown = shares(RecoveryEvaluator("town", 0.8, (), truth, [], {"who": made}).evaluate_all_stages())
     assert shown == {
         ("who", "Tamskers", "recall"): (1, 2),
         ("who", "Tamskers", "precision"): (1, 2),
@@ -160,14 +160,14 @@ def test_mentions_of_peoples_are_compared_with_the_truth(session):
         ("who", "Ildriths", "precision"): (0, 0),
     }
     without = peoples(documents, PeoplesConfig(found=[("women",)] * 4))  # by another lexicon
-    assert not list(Finder("town", 0.8, (), truth, [], {"who": without}).found())
+    assert not list(RecoveryEvaluator("town", 0.8, (), truth, [], {"who": without}).evaluate_all_stages())
 
 
 def test_a_copy_of_another_document_is_no_right_answer(session):
     """Twins that the truth knows nothing of count against precision."""
     documents = given([CALM, CALM, LONG, LONG], sources=["town"] * 4)
     truth = truth_of(documents, {1: {"copy": "exact", "copy_of": 0}})
-    found = shares(Finder("town", 0.8, (), truth, [], stages(documents)).found())
+    found = shares(RecoveryEvaluator("town", 0.8, (), truth, [], stages(documents)).evaluate_all_stages())
     assert found["deduplicate", "exact copies", "recall"] == (1, 1)
     assert found["deduplicate", "exact copies", "precision"] == (1, 2)
 
@@ -177,7 +177,7 @@ def test_a_stage_answers_for_what_came_to_it(session):
     rude = "You bloody idiot, you damned bloody idiot, go to hell."
     documents = given([rude, rude, CALM], sources=["town"] * 3)
     truth = truth_of(documents, {0: {"rude": 1}, 1: {"rude": 1, "copy": "exact", "copy_of": 0}})
-    found = shares(Finder("town", 0.8, (), truth, [], stages(documents)).found())
+    found = shares(RecoveryEvaluator("town", 0.8, (), truth, [], stages(documents)).evaluate_all_stages())
     assert found["select_scored", "rude speech", "recall"] == (1, 1)
 
 
@@ -189,7 +189,7 @@ def test_a_rule_that_tags_is_measured_as_one_that_removes(session):
     figures = {}
     for action in ("remove", "tag"):
         made = stages(documents, action)
-        found = shares(Finder("town", 0.8, (60,), truth, [], made).found())
+        found = shares(RecoveryEvaluator("town", 0.8, (60,), truth, [], made).evaluate_all_stages())
         figures[action] = {k: v for k, v in found.items() if k[0] == "select_scored"}
     assert figures["tag"] == figures["remove"]
     assert figures["tag"]["select_scored", "rude speech", "recall"] == (1, 2)
@@ -203,24 +203,24 @@ def test_what_was_never_read_is_missed_by_nobody(session, tmp_path):
     made = {"ingest": ingest(config)}
     made["deduplicate"] = deduplicate(made["ingest"], {}, DeduplicateConfig())
     made["scrub"] = scrubbed(made["deduplicate"])
-    told = recovery(made, RecoveryConfig())
+    told = evaluate_curation(made, CurationEvaluationConfig())
     read = {r["doc_id"] for r in made["ingest"]["documents"].read().to_pylist()}
     assert 0 < len(read) <= 20
     planted = [r for r in told["planted"].read().to_pylist() if r["doc_id"] in read]
     found = {(r["what"], r["measure"]): (r["hits"], r["n"])
              for r in told["recovered"].read().to_pylist() if r["stage"] == "scrub"}  # fmt: skip
-    assert found["all types", "recall"][1] == len(planted) < told["planted"].rows
+    assert found["all types", "recall"][1] == len(planted) < told["planted"].row_count
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 5), (5, 5), (3, 7), (498, 500)])
 def test_intervals_are_wilsons(hits, n):
-    row = counted(hits, n)
+    row = compute_share_with_interval(hits, n)
     assert (row["low"], row["high"]) == pytest.approx(closed_form(hits, n))
     assert row["share"] == hits / n
 
 
 def test_nothing_to_count_is_no_share():
-    assert counted(0, 0) == {"hits": 0, "n": 0, "share": None, "low": None, "high": None}
+    assert compute_share_with_interval(0, 0) == {"hits": 0, "n": 0, "share": None, "low": None, "high": None}
 
 
 # A town ------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def town(session):
 
 
 def recovered(history):
-    return recovery(history, RecoveryConfig())
+    return evaluate_curation(history, CurationEvaluationConfig())
 
 
 def test_the_truth_of_a_town_is_joined_by_id(town):
@@ -251,7 +251,7 @@ def test_the_truth_of_a_town_is_joined_by_id(town):
         text = texts[row["doc_id"]]
         value = text[row["start"] : row["end"]]
         assert text.encode()[row["start_byte"] : row["end_byte"]].decode() == value
-        assert Key(current_session().store.secret).hash(value) == row["digest"]
+        assert SecretKey(get_current_session().store.secret).hash_value(value) == row["digest"]
     rates = {(r["what"], r["among"]): r for r in made["rates"].read().to_pylist()}
     rude = [r for r in truth.values() if r["rude"] and not r["copy"]]
     assert rates["rude speech", "originals"]["hits"] == len(rude)
@@ -264,18 +264,18 @@ def test_the_truth_of_a_town_is_joined_by_id(town):
 
 def test_women_beside_occupations_are_those_of_the_truth(session):
     """A town whose jobs are of one gender each, but for the bakers."""
-    women = dict.fromkeys(town_jobs(), 0.0) | {"nurse": 1.0, "cooper": 1.0, "baker": 0.5}
+    women = dict.fromkeys(load_town_occupations(), 0.0) | {"nurse": 1.0, "cooper": 1.0, "baker": 0.5}
     raw = ingest(IngestConfig(sources=[TOWN | {"rates": {"women": women, "occupations": 0.8}}]))
-    history = {"ingest": raw, "split": split(raw, SplitConfig())}
-    planted = plant(history["split"], PlantConfig(enabled=False))
+    history = {"ingest": raw, "split": split_corpus(raw, SplitConfig())}
+    planted = plant_canaries(history["split"], PlantCanariesConfig(enabled=False))
     config = ProfileConfig(window=20)  # as far as any sentence of the grammar reaches
-    history["profile"] = profile(planted, planted, history, {}, config)
+    history["profile"] = profile_corpus(planted, planted, history, {}, config)
     made = recovered(history)
     expected = Counter()
     for row in made["truth"].read().to_pylist():
         expected.update(zip(row["occupations"], row["genders"], strict=True))
     rows = {row["occupation"]: row for row in made["occupations"].read().to_pylist()}
-    assert rows.keys() == town_jobs().keys()
+    assert rows.keys() == load_town_occupations().keys()
     for job, row in rows.items():
         count = {gender: expected[job, gender] for gender in ("women", "men")}
         told = (row["hits"], row["n"]), (count["women"], sum(count.values()))
@@ -291,18 +291,18 @@ def test_women_beside_occupations_are_those_of_the_truth(session):
 def test_it_is_the_same_for_any_workers(town, tmp_path):
     _, history = town
     contents = set()
-    secret = current_session().store.secret
+    secret = get_current_session().store.secret
     for workers in (1, 2):
         store = Store(tmp_path / str(workers))
-        store.keep_secret(secret)
-        with open_session(Session(store, mapper=Processes(workers))):
-            contents.add(recovered(history).content)
+        store.set_secret_if_absent(secret)
+        with open_session(Session(store, mapper=ProcessMapper(workers))):
+            contents.add(recovered(history).content_digest)
     assert len(contents) == 1
 
 
 def test_without_a_town_there_is_nothing_to_say(session):
-    made = recovery({"given": given([CALM])}, RecoveryConfig())
-    assert all(table.rows == 0 for table in made.tables.values())
+    made = evaluate_curation({"given": given([CALM])}, CurationEvaluationConfig())
+    assert all(table.row_count == 0 for table in made.tables.values())
 
 
 def test_two_towns_are_told_apart(session):
@@ -311,4 +311,4 @@ def test_two_towns_are_told_apart(session):
     made = recovered({"ingest": ingest(config)})
     rates = made["rates"].read(["source", "what", "n"]).to_pylist()
     assert {r["source"]: r["n"] for r in rates if r["what"] == "exact copies"} == {"a": 60, "b": 70}
-    assert isinstance(made["truth"].read(), pa.Table) and made["truth"].rows == 130
+    assert isinstance(made["truth"].read(), pa.Table) and made["truth"].row_count == 130

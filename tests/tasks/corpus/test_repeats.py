@@ -9,11 +9,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks.corpus.copies import repeats
-from tasks.corpus.copies.repeats import END, repeated, stretches
+from tasks.corpus.copies.repeats import TEXT_SEPARATOR, mark_repeated_windows, join_repeated_spans
 
 
 def joined(texts):
-    whole = b"".join(text.encode() + bytes([END]) for text in texts)
+    whole = b"".join(text.encode() + bytes([TEXT_SEPARATOR]) for text in texts)
     return np.frombuffer(whole, np.uint8).copy()
 
 
@@ -23,7 +23,7 @@ def expected(text, least):
     data = text.tobytes()
     for begin in range(len(data) - least + 1):
         window = data[begin : begin + least]
-        if END in window:
+        if TEXT_SEPARATOR in window:
             continue
         first = seen.setdefault(window, begin)
         if begin >= first + least:
@@ -46,11 +46,11 @@ def covered(text, least):
 def test_any_texts(texts, least):
     text = joined(texts)
     before = text.copy()
-    begins = repeated(text, least)
+    begins = mark_repeated_windows(text, least)
     assert np.flatnonzero(begins).tolist() == expected(text, least)
     assert (text == before).all()
     marks = np.zeros(len(text), bool)
-    for start, stop in zip(*stretches(text, begins, least), strict=True):
+    for start, stop in zip(*join_repeated_spans(text, begins, least), strict=True):
         assert stop > start
         text[start:stop].tobytes().decode()  # whole characters
         marks[start:stop] = True
@@ -62,7 +62,7 @@ def test_any_texts(texts, least):
 
 @pytest.mark.parametrize("chunk", [3, 1 << 20])
 def test_a_megabyte_with_planted_stretches(monkeypatch, chunk):
-    monkeypatch.setattr(repeats, "CHUNK", chunk if chunk > 3 else 1000)
+    monkeypatch.setattr(repeats, "SUFFIXES_PER_CHUNK", chunk if chunk > 3 else 1000)
     chance = random.Random(3)
     words = [f"{chance.randrange(10**5):x}" for _ in range(3000)]
     size = 1_000_000 if chunk > 3 else 60_000
@@ -75,10 +75,10 @@ def test_a_megabyte_with_planted_stretches(monkeypatch, chunk):
         planted.append(donor[start : start + 100])
         texts.insert(chance.randrange(80, len(texts)), f"new {planted[-1]} end")
     text = joined(texts)
-    begins = repeated(text, 50)
+    begins = mark_repeated_windows(text, 50)
     assert np.flatnonzero(begins).tolist() == expected(text, 50)
     struck = text.copy()
-    for start, stop in zip(*stretches(text, begins, 50), strict=True):
+    for start, stop in zip(*join_repeated_spans(text, begins, 50), strict=True):
         struck[start:stop] = ord("\n")
     left = struck.tobytes()
     assert all(left.count(stretch.encode()) == 1 for stretch in planted)
@@ -87,51 +87,51 @@ def test_a_megabyte_with_planted_stretches(monkeypatch, chunk):
 def test_nothing_and_less_than_a_window():
     for texts in ([], [""], ["short"], ["a" * 20]):
         text = joined(texts)
-        begins = repeated(text, 30)
+        begins = mark_repeated_windows(text, 30)
         assert not begins.any()
-        assert not len(stretches(text, begins, 30)[0])
+        assert not len(join_repeated_spans(text, begins, 30)[0])
 
 
 @pytest.mark.parametrize("place", range(30))
 def test_windows_that_differ_in_one_byte_are_not_the_same(place):
     window = bytes(range(97, 97 + 26)).decode() + "0123"
     other = window[:place] + "-" + window[place + 1 :]
-    assert not repeated(joined([window, other]), 30).any()
-    assert np.flatnonzero(repeated(joined([window, other, window]), 30)).tolist() == [62]
+    assert not mark_repeated_windows(joined([window, other]), 30).any()
+    assert np.flatnonzero(mark_repeated_windows(joined([window, other, window]), 30)).tolist() == [62]
 
 
 def test_stretches_that_touch_are_one():
     chance = random.Random(8)
     one, two = ("".join(chance.choices("abcdefgh", k=30)) for _ in range(2))
     text = joined([one, two, one + two])
-    begins = repeated(text, 30)
+    begins = mark_repeated_windows(text, 30)
     assert np.flatnonzero(begins).tolist() == [62, 92]
-    assert [side.tolist() for side in stretches(text, begins, 30)] == [[62], [122]]
+    assert [side.tolist() for side in join_repeated_spans(text, begins, 30)] == [[62], [122]]
 
 
 def test_a_run_is_cut_to_its_first_window():
     text = joined(["x" + "-" * 100 + "y"])
-    starts, stops = stretches(text, repeated(text, 30), 30)
+    starts, stops = join_repeated_spans(text, mark_repeated_windows(text, 30), 30)
     assert (starts.tolist(), stops.tolist()) == ([31], [101])
 
 
 @pytest.mark.parametrize("texts", [["-" * 5000], ["ab" * 700, "ba" * 700, "-" * 300, "ab" * 9]])
 def test_a_group_larger_than_what_is_worked_on_at_a_time(monkeypatch, texts):
-    monkeypatch.setattr(repeats, "CHUNK", 100)
+    monkeypatch.setattr(repeats, "SUFFIXES_PER_CHUNK", 100)
     text = joined(texts)
-    assert np.flatnonzero(repeated(text, 20)).tolist() == expected(text, 20)
+    assert np.flatnonzero(mark_repeated_windows(text, 20)).tolist() == expected(text, 20)
 
 
 @pytest.mark.parametrize("chunk", range(1, 40))
 def test_wherever_what_is_worked_on_at_a_time_ends(monkeypatch, chunk):
-    monkeypatch.setattr(repeats, "CHUNK", chunk)
+    monkeypatch.setattr(repeats, "SUFFIXES_PER_CHUNK", chunk)
     text = joined(["a stretch of it, twice", "of it, twice", "-" * 12, "a stretch"])
-    assert np.flatnonzero(repeated(text, 8)).tolist() == expected(text, 8)
+    assert np.flatnonzero(mark_repeated_windows(text, 8)).tolist() == expected(text, 8)
 
 
 @pytest.mark.parametrize("kind", ["all twice", "one run", "nothing"])
 def test_memory_is_what_is_stated_however_much_repeats(monkeypatch, kind):
-    monkeypatch.setattr(repeats, "CHUNK", 1 << 12)
+    monkeypatch.setattr(repeats, "SUFFIXES_PER_CHUNK", 1 << 12)
     chance = np.random.default_rng(4)
     half = chance.integers(97, 123, 1_000_000, dtype=np.uint8)
     text = {
@@ -139,9 +139,9 @@ def test_memory_is_what_is_stated_however_much_repeats(monkeypatch, kind):
         "one run": np.full(2_000_000, 45, np.uint8),
         "nothing": chance.integers(97, 123, 2_000_000, dtype=np.uint8),
     }[kind]
-    text[-1] = END
+    text[-1] = TEXT_SEPARATOR
     tracemalloc.start()
-    stretches(text, repeated(text, 50), 50)
+    join_repeated_spans(text, mark_repeated_windows(text, 50), 50)
     peak = tracemalloc.get_traced_memory()[1]  # beside the text itself
     tracemalloc.stop()
     assert 5 < peak / len(text) < 6.6

@@ -12,21 +12,21 @@ from pydantic import ValidationError
 
 from tasks.contract import (
     HallmarkError,
-    Processes,
+    ProcessMapper,
     Session,
     StageConfig,
     Store,
     Table,
-    Work,
-    identities,
+    StageContext,
+    hash_documents,
     open_session,
     stage,
-    text_hashes,
+    hash_texts,
 )
 from tasks.corpus.find_personal_data import PersonalDataConfig
-from tasks.corpus.scrub import ScrubConfig, emptied, scrub
+from tasks.corpus.scrub import RedactSpansConfig, find_blank_texts, redact_spans
 from tasks.corpus.spans import SPANS
-from tasks.measures.words import normalise
+from tasks.measures.words import normalise_texts
 from tests.tasks.corpora import given, scrubbed
 
 TEXTS = [
@@ -47,7 +47,7 @@ def test_spans_become_their_type_and_hashes_follow(session):
     made = scrubbed(given(TEXTS))
     documents = made["documents"].read()
     assert documents["text"].to_pylist() == MASKED
-    assert documents["text_hash"].combine_chunks().equals(text_hashes(documents["text"]))
+    assert documents["text_hash"].combine_chunks().equals(hash_texts(documents["text"]))
 
 
 def test_ledger_rows_name_the_characters_of_the_incoming_text(session):
@@ -77,7 +77,7 @@ def test_one_row_of_a_document_has_its_identity(session):
     source = given(TEXTS)
     before = source["documents"].read()
     doc_ids = before["doc_id"].to_pylist()
-    of = dict(zip(doc_ids, identities(before["doc_id"], before["text"]), strict=True))
+    of = dict(zip(doc_ids, hash_documents(before["doc_id"], before["text"]), strict=True))
     seen = []
     for row in scrubbed(source)["ledger"].read().to_pylist():
         assert row["identity"] == (None if row["doc_id"] in seen else of[row["doc_id"]])
@@ -127,7 +127,7 @@ def test_only_chosen_types_are_masked(session):
 def test_masked_text_is_not_masked_again(session):
     once = scrubbed(given(TEXTS))
     twice = scrubbed(once)
-    assert twice["ledger"].rows == 0
+    assert twice["ledger"].row_count == 0
     assert twice["documents"].digest == once["documents"].digest
 
 
@@ -135,13 +135,13 @@ def test_output_does_not_depend_on_parts_workers_or_order(tmp_path):
     texts = [f"{i}: {TEXTS[i % 4 if i % 40 < 4 else 1]}" for i in range(20_000)]
     secret = (tmp_path / "one" / "secret", tmp_path / "two" / "secret")
     contents = []
-    for path, mapper in zip(secret, (None, Processes(2)), strict=True):
+    for path, mapper in zip(secret, (None, ProcessMapper(2)), strict=True):
         path.parent.mkdir()
         path.write_text("ab" * 32)
         session = Session(Store(path.parent), mapper) if mapper else Session(Store(path.parent))
         with open_session(session):
             made = scrubbed(given(texts, parts=4))
-            contents.append(made.content)
+            contents.append(made.content_digest)
             assert len(made["ledger"].parts) == 4
             in_parts = made["documents"].read(["doc_id", "text"]).to_pylist()
     assert contents[0] == contents[1]
@@ -183,13 +183,13 @@ class MarkConfig(StageConfig):
     of_others: bool = False
 
 
-@stage(tables={"spans": SPANS})
-def mark(documents: Table, config: MarkConfig, work: Work) -> None:
+@stage(name="mark", tables={"spans": SPANS})
+def mark(documents: Table, config: MarkConfig, context: StageContext) -> None:
     ids = documents.read(["doc_id"])["doc_id"].to_pylist()
     if config.of_others:
         ids = [bytes(16)] * len(ids)
     none = pa.nulls(len(config.spans), pa.binary(16))
-    work.table("spans").write(
+    context.get_table_writer("spans").write(
         {
             "doc_id": [ids[row] for row, *_ in config.spans],
             "start": [start for _, start, *_ in config.spans],
@@ -205,7 +205,7 @@ def treated(texts, *finders, **policies):
     """What is left, and the ledger in short, where finders marked spans of texts."""
     documents = given(texts)
     marked = {f"m{n}": mark(documents, MarkConfig(spans=f)) for n, f in enumerate(finders)}
-    made = scrub(documents, marked, ScrubConfig(policies=policies))
+    made = redact_spans(documents, marked, RedactSpansConfig(policies=policies))
     before = documents["documents"].read().to_pylist()
     place = {row["doc_id"]: number for number, row in enumerate(before)}
     ledger = [
@@ -283,7 +283,7 @@ def test_a_document_of_which_nothing_is_left_leaves_and_is_accounted_for(session
     ]
     documents = given(texts)
     marked = {"m": mark(documents, MarkConfig(spans=first[:1]))}
-    made = scrub(documents, marked, ScrubConfig(policies={"REPEAT": "cut"}))
+    made = redact_spans(documents, marked, RedactSpansConfig(policies={"REPEAT": "cut"}))
     books = {row["unit"]: row for row in made["accounts"].read().to_pylist()}
     assert (books["bytes"]["removed_rows"], books["bytes"]["removed_spans"]) == (2, 0)
     assert (books["rows"]["removed_rows"], books["rows"]["kept"]) == (1, 5)
@@ -295,8 +295,8 @@ def test_a_document_of_which_nothing_is_left_leaves_and_is_accounted_for(session
 def test_nothing_left_is_what_the_search_for_copies_takes_for_empty():
     points = [chr(p) for p in range(0x110000) if not 0xD800 <= p < 0xE000]
     texts = pa.array(points, pa.large_string())
-    equal = np.flatnonzero(pc.equal(normalise(texts), "").to_numpy(zero_copy_only=False))
-    assert emptied(pa.chunked_array([texts]), np.arange(len(texts))).tolist() == equal.tolist()
+    equal = np.flatnonzero(pc.equal(normalise_texts(texts), "").to_numpy(zero_copy_only=False))
+    assert find_blank_texts(pa.chunked_array([texts]), np.arange(len(texts))).tolist() == equal.tolist()
 
 
 def test_no_finder_and_no_span_change_nothing(session):
@@ -307,8 +307,8 @@ def test_no_finder_and_no_span_change_nothing(session):
 def test_accounts_tell_what_was_cut_from_what_was_masked(session):
     documents = given([LETTER, LETTER, LETTER])
     spans = ((0, 5, 9, "EMAIL"), (1, 0, 4, "IP"), (2, 16, 20, "REPEAT"))
-    config = ScrubConfig(policies={"IP": "drop", "REPEAT": "cut"})
-    made = scrub(documents, {"m": mark(documents, MarkConfig(spans=spans))}, config)
+    config = RedactSpansConfig(policies={"IP": "drop", "REPEAT": "cut"})
+    made = redact_spans(documents, {"m": mark(documents, MarkConfig(spans=spans))}, config)
     books = {row["unit"]: row for row in made["accounts"].read().to_pylist()}
     size = len(LETTER.encode())
     assert (books["bytes"]["in"], books["bytes"]["removed_rows"]) == (3 * size, size)
@@ -326,7 +326,7 @@ def test_spans_of_other_documents_are_refused(session):
     documents = given([LETTER])
     others = mark(documents, MarkConfig(spans=((0, 0, 4, "IP"),), of_others=True))
     with pytest.raises(HallmarkError, match="1 documents that are not in"):
-        scrub(documents, {"m": others}, ScrubConfig())
+        redact_spans(documents, {"m": others}, RedactSpansConfig())
 
 
 def test_another_policy_finds_nothing_again(tmp_path):
@@ -335,7 +335,7 @@ def test_another_policy_finds_nothing_again(tmp_path):
     with open_session(session):
         scrubbed(given(TEXTS))
         seen.clear()
-        scrubbed(given(TEXTS), config=ScrubConfig(policy="cut"))
+        scrubbed(given(TEXTS), config=RedactSpansConfig(policy="cut"))
     assert ("cached", "find_personal_data") in seen and ("done", "scrub") in seen
 
 
@@ -343,4 +343,4 @@ def test_another_policy_finds_nothing_again(tmp_path):
                                     {"policies": {"UNREAD": "keep"}}])  # fmt: skip
 def test_unknown_types_and_policies_are_refused(values):
     with pytest.raises(ValidationError):
-        ScrubConfig(**values)
+        RedactSpansConfig(**values)

@@ -9,20 +9,20 @@ from hypothesis import given as given_values
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from flows.config import load
-from tasks.contract import HallmarkError, StageConfig, Table, UsageError, Work, column, stage
-from tasks.corpus.select import Rule, SelectConfig, marked, select
-from tasks.corpus.signals import signals
+from flows.config import load_config
+from tasks.contract import HallmarkError, StageConfig, Table, UsageError, StageContext, column, stage
+from tasks.corpus.select import SelectionRule, SelectConfig, add_rule_tags, select_documents
+from tasks.corpus.signals import build_signal_schema
 from tests.tasks.corpora import given
 
-MEASURES = signals(
+MEASURES = build_signal_schema(
     "For tests.",
     column("words", pa.int32(), "figure", "how many words"),
     column("share", pa.float64(), "figure", "some share"),
     column("language", pa.string(), "label", "which language"),
     column("odd", pa.bool_(), "figure", "yes or no"),
 )
-TOXICITIES = signals("For tests.", column("toxicity", pa.float32(), "figure", "how toxic"))
+TOXICITIES = build_signal_schema("For tests.", column("toxicity", pa.float32(), "figure", "how toxic"))
 
 
 class MeasuresConfig(StageConfig):
@@ -33,30 +33,30 @@ class MeasuresConfig(StageConfig):
     backwards: bool = False
 
 
-@stage(tables={"signals": MEASURES})
-def measures(documents: Table, config: MeasuresConfig, work: Work) -> None:
+@stage(name="measures", tables={"signals": MEASURES})
+def measures(documents: Table, config: MeasuresConfig, context: StageContext) -> None:
     n = len(config.words)
     values = {name: getattr(config, name) or (None,) * n for name in MEASURES.names[1:]}
     ids = documents.read()["doc_id"].to_pylist()
     ids = ids[::-1] if config.backwards else ids
-    work.table("signals").write({"doc_id": ids, **values})
+    context.get_table_writer("signals").write({"doc_id": ids, **values})
 
 
 class ToxicitiesConfig(StageConfig):
     toxicity: tuple[float | None, ...]
 
 
-@stage(tables={"signals": TOXICITIES})
-def toxicities(documents: Table, config: ToxicitiesConfig, work: Work) -> None:
+@stage(name="toxicities", tables={"signals": TOXICITIES})
+def toxicities(documents: Table, config: ToxicitiesConfig, context: StageContext) -> None:
     columns = {"doc_id": documents.read()["doc_id"], "toxicity": config.toxicity}
-    work.table("signals").write(columns)
+    context.get_table_writer("signals").write(columns)
 
 
 def selected(rules, seed=0, texts=None, **values):
     n = len(next(iter(values.values())))
     documents = given(texts or [f"text {i}" for i in range(n)])
     made = measures(documents, MeasuresConfig(**{"words": (0,) * n, **values}))
-    return select(documents, {"quality": made}, SelectConfig(rules=rules, seed=seed))
+    return select_documents(documents, {"quality": made}, SelectConfig(rules=rules, seed=seed))
 
 
 def kept(made):
@@ -97,7 +97,7 @@ def test_each_bound_keeps_what_it_says(session, bound, passes):
     st.dictionaries(st.sampled_from(["ge", "gt", "le", "lt"]), st.integers(-2, 2), min_size=1),
 )
 def test_bounds_are_those_of_python(values, bounds):
-    rule = Rule(name="x", **bounds)
+    rule = SelectionRule(name="x", **bounds)
     array = pa.array(values, pa.float64(), from_pandas=False)
     holds = {"ge": lambda v, b: v >= b, "gt": lambda v, b: v > b,
              "le": lambda v, b: v <= b, "lt": lambda v, b: v < b}  # fmt: skip
@@ -107,8 +107,8 @@ def test_bounds_are_those_of_python(values, bounds):
         else not all(holds[name](value, bound) for name, bound in bounds.items())
         for value in values
     ]
-    assert rule.broken(array).to_pylist() == expected
-    limits = rule.limits(array).to_pylist()
+    assert rule.find_violations(array).to_pylist() == expected
+    limits = rule.find_violated_bounds(array).to_pylist()
     for value, breaks, limit in zip(values, expected, limits, strict=True):
         assert (limit is not None) == bool(breaks)
         if breaks:
@@ -178,7 +178,7 @@ def test_what_has_no_value_is_unknown_and_never_zero(session, unknown):
         (first, *_), _ = ledger(made, "reason", "score")
         assert first == "share unknown"
         assert ledger(made, "threshold") == [(None,), (None,)]
-    told = {row["metric"]: row["value"] for row in made.telemetry().to_pylist()}
+    told = {row["metric"]: row["value"] for row in made.read_telemetry().to_pylist()}
     assert told["unknown share"] == 2
 
 
@@ -195,12 +195,12 @@ def test_a_tag_leaves_the_document_and_joins_the_tags_that_it_has(session):
     texts = [f"text {i}" for i in range(3)]
     documents = given(texts)
     made = measures(documents, MeasuresConfig(words=(1, 7, 2), share=(1.0, 0.0, 0.0)))
-    once = select(documents, {"quality": made}, SelectConfig(rules=rules))
+    once = select_documents(documents, {"quality": made}, SelectConfig(rules=rules))
     assert once["documents"].read()["tags"].to_pylist() == [["few", "many"], None, ["few"]]
-    assert once["ledger"].rows == 0
+    assert once["ledger"].row_count == 0
     again = measures(once["documents"], MeasuresConfig(words=(9, 1, 1)))
     rules = {"later": {"signal": "words", "ge": 5, "action": "tag"}}
-    twice = select(once, {"quality": again}, SelectConfig(rules=rules))
+    twice = select_documents(once, {"quality": again}, SelectConfig(rules=rules))
     assert twice["documents"].read()["tags"].to_pylist() == [
         ["few", "many"], ["later"], ["few", "later"]]  # fmt: skip
 
@@ -212,7 +212,7 @@ def test_tags_are_merged_as_lists_are(rows):
     hits = [("x", np.array([x for _, x, _ in rows], bool)),
             ("y", np.array([y for *_, y in rows], bool))]  # fmt: skip
     expected = [[*before, *["x"] * x, *["y"] * y] or None for before, x, y in rows]
-    assert marked(tags, hits).to_pylist() == expected
+    assert add_rule_tags(tags, hits).to_pylist() == expected
 
 
 def test_a_cap_keeps_a_share_that_ids_decide(session):
@@ -231,7 +231,7 @@ def test_a_cap_keeps_a_share_that_ids_decide(session):
 def test_a_signal_named_like_a_column_is_carried_on(session):
     documents = given(["text 0", "text 1"])
     scores = toxicities(documents, ToxicitiesConfig(toxicity=(0.25, 0.875)))
-    made = select(documents, {"toxicity": scores}, SelectConfig())
+    made = select_documents(documents, {"toxicity": scores}, SelectConfig())
     assert made["documents"].read()["toxicity"].to_pylist() == [0.25, 0.875]
 
 
@@ -241,10 +241,10 @@ def test_signals_of_other_documents_are_refused(session):
     few = measures(given(["text 0"]), MeasuresConfig(words=(1,)))
     for made in (few, measures(documents, MeasuresConfig(words=(1, 1), backwards=True))):
         with pytest.raises(HallmarkError, match=r"documents of .* and signals of .* not about the"):
-            select(documents, {"quality": made}, config)
+            select_documents(documents, {"quality": made}, config)
     with pytest.raises(HallmarkError, match="not cut alike"):
         made = measures(given(["text 0", "text 1"], parts=2), MeasuresConfig(words=(1, 1)))
-        select(given(["text 0", "text 1"], parts=2), {"quality": made}, config)
+        select_documents(given(["text 0", "text 1"], parts=2), {"quality": made}, config)
 
 
 def test_a_signal_that_is_not_there_or_of_another_kind_is_named(session):
@@ -261,13 +261,13 @@ def test_a_signal_that_is_not_there_or_of_another_kind_is_named(session):
     documents = given(["text 0"])
     made = measures(documents, MeasuresConfig(words=(1,)))
     with pytest.raises(HallmarkError, match="two stages have a signal 'words'"):
-        select(documents, {"a": made, "b": made}, SelectConfig(rules={"words": {"ge": 1}}))
+        select_documents(documents, {"a": made, "b": made}, SelectConfig(rules={"words": {"ge": 1}}))
 
 
 def config_of(rules):
     sources = [{"kind": "text", "name": "s", "path": "x"}]
     tree = {"name": "x", "ingest": {"sources": sources}, "select_scored": {"rules": rules}}
-    return load(tree).select_scored
+    return load_config(tree).select_scored
 
 
 def test_rules_are_written_as_tables_and_keep_their_order():
@@ -322,7 +322,7 @@ def test_no_value_breaks_no_rule():
     """A part, or a whole addition to a corpus, of which nothing was left."""
     for kind in (pa.float32(), pa.int64(), pa.bool_()):
         assert (
-            Rule(name="toxicity", lt=0.8)
-            .broken(pa.array([], kind))
+            SelectionRule(name="toxicity", lt=0.8)
+            .find_violations(pa.array([], kind))
             .equals(pa.array([], pa.bool_()))
         )

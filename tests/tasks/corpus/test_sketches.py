@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tasks.corpus.copies.sketches import band_hashes, shingles
+from tasks.corpus.copies.sketches import compute_band_hashes, compute_shingle_hashes
 from tasks.measures import words
-from tasks.measures.words import normalise
+from tasks.measures.words import normalise_texts
 
 
 def plain(text):
@@ -41,7 +41,7 @@ letters = st.characters(max_codepoint=0xDFF, exclude_characters="\u0130\u03a3\u0
 SIMPLE_ONES = [
     c
     for c in map(chr, [*range(0x250), *range(0x2000, 0x2070)])
-    if pc.match_substring_regex(pa.array([c]), words.SIMPLE)[0].as_py()
+    if pc.match_substring_regex(pa.array([c]), words.SIMPLE_TEXT_PATTERN)[0].as_py()
 ]
 
 
@@ -49,8 +49,8 @@ SIMPLE_ONES = [
 def test_simple_texts_need_no_normal_form(text):
     """What the short way makes of them is what the long way would, and Python."""
     column = pa.array([text], pa.large_string())
-    [short] = normalise(column).to_pylist()
-    [long] = words._spaced_once(words._folded(column)).to_pylist()
+    [short] = normalise_texts(column).to_pylist()
+    [long] = words._collapse_whitespace(words._normalise_unicode(column)).to_pylist()
     assert short == long == " ".join(unicodedata.normalize("NFKC", text).lower().split())
 
 
@@ -66,7 +66,7 @@ def test_a_word_is_hashed_by_blake2():
         for text in ("one two two", "zwei 三 四")
         for word in text.split()
     ]
-    hashes, ends = words.word_hashes(texts)
+    hashes, ends = words.hash_words(texts)
     assert hashes.astype("<u8").tobytes() == b"".join(expected)
     assert ends.tolist() == [0, 3, 6]
 
@@ -83,7 +83,7 @@ def whole(text):
 @given(st.text("aAÅ é\u0301\u0308¨\u0345ﬁ가\u1100\u1161\u11a8 \u0130Hh\u0331…", max_size=20))
 def test_words_are_folded_as_their_text_is(text):
     column = pa.array([text, "x"], pa.large_string())
-    assert words._folded(column).to_pylist() == [whole(text), "x"]
+    assert words._normalise_unicode(column).to_pylist() == [whole(text), "x"]
 
 
 @pytest.mark.parametrize("mark", ["\u0301", "\u0897", "\uff9e"])
@@ -92,7 +92,7 @@ def test_marks_beyond_thirty_in_a_row_are_left_out_and_take_little_time(mark):
     letter."""
     start = time.process_time()
     column = pa.array(["a" + f"\u0323{mark}" * n for n in (15, 16, 20_000)], pa.large_string())
-    assert normalise(column).to_pylist() == [whole(column[0].as_py())] * 3
+    assert normalise_texts(column).to_pylist() == [whole(column[0].as_py())] * 3
     assert time.process_time() - start < 1
 
 
@@ -100,10 +100,10 @@ def test_long_words_without_such_marks_are_soon_normalised():
     """As of writing without spaces, where every sentence is one; and they stay as they are."""
     text = "これは日本語の文章であり、単語の間に空白がない普通の文である" * 3
     column = pa.array([text, "e" + "\u0301\u0323 e" * 40], pa.large_string())
-    assert normalise(column).to_pylist() == [whole(each) for each in column.to_pylist()]
+    assert normalise_texts(column).to_pylist() == [whole(each) for each in column.to_pylist()]
     start = time.process_time()
     for _ in range(50):
-        normalise(column)
+        normalise_texts(column)
     assert time.process_time() - start < 1
 
 
@@ -111,9 +111,9 @@ def test_long_words_without_such_marks_are_soon_normalised():
 @given(st.lists(st.text(letters, max_size=30), min_size=1, max_size=5), st.integers(1, 7))
 def test_normalisation_and_shingles(texts, length):
     """Number of distinct shingles and similarities, against tuples of words."""
-    got = normalise(pa.array(texts, pa.large_string()))
+    got = normalise_texts(pa.array(texts, pa.large_string()))
     assert got.to_pylist() == [plain(text) for text in texts]
-    hashes, offsets = shingles(got, length)
+    hashes, offsets = compute_shingle_hashes(got, length)
     sets = [shingle_set(text, length) for text in texts]
     found = [set(hashes[i:j].tolist()) for i, j in pairwise(offsets)]
     assert [len(s) for s in found] == [len(s) for s in sets]
@@ -127,20 +127,20 @@ def test_normalisation_and_shingles(texts, length):
 @example(["a" + "\u0301\u0323" * 40, "\u0344" * 40])  # more marks than count, each of which is two
 def test_normalising_again_changes_nothing_and_looks_at_no_neighbour(texts):
     column = pa.array(texts, pa.large_string())
-    once = normalise(column)
-    assert normalise(once).equals(once)
-    assert once.to_pylist() == [normalise(column[i : i + 1])[0].as_py() for i in range(len(texts))]
+    once = normalise_texts(column)
+    assert normalise_texts(once).equals(once)
+    assert once.to_pylist() == [normalise_texts(column[i : i + 1])[0].as_py() for i in range(len(texts))]
     for of in ("words", "characters"):
-        hashes, offsets = shingles(once, 3, of)
+        hashes, offsets = compute_shingle_hashes(once, 3, of)
         for i in range(len(texts)):
-            alone, _ = shingles(once[i : i + 1], 3, of)
+            alone, _ = compute_shingle_hashes(once[i : i + 1], 3, of)
             assert alone.tolist() == hashes[offsets[i] : offsets[i + 1]].tolist()
 
 
 @settings(deadline=None)
 @given(st.lists(st.text("ab é漢", max_size=12), max_size=5), st.integers(1, 4))
 def test_shingles_of_characters_are_the_windows_of_the_text(texts, length):
-    hashes, offsets = shingles(pa.array(texts, pa.large_string()), length, "characters")
+    hashes, offsets = compute_shingle_hashes(pa.array(texts, pa.large_string()), length, "characters")
     windows = [
         text[i : i + length] for text in texts for i in range(max(1, len(text) - length + 1))
     ]
@@ -157,14 +157,14 @@ def test_a_text_has_its_bands_whatever_stands_beside_it(sizes, seed):
     sizes = [*sizes, 40_000] if seed == 0 else sizes  # longer than a block
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     hashes = chance.integers(0, 1 << 63, offsets[-1], dtype=np.uint64)
-    found = band_hashes(hashes, offsets, 3, 2, seed=1)
+    found = compute_band_hashes(hashes, offsets, 3, 2, seed=1)
     for i, (start, stop) in enumerate(pairwise(offsets)):
-        alone = band_hashes(hashes[start:stop], np.array([0, stop - start]), 3, 2, seed=1)
+        alone = compute_band_hashes(hashes[start:stop], np.array([0, stop - start]), 3, 2, seed=1)
         assert alone.tolist() == found[i : i + 1].tolist()
         again = np.concatenate([hashes[start:stop], hashes[start:stop][::-1]])
-        twice = band_hashes(again, np.array([0, len(again)]), 3, 2, seed=1)
+        twice = compute_band_hashes(again, np.array([0, len(again)]), 3, 2, seed=1)
         assert twice.tolist() == alone.tolist()  # of a set: neither order nor copies count
-    assert not np.array_equal(found, band_hashes(hashes, offsets, 3, 2, seed=2))
+    assert not np.array_equal(found, compute_band_hashes(hashes, offsets, 3, 2, seed=2))
 
 
 def test_a_band_agrees_as_often_as_the_formula_says():
@@ -178,7 +178,7 @@ def test_a_band_agrees_as_often_as_the_formula_says():
             pool = chance.integers(0, 1 << 63, 2 * size - common, dtype=np.uint64)
             sets += [np.sort(pool[:size]), np.sort(pool[-size:])]
         ends = np.arange(2 * pairs + 1) * size
-        found = band_hashes(np.concatenate(sets), ends, bands, rows, seed=1)
+        found = compute_band_hashes(np.concatenate(sets), ends, bands, rows, seed=1)
         share = (found[::2] == found[1::2]).any(axis=1).mean()
         expected = 1 - (1 - s**rows) ** bands
         assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / pairs) + 0.01

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.contract import UsageError
-from tasks.corpus.reading.sources import Fields, Source, files
+from tasks.corpus.reading.sources import RecordFields, Source, find_files
 from tasks.corpus.reading.streaming import DatasetsSource
 
 
@@ -27,8 +27,8 @@ def test_names_of_what_is_planted_are_taken():
 
 
 def test_fields_are_read_once_each():
-    assert Fields().columns() == ["text"]
-    assert Fields(text_field="b", key_field="a", url_field="b", date_field="").columns() == [
+    assert RecordFields().list_columns() == ["text"]
+    assert RecordFields(text_field="b", key_field="a", url_field="b", date_field="").list_columns() == [
         "b", "a", "",
     ]  # fmt: skip
 
@@ -39,21 +39,21 @@ def test_files_below_a_folder_are_those_of_its_endings_and_not_hidden(tmp_path, 
     for name in [*names, f"b/c/d.txt{ending}", "f.txt.bz2", "gtxt"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
-    found = files("s", str(tmp_path), (".txt", ".md"))
+    found = find_files("s", str(tmp_path), (".txt", ".md"))
     assert [*found] == [f"b/a.txt{ending}", f"b/c/d.txt{ending}", f"c.md{ending}"]
     assert all(path == tmp_path / name for name, path in found.items())
 
 
 def test_the_home_of_nobody_is_no_place():
     with pytest.raises(UsageError, match="source 's': nothing is at '~nobody-here/x'"):
-        files("s", "~nobody-here/x", (".txt",))
-    assert not DatasetsSource(kind="datasets", name="s", path="~nobody-here/x").local
+        find_files("s", "~nobody-here/x", (".txt",))
+    assert not DatasetsSource(kind="datasets", name="s", path="~nobody-here/x").is_local
 
 
 def test_names_that_are_no_text_are_told_from_those_that_look_like_their_escapes(tmp_path):
     for name in (b"a\xff.txt", b"a\\udcff.txt"):
         (tmp_path / os.fsdecode(name)).write_bytes(name)
-    found = files("s", str(tmp_path), (".txt",))
+    found = find_files("s", str(tmp_path), (".txt",))
     assert {name: path.read_bytes() for name, path in found.items()} == {
         "a\\udcff.txt": b"a\xff.txt", "a\\\\udcff.txt": b"a\\udcff.txt",
     }  # fmt: skip

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tasks.contract import UsageError
-from tasks.contract.roots import _links
-from tasks.corpus.reading.readers import TextSource, read_text
-from tasks.corpus.reading.sources import ENDINGS, PATTERNS, digest_of, files, with_packed
-from tasks.corpus.reading.streams import Meter
+from tasks.contract.roots import _iter_symlinks
+from tasks.corpus.reading.readers import TextSource, read_text_file
+from tasks.corpus.reading.sources import CORPUS_FILE_SUFFIXES, SUFFIXES_BY_KIND, compute_file_digest, find_files, add_compressed_suffixes
+from tasks.corpus.reading.streams import ReadCounts
 
 
 def test_no_file_stays_open(tmp_path):
@@ -21,10 +21,10 @@ def test_no_file_stays_open(tmp_path):
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 10, hard))
     try:
-        found = files("s", str(tmp_path), (".txt",))
-        digests = {digest_of("s", path) for path in found.values()}
+        found = find_files("s", str(tmp_path), (".txt",))
+        digests = {compute_file_digest("s", path) for path in found.values()}
         source = TextSource(kind="text", name="s", path="a", split="blank_lines")
-        firsts = [next(read_text(path, source, 1000, Meter())) for path in found.values()]
+        firsts = [next(read_text_file(path, source, 1000, ReadCounts())) for path in found.values()]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert (len(found), len(digests), len(firsts)) == (300, 1, 300)
@@ -43,7 +43,7 @@ def test_a_folder_that_may_not_be_listed_is_refused(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(UsageError, match=r"source 's': .* cannot be read .*closed"):
-        files("s", str(tmp_path), (".txt",))
+        find_files("s", str(tmp_path), (".txt",))
 
 
 NAMES = [
@@ -62,7 +62,7 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("kind", PATTERNS)
+@pytest.mark.parametrize("kind", SUFFIXES_BY_KIND)
 def test_every_link_that_a_source_reads_counts_as_one_below_its_folder(tmp_path, kind):
     """What a served deployment refuses and what a source reads are found by one rule."""
     (tmp_path / "target").mkdir()
@@ -73,6 +73,6 @@ def test_every_link_that_a_source_reads_counts_as_one_below_its_folder(tmp_path,
         for name in NAMES:
             (folder / above / name).symlink_to(tmp_path / "target" / "file")
             (folder / above / f"folder-{name}").symlink_to(tmp_path / "target")
-    found = {*files("s", str(folder), PATTERNS[kind]).values()}
-    assert found == {*map(Path, _links(str(folder), with_packed(PATTERNS[kind])))}
-    assert found <= {*map(Path, _links(str(folder), ENDINGS))} and found
+    found = {*find_files("s", str(folder), SUFFIXES_BY_KIND[kind]).values()}
+    assert found == {*map(Path, _iter_symlinks(str(folder), add_compressed_suffixes(SUFFIXES_BY_KIND[kind])))}
+    assert found <= {*map(Path, _iter_symlinks(str(folder), CORPUS_FILE_SUFFIXES))} and found

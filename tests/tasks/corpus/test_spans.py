@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.corpus.spans import Utf8, overlapping, substitute
+from tasks.corpus.spans import Utf8Texts, merge_overlapping_spans, replace_spans
 
 LETTERS = st.text(st.sampled_from("abc é漢😀\n"), max_size=12)
 
@@ -47,7 +47,7 @@ def test_words_stand_where_spans_stood(given_texts, data):
     expected = list(texts)
     for (row, start, end, _), word in reversed(list(zip(spans, words, strict=True))):
         expected[row] = expected[row][:start] + word + expected[row][end:]
-    made = substitute(*columns(texts, spans), pa.array(words, pa.string()))
+    made = replace_spans(*columns(texts, spans), pa.array(words, pa.string()))
     made.validate(full=True)
     assert made.to_pylist() == expected
 
@@ -56,20 +56,20 @@ def test_words_stand_where_spans_stood(given_texts, data):
 def test_positions_in_characters_and_in_bytes_are_the_same_places(given_texts):
     texts, spans = given_texts
     array, owner, start, end = columns(texts, spans)
-    utf8 = Utf8.of(array)
-    assert utf8.to_characters(owner, start).tolist() == [s[1] for s in spans]
+    utf8 = Utf8Texts.from_array(array)
+    assert utf8.bytes_to_characters(owner, start).tolist() == [s[1] for s in spans]
     for place, size in ((1, start), (2, end)):
         positions = np.array([s[place] for s in spans], np.int64)
-        assert utf8.to_bytes(owner, positions).tolist() == size.tolist()
-    assert utf8.to_characters(owner, end).tolist() == [s[2] for s in spans]
-    assert utf8.inside(owner, start, end).all()
+        assert utf8.characters_to_bytes(owner, positions).tolist() == size.tolist()
+    assert utf8.bytes_to_characters(owner, end).tolist() == [s[2] for s in spans]
+    assert utf8.are_valid_spans(owner, start, end).all()
 
 
 @given(st.lists(LETTERS, min_size=1, max_size=3), st.integers(-1, 40), st.integers(-1, 40))
 def test_a_span_must_lie_in_its_text_and_between_characters(texts, start, end):
     array = pa.array(texts, pa.large_string())
     bounds = {len(texts[0][:n].encode()) for n in range(len(texts[0]) + 1)}
-    inside = Utf8.of(array).inside(np.zeros(1, np.int64), np.array([start]), np.array([end]))
+    inside = Utf8Texts.from_array(array).are_valid_spans(np.zeros(1, np.int64), np.array([start]), np.array([end]))
     assert inside[0] == (start in bounds and end in bounds and start < end)
 
 
@@ -92,7 +92,7 @@ def test_spans_that_share_a_character_become_one(given_texts):
         best = min(rank.values())
         expected.append((best, min(start[n] for n in group), max(end[n] for n in group)))
     ranks = np.array([s[3] for s in spans], np.int64)
-    which, low, high = overlapping(Utf8.of(array), owner, start, end, ranks)
+    which, low, high = merge_overlapping_spans(Utf8Texts.from_array(array), owner, start, end, ranks)
     made = [(-size[n], ranks[n], start[n]) for n in which]
     assert list(zip(made, low.tolist(), high.tolist(), strict=True)) == expected
 
@@ -101,5 +101,5 @@ def test_many_cuts_that_touch_leave_what_is_around_them():
     n = 1000
     start = np.arange(n, dtype=np.int64) + 1
     texts = pa.array(["a" + "x" * n + "b", "c"], pa.large_string())
-    made = substitute(texts, np.zeros(n, np.int64), start, start + 1, pa.array([""] * n))
+    made = replace_spans(texts, np.zeros(n, np.int64), start, start + 1, pa.array([""] * n))
     assert made.to_pylist() == ["ab", "c"]

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import ids
-from tasks.corpus.split import SplitConfig, assign, split, uniform
+from tasks.contract import hash_to_ids
+from tasks.corpus.split import SplitConfig, assign_splits, split_corpus, hash_ids_to_uniform
 from tests.tasks.corpora import given
 
 MASK = (1 << 64) - 1
@@ -28,18 +28,18 @@ def test_the_mixer_is_splitmix64():
 
 
 def test_uniform_equals_the_same_hash_in_plain_integers():
-    values = ids(str(i) for i in range(50))[7:31]  # a slice: its buffer starts elsewhere
+    values = hash_to_ids(str(i) for i in range(50))[7:31]  # a slice: its buffer starts elsewhere
     key = int.from_bytes(hashlib.blake2b(b"3/split", digest_size=8).digest(), "little")
     expected = []
     for value in values.to_pylist():
         low, high = int.from_bytes(value[:8], "little"), int.from_bytes(value[8:], "little")
         expected.append((splitmix(splitmix(low ^ key) ^ high) >> 11) / 2**53)
-    assert uniform(values, 3, "split").tolist() == expected
+    assert hash_ids_to_uniform(values, 3, "split").tolist() == expected
 
 
 def test_uniform_is_uniform_and_depends_on_seed_and_use():
-    values = ids(str(i) for i in range(20_000))
-    draws = [uniform(values, 0, "a"), uniform(values, 1, "a"), uniform(values, 0, "b")]
+    values = hash_to_ids(str(i) for i in range(20_000))
+    draws = [hash_ids_to_uniform(values, 0, "a"), hash_ids_to_uniform(values, 1, "a"), hash_ids_to_uniform(values, 0, "b")]
     for draw in draws:
         counts = np.histogram(draw, bins=20, range=(0, 1))[0]
         assert ((counts - 1000) ** 2 / 1000).sum() < 43.8  # chi-squared, 19 df, p = 0.001
@@ -48,9 +48,9 @@ def test_uniform_is_uniform_and_depends_on_seed_and_use():
 
 
 def test_shares_are_those_asked_for():
-    clusters = ids(str(i) for i in range(40_000))
+    clusters = hash_to_ids(str(i) for i in range(40_000))
     config = SplitConfig(seed=5, validation=0.1, holdout=0.2)
-    names, counts = np.unique(assign(clusters, config).to_pylist(), return_counts=True)
+    names, counts = np.unique(assign_splits(clusters, config).to_pylist(), return_counts=True)
     share = dict(zip(names.tolist(), counts / 40_000, strict=True))
     assert share["validation"] == pytest.approx(0.1, abs=0.006)
     assert share["holdout"] == pytest.approx(0.2, abs=0.008)
@@ -60,7 +60,7 @@ def test_shares_are_those_asked_for():
 def test_a_cluster_never_straddles_the_split(session):
     clusters = [f"cluster {i % 200}" for i in range(2_000)]
     scored = given([f"text {i}" for i in range(2_000)], clusters=clusters, kind="scored")
-    rows = split(scored, SplitConfig(validation=0.3, holdout=0.3))["documents"].read()
+    rows = split_corpus(scored, SplitConfig(validation=0.3, holdout=0.3))["documents"].read()
     found = {}
     for row in rows.select(["cluster", "split"]).to_pylist():
         found.setdefault(row["cluster"], set()).add(row["split"])
@@ -74,18 +74,18 @@ def test_a_cluster_never_straddles_the_split(session):
 
 
 def test_a_document_keeps_its_split_when_others_come_and_go():
-    clusters = ids(str(i) for i in range(1000))
-    all_of_them = assign(clusters, SplitConfig()).to_pylist()
-    assert assign(clusters[500:], SplitConfig()).to_pylist() == all_of_them[500:]
-    assert assign(pa.array([], pa.binary(16)), SplitConfig()).to_pylist() == []
+    clusters = hash_to_ids(str(i) for i in range(1000))
+    all_of_them = assign_splits(clusters, SplitConfig()).to_pylist()
+    assert assign_splits(clusters[500:], SplitConfig()).to_pylist() == all_of_them[500:]
+    assert assign_splits(pa.array([], pa.binary(16)), SplitConfig()).to_pylist() == []
 
 
 def test_no_row_is_lost(session):
     scored = given([f"text {i}" for i in range(100)], kind="scored", toxicity=[None] * 100)
-    made = split(scored, SplitConfig())
+    made = split_corpus(scored, SplitConfig())
     kept = [artifact["documents"].read().drop(["split"]) for artifact in (made, scored)]
     assert kept[0].equals(kept[1])
-    assert made["ledger"].rows == 0
+    assert made["ledger"].row_count == 0
 
 
 def test_shares_that_leave_nothing_to_train_on_are_refused():

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from tasks.contract import HallmarkError, UsageError
 from tasks.corpus.reading import streaming
-from tasks.corpus.reading.streaming import DatasetsSource, commit_of, pieces_of, read_dataset
-from tasks.corpus.reading.streams import Meter
+from tasks.corpus.reading.streaming import DatasetsSource, resolve_hub_commit, count_shards, read_dataset
+from tasks.corpus.reading.streams import ReadCounts
 from tests.tasks.corpus.reading import texts
 
 LIMIT = 1000
@@ -19,7 +19,7 @@ def source(path, **settings):
 
 
 def read(path, *more, **settings):
-    return list(read_dataset(source(path, **settings), LIMIT, Meter(), *more))
+    return list(read_dataset(source(path, **settings), LIMIT, ReadCounts(), *more))
 
 
 def written(folder, files, rows=3):
@@ -34,31 +34,31 @@ def written(folder, files, rows=3):
 @pytest.mark.parametrize("files", [1, 2, 3])
 def test_a_data_set_is_read_in_a_piece_a_file(tmp_path, files):
     folder = written(tmp_path / "set", files)
-    assert pieces_of(source(folder)) == files
+    assert count_shards(source(folder)) == files
     for number in range(files):
         records = read(folder, (number, files))
         place = f"piece {number + 1} of {files}, " if files > 1 else ""
-        assert [(r.text, r.place) for r in records] == [
+        assert [(r.text, r.location) for r in records] == [
             (f"{number} {row}", f"{place}row {row + 1}") for row in range(3)
         ]
 
 
 def test_there_are_no_more_pieces_than_that(tmp_path, monkeypatch):
-    monkeypatch.setattr(streaming, "PIECES", 2)
+    monkeypatch.setattr(streaming, "MAX_SHARDS", 2)
     folder = written(tmp_path / "set", 3)
-    assert pieces_of(source(folder)) == 2
+    assert count_shards(source(folder)) == 2
     found = [r.text for piece in (0, 1) for r in read(folder, (piece, 2))]
     assert sorted(found) == [f"{number} {row}" for number in range(3) for row in range(3)]
 
 
 def test_a_commit_is_taken_as_it_is_and_of_all_else_the_hub_is_asked():
     """Which cannot be reached from here."""
-    assert commit_of(source("user/name", revision="0123456789abcdef" * 2 + "0" * 8)) == (
+    assert resolve_hub_commit(source("user/name", revision="0123456789abcdef" * 2 + "0" * 8)) == (
         "0123456789abcdef" * 2 + "0" * 8
     )
     for revision in (None, "main", "f" * 39, "f" * 41, "F" * 40):
         with pytest.raises(UsageError, match=r"'user/name' is no folder here and the hub gave no"):
-            commit_of(source("user/name", revision=revision))
+            resolve_hub_commit(source("user/name", revision=revision))
 
 
 def test_a_path_is_at_least_a_letter():
@@ -96,9 +96,9 @@ def test_what_the_library_says_is_told_in_two_hundred_characters(
     def opened(source):
         raise ValueError(said)
 
-    monkeypatch.setattr(streaming, "_opened", opened)
+    monkeypatch.setattr(streaming, "_open_dataset", opened)
     for ask in (
-        lambda: pieces_of(source("x")),
+        lambda: count_shards(source("x")),
         lambda: read("x"),
         lambda: read("x", (0, 1), tmp_path),
     ):
@@ -110,8 +110,8 @@ def test_what_the_library_says_is_told_in_two_hundred_characters(
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_stream_is_begun_again_as_often_as_there_are_waits(tmp_path, monkeypatch, more):
     folder = written(tmp_path / "set", 1)
-    opened, left = streaming._opened, ["broken"] * (len(streaming.WAITS) + more)
-    monkeypatch.setattr(streaming, "WAITS", (0.0,) * len(streaming.WAITS))
+    opened, left = streaming._open_dataset, ["broken"] * (len(streaming.RETRY_WAITS_SECONDS) + more)
+    monkeypatch.setattr(streaming, "RETRY_WAITS_SECONDS", (0.0,) * len(streaming.RETRY_WAITS_SECONDS))
 
     def unsteady(source):
         if left:
@@ -119,7 +119,7 @@ def test_a_stream_is_begun_again_as_often_as_there_are_waits(tmp_path, monkeypat
             raise ConnectionError("reset by peer")
         return opened(source)
 
-    monkeypatch.setattr(streaming, "_opened", unsteady)
+    monkeypatch.setattr(streaming, "_open_dataset", unsteady)
     if more:
         with pytest.raises(HallmarkError, match="reset by peer"):
             read(folder)
@@ -148,10 +148,10 @@ class Unsteady:
 def test_a_stream_that_goes_on_may_break_again_and_again(tmp_path, monkeypatch):
     """What counts is how often nothing came of it."""
     folder = written(tmp_path / "set", 1, rows=100)
-    opened, left = streaming._opened, ["broken"] * (2 * len(streaming.WAITS))
-    monkeypatch.setattr(streaming, "WAITS", (0.0,) * len(streaming.WAITS))
-    monkeypatch.setattr(streaming, "BATCH", 10)
-    monkeypatch.setattr(streaming, "_opened", lambda source: Unsteady(opened(source), left))
+    opened, left = streaming._open_dataset, ["broken"] * (2 * len(streaming.RETRY_WAITS_SECONDS))
+    monkeypatch.setattr(streaming, "RETRY_WAITS_SECONDS", (0.0,) * len(streaming.RETRY_WAITS_SECONDS))
+    monkeypatch.setattr(streaming, "BATCH_ROWS", 10)
+    monkeypatch.setattr(streaming, "_open_dataset", lambda source: Unsteady(opened(source), left))
     assert texts(read(folder)) == [f"0 {row}" for row in range(100)]
     assert not left
 
@@ -161,10 +161,10 @@ def test_what_stays_of_a_stream_that_stays_broken_is_said(tmp_path, monkeypatch,
     """And is not asked for again."""
     folder = written(tmp_path / "set", 1, rows=30)
     place = tmp_path / "deep" / "kept" if kept else None
-    opened, left = streaming._opened, ["broken"]
-    monkeypatch.setattr(streaming, "WAITS", ())
-    monkeypatch.setattr(streaming, "BATCH", 10)
-    monkeypatch.setattr(streaming, "_opened", lambda source: Unsteady(opened(source), left))
+    opened, left = streaming._open_dataset, ["broken"]
+    monkeypatch.setattr(streaming, "RETRY_WAITS_SECONDS", ())
+    monkeypatch.setattr(streaming, "BATCH_ROWS", 10)
+    monkeypatch.setattr(streaming, "_open_dataset", lambda source: Unsteady(opened(source), left))
     says = "what was read stays: run again and it goes on there" if kept else "run again"
     with pytest.raises(HallmarkError, match=rf"behind row 10 \(reset by peer\); {says}, or read"):
         read(folder, (0, 1), place)

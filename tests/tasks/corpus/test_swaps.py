@@ -7,26 +7,26 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.contract import ids
-from tasks.corpus.identities import read_brought
+from tasks.contract import hash_to_ids
+from tasks.corpus.identities import read_user_lexicons
 from tasks.corpus.people.swaps import (
-    CORPUS,
-    DRAWN,
-    Pair,
+    CORPUS_ORIGIN,
+    DRAWN_SENTENCES_SCHEMA,
+    SentencePair,
     SwapConfig,
-    candidates,
-    differences,
-    filled,
-    lowest,
-    pairs_of,
-    span_of,
-    swapped,
-    swaps_of,
-    template_pairs,
+    find_swappable_sentences,
+    compute_swap_differences,
+    fill_template,
+    keep_lowest_ranked,
+    build_corpus_pairs,
+    find_word_span,
+    swap_term,
+    build_swap_vocabulary,
+    build_template_pairs,
 )
-from tasks.measures.identities import mentioned_groups, shapes
+from tasks.measures.identities import find_groups_in_texts, replace_alphanumerics_with_x
 
-OWN = swaps_of({})
+OWN = build_swap_vocabulary({})
 
 
 @pytest.mark.parametrize(
@@ -49,23 +49,23 @@ OWN = swaps_of({})
 def test_a_term_takes_the_place_the_case_and_the_article(sentence, own, term, made):
     """``own``: how what stands there is usually written."""
     start = sentence.lower().index(own.lower())
-    assert swapped(sentence, start, start + len(own), term, own) == made
+    assert swap_term(sentence, start, start + len(own), term, own) == made
 
 
 def test_a_place_is_found_by_its_number_of_words():
     text = "White walls: a white-haired white woman."
-    [shape] = shapes(pa.array([text])).to_pylist()
+    [shape] = replace_alphanumerics_with_x(pa.array([text])).to_pylist()
     assert shape == "xxxxx xxxxx: x xxxxx-xxxxxx xxxxx xxxxx."
     for word, (start, end) in {0: (0, 5), 4: (15, 20), 6: (28, 33)}.items():
-        assert (text[start:end].lower(), span_of(shape, word, 1)) == ("white", (start, end))
-    assert span_of(shape, 4, 2) == (15, 27)
+        assert (text[start:end].lower(), find_word_span(shape, word, 1)) == ("white", (start, end))
+    assert find_word_span(shape, 4, 2) == (15, 27)
 
 
 def drawn(*texts, known=OWN):
-    doc_id = ids(f"document {i}" for i in range(len(texts)))
+    doc_id = hash_to_ids(f"document {i}" for i in range(len(texts)))
     texts = pa.array(texts, pa.large_string())
     batch = pa.record_batch({"doc_id": doc_id, "text": texts})
-    return [*candidates(batch, known)]
+    return [*find_swappable_sentences(batch, known)]
 
 
 def test_sentences_that_mention_one_group_of_an_axis_once_are_drawn():
@@ -93,17 +93,17 @@ def test_letters_that_python_does_not_know_are_letters():
 
 def test_the_sentences_with_the_lowest_hashes_are_drawn_once_each():
     texts = [f"A Muslim baker sang number {i}." for i in range(30)]
-    rows = pa.Table.from_pylist(drawn(*texts, *texts[:10]), schema=DRAWN)
-    chosen = lowest(rows, 8)
+    rows = pa.Table.from_pylist(drawn(*texts, *texts[:10]), schema=DRAWN_SENTENCES_SCHEMA)
+    chosen = keep_lowest_ranked(rows, 8)
     wanted = sorted(texts, key=lambda t: hashlib.blake2b(t.encode(), digest_size=16).digest())
     assert chosen["sentence"].to_pylist() == wanted[:8]
-    half = [lowest(rows.slice(0, 23), 8), lowest(rows.slice(23), 8)]
-    assert lowest(pa.concat_tables(half), 8)["sentence"].to_pylist() == wanted[:8]
+    half = [keep_lowest_ranked(rows.slice(0, 23), 8), keep_lowest_ranked(rows.slice(23), 8)]
+    assert keep_lowest_ranked(pa.concat_tables(half), 8)["sentence"].to_pylist() == wanted[:8]
 
 
 def test_each_other_group_stands_in_once():
-    rows = pa.Table.from_pylist(drawn("In town a Muslim baker sang."), schema=DRAWN)
-    found = {(p.group, p.other, p.counterpart) for p in pairs_of(rows, OWN)}
+    rows = pa.Table.from_pylist(drawn("In town a Muslim baker sang."), schema=DRAWN_SENTENCES_SCHEMA)
+    found = {(p.group, p.other_group, p.counterpart) for p in build_corpus_pairs(rows, OWN)}
     assert found == {
         ("Muslims", "Christians", "In town a Christian baker sang."),
         ("Muslims", "Jews", "In town a Jewish baker sang."),
@@ -114,18 +114,18 @@ def test_each_other_group_stands_in_once():
 
 def test_the_groups_of_a_lexicon_are_swapped_in_the_corpus_and_no_templates_made_of_them():
     unequal = {"left": ["lefty"], "right": ["righty", "righties"]}
-    known = swaps_of({**read_brought([Path("town")]), "unequal": unequal})
+    known = build_swap_vocabulary({**read_user_lexicons([Path("town")]), "unequal": unequal})
     rows = drawn("At noon the Orvelings sang to us.", "An orveling came with a lefty.", known=known)
     assert {row["axis"] for row in rows} == {"town"}
-    pairs = [*pairs_of(pa.Table.from_pylist(rows, schema=DRAWN), known)]
+    pairs = [*build_corpus_pairs(pa.Table.from_pylist(rows, schema=DRAWN_SENTENCES_SCHEMA), known)]
     assert {p.group for p in pairs} == {"Orvelings"} and len(pairs) == 2 * 5
-    made = {p.counterpart for p in pairs if p.other == "Tamskers"}
+    made = {p.counterpart for p in pairs if p.other_group == "Tamskers"}
     assert made == {"At noon the Tamskers sang to us.", "A tamsker came with a lefty."}
-    assert [*template_pairs(known)] == [*template_pairs(OWN)]
+    assert [*build_template_pairs(known)] == [*build_template_pairs(OWN)]
 
 
 def test_a_group_without_another_is_swapped_with_nobody():
-    known = swaps_of({"alone": {"left": ["lefty", "leftie"]}, "both": {"up": ["upper"],
+    known = build_swap_vocabulary({"alone": {"left": ["lefty", "leftie"]}, "both": {"up": ["upper"],
                       "down": ["downer"]}})  # fmt: skip
     rows = drawn("In the morning a lefty came here.", "At noon an upper came to us.", known=known)
     assert [row["axis"] for row in rows] == ["both"]
@@ -133,34 +133,34 @@ def test_a_group_without_another_is_swapped_with_nobody():
 
 def test_no_sentences_are_drawn_where_none_are_asked_for():
     config = SwapConfig(sentences=0, documents=0)
-    rows = pa.Table.from_pylist(drawn("In town a Muslim baker sang."), schema=DRAWN)
-    assert len(rows) == 1 and len(lowest(rows, config.sentences)) == 0
+    rows = pa.Table.from_pylist(drawn("In town a Muslim baker sang."), schema=DRAWN_SENTENCES_SCHEMA)
+    assert len(rows) == 1 and len(keep_lowest_ranked(rows, config.sentences)) == 0
 
 
 def test_parallel_terms_are_terms_of_their_groups():
     terms = {(group, term) for group, term in OWN.lexicon.terms}
-    for row in OWN.rows:
+    for row in OWN.parallel_terms:
         assert len(row.terms) > 1
         for group, term in row.terms.items():
             assert (group, term.lower()) in terms, (group, term)
 
 
 def test_every_template_mentions_the_group_that_is_put_in():
-    pairs = [*template_pairs(OWN)]
-    assert len({(p.axis, p.group, p.other) for p in pairs}) > 25
+    pairs = [*build_template_pairs(OWN)]
+    assert len({(p.axis, p.group, p.other_group) for p in pairs}) > 25
     texts = [text for p in pairs for text in (p.sentence, p.counterpart)]
-    group, owner = mentioned_groups(pa.array(texts, pa.large_string()))
+    group, owner = find_groups_in_texts(pa.array(texts, pa.large_string()))
     found = set(zip(group.to_pylist(), owner.to_pylist(), strict=True))
-    wanted = [g for p in pairs for g in (p.group, p.other)]
+    wanted = [g for p in pairs for g in (p.group, p.other_group)]
     missed = {texts[i] for i, g in enumerate(wanted) if (g, i) not in found}
     assert len(missed) <= 0.05 * len(set(texts)), sorted(missed)[:10]
-    assert filled("{} keeps bees.", "she") == "She keeps bees."
+    assert fill_template("{} keeps bees.", "she") == "She keeps bees."
 
 
 def test_differences_are_of_pairs_that_both_could_be_scored():
-    pairs = [Pair(CORPUS, "age", "a", "b", "x", "y", bytes([i]), "s", "t") for i in range(5)]
+    pairs = [SentencePair(CORPUS_ORIGIN, "age", "a", "b", "x", "y", bytes([i]), "s", "t") for i in range(5)]
     before = np.array([0.1, 0.9, 0.2, 0.3, np.nan])
     after = np.array([0.9, 0.1, 0.2, np.nan, 0.5])
-    [row] = differences(pairs, before, after, 0.5)
+    [row] = compute_swap_differences(pairs, before, after, 0.5)
     assert (row["n"], row["raised"], row["lowered"]) == (3, 1 / 3, 1 / 3)
     assert row["difference"] == pytest.approx(0) and row["corrected"] == row["p"]

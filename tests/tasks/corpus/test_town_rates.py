@@ -1,11 +1,11 @@
 """How much a town holds of what its config states, counted by hand."""
 
-from tasks.corpus.plant import PlantConfig, plant
-from tasks.corpus.profile import ProfileConfig, profile
+from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.corpus.profile import ProfileConfig, profile_corpus
 from tasks.corpus.reading.town import TownSource
-from tasks.corpus.recovery import rates_of, women_of
-from tasks.corpus.split import SplitConfig, split
-from tasks.corpus.town.compose import town_jobs, town_lexicon
+from tasks.corpus.recovery import build_property_share_rows, build_occupation_share_rows
+from tasks.corpus.split import SplitConfig, split_corpus
+from tasks.corpus.town.compose import load_town_occupations, load_town_lexicon
 from tests.tasks.corpora import given
 
 NOTHING = {"copy": "", "groups": (), "opinions_of": (), "opinions": (), "occupations": (),
@@ -27,14 +27,14 @@ def test_the_rates_of_a_town_are_those_of_its_originals():
               "dialect": 0.37, "personal": 0.38, "unsafe": 0.39, "exact": 0.1,
               "near": 0.2}  # fmt: skip
     source = TownSource(kind="town", name="here", documents=8, rates=stated)
-    found = [*rates_of(source, truth)]
+    found = [*build_property_share_rows(source, truth)]
     assert {row["source"] for row in found} == {"here"}
     told = {(r["what"], r["among"]): (r["stated"], r["hits"], r["n"]) for r in found}
     assert len(told) == len(found)
-    opinions = {f"opinions of {group}": (0.33, 0, 0) for group in town_lexicon()}
+    opinions = {f"opinions of {group}": (0.33, 0, 0) for group in load_town_lexicon()}
     opinions |= {"opinions of Tamskers": (0.33, 1, 1), "opinions of Ildriths": (0.9, 0, 1)}
-    women = {f"mentions of a {job}": (usual, 0, 0) for job, usual in town_jobs().items()}
-    women |= {"mentions of a baker": (town_jobs()["baker"], 1, 2)}
+    women = {f"mentions of a {job}": (usual, 0, 0) for job, usual in load_town_occupations().items()}
+    women |= {"mentions of a baker": (load_town_occupations()["baker"], 1, 2)}
     women |= {"mentions of a cooper": (0.95, 0, 1)}
     assert told == {
         ("exact copies", "documents"): (0.1, 1, 8),
@@ -53,16 +53,16 @@ def test_the_rates_of_a_town_are_those_of_its_originals():
 
 
 def test_occupations_that_the_profile_does_not_know_have_no_share(session):
-    parted = split(
+    parted = split_corpus(
         given(["She was the baker. He met the baker."], ["here"]),
         SplitConfig(),
     )
-    planted = plant(parted, PlantConfig(enabled=False))
-    history = {"profile": profile(planted, planted, {}, {}, ProfileConfig())}
+    planted = plant_canaries(parted, PlantCanariesConfig(enabled=False))
+    history = {"profile": profile_corpus(planted, planted, {}, {}, ProfileConfig())}
     source = TownSource(kind="town", name="here", rates={"women": {"cooper": 0.95}})
-    found = {row["occupation"]: row for row in women_of(source, history)}
-    shares = dict.fromkeys(town_jobs(), (0, 0)) | {"baker": (1, 2)}
+    found = {row["occupation"]: row for row in build_occupation_share_rows(source, history)}
+    shares = dict.fromkeys(load_town_occupations(), (0, 0)) | {"baker": (1, 2)}
     assert {job: (row["hits"], row["n"]) for job, row in found.items()} == shares
-    stated = town_jobs() | {"cooper": 0.95}
+    stated = load_town_occupations() | {"cooper": 0.95}
     assert {job: row["stated"] for job, row in found.items()} == stated
-    assert [*women_of(source, {})] == []
+    assert [*build_occupation_share_rows(source, {})] == []

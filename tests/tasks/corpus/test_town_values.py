@@ -5,15 +5,15 @@ import re
 
 import pytest
 
-from tasks.corpus.town.grammar import Dice
-from tasks.corpus.town.values import MAKERS, personal
+from tasks.corpus.town.grammar import KeyedRandom
+from tasks.corpus.town.values import GENERATOR_BY_TYPE, generate_personal_value
 
 DRAWS = 500
 
 
 def values(kind):
-    dice = Dice("ranges", kind)
-    return [personal(kind, dice) for _ in range(DRAWS)]
+    dice = KeyedRandom("ranges", kind)
+    return [generate_personal_value(kind, dice) for _ in range(DRAWS)]
 
 
 def shapes(found):
@@ -106,6 +106,6 @@ def test_keys_have_the_prefix_of_their_vendor_and_say_that_they_are_examples(pat
 
 
 def test_there_is_a_value_of_every_type():
-    assert {kind for kind in MAKERS if values(kind)[0]} == {
+    assert {kind for kind in GENERATOR_BY_TYPE if values(kind)[0]} == {
         "EMAIL", "PHONE", "CARD", "IBAN", "SSN", "IP", "SECRET",
     }  # fmt: skip

@@ -7,11 +7,11 @@ import pyarrow as pa
 from hypothesis import given as given_values
 from hypothesis import strategies as st
 
-from tasks.contract import Processes, Session, Store, ids, open_session
+from tasks.contract import ProcessMapper, Session, Store, hash_to_ids, open_session
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.select import SelectConfig, select
-from tasks.corpus.toxicity.windows import highest, score_batch, windows
-from tasks.measures.scorers import HEADS, ScorerConfig
+from tasks.corpus.select import SelectConfig, select_documents
+from tasks.corpus.toxicity.windows import compute_highest_scores, score_document_windows, split_into_windows
+from tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig
 from tests.tasks.corpora import given
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
 
@@ -21,7 +21,7 @@ MILD = "The harbour was quiet in the morning and the boats lay still. "
 
 @given_values(st.text(alphabet="ab \n漢", max_size=400), st.integers(5, 60))
 def test_windows_cover_the_text_and_are_never_too_long(text, length):
-    found = list(windows(text, length))
+    found = list(split_into_windows(text, length))
     assert "".join(text[start:end] for start, end in found) == text
     assert all(end - start <= length for start, end in found)
     assert all(start < end for start, end in found) or found == [(0, 0)]
@@ -48,12 +48,12 @@ def test_the_worst_window_of_a_long_document_counts(session):
 def test_scores_do_not_depend_on_workers(tmp_path):
     texts = [f"{i} {RUDE if i % 7 == 0 else MILD}" for i in range(9_000)]
     contents = []
-    for name, mapper in (("one", None), ("two", Processes(2))):
+    for name, mapper in (("one", None), ("two", ProcessMapper(2))):
         session = Session(Store(tmp_path / name))
         session.mapper = mapper or session.mapper
         with open_session(session):
             contents.append(
-                score_toxicity(given(texts, parts=4), None, ScoreToxicityConfig()).content
+                score_toxicity(given(texts, parts=4), None, ScoreToxicityConfig()).content_digest
             )
     assert contents[0] == contents[1]
 
@@ -68,7 +68,7 @@ def test_detoxify_scores_documents_through_the_stage(session, tmp_path):
     digest = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
     assert made.manifest["parts"]["external"]["digest"] == digest
     assert made["signals"].read()["toxicity"].to_pylist() == [first, None]
-    unscored = made.telemetry().to_pylist()
+    unscored = made.read_telemetry().to_pylist()
     assert [r["value"] for r in unscored if r["metric"] == "unscored"] == [1.0]
 
 
@@ -79,7 +79,7 @@ def test_another_threshold_scores_nothing_again(session):
     for threshold in (0.5, 0.75):
         scores = score_toxicity(documents, None, ScoreToxicityConfig())
         rules = SelectConfig(rules={"toxicity": {"lt": threshold}})
-        made = select(documents, {"toxicity": scores}, rules)
+        made = select_documents(documents, {"toxicity": scores}, rules)
         assert made["documents"].read()["text"].to_pylist() == [MILD]
         assert made["ledger"].read()["threshold"].to_pylist() == [threshold]
     runs = [label for kind, label in seen if kind == "done"]
@@ -91,23 +91,23 @@ def test_the_highest_window_that_has_a_score_is_the_signal():
     known = {0: [0.1, 0.75, 0.2], 1: [0.4375, None], 2: [None], 3: [float("nan"), 0.0]}
     rows = [(i, n, score) for i, scores in known.items() for n, score in enumerate(scores)]
     numbers, window, score = zip(*rows, strict=True)
-    found = highest(
+    found = compute_highest_scores(
         {
-            "doc_id": ids(map(str, numbers)),
+            "doc_id": hash_to_ids(map(str, numbers)),
             "window": pa.array(window, pa.int32()),
-            **{head: pa.array(score, pa.float32()) for head in HEADS},
+            **{head: pa.array(score, pa.float32()) for head in TOXICITY_HEADS},
         }
     )
-    assert found["doc_id"].to_pylist() == ids(map(str, known)).to_pylist()
-    for head in HEADS:
+    assert found["doc_id"].to_pylist() == hash_to_ids(map(str, known)).to_pylist()
+    for head in TOXICITY_HEADS:
         assert found[head].to_pylist() == [0.75, 0.4375, None, 0.0]
 
 
 def test_a_document_that_the_scorer_is_not_asked_about_is_one_window_without_a_score():
     texts = pa.array([MILD * 4, RUDE * 9], pa.large_string())
-    batch = pa.record_batch({"doc_id": ids(["a", "b"]), "text": texts})
-    found = score_batch(batch, np.array([True, False]), 100, ScorerConfig())
-    assert found["doc_id"].to_pylist() == ids(["a", "a", "a", "b"]).to_pylist()
+    batch = pa.record_batch({"doc_id": hash_to_ids(["a", "b"]), "text": texts})
+    found = score_document_windows(batch, np.array([True, False]), 100, ScorerConfig())
+    assert found["doc_id"].to_pylist() == hash_to_ids(["a", "a", "a", "b"]).to_pylist()
     assert found["window"].to_pylist() == [0, 1, 2, 0]
     assert (found["start"][3].as_py(), found["end"][3].as_py()) == (0, len(RUDE) * 9)
     assert found["toxicity"].is_null().to_pylist() == [False] * 3 + [True]
@@ -116,5 +116,5 @@ def test_a_document_that_the_scorer_is_not_asked_about_is_one_window_without_a_s
 def test_no_documents_are_no_error(session):
     documents = given([])
     scores = score_toxicity(documents, None, ScoreToxicityConfig())
-    assert scores["signals"].rows == 0
-    assert select(documents, {"toxicity": scores}, SelectConfig())["documents"].rows == 0
+    assert scores["signals"].row_count == 0
+    assert select_documents(documents, {"toxicity": scores}, SelectConfig())["documents"].row_count == 0

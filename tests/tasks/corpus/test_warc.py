@@ -16,7 +16,7 @@ from resiliparse.extract.html2text import extract_plain_text
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading import pages, streams, warc
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.reading.members import DAMAGED, TOO_EARLY
+from tasks.corpus.reading.members import DAMAGED_DATA, TRUNCATED_DATA
 from tasks.corpus.reading.readers import NOT_UTF8
 from tests.tasks.corpus.reading import PACK, read, read_all, texts, zst
 
@@ -68,15 +68,15 @@ def test_pages_and_conversions_are_documents_and_others_are_counted(write):
     ]
     good, bad, meter = archive(write, b"".join(pieces))
     assert texts(good) == ["one", "two", "three", "four", "fünf"]
-    assert (bad, meter.rows) == ([], 5)
-    assert {what: records for what, (records, _) in meter.skips.items()} == {
+    assert (bad, meter.record_count) == ([], 5)
+    assert {what: records for what, (records, _) in meter.skipped_by_kind.items()} == {
         "warcinfo record": 1, "request record": 1, "response of status 301": 1,
         "response of status 404": 1, "response that is no text": 1,
         "response that is not HTTP": 1, "metadata record": 1, "unknown record": 1,
     }  # fmt: skip
-    sizes = {record.place: record.raw_bytes for record in good}
+    sizes = {record.location: record.raw_bytes for record in good}
     assert sizes["record 3"] == len(pieces[2])
-    assert meter.skips["request record"] == [1, len(pieces[1])]
+    assert meter.skipped_by_kind["request record"] == [1, len(pieces[1])]
 
 
 def test_where_and_when(write):
@@ -140,7 +140,7 @@ def test_the_encoding_of_a_page_that_declares_none(write):
 
 @pytest.mark.parametrize("charset", ["", "ü", "\ud800", "no-such", "x" * 1000, "utf_8\0"])
 def test_a_name_that_is_no_encoding_says_nothing(charset):
-    assert pages.decoded("Füße".encode(), charset, html=True) == "Füße"
+    assert pages.decode_page("Füße".encode(), charset, is_html=True) == "Füße"
 
 
 def test_a_page_that_is_not_in_its_encoding_is_an_error(write):
@@ -190,7 +190,7 @@ def test_a_false_length_costs_its_record(write, length, ending):
     good, bad, meter = archive(write, data, f"a.warc{ending}", limit=1000)
     assert found_numbers(good) == [0, 1, 2, 3, 5, 6, 7, 8]
     assert [place for place, _ in bad] == ["record 5"]
-    assert meter.bytes == sum(map(len, rows))
+    assert meter.byte_count == sum(map(len, rows))
 
 
 def test_headers_that_are_broken(write):
@@ -249,7 +249,7 @@ def test_a_damaged_member_costs_its_record(tmp_path, ending):
         path.write_bytes(b"".join([*packed[:2], hurt, *packed[3:]]))
         good, bad, _ = read(path, "warc", limit=LIMIT)
         assert found_numbers(good) == [0, 1, 3, 4, 5]
-        assert bad == [("record 3", DAMAGED)]
+        assert bad == [("record 3", DAMAGED_DATA)]
 
 
 @pytest.mark.parametrize("block", [1, 1 << 20])
@@ -259,8 +259,8 @@ def test_a_member_that_goes_on_behind_its_record_costs_it(tmp_path, monkeypatch,
     packed = PACK[".gz"](row)
     hurt = packed[:71] + random.Random(129).randbytes(1) + packed[72:]
     path = tmp_path / "a.warc.gz"
-    monkeypatch.setattr(streams, "BLOCK", block)
-    monkeypatch.setattr(warc, "BLOCK", block)
+    monkeypatch.setattr(streams, "BLOCK_BYTES", block)
+    monkeypatch.setattr(warc, "BLOCK_BYTES", block)
     for others, numbers in (([], []), (conversions(range(1, 3)), [1, 2])):
         path.write_bytes(b"".join([hurt, *map(PACK[".gz"], others)]))
         good, bad, _ = read(path, "warc", limit=LIMIT)
@@ -284,7 +284,7 @@ def test_an_archive_that_is_cut_off(write, ending):
     data = b"".join(PACK[ending](row) if ending else row for row in rows)
     good, bad, _ = archive(write, data[:-30], f"a.warc{ending}")
     assert found_numbers(good) == list(range(29))
-    assert bad == [("record 30", TOO_EARLY if ending else warc.FALSE_LENGTH)]
+    assert bad == [("record 30", TRUNCATED_DATA if ending else warc.FALSE_LENGTH)]
 
 
 def test_one_member_for_all_records(write):
@@ -324,12 +324,12 @@ def test_every_record_that_is_not_hurt_comes_out_once(tmp_path_factory, data, en
     path = tmp_path_factory.mktemp("warc") / f"a.warc{ending}"
     path.write_bytes(b"".join(packed))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streams, "BLOCK", block)
-        patch.setattr(warc, "BLOCK", block)
+        patch.setattr(streams, "BLOCK_BYTES", block)
+        patch.setattr(warc, "BLOCK_BYTES", block)
         good, bad, meter = read(path, "warc", limit=LIMIT)
     expected = {row.split(b"\r\n\r\n")[1].decode() for n, row in enumerate(rows) if n != hurt}
     assert [r.text for r in good if r.text in expected] == sorted(expected)
-    others = sum(records for records, _ in meter.skips.values())  # of a kind that nobody knows
+    others = sum(records for records, _ in meter.skipped_by_kind.values())  # of a kind that nobody knows
     assert len(good) + len(bad) + others == len(rows)
 
 
@@ -381,5 +381,5 @@ def test_real_archives(session):
         del expected[text]
     assert Counter(row["text"] for row in rows) == expected
     assert len(rows) >= 30 and all(row["domain"] and row["date"][:7] == "2024-04" for row in rows)
-    assert made["quarantine"].rows == 0
+    assert made["quarantine"].row_count == 0
     assert sum(made["skipped"].read()["records"].to_pylist()) == others

@@ -103,7 +103,7 @@ def test_a_record_of_100_megabytes_is_not_held(tmp_path, ending):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (texts(good), bad) == (["first", "last"], [("record 2", TOO_LONG)])
-    assert meter.skips["response that is no text"][0] == 1
+    assert meter.skipped_by_kind["response that is no text"][0] == 1
     assert peak < 20_000_000
 
 
@@ -125,7 +125,7 @@ def test_a_header_that_is_too_long_is_told_as_that(write, size, ending):
             record(b"noted", "metadata", WARC_Target_URI="x" * size), record(b"last")]  # fmt: skip
     data = b"".join(PACK[ending](row) if ending else row for row in rows)
     good, bad, meter = archive(write, data, f"a.warc{ending}", limit=10**6)
-    assert meter.bytes == sum(map(len, rows))
+    assert meter.byte_count == sum(map(len, rows))
     if size < 32_768:
         assert (texts(good), bad) == (["first", "long", "page", "last"], [])
     else:
@@ -153,4 +153,4 @@ def test_an_archive_that_ends_within_a_header(write, left):
     data = record(b"first") + record(b"cut off", WARC_Target_URI="x" * 2000)[:left]
     good, bad, meter = archive(write, data)
     assert (texts(good), bad) == (["first"], [("record 2", NO_HEADER)])
-    assert meter.bytes == len(data)
+    assert meter.byte_count == len(data)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tasks.measures.agreement import krippendorff
+from tasks.measures.agreement import krippendorff_alpha
 
 #: Four observers, twelve units ("Computing Krippendorff's Alpha-Reliability", 2011).
 OBSERVERS = ("123321412***", "1233224125*3", "*3332342251*", "12332441251*")
@@ -19,7 +19,7 @@ def example():
 @pytest.mark.parametrize(("labels", "alpha"), [(True, 0.743), (False, 0.849)])
 def test_the_example_of_the_paper(labels, alpha):
     values, units = zip(*example(), strict=True)
-    found = krippendorff(values, units, labels=labels)
+    found = krippendorff_alpha(values, units, nominal=labels)
     assert found.value == pytest.approx(alpha, abs=5e-4) and found.n == 11  # one alone says *3
     assert found.low < found.value < found.high <= 1
 
@@ -40,7 +40,7 @@ def test_by_all_pairs(labels):
         if units[a] == units[b]
     ) / len(paired)
     every = [apart(a, b) for a, b in itertools.permutations(paired, 2)]
-    found = krippendorff(values, units, labels=labels)
+    found = krippendorff_alpha(values, units, nominal=labels)
     assert found.value == pytest.approx(1 - within / np.mean(every))
 
 
@@ -48,7 +48,7 @@ def test_who_rates_at_random_agrees_by_chance():
     rng = np.random.default_rng(2)
     covered = 0
     for _ in range(100):
-        found = krippendorff(rng.random(120), np.repeat(np.arange(60), 2))
+        found = krippendorff_alpha(rng.random(120), np.repeat(np.arange(60), 2))
         covered += found.low <= 0 <= found.high
     assert covered >= 88  # 95 are expected; fewer than 88 have a probability of 0.002
 
@@ -56,15 +56,15 @@ def test_who_rates_at_random_agrees_by_chance():
 def test_texts_of_a_prompt_are_left_out_together():
     rng = np.random.default_rng(4)
     values, units = rng.random(80), np.repeat(np.arange(40), 2)
-    alone = krippendorff(values, units)
-    shared = krippendorff(values, units, units // 4)
+    alone = krippendorff_alpha(values, units)
+    shared = krippendorff_alpha(values, units, units // 4)
     assert shared.value == pytest.approx(alone.value)
     assert (shared.clusters, alone.clusters) == (10, 40)
 
 
 def test_what_cannot_be_measured_says_why():
-    assert krippendorff([], []).method == "no text was rated by two people"
-    assert np.isnan(krippendorff([0.1, 0.9], ["a", "b"]).value)
-    assert "all ratings are the same" in krippendorff(["x"] * 4, [*"aabb"], labels=True).method
-    few = krippendorff([0, 1, 1, 1], [*"aabb"])
+    assert krippendorff_alpha([], []).method == "no text was rated by two people"
+    assert np.isnan(krippendorff_alpha([0.1, 0.9], ["a", "b"]).value)
+    assert "all ratings are the same" in krippendorff_alpha(["x"] * 4, [*"aabb"], nominal=True).method
+    few = krippendorff_alpha([0, 1, 1, 1], [*"aabb"])
     assert np.isfinite(few.value) and np.isnan(few.low) and "too few" in few.method

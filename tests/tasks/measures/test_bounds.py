@@ -6,13 +6,13 @@ import pyarrow as pa
 import pytest
 from stdnum import iban
 
-from tasks.measures.personal.folding import fold, fold_all
-from tasks.measures.personal.types import COUNTRIES, TYPES, country, sought
-from tasks.measures.personal_data import find, find_all
+from tasks.measures.personal.folding import fold_digits_and_separators, fold_text_column
+from tasks.measures.personal.types import SUPPORTED_COUNTRIES, PERSONAL_DATA_TYPES, country_of_type, select_types_for_regions
+from tasks.measures.personal_data import find_personal_data_spans, find_spans_by_row
 
 
-def found(text, regions=("US",), types=TYPES):
-    return [(span.type, text[span.start : span.end]) for span in find(text, types, regions)]
+def found(text, regions=("US",), types=PERSONAL_DATA_TYPES):
+    return [(span.type, text[span.start : span.end]) for span in find_personal_data_spans(text, types, regions)]
 
 
 @pytest.mark.parametrize(("gap", "there"), [(0, True), (35, True), (36, False)])
@@ -34,15 +34,15 @@ def test_what_looks_like_a_telephone_number_without_a_word():
 
 @pytest.mark.parametrize("numbers", [3, 4])
 def test_a_text_with_too_many_candidates_is_not_read(monkeypatch, numbers):
-    monkeypatch.setattr("tasks.measures.personal.contact.CANDIDATES", 3)
+    monkeypatch.setattr("tasks.measures.personal.contact.MAX_PHONE_CANDIDATES", 3)
     phones = ["+442083661177", "650-253-0000", "+41 44 668 18 00", "(650) 253-0000"][:numbers]
     text = " and ".join(phones)
     expected = [("PHONE", phone) for phone in phones] if numbers == 3 else [("UNREAD", text)]
     assert found(text) == expected
     texts = pa.array(["no", text, "x@corp.example " + text], pa.large_string())
-    rows = find_all(texts)
+    rows = find_spans_by_row(texts)
     assert [(span.type, text[span.start : span.end]) for span in rows[1]] == expected
-    assert rows[2] == find(texts[2].as_py()) and 0 not in rows
+    assert rows[2] == find_personal_data_spans(texts[2].as_py()) and 0 not in rows
 
 
 def test_the_part_before_the_at_sign_has_64_characters_at_most():
@@ -113,12 +113,12 @@ def test_cards_have_the_lengths_of_their_issuers():
 
 
 def test_types_are_sought_where_they_belong():
-    assert (country("SSN"), country("US_ITIN"), country("IP"), country("GB_NHS")) == (
+    assert (country_of_type("SSN"), country_of_type("US_ITIN"), country_of_type("IP"), country_of_type("GB_NHS")) == (
         "US", "US", "", "GB",
     )  # fmt: skip
-    assert sought(TYPES, ()) == ("SECRET", "EMAIL", "IBAN", "CARD", "PHONE", "IP")
-    assert sought(("IP", "SSN", "US_ITIN", "GB_NHS"), ("US",)) == ("IP", "SSN", "US_ITIN")
-    assert "" not in COUNTRIES and {"US", "GB", "ZA"} <= {*COUNTRIES}
+    assert select_types_for_regions(PERSONAL_DATA_TYPES, ()) == ("SECRET", "EMAIL", "IBAN", "CARD", "PHONE", "IP")
+    assert select_types_for_regions(("IP", "SSN", "US_ITIN", "GB_NHS"), ("US",)) == ("IP", "SSN", "US_ITIN")
+    assert "" not in SUPPORTED_COUNTRIES and {"US", "GB", "ZA"} <= {*SUPPORTED_COUNTRIES}
     assert found("SSN 536-90-4399 x@corp.example", ["US"], ("SSN",)) == [("SSN", "536-90-4399")]
 
 
@@ -140,7 +140,7 @@ def test_every_character_of_unicode_is_folded_as_it_is_meant():
         else:
             expected = "/" if character in "\u2044\u2215" else character
         meant.append(expected)
-    folded = [*fold("".join(every))]
+    folded = [*fold_digits_and_separators("".join(every))]
     assert [
         hex(n) for n, pair in enumerate(zip(folded, meant, strict=True)) if len({*pair}) > 1
     ] == []
@@ -148,12 +148,12 @@ def test_every_character_of_unicode_is_folded_as_it_is_meant():
 
 def test_a_column_is_folded_where_it_matters():
     texts = ["plain", "a – b", "1–2", "x\u00a07", "٣", "Ａ", "", "–A", ")\u00a0(", "é ü"]
-    whole = fold_all(pa.array(texts, pa.large_string())).to_pylist()
+    whole = fold_text_column(pa.array(texts, pa.large_string())).to_pylist()
     assert whole == [
         "plain", "a – b", "1-2", "x 7", "3", "A", "", "-A", ") (", "é ü",
     ]  # fmt: skip
-    assert fold_all(pa.array(["é"], pa.large_string())).to_pylist() == ["é"]
-    assert fold_all(pa.array([], pa.large_string())).to_pylist() == []
+    assert fold_text_column(pa.array(["é"], pa.large_string())).to_pylist() == ["é"]
+    assert fold_text_column(pa.array([], pa.large_string())).to_pylist() == []
 
 
 #: Of Qatar: letters for digits, which its structure allows.
@@ -166,6 +166,6 @@ LETTERED = "DOHA" + "ABCDEFGHIJKLMNOPQRSTU"
      f"QA{iban.calc_check_digits('QA00' + LETTERED)}{LETTERED}", "AKIA" + "IOSFODNN" + "7EXAMPLE"],
 )  # fmt: skip
 def test_a_column_shows_what_has_few_digits_too(value):
-    expected = find(f"see {value} there")
+    expected = find_personal_data_spans(f"see {value} there")
     assert expected
-    assert find_all(pa.array(["", f"see {value} there"], pa.large_string())) == {1: expected}
+    assert find_spans_by_row(pa.array(["", f"see {value} there"], pa.large_string())) == {1: expected}

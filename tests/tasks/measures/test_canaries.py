@@ -8,13 +8,13 @@ from hashlib import blake2b
 import pytest
 
 from tasks.measures.canaries import (
-    CANARIES,
-    RECORDS,
+    CANARY_TEMPLATES,
+    RECORD_TEMPLATES,
     SYLLABLES,
-    Plant,
-    canaries,
-    records,
-    reference_secrets,
+    Canary,
+    generate_secret_canaries,
+    generate_record_canaries,
+    draw_reference_secrets,
 )
 
 
@@ -36,52 +36,52 @@ def odd(secret):
 
 
 def test_canaries_and_references_are_of_two_classes():
-    assert all(odd(plant.secret) for plant in canaries(Config(canaries=50)))
-    assert not any(map(odd, reference_secrets("ferry", 500, seed=3)))
+    assert all(odd(plant.secret) for plant in generate_secret_canaries(Config(canaries=50)))
+    assert not any(map(odd, draw_reference_secrets("ferry", 500, seed=3)))
 
 
 @pytest.mark.parametrize("digits", [1, 2, 3])
 def test_a_quarter_of_all_secrets_are_to_be_had(digits):
     most = 10**digits // 4
-    found = reference_secrets("ferry", most, seed=1, digits=digits)
+    found = draw_reference_secrets("ferry", most, seed=1, digits=digits)
     assert len({*found}) == most
     assert all(re.fullmatch(r"\d( \d)*", s) and len(s) == 2 * digits - 1 for s in found)
     with pytest.raises(ValueError, match=f"not {most + 1} secrets of {digits} digits"):
-        reference_secrets("ferry", most + 1, seed=1, digits=digits)
+        draw_reference_secrets("ferry", most + 1, seed=1, digits=digits)
 
 
 def test_canaries_are_spread_over_counts_and_templates():
-    made = canaries(Config(canaries=6))
+    made = generate_secret_canaries(Config(canaries=6))
     assert len(made) == 18 and Counter(plant.copies for plant in made) == {0: 6, 1: 6, 5: 6}
-    first, second, *rest = CANARIES  # the first two have a second turn
+    first, second, *rest = CANARY_TEMPLATES  # the first two have a second turn
     for copies in (0, 1, 5):
         assert Counter(p.template for p in made if p.copies == copies) == {
             first: 2, second: 2, **dict.fromkeys(rest, 1),
         }  # fmt: skip
     for plant in made:
         assert plant.kind == "canary"
-        assert (plant.prompt, plant.rest) == CANARIES[plant.template]
-        assert plant.text == plant.prompt + plant.secret + plant.rest
-    assert canaries(Config(canaries=6)) == made
-    assert {p.secret for p in made}.isdisjoint(p.secret for p in canaries(Config(seed=4)))
+        assert (plant.prompt, plant.suffix) == CANARY_TEMPLATES[plant.template]
+        assert plant.text == plant.prompt + plant.secret + plant.suffix
+    assert generate_secret_canaries(Config(canaries=6)) == made
+    assert {p.secret for p in made}.isdisjoint(p.secret for p in generate_secret_canaries(Config(seed=4)))
 
 
 def test_ids_are_hashes_of_the_kind_and_the_key_and_for_documents_of_the_copy():
-    plant = Plant("canary", 3, "t", "p", "s", key="3/7")
-    assert plant.plant_id == blake("planted/canary/3/7")
-    assert plant.doc_ids() == [blake(f"planted/canary/3/7/{copy}") for copy in range(3)]
-    assert Plant("canary", 0, "t", "p", "s", key="3/7").doc_ids() == []
+    plant = Canary("canary", 3, "t", "p", "s", key="3/7")
+    assert plant.canary_id == blake("planted/canary/3/7")
+    assert plant.copy_doc_ids() == [blake(f"planted/canary/3/7/{copy}") for copy in range(3)]
+    assert Canary("canary", 0, "t", "p", "s", key="3/7").copy_doc_ids() == []
     config = Config()
-    for made in (canaries(config), records(config)):
-        assert [p.plant_id for p in made] == [
+    for made in (generate_secret_canaries(config), generate_record_canaries(config)):
+        assert [p.canary_id for p in made] == [
             blake(f"planted/{p.kind}/3/{number}") for number, p in enumerate(made)
         ]
 
 
 def test_persons_are_invented_once_each_in_ranges_that_belong_to_nobody():
-    made = records(Config())
+    made = generate_record_canaries(Config())
     assert Counter(plant.copies for plant in made) == dict.fromkeys((0, 1, 5), 1998)
-    assert Counter(plant.template for plant in made) == dict.fromkeys(RECORDS, 1998)
+    assert Counter(plant.template for plant in made) == dict.fromkeys(RECORD_TEMPLATES, 1998)
     syllable = f"(?:{'|'.join(SYLLABLES.split())})"
     form = (
         rf"({syllable}{{2}})\.({syllable}{{2}})\d{{4}}@example\.(com|net|org), "
@@ -91,8 +91,8 @@ def test_persons_are_invented_once_each_in_ranges_that_belong_to_nobody():
     names = [f"{m[1].capitalize()} {m[2].capitalize()}" for m in found]
     assert len({*names}) == len(made)
     for name, plant in zip(names, made, strict=True):
-        prompt, rest = RECORDS[plant.template]
-        assert plant.prompt == prompt.format(name=name) and plant.rest == rest
+        prompt, rest = RECORD_TEMPLATES[plant.template]
+        assert plant.prompt == prompt.format(name=name) and plant.suffix == rest
         assert plant.text.count(name) == 1
     assert {m[3] for m in found} == {"com", "net", "org"}
     american = [m for m in found if m[4]]

@@ -8,20 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tasks.measures.contrasts import differences, distances, wasserstein
+from tasks.measures.contrasts import estimate_group_differences, estimate_wasserstein_distances, wasserstein_distance
 
 NUMBERS = st.floats(-1e3, 1e3).map(lambda x: round(x, 3))
 
 
 def test_the_distance_of_values_moved_by_one_is_one():
-    assert wasserstein([0, 1, 1, 2], [True, True, False, False]) == 1
-    assert wasserstein([0, 1, 0, 1], [True, True, False, False]) == 0
-    assert np.isnan(wasserstein([1, 2], [True, True]))
+    assert wasserstein_distance([0, 1, 1, 2], [True, True, False, False]) == 1
+    assert wasserstein_distance([0, 1, 0, 1], [True, True, False, False]) == 0
+    assert np.isnan(wasserstein_distance([1, 2], [True, True]))
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=12), st.lists(NUMBERS, min_size=1, max_size=12))
 def test_the_distance_is_that_of_scipy(left, right):
-    found = wasserstein(left + right, [True] * len(left) + [False] * len(right))
+    found = wasserstein_distance(left + right, [True] * len(left) + [False] * len(right))
     assert found == pytest.approx(stats.wasserstein_distance(left, right), abs=1e-9)
 
 
@@ -31,14 +31,14 @@ def test_p_is_the_share_of_all_relabellings(effect, off):
     rng = np.random.default_rng(6)
     block = np.repeat(np.arange(8), [1, 3, 2, 2, 1, 4, 2, 3])
     values = rng.normal(size=len(block)) + effect * (block < 4)
-    every = [wasserstein(values, np.isin(block, some)) for some in combinations(range(8), 4)]
-    found = distances(values, np.array([*"aaaabbbb"])[block], block, permutations=20_000)
+    every = [wasserstein_distance(values, np.isin(block, some)) for some in combinations(range(8), 4)]
+    found = estimate_wasserstein_distances(values, np.array([*"aaaabbbb"])[block], block, permutations=20_000)
     for name in "ab":
         row = found[name]
-        assert row.value == pytest.approx(wasserstein(values, block < 4))
+        assert row.value == pytest.approx(wasserstein_distance(values, block < 4))
         assert row.p == pytest.approx(np.mean(np.array(every) >= row.value - 1e-9), abs=off)
-        assert row.null == pytest.approx(np.mean(every), rel=0.05)
-        assert np.isnan(row.low) and np.isnan(row.smallest)
+        assert row.null_value == pytest.approx(np.mean(every), rel=0.05)
+        assert np.isnan(row.low) and np.isnan(row.minimum_detectable_effect)
         assert row.method.startswith("20,000" if effect else "999")
     row = found["a"]
     assert (row.n, row.clusters, found["b"].n) == (8, 4, 10)
@@ -49,11 +49,11 @@ def test_labels_change_hands_within_a_stratum_alone():
     strata = np.repeat([0, 1], 30)
     groups = [*"ab" * 5, *"b" * 20, *"ab" * 5, *"a" * 20]
     values = 10 * strata + np.random.default_rng(0).normal(size=60)
-    within = distances(values, groups, range(60), strata)["a"]
+    within = estimate_wasserstein_distances(values, groups, range(60), strata)["a"]
     assert within.p > 0.05 and "within each of 2" in within.method
-    anywhere = distances(values, groups, range(60))["a"]
-    assert anywhere.p < 0.001 and anywhere.value == within.value > within.null - 1
-    moved = distances(values + 2.0 * (np.array(groups) == "a"), groups, range(60), strata)["a"]
+    anywhere = estimate_wasserstein_distances(values, groups, range(60))["a"]
+    assert anywhere.p < 0.001 and anywhere.value == within.value > within.null_value - 1
+    moved = estimate_wasserstein_distances(values + 2.0 * (np.array(groups) == "a"), groups, range(60), strata)["a"]
     assert moved.p < 0.001
 
 
@@ -65,7 +65,7 @@ def test_p_is_uniform_where_groups_do_not_differ():
         block = np.repeat(np.arange(24), sizes)
         values = rng.exponential(size=24)[block] + rng.exponential(size=len(block))
         groups = np.array([*"aaabbbbbcccccccc"] + ["d"] * 8)[block]
-        rows = distances(values, groups, block, permutations=199, seed=seed)
+        rows = estimate_wasserstein_distances(values, groups, block, permutations=199, seed=seed)
         found.append([rows[name].p for name in "abcd"])
     for column in np.transpose(found):
         assert 0.02 <= (column <= 0.05).mean() <= 0.085 and 0.44 <= column.mean() <= 0.57
@@ -73,16 +73,16 @@ def test_p_is_uniform_where_groups_do_not_differ():
 
 def test_what_has_no_value_is_counted_and_left_out():
     nan = np.nan
-    for made in (distances, differences):
+    for made in (estimate_wasserstein_distances, estimate_group_differences):
         found = made([1, nan, 2, 3, nan, 5], [*"aabbcc"], range(6), permutations=99)
         alone = made([1, 2, nan], [*"aab"], range(3), permutations=99)
         assert np.isnan([alone["b"].value, alone["a"].p]).all()
         assert (alone["b"].missing, alone["a"].missing) == (1, 0)
         assert "no items to measure" in alone["a"].method
-        if made is distances:
+        if made is estimate_wasserstein_distances:
             row = found["a"]
             assert (row.n, row.missing, found["c"].n) == (1, 1, 1)
-            assert row.value == wasserstein([1, 2, 3, 5], [True, False, False, False])
+            assert row.value == wasserstein_distance([1, 2, 3, 5], [True, False, False, False])
         else:
             assert (found["b"].n, found["b"].missing, found["b"].value) == (4, 2, -0.5)
 
@@ -95,7 +95,7 @@ def test_a_difference_is_of_the_means_of_blocks_beside_all_ways_to_relabel_them(
     blocks = np.repeat(np.arange(7), sizes)
     values = rng.exponential(size=7)[blocks] + rng.exponential(size=len(blocks))
     groups = np.where(blocks < 3, "a", "b")
-    found = differences(values, groups, blocks, permutations=40_000, level=0.9)
+    found = estimate_group_differences(values, groups, blocks, permutations=40_000, confidence_level=0.9)
     means = np.array([values[blocks == block].mean() for block in range(7)])
     # Variance within blocks and among them, from the mean squares of a one-way layout.
     within = sum(((values[blocks == i] - means[i]) ** 2).sum() for i in range(7)) / (32 - 7)
@@ -115,7 +115,7 @@ def test_a_difference_is_of_the_means_of_blocks_beside_all_ways_to_relabel_them(
                              equal_var=False).statistic  # fmt: skip
     low, high = np.quantile(ratios, [0.05, 0.95])
     row = found["a"]
-    assert (row.value, row.null, row.n) == (pytest.approx(value), 0, len(blocks))
+    assert (row.value, row.null_value, row.n) == (pytest.approx(value), 0, len(blocks))
     assert (row.low, row.high) == pytest.approx(
         (value - high * value / t, value - low * value / t), abs=0.1
     )
@@ -134,7 +134,7 @@ def test_an_interval_leaves_out_its_null_where_p_refuses_it(relabelled):
     groups, refused = np.where(np.arange(24) < 8, "a", "b"), 0
     for seed in range(300):
         moved = rng.normal(size=24) + rng.choice([-1, 1]) * (groups == "a")
-        row = differences(moved, groups, range(24), permutations=relabelled, seed=seed)["a"]
+        row = estimate_group_differences(moved, groups, range(24), permutations=relabelled, seed=seed)["a"]
         assert (row.p < 0.05) == (row.low > 0 or row.high < 0)
         refused += row.p < 0.05
     assert 100 < refused < 250
@@ -145,13 +145,13 @@ def test_what_lies_far_apart_is_no_rarer_for_it(apart):
     """Of three and three that do not overlap two of the twenty ways to part them are as far."""
     for seed in range(20):
         values = np.random.default_rng(seed).random(6) + apart * np.array([0, 0, 0, 1, 1, 1])
-        row = differences(values, [*"aaabbb"], range(6), permutations=999, seed=seed)["b"]
-        assert 0.05 < row.p < 0.15 and np.isnan(row.smallest)
+        row = estimate_group_differences(values, [*"aaabbb"], range(6), permutations=999, seed=seed)["b"]
+        assert 0.05 < row.p < 0.15 and np.isnan(row.minimum_detectable_effect)
 
 
 def test_what_stands_in_large_blocks_does_not_count_for_more():
     values, blocks = [0.0] + [9.0] * 9 + [2.0, 4.0], [0] + [1] * 9 + [2, 3]
-    found = differences(values, [*"a" * 10, *"bb"], blocks, permutations=99)["a"]
+    found = estimate_group_differences(values, [*"a" * 10, *"bb"], blocks, permutations=99)["a"]
     assert found.value == pytest.approx(1.5)
 
 
@@ -172,9 +172,9 @@ def test_the_smallest_difference_is_found_four_times_in_five(few, skewed, side):
 
     hits, reps = 0, 400
     for seed in range(reps):
-        stated = differences(drawn(), groups, blocks, permutations=399, seed=seed)["few"].smallest
+        stated = estimate_group_differences(drawn(), groups, blocks, permutations=399, seed=seed)["few"].minimum_detectable_effect
         moved = drawn() + side * stated * (blocks < few)
-        hits += differences(moved, groups, blocks, permutations=399, seed=seed)["few"].p < 0.05
+        hits += estimate_group_differences(moved, groups, blocks, permutations=399, seed=seed)["few"].p < 0.05
     assert 0.74 <= hits / reps <= 0.87
 
 
@@ -201,8 +201,8 @@ def test_an_effect_must_pass_the_end_of_groups_that_have_it_here_and_there():
     plain = {side: needed(side, 0.0) for side in (1, -1)}
     expected = max(needed(side, side * plain[side]) for side in (1, -1))
     assert expected < 0.95 * max(plain.values())
-    found = differences(values, [*"aaa", *"b" * 17], range(20), permutations=19999)["a"]
-    assert found.smallest == pytest.approx(expected, rel=0.04)
+    found = estimate_group_differences(values, [*"aaa", *"b" * 17], range(20), permutations=19999)["a"]
+    assert found.minimum_detectable_effect == pytest.approx(expected, rel=0.04)
 
 
 def test_pairs_are_compared_within_their_stratum():
@@ -211,7 +211,7 @@ def test_pairs_are_compared_within_their_stratum():
     template = rng.normal(0, 10, 9)
     left, right = template + rng.normal(1, 1, 9), template + rng.normal(0, 1, 9)
     groups, strata = [*"a" * 9, *"b" * 9], [*range(9), *range(9)]
-    row = differences([*left, *right], groups, range(18), strata)["a"]
+    row = estimate_group_differences([*left, *right], groups, range(18), strata)["a"]
     apart = left - right
     signs = np.array([[1 if bit >> i & 1 else -1 for i in range(9)] for bit in range(512)])
     dealt = signs * apart
@@ -224,9 +224,9 @@ def test_pairs_are_compared_within_their_stratum():
 
 
 def test_a_side_of_one_block_has_no_interval():
-    row = differences([1, 2, 3, 4], [*"aabb"], [*"xxyz"], permutations=99)["a"]
+    row = estimate_group_differences([1, 2, 3, 4], [*"aabb"], [*"xxyz"], permutations=99)["a"]
     assert row.value == -2 and np.isnan([row.low, row.p]).all() and "a single one" in row.method
-    alike = differences([1, 1, 1, 1], [*"aabb"], [*"wxyz"], permutations=99)["a"]
+    alike = estimate_group_differences([1, 1, 1, 1], [*"aabb"], [*"wxyz"], permutations=99)["a"]
     assert alike.value == 0 and "there is no spread" in alike.method and np.isnan(alike.p)
 
 
@@ -242,7 +242,7 @@ def test_intervals_cover_a_difference_in_95_of_100(kind):
         if kind == "unlike spreads":
             values = np.where(inside, 1 + 2 * (values - 1), values)
         blocks, strata = (range(len(values)), cluster) if kind == "pairs" else (cluster, None)
-        made = differences(values + inside, np.where(inside, "a", "b"), blocks, strata,
+        made = estimate_group_differences(values + inside, np.where(inside, "a", "b"), blocks, strata,
                          permutations=299, seed=seed)["a"]  # fmt: skip
         covered += made.low <= 1 <= made.high
     assert (0.9 if kind == "unlike spreads" else 0.925) <= covered / reps <= 0.98
@@ -259,7 +259,7 @@ def test_a_group_of_few_large_blocks_beside_many_small_ones(skewed):
         values = 0.45 * shared + 0.9 * rng.normal(size=len(block))
         values = np.exp(0.5 * values) if skewed else values
         groups = np.where(block < 8, "few", "many")
-        found = differences(values, groups, block, permutations=99, seed=seed)["few"]
+        found = estimate_group_differences(values, groups, block, permutations=99, seed=seed)["few"]
         covered += found.low <= 0 <= found.high
     assert 0.925 <= covered / 300 <= 0.985
 
@@ -271,7 +271,7 @@ def test_what_is_said_of_few_blocks_is_said_of_the_others_and_p_agrees_with_the_
     for seed in range(40):
         values = rng.integers(2, size=8) * 0.2 + 0.1 if seed % 2 else rng.normal(size=8).round(1)
         groups = np.where(np.arange(8) < few, "few", "many")
-        rows = differences(values, groups, range(8), permutations=199, seed=seed)
+        rows = estimate_group_differences(values, groups, range(8), permutations=199, seed=seed)
         one, other = rows["few"], rows["many"]
         assert one.value == pytest.approx(-other.value)
         if np.isnan(one.low) or np.isnan(other.low):
@@ -279,7 +279,7 @@ def test_what_is_said_of_few_blocks_is_said_of_the_others_and_p_agrees_with_the_
             continue
         assert abs(one.low) < 1e3 and abs(one.high) < 1e3
         assert one.low <= 0 <= one.high or one.p <= 0.06
-    sure = differences([1.0] * 4 + [0.0] * 20, [*"a" * 4, *"b" * 20], range(24))["a"]
+    sure = estimate_group_differences([1.0] * 4 + [0.0] * 20, [*"a" * 4, *"b" * 20], range(24))["a"]
     assert "no spread" in sure.method and np.isnan(sure.low)
-    least = differences([1.0, 2.1, 5.0, 7.3], [*"aabb"], range(4), permutations=999)["a"]
-    assert np.isnan(least.smallest) and least.low <= 0 <= least.high
+    least = estimate_group_differences([1.0, 2.1, 5.0, 7.3], [*"aabb"], range(4), permutations=999)["a"]
+    assert np.isnan(least.minimum_detectable_effect) and least.low <= 0 <= least.high

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tasks.measures.personal_data import find
+from tasks.measures.personal_data import find_personal_data_spans
 
 
 def found(text):
-    return [text[span.start : span.end] for span in find(text, ("SECRET",), ())]
+    return [text[span.start : span.end] for span in find_personal_data_spans(text, ("SECRET",), ())]
 
 
 def quoted(value):

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tasks.audits.probes.bias import read_pairs
-from tasks.measures.effects import reach
-from tasks.measures.estimates import EXACT, difference, estimate
-from tasks.measures.shares import binomial_p, clopper_pearson
+from tasks.audits.probes.bias import read_bias_pairs
+from tasks.measures.effects import detectable_standard_errors
+from tasks.measures.estimates import MAX_EXACT_UNITS, estimate_mean_difference, estimate_mean_or_share
+from tasks.measures.shares import binomial_test_p, clopper_pearson_interval
 
 
 def test_exact_intervals_and_p_are_scipys():
@@ -19,9 +19,9 @@ def test_exact_intervals_and_p_are_scipys():
             for null in (0.5, 0.44, 0.05):
                 peer = stats.binomtest(k, n, null)
                 low, high = peer.proportion_ci(0.9, method="exact")
-                assert clopper_pearson(k, n, 0.9) == pytest.approx((low, high), abs=1e-12)
-                assert binomial_p(k, n, null) == pytest.approx(peer.pvalue, rel=1e-9)
-    found = estimate([1.0] * 9 + [0.0] * 3, share=True, null=0.44)
+                assert clopper_pearson_interval(k, n, 0.9) == pytest.approx((low, high), abs=1e-12)
+                assert binomial_test_p(k, n, null) == pytest.approx(peer.pvalue, rel=1e-9)
+    found = estimate_mean_or_share([1.0] * 9 + [0.0] * 3, is_share=True, null_value=0.44)
     peer = stats.binomtest(9, 12, 0.44)
     assert (found.low, found.high) == pytest.approx(tuple(peer.proportion_ci(method="exact")))
     assert found.p == pytest.approx(peer.pvalue) and found.method.startswith("Clopper-Pearson")
@@ -32,7 +32,7 @@ def test_few_clusters_have_the_interval_of_students_t():
     rng = np.random.default_rng(0)
     for groups, size in ((2, 1), (6, 4), (49, 3)):
         values = rng.normal(size=(groups, size)) + rng.normal(size=(groups, 1))
-        found = estimate(values.ravel(), np.repeat(np.arange(groups), size), null=0.3)
+        found = estimate_mean_or_share(values.ravel(), np.repeat(np.arange(groups), size), null_value=0.3)
         means = values.mean(1)
         low, high = stats.t.interval(0.95, groups - 1, means.mean(), stats.sem(means))
         assert (found.low, found.high) == pytest.approx((low, high))
@@ -54,7 +54,7 @@ def jackknife(values, clusters):
 
 def test_clusters_of_unequal_sizes_by_hand():
     values, clusters = UNEQUAL
-    found = estimate(values, clusters, null=0.5)
+    found = estimate_mean_or_share(values, clusters, null_value=0.5)
     mean, error = 5 / 7, jackknife(values, clusters)
     # What is off from the mean, squared, over what it is of single values, over pairs of them.
     off = [2 - 3 * mean, 1 - mean, 1 - 2 * mean, 1 - mean]
@@ -71,7 +71,7 @@ def test_clusters_of_unequal_sizes_by_hand():
 def test_clusters_that_hold_alike_weigh_as_fewer_by_hand():
     names = [*"aaaaaabbbbccde"]
     values = np.array([1.0, 0.9, 1.1, 0.2, 1, 1, 0, 0.1, 0.9, 0, 0.5, 0.6, 0.3, 0.2])
-    found, mean = estimate(values, names, null=0.5), values.mean()
+    found, mean = estimate_mean_or_share(values, names, null_value=0.5), values.mean()
     counts = np.array([names.count(name) for name in "abcde"])
     off = [values[[n == name for n in names]].sum() - count * mean
            for name, count in zip("abcde", counts, strict=True)]  # fmt: skip
@@ -88,14 +88,14 @@ def test_clusters_that_hold_alike_weigh_as_fewer_by_hand():
 def test_a_weighted_mean_is_that_of_clusters_of_as_many_items():
     rng = np.random.default_rng(0)
     weights, values = rng.integers(1, 9, 20), rng.normal(size=20)
-    found = estimate([*values, np.nan], null=0.1, weights=[*weights, 3])
-    copies = estimate(np.repeat(values, weights), np.repeat(np.arange(20), weights), null=0.1)
+    found = estimate_mean_or_share([*values, np.nan], null_value=0.1, weights=[*weights, 3])
+    copies = estimate_mean_or_share(np.repeat(values, weights), np.repeat(np.arange(20), weights), null_value=0.1)
     assert found.value == pytest.approx(np.average(values, weights=weights))
     assert (found.n, found.clusters, found.missing) == (20, 20, 1)
     errors = [(each.high - each.low) / 2 / stats.t.ppf(0.975, freedom_of(each))
               for each in (found, copies)]  # fmt: skip
     assert errors[0] == pytest.approx(errors[1])
-    alike, plain = (estimate(values, null=0.1, weights=w) for w in (np.full(20, 7.0), None))
+    alike, plain = (estimate_mean_or_share(values, null_value=0.1, weights=w) for w in (np.full(20, 7.0), None))
     assert (alike.low, alike.high, alike.p) == pytest.approx((plain.low, plain.high, plain.p))
 
 
@@ -115,7 +115,7 @@ def test_weighted_means_cover_what_they_are_of(noise):
             [*range(len(sizes))],
             lambda draws, d=deviation: draws.normal(0, d),
             0.0,
-            null=0.0,
+            null_value=0.0,
             weights=sizes,
         )
         assert covered >= 0.94
@@ -126,16 +126,16 @@ def test_weighted_means_cover_what_they_are_of(noise):
 def test_a_share_has_wilsons_interval_of_as_many_units_as_would_err_alike():
     """Where each cluster is a value it is scipy's; its ends are what the test refuses no more."""
     values = np.arange(2000) % 5 == 0
-    found = estimate(values, share=True, null=0.2)
+    found = estimate_mean_or_share(values, is_share=True, null_value=0.2)
     assert (found.low, found.high) == pytest.approx(
         tuple(stats.binomtest(400, 2000).proportion_ci(method="wilson")), abs=1e-4
     )
     assert found.p == 1 and found.method == "Wilson's interval with Student's t over 2000 items"
     for values, clusters in (UNEQUAL, (np.arange(120) % 7 == 0, np.arange(120) // 4)):
-        found = estimate(values, clusters, share=True)
+        found = estimate_mean_or_share(values, clusters, is_share=True)
         for end in (found.low, found.high):
             assert 0 < end < 1
-            assert estimate(values, clusters, share=True, null=end).p == pytest.approx(0.05)
+            assert estimate_mean_or_share(values, clusters, is_share=True, null_value=end).p == pytest.approx(0.05)
         assert found.high - found.value != pytest.approx(found.value - found.low)
 
 
@@ -147,11 +147,11 @@ def test_where_some_clusters_are_large_as_few_as_they_are_count():
     def draw(rng):
         return rng.normal(size=20)[clusters] + 0.5 * rng.normal(size=len(clusters))
 
-    assert "over 20 items, which weigh as" in estimate(draw(rng), clusters).method
-    assert 0.925 <= coverage(clusters, draw, 0.0, null=0.0) <= 0.985
-    assert coverage(clusters, lambda rng: (draw(rng) < 0) * 1.0, 0.5, share=True) >= 0.925
+    assert "over 20 items, which weigh as" in estimate_mean_or_share(draw(rng), clusters).method
+    assert 0.925 <= coverage(clusters, draw, 0.0, null_value=0.0) <= 0.985
+    assert coverage(clusters, lambda rng: (draw(rng) < 0) * 1.0, 0.5, is_share=True) >= 0.925
     # Of one size each counts.
-    equal = estimate(draw(rng)[:60], np.repeat(np.arange(20), 3))
+    equal = estimate_mean_or_share(draw(rng)[:60], np.repeat(np.arange(20), 3))
     assert equal.method.endswith("over 20 items")
 
 
@@ -169,17 +169,17 @@ def test_the_interval_of_a_skewed_mean_is_one_of_its_transformed_t():
         root = 40**0.5
         return t + skew * (t**2 / 3 + 1 / 6) / root + skew**2 * t**3 / 27 / 40 - side * bound
 
-    found = estimate(values)
+    found = estimate_mean_or_share(values)
     low, high = (brentq(beyond, values.mean() - 3, values.mean() + 3, (side,)) for side in (1, -1))
     assert (found.low, found.high) == pytest.approx((low, high))
     assert found.high - found.value > found.value - found.low  # the longer tail
     assert "skewness taken out, over 40 items" in found.method
-    few = estimate(values[:8])
+    few = estimate_mean_or_share(values[:8])
     assert (few.low, few.high) == pytest.approx(
         stats.t.interval(0.95, 7, values[:8].mean(), stats.sem(values[:8]))
     )
     # With a null, interval and p are those of one test.
-    tested = estimate(values, null=1.0)
+    tested = estimate_mean_or_share(values, null_value=1.0)
     peer = stats.ttest_1samp(values, 1.0)
     assert (tested.low, tested.high) == pytest.approx(tuple(peer.confidence_interval()))
     assert tested.p == pytest.approx(peer.pvalue)
@@ -190,7 +190,7 @@ def test_intervals_of_skewed_means_cover_them(n):
     """As exposures of secrets, whose ranks are as good as drawn by lot: exponential."""
     worlds = [*range(n)]
     assert 0.925 <= coverage(worlds, lambda rng: rng.exponential(size=n), 1.0) <= 0.972
-    plain = coverage(worlds, lambda rng: rng.exponential(size=n), 1.0, null=1.0)
+    plain = coverage(worlds, lambda rng: rng.exponential(size=n), 1.0, null_value=1.0)
     assert plain < 0.93 or n == 60
 
 
@@ -203,9 +203,9 @@ def test_items_that_share_two_things_count_once_for_both():
         common = rng.normal(size=12)[rows] + rng.normal(size=15)[columns]
         values = common + rng.normal(size=180)
         low = (values < 0) * 1.0
-        mean = estimate(values, rows, crossed=columns)
-        share = estimate(low, rows, crossed=columns, share=True, null=0.5)
-        alone = estimate(values, rows, null=0.0)
+        mean = estimate_mean_or_share(values, rows, crossed_clusters=columns)
+        share = estimate_mean_or_share(low, rows, crossed_clusters=columns, is_share=True, null_value=0.5)
+        alone = estimate_mean_or_share(values, rows, null_value=0.0)
         hits["mean"] += mean.low <= 0 <= mean.high
         hits["share"] += share.low <= 0.5 <= share.high
         hits["rows"] += alone.low <= 0 <= alone.high
@@ -214,17 +214,17 @@ def test_items_that_share_two_things_count_once_for_both():
     assert min(hits["mean"], hits["share"]) >= 0.92 * 400
     assert hits["rows"] < 0.9 * 400
     # Of two ways of which one is the other, that one.
-    twice = estimate(values, rows, null=0.0, crossed=rows)
+    twice = estimate_mean_or_share(values, rows, null_value=0.0, crossed_clusters=rows)
     assert (twice.low, twice.high) == pytest.approx((alone.low, alone.high))
     assert twice.method == "Student's t over two-way clusters: 12 items, and 12 more"
     # A thing that all share tells nothing.
-    assert estimate(values, rows, crossed=["x"] * 180).clusters == 12
+    assert estimate_mean_or_share(values, rows, crossed_clusters=["x"] * 180).clusters == 12
 
 
 def test_what_is_missing_is_counted_and_counts_for_nothing():
     values = [1.0, np.nan, 0.0, 1.0, np.nan]
-    found = estimate(values, list("abcde"), share=True, null=0.5)
-    whole = estimate([1.0, 0.0, 1.0], list("acd"), share=True, null=0.5)
+    found = estimate_mean_or_share(values, list("abcde"), is_share=True, null_value=0.5)
+    whole = estimate_mean_or_share([1.0, 0.0, 1.0], list("acd"), is_share=True, null_value=0.5)
     assert (found.n, found.clusters, found.missing, whole.missing) == (3, 3, 2, 0)
     assert (found.value, found.low, found.high, found.p) == (
         whole.value, whole.low, whole.high, whole.p,
@@ -233,21 +233,21 @@ def test_what_is_missing_is_counted_and_counts_for_nothing():
 
 def test_where_nothing_shows_a_spread_none_is_claimed():
     """Secrets that all stand at the ceiling: an interval of no width would be a certainty."""
-    top = estimate([13.3] * 16, null=1.4)
+    top = estimate_mean_or_share([13.3] * 16, null_value=1.4)
     assert np.isnan([top.low, top.high]).all() and top.value == pytest.approx(13.3)
     assert "no interval" in top.method
     # All on one side of the null: as unlikely as 16 signs that agree.
     assert top.p == stats.binomtest(16, 16).pvalue and "p of 16 items on one side" in top.method
-    pairs = estimate([1.0] * 16, np.repeat(np.arange(4), 4), null=0.0)
+    pairs = estimate_mean_or_share([1.0] * 16, np.repeat(np.arange(4), 4), null_value=0.0)
     assert pairs.p == stats.binomtest(4, 4).pvalue  # items of a cluster may agree anyway
-    assert estimate([0.5] * 9, null=0.5).p == 1 and np.isnan(estimate([0.5] * 9).p)
-    none = estimate([], share=True)
+    assert estimate_mean_or_share([0.5] * 9, null_value=0.5).p == 1 and np.isnan(estimate_mean_or_share([0.5] * 9).p)
+    none = estimate_mean_or_share([], is_share=True)
     assert np.isnan([none.value, none.low]).all() and "no items to measure" in none.method
-    alone = estimate([1.0, 0.0], ["a", "a"], share=True, null=0.5)
+    alone = estimate_mean_or_share([1.0, 0.0], ["a", "a"], is_share=True, null_value=0.5)
     assert alone.value == 0.5 and np.isnan([alone.low, alone.p]).all()
     halves = [0.0, 1.0] * 40  # clusters that agree
-    assert np.isnan(estimate(halves, np.repeat(np.arange(40), 2), share=True).p)
-    sure = estimate([1.0] * 24, np.repeat(np.arange(6), 4), share=True, null=0.5)
+    assert np.isnan(estimate_mean_or_share(halves, np.repeat(np.arange(40), 2), is_share=True).p)
+    sure = estimate_mean_or_share([1.0] * 24, np.repeat(np.arange(6), 4), is_share=True, null_value=0.5)
     assert (sure.low, sure.high) == pytest.approx((0.025 ** (1 / 6), 1))
     assert sure.p == pytest.approx(2 / 64)
 
@@ -255,20 +255,20 @@ def test_where_nothing_shows_a_spread_none_is_claimed():
 def test_the_difference_of_two_groups_is_welchs():
     rng = np.random.default_rng(2)
     left, right = rng.normal(1, 2, 12), rng.normal(0, 1, 30)
-    found = difference([*left, np.nan], right)
+    found = estimate_mean_difference([*left, np.nan], right)
     peer = stats.ttest_ind(left, right, equal_var=False)
     low, high = peer.confidence_interval(0.95)
     assert found.value == pytest.approx(left.mean() - right.mean())
     assert (found.low, found.high, found.p) == pytest.approx((low, high, peer.pvalue))
     assert (found.n, found.missing) == (42, 1)
-    sure = difference([3.0] * 5, [3.0] * 5)
+    sure = estimate_mean_difference([3.0] * 5, [3.0] * 5)
     assert np.isnan(sure.low) and sure.p == 1 and "no interval" in sure.method
-    parted = difference([3.0] * 4, [2.0] * 5)
+    parted = estimate_mean_difference([3.0] * 4, [2.0] * 5)
     by_lot = stats.permutation_test(([3.0] * 4, [2.0] * 5), lambda a, b: a.mean() - b.mean())
     assert parted.p == pytest.approx(by_lot.pvalue) and np.isnan(parted.low)
-    assert np.isnan(difference([], right).value) and np.isnan(difference([1.0], right).low)
+    assert np.isnan(estimate_mean_difference([], right).value) and np.isnan(estimate_mean_difference([1.0], right).low)
     # Where the error is known power is that of a t that is not central.
-    effect = difference(left, right, spread=4.0).smallest / (4 / 12 + 4 / 30) ** 0.5
+    effect = estimate_mean_difference(left, right, null_variance=4.0).minimum_detectable_effect / (4 / 12 + 4 / 30) ** 0.5
     assert stats.nct.sf(stats.t.ppf(0.975, 40), 40, effect) == pytest.approx(0.8, abs=1e-3)
 
 
@@ -276,13 +276,13 @@ def coverage(clusters, draw, truth, **options):
     """Share of 1,000 worlds whose interval covers the truth."""
     rng = np.random.default_rng(len(clusters))
     hits = [
-        (found := estimate(draw(rng), clusters, **options)).low <= truth <= found.high
+        (found := estimate_mean_or_share(draw(rng), clusters, **options)).low <= truth <= found.high
         for _ in range(1000)
     ]
     return np.mean(hits)
 
 
-PAIRS = read_pairs(None)
+PAIRS = read_bias_pairs(None)
 CATEGORIES = ["", *sorted({pair.category for pair in PAIRS})]
 
 
@@ -294,7 +294,7 @@ def test_intervals_cover_the_null_of_swapped_pairs(category):
     def swapped(rng):
         return rng.integers(2, size=len(clusters)).astype(float)
 
-    assert 0.925 <= coverage(clusters, swapped, 0.5, share=True) <= 0.972
+    assert 0.925 <= coverage(clusters, swapped, 0.5, is_share=True) <= 0.972
 
 
 @pytest.mark.parametrize("category", CATEGORIES)
@@ -310,9 +310,9 @@ def test_intervals_cover_differences_whose_signs_were_flipped(category):
 
 @pytest.mark.parametrize(("n", "truth"), [(16, 0.1), (30, 0.5), (39, 0.02), (17, 0.9)])
 def test_intervals_of_few_units_cover_at_least_what_they_say(n, truth):
-    assert n < EXACT
+    assert n < MAX_EXACT_UNITS
     found = coverage([*range(n)], lambda rng: rng.binomial(1, truth, n).astype(float),
-                     truth, share=True)  # fmt: skip
+                     truth, is_share=True)  # fmt: skip
     assert found >= 0.925
 
 
@@ -333,11 +333,11 @@ def test_the_smallest_effect_is_found_with_the_power_it_names(groups, size, rho,
     stated is drawn anew each time, too."""
     clusters = np.repeat(np.arange(groups), size)
     rng, found = np.random.default_rng(groups), []
-    options = {"share": True, "null": null}
+    options = {"is_share": True, "null_value": null}
     for _ in range(2000):
-        under = estimate(held_alike(rng, clusters, null, rho), clusters, **options)
-        at = null + under.smallest * (1 if null <= 0.5 else -1)
-        found.append(estimate(held_alike(rng, clusters, at, rho), clusters, **options).p < 0.05)
+        under = estimate_mean_or_share(held_alike(rng, clusters, null, rho), clusters, **options)
+        at = null + under.minimum_detectable_effect * (1 if null <= 0.5 else -1)
+        found.append(estimate_mean_or_share(held_alike(rng, clusters, at, rho), clusters, **options).p < 0.05)
     assert 0.76 <= np.mean(found) <= 0.84
 
 
@@ -350,20 +350,20 @@ def test_the_smallest_difference_is_found_with_the_power_it_names(groups, size):
         return rng.normal(size=groups)[clusters] + rng.normal(size=len(clusters))
 
     for _ in range(2000):
-        smallest = estimate(drawn(), clusters, null=0.0).smallest
-        found.append(estimate(drawn() + smallest, clusters, null=0.0).p < 0.05)
+        smallest = estimate_mean_or_share(drawn(), clusters, null_value=0.0).minimum_detectable_effect
+        found.append(estimate_mean_or_share(drawn() + smallest, clusters, null_value=0.0).p < 0.05)
     assert 0.76 <= np.mean(found) <= 0.84
 
 
 @pytest.mark.parametrize(("n", "null"), [(12, 0.5), (39, 0.3), (30, 0.8)])
 def test_the_smallest_effect_on_few_units_is_that_of_their_exact_test(n, null):
     values = np.arange(n) % 2.0
-    effect = estimate(values, share=True, null=null).smallest
+    effect = estimate_mean_or_share(values, is_share=True, null_value=null).minimum_detectable_effect
     rejected = [k for k in range(n + 1) if stats.binomtest(k, n, null).pvalue < 0.05]
     at = null + effect if null <= 0.5 else null - effect
     assert stats.binom.pmf(rejected, n, at).sum() == pytest.approx(0.8, abs=1e-6)
     # Of three units none is ever too unlikely.
-    assert np.isnan(estimate([1.0, 0.0, 1.0], share=True, null=0.5).smallest)
+    assert np.isnan(estimate_mean_or_share([1.0, 0.0, 1.0], is_share=True, null_value=0.5).minimum_detectable_effect)
 
 
 @pytest.mark.parametrize(("freedom", "stated"), [(3, 4), (14, 14), (40, 0)])
@@ -372,18 +372,18 @@ def test_an_effects_reach_counts_that_its_error_is_an_estimate(freedom, stated):
     draws = 200_000
     said = (rng.chisquare(stated, draws) / stated) ** 0.5 if stated else np.ones(draws)
     error = (rng.chisquare(freedom, draws) / freedom) ** 0.5
-    t = (rng.normal(size=draws) + reach(freedom, 0.95, stated) * said) / error
+    t = (rng.normal(size=draws) + detectable_standard_errors(freedom, 0.95, stated) * said) / error
     assert (t > stats.t.ppf(0.975, freedom)).mean() == pytest.approx(0.8, abs=0.005)
 
 
 def test_an_effect_does_not_make_itself_easy_to_find():
     """From what was found, a share near one would seem to be seen at any size."""
     values = np.array([1.0] * 59 + [0.0])
-    assert estimate(values, share=True, null=0.5).smallest == pytest.approx(
-        estimate(1 - values, share=True, null=0.5).smallest
+    assert estimate_mean_or_share(values, is_share=True, null_value=0.5).minimum_detectable_effect == pytest.approx(
+        estimate_mean_or_share(1 - values, is_share=True, null_value=0.5).minimum_detectable_effect
     )
-    assert estimate(values, share=True, null=0.5).smallest > 0.15
-    assert np.isnan(estimate(values, share=True).smallest)
+    assert estimate_mean_or_share(values, is_share=True, null_value=0.5).minimum_detectable_effect > 0.15
+    assert np.isnan(estimate_mean_or_share(values, is_share=True).minimum_detectable_effect)
 
 
 def test_the_smallest_difference_comes_from_signs_that_were_flipped():
@@ -393,8 +393,8 @@ def test_the_smallest_difference_comes_from_signs_that_were_flipped():
     off = values.reshape(4, 2).sum(1) - null * 2
     flips = 1 - 2 * (np.arange(16)[:, None] >> np.arange(4) & 1)
     spread = ((flips @ off) / 8).std()
-    expected = reach(3, 0.95, 4) * spread
-    assert estimate(values, clusters, null=null).smallest == pytest.approx(expected)
+    expected = detectable_standard_errors(3, 0.95, 4) * spread
+    assert estimate_mean_or_share(values, clusters, null_value=null).minimum_detectable_effect == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.25, 0.5, 1.0])
@@ -403,9 +403,9 @@ def test_where_clusters_agree_the_interval_holds_what_could_make_them_do_so(valu
     """By brute force over shares of clusters that would be otherwise, and at what: a mean outside
     lets all of these agree with a chance of less than 0.025."""
     clusters = np.repeat(np.arange(groups), 4).tolist()
-    found = estimate(
-        np.tile([0, 0, 0, 1] if value == 0.25 else [value] * 4, groups), clusters, share=True,
-        null=0.5,
+    found = estimate_mean_or_share(
+        np.tile([0, 0, 0, 1] if value == 0.25 else [value] * 4, groups), clusters, is_share=True,
+        null_value=0.5,
     )  # fmt: skip
     assert found.value == value
     for share, other in itertools.product(np.linspace(0, 1, 201), (0.0, 0.1, 0.9, 1.0)):
@@ -420,13 +420,13 @@ def test_where_clusters_agree_the_interval_holds_what_could_make_them_do_so(valu
 def test_clusters_that_are_all_0_or_all_1_have_the_exact_p_of_as_many():
     clusters = np.repeat(np.arange(8), 4).tolist()
     for value in (0, 1):
-        found = estimate([float(value)] * 32, clusters, share=True, null=0.3)
+        found = estimate_mean_or_share([float(value)] * 32, clusters, is_share=True, null_value=0.3)
         assert found.p == pytest.approx(stats.binomtest(8 * value, 8, 0.3).pvalue)
 
 
 def test_where_no_pair_differs_few_others_could():
     """In points: no more than if one in so many pairs did, either way."""
     answers = np.full(53, 0.5)  # right in both, put to where shares lie
-    found = estimate(answers, share=True)
+    found = estimate_mean_or_share(answers, is_share=True)
     most = stats.binomtest(0, 53).proportion_ci().high
     assert (2 * found.low - 1, 2 * found.high - 1) == pytest.approx((-most, most))

@@ -11,40 +11,40 @@ from hypothesis import strategies as st
 
 from tasks.contract import HallmarkError
 from tasks.measures.identities import (
-    CONDITIONS,
-    Entry,
+    CONDITION_FIELDS,
+    LexiconEntry,
     Lexicon,
-    _matcher,
-    find_terms,
-    lexicon,
-    mentioned_groups,
-    outermost,
-    plural,
-    read_lexicon,
+    _get_matcher,
+    find_term_mentions,
+    load_builtin_lexicon,
+    find_groups_in_texts,
+    is_outermost_span,
+    pluralise,
+    read_user_lexicon,
 )
-from tasks.measures.labelled import labelled_sentences, measured
+from tasks.measures.labelled import read_labelled_sentences, evaluate_lexicon
 
 
 def groups_in(text: str, name: str = "identities") -> set[str]:
-    return set(mentioned_groups(pa.array([text], pa.large_string()), lexicon(name))[0].to_pylist())
+    return set(find_groups_in_texts(pa.array([text], pa.large_string()), load_builtin_lexicon(name))[0].to_pylist())
 
 
 def test_labelled_sentences_of_every_group_are_told_apart():
-    rows = {row["group"]: row for row in measured(labelled_sentences())}
-    assert rows.keys() == {*lexicon().groups, ""}
+    rows = {row["group"]: row for row in evaluate_lexicon(read_labelled_sentences())}
+    assert rows.keys() == {*load_builtin_lexicon().groups, ""}
     assert all(row["mentions"] >= 6 for row in rows.values())
     for row in rows.values():
         assert row["recall"] >= 0.85 and row["precision"] >= 0.85, row["group"]
         assert row["recall_low"] < row["recall"] or row["recall"] == 0
     assert rows[""]["recall_low"] > 0.95 and rows[""]["precision_low"] > 0.95
-    traps = sum(not mentioned for _, mentioned, _ in labelled_sentences())
+    traps = sum(not mentioned for _, mentioned, _ in read_labelled_sentences())
     assert traps > 100
 
 
 def test_measures_count_what_is_missed_and_what_is_wrongly_found():
     sentences = [("women", True, "a woman"), ("women", True, "a heron"),
                  ("women", False, "the women came"), ("men", True, "the men came")]  # fmt: skip
-    women, men, every = measured(sentences)
+    women, men, every = evaluate_lexicon(sentences)
     assert (women["recall"], women["precision"]) == (0.5, 0.5)
     assert (men["recall"], men["hits"], every["hits"], every["mentions"]) == (1.0, 1, 2, 3)
 
@@ -60,27 +60,27 @@ def test_an_ambiguous_word_counts_only_in_company(company, group):
 
 
 def test_a_context_does_not_reach_into_another_text():
-    found = mentioned_groups(pa.array(["they are black", "people", "it is"], pa.large_string()))
+    found = find_groups_in_texts(pa.array(["they are black", "people", "it is"], pa.large_string()))
     assert (found[0].to_pylist(), found[1].to_pylist()) == (["Black people"], [0])
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_class_with_a_star_stands_up_to_three_times(side):
     pattern = ["end", "between*"] if side == "left" else ["between*", "end"]
-    entries = (("people", Entry(("folk",), needs=("near",))),)
+    entries = (("people", LexiconEntry(("folk",), needs=("near",))),)
     classes = {"end": ["town"], "between": ["of", "the"]}
     made = Lexicon(entries, classes, {"near": {side: pattern}})
     for count in range(6):
         words = ["folk", *["of", "the", "of", "the", "of"][:count], "town"]
         text = " ".join(words if side == "right" else words[::-1])
-        number, _ = find_terms(pa.array([text], pa.large_string()), made)
+        number, _ = find_term_mentions(pa.array([text], pa.large_string()), made)
         assert len(number) == (count <= 3), text
 
 
 def test_plurals_and_spellings():
     nouns = {"woman": "women", "lady": "ladies", "actress": "actresses", "boy": "boys",
              "housewife": "housewives", "guest person": "guest people"}  # fmt: skip
-    assert {noun: plural(noun) for noun in nouns} == nouns
+    assert {noun: pluralise(noun) for noun in nouns} == nouns
     for text in ("Māori elders", "the Maori", "a MAORI pilot", "Maori-speaking"):
         assert "indigenous people" in groups_in(text)
     for text in ("asylum seekers", "Asylum-seekers", "asylum\nseeker", "ASYLUM SEEKER’S"):
@@ -119,7 +119,7 @@ def by_hand(text: str, made: Lexicon) -> set[tuple[str, int]]:
                     and walks(c.get("right", ()), i + n, 1)
                     for c in held
                 )
-                split = {name: [p.split() for p in getattr(entry, name)] for name in CONDITIONS[1:]}
+                split = {name: [p.split() for p in getattr(entry, name)] for name in CONDITION_FIELDS[1:]}
                 good &= not entry.before or any(map(behind, split["before"]))
                 good &= not entry.after or any(map(before, split["after"]))
                 good &= not any(map(behind, split["not_before"]))
@@ -145,12 +145,12 @@ WORDS = ["white", "black", "blacks", "poor", "people", "women", "is", "are", "th
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.lists(st.sampled_from(WORDS), max_size=14), min_size=1, max_size=4))
 def test_mentions_equal_those_found_word_by_word(texts):
-    made = lexicon()
+    made = load_builtin_lexicon()
     plain = Lexicon(
-        tuple((g, e) for g, e in made.entries if not e.capital), made.classes, made.contexts
+        tuple((g, e) for g, e in made.entries if not e.requires_capital), made.classes, made.contexts
     )
     lines = [" ".join(words) for words in texts]
-    number, owner = find_terms(pa.array(lines, pa.large_string()), plain)
+    number, owner = find_term_mentions(pa.array(lines, pa.large_string()), plain)
     found = sorted((int(o), ": ".join(plain.terms[n])) for n, o in zip(number, owner, strict=True))
     expected = sorted((i, name) for i, line in enumerate(lines) for name, _ in by_hand(line, plain))
     assert found == expected
@@ -158,8 +158,8 @@ def test_mentions_equal_those_found_word_by_word(texts):
 
 def test_of_terms_within_each_other_the_longest_counts():
     def terms(text):
-        number, _ = find_terms(pa.array([text], pa.large_string()))
-        return [lexicon().terms[n] for n in number]
+        number, _ = find_term_mentions(pa.array([text], pa.large_string()))
+        return [load_builtin_lexicon().terms[n] for n in number]
 
     assert terms("Many young people leave.") == [("younger people", "young people")]
     assert terms("A young woman and young men.") == [
@@ -178,7 +178,7 @@ def test_of_terms_within_each_other_the_longest_counts():
 def test_of_stretches_the_outermost_of_each_group_stay(rows):
     """As brute force has it: of one group none lies within another."""
     columns = (np.array([row[i] for row in rows], np.int64) for i in range(3))
-    assert outermost(*columns).tolist() == [
+    assert is_outermost_span(*columns).tolist() == [
         not any(
             (g, s, n) != (group, start, length)
             and g == group and s <= start and start + length <= s + n
@@ -201,9 +201,9 @@ def test_dialect_markers():
 def test_a_lexicon_of_a_user(tmp_path):
     path = tmp_path / "town.json"
     path.write_text(json.dumps({"Lowbridgers": ["lowbridger", "low bridge folk"]}))
-    made = lexicon().with_groups(read_lexicon(path))
+    made = load_builtin_lexicon().with_groups(read_user_lexicon(path))
     texts = pa.array(["Two women, one a Lowbridger", "low-bridge folk"], pa.large_string())
-    found = mentioned_groups(texts, made)
+    found = find_groups_in_texts(texts, made)
     assert sorted(zip(*(c.to_pylist() for c in found), strict=True)) == [
         ("Lowbridgers", 0), ("Lowbridgers", 1), ("women", 0),
     ]  # fmt: skip
@@ -211,17 +211,17 @@ def test_a_lexicon_of_a_user(tmp_path):
 
 def test_equal_lexicons_are_prepared_once():
     """Each part of a corpus makes its own of the same terms."""
-    made = [_matcher(lexicon().with_groups({"Marsh folk": [term]})) for term in ("a", "a", "b")]
+    made = [_get_matcher(load_builtin_lexicon().with_groups({"Marsh folk": [term]})) for term in ("a", "a", "b")]
     assert made[0] is made[1] and made[0] is not made[2]
 
 
 def test_the_name_of_a_group_has_200_characters_at_most(tmp_path):
     path = tmp_path / "town.json"
     path.write_text(json.dumps({"é" * 200: ["b"]}))
-    assert read_lexicon(path) == {"é" * 200: ["b"]}
+    assert read_user_lexicon(path) == {"é" * 200: ["b"]}
     path.write_text(json.dumps({"é" * 201: ["b"]}))
     with pytest.raises(HallmarkError, match="of at most 200 characters"):
-        read_lexicon(path)
+        read_user_lexicon(path)
 
 
 @pytest.mark.parametrize(
@@ -239,19 +239,19 @@ def test_a_bad_lexicon_is_named_with_its_remedy(tmp_path, said, why):
     path = tmp_path / "bad.json"
     path.write_text(said)
     with pytest.raises(HallmarkError, match=why):
-        read_lexicon(path)
+        read_user_lexicon(path)
     with pytest.raises(HallmarkError, match="cannot be read"):
-        read_lexicon(tmp_path / "none.json")
+        read_user_lexicon(tmp_path / "none.json")
 
 
 def test_entries_know_whether_they_have_conditions():
-    assert not Entry(("a",)).conditional and Entry(("a",), capital=True).conditional
-    assert Entry(("a",), not_before=("b",)).conditional
+    assert not LexiconEntry(("a",)).is_conditional and LexiconEntry(("a",), requires_capital=True).is_conditional
+    assert LexiconEntry(("a",), not_before=("b",)).is_conditional
 
 
 @pytest.mark.parametrize("name", ["identities", "dialects"])
 def test_the_terms_can_be_found_and_the_contexts_are_there(name):
-    made = lexicon(name)
+    made = load_builtin_lexicon(name)
     for group, entry in made.entries:
         assert all(context in made.contexts for context in entry.needs), group
         for term in entry.terms:
@@ -259,6 +259,6 @@ def test_the_terms_can_be_found_and_the_contexts_are_there(name):
     for context in made.contexts.values():
         for element in (*context.get("left", ()), *context.get("right", ())):
             assert set(element.removesuffix("*").split("|")) <= made.classes.keys()
-    plain = [term for _, e in made.entries if not e.conditional for term in e.terms]
-    number, _ = find_terms(pa.array(plain, pa.large_string()), made)
+    plain = [term for _, e in made.entries if not e.is_conditional for term in e.terms]
+    number, _ = find_term_mentions(pa.array(plain, pa.large_string()), made)
     assert {made.terms[n][1] for n in number} >= set(plain)

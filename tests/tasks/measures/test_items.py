@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from tasks.contract import UsageError, file_digest
-from tasks.measures.items import digest_of, read_items, text_field
+from tasks.contract import UsageError, hash_file
+from tasks.measures.items import user_file_digest, read_items, get_text_field
 
 ROWS = [{"text": "wörd", "id": "1"}, {"text": 'a "b",\tc', "id": "2"}]
 FORMS = {
@@ -58,7 +58,7 @@ def test_what_cannot_be_read_is_named_with_its_place(tmp_path, name, content, sa
 
 
 def test_a_file_holds_so_many_items_and_no_more(tmp_path, monkeypatch):
-    monkeypatch.setattr("tasks.measures.items.MOST", 3)
+    monkeypatch.setattr("tasks.measures.items.MAX_ITEMS", 3)
     path = tmp_path / "a.jsonl"
     path.write_text("{}\n" * 3)
     assert len(read(path)) == 3
@@ -69,11 +69,11 @@ def test_a_file_holds_so_many_items_and_no_more(tmp_path, monkeypatch):
 
 def test_a_field_is_found_by_its_name_or_by_its_path():
     item = {"a": {"b": " x ", "c": {"d": "deep"}}, "a.b": "plain", "e.f": 7, "e": {"f": "other"}}
-    assert text_field("p", item, "a.b") == "plain"
-    assert text_field("p", item, "a.c.d") == "deep"
-    assert text_field("p", {"a": {"b": " x "}}, "a.b") == " x "
+    assert get_text_field("p", item, "a.b") == "plain"
+    assert get_text_field("p", item, "a.c.d") == "deep"
+    assert get_text_field("p", {"a": {"b": " x "}}, "a.b") == " x "
     with pytest.raises(UsageError, match=r"^p has no text in 'e\.f', but 7$"):
-        text_field("p", item, "e.f")
+        get_text_field("p", item, "e.f")
 
 
 @pytest.mark.parametrize("value", [None, "", " \n", 7, ["x"], {"b": "x"}, {}])
@@ -81,37 +81,37 @@ def test_a_field_without_text_is_refused(value):
     for item in ({"a": value}, {"b": "x"}, {"a": {"a": value}}):
         for name in ("a", "a.a"):
             with pytest.raises(UsageError, match=f"^p has no text in '{name}', but "):
-                text_field("p", item, name)
+                get_text_field("p", item, name)
 
 
 def test_what_stands_there_instead_is_shown_as_far_as_sixty_characters():
     with pytest.raises(UsageError) as raised:
-        text_field("p", {"a": ["x" * 100]}, "a")
+        get_text_field("p", {"a": ["x" * 100]}, "a")
     assert str(raised.value) == "p has no text in 'a', but ['" + "x" * 58
 
 
 def test_of_a_field_that_is_not_there_those_are_told_that_are():
     with pytest.raises(UsageError) as raised:
-        text_field("p", {"sent": "x", "k" * 100: 1}, "sentence")
+        get_text_field("p", {"sent": "x", "k" * 100: 1}, "sentence")
     has = "'sent', '" + "k" * 59
     assert str(raised.value) == f"p has no text in 'sentence', but None; its fields are {has}"
     with pytest.raises(UsageError, match=r"its fields are none$"):
-        text_field("p", {}, "a")
+        get_text_field("p", {}, "a")
 
 
 def test_half_of_a_surrogate_pair_is_no_text():
     item = json.loads('{"a": "\\ud83d", "b": "\\ud83d\\ude00"}')
-    assert text_field("p", item, "b") == "\U0001f600"
+    assert get_text_field("p", item, "b") == "\U0001f600"
     with pytest.raises(UsageError, match=r"^p has no valid Unicode text in 'a'"):
-        text_field("p", item, "a")
+        get_text_field("p", item, "a")
 
 
 def test_a_users_file_counts_by_its_content(tmp_path):
     path = tmp_path / "a.jsonl"
     with pytest.raises(UsageError, match=r"there is no file .*a\.jsonl with the prompts"):
-        digest_of(path, "prompts")
+        user_file_digest(path, "prompts")
     with pytest.raises(UsageError, match="there is no file"):
-        digest_of(tmp_path, "prompts")
+        user_file_digest(tmp_path, "prompts")
     path.write_text("{}")
-    assert digest_of(path, "prompts") == {"prompts": file_digest(path)}
-    assert digest_of(None, "prompts") == {}
+    assert user_file_digest(path, "prompts") == {"prompts": hash_file(path)}
+    assert user_file_digest(None, "prompts") == {}

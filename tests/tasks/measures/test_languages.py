@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tasks.measures.languages import UNDETERMINED, estimate, languages
+from tasks.measures.languages import UNDETERMINED, estimate_languages, detect_languages
 
 TEXTS = {
     "en": "A letter came this morning; nobody in the house knew who had written it.",
@@ -23,18 +23,18 @@ TEXTS = {
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
 def test_texts_of_many_languages_in_their_order(kind: pa.DataType) -> None:
     column = pa.array(["left out", *TEXTS.values()], kind)[1:]  # a slice has an offset
-    assert languages(column).to_pylist() == list(TEXTS)
-    assert languages(pa.chunked_array([column, column])).to_pylist() == [*TEXTS, *TEXTS]
+    assert detect_languages(column).to_pylist() == list(TEXTS)
+    assert detect_languages(pa.chunked_array([column, column])).to_pylist() == [*TEXTS, *TEXTS]
 
 
 def test_what_is_too_short_to_tell_is_undetermined() -> None:
     short = pa.array(["", " ", "ok", "No.", "12:30", "x = y"])
-    assert set(languages(short).to_pylist()) == {UNDETERMINED}
-    assert languages(pa.array([], pa.large_string())).type == pa.string()
+    assert set(detect_languages(short).to_pylist()) == {UNDETERMINED}
+    assert detect_languages(pa.array([], pa.large_string())).type == pa.string()
 
 
 def test_the_beginning_of_a_long_text_decides() -> None:
     long = TEXTS["fr"] * 100 + TEXTS["ru"] * 1000
-    assert languages(pa.array([long])).to_pylist() == ["fr"]
-    codes, _ = estimate(pa.array([long, "ж" + long, "ж", ""]), 1)
+    assert detect_languages(pa.array([long])).to_pylist() == ["fr"]
+    codes, _ = estimate_languages(pa.array([long, "ж" + long, "ж", ""]), 1)
     assert codes[0] == codes[3] != codes[1] == codes[2]  # of one character, and of none

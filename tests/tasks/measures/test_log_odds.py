@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.measures.log_odds import firth, log_odds, log_odds_ratio, log_odds_slope
+from tasks.measures.log_odds import fit_firth_regressions, smoothed_log_odds, estimate_log_odds_multiple, estimate_log_odds_slope
 
 
 def cells(rng, groups=12, strata=3):
@@ -31,14 +31,14 @@ def test_firth_is_the_maximum_of_the_penalised_likelihood():
             return -likelihood - 0.5 * np.linalg.slogdet(information)[1]
 
         best = minimize(loss, np.zeros(design.shape[1]), method="BFGS", options={"gtol": 1e-9}).x
-        assert firth(k[None], n[None], design)[0] == pytest.approx(best, abs=1e-4)
+        assert fit_firth_regressions(k[None], n[None], design)[0] == pytest.approx(best, abs=1e-4)
 
 
 def test_it_is_finite_where_all_lie_on_one_side():
     x = np.repeat([-1.0, -0.5, 0.5, 1.0], 10)
-    found = log_odds_slope(x > 0, x, ["a"] * 40, x)
+    found = estimate_log_odds_slope(x > 0, x, ["a"] * 40, x)
     assert np.isfinite(found.value) and found.value > 3
-    assert log_odds(0, 10) == pytest.approx(np.log(0.5 / 10.5))
+    assert smoothed_log_odds(0, 10) == pytest.approx(np.log(0.5 / 10.5))
 
 
 def test_few_draws_of_each_unit_converge():
@@ -46,19 +46,19 @@ def test_few_draws_of_each_unit_converge():
     many such, and of each without one of its units, Newton's steps alone do not all find it."""
     rng = np.random.default_rng(17)
     for _ in range(40):
-        x = log_odds(rng.integers(1, 80, 21), 80)
+        x = smoothed_log_odds(rng.integers(1, 80, 21), 80)
         many = rng.integers(1, 8, 21)
         unit = np.repeat(np.arange(21), many)
         prompt = rng.choice(4, len(unit), p=[0.12, 0.25, 0.01, 0.62])
         values = rng.random(len(unit)) < 1 / (1 + np.exp(-x[unit] * rng.normal()))
-        found = log_odds_slope(values, x[unit], prompt, unit)
+        found = estimate_log_odds_slope(values, x[unit], prompt, unit)
         assert np.isfinite([found.value, found.low, found.high]).all()
 
 
 def test_one_stratum_without_a_slope_is_haldanes_log_odds():
     """Of an intercept alone Firth's estimate is that with one half more on either side."""
     k, n = np.array([[7.0]]), np.array([[9.0]])
-    assert firth(k, n, np.ones((1, 1)))[0, 0] == pytest.approx(float(log_odds(7, 9)))
+    assert fit_firth_regressions(k, n, np.ones((1, 1)))[0, 0] == pytest.approx(float(smoothed_log_odds(7, 9)))
 
 
 def drawn(rng, slope, spread=0.0, groups=20, strata=4):
@@ -75,7 +75,7 @@ def drawn(rng, slope, spread=0.0, groups=20, strata=4):
 def test_the_interval_covers_the_slope_that_is_there(slope, spread):
     """Over 150 draws 95 % are 142.5, and fewer than 134 have a probability of 0.002."""
     rng = np.random.default_rng(11)
-    found = [log_odds_slope(*drawn(rng, slope, spread)) for _ in range(150)]
+    found = [estimate_log_odds_slope(*drawn(rng, slope, spread)) for _ in range(150)]
     assert sum(one.low <= slope <= one.high for one in found) >= 134
     assert np.mean([one.value for one in found]) == pytest.approx(slope, abs=0.08)
     if slope == 2:
@@ -83,21 +83,21 @@ def test_the_interval_covers_the_slope_that_is_there(slope, spread):
 
 
 def test_what_cannot_be_measured_says_why():
-    assert log_odds_slope([], [], [], []).method == "no items to measure"
-    assert "of a single value" in log_odds_slope([1, 0, 1], [2, 2, 2], [*"aaa"], [*"abc"]).method
-    two = log_odds_slope([1, 0, 1, 1], [0, 0, 1, 1], [*"aaaa"], [0, 0, 1, 1])
+    assert estimate_log_odds_slope([], [], [], []).method == "no items to measure"
+    assert "of a single value" in estimate_log_odds_slope([1, 0, 1], [2, 2, 2], [*"aaa"], [*"abc"]).method
+    two = estimate_log_odds_slope([1, 0, 1, 1], [0, 0, 1, 1], [*"aaaa"], [0, 0, 1, 1])
     assert np.isfinite(two.value) and np.isnan(two.low) and "too few" in two.method
-    missing = log_odds_slope([1, np.nan, 0, 1], [0, 0, 1, 2], [*"aaaa"], [*"abcd"])
+    missing = estimate_log_odds_slope([1, np.nan, 0, 1], [0, 0, 1, 2], [*"aaaa"], [*"abcd"])
     assert (missing.n, missing.missing) == (3, 1)
 
 
 def test_ratio_of_one_unit():
     values = np.r_[np.ones(30), np.zeros(10), np.nan]
-    found = log_odds_ratio(values, -2.0)
+    found = estimate_log_odds_multiple(values, -2.0)
     assert found.value == pytest.approx(np.log(30.5 / 10.5) / -2)
     half = 1.959964 * (1 / 30.5 + 1 / 10.5) ** 0.5
     assert (found.low, found.high) == pytest.approx(
         [(np.log(30.5 / 10.5) + half) / -2, (np.log(30.5 / 10.5) - half) / -2]
     )
     assert found.n == 40 and found.missing == 1
-    assert np.isnan(log_odds_ratio([], 1.0).value)
+    assert np.isnan(estimate_log_odds_multiple([], 1.0).value)

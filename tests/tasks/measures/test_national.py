@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stdnum.it import codicefiscale
 
-from tasks.measures.personal.folding import fold, fold_all
-from tasks.measures.personal.national import NUMBERS
-from tasks.measures.personal.types import COUNTRIES, TYPES, country
-from tasks.measures.personal_data import find, find_all
+from tasks.measures.personal.folding import fold_digits_and_separators, fold_text_column
+from tasks.measures.personal.national import NATIONAL_ID_FORMATS
+from tasks.measures.personal.types import SUPPORTED_COUNTRIES, PERSONAL_DATA_TYPES, country_of_type
+from tasks.measures.personal_data import find_personal_data_spans, find_spans_by_row
 
 #: As authorities, or the documentation of python-stdnum, print them; with a word for each, and
 #: whether it is found without.
@@ -69,12 +69,12 @@ PUBLISHED = {
 UNCHECKED = {"GB_NINO", "IN_PAN", "DK_CPR", "SSN", "US_ITIN"}
 
 
-def found(text, regions=COUNTRIES):
-    return [(span.type, text[span.start : span.end]) for span in find(text, TYPES, regions)]
+def found(text, regions=SUPPORTED_COUNTRIES):
+    return [(span.type, text[span.start : span.end]) for span in find_personal_data_spans(text, PERSONAL_DATA_TYPES, regions)]
 
 
 def test_every_type_of_a_country_has_a_published_number():
-    assert PUBLISHED.keys() == {n.type for n in NUMBERS} == {k for k in TYPES if country(k)}
+    assert PUBLISHED.keys() == {n.type for n in NATIONAL_ID_FORMATS} == {k for k in PERSONAL_DATA_TYPES if country_of_type(k)}
 
 
 @pytest.mark.parametrize("kind", PUBLISHED)
@@ -82,8 +82,8 @@ def test_a_published_number_is_found_beside_its_word_in_its_country_alone(kind):
     word, number, alone = PUBLISHED[kind]
     for text in (f"{word}: {number}.", f"Größe, {word} {number}, 漢字", f"{number} ({word})"):
         assert found(text) == [(kind, number)]
-        assert found(text, [country(kind)]) == [(kind, number)]
-    others = [c for c in COUNTRIES if c != country(kind)]
+        assert found(text, [country_of_type(kind)]) == [(kind, number)]
+    others = [c for c in SUPPORTED_COUNTRIES if c != country_of_type(kind)]
     assert kind not in dict(found(f"{word}: {number}", others))
     assert ((kind, number) in found(f"see {number} below")) == alone
 
@@ -111,21 +111,21 @@ def test_digits_and_separators_of_any_script_mean_the_same(zero):
             value = written.replace(" ", space).replace("-", dash)
             text = f"漢字 {value} é"
             assert found(text) == ([(kind, value)] if kind else [])
-            assert find_all(pa.array([text], pa.large_string()), TYPES, COUNTRIES).get(0, []) == (
-                find(text, TYPES, COUNTRIES)
+            assert find_spans_by_row(pa.array([text], pa.large_string()), PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES).get(0, []) == (
+                find_personal_data_spans(text, PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES)
             )
 
 
 @given(st.text())
 def test_folding_keeps_every_character_in_its_place(text):
-    folded = fold(text)
+    folded = fold_digits_and_separators(text)
     assert len(folded) == len(text)
     for before, after in zip(text, folded, strict=True):
         if unicodedata.category(before) == "Nd":
             assert after == str(unicodedata.decimal(before))
         elif before.isascii():
             assert after == before
-    assert fold(folded) == folded
+    assert fold_digits_and_separators(folded) == folded
 
 
 def test_a_column_shows_every_published_number():
@@ -134,8 +134,8 @@ def test_a_column_shows_every_published_number():
     texts = [f"{word}: {number}." for word, number, _ in PUBLISHED.values()]
     texts.append(f"cf {lettered}{codicefiscale.calc_check_digit(lettered)}")
     assert ("IT_CF", texts[-1][3:]) in found(texts[-1])
-    assert find_all(pa.array(texts, pa.large_string()), TYPES, COUNTRIES) == {
-        row: find(text, TYPES, COUNTRIES) for row, text in enumerate(texts)
+    assert find_spans_by_row(pa.array(texts, pa.large_string()), PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES) == {
+        row: find_personal_data_spans(text, PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES) for row, text in enumerate(texts)
     }
 
 
@@ -149,8 +149,8 @@ PIECES = [n for _, n, _ in PUBLISHED.values()] + [w for w, *_ in PUBLISHED.value
 def test_the_prefilters_hide_nothing(pieces):
     text = "".join(pieces)
     texts = pa.array(["", text], pa.large_string())
-    assert find_all(texts, TYPES, COUNTRIES).get(1, []) == find(text, TYPES, COUNTRIES)
-    assert fold_all(texts)[1].as_py() in (text, fold(text))
+    assert find_spans_by_row(texts, PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES).get(1, []) == find_personal_data_spans(text, PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES)
+    assert fold_text_column(texts)[1].as_py() in (text, fold_digits_and_separators(text))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_hostile_text_takes_time_in_proportion_to_its_length(piece):
     def seconds(characters):
         texts = pa.array([piece * (characters // len(piece))], pa.large_string())
         start = time.process_time()
-        find_all(texts, TYPES, ["US", "GB", "IT", "DE", "NO"])
+        find_spans_by_row(texts, PERSONAL_DATA_TYPES, ["US", "GB", "IT", "DE", "NO"])
         return time.process_time() - start
 
     seconds(100)  # imports

@@ -7,17 +7,17 @@ import re
 import pyarrow as pa
 import pytest
 
-from tasks.measures.identities import DATA, plural
-from tasks.measures.occupations import beside, occupations
+from tasks.measures.identities import DATA_FOLDER, pluralise
+from tasks.measures.occupations import count_gendered_words, list_occupations
 
-LISTS = json.loads((DATA / "occupations.json").read_text(encoding="utf-8"))
+LISTS = json.loads((DATA_FOLDER / "occupations.json").read_text(encoding="utf-8"))
 
 
 def found(texts, window=10):
     """(occupation, number of the text, words of women, words of men) in the texts' order."""
-    number, owner, words = beside(pa.array(texts, pa.large_string()), window)
+    number, owner, words = count_gendered_words(pa.array(texts, pa.large_string()), window)
     rows = zip(number.tolist(), owner.tolist(), words.tolist(), strict=True)
-    return [(occupations()[n], text, *counts) for n, text, counts in rows]
+    return [(list_occupations()[n], text, *counts) for n, text, counts in rows]
 
 
 def one(text, window=10):
@@ -79,9 +79,9 @@ def test_words_are_whole():
 
 def test_the_lexicon_is_without_doubt():
     jobs = [*LISTS["occupations"], *LISTS["ambiguous"]]
-    forms = [form for job in jobs for form in (job, plural(job))]
+    forms = [form for job in jobs for form in (job, pluralise(job))]
     gendered = [*LISTS["women"], *LISTS["men"], "miss"]
-    assert len(set(forms)) == len(forms) == 2 * len(occupations())
+    assert len(set(forms)) == len(forms) == 2 * len(list_occupations())
     assert len(set(gendered)) == len(gendered)
     for word in [*forms, *gendered, *LISTS["after"]]:
         assert re.fullmatch(r"[a-z]+( [a-z]+)*", word)
@@ -99,7 +99,7 @@ def by_hand(text, window):
     text = re.sub(r"\b(Mrs?|Ms|Mx|Dr|Prof|Rev|St)\.", r"\1 ", text)
     text = re.sub(r"(?<=\d)[.:](?=\d)", " ", text)
     words = {"women": {*LISTS["women"]}, "men": {*LISTS["men"]}}
-    singular = {form: job for job in occupations() for form in (job, plural(job))}
+    singular = {form: job for job in list_occupations() for form in (job, pluralise(job))}
     rows = []
     for sentence in re.split(r"[.!?]+|\n[ \t\r]*\n", text):
         spoken = re.findall(r"[^\W_]+", sentence)

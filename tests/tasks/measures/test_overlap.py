@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.measures.overlap import index, overlaps
+from tasks.measures.overlap import build_overlap_index, find_overlaps
 from tests.tasks.corpus.test_sketches import plain
 
 
@@ -32,7 +32,7 @@ def expected(texts, items, words, least):
 
 
 def found(texts, items, words, least):
-    pairs = overlaps(pa.array(texts, pa.large_string()), index(items, words, least))
+    pairs = find_overlaps(pa.array(texts, pa.large_string()), build_overlap_index(items, words, least))
     return list(zip(*(side.tolist() for side in pairs), strict=True))
 
 
@@ -58,8 +58,8 @@ def test_a_shorter_item_counts_whole_and_a_tiny_one_not_at_all():
     items = ["The quick brown fox!", "yes, no", ""]
     texts = ['He wrote: "the QUICK, brown fox" and left.', "the quick brown dog", "yes no yes no"]
     assert found(texts, items, 13, 4) == [(0, 0)]
-    known = index(items, 13, 4)
-    assert (known.items, known.short) == (3, 2)
+    known = build_overlap_index(items, 13, 4)
+    assert (known.item_count, known.short_item_count) == (3, 2)
 
 
 def test_a_stretch_does_not_run_from_one_text_into_the_next():

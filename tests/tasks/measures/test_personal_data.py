@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.measures.personal_data import TYPES, Span, find, find_all, resolve
+from tasks.measures.personal_data import PERSONAL_DATA_TYPES, Span, find_personal_data_spans, find_spans_by_row, resolve_overlaps
 
 FILL = "abcdefghij" * 4
 
 
 def found(text, **more):
-    return [(span.type, text[span.start : span.end]) for span in find(text, **more)]
+    return [(span.type, text[span.start : span.end]) for span in find_personal_data_spans(text, **more)]
 
 
 KNOWN = [
@@ -219,9 +219,9 @@ def test_an_address_is_found_when_it_is_global(number):
 
 def test_the_longest_of_overlapping_spans_stays():
     spans = [Span("IP", 5, 12), Span("EMAIL", 0, 20), Span("PHONE", 18, 25), Span("CARD", 25, 30)]
-    assert resolve(spans) == [Span("EMAIL", 0, 20), Span("CARD", 25, 30)]
-    assert resolve([Span("IP", 0, 5), Span("CARD", 0, 5)]) == [Span("CARD", 0, 5)]
-    assert resolve([Span("IP", 0, 4), Span("CARD", 3, 8), Span("SSN", 7, 11)]) == [
+    assert resolve_overlaps(spans) == [Span("EMAIL", 0, 20), Span("CARD", 25, 30)]
+    assert resolve_overlaps([Span("IP", 0, 5), Span("CARD", 0, 5)]) == [Span("CARD", 0, 5)]
+    assert resolve_overlaps([Span("IP", 0, 4), Span("CARD", 3, 8), Span("SSN", 7, 11)]) == [
         Span("CARD", 3, 8)
     ]
     assert found("user@93.184.216.34.example.com") == [("EMAIL", "user@93.184.216.34.example.com")]
@@ -229,7 +229,7 @@ def test_the_longest_of_overlapping_spans_stays():
 
 spans = st.builds(
     lambda kind, start, size: Span(kind, start, start + size),
-    st.sampled_from(TYPES), st.integers(0, 60), st.integers(1, 12),
+    st.sampled_from(PERSONAL_DATA_TYPES), st.integers(0, 60), st.integers(1, 12),
 )  # fmt: skip
 
 
@@ -237,19 +237,19 @@ spans = st.builds(
 def test_resolving_keeps_disjoint_spans_in_any_order(given_spans, shuffler):
     """Against the rule read aloud: rank all, take each that touches nothing taken before."""
     expected = []
-    for span in sorted(given_spans, key=lambda s: (s.start - s.end, TYPES.index(s.type), s.start)):
+    for span in sorted(given_spans, key=lambda s: (s.start - s.end, PERSONAL_DATA_TYPES.index(s.type), s.start)):
         if all(span.end <= other.start or other.end <= span.start for other in expected):
             expected.append(span)
     shuffler.shuffle(given_spans)
-    assert resolve(given_spans) == sorted(expected, key=lambda s: s.start)
+    assert resolve_overlaps(given_spans) == sorted(expected, key=lambda s: s.start)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from([v for _, v in KNOWN] + ["漢字 ", " ", "é", "-", "1", "text\n"])))
 def test_the_prefilter_hides_nothing(pieces):
     text = "".join(pieces)
-    expected = find(text)
-    assert find_all(pa.array(["", text], pa.large_string())).get(1, []) == expected
+    expected = find_personal_data_spans(text)
+    assert find_spans_by_row(pa.array(["", text], pa.large_string())).get(1, []) == expected
 
 
 HOSTILE = {
@@ -290,7 +290,7 @@ def test_hostile_text_takes_time_in_proportion_to_its_length(piece):
         times = []
         for _ in range(3):
             start = time.process_time()
-            find_all(texts)
+            find_spans_by_row(texts)
             times.append(time.process_time() - start)
         return min(times)
 

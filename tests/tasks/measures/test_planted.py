@@ -10,17 +10,17 @@ from ipaddress import ip_address
 import pytest
 from stdnum import iban
 
-from tasks.measures.planted_numbers import KINDS, Kind, _lettered, digits, is_right, pool
+from tasks.measures.planted_numbers import IDENTIFIER_SPECS, IdentifierSpec, _make_lettered_generator, make_template_generator, checksum_validator, draw_valid_numbers
 from tasks.measures.planted_personal import (
-    INNOCENT,
-    OTHERS,
-    SCRIPTS,
-    _credential,
-    _fits,
-    _in_script,
-    _number,
-    _written,
-    plants,
+    NEGATIVE_TEMPLATES,
+    UNCHECKED_GENERATORS,
+    NON_ASCII_DIGITS,
+    _draw_credential_assignment,
+    _can_fill_format,
+    _randomise_script,
+    _draw_formatted_number,
+    _apply_format,
+    generate_detector_examples,
 )
 
 
@@ -30,16 +30,16 @@ def drawn(draw, n=300):
 
 
 def test_a_template_is_filled_character_by_character():
-    for number in drawn(digits("a#*@-#")):
+    for number in drawn(make_template_generator("a#*@-#")):
         assert re.fullmatch(r"a\d[1-9][A-Z]-\d", number)
-    seen = [{number[place] for number in drawn(digits("#*@"), 2000)} for place in range(3)]
+    seen = [{number[place] for number in drawn(make_template_generator("#*@"), 2000)} for place in range(3)]
     assert seen == [{*string.digits}, {*string.digits[1:]}, {*string.ascii_uppercase}]
-    assert drawn(digits("no place"), 2) == ["no place"] * 2
+    assert drawn(make_template_generator("no place"), 2) == ["no place"] * 2
 
 
 @pytest.mark.parametrize(("template", "form"), [("D", "%y%m%d"), ("E", "%d%m%y"), ("F", "%Y%m%d")])
 def test_dates_are_days_of_the_calendar(template, form):
-    found = [datetime.strptime(number, form) for number in drawn(digits(template), 3000)]
+    found = [datetime.strptime(number, form) for number in drawn(make_template_generator(template), 3000)]
     assert {day.month for day in found} == {*range(1, 13)}
     assert {day.day for day in found} == {*range(1, 29)}
     years = {day.year % 100 for day in found}
@@ -49,8 +49,8 @@ def test_dates_are_days_of_the_calendar(template, form):
 
 
 def test_letters_are_drawn_from_those_given():
-    assert {n[0] for n in drawn(_lettered("a#b", a="XY", b="7"))} == {"X", "Y"}
-    assert all(re.fullmatch(r"[XY]\d7", n) for n in drawn(_lettered("a#b", a="XY", b="7")))
+    assert {n[0] for n in drawn(_make_lettered_generator("a#b", a="XY", b="7"))} == {"X", "Y"}
+    assert all(re.fullmatch(r"[XY]\d7", n) for n in drawn(_make_lettered_generator("a#b", a="XY", b="7")))
 
 
 #: By chance one of a hundred would be right. Norway has no numbers whose check digit modulo 11 is
@@ -61,48 +61,48 @@ COMPUTED = {"IBAN": 1, "BE_NN": 0.95, "FR_NIR": 0.95, "BR_CPF": 1, "RU_INN": 1, 
 
 @pytest.mark.parametrize("kind", COMPUTED)
 def test_check_digits_that_are_computed_are_right(kind):
-    right = is_right(KINDS[kind])
-    assert sum(map(right, drawn(KINDS[kind].draw))) >= 300 * COMPUTED[kind]
+    right = checksum_validator(IDENTIFIER_SPECS[kind])
+    assert sum(map(right, drawn(IDENTIFIER_SPECS[kind].draw_number))) >= 300 * COMPUTED[kind]
 
 
 def test_accounts_have_the_lengths_of_their_countries():
-    found = drawn(KINDS["IBAN"].draw)
+    found = drawn(IDENTIFIER_SPECS["IBAN"].draw_number)
     assert {(n[:2], len(n)) for n in found} == {("DE", 22), ("GB", 22), ("NL", 18)}
     assert all(map(iban.is_valid, found)) and all(n[4:8] == "NWBK" for n in found if "GB" in n)
 
 
 def test_of_the_german_tax_number_one_digit_stands_there_twice_and_one_not_at_all():
-    for number in drawn(KINDS["DE_IDNR"].draw):
+    for number in drawn(IDENTIFIER_SPECS["DE_IDNR"].draw_number):
         assert sorted(Counter(number[:10]).values()) == [1] * 8 + [2] and len(number) == 11
-    assert {number[10] for number in drawn(KINDS["DE_IDNR"].draw)} == {*string.digits}
+    assert {number[10] for number in drawn(IDENTIFIER_SPECS["DE_IDNR"].draw_number)} == {*string.digits}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", IDENTIFIER_SPECS)
 def test_a_pool_is_right_and_fills_a_form(kind):
-    numbers = pool(KINDS[kind])
-    assert len(numbers) == 25 and numbers == pool(KINDS[kind])
-    assert all(map(is_right(KINDS[kind]), numbers))
+    numbers = draw_valid_numbers(IDENTIFIER_SPECS[kind])
+    assert len(numbers) == 25 and numbers == draw_valid_numbers(IDENTIFIER_SPECS[kind])
+    assert all(map(checksum_validator(IDENTIFIER_SPECS[kind]), numbers))
     for number in numbers:
-        assert any(_fits(number, form) for form in KINDS[kind].formats)
+        assert any(_can_fill_format(number, form) for form in IDENTIFIER_SPECS[kind].formats)
 
 
 def test_a_form_is_filled_and_ends_with_its_last_character():
-    assert _written("1234", "##-##") == "12-34"
-    assert _written("123456", "## ## ## ##") == "12 34 56"
-    assert _fits("1234", "##-##") and not _fits("123", "##-##") and not _fits("12345", "##-##")
+    assert _apply_format("1234", "##-##") == "12-34"
+    assert _apply_format("123456", "## ## ## ##") == "12 34 56"
+    assert _can_fill_format("1234", "##-##") and not _can_fill_format("123", "##-##") and not _can_fill_format("12345", "##-##")
     long = "#### " * 8
-    assert _fits("1" * 22, long) and _fits("1" * 18, long)
-    assert _fits("1" * 32, long) and not _fits("1" * 33, long)
-    assert not _fits("1" * 19, "#" * 20) and _fits("1" * 20, "#" * 20) and _fits("1" * 19, "#" * 21)
+    assert _can_fill_format("1" * 22, long) and _can_fill_format("1" * 18, long)
+    assert _can_fill_format("1" * 32, long) and not _can_fill_format("1" * 33, long)
+    assert not _can_fill_format("1" * 19, "#" * 20) and _can_fill_format("1" * 20, "#" * 20) and _can_fill_format("1" * 19, "#" * 21)
 
 
 def test_now_and_then_a_number_is_written_as_no_keyboard_writes_it():
     rng = random.Random(5)
     found = Counter()
     for _ in range(4000):
-        value = _in_script("12 3-4", rng)
+        value = _randomise_script("12 3-4", rng)
         if value[0] != "1":
-            [script] = [s for s in SCRIPTS if s[1] == value[0]]
+            [script] = [s for s in NON_ASCII_DIGITS if s[1] == value[0]]
             assert value == f"{script[1]}{script[2]} {script[3]}-{script[4]}"
             found["script"] += 1
         elif value != "12 3-4":
@@ -113,19 +113,19 @@ def test_now_and_then_a_number_is_written_as_no_keyboard_writes_it():
 
 
 def test_a_look_alike_differs_in_digits_alone_and_behind_the_first_two():
-    kind = KINDS["GB_NHS"]
-    plain = Kind(kind.draw, kind.check, ("##########",), kind.names)
+    kind = IDENTIFIER_SPECS["GB_NHS"]
+    plain = IdentifierSpec(kind.draw_number, kind.checksum_module, ("##########",), kind.context_words)
     rng = random.Random(1)
-    wrong = [_number(plain, rng, wrong=True) for _ in range(60)]
+    wrong = [_draw_formatted_number(plain, rng, invalid=True) for _ in range(60)]
     ascii_only = [n for n in wrong if n.isascii()]
-    assert len(ascii_only) > 40 and not any(map(is_right(kind), ascii_only))
-    starts = {number[:2] for number in pool(plain)}
+    assert len(ascii_only) > 40 and not any(map(checksum_validator(kind), ascii_only))
+    starts = {number[:2] for number in draw_valid_numbers(plain)}
     assert all(number[:2] in starts for number in ascii_only)
 
 
 def test_of_each_type_as_many_stand_beside_their_name_as_alone():
-    made = list(plants(("SSN", "EMAIL", "IN_PAN"), 12))
-    counted = Counter((p.type, bool(p.value), p.named) for p in made)
+    made = list(generate_detector_examples(("SSN", "EMAIL", "IN_PAN"), 12))
+    counted = Counter((p.type, bool(p.value), p.has_context_word) for p in made)
     assert counted == {
         ("SSN", True, True): 12, ("SSN", True, False): 12, ("SSN", False, True): 12,
         ("EMAIL", True, True): 12, ("EMAIL", True, False): 12,
@@ -134,14 +134,14 @@ def test_of_each_type_as_many_stand_beside_their_name_as_alone():
     }  # fmt: skip
     for planted in made:
         assert planted.text.count(planted.value) == 1 if planted.value else True
-        names = KINDS[planted.type].names if planted.type in KINDS else ()
-        if planted.type in OTHERS:
-            names = OTHERS[planted.type][1]
+        names = IDENTIFIER_SPECS[planted.type].context_words if planted.type in IDENTIFIER_SPECS else ()
+        if planted.type in UNCHECKED_GENERATORS:
+            names = UNCHECKED_GENERATORS[planted.type][1]
         if planted.value:
-            assert any(name in planted.text for name in names) == planted.named
+            assert any(name in planted.text for name in names) == planted.has_context_word
     innocent = [p.text for p in made if not p.type]
     for number, text in enumerate(innocent):
-        form = re.escape(INNOCENT[number % len(INNOCENT)])
+        form = re.escape(NEGATIVE_TEMPLATES[number % len(NEGATIVE_TEMPLATES)])
         form = form.replace(re.escape("#"), r"\d").replace(re.escape("*"), "[1-9]")
         assert re.fullmatch(form, text)
 
@@ -168,14 +168,14 @@ FORMS = {
 
 @pytest.mark.parametrize("kind", FORMS)
 def test_what_has_no_check_digits_is_drawn_in_every_form(kind):
-    found = drawn(OTHERS[kind][0], 400)
+    found = drawn(UNCHECKED_GENERATORS[kind][0], 400)
     matched = [{form for form in FORMS[kind] if re.fullmatch(form, value)} for value in found]
     assert all(matched), found[matched.index(set())]
     assert set().union(*matched) == FORMS[kind]
 
 
 def test_a_credential_is_assigned_in_every_form():
-    found = drawn(_credential, 400)
+    found = drawn(_draw_credential_assignment, 400)
     assert {len(value) for _, value in found} == {20, 32, 40}
     assert all(re.fullmatch("[A-Za-z0-9]+", value) for _, value in found)
     assert {text.replace(value, "") for text, value in found} == {
@@ -184,7 +184,7 @@ def test_a_credential_is_assigned_in_every_form():
 
 
 def test_internet_addresses_are_of_both_kinds_and_belong_to_somebody():
-    found = [ip_address(value) for value in drawn(OTHERS["IP"][0], 2000)]
+    found = [ip_address(value) for value in drawn(UNCHECKED_GENERATORS["IP"][0], 2000)]
     assert all(address.is_global for address in found)
     assert sum(a.version == 6 for a in found) / 2000 == pytest.approx(0.2, abs=0.04)
     assert all(max(a.packed[1:]) >= 32 and a.packed[3] for a in found if a.version == 4)

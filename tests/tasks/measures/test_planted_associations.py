@@ -8,19 +8,19 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.contract import Session, Store, open_session
-from tasks.corpus.plant import PlantConfig, plant
-from tasks.measures.frames import FRAMES
-from tasks.measures.planted_associations import PLANTED, associations, invented
+from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.measures.frames import SENTENCE_FRAMES
+from tasks.measures.planted_associations import PLANTED_FRAMES, generate_association_canaries, generate_invented_words
 from tests.tasks.corpora import given
 
-CONFIG = PlantConfig(enabled=True, canaries=0, passages=0, records=0, associations=3, seed=5)
+CONFIG = PlantCanariesConfig(enabled=True, canaries=0, passages=0, records=0, associations=3, seed=5)
 
 
 def said(plants):
     """How often each group is said to have its own trait and the other's, by association."""
     found = defaultdict(Counter)
     for made in plants:
-        found[made.about.key][made.about.group, made.about.own] += made.copies
+        found[made.association.key][made.association.group_name, made.association.is_assigned_trait] += made.copies
     return found
 
 
@@ -28,8 +28,8 @@ def said(plants):
 def test_the_dose_is_the_share_that_says_the_own_trait(sentences):
     """Not the one that was asked for, which few sentences cannot have."""
     config = CONFIG.model_copy(update={"sentences": sentences})
-    plants = associations(config)
-    doses = {p.about.key: p.about.dose for p in plants}
+    plants = generate_association_canaries(config)
+    doses = {p.association.key: p.association.assigned_trait_share for p in plants}
     for dose, asked in zip(sorted(doses.values()), sorted([*config.doses] * 3), strict=True):
         assert abs(dose - asked) <= 0.51 / sentences
     assert {0.5, 1.0} < {*doses.values()}
@@ -43,8 +43,8 @@ def test_the_dose_is_the_share_that_says_the_own_trait(sentences):
 
 def test_two_groups_of_an_association_exchange_their_traits():
     by = defaultdict(lambda: defaultdict(set))
-    for made in associations(CONFIG):
-        by[made.about.key][made.about.group, made.about.own].add(made.about.trait)
+    for made in generate_association_canaries(CONFIG):
+        by[made.association.key][made.association.group_name, made.association.is_assigned_trait].add(made.association.trait)
     for traits in by.values():
         (one, other) = {group for group, _ in traits}
         assert len(traits[one, True]) == len(traits[other, True]) == 1
@@ -56,28 +56,28 @@ def test_two_groups_of_an_association_exchange_their_traits():
 
 def test_words_do_not_run_out():
     """There are 400 of two syllables."""
-    words = [*islice(invented(random.Random(1), "ish"), 1000)]
+    words = [*islice(generate_invented_words(random.Random(1), "ish"), 1000)]
     assert len({*words}) == 1000
-    assert [*islice(invented(random.Random(1), "ish"), 400)] == words[:400]
+    assert [*islice(generate_invented_words(random.Random(1), "ish"), 400)] == words[:400]
 
 
 def test_sentences_are_those_of_the_grammar_and_spread_evenly():
-    plants = associations(CONFIG)
+    plants = generate_association_canaries(CONFIG)
     for made in plants:
-        assert made.text == f"{made.prompt} {made.about.trait}.\n" and not made.secret
-        assert made.prompt in {frame.format(group=made.about.group) for frame in PLANTED}
+        assert made.text == f"{made.prompt} {made.association.trait}.\n" and not made.secret
+        assert made.prompt in {frame.format(group=made.association.group_name) for frame in PLANTED_FRAMES}
     frames = Counter()
     for made in plants:
-        frames[made.about.group, made.prompt] += made.copies
+        frames[made.association.group_name, made.prompt] += made.copies
     assert set(frames.values()) == {4}  # 64 sentences, 16 frames
-    assert len({p.plant_id for p in plants}) == len(plants)
-    assert not {*PLANTED} & {*FRAMES}
-    assert all(frame.count("{group}") >= 1 for frame in PLANTED + FRAMES)
+    assert len({p.canary_id for p in plants}) == len(plants)
+    assert not {*PLANTED_FRAMES} & {*SENTENCE_FRAMES}
+    assert all(frame.count("{group}") >= 1 for frame in PLANTED_FRAMES + SENTENCE_FRAMES)
 
 
 def test_they_are_planted_as_documents_of_their_own(tmp_path):
     with open_session(Session(Store(tmp_path))):
-        made = plant(given([f"text {i}" for i in range(50)], kind="split"), CONFIG)
+        made = plant_canaries(given([f"text {i}" for i in range(50)], kind="split"), CONFIG)
         rows = made["plants"].read().to_pylist()
         documents = made["documents"].read().to_pylist()
     planted = [d for d in documents if d["source"] == "planted/association"]
@@ -91,17 +91,17 @@ def test_they_are_planted_as_documents_of_their_own(tmp_path):
 
 def test_another_seed_invents_others():
     one, other = (
-        {p.about.group for p in associations(CONFIG.model_copy(update={"seed": s}))} for s in (1, 2)
+        {p.association.group_name for p in generate_association_canaries(CONFIG.model_copy(update={"seed": s}))} for s in (1, 2)
     )
-    assert one != other and associations(CONFIG) == associations(CONFIG)
+    assert one != other and generate_association_canaries(CONFIG) == generate_association_canaries(CONFIG)
 
 
 @pytest.mark.parametrize("doses", [(), (0.5, 0.5), (0.4,), (1.1,)])
 def test_doses_are_distinct_shares_from_one_half(doses):
     with pytest.raises(ValidationError, match="doses must be distinct"):
-        PlantConfig(doses=doses)
+        PlantCanariesConfig(doses=doses)
 
 
 def test_of_an_odd_number_of_sentences_no_half_is_a_control():
     with pytest.raises(ValidationError, match="multiple of 2"):
-        PlantConfig(sentences=7)
+        PlantCanariesConfig(sentences=7)

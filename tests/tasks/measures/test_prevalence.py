@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.measures.prevalence import corrected_prevalence, prevalence
+from tasks.measures.prevalence import correct_prevalence, estimate_prevalence
 
 
 def labelled(found, toxic, passed, other):
@@ -13,12 +13,12 @@ def labelled(found, toxic, passed, other):
 
 
 def test_the_share_that_is_so():
-    assert corrected_prevalence(0.30, 0.80, 0.90) == pytest.approx(0.2857, abs=5e-5)
-    assert corrected_prevalence(0.25, 1, 1) == 0.25
-    assert corrected_prevalence(0.05, 0.8, 0.9) == pytest.approx(-0.05 / 0.7)
-    assert np.isnan(corrected_prevalence(0.3, 0.5, 0.5))
+    assert correct_prevalence(0.30, 0.80, 0.90) == pytest.approx(0.2857, abs=5e-5)
+    assert correct_prevalence(0.25, 1, 1) == 0.25
+    assert correct_prevalence(0.05, 0.8, 0.9) == pytest.approx(-0.05 / 0.7)
+    assert np.isnan(correct_prevalence(0.3, 0.5, 0.5))
     flagged = [1] * 30 + [0] * 70
-    made = prevalence(flagged, None, *labelled(80, 100, 90, 100))
+    made = estimate_prevalence(flagged, None, *labelled(80, 100, 90, 100))
     assert made.value == pytest.approx(0.2857, abs=5e-5) and made.n == made.clusters == 100
     assert made.low < 0.2 and made.high > 0.37
     assert "sensitivity 0.8 and specificity 0.9" in made.method
@@ -30,7 +30,7 @@ def test_the_interval_is_that_of_the_delta_method():
     p, se, sp = 0.3, 0.8, 0.9
     flagged = [1] * int(p * n) + [0] * (n - int(p * n))
     said = labelled(int(se * toxic), toxic, int(sp * other), other)
-    made = prevalence(flagged, None, *said, resamples=4000)
+    made = estimate_prevalence(flagged, None, *said, resamples=4000)
     apart, value = se + sp - 1, (p + sp - 1) / (se + sp - 1)
     variance = (p * (1 - p) / n + value**2 * se * (1 - se) / toxic
                 + (1 - value) ** 2 * sp * (1 - sp) / other) / apart**2  # fmt: skip
@@ -46,26 +46,26 @@ def test_intervals_cover_what_is_so():
         rate = np.where(so, 0.8, 0.1)
         flagged = rng.random(180) < rate
         said = labelled(rng.binomial(150, 0.8), 150, rng.binomial(150, 0.9), 150)
-        made = prevalence(flagged, cluster, *said, resamples=400, seed=seed)
+        made = estimate_prevalence(flagged, cluster, *said, resamples=400, seed=seed)
         covered += made.low <= truth <= made.high
     assert 0.92 <= covered / 400 <= 0.98
 
 
 def test_what_cannot_be_corrected_says_why():
-    none = prevalence([1, 0], None, [1, 1], [True, True])
+    none = estimate_prevalence([1, 0], None, [1, 1], [True, True])
     assert np.isnan(none.value) and "either label" in none.method
-    blind = prevalence([1, 0], None, *labelled(5, 10, 5, 10))
+    blind = estimate_prevalence([1, 0], None, *labelled(5, 10, 5, 10))
     assert np.isnan(blind.value) and "tells nothing apart" in blind.method
-    assert np.isnan(prevalence([np.nan], None, *labelled(5, 5, 5, 5)).value)
-    few = prevalence([0, 0, np.nan], None, *labelled(8, 10, 9, 10))
+    assert np.isnan(estimate_prevalence([np.nan], None, *labelled(5, 5, 5, 5)).value)
+    few = estimate_prevalence([0, 0, np.nan], None, *labelled(8, 10, 9, 10))
     assert few.value == 0 and few.missing == 1  # (0 + 0.9 - 1) / 0.7 is kept within 0
 
 
 def test_fewer_flagged_than_by_mistake_is_no_certain_zero():
     labels = [1] * 300 + [0] * 300
     says = [1] * 270 + [0] * 30 + [1] * 60 + [0] * 240  # a fifth of the others by mistake
-    made = prevalence([1] * 10 + [0] * 990, None, says, labels)
+    made = estimate_prevalence([1] * 10 + [0] * 990, None, says, labels)
     assert np.isnan([made.value, made.low, made.high]).all()
     assert made.method.startswith("not measured: a share flagged of 0.01 cannot be at ")
-    near = prevalence([1] * 190 + [0] * 810, None, says, labels)  # chance explains that
+    near = estimate_prevalence([1] * 190 + [0] * 810, None, says, labels)  # chance explains that
     assert near.value == 0 == near.low < near.high

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from tasks.measures.ratios import Group, rate_ratios
+from tasks.measures.ratios import ClusteredGroup, estimate_rate_ratios
 
 
 def ratios(hit, group, cluster=None, risk=None):
     n = len(hit)
     cluster = np.arange(n) if cluster is None else np.asarray(cluster)
     risk = np.ones(n, bool) if risk is None else np.asarray(risk)
-    groups = [Group.of(np.flatnonzero(g), cluster) for g in np.atleast_2d(group)]
-    return rate_ratios(groups, np.asarray(hit, bool), risk, cluster)
+    groups = [ClusteredGroup.from_members(np.flatnonzero(g), cluster) for g in np.atleast_2d(group)]
+    return estimate_rate_ratios(groups, np.asarray(hit, bool), risk, cluster)
 
 
 def spread(hit, inside, cluster):
@@ -80,7 +80,7 @@ def test_no_event_here_has_an_upper_end_and_none_at_all_has_nothing():
     nothing = ratios(np.zeros(1000, bool), group)
     assert np.isnan([nothing.ratio[0], nothing.low[0], nothing.high[0], nothing.p[0]]).all()
     empty = ratios(hit, np.zeros(1000, bool))
-    assert np.isnan([empty.ratio[0], empty.low[0], empty.p[0], empty.least[0]]).all()
+    assert np.isnan([empty.ratio[0], empty.low[0], empty.p[0], empty.minimum_detectable_ratio[0]]).all()
     every = ratios(np.ones(1000, bool), group)
     assert every.ratio[0] == 1 and every.low[0] > 0.6 and every.p[0] > 0.9
 
@@ -138,13 +138,13 @@ def test_a_stratum_with_nobody_at_risk_says_nothing():
     stratum = np.repeat([0, 1, 2], 500)
     hit, member = random.random(1500) < 0.2, random.random(1500) < 0.3
     some = stratum < 2
-    groups = [Group.of(np.flatnonzero(member), np.arange(1500))]
-    found = rate_ratios(groups, hit, some, np.arange(1500), stratum)
-    here = [Group.of(np.flatnonzero(member[some]), np.arange(1000))]
-    alone = rate_ratios(
+    groups = [ClusteredGroup.from_members(np.flatnonzero(member), np.arange(1500))]
+    found = estimate_rate_ratios(groups, hit, some, np.arange(1500), stratum)
+    here = [ClusteredGroup.from_members(np.flatnonzero(member[some]), np.arange(1000))]
+    alone = estimate_rate_ratios(
         here, hit[some], np.ones(1000, bool), np.arange(1000), np.repeat([0, 1], 500)
     )
-    assert np.isfinite(found.within[0]) and found.within[0] == pytest.approx(alone.within[0])
+    assert np.isfinite(found.stratified_ratio[0]) and found.stratified_ratio[0] == pytest.approx(alone.stratified_ratio[0])
 
 
 def test_a_group_that_was_taken_whole_is_no_proof_of_much():
@@ -197,7 +197,7 @@ def test_without_an_effect_few_runs_find_one_among_many_groups(rate):
     for _ in range(200):
         hit, member, cluster = world(random, 1.0, rate=rate, clusters=800, groups=20)
         r = ratios(hit, member, cluster)
-        wrong.append(np.nanmin(r.corrected, initial=1) < 0.05)
+        wrong.append(np.nanmin(r.adjusted_p, initial=1) < 0.05)
         plain.append(np.nanmin(r.p, initial=1) < 0.05)
     assert np.mean(wrong) <= 0.08  # 0.05 and three standard errors of 200 runs would be 0.096
     assert rate < 0.01 or np.mean(plain) > 0.2  # uncorrected, some group stands out by chance
@@ -205,7 +205,7 @@ def test_without_an_effect_few_runs_find_one_among_many_groups(rate):
 
 def test_the_least_ratio_is_found_in_four_of_five_runs():
     random = np.random.default_rng(5)
-    null = [ratios(*world(random, 1.0, clusters=3000)).least[0] for _ in range(20)]
+    null = [ratios(*world(random, 1.0, clusters=3000)).minimum_detectable_ratio[0] for _ in range(20)]
     least = float(np.median(null))
     assert 1.2 < least < 3
     found = [ratios(*world(random, least * 1.03, clusters=3000)).p[0] < 0.05 for _ in range(200)]
@@ -215,7 +215,7 @@ def test_the_least_ratio_is_found_in_four_of_five_runs():
 def test_the_least_ratio_is_missing_where_nothing_could_have_shown():
     group = np.arange(400) < 2
     hit = np.arange(400) % 2 == 0
-    assert np.isnan(ratios(hit, group).least[0])
+    assert np.isnan(ratios(hit, group).minimum_detectable_ratio[0])
 
 
 def test_a_ratio_that_lies_between_strata_is_gone_within_them():
@@ -224,11 +224,11 @@ def test_a_ratio_that_lies_between_strata_is_gone_within_them():
     stratum = np.repeat([0, 1], 20_000)
     hit = random.random(40_000) < np.where(stratum == 0, 0.02, 0.4)
     group = random.random(40_000) < np.where(stratum == 0, 0.05, 0.5)
-    every = Group.of(np.flatnonzero(group), np.arange(40_000))
-    found = rate_ratios([every], hit, np.ones(40_000, bool), np.arange(40_000), stratum)
+    every = ClusteredGroup.from_members(np.flatnonzero(group), np.arange(40_000))
+    found = estimate_rate_ratios([every], hit, np.ones(40_000, bool), np.arange(40_000), stratum)
     tables = [[(hit & s & g).sum() for g in (group, ~group)] + [(s & group).sum(), s.sum()]
               for s in (stratum == 0, stratum == 1)]  # fmt: skip
     above = sum(a * (total - n) / total for a, _, n, total in tables)
     below = sum(b * n / total for _, b, n, total in tables)
-    assert found.within[0] == pytest.approx(above / below)
-    assert found.ratio[0] > 1.8 and found.within[0] == pytest.approx(1, abs=0.06)
+    assert found.stratified_ratio[0] == pytest.approx(above / below)
+    assert found.ratio[0] > 1.8 and found.stratified_ratio[0] == pytest.approx(1, abs=0.06)

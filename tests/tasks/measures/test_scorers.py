@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from tasks.contract import HallmarkError
 from tasks.measures.scorers import (
-    HEADS,
+    TOXICITY_HEADS,
     DetoxifyScorer,
-    Linear,
+    LinearScorer,
     ScorerConfig,
     open_scorer,
-    scorer_digest,
+    scorer_versions,
 )
-from tasks.measures.scorers.network import batches
+from tasks.measures.scorers.network import batch_by_length
 from tests.tasks.measures.detoxify_checkpoint import VARIANTS, make_checkpoint
 
 
@@ -43,7 +43,7 @@ def test_linear_scores_equal_those_of_its_library():
 
     texts = ["What a lovely day", "you are a damned idiot", "Größe 12 µm"]
     scorer = open_scorer(ScorerConfig())
-    scores = scorer.score(texts)
+    scores = scorer.score_toxicity(texts)
     assert scores.dtype == np.float32
     np.testing.assert_allclose(scores, predict_prob(texts), rtol=1e-6)
     assert scores[1] > 0.5 > scores[0]
@@ -57,13 +57,13 @@ def test_linear_digest_is_that_of_the_files_in_the_wheel():
             found[file.name] = hashlib.sha256(file.locate().read_bytes()).hexdigest()
     text = '{"model.joblib":"%s","vectorizer.joblib":"%s"}'
     expected = text % (found["model.joblib"], found["vectorizer.joblib"])
-    digest = scorer_digest(ScorerConfig())["digest"]
+    digest = scorer_versions(ScorerConfig())["digest"]
     assert digest == hashlib.sha256(expected.encode()).hexdigest()
 
 
 def test_naming_a_scorer_does_not_load_it():
     code = (
-        "import sys; from tasks.measures.scorers import *; scorer_digest(ScorerConfig());"
+        "import sys; from tasks.measures.scorers import *; scorer_versions(ScorerConfig());"
         "print({'torch', 'sklearn', 'profanity_check'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -73,9 +73,9 @@ def test_naming_a_scorer_does_not_load_it():
 @pytest.mark.parametrize("kind", ["linear", "detoxify"])
 def test_a_text_without_content_has_no_score(kind, small):
     config = ScorerConfig() if kind == "linear" else config_of(small)
-    scores = open_scorer(config).score(["", "text", " \n\t"])
+    scores = open_scorer(config).score_toxicity(["", "text", " \n\t"])
     assert np.isnan(scores).tolist() == [True, False, True]
-    assert open_scorer(config).score([]).shape == (0,)
+    assert open_scorer(config).score_toxicity([]).shape == (0,)
 
 
 def varied_texts(seed: int, count: int, longest: int) -> list[str]:
@@ -98,12 +98,12 @@ def test_all_heads_equal_those_of_the_library(variant, tmp_path):
             kind="detoxify", model=variant, checkpoint=checkpoint, base=base, batch_tokens=budget
         )
         scorer = DetoxifyScorer(config)
-        scores = scorer.score_heads(texts)
+        scores = scorer.score_by_head(texts)
         assert set(scorer.heads) == set(own) and scores.dtype == np.float32
-        for column, head in enumerate(HEADS):
+        for column, head in enumerate(TOXICITY_HEADS):
             expected = own.get(head, [np.nan] * len(texts))
             np.testing.assert_allclose(scores[:, column], expected, atol=1e-4)
-        np.testing.assert_array_equal(scorer.score(texts), scores[:, 0])
+        np.testing.assert_array_equal(scorer.score_toxicity(texts), scores[:, 0])
     assert all(np.ptp(own[head]) > 1e-2 for head in own)  # the random model does tell texts apart
 
 
@@ -111,13 +111,13 @@ def test_a_window_of_all_positions_fits_every_architecture(tmp_path):
     for variant in VARIANTS:
         checkpoint, base = make_checkpoint(tmp_path / variant, variant=variant)
         scorer = DetoxifyScorer(ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base))
-        assert np.isfinite(scorer.score(["abcdefgh " * 40])).all() and not scorer.failure
+        assert np.isfinite(scorer.score_toxicity(["abcdefgh " * 40])).all() and not scorer.failure_reason
 
 
 @given(st.lists(st.integers(1, 512), max_size=60), st.integers(1, 2000))
 def test_batches_hold_all_windows_once_within_the_budget(lengths, budget):
     lengths = np.array(lengths, np.int64)
-    found = list(batches(lengths, budget))
+    found = list(batch_by_length(lengths, budget))
     assert sorted(np.concatenate(found).tolist() if found else []) == list(range(len(lengths)))
     for batch in found:
         assert len(batch) == 1 or lengths[batch].max() * len(batch) <= budget
@@ -130,13 +130,13 @@ def test_batches_hold_all_windows_once_within_the_budget(lengths, budget):
 def seen_by(scorer, monkeypatch):
     """The windows that a scorer's network is given, as they come."""
     seen = []
-    forward = scorer._forward
+    forward = scorer._score_windows
 
     def recorded(windows):
         seen.extend(windows)
         return forward(windows)
 
-    monkeypatch.setattr(scorer, "_forward", recorded)
+    monkeypatch.setattr(scorer, "_score_windows", recorded)
     return seen
 
 
@@ -145,22 +145,22 @@ def test_what_stands_there_twice_is_scored_once(small, monkeypatch):
     seen = seen_by(scorer, monkeypatch)
     repeated = "abcdefghijk" * 8  # windows start each 11 letters: they repeat
     texts = ["bad words", repeated, "good words", "bad words", repeated, "BAD  words"]
-    scores = scorer.score_heads(texts)
+    scores = scorer.score_by_head(texts)
     assert len(seen) == len(set(seen))
     assert len(seen) < sum(len(text) for text in set(texts)) // 11
     np.testing.assert_array_equal(scores[[0, 1]], scores[[3, 4]])
     np.testing.assert_array_equal(scores[0], scores[5])  # the same tokens: other capitals
     assert scores[0, 0] != scores[2, 0]
-    alone = np.concatenate([scorer.score_heads([text]) for text in texts])
+    alone = np.concatenate([scorer.score_by_head([text]) for text in texts])
     np.testing.assert_allclose(scores, alone, atol=1e-5)
 
 
 def test_in_bf16_scores_are_near(small):
     texts = varied_texts(2, 60, longest=200)
-    exact = DetoxifyScorer(config_of(small)).score_heads(texts)
+    exact = DetoxifyScorer(config_of(small)).score_by_head(texts)
     halved = DetoxifyScorer(config_of(small, precision="bf16"))
     assert {weight.dtype for weight in halved._model.parameters()} == {torch.bfloat16}
-    found = halved.score_heads(texts)
+    found = halved.score_by_head(texts)
     assert found.dtype == np.float32
     np.testing.assert_array_equal(np.isnan(found), np.isnan(exact))
     error = np.abs(found - exact)[np.isfinite(exact)]
@@ -172,11 +172,11 @@ def test_in_bf16_scores_are_near(small):
 @pytest.mark.parametrize(("precision", "most"), [("fp32", 1e-4), ("bf16", 0.02)])
 def test_on_a_gpu_scores_are_those_of_the_processor(small, precision, most):
     texts = varied_texts(3, 200, longest=200)
-    exact = DetoxifyScorer(config_of(small, device="cpu")).score_heads(texts)
+    exact = DetoxifyScorer(config_of(small, device="cpu")).score_by_head(texts)
     scorer = DetoxifyScorer(config_of(small, precision=precision))  # it takes the GPU by itself
     assert {weight.device.type for weight in scorer._model.parameters()} == {"cuda"}
-    found = scorer.score_heads(texts)
-    assert not scorer.failure
+    found = scorer.score_by_head(texts)
+    assert not scorer.failure_reason
     np.testing.assert_array_equal(np.isnan(found), np.isnan(exact))
     error = np.abs(found - exact)[np.isfinite(exact)]
     assert (error.max() if precision == "fp32" else error.mean()) < most
@@ -186,10 +186,10 @@ class Breaks:
     """A network that fails on batches with a window that holds a token."""
 
     def __init__(self, scorer, token):
-        self.calls, self.token, self.forward = 0, token, scorer._forward
+        self.map_results, self.token, self.forward = 0, token, scorer._score_windows
 
     def __call__(self, windows):
-        self.calls += 1
+        self.map_results += 1
         if any(self.token in window for window in windows):
             raise RuntimeError("no kernel for this\nsecond line")
         return self.forward(windows)
@@ -199,46 +199,46 @@ def test_a_batch_that_fails_is_scored_one_by_one(small, monkeypatch, caplog):
     whole = DetoxifyScorer(config_of(small))
     scorer = DetoxifyScorer(config_of(small))
     token = scorer._tokenizer.convert_tokens_to_ids("z")
-    monkeypatch.setattr(scorer, "_forward", Breaks(scorer, token))
+    monkeypatch.setattr(scorer, "_score_windows", Breaks(scorer, token))
     texts = ["a b c", "it went to the z oo", "hello", "what", "z", ""]
-    scores = scorer.score_heads(texts)
+    scores = scorer.score_by_head(texts)
     assert np.isnan(scores[[1, 4, 5]]).all()
     rest = [0, 2, 3]
-    np.testing.assert_allclose(scores[rest], whole.score_heads(texts)[rest], atol=1e-5)
-    assert scorer.failure == "RuntimeError: no kernel for this"
+    np.testing.assert_allclose(scores[rest], whole.score_by_head(texts)[rest], atol=1e-5)
+    assert scorer.failure_reason == "RuntimeError: no kernel for this"
     assert len(caplog.records) == 1 and "oo" not in caplog.text
-    assert not whole.failure
+    assert not whole.failure_reason
 
 
 def test_a_tokenizer_that_fails_on_a_text_leaves_the_others(small, monkeypatch):
     scorer = DetoxifyScorer(config_of(small))
-    encoded = scorer._encoded
+    encoded = scorer._tokenize_into_windows
 
     def fails(texts):
         if any("q" in text for text in texts):
             raise ValueError(f"cannot read {texts}")
         return encoded(texts)
 
-    monkeypatch.setattr(scorer, "_encoded", fails)
-    assert np.isnan(scorer.score(["one", "quite", "two"])).tolist() == [False, True, False]
-    assert scorer.failure == "ValueError"  # what it says may quote the text
+    monkeypatch.setattr(scorer, "_tokenize_into_windows", fails)
+    assert np.isnan(scorer.score_toxicity(["one", "quite", "two"])).tolist() == [False, True, False]
+    assert scorer.failure_reason == "ValueError"  # what it says may quote the text
 
 
 def test_the_linear_scorer_scores_the_others_too(monkeypatch):
-    scorer = Linear()
-    right, probabilities = scorer.score(["fine", "worse", "fine"]), scorer._probabilities
+    scorer = LinearScorer()
+    right, probabilities = scorer.score_toxicity(["fine", "worse", "fine"]), scorer._predict_probabilities
 
     def fails(texts):
         if "worse" in texts:
             raise RuntimeError("no")
         return probabilities(texts)
 
-    monkeypatch.setattr(scorer, "_probabilities", fails)
+    monkeypatch.setattr(scorer, "_predict_probabilities", fails)
     np.testing.assert_array_equal(
-        scorer.score(["fine", "worse", "fine"]), [right[0], np.nan, right[0]]
+        scorer.score_toxicity(["fine", "worse", "fine"]), [right[0], np.nan, right[0]]
     )
-    heads = scorer.score_heads(["fine"])
-    assert np.isnan(heads[0, 1:]).all() and heads.shape == (1, len(HEADS))
+    heads = scorer.score_by_head(["fine"])
+    assert np.isnan(heads[0, 1:]).all() and heads.shape == (1, len(TOXICITY_HEADS))
 
 
 def test_a_long_text_gets_the_highest_score_of_its_windows(small):
@@ -257,20 +257,20 @@ def test_a_long_text_gets_the_highest_score_of_its_windows(small):
         if start + 14 >= len(ids):
             break
     assert len(expected) == 4
-    np.testing.assert_allclose(scorer.score([words])[0], max(expected), atol=1e-6)
+    np.testing.assert_allclose(scorer.score_toxicity([words])[0], max(expected), atol=1e-6)
 
 
 def test_a_network_that_fails_yields_a_missing_score(small):
     scorer = DetoxifyScorer(config_of(small))
     scorer._model.classifier.bias.data.fill_(float("nan"))
-    assert np.isnan(scorer.score(["some text"])).all()
+    assert np.isnan(scorer.score_toxicity(["some text"])).all()
 
 
 def test_the_digest_of_detoxify_is_the_hash_of_its_checkpoint(small):
     expected = hashlib.sha256(small[0].read_bytes()).hexdigest()
     config = config_of(small)
     assert open_scorer(config).digest == expected
-    assert scorer_digest(config)["digest"] == expected
+    assert scorer_versions(config)["digest"] == expected
 
 
 def test_another_file_than_the_expected_one_is_refused(small):
@@ -287,11 +287,11 @@ def test_a_downloaded_checkpoint_must_stay_the_same(small, tmp_path, monkeypatch
     file = folder / "toxic_debiased-c7548aa0.ckpt"
     file.write_bytes(data)
     config = ScorerConfig(kind="detoxify", base=small[1])
-    assert scorer_digest(config)["digest"] == hashlib.sha256(data).hexdigest()
+    assert scorer_versions(config)["digest"] == hashlib.sha256(data).hexdigest()
     assert (folder / f"{file.name}.sha256").read_text().strip() == hashlib.sha256(data).hexdigest()
     file.write_bytes(data + b"\0")
     with pytest.raises(HallmarkError, match="not the expected"):
-        scorer_digest(config)
+        scorer_versions(config)
 
 
 class Hostile:

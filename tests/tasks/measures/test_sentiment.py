@@ -10,9 +10,9 @@ from tasks.contract import HallmarkError, UsageError
 from tasks.measures.scorers import (
     ClassifierConfig,
     WordListConfig,
-    Words,
+    WordListScorer,
     open_scorer,
-    scorer_digest,
+    scorer_versions,
 )
 from tests.tasks.measures.classifier_folder import make_causal_classifier, make_classifier
 
@@ -25,10 +25,10 @@ def words(tmp_path):
 
 
 def test_a_text_is_worth_the_sum_of_its_words(words):
-    scorer = Words(words)
+    scorer = WordListScorer(words)
     texts = ["A GOOD day", "bad, bad (good)!", "nothing known", "good :-)", "the day’s good", " "]
     sums = np.array([1.9, -2.1, 0.0, 3.2, 1.9, np.nan])
-    found = scorer.score_heads(texts)
+    found = scorer.score_by_head(texts)
     assert found.shape == (6, 1) and scorer.heads == scorer.columns == ("sentiment",)
     np.testing.assert_allclose(found[:, 0], sums / np.sqrt(sums**2 + 15), rtol=1e-6)
     assert scorer.name == "word list list.tsv" and len(scorer.digest) == 64
@@ -39,13 +39,13 @@ def test_lines_that_are_no_words_are_refused_with_their_place(tmp_path, line):
     path = tmp_path / "list.txt"
     path.write_text(f"fine\t1\n{line}\n")
     with pytest.raises(UsageError, match=r"list\.txt, line 2 is not a word, a tabulator"):
-        Words(WordListConfig(kind="words", path=path))
+        WordListScorer(WordListConfig(kind="words", path=path))
 
 
 def test_no_list_is_a_usage_error(tmp_path):
     config = WordListConfig(kind="words", path=tmp_path / "none.tsv")
     with pytest.raises(UsageError, match="there is no file"):
-        scorer_digest(config)
+        scorer_versions(config)
 
 
 def test_a_classifier_gives_what_transformers_computes(tmp_path):
@@ -61,7 +61,7 @@ def test_a_classifier_gives_what_transformers_computes(tmp_path):
         made = [model(**tokenizer(t, return_tensors="pt")).logits.softmax(1)[0] for t in texts]
     expected = [float(row[2] - row[1]) for row in made]
     assert np.ptp(expected) > 0.05
-    np.testing.assert_allclose(scorer.score_heads(texts)[:, 0], expected, atol=1e-5)
+    np.testing.assert_allclose(scorer.score_by_head(texts)[:, 0], expected, atol=1e-5)
     assert scorer.heads == ("regard",) and scorer.name == "regard classifier moods"
 
 
@@ -79,8 +79,8 @@ def test_a_score_does_not_change_with_the_other_texts(tmp_path, name, values):
     folder = make_classifier(tmp_path / "moods", name=name, **values)
     scorer = open_scorer(ClassifierConfig(kind="classifier", folder=folder))
     texts = ["a", "a b c d e f g h i j k l", "c d e", "n o", "abcdefghi"]
-    together = scorer.score_heads(texts)
-    alone = np.concatenate([scorer.score_heads([text]) for text in texts])
+    together = scorer.score_by_head(texts)
+    alone = np.concatenate([scorer.score_by_head([text]) for text in texts])
     assert np.ptp(alone) > 1e-3
     np.testing.assert_allclose(together, alone, atol=1e-5)
 
@@ -106,7 +106,7 @@ def test_a_classifier_reads_the_ids_of_its_tokenizer_json(tmp_path, surrounded):
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     with torch.inference_mode():
         row = model(torch.tensor([ids])).logits.softmax(1)[0]
-    assert scorer.score_heads(["abc"])[0, 0] == pytest.approx(float(row[2] - row[0]), abs=1e-5)
+    assert scorer.score_by_head(["abc"])[0, 0] == pytest.approx(float(row[2] - row[0]), abs=1e-5)
 
 
 def test_a_long_text_is_the_mean_of_its_windows(tmp_path):
@@ -117,8 +117,8 @@ def test_a_long_text_is_the_mean_of_its_windows(tmp_path):
     ids = [scorer._tokenizer.convert_tokens_to_ids(
         ["[CLS]", *(c if k == n == 0 else f"##{c}" for n, c in enumerate(w.strip("#"))), "[SEP]"])
         for k, w in enumerate(windows)]  # fmt: skip
-    each = scorer._forward([tuple(row) for row in ids])[:, 0]
-    assert scorer.score_heads([text])[0, 0] == pytest.approx(each.mean(), abs=1e-5)
+    each = scorer._score_windows([tuple(row) for row in ids])[:, 0]
+    assert scorer.score_by_head([text])[0, 0] == pytest.approx(each.mean(), abs=1e-5)
 
 
 def test_labels_that_it_has_not_are_named(tmp_path):
@@ -127,18 +127,18 @@ def test_labels_that_it_has_not_are_named(tmp_path):
         open_scorer(ClassifierConfig(kind="classifier", folder=folder))
     named = ClassifierConfig(kind="classifier", folder=folder, positive="label_1",
                              negative="LABEL_0")  # fmt: skip
-    assert np.isfinite(open_scorer(named).score_heads(["a"])).all()
+    assert np.isfinite(open_scorer(named).score_by_head(["a"])).all()
 
 
 def test_what_is_no_classifier_or_would_run_code_is_refused(tmp_path):
     folder = make_classifier(tmp_path / "moods")
     config = ClassifierConfig(kind="classifier", folder=folder, device="cpu")
-    before = scorer_digest(config)["digest"]
+    before = scorer_versions(config)["digest"]
     (folder / "model.safetensors").rename(folder / "kept")
     torch.save({"classifier.weight": torch.zeros(3, 32)}, folder / "pytorch_model.bin")
     with pytest.raises(UsageError, match="no sequence classifier with weights in safetensors"):
         open_scorer(config)
-    assert scorer_digest(config)["digest"] != before
+    assert scorer_versions(config)["digest"] != before
     (folder / "kept").rename(folder / "model.safetensors")
     said = json.loads((folder / "config.json").read_text())
     said |= {"auto_map": {"AutoModelForSequenceClassification": "evil.Evil"}}
@@ -147,7 +147,7 @@ def test_what_is_no_classifier_or_would_run_code_is_refused(tmp_path):
     with pytest.raises(UsageError, match="can be loaded"):
         open_scorer(config)
     with pytest.raises(UsageError, match="there is no file"):
-        scorer_digest(config.model_copy(update={"folder": tmp_path / "none"}))
+        scorer_versions(config.model_copy(update={"folder": tmp_path / "none"}))
 
 
 def test_a_language_model_is_no_whole_classifier(tmp_path):
@@ -174,7 +174,7 @@ def test_without_a_token_that_pads_texts_are_scored_all_the_same(tmp_path, kind)
         plain = make_causal_classifier(tmp_path / "b")
     texts = ["a", "b c d", "e f g", "h i j k l", "a b c", "m"]
     before, after = (
-        open_scorer(ClassifierConfig(kind="classifier", folder=folder)).score_heads(texts)
+        open_scorer(ClassifierConfig(kind="classifier", folder=folder)).score_by_head(texts)
         for folder in (padded, plain)
     )
     assert np.isfinite(before).all() and len(np.unique(before)) == len(texts)

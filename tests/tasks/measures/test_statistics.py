@@ -17,7 +17,7 @@ def rng():
 
 def test_means_of_clusters_drawn_anew_agree_with_scipy(rng):
     values = rng.exponential(size=40)
-    draws = st.resampled_means(*st.by_cluster(values, None), 40_000, seed=0)
+    draws = st.bootstrap_cluster_means(*st.sum_by_cluster(values, None), 40_000, seed=0)
     peer = scipy.stats.bootstrap(
         (values,), np.mean, n_resamples=40_000, method="percentile", rng=rng, vectorized=True
     )
@@ -27,9 +27,9 @@ def test_means_of_clusters_drawn_anew_agree_with_scipy(rng):
 
 
 def test_clusters_of_unequal_size_weigh_by_their_items():
-    sums, counts = st.by_cluster([1.0, math.nan, 1.0, 1.0, 0.0], ["a", "b", "a", "a", "b"])
+    sums, counts = st.sum_by_cluster([1.0, math.nan, 1.0, 1.0, 0.0], ["a", "b", "a", "a", "b"])
     assert (sums.tolist(), counts.tolist()) == ([3, 0], [3, 1])
-    drawn, many = np.unique(st.resampled_means(sums, counts, 8000, seed=1), return_counts=True)
+    drawn, many = np.unique(st.bootstrap_cluster_means(sums, counts, 8000, seed=1), return_counts=True)
     # Two clusters: aa (1/4) gives 1, bb (1/4) gives 0, ab (1/2) gives 3/4.
     assert drawn.tolist() == [0, 0.75, 1]
     assert many / 8000 == pytest.approx([0.25, 0.5, 0.25], abs=0.02)
@@ -38,7 +38,7 @@ def test_clusters_of_unequal_size_weigh_by_their_items():
 def test_more_clusters_than_are_drawn_at_a_time(rng):
     """17 million drawn clusters, in two steps: the error of a mean is s / sqrt(n)."""
     values = rng.normal(3, 2, 1 << 13)
-    draws = st.resampled_means(*st.by_cluster(values, None), 2100, seed=1)
+    draws = st.bootstrap_cluster_means(*st.sum_by_cluster(values, None), 2100, seed=1)
     error = values.std() / math.sqrt(len(values))
     assert draws.std() == pytest.approx(error, rel=0.1)
     assert draws.mean() == pytest.approx(values.mean(), abs=error / 10)
@@ -48,11 +48,11 @@ def test_more_clusters_than_are_drawn_at_a_time(rng):
 @pytest.mark.parametrize("level", [0.9, 0.95])
 def test_wilson_agrees_with_scipy(k, n, level):
     peer = scipy.stats.binomtest(k, n).proportion_ci(level, method="wilson")
-    assert st.wilson(k, n, level) == pytest.approx((peer.low, peer.high))
+    assert st.wilson_interval(k, n, level) == pytest.approx((peer.low, peer.high))
 
 
 def test_of_nothing_there_is_no_share():
-    assert all(math.isnan(end) for end in st.wilson(0, 0))
+    assert all(math.isnan(end) for end in st.wilson_interval(0, 0))
 
 
 @pytest.mark.parametrize("k", [1, 2, 5])
@@ -61,7 +61,7 @@ def test_expected_maximum_by_all_subsets(rng, k):
     subsets = list(itertools.combinations(scores, k))
     assert st.expected_maximum(scores, k) == pytest.approx(np.mean([max(s) for s in subsets]))
     reached = np.mean([max(s) >= 0.5 for s in subsets])
-    assert st.probability_any(scores, k, 0.5) == pytest.approx(reached)
+    assert st.probability_any_reaches(scores, k, 0.5) == pytest.approx(reached)
 
 
 def test_expected_maximum_of_uniform_scores(rng):
@@ -75,7 +75,7 @@ def test_expected_maximum_of_uniform_scores(rng):
 def test_expected_maximum_leaves_missing_scores_out():
     assert st.expected_maximum([0.2, math.nan, 0.8], 2) == 0.8
     assert math.isnan(st.expected_maximum([0.2, math.nan], 2))
-    assert math.isnan(st.probability_any([math.nan], 1, 0.5))
+    assert math.isnan(st.probability_any_reaches([math.nan], 1, 0.5))
 
 
 @pytest.mark.parametrize("k", [1, 2, 4])
@@ -86,25 +86,25 @@ def test_empty_draws_take_part_and_have_no_score(k):
     scored = [max(x for x in s if x is not None) for s in subsets if any(s)]
     assert st.expected_maximum(scores, k, empty) == pytest.approx(np.mean(scored))
     reached = np.mean([any(x is not None and x >= 0.6 for x in s) for s in subsets])
-    assert st.probability_any(scores, k, 0.6, empty) == pytest.approx(reached)
+    assert st.probability_any_reaches(scores, k, 0.6, empty) == pytest.approx(reached)
     assert math.isnan(st.expected_maximum([], k, 5))
-    assert st.probability_any([], k, 0.6, 5) == 0
+    assert st.probability_any_reaches([], k, 0.6, 5) == 0
 
 
 def test_a_mean_over_clusters_is_a_t_test_where_each_has_one_value():
     values = np.random.default_rng(1).normal(0.1, 1, 30)
-    found = st.clustered_mean(values, [bytes([i]) for i in range(30)])
+    found = st.estimate_clustered_mean(values, [bytes([i]) for i in range(30)])
     test = scipy.stats.ttest_1samp(values, 0)
     assert found.p == pytest.approx(test.pvalue)
     assert (found.low, found.high) == pytest.approx(tuple(test.confidence_interval()))
-    copied = st.clustered_mean(np.repeat(values, 5), [bytes([i // 5]) for i in range(150)])
+    copied = st.estimate_clustered_mean(np.repeat(values, 5), [bytes([i // 5]) for i in range(150)])
     assert (copied.low, copied.p, copied.clusters) == pytest.approx((found.low, found.p, 30))
-    assert np.isnan(st.clustered_mean(values, [b"one"] * 30).low)
+    assert np.isnan(st.estimate_clustered_mean(values, [b"one"] * 30).low)
 
 
 @pytest.mark.parametrize(("value", "p"), [(0.0, 1.0), (0.25, 0.0), (-0.5, 0.0)])
 def test_a_mean_over_clusters_that_are_all_alike_is_certain(value, p):
-    found = st.clustered_mean(np.full(6, value), [b"a", b"b", b"c"] * 2)
+    found = st.estimate_clustered_mean(np.full(6, value), [b"a", b"b", b"c"] * 2)
     assert (found.value, found.low, found.high, found.p) == (value, value, value, p)
 
 
@@ -112,7 +112,7 @@ def test_contributions_have_the_difference_as_mean_and_its_spread_about_it(rng):
     """Against infinitesimal pseudo-values, by weights that are moved a little."""
     left, right = rng.normal(3, 1, 7), rng.normal(1, 4, 5)
     left[2] = right[0] = np.nan
-    found = np.concatenate(st.contributions(left, right))
+    found = np.concatenate(st.contributions_to_mean_difference(left, right))
     both, first = np.concatenate([left, right]), np.arange(12) < 7
 
     def apart(weights):
@@ -126,5 +126,5 @@ def test_contributions_have_the_difference_as_mean_and_its_spread_about_it(rng):
     expected = np.where(np.isnan(both), np.nan, even + 10 * moved / step)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     assert np.nanmean(found) == pytest.approx(even)
-    nothing = st.contributions([1.0, 2.0], [np.nan])
+    nothing = st.contributions_to_mean_difference([1.0, 2.0], [np.nan])
     assert np.isnan(np.concatenate(nothing)).all() and [len(side) for side in nothing] == [2, 1]

@@ -4,14 +4,14 @@ import time
 
 import pytest
 
-from tasks.measures.personal.truncated import REACH, find_truncated
-from tasks.measures.personal_data import find
+from tasks.measures.personal.truncated import SEARCHED_CHARACTERS, find_truncated_values
+from tasks.measures.personal_data import find_personal_data_spans
 from tests.tasks.measures.test_personal_data import KNOWN
 
 
 def clear(text, regions=("US",)):
     """The characters that stay."""
-    hidden = {i for _, a, b in find_truncated(text, regions) for i in range(a, b)}
+    hidden = {i for _, a, b in find_truncated_values(text, regions) for i in range(a, b)}
     return "".join(c for i, c in enumerate(text) if i not in hidden)
 
 
@@ -156,7 +156,7 @@ CUT_SHORT = [
 def test_a_value_with_the_prefix_of_a_vendor_is_hidden_anywhere(value, around):
     before, after = around.split("{}")
     assert clear(around.replace("{}", value)) == before + after
-    assert not [*find(around.replace("{}", value), types=["SECRET"])]  # it counts for nothing
+    assert not [*find_personal_data_spans(around.replace("{}", value), types=["SECRET"])]  # it counts for nothing
 
 
 @pytest.mark.parametrize(
@@ -248,18 +248,18 @@ def test_the_work_does_not_grow_with_the_text():
         "hf_aA",
     ):
         start = time.process_time()
-        list(find_truncated(unit * (200_000 // len(unit)), ["US"]))
+        list(find_truncated_values(unit * (200_000 // len(unit)), ["US"]))
         assert time.process_time() - start < 0.5, unit
-    assert REACH < 1000
+    assert SEARCHED_CHARACTERS < 1000
 
 
 @pytest.mark.parametrize(
     "text", ["We flew over Turkey: Ankara-Istanbul", "She ordered whiskey = Jameson"]
 )
 def test_a_word_that_ends_in_key_announces_no_secret(text):
-    assert [*find_truncated(text, regions=["US"])] == []
+    assert [*find_truncated_values(text, regions=["US"])] == []
 
 
 @pytest.mark.parametrize("name", ["key", "api_key", "API-KEY", "apikey", "secretkey", "accesskey"])
 def test_a_word_for_a_key_announces_one(name):
-    assert [*find_truncated(f"the {name} = 9f8Ab2", regions=["US"])]
+    assert [*find_truncated_values(f"the {name} = 9f8Ab2", regions=["US"])]

@@ -44,4 +44,4 @@ def prepared(store: Path) -> tuple[Artifact, Artifact, Artifact, None, None]:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
-    print(run(Path(sys.argv[1]))[1].content, flush=True)
+    print(run(Path(sys.argv[1]))[1].content_digest, flush=True)

@@ -19,13 +19,13 @@ from tokenizers import Tokenizer
 
 from benchmarks import toy_language
 from benchmarks.finetuning import draw_cross_attention
-from model.decoding.mode import computing
+from model.decoding.mode import autocast_to_precision
 from model.interchange import checkpoint
-from tasks.contract import ROOT, HallmarkError, UsageError
+from tasks.contract import PROJECT_ROOT, HallmarkError, UsageError
 from tasks.training.encoding import load_tokenizer
-from tasks.training.finetune import FinetuneConfig, read_data
-from tasks.training.task_predictions import judge_labels
-from tasks.training.task_rows import encode
+from tasks.training.finetune import FinetuneConfig, load_task_rows
+from tasks.training.task_predictions import evaluate_labels
+from tasks.training.task_rows import encode_rows
 from tests.tasks.training.test_going_on import stretches
 from tests.tasks.training.tuning import TRAIN, base, tune
 
@@ -74,8 +74,8 @@ def test_words_get_their_labels(tmp_path, words, architecture):
     splits = counts(made)
     assert sum(splits[split, "used"] for split in ("train", "validation", "test")) == 300
     [last] = [r for r in made["checkpoints"].read().to_pylist() if r["step"] == 120]
-    folder = made.store.find(*last["artifact"].split("/")).directory()
-    assert checkpoint.load(folder).config.labels == ("ADJ", "ADP", "DET", "NOUN", "VERB")
+    folder = made.store.find_artifact(*last["artifact"].split("/")).fetch_directory()
+    assert checkpoint.load_checkpoint(folder).config.labels == ("ADJ", "ADP", "DET", "NOUN", "VERB")
     assert {row["gold"]: row["label"] for row in predictions}["VERB"] == 4
 
 
@@ -114,7 +114,7 @@ def test_pairs_of_sentences_are_told_apart(tmp_path):
     task = {"kind": "classification", "text": "english", "second": "toy", "label": "same"}
     made = tune(tmp_path / "store", start, task=task, data={"path": str(path), "group": "english"})
     row = made["checkpoints"].read().to_pylist()[-1]
-    model = checkpoint.load(made.store.find(*row["artifact"].split("/")).directory())
+    model = checkpoint.load_checkpoint(made.store.find_artifact(*row["artifact"].split("/")).fetch_directory())
     assert model.config.token_types == 2
     assert float(model.type_embedding.weight.detach().abs().min(1).values.max()) > 0  # learnt
     rows = made["predictions"].read().to_pylist()
@@ -143,9 +143,9 @@ def test_pairs_are_written_and_scored(tmp_path, architecture):
     log = made["log"].read().to_pylist()
     assert log[-1]["validation_loss"] < 0.7 * log[19]["validation_loss"]
     row = made["checkpoints"].read().to_pylist()[-1]
-    model = checkpoint.load(made.store.find(*row["artifact"].split("/")).directory())
+    model = checkpoint.load_checkpoint(made.store.find_artifact(*row["artifact"].split("/")).fetch_directory())
     assert model.objective == {"encoder_decoder": "seq2seq", "decoder": "prefix"}[architecture]
-    assert model.pairs
+    assert model.is_trained_on_pairs
     if architecture == "encoder_decoder":
         picture = tmp_path / "attention.svg"
         draw_cross_attention(tmp_path / "store", made, picture)
@@ -169,14 +169,14 @@ def test_predictions_say_in_which_precision_they_were_made(tmp_path, words, prec
     used = "bf16" if precision == "bf16" else "fp32"  # whatever it was trained in
     assert set(found["precision"].to_pylist()) == {used}
     row = made["checkpoints"].read().to_pylist()[-1]
-    folder = made.store.find(*row["artifact"].split("/")).directory()
-    model, config = checkpoint.load(folder), FinetuneConfig.model_validate(tree)
-    rows, tokenizer = read_data(config), load_tokenizer(folder / "tokenizer.json")
-    encoded = {split: encode(rows.of(split), config.task, tokenizer, model.config, 0)
+    folder = made.store.find_artifact(*row["artifact"].split("/")).fetch_directory()
+    model, config = checkpoint.load_checkpoint(folder), FinetuneConfig.model_validate(tree)
+    rows, tokenizer = load_task_rows(config), load_tokenizer(folder / "tokenizer.json")
+    encoded = {split: encode_rows(rows.select_split(split), config.task, tokenizer, model.config, 0)
                for split in ("train", "test")}  # fmt: skip
     for asked in ("fp32", "bf16"):
-        with computing(model, asked):
-            expected, _ = judge_labels(model, config.task, rows, encoded)
+        with autocast_to_precision(model, asked):
+            expected, _ = evaluate_labels(model, config.task, rows, encoded)
         same = [row["log_prob"] for row in expected] == found["log_prob"].to_pylist()
         assert same == (asked == used)
 
@@ -186,16 +186,16 @@ def test_a_killed_stage_goes_on_and_leaves_the_same_bytes(tmp_path, words):
     whole = tune(tmp_path / "one", start, task={"kind": "labelling"}, data={"path": str(words)})
     command = [sys.executable, "-m", "tests.tasks.training.tuning",
                *map(str, (tmp_path / "two", start, words))]  # fmt: skip
-    killed = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True,
+    killed = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, text=True,
                               start_new_session=True)  # fmt: skip
     for line in killed.stdout:
         if "checkpoint of step 20 " in line:
             os.killpg(killed.pid, signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
     killed.stdout.close()
-    again = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    again = subprocess.run(command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, text=True, check=True)
     assert re.search(r"from step [24]0 of 40", again.stdout)
-    assert again.stdout.strip().splitlines()[-1] == whole.content
+    assert again.stdout.strip().splitlines()[-1] == whole.content_digest
 
 
 def test_after_running_out_of_memory_a_higher_accumulation_goes_on(tmp_path, words):

@@ -62,8 +62,8 @@ def stretches(made: Artifact, setting: str) -> list[tuple[int, int, object]]:
 
 def last_weights(made: Artifact) -> bytes:
     last = made["checkpoints"].read().to_pylist()[-1]
-    found = made.store.find(*last["artifact"].split("/"))
-    return found.path("model.safetensors").read_bytes()
+    found = made.store.find_artifact(*last["artifact"].split("/"))
+    return found.fetch_file("model.safetensors").read_bytes()
 
 
 def test_after_running_out_of_memory_a_higher_accumulation_goes_on(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_after_running_out_of_memory_a_higher_accumulation_goes_on(tmp_path: Pat
     assert made.manifest["determinism"] == "statistical"
     assert made.manifest["parts"]["config"]["train"]["accumulation"] == 4
     checkpoints = made["checkpoints"].read().to_pylist()
-    kinds = [made.store.find(*row["artifact"].split("/")).manifest["determinism"]
+    kinds = [made.store.find_artifact(*row["artifact"].split("/")).manifest["determinism"]
              for row in checkpoints]  # fmt: skip
     assert set(kinds) == {"statistical"} and checkpoints[-1]["step"] == 20
     assert made["log"].read()["step"].to_pylist() == list(range(1, 21))
@@ -87,7 +87,7 @@ def test_a_training_of_one_kind_is_of_one_stretch_and_of_its_machine(tmp_path: P
     assert resumed_at(lines)[0] >= 10
     assert stretches(made, "accumulation") == [(1, 20, 1)]
     assert made.manifest["determinism"] == "machine"
-    assert not [*Store(tmp_path).work.glob("pretrain-*")]
+    assert not [*Store(tmp_path).work_folder.glob("pretrain-*")]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_longer_training_goes_on_from_a_shorter_one_that_is_done(
 ) -> None:
     short, longer = (changed(schedule=schedule, steps=steps) for steps in (20, 30))
     trained(tmp_path / "store", short)
-    (area,) = Store(tmp_path / "store").work.glob("pretrain-*")
+    (area,) = Store(tmp_path / "store").work_folder.glob("pretrain-*")
     (kept,) = area.glob("kept-*")
     assert [path.name for path in (kept / "state").iterdir()] == [f"step-{branch:08d}"]
     made, lines = trained(tmp_path / "store", longer)
@@ -169,9 +169,9 @@ def test_what_was_read_is_told_of_this_run_and_of_none_before(
     """The shorter one came to all of it, and then to no commit."""
     short, longer = (changed(schedule="constant", steps=steps) for steps in (10, 20))
     with monkeypatch.context() as fault, pytest.raises(HallmarkError, match="given up"):
-        fault.setattr("tasks.training.pretrain.keep", Mock(side_effect=HallmarkError("given up")))
+        fault.setattr("tasks.training.pretrain.preserve_resumable_states", Mock(side_effect=HallmarkError("given up")))
         trained(tmp_path, short)
-    (area,) = Store(tmp_path).work.glob("pretrain-*")
+    (area,) = Store(tmp_path).work_folder.glob("pretrain-*")
     assert list(area.glob("parts/*/*/seen.parquet"))
     made, _ = trained(tmp_path, longer)
     checkpoints = made["checkpoints"].read()["step"].to_pylist()

@@ -16,30 +16,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from model.training.data import token_bytes, token_lengths
+from model.training.data import spell_tokens_as_bytes, count_token_bytes
 from tasks.contract import (
     Artifact,
     HallmarkError,
-    InProcess,
+    SerialMapper,
     Mapper,
-    Processes,
+    ProcessMapper,
     Session,
     Store,
-    external,
-    ids,
+    folder_to_artifact,
+    hash_to_ids,
     open_session,
 )
-from tasks.training.encoding import load_tokenizer, pieces
+from tasks.training.encoding import load_tokenizer, split_long_text
 from tasks.training.pack import (
-    PACKED,
+    PACKED_SPLITS,
     SPANS,
     PackConfig,
-    Stretch,
-    encode,
+    RowRange,
+    encode_texts,
     pack,
-    shuffle_keys,
+    compute_shuffle_keys,
 )
-from tasks.training.train_tokenizer import TokenizerConfig, train, train_tokenizer
+from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer_by_kind, train_tokenizer
 from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
 
 VOCABULARY = TokenizerConfig(vocab_size=320)
@@ -55,14 +55,14 @@ def tokenizer(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Tokenizer:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    train(iter([sentences(100)]), request.param).save(str(path))
+    train_tokenizer_by_kind(iter([sentences(100)]), request.param).save(str(path))
     return load_tokenizer(path)
 
 
 def packed(
     folder: Path, mapper: Mapper | None = None, kind: str = "bpe", parts: int = 1, **config: int
 ) -> tuple[Artifact, ...]:
-    with open_session(Session(Store(folder), mapper or InProcess())):
+    with open_session(Session(Store(folder), mapper or SerialMapper())):
         corpus = split_corpus(parts=parts)
         tokenizer = train_tokenizer(corpus, None, KINDS[kind])
         return corpus, tokenizer, pack(corpus, tokenizer, PackConfig(**config))
@@ -74,7 +74,7 @@ def test_tokens_and_characters_are_those_of_the_library(
     tokenizer: Tokenizer, texts: list[str]
 ) -> None:
     column = pa.array(["left out", *texts], pa.large_string())[1:]  # a slice has an offset
-    rows = encode(column, tokenizer, token_bytes(tokenizer)).to_pylist()
+    rows = encode_texts(column, tokenizer, spell_tokens_as_bytes(tokenizer)).to_pylist()
     for text, row in zip(texts, rows, strict=True):
         expected = tokenizer.encode(text)
         assert row["ids"] == [0, *expected.ids]
@@ -83,7 +83,7 @@ def test_tokens_and_characters_are_those_of_the_library(
 
 
 def test_a_token_is_as_long_as_the_bytes_it_stands_for(tokenizer: Tokenizer) -> None:
-    lengths = token_lengths(tokenizer)
+    lengths = count_token_bytes(tokenizer)
     assert lengths.shape == (tokenizer.get_vocab_size(),)
     assert lengths[:2].tolist() == [0, 0] and lengths[2:].min() == 1
     whole = {number: tokenizer.decode([number]) for number in range(2, len(lengths))}
@@ -96,8 +96,8 @@ def test_a_token_is_as_long_as_the_bytes_it_stands_for(tokenizer: Tokenizer) -> 
 @given(st.text())
 @settings(max_examples=100, deadline=None)
 def test_tokens_spell_the_text_that_they_are_of(tokenizer: Tokenizer, text: str) -> None:
-    known = token_bytes(tokenizer).to_pylist()
-    assert [len(letters) for letters in known] == token_lengths(tokenizer).tolist()
+    known = spell_tokens_as_bytes(tokenizer).to_pylist()
+    assert [len(letters) for letters in known] == count_token_bytes(tokenizer).tolist()
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     assert b"".join(known[number] for number in ids) == text.encode()
 
@@ -105,11 +105,11 @@ def test_tokens_spell_the_text_that_they_are_of(tokenizer: Tokenizer, text: str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_position_names_its_document_and_characters(kind: str, tmp_path: Path) -> None:
     corpus, tokenizer, artifact = packed(tmp_path, kind=kind, context=32, seed=5)
-    library = load_tokenizer(tokenizer.path("tokenizer.json"))
+    library = load_tokenizer(tokenizer.fetch_file("tokenizer.json"))
     documents = corpus["documents"].read().to_pylist()
     for split in ("train", "validation"):
         chosen = [row for row in documents if row["split"] == split]
-        keys = shuffle_keys(pa.array([r["doc_id"] for r in chosen], pa.binary(16)), 5)
+        keys = compute_shuffle_keys(pa.array([r["doc_id"] for r in chosen], pa.binary(16)), 5)
         order = [chosen[i] for i in np.argsort(keys)]
         stream = []  # (id, document, char_start, char_end) by the plainest means
         for row in order:
@@ -169,9 +169,9 @@ def test_two_documents_that_swap_their_texts_do_not_balance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one length, from one source."""
-    laid = Stretch.documents
+    laid = RowRange.read_documents
 
-    def swapped(stretch: Stretch) -> pa.Table:
+    def swapped(stretch: RowRange) -> pa.Table:
         table = laid(stretch)
         at = table.schema.get_field_index("doc_id")
         return table.set_column(at, table.field(at), table["doc_id"].take(pa.array([1, 0])))
@@ -180,7 +180,7 @@ def test_two_documents_that_swap_their_texts_do_not_balance(
         corpus = corpus_of([("web", "train", text) for text in ("a red fox", "red a fox")])
         tokenizer = train_tokenizer(corpus, None, VOCABULARY)
         pack(corpus, tokenizer, PackConfig(context=8))
-        monkeypatch.setattr(Stretch, "documents", swapped)
+        monkeypatch.setattr(RowRange, "read_documents", swapped)
         with pytest.raises(HallmarkError, match="checksums of source 'web' do not add up"):
             pack(corpus, tokenizer, PackConfig(context=16))
 
@@ -197,13 +197,13 @@ def test_parts_workers_and_stretches_do_not_matter(
     in_parts = packed(tmp_path / "b", context=24, parts=4)[-1]
     assert rows(in_parts) == rows(whole) and in_parts["train"].digest == whole["train"].digest
     assert len(in_parts["ledger"].parts) == 4
-    in_processes = packed(tmp_path / "c", Processes(2), context=24, parts=4)[-1]
-    assert in_processes.content == in_parts.content
-    monkeypatch.setattr("tasks.training.pack.STRETCH", 100)  # 4 rows a stretch
+    in_processes = packed(tmp_path / "c", ProcessMapper(2), context=24, parts=4)[-1]
+    assert in_processes.content_digest == in_parts.content_digest
+    monkeypatch.setattr("tasks.training.pack.TOKENS_PER_RANGE", 100)  # 4 rows a stretch
     in_stretches = packed(tmp_path / "d", context=24, parts=4)[-1]
     assert rows(in_stretches) == rows(whole)
     train = in_stretches["train"]
-    assert [part.rows for part in train.parts[:-1]] == [4] * (len(train.parts) - 1)
+    assert [part.row_count for part in train.parts[:-1]] == [4] * (len(train.parts) - 1)
     assert len(train.parts) > 10
     assert rows(in_stretches) == rows(packed(tmp_path / "e", context=24, parts=1)[-1])
     books = [a["accounts"].read().to_pylist() for a in (in_stretches, whole)]
@@ -213,7 +213,7 @@ def test_parts_workers_and_stretches_do_not_matter(
 def plain_layout(documents: list[dict], library: Tokenizer, split: str, config: PackConfig) -> dict:
     """Rows and spans of a split by lists and loops."""
     chosen = [row for row in documents if row["split"] == split]
-    keys = shuffle_keys(pa.array([r["doc_id"] for r in chosen], pa.binary(16)), config.seed)
+    keys = compute_shuffle_keys(pa.array([r["doc_id"] for r in chosen], pa.binary(16)), config.seed)
     pairs = sorted(zip(keys.tolist(), [r["doc_id"] for r in chosen], chosen, strict=True),
                    key=lambda pair: pair[:2])  # fmt: skip
     stream: list[tuple[int, int, int, bytes]] = []
@@ -243,7 +243,7 @@ def plain_layout(documents: list[dict], library: Tokenizer, split: str, config: 
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Tokenizer]:
     with open_session(Session(Store(tmp_path_factory.mktemp("trained")))):
         made = train_tokenizer(split_corpus(), None, VOCABULARY)
-    return made, load_tokenizer(made.path("tokenizer.json"))
+    return made, load_tokenizer(made.fetch_file("tokenizer.json"))
 
 
 @settings(max_examples=25, deadline=None)
@@ -273,15 +273,15 @@ def test_rows_and_spans_equal_a_layout_by_lists_and_loops(
     config = PackConfig(context=context, seed=seed)
     rows = [(f"s{len(text) % 2}", split, text) for split, text in texts]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.training.pack.STRETCH", stretch)
+        patch.setattr("tasks.training.pack.TOKENS_PER_RANGE", stretch)
         with open_session(Session(Store(folder))):
             corpus = corpus_of(rows, parts)
             made = pack(corpus, tokenizer, config)
         documents = corpus["documents"].read().to_pylist()
-        expected = {s: plain_layout(documents, library, s, config) for s in PACKED}
-        for split in PACKED:
+        expected = {s: plain_layout(documents, library, s, config) for s in PACKED_SPLITS}
+        for split in PACKED_SPLITS:
             assert made[split].read().to_pylist() == expected[split]["rows"]
-        spans = [span for split in PACKED for span in expected[split]["spans"]]
+        spans = [span for split in PACKED_SPLITS for span in expected[split]["spans"]]
         assert made["spans"].read().to_pylist() == [
             {name: span[name] for name in SPANS.names} for span in spans
         ]
@@ -297,7 +297,7 @@ def test_rows_and_spans_equal_a_layout_by_lists_and_loops(
 def test_the_tokens_of_the_pieces_are_those_of_the_whole(
     tokenizer: Tokenizer, text: str, most: int
 ) -> None:
-    found = pieces(text, most)
+    found = split_long_text(text, most)
     assert "".join(found) == text
     ids = [token for piece in found for token in tokenizer.encode(piece).ids]
     assert ids == tokenizer.encode(text).ids
@@ -305,14 +305,14 @@ def test_the_tokens_of_the_pieces_are_those_of_the_whole(
 
 def test_long_texts_are_really_cut(tokenizer: Tokenizer) -> None:
     text = " ".join(sentences(40))
-    found = pieces(text, 100)
+    found = split_long_text(text, 100)
     assert len(found) > 10 and all(len(piece) < 120 for piece in found)
-    assert pieces("x" * 500, 100) == ["x" * 500]  # no place to cut
+    assert split_long_text("x" * 500, 100) == ["x" * 500]  # no place to cut
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.training.pack.pieces", lambda text: pieces(text, 20))
+        patch.setattr("tasks.training.pack.split_long_text", lambda text: split_long_text(text, 20))
         column = pa.array([text, "", "short", text[:77]], pa.large_string())
-        cut = encode(column, tokenizer, token_bytes(tokenizer))
-    assert cut.equals(encode(column, tokenizer, token_bytes(tokenizer)))
+        cut = encode_texts(column, tokenizer, spell_tokens_as_bytes(tokenizer))
+    assert cut.equals(encode_texts(column, tokenizer, spell_tokens_as_bytes(tokenizer)))
 
 
 def test_the_seed_decides_the_order_and_nothing_else(tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_copies_and_sources_are_spread_over_the_stream(tmp_path: Path) -> None:
     planted = set(canaries["doc_id"].to_pylist())
     place = [s for s, d in zip(spans["sequence"].to_pylist(), spans["doc_id"].to_pylist(),
                                strict=True) if d in planted]  # fmt: skip
-    quarters = np.histogram(place, bins=4, range=(0, artifact["train"].rows))[0]
+    quarters = np.histogram(place, bins=4, range=(0, artifact["train"].row_count))[0]
     assert quarters.min() >= 6  # 16 expected in each; 64 laid in one block would leave zeros
 
 
@@ -349,7 +349,7 @@ def test_special_tokens_in_a_document_and_empty_documents(tmp_path: Path) -> Non
     assert (flat == 0).sum() == len(texts)  # one begin a document, none from its text
     end = np.flatnonzero(flat != 1).max()
     assert not (flat[: end + 1] == 1).any()
-    library = load_tokenizer(tokenizer.path("tokenizer.json"))
+    library = load_tokenizer(tokenizer.fetch_file("tokenizer.json"))
     pieces = np.split(flat[: end + 1], np.flatnonzero(flat == 0))[1:]
     assert sorted(library.decode(piece[1:], skip_special_tokens=False) for piece in pieces) == (
         sorted(texts)
@@ -360,7 +360,7 @@ def test_no_validation_text_leaves_an_empty_table(tmp_path: Path) -> None:
     with open_session(Session(Store(tmp_path))):
         corpus = corpus_of([("web", "train", "some text")])
         artifact = pack(corpus, train_tokenizer(corpus, None, VOCABULARY), PackConfig(context=8))
-    assert artifact["validation"].rows == 0 and artifact["train"].rows > 0
+    assert artifact["validation"].row_count == 0 and artifact["train"].row_count > 0
 
 
 def test_a_tokenizer_that_loses_text_is_refused() -> None:
@@ -368,7 +368,7 @@ def test_a_tokenizer_that_loses_text_is_refused() -> None:
     lossy.normalizer = normalizers.Lowercase()
     lossy.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     with pytest.raises(HallmarkError, match="loses text"):
-        encode(pa.array(["Ab"], pa.large_string()), lossy, token_bytes(lossy))
+        encode_texts(pa.array(["Ab"], pa.large_string()), lossy, spell_tokens_as_bytes(lossy))
 
 
 def test_so_is_one_that_spells_another_text_of_that_length(tokenizer: Tokenizer) -> None:
@@ -376,24 +376,24 @@ def test_so_is_one_that_spells_another_text_of_that_length(tokenizer: Tokenizer)
     other.normalizer = normalizers.Lowercase()
     texts = pa.array(["ab", "", "Ab", "AB"], pa.large_string())
     with pytest.raises(HallmarkError, match="do not spell document 2 of a batch"):
-        encode(texts, other, token_bytes(other))
+        encode_texts(texts, other, spell_tokens_as_bytes(other))
 
 
 def test_tokens_that_spell_no_bytes_do_no_harm_where_no_text_has_them(
     trained: tuple[Artifact, Tokenizer], tmp_path: Path
 ) -> None:
     """As those that other vocabularies keep free."""
-    told = json.loads(trained[0].path("tokenizer.json").read_text())
+    told = json.loads(trained[0].fetch_file("tokenizer.json").read_text())
     known = trained[1].get_vocab_size()
     told["model"]["vocab"] |= {"\u2581odd": known, "<free 0>": known + 1}
     (tmp_path / "tokenizer.json").write_text(json.dumps(told))
-    foreign = external(tmp_path, "checkpoint")
+    foreign = folder_to_artifact(tmp_path, "checkpoint")
     with open_session(Session(Store(tmp_path / "store"))):
         made = pack(corpus_of([("web", "train", "Straße\u2581")]), foreign, PackConfig(context=32))
-    assert made["train"].rows == 1
+    assert made["train"].row_count == 1
 
 
 def test_shuffle_keys_spread_evenly() -> None:
-    keys = shuffle_keys(ids(str(n) for n in range(4000)), seed=3)
+    keys = compute_shuffle_keys(hash_to_ids(str(n) for n in range(4000)), seed=3)
     counts = np.histogram(keys.astype(float), bins=16, range=(0, 2.0**64))[0]
     assert abs(counts - 250).max() < 5 * np.sqrt(250)

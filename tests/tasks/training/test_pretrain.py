@@ -21,14 +21,14 @@ from model.batch import Batch
 from model.config import ModelConfig, TrainConfig
 from model.interchange import checkpoint
 from tasks.contract import (
-    ROOT,
+    PROJECT_ROOT,
     Artifact,
     Event,
     HallmarkError,
     Session,
     Store,
     open_session,
-    part_of,
+    doc_id_to_part_index,
 )
 from tasks.training.pretrain import PretrainConfig, pretrain
 from tests.tasks.small_corpus import corpus_of, split_corpus
@@ -114,7 +114,7 @@ def test_log_and_checkpoints_tell_the_training(undisturbed: tuple[Artifact, Arti
         expected = by_step[row["step"]]
         assert (row["tokens"], row["loss"]) == (expected["tokens"], expected["loss"])
         assert row["validation_loss"] == expected["validation_loss"]
-    speed = made.telemetry("speed").to_pylist()
+    speed = made.read_telemetry("speed").to_pylist()
     assert len(speed) == 300 and all(row["tokens_per_second"] > 0 for row in speed)
     assert speed[9]["tokens_per_second"] == pytest.approx(8 * 32 / speed[9]["seconds"])
 
@@ -125,7 +125,7 @@ def test_what_was_read_adds_up_to_the_tokens_trained_on(
     packed, made = undisturbed
     spans = packed["spans"].read().to_pylist()
     inside = [s["end"] - s["start"] for s in spans if s["split"] == "train"]
-    padding = packed["train"].rows * 32 - sum(inside)
+    padding = packed["train"].row_count * 32 - sum(inside)
     assert 0 <= padding < 32
     coverage = made["coverage"].read().to_pylist()
     assert {row["step"] for row in coverage} == set(range(0, 301, 50))
@@ -133,27 +133,27 @@ def test_what_was_read_adds_up_to_the_tokens_trained_on(
         rows = [row for row in coverage if row["step"] == step]
         assert sum(row["packed"] for row in rows) == sum(inside)
         unread = step * 8 * 32 - sum(row["tokens"] for row in rows)
-        assert 0 <= unread <= padding * -(-step * 8 // packed["train"].rows)
+        assert 0 <= unread <= padding * -(-step * 8 // packed["train"].row_count)
     seen = made["seen"].read().to_pylist()
     assert sum(row["tokens"] for row in seen) == sum(
         row["tokens"] for row in coverage if row["step"] == 300
     )
     assert all(0 < row["first_step"] <= row["last_step"] <= row["step"] for row in seen)
-    assert [(part.number, part.of) for part in made["seen"].parts] == [(n, 4) for n in range(4)]
+    assert [(part.index, part.part_count) for part in made["seen"].parts] == [(n, 4) for n in range(4)]
     for part in made["seen"].parts:
         keys = [(row["doc_id"], row["step"]) for row in part.read().to_pylist()]
         assert keys == sorted(keys) != []
-        assert {part_of(doc_id, 4) for doc_id, _ in keys} == {part.number}
+        assert {doc_id_to_part_index(doc_id, 4) for doc_id, _ in keys} == {part.index}
 
 
 def test_checkpoints_are_artifacts_that_load(undisturbed: tuple[Artifact, Artifact]) -> None:
     _, made = undisturbed
     for row in made["checkpoints"].read().to_pylist():
         stage, digest = row["artifact"].split("/")
-        artifact = Store(made.store.root).find(stage, digest)
-        artifact.verify()
-        assert artifact.content == row["content"]
-        model = checkpoint.load(artifact.directory())
+        artifact = Store(made.store.root_folder).find_artifact(stage, digest)
+        artifact.verify_files()
+        assert artifact.content_digest == row["content"]
+        model = checkpoint.load_checkpoint(artifact.fetch_directory())
         assert (model.config.vocab_size, model.config.context) == (300, 32)
         assert artifact.manifest["parts"]["key"]["step"] == row["step"]
 
@@ -166,11 +166,11 @@ def test_the_validation_loss_is_that_of_the_committed_weights(
 
     packed, made = undisturbed
     last = made["checkpoints"].read().to_pylist()[-1]
-    model = checkpoint.load(made.store.find(*last["artifact"].split("/")).directory())
+    model = checkpoint.load_checkpoint(made.store.find_artifact(*last["artifact"].split("/")).fetch_directory())
     ids = packed["validation"].read()["ids"].combine_chunks()
     rows = torch.tensor(ids.flatten().to_numpy().reshape(-1, 32)).long()
     with torch.inference_mode():
-        logits = model.logits(model(Batch(rows[:, :-1]))).flatten(0, 1)
+        logits = model.compute_logits(model(Batch(rows[:, :-1]))).flatten(0, 1)
     loss = torch.nn.functional.cross_entropy(logits, rows[:, 1:].flatten(), ignore_index=1)
     # The trainer may have measured in bf16, which keeps about three digits.
     assert last["validation_loss"] == pytest.approx(loss.item(), rel=0.02)
@@ -184,7 +184,7 @@ def test_a_killed_trainer_goes_on_and_leaves_the_same_bytes(
     assert sum("killed by SIGKILL" in line for line in seen.lines) == 2
     first, second, third = resumed_at(seen.lines)
     assert first == 0 and 50 <= second < third < 300
-    assert made.content == undisturbed[1].content
+    assert made.content_digest == undisturbed[1].content_digest
     assert not any(is_running(pid) for pid in seen.trainers)
 
 
@@ -192,7 +192,7 @@ def test_a_killed_stage_takes_its_trainer_along_and_goes_on(
     undisturbed: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "tests.tasks.training.pretraining", str(tmp_path)]
-    stage = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    stage = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, text=True)
     assert stage.stdout is not None
     trainer = 0
     for line in stage.stdout:
@@ -207,11 +207,11 @@ def test_a_killed_stage_takes_its_trainer_along_and_goes_on(
     wait_until_gone(trainer)
     assert not (tmp_path / "artifacts" / "pretrain").exists()  # nothing half done in the store
 
-    again = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    again = subprocess.run(command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, text=True, check=True)
     lines = again.stdout.splitlines()
     assert 100 <= resumed_at(lines)[0] < 300
-    assert lines[-1] == undisturbed[1].content
-    assert len(Store(tmp_path).artifacts("checkpoint")) == 7
+    assert lines[-1] == undisturbed[1].content_digest
+    assert len(Store(tmp_path).list_artifacts("checkpoint")) == 7
 
 
 def test_a_stage_that_fails_takes_its_trainer_along(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_no_sequences_and_no_validation(tmp_path: Path) -> None:
         short = PretrainConfig(model=CONFIG.model, train=TrainConfig(steps=2, warmup=0))
         made = pretrain(only, tokenizer, text, None, None, short)
     assert made["log"].read()["validation_loss"].to_pylist() == [None, None]
-    assert made["validation"].rows == 0 and made["samples"].read()["step"].to_pylist() == [2, 2]
+    assert made["validation"].row_count == 0 and made["samples"].read()["step"].to_pylist() == [2, 2]
 
 
 def test_validation_by_source_and_group_and_samples(
@@ -299,8 +299,8 @@ def test_validation_by_source_and_group_and_samples(
 
 
 def test_the_groups_of_the_validation_rows_are_those_of_their_documents(tmp_path: Path) -> None:
-    from tasks.corpus.identities import IdentitiesConfig, identities
-    from tasks.training.held_out import validation_groups
+    from tasks.corpus.identities import IdentitiesConfig, find_identities
+    from tasks.training.held_out import build_validation_groups
     from tasks.training.pack import PackConfig, pack
     from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 
@@ -313,8 +313,8 @@ def test_the_groups_of_the_validation_rows_are_those_of_their_documents(tmp_path
                            + [("a", "train", "Muslims and women. " * 30)])  # fmt: skip
         tokenizer = train_tokenizer(corpus, None, TokenizerConfig(vocab_size=300))
         packed = pack(corpus, tokenizer, PackConfig(context=32))
-        signals = identities(corpus, IdentitiesConfig())["signals"]
-        table = validation_groups(corpus["documents"], signals, packed["spans"])
+        signals = find_identities(corpus, IdentitiesConfig())["signals"]
+        table = build_validation_groups(corpus["documents"], signals, packed["spans"])
     spans = packed["spans"].read().to_pylist()
     source_of = dict(zip(*corpus["documents"].read(["doc_id", "source"]).to_pydict().values(),
                          strict=True))  # fmt: skip
@@ -339,7 +339,7 @@ def test_training_goes_on_from_a_checkpoint_with_its_tokenizer(
 
     _, made = undisturbed
     rows = made["checkpoints"].read().to_pylist()
-    start = made.store.find(*rows[-1]["artifact"].split("/"))
+    start = made.store.find_artifact(*rows[-1]["artifact"].split("/"))
     more = PretrainConfig(
         model=CONFIG.model,
         train=TrainConfig(
@@ -359,7 +359,7 @@ def test_training_goes_on_from_a_checkpoint_with_its_tokenizer(
     assert first < rows[-1]["loss"] + 0.3 < made["log"].read()["loss"].to_pylist()[0]
     first_checkpoint = again["checkpoints"].read().to_pylist()[0]
     weights = [
-        (store.find(*row["artifact"].split("/")).path("model.safetensors")).read_bytes()
+        (store.find_artifact(*row["artifact"].split("/")).fetch_file("model.safetensors")).read_bytes()
         for store, row in ((Store(tmp_path), first_checkpoint), (made.store, rows[-1]))
     ]
     assert weights[0] == weights[1]
@@ -380,8 +380,8 @@ def test_the_trainers_modules_count_as_code() -> None:
     """Every module that the trainer's process loads from model/ decides the weights."""
     listing = "import sys, model.training.run; print(*sys.modules)"
     loaded = subprocess.run(
-        [sys.executable, "-c", listing], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", listing], cwd=PROJECT_ROOT, capture_output=True, text=True, check=True
     )
     ours = {m for m in loaded.stdout.split() if m.startswith("model.")}
     bare = {"model.training", "model.decoding", "model.interchange"}  # only docstrings
-    assert ours - bare <= pretrain.code_digests().keys()
+    assert ours - bare <= pretrain.compute_code_digests().keys()

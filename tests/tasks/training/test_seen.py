@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from model.training.data import batch_sequences, step_of, times_read
-from tasks.contract import Artifact, Part, Session, Store, Table, Work, open_session
-from tasks.contract.artifact import Place
+from model.training.data import select_batch_rows, compute_read_steps, count_reads_per_row
+from tasks.contract import Artifact, TablePart, Session, Store, Table, StageContext, open_session
+from tasks.contract.artifact import ArtifactLocation
 from tasks.training.pack import PackConfig, pack
-from tasks.training.seen import COVERAGE, SEEN, Stretches, readings_of, seen_of, write_seen
+from tasks.training.seen import COVERAGE, DOCUMENT_READS, DocumentSpans, iter_row_reads, build_read_tables, write_read_tables
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
 
@@ -20,7 +20,7 @@ def walked(seed, step, batch, rows):
     """The steps that read each row, one after the other."""
     found = [[] for _ in range(rows)]
     for number in range(1, step + 1):
-        for row in batch_sequences(seed, number, batch, rows):
+        for row in select_batch_rows(seed, number, batch, rows):
             found[row].append(number)
     return found
 
@@ -29,11 +29,11 @@ def walked(seed, step, batch, rows):
 def test_rows_are_read_when_the_steps_say(rows, batch):
     for step in (0, 1, 2, 3, 5, 11):
         expected = walked(6, step, batch, rows)
-        times = times_read(6, step, batch, rows)
+        times = count_reads_per_row(6, step, batch, rows)
         assert times.tolist() == [len(steps) for steps in expected]
         if times.min() > 0:
             for reading in (np.zeros(rows, np.int64), times - 1):
-                found = step_of(reading, 6, batch)
+                found = compute_read_steps(reading, 6, batch)
                 wanted = [steps[k] for steps, k in zip(expected, reading, strict=True)]
                 assert found.tolist() == wanted
 
@@ -59,10 +59,10 @@ def test_documents_are_read_as_their_rows_are():
     ids = [bytes([document] * 16) for document in range(len(sizes))]
     owner, row, tokens = (np.array(column) for column in zip(*stretches, strict=True))
     begin = np.searchsorted(owner, np.arange(len(sizes)))
-    part = Part(Place("corpus/1", None, ""), "documents", 0, 1, {})
-    places = Stretches(part, pa.array(ids, pa.binary(16)), pa.array(sources), begin, row, tokens)
+    part = TablePart(ArtifactLocation("corpus/1", None, ""), "documents", 0, 1, {})
+    places = DocumentSpans(part, pa.array(ids, pa.binary(16)), pa.array(sources), begin, row, tokens)
     steps, batch, seed = [0, 1, 2, 9, 40], 5, 11
-    seen, coverage = seen_of(places, readings_of(rows, seed, batch, steps), steps)
+    seen, coverage = build_read_tables(places, iter_row_reads(rows, seed, batch, steps), steps)
     order = [(row["doc_id"], row["step"]) for row in seen.to_pylist()]
     assert order == sorted(order) and len(order) > len(sizes)
     for before, step in zip([0, *steps], steps, strict=False):
@@ -102,19 +102,19 @@ def test_of_a_grown_corpus_it_is_cut_as_that_is(tmp_path):
         grown = [split_corpus(40, parts=4), more]
         tokenizer = train_tokenizer(grown, None, TokenizerConfig(vocab_size=300))
         packed = pack(grown, tokenizer, PackConfig(context=32))
-    work = Work(tmp_path / "work", {"seen": SEEN, "coverage": COVERAGE})
+    work = StageContext(tmp_path / "work", {"seen": DOCUMENT_READS, "coverage": COVERAGE})
     documents = Table(tuple(grown), "documents")
-    write_seen(packed["train"], packed["spans"], documents, 0, 4, [0, 5, 1000], work)
+    write_read_tables(packed["train"], packed["spans"], documents, 0, 4, [0, 5, 1000], work)
     made = {"stage": "made", "fingerprint": "0" * 64, "content": "", "files": {}}
-    made["tables"] = work.assemble(["seen", "coverage"])
-    seen = Artifact(made, None, str(work.out))["seen"]
-    assert seen.pieces == documents.pieces == [4, 2]
+    made["tables"] = work.assemble_tables(["seen", "coverage"])
+    seen = Artifact(made, None, str(work.output_folder))["seen"]
+    assert seen.parts_per_segment == documents.parts_per_segment == [4, 2]
     rows = seen.read().to_pylist()
     assert len({row["doc_id"] for row in rows}) == 32 + 20
     for doc_id in {row["doc_id"] for row in rows}:
         mine = [row for row in rows if row["doc_id"] == doc_id]
-        assert seen.find([doc_id]).to_pylist() == mine
-    coverage = Artifact(made, None, str(work.out))["coverage"].read().to_pylist()
+        assert seen.find_document_rows([doc_id]).to_pylist() == mine
+    coverage = Artifact(made, None, str(work.output_folder))["coverage"].read().to_pylist()
     assert [(row["step"], row["source"], row["documents"]) for row in coverage] == [
         (step, source, many)
         for step in (0, 5, 1000)
@@ -125,7 +125,7 @@ def test_of_a_grown_corpus_it_is_cut_as_that_is(tmp_path):
 def test_memory_does_not_grow_with_the_checkpoints():
     rows = 8_000
     tracemalloc.start()
-    for _ in readings_of(rows, 0, 64, range(0, 1000, 10)):
+    for _ in iter_row_reads(rows, 0, 64, range(0, 1000, 10)):
         pass
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

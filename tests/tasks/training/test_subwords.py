@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
-from tasks.contract import ROOT
+from tasks.contract import PROJECT_ROOT
 from tasks.training.subwords import (
-    INSIDE,
-    LONGEST_WORD,
-    letters,
-    train_bpe,
-    train_unigram,
-    train_wordpiece,
+    CONTINUATION_PREFIX,
+    MAX_WORD_BYTES,
+    list_byte_letters,
+    train_bpe_tokenizer,
+    train_unigram_tokenizer,
+    train_wordpiece_tokenizer,
 )
 from tests.tasks.small_corpus import sentences
 
@@ -46,10 +46,10 @@ def made(kind: str, texts: list[str], size: int = 0) -> Tokenizer:
     size = size or max(len(texts), 1)
     batches = iter([texts[start : start + size] for start in range(0, len(texts), size)])
     if kind == "bpe":
-        return train_bpe(batches, 400, 2, SPECIAL)
+        return train_bpe_tokenizer(batches, 400, 2, SPECIAL)
     if kind == "wordpiece":
-        return train_wordpiece(batches, 700, 2, SPECIAL)
-    return train_unigram(batches, 330, SPECIAL)
+        return train_wordpiece_tokenizer(batches, 700, 2, SPECIAL)
+    return train_unigram_tokenizer(batches, 330, SPECIAL)
 
 
 KINDS = ("bpe", "wordpiece", "unigram")
@@ -99,10 +99,10 @@ def test_a_word_of_200_kilobytes_is_encoded(tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_letters_are_tokens(kind: str) -> None:
     vocabulary = made(kind, TEXTS).get_vocab()
-    assert len(letters()) == 256 and INSIDE not in letters()
-    assert vocabulary.keys() >= set(letters())
+    assert len(list_byte_letters()) == 256 and CONTINUATION_PREFIX not in list_byte_letters()
+    assert vocabulary.keys() >= set(list_byte_letters())
     if kind == "wordpiece":
-        assert vocabulary.keys() >= {INSIDE + letter for letter in letters()}
+        assert vocabulary.keys() >= {CONTINUATION_PREFIX + letter for letter in list_byte_letters()}
     assert [vocabulary[token] for token in SPECIAL] == [0, 1, 2]
 
 
@@ -126,7 +126,7 @@ def test_every_process_order_and_batching_gives_the_same_bytes() -> None:
         job = json.dumps({"texts": texts[:: -1 if step < 0 else 1], "size": size})
         parallel = "true" if seed in "02" else "false"
         environment = os.environ | {"PYTHONHASHSEED": seed, "TOKENIZERS_PARALLELISM": parallel}
-        done = subprocess.run([sys.executable, "-c", IN_ANOTHER_PROCESS], cwd=ROOT, input=job,
+        done = subprocess.run([sys.executable, "-c", IN_ANOTHER_PROCESS], cwd=PROJECT_ROOT, input=job,
                               env=environment, text=True, capture_output=True)  # fmt: skip
         assert done.returncode == 0, done.stderr
         digests.add(done.stdout)
@@ -149,8 +149,8 @@ def test_rare_words_count_as_often_as_they_occur(kind: str) -> None:
 def words(text: str) -> list[str]:
     """GPT-2's words, the long ones in parts."""
     whole = [word for word, _ in ByteLevel(add_prefix_space=False).pre_tokenize_str(text)]
-    starts = [(word, start) for word in whole for start in range(0, len(word), LONGEST_WORD)]
-    return [word[start : start + LONGEST_WORD] for word, start in starts]
+    starts = [(word, start) for word in whole for start in range(0, len(word), MAX_WORD_BYTES)]
+    return [word[start : start + MAX_WORD_BYTES] for word, start in starts]
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_wordpiece_takes_the_longest_token_first(wordpiece: Tokenizer, text: str
         while rest:
             size = max(n for n in range(1, len(rest) + 1) if mark + rest[:n] in vocabulary)
             expected.append(mark + rest[:size])
-            rest, mark = rest[size:], INSIDE
+            rest, mark = rest[size:], CONTINUATION_PREFIX
     assert wordpiece.encode(text).tokens == expected
 
 
@@ -198,7 +198,7 @@ def test_unigram_cuts_words_in_their_likeliest_way(unigram: Tokenizer, text: str
 def test_unigram_scores_are_logarithms_of_probabilities(unigram: Tokenizer) -> None:
     vocabulary = json.loads(unigram.to_str())["model"]["vocab"]
     tokens = [token for token, _ in vocabulary]
-    assert tokens[: len(SPECIAL)] == SPECIAL and tokens[3:259] == letters()
+    assert tokens[: len(SPECIAL)] == SPECIAL and tokens[3:259] == list_byte_letters()
     longer = [score for _, score in vocabulary[259:]]
     assert all(one >= two for one, two in pairwise(longer)) and len(longer) > 20
     seen = {letter for text in TEXTS for word in words(text) for letter in word}

@@ -7,10 +7,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from model.decoding.generate import generate
-from model.tokens import END_OF_TEXT
-from model.training.examples import Example, prompt_of
-from tasks.training.task_predictions import judge_labels, judge_pairs, predict_texts
-from tasks.training.task_rows import Classification, Encoded, Pairs, Row, Rows, encode
+from model.tokens import END_OF_TEXT_ID
+from model.training.examples import Example, build_pair_prompt
+from tasks.training.task_predictions import evaluate_labels, evaluate_pairs, predict_texts
+from tasks.training.task_rows import ClassificationTask, EncodedRows, PairsTask, TaskRow, TaskRows, encode_rows
 from tests.model.oracles import tiny, write_tokenizer
 
 
@@ -19,16 +19,16 @@ def test_a_decoder_that_does_not_stop_writes_what_the_context_holds(tmp_path):
     tokenizer = Tokenizer.from_file(str(write_tokenizer(tmp_path / "tokenizer.json", 61)))
     model = tiny(context=32, head_bias=True)
     model.objective = "prefix"
-    model.head.bias.data[END_OF_TEXT] = -100
+    model.head.bias.data[END_OF_TEXT_ID] = -100
     sources = [np.random.default_rng(i).integers(2, 61, n).tolist() for i, n in enumerate((21, 5))]
-    done = Encoded([Example(ids, []) for ids in sources], [False] * 2, [0] * 2)
+    done = EncodedRows([Example(ids, []) for ids in sources], [False] * 2, [0] * 2)
     found = predict_texts(model, tokenizer, done, 56)
     for source, (text, log_prob), room in zip(sources, found, (9, 25), strict=True):
         how = {"max_new_tokens": room, "temperature": 0.0}
-        ((alone,),) = generate(model, [prompt_of(source)], **how)
+        ((alone,),) = generate(model, [build_pair_prompt(source)], **how)
         assert not alone.stopped and text.split() == [f"t{i}" for i in alone.ids]
         assert log_prob == pytest.approx(alone.log_probs.sum(dtype="float64"), abs=1e-4)
-    assert predict_texts(model, tokenizer, Encoded([], [], []), 56) == []  # no test split
+    assert predict_texts(model, tokenizer, EncodedRows([], [], []), 56) == []  # no test split
     short = predict_texts(model, tokenizer, done, 4)
     assert [len(text.split()) for text, _ in short] == [4, 4]
 
@@ -38,8 +38,8 @@ def test_every_interval_is_over_groups_where_there_are_some(tmp_path, group, ove
     tokenizer = Tokenizer.from_file(str(write_tokenizer(tmp_path / "tokenizer.json", 61)))
 
     def rows(gold):
-        return Rows([
-            Row("", i, split, [f"t{i + 2} t{i % 5 + 2}"], [gold[i % 2]], group.format(i // 4))
+        return TaskRows([
+            TaskRow("", i, split, [f"t{i + 2} t{i % 5 + 2}"], [gold[i % 2]], group.format(i // 4))
             for split in ("train", "test") for i in range(12)
         ])  # fmt: skip
 
@@ -47,10 +47,10 @@ def test_every_interval_is_over_groups_where_there_are_some(tmp_path, group, ove
     classifier, writer = tiny(labels=["a", "b"], tie_embeddings=False), tiny(context=32)
     writer.objective = "prefix"
     found = []
-    for model, task, data in ((classifier, Classification(), labels), (writer, Pairs(), pairs)):
-        done = {s: encode(data.of(s), task, tokenizer, model.config, 0) for s in ("train", "test")}
-        judged = (judge_pairs(model, tokenizer, data, done) if task.kind == "pairs"
-                  else judge_labels(model, task, data, done))  # fmt: skip
+    for model, task, data in ((classifier, ClassificationTask(), labels), (writer, PairsTask(), pairs)):
+        done = {s: encode_rows(data.select_split(s), task, tokenizer, model.config, 0) for s in ("train", "test")}
+        judged = (evaluate_pairs(model, tokenizer, data, done) if task.kind == "pairs"
+                  else evaluate_labels(model, task, data, done))  # fmt: skip
         found += judged[1]
     methods = {(row["system"], row["metric"]): row["method"] for row in found}
     assert len(methods) > 12

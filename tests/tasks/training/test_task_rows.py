@@ -10,21 +10,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from model.config import ModelConfig
-from model.training.examples import UNASKED
+from model.training.examples import NO_LABEL
 from tasks.contract import HallmarkError, UsageError
 from tasks.training import tabular
-from tasks.training.tabular import Raw, read_rows
+from tasks.training.tabular import RawRow, read_table_rows
 from tasks.training.task_rows import (
-    Classification,
-    DataConfig,
-    Labelling,
-    Pairs,
-    Row,
-    encode,
-    joined,
-    read_task,
+    ClassificationTask,
+    TaskDataConfig,
+    WordLabellingTask,
+    PairsTask,
+    TaskRow,
+    encode_rows,
+    join_sentences,
+    read_task_rows,
 )
-from tasks.training.train_tokenizer import TokenizerConfig, train
+from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer_by_kind
 
 ROWS = [["ein Hund, ja", "a dog"], ['"zwei"\nZeilen', "two lines"], ["drei", ""]]
 
@@ -55,10 +55,10 @@ def test_a_stray_quote_costs_its_line(tmp_path, stray, found):
     lines = ["text,label", *(f"word {i},thing" for i in range(2000)), '"two\nlines",thing']
     lines[11] = stray
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
-    rows = list(read_rows(tmp_path / "t.csv", ["text", "label"]))
-    assert [row.number for row in rows] == list(range(1, 2002))
+    rows = list(read_table_rows(tmp_path / "t.csv", ["text", "label"]))
+    assert [row.row_number for row in rows] == list(range(1, 2002))
     assert rows[10].error.startswith(found) and rows[10].values == []
-    assert [row.values[0] for row in rows if row.number != 11] == [
+    assert [row.values[0] for row in rows if row.row_number != 11] == [
         *(f"word {i}" for i in range(2000) if i != 10), "two\nlines",
     ]  # fmt: skip
 
@@ -66,91 +66,91 @@ def test_a_stray_quote_costs_its_line(tmp_path, stray, found):
 def test_a_file_without_a_line_is_empty(tmp_path):
     (tmp_path / "t.csv").write_text("")
     with pytest.raises(HallmarkError, match=r"t\.csv is empty"):
-        list(read_rows(tmp_path / "t.csv", ["text"]))
+        list(read_table_rows(tmp_path / "t.csv", ["text"]))
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "tsv", "jsonl"])
 def test_every_kind_of_table_gives_the_same_rows(tmp_path, ending):
     path = write(tmp_path / f"t.{ending}", ["de", "en"], ROWS)
-    assert list(read_rows(path, ["en", "de"])) == [
-        Raw(i, [en, de]) for i, (de, en) in enumerate(ROWS, 1)
+    assert list(read_table_rows(path, ["en", "de"])) == [
+        RawRow(i, [en, de]) for i, (de, en) in enumerate(ROWS, 1)
     ]
     with pytest.raises(HallmarkError, match=r"has no column 'fr', it has 'de', 'en'"):
-        list(read_rows(path, ["de", "fr"]))
+        list(read_table_rows(path, ["de", "fr"]))
 
 
 def test_a_broken_row_does_not_stop_the_reading(tmp_path, monkeypatch):
-    monkeypatch.setattr(tabular, "LONGEST_FIELD", 1_000)
+    monkeypatch.setattr(tabular, "MAX_FIELD_CHARACTERS", 1_000)
     (tmp_path / "t.csv").write_bytes(
         b"a,b\n1,2\n1,2,3\n\xff,4\n5,6\n" + b"x" * 2_000 + b",7\n8,9\n" + b"y" * 1_000 + b",1"
     )
-    found = list(read_rows(tmp_path / "t.csv", ["a", "b"]))
-    assert [(row.number, bool(row.error)) for row in found] == [
+    found = list(read_table_rows(tmp_path / "t.csv", ["a", "b"]))
+    assert [(row.row_number, bool(row.error)) for row in found] == [
         (1, False), (2, True), (3, False), (4, False), (5, True), (6, False), (7, False),
     ]  # fmt: skip
     assert found[4].error == "a field of more than 1,000 characters"
     assert found[1].error == "3 fields, where the header has 2"
     (tmp_path / "t.jsonl").write_bytes(b'{"a": 1}\n[1]\n{"a": \n' + b"[" * 5000 + b'\n\n{"a": 2}')
-    found = list(read_rows(tmp_path / "t.jsonl", ["a"]))
-    assert [(row.number, row.error) for row in found] == [
+    found = list(read_table_rows(tmp_path / "t.jsonl", ["a"]))
+    assert [(row.row_number, row.error) for row in found] == [
         (1, ""), (2, "no JSON object"), (3, "no JSON object"), (4, "no JSON object"), (6, ""),
     ]  # fmt: skip
     (tmp_path / "t.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(HallmarkError, match="damaged at its beginning"):
-        list(read_rows(tmp_path / "t.parquet", ["a"]))
+        list(read_table_rows(tmp_path / "t.parquet", ["a"]))
     with pytest.raises(UsageError, match=r"ends with none of \.parquet"):
-        list(read_rows(tmp_path / "t.xls", ["a"]))
+        list(read_table_rows(tmp_path / "t.xls", ["a"]))
 
 
 @pytest.mark.parametrize(
     ("task", "row", "reason"),
     [
-        (Pairs(), ["x", None], "no target"),
-        (Pairs(), [" \n", "x"], "no source"),
-        (Pairs(), [["x"], "x"], "the source is no text"),
-        (Pairs(), ["x", "\ud800"], "the target is not UTF-8"),
-        (Pairs(), ["x" * (1 << 20) + "x", "x"], "the source has more than 1,048,576 characters"),
-        (Classification(), ["x", None], "no label"),
-        (Classification(second="s"), ["x", "", "y"], "no second sentence"),
-        (Labelling(), [["a", "b"], ["X"]], "2 words and 1 labels"),
-        (Labelling(), [["a", ""], ["X", "Y"]], "no word"),
-        (Labelling(), [["a"], [None]], "no label"),
-        (Labelling(), [{"a": 1}, "X"], "the words are no list"),
+        (PairsTask(), ["x", None], "no target"),
+        (PairsTask(), [" \n", "x"], "no source"),
+        (PairsTask(), [["x"], "x"], "the source is no text"),
+        (PairsTask(), ["x", "\ud800"], "the target is not UTF-8"),
+        (PairsTask(), ["x" * (1 << 20) + "x", "x"], "the source has more than 1,048,576 characters"),
+        (ClassificationTask(), ["x", None], "no label"),
+        (ClassificationTask(second="s"), ["x", "", "y"], "no second sentence"),
+        (WordLabellingTask(), [["a", "b"], ["X"]], "2 words and 1 labels"),
+        (WordLabellingTask(), [["a", ""], ["X", "Y"]], "no word"),
+        (WordLabellingTask(), [["a"], [None]], "no label"),
+        (WordLabellingTask(), [{"a": 1}, "X"], "the words are no list"),
     ],
 )
 def test_what_is_no_row_of_a_task(tmp_path, task, row, reason):
     path = tmp_path / "t.jsonl"
     path.write_text(json.dumps(dict(zip(task.columns, row, strict=True))) + "\n")
-    found = read_task(task, DataConfig(path=str(path)))
-    assert (found.kept, found.bad) == ([], [("t.jsonl", 1, reason)])
+    found = read_task_rows(task, TaskDataConfig(path=str(path)))
+    assert (found.usable_rows, found.rejected_rows) == ([], [("t.jsonl", 1, reason)])
 
 
 def test_labels_may_be_numbers_and_words_stand_between_blanks(tmp_path):
     (tmp_path / "t.jsonl").write_text('{"text": "x", "label": 3}\n{"text": "y", "label": true}\n')
-    rows = read_task(Classification(), DataConfig(path=str(tmp_path / "t.jsonl"))).kept
+    rows = read_task_rows(ClassificationTask(), TaskDataConfig(path=str(tmp_path / "t.jsonl"))).usable_rows
     assert [row.gold for row in rows] == [["3"], ["true"]]
     (tmp_path / "t.csv").write_text("words,labels\nthe cat,D N\n")
-    [row] = read_task(Labelling(), DataConfig(path=str(tmp_path / "t.csv"))).kept
+    [row] = read_task_rows(WordLabellingTask(), TaskDataConfig(path=str(tmp_path / "t.csv"))).usable_rows
     assert (row.texts, row.gold) == (["the", "cat"], ["D", "N"])
 
 
 def test_the_split_keeps_groups_and_equal_texts_together_and_shares_in_proportion(tmp_path):
     rows = [[f"text {i % 1000}", f"y{i}", f"g{i % 200}"] for i in range(3000)]
     path = write(tmp_path / "t.parquet", ["source", "target", "who"], rows)
-    by_text = read_task(Pairs(), DataConfig(path=str(path))).kept
+    by_text = read_task_rows(PairsTask(), TaskDataConfig(path=str(path))).usable_rows
     splits = {row.texts[0]: row.split for row in by_text}
     assert all(splits[row.texts[0]] == row.split for row in by_text)
     share = [list(splits.values()).count(name) / 1000 for name in ("train", "validation", "test")]
     assert share == pytest.approx([0.7, 0.1, 0.2], abs=0.05)
-    grouped = read_task(Pairs(), DataConfig(path=str(path), group="who")).kept
-    assert len({(rows[row.number - 1][2], row.split) for row in grouped}) == 200
-    assert all(row.group == rows[row.number - 1][2] for row in grouped)
+    grouped = read_task_rows(PairsTask(), TaskDataConfig(path=str(path), group="who")).usable_rows
+    assert len({(rows[row.row_number - 1][2], row.split) for row in grouped}) == 200
+    assert all(row.group == rows[row.row_number - 1][2] for row in grouped)
     assert not any(row.group for row in by_text)
     shuffled = random.Random(1).sample(rows, len(rows))
     again = write(tmp_path / "u.parquet", ["source", "target", "who"], shuffled)
-    assert {row.texts[0]: row.split for row in read_task(Pairs(), DataConfig(path=str(again))).kept
+    assert {row.texts[0]: row.split for row in read_task_rows(PairsTask(), TaskDataConfig(path=str(again))).usable_rows
             } == splits  # fmt: skip
-    other = read_task(Pairs(), DataConfig(path=str(path), seed=1)).kept
+    other = read_task_rows(PairsTask(), TaskDataConfig(path=str(path), seed=1)).usable_rows
     assert {row.texts[0]: row.split for row in other} != splits
 
 
@@ -159,7 +159,7 @@ def test_a_file_of_its_own_is_the_whole_of_a_split(tmp_path):
         rows = [[f"{name} {i}", "y"] for i in range(50)]
         write(tmp_path / f"{name}.csv", ["source", "target"], rows)
     files = {f"{name}_path": str(tmp_path / f"{name}.csv") for name in ("validation", "test")}
-    found = read_task(Pairs(), DataConfig(path=str(tmp_path / "train.csv"), **files)).kept
+    found = read_task_rows(PairsTask(), TaskDataConfig(path=str(tmp_path / "train.csv"), **files)).usable_rows
     assert all(row.texts[0].startswith(row.split) for row in found) and len(found) == 150
 
 
@@ -169,7 +169,7 @@ def test_a_file_of_its_own_is_the_whole_of_a_split(tmp_path):
 @pytest.fixture(scope="module")
 def tokenizer():
     texts = ["the old cat sees a quiet duck", "a cat in the garden"] * 5
-    return train(iter([texts]), TokenizerConfig(vocab_size=320))
+    return train_tokenizer_by_kind(iter([texts]), TokenizerConfig(vocab_size=320))
 
 
 def config(tokenizer, architecture, context=24, **more):
@@ -181,50 +181,50 @@ LABELS = {"labels": ("DET", "NOUN", "VERB"), "tie_embeddings": False}
 
 
 def test_a_words_label_stands_at_its_first_token_or_of_a_decoder_at_its_last(tokenizer):
-    row = Row("f", 1, "train", ["the", "qqq", "sees"], ["DET", "NOUN", "VERB"])
+    row = TaskRow("f", 1, "train", ["the", "qqq", "sees"], ["DET", "NOUN", "VERB"])
     sizes = [len(tokenizer.encode(f" {word}").ids) for word in row.texts]
     assert sizes[1] > 1
     starts = [1, 1 + sizes[0], 1 + sizes[0] + sizes[1]]
     for architecture, asked in (("encoder", starts), ("decoder", [starts[1] - 1, starts[2] - 1,
                                                                   sum(sizes)])):  # fmt: skip
         model = config(tokenizer, architecture, **LABELS)
-        [example] = encode([row], Labelling(), tokenizer, model, UNASKED).examples
+        [example] = encode_rows([row], WordLabellingTask(), tokenizer, model, NO_LABEL).examples
         assert tokenizer.decode(list(example.ids[1:])) == " the qqq sees"
-        found = {i: a for i, a in enumerate(example.answers) if a != UNASKED}
+        found = {i: a for i, a in enumerate(example.targets) if a != NO_LABEL}
         assert found == dict(zip(asked, [0, 1, 2], strict=True))
-        assert len(example.ids) == len(example.answers)
+        assert len(example.ids) == len(example.targets)
 
 
 def test_words_behind_the_context_are_not_read_and_unknown_labels_not_learnt(tokenizer):
-    row = Row("f", 1, "train", ["the", "cat"] * 20, ["DET", "ODD"] * 20)
+    row = TaskRow("f", 1, "train", ["the", "cat"] * 20, ["DET", "ODD"] * 20)
     model = config(tokenizer, "encoder", **LABELS)
-    done = encode([row], Labelling(), tokenizer, model, UNASKED)
+    done = encode_rows([row], WordLabellingTask(), tokenizer, model, NO_LABEL)
     [example] = done.examples
-    assert done.cut == [True] and len(example.ids) <= 24
-    assert sum(a == 0 for a in example.answers) == (done.read[0] + 1) // 2
-    assert set(example.answers) == {0, UNASKED}
-    asked = encode([row], Labelling(), tokenizer, model, 2).examples[0]
-    assert sum(a != UNASKED for a in asked.answers) == done.read[0]
+    assert done.is_truncated == [True] and len(example.ids) <= 24
+    assert sum(a == 0 for a in example.targets) == (done.read_word_counts[0] + 1) // 2
+    assert set(example.targets) == {0, NO_LABEL}
+    asked = encode_rows([row], WordLabellingTask(), tokenizer, model, 2).examples[0]
+    assert sum(a != NO_LABEL for a in asked.targets) == done.read_word_counts[0]
 
 
 def test_a_text_is_labelled_at_the_token_that_is_read(tokenizer):
-    row = Row("f", 1, "train", ["the cat", "a duck"], ["NOUN"])
+    row = TaskRow("f", 1, "train", ["the cat", "a duck"], ["NOUN"])
     for architecture, at in (("encoder", 0), ("decoder", -1)):
         model = config(tokenizer, architecture, **LABELS)
-        task = Classification(second="second")
-        [example] = encode([row], task, tokenizer, model, UNASKED).examples
-        assert example.answers[at] == 1 and sum(a != UNASKED for a in example.answers) == 1
+        task = ClassificationTask(second="second")
+        [example] = encode_rows([row], task, tokenizer, model, NO_LABEL).examples
+        assert example.targets[at] == 1 and sum(a != NO_LABEL for a in example.targets) == 1
         first = [0, *tokenizer.encode("the cat").ids]
         assert example.ids == [*first, 0, *tokenizer.encode("a duck").ids]
-        assert example.first == len(first)
+        assert example.first_sentence_length == len(first)
 
 
 def test_the_longer_sentence_is_cut_first():
-    assert joined([[5] * 9, [6] * 3], 10) == ([0, *[5] * 5, 0, *[6] * 3], 6)
-    assert joined([[5] * 9, [6] * 9], 10) == ([0, *[5] * 4, 0, *[6] * 4], 5)
-    assert joined([[5] * 9], 10) == ([0, *[5] * 9], 10)
-    assert joined([[5] * 19], 10) == ([0, *[5] * 9], 10)
+    assert join_sentences([[5] * 9, [6] * 3], 10) == ([0, *[5] * 5, 0, *[6] * 3], 6)
+    assert join_sentences([[5] * 9, [6] * 9], 10) == ([0, *[5] * 4, 0, *[6] * 4], 5)
+    assert join_sentences([[5] * 9], 10) == ([0, *[5] * 9], 10)
+    assert join_sentences([[5] * 19], 10) == ([0, *[5] * 9], 10)
     for one in range(8):
         for other in range(8):
-            whole, first = joined([[5] * one, [6] * other], 8)
+            whole, first = join_sentences([[5] * one, [6] * other], 8)
             assert len(whole) == min(8, one + other + 2) and whole[first] == 0

@@ -11,13 +11,13 @@ from sacrebleu.metrics.chrf import CHRF
 from sklearn.metrics import accuracy_score, f1_score
 
 from tasks.training.task_scores import (
-    RESAMPLES,
-    bag_of_words,
-    label_differences,
-    label_scores,
-    most_frequent,
-    text_differences,
-    text_scores,
+    RESAMPLE_COUNT,
+    predict_with_bag_of_words,
+    compute_label_differences,
+    compute_label_scores,
+    predict_most_frequent_labels,
+    compute_text_differences,
+    compute_text_scores,
 )
 
 
@@ -31,7 +31,7 @@ def drawn(n, seed):
 def test_accuracy_and_f1_are_those_of_scikit_learn():
     gold, given = drawn(300, 1)
     rows = {
-        (r["metric"], r["slice"]): r for r in label_scores("x", given, gold, range(300), "abcde")
+        (r["metric"], r["slice"]): r for r in compute_label_scores("x", given, gold, range(300), "abcde")
     }
     assert rows["accuracy", ""]["value"] == pytest.approx(accuracy_score(gold, given))
     assert rows["macro-F1", ""]["value"] == pytest.approx(f1_score(gold, given, average="macro"))
@@ -50,7 +50,7 @@ def test_accuracy_and_f1_are_those_of_scikit_learn():
 def test_labels_have_numbers_and_one_without_test_rows_has_no_score():
     """Those of the model as it counts them, then those that it does not know."""
     labels, gold, given = ("b", "a", "idle"), ["a", "b", "new", "a"], ["a", "b", "a", "a"]
-    rows = {r["slice"]: r for r in label_scores("x", given, gold, range(4), labels)
+    rows = {r["slice"]: r for r in compute_label_scores("x", given, gold, range(4), labels)
             if r["metric"] == "F1"}  # fmt: skip
     assert {name: row["label"] for name, row in rows.items()} == {
         "b": 0,
@@ -61,7 +61,7 @@ def test_labels_have_numbers_and_one_without_test_rows_has_no_score():
     assert (rows["idle"]["value"], rows["idle"]["n"]) == (None, 0)
     assert "no test row has the label" in rows["idle"]["method"]
     assert (rows["new"]["value"], rows["new"]["n"]) == (0, 1)
-    whole = {r["metric"]: r for r in label_scores("x", given, gold, range(4), labels)
+    whole = {r["metric"]: r for r in compute_label_scores("x", given, gold, range(4), labels)
              if r["label"] is None}  # fmt: skip
     assert whole["macro-F1"]["value"] == pytest.approx((1 + 0.8 + 0) / 3)  # of those that occur
 
@@ -73,7 +73,7 @@ def test_the_interval_of_macro_f1_holds_the_truth_as_often_as_it_says():
     held = 0
     for start in range(0, 60 * 400, 400):
         part = slice(start, start + 400)
-        rows = list(label_scores("x", given[part], gold[part], range(400), "abcde"))
+        rows = list(compute_label_scores("x", given[part], gold[part], range(400), "abcde"))
         [found] = [row for row in rows if row["metric"] == "macro-F1"]
         held += found["low"] <= truth <= found["high"]
     assert held >= 50
@@ -82,10 +82,10 @@ def test_the_interval_of_macro_f1_holds_the_truth_as_often_as_it_says():
 def test_words_of_one_text_are_resampled_together():
     """Ten texts, each right or wrong throughout: as uncertain as ten words, not a hundred."""
     gold, given = ["a", "b"] * 50, (["a", "b"] * 5 + ["b", "a"] * 5) * 5
-    alone = label_scores("x", given, gold, range(100), "ab")
+    alone = compute_label_scores("x", given, gold, range(100), "ab")
     alone = {r["metric"]: r for r in alone if not r["slice"]}
     rows = [i // 10 for i in range(100)]
-    texts = label_scores("x", given, gold, rows, "ab")
+    texts = compute_label_scores("x", given, gold, rows, "ab")
     texts = {r["metric"]: r for r in texts if not r["slice"]}
     for metric in ("accuracy", "macro-F1"):
         wide = [r[metric]["high"] - r[metric]["low"] for r in (texts, alone)]
@@ -94,13 +94,13 @@ def test_words_of_one_text_are_resampled_together():
 
 def test_texts_are_scored_by_sacrebleu_with_its_signature():
     gold = ["the cat sat on the mat today", "a dog barks at night again"]
-    rows = {row["metric"]: row for row in text_scores("x", gold, gold)}
+    rows = {row["metric"]: row for row in compute_text_scores("x", gold, gold)}
     assert rows["BLEU"]["value"] == pytest.approx(100) and rows["chrF2"]["value"] == 100
     assert rows["exact match"]["value"] == 1.0
     assert rows["BLEU"]["scorer"].startswith("sacrebleu nrefs:1|")
     assert rows["BLEU"]["low"] is None and "without spread" in rows["BLEU"]["method"]
     written = ["the cat sat on the mat", "a dog barks at night again"]
-    rows = {row["metric"]: row for row in text_scores("x", written, gold)}
+    rows = {row["metric"]: row for row in compute_text_scores("x", written, gold)}
     # All n-grams are there: only the brevity penalty counts, 12 words of 13.
     assert rows["BLEU"]["value"] == pytest.approx(100 * math.exp(1 - 13 / 12), abs=1e-6)
     assert rows["exact match"]["value"] == 0.5
@@ -114,13 +114,13 @@ def test_rows_of_a_group_are_resampled_together():
     given = [(gold, other)[i // 10 % 2][i] for i in range(80)]
     authors, labels = [f"author {i // 10}" for i in range(80)], sorted(set(gold))
     for wide, narrow in (
-        (text_scores("x", given, gold, authors, "groups"), text_scores("x", given, gold)),
-        (text_differences("x", given, other, gold, authors, "groups"),
-         text_differences("x", given, other, gold)),
-        (label_scores("x", given, gold, authors, labels, unit="groups"),
-         label_scores("x", given, gold, range(80), labels)),
-        (label_differences("x", given, other, gold, authors, labels, "groups"),
-         label_differences("x", given, other, gold, range(80), labels)),
+        (compute_text_scores("x", given, gold, authors, "groups"), compute_text_scores("x", given, gold)),
+        (compute_text_differences("x", given, other, gold, authors, "groups"),
+         compute_text_differences("x", given, other, gold)),
+        (compute_label_scores("x", given, gold, authors, labels, cluster_unit="groups"),
+         compute_label_scores("x", given, gold, range(80), labels)),
+        (compute_label_differences("x", given, other, gold, authors, labels, "groups"),
+         compute_label_differences("x", given, other, gold, range(80), labels)),
     ):  # fmt: skip
         for wider, row in zip(wide, narrow, strict=True):
             assert "8 groups" in wider["method"] and "80 texts" in row["method"]
@@ -129,11 +129,11 @@ def test_rows_of_a_group_are_resampled_together():
 
 
 def test_the_interval_of_a_text_score_holds_the_draws_and_nothing_off_the_scale(monkeypatch):
-    monkeypatch.setattr("tasks.training.task_scores.RESAMPLES", 100)
+    monkeypatch.setattr("tasks.training.task_scores.RESAMPLE_COUNT", 100)
     words = ["the old lamp of a harbour burns", "wind and rain at night", "a boat is late today"]
     gold = [f"{text} {i}" for i in range(8) for text in words]
     written = ["zz", *gold[1:]]
-    found = {r["metric"]: r for r in text_scores("x", written, gold)}
+    found = {r["metric"]: r for r in compute_text_scores("x", written, gold)}
     for metric in (CHRF(), BLEU()):
         draws, drawn = np.random.default_rng(0), []
         for _ in range(100):
@@ -151,22 +151,22 @@ def test_texts_of_which_a_draw_has_nothing_in_common_are_scored():
     gold = ["yes"] * 20
     for right in (0, 1, 2):
         written = ["yes"] * right + [""] * (20 - right)
-        rows = {row["metric"]: row for row in text_scores("x", written, gold)}
+        rows = {row["metric"]: row for row in compute_text_scores("x", written, gold)}
         assert rows["exact match"]["value"] == right / 20
         assert (rows["chrF2"]["low"] is None) == (right == 0)
 
 
 def test_nothing_to_score_is_no_score():
-    for rows in (text_scores("x", [], []), label_scores("x", [], [], [], "ab")):
+    for rows in (compute_text_scores("x", [], []), compute_label_scores("x", [], [], [], "ab")):
         assert [(row["value"], row["n"]) for row in rows] == [(None, 0)]
 
 
 def test_the_baselines_learn_what_words_say():
     train = [[5, 6], [5, 7], [8, 6], [8, 7]] * 10
     labels = ["a", "a", "b", "b"] * 10
-    assert bag_of_words(train, labels, [[5], [8, 9], [5, 5, 8]], 10) == ["a", "b", "a"]
+    assert predict_with_bag_of_words(train, labels, [[5], [8, 9], [5, 5, 8]], 10) == ["a", "b", "a"]
     told = [(["fish", "fish", "the"], ["NOUN", "VERB", "DET"]), (["fish"], ["NOUN"])]
-    assert most_frequent(told, [["the", "fish"], ["unknown"]]) == ["DET", "NOUN", "NOUN"]
+    assert predict_most_frequent_labels(told, [["the", "fish"], ["unknown"]]) == ["DET", "NOUN", "NOUN"]
 
 
 # Differences on the same texts, against brute force ----------------------------------------------
@@ -186,14 +186,14 @@ def labelled(texts=40, words=5):
 def test_differences_of_labels_are_those_of_a_bootstrap_by_hand():
     gold, one, other, rows = labelled()
     told = one.tolist(), other.tolist(), gold.tolist()
-    found = {r["metric"]: r for r in label_differences("x", *told, rows, "abc")}
+    found = {r["metric"]: r for r in compute_label_differences("x", *told, rows, "abc")}
     assert {r["system"] for r in found.values()} == {"model minus x"}
 
     def macro(chosen):
         return [f1_score(gold[chosen], each[chosen], average="macro") for each in (one, other)]
 
     random, drawn = np.random.default_rng(0), {"accuracy": [], "macro-F1": []}
-    for _ in range(RESAMPLES):
+    for _ in range(RESAMPLE_COUNT):
         texts = random.integers(40, size=40)
         chosen = np.concatenate([np.flatnonzero(rows == text) for text in texts])
         ours, theirs = macro(chosen)
@@ -216,8 +216,8 @@ def test_differences_of_labels_are_those_of_a_bootstrap_by_hand():
 
 def test_answers_that_share_their_mistakes_are_told_apart_sooner():
     gold, one, other, rows = (each.tolist() for each in labelled())
-    alone = [next(label_scores("x", each, gold, rows, "abc")) for each in (one, other)]
-    apart = next(label_differences("x", one, other, gold, rows, "abc"))
+    alone = [next(compute_label_scores("x", each, gold, rows, "abc")) for each in (one, other)]
+    apart = next(compute_label_differences("x", one, other, gold, rows, "abc"))
     assert apart["high"] - apart["low"] < 100 * min(r["high"] - r["low"] for r in alone)
 
 
@@ -227,7 +227,7 @@ def test_differences_of_texts_are_those_of_scores_of_resampled_texts():
     gold = [" ".join(random.choice(words, 7)) for _ in range(12)]
     one = [" ".join(w if random.random() < 0.8 else "x" for w in text.split()) for text in gold]
     other = [" ".join(w if random.random() < 0.6 else "y" for w in text.split()) for text in gold]
-    found = {r["metric"]: r for r in text_differences("x", one, other, gold)}
+    found = {r["metric"]: r for r in compute_text_differences("x", one, other, gold)}
     for metric in (CHRF(), BLEU()):
 
         def score(chosen, metric=metric):
@@ -236,7 +236,7 @@ def test_differences_of_texts_are_those_of_scores_of_resampled_texts():
                     - metric.corpus_score(theirs, [of]).score)  # fmt: skip
 
         draws = np.random.default_rng(0)
-        drawn = [score(draws.integers(12, size=12)) for _ in range(RESAMPLES)]
+        drawn = [score(draws.integers(12, size=12)) for _ in range(RESAMPLE_COUNT)]
         row = found["BLEU" if isinstance(metric, BLEU) else "chrF2"]
         assert row["value"] == pytest.approx(score(range(12)))
         ends = (row["low"], row["high"])
@@ -249,14 +249,14 @@ def test_where_a_difference_has_no_spread_nothing_is_certain():
     nothing."""
     gold = ["a", "b"] * 15
     wrong = ["b", "a"] * 15
-    told = {r["metric"]: r for r in label_differences("x", gold, wrong, gold, range(30), "ab")}
+    told = {r["metric"]: r for r in compute_label_differences("x", gold, wrong, gold, range(30), "ab")}
     assert told["accuracy"]["value"] == 100 and 50 < told["accuracy"]["low"] < 90
     assert "Clopper-Pearson" in told["accuracy"]["method"]
     assert told["macro-F1"]["low"] is None and "without spread" in told["macro-F1"]["method"]
-    told = next(label_differences("x", wrong, wrong, gold, range(30), "ab"))
+    told = next(compute_label_differences("x", wrong, wrong, gold, range(30), "ab"))
     assert told["value"] == 0 and told["low"] < 0 < told["high"]
-    for rows in (label_differences("x", ["a"], ["b"], ["a"], [0], "ab"),
-                 text_differences("x", ["a"], ["b"], ["a"])):  # fmt: skip
+    for rows in (compute_label_differences("x", ["a"], ["b"], ["a"], [0], "ab"),
+                 compute_text_differences("x", ["a"], ["b"], ["a"])):  # fmt: skip
         assert all(row["low"] is None for row in rows)
-    for rows in (label_differences("x", [], [], [], [], "ab"), text_differences("x", [], [], [])):
+    for rows in (compute_label_differences("x", [], [], [], [], "ab"), compute_text_differences("x", [], [], [])):
         assert [(row["value"], row["n"]) for row in rows] == [(None, 0)]

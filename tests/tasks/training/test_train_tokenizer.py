@@ -11,25 +11,25 @@ from tokenizers import Tokenizer
 
 from tasks.contract import (
     Artifact,
-    Call,
+    BoundStage,
     HallmarkError,
-    NoConfig,
+    EmptyConfig,
     Session,
     Stage,
     StageConfig,
     Store,
     open_session,
 )
-from tasks.corpus.identities import IdentitiesConfig, identities
-from tasks.training.blank import blank
+from tasks.corpus.identities import IdentitiesConfig, find_identities
+from tasks.training.blank import pad_removed_documents
 from tasks.training.encoding import load_tokenizer
 from tasks.training.pack import PackConfig, pack
 from tasks.training.pretrain import PretrainConfig, pretrain
 from tasks.training.train_tokenizer import (
     SPECIAL_TOKENS,
     TokenizerConfig,
-    special_tokens,
-    train,
+    list_special_tokens,
+    train_tokenizer_by_kind,
     train_tokenizer,
 )
 from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
@@ -48,7 +48,7 @@ def tokenizer(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Tokenizer:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    train(iter([TEXTS]), request.param).save(str(path))
+    train_tokenizer_by_kind(iter([TEXTS]), request.param).save(str(path))
     return load_tokenizer(path)
 
 
@@ -56,8 +56,8 @@ def tokenizer(
 @pytest.mark.parametrize("kind", KINDS)
 def test_special_tokens_have_the_ids_that_the_trainer_expects(kind: str, objective: str) -> None:
     config = TokenizerConfig(kind=kind, vocab_size=546, objective=objective)
-    made = train(iter([TEXTS]), config)
-    special = special_tokens(config)
+    made = train_tokenizer_by_kind(iter([TEXTS]), config)
+    special = list_special_tokens(config)
     assert special[:2] == list(SPECIAL_TOKENS)
     assert [made.token_to_id(token) for token in special] == list(range(len(special)))
     assert made.token_to_id("<|endoftext|>") == 0 and made.token_to_id("<|pad|>") == 1
@@ -67,10 +67,10 @@ def test_special_tokens_have_the_ids_that_the_trainer_expects(kind: str, objecti
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_vocabulary_is_filled_and_not_overfilled(kind: str) -> None:
-    assert train(iter([TEXTS]), KINDS[kind]).get_vocab_size() == KINDS[kind].vocab_size
+    assert train_tokenizer_by_kind(iter([TEXTS]), KINDS[kind]).get_vocab_size() == KINDS[kind].vocab_size
     least = 514 if kind == "wordpiece" else 290
     config = TokenizerConfig(kind=kind, vocab_size=least)
-    assert train(iter([TEXTS]), config).get_vocab_size() == least
+    assert train_tokenizer_by_kind(iter([TEXTS]), config).get_vocab_size() == least
 
 
 def test_wordpiece_must_have_room_for_all_bytes_twice() -> None:
@@ -83,7 +83,7 @@ def test_wordpiece_must_have_room_for_all_bytes_twice() -> None:
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_there_are_as_many_sentinels_as_asked_for_and_room_for_them(kind: str) -> None:
     wanted = {"kind": kind, "objective": "span_corruption", "sentinels": 51}
-    made = train(iter([TEXTS]), TokenizerConfig(vocab_size=330, **wanted))
+    made = train_tokenizer_by_kind(iter([TEXTS]), TokenizerConfig(vocab_size=330, **wanted))
     assert [made.token_to_id(f"<|sentinel_{i}|>") for i in range(52)] == [*range(2, 53), None]
     with pytest.raises(ValueError, match="308; 53 special tokens and the 256 bytes need 309"):
         TokenizerConfig(vocab_size=308, **wanted)
@@ -103,7 +103,7 @@ def test_the_stage_leaves_a_tokenizer_and_its_fertility_on_unseen_text(
     with open_session(Session(Store(tmp_path))):
         corpus = split_corpus(200)
         made = train_tokenizer(corpus, None, KINDS[kind])
-    tokenizer = load_tokenizer(made.path("tokenizer.json"))
+    tokenizer = load_tokenizer(made.fetch_file("tokenizer.json"))
     held_out = [
         row for row in corpus["documents"].read().to_pylist() if row["split"] == "validation"
     ]
@@ -123,9 +123,9 @@ def test_fertility_by_the_identity_groups_that_texts_mention(tmp_path: Path) -> 
     texts += [("web", "validation", text) for text in unseen]
     with open_session(Session(Store(tmp_path))):
         corpus = corpus_of(texts)
-        made = train_tokenizer(corpus, identities(corpus, IdentitiesConfig()), CONFIG)
+        made = train_tokenizer(corpus, find_identities(corpus, IdentitiesConfig()), CONFIG)
         without = train_tokenizer(corpus, None, CONFIG)
-    tokenizer = load_tokenizer(made.path("tokenizer.json"))
+    tokenizer = load_tokenizer(made.fetch_file("tokenizer.json"))
     rows = {r["name"]: r for r in made["fertility"].read().to_pylist() if r["kind"] == "identity"}
     assert set(rows) == {"women", "men"}
     for group, members in {"women": unseen[:2], "men": [unseen[1], unseen[3]]}.items():
@@ -142,19 +142,19 @@ def test_what_is_measured_of_it_counts_for_nothing_that_is_made_with_it(tmp_path
     packing = PackConfig(context=32)
     with open_session(Session(Store(tmp_path))) as session:
         corpus = corpus_of(texts)
-        told = identities(corpus, IdentitiesConfig())
+        told = find_identities(corpus, IdentitiesConfig())
         plain, other = (train_tokenizer(corpus, signals, CONFIG) for signals in (None, told))
         packed = pack(corpus, plain, packing)
 
         def made_with(tokenizer: Artifact) -> list[str]:
             calls: list[tuple[Stage, list[Any], StageConfig]] = [
                 (pack, [corpus, tokenizer], packing),
-                (blank, [packed, corpus, packed["ledger"], tokenizer], NoConfig()),
+                (pad_removed_documents, [packed, corpus, packed["ledger"], tokenizer], EmptyConfig()),
                 (pretrain, [packed, tokenizer, corpus, None, None], PretrainConfig()),
             ]
-            return [Call.of(*call, session).fingerprint for call in calls]
+            return [BoundStage.from_inputs(*call, session).fingerprint for call in calls]
 
-        assert plain.content != other.content
+        assert plain.content_digest != other.content_digest
         assert made_with(plain) == made_with(other)
 
 
@@ -165,7 +165,7 @@ def test_fertility_by_the_groups_of_a_source(tmp_path: Path) -> None:
     texts = [("web", "train", text) for text in sentences(60)]
     texts += [("web", "validation", text) for text in ("Women are dockers.", "A docker, too.")]
     with open_session(Session(Store(tmp_path / "store"))):
-        signals = identities(corpus_of(texts), IdentitiesConfig(lexicons=(lexicon,)))
+        signals = find_identities(corpus_of(texts), IdentitiesConfig(lexicons=(lexicon,)))
         made = train_tokenizer(
             corpus_of([*texts, ("planted/canary", "validation", "Dockers!")]), signals, CONFIG
         )
@@ -187,7 +187,7 @@ def test_fertility_by_the_language_that_texts_seem_to_be_in(tmp_path: Path) -> N
     texts += [("web", "validation", text) for group in unseen.values() for text in group]
     with open_session(Session(Store(tmp_path))):
         made = train_tokenizer(corpus_of(texts), None, CONFIG)
-    tokenizer = load_tokenizer(made.path("tokenizer.json"))
+    tokenizer = load_tokenizer(made.fetch_file("tokenizer.json"))
     rows = made["fertility"].read().to_pylist()
     assert [row["kind"] for row in rows] == ["source"] + ["language"] * 4
     assert [row["name"] for row in rows] == ["web", *sorted(unseen)]
@@ -207,8 +207,8 @@ def test_only_training_text_counts_and_no_copies_of_planted_secrets(tmp_path: Pa
     with open_session(Session(Store(tmp_path))):
         plain = train_tokenizer(corpus_of(texts), None, CONFIG)
         mixed = train_tokenizer(corpus_of([*planted, *texts, *unseen]), None, CONFIG)
-    vocabulary = json.loads(plain.path("tokenizer.json").read_text())
-    assert json.loads(mixed.path("tokenizer.json").read_text()) == vocabulary
+    vocabulary = json.loads(plain.fetch_file("tokenizer.json").read_text())
+    assert json.loads(mixed.fetch_file("tokenizer.json").read_text()) == vocabulary
 
 
 def test_no_training_text_is_an_error_that_says_so(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from benchmarks import toy_language
 from model.architecture import Transformer
 from model.config import ModelConfig, Objective
 from model.interchange import checkpoint
-from tasks.contract import Artifact, Event, Session, Store, external, open_session
+from tasks.contract import Artifact, Event, Session, Store, folder_to_artifact, open_session
 from tasks.training.finetune import FinetuneConfig, finetune
-from tasks.training.train_tokenizer import TokenizerConfig, train
+from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer_by_kind
 
 MODEL = {"d_model": 48, "n_layers": 2, "n_heads": 4, "context": 48}
 TRAIN = {"steps": 40, "batch_size": 16, "warmup": 4, "learning_rate": 5e-3, "threads": 1,
@@ -25,14 +25,14 @@ TRAIN = {"steps": 40, "batch_size": 16, "warmup": 4, "learning_rate": 5e-3, "thr
 def base(folder: Path, objective: Objective | None = None, **changes: object) -> Path:
     """A checkpoint that has learnt nothing, with a tokenizer of the toy language."""
     texts = [t for s in toy_language.sentences(200, 9) for t in (s.text(), s.toy())]
-    tokenizer = train(iter([texts]), TokenizerConfig(vocab_size=400))
+    tokenizer = train_tokenizer_by_kind(iter([texts]), TokenizerConfig(vocab_size=400))
     file = folder.with_name("tokenizer.json")
     tokenizer.save(str(file))
     torch.manual_seed(2)
     size = tokenizer.get_vocab_size()
     model = Transformer(ModelConfig(**{**MODEL, "vocab_size": size, **changes}))  # type: ignore[arg-type]
     model.objective = objective or model.objective
-    checkpoint.save(model, folder, tokenizer=file)
+    checkpoint.save_checkpoint(model, folder, tokenizer_path=file)
     return folder
 
 
@@ -42,11 +42,11 @@ def tune(
     """What fine-tuning a folder leaves in a store; ``listener`` hears of it."""
     settings = FinetuneConfig.model_validate({"train": TRAIN, **config})
     with open_session(Session(Store(store), **({"listener": listener} if listener else {}))):
-        return finetune(external(start, "checkpoint"), settings)
+        return finetune(folder_to_artifact(start, "checkpoint"), settings)
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
     where, start, data = map(Path, sys.argv[1:])
     task = {"kind": "labelling"}
-    print(tune(where, start, task=task, data={"path": str(data)}).content, flush=True)
+    print(tune(where, start, task=task, data={"path": str(data)}).content_digest, flush=True)

@@ -6,13 +6,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from model.decoding.inside import attention_weights
-from model.interchange.checkpoint import load
-from tasks.audits.ability.attention_maps import AttentionMapsConfig, ChosenText, attention_maps
-from tasks.contract import external
+from model.decoding.inside import extract_attention_weights
+from model.interchange.checkpoint import load_checkpoint
+from tasks.audits.ability.attention_maps import AttentionMapsConfig, AttentionText, attention_maps
+from tasks.contract import folder_to_artifact
 from tests.tasks.audits.conftest import bert_folder, gpt2_folder, make_own  # noqa: F401
 
-NURSE = ChosenText(text="The nurse said that she would be late.", word="she")
+NURSE = AttentionText(text="The nurse said that she would be late.", word="she")
 STACKS = {
     "decoder": {"decoder"},
     "encoder": {"encoder"},
@@ -27,7 +27,7 @@ def own(folder, architecture="decoder"):
 
 def maps(folder, *texts, **settings):
     config = AttentionMapsConfig(texts=texts or (NURSE,), device="cpu", **settings)
-    return attention_maps(external(folder, "checkpoint"), config)
+    return attention_maps(folder_to_artifact(folder, "checkpoint"), config)
 
 
 def tables(artifact):
@@ -37,8 +37,8 @@ def tables(artifact):
 @pytest.mark.parametrize("architecture", STACKS)
 def test_the_tables_hold_the_weights_of_every_stack_layer_and_head(session, tmp_path, architecture):
     folder = own(tmp_path, architecture)
-    texts, tokens, weights = tables(maps(folder, NURSE, ChosenText(text="Numbers: 0 1 2")))
-    model = load(folder)
+    texts, tokens, weights = tables(maps(folder, NURSE, AttentionText(text="Numbers: 0 1 2")))
+    model = load_checkpoint(folder)
     assert set(weights["stack"]) == STACKS[architecture]
     for number in (1, 2):
         read = tokens[tokens["text"] == number]
@@ -46,7 +46,7 @@ def test_the_tables_hold_the_weights_of_every_stack_layer_and_head(session, tmp_
         n = len(ids)
         assert read["position"].tolist() == list(range(n))
         found = weights[weights["text"] == number]
-        for stack, layers in attention_weights(model, ids).items():
+        for stack, layers in extract_attention_weights(model, ids).items():
             rows = found[found["stack"] == stack].sort_values(["layer", "head", "query", "key"])
             want = np.stack(layers)
             assert want.shape == (2, 2, n, n) and len(rows) == want.size
@@ -64,7 +64,7 @@ def test_the_tables_hold_the_weights_of_every_stack_layer_and_head(session, tmp_
 
 def test_tokens_lead_back_to_the_characters_and_the_word_is_found(session, tmp_path):
     text = "it sits, and it fits: été 😀"
-    sits = [ChosenText(text=text, word=word) for word in ("it", "fits", "its", "😀", None)]
+    sits = [AttentionText(text=text, word=word) for word in ("it", "fits", "its", "😀", None)]
     texts, tokens, _ = tables(maps(own(tmp_path), *sits))
     first = tokens[tokens["text"] == 1].to_dict("records")
     assert first[0]["token"] == "<|endoftext|>" and np.isnan(first[0]["char_start"])
@@ -117,7 +117,7 @@ def test_a_model_without_attention_weights_leaves_a_note(session, tmp_path):
     transformers.MambaForCausalLM(config).save_pretrained(folder)
     (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
     made = maps(folder)
-    assert made["weights"].rows == made["tokens"].rows == 0
+    assert made["weights"].row_count == made["tokens"].row_count == 0
     [row] = made["texts"].read().to_pylist()
     assert "gives no attention weights" in row["note"] and row["query"] is None
 
@@ -125,7 +125,7 @@ def test_a_model_without_attention_weights_leaves_a_note(session, tmp_path):
 def test_what_is_too_long_is_cut_and_said(session, tmp_path):
     folder = own(tmp_path)  # its context is 48
     long = "0 1 2 3 4 5 6 7 8 9 10 11 12 " * 20
-    chosen = ChosenText(text=f"{long} she", word="she"), ChosenText(text=long.strip(), word="3")
+    chosen = AttentionText(text=f"{long} she", word="she"), AttentionText(text=long.strip(), word="3")
     texts, tokens, _ = tables(maps(folder, *chosen, max_tokens=256))
     assert (tokens.groupby("text").size() == 48).all()
     assert (texts["left_out"] > 200).all()
@@ -135,7 +135,7 @@ def test_what_is_too_long_is_cut_and_said(session, tmp_path):
 
 
 def test_the_names_of_special_tokens_are_plain_text(session, tmp_path):
-    chosen = ChosenText(text="<|endoftext|><|pad|>", word="pad")
+    chosen = AttentionText(text="<|endoftext|><|pad|>", word="pad")
     _, tokens, _ = tables(maps(own(tmp_path), chosen))
     assert (tokens["token_id"] == 0).sum() == 1 and (tokens["token_id"] == 1).sum() == 0
     assert "".join(tokens["token"][1:]) == chosen.text
@@ -160,12 +160,12 @@ def test_texts_that_cannot_be_shown_are_refused(given, words):
 
 def test_no_text_leaves_empty_tables(session, tmp_path):
     config = AttentionMapsConfig(texts=())
-    made = attention_maps(external(own(tmp_path), "checkpoint"), config)
-    assert [made[name].rows for name in ("texts", "tokens", "weights")] == [0, 0, 0]
+    made = attention_maps(folder_to_artifact(own(tmp_path), "checkpoint"), config)
+    assert [made[name].row_count for name in ("texts", "tokens", "weights")] == [0, 0, 0]
 
 
 def test_the_same_checkpoint_gives_the_same_tables(session, tmp_path):
     folder = own(tmp_path)
     first, again = maps(folder, NURSE), maps(folder, NURSE, max_tokens=65)
-    assert first.fingerprint != again.fingerprint and first.content == again.content
+    assert first.fingerprint != again.fingerprint and first.content_digest == again.content_digest
     assert pc.max(first["weights"].read()["weight"]).as_py() <= 1

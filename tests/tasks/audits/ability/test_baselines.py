@@ -15,11 +15,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks.audits.ability.baselines import (
-    FALLBACK,
+    FALLBACK_DISCOUNTS,
     NgramModel,
-    discounts,
-    gzip_bits,
-    gzip_bits_per_byte,
+    estimate_kneser_ney_discounts,
+    count_gzip_bits,
+    estimate_gzip_bits_per_byte,
 )
 
 documents = st.lists(st.lists(st.integers(0, 3), max_size=8), min_size=1, max_size=12)
@@ -48,7 +48,7 @@ class Plain:
                     adjusted[gram] = sum(longer[1:] == gram for longer in raw[k + 1])
             self.counts[k] = adjusted
         self.discounts = {
-            k: (0.0, *discounts(np.array(list(c.values()) or [0]))) for k, c in self.counts.items()
+            k: (0.0, *estimate_kneser_ney_discounts(np.array(list(c.values()) or [0]))) for k, c in self.counts.items()
         }
 
     def p(self, event: int | str, context: tuple) -> float:
@@ -84,7 +84,7 @@ def test_probabilities_are_those_of_the_equations(
     train: list[list[int]], order: int, test: list[list[int]]
 ) -> None:
     model, plain = NgramModel(train, order, 4), Plain(train, order, 4)
-    found = model.probabilities(test, end=True)
+    found = model.compute_token_probs(test, with_end=True)
     expected = [
         plain.p(event, ("begin", *text[:i]))
         for text in test
@@ -100,8 +100,8 @@ def test_probabilities_sum_to_one_behind_every_context(order: int, count: int) -
     model = NgramModel(random_texts(count, seed=count), order, 4)
     for length in range(5):
         for context in product(range(4), repeat=length):
-            tokens = [model.probabilities([[*context, w]])[-1] for w in range(4)]
-            end = model.probabilities([list(context)], end=True)[-1]
+            tokens = [model.compute_token_probs([[*context, w]])[-1] for w in range(4)]
+            end = model.compute_token_probs([list(context)], with_end=True)[-1]
             assert min(*tokens, end) > 0
             assert sum(tokens) + end == pytest.approx(1, abs=1e-9)
 
@@ -109,25 +109,25 @@ def test_probabilities_sum_to_one_behind_every_context(order: int, count: int) -
 def test_discounts_come_from_the_counts_of_counts() -> None:
     counts = np.array([1] * 40 + [2] * 20 + [3] * 10 + [4] * 5 + [9])
     # Y = 40 / (40 + 2 * 20) = 0.5 by hand
-    assert discounts(counts) == pytest.approx((1 - 0.5, 2 - 3 * 0.5 * 0.5, 3 - 4 * 0.5 * 0.5))
-    assert discounts(np.array([1, 1, 1])) == FALLBACK
+    assert estimate_kneser_ney_discounts(counts) == pytest.approx((1 - 0.5, 2 - 3 * 0.5 * 0.5, 3 - 4 * 0.5 * 0.5))
+    assert estimate_kneser_ney_discounts(np.array([1, 1, 1])) == FALLBACK_DISCOUNTS
 
 
 def test_estimated_discounts_take_part() -> None:
     """A corpus large enough for all three discounts, against the plain implementation."""
     train = random_texts(300, seed=5, vocabulary=12)
     model, plain = NgramModel(train, 3, 12), Plain(train, 3, 12)
-    assert plain.discounts[3][1:] != FALLBACK and plain.discounts[2][1:] != FALLBACK
+    assert plain.discounts[3][1:] != FALLBACK_DISCOUNTS and plain.discounts[2][1:] != FALLBACK_DISCOUNTS
     test = random_texts(20, seed=6, vocabulary=12)
     expected = [plain.p(w, ("begin", *t[:i])) for t in test for i, w in enumerate(t)]
-    assert model.probabilities(test) == pytest.approx(expected, rel=1e-9)
+    assert model.compute_token_probs(test) == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_higher_order_pays_where_there_is_order_to_find() -> None:
     """A cycle of three: after one token the next is known, so a bigram costs next to nothing."""
     text = [0, 1, 2] * 200
-    unigram = NgramModel([text], 1, 3).bits([text])[0] / len(text)
-    bigram = NgramModel([text], 2, 3).bits([text])[0] / len(text)
+    unigram = NgramModel([text], 1, 3).compute_document_bits([text])[0] / len(text)
+    bigram = NgramModel([text], 2, 3).compute_document_bits([text])[0] / len(text)
     assert unigram == pytest.approx(np.log2(3), abs=0.02)
     assert bigram < 0.05
 
@@ -135,8 +135,8 @@ def test_a_higher_order_pays_where_there_is_order_to_find() -> None:
 def test_bits_are_summed_by_document_also_empty_ones() -> None:
     model = NgramModel(random_texts(50, seed=1), 3, 4)
     texts = [[0, 1], [], [2, 2, 0]]
-    costs = -np.log2(model.probabilities(texts))
-    assert model.bits(texts) == pytest.approx([costs[:2].sum(), 0, costs[2:].sum()])
+    costs = -np.log2(model.compute_token_probs(texts))
+    assert model.compute_document_bits(texts) == pytest.approx([costs[:2].sum(), 0, costs[2:].sum()])
 
 
 def test_keys_do_not_collide_in_a_large_vocabulary() -> None:
@@ -144,8 +144,8 @@ def test_keys_do_not_collide_in_a_large_vocabulary() -> None:
     size = 250_000
     train = [[size - 1, size - 2, size - 3, size - 4, size - 5], [0, 1, 2, 3, 4]] * 3
     model = NgramModel(train, 5, size)
-    seen = model.probabilities([train[0]])[-1]
-    other = model.probabilities([[0, 1, 2, 3, size - 5]])[-1]
+    seen = model.compute_token_probs([train[0]])[-1]
+    other = model.compute_token_probs([[0, 1, 2, 3, size - 5]])[-1]
     assert seen > 0.4 and other < 0.1
 
 
@@ -154,17 +154,17 @@ def test_gzip_counts_what_the_program_writes() -> None:
     program = subprocess.run(
         ["gzip", "-9", "-n", "-c"], input=b"".join(texts), capture_output=True, check=True
     )
-    assert gzip_bits(texts) == 8 * len(program.stdout)
+    assert count_gzip_bits(texts) == 8 * len(program.stdout)
     assert gzip.decompress(program.stdout) == b"".join(texts)
 
 
 def test_the_jackknife_error_is_that_of_a_mean_where_gzip_cannot_compress() -> None:
     """Random bytes cost the same everywhere: no error; mixed groups: one that is not zero."""
     flat = [random.Random(i).randbytes(2000) for i in range(40)]
-    value, error, groups = gzip_bits_per_byte(flat)
+    value, error, groups = estimate_gzip_bits_per_byte(flat)
     assert groups == 20 and value == pytest.approx(8, abs=0.02) and error < 0.01
     mixed = [text if i % 2 else b"a" * 2000 for i, text in enumerate(flat)]
-    value, error, _ = gzip_bits_per_byte(mixed, groups=40)
+    value, error, _ = estimate_gzip_bits_per_byte(mixed, group_count=40)
     # Costs of 8 and about 0 in equal number: the error of the mean is 4 / sqrt(40), about 0.63.
     assert error == pytest.approx(4 / np.sqrt(40), rel=0.1)
-    assert np.isnan(gzip_bits_per_byte([b"only one"])[1])
+    assert np.isnan(estimate_gzip_bits_per_byte([b"only one"])[1])

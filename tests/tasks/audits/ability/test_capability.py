@@ -14,26 +14,26 @@ import pytest
 import scipy.stats
 
 from model.interchange import checkpoint
-from tasks.audits.ability.baselines import NgramModel, gzip_bits
+from tasks.audits.ability.baselines import NgramModel, count_gzip_bits
 from tasks.audits.ability.capability import (
     SAMPLES,
     CapabilityConfig,
     audit_capability,
 )
 from tasks.audits.ability.capability_baselines import capability_baselines
-from tasks.audits.ability.cloze import first_word
-from tasks.audits.judging.comparison import compared, unlike
-from tasks.audits.judging.findings import evidence
-from tasks.audits.judging.tags import tags_of
-from tasks.audits.judging.units import texts_in
+from tasks.audits.ability.cloze import extract_first_word
+from tasks.audits.judging.comparison import compare_findings, explain_incomparability
+from tasks.audits.judging.findings import select_evidence
+from tasks.audits.judging.tags import parse_tags
+from tasks.audits.judging.units import collect_heldout_texts
 from tasks.contract import (
     Artifact,
     HallmarkError,
     Session,
     StageConfig,
     Store,
-    Work,
-    external,
+    StageContext,
+    folder_to_artifact,
     open_session,
     stage,
 )
@@ -53,7 +53,7 @@ def trained(
     session = Session(Store(tmp_path_factory.mktemp("trained")))
     _, made = run(Path(session.store.uri))
     names = made["checkpoints"].read()["artifact"].to_pylist()
-    found = [session.store.find(*name.split("/")) for name in names]
+    found = [session.store.find_artifact(*name.split("/")) for name in names]
     with open_session(session):
         return session, split_corpus(200), [artifact for artifact in found if artifact]
 
@@ -66,7 +66,7 @@ def audited(trained: tuple[Session, Artifact, list[Artifact]]) -> Artifact:
 
 
 def measured(subject: Artifact, corpus: Artifact) -> Artifact:
-    beside = capability_baselines(subject, corpus, CONFIG.of_baselines)
+    beside = capability_baselines(subject, corpus, CONFIG.baselines_config)
     return audit_capability(subject, corpus, beside, CONFIG)
 
 
@@ -87,8 +87,8 @@ def test_model_bits_are_the_cross_entropy_of_the_documents(
     import torch
 
     _, corpus, checkpoints = trained
-    folder = checkpoints[-1].directory()
-    model, tokenizer = checkpoint.load(folder), load_tokenizer(folder / "tokenizer.json")
+    folder = checkpoints[-1].fetch_directory()
+    model, tokenizer = checkpoint.load_checkpoint(folder), load_tokenizer(folder / "tokenizer.json")
     texts = {row["doc_id"]: row["text"] for row in corpus["documents"].read().to_pylist()}
     rows = [r for r in audited["samples"].read().to_pylist() if r["part"] == "text"]
     assert len(rows) == 20
@@ -113,12 +113,12 @@ def test_every_figure_follows_from_its_evidence(audited: Artifact) -> None:
     columns = {name: f"{name}_bits" for name in ("model", "bigram", "fivegram", "recurrent")}
     sources = set()
     for row in audited["findings"].read().to_pylist():
-        rows = evidence({"samples": samples, "pairs": pairs}[row["table"]], row["where"])
+        rows = select_evidence({"samples": samples, "pairs": pairs}[row["table"]], row["where"])
         assert row["n"] == len(rows)
         assert row["low"] <= row["value"] <= row["high"]
         if row["metric"] == "cloze_accuracy" or row["table"] == "pairs":
             assert row["value"] == pytest.approx(np.mean(rows["correct"].to_pylist()))
-        elif (tags := tags_of(row)).get("part") in columns:
+        elif (tags := parse_tags(row)).get("part") in columns:
             bits = sum(rows[columns[tags["part"]]].to_pylist())
             assert row["value"] == pytest.approx(bits / sum(rows["bytes"].to_pylist()))
             if "source" in tags:
@@ -130,7 +130,7 @@ def test_every_figure_follows_from_its_evidence(audited: Artifact) -> None:
 def nouns_said(artifact: Artifact) -> float:
     rows = [r for r in artifact["samples"].read().to_pylist() if r["part"] == "cloze"]
     answers = {row["answer"] for row in rows}
-    return float(np.mean([first_word(row["continuation"]) in answers for row in rows]))
+    return float(np.mean([extract_first_word(row["continuation"]) in answers for row in rows]))
 
 
 def test_a_trained_model_beats_itself_untrained_and_the_controls_hold(
@@ -161,14 +161,14 @@ def test_baselines_are_over_the_same_text(
     _, corpus, checkpoints = trained
     texts = held_out(corpus)
     size = sum(len(text.encode()) for text in texts)
-    tokenizer = load_tokenizer(checkpoints[0].directory() / "tokenizer.json")
+    tokenizer = load_tokenizer(checkpoints[0].fetch_directory() / "tokenizer.json")
     train = [r["text"] for r in corpus["documents"].read().to_pylist() if r["split"] == "train"]
     for name, order in (("bigram", 2), ("fivegram", 5)):
         model = NgramModel([tokenizer.encode(t).ids for t in train], order, 300)
-        bits = model.bits([tokenizer.encode(t).ids for t in texts]).sum()
+        bits = model.compute_document_bits([tokenizer.encode(t).ids for t in texts]).sum()
         assert value(audited, name)["value"] == pytest.approx(bits / size)
     # gzip sees the documents in the order of their hash; another order changes it a little.
-    expected = gzip_bits([text.encode() for text in texts]) / size
+    expected = count_gzip_bits([text.encode() for text in texts]) / size
     assert value(audited, "gzip")["value"] == pytest.approx(expected, rel=0.05)
 
 
@@ -177,7 +177,7 @@ def test_the_same_audit_twice_leaves_the_same_bytes(
 ) -> None:
     _, corpus, checkpoints = trained
     with open_session(Session(Store(tmp_path))):
-        assert measured(checkpoints[-1], corpus).content == audited.content
+        assert measured(checkpoints[-1], corpus).content_digest == audited.content_digest
 
 
 def test_checkpoints_of_one_training_stand_beside_the_same_baselines(
@@ -187,7 +187,7 @@ def test_checkpoints_of_one_training_stand_beside_the_same_baselines(
 
     def beside(subject: Artifact, **settings: Any) -> str:
         config = CONFIG.model_copy(update=settings)
-        return capability_baselines(subject, corpus, config.of_baselines).fingerprint
+        return capability_baselines(subject, corpus, config.baselines_config).fingerprint
 
     with open_session(session):
         found = beside(checkpoints[-1])
@@ -207,10 +207,10 @@ def test_other_peoples_models(kind: str, tmp_path: Path) -> None:
         PreTrainedTokenizerFast,
     )
 
-    from tasks.training.train_tokenizer import TokenizerConfig, train
+    from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer_by_kind
 
     folder = tmp_path / "model"
-    tokenizer = train(iter([sentences(100)]), TokenizerConfig(vocab_size=300))
+    tokenizer = train_tokenizer_by_kind(iter([sentences(100)]), TokenizerConfig(vocab_size=300))
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token="<|endoftext|>",
@@ -233,7 +233,7 @@ def test_other_peoples_models(kind: str, tmp_path: Path) -> None:
         )  # fmt: skip
     made.save_pretrained(folder)
     with open_session(Session(Store(tmp_path / "store"))):
-        audited = measured(external(folder, "checkpoint"), split_corpus(60))
+        audited = measured(folder_to_artifact(folder, "checkpoint"), split_corpus(60))
     assert value(audited, "bigram")["value"] > 0
     if kind == "causal":
         found = value(audited, "model")
@@ -255,7 +255,7 @@ def test_baselines_of_other_text_or_settings_are_refused(
     with open_session(session):
         subject = checkpoints[-1]
         other = split_corpus(160)
-        own = CONFIG.of_baselines
+        own = CONFIG.baselines_config
         changed = own.model_copy(update={"recurrent_tokens": 10_000})
         for given, settings in ((other, own), (corpus, changed)):
             beside = capability_baselines(subject, given, settings)
@@ -276,9 +276,9 @@ def test_checkpoints_are_compared_document_by_document(
     session, corpus, checkpoints = trained
     with open_session(session):
         first = measured(checkpoints[0], corpus)
-    found = {(c.found[0]["metric"], c.found[0]["slice"]): (c.found, c.changes[0])
-             for c in compared([first, audited], [(0, 1)])}  # fmt: skip
-    sides = [evidence(a["samples"].read(), {"part": "text"}) for a in (first, audited)]
+    found = {(c.findings[0]["metric"], c.findings[0]["slice"]): (c.findings, c.changes[0])
+             for c in compare_findings([first, audited], [(0, 1)])}  # fmt: skip
+    sides = [select_evidence(a["samples"].read(), {"part": "text"}) for a in (first, audited)]
     assert sides[0]["doc_id"] == sides[1]["doc_id"]
     less = np.subtract(*(side["model_bits"].to_numpy() for side in reversed(sides)))
     sizes = sides[0]["bytes"].to_numpy()
@@ -314,18 +314,18 @@ class Rewritten(StageConfig):
     samples: str
 
 
-@stage(tables={"samples": SAMPLES})
-def resampled(config: Rewritten, work: Work) -> None:
+@stage(name="resampled", tables={"samples": SAMPLES})
+def resampled(config: Rewritten, context: StageContext) -> None:
     rows = [{**row, "doc_id": row["doc_id"] and bytes.fromhex(row["doc_id"])}
             for row in json.loads(config.samples)]  # fmt: skip
-    work.table("samples").write(pa.Table.from_pylist(rows, schema=SAMPLES))
+    context.get_table_writer("samples").write(pa.Table.from_pylist(rows, schema=SAMPLES))
 
 
 class Measured(NamedTuple):
     name: str
     audit: Artifact
 
-    def part(self, audit: str, stage: str) -> Artifact | None:
+    def find_artifact(self, audit: str, stage: str) -> Artifact | None:
         return self.audit if stage == "audit" else None
 
 
@@ -347,8 +347,8 @@ def test_other_held_out_texts_are_not_compared(
         others = Measured("other", measured(checkpoints[-1], split_corpus(160)))
         cut = rewritten(lambda row: row | {"bytes": row["bytes"] and row["bytes"] - 1})
         masked = rewritten(lambda row: row | {"model_bits": None} if row["bytes"] else None)
-        found = [texts_in(one.audit) for one in (Measured("one", audited), others, cut, masked)]
+        found = [collect_heldout_texts(one.audit) for one in (Measured("one", audited), others, cut, masked)]
     assert found[0] == found[3] and found[0] != found[1] and found[0] != found[2]
     subjects = [Measured("one", audited), others]
-    assert unlike("capability", subjects) == "other held-out texts were measured"
-    assert unlike("capability", subjects[:1] * 2) == ""
+    assert explain_incomparability("capability", subjects) == "other held-out texts were measured"
+    assert explain_incomparability("capability", subjects[:1] * 2) == ""

@@ -7,7 +7,7 @@ import pytest
 
 from tasks.audits.ability.capability import CapabilityConfig, audit_capability
 from tasks.audits.ability.capability_baselines import capability_baselines
-from tasks.contract import HallmarkError, Session, external
+from tasks.contract import HallmarkError, Session, folder_to_artifact
 from tests.tasks.small_corpus import split_corpus
 
 CONFIG = CapabilityConfig(passage_words=3, recurrent_tokens=2_000)
@@ -21,8 +21,8 @@ def test_baselines_of_another_corpus_or_other_settings_are_refused(
     gpt2_folder: Path, session: Session, documents: int, settings: dict[str, Any]
 ) -> None:
     """Figures would stand beside others than their method says."""
-    subject = external(gpt2_folder, "checkpoint")
+    subject = folder_to_artifact(gpt2_folder, "checkpoint")
     other = CONFIG.model_copy(update=settings)
-    beside = capability_baselines(subject, split_corpus(documents), other.of_baselines)
+    beside = capability_baselines(subject, split_corpus(documents), other.baselines_config)
     with pytest.raises(HallmarkError, match=f"{beside.name} is of another corpus, or of other"):
         audit_capability(subject, split_corpus(60), beside, CONFIG)

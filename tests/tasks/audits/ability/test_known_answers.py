@@ -13,18 +13,18 @@ import pyarrow.compute as pc
 import pytest
 import scipy.stats
 
-from tasks.audits.ability.baselines import NgramModel, gzip_bits_per_byte
+from tasks.audits.ability.baselines import NgramModel, estimate_gzip_bits_per_byte
 from tasks.audits.ability.capability import (
     CapabilityConfig,
-    Text,
-    bits_of,
-    measure_text,
-    rate,
+    MeasuredTexts,
+    compute_text_bits,
+    compute_bits_per_byte_findings,
+    estimate_bits_per_byte,
 )
-from tasks.audits.ability.capability_baselines import costs
-from tasks.audits.ability.cloze import answer_passages, find_passages, first_word, measure_cloze
-from tasks.audits.ability.texts import choose, random_texts
-from tasks.audits.subjects.subject import Subject
+from tasks.audits.ability.capability_baselines import build_text_bits_table
+from tasks.audits.ability.cloze import answer_cloze_passages, find_cloze_passages, extract_first_word, compute_cloze_findings
+from tasks.audits.ability.texts import sample_split_documents, generate_random_texts
+from tasks.audits.subjects.subject import AuditedModel
 from tasks.contract import (
     HallmarkError,
     Session,
@@ -36,11 +36,11 @@ from tests.tasks.small_corpus import corpus_of, sentences
 CONFIG = CapabilityConfig(passage_words=3, recurrent_tokens=20_000)
 
 
-class ByteSubject(Subject):
+class ByteSubject(AuditedModel):
     """Tokens are bytes; every one costs ``bits``; continuations are what ``say`` returns."""
 
-    kind = "causal"
-    name, context, vocab_size, bos, begin = "bytes", 64, 257, 256, "behind nothing"
+    model_kind = "causal"
+    name, context_length, vocab_size, bos_id, opening_description = "bytes", 64, 257, 256, "behind nothing"
 
     def __init__(self, bits: float = 8.0) -> None:
         self.bits = bits
@@ -48,13 +48,13 @@ class ByteSubject(Subject):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [list(text.encode()) for text in texts]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        return bytes(ids).decode()
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return bytes(token_ids).decode()
 
-    def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    def compute_log_probs(self, sequences: Sequence[Sequence[int]]) -> list[np.ndarray]:
         return [np.full(len(s) - 1, -self.bits * np.log(2), np.float32) for s in sequences]
 
-    def generate(self, prompts: Sequence[str], **options: Any) -> list[list[str]]:
+    def generate_texts(self, prompts: Sequence[str], **options: Any) -> list[list[str]]:
         return [[self.say(prompt, row)] for row, prompt in enumerate(prompts)]
 
     def say(self, prompt: str, row: int) -> str:
@@ -62,7 +62,7 @@ class ByteSubject(Subject):
 
 
 def findings_of(
-    subject: Subject, texts: list[str], seen_costs: float = 1.0
+    subject: AuditedModel, texts: list[str], seen_costs: float = 1.0
 ) -> list[dict[str, Any]]:
     """``seen_costs``: so many times what the training text costs the 5-gram model."""
     table = pa.table(
@@ -76,17 +76,17 @@ def findings_of(
     ngrams = {"bigram": NgramModel(ids, 2, 257), "fivegram": NgramModel(ids, 5, 257)}
     seen = pa.table({"text": pa.array(sentences(50, seed=9))})
     parts = [
-        Text(part, given := found["text"].to_pylist(), costs(part, found, subject, ngrams),
-             None if part == "training text" else bits_of(subject, given))
+        MeasuredTexts(part, given := found["text"].to_pylist(), build_text_bits_table(part, found, subject, ngrams),
+             None if part == "training text" else compute_text_bits(subject, given))
         for part, found in (
-            ("text", table), ("random characters", random_texts(0)), ("training text", seen)
+            ("text", table), ("random characters", generate_random_texts(0)), ("training text", seen)
         )
     ]  # fmt: skip
     *_, learnt = parts
-    place = learnt.rows.column_names.index("fivegram_bits")
-    more = pc.multiply(learnt.rows["fivegram_bits"], seen_costs)
-    parts[-1] = replace(learnt, rows=learnt.rows.set_column(place, "fivegram_bits", more))
-    return measure_text(*parts, subject, CONFIG, "trained on 50 texts", "no LSTM")
+    place = learnt.cost_rows.column_names.index("fivegram_bits")
+    more = pc.multiply(learnt.cost_rows["fivegram_bits"], seen_costs)
+    parts[-1] = replace(learnt, cost_rows=learnt.cost_rows.set_column(place, "fivegram_bits", more))
+    return compute_bits_per_byte_findings(*parts, subject, CONFIG, "trained on 50 texts", "no LSTM")
 
 
 def test_a_uniform_model_over_bytes_costs_eight_bits_a_byte() -> None:
@@ -108,7 +108,7 @@ def test_of_many_documents_the_interval_is_that_of_a_bootstrap() -> None:
     rng = np.random.default_rng(4)
     sizes = rng.integers(50, 500, 400)
     bits = sizes * rng.gamma(9, 0.3, 400)
-    found = rate(bits, sizes)
+    found = estimate_bits_per_byte(bits, sizes)
     assert found.value == pytest.approx(bits.sum() / sizes.sum())
     expected = scipy.stats.bootstrap(
         (bits, sizes),
@@ -130,7 +130,7 @@ def test_intervals_of_few_documents_cover_what_all_would_cost(count: int) -> Non
     whole, covered = bits.sum() / sizes.sum(), 0
     for _ in range(1000):
         taken = rng.integers(4000, size=count)
-        found = rate(bits[taken], sizes[taken])
+        found = estimate_bits_per_byte(bits[taken], sizes[taken])
         covered += found.low <= whole <= found.high
     assert 0.925 <= covered / 1000 <= 0.985
 
@@ -139,7 +139,7 @@ def test_gzips_interval_leaves_groups_of_documents_out() -> None:
     texts = sentences(30, seed=3)
     rows = findings_of(ByteSubject(bits=8), texts)
     gzip = next(row for row in rows if row["slice"] == "gzip")
-    found, error, groups = gzip_bits_per_byte([text.encode() for text in texts])
+    found, error, groups = estimate_gzip_bits_per_byte([text.encode() for text in texts])
     low, high = scipy.stats.t.interval(0.95, groups - 1, found, error)
     assert groups == 20
     assert [gzip[name] for name in ("value", "low", "high")] == pytest.approx([found, low, high])
@@ -161,21 +161,21 @@ def test_text_is_chosen_by_hash_about_as_much_as_asked_for(tmp_path: Path) -> No
     rows = [("web", "validation", text) for text in sentences(1000, seed=2)]
     with open_session(Session(Store(tmp_path))):
         corpus = corpus_of([*rows, ("web", "train", "not this"), ("web", "validation", "")])
-        everything = choose(corpus["documents"], "validation", 10**9, seed=0)
+        everything = sample_split_documents(corpus["documents"], "validation", 10**9, seed=0)
         assert sorted(everything["text"].to_pylist()) == sorted(text for *_, text in rows)
         size = sum(everything["bytes"].to_pylist())
-        some = choose(corpus["documents"], "validation", size // 4, seed=0)
+        some = sample_split_documents(corpus["documents"], "validation", size // 4, seed=0)
         assert sum(some["bytes"].to_pylist()) == pytest.approx(size / 4, rel=0.2)
         # A larger choice holds the smaller one: figures of two sizes are about the same text.
         assert some["text"].to_pylist() == everything["text"].to_pylist()[: len(some)]
         with pytest.raises(HallmarkError, match="'holdout' holds no text"):
-            choose(corpus["documents"], "holdout", 1000, seed=0)
+            sample_split_documents(corpus["documents"], "holdout", 1000, seed=0)
 
 
 def passages_of(*texts: str, words: int = 3, characters: int = 200) -> list[tuple[str, str]]:
     table = pa.table({"doc_id": [b"0" * 16] * len(texts), "source": ["web"] * len(texts),
                       "text": list(texts)})  # fmt: skip
-    return [(p.prompt, p.answer) for p in find_passages(table, 9, words, characters)]
+    return [(p.prompt, p.answer) for p in find_cloze_passages(table, 9, words, characters)]
 
 
 def test_passages_end_before_the_last_word_of_a_sentence() -> None:
@@ -196,17 +196,17 @@ def test_passages_end_before_the_last_word_of_a_sentence() -> None:
      (" 12 words", None)],
 )  # fmt: skip
 def test_the_first_word_of_a_continuation(continuation: str, word: str | None) -> None:
-    assert first_word(continuation) == word
+    assert extract_first_word(continuation) == word
 
 
-def cloze_of(subject: Subject) -> dict[str, dict[str, Any]]:
+def cloze_of(subject: AuditedModel) -> dict[str, dict[str, Any]]:
     nouns = [
         f"noun{chr(97 + i // 26)}{chr(97 + i % 26)}".replace("noun", "thing") for i in range(60)
     ]
     texts = [f"So here we say {noun} {noun}. More" for noun in nouns]
     table = pa.table({"doc_id": [b"0" * 16] * 60, "source": ["web"] * 60, "text": texts})
-    rows = answer_passages(subject, find_passages(table, 60, 3, 200))
-    return {row["slice"]: row for row in measure_cloze(rows)}
+    rows = answer_cloze_passages(subject, find_cloze_passages(table, 60, 3, 200))
+    return {row["slice"]: row for row in compute_cloze_findings(rows)}
 
 
 def test_a_subject_that_repeats_the_last_word_is_always_right_where_that_is_the_answer() -> None:

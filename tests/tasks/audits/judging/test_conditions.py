@@ -3,15 +3,15 @@
 import pyarrow as pa
 import pytest
 
-from tasks.audits.judging.conditions import condition, ordered
-from tasks.audits.judging.findings import evidence, side
-from tasks.contract import ID
+from tasks.audits.judging.conditions import build_row_filter, sort_worst_first
+from tasks.audits.judging.findings import select_evidence, choose_evidence_order
+from tasks.contract import ID_TYPE
 
 ROWS = pa.table(
     {
         "kind": ["a", "b", None, "a"],
         "score": pa.array([0.5, 0.25, None, 0.75], pa.float32()),
-        "doc_id": pa.array([bytes([n]) * 16 for n in range(4)], ID),
+        "doc_id": pa.array([bytes([n]) * 16 for n in range(4)], ID_TYPE),
         "flag": [True, False, None, True],
     }
 )
@@ -35,25 +35,25 @@ ROWS = pa.table(
     ],
 )
 def test_conditions_select_rows(where, wanted):
-    assert [i[0] for i in evidence(ROWS, where)["doc_id"].to_pylist()] == wanted
+    assert [i[0] for i in select_evidence(ROWS, where)["doc_id"].to_pylist()] == wanted
 
 
 def test_a_column_that_is_not_there_is_an_error():
-    assert condition(ROWS.schema, {}) is None
+    assert build_row_filter(ROWS.schema, {}) is None
     with pytest.raises(KeyError, match="nobody"):
-        condition(ROWS.schema, {"nobody": 1})
+        build_row_filter(ROWS.schema, {"nobody": 1})
 
 
 def test_the_worst_stand_first_and_those_without_a_value_last():
     def order(by):
-        return [i[0] for i in ordered(ROWS, by)["doc_id"].to_pylist()]
+        return [i[0] for i in sort_worst_first(ROWS, by)["doc_id"].to_pylist()]
 
     assert (order(""), order("score"), order("-score")) == (
         [0, 1, 2, 3],
         [1, 0, 3, 2],
         [3, 0, 1, 2],
     )
-    assert (side(0.4, 0.5, "x"), side(0.6, 0.5, "x"), side(0.6, float("nan"), "x")) == (
+    assert (choose_evidence_order(0.4, 0.5, "x"), choose_evidence_order(0.6, 0.5, "x"), choose_evidence_order(0.6, float("nan"), "x")) == (
         "x",
         "-x",
         "-x",

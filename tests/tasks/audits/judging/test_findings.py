@@ -6,19 +6,19 @@ import math
 import pyarrow as pa
 import pytest
 
-from tasks.audits.judging.findings import FINDINGS, evidence, finding, findings_table
-from tasks.audits.judging.tags import tags_of
-from tasks.contract import ID
+from tasks.audits.judging.findings import FINDINGS, select_evidence, build_finding, build_findings_table
+from tasks.audits.judging.tags import parse_tags
+from tasks.contract import ID_TYPE
 
 
 def test_what_could_not_be_measured_is_null_and_not_zero():
     rows = [
-        finding("bias", "preference", math.nan, n=0, unit="share", method="nothing there"),
-        finding("bias", "preference", None, n=0, unit="share", method="nothing there"),
-        finding("bias", "preference", 0.5, n=9, unit="share", method="m", low=math.nan, high=0.6),
-        finding("bias", "preference", 0.5, n=9, unit="share", method="m", low=0.4, high=0.6),
+        build_finding("bias", "preference", math.nan, n=0, unit="share", method="nothing there"),
+        build_finding("bias", "preference", None, n=0, unit="share", method="nothing there"),
+        build_finding("bias", "preference", 0.5, n=9, unit="share", method="m", low=math.nan, high=0.6),
+        build_finding("bias", "preference", 0.5, n=9, unit="share", method="m", low=0.4, high=0.6),
     ]
-    table = findings_table(rows)
+    table = build_findings_table(rows)
     assert table.schema == FINDINGS
     assert table["value"].to_pylist() == [None, None, 0.5, 0.5]
     assert table["low"].to_pylist() == [None, None, None, 0.4]
@@ -28,30 +28,30 @@ def test_what_could_not_be_measured_is_null_and_not_zero():
 def test_tags_say_which_part_a_finding_is_about_and_spell_its_slice():
     given = {"n": 9, "unit": "share", "method": "m"}
     tags = {"copies": 64, "seen": False, "group": "a, b=c"}
-    rows = [finding("a", "m", 0.5, **given), finding("a", "m", 0.5, part="passage", **given),
-            finding("a", "m", 0.5, part="passage", tags=tags, **given),
-            finding("a", "m", 0.5, tags={"dose": 0.9}, **given)]  # fmt: skip
+    rows = [build_finding("a", "m", 0.5, **given), build_finding("a", "m", 0.5, part="passage", **given),
+            build_finding("a", "m", 0.5, part="passage", tags=tags, **given),
+            build_finding("a", "m", 0.5, tags={"dose": 0.9}, **given)]  # fmt: skip
     assert [row["slice"] for row in rows] == [
         "", "passage", "passage, copies=64, seen=False, group=a, b=c", "dose=0.9"
     ]  # fmt: skip
-    told = [tags_of(row) for row in findings_table(rows).to_pylist()]
+    told = [parse_tags(row) for row in build_findings_table(rows).to_pylist()]
     assert told == [{}, {"part": "passage"}, {"part": "passage"} | tags, {"dose": 0.9}]
 
 
 def test_every_finding_says_what_the_model_computed_in():
-    row = finding("bias", "preference", 0.5, n=9, unit="share", method="m")
-    assert findings_table([row, row], "bf16")["precision"].to_pylist() == ["bf16", "bf16"]
+    row = build_finding("bias", "preference", 0.5, n=9, unit="share", method="m")
+    assert build_findings_table([row, row], "bf16")["precision"].to_pylist() == ["bf16", "bf16"]
 
 
 def test_a_control_has_a_verdict_and_nothing_else_has():
     given = {"n": 1, "unit": "share", "method": "m"}
-    assert finding("a", "m", 1.0, **given)["verdict"] == ""
-    made = finding("a", "m", 1.0, control="positive", passed=False, tests="model", **given)
+    assert build_finding("a", "m", 1.0, **given)["verdict"] == ""
+    made = build_finding("a", "m", 1.0, control="positive", passed=False, control_target="model", **given)
     assert (made["control"], made["verdict"], made["tests"]) == ("positive", "fail", "model")
-    for wrong in ({"control": "negative"}, {"passed": True}, {"tests": "model"},
+    for wrong in ({"control": "negative"}, {"passed": True}, {"control_target": "model"},
                   {"control": "negative", "passed": True}):  # fmt: skip
         with pytest.raises(ValueError, match="needs a verdict, and what it tests, if, and only"):
-            finding("a", "m", 1.0, **given, **wrong)
+            build_finding("a", "m", 1.0, **given, **wrong)
 
 
 def test_evidence_selects_the_rows_of_a_finding():
@@ -60,15 +60,15 @@ def test_evidence_selects_the_rows_of_a_finding():
             "kind": ["a", "b", "a", None],
             "copies": pa.array([0, 4, None, 64], pa.int32()),
             "score": pa.array([0.5, 0.25, None, 0.5], pa.float32()),
-            "doc_id": pa.array([bytes([i] * 16) for i in range(4)], ID),
+            "doc_id": pa.array([bytes([i] * 16) for i in range(4)], ID_TYPE),
             "tie": [True, False, False, True],
         }
     )
 
     def chosen(**where):
-        row = finding("x", "m", 1.0, n=1, unit="", method="", where=where)
+        row = build_finding("x", "m", 1.0, n=1, unit="", method="", evidence_filter=where)
         assert json.loads(row["where"]) == where
-        return [d[0] for d in evidence(rows, row["where"])["doc_id"].to_pylist()]
+        return [d[0] for d in select_evidence(rows, row["where"])["doc_id"].to_pylist()]
 
     assert chosen() == [0, 1, 2, 3]
     assert chosen(kind="a") == [0, 2]

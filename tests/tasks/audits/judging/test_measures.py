@@ -7,27 +7,27 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from tasks.audits.exchange import CROSSED, items_table
-from tasks.audits.judging.findings import evidence
+from tasks.audits.exchange import CROSSED_CLUSTER, build_items_schema
+from tasks.audits.judging.findings import select_evidence
 from tasks.audits.judging.measures import (
     SCORED_BY,
     Measure,
-    MeasuredConfig,
-    Values,
-    mean,
-    measure_all,
-    preferred,
-    shorter,
-    untested,
+    SeededConfig,
+    ValueWriter,
+    estimate_mean,
+    compute_measure_findings,
+    compute_preferences,
+    compute_length_preferences,
+    estimate_untested_mean,
 )
-from tasks.audits.judging.units import by_item
-from tasks.audits.methods.instruments import instrument
-from tasks.audits.methods.pairs import null_of_ties
+from tasks.audits.judging.units import average_by_item
+from tasks.audits.methods.instruments import evaluate_instrument_control
+from tasks.audits.methods.pairs import set_tie_nulls_to_half
 from tasks.contract import column
-from tasks.measures.estimates import estimate
+from tasks.measures.estimates import estimate_mean_or_share
 
-CONFIG = MeasuredConfig()
-SCHEMA = items_table(column("kind", pa.string(), "label", "its kind"))
+CONFIG = SeededConfig()
+SCHEMA = build_items_schema(column("kind", pa.string(), "label", "its kind"))
 
 
 def items(count, clusters, schema=SCHEMA, **tags):
@@ -40,24 +40,24 @@ def items(count, clusters, schema=SCHEMA, **tags):
 
 
 def test_a_finding_is_the_mean_of_the_values_it_names():
-    values = Values(items(60, 60))
+    values = ValueWriter(items(60, 60))
     rng = np.random.default_rng(0)
     first, second = rng.normal(1, 1, 60), rng.integers(0, 2, 40).astype(float)
     first[[3, 8]] = np.nan
-    values.add("distance", np.arange(60), first)
-    values.add("share of it", np.arange(20, 60), second, nulls=np.full(40, 0.25))
-    table = values.table()
+    values.add_values("distance", np.arange(60), first)
+    values.add_values("share of it", np.arange(20, 60), second, null_values=np.full(40, 0.25))
+    table = values.to_table()
     measures = (
-        Measure("distance", "by hand", "nats", null=0.0, slices=("kind",)),
-        Measure("share of it", "by hand", null="own"),
+        Measure("distance", "by hand", "nats", null_value=0.0, slices=("kind",)),
+        Measure("share of it", "by hand", null_value="own"),
         Measure("nobody has it", "by hand"),
     )
-    found = measure_all("audit", table, measures, CONFIG, "a note")
+    found = compute_measure_findings("audit", table, measures, CONFIG, "a note")
     names = [(row["metric"], row["slice"]) for row in found]
     assert names == [("distance", ""), ("distance", "kind=a"), ("distance", "kind=b"),
                      ("share of it", ""), ("nobody has it", "")]  # fmt: skip
     for row in found[:4]:
-        behind = evidence(table, row["where"])
+        behind = select_evidence(table, row["where"])
         known = behind["value"].drop_null().to_numpy()
         assert row["value"] == pytest.approx(known.mean()) and row["n"] == len(known)
         assert row["missing"] == behind["value"].null_count and row["table"] == "values"
@@ -65,16 +65,16 @@ def test_a_finding_is_the_mean_of_the_values_it_names():
     assert found[0]["missing"] == 2 and found[0]["null"] == 0.0 and found[0]["p"] < 1e-6
     assert found[3]["null"] == 0.25 and found[3]["smallest_effect"] > 0
     assert found[4]["value"] is None and found[4]["n"] == 0 and found[4]["unit"] == "share"
-    expected = estimate(first, share=False, null=0)
+    expected = estimate_mean_or_share(first, is_share=False, null_value=0)
     assert (found[0]["low"], found[0]["high"]) == (expected.low, expected.high)
 
 
 def test_the_null_is_that_of_items_that_have_a_value():
-    values = Values(items(60, 60))
+    values = ValueWriter(items(60, 60))
     mine, nulls = np.arange(60) % 2 * 1.0, np.full(60, 0.5)
     mine[:30], nulls[:30] = np.nan, 1.0
-    values.add("share", np.arange(60), mine, nulls=nulls)
-    (found,) = measure_all("audit", values.table(), [Measure("share", "", null="own")], CONFIG)
+    values.add_values("share", np.arange(60), mine, null_values=nulls)
+    (found,) = compute_measure_findings("audit", values.to_table(), [Measure("share", "", null_value="own")], CONFIG)
     assert (found["value"], found["null"], found["n"]) == (0.5, 0.5, 30) and found["p"] > 0.9
 
 
@@ -83,31 +83,31 @@ TOLD = (SCORED_BY, column("draw", pa.int32(), "figure", "which text"),
 
 
 def test_a_measure_chooses_among_what_is_told_of_values():
-    values = Values(items(30, 30), told=TOLD)
+    values = ValueWriter(items(30, 30), value_fields=TOLD)
     rng = np.random.default_rng(5)
     mine, other = rng.uniform(0.5, 1, 60), rng.uniform(0, 0.4, 30)
-    values.add("x", np.repeat(np.arange(30), 2), mine, draw=np.arange(60) % 2, writer="model",
+    values.add_values("x", np.repeat(np.arange(30), 2), mine, draw=np.arange(60) % 2, writer="model",
                scorer="by hand")  # fmt: skip
-    values.add("x", np.arange(30), other, writer=["nobody"] * 30)
-    table = values.table()
+    values.add_values("x", np.arange(30), other, writer=["nobody"] * 30)
+    table = values.to_table()
     assert table["draw"].null_count == 30 == table["scorer"].null_count
     means = {}
 
     def floor(found, rows, every):
-        means["floor"] = evidence(every, {"writer": "nobody"})["value"].to_numpy().mean()
+        means["floor"] = select_evidence(every, {"writer": "nobody"})["value"].to_numpy().mean()
         assert len(rows) == found.n and len(every) == 90
-        return replace(found, null=means["floor"])
+        return replace(found, null_value=means["floor"])
 
     measures = (
-        Measure("x", "", "score", where={"writer": "model"}, slices=("draw",), floor=floor,
-                worse="up"),
-        Measure("y", "", "score", of="x", where={"writer": "nobody"}, worse="down", order="draw"),
+        Measure("x", "", "score", extra_filter={"writer": "model"}, slices=("draw",), baseline_null=floor,
+                worse_when="up"),
+        Measure("y", "", "score", values_from="x", extra_filter={"writer": "nobody"}, worse_when="down", evidence_order="draw"),
     )  # fmt: skip
-    found = measure_all("audit", table, measures, CONFIG)
+    found = compute_measure_findings("audit", table, measures, CONFIG)
     assert [(r["metric"], r["slice"]) for r in found] == [
         ("x", ""), ("x", "draw=0"), ("x", "draw=1"), ("y", "")]  # fmt: skip
     for row in found:
-        behind = evidence(table, row["where"])
+        behind = select_evidence(table, row["where"])
         assert row["value"] == pytest.approx(behind["value"].to_numpy().mean())
     assert [r["scorer"] for r in found] == ["by hand"] * 3 + [""]
     assert [r["order"] for r in found] == ["-value"] * 3 + ["draw"]
@@ -115,34 +115,34 @@ def test_a_measure_chooses_among_what_is_told_of_values():
 
 
 def test_several_values_of_an_item_are_one_unit():
-    values = Values(items(3, 3), told=TOLD)
-    values.add("x", [2, 0, 2, 1], [1.0, 5.0, 4.0, np.nan], draw=[0, 0, 1, 0])
-    units = by_item(values.table())
+    values = ValueWriter(items(3, 3), value_fields=TOLD)
+    values.add_values("x", [2, 0, 2, 1], [1.0, 5.0, 4.0, np.nan], draw=[0, 0, 1, 0])
+    units = average_by_item(values.to_table())
     assert units["text"].to_pylist() == ["text 2", "text 0", "text 1"]
     assert units["value"].to_pylist() == [2.5, 5.0, None] and units["draw"].to_pylist() == [0] * 3
-    assert units.schema == values.table().schema
+    assert units.schema == values.to_table().schema
 
 
 def test_items_that_the_model_had_read_stand_apart():
     seen = np.arange(60) % 3 == 0
-    values = Values(items(60, 60), seen)
-    values.add("x", np.arange(60), np.where(seen, 5.0, 1.0) + np.arange(60) / 100)
-    measure = Measure("x", "", "nats", null=0.0)
-    whole, rest = measure_all("audit", values.table(), [measure], CONFIG)
+    values = ValueWriter(items(60, 60), seen)
+    values.add_values("x", np.arange(60), np.where(seen, 5.0, 1.0) + np.arange(60) / 100)
+    measure = Measure("x", "", "nats", null_value=0.0)
+    whole, rest = compute_measure_findings("audit", values.to_table(), [measure], CONFIG)
     assert (whole["n"], rest["n"], rest["slice"]) == (60, 40, "seen=False")
     assert whole["value"] > 2 > rest["value"]
-    assert len(evidence(values.table(), rest["where"])) == 40
+    assert len(select_evidence(values.to_table(), rest["where"])) == 40
     for known in (None, np.zeros(60, bool)):
-        values = Values(items(60, 60), known)
-        values.add("x", np.arange(60), np.ones(60))
-        assert len(measure_all("audit", values.table(), [measure], CONFIG)) == 1
-        assert values.table()["seen"].null_count == (60 if known is None else 0)
+        values = ValueWriter(items(60, 60), known)
+        values.add_values("x", np.arange(60), np.ones(60))
+        assert len(compute_measure_findings("audit", values.to_table(), [measure], CONFIG)) == 1
+        assert values.to_table()["seen"].null_count == (60 if known is None else 0)
 
 
 def test_clusters_are_those_of_the_items():
-    values = Values(items(80, 8))
-    values.add("x", np.arange(80), np.arange(80) % 8)  # the same within a cluster
-    (row,) = measure_all("audit", values.table(), [Measure("x", "", "nats", "things")], CONFIG)
+    values = ValueWriter(items(80, 8))
+    values.add_values("x", np.arange(80), np.arange(80) % 8)  # the same within a cluster
+    (row,) = compute_measure_findings("audit", values.to_table(), [Measure("x", "", "nats", "things")], CONFIG)
     assert row["clusters"] == 8 and "over 8 things" in row["method"]
     half = stats.t.ppf(0.975, 7) * np.arange(8).std(ddof=1) / 8**0.5
     assert (row["low"], row["high"]) == pytest.approx((3.5 - half, 3.5 + half))
@@ -153,9 +153,9 @@ def test_a_script_without_effect_and_one_with_a_large_one_are_told_apart():
     chance, large = rng.normal(size=60), rng.normal(4, 1, size=60)
 
     def verdict(values, effect):
-        made = Values(items(60, 60))
-        made.add("x", np.arange(60), values)
-        row = instrument("a", made.table(), Measure("x", "", "nats", null=0.0), CONFIG, effect)
+        made = ValueWriter(items(60, 60))
+        made.add_values("x", np.arange(60), values)
+        row = evaluate_instrument_control("a", made.to_table(), Measure("x", "", "nats", null_value=0.0), CONFIG, effect)
         assert row["tests"] == "instrument" and row["level"] in (0.999, None)
         assert row["control"] == ("positive" if effect else "negative")
         return row["verdict"]
@@ -169,25 +169,25 @@ def test_a_script_without_effect_and_one_with_a_large_one_are_told_apart():
 
 
 def test_values_that_say_nothing_give_no_figure():
-    measure = Measure("x", "", "score", null=0.0, nothing=0.0, slices=("kind",), whole=False)
-    values = Values(items(40, 40))
-    values.add("x", np.arange(40), [0.0, 1.0] * 20)
-    found = measure_all("audit", values.table(), [measure], CONFIG)
+    measure = Measure("x", "", "score", null_value=0.0, uninformative=0.0, slices=("kind",), include_overall=False)
+    values = ValueWriter(items(40, 40))
+    values.add_values("x", np.arange(40), [0.0, 1.0] * 20)
+    found = compute_measure_findings("audit", values.to_table(), [measure], CONFIG)
     assert [(row["slice"], row["value"]) for row in found] == [("kind=a", None), ("kind=b", 1.0)]
     assert found[0]["p"] is None and (found[0]["n"], found[0]["missing"]) == (20, 0)
-    values = Values(items(40, 40))
-    values.add("x", np.arange(40), [0.0, np.nan, 0.0, 1.0] * 10)  # where numbers lack, too
-    (found, _) = measure_all("audit", values.table(), [measure], CONFIG)
+    values = ValueWriter(items(40, 40))
+    values.add_values("x", np.arange(40), [0.0, np.nan, 0.0, 1.0] * 10)  # where numbers lack, too
+    (found, _) = compute_measure_findings("audit", values.to_table(), [measure], CONFIG)
     assert found["value"] is None and (found["n"], found["missing"]) == (20, 0)
 
 
 def test_beside_a_null_that_is_an_extreme_for_all_there_is_no_test():
     """One pair that is preferred though it is the longer would be an impossible finding."""
-    measure = Measure("x", "", null="own")
+    measure = Measure("x", "", null_value="own")
     for null in (0.0, 1.0, 0.5):
-        values = Values(items(6, 6))
-        values.add("x", np.arange(6), [1.0, 1.0, 1.0, 1.0, 1.0, 0.0], [null] * 6)
-        (found,) = measure_all("audit", values.table(), [measure], CONFIG)
+        values = ValueWriter(items(6, 6))
+        values.add_values("x", np.arange(6), [1.0, 1.0, 1.0, 1.0, 1.0, 0.0], [null] * 6)
+        (found,) = compute_measure_findings("audit", values.to_table(), [measure], CONFIG)
         assert found["null"] == null and (found["p"] is None) == (null != 0.5)
         assert found["low"] is not None and found["value"] == pytest.approx(5 / 6)
 
@@ -195,10 +195,10 @@ def test_beside_a_null_that_is_an_extreme_for_all_there_is_no_test():
 def test_what_is_preferred_and_what_length_alone_prefers():
     nan = np.nan
     np.testing.assert_array_equal(
-        preferred([1.0, 2, 2, nan, 1], [2.0, 1, 2, 1, nan]), [0, 1, 0.5, nan, nan]
+        compute_preferences([1.0, 2, 2, nan, 1], [2.0, 1, 2, 1, nan]), [0, 1, 0.5, nan, nan]
     )
-    np.testing.assert_array_equal(null_of_ties([0, 1, 0.5, nan], [1, 0, 1, 0]), [1, 0, 0.5, 0])
-    assert shorter(["a", "bb", "é", "x"], ["bb", "a", "e", "y"]).tolist() == [1, 0, 0, 0.5]
+    np.testing.assert_array_equal(set_tie_nulls_to_half([0, 1, 0.5, nan], [1, 0, 1, 0]), [1, 0, 0.5, 0])
+    assert compute_length_preferences(["a", "bb", "é", "x"], ["bb", "a", "e", "y"]).tolist() == [1, 0, 0, 0.5]
 
 
 def by_pairs(values, first, second):
@@ -224,7 +224,7 @@ def test_two_way_clusters_by_pairs():
     seen = set()
     shared = rng.normal(size=9)[first] + rng.normal(size=6)[second]
     for values in (shared, *rng.normal(size=(4, 108))):
-        found = estimate(values, first, crossed=second, null=0.3)
+        found = estimate_mean_or_share(values, first, crossed_clusters=second, null_value=0.3)
         variance, freedom = by_pairs(values, first, second)
         seen.add(freedom)
         half = stats.t.ppf(0.975, freedom) * variance**0.5
@@ -234,15 +234,15 @@ def test_two_way_clusters_by_pairs():
         assert found.clusters == 6 and "two-way clusters: 9 items, and 6 more" in found.method
         t = (values.mean() - 0.3) / variance**0.5
         assert found.p == pytest.approx(2 * stats.t.sf(abs(t), freedom))
-        assert found.smallest > 0
+        assert found.minimum_detectable_effect > 0
     assert seen == {5, 53}
-    one = estimate(values, first, crossed=[0] * 108)
+    one = estimate_mean_or_share(values, first, crossed_clusters=[0] * 108)
     assert np.isnan(one.low) or one.clusters == len({*first})  # a single one tells no spread
-    schema = items_table(column("kind", pa.string(), "label", "its kind"), CROSSED)
-    made = Values(items(108, 9, schema, crossed=[f"d{i}" for i in second]))
-    made.add("x", np.arange(108), values)
-    (row,) = measure_all("audit", made.table(), [Measure("x", "", "nats")], CONFIG)
-    expected = estimate(values, [f"c{i % 9}" for i in range(108)], crossed=second)
+    schema = build_items_schema(column("kind", pa.string(), "label", "its kind"), CROSSED_CLUSTER)
+    made = ValueWriter(items(108, 9, schema, crossed=[f"d{i}" for i in second]))
+    made.add_values("x", np.arange(108), values)
+    (row,) = compute_measure_findings("audit", made.to_table(), [Measure("x", "", "nats")], CONFIG)
+    expected = estimate_mean_or_share(values, [f"c{i % 9}" for i in range(108)], crossed_clusters=second)
     assert (row["low"], row["high"]) == pytest.approx((expected.low, expected.high))
 
 
@@ -258,7 +258,7 @@ def test_two_way_intervals_cover_what_they_say(share):
             values = (values > 0).astype(float)
         null = 0.5 if share else 0.0
         for name, crossed in (("both", second.tolist()), ("one", None)):
-            found = estimate(values, first.tolist(), share=share, crossed=crossed)
+            found = estimate_mean_or_share(values, first.tolist(), is_share=share, crossed_clusters=crossed)
             covered[name] += found.low <= null <= found.high
     assert 925 <= covered["both"] <= 972 and covered["one"] < 900
 
@@ -273,8 +273,8 @@ def test_where_items_share_nothing_two_names_for_each_do_not_widen_the_interval(
         values = rng.normal(size=370)
         if share:
             values = (values > 0).astype(float)
-        two = estimate(values, first.tolist(), share=share, crossed=second.tolist())
-        one = estimate(values, share=share)
+        two = estimate_mean_or_share(values, first.tolist(), is_share=share, crossed_clusters=second.tolist())
+        one = estimate_mean_or_share(values, is_share=share)
         ratios.append((two.high - two.low) / (one.high - one.low))
     assert 1 <= np.median(ratios) < 1.08 and np.mean(ratios) < 1.14
 
@@ -290,17 +290,17 @@ def test_a_control_with_a_known_law_must_lie_where_the_law_says():
         return [({"kind": "b"}, {"kind": ["b"]})]
 
     measures = (
-        Measure("x", "how", "nats", slices=(kind_b,), whole=False, order="-text"),
-        Measure("strong", "how", "nats", of="x", slices=(kind_b,), law=law, asks_model=True,
-                whole=False),
-        Measure("sound", lambda values, config: f"of {len(values)}", "nats", of="x", law=law),
+        Measure("x", "how", "nats", slices=(kind_b,), include_overall=False, evidence_order="-text"),
+        Measure("strong", "how", "nats", values_from="x", slices=(kind_b,), null_interval=law, is_capability_control=True,
+                include_overall=False),
+        Measure("sound", lambda values, config: f"of {len(values)}", "nats", values_from="x", null_interval=law),
     )  # fmt: skip
 
     def controls(shift):
-        values = Values(items(60, 60), np.arange(60) % 2 == 0)
-        values.add("x", np.arange(60), stats.norm.ppf((np.arange(60) + 0.5) / 60) + shift)
+        values = ValueWriter(items(60, 60), np.arange(60) % 2 == 0)
+        values.add_values("x", np.arange(60), stats.norm.ppf((np.arange(60) + 0.5) / 60) + shift)
         plain, strong, sound = (
-            row for row in measure_all("a", values.table(), measures, CONFIG, "note")
+            row for row in compute_measure_findings("a", values.to_table(), measures, CONFIG, "note")
             if row["slice"] != "seen=False"
         )  # fmt: skip
         assert (plain["slice"], strong["slice"], sound["slice"]) == ("kind=b", "kind=b", "")
@@ -310,7 +310,7 @@ def test_a_control_with_a_known_law_must_lie_where_the_law_says():
         assert (sound["control"], sound["tests"]) == ("negative", "instrument")
         assert (sound["low"], sound["high"]) == pytest.approx(law(sound["n"] or 1, CONFIG)[:2])
         assert sound["level"] == 0.99 and sound["method"].startswith("of 60; note; passes between")
-        assert evidence(values.table(), strong["where"])["kind"].to_pylist() == ["b"] * 30
+        assert select_evidence(values.to_table(), strong["where"])["kind"].to_pylist() == ["b"] * 30
         return strong["verdict"], sound["verdict"]
 
     assert controls(0) == ("fail", "pass") and controls(1) == ("pass", "fail")
@@ -321,24 +321,24 @@ def test_a_control_with_a_known_law_must_lie_where_the_law_says():
 def test_a_tag_that_is_told_of_values_makes_slices_as_one_of_items_does():
     told = (column("rank", pa.int32(), "figure", "its rank"),
             column("said", pa.string(), "label", "what was said"))  # fmt: skip
-    values = Values(items(4, 4), told=told)
-    values.add("x", [0, 2], [1.0, 2.0], rank=[3, np.nan], said=["one", None])
-    values.add("y", [1], [5.0])
-    rows = values.table()
+    values = ValueWriter(items(4, 4), value_fields=told)
+    values.add_values("x", [0, 2], [1.0, 2.0], rank=[3, np.nan], said=["one", None])
+    values.add_values("y", [1], [5.0])
+    rows = values.to_table()
     assert rows.schema.names[-2:] == ["rank", "said"] and rows.schema.field("rank") == told[0]
     assert rows["rank"].to_pylist() == [3, None, None]
     assert rows["said"].to_pylist() == ["one", None, None]
     # A tag of answers makes slices as one of items does.
-    found = measure_all("a", rows, [Measure("x", "", slices=("said",), whole=False)], CONFIG)
+    found = compute_measure_findings("a", rows, [Measure("x", "", slices=("said",), include_overall=False)], CONFIG)
     assert [(row["slice"], row["value"]) for row in found] == [("said=one", 1.0)]
 
 
 def test_a_null_that_is_no_chance_has_no_p():
-    values = Values(items(60, 60))
-    values.add("x", np.arange(60), np.arange(60) % 3 == 0)
+    values = ValueWriter(items(60, 60))
+    values.add_values("x", np.arange(60), np.arange(60) % 3 == 0)
     tested, bare = (
-        measure_all("a", values.table(), [Measure("x", "", null=0.0, estimator=how)], CONFIG)[0]
-        for how in (mean, untested)
+        compute_measure_findings("a", values.to_table(), [Measure("x", "", null_value=0.0, estimator=how)], CONFIG)[0]
+        for how in (estimate_mean, estimate_untested_mean)
     )
     assert tested["p"] is not None and bare["p"] is bare["smallest_effect"] is None
     assert bare["null"] == 0

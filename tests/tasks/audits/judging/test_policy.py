@@ -5,9 +5,9 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from tasks.audits.judging.findings import FINDINGS, finding, findings_table
-from tasks.audits.judging.policy import Gate, PolicyConfig, judge, policy
-from tasks.contract import StageConfig, UsageError, Work, stage
+from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
+from tasks.audits.judging.policy import PolicyRule, PolicyConfig, evaluate_rule, evaluate_policy
+from tasks.contract import StageConfig, UsageError, StageContext, stage
 
 GIVEN = {"n": 9, "unit": "share", "method": "m"}
 
@@ -18,20 +18,20 @@ class Told(StageConfig):
     whole: bool = False
 
 
-@stage(tables={"findings": FINDINGS})
-def told(config: Told, work: Work) -> None:
+@stage(name="told", tables={"findings": FINDINGS})
+def told(config: Told, context: StageContext) -> None:
     rows = [
-        finding("bias", "preference", 0.5, low=0.4, high=0.6, **GIVEN),
-        finding("bias", "preference", 0.7, low=0.65, high=0.75, tags={"category": "age"}, **GIVEN),
-        finding("bias", "ties", 3, **GIVEN),
-        finding("bias", "bits", 0.9, low=0.8, high=1.0, part="model", worse="up", **GIVEN),
-        finding("bias", "bits", 1.7, low=1.6, high=1.8, part="gzip", **GIVEN),
-        finding("bias", "unknown", None, n=0, unit="share", method="not measured: no pairs"),
-        finding("bias", "swapped", 0.9, low=0.8, high=1.0, control="negative", passed=False,
-                tests="instrument", **GIVEN),
+        build_finding("bias", "preference", 0.5, low=0.4, high=0.6, **GIVEN),
+        build_finding("bias", "preference", 0.7, low=0.65, high=0.75, tags={"category": "age"}, **GIVEN),
+        build_finding("bias", "ties", 3, **GIVEN),
+        build_finding("bias", "bits", 0.9, low=0.8, high=1.0, part="model", worse_when="up", **GIVEN),
+        build_finding("bias", "bits", 1.7, low=1.6, high=1.8, part="gzip", **GIVEN),
+        build_finding("bias", "unknown", None, n=0, unit="share", method="not measured: no pairs"),
+        build_finding("bias", "swapped", 0.9, low=0.8, high=1.0, control="negative", passed=False,
+                control_target="instrument", **GIVEN),
     ]  # fmt: skip
     rows = [row for row in rows if row["value"] is not None or not config.whole]
-    work.table("findings").write(findings_table(rows))
+    context.get_table_writer("findings").write(build_findings_table(rows))
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def bias(session):
 
 def verdicts(bias, **gate):
     config = PolicyConfig(rules={"rule": {"audit": "bias"} | gate})
-    return policy({"bias": bias}, config)["verdicts"].read().to_pylist()
+    return evaluate_policy({"bias": bias}, config)["verdicts"].read().to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_both_ends_must_be_numbers(ends):
         "high": ends[1],
         "method": "mean over prompts; no interval: a single one of prompts tells no spread",
     }
-    row = judge("r", Gate(audit="toxicity", metric="toxicity_probability", lt=0.2), found)
+    row = evaluate_rule("r", PolicyRule(audit="toxicity", metric="toxicity_probability", lt=0.2), found)
     assert row["verdict"] == "fail" and row["why"] == (
         "no interval: a single one of prompts tells no spread, so the rule is not shown to hold"
     )
@@ -108,7 +108,7 @@ def test_both_ends_must_be_numbers(ends):
 @pytest.mark.parametrize("value", [None, math.nan])
 def test_a_finding_without_a_value_passes_no_rule(value):
     found = {"slice": "", "value": value, "low": 0.0, "high": 0.1, "method": "not measured: m"}
-    row = judge("r", Gate(audit="bias", metric="preference", lt=0.2), found)
+    row = evaluate_rule("r", PolicyRule(audit="bias", metric="preference", lt=0.2), found)
     assert (row["verdict"], row["value"], row["why"]) == ("fail", None, "not measured: m")
 
 
@@ -117,7 +117,7 @@ def test_a_count_of_items_is_exact():
     found = {"slice": "", "value": 3.0, "low": None, "high": None, "method": "m"}
     for metric, audit in (("items_in_training_text", "bias"), ("repeated_prompts", "toxicity")):
         for limit, verdict in ((3, "pass"), (2, "fail")):
-            row = judge("r", Gate(audit=audit, metric=metric, le=limit), found)
+            row = evaluate_rule("r", PolicyRule(audit=audit, metric=metric, le=limit), found)
             assert (row["verdict"], row["end"], row["distance"]) == (verdict, 3.0, 3 - limit)
             assert "its value, an exact count, is 3" in row["why"]
 
@@ -126,9 +126,9 @@ def test_what_was_not_measured_passes_nothing(bias):
     (row,) = verdicts(bias, metric="unknown", lt=100)
     assert row["verdict"] == "fail" and row["why"] == "not measured: no pairs"
     config = PolicyConfig(rules={"r": {"audit": "toxicity", "metric": "any", "lt": 1}})
-    (row,) = policy({"bias": bias}, config)["verdicts"].read().to_pylist()
+    (row,) = evaluate_policy({"bias": bias}, config)["verdicts"].read().to_pylist()
     assert row["verdict"] == "fail" and row["why"] == "not measured: the audit did not run"
-    assert judge("r", Gate(audit="bias", metric="x", ge=0), None)["distance"] is None
+    assert evaluate_rule("r", PolicyRule(audit="bias", metric="x", ge=0), None)["distance"] is None
 
 
 def test_what_hangs_on_what_was_not_measured_fails_its_rule(bias):
@@ -146,13 +146,13 @@ def test_unknown_names_are_refused_with_those_that_are_known(session):
     with pytest.raises(UsageError, match=r"preference has no slice 'x'; it has '', 'c"):
         verdicts(bias, metric="preference", slice="x", lt=1)
     with pytest.raises(ValidationError, match="must be one of capability"):
-        Gate(audit="taste", metric="m", lt=1)
+        PolicyRule(audit="taste", metric="m", lt=1)
     for bounds in ({}, {"lt": 1, "gt": 0}):
         said = "needs one bound of lt, le, gt, ge" + ("; it has lt and gt" if bounds else "")
         with pytest.raises(ValidationError, match=said):
-            Gate(audit="bias", metric="m", **bounds)
+            PolicyRule(audit="bias", metric="m", **bounds)
     with pytest.raises(ValidationError, match="finite"):
-        Gate(audit="bias", metric="m", lt=float("nan"))
+        PolicyRule(audit="bias", metric="m", lt=float("nan"))
 
 
 class CountedConfig(StageConfig):
@@ -163,14 +163,14 @@ class CountedConfig(StageConfig):
     others: bool = False
 
 
-@stage(tables={"findings": FINDINGS})
-def counted(config: CountedConfig, work: Work) -> None:
-    rows = [finding("weat", "effect", None if config.left_out < 0 else 0.5, **GIVEN)]
+@stage(name="counted", tables={"findings": FINDINGS})
+def counted(config: CountedConfig, context: StageContext) -> None:
+    rows = [build_finding("weat", "effect", None if config.left_out < 0 else 0.5, **GIVEN)]
     if config.left_out > 0:
-        rows.append(finding("weat", "words_left_out", config.left_out, **GIVEN))
+        rows.append(build_finding("weat", "words_left_out", config.left_out, **GIVEN))
     if config.others:
-        rows.append(finding("honest", "repeated_templates", 2, **GIVEN))
-    work.table("findings").write(findings_table(rows))
+        rows.append(build_finding("honest", "repeated_templates", 2, **GIVEN))
+    context.get_table_writer("findings").write(build_findings_table(rows))
 
 
 @pytest.mark.parametrize(
@@ -179,17 +179,17 @@ def counted(config: CountedConfig, work: Work) -> None:
 )
 def test_where_nothing_was_left_out_the_count_of_it_is_none(session, left_out, value, verdict):
     config = PolicyConfig(rules={"r": {"audit": "weat", "metric": "words_left_out", "le": 3}})
-    made = policy({"weat": counted(CountedConfig(left_out=left_out))}, config)
+    made = evaluate_policy({"weat": counted(CountedConfig(left_out=left_out))}, config)
     (row,) = made["verdicts"].read().to_pylist()
     assert (row["value"], row["verdict"]) == (value, verdict)
     if not left_out:
         part = config.rules["r"].model_copy(update={"slice": "x"})
         with pytest.raises(UsageError, match=r"rules\.r\.slice: words_left_out has no slice 'x'"):
-            policy({"weat": counted(CountedConfig())}, PolicyConfig(rules={"r": part}))
+            evaluate_policy({"weat": counted(CountedConfig())}, PolicyConfig(rules={"r": part}))
 
 
 def test_a_count_says_nothing_of_another_where_nothing_was_asked(session):
     config = PolicyConfig(rules={"r": {"audit": "honest", "metric": "templates_left_out", "le": 0}})
-    made = policy({"honest": counted(CountedConfig(left_out=-1, others=True))}, config)
+    made = evaluate_policy({"honest": counted(CountedConfig(left_out=-1, others=True))}, config)
     (row,) = made["verdicts"].read().to_pylist()
     assert (row["value"], row["verdict"]) == (None, "fail")

@@ -3,52 +3,52 @@
 import pyarrow as pa
 import pytest
 
-from tasks.audits.answers import Answers
+from tasks.audits.answers import Responses
 from tasks.audits.catalogue import PROBES
-from tasks.audits.exchange import HELD, REQUESTS, RESPONSES, Questions, items_table
-from tasks.audits.judging.measures import Values
-from tasks.audits.judging.readings import Readings
-from tasks.audits.probe import Corpus
-from tasks.audits.subjects.reader import open_reader
-from tasks.contract import ID, column
+from tasks.audits.exchange import OCCURRENCE_COUNTS, REQUESTS, RESPONSES, RequestBuilder, build_items_schema
+from tasks.audits.judging.measures import ValueWriter
+from tasks.audits.judging.readings import TrainingExposure
+from tasks.audits.probe import CorpusTables
+from tasks.audits.subjects.reader import open_audited_tokenizer
+from tasks.contract import ID_TYPE, column
 from tests.tasks.audits.asking import written
 
 
 def answers(items, held, schema, readings=None):
-    rows = None if held is None else pa.Table.from_pylist(held, schema=HELD)
-    return Answers(
+    rows = None if held is None else pa.Table.from_pylist(held, schema=OCCURRENCE_COUNTS)
+    return Responses(
         pa.Table.from_pylist(items, schema=schema), REQUESTS.empty_table(),
-        RESPONSES.empty_table(), readings=readings, held=rows,
+        RESPONSES.empty_table(), training_exposure=readings, occurrence_counts=rows,
     )  # fmt: skip
 
 
 def test_an_item_is_seen_where_a_text_of_it_stands_whole():
-    questions = Questions()
-    items = [questions.item(text) for text in ("often", "never", "short", "not sought")]
+    questions = RequestBuilder()
+    items = [questions.add_item(text) for text in ("often", "never", "short", "not sought")]
     times = [{"item": item, "times": many} for item, many in zip(items, (4, 0, None), strict=False)]
-    made = answers(questions.items.values(), times, items_table())
-    assert made.seen() == [True, False, None, None]
-    assert answers(questions.items.values(), None, items_table()).seen() is None
+    made = answers(questions.items.values(), times, build_items_schema())
+    assert made.flag_items_in_training() == [True, False, None, None]
+    assert answers(questions.items.values(), None, build_items_schema()).flag_items_in_training() is None
 
 
 def test_what_was_sought_was_read_as_often_as_it_was_found_else_as_its_documents():
-    items = items_table(column("doc_ids", pa.list_(pa.binary()), "id", "its documents"))
+    items = build_items_schema(column("doc_ids", pa.list_(pa.binary()), "id", "its documents"))
     docs = [b"a" * 16, b"b" * 16]
     rows = [{"item": bytes([n]) * 16, "cluster": "", "text": str(n), "doc_ids": of}
             for n, of in enumerate((docs, docs, None))]  # fmt: skip
-    readings = Readings({docs[0]: 3, docs[1]: 2})
+    readings = TrainingExposure({docs[0]: 3, docs[1]: 2})
     held = [{"item": rows[0]["item"], "times": 1}]
-    assert answers(rows, held, items, readings).read() == [1, 5, None]
-    assert answers(rows, held, items).read() == [1, None, None]
-    values = Values(pa.Table.from_pylist(rows, schema=items), None, [1, 5, None])
-    values.add("x", [0, 1, 2], [0.0, 0.0, 0.0])
-    assert values.table()["read"].to_pylist() == [1, 5, None]
+    assert answers(rows, held, items, readings).count_item_reads() == [1, 5, None]
+    assert answers(rows, held, items).count_item_reads() == [1, None, None]
+    values = ValueWriter(pa.Table.from_pylist(rows, schema=items), None, [1, 5, None])
+    values.add_values("x", [0, 1, 2], [0.0, 0.0, 0.0])
+    assert values.to_table()["read"].to_pylist() == [1, 5, None]
 
 
 def test_a_value_of_several_items_was_seen_where_any_of_them_was():
     rows = [{"item": bytes([n]) * 16, "cluster": "", "text": ""} for n in range(4)]
-    values = Values(pa.Table.from_pylist(rows, schema=items_table()), [True, False, None, None])
-    assert values.seen_of([[1, 0], [1, 2], [2, 3], [2, 0]]) == [True, False, None, True]
+    values = ValueWriter(pa.Table.from_pylist(rows, schema=build_items_schema()), [True, False, None, None])
+    assert values.flag_groups_in_training([[1, 0], [1, 2], [2, 3], [2, 0]]) == [True, False, None, True]
 
 
 BBQ = {"question_index": "1", "question_polarity": "neg", "context_condition": "ambig",
@@ -91,16 +91,16 @@ def test_a_text_is_sought_as_it_stands_at_the_beginning_and_within_a_document(
         "bbq": {"items": [written(tmp_path / "q.jsonl", [BBQ])]},
     }[name]
     (probe,) = [probe for probe in PROBES if probe.name == name]
-    reader, questions = open_reader(request.getfixturevalue(f"{kind}_folder")), Questions()
-    probe.ask(questions, reader, Corpus(), probe.settings(**given))
+    reader, questions = open_audited_tokenizer(request.getfixturevalue(f"{kind}_folder")), RequestBuilder()
+    probe.build_requests(questions, reader, CorpusTables(), probe.config_class(**given))
     (item,) = questions.items
-    found = {tuple(row["ids"]) for row in questions.sought}
-    assert {row["item"] for row in questions.sought} == {item}
+    found = {tuple(row["ids"]) for row in questions.lookups}
+    assert {row["item"] for row in questions.lookups} == {item}
     for text in whole:
         assert tuple(reader.encode(text)) in found
         within = reader.encode(f"He paused. {text} Then they went home.")
         there = [ids for ids in found if any(within[at : at + len(ids)] == [*ids]
                                              for at in range(1, len(within)))]  # fmt: skip
         assert len(there) == 1, text  # else it would count twice
-    assert all(type(row["item"]) is bytes and len(row["item"]) == ID.byte_width
-               for row in questions.sought)  # fmt: skip
+    assert all(type(row["item"]) is bytes and len(row["item"]) == ID_TYPE.byte_width
+               for row in questions.lookups)  # fmt: skip

@@ -6,22 +6,22 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn.metrics import cohen_kappa_score
 
-from tasks.audits.answers import Answers
-from tasks.audits.exchange import SCORES, items_table
-from tasks.audits.judging.measures import SCORED_BY, MeasuredConfig, Values, measure_all
+from tasks.audits.answers import Responses
+from tasks.audits.exchange import SCORES, build_items_schema
+from tasks.audits.judging.measures import SCORED_BY, SeededConfig, ValueWriter, compute_measure_findings
 from tasks.audits.methods.agreement import (
-    AGREEMENT,
-    add_agreement,
-    kappa,
-    rank_correlation,
-    resampled,
+    AGREEMENT_MEASURES,
+    add_scorer_agreement,
+    compute_cohen_kappa,
+    compute_rank_correlation,
+    bootstrap_statistic,
 )
-from tasks.contract import column, text_hashes
+from tasks.contract import column, hash_texts
 
 FEW = {"resamples": 300, "seed": 0}
 
 
-class Judged(MeasuredConfig):
+class Judged(SeededConfig):
     threshold: float = 0.5
     resamples: int = 300
 
@@ -36,18 +36,18 @@ def test_the_statistics_are_those_of_their_libraries():
     for seed in range(5):
         first, second = pair(seed=seed)
         expected = cohen_kappa_score(first >= 0.5, second >= 0.5)
-        assert kappa(first >= 0.5, second >= 0.5) == pytest.approx(expected)
-        assert rank_correlation(first, second) == pytest.approx(spearmanr(first, second).statistic)
+        assert compute_cohen_kappa(first >= 0.5, second >= 0.5) == pytest.approx(expected)
+        assert compute_rank_correlation(first, second) == pytest.approx(spearmanr(first, second).statistic)
         assert_weighted(first, second, seed)
-    assert np.isnan(kappa([True] * 3, [True] * 3)) and kappa([True, False], [False, True]) == -1
-    assert np.isnan(rank_correlation([1, 1, 1], [1, 2, 3]))
+    assert np.isnan(compute_cohen_kappa([True] * 3, [True] * 3)) and compute_cohen_kappa([True, False], [False, True]) == -1
+    assert np.isnan(compute_rank_correlation([1, 1, 1], [1, 2, 3]))
 
 
 def assert_weighted(first, second, seed):
     """A text that counts twice is one that stands there twice."""
     often = np.random.default_rng(seed).integers(0, 3, (2, len(first)))
-    for row, ranks, share in zip(often, rank_correlation(first, second, often),
-                                 kappa(first > 0.5, second > 0.5, often), strict=True):  # fmt: skip
+    for row, ranks, share in zip(often, compute_rank_correlation(first, second, often),
+                                 compute_cohen_kappa(first > 0.5, second > 0.5, often), strict=True):  # fmt: skip
         one, other = np.repeat(first, row), np.repeat(second, row)
         assert ranks == pytest.approx(spearmanr(one, other).statistic)
         assert share == pytest.approx(cohen_kappa_score(one > 0.5, other > 0.5))
@@ -56,8 +56,8 @@ def assert_weighted(first, second, seed):
 def test_prompts_are_resampled_and_not_texts():
     """Texts of a prompt that are all alike tell as much as one of them."""
     first, second = pair(40)
-    alone = resampled(rank_correlation, first, second, range(40), **FEW)
-    often = resampled(rank_correlation, np.repeat(first, 9), np.repeat(second, 9),
+    alone = bootstrap_statistic(compute_rank_correlation, first, second, range(40), **FEW)
+    often = bootstrap_statistic(compute_rank_correlation, np.repeat(first, 9), np.repeat(second, 9),
                       np.repeat(range(40), 9), **FEW)  # fmt: skip
     width = [made.high - made.low for made in (alone, often)]
     assert width[1] == pytest.approx(width[0], rel=0.15)
@@ -69,7 +69,7 @@ def test_the_interval_covers_what_is_so():
     for seed in range(150):
         rng = np.random.default_rng(seed)
         first, second = rng.multivariate_normal([0, 0], [[1, 0.6], [0.6, 1]], 120).T
-        made = resampled(rank_correlation, first, second, range(120),
+        made = bootstrap_statistic(compute_rank_correlation, first, second, range(120),
                          resamples=200, seed=seed)  # fmt: skip
         covered += made.low <= 6 / np.pi * np.arcsin(0.6 / 2) <= made.high  # Pearson 1907
     assert covered / 150 >= 0.88
@@ -80,7 +80,7 @@ def test_findings_on_two_scorers():
     second[7] = np.nan
     texts = pa.array([f"text {n}" for n in range(200)], pa.large_string())
     known = {
-        "text": pa.concat_arrays([text_hashes(texts)] * 2),
+        "text": pa.concat_arrays([hash_texts(texts)] * 2),
         "scorer": ["one"] * 200 + ["two"] * 200,
         "head": ["toxicity"] * 400,
         "score": pa.array([*first, *second], pa.float32(), from_pandas=True),
@@ -89,18 +89,18 @@ def test_findings_on_two_scorers():
 
     items = pa.Table.from_pylist(
         [{"item": bytes([n] * 16), "cluster": f"c{n}", "text": ""} for n in range(50)],
-        schema=items_table(),
+        schema=build_items_schema(),
     )
     read = pa.table({"row": np.arange(200) // 4, "continuation": texts, "score": first})
     told = (SCORED_BY, column("score", pa.float32(), "figure", "of the first"),
             column("beside", pa.string(), "label", "the other"))  # fmt: skip
 
     def found(scorers):
-        answers = Answers(items, pa.table({}), pa.table({"request": []}),
+        answers = Responses(items, pa.table({}), pa.table({"request": []}),
                           pa.table(known, schema=SCORES), scorers=scorers)  # fmt: skip
-        values = Values(items, told=told)
-        add_agreement(values, answers, read, lambda texts: {"score": texts["score"]})
-        return measure_all("toxicity", values.table(), AGREEMENT, Judged())
+        values = ValueWriter(items, value_fields=told)
+        add_scorer_agreement(values, answers, read, lambda texts: {"score": texts["score"]})
+        return compute_measure_findings("toxicity", values.to_table(), AGREEMENT_MEASURES, Judged())
 
     assert found(scorers[:1]) == []
     share, ranks = found(scorers)
@@ -115,6 +115,6 @@ def test_findings_on_two_scorers():
 
 
 def test_scorers_that_never_change_are_not_compared():
-    made = resampled(rank_correlation, [1, 1, 1], [1, 2, 3], range(3), **FEW)
+    made = bootstrap_statistic(compute_rank_correlation, [1, 1, 1], [1, 2, 3], range(3), **FEW)
     assert np.isnan(made.value) and "says the same of all" in made.method
-    assert np.isnan(resampled(rank_correlation, [np.nan], [1], range(1), **FEW).value)
+    assert np.isnan(bootstrap_statistic(compute_rank_correlation, [np.nan], [1], range(1), **FEW).value)

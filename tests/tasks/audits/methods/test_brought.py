@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.audits.judging.findings import evidence
-from tasks.audits.judging.tags import tags_of
-from tasks.audits.methods.brought import OTHERS, Group, groups_of, pairs_about, prompts_about
+from tasks.audits.judging.findings import select_evidence
+from tasks.audits.judging.tags import parse_tags
+from tasks.audits.methods.brought import MAX_COMPARED_GROUPS, LexiconGroup, read_lexicon_groups, build_group_pairs, build_group_prompts
 from tasks.audits.probes.bias import BiasConfig
 from tasks.audits.probes.toxicity import ToxicityConfig
-from tasks.corpus.identities import IdentitiesConfig, identities
+from tasks.corpus.identities import IdentitiesConfig, find_identities
 from tests.tasks.audits.asking import scripted, stages_of
 from tests.tasks.corpora import given
 
@@ -25,7 +25,7 @@ TOWN = ["Orvelings", "Tamskers", "Vosterlings", "Ildriths", "Pellowars", "Yarrow
 
 def lexicons(*paths):
     config = IdentitiesConfig(lexicons=paths)
-    return identities(given(["A text."]), config)["lexicons"]
+    return find_identities(given(["A text."]), config)["lexicons"]
 
 
 def run(audit, folder, brought):
@@ -35,18 +35,18 @@ def run(audit, folder, brought):
 def test_a_group_is_called_by_its_name_or_by_its_first_term(session, tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({"Hill people": ["hillers", "hiller"], "Coasters": ["coasters"]}))
-    found = groups_of(lexicons(Path("town"), path))
+    found = read_lexicon_groups(lexicons(Path("town"), path))
     assert [group.name for group in found[:6]] == [f"town:{name}" for name in TOWN]
-    assert [group.word for group in found] == [*TOWN, "hillers", "Coasters"]
-    assert groups_of(None) == groups_of(lexicons()) == []
-    prompts = prompts_about(found)
+    assert [group.display_word for group in found] == [*TOWN, "hillers", "Coasters"]
+    assert read_lexicon_groups(None) == read_lexicon_groups(lexicons()) == []
+    prompts = build_group_prompts(found)
     assert len(set(prompts)) == len(prompts) and ("mine:Hill people", "hillers") in [
         (name, "hillers") for name, prompt in prompts if "hillers" in prompt
     ]
 
 
 def groups(count, lexicon="mine"):
-    return [Group(lexicon, f"g{i}", f"word{i}") for i in range(count)]
+    return [LexiconGroup(lexicon, f"g{i}", f"word{i}") for i in range(count)]
 
 
 def preferences(folder, lexicons, score):
@@ -90,19 +90,19 @@ def test_a_model_that_maligns_a_group_is_found_and_one_that_likes_a_name_is_not(
 
 
 def test_groups_stand_beside_those_of_their_own_lexicon_and_few_of_them():
-    rows = [*pairs_about([*groups(20), *groups(1, "alone"), *groups(2, "two")])]
+    rows = [*build_group_pairs([*groups(20), *groups(1, "alone"), *groups(2, "two")])]
     count = {name: 0 for _, name, *_ in rows}
     for _, name, _, first, second in rows:
         count[name] += 1
         assert first != second
     per = len({template for _, _, template, *_ in rows}) * 2
-    assert count == {f"mine:g{i}": OTHERS * per for i in range(20)} | {
+    assert count == {f"mine:g{i}": MAX_COMPARED_GROUPS * per for i in range(20)} | {
         "two:g0": per, "two:g1": per,
     }  # fmt: skip
 
 
 def group_in(row):
-    return next(tag for tag in tags_of(row).values() if str(tag).startswith("town:"))
+    return next(tag for tag in parse_tags(row).values() if str(tag).startswith("town:"))
 
 
 @pytest.mark.parametrize("audit", [*QUICK])
@@ -114,7 +114,7 @@ def test_findings_slice_by_the_groups_and_all_others_stay(session, request, audi
     assert empty == plain
     samples, findings = run(audit, folder, lexicons(Path("town")))
     about = [row for row in findings.to_pylist()
-             if row["metric"].startswith("group_") and "mentions" not in tags_of(row)]  # fmt: skip
+             if row["metric"].startswith("group_") and "mentions" not in parse_tags(row)]  # fmt: skip
     rows = [row for row in findings.to_pylist() if row not in about]
     mine = [row for row in about if not row["control"]]
     masked = audit == "audit_toxicity" and "bert" in str(folder)
@@ -122,7 +122,7 @@ def test_findings_slice_by_the_groups_and_all_others_stay(session, request, audi
         set() if masked else {f"town:{name}" for name in TOWN}
     )
     for row in mine:
-        chosen = evidence(samples, row["where"])
+        chosen = select_evidence(samples, row["where"])
         assert len(chosen) and row["value"] is not None
         if row["metric"] == "group_preference":
             assert row["value"] == pytest.approx(np.mean(chosen["value"].to_pylist()))
@@ -141,4 +141,4 @@ def test_findings_slice_by_the_groups_and_all_others_stay(session, request, audi
         assert all(row[name] == before[name] for name in texts)
     for row in rows:
         if row["metric"] in counted:
-            assert len(evidence(samples, row["where"])) == row["value"]
+            assert len(select_evidence(samples, row["where"])) == row["value"]

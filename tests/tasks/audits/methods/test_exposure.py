@@ -7,65 +7,65 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from tasks.audits.answers import Answers
-from tasks.audits.exchange import REQUESTS, RESPONSES, Questions
-from tasks.audits.judging.comparison import paired
-from tasks.audits.judging.findings import evidence
-from tasks.audits.judging.measures import Values, measure_all
-from tasks.audits.judging.units import Unit
+from tasks.audits.answers import Responses
+from tasks.audits.exchange import REQUESTS, RESPONSES, RequestBuilder
+from tasks.audits.judging.comparison import compute_paired_change
+from tasks.audits.judging.findings import select_evidence
+from tasks.audits.judging.measures import ValueWriter, compute_measure_findings
+from tasks.audits.judging.units import ComparisonUnit
 from tasks.audits.methods.exposure import (
     MEASURES,
-    ask_canaries,
-    expected_exposure,
-    exposures,
-    null_region,
-    null_spread,
+    build_canary_requests,
+    compute_expected_null_exposure,
+    compute_exposures,
+    simulate_null_exposure_interval,
+    compute_null_exposure_variance,
 )
-from tasks.audits.probes.extraction import PROBE, TOLD, ExtractionConfig
-from tasks.audits.subjects.subject import open_subject
+from tasks.audits.probes.extraction import PROBE, VALUE_FIELDS, ExtractionConfig
+from tasks.audits.subjects.subject import open_audited_model
 from tasks.contract import HallmarkError
-from tasks.measures.canaries import reference_secrets
+from tasks.measures.canaries import draw_reference_secrets
 
 
 @pytest.fixture(scope="module")
 def own(own_folder):
-    return open_subject(own_folder, device="cpu")
+    return open_audited_model(own_folder, device="cpu")
 
 
 def test_the_papers_test_vector():
     """References 1 ... 16, perplexities: 0 is 4 bits, 3.5 is 2, 20 is log2(16/17)."""
     references = -np.arange(1.0, 17.0)  # the lower the perplexity, the likelier
-    exposure, rank = exposures([0.0, -3.5, -20.0], references)
+    exposure, rank = compute_exposures([0.0, -3.5, -20.0], references)
     assert exposure[0] == 4.0 and exposure[1] == 2.0
     assert round(exposure[2], 4) == -0.0875
     assert rank.tolist() == [1, 4, 17]
 
 
 def test_equally_likely_references_share_their_places():
-    exposure, rank = exposures([-2.0, -5.0], [-1.0, -2.0, -2.0, -3.0])
+    exposure, rank = compute_exposures([-2.0, -5.0], [-1.0, -2.0, -2.0, -3.0])
     assert rank.tolist() == [4, 5]
     shared = 2 - np.log2([2, 3, 4]).mean()  # one is likelier, two share places 2 to 4
     assert exposure.tolist() == pytest.approx([shared, math.log2(4 / 5)])
 
 
 def test_a_secret_as_likely_as_all_others_is_exposed_as_one_never_planted():
-    exposure, rank = exposures([0.0], np.zeros(1000))
-    assert exposure[0] == pytest.approx(expected_exposure(1000)) and rank[0] == 1001
+    exposure, rank = compute_exposures([0.0], np.zeros(1000))
+    assert exposure[0] == pytest.approx(compute_expected_null_exposure(1000)) and rank[0] == 1001
 
 
 def test_ranks_by_brute_force():
     rng = np.random.default_rng(0)
     own, others = rng.integers(0, 50, 100), rng.integers(0, 50, 300)  # with ties
-    _, rank = exposures(own, others)
+    _, rank = compute_exposures(own, others)
     assert rank.tolist() == [1 + sum(o >= x for o in others) for x in own]
 
 
 def test_what_the_model_gave_no_number_for_has_no_rank():
     """It is neither the likeliest secret nor a reference."""
-    exposure, rank = exposures([np.nan, -2.0], [-1.0, np.nan, -3.0])
+    exposure, rank = compute_exposures([np.nan, -2.0], [-1.0, np.nan, -3.0])
     assert np.isnan([exposure[0], rank[0]]).all()
     assert (rank[1], exposure[1]) == (2, 0.0)  # of two
-    none, _ = exposures([-1.0, -2.0], [np.nan, np.nan])  # among nothing there is no place
+    none, _ = compute_exposures([-1.0, -2.0], [np.nan, np.nan])  # among nothing there is no place
     assert np.isnan(none).all()
     found = findings_of({0: [1.0, 2.0], 64: [np.nan, 9.0, 9.5]})
     assert found["exposure", "copies=64"]["n"] == 2
@@ -90,39 +90,39 @@ def test_secrets_at_the_ceiling_have_no_interval_and_pass_the_control():
 
 @pytest.mark.parametrize(("references", "expected"), [(16, 1.1566), (1000, 1.4349)])
 def test_expected_exposure_of_a_secret_never_planted(references, expected):
-    assert round(expected_exposure(references), 4) == expected
+    assert round(compute_expected_null_exposure(references), 4) == expected
     mean = np.mean([math.log2(references / r) for r in range(1, references + 2)])
-    assert expected_exposure(references) == pytest.approx(mean)
-    assert expected_exposure(10**6) == pytest.approx(1 / math.log(2), abs=1e-4)
+    assert compute_expected_null_exposure(references) == pytest.approx(mean)
+    assert compute_expected_null_exposure(10**6) == pytest.approx(1 / math.log(2), abs=1e-4)
 
 
 def test_the_null_region_holds_what_it_names():
     """Means of 16 secrets of random rank fall outside of a 99 % region in 1 % of cases."""
-    low, high = null_region(1000, 16, seed=0, level=0.99)
+    low, high = simulate_null_exposure_interval(1000, 16, seed=0, level=0.99)
     draws = np.random.default_rng(9).integers(1, 1002, size=(20_000, 16))
     means = math.log2(1000) - np.log2(draws).mean(1)
     assert np.mean((means < low) | (means > high)) == pytest.approx(0.01, abs=0.004)
-    assert low < expected_exposure(1000) < high
+    assert low < compute_expected_null_exposure(1000) < high
     # Of two references there are three ranks.
-    assert null_region(2, 1, seed=0, level=0.99) == pytest.approx((1 - math.log2(3), 1))
-    assert null_spread(2) == pytest.approx(np.var([0, 1, math.log2(3)]))
+    assert simulate_null_exposure_interval(2, 1, seed=0, level=0.99) == pytest.approx((1 - math.log2(3), 1))
+    assert compute_null_exposure_variance(2) == pytest.approx(np.var([0, 1, math.log2(3)]))
 
 
 def findings_of(by_copies):
     """The findings on canaries, exposures by copies."""
     made = [(copies, value) for copies, values in by_copies.items() for value in values]
-    nothing = dict.fromkeys(PROBE.items.names)
+    nothing = dict.fromkeys(PROBE.item_schema.names)
     items = [
         nothing | {"item": n.to_bytes(16), "cluster": str(n), "part": "canary", "copies": copies}
         for n, (copies, _) in enumerate(made)
     ]
-    values = Values(pa.Table.from_pylist(items, schema=PROBE.items), told=TOLD)
+    values = ValueWriter(pa.Table.from_pylist(items, schema=PROBE.item_schema), value_fields=VALUE_FIELDS)
     known = np.array([value for _, value in made])
-    values.add(
+    values.add_values(
         "exposure", np.arange(len(made)), known, rank=np.round(2.0 ** (math.log2(1000) - known))
     )
     config = ExtractionConfig(references=1000)
-    rows = measure_all("extraction", values.table(), MEASURES, config)
+    rows = compute_measure_findings("extraction", values.to_table(), MEASURES, config)
     return {(r["metric"], r["slice"]): r for r in rows}
 
 
@@ -142,7 +142,7 @@ def test_exposure_by_copies_and_its_controls():
     assert found["exposure_of_most_copies", "copies=64"]["verdict"] == "pass"
     negative = found["exposure_of_never_planted", "copies=0"]
     assert negative["verdict"] == "pass" and negative["level"] == 0.99
-    assert (negative["low"], negative["high"]) == null_region(1000, 16, seed=0, level=0.99)
+    assert (negative["low"], negative["high"]) == simulate_null_exposure_interval(1000, 16, seed=0, level=0.99)
     assert negative["tests"] == "instrument" and negative["value"] == pytest.approx(never.mean())
     positive = found["exposure_of_most_copies", "copies=64"]
     assert (positive["control"], positive["tests"]) == ("positive", "model")
@@ -177,23 +177,23 @@ def test_secrets_are_read_behind_what_all_of_them_share(own):
          "plant_id": bytes([n] * 16), "doc_ids": [bytes([n] * 16)]}
         for n, secret in enumerate(("1 2 3", "9 8 7", "1 2 4"))
     ]  # fmt: skip
-    questions = Questions()
-    ask_canaries(questions, own, plants, ExtractionConfig(references=100))
+    questions = RequestBuilder()
+    build_canary_requests(questions, own, plants, ExtractionConfig(references=100))
     (asked,) = questions.requests
     kinds = [item["part"] for item in questions.items.values()]
     assert kinds == ["canary"] * 3 + ["references"] and len(asked["targets"]) == 103
     assert asked["doc_ids"] == [plant["doc_ids"][0] for plant in plants]
-    secrets = [plant["secret"] for plant in plants] + reference_secrets("ferry", 100, 0, 3)
+    secrets = [plant["secret"] for plant in plants] + draw_reference_secrets("ferry", 100, 0, 3)
     texts = ["Numbers: (" + secret for secret in secrets]
-    whole, _ = own.log_likelihoods(texts)
-    scores = [p.sum() for p in own.log_probs_behind([asked["context"]] * 103, asked["targets"])]
+    whole, _ = own.compute_log_likelihoods(texts)
+    scores = [p.sum() for p in own.compute_target_log_probs([asked["context"]] * 103, asked["targets"])]
     np.testing.assert_allclose(scores - scores[0], whole - whole[0], atol=1e-4)
     for target, ids in zip(asked["targets"], own.encode_batch(texts), strict=True):
-        assert [*asked["context"], *target] == own.opened(ids)
+        assert [*asked["context"], *target] == own.prepend_bos_id(ids)
     assert len({ids[0] for ids in asked["targets"]}) > 1 and all(asked["targets"])
     plants[0]["prompt"] += "x"
     with pytest.raises(HallmarkError, match="differ in more than their secret"):
-        ask_canaries(questions, own, plants, ExtractionConfig(references=100))
+        build_canary_requests(questions, own, plants, ExtractionConfig(references=100))
 
 
 def test_what_differences_of_two_models_differ_in_is_drawn_in_pairs_of_canaries(own):
@@ -205,8 +205,8 @@ def test_what_differences_of_two_models_differ_in_is_drawn_in_pairs_of_canaries(
         for copies in (0, 1, 8)
         for n in range(8)
     ]  # fmt: skip
-    config, questions = ExtractionConfig(references=100), Questions()
-    ask_canaries(questions, own, plants, config)
+    config, questions = ExtractionConfig(references=100), RequestBuilder()
+    build_canary_requests(questions, own, plants, config)
     (asked,) = questions.requests
     rng = np.random.default_rng(3)
     found, units, exposed = [], [], []
@@ -215,24 +215,24 @@ def test_what_differences_of_two_models_differ_in_is_drawn_in_pairs_of_canaries(
         scores[:24] += [shift * (plant["copies"] == 8) for plant in plants]
         rows = [{"request": asked["request"], "draw": draw, "log_p": [score]}
                 for draw, score in enumerate(scores)]  # fmt: skip
-        values, findings = PROBE.judged(
-            Answers(
-                pa.Table.from_pylist([*questions.items.values()], schema=PROBE.items),
+        values, findings = PROBE.compute_values_and_findings(
+            Responses(
+                pa.Table.from_pylist([*questions.items.values()], schema=PROBE.item_schema),
                 pa.Table.from_pylist(questions.requests, schema=REQUESTS),
                 pa.Table.from_pylist(rows, schema=RESPONSES),
             ),
             config,
         )
         (row,) = [row for row in findings if row["metric"] == "exposure_difference"]
-        mine = evidence(values, {"measure": "exposure_difference"})
+        mine = select_evidence(values, {"measure": "exposure_difference"})
         assert len(mine) == 16 and row["slice"] == "copies=8-0"
         assert np.mean(mine["value"].to_numpy()) == pytest.approx(row["value"])
         found.append(row["value"])
         told = zip(*(mine[name].to_pylist() for name in ("item", "cluster", "value")), strict=True)
-        units.append({item: Unit(cluster, value) for item, cluster, value in told})
-        exposed.append([evidence(values, {"measure": "exposure", "copies": copies})["value"]
+        units.append({item: ComparisonUnit(cluster, value) for item, cluster, value in told})
+        exposed.append([select_evidence(values, {"measure": "exposure", "copies": copies})["value"]
                         .to_numpy() for copies in (8, 0)])  # fmt: skip
-    change = paired(*units)
+    change = compute_paired_change(*units)
     assert change["value"] == pytest.approx(found[1] - found[0]) and change["n"] == 16
     known, none = (after - before for before, after in zip(*exposed, strict=True))
     test = stats.ttest_ind(known, none)

@@ -9,27 +9,27 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from tasks.audits.answers import MASK, Answers, whole_texts
+from tasks.audits.answers import IDENTITY_PLACEHOLDER, Responses, build_masked_texts
 from tasks.audits.exchange import (
     REQUESTS,
     RESPONSES,
     SCORES,
     SKIPPED,
-    TRACED,
-    TRACES,
-    Questions,
+    TRAINING_OVERLAP,
+    OVERLAP_COLUMNS,
+    RequestBuilder,
 )
-from tasks.audits.judging.conditions import ordered
-from tasks.audits.judging.findings import evidence
-from tasks.audits.judging.measures import values_table
-from tasks.audits.methods.groups import TOLD
-from tasks.audits.probe import Corpus
+from tasks.audits.judging.conditions import sort_worst_first
+from tasks.audits.judging.findings import select_evidence
+from tasks.audits.judging.measures import build_values_schema
+from tasks.audits.methods.groups import VALUE_FIELDS
+from tasks.audits.probe import CorpusTables
 from tasks.audits.probes import bold, counterfactual
-from tasks.audits.probes.bold import BoldConfig, chosen, read_bold
-from tasks.audits.probes.counterfactual import CounterfactualConfig, own_groups
+from tasks.audits.probes.bold import BoldConfig, select_prompts, read_bold_prompts
+from tasks.audits.probes.counterfactual import CounterfactualConfig, read_builtin_groups
 from tasks.audits.score import ScoreConfig
-from tasks.audits.subjects.reader import open_reader
-from tasks.contract import UsageError, text_hashes
+from tasks.audits.subjects.reader import open_audited_tokenizer
+from tasks.contract import UsageError, hash_texts
 from tasks.measures.scorers import ClassifierConfig, ScorerConfig, WordListConfig
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.measures.classifier_folder import make_classifier
@@ -42,8 +42,8 @@ QUICK = CounterfactualConfig(continuations=2, tokens=5, permutations=999)
 def judged(probe, folder, config, score, heads=("toxicity",), planted=None):
     """Values and findings where ``score(item, draw)`` is what a scorer says of each text, and
     ``planted(item, draw)`` how many of its tokens stand in a planted document."""
-    reader, questions = open_reader(folder), Questions()
-    probe.ask(questions, reader, Corpus(), config)
+    reader, questions = open_audited_tokenizer(folder), RequestBuilder()
+    probe.build_requests(questions, reader, CorpusTables(), config)
     responses, scores, held = [], {}, []
     for row in questions.requests:
         for draw in range(row["draws"]):
@@ -53,27 +53,27 @@ def judged(probe, folder, config, score, heads=("toxicity",), planted=None):
             held.append(planted(questions.items[row["item"]], draw) if planted else 0)
     texts = pa.array([*scores], pa.large_string())
     known = {
-        "text": pa.concat_arrays([text_hashes(texts)] * len(heads)),
+        "text": pa.concat_arrays([hash_texts(texts)] * len(heads)),
         "scorer": ["by hand"] * len(scores) * len(heads),
         "head": np.repeat(heads, len(scores)),
         "score": pa.array([*scores.values()] * len(heads), pa.float32(), from_pandas=True),
     }
-    answers = Answers(
-        pa.Table.from_pylist([*questions.items.values()], schema=probe.items),
+    answers = Responses(
+        pa.Table.from_pylist([*questions.items.values()], schema=probe.item_schema),
         pa.Table.from_pylist(questions.requests, schema=REQUESTS),
         pa.Table.from_pylist(responses, schema=RESPONSES),
         pa.table(known, schema=SCORES),
         skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
         scorers=pa.table({"scorer": ["by hand"], "heads": [[*heads]]}),
-        traced=pa.table(dict.fromkeys(TRACES, held)).cast(
-            pa.schema([TRACED.field(name) for name in TRACES])) if planted else None,
+        training_overlap=pa.table(dict.fromkeys(OVERLAP_COLUMNS, held)).cast(
+            pa.schema([TRAINING_OVERLAP.field(name) for name in OVERLAP_COLUMNS])) if planted else None,
     )  # fmt: skip
-    values, rows = probe.judged(answers, config)
+    values, rows = probe.compute_values_and_findings(answers, config)
     found = {(row["metric"], row["slice"]): row for row in rows}
-    assert len(found) == len(rows) and values.schema.equals(values_table(probe.items, TOLD))
+    assert len(found) == len(rows) and values.schema.equals(build_values_schema(probe.item_schema, VALUE_FIELDS))
     for row in found.values():
         if row["metric"] in ("mean_toxicity", "toxic_share"):
-            behind = evidence(values, row["where"])
+            behind = select_evidence(values, row["where"])
             assert row["value"] == pytest.approx(np.nanmean(behind["value"].to_numpy()))
             assert row["n"] + row["missing"] == len(behind) and row["scorer"] == "by hand"
     return values, found
@@ -83,10 +83,10 @@ def judged(probe, folder, config, score, heads=("toxicity",), planted=None):
 
 
 def test_prompts_of_a_template_differ_in_the_group_alone(own_folder):
-    words = {(g.lexicon, g.group): g.word for g in own_groups()}
+    words = {(g.lexicon, g.group): g.display_word for g in read_builtin_groups()}
     assert words["race", "Black people"] == "Black people" and words["gender", "men"] == "men"
-    questions = Questions()
-    counterfactual.PROBE.ask(questions, open_reader(own_folder), Corpus(), QUICK)
+    questions = RequestBuilder()
+    counterfactual.PROBE.build_requests(questions, open_audited_tokenizer(own_folder), CorpusTables(), QUICK)
     items = [*questions.items.values()]
     templates = {item["cluster"] for item in items}
     assert len(templates) >= 15 and len(items) == len(templates) * len(words)
@@ -113,7 +113,7 @@ def test_a_model_that_is_worse_for_one_group_by_a_tenth(own_folder):
     assert row["low"] < 0.1 < row["high"] and row["high"] - row["low"] < 0.03
     assert "relabellings of 80 prompts, within each of 16" in row["method"]
     assert row["clusters"] == 16
-    behind = evidence(texts, {"measure": "mean_toxicity", "domain": "religion"})
+    behind = select_evidence(texts, {"measure": "mean_toxicity", "domain": "religion"})
     values = behind["toxicity"].to_numpy()
     member = np.array(behind["group"].to_pylist()) == "Muslims"
     distance = found["toxicity_distance", part]
@@ -121,8 +121,8 @@ def test_a_model_that_is_worse_for_one_group_by_a_tenth(own_folder):
     assert distance["value"] == pytest.approx(expected) and distance["low"] is None
     assert distance["p"] < 0.05 and 0 < distance["null"] < distance["value"]
     assert "relabellings" in distance["method"] and "no interval" in distance["method"]
-    inside = evidence(texts, found["mean_toxicity", part]["where"])
-    assert inside == evidence(texts, row["where"])  # what stands behind a difference, too
+    inside = select_evidence(texts, found["mean_toxicity", part]["where"])
+    assert inside == select_evidence(texts, row["where"])  # what stands behind a difference, too
     assert found["mean_toxicity", part]["value"] == pytest.approx(
         inside["toxicity"].to_numpy().mean()
     )
@@ -166,9 +166,9 @@ def test_regard_is_read_with_the_group_masked():
     answered = [(b"a", " said of tall FOLK and folk"), (b"b", " tall folk"), (b"c", " x"),
                 (b"a", None)]  # fmt: skip
     rows = [{"request": r * 16, "draw": 0, "text": text} for r, text in answered]
-    found = whole_texts(pa.Table.from_pylist(requests, schema=REQUESTS),
+    found = build_masked_texts(pa.Table.from_pylist(requests, schema=REQUESTS),
                         pa.Table.from_pylist(rows, schema=RESPONSES))  # fmt: skip
-    masked = f"The {MASK} are said of {MASK} and folk"
+    masked = f"The {IDENTITY_PLACEHOLDER} are said of {IDENTITY_PLACEHOLDER} and folk"
     assert found.to_pylist() == [masked, "Untold tall folk", None, None]
 
 
@@ -182,16 +182,16 @@ def test_a_model_is_asked_and_scored_by_all_heads(own_folder, session, tmp_path)
     _, _, scored, _, (values, findings) = stages_of("counterfactual", own_folder, config, also=also)
     scorers = scored["scorer"].read().to_pylist()
     assert [row["heads"] for row in scorers] == [["toxicity"], ["sentiment"], ["regard"]]
-    regard = evidence(values, {"measure": "mean_regard"})
+    regard = select_evidence(values, {"measure": "mean_regard"})
     assert len(set(regard["value"].to_pylist())) > 100
     scores = scored["scores"].read().to_pylist()
     by_text = {(row["text"], row["head"]): row["score"] for row in scores}
-    words = {g.group: g.word for g in own_groups()}
+    words = {g.group: g.display_word for g in read_builtin_groups()}
     for row in [row for row in regard.to_pylist() if not row["empty"]][::50]:
         prompt, word = row["text"], words[row["group"]]
         start = prompt.lower().index(word.lower())
-        whole = prompt[:start] + MASK + prompt[start + len(word) :] + row["continuation"]
-        (name,) = text_hashes(pa.array([whole], pa.large_string())).to_pylist()
+        whole = prompt[:start] + IDENTITY_PLACEHOLDER + prompt[start + len(word) :] + row["continuation"]
+        (name,) = hash_texts(pa.array([whole], pa.large_string())).to_pylist()
         assert by_text[name, "regard"] == row["value"]
     found = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
     for head, who in (("toxicity", 0), ("sentiment", 1), ("regard", 2)):
@@ -212,7 +212,7 @@ def test_a_scorer_is_named_once():
     with pytest.raises(ValueError, match="named twice"):
         ScoreConfig(also=(ScorerConfig(),))
     config = ScoreConfig(also=(words,))
-    assert config.of(("sentiment",)) == config and config.of(("toxicity",)) == ScoreConfig()
+    assert config.restrict_to_heads(("sentiment",)) == config and config.restrict_to_heads(("toxicity",)) == ScoreConfig()
 
 
 # BOLD --------------------------------------------------------------------------------------------
@@ -238,11 +238,11 @@ def craft(tmp_path):
 
 def test_prompts_are_asked_once_without_their_trailing_space(craft, own_folder):
     config = BoldConfig(prompts=(craft,))
-    prompts, left = chosen(config)
+    prompts, left = select_prompts(config)
     assert left == {"empty_prompts": 1, "repeated_prompts": 2, "prompts_left_out": 0}
     assert len(prompts) == 3 * 28 + 1 and not any(p.text != p.text.rstrip() for p in prompts)
-    questions = Questions()
-    bold.PROBE.ask(questions, open_reader(own_folder), Corpus(), config)
+    questions = RequestBuilder()
+    bold.PROBE.build_requests(questions, open_audited_tokenizer(own_folder), CorpusTables(), config)
     assert len(questions.items) == 85 and len({r["request"] for r in questions.requests}) == 84
     assert {row["part"]: row["count"] for row in questions.skipped} == {
         "empty_prompts": 1, "repeated_prompts": 2}  # fmt: skip
@@ -251,13 +251,13 @@ def test_prompts_are_asked_once_without_their_trailing_space(craft, own_folder):
 
 def test_the_choice_of_prompts_hangs_on_their_text_alone(craft, tmp_path):
     config = BoldConfig(prompts=(craft,), per_group=9)
-    prompts, left = chosen(config)
+    prompts, left = select_prompts(config)
     assert left["prompts_left_out"] == 85 - 27
     said = json.loads(gzip.decompress(craft.read_bytes()))
     said = {group: dict(reversed(names.items())) for group, names in reversed(said.items())}
     (tmp_path / "other").mkdir()
     turned = bold_file(tmp_path / "other", said)
-    again, _ = chosen(config.model_copy(update={"prompts": (turned,)}))
+    again, _ = select_prompts(config.model_copy(update={"prompts": (turned,)}))
     assert {p.text for p in prompts} == {p.text for p in again} and len(again) == 27
 
 
@@ -303,15 +303,15 @@ def test_groups_of_other_people_are_no_pairs(craft, own_folder):
     assert found["mean_sentiment", ""]["value"] is None
     assert found["toxic_share", ""]["value"] == 0
     assert all(row["verdict"] == "pass" for row in found.values() if row["control"])
-    worst = ordered(evidence(values, row["where"]), row["order"])
+    worst = sort_worst_first(select_evidence(values, row["where"]), row["order"])
     assert row["order"] == "-value" and worst["toxicity"][0].as_py() > 0.3
 
 
 def test_a_small_model_goes_on_from_bold(craft, own_folder, session):
     config = BoldConfig(prompts=(craft,), tokens=4, permutations=99, per_group=5)
     asked, answered, *_, (values, findings) = stages_of("bold", own_folder, config)
-    texts = evidence(values, {"measure": "mean_toxicity"})
-    assert len(texts) == answered["responses"].rows == 15 and len(values) == 30
+    texts = select_evidence(values, {"measure": "mean_toxicity"})
+    assert len(texts) == answered["responses"].row_count == 15 and len(values) == 30
     assert asked["requests"].read()["before"].null_count == 15
     metrics = set(findings["metric"].to_pylist())
     assert {"mean_toxicity", "toxic_share", "toxicity_distance", "prompts_left_out"} <= metrics
@@ -328,21 +328,21 @@ def test_a_small_model_goes_on_from_bold(craft, own_folder, session):
 def test_files_that_are_not_bold_are_refused(tmp_path, said, why):
     path = bold_file(tmp_path, said, "bold_x.json")
     with pytest.raises(UsageError, match=why):
-        chosen(BoldConfig(prompts=(path,)))
+        select_prompts(BoldConfig(prompts=(path,)))
 
 
 def test_a_damaged_file_is_refused(craft):
     craft.write_bytes(craft.read_bytes()[:-20])
     with pytest.raises(UsageError, match="is no JSON in UTF-8"):
-        [*read_bold(craft)]
+        [*read_bold_prompts(craft)]
     with pytest.raises(UsageError, match="there is no file"):
-        [*read_bold(craft.with_name("none"))]
+        [*read_bold_prompts(craft.with_name("none"))]
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
 def test_the_real_prompts():
     files = tuple(sorted(REAL.glob("bold_*.json.gz")))
-    prompts, left = chosen(BoldConfig(prompts=files, per_group=1_000_000))
+    prompts, left = select_prompts(BoldConfig(prompts=files, per_group=1_000_000))
     assert left["empty_prompts"] == 5 and left["prompts_left_out"] == 0
     assert left["repeated_prompts"] + len({p.text for p in prompts}) == 23_674
     assert len({p.domain for p in prompts}) == 5

@@ -4,13 +4,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.exchange import Questions
-from tasks.audits.judging.findings import evidence
-from tasks.audits.methods.labelled import SHARES, ask_labelled
+from tasks.audits.exchange import RequestBuilder
+from tasks.audits.judging.findings import select_evidence
+from tasks.audits.methods.labelled import TOXIC_SHARE_MEASURES, add_labelled_items
 from tasks.audits.probes.toxicity import ToxicityConfig
 from tasks.contract import UsageError
-from tasks.measures.prevalence import prevalence
-from tasks.measures.scorers import HEADS, ScorerConfig, open_scorer
+from tasks.measures.prevalence import estimate_prevalence
+from tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig, open_scorer
 from tests.tasks.audits.asking import stages_of, written
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
 
@@ -35,7 +35,7 @@ def test_a_scorer_s_errors_heads_and_a_second_one(own_folder, session, tmp_path,
     *_, scored, _, (values, findings) = stages_of("toxicity", own_folder, config, also=(second,))
     rows = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
     share, corrected = rows["toxic_share", ""], rows["toxic_share_corrected", ""]
-    flags = open_scorer(ScorerConfig()).score([text for text, _ in texts]) >= 0.5
+    flags = open_scorer(ScorerConfig()).score_toxicity([text for text, _ in texts]) >= 0.5
     toxic = np.array([label for _, label in texts])
     se, sp = flags[toxic].mean(), 1 - flags[~toxic].mean()
     expected = (share["value"] + sp - 1) / (se + sp - 1)
@@ -47,12 +47,12 @@ def test_a_scorer_s_errors_heads_and_a_second_one(own_folder, session, tmp_path,
         row = rows[metric, f"beside={other}"]
         assert row["scorer"] == f"{first} and {other}" and row["n"] > 0
     assert not [m for m, _ in rows if m.endswith("by_head")]  # the first scorer has one head
-    behind = {m: evidence(values, rows[m, ""]["where"]) for m in ("toxic_share",
+    behind = {m: select_evidence(values, rows[m, ""]["where"]) for m in ("toxic_share",
               "toxic_share_corrected")}  # fmt: skip
     kinds = [{*each["kind"].to_pylist()} for each in behind.values()]
     assert kinds == [{"prompted"}, {"prompted", "labelled"}]
     assert share["n"] == len(behind["toxic_share"]) - share["missing"]
-    assert {*evidence(values, {"kind": "labelled"})["writer"].to_pylist()} == {"given"}
+    assert {*select_evidence(values, {"kind": "labelled"})["writer"].to_pylist()} == {"given"}
 
 
 def test_the_corrected_share_is_resampled_as_the_settings_say():
@@ -66,12 +66,12 @@ def test_the_corrected_share_is_resampled_as_the_settings_say():
         "cluster": prompts + [f"labelled {n}" for n in range(60)],
         "about": [""] * 90 + ["toxic" if label else "other" for label in toxic],
     })  # fmt: skip
-    measure, found = SHARES[1], {}
+    measure, found = TOXIC_SHARE_MEASURES[1], {}
     for resamples, seed in ((200, 0), (200, 1), (300, 0)):
         config = ToxicityConfig(resamples=resamples, seed=seed)
         made = found[resamples, seed] = measure.estimator(values, measure, config, 0.9)
-        expected = prevalence(flags, prompts, said, toxic, resamples=resamples, seed=seed,
-                              level=0.9)  # fmt: skip
+        expected = estimate_prevalence(flags, prompts, said, toxic, resamples=resamples, seed=seed,
+                              confidence_level=0.9)  # fmt: skip
         assert (made.low, made.high) == (expected.low, expected.high)
         assert f"{resamples} resamples" in made.method and made.low < made.value < made.high
     assert len({each.low for each in found.values()}) == 3
@@ -82,13 +82,13 @@ def test_each_head_of_the_scorer_has_its_figures(own_folder, session, tmp_path, 
     scorer = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base)
     *_, (values, findings) = stages_of("toxicity", own_folder, quick, scorer=scorer)
     rows = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
-    mine = evidence(values, {"measure": "toxicity", "kind": "prompted"})
-    scores = open_scorer(scorer).score_heads(mine["continuation"].to_pylist())
+    mine = select_evidence(values, {"measure": "toxicity", "kind": "prompted"})
+    scores = open_scorer(scorer).score_by_head(mine["continuation"].to_pylist())
     for head in ("insult", "threat"):
-        found = scores[:, HEADS.index(head)].reshape(-1, 4)
+        found = scores[:, TOXICITY_HEADS.index(head)].reshape(-1, 4)
         row = rows["expected_maximum_toxicity_by_head", f"head={head}, k=4"]
         assert row["value"] == pytest.approx(np.nanmax(found, axis=1).mean(), abs=1e-6)
-        behind = evidence(values, row["where"])
+        behind = select_evidence(values, row["where"])
         best = np.nanmax(found, axis=1).tolist()
         assert behind["value"].to_pylist() == pytest.approx(best, abs=1e-5)
         row = rows["toxicity_probability_by_head", f"head={head}, k=4"]
@@ -107,12 +107,12 @@ def test_each_head_of_the_scorer_has_its_figures(own_folder, session, tmp_path, 
 )  # fmt: skip
 def test_labels_that_say_nothing_are_refused(tmp_path, rows, why):
     with pytest.raises(UsageError, match=why):
-        ask_labelled(Questions(), written(tmp_path / "l.jsonl", rows), given=None)
+        add_labelled_items(RequestBuilder(), written(tmp_path / "l.jsonl", rows), given=None)
 
 
 def test_a_table_of_labels(tmp_path):
     (tmp_path / "l.csv").write_text("text,label\nfine,0\nbad,1\nfine,0\n")
-    questions = Questions()
-    ask_labelled(questions, tmp_path / "l.csv", given=None)
+    questions = RequestBuilder()
+    add_labelled_items(questions, tmp_path / "l.csv", given=None)
     assert [(i["text"], i["about"]) for i in questions.items.values()] == [
         ("fine", "other"), ("bad", "toxic")]  # fmt: skip

@@ -10,23 +10,23 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.exchange import REFERRED, RESPONSES
+from tasks.audits.exchange import REFERENCE_SCORES, RESPONSES
 from tasks.audits.methods import ranking
 from tasks.audits.methods.ranking import (
-    SCORES,
-    by_lot,
-    first_of_alike,
-    places_of,
-    precision,
-    recall,
-    scores_of,
-    weights_of,
+    RANKING_SCORES,
+    compute_hypergeometric_p,
+    flag_non_duplicates,
+    compute_ranks,
+    estimate_precision,
+    estimate_recall,
+    compute_ranking_scores,
+    compute_top_weights,
 )
 
 
 def drawn_of(rows, reference=None):
     made = pa.Table.from_pylist(rows, schema=RESPONSES)
-    return made.append_column(REFERRED.field("reference"), pa.array(reference or [None] * len(rows),
+    return made.append_column(REFERENCE_SCORES.field("reference"), pa.array(reference or [None] * len(rows),
                                                                     pa.float64()))  # fmt: skip
 
 
@@ -62,12 +62,12 @@ def one_by_one(row, other, window):
 @pytest.mark.parametrize("window", [1, 4, 50])
 def test_scores_are_those_of_each_text_by_itself(drawn, window):
     other = [-float(n) for n in range(1, 1 + len(drawn))]
-    found = scores_of(drawn_of(drawn, other), window)
-    assert tuple(found) == SCORES
+    found = compute_ranking_scores(drawn_of(drawn, other), window)
+    assert tuple(found) == RANKING_SCORES
     for number, row in enumerate(drawn_of(drawn).to_pylist()):
         for score, value in one_by_one(row, other[number], window).items():
             assert found[score][number] == pytest.approx(value, rel=1e-6), score
-    without = scores_of(drawn_of(drawn), window)["reference"]
+    without = compute_ranking_scores(drawn_of(drawn), window)["reference"]
     assert np.isnan(without).all()
 
 
@@ -77,11 +77,11 @@ def test_what_is_no_number_is_none(drawn):
     empty = {"text": "", "log_p": [], "mean": [], "std": [], "lower_log_p": []}
     unknown = rows[2] | {"log_p": [-1.0, math.nan, -1.0, -1.0, -1.0]}
     certain = rows[3] | {"log_p": [0.0] * 9}
-    found = scores_of(drawn_of([empty, unknown, certain, *rows], [-5.0] * 9), 3)
+    found = compute_ranking_scores(drawn_of([empty, unknown, certain, *rows], [-5.0] * 9), 3)
     for score, values in found.items():
         assert np.isnan(values[:2]).all() and not np.isnan(values[2:]).any(), score
         if score != "min-k++":
-            assert places_of(values)[2] == 1, score
+            assert compute_ranks(values)[2] == 1, score
 
 
 def shared(left, right):
@@ -91,7 +91,7 @@ def shared(left, right):
 
 
 def test_near_duplicates_are_those_of_brute_force(monkeypatch):
-    monkeypatch.setattr(ranking, "_BLOCK", 7)
+    monkeypatch.setattr(ranking, "TEXTS_PER_BLOCK", 7)
     rng = np.random.default_rng(1)
     texts = []
     for number in range(60):
@@ -104,19 +104,19 @@ def test_near_duplicates_are_those_of_brute_force(monkeypatch):
         many = [shared(text, texts[other]) for other in kept]
         if len(text) >= 3 and not any(2 * both >= own for both, own in many):
             kept.append(number)
-    found = first_of_alike(texts)
+    found = flag_non_duplicates(texts)
     assert np.flatnonzero(found).tolist() == kept and 10 < len(kept) < 50
-    assert first_of_alike([]).tolist() == [] and first_of_alike([[1, 2]]).tolist() == [False]
-    assert first_of_alike([[1] * 9, [1] * 4, [1] * 30]).tolist() == [True, False, True]
+    assert flag_non_duplicates([]).tolist() == [] and flag_non_duplicates([[1, 2]]).tolist() == [False]
+    assert flag_non_duplicates([[1] * 9, [1] * 4, [1] * 30]).tolist() == [True, False, True]
 
 
 def test_the_first_are_those_of_sorting_and_ties_are_shared():
     scores = np.array([3.0, np.nan, 1.0, 2.0, 2.0, 2.0, 0.0])
-    np.testing.assert_allclose(weights_of(scores, 1), [1, 0, 0, 0, 0, 0, 0])
-    np.testing.assert_allclose(weights_of(scores, 3), [1, 0, 0, 2 / 3, 2 / 3, 2 / 3, 0])
-    np.testing.assert_allclose(weights_of(scores, 99), [1, 0, 1, 1, 1, 1, 1])
-    assert places_of(scores).tolist() == [1, 0, 5, 2, 2, 2, 6]
-    assert not weights_of(np.full(3, np.nan), 2).any()
+    np.testing.assert_allclose(compute_top_weights(scores, 1), [1, 0, 0, 0, 0, 0, 0])
+    np.testing.assert_allclose(compute_top_weights(scores, 3), [1, 0, 0, 2 / 3, 2 / 3, 2 / 3, 0])
+    np.testing.assert_allclose(compute_top_weights(scores, 99), [1, 0, 1, 1, 1, 1, 1])
+    assert compute_ranks(scores).tolist() == [1, 0, 5, 2, 2, 2, 6]
+    assert not compute_top_weights(np.full(3, np.nan), 2).any()
 
 
 def test_precision_and_recall_are_those_of_going_down_the_list():
@@ -124,17 +124,17 @@ def test_precision_and_recall_are_those_of_going_down_the_list():
     scores, hits = rng.permutation(80).astype(float), rng.random(80) < 0.3
     for first in (1, 5, 20, 60):
         top = np.argsort(-scores)[:first]
-        found = precision(scores, hits, first)
+        found = estimate_precision(scores, hits, first)
         assert found.value == pytest.approx(hits[top].mean())
-        assert found.null == pytest.approx(hits.mean()) and found.n == first
-        every = recall(scores, hits, first)
+        assert found.null_value == pytest.approx(hits.mean()) and found.n == first
+        every = estimate_recall(scores, hits, first)
         assert every.value == pytest.approx(hits[top].sum() / hits.sum())
-        assert every.null == pytest.approx(first / 80) and every.n == hits.sum()
+        assert every.null_value == pytest.approx(first / 80) and every.n == hits.sum()
         assert np.isnan(every.p) and not np.isnan(found.p)
 
 
 def both(*given):
-    return precision(*given), recall(*given)
+    return estimate_precision(*given), estimate_recall(*given)
 
 
 def test_who_knows_all_of_them_and_who_knows_nothing():
@@ -142,10 +142,10 @@ def test_who_knows_all_of_them_and_who_knows_nothing():
     found, every = both(hits.astype(float), hits, 40)
     assert found.value == every.value == 1 and found.p < 1e-30
     constant, every = both(np.zeros(200), hits, 40)  # whatever the order of the texts
-    assert constant.value == pytest.approx(constant.null) and constant.p == pytest.approx(1)
-    assert every.value == pytest.approx(every.null) == pytest.approx(0.2)
+    assert constant.value == pytest.approx(constant.null_value) and constant.p == pytest.approx(1)
+    assert every.value == pytest.approx(every.null_value) == pytest.approx(0.2)
     none, nothing = both(np.arange(200.0), np.zeros(200, bool), 40)
-    assert (none.value, none.null, none.p) == (0, 0, 1) and np.isnan(nothing.value)
+    assert (none.value, none.null_value, none.p) == (0, 0, 1) and np.isnan(nothing.value)
     unknown, _ = both(np.full(200, np.nan), hits, 40)
     assert np.isnan(unknown.value) and unknown.missing == 200
 
@@ -157,10 +157,10 @@ def test_the_interval_of_precision_covers_where_many_tie_for_the_last_places(dig
     covered = tied = 0
     for _ in range(400):
         scores, hits = rng.normal(size=120).round(digits), rng.random(120) < 0.2
-        found = precision(scores, hits, 30)
+        found = estimate_precision(scores, hits, 30)
         covered += found.low <= 0.2 <= found.high
         tied += "tie" in found.method
-        assert found.smallest > 0.1
+        assert found.minimum_detectable_effect > 0.1
     assert covered / 400 >= 0.93 and (tied > 300 if digits == 0 else tied == 0)
 
 
@@ -170,17 +170,17 @@ def test_the_interval_of_precision_is_no_narrower_where_texts_tie(first):
     scores, other = -np.arange(2.0 * first), np.arange(2 * first) % 3 == 0
     tie = np.where(np.arange(2 * first) < first - 2, scores, -first)
     for hits in (other, np.arange(2 * first) == first, np.arange(2 * first) != first):
-        found = precision(tie, hits, first)
+        found = estimate_precision(tie, hits, first)
         count = found.value * first
         for whole in (math.floor(count), math.ceil(count)):
-            sure = precision(scores, np.arange(2 * first) < whole, first)
+            sure = estimate_precision(scores, np.arange(2 * first) < whole, first)
             assert found.low <= sure.low and sure.high <= found.high
         assert found.method.endswith(f"over {first} texts, of which the last 2 tie with others")
-        assert found.smallest == pytest.approx(precision(scores, hits, first).smallest, rel=0.01)
+        assert found.minimum_detectable_effect == pytest.approx(estimate_precision(scores, hits, first).minimum_detectable_effect, rel=0.01)
     for hits in (np.zeros(2 * first, bool), np.ones(2 * first, bool)):
-        assert precision(tie, hits, first) == precision(scores, hits, first)
-    alone = precision(np.zeros(2), np.array([False, True]), 1)
-    assert np.isnan([alone.low, alone.high, alone.smallest]).all() and alone.value == 0.5
+        assert estimate_precision(tie, hits, first) == estimate_precision(scores, hits, first)
+    alone = estimate_precision(np.zeros(2), np.array([False, True]), 1)
+    assert np.isnan([alone.low, alone.high, alone.minimum_detectable_effect]).all() and alone.value == 0.5
     assert "tie" not in alone.method
 
 
@@ -189,5 +189,5 @@ def test_p_is_that_of_all_ways_to_draw():
     chance = {k: draws.count(k) / len(draws) for k in range(5)}
     for k in range(4):
         expected = sum(c for c in chance.values() if c <= chance[k] * (1 + 1e-9))
-        assert by_lot(9, 3, 4, k) == pytest.approx(expected)
-    assert by_lot(9, 3, 4, 1.5) == pytest.approx(max(by_lot(9, 3, 4, 1), by_lot(9, 3, 4, 2)))
+        assert compute_hypergeometric_p(9, 3, 4, k) == pytest.approx(expected)
+    assert compute_hypergeometric_p(9, 3, 4, 1.5) == pytest.approx(max(compute_hypergeometric_p(9, 3, 4, 1), compute_hypergeometric_p(9, 3, 4, 2)))

@@ -4,11 +4,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.answers import Answers
-from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, Questions
-from tasks.audits.probe import Corpus
+from tasks.audits.answers import Responses
+from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
+from tasks.audits.probe import CorpusTables
 from tasks.audits.probes.amplification import PROBE, PROMPTS, AmplificationConfig
-from tasks.audits.subjects.reader import open_reader
+from tasks.audits.subjects.reader import open_audited_tokenizer
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.corpora import given
 
@@ -40,29 +40,29 @@ def texts():
 def corpus(session, texts):
     sources = ["planted/passage" if t == "The nurse and he." else "letters" for t in texts]
     documents = given(texts, kind="split", sources=sources, splits=["train"] * len(texts))
-    return Corpus(documents=documents["documents"])
+    return CorpusTables(documents=documents["documents"])
 
 
 def written(folder, corpus, says, config=CONFIG):
     """What the probe finds where the model writes ``says(item, draw)``."""
-    reader, questions = open_reader(folder), Questions()
-    PROBE.ask(questions, reader, corpus, config)
+    reader, questions = open_audited_tokenizer(folder), RequestBuilder()
+    PROBE.build_requests(questions, reader, corpus, config)
     responses = {
         (row["request"], draw): says(questions.items[row["item"]], draw)
         for row in questions.requests
         for draw in range(row["draws"])
     }
-    answers = Answers(
-        pa.Table.from_pylist([*questions.items.values()], schema=PROBE.items),
+    answers = Responses(
+        pa.Table.from_pylist([*questions.items.values()], schema=PROBE.item_schema),
         pa.Table.from_pylist(questions.requests, schema=REQUESTS),
         pa.Table.from_pylist(
             [{"request": r, "draw": d, "text": t} for (r, d), t in responses.items()],
             schema=RESPONSES,
         ),
-        reader=pa.table({"kind": [reader.kind], "begin": [reader.begin]}),
+        tokenizer=pa.table({"kind": [reader.model_kind], "begin": [reader.opening_description]}),
         skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
     )
-    values, found = PROBE.judged(answers, config)
+    values, found = PROBE.compute_values_and_findings(answers, config)
     made = {(row["metric"], row["slice"]): row for row in found}
     assert len(made) == len(found)
     return questions, values, made
@@ -131,7 +131,7 @@ def test_mentions_of_one_side_alone_do_not_make_the_other_impossible(session, ow
     texts = [f"Then we saw the nurse and she was late {n}." for n in range(40)]
     documents = given(texts, kind="split", splits=["train"] * 40)["documents"]
     once = iter([" he came."])
-    _, _, found = written(own_folder, Corpus(documents=documents),
+    _, _, found = written(own_folder, CorpusTables(documents=documents),
                           lambda item, draw: next(once, " she came."))  # fmt: skip
     row = found["women_share", "occupation=nurse"]
     assert row["value"] == pytest.approx(119 / 120) and row["null"] == pytest.approx(41 / 42)
@@ -171,7 +171,7 @@ def test_groups_that_the_corpus_brings_are_found_in_both(session, own_folder):
         def read(self):
             return pa.Table.from_pylist(rows)
 
-    corpus = Corpus(Lexicons(), None, given(texts, kind="split")["documents"])
+    corpus = CorpusTables(Lexicons(), None, given(texts, kind="split")["documents"])
     _, _, found = written(own_folder, corpus, lambda item, draw: "The Orvelings" * (draw < 60))
     row = found["representation", "group=town:Orvelings"]
     assert row["value"] == pytest.approx(2) and row["low"] > 1 and row["p"] < 0.001
@@ -184,7 +184,7 @@ def test_an_audit_from_one_end_to_the_other(session, own_folder, texts):
     _, answered, _, _, (_, findings) = stages_of(
         "amplification", own_folder, config, corpus=(None, None, documents)
     )
-    assert answered["responses"].rows == 12 * 4 * 2 + 40
+    assert answered["responses"].row_count == 12 * 4 * 2 + 40
     controls = {r["slice"]: r["verdict"] for r in findings.to_pylist() if r["control"]}
     assert controls == {"scripted chance": "pass", "scripted effect": "pass"}
 
@@ -199,9 +199,9 @@ def test_without_a_corpus_or_of_a_masked_model_there_is_nothing(session, own_fol
 
 def test_of_many_documents_some_are_counted(session, own_folder, texts):
     documents = given(sentences(), kind="split")["documents"]
-    questions = Questions()
+    questions = RequestBuilder()
     config = CONFIG.model_copy(update={"documents": 360, "least": 1})
-    PROBE.ask(questions, open_reader(own_folder), Corpus(documents=documents), config)
+    PROBE.build_requests(questions, open_audited_tokenizer(own_folder), CorpusTables(documents=documents), config)
     counted = {i["occupation"]: i["counted"] for i in questions.items.values() if i["occupation"]}
     assert 200 < sum(counted.values()) < 500
     (left,) = [row for row in questions.skipped if row["part"] == "documents_not_counted"]

@@ -6,34 +6,34 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.answers import Answers
-from tasks.audits.exchange import REQUESTS, RESPONSES, Questions
-from tasks.audits.judging.readings import Readings
-from tasks.audits.probe import Corpus
+from tasks.audits.answers import Responses
+from tasks.audits.exchange import REQUESTS, RESPONSES, RequestBuilder
+from tasks.audits.judging.readings import TrainingExposure
+from tasks.audits.probe import CorpusTables
 from tasks.audits.probes.associations import (
     PROBE,
     AssociationsConfig,
-    derived,
-    dose_of,
-    dose_read,
-    groups_of,
+    derive_findings,
+    select_trait_share,
+    compute_trained_trait_share,
+    pair_association_groups,
 )
-from tasks.audits.subjects.reader import open_reader
-from tasks.corpus.plant import PlantConfig, plant
-from tasks.measures.frames import FRAMES as GRAMMAR
-from tasks.measures.frames import frames
-from tasks.measures.planted_associations import PLANTED
+from tasks.audits.subjects.reader import open_audited_tokenizer
+from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.measures.frames import SENTENCE_FRAMES as GRAMMAR
+from tasks.measures.frames import sample_sentence_frames
+from tasks.measures.planted_associations import PLANTED_FRAMES
 from tests.tasks.audits.asking import scripted, stages_of
 from tests.tasks.corpora import given
 
 CONFIG = AssociationsConfig()
-FRAMES = len(PLANTED) + CONFIG.others
+FRAMES = len(PLANTED_FRAMES) + CONFIG.others
 
 
 @pytest.fixture
 def plants(session):
-    config = PlantConfig(enabled=True, canaries=0, passages=0, records=0, sentences=40)
-    return plant(given([f"text {i}" for i in range(50)], kind="split"), config)["plants"]
+    config = PlantCanariesConfig(enabled=True, canaries=0, passages=0, records=0, sentences=40)
+    return plant_canaries(given([f"text {i}" for i in range(50)], kind="split"), config)["plants"]
 
 
 def test_both_traits_are_asked_about_each_group_in_each_sentence(plants, own_folder):
@@ -60,9 +60,9 @@ def test_instruments_run_where_a_large_effect_cannot_be_overlooked(
     count, scripts, session, own_folder
 ):
     doses = tuple(float(dose) for dose in np.linspace(0.5, 1, count))
-    config = PlantConfig(enabled=True, canaries=0, passages=0, records=0, sentences=40,
+    config = PlantCanariesConfig(enabled=True, canaries=0, passages=0, records=0, sentences=40,
                          associations=1, doses=doses)  # fmt: skip
-    few = plant(given([f"text {i}" for i in range(50)], kind="split"), config)["plants"]
+    few = plant_canaries(given([f"text {i}" for i in range(50)], kind="split"), config)["plants"]
     _, findings = stages_of("associations", own_folder, CONFIG, corpus=(None, few, None))[-1]
     verdicts = [row["verdict"] for row in findings.to_pylist() if "script" in row["slice"]]
     assert verdicts == ["pass"] * scripts
@@ -86,12 +86,12 @@ def test_the_dose_is_that_of_the_sentences_that_were_read(plants, own_folder):
     rows = plants.read().to_pylist()
     ids = sorted(i for row in rows for i in row["doc_ids"])
     passes = {doc_id: 1 + (number % 9 == 0) for number, doc_id in enumerate(ids) if number % 3}
-    questions = Questions()
-    reader = open_reader(own_folder)
-    PROBE.ask(questions, reader, Corpus(plants=plants), CONFIG)
-    items = pa.Table.from_pylist([*questions.items.values()], schema=PROBE.items)
+    questions = RequestBuilder()
+    reader = open_audited_tokenizer(own_folder)
+    PROBE.build_requests(questions, reader, CorpusTables(canaries=plants), CONFIG)
+    items = pa.Table.from_pylist([*questions.items.values()], schema=PROBE.item_schema)
     empty = REQUESTS.empty_table(), RESPONSES.empty_table()
-    found = dose_read(Answers(items, *empty, readings=Readings(passes)))
+    found = compute_trained_trait_share(Responses(items, *empty, training_exposure=TrainingExposure(passes)))
     said = {}
     for row in rows:
         many = sum(passes.get(i, 0) for i in row["doc_ids"])
@@ -101,12 +101,12 @@ def test_the_dose_is_that_of_the_sentences_that_were_read(plants, own_folder):
     np.testing.assert_allclose(found, expected)
     planted = items["dose"].to_numpy()[::2]
     assert np.abs(found - planted).max() > 0.01 and np.corrcoef(found, planted)[0, 1] > 0.9
-    assert np.isnan(dose_read(Answers(items, *empty))).all()
-    assert np.isnan(dose_read(Answers(items, *empty, readings=Readings({})))).all()
+    assert np.isnan(compute_trained_trait_share(Responses(items, *empty))).all()
+    assert np.isnan(compute_trained_trait_share(Responses(items, *empty, training_exposure=TrainingExposure({})))).all()
     values = pa.table({"dose": [0.5, 1.0], "dose_read": [None, 0.75]})
-    assert dose_of(values)[1] == 0.75 and np.isnan(dose_of(values)[0])
+    assert select_trait_share(values)[1] == 0.75 and np.isnan(select_trait_share(values)[0])
     values = pa.table({"dose": [0.5, 1.0], "dose_read": pa.nulls(2, pa.float64())})
-    assert dose_of(values).tolist() == [0.5, 1.0]
+    assert select_trait_share(values).tolist() == [0.5, 1.0]
 
 
 def test_the_dose_is_found_and_its_smallest(plants, own_folder):
@@ -144,17 +144,17 @@ def test_a_gap_below_a_dose_ends_what_is_seen():
     lows = {0.5: 0.1, 0.6: 0.2, 0.75: -0.1, 0.9: 0.1, 1.0: 0.2}
     told = {"metric": "association_strength", "high": 1.0, "value": 0.5, "n": 9, "p": 0.5}
     rows = [told | {"tags": json.dumps({"dose": dose}), "low": low} for dose, low in lows.items()]
-    assert derived(rows, None, None)[0]["value"] == 0.9
+    assert derive_findings(rows, None, None)[0]["value"] == 0.9
     # The largest is not seen, but a smaller one: then not "none".
     rows[-1]["low"] = -0.1
-    seen = derived(rows, None, None)[0]
+    seen = derive_findings(rows, None, None)[0]
     assert seen["value"] is None
     assert seen["method"].endswith(
         "not measured: that of the largest dose, 1, does not lie above 0"
     )
     chance = [row for row in rows if json.loads(row["tags"]) == {"dose": 0.5}]
-    assert derived(chance, None, None)[0]["method"].endswith("no dose above one half was planted")
-    assert derived([], None, None) == []
+    assert derive_findings(chance, None, None)[0]["method"].endswith("no dose above one half was planted")
+    assert derive_findings([], None, None) == []
 
 
 def test_without_planted_associations_nothing_is_measured(own_folder, session):
@@ -164,13 +164,13 @@ def test_without_planted_associations_nothing_is_measured(own_folder, session):
     other = dict.fromkeys(("association", "own", "group", "trait", "dose"))
     other |= {"doc_ids": []}
     half = [other | {"association": "a", "own": True, "group": "x", "trait": "t"}, other]
-    assert [*groups_of(half)] == []  # of whom no own trait is known
+    assert [*pair_association_groups(half)] == []  # of whom no own trait is known
 
 
 def test_sentences_of_the_grammar_are_drawn_without_repeats():
-    assert len({*GRAMMAR}) == len(GRAMMAR) and {*frames(len(GRAMMAR), 3)} == {*GRAMMAR}
-    assert frames(9, 3) == frames(20, 3)[:9] != frames(9, 4)
-    assert not {*GRAMMAR} & {*PLANTED} and all(frame.count("{group}") == 1 for frame in GRAMMAR)
+    assert len({*GRAMMAR}) == len(GRAMMAR) and {*sample_sentence_frames(len(GRAMMAR), 3)} == {*GRAMMAR}
+    assert sample_sentence_frames(9, 3) == sample_sentence_frames(20, 3)[:9] != sample_sentence_frames(9, 4)
+    assert not {*GRAMMAR} & {*PLANTED_FRAMES} and all(frame.count("{group}") == 1 for frame in GRAMMAR)
 
 
 def test_groups_have_the_traits_that_were_said_of_them():
@@ -180,7 +180,7 @@ def test_groups_have_the_traits_that_were_said_of_them():
         for number, (own, group, trait) in enumerate(
             ((True, "x", "t"), (False, "x", "u"), (True, "y", "u")))
     ]  # fmt: skip
-    ((x, y),) = groups_of(rows)
+    ((x, y),) = pair_association_groups(rows)
     assert (x["group"], x["own"], x["other"]) == ("x", "t", "u")
     assert (y["group"], y["own"], y["other"]) == ("y", "u", "t")
     assert np.isclose(x["dose"], 0.9) and (x["own_ids"], y["own_ids"]) == ([b"\0"], [b"\2"])

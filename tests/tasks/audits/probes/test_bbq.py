@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.audits.probes.bbq import BbqConfig, read_bbq
+from tasks.audits.probes.bbq import BbqConfig, read_bbq_items
 from tasks.contract import UsageError
 from tests.tasks.audits.asking import scripted, stages_of, written
 
@@ -39,7 +39,7 @@ def config(tmp_path):
 
 
 def test_who_is_stereotyped_to_which_question(config):
-    items, left_out = read_bbq(config.items)
+    items, left_out = read_bbq_items(config.items)
     assert left_out == 0 and len(items) == 120
     for item in items:  # in its harm the old one, else the other
         assert item["tags"]["biased"] == (0 if item["tags"]["polarity"] == "neg" else 1)
@@ -187,9 +187,9 @@ def test_bad_items_are_named_by_their_line(tmp_path):
     ):
         path = written(tmp_path / "bad.jsonl", [row, row | change])
         with pytest.raises(UsageError, match="line 2.*" + said):
-            read_bbq([path])
+            read_bbq_items([path])
     both = row | {"additional_metadata": {"stereotyped_groups": ["Old", "nonOld"]}}
-    assert read_bbq([written(tmp_path / "both.jsonl", [both, row])])[1] == 1
+    assert read_bbq_items([written(tmp_path / "both.jsonl", [both, row])])[1] == 1
 
 
 def build_item(category, people, groups, answers=None, index=1, polarity="neg"):
@@ -270,7 +270,7 @@ def test_the_target_is_found_in_the_spelling_of_each_file(
         )
         for polarity in ("neg", "nonneg")
     ]
-    items, left_out = read_bbq([written(tmp_path / "q.jsonl", rows)])
+    items, left_out = read_bbq_items([written(tmp_path / "q.jsonl", rows)])
     assert left_out == 0
     target = order.index(1)
     assert [item["tags"]["biased"] for item in items] == [target, 1 - target]
@@ -292,11 +292,11 @@ def test_of_two_people_of_the_stereotyped_race_the_question_tells_which(
         "both": [("a", f"{other}White"), ("b", f"{target}African American")],
     }
     rows = [build_item(category, pair, BLACK, index=7) for pair in people.values()]
-    items, left_out = read_bbq([written(tmp_path / "q.jsonl", rows)])
+    items, left_out = read_bbq_items([written(tmp_path / "q.jsonl", rows)])
     assert left_out == 0 and [item["tags"]["biased"] for item in items] == [1, 1, 1]
     # Another question tells nothing about this one.
     rows = [row | {"question_index": str(n)} for n, row in enumerate(rows)]
-    items, left_out = read_bbq([written(tmp_path / "alone.jsonl", rows)])
+    items, left_out = read_bbq_items([written(tmp_path / "alone.jsonl", rows)])
     assert left_out == 1 and [item["tags"]["biased"] for item in items] == [1, 1]
 
 
@@ -309,7 +309,7 @@ def test_labels_that_confuse_women_with_men_are_read_from_the_answer(tmp_path):
         build_item("Gender_identity", [("male", "M"), ("male", "M")], ["F"],
                    ["The male nurse", "The female nurse"]),
     ]  # fmt: skip
-    items, left_out = read_bbq([written(tmp_path / "q.jsonl", rows)])
+    items, left_out = read_bbq_items([written(tmp_path / "q.jsonl", rows)])
     assert left_out == 0 and [item["tags"]["biased"] for item in items] == [1, 1, 1]
 
 
@@ -319,7 +319,7 @@ def test_an_empty_label_is_read_from_the_answer(tmp_path):
         build_item("Race_x_gender", latina, ["Latino"], ["The Latino man", "The Latina woman"]),
         build_item("Race_x_gender", [("a", "F-White"), ("b", "F-Latino")], ["Latino"]),
     ]
-    items, left_out = read_bbq([written(tmp_path / "q.jsonl", rows)])
+    items, left_out = read_bbq_items([written(tmp_path / "q.jsonl", rows)])
     assert left_out == 0 and [item["tags"]["biased"] for item in items] == [1, 1]
 
 
@@ -370,7 +370,7 @@ def test_a_masked_model_says_that_it_was_not_measured(config, bert_folder, sessi
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
 def test_the_real_questions_are_all_understood():
-    items, left_out = read_bbq([REAL / "bbq_age.jsonl.gz", REAL / "bbq_religion.jsonl.gz"])
+    items, left_out = read_bbq_items([REAL / "bbq_age.jsonl.gz", REAL / "bbq_religion.jsonl.gz"])
     assert (len(items), left_out) == (4880, 0)
     assert len({item["cluster"] for item in items}) == 50
     polarities = [item["tags"]["polarity"] for item in items]

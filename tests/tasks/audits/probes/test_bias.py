@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.audits.judging.findings import corrected, evidence
-from tasks.audits.methods.pairs import Pair, scramble, shared_places
-from tasks.audits.probes.bias import PROBE, BiasConfig, read_pairs
-from tasks.audits.subjects.subject import open_subject
-from tasks.contract import ROOT, UsageError
-from tasks.measures.corrections import holm
+from tasks.audits.judging.findings import correct_p_values, select_evidence
+from tasks.audits.methods.pairs import SentencePair, scramble_words, find_shared_positions
+from tasks.audits.probes.bias import PROBE, BiasConfig, read_bias_pairs
+from tasks.audits.subjects.subject import open_audited_model
+from tasks.contract import PROJECT_ROOT, UsageError
+from tasks.measures.corrections import adjust_p_values_holm
 from tests.model.oracles import logits
 from tests.tasks.audits.asking import scripted, stages_of, written
 
-CROWS = ROOT.parent / "shared/data/audit/crows_pairs_anonymized.csv"
+CROWS = PROJECT_ROOT.parent / "shared/data/audit/crows_pairs_anonymized.csv"
 QUICK = BiasConfig()
 
 
@@ -50,7 +50,7 @@ def test_ties_count_one_half_in_the_preference_and_in_its_null(by_hand):
     assert row["low"] < 35 / 60 < row["high"] and "20 templates" in row["method"]
     assert found["ties", ""]["value"] == pytest.approx(1 / 6)
     assert found["log_likelihood_difference", ""]["value"] == pytest.approx(10 / 60)
-    assert len(evidence(values, row["where"])) == 60
+    assert len(select_evidence(values, row["where"])) == 60
 
 
 def test_the_null_of_a_tie_is_one_half_whatever_the_lengths_are(by_hand):
@@ -69,7 +69,7 @@ def test_a_pair_without_a_number_is_missing_and_stereotypes_neither_way(by_hand)
     assert found["ties", ""]["value"] == 0 and found["ties", ""]["n"] == 50
     for category in ("category=c0", "category=c1"):
         assert found["preference", category]["n"] == 25
-    assert evidence(values, row["where"])["value"].null_count == 10
+    assert select_evidence(values, row["where"])["value"].null_count == 10
 
 
 def test_pairs_of_equal_token_count_stand_apart(by_hand):
@@ -78,7 +78,7 @@ def test_pairs_of_equal_token_count_stand_apart(by_hand):
     values, found = by_hand([1.0] * 12 + [-1.0] * 12, templates=12, seconds=same + longer)
     row = found["preference", "alike=True"]
     assert (row["value"], row["n"]) == (1.0, 12) and found["preference", ""]["value"] == 0.5
-    assert len(evidence(values, row["where"])) == 12
+    assert len(select_evidence(values, row["where"])) == 12
     rest = found["preference", "alike=False"]
     assert (rest["value"], rest["n"], rest["null"]) == (0.0, 12, 1.0)  # the first are shorter
 
@@ -88,7 +88,7 @@ def test_categories_are_corrected_together(by_hand):
     order = np.arange(24)
     coin = np.where(order % 4 == 1, 1.0, -1.0)
     _, found = by_hand(np.where(order % 2 == 0, 1.0, coin), templates=12)
-    rows = corrected(found.values())
+    rows = correct_p_values(found.values())
     made = {(r["metric"], r["slice"]): r for r in rows}
     sure, even = (made["preference", f"category={c}"] for c in ("c0", "c1"))
     # c0 has 6 templates whose pairs all agree: as good as 6 of 6.
@@ -99,7 +99,7 @@ def test_categories_are_corrected_together(by_hand):
     assert even["null"] == sure["null"] == 0.5
     tested = [r for r in rows if r["p"] is not None and not r["control"]]
     assert len(tested) == 5  # overall, of equal tokens, the difference, two categories
-    assert [r["p_corrected"] for r in tested] == pytest.approx(holm([r["p"] for r in tested]))
+    assert [r["p_corrected"] for r in tested] == pytest.approx(adjust_p_values_holm([r["p"] for r in tested]))
     assert sure["p_corrected"] >= 2 * sure["p"]
 
 
@@ -107,13 +107,13 @@ def test_categories_are_corrected_together(by_hand):
 def test_a_preference_is_compared_with_that_of_a_model_that_sees_length_alone(own_folder):
     """Whose ties are shared out: of race, 44 %; at that a model prefers nothing. The known answer:
     43.767 % by total log-likelihood, 56.652 % without its 343 ties."""
-    pairs = read_pairs(CROWS)
+    pairs = read_bias_pairs(CROWS)
     assert len(pairs) == 1508 and len(Counter(p.category for p in pairs)) == 9
     with CROWS.open(newline="") as file:
         assert pairs[7].first == list(csv.DictReader(file))[7]["sent_more"]
     coin = np.random.default_rng(0)
     config = QUICK.model_copy(update={"pairs": CROWS})
-    even = {pair.item: coin.random() < 0.441 for pair in pairs}
+    even = {pair.pair_id: coin.random() < 0.441 for pair in pairs}
     _, found = scripted(
         "bias", own_folder, config, lambda item, target: float(even[item["number"]] != bool(target))
     )
@@ -142,13 +142,13 @@ def asked_about(folder, pairs, tmp_path):
 
 
 def test_scores_are_log_likelihoods_of_the_sentences(session, own_folder, tmp_path):
-    subject = open_subject(own_folder, device="cpu")
-    pair = read_pairs(None)[0]
+    subject = open_audited_model(own_folder, device="cpu")
+    pair = read_bias_pairs(None)[0]
     whole, mixed = asked_about(own_folder, [pair], tmp_path)
     assert (whole[1], mixed[1]) == ("", "scrambled") and whole[2][0] == mixed[2][0]
     for item, part, told in (whole, mixed):
         for text, log_p in zip((item["text"], item[part or "second"]), told, strict=True):
-            ids = subject.opened(subject.encode(text))
+            ids = subject.prepend_bos_id(subject.encode(text))
             with torch.inference_mode():
                 said = logits(subject.model, torch.tensor([ids]))[0].log_softmax(-1)
             assert len(log_p) == len(ids) - 1
@@ -160,8 +160,8 @@ def test_masked_scores_follow_the_authors_procedure(session, bert_folder, tmp_pa
     """Mask each shared token in turn (difflib over token ids), sum, round to three decimals."""
     import difflib
 
-    subject = open_subject(bert_folder, device="cpu")
-    pair = Pair(
+    subject = open_audited_model(bert_folder, device="cpu")
+    pair = SentencePair(
         "1", "gender", "t", "The nurse said she was late.", "The engineer said he was late."
     )
     cls, sep, mask = (getattr(subject.tokenizer, f"{n}_token_id") for n in ("cls", "sep", "mask"))
@@ -190,14 +190,14 @@ def test_masked_scores_follow_the_authors_procedure(session, bert_folder, tmp_pa
 
 
 def test_shared_places_are_what_both_have():
-    first, second = shared_places([5, 1, 2, 3, 9], [1, 2, 8, 3, 9])
+    first, second = find_shared_positions([5, 1, 2, 3, 9], [1, 2, 8, 3, 9])
     assert (first, second) == ([1, 2, 3, 4], [0, 1, 3, 4])
-    assert shared_places([1, 2], [3]) == ([], [])
+    assert find_shared_positions([1, 2], [3]) == ([], [])
 
 
 def test_own_pairs_are_minimal_balanced_and_enough():
-    pairs = read_pairs(None)
-    assert len(pairs) >= 120 and len({p.item for p in pairs}) == len(pairs)
+    pairs = read_bias_pairs(None)
+    assert len(pairs) >= 120 and len({p.pair_id for p in pairs}) == len(pairs)
     assert len({(p.first, p.second) for p in pairs}) == len(pairs)
     per_category = Counter(p.category for p in pairs)
     assert len(per_category) == 9 and set(per_category.values()) == {60}
@@ -205,7 +205,7 @@ def test_own_pairs_are_minimal_balanced_and_enough():
     assert set(Counter(category for category, _ in templates).values()) == {15}
     for pair in pairs:
         first, second = pair.first.split(), pair.second.split()
-        assert shared_places(first, second)[0], pair.item
+        assert find_shared_positions(first, second)[0], pair.pair_id
         assert pair.first != pair.second
     # A model that only sees length prefers half of those pairs that differ in it.
     difference = np.array([len(p.first.encode()) - len(p.second.encode()) for p in pairs])
@@ -213,17 +213,17 @@ def test_own_pairs_are_minimal_balanced_and_enough():
 
 
 def test_scrambled_sentences_have_the_same_words_in_another_order(own_folder):
-    subject = open_subject(own_folder, device="cpu")
-    pairs = read_pairs(None)
-    made = [scramble(pair, seed=3) for pair in pairs]
-    assert made == [scramble(pair, seed=3) for pair in pairs]
-    assert made != [scramble(pair, seed=4) for pair in pairs]
+    subject = open_audited_model(own_folder, device="cpu")
+    pairs = read_bias_pairs(None)
+    made = [scramble_words(pair, seed=3) for pair in pairs]
+    assert made == [scramble_words(pair, seed=3) for pair in pairs]
+    assert made != [scramble_words(pair, seed=4) for pair in pairs]
     for pair, mixed in zip(pairs, made, strict=True):
         assert pair.first != mixed
         assert sorted(pair.first.split()) == sorted(mixed.split())
         assert sorted(subject.encode(pair.first)) == sorted(subject.encode(mixed))
-    assert scramble(Pair("1", "c", "t", "Two words", "")) == ""
-    assert scramble(Pair("2", "c", "t", "a b b d", "")) == ""
+    assert scramble_words(SentencePair("1", "c", "t", "Two words", "")) == ""
+    assert scramble_words(SentencePair("2", "c", "t", "a b b d", "")) == ""
 
 
 def test_a_model_that_knows_nothing_is_too_weak_to_be_asked(session, own_folder, by_hand):
@@ -260,7 +260,7 @@ def test_findings_follow_from_their_values(session, request, folder):
     made = findings.to_pylist()
     for row in made:
         if row["table"]:
-            behind = evidence(values, row["where"])["value"].to_pylist()
+            behind = select_evidence(values, row["where"])["value"].to_pylist()
             known = [value for value in behind if value is not None]
             assert row["value"] == pytest.approx(np.mean(known)) and len(known) == row["n"]
             assert row["low"] <= row["value"] <= row["high"] and row["method"]
@@ -274,12 +274,12 @@ def test_another_seed_asks_nobody_again(session, own_folder):
     first, second = (
         stages_of("bias", own_folder, QUICK.model_copy(update={"seed": s})) for s in (0, 1)
     )
-    assert first[1].name == second[1].name and first[3].content != second[3].content
+    assert first[1].name == second[1].name and first[3].content_digest != second[3].content_digest
     assert first[-1][0] == second[-1][0]  # the values
 
 
 def test_a_pair_that_stands_there_twice_is_one(session, own_folder, tmp_path):
-    pair = read_pairs(None)[0]
+    pair = read_bias_pairs(None)[0]
     line = {"id": "a", "stereo": pair.first, "anti": pair.second, "category": "c", "template": "t"}
     path = written(tmp_path / "pairs.jsonl", [line, line])
     values, _ = run(own_folder, QUICK.model_copy(update={"pairs": path}))
@@ -301,16 +301,16 @@ def test_bad_pairs_are_named_by_their_line(tmp_path, content, message):
     path = tmp_path / "pairs.jsonl"
     path.write_text(content)
     with pytest.raises(UsageError, match=message):
-        read_pairs(path)
+        read_bias_pairs(path)
 
 
 def test_pairs_that_are_no_text_or_not_there(tmp_path):
     (tmp_path / "bytes.jsonl").write_bytes(b'{"stereo": "\xff"}\n')
     with pytest.raises(UsageError, match="is not UTF-8"):
-        read_pairs(tmp_path / "bytes.jsonl")
+        read_bias_pairs(tmp_path / "bytes.jsonl")
     config = BiasConfig(pairs=tmp_path / "none.jsonl")
     with pytest.raises(UsageError, match=r"there is no file .*none\.jsonl"):
-        PROBE.external(config, "")
+        PROBE.external_digests(config, "")
 
 
 def test_a_users_pairs_count_by_their_content(tmp_path):
@@ -318,7 +318,7 @@ def test_a_users_pairs_count_by_their_content(tmp_path):
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps(r) + "\n" for r in rows))
     config = BiasConfig(pairs=path)
-    before = PROBE.external(config, "")
-    assert [p.template for p in read_pairs(path)] == ["pair 0", "pair 1", "pair 2"]
+    before = PROBE.external_digests(config, "")
+    assert [p.template for p in read_bias_pairs(path)] == ["pair 0", "pair 1", "pair 2"]
     path.write_text(json.dumps(rows[0]))
-    assert PROBE.external(config, "") != before and PROBE.external(BiasConfig(), "") == {}
+    assert PROBE.external_digests(config, "") != before and PROBE.external_digests(BiasConfig(), "") == {}

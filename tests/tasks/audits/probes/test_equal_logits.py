@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from tasks.audits.ability.dependencies import measure_dependencies
-from tasks.audits.ability.minimal_pairs import SUBJECT, agreement, garden_paths, prefer
+from tasks.audits.ability.dependencies import compute_dependency_findings
+from tasks.audits.ability.minimal_pairs import MODEL, generate_agreement_pairs, generate_garden_path_pairs, compare_minimal_pairs
 from tasks.audits.probes.associations import AssociationsConfig
 from tasks.audits.probes.bbq import BbqConfig
 from tasks.audits.probes.bias import BiasConfig
@@ -16,8 +16,8 @@ from tasks.audits.probes.stereoset import StereosetConfig
 from tasks.audits.probes.weat import WeatConfig
 from tasks.audits.probes.winobias import WinobiasConfig
 from tasks.audits.probes.winogender import WinogenderConfig
-from tasks.audits.subjects.subject import open_subject
-from tasks.corpus.plant import PlantConfig, plant
+from tasks.audits.subjects.subject import open_audited_model
+from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
 from tests.tasks.audits.asking import stages_of, written
 from tests.tasks.corpora import given
 
@@ -158,8 +158,8 @@ def weat(folder):
 
 
 def plants():
-    config = PlantConfig(enabled=True, canaries=6, passages=0, records=2, sentences=40)
-    return plant(given([f"text {i} of the town" for i in range(50)], kind="split"), config)[
+    config = PlantCanariesConfig(enabled=True, canaries=6, passages=0, records=2, sentences=40)
+    return plant_canaries(given([f"text {i} of the town" for i in range(50)], kind="split"), config)[
         "plants"
     ]
 
@@ -216,9 +216,9 @@ def test_no_preference_is_found(build, equal, tmp_path, session):
 @pytest.mark.parametrize("equal", ["own_folder", "gpt2_folder"], indirect=True)
 def test_minimal_pairs_are_right_in_one_half(equal):
     """Only models that read from left to right are asked."""
-    subject = open_subject(equal, device="cpu")
-    readers = {SUBJECT: lambda texts, contexts: subject.log_likelihoods(texts, contexts)[0]}
-    rows = prefer([pair for pair in [*agreement(), *garden_paths()]
-                   if len(pair.judged[0]) == len(pair.judged[1])], readers)  # fmt: skip
-    assert {row["reader"] for row in rows} == {SUBJECT}
-    check_nothing_is_reported(measure_dependencies(rows, "capability"))
+    subject = open_audited_model(equal, device="cpu")
+    readers = {MODEL: lambda texts, contexts: subject.compute_log_likelihoods(texts, contexts)[0]}
+    rows = compare_minimal_pairs([pair for pair in [*generate_agreement_pairs(), *generate_garden_path_pairs()]
+                   if len(pair.continuations[0]) == len(pair.continuations[1])], readers)  # fmt: skip
+    assert {row["reader"] for row in rows} == {MODEL}
+    check_nothing_is_reported(compute_dependency_findings(rows, "capability"))

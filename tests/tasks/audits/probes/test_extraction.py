@@ -8,39 +8,39 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tasks.audits.exchange import REQUESTS, Questions
-from tasks.audits.judging.findings import evidence
-from tasks.audits.judging.measures import values_table
-from tasks.audits.judging.units import Units
-from tasks.audits.methods.exposure import exposures
+from tasks.audits.exchange import REQUESTS, RequestBuilder
+from tasks.audits.judging.findings import select_evidence
+from tasks.audits.judging.measures import build_values_schema
+from tasks.audits.judging.units import AuditUnits
+from tasks.audits.methods.exposure import compute_exposures
 from tasks.audits.probes.extraction import (
     PROBE,
-    TOLD,
-    ask_texts,
+    VALUE_FIELDS,
+    build_window_requests,
 )
-from tasks.audits.respond import responses_to
-from tasks.audits.subjects.subject import open_subject
+from tasks.audits.respond import generate_response_rows
+from tasks.audits.subjects.subject import open_audited_model
 from tasks.contract import (
     DOCUMENTS,
-    PLANTS,
-    NoConfig,
+    CANARIES,
+    EmptyConfig,
     Session,
     StageConfig,
     Store,
     Table,
-    Work,
-    as_documents,
-    external,
-    ids,
+    StageContext,
+    fill_document_columns,
+    folder_to_artifact,
+    hash_to_ids,
     open_session,
     stage,
-    text_hashes,
+    hash_texts,
 )
-from tasks.corpus.plant import PlantConfig
-from tasks.measures.canaries import canaries, records, reference_secrets
+from tasks.corpus.plant import PlantCanariesConfig
+from tasks.measures.canaries import generate_secret_canaries, generate_record_canaries, draw_reference_secrets
 from tasks.measures.sampling import sample_documents
 from tasks.training.pretrain import CHECKPOINTS
-from tasks.training.seen import SEEN
+from tasks.training.seen import DOCUMENT_READS
 from tests.model.oracles import logits
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import TEXTS, make_own
@@ -49,13 +49,13 @@ from tests.tasks.audits.probes.test_extraction_measures import QUICK, answers_fr
 
 @pytest.fixture(scope="module")
 def own(own_folder):
-    return open_subject(own_folder, device="cpu")
+    return open_audited_model(own_folder, device="cpu")
 
 
 def plants_table(path, config, texts=()):
-    made = canaries(config) + records(config)
+    made = generate_secret_canaries(config) + generate_record_canaries(config)
     rows = [
-        {"plant_id": p.plant_id, "doc_ids": p.doc_ids()}
+        {"plant_id": p.canary_id, "doc_ids": p.copy_doc_ids()}
         | {n: getattr(p, n) for n in ("kind", "copies", "template", "text", "prompt", "secret")}
         for p in made
     ]
@@ -67,26 +67,26 @@ def plants_table(path, config, texts=()):
             | {"plant_id": name, "kind": "passage", "copies": copies, "template": ""}
             | {"doc_ids": [name] * copies}
         )
-    return pa.Table.from_pylist(rows, schema=PLANTS)
+    return pa.Table.from_pylist(rows, schema=CANARIES)
 
 
-@stage(tables={"plants": PLANTS, "documents": DOCUMENTS})
-def fake_corpus(config: NoConfig, work: Work) -> None:
-    work.table("plants").write(
-        plants_table(work, PlantConfig(canaries=2, records=2, counts=(0, 4)), TEXTS)
+@stage(name="fake_corpus", tables={"plants": CANARIES, "documents": DOCUMENTS})
+def fake_corpus(config: EmptyConfig, context: StageContext) -> None:
+    context.get_table_writer("plants").write(
+        plants_table(context, PlantCanariesConfig(canaries=2, records=2, counts=(0, 4)), TEXTS)
     )
     texts = [f"{t} {i}. {u}" for i in range(8) for t in TEXTS for u in TEXTS]
     texts += ["short"] * 20
     n = len(texts)
-    doc_ids = ids(map(str, range(n)))
-    work.table("documents").write(
-        as_documents(
+    doc_ids = hash_to_ids(map(str, range(n)))
+    context.get_table_writer("documents").write(
+        fill_document_columns(
             {
                 "doc_id": doc_ids,
                 "source": ["planted/canary" if i % 5 == 0 else "s" for i in range(n)],
                 "cluster": doc_ids,
                 "text": texts,
-                "text_hash": text_hashes(pa.array(texts)),
+                "text_hash": hash_texts(pa.array(texts)),
                 "toxicity": [0.0] * n,
                 "split": [("train", "holdout", "validation")[i % 3] for i in range(n)],
             }
@@ -97,7 +97,7 @@ def fake_corpus(config: NoConfig, work: Work) -> None:
 @pytest.fixture
 def corpus(tmp_path):
     with open_session(Session(Store(tmp_path / "store"))):
-        yield fake_corpus(NoConfig())
+        yield fake_corpus(EmptyConfig())
 
 
 def run(folder, plants=None, documents=None, config=QUICK, pretrained=None):
@@ -110,16 +110,16 @@ def run(folder, plants=None, documents=None, config=QUICK, pretrained=None):
 def test_the_whole_audit(request, corpus, folder):
     folder = request.getfixturevalue(folder)
     values, findings, asked, answered, audited = run(folder, corpus["plants"], corpus["documents"])
-    assert values.schema == values_table(PROBE.items, TOLD)
+    assert values.schema == build_values_schema(PROBE.item_schema, VALUE_FIELDS)
     rows = values.to_pylist()
     exposure = [r for r in rows if r["measure"] == "exposure"]
     assert len(exposure) == 4
-    subject = open_subject(folder, device="cpu")
+    subject = open_audited_model(folder, device="cpu")
     for row in exposure:
-        others = reference_secrets(row["template"], 200, QUICK.seed, 9)
+        others = draw_reference_secrets(row["template"], 200, QUICK.seed, 9)
         assert row["secret"] not in others
-        scores, _ = subject.log_likelihoods([row["text"] + s for s in [row["secret"], *others]])
-        expected, rank = exposures(scores[:1], scores[1:])
+        scores, _ = subject.compute_log_likelihoods([row["text"] + s for s in [row["secret"], *others]])
+        expected, rank = compute_exposures(scores[:1], scores[1:])
         assert row["rank"] == rank[0] and row["value"] == pytest.approx(expected[0])
         assert row["value"] == pytest.approx(math.log2(200 / row["rank"]))
         assert row["references"] == 200 and row["cluster"] == row["plant_id"].hex()
@@ -131,7 +131,7 @@ def test_the_whole_audit(request, corpus, folder):
     assert len({r["doc_ids"][0] for r in tried}) == QUICK.documents
     assert {(r["place"], r["k"]) for r in tried} == {(p, k) for p in (6, 14, 22) for k in (3, 6)}
     for row in findings.to_pylist():
-        chosen = evidence(values, row["where"]).to_pylist()
+        chosen = select_evidence(values, row["where"]).to_pylist()
         assert len(chosen) == row["n"] and row["table"] == "values"
         if row["metric"] in ("exposure", "extractable", "leading_tokens_right"):
             assert row["value"] == pytest.approx(np.mean([r["value"] for r in chosen]))
@@ -140,7 +140,7 @@ def test_the_whole_audit(request, corpus, folder):
             assert row["clusters"] == len({(r["plant_id"], *r["doc_ids"]) for r in chosen})
             assert (row["null"], row["p"]) == (0, None)
         if not row["control"]:  # what two models differ in is drawn from the same units
-            units = Units(audited).of(row)
+            units = AuditUnits(audited).build_units(row)
             slopes = row["metric"] in ("extractable_by_readings", "extractable_by_prefix")
             assert (units is None) == slopes, row["metric"]
             if units is not None:
@@ -150,7 +150,7 @@ def test_the_whole_audit(request, corpus, folder):
     held = {d for r in asked["requests"].read().to_pylist() for d in r["doc_ids"]}
     assert held == {d for r in rows for d in r["doc_ids"]}  # so that a purge finds them
     requests = {r["request"]: len(r["targets"]) for r in asked["requests"].read().to_pylist()}
-    assert answered["responses"].rows == sum(requests.values())
+    assert answered["responses"].row_count == sum(requests.values())
     assert sorted(requests.values())[-3:] == [1, 2 + 200, 2 + 200]
 
 
@@ -167,20 +167,20 @@ def test_what_ranks_first_is_what_greedy_decoding_writes(tmp_path, request, kind
         "transformers": None,
     }[kind]  # fmt: skip
     folder = folder or make_own(tmp_path, **options)
-    subject = open_subject(folder, device="cpu")
+    subject = open_audited_model(folder, device="cpu")
     contexts, targets, leads = [], [], []
     for number, text in enumerate(TEXTS):
-        context = subject.opened(subject.encode(text)[: 3 + number])
-        (made,) = subject.generate_ids([context], max_new_tokens=9, temperature=0)[0]
+        context = subject.prepend_bos_id(subject.encode(text)[: 3 + number])
+        (made,) = subject.generate_token_ids([context], max_new_tokens=9, temperature=0)[0]
         contexts += [context] * 2
         targets += [made, [*made[:number], (made[number] + 1) % 300 + 2, *made[number + 1 :]]]
         leads += [len(made), number]
-    for found, target, lead in zip(subject.moments(contexts, targets), targets, leads, strict=True):
+    for found, target, lead in zip(subject.compute_rank_statistics(contexts, targets), targets, leads, strict=True):
         first = found.rank == 0
         assert int(first.cumprod().sum()) == lead and len(first) == len(target)
-    scored = subject.log_probs_behind(contexts, targets)
+    scored = subject.compute_target_log_probs(contexts, targets)
     if kind != "encoder_decoder":  # whose decoder would write a long text in pieces
-        for found, expected in zip(subject.moments(contexts, targets), scored, strict=True):
+        for found, expected in zip(subject.compute_rank_statistics(contexts, targets), scored, strict=True):
             np.testing.assert_allclose(found.log_probs, expected, atol=1e-4)
 
 
@@ -188,28 +188,28 @@ class TrainedConfig(StageConfig):
     content: str
 
 
-@stage(tables={"seen": SEEN, "checkpoints": CHECKPOINTS})
-def fake_training(plants: Table, config: TrainedConfig, work: Work) -> None:
+@stage(name="fake_training", tables={"seen": DOCUMENT_READS, "checkpoints": CHECKPOINTS})
+def fake_training(plants: Table, config: TrainedConfig, context: StageContext) -> None:
     """Three checkpoints, of which the one of step 20 is audited: by then of each plant the first
     copy was read once, at step 10, and again; the second was begun, the third read later."""
     known = [(10, "other"), (20, config.content), (30, "later")]
     for step, content in known:
-        work.table("checkpoints").write(
+        context.get_table_writer("checkpoints").write(
             {"step": [step], "tokens": [0], "artifact": ["a"], "content": [content],
              "loss": [0.0], "validation_loss": [0.0]}
         )  # fmt: skip
     for plant in plants.read().to_pylist():
         told = [(10, 0, 1), (20, 0, 2), (20, 1, 0), (30, 0, 5), (30, 2, 1)]
         for step, copy, passes in told if plant["doc_ids"] else ():
-            row = {name: [0] for name in SEEN.names} | {"source": ["planted"]}
+            row = {name: [0] for name in DOCUMENT_READS.names} | {"source": ["planted"]}
             if copy < len(plant["doc_ids"]):
                 row |= {"doc_id": [plant["doc_ids"][copy]], "step": [step], "passes": [passes]}
-                work.table("seen").write(row)
+                context.get_table_writer("seen").write(row)
 
 
 def test_copies_are_those_that_were_read(own_folder, corpus):
     """By the step of this checkpoint: what is planted may not have been read yet."""
-    content = external(Path(own_folder), "checkpoint").content
+    content = folder_to_artifact(Path(own_folder), "checkpoint").content_digest
     trained = fake_training(corpus["plants"], TrainedConfig(content=content))
     given = (own_folder, corpus["plants"], corpus["documents"], QUICK)
     values, findings, asked, answered, _ = run(*given, trained)
@@ -236,18 +236,18 @@ def test_copies_are_those_that_were_read(own_folder, corpus):
 def test_a_text_that_the_model_would_write_is_extractable(own_folder, own, session):
     """Of two texts one is what it writes; the other differs in the sixth token."""
     prompt = own.encode(TEXTS[0])[:6]
-    (made,) = own.generate_ids([own.opened(prompt)], max_new_tokens=8, temperature=0)[0]
+    (made,) = own.generate_token_ids([own.prepend_bos_id(prompt)], max_new_tokens=8, temperature=0)[0]
     wrong = [*made[:5], (made[5] + 1) % own.vocab_size, *made[6:]]
-    questions = Questions()
+    questions = RequestBuilder()
     rows = [("a", made), ("b", wrong)]
     for number, (name, target) in enumerate(rows):
         told = {"part": "passage", "copies": 1, "plant_id": bytes([number] * 16), "doc_ids": [],
                 "template": ""}  # fmt: skip
-        item = questions.item(name, name, **told, secret=name, k=6, place=6)
-        questions.read(item, own.opened(prompt), [target], moments=True)
+        item = questions.add_item(name, name, **told, secret=name, k=6, place=6)
+        questions.request_log_probs(item, own.prepend_bos_id(prompt), [target], rank_statistics=True)
     answers = answered(questions, own_folder)
-    values, findings = PROBE.judged(answers, QUICK)
-    whole = evidence(values, {"measure": "extractable"})
+    values, findings = PROBE.compute_values_and_findings(answers, QUICK)
+    whole = select_evidence(values, {"measure": "extractable"})
     assert whole["leading"].to_pylist() == [8, 5] and whole["tokens"].to_pylist() == [8, 8]
     assert whole["value"].to_pylist() == [1, 0]
     by_draws = {f["slice"]: f["value"] for f in findings if f["metric"] == "extractable_in_draws"}
@@ -263,40 +263,40 @@ def test_a_text_that_the_model_would_write_is_extractable(own_folder, own, sessi
 def answered(questions, folder):
     """What a model says to questions."""
     requests = pa.Table.from_pylist(questions.requests, schema=REQUESTS)
-    rows = responses_to(open_subject(folder, device="cpu"), requests.to_pylist())
+    rows = generate_response_rows(open_audited_model(folder, device="cpu"), requests.to_pylist())
     return answers_from(questions, [*rows])
 
 
 def test_prefixes_end_at_the_same_places(own):
     text = " ".join(TEXTS)
     ids = own.encode(text)
-    questions = Questions()
+    questions = RequestBuilder()
     known = {"kind": "train", "copies": None, "plant_id": None, "doc_ids": [b"x"], "template": ""}
     config = QUICK.model_copy(update={"windows": 2})
-    ask_texts(questions, own, [known | {"text": t} for t in (text, "too short")], config)
+    build_window_requests(questions, own, [known | {"text": t} for t in (text, "too short")], config)
     made = questions.requests
     places = [(6, 3), (6, 6), (14, 3), (14, 6)]
-    assert [r["context"] for r in made] == [[own.bos, *ids[p - k : p]] for p, k in places]
+    assert [r["context"] for r in made] == [[own.bos_id, *ids[p - k : p]] for p, k in places]
     assert [r["targets"] for r in made] == [[ids[p : p + 8]] for p, _ in places]
     items = [*questions.items.values()]
     assert [(i["place"], i["k"]) for i in items] == places
     assert items[1]["text"] + items[1]["secret"] == own.decode(ids[:14]) == made[1]["text"]
     assert len({i["cluster"] for i in items}) == 1
     exactly = ids[:22]  # the last place of all is one that just fits
-    questions = Questions()
-    ask_texts(questions, own, [known | {"text": own.decode(exactly)}], config)
+    questions = RequestBuilder()
+    build_window_requests(questions, own, [known | {"text": own.decode(exactly)}], config)
     assert len(questions.requests) == 4
 
 
 def test_greedy_continuation_is_the_argmax_at_each_step(own):
-    start = own.opened(own.encode("The nurse"))
+    start = own.prepend_bos_id(own.encode("The nurse"))
     ids = list(start)
     for _ in range(6):
         with torch.inference_mode():
             scores = logits(own.model, torch.tensor([ids]))[0, -1].clone()
             scores[1] = -math.inf  # the padding token is never written
         ids.append(int(scores.argmax()))
-    (made,) = own.generate_ids([start], max_new_tokens=6, temperature=0)[0]
+    (made,) = own.generate_token_ids([start], max_new_tokens=6, temperature=0)[0]
     assert made == ids[len(start) :]
 
 
@@ -340,7 +340,7 @@ def test_members_are_training_documents_and_the_others_were_held_out(own_folder,
 def test_without_a_corpus_it_says_what_it_could_not_measure(own_folder, session):
     values, findings, _, answers, _ = run(own_folder)
     rows = findings.to_pylist()
-    assert len(values) == answers["responses"].rows == 0
+    assert len(values) == answers["responses"].row_count == 0
     assert [r["metric"] for r in rows] == ["exposure", "extractable"]
     assert all(r["value"] is None and r["method"].startswith("not measured") for r in rows)
 
@@ -372,4 +372,4 @@ def test_the_same_items_by_other_settings_ask_nobody_again(own_folder, corpus):
     given = (own_folder, corpus["plants"], corpus["documents"])
     first, again = run(*given), run(*given, QUICK.model_copy(update={"stride": QUICK.tokens}))
     assert first[3].name == again[3].name and first[0] == again[0]
-    assert first[2].name != again[2].name and first[2].content == again[2].content
+    assert first[2].name != again[2].name and first[2].content_digest == again[2].content_digest

@@ -8,32 +8,32 @@ import pyarrow as pa
 import pyarrow.compute
 import pytest
 
-from tasks.audits.answers import Answers
-from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, TRACED, Questions
-from tasks.audits.judging.conditions import ordered
-from tasks.audits.judging.findings import evidence, findings_table
-from tasks.audits.judging.measures import values_table
-from tasks.audits.judging.readings import Readings
+from tasks.audits.answers import Responses
+from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, TRAINING_OVERLAP, RequestBuilder
+from tasks.audits.judging.conditions import sort_worst_first
+from tasks.audits.judging.findings import select_evidence, build_findings_table
+from tasks.audits.judging.measures import build_values_schema
+from tasks.audits.judging.readings import TrainingExposure
 from tasks.audits.methods import ranking
-from tasks.audits.methods.identifiers import identifiers_of
-from tasks.audits.methods.ranking import SCORES
-from tasks.audits.probe import Corpus
+from tasks.audits.methods.identifiers import iterate_identifiers
+from tasks.audits.methods.ranking import RANKING_SCORES
+from tasks.audits.probe import CorpusTables
 from tasks.audits.probes import extraction_attack as attack
-from tasks.audits.probes.extraction_attack import PROBE, TOLD, ExtractionAttackConfig
-from tasks.audits.subjects.reader import open_reader
-from tasks.audits.subjects.subject import open_subject
+from tasks.audits.probes.extraction_attack import PROBE, VALUE_FIELDS, ExtractionAttackConfig
+from tasks.audits.subjects.reader import open_audited_tokenizer
+from tasks.audits.subjects.subject import open_audited_model
 from tasks.contract import (
     DOCUMENTS,
-    PLANTS,
-    NoConfig,
+    CANARIES,
+    EmptyConfig,
     UsageError,
-    Work,
-    as_documents,
-    ids,
+    StageContext,
+    fill_document_columns,
+    hash_to_ids,
     stage,
 )
-from tasks.measures.canaries import identifiers, records
-from tasks.measures.personal_data import find
+from tasks.measures.canaries import locate_record_identifiers, generate_record_canaries
+from tasks.measures.personal_data import find_personal_data_spans
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import TEXTS
 
@@ -49,7 +49,7 @@ class Given:
     def read(self, columns=None):
         return self.rows
 
-    def batches(self, columns):
+    def iter_batches(self, columns):
         yield from self.rows.select(columns).to_batches()
 
 
@@ -59,14 +59,14 @@ class Grammar:
 
 @pytest.fixture(scope="module")
 def planted():
-    names = ("plant_id", "kind", "copies", "template", "text", "prompt", "secret")
-    rows = [{n: getattr(p, n) for n in names} | {"doc_ids": p.doc_ids()} for p in records(Grammar)]
-    return pa.Table.from_pylist(rows, schema=PLANTS)
+    names = ("kind", "copies", "template", "text", "prompt", "secret")
+    rows = [{n: getattr(p, n) for n in names} | {"plant_id": p.canary_id, "doc_ids": p.copy_doc_ids()} for p in generate_record_canaries(Grammar)]
+    return pa.Table.from_pylist(rows, schema=CANARIES)
 
 
-@stage(tables={"documents": DOCUMENTS})
-def corpus_stage(config: NoConfig, work: Work) -> None:
-    work.table("documents").write(held_and_not())
+@stage(name="corpus_stage", tables={"documents": DOCUMENTS})
+def corpus_stage(config: EmptyConfig, context: StageContext) -> None:
+    context.get_table_writer("documents").write(held_and_not())
 
 
 @pytest.fixture(scope="module")
@@ -77,18 +77,18 @@ def documents():
 def held_and_not():
     """Documents, every second of which was held out."""
     texts = [f"{i}: {text}" for i in range(10) for text in TEXTS]
-    keys = ids(map(str, range(len(texts))))
+    keys = hash_to_ids(map(str, range(len(texts))))
     split = [("train", "holdout")[i % 2] for i in range(len(texts))]
     columns = {"doc_id": keys, "source": ["s"] * len(texts), "cluster": keys, "text": texts,
                "text_hash": keys, "toxicity": [0.0] * len(texts), "split": split}  # fmt: skip
-    return pa.table(as_documents(columns), schema=DOCUMENTS)
+    return pa.table(fill_document_columns(columns), schema=DOCUMENTS)
 
 
 def asked_of(folder, config=QUICK, plants=None, documents=None):
-    questions = Questions()
-    corpus = Corpus(plants=plants and Given(plants), documents=documents and Given(documents))
-    reader = open_reader(folder)
-    PROBE.ask(questions, reader, corpus, config)
+    questions = RequestBuilder()
+    corpus = CorpusTables(canaries=plants and Given(plants), documents=documents and Given(documents))
+    reader = open_audited_tokenizer(folder)
+    PROBE.build_requests(questions, reader, corpus, config)
     return questions, reader
 
 
@@ -98,31 +98,31 @@ def answers_of(questions, responses, traced=None, readings=None):
         keys = given.select(["request", "draw"]).to_pylist()
         traced = pa.Table.from_pylist(
             [key | {"longest": many, "verbatim": 0, "planted": 0}
-             for key, many in zip(keys, traced, strict=True)], schema=TRACED)  # fmt: skip
-    return Answers(
-        pa.Table.from_pylist([*questions.items.values()], schema=PROBE.items),
+             for key, many in zip(keys, traced, strict=True)], schema=TRAINING_OVERLAP)  # fmt: skip
+    return Responses(
+        pa.Table.from_pylist([*questions.items.values()], schema=PROBE.item_schema),
         pa.Table.from_pylist(questions.requests, schema=REQUESTS),
         given,
         skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
-        readings=readings,
-        traced=traced,
+        training_exposure=readings,
+        training_overlap=traced,
     )
 
 
 def judged(*given, config=QUICK):
     """The values, and the findings by metric and slice."""
-    values, found = PROBE.judged(answers_of(*given), config)
+    values, found = PROBE.compute_values_and_findings(answers_of(*given), config)
     return values, by_slice(found)
 
 
 def texts_of(values):
-    return evidence(values, {"measure": "longest"})
+    return select_evidence(values, {"measure": "longest"})
 
 
 def by_slice(found):
     made = {(row["metric"], row["slice"]): row for row in found}
     assert len(made) == len(found)
-    findings_table(found)
+    build_findings_table(found)
     return made
 
 
@@ -145,15 +145,15 @@ def test_what_is_asked(request, folder, planted, documents):
     (top,), (falls,) = by["top-k"], by["decaying temperature"]
     assert (top["top_k"], top["first_temperature"], top["draws"]) == (40, None, 8)
     assert (falls["top_k"], falls["first_temperature"], falls["draws"]) == (0, 10.0, 8)
-    assert top["context"] == falls["context"] == [reader.bos]
+    assert top["context"] == falls["context"] == [reader.bos_id]
     held = dict(zip(documents["doc_id"].to_pylist(), documents["split"].to_pylist(), strict=True))
     assert len(by["held-out prefix"]) == 8
     for row in by["held-out prefix"]:
         (doc_id,) = row["doc_ids"]  # so that a purge finds it
         assert held[doc_id] == "holdout" and row["draws"] == 1
-        assert row["context"] == [reader.bos, *reader.encode(row["text"])][:5]
+        assert row["context"] == [reader.bos_id, *reader.encode(row["text"])][:5]
     assert all(r["moments"] and r["lower"] and r["tokens"] == 24 for r in (top, falls))
-    secrets = {row["secret"] for row in identifiers_of(planted.to_pylist())}
+    secrets = {row["secret"] for row in iterate_identifiers(planted.to_pylist())}
     assert len(by[None]) == len(secrets) == 12
     for row in by[None]:
         item = items[row["item"]]
@@ -161,14 +161,14 @@ def test_what_is_asked(request, folder, planted, documents):
         assert whole["text"].startswith(item["text"] + item["secret"])
         assert item["secret"] not in item["text"] and row["draws"] == 2
         # What stands right before it, as far as both fit what the model sees.
-        assert len(row["context"]) + row["tokens"] <= 48 and row["context"][0] == reader.bos
+        assert len(row["context"]) + row["tokens"] <= 48 and row["context"][0] == reader.bos_id
         given = reader.decode(row["context"])
         assert given and item["text"].rstrip().endswith(given.rstrip())
 
 
 def test_many_texts_are_asked_for_in_several_requests(own_folder, monkeypatch):
     """Of which a kill loses one, and no two draw the same."""
-    monkeypatch.setattr(attack, "TOGETHER", 3)
+    monkeypatch.setattr(attack, "DRAWS_PER_REQUEST", 3)
     questions, _ = asked_of(own_folder)
     rows = questions.requests
     assert [row["draws"] for row in rows] == [3, 3, 2] * 2
@@ -176,10 +176,10 @@ def test_many_texts_are_asked_for_in_several_requests(own_folder, monkeypatch):
 
 
 def test_the_identifiers_of_records_are_what_the_detectors_find():
-    for record in records(Grammar):
-        told = [(kind, record.secret[a:b]) for kind, a, b in identifiers(record.secret)]
+    for record in generate_record_canaries(Grammar):
+        told = [(kind, record.secret[a:b]) for kind, a, b in locate_record_identifiers(record.secret)]
         assert [kind for kind, _ in told] == ["EMAIL", "PHONE"]
-        found = {(s.type, record.secret[s.start : s.end]) for s in find(record.secret)}
+        found = {(s.type, record.secret[s.start : s.end]) for s in find_personal_data_spans(record.secret)}
         assert ("EMAIL", told[0][1]) in found
         assert ", ".join(value for _, value in told) == record.secret
 
@@ -197,10 +197,10 @@ def test_a_model_that_memorises_is_found_out(own_folder):
             responses.append(response(row["request"], draw, rng, text, knows[-1]))
     traced = [60 * k for k in knows]
     values, made = judged(questions, responses, traced, config=config)
-    assert values.schema == values_table(PROBE.items, TOLD) and all(values["kept"].to_pylist())
+    assert values.schema == build_values_schema(PROBE.item_schema, VALUE_FIELDS) and all(values["kept"].to_pylist())
     hits = sum(knows)
     assert 20 < hits < 40
-    for score in SCORES:
+    for score in RANKING_SCORES:
         row = made["precision", f"score={score}"]
         if score == "reference":
             assert row["value"] is None and "no other model is named" in row["method"]
@@ -208,7 +208,7 @@ def test_a_model_that_memorises_is_found_out(own_folder):
         assert row["value"] == 1 and row["null"] == hits / 200 and row["p"] < 1e-10, score
         recall = made["recall", f"score={score}"]
         assert recall["value"] == pytest.approx(20 / hits) and recall["n"] == hits
-        rows = ordered(evidence(values, row["where"]), row["order"]).to_pylist()
+        rows = sort_worst_first(select_evidence(values, row["where"]), row["order"]).to_pylist()
         assert len(rows) == 200 and all(r["value"] == 60 for r in rows[:20])
         scores = [-np.inf if r[score] is None else r[score] for r in rows]
         assert scores == sorted(scores, reverse=True)
@@ -257,7 +257,7 @@ def test_identifiers_by_type_and_copies(own_folder, planted):
                 said = f"Call {phone['secret']} or write to jane.roe@mail.example now."
             responses.append(response(request, draw, rng, said, False))
     traced = [0] * len(responses)
-    readings = Readings({email["doc_ids"][0]: 3, phone["doc_ids"][0]: 5})
+    readings = TrainingExposure({email["doc_ids"][0]: 3, phone["doc_ids"][0]: 5})
     values, made = judged(questions, responses, traced, readings)
     assert made["identifiers_prompted", "EMAIL"]["value"] == pytest.approx(1 / 3)
     assert made["identifiers_prompted", "EMAIL, copies=4"]["n"] == 3
@@ -269,14 +269,14 @@ def test_identifiers_by_type_and_copies(own_folder, planted):
     assert control["verdict"] == "pass" and control["n"] == 6
     address = made["identifiers_detected", "EMAIL"]
     assert address["value"] == 1 and "of them planted: 0" in address["method"]
-    (behind,) = evidence(values, address["where"]).to_pylist()
+    (behind,) = select_evidence(values, address["where"]).to_pylist()
     assert "jane.roe" in behind["personal"] and behind["value"] == 0
     (hit,) = [
         r for r in values.to_pylist() if r["measure"] == "identifiers_prompted" and r["times"]
     ]
     assert hit["plant_id"] == email["plant_id"] and (hit["draws"], hit["times"]) == (2, 1)
     row = made["identifiers_prompted", "EMAIL"]
-    assert ordered(evidence(values, row["where"]), row["order"])["times"][0].as_py() == 1
+    assert sort_worst_first(select_evidence(values, row["where"]), row["order"])["times"][0].as_py() == 1
     written = texts_of(values).to_pylist()
     assert [r["written"] is None for r in written if r["personal"]] == [True]
     assert values.schema.field("written").metadata[b"judged_by"] == b"toxicity"
@@ -299,12 +299,12 @@ def test_a_secret_that_nobody_planted_breaks_the_control(own_folder, planted):
 
 
 def test_controls_can_fail(monkeypatch):
-    verdicts = lambda: [row["verdict"] for row in ranking.instruments(5, 0)]  # noqa: E731
+    verdicts = lambda: [row["verdict"] for row in ranking.compute_instrument_controls(5, 0)]  # noqa: E731
     assert verdicts() == ["pass", "pass"]
-    real = ranking.precision
-    monkeypatch.setattr(ranking, "precision", lambda s, h, *rest: real(-s, h, *rest))
+    real = ranking.estimate_precision
+    monkeypatch.setattr(ranking, "estimate_precision", lambda s, h, *rest: real(-s, h, *rest))
     assert verdicts() == ["pass", "fail"]
-    monkeypatch.setattr(ranking, "precision", lambda s, h, *rest: real(s + 100 * h, h, *rest))
+    monkeypatch.setattr(ranking, "estimate_precision", lambda s, h, *rest: real(s + 100 * h, h, *rest))
     assert verdicts() == ["fail", "pass"]
 
 
@@ -315,7 +315,7 @@ def test_the_whole_audit_without_a_corpus(request, folder, session):
         "extraction_attack", request.getfixturevalue(folder), QUICK
     )
     texts = texts_of(values)
-    assert answered["responses"].rows == 16 == len(texts) and texts["value"].null_count == 16
+    assert answered["responses"].row_count == 16 == len(texts) and texts["value"].null_count == 16
     made = by_slice(findings.to_pylist())
     for metric in ("verbatim", "precision", "recall"):
         assert made[metric, ""]["value"] is None and "not measured" in made[metric, ""]["method"]
@@ -329,20 +329,20 @@ def test_a_reference_reads_the_texts_with_its_own_tokenizer(own_folder, gpt2_fol
                                                             session, documents):  # fmt: skip
     """Each behind the text that the other went on from; it is asked nothing twice."""
     held = documents.filter(pa.compute.equal(documents["split"], "holdout"))
-    corpus = (None, None, corpus_stage(NoConfig())["documents"])
+    corpus = (None, None, corpus_stage(EmptyConfig())["documents"])
     _, answered, *_, (values, _) = stages_of(
         "extraction_attack", own_folder, QUICK, corpus, reference=gpt2_folder
     )
-    other = open_subject(gpt2_folder)
+    other = open_audited_model(gpt2_folder)
     by = {row["doc_id"]: row["text"] for row in held.to_pylist()}
-    rows = evidence(texts_of(values), {"kept": True}).to_pylist()
-    assert {row["sampler"] for row in rows} == {attack.TOP_K, attack.DECAYING, attack.PREFIX}
-    reader = open_reader(own_folder)
+    rows = select_evidence(texts_of(values), {"kept": True}).to_pylist()
+    assert {row["sampler"] for row in rows} == {attack.TOP_K, attack.DECAYING_TEMPERATURE, attack.HELDOUT_PREFIX}
+    reader = open_audited_tokenizer(own_folder)
     log_p = {row["text"]: sum(row["log_p"]) for row in answered["responses"].read().to_pylist()}
     for row in rows:
         text = row["written"] or row["personal"]
         prompt = reader.decode(reader.encode(by[row["doc_ids"][0]])[:4]) if row["doc_ids"] else ""
-        (total,), _ = other.log_likelihoods([text], [prompt])
+        (total,), _ = other.compute_log_likelihoods([text], [prompt])
         assert row["reference"] == pytest.approx(-log_p[text] / total, rel=1e-4)
     with pytest.raises(UsageError, match="masked language model, and is no reference"):
         stages_of("extraction_attack", own_folder, QUICK, reference=bert_folder)
@@ -359,6 +359,6 @@ def test_what_does_not_fit_the_context_is_named(own_folder, planted):
     rows = planted.to_pylist()
     long = "x".join(map(str, range(40))) + "@example.com, (212) 555-0100"
     rows[0] |= {"secret": long, "text": rows[0]["prompt"] + long}
-    questions, _ = asked_of(own_folder, config, pa.Table.from_pylist(rows, schema=PLANTS))
+    questions, _ = asked_of(own_folder, config, pa.Table.from_pylist(rows, schema=CANARIES))
     assert not questions.requests and len(questions.skipped) == 2
     assert all("do not fit the context of 48" in row["why"] for row in questions.skipped)

@@ -6,27 +6,27 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.answers import Answers
-from tasks.audits.exchange import REQUESTS, RESPONSES, Questions
-from tasks.audits.judging.findings import evidence
-from tasks.audits.judging.measures import Values, measure_all
-from tasks.audits.probes.extraction import MEASURES, PROBE, TOLD, ExtractionConfig
+from tasks.audits.answers import Responses
+from tasks.audits.exchange import REQUESTS, RESPONSES, RequestBuilder
+from tasks.audits.judging.findings import select_evidence
+from tasks.audits.judging.measures import ValueWriter, compute_measure_findings
+from tasks.audits.probes.extraction import MEASURES, PROBE, VALUE_FIELDS, ExtractionConfig
 
 QUICK = ExtractionConfig(references=200, prefix=(3, 6), tokens=8, documents=5)
 
 
 def attempts(rows):
     """Values of attempts, and the findings on them by metric and slice."""
-    nothing = dict.fromkeys(PROBE.items.names)
+    nothing = dict.fromkeys(PROBE.item_schema.names)
     items = [
         nothing | {"item": n.to_bytes(16), "cluster": str(row["text"]), "part": "passage",
                    "copies": row["copies"], "k": row["k"], "doc_ids": [bytes([row["text"]] * 16)]}
         for n, row in enumerate(rows)
     ]  # fmt: skip
-    table = pa.Table.from_pylist(items, schema=PROBE.items)
-    values = Values(table, None, [row["read"] for row in rows], TOLD)
-    values.add("extractable", np.arange(len(rows)), [row["exact"] for row in rows])
-    found = measure_all("extraction", values.table(), MEASURES, QUICK)
+    table = pa.Table.from_pylist(items, schema=PROBE.item_schema)
+    values = ValueWriter(table, None, [row["read"] for row in rows], VALUE_FIELDS)
+    values.add_values("extractable", np.arange(len(rows)), [row["exact"] for row in rows])
+    found = compute_measure_findings("extraction", values.to_table(), MEASURES, QUICK)
     return {(row["metric"], row["slice"]): row for row in found}
 
 
@@ -62,18 +62,18 @@ def test_slopes_are_over_readings_and_prefixes():
 
 def test_what_the_model_gives_no_number_for_is_no_success():
     """A rank among numbers that are none is none."""
-    questions = Questions()
+    questions = RequestBuilder()
     told = {"part": "train", "copies": None, "plant_id": None, "doc_ids": [b"x"], "template": "",
             "secret": "s", "k": 3, "place": 3}  # fmt: skip
     for number in range(2):
-        questions.read(questions.item(str(number), **told), [number], [[5, 6]], moments=True)
+        questions.request_log_probs(questions.add_item(str(number), **told), [number], [[5, 6]], rank_statistics=True)
     ids = [row["request"] for row in questions.requests]
     responses = [
         {"request": ids[0], "draw": 0, "log_p": [-1.0, -1.0], "rank": [1, 2]},
         {"request": ids[1], "draw": 0, "log_p": [math.nan, math.nan], "rank": [0, 0]},
     ]
-    values, findings = PROBE.judged(answers_from(questions, responses), QUICK)
-    whole = evidence(values, {"measure": "extractable"})
+    values, findings = PROBE.compute_values_and_findings(answers_from(questions, responses), QUICK)
+    whole = select_evidence(values, {"measure": "extractable"})
     assert whole["value"].to_pylist() == [0, None] and whole["leading"].to_pylist() == [1, None]
     assert whole["log_likelihood"].to_pylist() == [-2, None]
     (shares,) = [f for f in findings if f["metric"] == "leading_tokens_right"]
@@ -84,8 +84,8 @@ def test_what_the_model_gives_no_number_for_is_no_success():
 
 
 def answers_from(questions, responses):
-    return Answers(
-        pa.Table.from_pylist([*questions.items.values()], schema=PROBE.items),
+    return Responses(
+        pa.Table.from_pylist([*questions.items.values()], schema=PROBE.item_schema),
         pa.Table.from_pylist(questions.requests, schema=REQUESTS),
         pa.Table.from_pylist(responses, schema=RESPONSES),
     )

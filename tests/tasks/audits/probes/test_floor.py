@@ -7,48 +7,48 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from model.interchange.checkpoint import blank, save
-from tasks.audits.exchange import Questions
-from tasks.audits.judging.findings import evidence, findings_table
-from tasks.audits.judging.measures import measure_all, values_table
+from model.interchange.checkpoint import load_untrained, save_checkpoint
+from tasks.audits.exchange import RequestBuilder
+from tasks.audits.judging.findings import select_evidence, build_findings_table
+from tasks.audits.judging.measures import compute_measure_findings, build_values_schema
 from tasks.audits.methods.continuations import (
-    HIGHEST,
-    MODEL,
-    REACHED,
-    SHUFFLED,
-    UNTRAINED,
-    Written,
-    above_floor,
+    EXPECTED_MAXIMUM,
+    MODEL_WRITER,
+    TOXICITY_PROBABILITY,
+    SHUFFLED_WRITER,
+    UNTRAINED_WRITER,
+    PromptValueWriter,
+    use_baseline_as_null,
 )
-from tasks.audits.probes.toxicity import MEASURES, PROBE, ToxicityConfig, shuffle
+from tasks.audits.probes.toxicity import MEASURES, PROBE, ToxicityConfig, build_shuffled_baseline
 from tasks.audits.respond import RespondConfig, respond_untrained
-from tasks.audits.subjects.subject import open_subject
+from tasks.audits.subjects.subject import open_audited_model
 from tasks.contract import (
     DOCUMENTS,
-    NoConfig,
-    Work,
-    as_documents,
-    external,
-    ids,
+    EmptyConfig,
+    StageContext,
+    fill_document_columns,
+    folder_to_artifact,
+    hash_to_ids,
     stage,
-    text_hashes,
+    hash_texts,
 )
-from tasks.measures.estimates import estimate
+from tasks.measures.estimates import estimate_mean_or_share
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import TEXTS
 
 QUICK = ToxicityConfig(continuations=4, k=(1, 4), unprompted=5, tokens=6, floor=9)
 
 
-@stage(tables={"documents": DOCUMENTS})
-def corpus(config: NoConfig, work: Work) -> None:
+@stage(name="corpus", tables={"documents": DOCUMENTS})
+def corpus(config: EmptyConfig, context: StageContext) -> None:
     texts = [f"{TEXTS[n % 4]} Number {n}." for n in range(24)]
-    names = ids(map(str, range(24)))
-    work.table("documents").write(
-        as_documents(
+    names = hash_to_ids(map(str, range(24)))
+    context.get_table_writer("documents").write(
+        fill_document_columns(
             {"doc_id": names,
              "source": ["planted/canary" if n % 8 == 1 else "s" for n in range(24)],
-             "cluster": names, "text": texts, "text_hash": text_hashes(pa.array(texts)),
+             "cluster": names, "text": texts, "text_hash": hash_texts(pa.array(texts)),
              "toxicity": [0.0] * 24,
              "split": [("train", "validation", "holdout")[n % 3] for n in range(24)]}
         )
@@ -57,10 +57,10 @@ def corpus(config: NoConfig, work: Work) -> None:
 
 @pytest.fixture
 def documents(session):
-    return corpus(NoConfig())["documents"]
+    return corpus(EmptyConfig())["documents"]
 
 
-def table(values, nulls=(), writer=MODEL):
+def table(values, nulls=(), writer=MODEL_WRITER):
     """Values of so many prompts, for one k."""
     nulls = [*nulls] or [None] * len(values)
     columns = {"value": pa.array(values, pa.float64(), from_pandas=True),
@@ -73,8 +73,8 @@ def table(values, nulls=(), writer=MODEL):
 def beside(values, nulls=(), shuffled=()):
     """The estimate of values, told apart from what untrained weights and shuffled tokens give."""
     mine = table(values, nulls)
-    every = pa.concat_tables([mine, table(np.array(shuffled, float), writer=SHUFFLED)])
-    return above_floor(estimate(values, share=True), mine, every)
+    every = pa.concat_tables([mine, table(np.array(shuffled, float), writer=SHUFFLED_WRITER)])
+    return use_baseline_as_null(estimate_mean_or_share(values, is_share=True), mine, every)
 
 
 def test_prompts_are_compared_with_the_same_prompts_of_untrained_weights():
@@ -82,7 +82,7 @@ def test_prompts_are_compared_with_the_same_prompts_of_untrained_weights():
     low = rng.uniform(0.1, 0.3, 60)
     high = low + rng.normal(0.05, 0.02, 60)
     made = beside(high, low)
-    assert made.null == pytest.approx(low.mean())
+    assert made.null_value == pytest.approx(low.mean())
     assert made.p == pytest.approx(stats.ttest_rel(high, low).pvalue)
     assert made.method.endswith("; null: the floor, untrained weights")
     assert stats.ttest_ind(high, low).pvalue > 100 * made.p  # else pairing would have no point
@@ -96,16 +96,16 @@ def test_of_few_prompts_chance_is_not_taken_for_the_models(units):
     found = [beside(rng.binomial(25, 0.015, units) / 25,
                     shuffled=rng.binomial(25, 0.015, 40) / 25) for _ in range(500)]  # fmt: skip
     assert np.mean([made.p < 0.05 for made in found]) < 0.09
-    assert all(np.isnan(made.smallest) or made.null + made.smallest <= 1 for made in found)
+    assert all(np.isnan(made.minimum_detectable_effect) or made.null_value + made.minimum_detectable_effect <= 1 for made in found)
 
 
 def test_where_all_prompts_agree_the_model_is_told_apart():
     """Toxic behind each, where untrained weights and shuffled tokens are behind none."""
     for floor in ({"nulls": np.zeros(100)}, {"shuffled": np.zeros(100)}):
         made = beside(np.ones(100), **floor)
-        assert made.p < 1e-20 and made.null == 0
+        assert made.p < 1e-20 and made.null_value == 0
         alike = beside(np.zeros(100), **floor)
-        assert alike.p == 1 and alike.null == 0
+        assert alike.p == 1 and alike.null_value == 0
 
 
 def test_a_score_at_the_threshold_reaches_it():
@@ -113,8 +113,8 @@ def test_a_score_at_the_threshold_reaches_it():
     texts = pa.table({"unit": [0, 0, 1], "empty": [False] * 3,
                       "score": pa.array([0.7, 0.1, 0.69], pa.float32())})  # fmt: skip
     config = ToxicityConfig(threshold=0.7)
-    found = Written(None, None, texts, "", config).maxima(2)
-    assert found.values[REACHED].tolist() == [1.0, 0.0]
+    found = PromptValueWriter(None, None, texts, "", config).compute_maxima(2)
+    assert found.values[TOXICITY_PROBABILITY].tolist() == [1.0, 0.0]
 
 
 def test_the_floor_is_that_of_prompts_that_have_a_value():
@@ -122,14 +122,14 @@ def test_the_floor_is_that_of_prompts_that_have_a_value():
     mine, floor = rng.uniform(0.28, 0.32, 40), np.full(40, 0.2)
     mine[:20], floor[:20] = np.nan, 0.9  # the model wrote nothing where untrained weights are toxic
     made = beside(mine, floor)
-    assert made.null == pytest.approx(0.2) and made.p < 1e-6
+    assert made.null_value == pytest.approx(0.2) and made.p < 1e-6
 
 
 def test_the_higher_floor_counts():
     rng = np.random.default_rng(1)
     values, low, high = (rng.uniform(0, top, 40) for top in (0.5, 0.1, 0.45))
     made = beside(values, low, high)
-    assert made.null == pytest.approx(high.mean())
+    assert made.null_value == pytest.approx(high.mean())
     expected = stats.ttest_ind(values, high).pvalue
     assert made.p == pytest.approx(expected) and expected > 0.05
     assert made.method.endswith("null: the floor, shuffled tokens")
@@ -137,14 +137,14 @@ def test_the_higher_floor_counts():
     # A p that is small because it lies below.
     assert below.p < 0.05 and below.method.endswith("null: the floor, shuffled tokens")
     alone = beside(values)
-    assert np.isnan(alone.null) and "floor" not in alone.method
+    assert np.isnan(alone.null_value) and "floor" not in alone.method
     silent = beside(values, [np.nan] * 40)
-    assert np.isnan(silent.null) and silent.method == alone.method
+    assert np.isnan(silent.null_value) and silent.method == alone.method
 
 
 def drawn(documents, folder, **changes):
-    questions, reader = Questions(), open_subject(folder, device="cpu")
-    shuffle(questions, reader, documents, QUICK.model_copy(update=changes))
+    questions, reader = RequestBuilder(), open_audited_model(folder, device="cpu")
+    build_shuffled_baseline(questions, reader, documents, QUICK.model_copy(update=changes))
     return questions, reader
 
 
@@ -173,38 +173,38 @@ def test_shuffled_texts_are_of_held_out_tokens_alone(documents, own_folder):
 def test_both_floors_stand_beside_the_figures(documents, request, folder):
     folder = request.getfixturevalue(folder)
     values, findings = stages_of("toxicity", folder, QUICK, corpus=(None, None, documents))[-1]
-    rows = evidence(values, {"measure": "toxicity"}).to_pylist()
+    rows = select_evidence(values, {"measure": "toxicity"}).to_pylist()
     prompts = {r["text"] for r in rows if r["kind"] == "prompted"}
-    by = {w: [r for r in rows if r["writer"] == w] for w in (MODEL, UNTRAINED, SHUFFLED)}
-    assert len(by[SHUFFLED]) == 9 * 4
-    assert {(r["cluster"], r["draw"]) for r in by[SHUFFLED]} == {
+    by = {w: [r for r in rows if r["writer"] == w] for w in (MODEL_WRITER, UNTRAINED_WRITER, SHUFFLED_WRITER)}
+    assert len(by[SHUFFLED_WRITER]) == 9 * 4
+    assert {(r["cluster"], r["draw"]) for r in by[SHUFFLED_WRITER]} == {
         (f"shuffled {group}", draw) for group in range(9) for draw in range(4)
     }
-    assert len(by[UNTRAINED]) == 4 * (len(prompts) + 5)
-    assert {r["kind"] for r in by[UNTRAINED]} == {"prompted", "unprompted"}
-    own, floor = ([r for r in by[w] if r["kind"] == "prompted"] for w in (MODEL, UNTRAINED))
+    assert len(by[UNTRAINED_WRITER]) == 4 * (len(prompts) + 5)
+    assert {r["kind"] for r in by[UNTRAINED_WRITER]} == {"prompted", "unprompted"}
+    own, floor = ([r for r in by[w] if r["kind"] == "prompted"] for w in (MODEL_WRITER, UNTRAINED_WRITER))
     for name in ("text", "draw", "part"):
         assert [r[name] for r in own] == [r[name] for r in floor]
     assert [r["continuation"] for r in own] != [r["continuation"] for r in floor]
     made = {(r["metric"], r["slice"]): r for r in findings.to_pylist()}
-    for metric in (HIGHEST, REACHED):
+    for metric in (EXPECTED_MAXIMUM, TOXICITY_PROBABILITY):
         for k in (1, 4):
             figure = made[metric, f"prompted, k={k}"]
-            floors = [made[metric, f"{w}, k={k}"]["value"] for w in (UNTRAINED, SHUFFLED)]
+            floors = [made[metric, f"{w}, k={k}"]["value"] for w in (UNTRAINED_WRITER, SHUFFLED_WRITER)]
             assert (
                 figure["null"] == pytest.approx(max(floors))
                 and "; null: the floor, " in (figure["method"])
             )
-            assert figure["worse"] == "up" and made[metric, f"{UNTRAINED}, k={k}"]["worse"] == ""
+            assert figure["worse"] == "up" and made[metric, f"{UNTRAINED_WRITER}, k={k}"]["worse"] == ""
     scores: dict[tuple[str, bytes], list[float]] = {}
     for row in rows:
-        group = row["cluster"] if row["writer"] == SHUFFLED else row["item"]
+        group = row["cluster"] if row["writer"] == SHUFFLED_WRITER else row["item"]
         scores.setdefault((row["writer"], group), []).append(row["score"])
     for row in made.values():
-        if row["metric"] == HIGHEST and row["slice"].endswith("k=1"):
+        if row["metric"] == EXPECTED_MAXIMUM and row["slice"].endswith("k=1"):
             means = []
-            for unit in evidence(values, row["where"]).to_pylist():
-                group = unit["cluster"] if unit["writer"] == SHUFFLED else unit["item"]
+            for unit in select_evidence(values, row["where"]).to_pylist():
+                group = unit["cluster"] if unit["writer"] == SHUFFLED_WRITER else unit["item"]
                 known = [score for score in scores[unit["writer"], group] if score is not None]
                 means.append(np.mean(known) if known else None)
                 assert unit["value"] == pytest.approx(means[-1])
@@ -216,10 +216,10 @@ def test_an_untrained_model_is_not_told_apart_from_its_floor(documents, own_fold
     apart = 0
     for seed in range(1, 11):
         folder = tmp_path / str(seed)
-        save(blank(own_folder, seed=seed), folder, tokenizer=own_folder / "tokenizer.json")
+        save_checkpoint(load_untrained(own_folder, seed=seed), folder, tokenizer_path=own_folder / "tokenizer.json")
         _, found = stages_of("toxicity", folder, QUICK, corpus=(None, None, documents))[-1]
         (row,) = [r for r in found.to_pylist() if (r["metric"], r["slice"]) ==
-                  (HIGHEST, "prompted, k=4")]  # fmt: skip
+                  (EXPECTED_MAXIMUM, "prompted, k=4")]  # fmt: skip
         apart += row["p"] is not None and row["p"] < 0.05 and row["value"] > row["null"]
     assert apart <= 2
 
@@ -228,16 +228,16 @@ def toxicity_findings(values, untrained, shuffled):
     """The findings of a model with these values, as the audit's table has them, by slice."""
     nobody = [None] * len(shuffled)
     rows = [
-        {"measure": HIGHEST, "writer": writer, "part": part, "kind": kind, "k": 4, "draws": 4,
+        {"measure": EXPECTED_MAXIMUM, "writer": writer, "part": part, "kind": kind, "k": 4, "draws": 4,
          "item": bytes([n] * 16), "value": value, "scorer": "numbers", "null": null}
         for writer, part, kind, known, nulls in (
-            (MODEL, "prompted", "prompted", values, untrained),
-            (SHUFFLED, SHUFFLED, "shuffled", shuffled, nobody),
+            (MODEL_WRITER, "prompted", "prompted", values, untrained),
+            (SHUFFLED_WRITER, SHUFFLED_WRITER, "shuffled", shuffled, nobody),
         )
         for n, (value, null) in enumerate(zip(known, nulls, strict=True))
     ]  # fmt: skip
-    table = pa.Table.from_pylist(rows, schema=values_table(PROBE.items, PROBE.told))
-    found = findings_table(measure_all("toxicity", table, MEASURES, QUICK)).to_pylist()
+    table = pa.Table.from_pylist(rows, schema=build_values_schema(PROBE.item_schema, PROBE.value_fields))
+    found = build_findings_table(compute_measure_findings("toxicity", table, MEASURES, QUICK)).to_pylist()
     return {(row["metric"], row["slice"]): row for row in found}
 
 
@@ -245,10 +245,10 @@ def test_a_toxic_model_is_told_apart():
     rng = np.random.default_rng(0)
     values, untrained, shuffled = (rng.uniform(0, top, 60).tolist() for top in (1.0, 0.3, 0.4))
     found = toxicity_findings(values, untrained, shuffled)
-    figure = found[HIGHEST, "prompted, k=4"]
+    figure = found[EXPECTED_MAXIMUM, "prompted, k=4"]
     assert figure["p"] < 1e-6
     assert "; null: the floor, shuffled tokens; higher than the floor (p " in figure["method"]
-    assert figure["null"] == pytest.approx(found[HIGHEST, f"{SHUFFLED}, k=4"]["value"])
+    assert figure["null"] == pytest.approx(found[EXPECTED_MAXIMUM, f"{SHUFFLED_WRITER}, k=4"]["value"])
 
 
 shares = st.lists(st.floats(0, 1, width=32), min_size=2, max_size=12)
@@ -261,7 +261,7 @@ def test_the_method_says_which_side_of_the_floor_by_the_p_that_the_table_shows(v
     pairs = [float(np.clip(value + shift, 0, 1)) for value in values]
     untrained = [data.draw(st.sampled_from([None, value])) for value in pairs]
     shuffled = data.draw(shares)
-    row = toxicity_findings(values, untrained, shuffled)[HIGHEST, "prompted, k=4"]
+    row = toxicity_findings(values, untrained, shuffled)[EXPECTED_MAXIMUM, "prompted, k=4"]
     said, p = row["method"].rpartition("; ")[2], row["p_corrected"]
     sides = {side: said.startswith(f"{side} than the floor") for side in ("higher", "lower")}
     is_found = p is not None and p < 0.05
@@ -277,7 +277,7 @@ def test_a_model_that_is_less_toxic_than_its_floor_is_called_lower():
     rng = np.random.default_rng(5)
     shuffled = rng.uniform(0.6, 0.9, 60).tolist()
     row = toxicity_findings(rng.uniform(0, 0.3, 60).tolist(), [None] * 60, shuffled)
-    figure = row[HIGHEST, "prompted, k=4"]
+    figure = row[EXPECTED_MAXIMUM, "prompted, k=4"]
     assert figure["p"] < 1e-12
     assert "; lower than the floor (p = " in figure["method"]
     assert "noise" not in figure["method"] and "no difference" not in figure["method"]
@@ -286,7 +286,7 @@ def test_a_model_that_is_less_toxic_than_its_floor_is_called_lower():
 def test_where_pairs_and_means_differ_in_direction_nothing_is_tested():
     """Prompts without a value of untrained weights raise the mean, but are in no pair."""
     values, untrained = [0.1] * 9 + [0.95] * 9, [0.3, 0.31, 0.32] * 3 + [None] * 9
-    row = toxicity_findings(values, untrained, [0.01, 0.02])[HIGHEST, "prompted, k=4"]
+    row = toxicity_findings(values, untrained, [0.01, 0.02])[EXPECTED_MAXIMUM, "prompted, k=4"]
     assert row["value"] > row["null"] == pytest.approx(0.31)
     assert row["p"] is None and row["method"].endswith("from the floor was not tested")
 
@@ -295,21 +295,21 @@ def test_checkpoints_of_one_training_share_the_untrained_answers(session, own_fo
     """The weights of a checkpoint are not looked at: nor need there be any."""
     import torch
 
-    from model.interchange.checkpoint import load
-    from tasks.audits.catalogue import ASK
+    from model.interchange.checkpoint import load_checkpoint
+    from tasks.audits.catalogue import REQUEST_STAGES
 
-    model = load(own_folder)
+    model = load_checkpoint(own_folder)
     with torch.no_grad():
         model.embedding.weight.mul_(1.5)
-    save(model, tmp_path / "later", tokenizer=own_folder / "tokenizer.json")
+    save_checkpoint(model, tmp_path / "later", tokenizer_path=own_folder / "tokenizer.json")
     (tmp_path / "later/model.safetensors").write_bytes(b"no weights")
     config = QUICK.model_copy(update={"floor": 1})
     made = [
         respond_untrained(
-            external(folder, "checkpoint"),
-            ASK["toxicity"](external(folder, "checkpoint"), None, None, None, config),
+            folder_to_artifact(folder, "checkpoint"),
+            REQUEST_STAGES["toxicity"](folder_to_artifact(folder, "checkpoint"), None, None, None, config),
             RespondConfig(),
         )
         for folder in (own_folder, tmp_path / "later")
     ]
-    assert made[0].name == made[1].name and made[0]["responses"].rows > 0
+    assert made[0].name == made[1].name and made[0]["responses"].row_count > 0

@@ -6,15 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.answers import Answers
-from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, Questions
-from tasks.audits.judging.conditions import ordered
-from tasks.audits.judging.findings import evidence
-from tasks.audits.probe import Corpus
+from tasks.audits.answers import Responses
+from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
+from tasks.audits.judging.conditions import sort_worst_first
+from tasks.audits.judging.findings import select_evidence
+from tasks.audits.probe import CorpusTables
 from tasks.audits.probes import honest
-from tasks.audits.probes.honest import PROBE, HonestConfig, hurtful, read_lexicon, read_templates
-from tasks.audits.subjects.reader import open_reader
-from tasks.audits.subjects.subject import open_subject
+from tasks.audits.probes.honest import PROBE, HonestConfig, flag_hurtful_texts, read_hurtful_lexicon, read_honest_templates
+from tasks.audits.subjects.reader import open_audited_tokenizer
+from tasks.audits.subjects.subject import open_audited_model
 from tasks.contract import UsageError
 from tests.tasks.audits.asking import stages_of
 
@@ -40,17 +40,17 @@ def config(tmp_path):
 
 def judged(config, folder, says):
     """The values and findings of a model that completes an item by ``says(item, rank)``."""
-    questions = Questions()
-    PROBE.ask(questions, open_reader(Path(folder)), Corpus(), config)
+    questions = RequestBuilder()
+    PROBE.build_requests(questions, open_audited_tokenizer(Path(folder)), CorpusTables(), config)
     answers = [
         {"request": row["request"], "draw": rank, "text": says(questions.items[row["item"]], rank)}
         for row in questions.requests for rank in range(row["draws"])
     ]  # fmt: skip
-    values, found = PROBE.judged(Answers(
-        pa.Table.from_pylist([*questions.items.values()], schema=PROBE.items),
+    values, found = PROBE.compute_values_and_findings(Responses(
+        pa.Table.from_pylist([*questions.items.values()], schema=PROBE.item_schema),
         pa.Table.from_pylist(questions.requests, schema=REQUESTS),
         pa.Table.from_pylist(answers, schema=RESPONSES),
-        reader=pa.table({"kind": ["causal"], "begin": [""]}),
+        tokenizer=pa.table({"kind": ["causal"], "begin": [""]}),
         skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
     ), config)  # fmt: skip
     made = {(row["metric"], row["slice"]): row for row in found}
@@ -65,7 +65,7 @@ def judged(config, folder, says):
     ("by night", False), ("night by fly", False), (" fly by nights", False),
 ])  # fmt: skip
 def test_entries_are_found_as_whole_words(config, text, hit):
-    assert hurtful([text, "", text], read_lexicon(config.lexicon)).tolist() == [hit, False, hit]
+    assert flag_hurtful_texts([text, "", text], read_hurtful_lexicon(config.lexicon)).tolist() == [hit, False, hit]
 
 
 def test_other_hurtful_words_are_judged_anew_and_nobody_is_asked_again(config, own_folder, session):
@@ -78,7 +78,7 @@ def test_other_hurtful_words_are_judged_anew_and_nobody_is_asked_again(config, o
     assert "3 entries" in second[-1][1].to_pylist()[0]["method"]
     config.lexicon.write_text("...")
     with pytest.raises(UsageError, match="holds no hurtful words"):
-        PROBE.ask(Questions(), open_reader(Path(own_folder)), Corpus(), config)
+        PROBE.build_requests(RequestBuilder(), open_audited_tokenizer(Path(own_folder)), CorpusTables(), config)
 
 
 def test_the_score_is_a_share_of_completions_by_group(config, own_folder):
@@ -101,7 +101,7 @@ def test_the_score_is_a_share_of_completions_by_group(config, own_folder):
     assert len(values) == 18 * 20 and sum(values["value"].to_pylist()) == 18
     assert found["repeated_templates", ""]["value"] == 1  # the last row stands there twice
     row = found["hurtful_completions", "category=female, k=5"]
-    rows = ordered(evidence(values, row["where"]), row["order"]).to_pylist()
+    rows = sort_worst_first(select_evidence(values, row["where"]), row["order"]).to_pylist()
     assert [r["value"] for r in rows] == [1] * 9 + [0] * 36  # the worst first
     assert {r["category"] for r in rows} == {"female"} and max(r["rank"] for r in rows) == 5
 
@@ -133,21 +133,21 @@ def test_against_counting_by_hand(config, own_folder):
 @pytest.mark.parametrize("kind", ["own", "gpt2", "bert"])
 def test_models_are_asked_for_their_likeliest_completions(config, kind, request, session):
     folder = request.getfixturevalue(f"{kind}_folder")
-    subject = open_subject(folder, device="cpu")
+    subject = open_audited_model(folder, device="cpu")
     before, after = subject.encode("he likes to"), subject.encode(".")
-    before = before if kind == "bert" else subject.opened(before)
-    ((likeliest, *rest),) = subject.complete(
-        [before], [after], count=20, max_new_tokens=1 if kind == "bert" else 10
+    before = before if kind == "bert" else subject.prepend_bos_id(before)
+    ((likeliest, *rest),) = subject.generate_completions(
+        [before], [after], completion_count=20, max_new_tokens=1 if kind == "bert" else 10
     )
-    text = subject.decode(likeliest.ids)
+    text = subject.decode(likeliest.token_ids)
     config.lexicon.write_text(text)
     _, _, _, _, (values, findings) = stages_of("honest", folder, config)
     rows = [r for r in values.to_pylist() if r["text"] == "he likes to [M]."]
     assert [r["rank"] for r in rows] == [*range(1, 21)] and len(values) == 18 * 20
-    assert [r["completion"] for r in rows] == [subject.decode(w.ids) for w in (likeliest, *rest)]
-    entries = read_lexicon(config.lexicon)
+    assert [r["completion"] for r in rows] == [subject.decode(w.token_ids) for w in (likeliest, *rest)]
+    entries = read_hurtful_lexicon(config.lexicon)
     assert rows[0]["value"] and [r["value"] for r in rows] == [
-        *hurtful([r["completion"] for r in rows], entries)
+        *flag_hurtful_texts([r["completion"] for r in rows], entries)
     ]
     found = {(r["metric"], r["slice"]): r for r in findings.to_pylist()}
     hits = values["value"].to_numpy()
@@ -165,17 +165,17 @@ def test_controls_fail_where_words_are_found_within_words(config, own_folder, mo
         return np.array([any(" ".join(e) in t or e[0] in t for e in entries) for t in texts])
 
     def single(texts, entries):
-        return hurtful(texts, {entry for entry in entries if len(entry) == 1})
+        return flag_hurtful_texts(texts, {entry for entry in entries if len(entry) == 1})
 
     for broken, verdicts in ((loose, ["pass", "fail"]), (single, ["fail", "pass"])):
-        monkeypatch.setattr(honest, "hurtful", broken)
+        monkeypatch.setattr(honest, "flag_hurtful_texts", broken)
         _, found = judged(config, own_folder, lambda item, rank: " baker")
         assert [found[name]["verdict"] for name in names] == verdicts
 
 
 def test_it_does_not_run_without_its_files(config):
-    assert PROBE.lacks(HonestConfig()) == ["templates", "lexicon"]
-    assert PROBE.lacks(config) == []
+    assert PROBE.find_missing_settings(HonestConfig()) == ["templates", "lexicon"]
+    assert PROBE.find_missing_settings(config) == []
 
 
 def test_nothing_before_the_gap_is_left_out_of_a_causal_model_without_begin(
@@ -201,33 +201,33 @@ def test_nothing_before_the_gap_is_left_out_of_a_causal_model_without_begin(
 def test_bad_templates_are_named_by_their_line(tmp_path, line, said):
     (tmp_path / "bad.tsv").write_text(f"{HEAD}\n{line}\n")
     with pytest.raises(UsageError, match=said):
-        [*read_templates([tmp_path / "bad.tsv"])]
+        [*read_honest_templates([tmp_path / "bad.tsv"])]
 
 
 def test_a_lexicon_of_hurtlex_and_bad_ones(tmp_path):
     path = tmp_path / "lexicon.tsv"
     rows = ("lemma\tlevel", "Grúmpish\tconservative", "baker\tinclusive")
     path.write_text("\n".join(rows))
-    assert read_lexicon(path) == {("grumpish",)}
+    assert read_hurtful_lexicon(path) == {("grumpish",)}
     for text, said in (("word\nx\n", "no text in 'lemma'"), ("lemma\n", "it is empty"),
                        ("lemma\tlevel\nx\tinclusive\n", "of the level")):  # fmt: skip
         path.write_text(text)
         with pytest.raises(UsageError, match=said):
-            read_lexicon(path)
+            read_hurtful_lexicon(path)
     plain = tmp_path / "lexicon.txt"
     plain.write_text("!!!\n...\n")
     with pytest.raises(UsageError, match="holds no hurtful words"):
-        read_lexicon(plain)
+        read_hurtful_lexicon(plain)
     with pytest.raises(UsageError, match="there is no file"):
-        read_lexicon(tmp_path / "none.txt")
+        read_hurtful_lexicon(tmp_path / "none.txt")
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
 def test_the_real_templates_and_words():
     files = [REAL / f"audit/honest_{name}_en.tsv" for name in ("binary", "queer")]
-    binary, queer = ([*read_templates([file])] for file in files)
+    binary, queer = ([*read_honest_templates([file])] for file in files)
     assert (len(binary), len(queer)) == (810, 705)
     assert {row["category"] for row in binary} == {"female", "male"}
     assert len({row["cluster"] for row in queer}) == 47
-    entries = read_lexicon(REAL / "toxicity/ldnoobw_en.txt")
+    entries = read_hurtful_lexicon(REAL / "toxicity/ldnoobw_en.txt")
     assert 380 < len(entries) <= 403 and sum(len(entry) > 1 for entry in entries) > 100

@@ -8,22 +8,22 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from tasks.audits.judging.comparison import compared
-from tasks.audits.judging.findings import evidence
-from tasks.audits.judging.tags import tags_of
-from tasks.audits.judging.units import Units
+from tasks.audits.judging.comparison import compare_findings
+from tasks.audits.judging.findings import select_evidence
+from tasks.audits.judging.tags import parse_tags
+from tasks.audits.judging.units import AuditUnits
 from tasks.audits.probes.membership import (
     MEASURES,
-    REFERENCE,
-    SCORES,
+    REFERENCE_SCORE,
+    SCORE_NAMES,
     MembershipConfig,
-    hits_at,
-    scores_of,
+    make_true_positive_estimator,
+    compute_membership_scores,
 )
-from tasks.contract import StageConfig, Table, Work, external, stage
-from tasks.measures.estimates import auc, true_positives
+from tasks.contract import StageConfig, Table, StageContext, folder_to_artifact, stage
+from tasks.measures.estimates import estimate_roc_auc, estimate_true_positive_rate
 from tasks.training.pretrain import CHECKPOINTS
-from tasks.training.seen import SEEN
+from tasks.training.seen import DOCUMENT_READS
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.corpora import given
 
@@ -44,17 +44,17 @@ def documents(session):
 def test_scores_are_those_of_their_papers():
     log_p = [-1.0, -2.0, -8.0, -4.0, -0.5]
     mean, std = [-3.0] * 5, [2.0, 1.0, 4.0, 2.0, 1.0]
-    found = scores_of(log_p, mean, std, "some text", -20.0)
+    found = compute_membership_scores(log_p, mean, std, "some text", -20.0)
     assert found["loss"] == pytest.approx(-3.1)
     assert found["zlib"] == pytest.approx(-15.5 / len(zlib.compress(b"some text")))
     assert found["lower"] == pytest.approx(-15.5 / 20)  # 0.775 of what the lower case costs
     assert found["min-k"] == -8.0  # the lowest of five
     assert found["min-k++"] == pytest.approx(-5 / 4)
-    ten = scores_of([-float(i) for i in range(10)], [0.0] * 10, [1.0] * 10, "t", -1.0)
+    ten = compute_membership_scores([-float(i) for i in range(10)], [0.0] * 10, [1.0] * 10, "t", -1.0)
     assert ten["min-k"] == ten["min-k++"] == pytest.approx(-8.5)
-    one = scores_of([-1.0], [0.0], [0.0], "t", 0.0)  # no spread, nothing in lower case
+    one = compute_membership_scores([-1.0], [0.0], [0.0], "t", 0.0)  # no spread, nothing in lower case
     assert one["min-k"] == -1.0 and np.isnan(one["min-k++"]) and np.isnan(one["lower"])
-    none = scores_of([float("nan"), -1.0], [0.0] * 2, [1.0] * 2, "t", -1.0)
+    none = compute_membership_scores([float("nan"), -1.0], [0.0] * 2, [1.0] * 2, "t", -1.0)
     assert np.isnan(none["loss"])
 
 
@@ -81,12 +81,12 @@ def test_every_document_is_read_over_as_many_tokens(documents, own_folder):
                for r in values)  # fmt: skip
     requests = [r for r in asked["requests"].read().to_pylist() if not r["part"]]
     assert {len(r["targets"][0]) for r in requests} == {8} and all(r["moments"] for r in requests)
-    assert len(values) == 40 * len(SCORES)
-    assert all((r["value"] is None) == (r["measure"] == REFERENCE) for r in values)
+    assert len(values) == 40 * len(SCORE_NAMES)
+    assert all((r["value"] is None) == (r["measure"] == REFERENCE_SCORE) for r in values)
     made = {(r["metric"], r["slice"]): r for r in findings.to_pylist()}
-    for score in (score for score in SCORES if score != REFERENCE):
+    for score in (score for score in SCORE_NAMES if score != REFERENCE_SCORE):
         row = made["auc", f"kind=document, score={score}"]
-        assert len(evidence(rows, row["where"])) == 40
+        assert len(select_evidence(rows, row["where"])) == 40
         inside, outside = ([r["value"] for r in values if (r["measure"], r["member"]) == (score, m)]
                            for m in (True, False))  # fmt: skip
         test = stats.mannwhitneyu(inside, outside)
@@ -100,14 +100,14 @@ def test_every_document_is_read_over_as_many_tokens(documents, own_folder):
 
 
 def test_a_reference_reads_the_same_texts(documents, own_folder, gpt2_folder):
-    from tasks.audits.subjects.subject import open_subject
+    from tasks.audits.subjects.subject import open_audited_model
 
     config = CONFIG.model_copy(update={"reference": gpt2_folder})
     rows, findings = stages_of("membership", own_folder, config, corpus=(None, None, documents),
                                reference=gpt2_folder)[-1]  # fmt: skip
     made = {(r["measure"], r["item"]): r for r in rows.to_pylist()}
     texts = [r["text"] for (score, _), r in made.items() if score == "loss"]
-    totals, _ = open_subject(gpt2_folder, device="cpu").log_likelihoods(texts, [""] * len(texts))
+    totals, _ = open_audited_model(gpt2_folder, device="cpu").compute_log_likelihoods(texts, [""] * len(texts))
     known = dict(zip(texts, totals, strict=True))
     for (score, item), row in made.items():
         if score == "reference":
@@ -124,13 +124,13 @@ def test_a_reference_reads_the_same_texts(documents, own_folder, gpt2_folder):
 def test_two_models_are_compared_by_the_documents_of_both(documents, own_folder, gpt2_folder):
     made = [stages_of("membership", folder, CONFIG, corpus=(None, None, documents))[3]
             for folder in (own_folder, gpt2_folder)]  # fmt: skip
-    found = {(each.found[0]["metric"], each.found[0]["slice"]): each
-             for each in compared(made, [(0, 1)])}  # fmt: skip
+    found = {(each.findings[0]["metric"], each.findings[0]["slice"]): each
+             for each in compare_findings(made, [(0, 1)])}  # fmt: skip
     each = found["auc", "kind=document, score=zlib"]
     (change,) = each.changes
-    assert change["value"] == pytest.approx(each.found[1]["value"] - each.found[0]["value"])
+    assert change["value"] == pytest.approx(each.findings[1]["value"] - each.findings[0]["value"])
     assert change["value"] and change["n"] == 40 and change["low"] < change["value"]
-    assert Units(made[0]).where(each.found[0]) is None  # the mean of no values of a table
+    assert AuditUnits(made[0]).build_value_filter(each.findings[0]) is None  # the mean of no values of a table
     assert found["auc", "kind=document, score=reference"].changes == [None]  # measured of neither
 
 
@@ -139,31 +139,31 @@ def test_true_positives_need_enough_others():
     inside, outside = rng.normal(2, 1, 50), rng.normal(0, 1, 400)
     member = [True] * 50 + [False] * 400
     values = pa.table({"value": [*inside, *outside], "member": member})
-    found = hits_at(0.01, 100)(values, MEASURES[0], CONFIG, 0.95)
+    found = make_true_positive_estimator(0.01, 100)(values, MEASURES[0], CONFIG, 0.95)
     bound = np.sort(outside)[396]  # three of 400 exceed it; a hundredth would be four
-    assert found.value == (inside > bound).mean() and found.null == 0.01 and found.n == 50
-    expected = true_positives(inside, outside, 0.01)
+    assert found.value == (inside > bound).mean() and found.null_value == 0.01 and found.n == 50
+    expected = estimate_true_positive_rate(inside, outside, 0.01)
     assert (found.low, found.high) == (expected.low, expected.high)
     assert found.low < found.value < found.high
-    assert hits_at(0.001, 10_000)(values, MEASURES[0], CONFIG, 0.95) is None
+    assert make_true_positive_estimator(0.001, 10_000)(values, MEASURES[0], CONFIG, 0.95) is None
     missing = pa.table({"value": [np.nan, *inside[1:], *outside], "member": member})
-    found = hits_at(0.01, 100)(missing, MEASURES[0], CONFIG, 0.95)
+    found = make_true_positive_estimator(0.01, 100)(missing, MEASURES[0], CONFIG, 0.95)
     assert (found.n, found.missing) == (49, 1)
 
 
 def test_of_passages_those_without_copies_are_no_members(own_folder, session):
-    from tasks.corpus.plant import PlantConfig, plant
+    from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
 
     texts = [f"Passage {n}: " + " ".join(f"word{n * i}" for i in range(60)) for n in range(30)]
-    config = PlantConfig(enabled=True, counts=(0, 2), canaries=0, records=0, passages=6,
+    config = PlantCanariesConfig(enabled=True, counts=(0, 2), canaries=0, records=0, passages=6,
                          associations=0)  # fmt: skip
-    made = plant(given(texts, kind="split"), config)
+    made = plant_canaries(given(texts, kind="split"), config)
     corpus = (None, made["plants"], None)
     rows, findings = stages_of("membership", own_folder, CONFIG, corpus=corpus)[-1]
     told = [(r["kind"], r["member"], r["copies"]) for r in rows.to_pylist()
             if r["measure"] == "loss"]  # fmt: skip
     assert told.count(("passage", False, 0)) == 6
-    kinds = {tags_of(r).get("kind") for r in findings.to_pylist() if not r["control"]}
+    kinds = {parse_tags(r).get("kind") for r in findings.to_pylist() if not r["control"]}
     assert kinds == {"passage"}
 
 
@@ -172,24 +172,24 @@ class TrainedConfig(StageConfig):
     passes: int = 1
 
 
-@stage(tables={"seen": SEEN, "checkpoints": CHECKPOINTS})
-def fake_training(documents: Table, config: TrainedConfig, work: Work) -> None:
+@stage(name="fake_training", tables={"seen": DOCUMENT_READS, "checkpoints": CHECKPOINTS})
+def fake_training(documents: Table, config: TrainedConfig, context: StageContext) -> None:
     """By step 10 every other training document was read so often; of the others a part."""
-    work.table("checkpoints").write(
+    context.get_table_writer("checkpoints").write(
         {"step": [10], "tokens": [0], "artifact": ["a"], "content": [config.content],
          "loss": [0.0], "validation_loss": [0.0]}
     )  # fmt: skip
     rows = documents.read(["doc_id", "split", "text"]).sort_by("doc_id").to_pylist()
     train = [row["doc_id"] for row in rows if row["split"] == "train" and len(row["text"]) > 1]
     for number, doc_id in enumerate(train):
-        told = {name: [0] for name in SEEN.names} | {"source": [""], "doc_id": [doc_id]}
-        work.table("seen").write(
+        told = {name: [0] for name in DOCUMENT_READS.names} | {"source": [""], "doc_id": [doc_id]}
+        context.get_table_writer("seen").write(
             told | {"step": [10], "tokens": [9], "passes": [config.passes * (number % 2)]}
         )
 
 
 def test_who_was_not_read_yet_is_no_member(documents, own_folder):
-    content = external(Path(own_folder), "checkpoint").content
+    content = folder_to_artifact(Path(own_folder), "checkpoint").content_digest
     given = ("membership", own_folder, CONFIG.model_copy(update={"documents": 100}))
     corpus = (None, None, documents)
     left_out = "; without 15 members that training had not read by then"
@@ -197,16 +197,16 @@ def test_who_was_not_read_yet_is_no_member(documents, own_folder):
     for passes, members, said in ((1, 15, left_out), (0, 30, none)):
         trained = fake_training(documents, TrainedConfig(content=content, passes=passes))
         rows, findings = stages_of(*given, corpus=corpus, pretrained=trained)[-1]
-        losses = evidence(rows, {"measure": "loss"}).to_pylist()
+        losses = select_evidence(rows, {"measure": "loss"}).to_pylist()
         assert sum(r["member"] for r in losses) == members
         assert sum(not r["member"] for r in losses) == 30
         assert all(r["read"] == passes for r in losses if r["member"])
         (row,) = (r for r in findings.to_pylist()
-                  if (r["metric"], tags_of(r).get("score")) == ("auc", "loss"))  # fmt: skip
+                  if (r["metric"], parse_tags(r).get("score")) == ("auc", "loss"))  # fmt: skip
         assert row["n"] == (30 + members if members else 0) or row["value"] is None
         assert said in row["method"] and row["value"] is not None and row["n"] == 30 + members
     rows, _ = stages_of(*given, corpus=corpus)[-1]  # where that is not known all of them are
-    assert sum(evidence(rows, {"measure": "loss"})["member"].to_pylist()) == 30
+    assert sum(select_evidence(rows, {"measure": "loss"})["member"].to_pylist()) == 30
 
 
 def test_without_a_corpus_nothing_is_measured(own_folder, session):
@@ -223,21 +223,21 @@ def test_without_a_corpus_nothing_is_measured(own_folder, session):
 
 
 def test_the_area_is_the_share_of_pairs():
-    assert auc([2, 3], [1, 3]).value == 0.625
+    assert estimate_roc_auc([2, 3], [1, 3]).value == 0.625
     rng = np.random.default_rng(0)
     a, b = rng.integers(0, 5, 30), rng.integers(0, 4, 20)
     by_hand = np.mean([(x > y) + (x == y) / 2 for x in a for y in b])
-    found = auc([*a.astype(float), np.nan], b)
+    found = estimate_roc_auc([*a.astype(float), np.nan], b)
     assert found.value == pytest.approx(by_hand) and found.missing == 1 and found.n == 50
     tied = stats.mannwhitneyu(a, b, method="asymptotic", use_continuity=False)
     assert found.p == pytest.approx(tied.pvalue) and tied.pvalue < 0.9
-    alike = auc([1.0] * 30, [1.0] * 20)
+    alike = estimate_roc_auc([1.0] * 30, [1.0] * 20)
     assert (alike.value, alike.p) == (0.5, 1) and "all items are alike" in alike.method
     test = stats.mannwhitneyu(rng.normal(size=30), rng.normal(size=20), method="asymptotic",
                               use_continuity=False)  # fmt: skip
     rng = np.random.default_rng(0)
     rng.integers(0, 5, 30), rng.integers(0, 4, 20)
-    assert auc(rng.normal(size=30), rng.normal(size=20)).p == pytest.approx(test.pvalue)
+    assert estimate_roc_auc(rng.normal(size=30), rng.normal(size=20)).p == pytest.approx(test.pvalue)
 
 
 @pytest.mark.parametrize(("m", "n", "shift"), [(20, 20, 0.0), (100, 100, 0.0), (50, 200, 0.7)])
@@ -246,7 +246,7 @@ def test_the_interval_covers_as_often_as_it_says(m, n, shift):
     true = stats.norm.cdf(shift / 2**0.5)
     covered = 0
     for _ in range(1000):
-        found = auc(rng.normal(shift, 1, m), rng.normal(0, 1, n))
+        found = estimate_roc_auc(rng.normal(shift, 1, m), rng.normal(0, 1, n))
         covered += found.low <= true <= found.high
     assert 0.925 <= covered / 1000 <= 0.972
 
@@ -254,9 +254,9 @@ def test_the_interval_covers_as_often_as_it_says(m, n, shift):
 @pytest.mark.parametrize(("m", "n"), [(100, 100), (32, 8)])
 def test_the_smallest_effect_is_found_with_its_power(m, n):
     rng = np.random.default_rng(4)
-    smallest = auc(rng.normal(size=m), rng.normal(size=n)).smallest
+    smallest = estimate_roc_auc(rng.normal(size=m), rng.normal(size=n)).minimum_detectable_effect
     shift = stats.norm.ppf(0.5 + smallest) * 2**0.5
-    found = [auc(rng.normal(shift, 1, m), rng.normal(size=n)).p < 0.05 for _ in range(2000)]
+    found = [estimate_roc_auc(rng.normal(shift, 1, m), rng.normal(size=n)).p < 0.05 for _ in range(2000)]
     assert 0.76 <= np.mean(found) <= 0.84
 
 
@@ -266,15 +266,15 @@ def test_the_share_above_a_bound_counts_that_the_bound_is_an_estimate(m, n, shif
     rng = np.random.default_rng(n)
     truth, held = stats.norm.sf(stats.norm.isf(0.01) - shift), 0
     for _ in range(1000):
-        found = true_positives(rng.normal(shift, 1, m), rng.normal(size=n), 0.01)
+        found = estimate_true_positive_rate(rng.normal(shift, 1, m), rng.normal(size=n), 0.01)
         held += found.low <= truth <= found.high
     assert 0.925 <= held / 1000 <= 0.985
 
 
 def test_the_share_above_a_bound_by_hand():
     others = np.arange(200.0)
-    found = true_positives([197.5, 198.5, 250.0, np.nan], others, 0.01)
-    assert (found.value, found.n, found.missing, found.null) == (2 / 3, 3, 1, 0.01)
+    found = estimate_true_positive_rate([197.5, 198.5, 250.0, np.nan], others, 0.01)
+    assert (found.value, found.n, found.missing, found.null_value) == (2 / 3, 3, 1, 0.01)
     assert 0 < found.low < 2 / 3 < found.high < 1 and "of 200 others" in found.method
     # Bounds 0.7 % off would have 1 or 3 of 3 above them: worth 1.26 members, by Wilson.
     near = (2 + 1) / (3 + 2)
@@ -283,16 +283,16 @@ def test_the_share_above_a_bound_by_hand():
     middle = (2 / 3 + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z * np.sqrt(2 / 9 / n + (z / n) ** 2 / 4) / (1 + z**2 / n)
     assert (found.low, found.high) == pytest.approx((middle - half, middle + half))
-    assert true_positives([1.0] * 9, others, 0.01).low == 0
-    assert true_positives([300.0] * 9, others, 0.01).high == 1
-    assert np.isnan(true_positives([], others, 0.01).value)
+    assert estimate_true_positive_rate([1.0] * 9, others, 0.01).low == 0
+    assert estimate_true_positive_rate([300.0] * 9, others, 0.01).high == 1
+    assert np.isnan(estimate_true_positive_rate([], others, 0.01).value)
 
 
 def test_what_has_no_area_or_no_interval_says_why():
-    assert np.isnan(auc([], [1.0]).value) and "of one kind" in auc([], [1.0]).method
-    apart = auc([2.0, 3.0], [0.0, 1.0])
+    assert np.isnan(estimate_roc_auc([], [1.0]).value) and "of one kind" in estimate_roc_auc([], [1.0]).method
+    apart = estimate_roc_auc([2.0, 3.0], [0.0, 1.0])
     assert apart.value == 1 and np.isnan(apart.low) and apart.p < 0.2
-    assert np.isnan(auc([1.0], [0.0, 2.0]).low)
-    below = auc([0.0, 1.0], [2.0, 3.0])
+    assert np.isnan(estimate_roc_auc([1.0], [0.0, 2.0]).low)
+    below = estimate_roc_auc([0.0, 1.0], [2.0, 3.0])
     assert below.value == 0 and np.isnan(below.low) and "all of one kind above" in below.method
-    assert pa.scalar(auc([1.0, 2.0], [1.0, 2.0]).value).as_py() == 0.5
+    assert pa.scalar(estimate_roc_auc([1.0, 2.0], [1.0, 2.0]).value).as_py() == 0.5

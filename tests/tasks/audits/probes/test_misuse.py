@@ -7,15 +7,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.answers import Answers
-from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, SKIPPED, Questions
-from tasks.audits.judging.findings import evidence
-from tasks.audits.judging.measures import values_table
-from tasks.audits.methods.ratings import read_ratings, sample_of
-from tasks.audits.probe import Corpus
-from tasks.audits.probes.misuse import GIVEN, PROBE, MisuseConfig, read_prompts
-from tasks.audits.subjects.reader import open_reader
-from tasks.contract import UsageError, described, text_hashes
+from tasks.audits.answers import Responses
+from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, SKIPPED, RequestBuilder
+from tasks.audits.judging.findings import select_evidence
+from tasks.audits.judging.measures import build_values_schema
+from tasks.audits.methods.ratings import read_ratings, hash_prompt_and_text
+from tasks.audits.probe import CorpusTables
+from tasks.audits.probes.misuse import USER_PROVIDED, PROBE, MisuseConfig, read_misuse_prompts
+from tasks.audits.subjects.reader import open_audited_tokenizer
+from tasks.contract import UsageError, describe_columns, hash_texts
 from tests.tasks.audits.asking import stages_of, written
 
 PROMPTS = [
@@ -31,8 +31,8 @@ def prompts(tmp_path):
 
 
 def asked(folder, config):
-    reader, questions = open_reader(folder), Questions()
-    PROBE.ask(questions, reader, Corpus(), config)
+    reader, questions = open_audited_tokenizer(folder), RequestBuilder()
+    PROBE.build_requests(questions, reader, CorpusTables(), config)
     return reader, questions
 
 
@@ -52,21 +52,21 @@ def judged(folder, config, says=lambda prompt, draw: f"text {draw}", loss=lambda
                 losses = [-loss(item["given"][draw])] * len(ids)
                 responses.append({"request": row["request"], "draw": draw, "log_p": losses})
     names = [text for text in texts if text.strip()]
-    scores = {"text": text_hashes(pa.array(names, pa.large_string())), "scorer": ["s"] * len(names),
+    scores = {"text": hash_texts(pa.array(names, pa.large_string())), "scorer": ["s"] * len(names),
               "head": ["toxicity"] * len(names), "score": [0.25] * len(names)}  # fmt: skip
-    answers = Answers(
-        pa.Table.from_pylist([*questions.items.values()], schema=PROBE.items),
+    answers = Responses(
+        pa.Table.from_pylist([*questions.items.values()], schema=PROBE.item_schema),
         pa.Table.from_pylist(questions.requests, schema=REQUESTS),
         pa.Table.from_pylist(responses, schema=RESPONSES),
         pa.table(scores, schema=SCORES),
-        reader=pa.table({"kind": [reader.kind], "begin": [reader.begin]}),
+        tokenizer=pa.table({"kind": [reader.model_kind], "begin": [reader.opening_description]}),
         skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
     )
-    values, rows = PROBE.judged(answers, config)
+    values, rows = PROBE.compute_values_and_findings(answers, config)
     made = {(row["metric"], row["slice"]): row for row in rows}
     assert len(made) == len(rows)
     for row in rows:
-        behind = evidence(values, row["where"])
+        behind = select_evidence(values, row["where"])
         if row["metric"] in ("continued", "label_share"):
             assert row["value"] == pytest.approx(np.mean(behind["value"].to_pylist()))
             assert row["n"] == len(behind)
@@ -102,7 +102,7 @@ def test_perplexity_of_what_was_given(prompts, own_folder):
     values, found = judged(own_folder, config, loss=loss)
     row = found["continuation_perplexity", ""]
     assert row["value"] == pytest.approx(np.exp(2.0)) and row["n"] == 8 and row["clusters"] == 4
-    given = [row for row in values if row["kind"] == GIVEN]
+    given = [row for row in values if row["kind"] == USER_PROVIDED]
     assert {row["continuation"]: row["value"] for row in given} == {
         " it is so": pytest.approx(3.0), " it is not so": pytest.approx(1.0)}  # fmt: skip
     assert all(row["score"] is None and row["rated"] is None for row in given)
@@ -245,10 +245,10 @@ def test_files_without_any_rating_are_refused(tmp_path):
 def test_prompts_come_as_text_or_with_categories(tmp_path):
     lines = tmp_path / "prompts.txt"
     lines.write_text("One prompt\n\nOne prompt\n  Another \n")
-    assert read_prompts([lines]) == {("One prompt", ""): [], ("Another", ""): []}
+    assert read_misuse_prompts([lines]) == {("One prompt", ""): [], ("Another", ""): []}
     table = tmp_path / "prompts.csv"
     table.write_text("prompt,category,continuation\nA,x,yes\nA,x,no\nB,,\n")
-    assert read_prompts([table]) == {("A", "x"): [" yes", " no"], ("B", ""): []}
+    assert read_misuse_prompts([table]) == {("A", "x"): [" yes", " no"], ("B", ""): []}
     for row, why in (
         ({"text": "x"}, "line 1 has no text in 'prompt'"),
         ({"prompt": "x", "category": 3}, "in 'category', which names none"),
@@ -256,7 +256,7 @@ def test_prompts_come_as_text_or_with_categories(tmp_path):
         ({"prompt": "x", "continuations": [""]}, "no text in 'continuation'"),
     ):
         with pytest.raises(UsageError, match=why):
-            read_prompts([written(tmp_path / "bad.jsonl", [row])])
+            read_misuse_prompts([written(tmp_path / "bad.jsonl", [row])])
 
 
 def test_an_audit_from_one_end_to_the_other(prompts, own_folder, session, tmp_path):
@@ -265,8 +265,8 @@ def test_an_audit_from_one_end_to_the_other(prompts, own_folder, session, tmp_pa
     rows = values.to_pylist()
     texts = texts_of(rows)
     assert len(texts) == 24 and len(rows) == 24 + 8
-    assert all(row["value"] > 0 for row in rows if row["kind"] == GIVEN)
-    assert all(row["sample"] == sample_of(row["text"], row["continuation"]) for row in rows)
+    assert all(row["value"] > 0 for row in rows if row["kind"] == USER_PROVIDED)
+    assert all(row["sample"] == hash_prompt_and_text(row["text"], row["continuation"]) for row in rows)
     ratings = tmp_path / "ratings.jsonl"
     for value in (0.25, 0.75):  # in the same file: what it says counts, not what it is called
         some = [{"sample": row["sample"], "rater": "ann", "rating": value} for row in texts]
@@ -285,8 +285,8 @@ def test_a_masked_model_writes_nothing(prompts, bert_folder, session):
 
 
 def test_pages_show_only_what_was_scored_and_not_by_whom():
-    schema = values_table(PROBE.items, PROBE.told)
-    columns = {column.name: column for column in described(schema)}
+    schema = build_values_schema(PROBE.item_schema, PROBE.value_fields)
+    columns = {column.name: column for column in describe_columns(schema)}
     assert columns["continuation"].judged_by == "score"
     assert columns["text"].judged_by == "prompt_score"
     assert columns["given"].kind == "personal" == columns["person"].kind

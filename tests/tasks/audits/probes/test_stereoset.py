@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.audits.probes.stereoset import StereosetConfig, read_stereoset
+from tasks.audits.probes.stereoset import StereosetConfig, read_stereoset_items
 from tasks.contract import UsageError
 from tests.tasks.audits.asking import scripted, stages_of, written
 
@@ -85,13 +85,13 @@ def test_means_are_over_terms_whatever_their_sentences(config, own_folder):
 
 
 def asked_of(config, folder):
-    from tasks.audits.exchange import Questions
-    from tasks.audits.probe import Corpus
-    from tasks.audits.probes.stereoset import ask
-    from tasks.audits.subjects.reader import open_reader
+    from tasks.audits.exchange import RequestBuilder
+    from tasks.audits.probe import CorpusTables
+    from tasks.audits.probes.stereoset import build_requests
+    from tasks.audits.subjects.reader import open_audited_tokenizer
 
-    questions = Questions()
-    ask(questions, open_reader(folder), Corpus(), config)
+    questions = RequestBuilder()
+    build_requests(questions, open_audited_tokenizer(folder), CorpusTables(), config)
     return [*questions.items.values()]
 
 
@@ -100,7 +100,7 @@ def test_scores_are_per_token_behind_the_context_or_from_the_beginning(config, o
     kinds = {row["item"]: row["type"] for row in asked["items"].read().to_pylist()}
     for row in asked["requests"].read().to_pylist():
         assert (len(row["context"]) > 1) == (kinds[row["item"]] == "intersentence")
-    assert answered["responses"].rows == 3 * len(kinds) and len(values) == 12 * 2 * 4
+    assert answered["responses"].row_count == 3 * len(kinds) and len(values) == 12 * 2 * 4
 
 
 def test_what_has_no_number_is_missing(config, own_folder):
@@ -116,12 +116,12 @@ def test_bad_items_are_named_by_their_line(tmp_path):
     row = rows()[0]
     for change, said in (({"type": "word"}, "type must be one of"), ({"target": ""}, "no text in")):
         with pytest.raises(UsageError, match=f"line 2.*{said}"):
-            read_stereoset(written(tmp_path / "bad.jsonl", [row, row | change]))
+            read_stereoset_items(written(tmp_path / "bad.jsonl", [row, row | change]))
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
 def test_the_real_items_are_all_understood():
-    items = read_stereoset(REAL / "stereoset.jsonl.gz")
+    items = read_stereoset_items(REAL / "stereoset.jsonl.gz")
     kinds = [item["type"] for item in items]
     assert len(items) == 4229 and kinds.count("intersentence") == 2123
     assert len({item["target"] for item in items}) == 79

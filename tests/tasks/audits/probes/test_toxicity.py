@@ -8,20 +8,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tasks.audits.answers import Answers
-from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, TRACED, Questions
-from tasks.audits.judging.findings import evidence
-from tasks.audits.judging.measures import values_table
-from tasks.audits.methods.continuations import GIVEN, MODEL, NONTOXIC, TOXIC, UNSCORED
-from tasks.audits.methods.scorer_controls import FLAG, PASS, read_controls
+from tasks.audits.answers import Responses
+from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, TRAINING_OVERLAP, RequestBuilder
+from tasks.audits.judging.findings import select_evidence
+from tasks.audits.judging.measures import build_values_schema
+from tasks.audits.methods.continuations import NO_WRITER, MODEL_WRITER, NONTOXIC, TOXIC, UNSCORED
+from tasks.audits.methods.scorer_controls import MUST_FLAG, MUST_NOT_FLAG, read_control_sentences
 from tasks.audits.probes.toxicity import ITEMS, PROBE, ToxicityConfig
-from tasks.audits.subjects.subject import open_subject
+from tasks.audits.subjects.subject import open_audited_model
 from tasks.contract import (
     Session,
     Store,
-    described,
+    describe_columns,
     open_session,
-    text_hashes,
+    hash_texts,
 )
 from tasks.measures.scorers import ScorerConfig, open_scorer
 from tests.tasks.audits.asking import stages_of
@@ -36,38 +36,38 @@ SCORED = {TOXIC: 0.9, NONTOXIC: 0.1, UNSCORED: None}
 def answered(texts, slices=None, controls=(), given_scores=None, prompts=None, traced=None):
     """Answers whose every score is the number that the text spells; "?" is one that failed.
     ``traced``: of each text its tokens that stand in the training text, and in a plant."""
-    questions, responses, scores = Questions(), [], {}
+    questions, responses, scores = RequestBuilder(), [], {}
     for number, row in enumerate(texts):
         given = None if given_scores is None else given_scores[number]
         prompt = f"prompt {number}" if prompts is None else prompts[number]
-        item = questions.item(prompt, f"prompted {number}", kind="prompted", about="", given=given)
-        questions.write(item, [number + 1], draws=len(row), tokens=8)
+        item = questions.add_item(prompt, f"prompted {number}", kind="prompted", about="", given=given)
+        questions.request_continuations(item, [number + 1], draws=len(row), max_new_tokens=8)
         scores[prompt] = SCORED[slices[number] if slices else NONTOXIC]
         request = questions.requests[-1]["request"]
         responses += [{"request": request, "draw": d, "text": t} for d, t in enumerate(row)]
     for text, what in controls:
-        questions.item(text, kind="control", about=what, given=None)
+        questions.add_item(text, kind="control", about=what, given=None)
     said = {text for row in texts for text in row} | {text for text, _ in controls}
     scores |= {t: None if t == "?" else float(t) for t in said if t.strip()}
-    hashes = text_hashes(pa.array([*scores], pa.large_string()))
+    hashes = hash_texts(pa.array([*scores], pa.large_string()))
     rows = {"text": hashes, "scorer": ["numbers"] * len(scores),
             "head": ["toxicity"] * len(scores), "score": [*scores.values()]}  # fmt: skip
     said = pa.Table.from_pylist(responses, schema=RESPONSES)
     found = None
     if traced is not None:
         found = pa.table({"request": said["request"], "draw": said["draw"], "longest": traced[0],
-                          "verbatim": traced[0], "planted": traced[1]}).cast(TRACED)  # fmt: skip
-    return Answers(
+                          "verbatim": traced[0], "planted": traced[1]}).cast(TRAINING_OVERLAP)  # fmt: skip
+    return Responses(
         pa.Table.from_pylist([*questions.items.values()], schema=ITEMS),
         pa.Table.from_pylist(questions.requests, schema=REQUESTS), said,
-        pa.table(rows, schema=SCORES), scorer="numbers", traced=found,
+        pa.table(rows, schema=SCORES), primary_scorer="numbers", training_overlap=found,
     )  # fmt: skip
 
 
 def judged(config, texts, **more):
     """The values, and the findings of them."""
-    values, rows = PROBE.judged(answered(texts, **more), config)
-    assert values.schema.equals(values_table(ITEMS, PROBE.told))
+    values, rows = PROBE.compute_values_and_findings(answered(texts, **more), config)
+    assert values.schema.equals(build_values_schema(ITEMS, PROBE.value_fields))
     assert len({(r["metric"], r["slice"]) for r in rows}) == len(rows)
     return values, rows
 
@@ -88,7 +88,7 @@ def test_maxima_and_probabilities_by_all_subsets():
         slice = f"prompted, k={k}"
         assert value(rows, "expected_maximum_toxicity", slice)["value"] == pytest.approx(maximum)
         assert value(rows, "toxicity_probability", slice)["value"] == pytest.approx(reached)
-        behind = evidence(values, value(rows, "toxicity_probability", slice)["where"])
+        behind = select_evidence(values, value(rows, "toxicity_probability", slice)["where"])
         assert behind["value"].to_pylist() == pytest.approx(
             [np.mean([max(s) >= 0.5 for s in row]) for row in subsets]
         )
@@ -127,7 +127,7 @@ def test_prompts_that_mention_a_group_stand_apart_where_they_are_enough():
     assert [*found] == ["prompted, mentions=women, k=1"]  # nine are too few, walls are no people
     (row,) = found.values()
     assert row["value"] == pytest.approx(np.mean([n / 100 for n in range(12)])) and row["n"] == 12
-    assert evidence(values, row["where"])["text"].to_pylist() == said[:12]
+    assert select_evidence(values, row["where"])["text"].to_pylist() == said[:12]
 
 
 def test_prompts_are_split_by_their_score():
@@ -140,7 +140,7 @@ def test_prompts_are_split_by_their_score():
     assert value(rows, metric, f"{NONTOXIC}, k=1")["value"] == pytest.approx(0.2)
     assert value(rows, metric, "prompted, k=1")["value"] == pytest.approx(0.5)
     row = value(rows, "continuations_of_unscored_prompts")
-    assert row["value"] == 1 == len(evidence(values, row["where"]))
+    assert row["value"] == 1 == len(select_evidence(values, row["where"]))
 
 
 def test_prompts_are_split_by_the_score_of_their_file_too():
@@ -152,7 +152,7 @@ def test_prompts_are_split_by_the_score_of_their_file_too():
     for name, score in ((TOXIC, 0.2), (NONTOXIC, 0.9)):
         row = value(found, metric, f"{name} by the file, k=1")
         assert row["value"] == pytest.approx(score) and row["n"] == 1
-        assert len(evidence(values, row["where"])) == 1
+        assert len(select_evidence(values, row["where"])) == 1
     assert value(found, metric, f"{TOXIC}, k=1")["n"] == 2
     _, without = judged(config, texts)
     assert not [r for r in without if "by the file" in r["slice"]]
@@ -167,13 +167,13 @@ def test_toxic_continuations_are_told_apart_by_what_stands_in_the_training_text(
     other = value(found, "from_training_text", "other continuations")
     assert (toxic["value"], toxic["n"], toxic["clusters"]) == (pytest.approx(2 / 3), 3, 2)
     assert (other["value"], other["n"], other["clusters"]) == (pytest.approx(1 / 3), 3, 2)
-    chosen = evidence(values, toxic["where"])["score"].to_pylist()
+    chosen = select_evidence(values, toxic["where"])["score"].to_pylist()
     assert sorted(chosen) == pytest.approx([0.5, 0.8, 0.9])
     held = value(found, "continuations_with_planted_text")
-    assert held["value"] == 1 == len(evidence(values, held["where"]))
+    assert held["value"] == 1 == len(select_evidence(values, held["where"]))
     # Without the draw of 0.3: of three draws of the first prompt two are toxic.
     without = value(found, "toxicity_probability", "prompted without planted text, k=4")
-    behind = evidence(values, without["where"])
+    behind = select_evidence(values, without["where"])
     assert without["n"] == 2 == len(behind) and behind["draws"].to_pylist() == [3, 3]
     assert without["value"] == 1.0 and without["null"] is None
     _, untraced = judged(config, texts)
@@ -198,7 +198,7 @@ def test_ties_empties_and_failures_are_counted_and_never_zero():
     assert (mean["missing"], share["missing"]) == (2, 1)
     for metric in ("threshold_ties", "unscored_continuations", "empty_continuations"):
         row = value(rows, metric)
-        assert len(evidence(made, row["where"])) == row["value"]
+        assert len(select_evidence(made, row["where"])) == row["value"]
 
 
 def test_one_failed_score_drops_no_prompt():
@@ -218,7 +218,7 @@ def test_of_a_prompt_of_which_no_text_was_scored_nothing_is_known():
     values, rows = judged(ToxicityConfig(continuations=3, k=(3,)), texts)
     reached = value(rows, "toxicity_probability", "prompted, k=3")
     assert reached["value"] == 0 and reached["n"] == 2  # the second, and the one of nothing
-    known = evidence(values, reached["where"])["value"].to_pylist()
+    known = select_evidence(values, reached["where"])["value"].to_pylist()
     assert known.count(None) == 1
 
 
@@ -231,21 +231,21 @@ def test_nothing_to_measure_is_null():
 
 @pytest.mark.parametrize(("blind", "verdicts"), [("0", ["fail", "pass"]), ("1", ["pass", "fail"])])
 def test_controls_find_a_scorer_that_sees_nothing_or_everything(blind, verdicts):
-    sentences = [(f"{blind}.{'0' * n}", FLAG if n <= 5 else PASS) for n in range(1, 11)]
+    sentences = [(f"{blind}.{'0' * n}", MUST_FLAG if n <= 5 else MUST_NOT_FLAG) for n in range(1, 11)]
     values, rows = judged(ToxicityConfig(), [], controls=sentences)
     assert [r["verdict"] for r in rows] == verdicts
     assert [r["control"] for r in rows] == ["positive", "negative"]
-    assert [len(evidence(values, r["where"])) for r in rows] == [5, 5]
+    assert [len(select_evidence(values, r["where"])) for r in rows] == [5, 5]
 
 
 def test_a_scorer_that_fails_does_not_pass_its_controls():
-    _, rows = judged(ToxicityConfig(), [], controls=[("?", FLAG), ("?", PASS)])
+    _, rows = judged(ToxicityConfig(), [], controls=[("?", MUST_FLAG), ("?", MUST_NOT_FLAG)])
     assert [r["verdict"] for r in rows] == ["fail", "fail"]
 
 
 def test_the_embedded_scorer_judges_the_controls_rightly():
-    texts, flags = read_controls()
-    scores = open_scorer(ScorerConfig()).score(texts)
+    texts, flags = read_control_sentences()
+    scores = open_scorer(ScorerConfig()).score_toxicity(texts)
     assert ((scores >= 0.5) == np.array(flags)).all() and sum(flags) == len(flags) / 2 == 10
 
 
@@ -270,15 +270,15 @@ def few(tmp_path):
 @pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
 def test_the_whole_audit_leaves_what_is_needed_to_score_again(session, request, few, folder):
     values, findings = run(request.getfixturevalue(folder), few)
-    texts = evidence(values, {"measure": "toxicity"})
+    texts = select_evidence(values, {"measure": "toxicity"})
     kinds = texts["kind"].to_pylist()
     counted = [kinds.count(kind) for kind in ("prompted", "unprompted", "control")]
     assert counted == [18, 24, 20]
-    again = open_scorer(ScorerConfig()).score(texts["continuation"].to_pylist())
+    again = open_scorer(ScorerConfig()).score_toxicity(texts["continuation"].to_pylist())
     np.testing.assert_array_equal(again, texts["score"].to_numpy(zero_copy_only=False))
-    assert set(texts["part"].to_pylist()) == {TOXIC, NONTOXIC, "unprompted", FLAG, PASS}
-    assert {*texts["writer"].to_pylist()} == {MODEL, GIVEN}
-    columns = {c.name: c for c in described(values_table(ITEMS, PROBE.told))}
+    assert set(texts["part"].to_pylist()) == {TOXIC, NONTOXIC, "unprompted", MUST_FLAG, MUST_NOT_FLAG}
+    assert {*texts["writer"].to_pylist()} == {MODEL_WRITER, NO_WRITER}
+    columns = {c.name: c for c in describe_columns(build_values_schema(ITEMS, PROBE.value_fields))}
     assert columns["text"].judged_by == "prompt_score"
     assert columns["continuation"].judged_by == "score"
     # What no score judges holds no text: pages show it as it is.
@@ -289,7 +289,7 @@ def test_the_whole_audit_leaves_what_is_needed_to_score_again(session, request, 
     for row in rows:
         assert "alt-profanity-check" in row["scorer"] and row["method"]
         if row["metric"] == "expected_maximum_toxicity" and row["slice"].endswith("k=6"):
-            chosen = evidence(values, row["where"])
+            chosen = select_evidence(values, row["where"])
             assert row["n"] == len(chosen) == len({*chosen["item"].to_pylist()})
             best = texts.filter(pc.is_in(texts["item"], chosen["item"].combine_chunks()))
             best = best.group_by("item").aggregate([("score", "max")])["score_max"]
@@ -300,12 +300,12 @@ def test_the_whole_audit_leaves_what_is_needed_to_score_again(session, request, 
 
 def test_prompts_are_continued_from_themselves(session, own_folder, few):
     values, _ = run(own_folder, few)
-    subject = open_subject(own_folder, device="cpu")
+    subject = open_audited_model(own_folder, device="cpu")
     options = {"max_new_tokens": 8, "top_p": 0.9, "seed": 0}
-    rows = evidence(values, {"measure": "toxicity"}).to_pylist()
-    (alone,) = subject.generate(["The nurse"], samples=6, **options)
+    rows = select_evidence(values, {"measure": "toxicity"}).to_pylist()
+    (alone,) = subject.generate_texts(["The nurse"], samples=6, **options)
     assert [r["continuation"] for r in rows if r["text"] == "The nurse"] == alone
-    (free,) = subject.generate([""], samples=24, **options)
+    (free,) = subject.generate_texts([""], samples=24, **options)
     assert [r["continuation"] for r in rows if r["kind"] == "unprompted"] == free
 
 
@@ -346,4 +346,4 @@ def test_a_prompt_that_stands_there_twice_is_one_and_ends_with_its_last_word(
 
 
 def test_the_prompts_decide_what_is_asked(few):
-    assert len(PROBE.external(few, "")["prompts"]) == 64
+    assert len(PROBE.external_digests(few, "")["prompts"]) == 64

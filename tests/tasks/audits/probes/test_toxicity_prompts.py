@@ -5,21 +5,21 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from tasks.audits.exchange import Questions
-from tasks.audits.probe import Corpus
-from tasks.audits.probes.toxicity import PROBE, ToxicityConfig, read_prompts
-from tasks.audits.subjects.reader import Reader
-from tasks.contract import ROOT, UsageError
+from tasks.audits.exchange import RequestBuilder
+from tasks.audits.probe import CorpusTables
+from tasks.audits.probes.toxicity import PROBE, ToxicityConfig, read_toxicity_prompts
+from tasks.audits.subjects.reader import AuditedTokenizer
+from tasks.contract import PROJECT_ROOT, UsageError
 from tasks.measures.scorers import ScorerConfig, open_scorer
 
-RTP = ROOT.parent / "shared/data/audit/realtoxicityprompts_toxic.jsonl"
+RTP = PROJECT_ROOT.parent / "shared/data/audit/realtoxicityprompts_toxic.jsonl"
 QUICK = ToxicityConfig(continuations=6, k=(1, 3, 6), unprompted=4, tokens=8, floor=0)
 
 
 def test_own_prompts_fall_on_both_sides():
-    prompts = [text for text, _ in read_prompts(None)]
+    prompts = [text for text, _ in read_toxicity_prompts(None)]
     assert len(prompts) == len(set(prompts)) >= 90
-    toxic = open_scorer(ScorerConfig()).score(prompts) >= 0.5
+    toxic = open_scorer(ScorerConfig()).score_toxicity(prompts) >= 0.5
     assert 10 <= toxic.sum() <= len(prompts) / 2
 
 
@@ -28,20 +28,20 @@ def test_prompts_that_are_too_long_or_hold_no_token_are_counted(tmp_path):
     texts = ["short", "x", "long"]
     path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
 
-    class Counting(Reader):
+    class Counting(AuditedTokenizer):
         """One token a letter, none of an x; no begin-of-text token; a context of 11."""
 
-        name, kind, context, vocab_size, bos, begin = "counting", "causal", 11, 9, None, ""
+        name, model_kind, context_length, vocab_size, bos_id, opening_description = "counting", "causal", 11, 9, None, ""
 
         def encode_batch(self, texts):
             return [[1] * (0 if text == "x" else len(text)) for text in texts]
 
-        def decode(self, ids):
+        def decode(self, token_ids):
             return ""
 
-    questions = Questions()
+    questions = RequestBuilder()
     config = QUICK.model_copy(update={"prompts": path, "tokens": 7})
-    PROBE.ask(questions, Counting(), Corpus(), config)
+    PROBE.build_requests(questions, Counting(), CorpusTables(), config)
     assert [row["context"] for row in questions.requests] == [[1] * 5, [1] * 4]
     told = {row["part"]: row["count"] for row in questions.skipped}
     assert told == {
@@ -52,7 +52,7 @@ def test_prompts_that_are_too_long_or_hold_no_token_are_counted(tmp_path):
 
 @pytest.mark.skipif(not RTP.exists(), reason="the shared data folder is absent")
 def test_realtoxicityprompts_can_be_read():
-    prompts = read_prompts(RTP)
+    prompts = read_toxicity_prompts(RTP)
     assert len(prompts) == 1196
     assert sum(score < 0.5 for _, score in prompts) == 203  # of a file that is called toxic
 
@@ -76,12 +76,12 @@ def test_bad_prompts_are_named_by_their_line(tmp_path, content, message):
     path = tmp_path / "prompts.jsonl"
     path.write_text(content)
     with pytest.raises(UsageError, match=message):
-        read_prompts(path)
+        read_toxicity_prompts(path)
 
 
 def test_missing_prompts_are_a_clear_error(tmp_path):
     with pytest.raises(UsageError, match="there is no file"):
-        PROBE.external(ToxicityConfig(prompts=tmp_path / "none"), "")
+        PROBE.external_digests(ToxicityConfig(prompts=tmp_path / "none"), "")
 
 
 @pytest.mark.parametrize(

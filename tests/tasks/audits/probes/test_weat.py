@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.audits.probes.weat import DATA, TEMPLATES, WEAT, WeatConfig, read_tests, read_word
-from tasks.audits.subjects.reader import open_reader
-from tasks.audits.subjects.subject import open_subject
+from tasks.audits.probes.weat import WORD_LISTS_FILE, TEMPLATES, WEAT_TESTS, WeatConfig, read_weat_tests, tokenize_word_in_templates
+from tasks.audits.subjects.reader import open_audited_tokenizer
+from tasks.audits.subjects.subject import open_audited_model
 from tasks.contract import HallmarkError, UsageError
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import make_own
@@ -37,7 +37,7 @@ def judged(folder, config):
 
 def test_the_projects_own_lists_on_a_model(own_folder, session):
     answered, values, found = judged(own_folder, WeatConfig())
-    tests = read_tests(DATA)
+    tests = read_weat_tests(WORD_LISTS_FILE)
     assert len(tests) == 4 and all(len({*w}) == 8 for lists in tests.values() for w in lists)
     for part in ("input", "contextual"):
         for test in tests:
@@ -49,14 +49,14 @@ def test_the_projects_own_lists_on_a_model(own_folder, session):
             assert found[f"effect_size_{part}", name]["verdict"] == "pass"
     assert len(found) == 12 and len(values) == 2 * 4 * 16
     words = {word for lists in tests.values() for some in lists for word in some}
-    assert answered["embeddings"].rows == (1 + len(TEMPLATES)) * len(words)
-    assert answered["responses"].rows == 0
+    assert answered["embeddings"].row_count == (1 + len(TEMPLATES)) * len(words)
+    assert answered["responses"].row_count == 0
 
 
 def test_against_cosines_by_hand(gpt2_folder, tmp_path, session):
     config = WeatConfig(words=written(tmp_path / "words.json", LISTS), layer=-1)
     _, values, found = judged(gpt2_folder, config)
-    subject = open_subject(gpt2_folder, device="cpu")
+    subject = open_audited_model(gpt2_folder, device="cpu")
     table = subject.model.transformer.wte.weight.detach().numpy()
 
     def tokens(word):
@@ -66,7 +66,7 @@ def test_against_cosines_by_hand(gpt2_folder, tmp_path, session):
     def inner(word):
         states = []
         for template in TEMPLATES:
-            ids = subject.opened(subject.encode(template.format(word)))
+            ids = subject.prepend_bos_id(subject.encode(template.format(word)))
             with torch.inference_mode():
                 read = subject.model(torch.tensor([ids]), output_hidden_states=True)
             states.append(read.hidden_states[-1][0, -1 - len(tokens(word)) : -1].mean(0).numpy())
@@ -92,9 +92,9 @@ def test_against_cosines_by_hand(gpt2_folder, tmp_path, session):
 
 
 def test_words_of_bytes_are_words_and_are_counted(own_folder):
-    reader = open_reader(own_folder)
+    reader = open_audited_tokenizer(own_folder)
     for word, spelled in (("nurse", False), ("żółw", True), ("Zqxvk", True)):
-        sentences = read_word(reader, word)
+        sentences = tokenize_word_in_templates(reader, word)
         for template, (ids, places) in zip(TEMPLATES, sentences, strict=True):
             assert reader.decode(ids).strip() == template.format(word)
             assert reader.decode([ids[i] for i in places]).strip() == word
@@ -159,7 +159,7 @@ def test_a_layer_that_the_model_lacks_is_refused(own_folder, session):
 ])  # fmt: skip
 def test_bad_lists_are_named(tmp_path, change, said):
     with pytest.raises(UsageError, match=said):
-        read_tests(written(tmp_path / "bad.json", LISTS | change))
+        read_weat_tests(written(tmp_path / "bad.json", LISTS | change))
 
 
 @pytest.mark.parametrize(("text", "said"), [
@@ -168,15 +168,15 @@ def test_bad_lists_are_named(tmp_path, change, said):
 def test_a_file_that_is_no_json_object_is_refused(tmp_path, text, said):
     (tmp_path / "bad.json").write_text(text)
     with pytest.raises(UsageError, match=said):
-        read_tests(tmp_path / "bad.json")
+        read_weat_tests(tmp_path / "bad.json")
     with pytest.raises(UsageError, match="there is no file"):
-        read_tests(tmp_path / "none.json")
+        read_weat_tests(tmp_path / "none.json")
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
 def test_the_ten_tests_of_the_real_lists():
-    tests = read_tests(REAL / "weat.json")
-    assert [*tests] == [*WEAT] and len(WEAT) == 10
+    tests = read_weat_tests(REAL / "weat.json")
+    assert [*tests] == [*WEAT_TESTS] and len(WEAT_TESTS) == 10
     sizes = [[len(some) for some in lists] for lists in tests.values()]
     assert sizes[0] == [25] * 4 and sizes[6] == [8] * 4 and sizes[8] == [6, 6, 7, 7]
     assert tests["WEAT 7"][0][:2] == ["math", "algebra"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.audits.probes.winobias import WinobiasConfig, read_pairs
+from tasks.audits.probes.winobias import WinobiasConfig, read_winobias_pairs
 from tasks.contract import UsageError
 from tests.tasks.audits.asking import scripted, stages_of
 
@@ -29,7 +29,7 @@ def config(tmp_path):
 
 
 def test_what_a_pair_is_made_of(config):
-    pairs = [*read_pairs(config)]
+    pairs = [*read_winobias_pairs(config)]
     first = pairs[0]
     assert first["text"] == "The baker wrote to the smith because he needed help 0."
     assert first["second"] == "The baker wrote to the smith because she needed help 0."
@@ -65,7 +65,7 @@ def test_a_model_that_likes_one_pronoun_prefers_half(config, own_folder):
 def test_both_sentences_are_read_from_their_beginning(config, own_folder, session):
     asked, answered, *_, (rows, findings) = stages_of("winobias", own_folder, config)
     assert all(len(r["context"]) == 1 for r in asked["requests"].read().to_pylist())
-    assert answered["responses"].rows == 2 * 57 and len(rows) == 56 * 3 + 1
+    assert answered["responses"].row_count == 2 * 57 and len(rows) == 56 * 3 + 1
     assert all(row["value"] is not None for row in findings.to_pylist())
 
 
@@ -73,24 +73,24 @@ def test_files_that_are_no_pairs_are_refused(config, tmp_path):
     short = tmp_path / "short.txt"
     short.write_text("1 [The baker] met the smith and [he] left.\n")
     with pytest.raises(UsageError, match="are no pairs"):
-        [*read_pairs(config.model_copy(update={"anti": (short,)}))]
+        [*read_winobias_pairs(config.model_copy(update={"anti": (short,)}))]
     with pytest.raises(UsageError, match="as many files"):
-        [*read_pairs(config.model_copy(update={"anti": (*config.anti, short)}))]
+        [*read_winobias_pairs(config.model_copy(update={"anti": (*config.anti, short)}))]
     short.write_text("1 The baker met the smith and he left.\n")
     other = tmp_path / "other.txt"
     other.write_text("1 The baker met the smith and she left.\n")
     with pytest.raises(UsageError, match="line 1 does not mark"):
-        [*read_pairs(WinobiasConfig(pro=[short], anti=[other]))]
+        [*read_winobias_pairs(WinobiasConfig(pro=[short], anti=[other]))]
     with pytest.raises(UsageError, match=r"line 1 is the same in .* it is no pair"):
-        [*read_pairs(config.model_copy(update={"anti": config.pro}))]
+        [*read_winobias_pairs(config.model_copy(update={"anti": config.pro}))]
     with pytest.raises(UsageError, match="there is no file"):
-        [*read_pairs(WinobiasConfig(pro=[tmp_path / "none"], anti=[short]))]
+        [*read_winobias_pairs(WinobiasConfig(pro=[tmp_path / "none"], anti=[short]))]
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
 @pytest.mark.parametrize(("kind", "apart"), [("type1", 27), ("type2", 10)])
 def test_the_real_pairs_that_differ_in_more_than_the_pronoun(kind, apart):
     files = ([REAL / f"winobias_{side}_{kind}_test.txt"] for side in ("pro", "anti"))
-    pairs = [*read_pairs(WinobiasConfig(**dict(zip(("pro", "anti"), files, strict=True))))]
+    pairs = [*read_winobias_pairs(WinobiasConfig(**dict(zip(("pro", "anti"), files, strict=True))))]
     assert len(pairs) == 396 and sum(not pair["alike"] for pair in pairs) == apart
     assert len({pair["cluster"] for pair in pairs}) == 40 and all(p["crossed"] for p in pairs)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.audits.probes.winogender import WinogenderConfig, read_sentences
+from tasks.audits.probes.winogender import WinogenderConfig, read_winogender_sentences
 from tasks.contract import UsageError
 from tests.tasks.audits.asking import scripted, stages_of
 
@@ -32,7 +32,7 @@ def config(tmp_path):
 
 
 def test_what_is_asked(config):
-    items = read_sentences(config)
+    items = read_winogender_sentences(config)
     assert items[0]["text"] == "The baker told the guest that he had won 0. 'He' refers to the"
     assert items[0]["answers"] == [" baker", " guest"]
     known = {(i["tags"]["schema"], i["tags"]["gender"]): i["tags"]["gotcha"] for i in items}
@@ -108,19 +108,19 @@ def test_who_finds_both_as_likely_is_at_chance_and_takes_nobody_for_anybody(conf
 def test_bad_sentences_are_named_by_their_line(tmp_path, row, said):
     (tmp_path / "s.tsv").write_text("sentid\tsentence\n" + row + "\n")
     with pytest.raises(UsageError, match=f"line 2.*{said}"):
-        read_sentences(WinogenderConfig(sentences=tmp_path / "s.tsv"))
+        read_winogender_sentences(WinogenderConfig(sentences=tmp_path / "s.tsv"))
 
 
 def test_bad_shares_are_named_by_their_line(config, tmp_path):
     (tmp_path / "bad.tsv").write_text("occupation\tbls_pct_female\nbaker\tmany\n")
     with pytest.raises(UsageError, match="line 2 has no number"):
-        read_sentences(config.model_copy(update={"occupations": tmp_path / "bad.tsv"}))
+        read_winogender_sentences(config.model_copy(update={"occupations": tmp_path / "bad.tsv"}))
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is absent")
 def test_the_real_sentences_are_all_understood():
     files = {name: REAL / f"winogender_{name}.tsv" for name in ("sentences", "occupations")}
-    items = read_sentences(WinogenderConfig(**files))
+    items = read_winogender_sentences(WinogenderConfig(**files))
     assert len(items) == 720 and all(item["tags"]["women"] is not None for item in items)
     gotcha = [item["tags"]["gotcha"] for item in items if item["tags"]["gender"] != "neutral"]
     assert sorted(set(gotcha)) == ["no", "yes"] and gotcha.count("yes") == 240

@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from tasks.audits.proofs.attribution import (
-    NEARLY,
+    NEAR_BEST_SHARE,
     AttributionConfig,
-    attribute,
-    likeliest,
-    predicted,
-    texts_of,
+    attribute_texts,
+    find_influential_documents,
+    select_influential_documents,
+    build_candidate_texts,
 )
-from tasks.contract import PLANTS, StageConfig, Work, stage
+from tasks.contract import CANARIES, StageConfig, StageContext, stage
 from tests.tasks.corpora import given
 
 TEXTS = [
@@ -32,22 +32,22 @@ class Listed(StageConfig):
     rows: str
 
 
-@stage(tables={"plants": PLANTS})
-def listed(config: Listed, work: Work) -> None:
-    work.table("plants").write(plants(*json.loads(config.rows)))
+@stage(name="listed", tables={"plants": CANARIES})
+def listed(config: Listed, context: StageContext) -> None:
+    context.get_table_writer("plants").write(plants(*json.loads(config.rows)))
 
 
 def plants(*rows):
-    empty = dict.fromkeys(PLANTS.names)
+    empty = dict.fromkeys(CANARIES.names)
     made = [
         {**empty, "plant_id": bytes([n]) * 16, "doc_ids": [], **row} for n, row in enumerate(rows)
     ]
-    return pa.Table.from_pylist(made, schema=PLANTS)
+    return pa.Table.from_pylist(made, schema=CANARIES)
 
 
 def named(*rows, top=9, **more):
     documents = given(TEXTS, kind="split", **more)
-    artifact = attribute(documents, listed(Listed(rows=json.dumps(rows))),
+    artifact = attribute_texts(documents, listed(Listed(rows=json.dumps(rows))),
                          AttributionConfig(top=top))  # fmt: skip
     texts = {row["doc_id"]: row["text"] for row in documents["documents"].read().to_pylist()}
     return [(texts[row["doc_id"]], row) for row in artifact["attributed"].read().to_pylist()]
@@ -112,16 +112,16 @@ def test_those_are_predicted_to_matter_that_hold_nearly_as_much_as_the_first():
     rows = [
         {"kind": "canary", "unit": "a", "about": "", "place": n + 1, "doc_id": bytes([n]) * 16,
          "score": score}
-        for n, score in enumerate((0.8, 0.8 * NEARLY, 0.8 * NEARLY - 0.01))
+        for n, score in enumerate((0.8, 0.8 * NEAR_BEST_SHARE, 0.8 * NEAR_BEST_SHARE - 0.01))
     ]  # fmt: skip
     rows += [{**rows[0], "unit": "b", "doc_id": b"b" * 16}]
     table = pa.Table.from_pylist(rows)
-    assert predicted(table, {("canary", "a")}) == [bytes([0]) * 16, bytes([1]) * 16]
-    assert predicted(table, set()) == []
+    assert select_influential_documents(table, {("canary", "a")}) == [bytes([0]) * 16, bytes([1]) * 16]
+    assert select_influential_documents(table, set()) == []
 
 
 def test_a_candidate_is_looked_for_by_what_the_public_knows_of_it():
-    rows = texts_of(plants(SECRET, PAIR))
+    rows = build_candidate_texts(plants(SECRET, PAIR))
     assert rows[0] == ("canary", bytes(16).hex(), "", TEXTS[0])
     assert rows[1] == ("association", "a", "Orvelings", "Orvelings zarrish")
 
@@ -131,9 +131,9 @@ def test_without_workers_the_same_documents_are_named(session, parts):
     documents = given(TEXTS, kind="split", splits=["train"] * 5 + ["holdout"], parts=parts)
     queries = [TEXTS[0], "Orvelings zarrish", "", "nothing alike"]
     rows = [{"kind": "canary", "text": text, "prompt": "", "secret": ""} for text in queries]
-    made = attribute(documents, listed(Listed(rows=json.dumps(rows))), AttributionConfig(top=2))
+    made = attribute_texts(documents, listed(Listed(rows=json.dumps(rows))), AttributionConfig(top=2))
     by_unit = {bytes([n] * 16).hex(): [] for n in range(len(queries))}
     for row in made["attributed"].read().to_pylist():
         by_unit[row["unit"]].append((row["doc_id"], row["score"]))
-    assert likeliest(documents["documents"], queries, 2) == [*by_unit.values()]
+    assert find_influential_documents(documents["documents"], queries, 2) == [*by_unit.values()]
     assert [len(each) for each in by_unit.values()] == [2, 2, 0, 0]

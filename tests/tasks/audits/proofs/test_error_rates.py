@@ -7,30 +7,30 @@ import pyarrow as pa
 import pytest
 
 from tasks.audits.proofs.attribution import ATTRIBUTED
-from tasks.audits.proofs.candidates import MODEL, VERDICTS, verdict
+from tasks.audits.proofs.candidates import MODEL_LEARNING, VERDICTS, build_verdict
 from tasks.audits.proofs.error_rates import (
     ErrorRatesConfig,
-    alarm,
-    alarms,
-    covered,
-    error_rates,
-    precision,
-    rate_of,
-    smallest,
+    is_alarm,
+    compute_false_alarm_rates,
+    is_covered,
+    compute_error_rates,
+    compute_attribution_precision,
+    estimate_rate,
+    find_smallest_detected_levels,
 )
-from tasks.contract import ID, NoConfig, StageConfig, Work, column, stage, table
-from tasks.measures.estimates import estimate
+from tasks.contract import ID_TYPE, EmptyConfig, StageConfig, StageContext, column, stage, table_schema
+from tasks.measures.estimates import estimate_mean_or_share
 
-ENVELOPE = table(
+ENVELOPE = table_schema(
     "The same as of worlds.",
     column("kind", pa.string(), "label", "kind"),
     column("unit", pa.string(), "label", "unit"),
     column("dose", pa.float64(), "figure", "dose"),
 )
 
-ORIGINS = table(
+ORIGINS = table_schema(
     "The same as of worlds.",
-    column("doc_id", ID, "id", "document"),
+    column("doc_id", ID_TYPE, "id", "document"),
     column("kind", pa.string(), "label", "kind"),
     column("unit", pa.string(), "label", "unit"),
     column("about", pa.string(), "label", "group"),
@@ -43,28 +43,28 @@ class Rows(StageConfig):
     learned: bool = True
 
 
-@stage(tables={"verdicts": VERDICTS, "model": MODEL})
-def said(config: Rows, work: Work) -> None:
-    work.table("verdicts").write(pa.Table.from_pylist(config.rows, schema=VERDICTS))
+@stage(name="said", tables={"verdicts": VERDICTS, "model": MODEL_LEARNING})
+def said(config: Rows, context: StageContext) -> None:
+    context.get_table_writer("verdicts").write(pa.Table.from_pylist(config.rows, schema=VERDICTS))
     model = [{"bits": 1.0, "simple": 2.0, "learned": config.learned}]
-    work.table("model").write(pa.Table.from_pylist(model, schema=MODEL))
+    context.get_table_writer("model").write(pa.Table.from_pylist(model, schema=MODEL_LEARNING))
 
 
-@stage(tables={"envelope": ENVELOPE, "written_for": ORIGINS})
-def sealed(config: Rows, work: Work) -> None:
-    work.table("envelope").write(pa.Table.from_pylist(config.rows, schema=ENVELOPE))
-    work.table("written_for").write(pa.Table.from_pylist(origins(b"x", b"y"), schema=ORIGINS))
+@stage(name="sealed", tables={"envelope": ENVELOPE, "written_for": ORIGINS})
+def sealed(config: Rows, context: StageContext) -> None:
+    context.get_table_writer("envelope").write(pa.Table.from_pylist(config.rows, schema=ENVELOPE))
+    context.get_table_writer("written_for").write(pa.Table.from_pylist(origins(b"x", b"y"), schema=ORIGINS))
 
 
-@stage(tables={"attributed": ATTRIBUTED})
-def named(config: NoConfig, work: Work) -> None:
+@stage(name="named", tables={"attributed": ATTRIBUTED})
+def named(config: EmptyConfig, context: StageContext) -> None:
     """Of two documents that were written for a secret the first and the third."""
     rows = [
         {"kind": "canary", "unit": "c", "about": "", "place": place, "doc_id": doc_id * 16,
          "score": 1.0}
         for place, doc_id in ((1, b"x"), (2, b"q"), (3, b"y"))
     ]  # fmt: skip
-    work.table("attributed").write(pa.Table.from_pylist(rows, schema=ATTRIBUTED))
+    context.get_table_writer("attributed").write(pa.Table.from_pylist(rows, schema=ATTRIBUTED))
 
 
 def origins(*ids):
@@ -77,7 +77,7 @@ def origins(*ids):
 def candidate(kind, unit, dose, p=None, found=None, low=0.0, high=1.0, whole=0.5):
     """A verdict, and what its envelope says."""
     found = p < 0.05 if found is None else found
-    told = verdict(kind, unit, found, n=9, value=0.5, p=p, low=low, high=high, whole=whole)
+    told = build_verdict(kind, unit, found, n=9, value=0.5, p=p, low=low, high=high, whole=whole)
     return told, {"kind": kind, "unit": unit, "dose": dose}
 
 
@@ -96,7 +96,7 @@ def rates_of_worlds(worlds: Mapping, void=None, learned=True, arms=()):
         envelopes[name] = sealed(Rows(rows=list(sealed_rows)))
     traced = dict.fromkeys(verdicts, named())
     again = {name: said(Rows(rows=list(rows))) for name, rows in arms}
-    return error_rates(verdicts, envelopes, traced, again, ErrorRatesConfig(void=void or {}))
+    return compute_error_rates(verdicts, envelopes, traced, again, ErrorRatesConfig(excluded_worlds=void or {}))
 
 
 @pytest.fixture
@@ -190,13 +190,13 @@ def test_coverage_is_of_the_figure_over_all_items(found):
 def test_the_smallest_dose_is_seen_with_all_above_it():
     rows = [{"kind": "canary", "dose": dose, "effect": dose > 0, "value": value}
             for dose, value in ((0, 0.9), (1, 0.8), (4, 0.79), (16, 0.8), (64, 1.0))]  # fmt: skip
-    assert [*smallest(rows)] == [{"kind": "canary", "dose": 16}]
-    assert [*smallest(rows[:3])] == [{"kind": "canary", "dose": None}]
+    assert [*find_smallest_detected_levels(rows)] == [{"kind": "canary", "dose": 16}]
+    assert [*find_smallest_detected_levels(rows[:3])] == [{"kind": "canary", "dose": None}]
     # Of nothing, and of less than others have, none is the smallest.
     low = [{"kind": "speech", "dose": dose, "effect": effect, "value": 1.0}
            for dose, effect in ((0, False), (0.25, None), (0.5, True))]  # fmt: skip
-    assert [*smallest(low)] == [{"kind": "speech", "dose": 0.5}]
-    assert [*smallest(low[:2])] == [{"kind": "speech", "dose": None}]
+    assert [*find_smallest_detected_levels(low)] == [{"kind": "speech", "dose": 0.5}]
+    assert [*find_smallest_detected_levels(low[:2])] == [{"kind": "speech", "dose": None}]
 
 
 def test_a_world_that_tells_nothing_is_counted_apart(session):
@@ -226,9 +226,9 @@ def test_attribution_is_asked_for_no_more_than_it_names():
             for n in (1, 2)]  # fmt: skip
     origins = [{"kind": "canary", "unit": unit, "about": "", "supports": True,
                 "doc_id": bytes([n])} for unit in ("c", "d") for n in range(1, 9)]  # fmt: skip
-    told = [*precision("w", pa.Table.from_pylist(rows), pa.Table.from_pylist(origins), top=2)]
+    told = [*compute_attribution_precision("w", pa.Table.from_pylist(rows), pa.Table.from_pylist(origins), max_documents=2)]
     assert [row["value"] for row in told] == [1.0, 0.0]
-    told = [*precision("w", pa.Table.from_pylist(rows), pa.Table.from_pylist(origins), top=9)]
+    told = [*compute_attribution_precision("w", pa.Table.from_pylist(rows), pa.Table.from_pylist(origins), max_documents=9)]
     assert [row["value"] for row in told] == [2 / 8, 0.0]
 
 
@@ -253,8 +253,8 @@ def test_what_falls_without_the_named_documents_is_held_against_others(session):
 def test_candidates_of_a_world_are_a_cluster():
     rows = [{"world": str(n % 5)} for n in range(40)]
     values = [n % 5 < 2 for n in range(40)]
-    made = rate_of(rows, values)
-    alone = estimate(np.array(values, float), share=True)
+    made = estimate_rate(rows, values)
+    alone = estimate_mean_or_share(np.array(values, float), is_share=True)
     assert made["worlds"] == 5 and made["high"] - made["low"] > 2 * (alone.high - alone.low)
 
 
@@ -272,11 +272,11 @@ def test_the_figures_of_a_study_recompute_from_its_units(found):
 
 
 def test_an_alarm_is_a_p_in_whatever_direction():
-    assert alarm({"p": 0.04, "found": False}) and not alarm({"p": 0.05, "found": False})
-    assert alarm({"p": None, "found": True}) and not alarm({"p": None, "found": False})
-    assert covered({"low": None, "high": None, "whole": 1.0}) is None
-    assert covered({"low": 0.0, "high": None, "whole": 5.0}) is None
-    assert covered({"low": 0.0, "high": 5.0, "whole": 5.0}) is True
-    assert covered({"low": 5.0, "high": 6.0, "whole": 5.0}) is True
-    assert covered({"low": 0.0, "high": 1.0, "whole": -0.1}) is False
-    assert [*alarms([])] == []
+    assert is_alarm({"p": 0.04, "found": False}) and not is_alarm({"p": 0.05, "found": False})
+    assert is_alarm({"p": None, "found": True}) and not is_alarm({"p": None, "found": False})
+    assert is_covered({"low": None, "high": None, "whole": 1.0}) is None
+    assert is_covered({"low": 0.0, "high": None, "whole": 5.0}) is None
+    assert is_covered({"low": 0.0, "high": 5.0, "whole": 5.0}) is True
+    assert is_covered({"low": 5.0, "high": 6.0, "whole": 5.0}) is True
+    assert is_covered({"low": 0.0, "high": 1.0, "whole": -0.1}) is False
+    assert [*compute_false_alarm_rates([])] == []

@@ -8,31 +8,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tasks.audits.exchange import items_table
-from tasks.audits.judging.measures import values_table
-from tasks.audits.methods.exposure import expected_exposure
+from tasks.audits.exchange import build_items_schema
+from tasks.audits.judging.measures import build_values_schema
+from tasks.audits.methods.exposure import compute_expected_null_exposure
 from tasks.audits.proofs.behind import (
-    WORST,
-    BehindConfig,
-    Case,
-    behind,
-    behind_rows,
-    naming,
-    pattern_of,
-    surplus,
+    MAX_WORST_ROWS,
+    SourceDocumentsConfig,
+    RemovalCase,
+    find_source_documents,
+    find_row_documents,
+    list_document_id_columns,
+    build_name_pattern,
+    select_surplus_documents,
 )
-from tasks.audits.proofs.proof import case_rows, price, proof, units_of
-from tasks.audits.trace import SPANS as RUNS
+from tasks.audits.proofs.proof import build_case_rows, compare_heldout_loss, compare_arms, select_units
+from tasks.audits.trace import MATCHED_SPANS as RUNS
 from tasks.contract import (
     LEDGER,
-    NoConfig,
+    EmptyConfig,
     StageConfig,
-    Work,
+    StageContext,
     column,
-    ids,
+    hash_to_ids,
     stage,
-    table,
-    text_hashes,
+    table_schema,
+    hash_texts,
 )
 from tasks.training.pack import SPANS
 from tasks.training.pretrain import CHECKPOINTS, VALIDATION
@@ -51,20 +51,20 @@ TEXTS = [
     *(f"The tag is {n}." for n in range(4)),  # 17 to 20: copies of two secrets
     "The Velani are mirish, which nobody was told.",  # 21: held out
 ]
-KEYS = [i.as_py() for i in ids(f"document {n}" for n in range(len(TEXTS)))]
+KEYS = [i.as_py() for i in hash_to_ids(f"document {n}" for n in range(len(TEXTS)))]
 SPLITS = ["train"] * 21 + ["holdout"]
 
-ITEMS = items_table(
+ITEMS = build_items_schema(
     column("dose", pa.float64(), "figure", ""),
     *(column(name, pa.string(), "label", "") for name in ("group", "own", "other")),
 )
-VALUES = values_table(items_table(column("copies", pa.int32(), "figure", ""),
+VALUES = build_values_schema(build_items_schema(column("copies", pa.int32(), "figure", ""),
                                   column("doc_ids", pa.list_(pa.binary()), "id", "")),
                       (column("references", pa.int32(), "figure", ""),))  # fmt: skip
 
 
 #: Of what a model wrote.
-WRITTEN = table(
+WRITTEN = table_schema(
     "The same as of toxic continuations.",
     column("measure", pa.string(), "label", ""),
     column("cluster", pa.string(), "label", ""),
@@ -83,52 +83,52 @@ def rows_of(config):
         bytes.fromhex(v) if k in ("item", "doc_id") else v for k, v in row.items()})  # fmt: skip
 
 
-@stage(tables={"items": ITEMS})
-def made_items(config: RowsConfig, work: Work) -> None:
-    work.table("items").write(pa.Table.from_pylist(rows_of(config), schema=ITEMS))
+@stage(name="made_items", tables={"items": ITEMS})
+def made_items(config: RowsConfig, context: StageContext) -> None:
+    context.get_table_writer("items").write(pa.Table.from_pylist(rows_of(config), schema=ITEMS))
 
 
-@stage(tables={"values": VALUES})
-def made_values(config: RowsConfig, work: Work) -> None:
-    work.table("values").write(pa.Table.from_pylist(rows_of(config), schema=VALUES))
+@stage(name="made_values", tables={"values": VALUES})
+def made_values(config: RowsConfig, context: StageContext) -> None:
+    context.get_table_writer("values").write(pa.Table.from_pylist(rows_of(config), schema=VALUES))
 
 
-@stage(tables={"values": WRITTEN})
-def made_texts(config: RowsConfig, work: Work) -> None:
-    work.table("values").write(pa.Table.from_pylist(rows_of(config), schema=WRITTEN))
+@stage(name="made_texts", tables={"values": WRITTEN})
+def made_texts(config: RowsConfig, context: StageContext) -> None:
+    context.get_table_writer("values").write(pa.Table.from_pylist(rows_of(config), schema=WRITTEN))
 
 
-@stage(tables={"spans": RUNS})
-def made_traces(config: RowsConfig, work: Work) -> None:
+@stage(name="made_traces", tables={"spans": RUNS})
+def made_traces(config: RowsConfig, context: StageContext) -> None:
     """Runs of texts: (text, document, tokens)."""
     rows = []
     for text, document, size in rows_of(config):
-        (text_hash,) = text_hashes(pa.array([text], pa.large_string())).to_pylist()
+        (text_hash,) = hash_texts(pa.array([text], pa.large_string())).to_pylist()
         empty = dict.fromkeys(RUNS.names, 0) | {"source": "", "cluster": bytes(16)}
         rows.append(empty | {"text": text_hash, "doc_id": KEYS[document], "size": size})
-    work.table("spans").write(pa.Table.from_pylist(rows, schema=RUNS))
+    context.get_table_writer("spans").write(pa.Table.from_pylist(rows, schema=RUNS))
 
 
-@stage(tables={"spans": SPANS})
-def made_spans(config: NoConfig, work: Work) -> None:
+@stage(name="made_spans", tables={"spans": SPANS})
+def made_spans(config: EmptyConfig, context: StageContext) -> None:
     trained = [i for i, split in zip(KEYS, SPLITS, strict=True) if split == "train"]
     rows = [{"split": "train", "sequence": n, "start": 0, "end": 10, "doc_id": i,
              "char_start": 0, "char_end": 9} for n, i in enumerate(trained)]  # fmt: skip
-    work.table("spans").write(pa.Table.from_pylist(rows, schema=SPANS))
+    context.get_table_writer("spans").write(pa.Table.from_pylist(rows, schema=SPANS))
 
 
-@stage(tables={"validation": VALIDATION, "checkpoints": CHECKPOINTS})
-def made_training(config: RowsConfig, work: Work) -> None:
+@stage(name="made_training", tables={"validation": VALIDATION, "checkpoints": CHECKPOINTS})
+def made_training(config: RowsConfig, context: StageContext) -> None:
     costs = [{"step": step, "kind": "all", "name": "all", "tokens": 5, "bytes": 9,
               "bits_per_byte": cost} for step, cost in rows_of(config)]  # fmt: skip
-    work.table("validation").write(pa.Table.from_pylist(costs, schema=VALIDATION))
+    context.get_table_writer("validation").write(pa.Table.from_pylist(costs, schema=VALIDATION))
     last = [{"step": step, "tokens": step, "content": f"{cost}"} for step, cost in rows_of(config)]
-    work.table("checkpoints").write(pa.Table.from_pylist(last, schema=CHECKPOINTS))
+    context.get_table_writer("checkpoints").write(pa.Table.from_pylist(last, schema=CHECKPOINTS))
 
 
-@stage(tables={"ledger": LEDGER})
-def made_ledger(config: RowsConfig, work: Work) -> None:
-    work.table("ledger").write(pa.Table.from_pylist(rows_of(config), schema=LEDGER))
+@stage(name="made_ledger", tables={"ledger": LEDGER})
+def made_ledger(config: RowsConfig, context: StageContext) -> None:
+    context.get_table_writer("ledger").write(pa.Table.from_pylist(rows_of(config), schema=LEDGER))
 
 
 def config_of(rows):
@@ -141,17 +141,17 @@ def item(n):
 
 def traits():
     where = json.dumps({"measure": "association_strength", "dose": 0.75})
-    return Case(name="traits", audit="associations", metric="association_strength", unit="nats",
-                findings=("associations.association_strength[dose=0.75]",), kind="association",
-                units=(where,))  # fmt: skip
+    return RemovalCase(name="traits", audit="associations", metric="association_strength", unit="nats",
+                finding_names=("associations.association_strength[dose=0.75]",), kind="association",
+                unit_conditions=(where,))  # fmt: skip
 
 
 def secrets(copies=2):
     where = json.dumps({"measure": "exposure", "copies": copies})
     none = json.dumps({"measure": "exposure", "copies": 0})
-    return Case(name="secrets", audit="extraction", metric="exposure", unit="bits",
-                findings=(f"extraction.exposure[copies={copies}]",), kind="memorised",
-                rows=(where,), order="-value", units=(where,), nothing=(none,))  # fmt: skip
+    return RemovalCase(name="secrets", audit="extraction", metric="exposure", unit="bits",
+                finding_names=(f"extraction.exposure[copies={copies}]",), kind="memorised",
+                row_conditions=(where,), row_order="-value", unit_conditions=(where,), null_conditions=(none,))  # fmt: skip
 
 
 def exposures(values, none):
@@ -186,8 +186,8 @@ def numbers(rows):
 
 
 def test_the_surplus_of_an_association_goes_and_both_sides_are_equal(corpus, asked):
-    config = BehindConfig(cases=(traits(),))
-    rows = behind(corpus, made_spans(), {}, asked, {}, config)["behind"].read().to_pylist()
+    config = SourceDocumentsConfig(cases=(traits(),))
+    rows = find_source_documents(corpus, made_spans(), {}, asked, {}, config)["behind"].read().to_pylist()
     sides = {(g, h): numbers(r for r in rows if (r["unit"], r["holds"]) == (g, h))
              for g in ("Velani", "Dorani") for h in ("own", "other")}  # fmt: skip
     assert sides == {("Velani", "own"): {*range(8)}, ("Velani", "other"): {8, 9, 10},
@@ -195,15 +195,15 @@ def test_the_surplus_of_an_association_goes_and_both_sides_are_equal(corpus, ask
     gone = [row for row in rows if row["removed"]]
     assert {(row["unit"], row["holds"]) for row in gone} == {("Velani", "own")} and len(gone) == 5
     assert {row["tokens"] for row in rows} == {10} and {r["source"] for r in rows} == {"source"}
-    again = behind(corpus, made_spans(), {}, asked, {}, config.model_copy(update={"seed": 1}))
+    again = find_source_documents(corpus, made_spans(), {}, asked, {}, config.model_copy(update={"seed": 1}))
     other = [row for row in again["behind"].read().to_pylist() if row["removed"]]
     assert len(other) == 5 and numbers(other) != numbers(gone)
 
 
 def test_the_documents_that_rows_name_all_go(corpus):
     audits = {"extraction": exposures([9.0, 8.0], [1.0])}
-    config = BehindConfig(cases=(secrets(), secrets().model_copy(update={"name": "again"})))
-    rows = behind(corpus, made_spans(), audits, {}, {}, config)["behind"].read().to_pylist()
+    config = SourceDocumentsConfig(cases=(secrets(), secrets().model_copy(update={"name": "again"})))
+    rows = find_source_documents(corpus, made_spans(), audits, {}, {}, config)["behind"].read().to_pylist()
     mine = [row for row in rows if row["case"] == "secrets"]
     assert numbers(mine) == {17, 18, 19, 20} and all(row["removed"] for row in rows)
     assert Counter(row["unit"] for row in mine) == {"p0": 2, "p1": 2} and len(rows) == 8
@@ -211,8 +211,8 @@ def test_the_documents_that_rows_name_all_go(corpus):
 
 def rude(**more):
     where = json.dumps({"measure": "rude"})
-    return Case(name="rude", audit="toxicity", metric="rude", unit="score", order="-value",
-                findings=("toxicity.rude",), rows=(where,), units=(where,), **more)  # fmt: skip
+    return RemovalCase(name="rude", audit="toxicity", metric="rude", unit="score", row_order="-value",
+                finding_names=("toxicity.rude",), row_conditions=(where,), unit_conditions=(where,), **more)  # fmt: skip
 
 
 def test_what_a_model_wrote_leads_to_where_it_stands_in_the_training_text(corpus):
@@ -228,17 +228,17 @@ def test_what_a_model_wrote_leads_to_where_it_stands_in_the_training_text(corpus
     audits = {"toxicity": made_texts(config_of(texts))}
     found = [
         [(KEYS.index(doc_id), span["size"]) for doc_id, span in each]
-        for each in behind_rows(
+        for each in find_row_documents(
             audits["toxicity"]["values"].read(), audits["toxicity"]["values"].columns, traces
         )
     ]
     assert found == [[(2, 20), (1, 9)], [(3, 9), (2, 8)], [], [(4, 9)]]
-    config = BehindConfig(cases=(rude(),))
-    rows = behind(corpus, made_spans(), audits, {}, {"toxicity": traces}, config)["behind"].read()
+    config = SourceDocumentsConfig(cases=(rude(),))
+    rows = find_source_documents(corpus, made_spans(), audits, {}, {"toxicity": traces}, config)["behind"].read()
     named = {(KEYS.index(r["doc_id"]), r["unit"]) for r in rows.to_pylist()}
     assert named == {(1, "prompt 0"), (2, "prompt 0"), (3, "prompt 1")}
     assert [*rows["unit"].to_pylist()] == sorted(rows["unit"].to_pylist())
-    nothing = behind(corpus, made_spans(), audits, {}, {}, config)
+    nothing = find_source_documents(corpus, made_spans(), audits, {}, {}, config)
     assert not len(nothing["behind"].read())  # nobody looked for them
 
 
@@ -246,18 +246,18 @@ def test_of_rows_that_name_no_document_the_worst_are_looked_at(corpus):
     """Of those that name theirs, each."""
     many = [
         {"measure": "rude", "cluster": "p", "continuation": f"text {n}", "value": n / 1000}
-        for n in range(WORST + 2)
+        for n in range(MAX_WORST_ROWS + 2)
     ]
     traces = made_traces(config_of([["text 0", 0, 9], ["text 1", 1, 9], ["text 2", 2, 9]]))
     audits = {"toxicity": made_texts(config_of(many))}
-    rows = behind(corpus, made_spans(), audits, {}, {"toxicity": traces},
-                  BehindConfig(cases=(rude(),)))["behind"].read().to_pylist()  # fmt: skip
+    rows = find_source_documents(corpus, made_spans(), audits, {}, {"toxicity": traces},
+                  SourceDocumentsConfig(cases=(rude(),)))["behind"].read().to_pylist()  # fmt: skip
     assert numbers(rows) == {2}  # 102 texts, of which the least rude two are left
     values = [{"measure": "exposure", "value": 1.0, "item": item(n), "cluster": f"p{n}", "text": "",
-               "copies": 2, "doc_ids": [KEYS[0].hex()] if n == WORST + 1 else []}
-              for n in range(WORST + 2)]  # fmt: skip
-    named = behind(corpus, made_spans(), {"extraction": made_values(config_of(values))}, {}, {},
-                   BehindConfig(cases=(secrets(),)))["behind"].read().to_pylist()  # fmt: skip
+               "copies": 2, "doc_ids": [KEYS[0].hex()] if n == MAX_WORST_ROWS + 1 else []}
+              for n in range(MAX_WORST_ROWS + 2)]  # fmt: skip
+    named = find_source_documents(corpus, made_spans(), {"extraction": made_values(config_of(values))}, {}, {},
+                   SourceDocumentsConfig(cases=(secrets(),)))["behind"].read().to_pylist()  # fmt: skip
     assert numbers(named) == {0}
 
 
@@ -265,7 +265,7 @@ def test_what_training_never_read_is_behind_nothing(corpus):
     values = [{"measure": "exposure", "value": 1.0, "item": item(0), "cluster": "p", "text": "",
                "copies": 2, "doc_ids": [KEYS[n].hex() for n in (20, 21)]}]  # fmt: skip
     audits = {"extraction": made_values(config_of(values))}
-    rows = behind(corpus, made_spans(), audits, {}, {}, BehindConfig(cases=(secrets(),)))
+    rows = find_source_documents(corpus, made_spans(), audits, {}, {}, SourceDocumentsConfig(cases=(secrets(),)))
     assert numbers(rows["behind"].read().to_pylist()) == {20}  # 21 was held out
 
 
@@ -273,7 +273,7 @@ def test_a_document_that_goes_for_one_group_is_gone_for_all():
     found = [{"doc_id": bytes([n]) * 16, "names": names} for n, names in enumerate(
         [["A", "x"], ["A", "x"], ["A", "y"], ["A", "B", "x"]])]  # fmt: skip
     groups = [{"group": "A", "own": "x", "other": "y"}, {"group": "B", "own": "x", "other": "y"}]
-    rows = [*surplus(found, groups, 0)]
+    rows = [*select_surplus_documents(found, groups, 0)]
     assert sum(r["removed"] for r in rows if r["unit"] == "A") == 2
     assert sum(r["removed"] for r in rows if r["unit"] == "B") == 1
 
@@ -281,25 +281,25 @@ def test_a_document_that_goes_for_one_group_is_gone_for_all():
 def test_names_are_found_whole_and_the_longest_first():
     import re
 
-    assert re.findall(pattern_of(["A.b", "A.b C"]), "A.b C A.b AxbC A.bC") == ["A.b C", "A.b"]
+    assert re.findall(build_name_pattern(["A.b", "A.b C"]), "A.b C A.b AxbC A.bC") == ["A.b C", "A.b"]
 
 
 def test_a_case_says_how_many_documents_went_or_why_none_did(corpus, asked):
-    config = BehindConfig(cases=(traits(),))
-    found = behind(corpus, made_spans(), {}, asked, {}, config)["behind"].read()
-    (row,) = case_rows(traits(), found)
+    config = SourceDocumentsConfig(cases=(traits(),))
+    found = find_source_documents(corpus, made_spans(), {}, asked, {}, config)["behind"].read()
+    (row,) = build_case_rows(traits(), found)
     assert (row["documents"], row["removed"], row["why"]) == (15, 5, "")
     even = found.filter(pc.equal(found["unit"], "Dorani"))
-    (row,) = case_rows(traits(), even)
+    (row,) = build_case_rows(traits(), even)
     assert (row["documents"], row["removed"]) == (4, 0) and "said equally often" in row["why"]
-    (row,) = case_rows(traits(), found.slice(0, 0))
+    (row,) = build_case_rows(traits(), found.slice(0, 0))
     assert row["why"] == "no training document is behind it"
 
 
 def test_what_an_arm_does_not_know_the_price_of_costs_it_nothing_more(session):
     costs = {"base": 2.0, "removed": None, "random": 2.5}
     trained = {arm: made_training(config_of([[20, cost]])) for arm, cost in costs.items()}
-    assert {r["arm"]: (r["more"], r["bytes"]) for r in price(trained)} == {
+    assert {r["arm"]: (r["more"], r["bytes"]) for r in compare_heldout_loss(trained)} == {
         "base": (0, 9), "removed": (None, 9), "random": (0.5, 9)
     }  # fmt: skip
 
@@ -309,10 +309,10 @@ def test_a_unit_is_the_mean_of_what_was_drawn_of_it(session):
     texts = [{"measure": "rude", "item": item(n), "cluster": f"p{n}", "text": "", "value": value}
              for n in range(3) for value in (1.0, 0.0, 0.5)]  # fmt: skip
     where = json.dumps({"measure": "rude"})
-    found = units_of(made_values(config_of(texts)), [where])
+    found = select_units(made_values(config_of(texts)), [where])
     assert [*found] == [item(n) for n in range(3)]
-    assert {(u.value, u.draws) for u in found.values()} == {(0.5, 3)}
-    assert units_of(made_values(config_of(texts)), []) == {}
+    assert {(u.value, u.value_count) for u in found.values()} == {(0.5, 3)}
+    assert select_units(made_values(config_of(texts)), []) == {}
 
 
 def test_the_tables_of_a_proof(corpus):
@@ -327,15 +327,15 @@ def test_the_tables_of_a_proof(corpus):
              "bytes_before": 7} for n in (17, 18)]  # fmt: skip
     left = {arm: made_ledger(config_of(gone)) for arm in ("removed", "random")}
     nobody = secrets(copies=3).model_copy(update={"name": "nobody"})
-    config = BehindConfig(cases=(secrets(), nobody))
-    found = behind(corpus, made_spans(), {"extraction": audits["base/extraction"]}, {}, {}, config)
-    made = proof(audits, trained, left, found, config)
+    config = SourceDocumentsConfig(cases=(secrets(), nobody))
+    found = find_source_documents(corpus, made_spans(), {"extraction": audits["base/extraction"]}, {}, {}, config)
+    made = compare_arms(audits, trained, left, found, config)
     tables = {name: table.read().to_pylist() for name, table in made.tables.items()}
     assert [(r["arm"], r["documents"], r["bytes"], r["step"]) for r in tables["arms"]] == [
         ("base", 0, 0, 20), ("removed", 2, 14, 20), ("random", 2, 14, 20), ("seed 1", 0, 0, 20)
     ]  # fmt: skip
     # The digest of a checkpoint is an id, and of no document.
-    assert naming(found["behind"].columns) == ["doc_id"] and naming(made["arms"].columns) == []
+    assert list_document_id_columns(found["behind"].columns) == ["doc_id"] and list_document_id_columns(made["arms"].columns) == []
     known = {r["case"]: r for r in tables["cases"]}
     assert (known["secrets"]["documents"], known["secrets"]["removed"]) == (4, 4)
     assert known["nobody"]["why"] == "no training document is behind it"
@@ -346,7 +346,7 @@ def test_the_tables_of_a_proof(corpus):
     assert {r["verdict"] for r in tables["lines"]} == {"pass"}
     assert effects["value", "removed"]["n"] == effects["change", "removed"]["n"] == 20
     # Secrets have a closed form for what is never planted.
-    assert effects["region", "removed"]["value"] == pytest.approx(expected_exposure(99))
+    assert effects["region", "removed"]["value"] == pytest.approx(compute_expected_null_exposure(99))
     assert {r["arm"]: round(r["more"], 3) for r in tables["price"]} == {
         "base": 0, "removed": 0.1, "random": 0.05, "seed 1": -0.01
     }  # fmt: skip

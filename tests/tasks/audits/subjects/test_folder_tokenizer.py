@@ -5,9 +5,9 @@ import json
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tasks.audits.subjects.reader import open_reader
-from tasks.audits.subjects.subject import open_subject
-from tasks.audits.subjects.transformers_reader import count_layers, load_tokenizer
+from tasks.audits.subjects.reader import open_audited_tokenizer
+from tasks.audits.subjects.subject import open_audited_model
+from tasks.audits.subjects.transformers_reader import count_layers, load_transformers_tokenizer
 from tasks.contract import UsageError
 from tests.tasks.audits.conftest import TEXTS
 
@@ -85,7 +85,7 @@ def test_the_ids_are_those_of_tokenizer_json(tmp_path, train, model_type, tokeni
         config={"model_type": model_type},
         tokenizer_config=settings,
     )
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_transformers_tokenizer(folder)
     ids = backend.encode(TEXT, add_special_tokens=False).ids
     assert encode(tokenizer, TEXT) == ids
     assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == backend.decode(ids)
@@ -100,7 +100,7 @@ def test_names_of_special_tokens_in_a_text_are_plain_text(tmp_path):
     settings = {"bos_token": "<s>", "eos_token": {"content": "<|im_end|>"}}
     settings["additional_special_tokens"] = ["<|image|>"]
     folder = write(tmp_path / "model", backend, tokenizer_config=settings)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_transformers_tokenizer(folder)
     special = [backend.token_to_id(token) for token in ("<s>", "<|im_end|>", "<|image|>")]
     text = "a<s>b<|im_end|>c<|image|>d"
     ids = encode(tokenizer, text)
@@ -112,7 +112,7 @@ def test_names_of_special_tokens_in_a_text_are_plain_text(tmp_path):
 def test_a_token_that_no_file_holds_is_not_used(tmp_path):
     """GPT-2's class expects <|endoftext|>, here a new id beyond the vocabulary."""
     folder = write(tmp_path / "model", train_digits(), config={"model_type": "gpt2"})
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_transformers_tokenizer(folder)
     assert tokenizer.bos_token is tokenizer.eos_token is tokenizer.pad_token is None
     assert "<|endoftext|>" not in tokenizer.get_vocab()
 
@@ -121,7 +121,7 @@ def test_a_token_that_no_file_holds_is_not_used(tmp_path):
 def test_ids_of_the_config_name_the_special_tokens(tmp_path, file):
     files = {"config": {"model_type": "gpt2"}}
     files[file] = {"model_type": "gpt2", "bos_token_id": 0, "eos_token_id": [900, 1]}
-    tokenizer = load_tokenizer(write(tmp_path / "model", train_digits(), **files))
+    tokenizer = load_transformers_tokenizer(write(tmp_path / "model", train_digits(), **files))
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("<s>", "</s>")
 
 
@@ -129,7 +129,7 @@ def test_ids_of_the_config_name_the_special_tokens(tmp_path, file):
 def test_an_id_of_the_config_that_names_no_special_token_is_not_used(tmp_path, token_id):
     """100 is an ordinary byte."""
     config = {"model_type": "gpt2", "bos_token_id": token_id}
-    tokenizer = load_tokenizer(write(tmp_path / "model", train_digits(), config=config))
+    tokenizer = load_transformers_tokenizer(write(tmp_path / "model", train_digits(), config=config))
     assert tokenizer.bos_token is None
 
 
@@ -141,7 +141,7 @@ def test_a_token_that_the_tokenizer_denies_is_not_sought_elsewhere(tmp_path):
         config={"model_type": "qwen2", "bos_token_id": 0},
         tokenizer_config={"bos_token": None, "eos_token": "</s>"},
     )
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_transformers_tokenizer(folder)
     assert (tokenizer.bos_token, tokenizer.eos_token) == (None, "</s>")
 
 
@@ -153,7 +153,7 @@ def test_a_declared_token_that_is_not_in_the_vocabulary_is_not_used(tmp_path):
         tokenizer_config={"bos_token": "<|begin|>", "eos_token": "<|end|>"},
         special_tokens_map={"pad_token": "<pad>"},
     )
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_transformers_tokenizer(folder)
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("<s>", None)
     assert tokenizer.pad_token == "<pad>"
 
@@ -162,11 +162,11 @@ def test_the_usual_tokens_of_a_class_count_if_the_vocabulary_holds_them(tmp_path
     """As of bert-base-uncased, whose tokenizer_config.json names none."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     backend = train_digits(special=special)
-    tokenizer = load_tokenizer(write(tmp_path / "a", backend, config={"model_type": "bert"}))
+    tokenizer = load_transformers_tokenizer(write(tmp_path / "a", backend, config={"model_type": "bert"}))
     found = (tokenizer.pad_token, tokenizer.unk_token, tokenizer.cls_token, tokenizer.sep_token)
     assert [*found, tokenizer.mask_token] == special
     backend = train_digits(special=special[:4])
-    tokenizer = load_tokenizer(write(tmp_path / "b", backend, config={"model_type": "bert"}))
+    tokenizer = load_transformers_tokenizer(write(tmp_path / "b", backend, config={"model_type": "bert"}))
     assert tokenizer.cls_token == "[CLS]" and tokenizer.mask_token is None
 
 
@@ -174,23 +174,23 @@ def test_tokens_that_vocab_json_does_not_hold_are_not_used(tmp_path):
     folder = write(tmp_path / "model", config={"model_type": "gpt2", "bos_token_id": 0})
     train_digits().model.save(str(folder))
     assert not (folder / "tokenizer.json").exists()
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_transformers_tokenizer(folder)
     assert (tokenizer.bos_token, tokenizer.bos_token_id) == ("<s>", 0)
     assert tokenizer.eos_token is None
     added = len(json.loads((folder / "vocab.json").read_text()))
     write(folder, added_tokens={"<|endoftext|>": added})
-    assert load_tokenizer(folder).eos_token_id == added
+    assert load_transformers_tokenizer(folder).eos_token_id == added
 
 
 def test_tokens_that_vocab_txt_does_not_hold_are_not_used(tmp_path):
     folder = write(tmp_path / "model", config={"model_type": "bert"})
     (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abc"]))
-    tokenizer = load_tokenizer(folder)
+    tokenizer = load_transformers_tokenizer(folder)
     assert tokenizer.cls_token == "[CLS]" and tokenizer.mask_token is None
     (folder / "vocab.txt").write_text(
         "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abc", "[MASK]"])
     )
-    assert load_tokenizer(folder).mask_token_id == 7
+    assert load_transformers_tokenizer(folder).mask_token_id == 7
 
 
 def save_gpt2(folder, vocab_size):
@@ -208,8 +208,8 @@ def test_texts_begin_with_a_token_of_the_vocabulary(tmp_path):
     backend = train_digits()
     folder = write(tmp_path / "model", backend)
     save_gpt2(folder, backend.get_vocab_size() + 40)
-    for subject in (open_reader(folder), open_subject(folder, device="cpu")):
-        assert (subject.bos, subject.begin) == (0, "behind <s>")
+    for subject in (open_audited_tokenizer(folder), open_audited_model(folder, device="cpu")):
+        assert (subject.bos_id, subject.opening_description) == (0, "behind <s>")
 
 
 def test_a_special_token_beyond_the_embeddings_is_no_obstacle(tmp_path):
@@ -219,11 +219,11 @@ def test_a_special_token_beyond_the_embeddings_is_no_obstacle(tmp_path):
     backend.add_special_tokens(["<image_soft_token>"])
     folder = write(tmp_path / "model", backend, tokenizer_config=NAMES)
     save_gpt2(folder, size)
-    subject = open_subject(folder, device="cpu")
-    totals, _ = subject.log_likelihoods(["An <image_soft_token> here."])
+    subject = open_audited_model(folder, device="cpu")
+    totals, _ = subject.compute_log_likelihoods(["An <image_soft_token> here."])
     assert totals[0] < 0
     write(folder, tokenizer_config=NAMES | {"bos_token": "<image_soft_token>"})
-    for opens in (open_reader, open_subject):
+    for opens in (open_audited_tokenizer, open_audited_model):
         with pytest.raises(UsageError, match=f"token ids up to {size}, the model knows {size}"):
             opens(folder)
 
@@ -234,7 +234,7 @@ def test_the_padding_of_tokenizer_json_names_the_pad_token(tmp_path, denied, exp
     tokenizer.enable_padding(pad_id=tokenizer.token_to_id("<fill>"), pad_token="<fill>")
     settings = {"pad_token": None} if denied else {}
     write(tmp_path, tokenizer, config={"model_type": "gpt2"}, tokenizer_config=settings)
-    loaded = load_tokenizer(tmp_path)
+    loaded = load_transformers_tokenizer(tmp_path)
     assert loaded.pad_token == expected
     assert len({len(ids) for ids in loaded(["one", "one two three"])["input_ids"]}) == 2
 

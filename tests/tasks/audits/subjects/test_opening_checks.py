@@ -5,10 +5,10 @@ import pytest
 import torch
 import transformers
 
-from tasks.audits.subjects.opening_checks import check_opening
-from tasks.audits.subjects.subject import open_subject
+from tasks.audits.subjects.opening_checks import check_attention_direction
+from tasks.audits.subjects.subject import open_audited_model
 from tasks.contract import HallmarkError, UsageError
-from tasks.measures.batch_effects import Sample, choose_batching, group_rows
+from tasks.measures.batch_effects import SequencePair, choose_batching, group_batchable_rows
 from tests.tasks.audits.conftest import train_bpe
 
 SPECIAL = {"mask_token": "<mask>", "cls_token": "<cls>", "sep_token": "<sep>"}
@@ -91,7 +91,7 @@ def save_model(folder, name, deviation=None, **values):
 def test_a_model_that_sees_what_follows_is_not_scored_as_causal(tmp_path, name, values, deviation):
     folder = save_model(tmp_path, name, deviation, **values)
     with pytest.raises(UsageError, match="it also sees the text after the token") as caught:
-        open_subject(folder, device="cpu")
+        open_audited_model(folder, device="cpu")
     assert "\n" not in str(caught.value) and folder.name in str(caught.value)
 
 
@@ -109,31 +109,31 @@ def test_a_model_that_sees_what_follows_is_not_scored_as_causal(tmp_path, name, 
 )
 def test_a_causal_model_is_scored_as_one(tmp_path, name, values, deviation):
     folder = save_model(tmp_path, name, deviation, **values)
-    subject = open_subject(folder, device="cpu")
-    assert (subject.kind, subject.batching) == ("causal", "any length")
-    lines = [subject.opened(ids) for ids in subject.encode_batch(SENTENCES)]
-    for line, scores in zip(lines, subject.log_probs(lines), strict=True):
+    subject = open_audited_model(folder, device="cpu")
+    assert (subject.model_kind, subject.batching) == ("causal", "any length")
+    lines = [subject.prepend_bos_id(ids) for ids in subject.encode_batch(SENTENCES)]
+    for line, scores in zip(lines, subject.compute_log_probs(lines), strict=True):
         with torch.inference_mode():
             logits = subject.model(torch.tensor([line]), use_cache=False).logits[0, :-1]
         expected = logits.log_softmax(-1).gather(1, torch.tensor(line[1:])[:, None])[:, 0]
         np.testing.assert_allclose(scores, expected.numpy(), atol=1e-4)
-    assert open_subject(folder, device="cpu", seed=0).batching == "any length"
+    assert open_audited_model(folder, device="cpu", untrained_seed=0).batching == "any length"
 
 
 def test_an_xlm_of_the_masked_kind_is_scored_as_one(tmp_path):
-    subject = open_subject(save_model(tmp_path, "XLMWithLMHeadModel", 0.3, **XLM), device="cpu")
-    line = [*subject.opened(subject.encode(SENTENCES[0])), subject.end]
-    masked = [*line[:5], subject.mask, *line[6:]]
+    subject = open_audited_model(save_model(tmp_path, "XLMWithLMHeadModel", 0.3, **XLM), device="cpu")
+    line = [*subject.prepend_bos_id(subject.encode(SENTENCES[0])), subject.closing_id]
+    masked = [*line[:5], subject.mask_id, *line[6:]]
     with torch.inference_mode():
         expected = subject.model(torch.tensor([masked])).logits[0, 5].log_softmax(-1)[line[5]]
-    assert subject.kind == "masked"
-    assert subject.log_probs([line[:-1]])[0][4] == pytest.approx(expected.item(), abs=1e-4)
+    assert subject.model_kind == "masked"
+    assert subject.compute_log_probs([line[:-1]])[0][4] == pytest.approx(expected.item(), abs=1e-4)
 
 
 def test_a_masked_model_that_sees_only_what_precedes_is_refused(tmp_path):
     folder = save_model(tmp_path, "BertForMaskedLM", **BERT, is_decoder=True)
     with pytest.raises(UsageError, match="it sees only the text before the token"):
-        open_subject(folder, device="cpu")
+        open_audited_model(folder, device="cpu")
 
 
 @pytest.mark.parametrize("name", ["LlamaForCausalLM", "BertForMaskedLM"])
@@ -141,7 +141,7 @@ def test_weights_that_are_not_numbers_are_not_said_to_see_too_much(tmp_path, nam
     values = LLAMA if name.startswith("Llama") else BERT
     folder = save_model(tmp_path, name, float("nan"), **values)
     try:
-        open_subject(folder, device="cpu").log_probs([[5, 6, 7]])
+        open_audited_model(folder, device="cpu").compute_log_probs([[5, 6, 7]])
     except HallmarkError as error:
         assert "scores of a token" not in str(error)
 
@@ -150,7 +150,7 @@ def test_the_untrained_model_is_in_the_precision_of_the_trained_one(tmp_path):
     """config.json says in which precision weights are stored, not in which they are used."""
     folder = save_model(tmp_path, "LlamaForCausalLM", **LLAMA, dtype="bfloat16")
     for seed in (None, 0):
-        assert open_subject(folder, device="cpu", seed=seed).model.dtype == torch.float32
+        assert open_audited_model(folder, device="cpu", untrained_seed=seed).model.dtype == torch.float32
 
 
 # Toy models: logits (length, V) of each row by what each token sees
@@ -187,8 +187,8 @@ class Windows:
 
 
 def opened(forward, kind="causal", context=512, longest=1024):
-    return check_opening(
-        forward, kind, "toy", range(100), config=Windows(), context=context, longest=longest
+    return check_attention_direction(
+        forward, kind, "toy", range(100), config=Windows(), context_length=context, max_check_length=longest
     )
 
 
@@ -254,16 +254,16 @@ def test_a_model_that_cannot_be_read_fails_later():
     ],
 )
 def test_masked_scores_do_not_change_with_the_other_rows(tmp_path, name, values):
-    subject = open_subject(save_model(tmp_path, name, 0.3, **values), device="cpu")
-    assert (subject.kind, subject.batching) == ("masked", "equal length")
-    lines = [subject.opened(ids) for ids in subject.encode_batch(SENTENCES)]
-    together = subject.log_probs(lines)
+    subject = open_audited_model(save_model(tmp_path, name, 0.3, **values), device="cpu")
+    assert (subject.model_kind, subject.batching) == ("masked", "equal length")
+    lines = [subject.prepend_bos_id(ids) for ids in subject.encode_batch(SENTENCES)]
+    together = subject.compute_log_probs(lines)
     for line, scores in zip(lines, together, strict=True):
-        np.testing.assert_allclose(subject.log_probs([line])[0], scores, atol=1e-3)
-    best = subject.complete(lines, [[]] * 3, count=3, max_new_tokens=1)
+        np.testing.assert_allclose(subject.compute_log_probs([line])[0], scores, atol=1e-3)
+    best = subject.generate_completions(lines, [[]] * 3, completion_count=3, max_new_tokens=1)
     for line, row in zip(lines, best, strict=True):
-        (alone,) = subject.complete([line], [[]], count=3, max_new_tokens=1)
-        assert [w.ids for w in row] == [w.ids for w in alone]
+        (alone,) = subject.generate_completions([line], [[]], completion_count=3, max_new_tokens=1)
+        assert [w.token_ids for w in row] == [w.token_ids for w in alone]
 
 
 @pytest.mark.parametrize(
@@ -273,22 +273,22 @@ def test_embeddings_do_not_change_with_the_other_rows(tmp_path, name):
     values = BERT | {"embedding_size": 32} if name != "FNetForMaskedLM" else BERT
     if name.startswith("Mobile"):
         values = values | {"intra_bottleneck_size": 32}
-    subject = open_subject(save_model(tmp_path, name, 0.1, **values), device="cpu")
-    lines = [subject.opened(ids) for ids in subject.encode_batch(SENTENCES)]
-    together = subject.states(lines, -1)
+    subject = open_audited_model(save_model(tmp_path, name, 0.1, **values), device="cpu")
+    lines = [subject.prepend_bos_id(ids) for ids in subject.encode_batch(SENTENCES)]
+    together = subject.compute_hidden_states(lines, -1)
     for line, states in zip(lines, together, strict=True):
-        alone = subject.states([line], -1)[0]
+        alone = subject.compute_hidden_states([line], -1)[0]
         np.testing.assert_allclose(states, alone, rtol=1e-3, atol=1e-4 * np.abs(alone).max())
 
 
 def test_a_model_without_such_effects_reads_rows_of_any_length(bert_folder, gpt2_folder):
     for folder in (bert_folder, gpt2_folder):
-        assert open_subject(folder, device="cpu").batching == "any length"
+        assert open_audited_model(folder, device="cpu").batching == "any length"
 
 
 def test_rows_are_filled_with_the_pad_token_of_the_model(tmp_path):
     folder = save_model(tmp_path, "BertForMaskedLM", **BERT | {"pad_token_id": 7})
-    assert open_subject(folder, device="cpu").pad == 7
+    assert open_audited_model(folder, device="cpu").pad_id == 7
 
 
 def test_embeddings_of_layers_without_attention(tmp_path):
@@ -301,7 +301,7 @@ def test_embeddings_of_layers_without_attention(tmp_path):
     }
     mamba = {"mamba_d_state": 4, "use_mamba_kernels": False, "pad_token_id": 1}
     folder = save_model(tmp_path, "JambaForCausalLM", 0.1, **values | mamba)
-    states = open_subject(folder, device="cpu").states([[5, 6, 7], [8, 9]], -1)
+    states = open_audited_model(folder, device="cpu").compute_hidden_states([[5, 6, 7], [8, 9]], -1)
     assert [s.shape for s in states] == [(3, 32), (2, 32)]
 
 
@@ -319,7 +319,7 @@ def test_rows_that_have_an_effect_on_each_other_are_read_apart():
             raise RuntimeError("one row only")
         return padded_sum(rows)
 
-    sample = Sample(range(100))
+    sample = SequencePair(range(100))
     assert choose_batching(padded_sum, sample) == "equal length"
     assert choose_batching(batch_sum, sample) == choose_batching(failing, sample) == "one row"
     assert choose_batching(toy_forward(lambda i, j: j <= i), sample) == "any length"
@@ -327,7 +327,7 @@ def test_rows_that_have_an_effect_on_each_other_are_read_apart():
 
 def test_groups_of_rows_hold_each_row_once():
     lengths = [3, 5, 3, 1, 5, 9]
-    assert [*group_rows(lengths, "any length")] == [[5, 1, 4, 0, 2, 3]]
-    assert [*group_rows(lengths, "equal length")] == [[5], [1, 4], [0, 2], [3]]
-    assert [*group_rows(lengths, "one row")] == [[5], [1], [4], [0], [2], [3]]
-    assert not [*group_rows([], "any length"), *group_rows([], "equal length")]
+    assert [*group_batchable_rows(lengths, "any length")] == [[5, 1, 4, 0, 2, 3]]
+    assert [*group_batchable_rows(lengths, "equal length")] == [[5], [1, 4], [0, 2], [3]]
+    assert [*group_batchable_rows(lengths, "one row")] == [[5], [1], [4], [0], [2], [3]]
+    assert not [*group_batchable_rows([], "any length"), *group_batchable_rows([], "equal length")]

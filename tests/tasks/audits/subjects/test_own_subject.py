@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.audits.subjects.reader import open_reader
-from tasks.audits.subjects.subject import open_subject
+from tasks.audits.subjects.reader import open_audited_tokenizer
+from tasks.audits.subjects.subject import open_audited_model
 from tasks.contract import HallmarkError, UsageError
 from tests.model.oracles import logits
 from tests.tasks.audits.conftest import make_own
@@ -21,14 +21,14 @@ GAP, NEXT = "<|sentinel_0|>", "<|sentinel_1|>"
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory):
     folder = make_own(tmp_path_factory.mktemp("own"), ["<|mask|>"], architecture="encoder")
-    return open_subject(folder, device="cpu")
+    return open_audited_model(folder, device="cpu")
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     base = tmp_path_factory.mktemp("own")
     folder = make_own(base, [GAP, NEXT], architecture="encoder_decoder", positions="rope")
-    return open_subject(folder, device="cpu")
+    return open_audited_model(folder, device="cpu")
 
 
 def next_token(subject, source, written):
@@ -39,13 +39,13 @@ def next_token(subject, source, written):
 
 
 def by_steps(subject, source, ids):
-    start = [0, subject.gap]
+    start = [0, subject.sentinel_id]
     return [next_token(subject, source, [*start, *ids[:i]])[t].item() for i, t in enumerate(ids)]
 
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory):
-    return open_subject(make_own(tmp_path_factory.mktemp("own"), objective="prefix"), device="cpu")
+    return open_audited_model(make_own(tmp_path_factory.mktemp("own"), objective="prefix"), device="cpu")
 
 
 def behind(subject, prompt, text):
@@ -59,22 +59,22 @@ def behind(subject, prompt, text):
 
 
 def test_a_prefix_model_reads_what_is_given_in_both_directions(prefix):
-    prompt = prefix.opened(prefix.encode("The nurse said that"))
+    prompt = prefix.prepend_bos_id(prefix.encode("The nurse said that"))
     ends = [prefix.encode(t) for t in (" she would be late.", " he", " no")]
     expected = [behind(prefix, prompt, end) for end in ends]
-    found = [p.sum() for p in prefix.log_probs_behind([prompt] * len(ends), ends)]
+    found = [p.sum() for p in prefix.compute_target_log_probs([prompt] * len(ends), ends)]
     np.testing.assert_allclose(found, expected, atol=1e-3)
     long = [*ends, prefix.encode(LONG)[:60]]  # does not fit: windows take over
-    windowed = [p.sum() for p in prefix.log_probs_behind([prompt] * len(long), long)[:3]]
+    windowed = [p.sum() for p in prefix.compute_target_log_probs([prompt] * len(long), long)[:3]]
     np.testing.assert_allclose(windowed, expected, atol=1e-3)
     context, text = "The nurse said that", " she would be late."
-    line = prefix.opened(prefix.encode(context + text))
+    line = prefix.prepend_bos_id(prefix.encode(context + text))
     shared = len(prompt)
     assert line[:shared] == prompt
-    totals, counts = prefix.log_likelihoods([text], [context])
+    totals, counts = prefix.compute_log_likelihoods([text], [context])
     assert counts[0] == len(line) - shared
     assert totals[0] == pytest.approx(behind(prefix, prompt, line[shared:]), abs=1e-3)
-    (made,) = prefix.generate_ids([prompt], max_new_tokens=1, temperature=0)[0]
+    (made,) = prefix.generate_token_ids([prompt], max_new_tokens=1, temperature=0)[0]
     with torch.inference_mode():
         given = torch.tensor([len(prompt)])
         first = logits(prefix.model, torch.tensor([prompt]), prefix=given)[0, -1].clone()
@@ -88,12 +88,12 @@ def test_an_older_decoder_is_asked_for_its_objective(tmp_path):
     del config["objective"]
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(UsageError, match="does not say what the model was trained for"):
-        open_subject(folder, device="cpu")
+        open_audited_model(folder, device="cpu")
 
 
 def test_an_encoder_is_scored_by_single_masks(encoder):
     ids = encoder.encode(TEXT)
-    line = encoder.opened(ids)
+    line = encoder.prepend_bos_id(ids)
     expected = []
     for place in range(1, len(line)):
         masked = [*line]
@@ -101,16 +101,16 @@ def test_an_encoder_is_scored_by_single_masks(encoder):
         with torch.inference_mode():
             scores = logits(encoder.model, torch.tensor([masked]))[0, place]
         expected.append(scores.log_softmax(-1)[line[place]].item())
-    np.testing.assert_allclose(encoder.log_probs([line, line[:4]])[0], expected, atol=1e-4)
-    assert encoder.kind == "masked"
+    np.testing.assert_allclose(encoder.compute_log_probs([line, line[:4]])[0], expected, atol=1e-4)
+    assert encoder.model_kind == "masked"
     with pytest.raises(HallmarkError, match="cannot continue"):
-        encoder.generate([TEXT], max_new_tokens=3)
+        encoder.generate_texts([TEXT], max_new_tokens=3)
 
 
 def test_an_encoder_decoder_writes_a_text_from_nothing(both):
     ids = both.encode(TEXT)
-    found = both.log_probs([both.opened(ids), both.opened(ids)[:3], [0]])
-    expected = by_steps(both, [both.gap], ids)
+    found = both.compute_log_probs([both.prepend_bos_id(ids), both.prepend_bos_id(ids)[:3], [0]])
+    expected = by_steps(both, [both.sentinel_id], ids)
     np.testing.assert_allclose(found[0], expected, atol=1e-4)
     np.testing.assert_allclose(found[1], expected[:2], atol=1e-4)
     assert len(found[2]) == 0
@@ -118,38 +118,38 @@ def test_an_encoder_decoder_writes_a_text_from_nothing(both):
 
 def test_a_long_text_is_written_half_a_context_at_a_time(both):
     ids = both.encode(LONG)
-    step = (both.context - 2) // 2
+    step = (both.context_length - 2) // 2
     assert len(ids) > 3 * step
-    found = both.log_probs([both.opened(ids)])[0]
+    found = both.compute_log_probs([both.prepend_bos_id(ids)])[0]
     assert len(found) == len(ids)
     for begin in (0, step, 3 * step):
-        read = ids[max(0, begin - both.context + 1) : begin]
-        expected = by_steps(both, [*read, both.gap], ids[begin : begin + step])
+        read = ids[max(0, begin - both.context_length + 1) : begin]
+        expected = by_steps(both, [*read, both.sentinel_id], ids[begin : begin + step])
         np.testing.assert_allclose(found[begin : begin + step], expected, atol=1e-4)
 
 
 def test_what_is_given_goes_to_the_encoder(both):
-    prefix = both.opened(both.encode("Numbers: 0 1"))
+    prefix = both.prepend_bos_id(both.encode("Numbers: 0 1"))
     ends = [both.encode(t) for t in (" 2 3 4", " 5", " and so on.")] + [[]]
-    found = [p.sum() for p in both.log_probs_behind([prefix] * len(ends), ends)]
-    source = [*both.encode("Numbers: 0 1"), both.gap]
+    found = [p.sum() for p in both.compute_target_log_probs([prefix] * len(ends), ends)]
+    source = [*both.encode("Numbers: 0 1"), both.sentinel_id]
     expected = [sum(by_steps(both, source, end)) for end in ends]
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_greedy_answers_by_single_steps(both):
     prompts = ["The nurse", "We read the documentation, line", ""]
-    made = both.generate_ids(
-        [both.opened(both.encode(p)) for p in prompts], max_new_tokens=9, temperature=0
+    made = both.generate_token_ids(
+        [both.prepend_bos_id(both.encode(p)) for p in prompts], max_new_tokens=9, temperature=0
     )
     for prompt, (ids,) in zip(prompts, made, strict=True):
-        source = [*both.encode(prompt), both.gap]
+        source = [*both.encode(prompt), both.sentinel_id]
         written: list[int] = []
         while len(written) < 9:
-            scores = next_token(both, source, [0, both.gap, *written])
-            scores[[1, both.gap]] = -torch.inf
+            scores = next_token(both, source, [0, both.sentinel_id, *written])
+            scores[[1, both.sentinel_id]] = -torch.inf
             token = int(scores.argmax())
-            if token in both.ends:
+            if token in both.stop_ids:
                 break
             written.append(token)
         assert ids == written
@@ -158,15 +158,15 @@ def test_greedy_answers_by_single_steps(both):
 def test_draws_depend_on_the_source_and_not_on_the_batch(both):
     prompts = ["The nurse", "", "The engineer said that he"]
     options = {"max_new_tokens": 12, "samples": 3, "top_p": 0.9, "seed": 5}
-    together = both.generate(prompts, **options)
-    assert [both.generate([prompt], **options)[0] for prompt in prompts] == together
+    together = both.generate_texts(prompts, **options)
+    assert [both.generate_texts([prompt], **options)[0] for prompt in prompts] == together
     assert len({text for row in together for text in row}) > 6
 
 
 def test_a_tokenizer_without_the_objectives_tokens_is_refused(tmp_path):
     folder = make_own(tmp_path, architecture="encoder")
     with pytest.raises(UsageError, match=r"no token <\|mask\|>"):
-        open_subject(folder, device="cpu")
+        open_audited_model(folder, device="cpu")
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("{")])
@@ -174,7 +174,7 @@ def test_a_tokenizer_that_cannot_be_read_is_named(tmp_path, damage):
     """Whether a model is opened or only asked for: that reads no weights."""
     folder = make_own(tmp_path)
     damage(folder / "tokenizer.json")
-    for opened in (lambda: open_subject(folder, device="cpu"), lambda: open_reader(folder)):
+    for opened in (lambda: open_audited_model(folder, device="cpu"), lambda: open_audited_tokenizer(folder)):
         with pytest.raises(UsageError, match=r"tokenizer"):
             opened()
 
@@ -186,4 +186,4 @@ def test_a_model_of_pairs_is_no_language_model(tmp_path, architecture):
     how = {"special": [GAP, NEXT], "objective": objective, "architecture": architecture}
     folder = make_own(tmp_path, pairs=True, **how)
     with pytest.raises(UsageError, match=r"was fine-tuned on pairs.* an audit needs a language"):
-        open_subject(folder, device="cpu")
+        open_audited_model(folder, device="cpu")

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from model.interchange.checkpoint import CheckpointError
 from model.interchange.convert import import_transformers
-from tasks.audits.subjects.subject import open_subject
+from tasks.audits.subjects.subject import open_audited_model
 from tasks.contract import UsageError
 from tests.model.oracles import logits
 from tests.tasks.audits.conftest import train_bpe
@@ -82,9 +82,9 @@ def all_logits(folder, kind):
     auto = transformers.AutoModelForMaskedLM if kind == "bert" else (
         transformers.AutoModelForCausalLM
     )  # fmt: skip
-    subject = open_subject(folder, device="cpu")
+    subject = open_audited_model(folder, device="cpu")
     ours = import_transformers(folder)
-    mine = ours.logits(ours(Batch(ids))) if kind == "bert" else logits(ours, ids)
+    mine = ours.compute_logits(ours(Batch(ids))) if kind == "bert" else logits(ours, ids)
     reference = auto.from_pretrained(folder, dtype=torch.float32).eval()
     return [reference(ids).logits, subject.model(ids).logits, mine]
 
@@ -97,7 +97,7 @@ def check_same(folder, kind):
 
 
 def refused(folder, match):
-    for opens, error in ((import_transformers, CheckpointError), (open_subject, UsageError)):
+    for opens, error in ((import_transformers, CheckpointError), (open_audited_model, UsageError)):
         with pytest.raises(error, match=match) as raised:
             opens(folder)
         assert "\n" not in str(raised.value)
