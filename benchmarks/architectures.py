@@ -341,8 +341,10 @@ def main() -> None:
         totals[result] += 1
         results[f"{kind} {family} {architecture}"] = [result, details]
         print(f"{kind} {family} {architecture}: {result} ({details})", flush=True)
-    print(f"transformers {transformers.__version__}: {totals.total()} architectures; "
-          + ", ".join(f"{count} {result}" for result, count in totals.most_common()))  # fmt: skip
+    print(
+        f"transformers {transformers.__version__}: {totals.total()} architectures; "
+        + ", ".join(f"{count} {result}" for result, count in totals.most_common())
+    )
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
 

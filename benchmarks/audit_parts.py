@@ -39,12 +39,22 @@ def parts(data: Path | None, prompts: int, sequences: int, folder: Path) -> Iter
     yield Part(toxicity.PROBE, toxicity.ToxicityConfig(prompts=path, unprompted=0, floor=0), none)
     yield Part(bias.PROBE, bias.BiasConfig(), none)
     rows = [
-        {"doc_id": f"{number}".encode().rjust(16), "source": "manual", "text": text,
-         "split": "holdout" if number % 2 else "train"}
+        {
+            "doc_id": f"{number}".encode().rjust(16),
+            "source": "manual",
+            "text": text,
+            "split": "holdout" if number % 2 else "train",
+        }
         for number, text in enumerate(t for t in passages(12 * sequences, 1) if len(t) > 600)
-    ]  # fmt: skip
-    schema = pa.schema([("doc_id", pa.binary(16)), ("source", pa.string()),
-                        ("text", pa.large_string()), ("split", pa.string())])  # fmt: skip
+    ]
+    schema = pa.schema(
+        [
+            ("doc_id", pa.binary(16)),
+            ("source", pa.string()),
+            ("text", pa.large_string()),
+            ("split", pa.string()),
+        ]
+    )
     known = CorpusTables(documents=audits.held(pa.Table.from_pylist(rows, schema=schema)))
     sampled = extraction.ExtractionConfig(documents=sequences // 2, windows=1, prefix=(32,))
     yield Part(extraction.PROBE, sampled, known)
@@ -60,7 +70,10 @@ def prompts_of(data: Path | None, count: int) -> list[str]:
         else []
     )
     if files and all(path.exists() for path in files):
-        each = [list(dict.fromkeys(t for t, _ in toxicity.read_toxicity_prompts(path))) for path in files]
+        each = [
+            list(dict.fromkeys(t for t, _ in toxicity.read_toxicity_prompts(path)))
+            for path in files
+        ]
         return [text for texts in each for text in texts[: count // 2]]
     own = [text for text, _ in toxicity.read_toxicity_prompts(None)]
     rounds = [own, *([f"{n}. {text}" for text in own] for n in range(2, 2 + count // len(own)))]
@@ -71,18 +84,20 @@ def public(data: Path) -> Iterator[Part]:
     """Those whose files are in the folder."""
     none = CorpusTables()
     sides = {
-        side: tuple(path for n in (1, 2)
-                    if (path := data / f"winobias_{side}_type{n}_test.txt").exists())
+        side: tuple(
+            path for n in (1, 2) if (path := data / f"winobias_{side}_type{n}_test.txt").exists()
+        )
         for side in ("pro", "anti")
-    }  # fmt: skip
+    }
     files = {
         name: path
         for name, file in (
-            ("crows", "crows_pairs_anonymized.csv"), ("stereoset", "stereoset.jsonl.gz"),
+            ("crows", "crows_pairs_anonymized.csv"),
+            ("stereoset", "stereoset.jsonl.gz"),
             ("sentences", "winogender_sentences.tsv"),
         )
         if (path := data / file).exists()
-    }  # fmt: skip
+    }
     if "crows" in files:
         yield Part(bias.PROBE, bias.BiasConfig(pairs=files["crows"]), none, "CrowS-Pairs")
     if len(sides["pro"]) == len(sides["anti"]) > 0:

@@ -84,10 +84,18 @@ def generated(peer: Any, contexts: list[list[int]], config: toxicity.ToxicityCon
         mask[row, width - len(context) :] = 1
     with torch.inference_mode():
         out = peer.generate(
-            ids, attention_mask=mask, max_new_tokens=config.tokens, do_sample=True, top_k=0,
-            top_p=config.top_p, temperature=config.temperature, use_cache=True, pad_token_id=1,
-            eos_token_id=0, num_return_sequences=config.continuations,
-        )  # fmt: skip
+            ids,
+            attention_mask=mask,
+            max_new_tokens=config.tokens,
+            do_sample=True,
+            top_k=0,
+            top_p=config.top_p,
+            temperature=config.temperature,
+            use_cache=True,
+            pad_token_id=1,
+            eos_token_id=0,
+            num_return_sequences=config.continuations,
+        )
     return out[:, width:]
 
 
@@ -140,19 +148,24 @@ def compare(sides: dict[str, Callable[[], tuple[float, float, int]]], turns: int
     for name, one in taken.items():
         both = [a + b for a, b in zip(one.respond, one.score, strict=True)]
         ratio = statistics.median(peers) / statistics.median(both)
-        print(f"{name:<24}respond {statistics.median(one.respond):7.2f} s, score "
-              f"{statistics.median(one.score):7.2f} s, both {statistics.median(both):7.2f} s "
-              f"({min(both):.2f} to {max(both):.2f}); {one.tokens:,} tokens written; "
-              f"{ratio:.2f} times {first}", flush=True)  # fmt: skip
+        print(
+            f"{name:<24}respond {statistics.median(one.respond):7.2f} s, score "
+            f"{statistics.median(one.score):7.2f} s, both {statistics.median(both):7.2f} s "
+            f"({min(both):.2f} to {max(both):.2f}); {one.tokens:,} tokens written; "
+            f"{ratio:.2f} times {first}",
+            flush=True,
+        )
 
 
 def run(options: argparse.Namespace, folder: Path) -> None:
     from detoxify import Detoxify
     from transformers import AutoModelForCausalLM
 
-    print(f"torch {torch.__version__}, transformers {version('transformers')}, tokenizers "
-          f"{version('tokenizers')}, detoxify {version('detoxify')}; {torch.get_num_threads()} "
-          f"threads, {torch.backends.cpu.get_cpu_capability()}")  # fmt: skip
+    print(
+        f"torch {torch.__version__}, transformers {version('transformers')}, tokenizers "
+        f"{version('tokenizers')}, detoxify {version('detoxify')}; {torch.get_num_threads()} "
+        f"threads, {torch.backends.cpu.get_cpu_capability()}"
+    )
     words = [text for text, _ in toxicity.read_toxicity_prompts(None)] + passages(200, 0)
     checkpoint, base = make_checkpoint(folder, words, options.layers)
     config = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base, device="cpu")
@@ -169,18 +182,23 @@ def run(options: argparse.Namespace, folder: Path) -> None:
         print(f"{part.title:<16}{texts:>8,}{''.join(f'{s:>10.2f}' for s in seconds)}", flush=True)
     print(f"{'all':<16}{'':>8}{''.join(f'{s:>10.2f}' for s in whole)}")
     asked = audits.ask(first.probe, subject, first.config).requests
-    export_transformers(load_checkpoint(options.checkpoint, "cpu"), folder / "exported",
-                        tokenizer_path=options.checkpoint / "tokenizer.json")  # fmt: skip
+    export_transformers(
+        load_checkpoint(options.checkpoint, "cpu"),
+        folder / "exported",
+        tokenizer_path=options.checkpoint / "tokenizer.json",
+    )
     peer = AutoModelForCausalLM.from_pretrained(folder / "exported").eval()
     sides = {
-        "transformers, Detoxify": theirs(peer, Detoxify(checkpoint=str(checkpoint)), asked,
-                                         first.config, subject.decode),
+        "transformers, Detoxify": theirs(
+            peer, Detoxify(checkpoint=str(checkpoint)), asked, first.config, subject.decode
+        ),
         "fp32": ours(subject, scorer, asked),
-    }  # fmt: skip
+    }
     if options.bf16:
         halved = DetoxifyScorer(config.model_copy(update={"precision": "bf16"}))
-        sides["bf16"] = ours(open_audited_model(options.checkpoint, "cpu", precision="bf16"), halved,
-                             asked)  # fmt: skip
+        sides["bf16"] = ours(
+            open_audited_model(options.checkpoint, "cpu", precision="bf16"), halved, asked
+        )
     compare(sides, options.turns)
 
 

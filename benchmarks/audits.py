@@ -12,10 +12,10 @@ from typing import Any, cast
 import pyarrow as pa
 
 from tasks.audits.answers import Responses
-from tasks.audits.exchange import TOKENIZER, REQUESTS, RESPONSES, SCORERS, SKIPPED, RequestBuilder
+from tasks.audits.exchange import REQUESTS, RESPONSES, SCORERS, SKIPPED, TOKENIZER, RequestBuilder
 from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.respond import split_into_chunks, generate_response_rows
-from tasks.audits.score import compute_score_columns, select_distinct_texts, format_scorer_name
+from tasks.audits.respond import generate_response_rows, split_into_chunks
+from tasks.audits.score import compute_score_columns, format_scorer_name, select_distinct_texts
 from tasks.audits.subjects.reader import AuditedTokenizer
 from tasks.audits.subjects.subject import AuditedModel
 from tasks.contract import Table
@@ -50,7 +50,9 @@ class Asked:
     reader: pa.Table
 
 
-def ask(probe: Probe, reader: AuditedTokenizer, config: Any, corpus: CorpusTables | None = None) -> Asked:
+def ask(
+    probe: Probe, reader: AuditedTokenizer, config: Any, corpus: CorpusTables | None = None
+) -> Asked:
     questions = RequestBuilder()
     probe.build_requests(questions, reader, corpus or CorpusTables(), config)
     known = [{"kind": reader.model_kind, "begin": reader.opening_description}]
@@ -64,15 +66,19 @@ def ask(probe: Probe, reader: AuditedTokenizer, config: Any, corpus: CorpusTable
 
 def respond(subject: AuditedModel, requests: pa.Table) -> pa.Table:
     """Responses of all chunks."""
-    rows = [row for chunk in split_into_chunks(requests)
-            for row in generate_response_rows(subject, chunk.requests.to_pylist())]  # fmt: skip
+    rows = [
+        row
+        for chunk in split_into_chunks(requests)
+        for row in generate_response_rows(subject, chunk.requests.to_pylist())
+    ]
     return pa.Table.from_pylist(rows, schema=RESPONSES)
 
 
 def texts_of(*tables: pa.Table) -> pa.Array:
     """The distinct texts of items and responses that are scored."""
-    return select_distinct_texts(pa.chunked_array([c for t in tables for c in t["text"].chunks],
-                                     pa.large_string()))  # fmt: skip
+    return select_distinct_texts(
+        pa.chunked_array([c for t in tables for c in t["text"].chunks], pa.large_string())
+    )
 
 
 def score(scorer: Scorer, texts: pa.Array) -> pa.Table:
@@ -95,8 +101,17 @@ def judge(
         asking = pa.table({"scorer": [name], "heads": [[*scorer.heads]]}, schema=SCORERS)
 
     def answers(given: pa.Table, floor: Responses | None) -> Responses:
-        return Responses(asked.items, asked.requests, given, scores, asked.reader, asked.skipped,
-                       name, untrained_baseline=floor, scorers=asking)  # fmt: skip
+        return Responses(
+            asked.items,
+            asked.requests,
+            given,
+            scores,
+            asked.reader,
+            asked.skipped,
+            name,
+            untrained_baseline=floor,
+            scorers=asking,
+        )
 
     floor = None if untrained is None else answers(untrained, None)
     return list(probe.compute_values_and_findings(answers(responses, floor), config)[1])

@@ -58,8 +58,9 @@ class Found:
         high = 1.0 if self.share and self.clusters < MAX_EXACT_UNITS else high
         said = []
         for name, values, least, most in (
-            ("covers", self.covers, low, high), ("finds", self.finds, *FINDS),
-        ):  # fmt: skip
+            ("covers", self.covers, low, high),
+            ("finds", self.finds, *FINDS),
+        ):
             for how, value in zip(("apart", "shared"), values, strict=True):
                 if not np.isnan(value) and not least <= value <= most:
                     said.append(f"{name} {value:.1%}, labels {how}")
@@ -133,8 +134,9 @@ def measured(line: Line, seed: int, intervals: int, tests: int) -> Found:
         stated, found = power(line, seed, rho, tests)
         smallest = smallest if rho else stated
         finds.append(found)
-    return Found(line.name, n, groups, line.share, smallest, (covers[0], covers[1]),
-                 (finds[0], finds[1]))  # fmt: skip
+    return Found(
+        line.name, n, groups, line.share, smallest, (covers[0], covers[1]), (finds[0], finds[1])
+    )
 
 
 def percent(value: float) -> str:
@@ -146,22 +148,30 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder of the public sets")
     parser.add_argument("--only", nargs="+", default=(), help="names of probes")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quick", action="store_true",
-                        help="few repetitions in one process, to try the program")  # fmt: skip
+    parser.add_argument(
+        "--quick", action="store_true", help="few repetitions in one process, to try the program"
+    )
     options = parser.parse_args()
     only = tuple(options.only)
     count = len(every(options.data, only))
-    print(f"{'probe':<19}{'measure':<34}{'part':<34}{'n':>5}{'groups':>7}{'covers':>8}{'shared':>8}"
-          f"{'smallest':>9}{'finds':>8}{'shared':>8}", flush=True)  # fmt: skip
+    print(
+        f"{'probe':<19}{'measure':<34}{'part':<34}{'n':>5}{'groups':>7}{'covers':>8}{'shared':>8}"
+        f"{'smallest':>9}{'finds':>8}{'shared':>8}",
+        flush=True,
+    )
     wrong = []
-    examine = functools.partial(examined, data=options.data, only=only, seed=options.seed,
-                                quick=options.quick)  # fmt: skip
+    examine = functools.partial(
+        examined, data=options.data, only=only, seed=options.seed, quick=options.quick
+    )
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:  # starts as it is used
         for found in (map if options.quick else pool.map)(examine, range(count)):
             probe, metric, part = found.name
-            print(f"{probe:<19}{metric:<34}{part:<34}{found.n:>5}{found.clusters:>7} "
-                  f"{percent(found.covers[0])} {percent(found.covers[1])}{found.smallest:>9.3g} "
-                  f"{percent(found.finds[0])} {percent(found.finds[1])}", flush=True)  # fmt: skip
+            print(
+                f"{probe:<19}{metric:<34}{part:<34}{found.n:>5}{found.clusters:>7} "
+                f"{percent(found.covers[0])} {percent(found.covers[1])}{found.smallest:>9.3g} "
+                f"{percent(found.finds[0])} {percent(found.finds[1])}",
+                flush=True,
+            )
             wrong += [f"{', '.join(filter(None, found.name))}: {said}" for said in found.faults()]
     print(f"{count} lines; outside of what they must be: {len(wrong) or 'none'}")
     print("\n".join(wrong))

@@ -26,15 +26,24 @@ from benchmarks.coverage_draws import (
     of_share,
     places,
     shares_of,
-)  # fmt: skip
+)
 from benchmarks.scoring import passages
 from tasks.audits.answers import Responses
 from tasks.audits.exchange import RESPONSES
 from tasks.audits.judging.comparison import compute_paired_change
 from tasks.audits.judging.findings import select_evidence
-from tasks.audits.judging.measures import SHARE_MAXIMUM_BY_UNIT, Measure, SeededConfig, ValueWriter, read_float_column
+from tasks.audits.judging.measures import (
+    SHARE_MAXIMUM_BY_UNIT,
+    Measure,
+    SeededConfig,
+    ValueWriter,
+    read_float_column,
+)
 from tasks.audits.judging.units import AREA_UNIT, build_auc_units
-from tasks.audits.methods.exposure import compute_expected_null_exposure, compute_null_exposure_variance
+from tasks.audits.methods.exposure import (
+    compute_expected_null_exposure,
+    compute_null_exposure_variance,
+)
 from tasks.audits.probe import CorpusTables, Probe
 from tasks.audits.probes import (
     associations,
@@ -47,11 +56,11 @@ from tasks.audits.probes import (
     winobias,
     winogender,
 )
-from tasks.audits.subjects.reader import TokenIds, AuditedTokenizer
-from tasks.contract import DOCUMENTS, CANARIES
+from tasks.audits.subjects.reader import AuditedTokenizer, TokenIds
+from tasks.contract import CANARIES, DOCUMENTS
 from tasks.corpus.plant import ASSOCIATION_FIELDS, PlantCanariesConfig
 from tasks.measures.canaries import Canary, generate_record_canaries
-from tasks.measures.estimates import Estimate, estimate_mean_difference, estimate_linear_slope
+from tasks.measures.estimates import Estimate, estimate_linear_slope, estimate_mean_difference
 from tasks.measures.planted_associations import generate_association_canaries as groups
 from tasks.measures.statistics import expected_maximum_weights
 
@@ -105,9 +114,11 @@ def public(data: Path) -> Iterator[tuple[str, Probe, SeededConfig]]:
     terms = stereoset.StereosetConfig(items=data / "stereoset.jsonl.gz")
     asked = bbq.BbqConfig(items=(data / "bbq_age.jsonl.gz", data / "bbq_religion.jsonl.gz"))
     for probe, config in (
-        (winobias.PROBE, pronouns), (winogender.PROBE, people), (stereoset.PROBE, terms),
+        (winobias.PROBE, pronouns),
+        (winogender.PROBE, people),
+        (stereoset.PROBE, terms),
         (bbq.PROBE, asked),
-    ):  # fmt: skip
+    ):
         yield probe.name, probe, config
 
 
@@ -125,18 +136,30 @@ def manual() -> CorpusTables:
         for n, text in enumerate(texts[:count])
     ]
     planted = [
-        {"doc_ids": plant.copy_doc_ids(), "association": plant.association.key if plant.association else None,
-         "plant_id": plant.canary_id,
-         **{name: getattr(plant, name)
-            for name in ("kind", "copies", "template", "text", "prompt", "secret")},
-         **{name: getattr(plant.association, field, None) for name, field in ASSOCIATION_FIELDS.items()}}
+        {
+            "doc_ids": plant.copy_doc_ids(),
+            "association": plant.association.key if plant.association else None,
+            "plant_id": plant.canary_id,
+            **{
+                name: getattr(plant, name)
+                for name in ("kind", "copies", "template", "text", "prompt", "secret")
+            },
+            **{
+                name: getattr(plant.association, field, None)
+                for name, field in ASSOCIATION_FIELDS.items()
+            },
+        }
         for plant in (*plants, *generate_record_canaries(config), *groups(config))
-    ]  # fmt: skip
+    ]
     documents = [
-        {"doc_id": f"{number}".encode().rjust(16), "source": "manual", "text": text,
-         "split": "holdout" if number % 2 else "train"}
+        {
+            "doc_id": f"{number}".encode().rjust(16),
+            "source": "manual",
+            "text": text,
+            "split": "holdout" if number % 2 else "train",
+        }
         for number, text in enumerate(texts[count:])
-    ]  # fmt: skip
+    ]
     fields = pa.schema([DOCUMENTS.field(name) for name in ("doc_id", "source", "text", "split")])
     return CorpusTables(
         canaries=audits.held(pa.Table.from_pylist(planted, schema=CANARIES)),
@@ -153,7 +176,9 @@ def by_chance(
     """Rows of values of all its measures, of answers by chance; and how many items are alike in all
     but their text, of which some probes make one value."""
     asked = audits.ask(probe, Pieces(), config, corpus)
-    answers = Responses(asked.items, asked.requests, RESPONSES.empty_table(), tokenizer=asked.reader)
+    answers = Responses(
+        asked.items, asked.requests, RESPONSES.empty_table(), tokenizer=asked.reader
+    )
     targets = max(map(len, asked.requests["targets"].to_pylist()))
     said = np.random.default_rng(0).normal(size=(len(answers.items), targets))
     values = ValueWriter(answers.items, value_fields=probe.value_fields)
@@ -183,8 +208,9 @@ def of_measures(
             if len(rows) and measure.estimator(rows, measure, config, 0.95) is not None:
                 part = ", ".join(f"{tag}={value}" for tag, value in tags.items())
                 behind = np.array([alike[kind_of(row)] for row in rows.to_pylist()])
-                yield of_measure((name or probe.name, measure.metric, part), measure, rows, config,
-                                 behind)  # fmt: skip
+                yield of_measure(
+                    (name or probe.name, measure.metric, part), measure, rows, config, behind
+                )
 
 
 def of_measure(
@@ -218,8 +244,17 @@ def of_measure(
     else:
         draw = labels if share else flipped(np.abs(np.nan_to_num(known - truth)))
     clusters = places(rows["cluster"].to_pylist())
-    return Line(name, clusters, truth, null, draw, made, share, crossed,
-                side=harder_side(null) if share else 1)  # fmt: skip
+    return Line(
+        name,
+        clusters,
+        truth,
+        null,
+        draw,
+        made,
+        share,
+        crossed,
+        side=harder_side(null) if share else 1,
+    )
 
 
 def scores(member: Floats, measure: Measure) -> Callable[[Floats, float], Floats]:
@@ -253,20 +288,43 @@ def of_areas(kind: str, member: Floats) -> Line:
     def both(z: Floats, mean: float) -> Floats:
         shared, *own = z.reshape(n, 3).T
         areas = (1 - mean) / 2, (1 + mean) / 2
-        return np.concatenate([shared + mine + 2 * ndtri(area) * member
-                               for mine, area in zip(own, areas, strict=True)])  # fmt: skip
+        return np.concatenate(
+            [
+                shared + mine + 2 * ndtri(area) * member
+                for mine, area in zip(own, areas, strict=True)
+            ]
+        )
 
     def apart(values: Floats, seed: int) -> Estimate:
         sides = (rows.append_column("value", pa.array(side)) for side in np.split(values, 2))
         found = compute_paired_change(*map(build_auc_units, sides), AREA_UNIT)
         assert found is not None
-        known = {name: np.nan if found[name] is None else found[name]
-                 for name in ("value", "low", "high", "p", "smallest_effect")}  # fmt: skip
-        return Estimate(known["value"], known["low"], known["high"], n, n, 0, "", 0.0, known["p"],
-                        known["smallest_effect"])  # fmt: skip
+        known = {
+            name: np.nan if found[name] is None else found[name]
+            for name in ("value", "low", "high", "p", "smallest_effect")
+        }
+        return Estimate(
+            known["value"],
+            known["low"],
+            known["high"],
+            n,
+            n,
+            0,
+            "",
+            0.0,
+            known["p"],
+            known["smallest_effect"],
+        )
 
-    return Line(("membership", "auc_of_two_models", f"kind={kind}"), np.arange(n), 0.0, 0.0, both,
-                apart, numbers=3)  # fmt: skip
+    return Line(
+        ("membership", "auc_of_two_models", f"kind={kind}"),
+        np.arange(n),
+        0.0,
+        0.0,
+        both,
+        apart,
+        numbers=3,
+    )
 
 
 # Extraction, toxicity ----------------------------------------------------------------------------
@@ -285,10 +343,15 @@ def of_extraction() -> Iterator[Line]:
         for mean in (0.05, 0.3, 0.8):
             yield of_share(("extraction", f"extractable at {mean:g}", kind), clusters, mean, np.nan)
         if kind != "record":
-            yield Line(("extraction", "leading_tokens_right", kind), clusters,
-                       0.3 + 0.7 * (config.tokens - 1) / 2 / config.tokens, np.nan,
-                       lambda z, mean: leading(z, config.tokens), of_estimate(clusters, is_share=True),
-                       share=True)  # fmt: skip
+            yield Line(
+                ("extraction", "leading_tokens_right", kind),
+                clusters,
+                0.3 + 0.7 * (config.tokens - 1) / 2 / config.tokens,
+                np.nan,
+                lambda z, mean: leading(z, config.tokens),
+                of_estimate(clusters, is_share=True),
+                share=True,
+            )
     every = {"by_readings": [row for row in items if row["plant_id"] is not None]}
     every["by_prefix"] = [row for row in every["by_readings"] if row["part"] == "passage"]
     for name, rows in every.items():
@@ -311,9 +374,14 @@ def of_slope(name: str, kind: str, rows: Sequence[Mapping[str, Any]]) -> Line:
     over = np.log2(1 + over) if column == "copies" else np.log2(over)
     clusters = places([row["cluster"] for row in rows])
     names = clusters.tolist()
-    return Line(("extraction", f"extractable_{name}", kind), clusters, 0.0, np.nan,
-                lambda z, mean: labels(z, 0.3),
-                lambda values, seed: estimate_linear_slope(values, over, names))  # fmt: skip
+    return Line(
+        ("extraction", f"extractable_{name}", kind),
+        clusters,
+        0.0,
+        np.nan,
+        lambda z, mean: labels(z, 0.3),
+        lambda values, seed: estimate_linear_slope(values, over, names),
+    )
 
 
 def of_exposure(references: int, canaries: int) -> Iterator[Line]:
@@ -325,16 +393,28 @@ def of_exposure(references: int, canaries: int) -> Iterator[Line]:
         return np.log2(references) - np.log2(rank)
 
     units, expected = np.arange(canaries), compute_expected_null_exposure(references)
-    yield Line(("extraction", "exposure", "never planted"), units, expected, np.nan,
-               lambda z, mean: drawn(z), of_estimate(None))  # fmt: skip
+    yield Line(
+        ("extraction", "exposure", "never planted"),
+        units,
+        expected,
+        np.nan,
+        lambda z, mean: drawn(z),
+        of_estimate(None),
+    )
     spread = compute_null_exposure_variance(references)
 
     def apart(values: Floats, seed: int) -> Estimate:
         return estimate_mean_difference(values[:canaries], values[canaries:], null_variance=spread)
 
     first = np.arange(2 * canaries) < canaries
-    yield Line(("extraction", "exposure_difference", "two never planted"), np.arange(2 * canaries),
-               0.0, 0.0, lambda z, mean: drawn(z) + mean * first, apart)  # fmt: skip
+    yield Line(
+        ("extraction", "exposure_difference", "two never planted"),
+        np.arange(2 * canaries),
+        0.0,
+        0.0,
+        lambda z, mean: drawn(z) + mean * first,
+        apart,
+    )
 
 
 def of_toxicity() -> Iterator[Line]:
@@ -351,9 +431,16 @@ def of_toxicity() -> Iterator[Line]:
             weights = expected_maximum_weights(draws, k)
             for metric, truth in (("expected_maximum", top), ("probability", reached)):
                 draw = highest(n, weights, bound if metric == "probability" else None)
-                yield Line(("toxicity", f"{metric} k={k}", part), np.arange(n),
-                           float(truth @ share), np.nan, draw, of_estimate(None, is_share=True),
-                           share=True, numbers=draws + 1)  # fmt: skip
+                yield Line(
+                    ("toxicity", f"{metric} k={k}", part),
+                    np.arange(n),
+                    float(truth @ share),
+                    np.nan,
+                    draw,
+                    of_estimate(None, is_share=True),
+                    share=True,
+                    numbers=draws + 1,
+                )
         yield from above_floor(part, n, expected_maximum_weights(draws, draws)) if n < 1000 else ()
 
 
@@ -382,13 +469,26 @@ def above_floor(part: str, n: int, weights: Floats) -> Iterator[Line]:
         first, second = (one(np.hstack([prompt, side]).ravel(), 0) for side in sides)
         return first - second + mean
 
-    yield Line(("toxicity", "above the untrained", part), np.arange(n), 0.0, 0.0, both,
-               of_estimate(None, null_value=0.0), numbers=1 + 2 * draws)  # fmt: skip
+    yield Line(
+        ("toxicity", "above the untrained", part),
+        np.arange(n),
+        0.0,
+        0.0,
+        both,
+        of_estimate(None, null_value=0.0),
+        numbers=1 + 2 * draws,
+    )
 
     def apart(z: Floats, mean: float) -> Floats:
         half = len(z) // 2
         return np.concatenate([one(z[:half], 0), one(z[half:], 0)])
 
-    yield Line(("toxicity", "above shuffled tokens", part), np.arange(n), 0.0, np.nan, apart,
-               lambda values, seed: estimate_mean_difference(values[:n], values[n:]),
-               numbers=2 * (1 + draws))  # fmt: skip
+    yield Line(
+        ("toxicity", "above shuffled tokens", part),
+        np.arange(n),
+        0.0,
+        np.nan,
+        apart,
+        lambda values, seed: estimate_mean_difference(values[:n], values[n:]),
+        numbers=2 * (1 + draws),
+    )

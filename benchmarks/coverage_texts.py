@@ -30,9 +30,11 @@ def text_lines(data: Path | None, only: Sequence[str] = ()) -> Iterator[Line]:
         "extraction_attack": of_attack,
     }
     if data is not None:
-        made |= {"bold": lambda: of_bold(sorted(data.glob("bold_*.json.gz"))),
-                 "honest": lambda: of_honest(data / "honest_binary_en.tsv"),
-                 "weat": lambda: of_weat(data / "weat.json")}  # fmt: skip
+        made |= {
+            "bold": lambda: of_bold(sorted(data.glob("bold_*.json.gz"))),
+            "honest": lambda: of_honest(data / "honest_binary_en.tsv"),
+            "weat": lambda: of_weat(data / "weat.json"),
+        }
     for name, probe in made.items():
         if not only or name in only:
             yield from probe()
@@ -54,14 +56,29 @@ def of_counterfactual() -> Iterator[Line]:
         member = np.array(groups) == first
 
         def made(
-            values: Floats, seed: int, groups: list[str] = groups,
-            strata: Floats = strata, first: str = first,
-        ) -> Estimate:  # fmt: skip
-            return estimate_group_differences(values, groups, range(len(values)), strata.tolist(),
-                               permutations=RELABELLED, seed=seed)[first]  # fmt: skip
+            values: Floats,
+            seed: int,
+            groups: list[str] = groups,
+            strata: Floats = strata,
+            first: str = first,
+        ) -> Estimate:
+            return estimate_group_differences(
+                values,
+                groups,
+                range(len(values)),
+                strata.tolist(),
+                permutations=RELABELLED,
+                seed=seed,
+            )[first]
 
-        yield Line(("counterfactual", "score_difference", f"{domain}, {first}"), strata, 0.0,
-                   0.0, lambda z, mean, member=member: z + mean * member, made)  # fmt: skip
+        yield Line(
+            ("counterfactual", "score_difference", f"{domain}, {first}"),
+            strata,
+            0.0,
+            0.0,
+            lambda z, mean, member=member: z + mean * member,
+            made,
+        )
 
 
 def of_bold(paths: Sequence[Path]) -> Iterator[Line]:
@@ -79,19 +96,30 @@ def of_bold(paths: Sequence[Path]) -> Iterator[Line]:
         beside = np.where(member, least, "others").tolist()
 
         def made(
-            values: Floats, seed: int, beside: list[str] = beside,
-            names: Floats = names, least: str = least,
-        ) -> Estimate:  # fmt: skip
-            return estimate_group_differences(values, beside, names.tolist(),
-                               permutations=RELABELLED, seed=seed)[least]  # fmt: skip
+            values: Floats,
+            seed: int,
+            beside: list[str] = beside,
+            names: Floats = names,
+            least: str = least,
+        ) -> Estimate:
+            return estimate_group_differences(
+                values, beside, names.tolist(), permutations=RELABELLED, seed=seed
+            )[least]
 
         # Of what is skewed to the right, the mean of a few is harder to find below that of many.
         for metric, draw, side in (
-            ("difference", lambda z: z, 1), ("difference, skewed", np.exp, -1),
-        ):  # fmt: skip
-            yield Line(("bold", metric, least), names, 0.0, 0.0,
-                       lambda z, mean, draw=draw, member=member: draw(z) + mean * member,
-                       made, side=side)  # fmt: skip
+            ("difference", lambda z: z, 1),
+            ("difference, skewed", np.exp, -1),
+        ):
+            yield Line(
+                ("bold", metric, least),
+                names,
+                0.0,
+                0.0,
+                lambda z, mean, draw=draw, member=member: draw(z) + mean * member,
+                made,
+                side=side,
+            )
 
 
 def of_honest(path: Path) -> Iterator[Line]:
@@ -101,8 +129,16 @@ def of_honest(path: Path) -> Iterator[Line]:
     named, raw = (places([row[name] for row in rows]) for name in ("cluster", "crossed"))
     for mean in (0.05, 0.3):
         made = of_estimate(named, is_share=True, crossed_clusters=raw.tolist())
-        yield Line(("honest", f"hurtful at {mean:g}", ""), named, mean, np.nan, labels, made,
-                   share=True, crossed=raw)  # fmt: skip
+        yield Line(
+            ("honest", f"hurtful at {mean:g}", ""),
+            named,
+            mean,
+            np.nan,
+            labels,
+            made,
+            share=True,
+            crossed=raw,
+        )
     inside = np.array([row["category"] for row in rows]) == rows[0]["category"]
 
     def apart(values: Floats, seed: int) -> Estimate:
@@ -111,8 +147,14 @@ def of_honest(path: Path) -> Iterator[Line]:
         spread = float(np.var(np.concatenate(sides))) or np.nan
         return estimate_mean_difference(*sides, null_variance=spread)
 
-    yield Line(("honest", "hurtful_more_than_others", rows[0]["category"]), named, 0.0, np.nan,
-               lambda z, mean: labels(z, 0.3), apart)  # fmt: skip
+    yield Line(
+        ("honest", "hurtful_more_than_others", rows[0]["category"]),
+        named,
+        0.0,
+        np.nan,
+        lambda z, mean: labels(z, 0.3),
+        apart,
+    )
 
 
 def of_weat(path: Path) -> Iterator[Line]:
@@ -124,8 +166,14 @@ def of_weat(path: Path) -> Iterator[Line]:
     def moved(z: Floats, mean: float) -> Floats:  # d in standard deviations of all
         return z + first * mean / np.sqrt(1 - mean**2 * len(x) * len(y) / len(first) ** 2)
 
-    yield Line(("weat", "effect_size", f"{len(x)} and {len(y)} words"), np.arange(len(first)), 0.0,
-               0.0, moved, lambda values, seed: estimate_weat_effect_size(values, first))  # fmt: skip
+    yield Line(
+        ("weat", "effect_size", f"{len(x)} and {len(y)} words"),
+        np.arange(len(first)),
+        0.0,
+        0.0,
+        moved,
+        lambda values, seed: estimate_weat_effect_size(values, first),
+    )
 
 
 def of_amplification() -> Iterator[Line]:
@@ -142,8 +190,14 @@ def of_amplification() -> Iterator[Line]:
     def slope(values: Floats, seed: int) -> Estimate:
         return estimate_log_odds_slope(values, over, strata.tolist(), cluster.tolist())
 
-    yield Line(("amplification", "amplification", ""), cluster, 1.0, 1.0,
-               lambda z, mean: labels(z, expit(mean * over)), slope)  # fmt: skip
+    yield Line(
+        ("amplification", "amplification", ""),
+        cluster,
+        1.0,
+        1.0,
+        lambda z, mean: labels(z, expit(mean * over)),
+        slope,
+    )
     yield of_share(("amplification", "women_share", ""), cluster, 0.4, 0.4)
 
 
@@ -152,7 +206,12 @@ def of_attack() -> Iterator[Line]:
     nothing, of 100 among 400 texts."""
     yield of_share(("extraction_attack", "with training text", ""), np.arange(176), 0.2, np.nan)
     hits = np.arange(400) % 5 == 0
-    yield Line(("extraction_attack", "precision", "100 of 400"), np.arange(400), 0.2, np.nan,
-               lambda z, mean: z,
-               lambda values, seed: estimate_precision(values, hits, 100),
-               share=True)  # fmt: skip
+    yield Line(
+        ("extraction_attack", "precision", "100 of 400"),
+        np.arange(400),
+        0.2,
+        np.nan,
+        lambda z, mean: z,
+        lambda values, seed: estimate_precision(values, hits, 100),
+        share=True,
+    )

@@ -155,9 +155,11 @@ def main() -> None:
             found = json.loads(done.stdout)
             results.setdefault(times, []).append(found)
             many = times if given.books else len(documents) * times
-            print(f"{many:,} documents, {sizes[times] / 1e6:.0f} MB: "
-                  f"{time.perf_counter() - begin:.1f} s in all, peak {found['peak_mb']} MiB",
-                  flush=True)  # fmt: skip
+            print(
+                f"{many:,} documents, {sizes[times] / 1e6:.0f} MB: "
+                f"{time.perf_counter() - begin:.1f} s in all, peak {found['peak_mb']} MiB",
+                flush=True,
+            )
     print_table(sizes, results)
 
 

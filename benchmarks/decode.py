@@ -66,9 +66,14 @@ def hugging_face(net: Any, prompts: list[list[int]], tokens: int) -> list[list[i
         mask[i, width - len(prompt) :] = 1
     with torch.inference_mode():
         out = net.generate(
-            ids.to(net.device), attention_mask=mask.to(net.device), max_new_tokens=tokens,
-            min_new_tokens=tokens, do_sample=False, use_cache=True, pad_token_id=1,
-        )  # fmt: skip
+            ids.to(net.device),
+            attention_mask=mask.to(net.device),
+            max_new_tokens=tokens,
+            min_new_tokens=tokens,
+            do_sample=False,
+            use_cache=True,
+            pad_token_id=1,
+        )
     return [row[width:].tolist() for row in out]
 
 

@@ -53,11 +53,10 @@ DATATROVE = ["datatrove[processing]==0.10.1", "spacy==3.8.18", "pyarrow==26.0.1"
 #: What each side's environment is made of, its script, and that script's last argument.
 SIDES = {
     "datatrove": (DATATROVE, "datatrove_minhash", "english"),
-    "datatrove-plain": (DATATROVE, "datatrove_minhash",
-                        "whitespace"),
+    "datatrove-plain": (DATATROVE, "datatrove_minhash", "whitespace"),
     "rensa": (["rensa==0.5.0", "pyarrow==26.0.1"], "minhash_libraries", "rensa"),
     "datasketch": (["datasketch==2.0.0", "pyarrow==26.0.1"], "minhash_libraries", "datasketch"),
-}  # fmt: skip
+}
 
 
 # Documents ---------------------------------------------------------------------------------------
@@ -90,8 +89,9 @@ def write_documents(folder: Path, count: int, seed: int, path: Path) -> None:
         origin = int(chance.integers(len(originals)))
         words = list(originals[origin])
         replaced = np.flatnonzero(chance.random(len(words)) < chance.uniform(0, 0.1))
-        for place, word in zip(replaced, chance.integers(len(vocabulary), size=len(replaced)),
-                               strict=True):  # fmt: skip
+        for place, word in zip(
+            replaced, chance.integers(len(vocabulary), size=len(replaced)), strict=True
+        ):
             words[place] = vocabulary[word]
         rows.append((" ".join(words), origin))
     order = chance.permutation(len(rows))
@@ -121,8 +121,9 @@ def write_crowd(count: int, seed: int, path: Path, alike: bool) -> None:
             words[start : start + 7] = own
         rows.append(" ".join(f"w{word:x}" for word in words))
     names = [f"{number:09d}" for number in range(count)]
-    pq.write_table(pa.table({"id": names, "text": pa.array(rows, pa.large_string()),
-                             "origin": names}), path)  # fmt: skip
+    pq.write_table(
+        pa.table({"id": names, "text": pa.array(rows, pa.large_string()), "origin": names}), path
+    )
 
 
 # This project's side -----------------------------------------------------------------------------
@@ -150,15 +151,24 @@ def hallmark(source: Path, kept: Path, workers: int) -> dict[str, Any]:
         write_kept(source, made["documents"].read(["doc_id"])["doc_id"].combine_chunks(), kept)
         pairs = made["pairs"].row_count
         search = made["search"].read().to_pylist()[0]
-    return {"seconds": round(seconds["deduplicate_near"], 2), "before": before, "peak": after,
-            "own before": own[0], "own peak": max(own), "samples": len(own),
-            "pairs": pairs, "search": search}  # fmt: skip
+    return {
+        "seconds": round(seconds["deduplicate_near"], 2),
+        "before": before,
+        "peak": after,
+        "own before": own[0],
+        "own peak": max(own),
+        "samples": len(own),
+        "pairs": pairs,
+        "search": search,
+    }
 
 
 def write_kept(source: Path, wanted: pa.Array, kept: Path) -> None:
     """The ids in the file of the documents with these doc_ids."""
     names = pq.read_table(source, columns=["id"])["id"].combine_chunks()
-    doc_ids = hash_to_ids(f"corpus\0key\0{name}" for name in names.to_pylist())  # as ingest gives them
+    doc_ids = hash_to_ids(
+        f"corpus\0key\0{name}" for name in names.to_pylist()
+    )  # as ingest gives them
     kept_here = names.filter(pc.is_in(doc_ids, value_set=wanted))
     assert len(kept_here) == len(wanted)
     pq.write_table(pa.table({"id": kept_here}), kept)
@@ -209,7 +219,9 @@ def judge(source: Path, kept: Path) -> dict[str, Any]:
     table = pq.read_table(source)
     names, origins = table["id"].to_pylist(), table["origin"].to_pylist()
     stays = set(pq.read_table(kept)["id"].to_pylist())
-    plain = dict(zip(names, normalise_texts(table["text"].combine_chunks()).to_pylist(), strict=True))
+    plain = dict(
+        zip(names, normalise_texts(table["text"].combine_chunks()).to_pylist(), strict=True)
+    )
     bins: dict[float, list[bool]] = {}
     for name, origin in zip(names, origins, strict=True):
         if name != origin:
@@ -276,8 +288,10 @@ def compare(source: Path, sides: list[str], turns: int, environments: Path, fold
     for side in sides:
         seconds = statistics.median(r["seconds"] for r in results[side])
         judged = judge(source, folder / f"{side}.parquet")
-        print(f"{side:<18}{seconds:>10.1f}{rows / seconds:>13,.0f}{seconds / ours:>8.2f}"
-              f"{judged['kept']:>10,}")  # fmt: skip
+        print(
+            f"{side:<18}{seconds:>10.1f}{rows / seconds:>13,.0f}{seconds / ours:>8.2f}"
+            f"{judged['kept']:>10,}"
+        )
         shown = {low: f"{found}/{n}" for low, (found, n) in judged["recall"].items() if low >= 0.6}
         print(f"    planted pairs found by similarity: {shown}")
 

@@ -117,8 +117,11 @@ def main() -> None:
         differ = [k for k in wanted.keys() | found.keys() if wanted.get(k) != found.get(k)]
         verdict = "equal" if same else f"DIFFERS: {differ}, trainers left: {left}"
         how = f"exit {process.returncode}"
-        print(f"kill {hits:2} of {victim:<7} at {moment:5.1f} s ({how}), "
-              f"rerun {again:5.1f} s: {verdict}", flush=True)  # fmt: skip
+        print(
+            f"kill {hits:2} of {victim:<7} at {moment:5.1f} s ({how}), "
+            f"rerun {again:5.1f} s: {verdict}",
+            flush=True,
+        )
         shutil.rmtree(store)
     shutil.rmtree(base)
     print(f"{kills - bad} of {kills} equal; {missed} moments fell behind the end and do not count")

@@ -62,8 +62,10 @@ samples = 0
 """
 
 MODELS = {
-    "encoder": "mlm", "encoder_decoder": "span_corruption", "decoder": "prefix",
-}  # fmt: skip
+    "encoder": "mlm",
+    "encoder_decoder": "span_corruption",
+    "decoder": "prefix",
+}
 
 #: name, architecture, the step it begins with ("" is the last), task, data, weights
 TASKS: list[tuple[str, str, str, str, str, str]] = [
@@ -72,13 +74,18 @@ TASKS: list[tuple[str, str, str, str, str, str]] = [
     ("summarisation", "encoder_decoder", "@0", 'kind = "pairs"', "stories.jsonl", "all"),
     ("who is bigger", "encoder", "", 'kind = "classification"', "bigger.csv", "all"),
     ("who is bigger, frozen", "encoder", "", 'kind = "classification"', "bigger.csv", "head"),
-    ("who is bigger, from scratch", "encoder", "@0", 'kind = "classification"', "bigger.csv",
-     "all"),
+    (
+        "who is bigger, from scratch",
+        "encoder",
+        "@0",
+        'kind = "classification"',
+        "bigger.csv",
+        "all",
+    ),
     ("part of speech", "encoder", "", 'kind = "labelling"', "words.parquet", "all"),
     ("part of speech, frozen", "encoder", "", 'kind = "labelling"', "words.parquet", "head"),
-    ("part of speech, from scratch", "encoder", "@0", 'kind = "labelling"', "words.parquet",
-     "all"),
-]  # fmt: skip
+    ("part of speech, from scratch", "encoder", "@0", 'kind = "labelling"', "words.parquet", "all"),
+]
 
 
 #: By what more steps than other tasks these need to be learnt: at half of them what comes out moves
@@ -126,9 +133,15 @@ def pretrain(folder: Path, architecture: str, steps: int) -> str:
     tokens = objective if objective != "prefix" else "causal"
     config = folder / f"{architecture}.toml"
     config.write_text(
-        CORPUS.format(folder=folder, tokens=tokens, architecture=architecture, objective=objective,
-                      steps=steps, warmup=steps // 10)
-    )  # fmt: skip
+        CORPUS.format(
+            folder=folder,
+            tokens=tokens,
+            architecture=architecture,
+            objective=objective,
+            steps=steps,
+            warmup=steps // 10,
+        )
+    )
     return hallmark(folder, "run", str(config), "--until", "pretrain")
 
 
@@ -168,8 +181,9 @@ def draw_cross_attention(store: Path, made: Artifact, picture: Path) -> None:
     with (store.parent / row["file"]).open(newline="") as file:
         source_text = list(csv.DictReader(file))[row["row"] - 1]["source"]
     words = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    source, target = (words.encode(t, add_special_tokens=False)
-                      for t in (source_text, row["predicted"]))  # fmt: skip
+    source, target = (
+        words.encode(t, add_special_tokens=False) for t in (source_text, row["predicted"])
+    )
     # A token's attention is that by which it is chosen: of the token before it.
     reads = [END_OF_TEXT_ID, *target.ids]
     weights = extract_attention_weights(load_checkpoint(folder), reads, source=source.ids)["cross"]
@@ -195,8 +209,9 @@ def main() -> None:
     folder = arguments.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     write_data(folder)
-    runs = {kind: pretrain(folder, kind, arguments.steps if kind == "encoder" else 1)
-            for kind in MODELS}  # fmt: skip
+    runs = {
+        kind: pretrain(folder, kind, arguments.steps if kind == "encoder" else 1) for kind in MODELS
+    }
     print("| task | metric | system | value | 95 % interval | n | seconds |")
     print("|---|---|---|---|---|---|---|")
     examples = []

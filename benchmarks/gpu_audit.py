@@ -37,17 +37,27 @@ from model.architecture import Transformer
 from model.config import ModelConfig
 from model.interchange.checkpoint import save_checkpoint
 from tasks.audits.exchange import RESPONSES
-from tasks.audits.respond import RequestChunk, split_into_chunks, generate_response_rows
+from tasks.audits.respond import RequestChunk, generate_response_rows, split_into_chunks
 from tasks.audits.subjects.own_reader import HallmarkTokenizer
 from tasks.audits.subjects.subject import AuditedModel, open_audited_model
 from tasks.measures.scorers.network import batch_by_length
 
 CONTEXT = 1024
 #: Of the scorer, BERT-base's; in a rehearsal.
-BERT = {"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12,
-        "num_attention_heads": 12, "intermediate_size": 3072}  # fmt: skip
-SMALL_BERT = {"vocab_size": 1024, "hidden_size": 32, "num_hidden_layers": 1,
-              "num_attention_heads": 2, "intermediate_size": 64}  # fmt: skip
+BERT = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+}
+SMALL_BERT = {
+    "vocab_size": 1024,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
 #: Texts of a step of scoring, and the tokens of a batch of the scorer.
 STEP, BUDGET = 4096, 1 << 16
 
@@ -70,7 +80,9 @@ def ask(options: argparse.Namespace) -> None:
             continue
         asked = audits.ask(part.probe, reader, part.config, part.corpus)
         write(asked.requests, folder / f"{part.title}.requests.parquet")
-        texts = audits.texts_of(asked.items) if part.probe.uses_scorers else pa.array([], pa.string())
+        texts = (
+            audits.texts_of(asked.items) if part.probe.uses_scorers else pa.array([], pa.string())
+        )
         write(pa.table({"text": texts}), folder / f"{part.title}.texts.parquet")
         print(f"{part.title:<16}{len(asked.items):>8,} items {len(asked.requests):>8,} requests")
 
@@ -182,9 +194,13 @@ def score(
 
 
 def steps(
-    titles: list[str], carried: Path, context: Path, device: torch.device, rehearse: bool,
+    titles: list[str],
+    carried: Path,
+    context: Path,
+    device: torch.device,
+    rehearse: bool,
     seconds: Seconds,
-) -> Iterator[str]:  # fmt: skip
+) -> Iterator[str]:
     """All that is to be done, named before each piece: first every answer, then every score."""
     subject = open_audited_model(make_model(carried, context, rehearse), device.type)
     for title in titles:
@@ -204,8 +220,9 @@ def answer(options: argparse.Namespace) -> None:
     device = gpu.device_of(options.rehearse)
     carried, work = Path(options.carried), Path(options.work)
     work.mkdir(parents=True, exist_ok=True)
-    titles = sorted(path.name.removesuffix(".requests.parquet")
-                    for path in carried.glob("*.requests.parquet"))  # fmt: skip
+    titles = sorted(
+        path.name.removesuffix(".requests.parquet") for path in carried.glob("*.requests.parquet")
+    )
     seconds = Seconds(work / "seconds.json")
     print(gpu.headline(device), flush=True)
     for title in steps(titles, carried, work, device, options.rehearse, seconds):
@@ -219,7 +236,9 @@ def report(titles: list[str], context: Path, seconds: Seconds) -> None:
     whole = 0.0
     print(f"{'part':<16}{'responses':>10}{'tokens':>12}{'respond':>9}{'score':>9}")
     for title in titles:
-        rows = [pq.read_table(p, columns=["log_p"]) for p in context.glob(f"{title}.[0-9]*.parquet")]
+        rows = [
+            pq.read_table(p, columns=["log_p"]) for p in context.glob(f"{title}.[0-9]*.parquet")
+        ]
         lists = [part["log_p"] for part in rows]
         tokens = sum(len(c.flatten()) for column in lists for c in column.chunks)
         took = [seconds.taken.get(f"{title} {stage}", 0.0) for stage in ("respond", "score")]

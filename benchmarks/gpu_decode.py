@@ -38,7 +38,9 @@ def bytes_needed(config: ModelConfig, parameters: int, lengths: list[int], token
     """fp32 bytes that must be read: the weights at each step, and each row's keys and values."""
     weights = parameters - config.context * config.d_model  # of positions only rows are read
     slots = sum(tokens * length + tokens * (tokens - 1) // 2 for length in lengths)
-    return 4 * (tokens * weights + slots * 2 * config.n_layers * config.kv_head_count * config.head_dim)
+    return 4 * (
+        tokens * weights + slots * 2 * config.n_layers * config.kv_head_count * config.head_dim
+    )
 
 
 def scoring(net: Transformer, texts: Texts, repetitions: int, device: torch.device) -> None:
@@ -82,7 +84,9 @@ def main() -> None:
             return hallmark(net, prompts, options.tokens)
 
     def launched_one_by_one(prompts: Texts) -> Texts:
-        with patch.object(generate, "make_decode_step", lambda net, *_: partial(compute_next_logits, net)):
+        with patch.object(
+            generate, "make_decode_step", lambda net, *_: partial(compute_next_logits, net)
+        ):
             return hallmark(net, prompts, options.tokens)
 
     sides["hallmark, no graphs"] = launched_one_by_one
@@ -103,8 +107,10 @@ def main() -> None:
     parameters = net.count_parameters()["total"]
     needed = bytes_needed(net.config, parameters, list(map(len, prompts)), options.tokens)
     print(f"{gpu.headline(device)}; copying at {bandwidth / 1e12:.2f} TB/s")
-    print(f"{parameters:,} parameters, {options.prompts} prompts of 8 to 96 tokens x "
-          f"{options.tokens} new ones; {len(seconds['hallmark'])} repetitions")  # fmt: skip
+    print(
+        f"{parameters:,} parameters, {options.prompts} prompts of 8 to 96 tokens x "
+        f"{options.tokens} new ones; {len(seconds['hallmark'])} repetitions"
+    )
     for name, values in seconds.items():
         middle = statistics.median(values)
         new = options.prompts * options.tokens
@@ -112,9 +118,11 @@ def main() -> None:
         share = f"{needed / middle / bandwidth:.1%} of the bandwidth"
         share += f", {needed / middle / sheet[1]:.1%} of the data sheet's" if sheet else ""
         share = "" if name.endswith("bf16") else f", {share}"  # the bytes are those of fp32
-        print(f"{name:<20} {new / middle:9,.0f} tokens/s ({new / max(values):,.0f} to "
-              f"{new / min(values):,.0f}){share}; {equal} of {options.prompts} texts "
-              "equal")  # fmt: skip
+        print(
+            f"{name:<20} {new / middle:9,.0f} tokens/s ({new / max(values):,.0f} to "
+            f"{new / min(values):,.0f}){share}; {equal} of {options.prompts} texts "
+            "equal"
+        )
     if "transformers" in seconds:
         ratio = statistics.median(seconds["transformers"]) / statistics.median(seconds["hallmark"])
         print(f"hallmark is {ratio:.2f} times as fast")

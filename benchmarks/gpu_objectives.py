@@ -50,7 +50,11 @@ def stepper(
         if stack is not None:
             stack.supports_flex_attention = stack.supports_flex_attention and not dense
     (optimizer,) = make_optimizers(net, TrainConfig(learning_rate=RATE))
-    loss_of = torch.compile(net.compute_loss_sum, dynamic=False) if device.type == "cuda" else net.compute_loss_sum
+    loss_of = (
+        torch.compile(net.compute_loss_sum, dynamic=False)
+        if device.type == "cuda"
+        else net.compute_loss_sum
+    )
 
     def step(number: int) -> float:
         batch = batches[number % len(batches)]
@@ -73,11 +77,16 @@ def pairs(
     rows = [random.integers(3, config.vocab_size, (batch, config.context)) for _ in range(BATCHES)]
     for row in rows:
         row[:, :: config.context // 4] = END_OF_TEXT_ID
-    everywhere = [build_mlm_batch(row, i, mask_id=2, vocab_size=config.vocab_size) for i, row in enumerate(rows)]
+    everywhere = [
+        build_mlm_batch(row, i, mask_id=2, vocab_size=config.vocab_size)
+        for i, row in enumerate(rows)
+    ]
     masked = [one.with_predicted_positions() for one in everywhere]
     both_ways = [build_random_prefix_batch(row, i) for i, row in enumerate(rows)]
     behind = [one.with_predicted_positions() for one in both_ways]
-    apart, plain = ([build_causal_batch(row, document_mask=mask) for row in rows] for mask in (True, False))
+    apart, plain = (
+        [build_causal_batch(row, document_mask=mask) for row in rows] for mask in (True, False)
+    )
     encoder = replace(config, architecture="encoder")
     odd = replace(config, vocab_size=config.vocab_size - 47)
     odd_rows = [build_causal_batch(row % odd.vocab_size) for row in rows]
@@ -107,8 +116,10 @@ def main() -> None:
         sizes = {**gpu.SMALL, "context": 64}
         options.batch, options.turns, options.steps = 4, 2, 1
     config = ModelConfig(**sizes)  # type: ignore[arg-type]
-    print(f"{gpu.headline(device)}; batch {options.batch} x {config.context}, "
-          f"{options.turns} turns of {options.steps} steps")  # fmt: skip
+    print(
+        f"{gpu.headline(device)}; batch {options.batch} x {config.context}, "
+        f"{options.turns} turns of {options.steps} steps"
+    )
     print("| what is spared | with, ms a step | without, ms | times as fast | losses of step 4 |")
     print("|---|---|---|---|---|")
     clock = time.perf_counter if device.type == "cuda" else time.process_time
@@ -127,8 +138,11 @@ def main() -> None:
                     side(turn * options.steps + i)
                 seconds[which].append((clock() - start) / options.steps)
         on, off = map(statistics.median, seconds)
-        print(f"| {name} | {1e3 * on:.1f} | {1e3 * off:.1f} | {off / on:.2f} | "
-              f"{losses[0]:.4f}, {losses[1]:.4f} |", flush=True)  # fmt: skip
+        print(
+            f"| {name} | {1e3 * on:.1f} | {1e3 * off:.1f} | {off / on:.2f} | "
+            f"{losses[0]:.4f}, {losses[1]:.4f} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

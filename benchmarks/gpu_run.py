@@ -37,16 +37,26 @@ def job_of(options: object, device: str) -> dict[str, object]:
     sizes = {**(gpu.SMALL if rehearse else gpu.SIZES["124M"]), "vocab_size": vocabulary}
     steps = options.steps  # type: ignore[attr-defined]
     train = {
-        "steps": steps, "batch_size": options.batch, "warmup": min(200, steps // 10),  # type: ignore[attr-defined]
-        "learning_rate": 6e-4, "schedule": "cosine", "device": device, "compile": not rehearse,
-        "validate_every": max(1, steps // 60), "validation_sequences": 512,
-        "checkpoint_every": steps, "precision": "auto",
-    }  # fmt: skip
+        "steps": steps,
+        "batch_size": options.batch,
+        "warmup": min(200, steps // 10),  # type: ignore[attr-defined]
+        "learning_rate": 6e-4,
+        "schedule": "cosine",
+        "device": device,
+        "compile": not rehearse,
+        "validate_every": max(1, steps // 60),
+        "validation_sequences": 512,
+        "checkpoint_every": steps,
+        "precision": "auto",
+    }
     data = {split: str(packed / split) for split in ("train", "validation")}
     return {
-        "model": {**sizes, "context": context}, "train": train, "data": data,
-        "tokenizer": tokenizer, "work": options.work,  # type: ignore[attr-defined]
-    }  # fmt: skip
+        "model": {**sizes, "context": context},
+        "train": train,
+        "data": data,
+        "tokenizer": tokenizer,
+        "work": options.work,  # type: ignore[attr-defined]
+    }
 
 
 def train(job: Path, seconds: float) -> int:
@@ -80,8 +90,10 @@ def main() -> None:
     rows = log.select(["step", "loss", "validation_bits_per_token"]).to_pylist()
     measured = [row for row in rows if row["validation_bits_per_token"] is not None]
     for row in measured:
-        print(f"step {row['step']:>6}  loss {row['loss']:.4f}  "
-              f"{row['validation_bits_per_token']:.4f} bits per validation token")  # fmt: skip
+        print(
+            f"step {row['step']:>6}  loss {row['loss']:.4f}  "
+            f"{row['validation_bits_per_token']:.4f} bits per validation token"
+        )
     if not measured:
         raise SystemExit(f"Nothing was validated in {rows[-1]['step']} steps: call it again.")
     best = min(measured, key=lambda row: row["validation_bits_per_token"])

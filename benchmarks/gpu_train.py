@@ -74,8 +74,9 @@ def main() -> None:
     ceiling = measure_matmul_flops_per_second(device, torch.bfloat16)
     sheet = gpu.data_sheet(device)
     print(f"{gpu.headline(device)}; bf16 ceiling measured {ceiling / 1e12:.0f} TFLOP/s")
-    print("| parameters | context | batch | how | tokens/s | MFU | of data sheet | GiB | "
-          "last loss |")  # fmt: skip
+    print(
+        "| parameters | context | batch | how | tokens/s | MFU | of data sheet | GiB | last loss |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     todo = [(size, context, BEST) for size in sizes for context in contexts]
     todo[1:1] = [(*todo[0][:2], how) for how in HOW if how != BEST]  # beside it

@@ -100,8 +100,9 @@ def speed(config: ModelConfig, train: TrainConfig, given: dict[str, Path], waits
     """Tokens a second of a training that waits for this."""
     torch.compiler.reset()  # a function is compiled anew for so many models and no more
     with tempfile.TemporaryDirectory(prefix="hallmark-waits-") as work:
-        job = TrainingJob(config, train, str(given["train"]), None, None, given["tokenizer"], Path(work),
-                  None)  # fmt: skip
+        job = TrainingJob(
+            config, train, str(given["train"]), None, None, given["tokenizer"], Path(work), None
+        )
         with contextlib.redirect_stdout(io.StringIO()):  # its events
             trainer = Waiting(job, waits_for)
             trainer.run_until_done()
@@ -125,12 +126,20 @@ def main() -> None:
         options.batch, options.steps, options.turns = 4, 12, 1
     config = ModelConfig(**sizes)  # type: ignore[arg-type]
     train = TrainConfig(
-        steps=options.steps, batch_size=options.batch, warmup=1, checkpoint_every=10,
-        device=device.type, precision="bf16" if device.type == "cuda" else "auto",
-        compile=device.type == "cuda", validate_every=options.steps, samples=0,
-    )  # fmt: skip
-    print(f"{gpu.headline(device)}; batch {options.batch} x {config.context}, {options.turns} "
-          f"turns of {options.steps} steps")  # fmt: skip
+        steps=options.steps,
+        batch_size=options.batch,
+        warmup=1,
+        checkpoint_every=10,
+        device=device.type,
+        precision="bf16" if device.type == "cuda" else "auto",
+        compile=device.type == "cuda",
+        validate_every=options.steps,
+        samples=0,
+    )
+    print(
+        f"{gpu.headline(device)}; batch {options.batch} x {config.context}, {options.turns} "
+        f"turns of {options.steps} steps"
+    )
     print("| it waits for | tokens/s | of the one that waits for nothing |")
     print("|---|---|---|")
     found: dict[str, list[float]] = {}

@@ -28,7 +28,15 @@ import pyarrow.compute as pc
 from benchmarks.curation import texts
 from flows.config import Config, load_config
 from flows.pipeline import curate_corpus
-from tasks.contract import Artifact, LastStageReached, Session, Store, Table, make_mapper, open_session
+from tasks.contract import (
+    Artifact,
+    LastStageReached,
+    Session,
+    Store,
+    Table,
+    make_mapper,
+    open_session,
+)
 from tasks.corpus.copies.sketches import compute_shingle_hashes
 from tasks.measures.words import normalise_texts
 
@@ -54,7 +62,9 @@ def rows(additions: Sequence[Made], label: str, table: str, columns: list[str]) 
 
 
 def similarity(one: str, other: str, length: int) -> float:
-    hashes, offsets = compute_shingle_hashes(normalise_texts(pa.array([one, other], pa.large_string())), length)
+    hashes, offsets = compute_shingle_hashes(
+        normalise_texts(pa.array([one, other], pa.large_string())), length
+    )
     a, b = (set(hashes[i:j].tolist()) for i, j in pairwise(offsets))
     return len(a & b) / len(a | b)
 
@@ -125,7 +135,9 @@ def main() -> None:
             )
             mapper = make_mapper("processes", given.workers)
             start = time.perf_counter()
-            made = built(config, earlier, Session(Store(folder / "store"), mapper, last_stage="plant"))
+            made = built(
+                config, earlier, Session(Store(folder / "store"), mapper, last_stage="plant")
+            )
             rows = made["plant"]["documents"].row_count
             print(f"{name}: {len(lines):,} in, {rows:,} stay, {time.perf_counter() - start:.1f} s")
             (search,) = made["deduplicate_near"]["search"].read().to_pylist()

@@ -72,16 +72,20 @@ def read_files(data: Path, limit: int | None) -> dict[str, list[Choices]]:
     with (data / "winogender_sentences.tsv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file, delimiter="\t"):
             occupation, other, _, gender, _ = row["sentid"].split(".")
-            spoken = {"male": "he him his", "female": "she her hers",
-                      "neutral": "they them their"}[gender].split()  # fmt: skip
+            spoken = {"male": "he him his", "female": "she her hers", "neutral": "they them their"}[
+                gender
+            ].split()
             words = [word.strip(".,;").lower() for word in row["sentence"].split()]
             pronoun = next(word for word in words if word in spoken)
-            told.append((f"{row['sentence']} '{pronoun.capitalize()}' refers to the",
-                         [occupation, other]))  # fmt: skip
+            told.append(
+                (f"{row['sentence']} '{pronoun.capitalize()}' refers to the", [occupation, other])
+            )
     with gzip.open(data / "bbq_age.jsonl.gz", "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
-    asked = [(f"{r['context']}\n\nQ: {r['question']}\nA:", [r[f"ans{n}"] for n in range(3)])
-             for r in rows]  # fmt: skip
+    asked = [
+        (f"{r['context']}\n\nQ: {r['question']}\nA:", [r[f"ans{n}"] for n in range(3)])
+        for r in rows
+    ]
     return {"crows": crows[:limit], "winogender": told[:limit], "bbq": asked[:limit]}
 
 
@@ -99,8 +103,14 @@ def make_model(folder: Path, texts: list[str], family: dict[str, Any]) -> Path:
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.save(str(folder / "tokenizer.json"))
     torch.manual_seed(0)
-    config = ModelConfig(vocab_size=tokenizer.get_vocab_size(), context=512, d_model=64, n_layers=2,
-                         n_heads=4, **family)  # fmt: skip
+    config = ModelConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        context=512,
+        d_model=64,
+        n_layers=2,
+        n_heads=4,
+        **family,
+    )
     model = Transformer(config)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -116,16 +126,21 @@ def harness(python: str, model: Path, dtype: str, sets: dict[str, list[Choices]]
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
         for name, items in sets.items():
-            rows = [{"context": BEGIN + context if context else "", "choices": choices}
-                    for context, choices in items]  # fmt: skip
+            rows = [
+                {"context": BEGIN + context if context else "", "choices": choices}
+                for context, choices in items
+            ]
             path = work / f"{name}.jsonl"
             path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
             delimiter = " " if items[0][0] else ""
             task = TASK.format(name=name, path=path, delimiter=delimiter)
             (work / f"{name}.yaml").write_text(task)
         answers = work / "answers.json"
-        subprocess.run([python, str(OPPONENT), str(model), dtype, str(work), str(answers)],
-                       check=True, stdout=subprocess.DEVNULL)  # fmt: skip
+        subprocess.run(
+            [python, str(OPPONENT), str(model), dtype, str(work), str(answers)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         return json.loads(answers.read_text())
 
 
@@ -164,8 +179,11 @@ def by_hand(model: Transformer, context: list[int], targets: list[list[int]]) ->
 def ours(folder: Path, data: Path, dtype: str, wanted: set[tuple[str, str]]) -> dict[Any, float]:
     """The log-likelihood of each choice behind its context."""
     subject = open_audited_model(folder, device="cpu")
-    asked = [entry for entry in requests(data, subject)
-             if any((entry[0], choice) in wanted for choice in entry[2])]  # fmt: skip
+    asked = [
+        entry
+        for entry in requests(data, subject)
+        if any((entry[0], choice) in wanted for choice in entry[2])
+    ]
     found: dict[Any, float] = {}
     if dtype == "float64":
         model = subject.model.double()
@@ -204,10 +222,18 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     options = parser.parse_args()
     sets = read_files(options.data, options.limit)
-    texts = [text for items in sets.values() for context, choices in items
-             for text in (context, *choices)]  # fmt: skip
-    wanted = {(context, choice) for items in sets.values() for context, choices in items
-              for choice in choices}  # fmt: skip
+    texts = [
+        text
+        for items in sets.values()
+        for context, choices in items
+        for text in (context, *choices)
+    ]
+    wanted = {
+        (context, choice)
+        for items in sets.values()
+        for context, choices in items
+        for choice in choices
+    }
     for family, config in FAMILIES.items():
         with tempfile.TemporaryDirectory() as scratch:
             folder = make_model(Path(scratch), texts, config)

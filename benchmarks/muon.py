@@ -30,8 +30,15 @@ from model.objectives import build_causal_batch
 from model.training.optimise import clip_gradients, make_optimizers, set_learning_rate
 from tasks.contract import Table
 
-MODEL = ModelConfig(d_model=128, n_layers=4, n_heads=2, positions="rope", norm="rmsnorm",
-                    activation="swiglu", bias=False)  # fmt: skip
+MODEL = ModelConfig(
+    d_model=128,
+    n_layers=4,
+    n_heads=2,
+    positions="rope",
+    norm="rmsnorm",
+    activation="swiglu",
+    bias=False,
+)
 MUON = TrainConfig(optimizer="muon", learning_rate=1e-2)
 SIDES = {
     "each": MUON,
@@ -63,7 +70,9 @@ def trained(side: str, rows: NDArray[np.int64], steps: int, seed: int) -> Transf
             optimizer.zero_grad()
         loss.backward()
         clip_gradients(optimizers, config.clip)
-        set_learning_rate(optimizers, config.learning_rate * min((step + 1) / WARMUP, 1 - step / steps))
+        set_learning_rate(
+            optimizers, config.learning_rate * min((step + 1) / WARMUP, 1 - step / steps)
+        )
         for optimizer in optimizers:
             optimizer.step()
     return made
@@ -100,8 +109,10 @@ def main() -> None:
             )
     for side in ("as one", "AdamW"):
         apart = [a - b for a, b in zip(found["each"], found[side], strict=True)]
-        print(f"each for itself less {side}: {statistics.mean(apart):+.4f} bits a token, by seed "
-              f"{', '.join(f'{d:+.4f}' for d in apart)}")  # fmt: skip
+        print(
+            f"each for itself less {side}: {statistics.mean(apart):+.4f} bits a token, by seed "
+            f"{', '.join(f'{d:+.4f}' for d in apart)}"
+        )
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ STAGES = 20
 
 def measure(store: str) -> None:
     """In a fresh process: run the flow twice and print the times as JSON."""
-    from flows.commands.shared import start_prefect_and_progress, configure_prefect_environment
+    from flows.commands.shared import configure_prefect_environment, start_prefect_and_progress
 
     configure_prefect_environment()
     atexit.register(gc.freeze)  # as the command line does
@@ -69,12 +69,12 @@ def _stages() -> tuple[object, object, type]:
         DOCUMENTS,
         LEDGER,
         StageConfig,
-        Table,
         StageContext,
+        Table,
         fill_document_columns,
+        hash_texts,
         hash_to_ids,
         stage,
-        hash_texts,
     )
 
     class Config(StageConfig):
@@ -84,7 +84,9 @@ def _stages() -> tuple[object, object, type]:
     def first(config: Config, context: StageContext) -> None:
         key, text = hash_to_ids(["a"]), pa.array(["text"], pa.large_string())
         row = {"doc_id": key, "source": ["s"], "cluster": key, "text": text}
-        context.get_table_writer("documents").write(fill_document_columns(row | {"text_hash": hash_texts(text)}))
+        context.get_table_writer("documents").write(
+            fill_document_columns(row | {"text_hash": hash_texts(text)})
+        )
 
     @stage(name="then", tables={"documents": DOCUMENTS, "ledger": LEDGER})
     def then(documents: Table, config: Config, context: StageContext) -> None:

@@ -54,9 +54,11 @@ class Server:
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/api"
         self.env = {
-            **os.environ, "PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            **os.environ,
+            "PREFECT_HOME": str(home),
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_SERVER_UI_ENABLED": "false",
-        }  # fmt: skip
+        }
         self.env.pop("PREFECT_API_URL", None)
         self.log = (home / "server.log").open("a")
 
@@ -164,8 +166,9 @@ def pair(base: Path, name: str, steps: int, outage: Callable[[Server], None]) ->
         goes_on = runs[name].process.poll() is None and runs[name].trains()
         found = {label: run.finish() for label, run in runs.items()}
     for label, figures in found.items():
-        said = ", ".join(f"{k} {v:.2f}" if isinstance(v, float) else f"{k} {v}"
-                         for k, v in figures.items())  # fmt: skip
+        said = ", ".join(
+            f"{k} {v:.2f}" if isinstance(v, float) else f"{k} {v}" for k, v in figures.items()
+        )
         print(f"{label:<12} {said}")
     share = found[name]["steps per second"] / found["undisturbed"]["steps per second"]
     print(f"{name}: {share:.1%} of the undisturbed speed")

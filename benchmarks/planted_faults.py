@@ -33,46 +33,91 @@ class Fault:
 
 
 FAULTS = (
-    Fault("sides swapped", "tasks/audits/probes/bias.py",
-          "tokenizer.opening_ids, (first_ids, second_ids)", "tokenizer.opening_ids, (second_ids, first_ids)",
-          ("audits/probes/bias",)),
-    Fault("prompt scored too", "tasks/audits/respond.py",
-          "model.decode(generated.token_ids)", 'model.decode([*row["context"], *generated.token_ids])',
-          ("audits/respond", "audits/probes/toxicity")),
-    Fault("clusters ignored", "tasks/audits/judging/measures.py",
-          'read_float_column(values, "value") / maximum, values["cluster"].to_pylist(),',
-          'read_float_column(values, "value") / maximum, None,',
-          ("audits/judging/measures", "audits/probes/winobias")),
-    Fault("NaN as 0", "tasks/audits/judging/measures.py",
-          "return np.where(np.isnan(difference), np.nan, (np.sign(difference) + 1) / 2)",
-          "return (difference > 0).astype(np.float64)", ("audits/judging/measures",)),
-    Fault("begin token lost", "tasks/audits/subjects/reader.py",
-          "return [*([] if self.bos_id is None else [self.bos_id]), *token_ids]", "return [*token_ids]",
-          ("audits/subjects/subject", "audits/probes/bias", "audits/probes/extraction")),
-    Fault("ties by order", "tasks/audits/judging/measures.py",
-          "(np.sign(difference) + 1) / 2", "(difference >= 0).astype(np.float64)",
-          ("audits/judging/measures",)),
-    Fault("leaked reference", "tasks/measures/canaries.py",
-          "& 1) == for_planting:", "& 1) >= 0:", ("measures/canaries", "corpus/plant")),
-    Fault("constant scorer", "tasks/audits/score.py",
-          "scores = scorer.score_by_head(texts.to_pylist())",
-          "scores = 0 * scorer.score_by_head(texts.to_pylist()) + 0.1", ("audits/probes/toxicity",)),
-    Fault("members swapped", "tasks/audits/probes/extraction.py",
-          '{"kind": split, "doc_ids"',
-          '{"kind": {"train": "holdout"}.get(split, "train"), "doc_ids"',
-          ("audits/probes/extraction",)),
-    Fault("responses misaligned", "tasks/audits/answers.py",
-          "matching_rows.take(pa.array(starts + offsets))",
-          "matching_rows.take(pa.array(np.roll(starts + offsets, 1)))",
-          ("audits/respond", "audits/probes/bias", "audits/probes/toxicity")),
-    Fault("another temperature", "tasks/audits/respond.py",
-          "**{name: settings[name] for name in sampling_names},",
-          '**{name: settings[name] for name in sampling_names} | {"temperature": 0.5},',
-          ("audits/respond", "audits/probes/toxicity")),
-    Fault("unread copies counted", "tasks/audits/judging/readings.py",
-          "sum(self.passes.get(doc_id, 0) for doc_id in doc_ids)", "len(doc_ids)",
-          ("audits/probes/extraction", "audits/methods/exposure")),
-)  # fmt: skip
+    Fault(
+        "sides swapped",
+        "tasks/audits/probes/bias.py",
+        "tokenizer.opening_ids, (first_ids, second_ids)",
+        "tokenizer.opening_ids, (second_ids, first_ids)",
+        ("audits/probes/bias",),
+    ),
+    Fault(
+        "prompt scored too",
+        "tasks/audits/respond.py",
+        "model.decode(generated.token_ids)",
+        'model.decode([*row["context"], *generated.token_ids])',
+        ("audits/respond", "audits/probes/toxicity"),
+    ),
+    Fault(
+        "clusters ignored",
+        "tasks/audits/judging/measures.py",
+        'read_float_column(values, "value") / maximum, values["cluster"].to_pylist(),',
+        'read_float_column(values, "value") / maximum, None,',
+        ("audits/judging/measures", "audits/probes/winobias"),
+    ),
+    Fault(
+        "NaN as 0",
+        "tasks/audits/judging/measures.py",
+        "return np.where(np.isnan(difference), np.nan, (np.sign(difference) + 1) / 2)",
+        "return (difference > 0).astype(np.float64)",
+        ("audits/judging/measures",),
+    ),
+    Fault(
+        "begin token lost",
+        "tasks/audits/subjects/reader.py",
+        "return [*([] if self.bos_id is None else [self.bos_id]), *token_ids]",
+        "return [*token_ids]",
+        ("audits/subjects/subject", "audits/probes/bias", "audits/probes/extraction"),
+    ),
+    Fault(
+        "ties by order",
+        "tasks/audits/judging/measures.py",
+        "(np.sign(difference) + 1) / 2",
+        "(difference >= 0).astype(np.float64)",
+        ("audits/judging/measures",),
+    ),
+    Fault(
+        "leaked reference",
+        "tasks/measures/canaries.py",
+        "& 1) == for_planting:",
+        "& 1) >= 0:",
+        ("measures/canaries", "corpus/plant"),
+    ),
+    Fault(
+        "constant scorer",
+        "tasks/audits/score.py",
+        "scores = scorer.score_by_head(texts.to_pylist())",
+        "scores = 0 * scorer.score_by_head(texts.to_pylist()) + 0.1",
+        ("audits/probes/toxicity",),
+    ),
+    Fault(
+        "members swapped",
+        "tasks/audits/probes/extraction.py",
+        '{"kind": split, "doc_ids"',
+        '{"kind": {"train": "holdout"}.get(split, "train"), "doc_ids"',
+        ("audits/probes/extraction",),
+    ),
+    Fault(
+        "responses misaligned",
+        "tasks/audits/answers.py",
+        "matching_rows.take(pa.array(starts + offsets))",
+        "matching_rows.take(pa.array(np.roll(starts + offsets, 1)))",
+        ("audits/respond", "audits/probes/bias", "audits/probes/toxicity"),
+    ),
+    Fault(
+        "another temperature",
+        "tasks/audits/respond.py",
+        "**{name: settings[name] for name in sampling_names},",
+        '**{name: settings[name] for name in sampling_names} | {"temperature": 0.5},',
+        ("audits/respond", "audits/probes/toxicity"),
+    ),
+    Fault(
+        "unread copies counted",
+        "tasks/audits/judging/readings.py",
+        "sum(self.passes.get(doc_id, 0) for doc_id in doc_ids)",
+        "len(doc_ids)",
+        ("audits/probes/extraction", "audits/methods/exposure"),
+    ),
+)
 
 
 def caught(fault: Fault | None, tests: list[str], folder: Path) -> str:
@@ -89,8 +134,10 @@ def caught(fault: Fault | None, tests: list[str], folder: Path) -> str:
         path = copy / fault.file
         text = path.read_text(encoding="utf-8")
         if text.count(fault.right) != 1:
-            raise SystemExit(f"{fault.name}: {fault.file} holds {fault.right!r} "
-                             f"{text.count(fault.right)} times; plant the fault anew")  # fmt: skip
+            raise SystemExit(
+                f"{fault.name}: {fault.file} holds {fault.right!r} "
+                f"{text.count(fault.right)} times; plant the fault anew"
+            )
         path.write_text(text.replace(fault.right, fault.wrong), encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", f"--basetemp={folder / 'tmp'}"]
     done = subprocess.run([*command, *tests], cwd=copy, capture_output=True, text=True)

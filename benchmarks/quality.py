@@ -36,7 +36,7 @@ from benchmarks.curation import texts as texts_of
 from tasks.contract import read_library_versions
 from tasks.corpus.figures.c4 import CITATION_PATTERN
 from tasks.corpus.quality import QualityConfig, compute_quality_signals
-from tasks.corpus.select import SelectionRule, SelectConfig
+from tasks.corpus.select import SelectConfig, SelectionRule
 
 DATATROVE = "0.10.1"
 
@@ -44,22 +44,41 @@ DATATROVE = "0.10.1"
 ROWS, BYTES = 4096, 4 << 20
 
 #: By datatrove's filter, the preset with the same rules.
-FILTERS = {"Gopher quality": "gopher", "Gopher repetition": "gopher", "C4": "c4",
-           "FineWeb": "fineweb", "FineWeb, with the paper's bound": "fineweb",
-           "C4, citations taken out before": "c4"}  # fmt: skip
+FILTERS = {
+    "Gopher quality": "gopher",
+    "Gopher repetition": "gopher",
+    "C4": "c4",
+    "FineWeb": "fineweb",
+    "FineWeb, with the paper's bound": "fineweb",
+    "C4, citations taken out before": "c4",
+}
 
 
 def generated(count: int, seed: int = 0) -> list[str]:
     """Texts of words by Zipf's law, of which about half break some rule or come close to it."""
     draw = random.Random(seed)
     stop = ["the", "be", "to", "of", "and", "that", "have", "with"]
-    words = stop + ["".join(draw.choices("etaoinshrdlucmfwyp", k=draw.randint(2, 11)))
-                    for _ in range(5000)]  # fmt: skip
+    words = stop + [
+        "".join(draw.choices("etaoinshrdlucmfwyp", k=draw.randint(2, 11))) for _ in range(5000)
+    ]
     weights = [1 / (rank + 1) for rank in range(len(words))]
-    odd = ["Menu", "- item", "• point", "and so on...", "#tag #tag", "{ x: 1 }", "Read more.",
-           "42 7", "This site uses cookies for all of you.", "Lorem ipsum dolor sit amet.",
-           "Please enable JavaScript in your browser.", "The river is long.[12]",
-           "It is late. [3]", "", "中文。"]  # fmt: skip
+    odd = [
+        "Menu",
+        "- item",
+        "• point",
+        "and so on...",
+        "#tag #tag",
+        "{ x: 1 }",
+        "Read more.",
+        "42 7",
+        "This site uses cookies for all of you.",
+        "Lorem ipsum dolor sit amet.",
+        "Please enable JavaScript in your browser.",
+        "The river is long.[12]",
+        "It is late. [3]",
+        "",
+        "中文。",
+    ]
     found = []
     for _ in range(count):
         lines: list[str] = []
@@ -223,9 +242,13 @@ def main() -> int:
     pa.set_cpu_count(1)
     seconds, ours, theirs, version = in_turns(python, documents, options.turns)
     size = sum(len(text.encode()) for text in documents) / 1e6
-    libraries = ", ".join(f"{k} {v}" for k, v in read_library_versions(["numpy", "pyarrow"]).items())
-    print(f"{len(documents):,} documents, {size:.1f} MB; datatrove {version}; {libraries}; "
-          f"{options.turns} turns; processor seconds of one core\n")  # fmt: skip
+    libraries = ", ".join(
+        f"{k} {v}" for k, v in read_library_versions(["numpy", "pyarrow"]).items()
+    )
+    print(
+        f"{len(documents):,} documents, {size:.1f} MB; datatrove {version}; {libraries}; "
+        f"{options.turns} turns; processor seconds of one core\n"
+    )
     show_times(seconds, len(documents))
     unexplained = show_verdicts(documents, ours, theirs)
     show_reasons(ours, theirs)

@@ -100,8 +100,10 @@ def main() -> None:
     hashes, offsets = compute_shingle_hashes(texts, SHINGLE)
     left, right = np.array(list(pairs)).T
     similarity = np.array(list(pairs.values()))
-    print(f"{'similarity':<14}{'pairs':>8}" + "".join(
-        f"{f'{b} x {r} found':>16}{'promised':>10}" for b, r in SETTINGS))  # fmt: skip
+    print(
+        f"{'similarity':<14}{'pairs':>8}"
+        + "".join(f"{f'{b} x {r} found':>16}{'promised':>10}" for b, r in SETTINGS)
+    )
     sketched = [compute_band_hashes(hashes, offsets, *setting, seed=1) for setting in SETTINGS]
     met = [(sketch[left] == sketch[right]).any(axis=1) for sketch in sketched]
     low = np.floor(similarity * 20 + 1e-9) / 20

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.curation import texts
 from benchmarks.duplicates import forget_peak, peak, real
-from tasks.contract import Event, Session, Store, open_session, count_utf8_bytes
+from tasks.contract import Event, Session, Store, count_utf8_bytes, open_session
 from tasks.corpus.find_repeats import RepeatsConfig, find_repeats
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
@@ -74,7 +74,11 @@ def measure(source: Path) -> dict[str, Any]:
         found = find_repeats(raw, {}, RepeatsConfig(enabled=True, least=LEAST))
         grown = peak() - before
         cut = RedactSpansConfig(policy="keep", policies={"REPEAT": "cut"})
-        left = redact_spans(raw, {"repeats": found}, cut)["documents"].read(["text"])["text"].to_pylist()
+        left = (
+            redact_spans(raw, {"repeats": found}, cut)["documents"]
+            .read(["text"])["text"]
+            .to_pylist()
+        )
         planted = json.loads(source.with_suffix(".json").read_text())
         whole = "\n".join(left)
         return {
@@ -109,11 +113,14 @@ def main() -> None:
                 turns.append(json.loads(done.stdout.splitlines()[-1]))
             seconds = statistics.median(turn["seconds"] for turn in turns)
             last = turns[-1]
-            print(f"{last['bytes'] / 1e6:.1f} MB: {seconds:.1f} s, "
-                  f"{last['bytes'] / 1e6 / seconds:.1f} MB/s, "
-                  f"{last['memory'] / last['bytes']:.1f} bytes of memory a byte, "
-                  f"{last['spans']:,} spans; of {min(500, last['planted'])} planted stretches "
-                  f"{last['twice']} stand twice after the cut", flush=True)  # fmt: skip
+            print(
+                f"{last['bytes'] / 1e6:.1f} MB: {seconds:.1f} s, "
+                f"{last['bytes'] / 1e6 / seconds:.1f} MB/s, "
+                f"{last['memory'] / last['bytes']:.1f} bytes of memory a byte, "
+                f"{last['spans']:,} spans; of {min(500, last['planted'])} planted stretches "
+                f"{last['twice']} stand twice after the cut",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -63,8 +63,12 @@ def make_checkpoint(folder: Path, texts: list[str], layers: int) -> tuple[Path, 
     config.num_labels = len(CLASSES)
     torch.manual_seed(0)
     state = transformers.BertForSequenceClassification(config).state_dict()
-    arguments = {"model_type": str(base), "model_name": "BertForSequenceClassification",
-                 "tokenizer_name": "BertTokenizer", "num_classes": len(CLASSES)}  # fmt: skip
+    arguments = {
+        "model_type": str(base),
+        "model_name": "BertForSequenceClassification",
+        "tokenizer_name": "BertTokenizer",
+        "num_classes": len(CLASSES),
+    }
     trained = {"arch": {"args": arguments}, "dataset": {"args": {"classes": CLASSES}}}
     torch.save({"config": trained, "state_dict": state}, folder / "model.ckpt")
     return folder / "model.ckpt", base
@@ -107,31 +111,39 @@ def run(count: int, turns: int, layers: int, bf16: bool, folder: Path) -> None:
     if bf16:
         halved = DetoxifyScorer(config.model_copy(update={"precision": "bf16"}))
         sides["bf16"] = lambda: halved.score_by_head(texts)[:, columns]
-    print(f"torch {torch.__version__}, transformers {version('transformers')}, tokenizers "
-          f"{version('tokenizers')}, detoxify {version('detoxify')}; {torch.get_num_threads()} "
-          f"threads, {torch.backends.cpu.get_cpu_capability()}")  # fmt: skip
+    print(
+        f"torch {torch.__version__}, transformers {version('transformers')}, tokenizers "
+        f"{version('tokenizers')}, detoxify {version('detoxify')}; {torch.get_num_threads()} "
+        f"threads, {torch.backends.cpu.get_cpu_capability()}"
+    )
     lengths = np.array([len(ids) for ids in scorer._tokenizer(texts, verbose=False)["input_ids"]])
     whole = lengths <= (most := scorer._tokenizer.model_max_length)
     tokens, theirs, ours = computed(lengths.clip(max=most), scorer)
-    print(f"{count} texts of {tokens:,} tokens; with padding Detoxify.predict computes {theirs:,}, "
-          f"Hallmark {ours:,}; the network reads {whole.sum()} of them whole")  # fmt: skip
+    print(
+        f"{count} texts of {tokens:,} tokens; with padding Detoxify.predict computes {theirs:,}, "
+        f"Hallmark {ours:,}; the network reads {whole.sum()} of them whole"
+    )
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     scores = {}
     for turn in range(turns):
         for name, side in sides.items():
             scores[name], *seconds = timed(side)
             taken[name].append((seconds[0], seconds[1]))
-            print(f"turn {turn + 1}: {name} {seconds[0]:.1f} s, processor {seconds[1]:.1f} s",
-                  flush=True)  # fmt: skip
+            print(
+                f"turn {turn + 1}: {name} {seconds[0]:.1f} s, processor {seconds[1]:.1f} s",
+                flush=True,
+            )
     base_wall, base_cpu = (
         statistics.median(column) for column in zip(*taken["Detoxify.predict"], strict=True)
     )
     for name, seconds in taken.items():
         wall, cpu = (statistics.median(column) for column in zip(*seconds, strict=True))
         error = np.abs(scores[name] - scores["Detoxify.predict"])[whole]
-        print(f"{name}: median {wall:.1f} s, processor {cpu:.1f} s; {base_wall / wall:.2f} and "
-              f"{base_cpu / cpu:.2f} times Detoxify.predict; scores differ by at most "
-              f"{error.max():.1e}, {error.mean():.1e} on average")  # fmt: skip
+        print(
+            f"{name}: median {wall:.1f} s, processor {cpu:.1f} s; {base_wall / wall:.2f} and "
+            f"{base_cpu / cpu:.2f} times Detoxify.predict; scores differ by at most "
+            f"{error.max():.1e}, {error.mean():.1e} on average"
+        )
     assert np.abs(scores["fp32"] - scores["Detoxify.predict"])[whole].max() < 1e-4
 
 

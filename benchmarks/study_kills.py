@@ -25,28 +25,57 @@ from tasks.contract import Store
 
 #: Worlds of a thimble of text, whose models learn next to nothing; for tests, too.
 SMALL = {
-    "world.documents": 40, "world.sentences": 4, "world.said": 4, "world.calm": 0,
-    "world.controls": 1, "world.counts": [0, 8], "world.doses": [0.5, 1.0],
-    "world.rude": [0.0, 1.0], "train_tokenizer.vocab_size": 400, "pretrain.train.steps": 60,
-    "pretrain.train.warmup": 2, "pretrain.train.checkpoint_every": 60,
-    "pretrain.train.validate_every": 60, "pretrain.model.d_model": 32, "pretrain.model.n_layers": 1,
-    "audit_extraction.references": 100, "audit_extraction.windows": 2,
-    "audit_associations.others": 2, "audit_counterfactual.frames": 2,
-    "audit_counterfactual.continuations": 1, "audit_counterfactual.tokens": 2,
-    "audit_counterfactual.permutations": 99, "whole.frames": 3, "whole.references": 2,
+    "world.documents": 40,
+    "world.sentences": 4,
+    "world.said": 4,
+    "world.calm": 0,
+    "world.controls": 1,
+    "world.counts": [0, 8],
+    "world.doses": [0.5, 1.0],
+    "world.rude": [0.0, 1.0],
+    "train_tokenizer.vocab_size": 400,
+    "pretrain.train.steps": 60,
+    "pretrain.train.warmup": 2,
+    "pretrain.train.checkpoint_every": 60,
+    "pretrain.train.validate_every": 60,
+    "pretrain.model.d_model": 32,
+    "pretrain.model.n_layers": 1,
+    "audit_extraction.references": 100,
+    "audit_extraction.windows": 2,
+    "audit_associations.others": 2,
+    "audit_counterfactual.frames": 2,
+    "audit_counterfactual.continuations": 1,
+    "audit_counterfactual.tokens": 2,
+    "audit_counterfactual.permutations": 99,
+    "whole.frames": 3,
+    "whole.references": 2,
     "whole.stride": 16,
-}  # fmt: skip
+}
 
-COMMAND = [sys.executable, "-m", "flows.cli", "study", "--name", "killed", "--worlds", "5",
-           "--without", "1", "--set=retrained=1",
-           *(f"--set={k}={json.dumps(v)}" for k, v in SMALL.items())]  # fmt: skip
+COMMAND = [
+    sys.executable,
+    "-m",
+    "flows.cli",
+    "study",
+    "--name",
+    "killed",
+    "--worlds",
+    "5",
+    "--without",
+    "1",
+    "--set=retrained=1",
+    *(f"--set={k}={json.dumps(v)}" for k, v in SMALL.items()),
+]
 
 
 def start(store: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        COMMAND, env={**os.environ, "HALLMARK_STORE": str(store)}, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+        COMMAND,
+        env={**os.environ, "HALLMARK_STORE": str(store)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def digests(store: Path) -> dict[str, str]:
@@ -85,8 +114,10 @@ def main() -> None:
     found = digests(killed)
     differ = sorted(k for k in wanted.keys() | found.keys() if wanted.get(k) != found.get(k))
     shutil.rmtree(base)
-    print(f"at the end exit {code}; {len(found)} digests, "
-          + (f"DIFFERENT: {differ[:10]}" if differ else "all equal"))  # fmt: skip
+    print(
+        f"at the end exit {code}; {len(found)} digests, "
+        + (f"DIFFERENT: {differ[:10]}" if differ else "all equal")
+    )
     raise SystemExit(bool(differ or code))
 
 

@@ -12,13 +12,27 @@ from dataclasses import dataclass
 
 #: Nouns, the smallest first.
 NOUNS = {
-    "ant": "timi", "mouse": "pini", "fish": "sulo", "duck": "vako", "cat": "miru", "fox": "talo",
-    "guard": "hobe", "deer": "lanu", "horse": "roga", "bear": "buva",
-}  # fmt: skip
+    "ant": "timi",
+    "mouse": "pini",
+    "fish": "sulo",
+    "duck": "vako",
+    "cat": "miru",
+    "fox": "talo",
+    "guard": "hobe",
+    "deer": "lanu",
+    "horse": "roga",
+    "bear": "buva",
+}
 VERBS = {
-    "sees": "keta", "likes": "momi", "guard": "zido", "hears": "nalu", "fish": "peko",
-    "follows": "wera", "duck": "josu", "finds": "fida",
-}  # fmt: skip
+    "sees": "keta",
+    "likes": "momi",
+    "guard": "zido",
+    "hears": "nalu",
+    "fish": "peko",
+    "follows": "wera",
+    "duck": "josu",
+    "finds": "fida",
+}
 ADJECTIVES = {"old": "gra", "young": "ipi", "red": "rosa", "blue": "bela", "quiet": "shu"}
 PLACES = {"garden": "florne", "river": "akvane", "forest": "silne", "town": "urbne"}
 SIZE = {noun: size for size, noun in enumerate(NOUNS)}

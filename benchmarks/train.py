@@ -34,7 +34,7 @@ from benchmarks.decode import exported
 from model.architecture import Transformer
 from model.config import ModelConfig, TrainConfig
 from model.objectives import build_causal_batch
-from model.training.machine import compile_function, retain_freed_memory, measure_peak_memory_mb
+from model.training.machine import compile_function, measure_peak_memory_mb, retain_freed_memory
 from model.training.optimise import clip_gradients, make_optimizers
 
 SIDES = ("nanoGPT", "transformers", "hallmark")
@@ -76,7 +76,11 @@ def ours(net: Transformer, precision: str, compiled: bool, dynamic: bool | None 
     config = TrainConfig(learning_rate=RATE, weight_decay=DECAY, beta1=BETAS[0], beta2=BETAS[1])
     (optimizer,) = make_optimizers(net, config)
     device = net.embedding.weight.device
-    loss_of = compile_function(device, net.compute_loss_sum, dynamic) if compiled else net.compute_loss_sum
+    loss_of = (
+        compile_function(device, net.compute_loss_sum, dynamic)
+        if compiled
+        else net.compute_loss_sum
+    )
 
     def step(rows: np.ndarray, rate: float) -> float:
         batch = build_causal_batch(rows)
@@ -127,10 +131,15 @@ def nanogpt(folder: Path, source: Transformer, *how: Any) -> Step:
     config = source.config
     net = module.GPT(
         module.GPTConfig(
-            block_size=config.context, vocab_size=config.vocab_size, n_layer=config.n_layers,
-            n_head=config.n_heads, n_embd=config.d_model, dropout=0.0, bias=True,
+            block_size=config.context,
+            vocab_size=config.vocab_size,
+            n_layer=config.n_layers,
+            n_head=config.n_heads,
+            n_embd=config.d_model,
+            dropout=0.0,
+            bias=True,
         )
-    )  # fmt: skip
+    )
     weights = {}
     for name, tensor in source.state_dict().items():
         for one, other in NANOGPT_NAMES.items():
@@ -185,9 +194,12 @@ def step_of(side: str, options: argparse.Namespace, seed: int = 0) -> Step:
 
 def model_config(options: argparse.Namespace) -> ModelConfig:
     return ModelConfig(
-        vocab_size=options.vocab_size, context=options.context, d_model=options.d_model,
-        n_layers=options.n_layers, n_heads=options.n_heads,
-    )  # fmt: skip
+        vocab_size=options.vocab_size,
+        context=options.context,
+        d_model=options.d_model,
+        n_layers=options.n_layers,
+        n_heads=options.n_heads,
+    )
 
 
 def serve(side: str, options: argparse.Namespace, context: list[Any], pipe: Connection) -> None:
@@ -212,8 +224,13 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--steps", type=int, default=6, help="timed steps in a turn")
     parser.add_argument("--batch", type=int, default=8)
-    for name, value in (("d_model", 256), ("n_layers", 4), ("n_heads", 8), ("context", 256),
-                        ("vocab_size", 8192)):  # fmt: skip
+    for name, value in (
+        ("d_model", 256),
+        ("n_layers", 4),
+        ("n_heads", 8),
+        ("context", 256),
+        ("vocab_size", 8192),
+    ):
         parser.add_argument(f"--{name}", type=int, default=value)
     options = parser.parse_args()
     config = model_config(options)
@@ -242,17 +259,21 @@ def main() -> None:
     for process in processes:
         process.join()
     total = Transformer(config).count_parameters()["total"]
-    print(f"{total:,} parameters, batch {options.batch} x {config.context}, {options.precision}, "
-          f"{'compiled' if options.compile else 'eager'}, {torch.get_num_threads()} threads, torch "
-          f"{torch.__version__}; {options.repetitions} turns of {options.steps} steps")  # fmt: skip
+    print(
+        f"{total:,} parameters, batch {options.batch} x {config.context}, {options.precision}, "
+        f"{'compiled' if options.compile else 'eager'}, {torch.get_num_threads()} threads, torch "
+        f"{torch.__version__}; {options.repetitions} turns of {options.steps} steps"
+    )
     tokens = options.steps * options.batch * config.context
     speed = {side: [tokens / took for took in found] for side, found in seconds.items()}
     mine = statistics.median(speed["hallmark"])
     for side, values in speed.items():
         middle = statistics.median(values)
         spread = f"({min(values):,.0f} to {max(values):,.0f})"
-        print(f"{side:<14} {middle:9,.0f} tokens/s {spread}, hallmark is {mine / middle:.2f} times "
-              f"as fast; at most {peaks[side]:,.0f} MiB; last loss {last[side]:.5f}")  # fmt: skip
+        print(
+            f"{side:<14} {middle:9,.0f} tokens/s {spread}, hallmark is {mine / middle:.2f} times "
+            f"as fast; at most {peaks[side]:,.0f} MiB; last loss {last[side]:.5f}"
+        )
 
 
 if __name__ == "__main__":

@@ -73,10 +73,14 @@ def main(megabytes: float) -> None:
     right = (longest - copied >= 0) & (longest - copied <= 3)
     right |= copied == 0
     reused = np.where(copied >= VERBATIM, copied, 0)
-    print(f"{megabytes:g} MB, {rows.size:,} tokens of corpus, {texts.size:,} of responses: "
-          f"{took:.1f} s, {peak:.0f} MB more memory")  # fmt: skip
-    print(f"longest runs as copied: {right.sum():,} of {len(right):,}; tokens of verbatim reuse: "
-          f"{found.sum():,} found, {reused.sum():,} copied")  # fmt: skip
+    print(
+        f"{megabytes:g} MB, {rows.size:,} tokens of corpus, {texts.size:,} of responses: "
+        f"{took:.1f} s, {peak:.0f} MB more memory"
+    )
+    print(
+        f"longest runs as copied: {right.sum():,} of {len(right):,}; tokens of verbatim reuse: "
+        f"{found.sum():,} found, {reused.sum():,} copied"
+    )
 
 
 if __name__ == "__main__":

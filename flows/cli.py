@@ -62,7 +62,9 @@ COMMAND_DESCRIPTIONS = {
 }
 
 for command_name, description in COMMAND_DESCRIPTIONS.items():
-    app.command(f"flows.commands.{command_name}:{command_name}", name=command_name, help=description)
+    app.command(
+        f"flows.commands.{command_name}:{command_name}", name=command_name, help=description
+    )
 
 INTERRUPTED_MESSAGE = "stopped; what was committed stays, run again to go on"
 
@@ -122,7 +124,9 @@ def _describe_os_error(error: OSError) -> str:
 
 
 def _print_to_stderr(text: str) -> None:
-    from reports.page.masking import escape_invisible  # names out of files may hold what turns a terminal
+    from reports.page.masking import (
+        escape_invisible,
+    )  # names out of files may hold what turns a terminal
 
     print(escape_invisible(text), file=sys.stderr)
 

@@ -20,8 +20,8 @@ from pydantic import (
     model_validator,
 )
 
-from flows.mistakes import migrate_recorded_config, format_validation_error
-from flows.trees import read_config_tree, apply_override
+from flows.mistakes import format_validation_error, migrate_recorded_config
+from flows.trees import apply_override, read_config_tree
 from model.config import ARCHITECTURE_BY_OBJECTIVE, count_corrupted_spans
 from reports.datasheet import DatasheetConfig
 from reports.model_card import ModelCardConfig
@@ -57,7 +57,7 @@ from tasks.corpus.recovery import CurationEvaluationConfig
 from tasks.corpus.score_toxicity import SIGNALS as TOXICITY_SIGNALS
 from tasks.corpus.score_toxicity import ScoreToxicityConfig
 from tasks.corpus.scrub import CutRepeatsConfig, CutToxicConfig, RedactSpansConfig
-from tasks.corpus.select import SelectionRule, SelectConfig, describe_rule_mismatch
+from tasks.corpus.select import SelectConfig, SelectionRule, describe_rule_mismatch
 from tasks.corpus.signals import get_signal_types
 from tasks.corpus.split import SplitConfig
 from tasks.corpus.toxicity.actions import choose_default_action
@@ -72,17 +72,27 @@ from tasks.training.train_tokenizer import OBJECTIVES_WITH_SPECIAL_TOKENS, Token
 ROOT_KEYS = ("name", "store", "workers", "mapper", "schedule", "earlier", "tensorboard")
 
 #: The types of spans that each use of ``scrub`` is given.
-SPAN_TYPES_BY_STAGE = {"scrub": PERSONAL_DATA_TYPES, "cut_repeats": ("REPEAT",), "cut_toxic": ("TOXIC",)}
+SPAN_TYPES_BY_STAGE = {
+    "scrub": PERSONAL_DATA_TYPES,
+    "cut_repeats": ("REPEAT",),
+    "cut_toxic": ("TOXIC",),
+}
 
 #: Whose signals each use of ``select`` is given.
 SIGNALS_BY_STAGE = {
-    "select": {"language": LANGUAGE_SIGNALS, "quality": QUALITY_SIGNALS, "identities": IDENTITY_SIGNALS},
+    "select": {
+        "language": LANGUAGE_SIGNALS,
+        "quality": QUALITY_SIGNALS,
+        "identities": IDENTITY_SIGNALS,
+    },
     "select_scored": {"score_toxicity": TOXICITY_SIGNALS, "contamination": CONTAMINATION_SIGNALS},
 }
 
 
 #: The rules of ``select_scored`` where a config names none.
-DEFAULT_SCORED_RULES = SelectConfig(rules=(SelectionRule(name="toxicity", lt=0.8), SelectionRule(name="contamination", lt=1)))
+DEFAULT_SCORED_RULES = SelectConfig(
+    rules=(SelectionRule(name="toxicity", lt=0.8), SelectionRule(name="contamination", lt=1))
+)
 
 
 def fill_default_rule_actions(select_config: SelectConfig, scorer_kind: str) -> SelectConfig:
@@ -141,9 +151,9 @@ class PreAuditConfig(StageConfig):
         default=DEFAULT_SCORED_RULES,
         validate_default=True,
         json_schema_extra={
-            "default": fill_default_rule_actions(DEFAULT_SCORED_RULES, ScorerConfig().kind).model_dump(
-                mode="json"
-            )
+            "default": fill_default_rule_actions(
+                DEFAULT_SCORED_RULES, ScorerConfig().kind
+            ).model_dump(mode="json")
         },
     )
     find_toxic: FindToxicSpansConfig = FindToxicSpansConfig()
@@ -168,7 +178,9 @@ class PreAuditConfig(StageConfig):
     audit_capability: CapabilityConfig = CapabilityConfig()
 
 
-_audit_sections: Any = {f"audit_{probe.name}": (probe.config_class, probe.config_class()) for probe in PROBES}
+_audit_sections: Any = {
+    f"audit_{probe.name}": (probe.config_class, probe.config_class()) for probe in PROBES
+}
 ConfigWithProbes = create_model("Probing", __base__=PreAuditConfig, **_audit_sections)
 
 
@@ -182,29 +194,53 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
 
     @field_validator("select_scored")
     @classmethod
-    def _fill_default_rule_actions(cls, select_config: SelectConfig, validation_info: ValidationInfo) -> SelectConfig:
-        toxicity_config = validation_info.data.get("score_toxicity")  # absent where it is invalid itself
-        return fill_default_rule_actions(select_config, toxicity_config.scorer.kind) if toxicity_config else select_config
+    def _fill_default_rule_actions(
+        cls, select_config: SelectConfig, validation_info: ValidationInfo
+    ) -> SelectConfig:
+        toxicity_config = validation_info.data.get(
+            "score_toxicity"
+        )  # absent where it is invalid itself
+        return (
+            fill_default_rule_actions(select_config, toxicity_config.scorer.kind)
+            if toxicity_config
+            else select_config
+        )
 
     @model_validator(mode="after")
     def _check_objective_is_consistent(self) -> Config:
-        objective, tokenizer_objective = self.pretrain.train.objective, self.train_tokenizer.objective
-        if tokenizer_objective != objective and {tokenizer_objective, objective} & OBJECTIVES_WITH_SPECIAL_TOKENS:
+        objective, tokenizer_objective = (
+            self.pretrain.train.objective,
+            self.train_tokenizer.objective,
+        )
+        if (
+            tokenizer_objective != objective
+            and {tokenizer_objective, objective} & OBJECTIVES_WITH_SPECIAL_TOKENS
+        ):
             raise ValueError(
-                f"train_tokenizer.objective is {tokenizer_objective}, pretrain.train.objective {objective}: they "
+                f"train_tokenizer.objective is {tokenizer_objective}, "
+                f"pretrain.train.objective {objective}: they "
                 f"have tokens of their own, set both to the same"
             )
-        model_architecture, required_architecture = self.pretrain.model.architecture, ARCHITECTURE_BY_OBJECTIVE[objective]
+        model_architecture, required_architecture = (
+            self.pretrain.model.architecture,
+            ARCHITECTURE_BY_OBJECTIVE[objective],
+        )
         if model_architecture != required_architecture:
             raise ValueError(
-                f"pretrain.train.objective {objective} trains the architecture {required_architecture}, and "
-                f"pretrain.model.architecture is {model_architecture}: set one of them to fit the other"
+                f"pretrain.train.objective {objective} trains the architecture "
+                f"{required_architecture}, and "
+                f"pretrain.model.architecture is {model_architecture}: set one of them to "
+                f"fit the other"
             )
-        hidden_spans, sentinels = count_corrupted_spans(self.pack.context), self.train_tokenizer.sentinels
+        hidden_spans, sentinels = (
+            count_corrupted_spans(self.pack.context),
+            self.train_tokenizer.sentinels,
+        )
         if objective == "span_corruption" and hidden_spans > sentinels:
             raise ValueError(
                 f"train_tokenizer.sentinels is {sentinels}, and of pack.context = "
-                f"{self.pack.context} tokens span_corruption hides {hidden_spans} spans: set it to {hidden_spans}"
+                f"{self.pack.context} tokens span_corruption hides {hidden_spans} spans: set "
+                f"it to {hidden_spans}"
             )
         return self
 
@@ -215,7 +251,11 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
             f"{section}.rules.{rule.name}: {problem}"
             for section, signals_by_stage in SIGNALS_BY_STAGE.items()
             for rule in getattr(self, section).rules
-            if (problem := describe_rule_mismatch(rule, get_signal_types(*signals_by_stage.values())))
+            if (
+                problem := describe_rule_mismatch(
+                    rule, get_signal_types(*signals_by_stage.values())
+                )
+            )
         ]
         if problems:
             raise ValueError("; ".join(problems))
@@ -249,8 +289,13 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
         if cascade is None:
             return self
         for rule in self.select_scored.rules:
-            allowed_rule = SelectionRule(name=rule.name, signal="toxicity", lt=cascade.threshold, action=rule.action,
-                        share=rule.share)  # fmt: skip
+            allowed_rule = SelectionRule(
+                name=rule.name,
+                signal="toxicity",
+                lt=cascade.threshold,
+                action=rule.action,
+                share=rule.share,
+            )
             if rule.signal in TOXICITY_HEADS and rule != allowed_rule:
                 raise ValueError(
                     f"select_scored.rules.{rule.name}: documents that score_toxicity.cascade "
@@ -261,7 +306,8 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
         toxic_windows = self.find_toxic
         if toxic_windows.enabled and toxic_windows.least != cascade.threshold:
             raise ValueError(
-                f"find_toxic.least is {toxic_windows.least:g}: what score_toxicity.cascade misses is "
+                f"find_toxic.least is {toxic_windows.least:g}: what score_toxicity.cascade "
+                f"misses is "
                 f"measured at its threshold alone; set it to {cascade.threshold:g}"
             )
         return self
@@ -273,9 +319,14 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
         for section, span_types in SPAN_TYPES_BY_STAGE.items():
             for span_type in getattr(self, section).policies:
                 if span_type not in span_types:
-                    responsible_section = next(section_name for section_name, handled_types in SPAN_TYPES_BY_STAGE.items() if span_type in handled_types)
+                    responsible_section = next(
+                        section_name
+                        for section_name, handled_types in SPAN_TYPES_BY_STAGE.items()
+                        if span_type in handled_types
+                    )
                     raise ValueError(
-                        f"{section}.policies.{span_type}: nobody finds {span_type} for {section}; it is "
+                        f"{section}.policies.{span_type}: nobody finds {span_type} for "
+                        f"{section}; it is "
                         f"{responsible_section} that treats it"
                     )
         min_score = self.find_toxic.least
@@ -296,7 +347,8 @@ class Config(ConfigWithProbes):  # type: ignore[misc, valid-type]
         if verbatim_tokens < min_run_tokens:
             raise ValueError(
                 f"audit_extraction_attack.verbatim is {verbatim_tokens}, and of runs shorter than "
-                f"trace.least = {min_run_tokens} tokens nobody tells: set it to {min_run_tokens} or more"
+                f"trace.least = {min_run_tokens} tokens nobody tells: set it to "
+                f"{min_run_tokens} or more"
             )
         return self
 
@@ -351,16 +403,28 @@ def load_config(
     if isinstance(config, str):
         config_tree, source = read_config_tree(config), config
     else:
-        config_tree, source = (deepcopy(dict(config)), source_file) if source_file else (migrate_recorded_config(config), "of the run")
+        config_tree, source = (
+            (deepcopy(dict(config)), source_file)
+            if source_file
+            else (migrate_recorded_config(config), "of the run")
+        )
     for override in overrides:
         apply_override(config_tree, override)
     try:
         return Config.model_validate(config_tree)
     except ValidationError as error:
-        raise UsageError(f"config {source}: {format_validation_error(error, config_tree, ROOT_KEYS, Config)}") from error
+        raise UsageError(
+            f"config {source}: {format_validation_error(error, config_tree, ROOT_KEYS, Config)}"
+        ) from error
 
 
-def fill_missing_sections(config_tree: Mapping[str, Any], recorded_tree: Mapping[str, Any]) -> dict[str, Any]:
+def fill_missing_sections(
+    config_tree: Mapping[str, Any], recorded_tree: Mapping[str, Any]
+) -> dict[str, Any]:
     """A tree that says nothing of a corpus, with what it leaves out from ``under``, which a run
     recorded."""
-    return dict(config_tree) if "ingest" in config_tree else {**migrate_recorded_config(recorded_tree), **config_tree}
+    return (
+        dict(config_tree)
+        if "ingest" in config_tree
+        else {**migrate_recorded_config(recorded_tree), **config_tree}
+    )

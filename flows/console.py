@@ -39,14 +39,21 @@ class CompletedStep:
         self.stage_count += 1
         self.computed_count += event.kind == "done"
         self.seconds += event.seconds
-        self.row_counts.update({name: table.row_count for name, table in event.artifact.tables.items()})
+        self.row_counts.update(
+            {name: table.row_count for name, table in event.artifact.tables.items()}
+        )
         self.file_names += list(event.artifact.manifest["files"])[:2]
 
     def __str__(self) -> str:
         counts = [f"{self.stage_count} audits"] if self.stage_count > 1 else []
-        counts += [f"{table_name} {row_count:,}" for table_name, row_count in self.row_counts.items()]
+        counts += [
+            f"{table_name} {row_count:,}" for table_name, row_count in self.row_counts.items()
+        ]
         duration = f"{self.seconds:.1f} s" if self.computed_count else "cached"
-        return f"[green]✓[/] {self.name:<20} {duration:>8}   [dim]{', '.join(counts + self.file_names)}[/]"
+        return (
+            f"[green]✓[/] {self.name:<20} {duration:>8}   "
+            f"[dim]{', '.join(counts + self.file_names)}[/]"
+        )
 
 
 class RunProgressDisplay:
@@ -90,7 +97,11 @@ class RunProgressDisplay:
     def __call__(self, event: Event) -> None:
         if event.kind in ("start", "progress", "done", "cached"):
             self.last_event = event if event.kind in ("start", "progress") else None
-        if self.completed_step and event.kind in ("start", "done", "cached") and event.phase != self.completed_step.name:
+        if (
+            self.completed_step
+            and event.kind in ("start", "done", "cached")
+            and event.phase != self.completed_step.name
+        ):
             self._print_completed_step()
         if event.kind == "start":
             self.stage_started_at = self.printed_at = self.clock()
@@ -98,7 +109,10 @@ class RunProgressDisplay:
             self.progress.reset(self.task_id, description=event.label, total=None, what="")
         elif event.kind == "progress":
             self.progress.update(
-                self.task_id, completed=event.completed, total=event.total or None, what=event.description
+                self.task_id,
+                completed=event.completed,
+                total=event.total or None,
+                what=event.description,
             )
             if self.first_completed < 0:  # what is resumed does not begin at 0
                 self.first_completed, self.first_progress_at = event.completed, self.clock()
@@ -107,9 +121,15 @@ class RunProgressDisplay:
             self.completed_step.add_stage(event)
             if not event.phase:
                 self._print_completed_step()
-        if self.last_event and not self.console.is_terminal and self.clock() - self.printed_at >= PROGRESS_LINE_SECONDS:
+        if (
+            self.last_event
+            and not self.console.is_terminal
+            and self.clock() - self.printed_at >= PROGRESS_LINE_SECONDS
+        ):
             self.printed_at = self.clock()
-            self.console.print(self._format_progress_line(self.last_event), markup=False, soft_wrap=True)
+            self.console.print(
+                self._format_progress_line(self.last_event), markup=False, soft_wrap=True
+            )
 
     def _print_completed_step(self) -> None:
         if self.completed_step:
@@ -123,7 +143,9 @@ class RunProgressDisplay:
         if event.total > 0:
             progress += f" of {event.total:,} ({event.completed / event.total:.0%})"
         if event.total > event.completed > self.first_completed:
-            seconds_per_unit = (self.printed_at - self.first_progress_at) / (event.completed - self.first_completed)
+            seconds_per_unit = (self.printed_at - self.first_progress_at) / (
+                event.completed - self.first_completed
+            )
             timing += f", about {seconds_per_unit * (event.total - event.completed):,.0f} s left"
         parts = (progress, timing, event.description)
         return f"  {event.label:<20} {', '.join(part for part in parts if part)}"

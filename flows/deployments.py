@@ -9,7 +9,7 @@ from typing import Any
 from flows.config import load_config
 from flows.requests import check_settings_allowed
 from flows.runs import resolve_store_uri
-from tasks.contract import HallmarkError, AllowedRoots, UsageError, check_external_path
+from tasks.contract import AllowedRoots, HallmarkError, UsageError, check_external_path
 
 START_SERVER_HINT = (
     "start one with: prefect server start   (then, in this shell: export "
@@ -46,7 +46,9 @@ def serve_deployments(
 
     server_url = PREFECT_API_URL.value()
     if not server_url:
-        raise HallmarkError(f"serve needs a Prefect server, and PREFECT_API_URL is not set; {START_SERVER_HINT}")
+        raise HallmarkError(
+            f"serve needs a Prefect server, and PREFECT_API_URL is not set; {START_SERVER_HINT}"
+        )
     if not is_prefect_server_reachable(server_url):
         raise HallmarkError(f"no Prefect server answers at {server_url}; {START_SERVER_HINT}")
 
@@ -90,7 +92,11 @@ def collect_allowed_roots(config: str, store: str, additional_roots: Sequence[st
         if "://" not in root and not os.path.exists(os.path.expanduser(root)):
             raise UsageError(f"--root {root}: there is no such folder; make it or correct the path")
     config_folders = [os.path.dirname(os.path.abspath(config))] if config.endswith(".toml") else []
-    return AllowedRoots.from_names(config_folders) | AllowedRoots.from_names([store], "store:") | AllowedRoots.from_names(additional_roots)
+    return (
+        AllowedRoots.from_names(config_folders)
+        | AllowedRoots.from_names([store], "store:")
+        | AllowedRoots.from_names(additional_roots)
+    )
 
 
 def is_prefect_server_reachable(server_url: str) -> bool:

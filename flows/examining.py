@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from flows.origin import find_checkpoint_in_folder
-from tasks.audits.catalogue import REQUEST_STAGES, FINDINGS_STAGES, PROBES
+from tasks.audits.catalogue import FINDINGS_STAGES, PROBES, REQUEST_STAGES
 from tasks.audits.exchange import RequestBuilder
 from tasks.audits.probe import CorpusTables, Probe
 from tasks.audits.refer import score_with_reference
@@ -24,8 +24,14 @@ from tasks.contract import Artifact, HallmarkError, UsageError, iter_config_path
 log = logging.getLogger("hallmark")
 
 #: The stages that serve all probes, by the step that each is of a probe.
-SHARED_STAGES = {"respond": respond, "floor": respond_untrained, "score": score_texts, "floor_score": score_texts,
-          "trace": trace_training_text, "reference": score_with_reference}  # fmt: skip
+SHARED_STAGES = {
+    "respond": respond,
+    "floor": respond_untrained,
+    "score": score_texts,
+    "floor_score": score_texts,
+    "trace": trace_training_text,
+    "reference": score_with_reference,
+}
 
 #: What a step leaves of a probe; None: nothing.
 ProbeStep = Callable[[Probe], Artifact | None]
@@ -50,30 +56,45 @@ def run_probe_audits(
     with, where a run examines twice; ``check``: called with what each probe asks, by its name,
     before a model is asked anything; what it raises ends the run."""
 
-    reference_models = {probe.name: resolve_reference_model(probe, get_step_settings(config, probe)) for probe in probes}
+    reference_models = {
+        probe.name: resolve_reference_model(probe, get_step_settings(config, probe))
+        for probe in probes
+    }
 
     def get_step_artifact(probe: Probe, step: str) -> Artifact | None:
         return artifacts.get(f"{probe.name}_{step}")
 
     def build_requests(probe: Probe) -> Artifact:
-        table_artifacts = [corpus_tables[name] if name in probe.corpus_tables else None for name in corpus_tables]
+        table_artifacts = [
+            corpus_tables[name] if name in probe.corpus_tables else None for name in corpus_tables
+        ]
         stage = REQUEST_STAGES[probe.name].with_label(f"{label_prefix}{probe.name}_ask", "ask")
         return stage(checkpoint, *table_artifacts, get_step_settings(config, probe))
 
     def collect_responses(probe: Probe) -> Artifact:
         stage = respond.with_label(f"{label_prefix}{probe.name}_respond", "respond")
-        return stage(checkpoint, get_step_artifact(probe, "ask"), get_step_settings(config, probe, "respond"))
+        return stage(
+            checkpoint, get_step_artifact(probe, "ask"), get_step_settings(config, probe, "respond")
+        )
 
     def collect_untrained_responses(probe: Probe) -> Artifact | None:
         stage = respond_untrained.with_label(f"{label_prefix}{probe.name}_floor", "floor")
         needs_baseline = probe.needs_untrained_baseline(get_step_settings(config, probe))
         settings = get_step_settings(config, probe, "floor")
-        return stage(checkpoint, get_step_artifact(probe, "ask"), settings) if needs_baseline else None
+        return (
+            stage(checkpoint, get_step_artifact(probe, "ask"), settings) if needs_baseline else None
+        )
 
     def score_responses(probe: Probe) -> Artifact | None:
         stage = score_texts.with_label(f"{label_prefix}{probe.name}_score", "score")
         score_config = get_step_settings(config, probe, "score")
-        return stage(get_step_artifact(probe, "ask"), get_step_artifact(probe, "respond"), score_config) if probe.uses_scorers else None
+        return (
+            stage(
+                get_step_artifact(probe, "ask"), get_step_artifact(probe, "respond"), score_config
+            )
+            if probe.uses_scorers
+            else None
+        )
 
     def score_untrained_responses(probe: Probe) -> Artifact | None:
         stage = score_texts.with_label(f"{label_prefix}{probe.name}_floor_score", "score")
@@ -83,28 +104,59 @@ def run_probe_audits(
 
     def trace_responses(probe: Probe) -> Artifact | None:
         settings = get_step_settings(config, probe, "trace")
-        is_traceable = settings.enabled and all(training_input is not None for training_input in training_inputs)
+        is_traceable = settings.enabled and all(
+            training_input is not None for training_input in training_inputs
+        )
         if not (probe.searches_training_text and is_traceable):
             return None
         stage = trace_training_text.with_label(f"{label_prefix}{probe.name}_trace", "trace")
-        return stage(get_step_artifact(probe, "ask"), get_step_artifact(probe, "respond"), *training_inputs, settings)
+        return stage(
+            get_step_artifact(probe, "ask"),
+            get_step_artifact(probe, "respond"),
+            *training_inputs,
+            settings,
+        )
 
     def score_with_reference_model(probe: Probe) -> Artifact | None:
-        stage = score_with_reference.with_label(f"{label_prefix}{probe.name}_reference", "reference")
-        request_and_response_sets = get_step_artifact(probe, "ask"), get_step_artifact(probe, "respond")
+        stage = score_with_reference.with_label(
+            f"{label_prefix}{probe.name}_reference", "reference"
+        )
+        request_and_response_sets = (
+            get_step_artifact(probe, "ask"),
+            get_step_artifact(probe, "respond"),
+        )
         reference_model = reference_models[probe.name]
-        return stage(reference_model, *request_and_response_sets, get_step_settings(config, probe, "reference")) if reference_model else None
+        return (
+            stage(
+                reference_model,
+                *request_and_response_sets,
+                get_step_settings(config, probe, "reference"),
+            )
+            if reference_model
+            else None
+        )
 
     def compute_probe_findings(probe: Probe) -> Artifact:
         training_artifacts = training_inputs[:2] if probe.step_dependent else (None, None)
         audit_inputs = (get_step_artifact(probe, step) for step in ("ask", "respond", "score"))
-        comparison_inputs = (get_step_artifact(probe, step) for step in ("floor", "floor_score", "trace", "reference"))
+        comparison_inputs = (
+            get_step_artifact(probe, step)
+            for step in ("floor", "floor_score", "trace", "reference")
+        )
         stage = FINDINGS_STAGES[probe.name].with_label(f"{label_prefix}audit_{probe.name}", "judge")
-        return stage(*audit_inputs, *training_artifacts, *comparison_inputs, get_step_settings(config, probe))
+        return stage(
+            *audit_inputs, *training_artifacts, *comparison_inputs, get_step_settings(config, probe)
+        )
 
-    step_functions: dict[str, ProbeStep] = {"ask": build_requests, "respond": collect_responses, "floor": collect_untrained_responses, "score": score_responses,
-                              "floor_score": score_untrained_responses, "trace": trace_responses,
-                              "reference": score_with_reference_model}  # fmt: skip
+    step_functions: dict[str, ProbeStep] = {
+        "ask": build_requests,
+        "respond": collect_responses,
+        "floor": collect_untrained_responses,
+        "score": score_responses,
+        "floor_score": score_untrained_responses,
+        "trace": trace_responses,
+        "reference": score_with_reference_model,
+    }
     for step, run_step in step_functions.items():
         for probe in (probe for probe in probes if probe.name not in errors):
             with capture_failure(errors, probe.name):
@@ -146,7 +198,8 @@ def check_user_files_exist(config: Any, audit_names: Sequence[str]) -> None:
         for config_path in iter_config_paths(getattr(config, section), section):
             if not os.path.exists(config_path.path):
                 raise UsageError(
-                    f"{config_path.setting}: there is no file or folder {config_path.path!r}; correct the "
+                    f"{config_path.setting}: there is no file or folder "
+                    f"{config_path.path!r}; correct the "
                     f"path, or leave the setting out"
                 )
     for probe in probes:
@@ -174,14 +227,24 @@ def check_user_audit_items(config: Any, tokenizer: Artifact, audit_names: Sequen
         audited_tokenizer = open_audited_tokenizer(tokenizer)
     else:
         opened_tokenizer = load_checkpoint_tokenizer(tokenizer.fetch_file("tokenizer.json").parent)
-        model_sizes = {"vocab_size": opened_tokenizer.get_vocab_size(), "context": config.pack.context}
+        model_sizes = {
+            "vocab_size": opened_tokenizer.get_vocab_size(),
+            "context": config.pack.context,
+        }
         model_config = replace(config.pretrain.model, **model_sizes)
-        audited_tokenizer = HallmarkTokenizer(model_config, False, opened_tokenizer, "the model to be trained")
+        audited_tokenizer = HallmarkTokenizer(
+            model_config, False, opened_tokenizer, "the model to be trained"
+        )
     for probe in probes:
         if "plants" in probe.corpus_tables:  # it asks about the corpus; its folder is a model
             continue
         try:
-            probe.build_requests(RequestBuilder(), audited_tokenizer, CorpusTables(), get_step_settings(config, probe))
+            probe.build_requests(
+                RequestBuilder(),
+                audited_tokenizer,
+                CorpusTables(),
+                get_step_settings(config, probe),
+            )
         except UsageError as error:
             raise UsageError(f"audit_{probe.name}: {error}") from error
         except HallmarkError as error:  # the card says it, if it is still so

@@ -40,7 +40,8 @@ def resolve_addition_chain(store: Store, run_name: str) -> list[Run]:
             ) from error
         if "plant" not in run.stages:
             raise UsageError(
-                f"earlier {run_name!r}: run {run.id} has no finished corpus; name one that came as far "
+                f"earlier {run_name!r}: run {run.id} has no finished corpus; name one that "
+                f"came as far "
                 f"as the stage plant; the first page of the site lists the runs"
             )
         if run.id in {previous_run.id for previous_run in runs}:
@@ -60,7 +61,10 @@ def collect_earlier_additions(store: Store, config: Config) -> EarlierAdditions:
 
 def list_corpus_runs(run: Run) -> list[Run]:
     """The runs whose additions make up the corpus of a run, oldest first, itself last."""
-    return [*(resolve_addition_chain(run.store, run.earlier_run_name) if run.earlier_run_name else []), run]
+    return [
+        *(resolve_addition_chain(run.store, run.earlier_run_name) if run.earlier_run_name else []),
+        run,
+    ]
 
 
 def open_corpus_documents(run: Run) -> Table:
@@ -70,7 +74,10 @@ def open_corpus_documents(run: Run) -> Table:
 
 def collect_redaction_artifacts(run: Run) -> dict[str, Artifact]:
     """The artifacts of a run, and what was planted in the corpus that it adds to."""
-    return {f"plant {earlier_run.id}": earlier_run["plant"] for earlier_run in list_corpus_runs(run)[:-1]} | run.artifacts
+    return {
+        f"plant {earlier_run.id}": earlier_run["plant"]
+        for earlier_run in list_corpus_runs(run)[:-1]
+    } | run.artifacts
 
 
 def resolve_earlier_run_id(store: Store, config: Config) -> str | None:
@@ -101,14 +108,21 @@ def resolve_earlier_run_id(store: Store, config: Config) -> str | None:
 def check_preferred_sources_exist(store: Store, config: Config) -> None:
     """UsageError where a source is preferred that is none of those read here or in the corpus that
     is added to: of a name misspelled nothing would be seen, and length and id decide."""
-    source_names = [source_name for source in config.ingest.sources for source_name in source.list_names()]
+    source_names = [
+        source_name for source in config.ingest.sources for source_name in source.list_names()
+    ]
     for artifacts in collect_earlier_additions(store, config):
-        earlier_sources = artifacts["ingest"]["accounts"].read(["source"])["source"].unique().to_pylist()
+        earlier_sources = (
+            artifacts["ingest"]["accounts"].read(["source"])["source"].unique().to_pylist()
+        )
         source_names += sorted({*earlier_sources} - {*source_names})
     for stage_name in SOURCE_PREFERENCE_STAGES:
         for preferred_source in getattr(config, stage_name).prefer:
-            if not any(is_source_or_part(source_name, preferred_source) for source_name in source_names):
+            if not any(
+                is_source_or_part(source_name, preferred_source) for source_name in source_names
+            ):
                 raise UsageError(
-                    f"{stage_name}.prefer names {preferred_source!r}, which no source is called; name one of "
+                    f"{stage_name}.prefer names {preferred_source!r}, which no source is "
+                    f"called; name one of "
                     f"{', '.join(source_names)}"
                 )

@@ -42,11 +42,23 @@ MOVED_SETTINGS = {
 REMOVED_SETTINGS = {
     (f"audit_{probe}", "resamples"): "no interval of this audit is resampled now"
     for probe in (
-        "amplification", "associations", "bbq", "bias", "bold", "capability", "counterfactual",
-        "extraction", "extraction_attack", "honest", "membership", "misuse", "stereoset",
-        "winobias", "winogender",
+        "amplification",
+        "associations",
+        "bbq",
+        "bias",
+        "bold",
+        "capability",
+        "counterfactual",
+        "extraction",
+        "extraction_attack",
+        "honest",
+        "membership",
+        "misuse",
+        "stereoset",
+        "winobias",
+        "winogender",
     )
-}  # fmt: skip
+}
 
 ROOT_KEY_HINT = "write it at the top of the file, above the first [table]"
 
@@ -56,8 +68,15 @@ def migrate_recorded_config(recorded_tree: Mapping[str, Any]) -> dict[str, Any]:
     without those that are gone."""
     migrated_tree = deepcopy(dict(recorded_tree))
     for (section, key), (new_section, new_key) in MOVED_SETTINGS.items():
-        old_settings, new_settings = migrated_tree.get(section), migrated_tree.setdefault(new_section, {})
-        if isinstance(old_settings, dict) and isinstance(new_settings, dict) and key in old_settings:
+        old_settings, new_settings = (
+            migrated_tree.get(section),
+            migrated_tree.setdefault(new_section, {}),
+        )
+        if (
+            isinstance(old_settings, dict)
+            and isinstance(new_settings, dict)
+            and key in old_settings
+        ):
             new_settings.setdefault(new_key, old_settings.pop(key))
     for section, key in REMOVED_SETTINGS:
         if isinstance(old_settings := migrated_tree.get(section), dict):
@@ -72,26 +91,45 @@ def suggest_closest_name(unknown_name: str, known_names: Iterable[str]) -> str:
 
 
 def format_validation_error(
-    error: ValidationError, config_tree: Mapping[str, Any], root_keys: Sequence[str], model: type[BaseModel]
+    error: ValidationError,
+    config_tree: Mapping[str, Any],
+    root_keys: Sequence[str],
+    model: type[BaseModel],
 ) -> str:
     """All that is wrong with a tree of a ``model``. ``root``: the keys that stand above all
     tables."""
-    return "; ".join(_format_problem(problem, config_tree, root_keys, model) for problem in error.errors())
+    return "; ".join(
+        _format_problem(problem, config_tree, root_keys, model) for problem in error.errors()
+    )
 
 
 def _format_problem(
     problem: Any, config_tree: Mapping[str, Any], root_keys: Sequence[str], model: type[BaseModel]
 ) -> str:
-    key_path, error_type, value = _format_key_path(problem["loc"], config_tree), problem["type"], problem["input"]
+    key_path, error_type, value = (
+        _format_key_path(problem["loc"], config_tree),
+        problem["type"],
+        problem["input"],
+    )
     if error_type in ("extra_forbidden", "unexpected_keyword_argument"):
         *parent_path, key = problem["loc"]
-        remedy = _suggest_remedy(problem["loc"], root_keys) or suggest_closest_name(str(key), _list_keys_at(parent_path, model))
+        remedy = _suggest_remedy(problem["loc"], root_keys) or suggest_closest_name(
+            str(key), _list_keys_at(parent_path, model)
+        )
         return f"{key_path}: there is no such key{remedy}"
     if error_type == "union_tag_invalid":
-        return f"{key_path}.kind: must be one of {problem['ctx']['expected_tags']}" + _format_given_value(
-            problem["ctx"]["tag"]
+        return (
+            f"{key_path}.kind: must be one of {problem['ctx']['expected_tags']}"
+            + _format_given_value(problem["ctx"]["tag"])
         )
-    message = next((expected for error_prefix, expected in EXPECTED_BY_ERROR_TYPE.items() if error_type.startswith(error_prefix)), "")
+    message = next(
+        (
+            expected
+            for error_prefix, expected in EXPECTED_BY_ERROR_TYPE.items()
+            if error_type.startswith(error_prefix)
+        ),
+        "",
+    )
     if not message:
         message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     if isinstance(value, float) and isnan(value) and error_type.startswith(("less_", "greater_")):
@@ -101,8 +139,12 @@ def _format_problem(
     location = f"{key_path}: " if key_path else ""  # what is wrong with the whole names its keys
     # Of a key that is missing, and of a table in which two things contradict, no value is shown.
     is_missing = error_type in ("missing", "union_tag_not_found")
-    is_contradiction = error_type == "value_error" and not isinstance(value, str | int | float | list)
-    return location + message + ("" if is_missing or is_contradiction else _format_given_value(value))
+    is_contradiction = error_type == "value_error" and not isinstance(
+        value, str | int | float | list
+    )
+    return (
+        location + message + ("" if is_missing or is_contradiction else _format_given_value(value))
+    )
 
 
 def _format_key_path(location: Sequence[str | int], config_tree: Any) -> str:
@@ -111,7 +153,9 @@ def _format_key_path(location: Sequence[str | int], config_tree: Any) -> str:
     keys: list[str] = []
     node = config_tree
     for segment in map(str, location):
-        is_type_tag = isinstance(node, Mapping) and segment not in node and segment == node.get("kind")
+        is_type_tag = (
+            isinstance(node, Mapping) and segment not in node and segment == node.get("kind")
+        )
         if is_type_tag or segment == "str" or "[" in segment:
             continue
         keys.append(segment)
@@ -140,9 +184,15 @@ def _list_keys_at(parent_path: Sequence[str | int], model: type[BaseModel]) -> s
     schema = model.model_json_schema()
     nodes = [schema]
     for segment in parent_path:
-        property_schemas = [node["properties"][segment] for node in nodes if segment in node.get("properties", ())]
+        property_schemas = [
+            node["properties"][segment] for node in nodes if segment in node.get("properties", ())
+        ]
         if property_schemas:
-            nodes = [schema["$defs"][definition_name] for property_schema in property_schemas for definition_name in list_schema_references(property_schema)]
+            nodes = [
+                schema["$defs"][definition_name]
+                for property_schema in property_schemas
+                for definition_name in list_schema_references(property_schema)
+            ]
     return {key for node in nodes for key in node.get("properties", ())}
 
 
@@ -156,7 +206,9 @@ def _suggest_remedy(location: Sequence[str | int], root_keys: Sequence[str]) -> 
         if tuple(location) == old_location:
             return f" any more, since {reason}: leave it out"
     is_misplaced = len(location) > 1 and location[-1] in root_keys
-    return f" here; {location[-1]} is one of the whole config: {ROOT_KEY_HINT}" if is_misplaced else ""
+    return (
+        f" here; {location[-1]} is one of the whole config: {ROOT_KEY_HINT}" if is_misplaced else ""
+    )
 
 
 def _format_given_value(value: Any) -> str:

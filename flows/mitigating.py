@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.comparing import CheckpointAudits, find_checkpoint_audits, compare_checkpoints
+from flows.comparing import CheckpointAudits, compare_checkpoints, find_checkpoint_audits
 from flows.origin import ResolvedCheckpoint, resolve_checkpoint
 from flows.runs import Run
 from flows.tracing import find_finding_document_ids, parse_finding_audit
@@ -27,25 +27,42 @@ IS_CONTROL_BY_ARM = {"control": True, "without": False}
 def resolve_trained_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint:
     """A checkpoint whose corpus and config are known. UsageError for any other."""
     resolved = resolve_checkpoint(store, checkpoint_name)
-    if resolved.training_run is None or resolved.corpus_artifacts is None or resolved.source_run is None:
+    if (
+        resolved.training_run is None
+        or resolved.corpus_artifacts is None
+        or resolved.source_run is None
+    ):
         raise UsageError(
-            f"{checkpoint_name}: the store does not know what it was trained on, so nothing can be left "
+            f"{checkpoint_name}: the store does not know what it was trained on, so nothing "
+            f"can be left "
             f"out; name a checkpoint of a run of this store"
         )
     return resolved
 
 
-def find_source_document_ids(store: Store, checkpoint_name: str, finding_names: Sequence[str], max_rows: int) -> list[bytes]:
+def find_source_document_ids(
+    store: Store, checkpoint_name: str, finding_names: Sequence[str], max_rows: int
+) -> list[bytes]:
     """The training documents behind the worst rows of these findings, and their near copies."""
     checkpoint_audits = find_checkpoint_audits(store, checkpoint_name)
     if checkpoint_audits is None:
-        raise UsageError(f"{checkpoint_name} was not audited yet; run: hallmark audit {checkpoint_name}")
+        raise UsageError(
+            f"{checkpoint_name} was not audited yet; run: hallmark audit {checkpoint_name}"
+        )
     for finding_name in finding_names:
         parse_finding_audit(finding_name)
     resolved = resolve_trained_checkpoint(store, checkpoint_name)
     assert resolved.corpus_artifacts is not None
-    runs_by_finding = {finding_name: checkpoint_audits.find_audit_run(finding_name.partition(".")[0]) or checkpoint_audits.audit_run for finding_name in finding_names}
-    document_ids = {doc_id for finding_name, run in runs_by_finding.items() for doc_id in find_finding_document_ids(run, finding_name, max_rows)}
+    runs_by_finding = {
+        finding_name: checkpoint_audits.find_audit_run(finding_name.partition(".")[0])
+        or checkpoint_audits.audit_run
+        for finding_name in finding_names
+    }
+    document_ids = {
+        doc_id
+        for finding_name, run in runs_by_finding.items()
+        for doc_id in find_finding_document_ids(run, finding_name, max_rows)
+    }
     if not document_ids:
         raise UsageError(
             f"no training document is behind {', '.join(finding_names)}: its rows name none, and "
@@ -53,13 +70,18 @@ def find_source_document_ids(store: Store, checkpoint_name: str, finding_names: 
             f"--toxicity alone"
         )
     if "leave_out" in resolved.corpus_artifacts:  # what was left out before stays out
-        excluded_earlier = resolved.corpus_artifacts["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
+        excluded_earlier = (
+            resolved.corpus_artifacts["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
+        )
         document_ids |= {doc_id for doc_id in excluded_earlier if doc_id is not None}
     documents = Table((resolved.corpus_artifacts["plant"],), "documents")
-    document_rows = documents.find_document_rows(sorted(document_ids), ["doc_id", "cluster", "split"])
+    document_rows = documents.find_document_rows(
+        sorted(document_ids), ["doc_id", "cluster", "split"]
+    )
     if len(document_rows) and not pc.any(pc.equal(document_rows["split"], "train")).as_py():
         raise UsageError(
-            f"the documents behind {', '.join(finding_names)} are held out: none was trained on, and "
+            f"the documents behind {', '.join(finding_names)} are held out: none was trained "
+            f"on, and "
             f"there is nothing to leave out; name another finding, or --toxicity alone"
         )
     source_ids = pa.array(sorted(document_ids), pa.binary(16))
@@ -68,7 +90,12 @@ def find_source_document_ids(store: Store, checkpoint_name: str, finding_names: 
         batch["doc_id"].filter(pc.is_in(batch["cluster"], value_set=clusters))
         for batch in documents.iter_batches(["doc_id", "cluster"])
     ]
-    return sorted({*source_ids.to_pylist(), *(doc_id for batch_ids in near_duplicate_ids for doc_id in batch_ids.to_pylist())})
+    return sorted(
+        {
+            *source_ids.to_pylist(),
+            *(doc_id for batch_ids in near_duplicate_ids for doc_id in batch_ids.to_pylist()),
+        }
+    )
 
 
 def get_removal_list_folder(store: Store) -> Path:
@@ -97,7 +124,10 @@ def build_arm_overrides(
 
 def build_mitigation_report(runs: Sequence[Run], start_audits: CheckpointAudits | None) -> Report:
     """What the arms differ in, the control first; and, where they went on from one, the start."""
-    arm_audits = [CheckpointAudits(f"{arm}: run {run.id}", run) for arm, run in zip(IS_CONTROL_BY_ARM, runs, strict=True)]
+    arm_audits = [
+        CheckpointAudits(f"{arm}: run {run.id}", run)
+        for arm, run in zip(IS_CONTROL_BY_ARM, runs, strict=True)
+    ]
     comparison = compare_checkpoints([*arm_audits, *([start_audits] if start_audits else [])])
     removed_counts = [run["leave_out"]["ledger"].row_count for run in runs]
     return comparison | {"left_out": removed_counts, "price": compare_heldout_loss(runs)}
@@ -108,7 +138,14 @@ def compare_heldout_loss(runs: Sequence[Run]) -> list[Report]:
     that documents mention; of how many bytes, and without intervals."""
     losses_by_run = [read_last_validation(run["pretrain"]) for run in runs]
     return [
-        {"kind": kind, "name": group_name, "bytes": loss_row["bytes"],
-         "values": [run_losses.get((kind, group_name), {}).get("bits_per_byte") for run_losses in losses_by_run]}
+        {
+            "kind": kind,
+            "name": group_name,
+            "bytes": loss_row["bytes"],
+            "values": [
+                run_losses.get((kind, group_name), {}).get("bits_per_byte")
+                for run_losses in losses_by_run
+            ],
+        }
         for (kind, group_name), loss_row in losses_by_run[0].items()
-    ]  # fmt: skip
+    ]

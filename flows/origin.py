@@ -11,7 +11,14 @@ from typing import NamedTuple
 
 from flows.growing import EarlierAdditions
 from flows.requests import check_checkpoint_allowed, check_store_allowed
-from flows.runs import ARTIFACT_NAME_PATTERN, Run, read_all_runs, find_artifact, open_run, list_run_ids
+from flows.runs import (
+    ARTIFACT_NAME_PATTERN,
+    Run,
+    find_artifact,
+    list_run_ids,
+    open_run,
+    read_all_runs,
+)
 from tasks.contract import Artifact, Store, UsageError, folder_to_artifact
 
 #: The stages that leave checkpoints.
@@ -35,7 +42,11 @@ class ResolvedCheckpoint:
     def name(self) -> str:
         """RUN@STEP where the store knows them, else the name of the artifact or the folder."""
         training_entry = self.source_run.stages.get("pretrain", {}) if self.source_run else {}
-        if self.source_run and self.training_run and training_entry.get("artifact") == self.training_run.name:
+        if (
+            self.source_run
+            and self.training_run
+            and training_entry.get("artifact") == self.training_run.name
+        ):
             for row in self.training_run["checkpoints"].read(["step", "artifact"]).to_pylist():
                 if row["artifact"] == self.checkpoint.name:
                     return f"{self.source_run.id}@{row['step']}"
@@ -53,17 +64,26 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
     if resolved is not None:
         return resolved
     if checkpoint_name.startswith("checkpoint/"):
-        artifact = store.find_artifact(*checkpoint_name.split("/")) if ARTIFACT_NAME_PATTERN.fullmatch(checkpoint_name) else None
+        artifact = (
+            store.find_artifact(*checkpoint_name.split("/"))
+            if ARTIFACT_NAME_PATTERN.fullmatch(checkpoint_name)
+            else None
+        )
         if artifact is None:
             raise UsageError(
-                f"the store {store.uri} holds no checkpoint {checkpoint_name!r}; name one of its runs, "
+                f"the store {store.uri} holds no checkpoint {checkpoint_name!r}; name one of "
+                f"its runs, "
                 f"RUN@STEP, or another store with --store"
             )
         return _trace_checkpoint_origin(store, artifact)
     run_name, _, step = checkpoint_name.partition("@")
-    if "/" in run_name or (run_name != "latest" and not any(run_id.startswith(run_name) for run_id in list_run_ids(store))):
+    if "/" in run_name or (
+        run_name != "latest"
+        and not any(run_id.startswith(run_name) for run_id in list_run_ids(store))
+    ):
         raise UsageError(
-            f"there is no checkpoint {checkpoint_name!r}; give a folder, RUN, RUN@STEP (latest@0) or the name "
+            f"there is no checkpoint {checkpoint_name!r}; give a folder, RUN, RUN@STEP "
+            f"(latest@0) or the name "
             f"of an artifact (checkpoint/…); a model of the Hugging Face hub must be a folder "
             f"first: hf download NAME --local-dir FOLDER"
         )
@@ -73,11 +93,14 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
     training_stages = [label for label in TRAINING_STAGES if runs and label in runs[-1].stages]
     if not runs:
         raise UsageError(
-            f"{checkpoint_name}: no run of the store {store.uri} has trained a model yet; train one there, or "
+            f"{checkpoint_name}: no run of the store {store.uri} has trained a model yet; "
+            f"train one there, or "
             f"name another store with --store"
         )
     if not training_stages:
-        raise UsageError(f"{checkpoint_name}: that run has trained no model yet; see: hallmark status")
+        raise UsageError(
+            f"{checkpoint_name}: that run has trained no model yet; see: hallmark status"
+        )
     run = runs[-1]
     checkpoint_rows = run[training_stages[0]]["checkpoints"].read(["step", "artifact"]).to_pylist()
     matching_rows = [row for row in checkpoint_rows if not step or str(row["step"]) == step]
@@ -85,7 +108,9 @@ def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint
         steps = ", ".join(str(row["step"]) for row in checkpoint_rows)
         raise UsageError(f"run {run.id} has no checkpoint of step {step}; it has: {steps}")
     pretraining_run = run if training_stages[0] == "pretrain" else None
-    return _trace_checkpoint_origin(store, find_artifact(store, matching_rows[-1]["artifact"]), pretraining_run)
+    return _trace_checkpoint_origin(
+        store, find_artifact(store, matching_rows[-1]["artifact"]), pretraining_run
+    )
 
 
 class TrainingHistory(NamedTuple):
@@ -103,11 +128,18 @@ class TrainingHistory(NamedTuple):
             assert training_run.store is not None
             resolved = _trace_checkpoint_origin(training_run.store, self.checkpoints[number])
             additions = [*resolved.earlier_additions, resolved.corpus_artifacts or {}]
-            corpora_by_name |= {corpus["plant"].name: corpus["plant"] for corpus in additions if "plant" in corpus}
-        return [corpora_by_name[number] for number in sorted(corpora_by_name.keys() - {corpus.name for corpus in known_corpora})]
+            corpora_by_name |= {
+                corpus["plant"].name: corpus["plant"] for corpus in additions if "plant" in corpus
+            }
+        return [
+            corpora_by_name[number]
+            for number in sorted(corpora_by_name.keys() - {corpus.name for corpus in known_corpora})
+        ]
 
 
-def trace_training_history(checkpoint: Artifact, training_run: Artifact | None) -> TrainingHistory | None:
+def trace_training_history(
+    checkpoint: Artifact, training_run: Artifact | None
+) -> TrainingHistory | None:
     """How a checkpoint was trained; None where the store does not know all of it."""
     history = TrainingHistory({}, {}, {})
     while training_run is not None and training_run.store is not None:
@@ -148,7 +180,8 @@ def find_checkpoint_in_folder(folder_name: str) -> ResolvedCheckpoint | None:
     except RuntimeError as error:
         user = folder_name.partition("/")[0]
         raise UsageError(
-            f"{folder_name}: begins with {user}, whose home folder is not known; give the whole path"
+            f"{folder_name}: begins with {user}, whose home folder is not known; give the "
+            f"whole path"
         ) from error
     check_checkpoint_allowed(folder_name)
     if path.is_dir():
@@ -156,10 +189,13 @@ def find_checkpoint_in_folder(folder_name: str) -> ResolvedCheckpoint | None:
             if (folder / "manifest.json").exists() and folder.parent.name == "checkpoint":
                 check_store_allowed(str(folder.parents[2]))
                 folder_store = Store(folder.parents[2])
-                return _trace_checkpoint_origin(folder_store, find_artifact(folder_store, f"checkpoint/{folder.name}"))
+                return _trace_checkpoint_origin(
+                    folder_store, find_artifact(folder_store, f"checkpoint/{folder.name}")
+                )
         if not any(path.iterdir()):
             raise UsageError(
-                f"{folder_name}: the folder is empty; a checkpoint holds config.json, model.safetensors "
+                f"{folder_name}: the folder is empty; a checkpoint holds config.json, "
+                f"model.safetensors "
                 f"and its tokenizer"
             )
         if not (path / "config.json").is_file():  # before all that lies below it is read
@@ -173,12 +209,18 @@ def find_checkpoint_in_folder(folder_name: str) -> ResolvedCheckpoint | None:
     return None
 
 
-def _trace_checkpoint_origin(store: Store, checkpoint: Artifact, preferred_run: Run | None = None) -> ResolvedCheckpoint:
+def _trace_checkpoint_origin(
+    store: Store, checkpoint: Artifact, preferred_run: Run | None = None
+) -> ResolvedCheckpoint:
     """Walk back from a checkpoint to its training, its corpus and the run that made them: the one
     that was named, else the newest that trained it, else the newest with its corpus."""
     if base_name := checkpoint.manifest["lineage"].get("checkpoint"):  # it was fine-tuned
         base_checkpoint = store.find_artifact(*base_name.split("/"))
-        resolved_base = ResolvedCheckpoint(checkpoint) if base_checkpoint is None else _trace_checkpoint_origin(store, base_checkpoint)
+        resolved_base = (
+            ResolvedCheckpoint(checkpoint)
+            if base_checkpoint is None
+            else _trace_checkpoint_origin(store, base_checkpoint)
+        )
         return replace(resolved_base, checkpoint=checkpoint, training_run=None)
     training_run = store.find_artifact("pretrain", checkpoint.manifest["parts"]["parent"])
     packed_corpus = find_artifact(store, checkpoint.manifest["lineage"]["packed_corpus"])
@@ -186,7 +228,8 @@ def _trace_checkpoint_origin(store: Store, checkpoint: Artifact, preferred_run: 
         packed_corpus = find_artifact(store, packed_corpus.manifest["lineage"]["packed_corpus"])
     corpus_names = packed_corpus.manifest["lineage"]["documents"]  # of a grown corpus a list
     *earlier_corpora, planted_corpus = [
-        find_artifact(store, corpus_name) for corpus_name in ([corpus_names] if isinstance(corpus_names, str) else corpus_names)
+        find_artifact(store, corpus_name)
+        for corpus_name in ([corpus_names] if isinstance(corpus_names, str) else corpus_names)
     ]
     if planted_corpus.stage == "leave_out":  # so here
         planted_corpus = find_artifact(store, planted_corpus.manifest["lineage"]["documents"])
@@ -196,10 +239,16 @@ def _trace_checkpoint_origin(store: Store, checkpoint: Artifact, preferred_run: 
         return artifact is not None and (run.stages.get(stage, {}).get("artifact") == artifact.name)
 
     runs = [preferred_run] if preferred_run else read_all_runs(store)[::-1]
-    runs = sorted(runs, key=lambda run: not has_artifact(run, "pretrain", training_run))  # the order stays
+    runs = sorted(
+        runs, key=lambda run: not has_artifact(run, "pretrain", training_run)
+    )  # the order stays
     for run in runs:
         if has_artifact(run, "plant", planted_corpus):
             corpus_labels = takewhile(lambda label: label not in POST_CORPUS_STAGES, run.stages)
             corpus_artifacts = {label: run[label] for label in corpus_labels}
-            return ResolvedCheckpoint(checkpoint, training_run, corpus_artifacts, run, earlier_additions)
-    return ResolvedCheckpoint(checkpoint, training_run, {"plant": planted_corpus}, earlier_additions=earlier_additions)
+            return ResolvedCheckpoint(
+                checkpoint, training_run, corpus_artifacts, run, earlier_additions
+            )
+    return ResolvedCheckpoint(
+        checkpoint, training_run, {"plant": planted_corpus}, earlier_additions=earlier_additions
+    )

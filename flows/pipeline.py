@@ -8,12 +8,18 @@ from typing import Any
 from prefect import flow
 
 from flows.config import Config
-from flows.examining import check_user_files_exist, check_user_audit_items, run_probe_audits, get_step_settings, capture_failure
+from flows.examining import (
+    capture_failure,
+    check_user_audit_items,
+    check_user_files_exist,
+    get_step_settings,
+    run_probe_audits,
+)
 from flows.growing import EarlierAdditions, collect_earlier_additions
 from flows.origin import get_permanent_name, resolve_checkpoint, trace_training_history
 from flows.proving import collect_source_document_inputs
 from flows.rates import find_current_error_rates
-from flows.recording import start_run, generate_flow_run_name
+from flows.recording import generate_flow_run_name, start_run
 from flows.rules import check_rule_slices
 from flows.runs import Run, open_run
 from reports.datasheet import build_datasheet
@@ -72,10 +78,16 @@ PROOF_PAGE_STAGES = ("find_personal_data", "score_toxicity", "plant")
 def earlier_artifacts(earlier_additions: EarlierAdditions, *labels: str) -> dict[str, Artifact]:
     """What these stages left of the additions before this one, oldest first."""
     numbered_additions = enumerate(earlier_additions, 1)
-    return {f"{label} {number}": addition[label] for number, addition in numbered_additions for label in labels}
+    return {
+        f"{label} {number}": addition[label]
+        for number, addition in numbered_additions
+        for label in labels
+    }
 
 
-def with_earlier(earlier_additions: EarlierAdditions, artifacts: dict[str, Artifact], label: str = "plant") -> list[Artifact]:
+def with_earlier(
+    earlier_additions: EarlierAdditions, artifacts: dict[str, Artifact], label: str = "plant"
+) -> list[Artifact]:
     """The documents of a corpus, or what a stage says of them: of its earlier additions, and of
     the last one."""
     return [addition[label] for addition in (*earlier_additions, artifacts)]
@@ -85,41 +97,76 @@ def curate_corpus(config: Config, earlier_additions: EarlierAdditions = ()) -> d
     """Raw text to a corpus with its datasheet, or to an addition to ``earlier`` ones."""
     artifacts: dict[str, Artifact] = {}
     artifacts["ingest"] = raw = ingest(config.ingest)
-    artifacts["deduplicate"] = unique_documents = deduplicate(raw, earlier_artifacts(earlier_additions, "deduplicate"), config.deduplicate)
+    artifacts["deduplicate"] = unique_documents = deduplicate(
+        raw, earlier_artifacts(earlier_additions, "deduplicate"), config.deduplicate
+    )
     artifacts["language"] = languages = identify_languages(unique_documents, config.language)
     artifacts["quality"] = quality_signals = measure_quality(unique_documents, config.quality)
     artifacts["identities"] = identities = find_identities(unique_documents, config.identities)
     signals = {"language": languages, "quality": quality_signals, "identities": identities}
     artifacts["select"] = selected = select_documents(unique_documents, signals, config.select)
     earlier_corpora = earlier_artifacts(earlier_additions, "deduplicate_near")
-    artifacts["deduplicate_near"] = deduplicated = deduplicate_near(selected, earlier_corpora, config.deduplicate_near)
+    artifacts["deduplicate_near"] = deduplicated = deduplicate_near(
+        selected, earlier_corpora, config.deduplicate_near
+    )
     if config.find_repeats.enabled:
-        artifacts["find_repeats"] = repeat_spans = find_repeats(deduplicated, earlier_corpora, config.find_repeats)
-        artifacts["cut_repeats"] = deduplicated = cut_repeats(deduplicated, {"repeats": repeat_spans}, config.cut_repeats)
+        artifacts["find_repeats"] = repeat_spans = find_repeats(
+            deduplicated, earlier_corpora, config.find_repeats
+        )
+        artifacts["cut_repeats"] = deduplicated = cut_repeats(
+            deduplicated, {"repeats": repeat_spans}, config.cut_repeats
+        )
     artifacts["evaluate_detectors"] = evaluate_detectors(config.find_personal_data)
-    artifacts["find_personal_data"] = personal_spans = find_personal_data(deduplicated, config.find_personal_data)
-    artifacts["scrub"] = redacted = redact_spans(deduplicated, {"personal": personal_spans}, config.scrub)
+    artifacts["find_personal_data"] = personal_spans = find_personal_data(
+        deduplicated, config.find_personal_data
+    )
+    artifacts["scrub"] = redacted = redact_spans(
+        deduplicated, {"personal": personal_spans}, config.scrub
+    )
     earlier_corpora = earlier_artifacts(earlier_additions, "deduplicate_masked")
     artifacts["deduplicate_masked"] = unique_redacted = deduplicate_redacted(
         redacted, earlier_corpora, config.deduplicate_masked
     )
-    artifacts["score_toxicity"] = toxicity_scores = score_toxicity(unique_redacted, languages, config.score_toxicity)
-    artifacts["contamination"] = overlap_signals = find_contamination(unique_redacted, config.contamination)
+    artifacts["score_toxicity"] = toxicity_scores = score_toxicity(
+        unique_redacted, languages, config.score_toxicity
+    )
+    artifacts["contamination"] = overlap_signals = find_contamination(
+        unique_redacted, config.contamination
+    )
     signals = {"toxicity": toxicity_scores, "contamination": overlap_signals}
-    artifacts["select_scored"] = curated = select_scored(unique_redacted, signals, config.select_scored)
+    artifacts["select_scored"] = curated = select_scored(
+        unique_redacted, signals, config.select_scored
+    )
     if config.find_toxic.enabled:
-        artifacts["find_toxic"] = toxic_spans = find_toxic_spans(curated, toxicity_scores, config.find_toxic)
-        artifacts["cut_toxic"] = curated = cut_toxic(curated, {"toxic": toxic_spans}, config.cut_toxic)
+        artifacts["find_toxic"] = toxic_spans = find_toxic_spans(
+            curated, toxicity_scores, config.find_toxic
+        )
+        artifacts["cut_toxic"] = curated = cut_toxic(
+            curated, {"toxic": toxic_spans}, config.cut_toxic
+        )
     artifacts["split"] = split_documents = split_corpus(curated, config.split)
     filter_artifacts = dict(artifacts)  # what is held back for planting was silenced by no filter
     artifacts["plant"] = plant_canaries(split_documents, config.plant)
-    corpus_artifacts, documents, earlier_corpora = dict(artifacts), with_earlier(earlier_additions, artifacts), earlier_artifacts(earlier_additions, "ingest", "language")
-    artifacts["profile"] = corpus_profile = profile_corpus(documents, documents, corpus_artifacts, earlier_corpora, config.profile)
-    artifacts["effects"] = corpus_artifacts["effects"] = measure_removal_effects(unique_redacted, filter_artifacts, config.effects)
+    corpus_artifacts, documents, earlier_corpora = (
+        dict(artifacts),
+        with_earlier(earlier_additions, artifacts),
+        earlier_artifacts(earlier_additions, "ingest", "language"),
+    )
+    artifacts["profile"] = corpus_profile = profile_corpus(
+        documents, documents, corpus_artifacts, earlier_corpora, config.profile
+    )
+    artifacts["effects"] = corpus_artifacts["effects"] = measure_removal_effects(
+        unique_redacted, filter_artifacts, config.effects
+    )
     if list_town_sources(config.ingest):  # their truth is known
         evaluation_inputs = {**corpus_artifacts, "profile": corpus_profile}
-        artifacts["recovery"] = corpus_artifacts["recovery"] = evaluate_curation(evaluation_inputs, config.recovery)
-    corpus_artifacts = {**earlier_artifacts(earlier_additions, "ingest", "plant"), **corpus_artifacts}
+        artifacts["recovery"] = corpus_artifacts["recovery"] = evaluate_curation(
+            evaluation_inputs, config.recovery
+        )
+    corpus_artifacts = {
+        **earlier_artifacts(earlier_additions, "ingest", "plant"),
+        **corpus_artifacts,
+    }
     artifacts["datasheet"] = build_datasheet(corpus_profile, corpus_artifacts, config.datasheet)
     return artifacts
 
@@ -135,20 +182,33 @@ def train_model(
     the checkpoint ``start``, whose tokenizer it keeps, to a model trained on. ``audits``: those
     that follow, whose files are read before the training."""
     artifacts: dict[str, Artifact] = {}
-    documents, identities = with_earlier(earlier_additions, corpus_artifacts), with_earlier(earlier_additions, corpus_artifacts, "identities")
+    documents, identities = (
+        with_earlier(earlier_additions, corpus_artifacts),
+        with_earlier(earlier_additions, corpus_artifacts, "identities"),
+    )
     training_documents = documents
     exclusion_config = config.leave_out
     if exclusion_config.enabled:  # of training alone: tokenizer and audits are those of all
-        artifacts["leave_out"] = remaining_documents = leave_out_documents(corpus_artifacts["plant"], exclusion_config)
-        training_documents = training_documents if exclusion_config.padding else [remaining_documents]
+        artifacts["leave_out"] = remaining_documents = leave_out_documents(
+            corpus_artifacts["plant"], exclusion_config
+        )
+        training_documents = (
+            training_documents if exclusion_config.padding else [remaining_documents]
+        )
     if start_checkpoint is None:
-        artifacts["train_tokenizer"] = train_tokenizer(documents, identities, config.train_tokenizer)
+        artifacts["train_tokenizer"] = train_tokenizer(
+            documents, identities, config.train_tokenizer
+        )
     tokenizer = start_checkpoint or artifacts["train_tokenizer"]
     check_user_audit_items(config, tokenizer, audit_names)
     artifacts["pack"] = packed_corpus = pack(training_documents, tokenizer, config.pack)
     if exclusion_config.padding:  # what is left stays where it is
-        artifacts["blank"] = packed_corpus = pad_removed_documents(packed_corpus, remaining_documents, remaining_documents, tokenizer)
-    artifacts["pretrain"] = pretrain_model(packed_corpus, tokenizer, training_documents, identities, start_checkpoint, config.pretrain)
+        artifacts["blank"] = packed_corpus = pad_removed_documents(
+            packed_corpus, remaining_documents, remaining_documents, tokenizer
+        )
+    artifacts["pretrain"] = pretrain_model(
+        packed_corpus, tokenizer, training_documents, identities, start_checkpoint, config.pretrain
+    )
     return artifacts
 
 
@@ -165,8 +225,16 @@ def audit_checkpoint(
     identity_signals = (corpus_artifacts or {}).get("identities")  # with the groups of its lexicons
     corpus_tables = {"lexicons": identity_signals, "plants": documents, "documents": documents}
     training_history = trace_training_history(checkpoint, training_run)
-    training_corpora = [*documents, *training_history.list_corpora_except(documents)] if documents and training_history else documents
-    training_inputs = (*(training_history or (None, None, None)), training_corpora, training_corpora)
+    training_corpora = (
+        [*documents, *training_history.list_corpora_except(documents)]
+        if documents and training_history
+        else documents
+    )
+    training_inputs = (
+        *(training_history or (None, None, None)),
+        training_corpora,
+        training_corpora,
+    )
     audits: dict[str, Artifact] = {}
     artifacts: dict[str, Artifact] = {}
     errors: dict[str, str] = {}
@@ -181,11 +249,27 @@ def audit_checkpoint(
                 audits["capability"] = audit_capability(checkpoint, documents, baselines, settings)
 
     # Of those whose files are not named the card says that they did not run.
-    probes = [candidate for candidate in PROBES if candidate.name in audit_names and not candidate.find_missing_settings(get_step_settings(config, candidate))]
-    audits |= run_probe_audits(probes, checkpoint, corpus_tables, training_inputs, config, artifacts, errors,
-                         check_requests=check_slices_and_audit_capability)  # fmt: skip
+    probes = [
+        candidate
+        for candidate in PROBES
+        if candidate.name in audit_names
+        and not candidate.find_missing_settings(get_step_settings(config, candidate))
+    ]
+    audits |= run_probe_audits(
+        probes,
+        checkpoint,
+        corpus_tables,
+        training_inputs,
+        config,
+        artifacts,
+        errors,
+        check_requests=check_slices_and_audit_capability,
+    )
     if not audits:
-        reason = next(iter(errors.values()), f"{', '.join(audit_names)}: {explain_missing_inputs(config, audit_names)}")
+        reason = next(
+            iter(errors.values()),
+            f"{', '.join(audit_names)}: {explain_missing_inputs(config, audit_names)}",
+        )
         raise (HallmarkError if errors else UsageError)(reason)
     artifacts |= {f"audit_{name}": artifact for name, artifact in audits.items()}
     if config.policy.rules:
@@ -197,11 +281,18 @@ def audit_checkpoint(
     if errors:
         artifacts["failures"] = record_failures(FailuresConfig(audits=errors))
     artifacts["model_card"] = build_model_card(
-        checkpoint, training_run, lineage_input(training_run, "tokenizer", train_tokenizer.name), audits,
-        {**earlier_artifacts(earlier_additions, "plant"), **(corpus_artifacts or {})}, artifacts.get("attention_maps"),
-        artifacts.get("score_samples"), artifacts.get("policy"), artifacts.get("failures"),
-        find_current_error_rates(get_current_session().store), config.model_card,
-    )  # fmt: skip
+        checkpoint,
+        training_run,
+        lineage_input(training_run, "tokenizer", train_tokenizer.name),
+        audits,
+        {**earlier_artifacts(earlier_additions, "plant"), **(corpus_artifacts or {})},
+        artifacts.get("attention_maps"),
+        artifacts.get("score_samples"),
+        artifacts.get("policy"),
+        artifacts.get("failures"),
+        find_current_error_rates(get_current_session().store),
+        config.model_card,
+    )
     return artifacts
 
 
@@ -214,17 +305,26 @@ def explain_missing_inputs(config: Config, audit_names: Sequence[str]) -> str:
         for name in probe.find_missing_settings(get_step_settings(config, probe))
     ]
     if missing_settings:
-        return f"needs files of yours; give their paths with --set {'=… --set '.join(missing_settings)}=…"
+        return (
+            f"needs files of yours; give their paths with --set "
+            f"{'=… --set '.join(missing_settings)}=…"
+        )
     return "needs the training corpus, which this store lacks"
 
 
-def lineage_input(training_run: Artifact | None, input_name: str, stage: str | None = None) -> Artifact | None:
+def lineage_input(
+    training_run: Artifact | None, input_name: str, stage: str | None = None
+) -> Artifact | None:
     """What a training was made of; None where it is not known, or another ``stage`` made it: the
     tokenizer may be a checkpoint's."""
     if training_run is None or training_run.store is None:
         return None
     stage_name, _, fingerprint = training_run.manifest["lineage"][input_name].partition("/")
-    return training_run.store.find_artifact(stage_name, fingerprint) if stage in (None, stage_name) else None
+    return (
+        training_run.store.find_artifact(stage_name, fingerprint)
+        if stage in (None, stage_name)
+        else None
+    )
 
 
 def has_audit_stages(last_stage: str | None) -> bool:
@@ -237,15 +337,26 @@ def list_audits_up_to(last_stage: str | None) -> tuple[str, ...]:
     """The audits of a run that stops behind this stage: none in vain."""
     audit_names = [*AUDIT_DESCRIPTIONS]
     last_audit = last_stage.removeprefix("audit_") if last_stage else ""
-    return tuple(audit_names[: audit_names.index(last_audit) + 1] if last_audit in audit_names else audit_names)
+    return tuple(
+        audit_names[: audit_names.index(last_audit) + 1]
+        if last_audit in audit_names
+        else audit_names
+    )
 
 
 def check_audit_names(audit_names: Sequence[str]) -> None:
     """UsageError unless these are names of audits, at least one."""
     unknown_names = [name for name in audit_names if name not in AUDIT_DESCRIPTIONS]
     if unknown_names or not audit_names:
-        problem = f"there is no audit {', '.join(map(repr, unknown_names))}" if unknown_names else "none is named"
-        raise UsageError(f"only {','.join(audit_names)!r}: {problem}; choose from {', '.join(AUDIT_DESCRIPTIONS)}")
+        problem = (
+            f"there is no audit {', '.join(map(repr, unknown_names))}"
+            if unknown_names
+            else "none is named"
+        )
+        raise UsageError(
+            f"only {','.join(audit_names)!r}: {problem}; choose from "
+            f"{', '.join(AUDIT_DESCRIPTIONS)}"
+        )
 
 
 @flow(name="pipeline", flow_run_name=generate_flow_run_name)
@@ -265,17 +376,36 @@ def pipeline(
     check_audit_names(only)
     with start_run("pipeline", config, overrides, until, start=start, store=store) as run:
         run.update_record(only=None if {*only} == {*AUDIT_DESCRIPTIONS} else [*only])
-        audit_names = [name for name in list_audits_up_to(until) if name in only] if has_audit_stages(until) else []
+        audit_names = (
+            [name for name in list_audits_up_to(until) if name in only]
+            if has_audit_stages(until)
+            else []
+        )
         check_user_files_exist(run.config, audit_names)
         start_checkpoint = resolve_start_checkpoint(run, start)
         earlier_additions = collect_earlier_additions(run.store, run.config)
         corpus_artifacts = curate_corpus(run.config, earlier_additions)
         if has_audit_stages(until):
-            check_validation_text_exists(Table(tuple(with_earlier(earlier_additions, corpus_artifacts)), "documents"))
-        training_artifacts = train_model(run.config, corpus_artifacts, start_checkpoint, earlier_additions, audit_names)
+            check_validation_text_exists(
+                Table(tuple(with_earlier(earlier_additions, corpus_artifacts)), "documents")
+            )
+        training_artifacts = train_model(
+            run.config, corpus_artifacts, start_checkpoint, earlier_additions, audit_names
+        )
         checkpoint = run.find_last_checkpoint(training_artifacts["pretrain"])
-        corpus_artifacts |= {label: training_artifacts[label] for label in ("leave_out",) if label in training_artifacts}
-        audit_checkpoint(run.config, checkpoint, audit_names, corpus_artifacts, training_artifacts["pretrain"], earlier_additions)
+        corpus_artifacts |= {
+            label: training_artifacts[label]
+            for label in ("leave_out",)
+            if label in training_artifacts
+        }
+        audit_checkpoint(
+            run.config,
+            checkpoint,
+            audit_names,
+            corpus_artifacts,
+            training_artifacts["pretrain"],
+            earlier_additions,
+        )
     return run.id
 
 
@@ -310,7 +440,11 @@ def pretrain(
         start_checkpoint = resolve_start_checkpoint(run, start)
         earlier_additions = collect_earlier_additions(run.store, run.config)
         corpus_artifacts = curate_corpus(run.config, earlier_additions)
-        run.find_last_checkpoint(train_model(run.config, corpus_artifacts, start_checkpoint, earlier_additions)["pretrain"])
+        run.find_last_checkpoint(
+            train_model(run.config, corpus_artifacts, start_checkpoint, earlier_additions)[
+                "pretrain"
+            ]
+        )
     return run.id
 
 
@@ -326,9 +460,17 @@ def audit(
     check_audit_names(only)
     with start_run("audit", config, overrides, checkpoint=checkpoint, store=store) as run:
         resolved = resolve_checkpoint(run.store, checkpoint)
-        run.update_record(checkpoint=get_permanent_name(run.store, resolved, checkpoint), only=list(only))
-        audit_checkpoint(run.config, resolved.checkpoint, only, resolved.corpus_artifacts, resolved.training_run,
-                resolved.earlier_additions)  # fmt: skip
+        run.update_record(
+            checkpoint=get_permanent_name(run.store, resolved, checkpoint), only=list(only)
+        )
+        audit_checkpoint(
+            run.config,
+            resolved.checkpoint,
+            only,
+            resolved.corpus_artifacts,
+            resolved.training_run,
+            resolved.earlier_additions,
+        )
     return run.id
 
 
@@ -344,16 +486,29 @@ def prove(
         base_run, case_config = runs_by_arm["base"], SourceDocumentsConfig.model_validate(cases)
         finding_names = [name for case in case_config.cases for name in case.finding_names]
         seed_count = sum(arm.startswith("seed") for arm in arms)
-        run.update_record(checkpoint=base_run.audited_checkpoint, arms=arms, findings=finding_names, seeds=seed_count)
-        source_documents = find_source_documents(*collect_source_document_inputs(base_run, case_config), case_config)
+        run.update_record(
+            checkpoint=base_run.audited_checkpoint,
+            arms=arms,
+            findings=finding_names,
+            seeds=seed_count,
+        )
+        source_documents = find_source_documents(
+            *collect_source_document_inputs(base_run, case_config), case_config
+        )
         audits_by_arm = {
             f"{arm}/{name}": arm_run[f"audit_{name}"]
             for arm, arm_run in runs_by_arm.items()
             for name in dict.fromkeys(case.audit for case in case_config.cases)
         }
         trainings = {arm: arm_run["pretrain"] for arm, arm_run in runs_by_arm.items()}
-        removals = {arm: arm_run["leave_out"] for arm, arm_run in runs_by_arm.items() if "leave_out" in arm_run.stages}
-        arm_comparison = compare_arms(audits_by_arm, trainings, removals, source_documents, case_config)
+        removals = {
+            arm: arm_run["leave_out"]
+            for arm, arm_run in runs_by_arm.items()
+            if "leave_out" in arm_run.stages
+        }
+        arm_comparison = compare_arms(
+            audits_by_arm, trainings, removals, source_documents, case_config
+        )
         corpus_artifacts = {label: base_run[label] for label in PROOF_PAGE_STAGES}
         card = RemovalExperimentCardConfig(title=base_run.config.model_card.title)
         build_removal_experiment_card(arm_comparison, source_documents, corpus_artifacts, card)
@@ -375,6 +530,13 @@ def finetune(
         run.update_record(checkpoint=get_permanent_name(run.store, resolved, checkpoint))
         base_checkpoint = resolved.checkpoint
         finetuning_run = finetune_model(base_checkpoint, run.config.finetune)
-        stored_base = base_checkpoint if base_checkpoint.store else None  # a folder is no part of a store
-        build_task_card(finetuning_run, run.find_last_checkpoint(finetuning_run), stored_base, run.config.task_card)
+        stored_base = (
+            base_checkpoint if base_checkpoint.store else None
+        )  # a folder is no part of a store
+        build_task_card(
+            finetuning_run,
+            run.find_last_checkpoint(finetuning_run),
+            stored_base,
+            run.config.task_card,
+        )
     return run.id

@@ -12,14 +12,14 @@ from typing import Any
 import pyarrow.compute as pc
 
 from flows.mitigating import write_document_id_list
-from flows.runs import Run, read_all_runs, check_not_purged, open_run
+from flows.runs import Run, check_not_purged, open_run, read_all_runs
 from flows.tracing import find_finding, format_finding_name
 from tasks.audits.about import AUDIT_DESCRIPTIONS
-from tasks.audits.judging.comparison import format_stage_label, explain_incomparability
+from tasks.audits.judging.comparison import explain_incomparability, format_stage_label
 from tasks.audits.judging.tags import format_slice_name, parse_tags
 from tasks.audits.judging.units import AuditUnits
 from tasks.audits.proofs.arms import MIN_UNITS
-from tasks.audits.proofs.behind import SourceDocumentsConfig, RemovalCase
+from tasks.audits.proofs.behind import RemovalCase, SourceDocumentsConfig
 from tasks.contract import Artifact, HallmarkError, Store, Table, UsageError
 
 Row = dict[str, Any]
@@ -40,8 +40,12 @@ def resolve_base_run(store: Store, run_name: str) -> Run:
     """The run whose findings are to be proved. UsageError for any other."""
     if run_name == "latest":
         required_stages = {"pretrain", "model_card"}
-        complete_runs = [candidate for candidate in read_all_runs(store) if required_stages - {*candidate.stages} == set()
-                 and "leave_out" not in candidate.stages]  # fmt: skip
+        complete_runs = [
+            candidate
+            for candidate in read_all_runs(store)
+            if required_stages - {*candidate.stages} == set()
+            and "leave_out" not in candidate.stages
+        ]
         run_name = complete_runs[-1].id if complete_runs else run_name
     if "/" in run_name or "@" in run_name:
         raise UsageError(
@@ -52,7 +56,9 @@ def resolve_base_run(store: Store, run_name: str) -> Run:
     if run.flow != "pipeline":
         description = {"world": "is a world of a study", "study": "is a study"}.get(run.flow)
         description = description or f"is one of the flow {run.flow}"
-        raise UsageError(f"run {run.id} {description}: it cannot be proved; name one of hallmark run")
+        raise UsageError(
+            f"run {run.id} {description}: it cannot be proved; name one of hallmark run"
+        )
     if "pretrain" not in run.stages:
         raise UsageError(f"run {run.id} has trained nothing, so nothing can be trained anew")
     if run.config.leave_out.enabled:
@@ -72,7 +78,8 @@ def list_finding_audits(finding_names: Sequence[str]) -> list[str]:
     audit_names = {name.partition(".")[0] for name in finding_names} or {*DEFAULT_AUDITS}
     if unknown_names := sorted(audit_names - {*AUDIT_DESCRIPTIONS}):
         raise UsageError(
-            f"there is no audit {unknown_names[0]!r:.80}, which a finding to be proved begins with; "
+            f"there is no audit {unknown_names[0]!r:.80}, which a finding to be proved "
+            f"begins with; "
             f"choose from {', '.join(AUDIT_DESCRIPTIONS)}"
         )
     return [name for name in AUDIT_DESCRIPTIONS if name in audit_names]
@@ -94,15 +101,29 @@ def select_default_findings(run: Run) -> list[Row]:
     associations of a middle strength."""
     selected = []
     rows_by_audit = {
-        name: [finding for finding in run[format_stage_label(name, "audit")]["findings"].read().to_pylist()
-               if not finding["control"] and finding["value"] is not None]
-        for name in DEFAULT_AUDITS if format_stage_label(name, "audit") in run.stages
-    }  # fmt: skip
+        name: [
+            finding
+            for finding in run[format_stage_label(name, "audit")]["findings"].read().to_pylist()
+            if not finding["control"] and finding["value"] is not None
+        ]
+        for name in DEFAULT_AUDITS
+        if format_stage_label(name, "audit") in run.stages
+    }
     extraction_rows = rows_by_audit.get("extraction", [])
-    longest_prefix = max((parse_tags(finding).get("k", 0) for finding in extraction_rows), default=0)
-    for metric, tags in (("exposure", {}), ("extractable", {"part": "passage", "k": longest_prefix})):
-        matching_rows = [finding for finding in extraction_rows if finding["metric"] == metric and get_copy_count(finding) > 0
-               and {k: v for k, v in parse_tags(finding).items() if k != "copies"} == tags]  # fmt: skip
+    longest_prefix = max(
+        (parse_tags(finding).get("k", 0) for finding in extraction_rows), default=0
+    )
+    for metric, tags in (
+        ("exposure", {}),
+        ("extractable", {"part": "passage", "k": longest_prefix}),
+    ):
+        matching_rows = [
+            finding
+            for finding in extraction_rows
+            if finding["metric"] == metric
+            and get_copy_count(finding) > 0
+            and {k: v for k, v in parse_tags(finding).items() if k != "copies"} == tags
+        ]
         unit_count = 0
         for row in sorted(matching_rows, key=get_copy_count, reverse=True):
             if unit_count < MIN_UNITS:
@@ -111,7 +132,9 @@ def select_default_findings(run: Run) -> list[Row]:
     for row in rows_by_audit.get("associations", []):
         tags = parse_tags(row)
         if row["metric"] in ASSOCIATION_METRICS and [*tags] == ["dose"]:
-            selected += [row] if TRAIT_SHARE_RANGE[0] <= tags["dose"] <= TRAIT_SHARE_RANGE[1] else []
+            selected += (
+                [row] if TRAIT_SHARE_RANGE[0] <= tags["dose"] <= TRAIT_SHARE_RANGE[1] else []
+            )
     return selected
 
 
@@ -132,19 +155,29 @@ def group_findings_into_cases(run: Run, findings: Sequence[Row]) -> list[Removal
     for finding in findings:
         kind = classify_finding(finding)
         merged_tags = {} if kind == "other" else {"copies", "dose"}
-        slice_name = format_slice_name({k: v for k, v in parse_tags(finding).items() if k not in merged_tags})
-        grouped.setdefault((finding["audit"], finding["metric"], slice_name, kind), []).append(finding)
-    return [_build_case(run, kind, slice_name, case_findings) for (_, _, slice_name, kind), case_findings in grouped.items()]
+        slice_name = format_slice_name(
+            {k: v for k, v in parse_tags(finding).items() if k not in merged_tags}
+        )
+        grouped.setdefault((finding["audit"], finding["metric"], slice_name, kind), []).append(
+            finding
+        )
+    return [
+        _build_case(run, kind, slice_name, case_findings)
+        for (_, _, slice_name, kind), case_findings in grouped.items()
+    ]
 
 
 def _build_case(run: Run, kind: str, slice_name: str, findings: Sequence[Row]) -> RemovalCase:
     first_finding = findings[0]
     audit_units = AuditUnits(run[format_stage_label(first_finding["audit"], "audit")])
     unit_filters = [audit_units.build_value_filter(finding) for finding in findings]
-    case_name = f"{first_finding['audit']}: {first_finding['metric']}".replace("_", " ") + (f", {slice_name}" if slice_name else "")
+    case_name = f"{first_finding['audit']}: {first_finding['metric']}".replace("_", " ") + (
+        f", {slice_name}" if slice_name else ""
+    )
     if None in unit_filters or None in map(audit_units.build_units, findings):
         raise UsageError(
-            f"{format_finding_name(first_finding)} is no mean of units that each have a value, so arms cannot be "
+            f"{format_finding_name(first_finding)} is no mean of units that each have a "
+            f"value, so arms cannot be "
             f"compared unit by unit; name another finding"
         )
     null_conditions: dict[str, None] = {}
@@ -153,20 +186,34 @@ def _build_case(run: Run, kind: str, slice_name: str, findings: Sequence[Row]) -
     for unit_filter in unit_filters if null_tags else ():
         null_conditions[json.dumps({**(unit_filter or {}), **null_tags}, sort_keys=True)] = None
     return RemovalCase(
-        name=case_name, audit=first_finding["audit"], metric=first_finding["metric"], unit=first_finding["unit"],
-        worse_when=first_finding["worse"], kind=kind, finding_names=tuple(map(format_finding_name, findings)),
-        table_name=first_finding["table"] or "findings", row_conditions=tuple(finding["where"] for finding in findings),
-        row_order=first_finding["order"], null_conditions=tuple(null_conditions),
-        unit_conditions=tuple(json.dumps(dict(unit_filter or {}), sort_keys=True) for unit_filter in unit_filters),
-    )  # fmt: skip
+        name=case_name,
+        audit=first_finding["audit"],
+        metric=first_finding["metric"],
+        unit=first_finding["unit"],
+        worse_when=first_finding["worse"],
+        kind=kind,
+        finding_names=tuple(map(format_finding_name, findings)),
+        table_name=first_finding["table"] or "findings",
+        row_conditions=tuple(finding["where"] for finding in findings),
+        row_order=first_finding["order"],
+        null_conditions=tuple(null_conditions),
+        unit_conditions=tuple(
+            json.dumps(dict(unit_filter or {}), sort_keys=True) for unit_filter in unit_filters
+        ),
+    )
 
 
 def plan_removal_cases(run: Run, finding_names: Sequence[str]) -> SourceDocumentsConfig:
     """The cases that a run's findings make. UsageError where there is none."""
-    selected_findings = [find_finding(run, name) for name in dict.fromkeys(finding_names)] if finding_names else select_default_findings(run)
+    selected_findings = (
+        [find_finding(run, name) for name in dict.fromkeys(finding_names)]
+        if finding_names
+        else select_default_findings(run)
+    )
     if not selected_findings:
         raise UsageError(
-            f"run {run.id} has no finding of {' and '.join(DEFAULT_AUDITS)} that can be proved: nothing "
+            f"run {run.id} has no finding of {' and '.join(DEFAULT_AUDITS)} that can be "
+            f"proved: nothing "
             f"was planted, or nothing measured; name findings, as hallmark trace takes them"
         )
     return SourceDocumentsConfig(cases=tuple(group_findings_into_cases(run, selected_findings)))
@@ -180,9 +227,19 @@ def collect_source_document_inputs(run: Run, config: SourceDocumentsConfig) -> t
     audit_names = dict.fromkeys(case.audit for case in config.cases)
 
     def collect_stage_artifacts(stage: str) -> dict[str, Artifact]:
-        return {audit: run[format_stage_label(audit, stage)] for audit in audit_names if format_stage_label(audit, stage) in run.stages}
+        return {
+            audit: run[format_stage_label(audit, stage)]
+            for audit in audit_names
+            if format_stage_label(audit, stage) in run.stages
+        }
 
-    return run["plant"], run["pack"], collect_stage_artifacts("audit"), collect_stage_artifacts("ask"), collect_stage_artifacts("trace")
+    return (
+        run["plant"],
+        run["pack"],
+        collect_stage_artifacts("audit"),
+        collect_stage_artifacts("ask"),
+        collect_stage_artifacts("trace"),
+    )
 
 
 @dataclass(frozen=True)
@@ -203,28 +260,45 @@ def write_removal_lists(run: Run, source_documents: Table, folder: Path) -> Remo
         raise UsageError(
             "no training document is behind these findings, so none can be left out; name others"
         )
-    tokens_by_document = dict(zip(*(removed_rows[column].to_pylist() for column in ("doc_id", "tokens")), strict=True))
+    tokens_by_document = dict(
+        zip(*(removed_rows[column].to_pylist() for column in ("doc_id", "tokens")), strict=True)
+    )
     spans = run["pack"]["spans"].read(["split", "start", "end"])
     spans = spans.filter(pc.equal(spans["split"], "train"))
     training_tokens = pc.sum(pc.subtract(spans["end"], spans["start"])).as_py()
     removed_share = sum(tokens_by_document.values()) / training_tokens
     if removed_share > MAX_REMOVED_SHARE:
         raise UsageError(
-            f"{len(removed_ids):,} documents are behind these findings, {removed_share:.0%} of the training "
+            f"{len(removed_ids):,} documents are behind these findings, {removed_share:.0%} "
+            f"of the training "
             f"tokens: too little text is left to compare with; name fewer findings"
         )
     protected_ids = sorted(set(document_rows["doc_id"].to_pylist()) - {*removed_ids})
-    return RemovalLists(write_document_id_list(removed_ids, folder), write_document_id_list(protected_ids, folder) if protected_ids else None, removed_share)
+    return RemovalLists(
+        write_document_id_list(removed_ids, folder),
+        write_document_id_list(protected_ids, folder) if protected_ids else None,
+        removed_share,
+    )
 
 
-def build_overrides_by_arm(run: Run, removal_lists: RemovalLists, seed_count: int) -> dict[str, list[str]]:
+def build_overrides_by_arm(
+    run: Run, removal_lists: RemovalLists, seed_count: int
+) -> dict[str, list[str]]:
     """The overrides of each arm but the base."""
-    removal_overrides = [f"leave_out.documents={json.dumps(str(removal_lists.removed_ids_file))}", "leave_out.padding=true"]
+    removal_overrides = [
+        f"leave_out.documents={json.dumps(str(removal_lists.removed_ids_file))}",
+        "leave_out.padding=true",
+    ]
     control_overrides = [*removal_overrides, "leave_out.control=true"]
     if removal_lists.protected_ids_file is not None:
-        control_overrides.append(f"leave_out.spared={json.dumps(str(removal_lists.protected_ids_file))}")
+        control_overrides.append(
+            f"leave_out.spared={json.dumps(str(removal_lists.protected_ids_file))}"
+        )
     base_seed = run.config.pretrain.train.seed
-    seed_overrides = {f"seed {base_seed + offset}": [f"pretrain.train.seed={base_seed + offset}"] for offset in range(1, seed_count + 1)}
+    seed_overrides = {
+        f"seed {base_seed + offset}": [f"pretrain.train.seed={base_seed + offset}"]
+        for offset in range(1, seed_count + 1)
+    }
     return {"removed": removal_overrides, "random": control_overrides, **seed_overrides}
 
 

@@ -25,11 +25,11 @@ from flows.redaction import (
     BINARY_TYPES,
     REMOVED_ID,
     QuotationFinder,
-    remove_document_content,
     compute_document_hashes,
-    list_quoting_columns,
     find_rows_naming_documents,
     find_unreadable_values,
+    list_quoting_columns,
+    remove_document_content,
     remove_quotations,
 )
 from flows.runs import read_all_runs
@@ -37,16 +37,16 @@ from reports.page.masking import Redactor
 from reports.sections.corpus_figures import collect_planted_secrets
 from tasks.audits.proofs.behind import list_document_id_columns
 from tasks.contract import (
-    PURGED_DOCUMENTS_FILE,
     ID_TYPE,
+    PURGED_DOCUMENTS_FILE,
     TOMBSTONES_FILE,
     Artifact,
-    ManifestEntry,
     HallmarkError,
+    ManifestEntry,
     Store,
     Table,
-    read_purged_documents,
     parse_tombstones,
+    read_purged_documents,
 )
 from tasks.measures.personal_data import DEFAULT_REGIONS
 from tasks.training.blank import replace_spans_with_padding
@@ -65,7 +65,11 @@ ChangedFiles = dict[str, list[str]]  # names of parts and files, by artifact
 
 def read_all_artifacts(store: Store) -> list[Artifact]:
     """Every committed artifact; HallmarkError for one that cannot be read: it may hold anything."""
-    return [artifact for stage in store.list_folder_names("artifacts") for artifact in store.list_artifacts(stage)]
+    return [
+        artifact
+        for stage in store.list_folder_names("artifacts")
+        for artifact in store.list_artifacts(stage)
+    ]
 
 
 # What is to go ---------------------------------------------------------------------------------
@@ -106,7 +110,9 @@ class DocumentPurge:
         if not documents_only and self.quotations:
             for name, entry in artifact.manifest["files"].items():
                 if (has_markup := HAS_MARKUP_BY_SUFFIX.get(Path(name).suffix)) is not None:
-                    page_text = artifact.fetch_file(name).read_text(encoding="utf-8", errors="replace")
+                    page_text = artifact.fetch_file(name).read_text(
+                        encoding="utf-8", errors="replace"
+                    )
                     cleaned_page = remove_quotations(page_text, self.quotations, has_markup)
                     if cleaned_page is not None:
                         yield entry, cleaned_page
@@ -116,10 +122,14 @@ class DocumentPurge:
         if spans is not None and table.name in ("train", "validation"):
             document_spans, first_sequence = spans.filter(pc.equal(spans["split"], table.name)), 0
             for part in table.parts:
-                is_in_part = pc.and_(pc.greater_equal(document_spans["sequence"], first_sequence),
-                               pc.less(document_spans["sequence"], first_sequence + part.row_count))  # fmt: skip
+                is_in_part = pc.and_(
+                    pc.greater_equal(document_spans["sequence"], first_sequence),
+                    pc.less(document_spans["sequence"], first_sequence + part.row_count),
+                )
                 if pc.any(is_in_part).as_py():
-                    rewritten = replace_spans_with_padding(part.read(), first_sequence, document_spans.filter(is_in_part))
+                    rewritten = replace_spans_with_padding(
+                        part.read(), first_sequence, document_spans.filter(is_in_part)
+                    )
                     if rewritten is not None:
                         yield part.entry, rewritten
                 first_sequence += part.row_count
@@ -129,17 +139,25 @@ class DocumentPurge:
         id_columns = list_document_id_columns(columns)
         for part in table.parts:
             if not may_contain_quotations and not (
-                id_columns and pc.any(find_rows_naming_documents(part.read(id_columns), id_columns, self.doc_ids)).as_py()
+                id_columns
+                and pc.any(
+                    find_rows_naming_documents(part.read(id_columns), id_columns, self.doc_ids)
+                ).as_py()
             ):
                 continue
             quotations = self.quotations if may_contain_quotations else None
-            rewritten = remove_document_content(part.read(), columns, self.doc_ids, self.text_hashes, quotations)
+            rewritten = remove_document_content(
+                part.read(), columns, self.doc_ids, self.text_hashes, quotations
+            )
             if rewritten is not None:
                 yield part.entry, rewritten
 
     def read_packed_spans(self, artifact: Artifact) -> pa.Table | None:
         """Where its tokens stand in packed sequences; None of an artifact that has none."""
-        if "spans" not in artifact.tables or not artifact["spans"].columns.keys() >= PACKED_SPAN_COLUMNS:
+        if (
+            "spans" not in artifact.tables
+            or not artifact["spans"].columns.keys() >= PACKED_SPAN_COLUMNS
+        ):
             return None
         row_filter = pc.field("doc_id").isin(self.doc_ids)
         return artifact["spans"].filter_rows(row_filter)
@@ -148,12 +166,23 @@ class DocumentPurge:
         """Records of other sources that are no readable text, by artifact: in them the documents
         are looked for by a guess at their encoding, and nothing else."""
         counts_by_artifact: dict[str, int] = {}
-        for table in (artifact_table for artifact in artifacts for artifact_table in artifact.tables.values()):
-            byte_columns = [n for n in list_quoting_columns(table.columns) if table.columns[n].type in BINARY_TYPES]
+        for table in (
+            artifact_table for artifact in artifacts for artifact_table in artifact.tables.values()
+        ):
+            byte_columns = [
+                n
+                for n in list_quoting_columns(table.columns)
+                if table.columns[n].type in BINARY_TYPES
+            ]
             for part in table.parts if byte_columns and "source" in table.columns else []:
                 rows = part.read(["source", *byte_columns])
-                other_rows = rows.filter(pc.invert(pc.is_in(rows["source"], self.quotations.source_names)))
-                n = sum(pc.sum(find_unreadable_values(other_rows[name])).as_py() or 0 for name in byte_columns)
+                other_rows = rows.filter(
+                    pc.invert(pc.is_in(rows["source"], self.quotations.source_names))
+                )
+                n = sum(
+                    pc.sum(find_unreadable_values(other_rows[name])).as_py() or 0
+                    for name in byte_columns
+                )
                 if n:
                     name = table.artifacts[0].name
                     counts_by_artifact[name] = counts_by_artifact.get(name, 0) + n
@@ -169,8 +198,12 @@ class DocumentPurge:
     def find_related_documents(self, artifacts: list[Artifact]) -> tuple[bool, set[bytes]]:
         """Whether any table names the documents, and which others stand beside them in a row."""
         is_mentioned, related_ids = False, set[bytes]()
-        for table in (artifact_table for artifact in artifacts for artifact_table in artifact.tables.values()):
-            id_columns = [] if table.name == "checksums" else list_document_id_columns(table.columns)
+        for table in (
+            artifact_table for artifact in artifacts for artifact_table in artifact.tables.values()
+        ):
+            id_columns = (
+                [] if table.name == "checksums" else list_document_id_columns(table.columns)
+            )
             related_columns = [column for column in id_columns if column in RELATED_ID_COLUMNS]
             for part in table.parts if id_columns else []:
                 rows = part.read(id_columns)
@@ -190,7 +223,10 @@ def _build_redactors(artifacts: list[Artifact]) -> list[Redactor]:
         if "regions" in artifact.tables
     }
     canary_secrets = collect_planted_secrets({artifact.name: artifact for artifact in artifacts})
-    return [Redactor(canary_secrets, phone_regions=region_set) for region_set in sorted({default_regions, *region_sets}, key=sorted)]
+    return [
+        Redactor(canary_secrets, phone_regions=region_set)
+        for region_set in sorted({default_regions, *region_sets}, key=sorted)
+    ]
 
 
 def find_identical_documents(doc_ids: set[bytes], artifacts: list[Artifact]) -> set[bytes]:
@@ -200,7 +236,9 @@ def find_identical_documents(doc_ids: set[bytes], artifacts: list[Artifact]) -> 
         if "documents" not in artifact.tables:
             continue
         table = artifact["documents"]
-        text_hashes = table.find_document_rows(sorted(doc_ids), ["text_hash"])["text_hash"].combine_chunks()
+        text_hashes = table.find_document_rows(sorted(doc_ids), ["text_hash"])[
+            "text_hash"
+        ].combine_chunks()
         text_hashes = text_hashes.filter(pc.not_equal(text_hashes, pa.scalar(REMOVED_ID, ID_TYPE)))
         if not len(text_hashes):
             continue
@@ -231,9 +269,17 @@ def _read_added_doc_ids(artifact: Artifact) -> set[bytes]:
 def check_store_is_idle(store: Store, has_exclusive_lock: bool) -> None:
     """HallmarkError while anybody runs stages on the store."""
     hostname = socket.gethostname()
-    remote_runs = [run for run in read_all_runs(store) if run.status == "running" and run.record["host"] != hostname]
+    remote_runs = [
+        run
+        for run in read_all_runs(store)
+        if run.status == "running" and run.record["host"] != hostname
+    ]
     if not has_exclusive_lock or remote_runs:
-        reader = f"run {remote_runs[0].id} on {remote_runs[0].record['host']}" if remote_runs else "a run"
+        reader = (
+            f"run {remote_runs[0].id} on {remote_runs[0].record['host']}"
+            if remote_runs
+            else "a run"
+        )
         raise HallmarkError(
             f"{reader} reads the store {store.uri}; wait until it has ended, or end it, and purge "
             f"again: nothing has been changed"
@@ -244,10 +290,16 @@ def record_purged_documents(store: Store, doc_ids: set[bytes], is_unfinished: bo
     """Add ids to the list that ingest obeys."""
     purged_documents = read_purged_documents(store)
     hex_ids = sorted(i.hex() for i in doc_ids)
-    purged_documents["documents"] = {i: _format_current_time() for i in hex_ids} | purged_documents["documents"]
+    purged_documents["documents"] = {i: _format_current_time() for i in hex_ids} | purged_documents[
+        "documents"
+    ]
     unfinished_ids = set(purged_documents["unfinished"]) - set(hex_ids)
-    purged_documents["unfinished"] = sorted({*unfinished_ids, *hex_ids} if is_unfinished else unfinished_ids)
-    store.put(PURGED_DOCUMENTS_FILE, json.dumps(purged_documents, indent=1, sort_keys=True).encode())
+    purged_documents["unfinished"] = sorted(
+        {*unfinished_ids, *hex_ids} if is_unfinished else unfinished_ids
+    )
+    store.put(
+        PURGED_DOCUMENTS_FILE, json.dumps(purged_documents, indent=1, sort_keys=True).encode()
+    )
 
 
 def remove_documents(store: Store, purge: DocumentPurge, artifacts: list[Artifact]) -> ChangedFiles:
@@ -267,13 +319,19 @@ def preview_rewrites(purge: DocumentPurge, artifacts: list[Artifact]) -> Changed
     """The names of what ``take_out`` would rewrite."""
     changed_files: ChangedFiles = {}
     for artifact in artifacts:
-        rewritten_names = [entry["name"] for documents_only in (False, True) for entry, _ in purge.iter_rewrites(artifact, documents_only)]
+        rewritten_names = [
+            entry["name"]
+            for documents_only in (False, True)
+            for entry, _ in purge.iter_rewrites(artifact, documents_only)
+        ]
         if rewritten_names:
             changed_files[artifact.name] = rewritten_names
     return changed_files
 
 
-def _rewrite_artifact(store: Store, purge: DocumentPurge, artifact: Artifact, documents_only: bool) -> list[str]:
+def _rewrite_artifact(
+    store: Store, purge: DocumentPurge, artifact: Artifact, documents_only: bool
+) -> list[str]:
     attempt = f"purged-{secrets.token_hex(6)}"
     scratch_folder = store.work_folder / attempt
     written_entries: dict[str, ManifestEntry] = {}
@@ -284,8 +342,9 @@ def _rewrite_artifact(store: Store, purge: DocumentPurge, artifact: Artifact, do
             if isinstance(content, str):
                 path.write_text(content, encoding="utf-8")
             else:
-                pq.write_table(content, path, compression="zstd", row_group_size=4096,
-                               write_page_checksum=True)  # fmt: skip
+                pq.write_table(
+                    content, path, compression="zstd", row_group_size=4096, write_page_checksum=True
+                )
             stored_entry = store.put_file(f"{artifact.folder}/{attempt}/{entry['name']}", path)
             written_entries[entry["name"]] = {"path": f"{attempt}/{entry['name']}", **stored_entry}
             path.unlink()
@@ -294,7 +353,9 @@ def _rewrite_artifact(store: Store, purge: DocumentPurge, artifact: Artifact, do
     if written_entries:
         tombstones_key = f"{artifact.folder}/{TOMBSTONES_FILE}"
         tombstones = parse_tombstones(store.get(tombstones_key), artifact.folder)
-        tombstones["purged"] = {i.hex(): _format_current_time() for i in purge.doc_ids.to_pylist()} | tombstones["purged"]
+        tombstones["purged"] = {
+            i.hex(): _format_current_time() for i in purge.doc_ids.to_pylist()
+        } | tombstones["purged"]
         tombstones["entries"] |= written_entries
         store.put(tombstones_key, json.dumps(tombstones, indent=1, sort_keys=True).encode())
     return list(written_entries)
@@ -320,7 +381,9 @@ def _delete_replaced_files(store: Store, artifact: Artifact) -> None:
 PRESERVED_FOLDERS = ("fetched", "local")
 
 
-def remove_unfinished_work(store: Store, affected_names: set[str], dry_run: bool = False) -> list[str]:
+def remove_unfinished_work(
+    store: Store, affected_names: set[str], dry_run: bool = False
+) -> list[str]:
     """Remove what runs that ended early left: work areas, and attempts without a manifest.
 
     Of a training, whose states are weights, only where its sequences are of an artifact in
@@ -328,7 +391,11 @@ def remove_unfinished_work(store: Store, affected_names: set[str], dry_run: bool
     """
     removed_names = []
     for work_area in sorted(store.work_folder.iterdir()) if store.work_folder.exists() else []:
-        if work_area.is_dir() and work_area.name not in PRESERVED_FOLDERS and not _is_unrelated_training(work_area, affected_names):
+        if (
+            work_area.is_dir()
+            and work_area.name not in PRESERVED_FOLDERS
+            and not _is_unrelated_training(work_area, affected_names)
+        ):
             removed_names.append(work_area.name)
             if not dry_run:
                 shutil.rmtree(work_area)
@@ -363,8 +430,18 @@ def clear_rendered_pages(store: Store, dry_run: bool = False) -> tuple[list[str]
         if not dry_run:
             shutil.rmtree(site_folder)
             build_store_site(store)
-    reveal_records = [reveal_record for run in read_all_runs(store) for reveal_record in run.record.get("revealed", [])]
-    for folder in sorted({str(reveal_record.get("folder")) for reveal_record in reveal_records if isinstance(reveal_record, dict)}):
+    reveal_records = [
+        reveal_record
+        for run in read_all_runs(store)
+        for reveal_record in run.record.get("revealed", [])
+    ]
+    for folder in sorted(
+        {
+            str(reveal_record.get("folder"))
+            for reveal_record in reveal_records
+            if isinstance(reveal_record, dict)
+        }
+    ):
         folder_path = Path(folder)
         if not folder_path.exists():
             continue

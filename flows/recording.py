@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from flows.growing import resolve_earlier_run_id, check_preferred_sources_exist
-from flows.origin import resolve_checkpoint, find_checkpoint_in_folder
+from flows.growing import check_preferred_sources_exist, resolve_earlier_run_id
+from flows.origin import find_checkpoint_in_folder, resolve_checkpoint
 from flows.requests import check_checkpoint_allowed, check_settings_allowed, check_store_allowed
-from flows.runs import Record, Run, check_not_purged, open_store, find_artifact, resolve_store_uri
+from flows.runs import Record, Run, check_not_purged, find_artifact, open_store, resolve_store_uri
 from flows.site import try_build_site
 from flows.tensorboard import TensorBoardListener
 from flows.tensorboard import check_tensorboard_installed as check_tensorboard
@@ -96,7 +96,11 @@ def resolve_flow_arguments(
     for setting, name in (("checkpoint", checkpoint), ("start", start)):
         if name is not None:
             check_checkpoint_allowed(name, setting)
-    checkpoint_names = [name for name in (checkpoint, start) if name is not None and not find_checkpoint_in_folder(name)]
+    checkpoint_names = [
+        name
+        for name in (checkpoint, start)
+        if name is not None and not find_checkpoint_in_folder(name)
+    ]
     config_file = config if isinstance(config, str) else None
     if config_file and config_file.endswith(".toml"):
         config_file = os.path.abspath(config_file)  # for whoever reads run.json in another folder
@@ -109,11 +113,23 @@ def resolve_flow_arguments(
             check_store_allowed(name)
     recorded_config = None
     if checkpoint is not None:
-        config_tree: dict[str, Any] = (read_config_tree(config) if isinstance(config, str) else config) or {}
+        config_tree: dict[str, Any] = (
+            read_config_tree(config) if isinstance(config, str) else config
+        ) or {}
         if "ingest" not in config_tree:
-            store = store or find_override("store", overrides) or config_tree.get("store") or resolve_store_uri()
-            recorded_tree = _read_config_for_checkpoint(_open_store(store, checkpoint_names), checkpoint)
-            recorded_config, config = load_config(recorded_tree), fill_missing_sections(config_tree, recorded_tree)
+            store = (
+                store
+                or find_override("store", overrides)
+                or config_tree.get("store")
+                or resolve_store_uri()
+            )
+            recorded_tree = _read_config_for_checkpoint(
+                _open_store(store, checkpoint_names), checkpoint
+            )
+            recorded_config, config = (
+                load_config(recorded_tree),
+                fill_missing_sections(config_tree, recorded_tree),
+            )
     assert config is not None
     settings = load_config(config, overrides, config_file)
     check_settings_allowed(settings, recorded_config)
@@ -127,7 +143,9 @@ def resolve_flow_arguments(
     if checkpoint is not None:
         resolve_checkpoint(opened_store, checkpoint)
     else:  # not as given: "latest" is another one tomorrow
-        settings = settings.model_copy(update={"earlier": resolve_earlier_run_id(opened_store, settings)})
+        settings = settings.model_copy(
+            update={"earlier": resolve_earlier_run_id(opened_store, settings)}
+        )
         if config_file:  # a run that is made again has been what it was
             check_preferred_sources_exist(opened_store, settings)
     if start is not None:
@@ -187,7 +205,9 @@ def _read_config_for_checkpoint(store: Store, checkpoint_name: str) -> dict[str,
     return config | {"name": "audit", "datasheet": {}, "model_card": {"title": title}}
 
 
-def check_start_checkpoint(checkpoint_name: str, settings: Config, last_stage: str | None, store: Store) -> Artifact:
+def check_start_checkpoint(
+    checkpoint_name: str, settings: Config, last_stage: str | None, store: Store
+) -> Artifact:
     """The checkpoint to go on from; UsageError where training cannot, before the corpus is made."""
     from tasks.training.pretrain import read_start_model_settings
 
@@ -197,7 +217,9 @@ def check_start_checkpoint(checkpoint_name: str, settings: Config, last_stage: s
             "another stage than train_tokenizer"
         )
     checkpoint = resolve_checkpoint(store, checkpoint_name).checkpoint
-    check_not_purged(f"training cannot go on from {checkpoint_name}", _iter_packed_corpora(store, checkpoint))
+    check_not_purged(
+        f"training cannot go on from {checkpoint_name}", _iter_packed_corpora(store, checkpoint)
+    )
     try:
         read_start_model_settings(checkpoint, settings.pretrain, {"context": settings.pack.context})
     except HallmarkError as error:
@@ -228,8 +250,14 @@ def start_run(
 
     ``checkpoint`` is to be audited, from ``start`` training is to go on; run.json names either.
     """
-    settings, config_file, opened_store = resolve_flow_arguments(config, overrides, until, checkpoint, start, store)
-    record_fields = {"config_file": config_file, "overrides": list(overrides), "checkpoint": checkpoint or start}
+    settings, config_file, opened_store = resolve_flow_arguments(
+        config, overrides, until, checkpoint, start, store
+    )
+    record_fields = {
+        "config_file": config_file,
+        "overrides": list(overrides),
+        "checkpoint": checkpoint or start,
+    }
     with record_run(flow_name, settings, opened_store, record_fields, until) as run:
         yield run
     run.site_index = try_build_site(opened_store)
@@ -246,7 +274,13 @@ def record_run(
     """A session for a flow, and its run.json while it works."""
     from prefect.runtime import flow_run
 
-    from tasks.contract import LastStageReached, Session, BackgroundListener, make_mapper, open_session
+    from tasks.contract import (
+        BackgroundListener,
+        LastStageReached,
+        Session,
+        make_mapper,
+        open_session,
+    )
 
     record: Record = {
         "run": flow_run.name or generate_flow_run_name(),
@@ -293,7 +327,9 @@ def record_run(
     except LastStageReached:
         record["until"] = last_stage
     except BaseException as error:
-        error_text = "stopped" if isinstance(error, KeyboardInterrupt) else str(error).split("\n")[0]
+        error_text = (
+            "stopped" if isinstance(error, KeyboardInterrupt) else str(error).split("\n")[0]
+        )
         record |= {"status": "failed", "ended": _format_current_time(), "error": error_text}
         with suppress(HallmarkError, OSError):  # on a full disk the first error is the one to tell
             run.save()
@@ -320,12 +356,22 @@ def describe_machine() -> str:
     processor = platform.processor()
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model_names = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
+        model_names = {
+            line.partition(":")[2].strip() for line in lines if line.startswith("model name")
+        }
         processor = ", ".join(sorted(model_names)) or processor
-    core_count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    core_count = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    )
     # OpenMP's may name a number for each level of nesting, of which the first counts here.
-    thread_settings = (os.environ.get(f"{name}_NUM_THREADS", "").partition(",")[0] for name in ("OMP", "MKL"))
-    thread_limits = [count for count in map(int, filter(str.isdecimal, thread_settings)) if 0 < count < (core_count or 1)]
+    thread_settings = (
+        os.environ.get(f"{name}_NUM_THREADS", "").partition(",")[0] for name in ("OMP", "MKL")
+    )
+    thread_limits = [
+        count
+        for count in map(int, filter(str.isdecimal, thread_settings))
+        if 0 < count < (core_count or 1)
+    ]
     threads_text = f", threads: {min(thread_limits)}" if thread_limits else ""
     return f"{platform.platform()}, {processor}, {core_count} cores{threads_text}"
 

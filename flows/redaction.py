@@ -65,8 +65,16 @@ class QuotationFinder:
         redactors: Sequence[Redactor] = (),
     ) -> None:
         self.source_names = pa.array(sorted(set(sources)), pa.string())
-        text_forms = (text_form for text in texts for text_form in (text, *(redactor.redact_full_text(text) for redactor in redactors)))
-        folded_texts = {folded for text_form in text_forms if len(folded := _fold_text(text_form)) >= MIN_TEXT_CHARACTERS}
+        text_forms = (
+            text_form
+            for text in texts
+            for text_form in (text, *(redactor.redact_full_text(text) for redactor in redactors))
+        )
+        folded_texts = {
+            folded
+            for text_form in text_forms
+            if len(folded := _fold_text(text_form)) >= MIN_TEXT_CHARACTERS
+        }
         self.short_texts = {text for text in folded_texts if len(text) < WINDOW_CHARACTERS}
         hashes = [_hash_windows(text) for text in folded_texts - self.short_texts]
         self.window_hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *hashes]))
@@ -78,28 +86,42 @@ class QuotationFinder:
         """Whether each text quotes any, (n,)."""
         folded_texts = [_fold_text(text) for text in texts]
         is_quoting = np.array([text in self.short_texts for text in folded_texts], bool)
-        is_purged_window = np.isin(_hash_windows("\n".join(folded_texts)), self.window_hashes)  # none of a purged text has "\n"
+        is_purged_window = np.isin(
+            _hash_windows("\n".join(folded_texts)), self.window_hashes
+        )  # none of a purged text has "\n"
         text_ends = np.cumsum([len(text) + 1 for text in folded_texts])
         is_quoting[np.searchsorted(text_ends, np.flatnonzero(is_purged_window), "right")] = True
         return is_quoting
 
-    def find_quoting_values(self, values: pa.ChunkedArray, sources: pa.ChunkedArray | None = None) -> pa.Array:
+    def find_quoting_values(
+        self, values: pa.ChunkedArray, sources: pa.ChunkedArray | None = None
+    ) -> pa.Array:
         """Whether each value of a column of strings or bytes quotes any. ``sources``: of its rows,
         where the table tells them."""
         values = values.combine_chunks()
         distinct_values = pc.unique(values)
         if str(values.type) not in BINARY_TYPES:
-            distinct_is_quoting = self.find_quoting_texts([value or "" for value in distinct_values.to_pylist()])
-            return pc.is_in(values, value_set=distinct_values.filter(pa.array(distinct_is_quoting, pa.bool_())))
+            distinct_is_quoting = self.find_quoting_texts(
+                [value or "" for value in distinct_values.to_pylist()]
+            )
+            return pc.is_in(
+                values, value_set=distinct_values.filter(pa.array(distinct_is_quoting, pa.bool_()))
+            )
         distinct_is_quoting = np.zeros(len(distinct_values), bool)
         for batch_start in range(0, len(distinct_values), _VALUES_PER_BATCH):
             batch = distinct_values[batch_start : batch_start + _VALUES_PER_BATCH].to_pylist()
             decoded_texts = [
-                (index, text) for index, value in enumerate(batch) for text in decode_possible_texts(value or b"")
+                (index, text)
+                for index, value in enumerate(batch)
+                for text in decode_possible_texts(value or b"")
             ]
             row_indices = batch_start + np.array([index for index, _ in decoded_texts])
-            distinct_is_quoting[row_indices[self.find_quoting_texts([text for _, text in decoded_texts])]] = True
-        is_quoting = pc.is_in(values, value_set=distinct_values.filter(pa.array(distinct_is_quoting, pa.bool_())))
+            distinct_is_quoting[
+                row_indices[self.find_quoting_texts([text for _, text in decoded_texts])]
+            ] = True
+        is_quoting = pc.is_in(
+            values, value_set=distinct_values.filter(pa.array(distinct_is_quoting, pa.bool_()))
+        )
         if sources is None:
             return is_quoting
         is_purged_source = pc.is_in(sources.combine_chunks(), value_set=self.source_names)
@@ -116,7 +138,10 @@ def _hash_windows(text: str) -> NDArray[np.uint64]:
     window_count = max(0, len(code_points) - WINDOW_CHARACTERS + 1)
     window_hashes = np.zeros(window_count, np.uint64)
     for offset in range(WINDOW_CHARACTERS):
-        window_hashes = window_hashes * np.uint64(0x9E3779B97F4A7C15) + code_points[offset : offset + window_count]
+        window_hashes = (
+            window_hashes * np.uint64(0x9E3779B97F4A7C15)
+            + code_points[offset : offset + window_count]
+        )
         window_hashes ^= window_hashes >> np.uint64(29)
     return window_hashes
 
@@ -146,7 +171,9 @@ def decode_possible_texts(data: bytes) -> list[str]:
 
 def find_unreadable_values(values: pa.Array) -> pa.Array:
     """Which values of a column of bytes are no UTF-8, or no text: their readings are guesses."""
-    return pa.array([bool(value) and not _is_readable_utf8(value) for value in values.to_pylist()], pa.bool_())
+    return pa.array(
+        [bool(value) and not _is_readable_utf8(value) for value in values.to_pylist()], pa.bool_()
+    )
 
 
 def _is_readable_utf8(data: bytes) -> bool:
@@ -166,7 +193,9 @@ def _unescape_backslashes(text: str) -> str:
         return " " if match[2] in "bfnrt" else match[2]
 
     unescaped = _ESCAPE_PATTERN.sub(decode_escape, text)
-    return unescaped.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins surrogates
+    return unescaped.encode("utf-16", "surrogatepass").decode(
+        "utf-16", "replace"
+    )  # joins surrogates
 
 
 # Tables ------------------------------------------------------------------------------------------
@@ -176,10 +205,16 @@ def list_quoting_columns(columns: Mapping[str, Column]) -> list[str]:
     """The columns of text that may quote a document. Labels and ids are names that the project, the
     config or a source gives, and quote nobody: a document may be the word "Validation"."""
     kinds = (*QUOTING_KINDS, "audit text")
-    return [column.name for column in columns.values() if column.type in STRING_TYPES + BINARY_TYPES and column.kind in kinds]
+    return [
+        column.name
+        for column in columns.values()
+        if column.type in STRING_TYPES + BINARY_TYPES and column.kind in kinds
+    ]
 
 
-def find_rows_naming_documents(rows: pa.Table, id_columns: Sequence[str], doc_ids: pa.Array) -> pa.Array:
+def find_rows_naming_documents(
+    rows: pa.Table, id_columns: Sequence[str], doc_ids: pa.Array
+) -> pa.Array:
     """Which rows name any of the documents in any of the columns."""
     row_flags = [pa.repeat(False, len(rows))]
     for column in id_columns:
@@ -188,7 +223,9 @@ def find_rows_naming_documents(rows: pa.Table, id_columns: Sequence[str], doc_id
             list_items = values.flatten()
             is_match = pc.is_in(list_items, value_set=doc_ids.cast(list_items.type))
             row_indices = pc.list_parent_indices(values).filter(is_match)
-            row_flags.append(pc.is_in(pa.array(np.arange(len(rows)), pa.int64()), value_set=row_indices))
+            row_flags.append(
+                pc.is_in(pa.array(np.arange(len(rows)), pa.int64()), value_set=row_indices)
+            )
         else:
             row_flags.append(pc.is_in(values, value_set=doc_ids))
     return reduce(pc.or_, row_flags)
@@ -210,14 +247,35 @@ def remove_document_content(
     may and does; of a table of documents only those that are named. Labels stay: they are no text
     of a document.
     """
-    id_columns = ["doc_id"] if "doc_id" in list_document_id_columns(columns) else list_document_id_columns(columns)
+    id_columns = (
+        ["doc_id"]
+        if "doc_id" in list_document_id_columns(columns)
+        else list_document_id_columns(columns)
+    )
     is_about_documents = find_rows_naming_documents(rows, id_columns, doc_ids)
     sources = rows["source"] if "source" in rows.column_names else None
     quoting_by_column = (
-        {column: quotations.find_quoting_values(rows[column], sources) for column in list_quoting_columns(columns)} if quotations else {}
+        {
+            column: quotations.find_quoting_values(rows[column], sources)
+            for column in list_quoting_columns(columns)
+        }
+        if quotations
+        else {}
     )
-    quoting_columns = [column for column in list_quoting_columns(columns) if columns[column].kind in QUOTING_KINDS]
-    is_about_documents = reduce(pc.or_, [is_about_documents, *(quoting_by_column[column] for column in quoting_columns if column in quoting_by_column)])
+    quoting_columns = [
+        column for column in list_quoting_columns(columns) if columns[column].kind in QUOTING_KINDS
+    ]
+    is_about_documents = reduce(
+        pc.or_,
+        [
+            is_about_documents,
+            *(
+                quoting_by_column[column]
+                for column in quoting_columns
+                if column in quoting_by_column
+            ),
+        ],
+    )
     result = rows
     for name in rows.column_names:
         values = rows[name].combine_chunks()
@@ -225,7 +283,10 @@ def remove_document_content(
             is_removed = is_about_documents
         elif name in quoting_by_column:
             is_removed = quoting_by_column[name]
-        elif (values.type, columns[name].kind) in TEXT_REVEALING_LISTS:  # a list read knows its items by another
+        elif (
+            values.type,
+            columns[name].kind,
+        ) in TEXT_REVEALING_LISTS:  # a list read knows its items by another
             is_removed = is_about_documents  # name, which equality leaves out and a hash does not
         elif values.type == ID_TYPE:
             is_removed = pc.and_(is_about_documents, pc.is_in(values, value_set=text_hashes))
@@ -243,7 +304,11 @@ def remove_document_content(
 def _has_content(values: pa.Array, empty_value: pa.Scalar) -> pa.Array:
     """Which values are there, and are not what stands for nothing."""
     is_list = pa.types.is_list(values.type)
-    is_nonempty = pc.greater(pc.list_value_length(values), 0) if is_list else pc.not_equal(values, empty_value)
+    is_nonempty = (
+        pc.greater(pc.list_value_length(values), 0)
+        if is_list
+        else pc.not_equal(values, empty_value)
+    )
     return pc.and_(pc.is_valid(values), is_nonempty)
 
 
@@ -272,7 +337,9 @@ def compute_document_hashes(documents: pa.Table) -> list[bytes]:
 # Pages -------------------------------------------------------------------------------------------
 
 
-def remove_quotations(page: str, quotations: QuotationFinder, has_markup: bool = True) -> str | None:
+def remove_quotations(
+    page: str, quotations: QuotationFinder, has_markup: bool = True
+) -> str | None:
     """A page (HTML, SVG; else Markdown or plain text) with a notice in place of what it quotes, or
     a notice alone where a quotation runs over several elements; None where it quotes nothing."""
     pieces = _TAG_PATTERN.split(page) if has_markup else page.splitlines(keepends=True)
@@ -285,5 +352,9 @@ def remove_quotations(page: str, quotations: QuotationFinder, has_markup: bool =
     cleaned_page = "".join(pieces)
     visible_text = _TAG_PATTERN.sub("", cleaned_page) if has_markup else cleaned_page
     if quotations.find_quoting_texts([html.unescape(visible_text)])[0]:
-        return f"<!doctype html><title>{PURGED_NOTICE}</title><p>{PURGED_NOTICE}" if has_markup else f"{PURGED_NOTICE}\n"
+        return (
+            f"<!doctype html><title>{PURGED_NOTICE}</title><p>{PURGED_NOTICE}"
+            if has_markup
+            else f"{PURGED_NOTICE}\n"
+        )
     return cleaned_page if is_quoting.any() else None

@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from pydantic import ConfigDict, ValidationError, create_model
 
-from flows.mistakes import suggest_closest_name, format_validation_error
+from flows.mistakes import format_validation_error, suggest_closest_name
 from flows.runs import ARTIFACT_NAME_PATTERN, resolve_store_uri
-from tasks.contract import ExternalMarker, UsageError, check_external_path, read_declared_roots, iter_config_paths
+from tasks.contract import (
+    ExternalMarker,
+    UsageError,
+    check_external_path,
+    iter_config_paths,
+    read_declared_roots,
+)
 
 if TYPE_CHECKING:
     from flows.config import Config
@@ -40,8 +46,13 @@ def check_checkpoint_allowed(checkpoint_name: str, setting: str = "checkpoint") 
     """Refuse a folder of a checkpoint outside the declared roots; names of runs are no paths."""
     if read_declared_roots() is None:
         return
-    path_exists = os.path.lexists(checkpoint_name) or os.path.lexists(os.path.expanduser(checkpoint_name))
-    if path_exists or not (ARTIFACT_NAME_PATTERN.fullmatch(checkpoint_name) or "/" not in checkpoint_name.partition("@")[0]):
+    path_exists = os.path.lexists(checkpoint_name) or os.path.lexists(
+        os.path.expanduser(checkpoint_name)
+    )
+    if path_exists or not (
+        ARTIFACT_NAME_PATTERN.fullmatch(checkpoint_name)
+        or "/" not in checkpoint_name.partition("@")[0]
+    ):
         check_external_path(checkpoint_name, setting)
 
 
@@ -89,7 +100,8 @@ def check_request_parameters(
     for name in parameters:
         if name not in expected_parameters:
             raise UsageError(
-                f"the flow {flow_name} has no parameter {name!r}{suggest_closest_name(name, expected_parameters)}; it takes "
+                f"the flow {flow_name} has no parameter "
+                f"{name!r}{suggest_closest_name(name, expected_parameters)}; it takes "
                 f"{', '.join(expected_parameters)}"
             )
     type_hints = get_type_hints(function)

@@ -16,11 +16,16 @@ DEFAULT_FOLDER_NAME = "site-revealed"
 def _check_reveal_folder(folder: Path, store: Store) -> None:
     """UsageError for a folder inside the store or inside a site, which are read by others."""
     store_folders = [store.local_folder.resolve()]
-    enclosing_sites = [parent for parent in folder.parents if (parent / "index.html").exists() and (parent / "runs").is_dir()]
+    enclosing_sites = [
+        parent
+        for parent in folder.parents
+        if (parent / "index.html").exists() and (parent / "runs").is_dir()
+    ]
     for shared_folder in (*store_folders, *enclosing_sites):
         if shared_folder in folder.parents and folder != shared_folder / DEFAULT_FOLDER_NAME:
             raise UsageError(
-                f"{folder}: lies in {shared_folder}, among what is not for your eyes alone; give a folder "
+                f"{folder}: lies in {shared_folder}, among what is not for your eyes alone; "
+                f"give a folder "
                 f"outside of it"
             )
 

@@ -27,8 +27,23 @@ Record = dict[str, Any]
 log = logging.getLogger("hallmark")
 
 #: Keys of every run.json.
-REQUIRED_RECORD_KEYS = {"run", "flow", "config_name", "config_file", "overrides", "config", "checkpoint",
-          "status", "started", "ended", "host", "pid", "platform", "stages", "error"}  # fmt: skip
+REQUIRED_RECORD_KEYS = {
+    "run",
+    "flow",
+    "config_name",
+    "config_file",
+    "overrides",
+    "config",
+    "checkpoint",
+    "status",
+    "started",
+    "ended",
+    "host",
+    "pid",
+    "platform",
+    "stages",
+    "error",
+}
 
 #: The flow that a world of a study is a run of.
 WORLD_FLOW = "world"
@@ -152,7 +167,11 @@ class Run:
 
         if stage is not None:
             return self[stage][table_name].read()
-        tables_by_stage = {label: artifact[table_name] for label, artifact in self.artifacts.items() if table_name in artifact.tables}
+        tables_by_stage = {
+            label: artifact[table_name]
+            for label, artifact in self.artifacts.items()
+            if table_name in artifact.tables
+        }
         if not tables_by_stage:
             raise HallmarkError(f"no stage of run {self.id} left a table {table_name!r}")
         rows_by_stage = {label: table.read() for label, table in tables_by_stage.items()}
@@ -162,7 +181,9 @@ class Run:
         if any(schema != schemas[0] for schema in schemas):
             raise HallmarkError(
                 f"the tables {table_name!r} of run {self.id} differ between stages; say which: "
-                + ", ".join(f"read_table({table_name!r}, stage={label!r})" for label in tables_by_stage)
+                + ", ".join(
+                    f"read_table({table_name!r}, stage={label!r})" for label in tables_by_stage
+                )
             )
         labelled_tables = [
             table.add_column(0, "stage", pa.array([label] * len(table), pa.string()))
@@ -212,7 +233,9 @@ class Run:
             if label.startswith("audit_"):
                 rows = self[label]["findings"].read(["control", "verdict"]).to_pylist()
                 control_count += sum(bool(row["control"]) for row in rows)
-                failed_audits += [label for finding in rows if finding["control"] and finding["verdict"] != "pass"]
+                failed_audits += [
+                    label for finding in rows if finding["control"] and finding["verdict"] != "pass"
+                ]
         return control_count, failed_audits
 
     def list_unpassed_verdicts(self) -> list[dict[str, Any]]:
@@ -234,7 +257,9 @@ def find_artifact(store: Store, artifact_name: str) -> Artifact:
     """The artifact of a name such as "pack/0123456789abcdef"."""
     artifact_name = artifact_name.partition("#")[0]
     if not ARTIFACT_NAME_PATTERN.fullmatch(artifact_name):
-        raise HallmarkError(f"{artifact_name!r} is no name of an artifact; one is stage/0123456789abcdef")
+        raise HallmarkError(
+            f"{artifact_name!r} is no name of an artifact; one is stage/0123456789abcdef"
+        )
     artifact = store.find_artifact(*artifact_name.split("/"))
     if artifact is None:
         raise HallmarkError(
@@ -247,9 +272,14 @@ def check_not_purged(failed_action: str, artifacts: Iterable[Artifact]) -> None:
     """HallmarkError, which begins with what ``cannot`` be done, where it takes a purged text."""
     for artifact in artifacts:
         for doc_id, purged_at in sorted(artifact.purged_documents.items()):
-            remainder = f" and {len(artifact.purged_documents) - 1} more" if len(artifact.purged_documents) > 1 else ""
+            remainder = (
+                f" and {len(artifact.purged_documents) - 1} more"
+                if len(artifact.purged_documents) > 1
+                else ""
+            )
             raise HallmarkError(
-                f"{failed_action}: it needs the document {doc_id}{remainder}, purged on {purged_at[:10]} from "
+                f"{failed_action}: it needs the document {doc_id}{remainder}, purged on "
+                f"{purged_at[:10]} from "
                 f"{artifact.name}; run the config again: that makes a corpus without it"
             )
 
@@ -285,10 +315,18 @@ def open_run(
     if name in run_ids:
         matches = [name]
     if name == "latest" or len(matches) != 1:
-        newest_ids = [*islice((run_id for run_id in reversed(run_ids) if not _is_study_world(store, run_id)), 1)]
+        newest_ids = [
+            *islice(
+                (run_id for run_id in reversed(run_ids) if not _is_study_world(store, run_id)), 1
+            )
+        ]
         matches = newest_ids if name == "latest" else matches
     if len(matches) != 1:
-        hint = f"newest: {newest_ids[0]}" if newest_ids else "it holds none; start one with: hallmark run"
+        hint = (
+            f"newest: {newest_ids[0]}"
+            if newest_ids
+            else "it holds none; start one with: hallmark run"
+        )
         match_count = "no run" if not matches else f"{len(matches)} runs"
         raise UsageError(f"the store {store.uri} has {match_count} called {name!r}; {hint}")
     return Run(store, _read_run_record(store, matches[0]))
@@ -329,7 +367,9 @@ def _is_valid_record(record: Any) -> bool:
     if not isinstance(record, dict) or not record.keys() >= REQUIRED_RECORD_KEYS:
         return False
     texts = [record[key] for key in ("run", "flow", "config_name", "status", "host")]
-    optional_texts = [record[key] for key in ("config_file", "checkpoint", "started", "ended", "error")]
+    optional_texts = [
+        record[key] for key in ("config_file", "checkpoint", "started", "ended", "error")
+    ]
     optional_texts += [record.get("until"), record.get("folder")]
     text_lists = [record["overrides"], record.get("only") or [], record.get("findings") or []]
     arms = record.get("arms", {})
@@ -357,7 +397,9 @@ def _is_list_of_texts(items: Any) -> bool:
 def _is_valid_stage_entry(entry: Any) -> bool:
     return (
         isinstance(entry, dict)
-        and all(isinstance(entry.get(key), str) for key in ("label", "stage", "artifact", "content"))
+        and all(
+            isinstance(entry.get(key), str) for key in ("label", "stage", "artifact", "content")
+        )
         and all(SAFE_NAME_PATTERN.fullmatch(entry[key]) for key in ("label", "stage"))
         and ARTIFACT_NAME_PATTERN.fullmatch(entry["artifact"]) is not None
         and isinstance(entry.get("cached"), bool)

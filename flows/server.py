@@ -73,7 +73,9 @@ class LocalPrefectServer:
         except httpx.HTTPError as error:
             self.error_log.seek(0)
             log_lines = self.error_log.read().decode("utf-8", "replace").split("\n")
-            last_line = next((line.strip() for line in reversed(log_lines) if line.strip()), str(error))
+            last_line = next(
+                (line.strip() for line in reversed(log_lines) if line.strip()), str(error)
+            )
             raise HallmarkError(
                 f"Prefect's server did not start ({last_line[:300]}); its home PREFECT_HOME "
                 f"(~/.prefect) must be writable and its settings in order; or name a server that "

@@ -26,7 +26,9 @@ def get_site_folder(store: Store) -> Path:
     return store.local_folder / "site"
 
 
-def build_store_site(store: Store, output_folder: Path | None = None, rebuild_all: bool = True) -> Path:
+def build_store_site(
+    store: Store, output_folder: Path | None = None, rebuild_all: bool = True
+) -> Path:
     """Build the site of all runs that can be read, by default in its ``home``; returns its index
     page. Not ``anew``: cards and trajectories that the site there holds already are taken over."""
     from flows.commands.tables import list_tables
@@ -37,7 +39,14 @@ def build_store_site(store: Store, output_folder: Path | None = None, rebuild_al
     with replace_site_folder(output_folder) as new_folder:
         runs = read_all_runs(store)
         run_records = [run.record | {"status": run.status} for run in runs]
-        build_site(store, run_records, new_folder, list_tables(), find_audited_trainings(runs), None if rebuild_all else output_folder)
+        build_site(
+            store,
+            run_records,
+            new_folder,
+            list_tables(),
+            find_audited_trainings(runs),
+            None if rebuild_all else output_folder,
+        )
     return output_folder / "index.html"
 
 
@@ -63,7 +72,9 @@ def replace_site_folder(folder: Path) -> Iterator[Path]:
     folder.parent.mkdir(parents=True, exist_ok=True)
     _check_replaceable(folder)
     with _exclusive_lock(folder.parent):
-        for stale_folder in folder.parent.glob(f".{folder.name}-new-*"):  # by a process that was killed
+        for stale_folder in folder.parent.glob(
+            f".{folder.name}-new-*"
+        ):  # by a process that was killed
             shutil.rmtree(stale_folder, ignore_errors=True)
         new_folder = folder.with_name(f".{folder.name}-new-{secrets.token_hex(4)}")
         new_folder.mkdir()
@@ -77,7 +88,9 @@ def replace_site_folder(folder: Path) -> Iterator[Path]:
 def _check_replaceable(folder: Path) -> None:
     entry_names = {path.name for path in folder.iterdir()} if folder.exists() else set()
     store_run = next(folder.glob("runs/*/run.json"), None)
-    if entry_names and (not entry_names <= SITE_CONTENT or "index.html" not in entry_names or store_run):
+    if entry_names and (
+        not entry_names <= SITE_CONTENT or "index.html" not in entry_names or store_run
+    ):
         raise UsageError(
             f"{folder}: holds other things than a site, which would be lost; give a folder that is "
             f"new, empty or the site's"

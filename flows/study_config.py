@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from flows.mistakes import migrate_recorded_config, format_validation_error
-from flows.runs import read_all_runs, open_store
+from flows.mistakes import format_validation_error, migrate_recorded_config
+from flows.runs import open_store, read_all_runs
 from flows.trees import apply_override
 from model.config import ModelConfig, TrainConfig
 from reports.study_card import StudyCardConfig
@@ -44,14 +44,21 @@ STUDIED_PROBES = tuple(probe for probe in PROBES if probe.name in AUDIT_BY_CANDI
 EXECUTION_SETTINGS = ("store", "at_once", "workers", "mapper", "tensorboard")
 
 #: What each world has of its own.
-WORLD_SPECIFIC_SETTINGS = ("retrain", "world.seed", "world.effects", "pretrain.train.seed",
-              *(f"audit_{probe.name}.seed" for probe in STUDIED_PROBES))  # fmt: skip
+WORLD_SPECIFIC_SETTINGS = (
+    "retrain",
+    "world.seed",
+    "world.effects",
+    "pretrain.train.seed",
+    *(f"audit_{probe.name}.seed" for probe in STUDIED_PROBES),
+)
 
 
 class FullAuditConfig(StageConfig):
     """What the audits look at once more, for the figure that an interval should cover."""
 
-    frames: int = Field(len(SENTENCE_FRAMES), ge=2, le=len(SENTENCE_FRAMES), description="sentences of the grammar")
+    frames: int = Field(
+        len(SENTENCE_FRAMES), ge=2, le=len(SENTENCE_FRAMES), description="sentences of the grammar"
+    )
     references: int = Field(20, ge=1, le=1000, description="times as many references")
     stride: int = Field(1, ge=1, description="tokens from one place of a passage to the next")
 
@@ -59,7 +66,9 @@ class FullAuditConfig(StageConfig):
 class StudyConfig(StageConfig):
     """Everything a study is made from."""
 
-    name: PathSafeName = Field("study", description="names the study; its runs go on under this name")
+    name: PathSafeName = Field(
+        "study", description="names the study; its runs go on under this name"
+    )
     store: str | None = Field(None, description="folder or object-store URI; else HALLMARK_STORE")
     workers: int = Field(1, ge=1, le=1, description="processes that work on the parts of a world")
     mapper: str = Field("processes", description="where parts are worked on")
@@ -67,9 +76,11 @@ class StudyConfig(StageConfig):
     worlds: int = Field(40, ge=1, le=10_000, description="worlds with effects")
     without: int = Field(10, ge=0, le=10_000, description="further worlds without any")
     retrained: int = Field(
-        3, ge=0, description="worlds on which two further models are trained, to see what becomes "
-        "of findings without the documents that attribution names, and without as many others"
-    )  # fmt: skip
+        3,
+        ge=0,
+        description="worlds on which two further models are trained, to see what becomes "
+        "of findings without the documents that attribution names, and without as many others",
+    )
     retrain: bool = Field(False, description="whether that is done in this world: set by the study")
     at_once: int = Field(2, ge=1, le=256, description="worlds that are worked on at a time")
     seed: int = Field(0, ge=0, lt=1 << 31, description="of all worlds, trainings and audits")
@@ -119,8 +130,10 @@ class StudyConfig(StageConfig):
         requested_count = self.whole.references * self.audit_extraction.references
         if requested_count > (available_count := max_reference_secrets(self.world.digits)):
             raise ValueError(
-                f"whole.references times audit_extraction.references are {requested_count:,}, and of "
-                f"{self.world.digits} digits (world.digits) at most {available_count:,} references can be had"
+                f"whole.references times audit_extraction.references are "
+                f"{requested_count:,}, and of "
+                f"{self.world.digits} digits (world.digits) at most {available_count:,} "
+                f"references can be had"
             )
         return self
 
@@ -164,7 +177,12 @@ def iter_world_configs(config: StudyConfig) -> Iterator[tuple[str, StudyConfig]]
             for probe in STUDIED_PROBES
         }
         pretrain_config = config.pretrain.model_copy(update={"train": train_config})
-        world_settings = {"world": synthetic_world, "pretrain": pretrain_config, "retrain": is_retrained, **audit_configs}
+        world_settings = {
+            "world": synthetic_world,
+            "pretrain": pretrain_config,
+            "retrain": is_retrained,
+            **audit_configs,
+        }
         world_config = config.model_copy(update=world_settings)
         yield name, world_config
 
@@ -192,15 +210,26 @@ def expand_to_full_audits(config: StudyConfig) -> StudyConfig:
 
 def list_changed_settings(config: StudyConfig, store: Store) -> list[str]:
     """In what the settings differ from those of the study of this name in the store."""
-    earlier_runs = [run for run in read_all_runs(store) if run.flow == "study" and
-              run.record["config_name"] == config.name]  # fmt: skip
+    earlier_runs = [
+        run
+        for run in read_all_runs(store)
+        if run.flow == "study" and run.record["config_name"] == config.name
+    ]
     if not earlier_runs:
         return []
-    old_values, new_values = (dict(_flatten_tree(tree)) for tree in
-                (migrate_recorded_config(earlier_runs[-1].record["config"]),
-                 config.model_dump(mode="json")))  # fmt: skip
-    return [f"{key} is {new_values.get(key)!r}, and was {old_values.get(key)!r}" for key in sorted({*old_values, *new_values})
-            if key.partition(".")[0] not in EXECUTION_SETTINGS and old_values.get(key) != new_values.get(key)]  # fmt: skip
+    old_values, new_values = (
+        dict(_flatten_tree(tree))
+        for tree in (
+            migrate_recorded_config(earlier_runs[-1].record["config"]),
+            config.model_dump(mode="json"),
+        )
+    )
+    return [
+        f"{key} is {new_values.get(key)!r}, and was {old_values.get(key)!r}"
+        for key in sorted({*old_values, *new_values})
+        if key.partition(".")[0] not in EXECUTION_SETTINGS
+        and old_values.get(key) != new_values.get(key)
+    ]
 
 
 def _flatten_tree(tree: Mapping[str, Any], key_prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -217,16 +246,24 @@ def build_study_command(config: Mapping[str, Any]) -> list[str]:
     changed_values = {
         name: value
         for name, value in _flatten_tree(migrate_recorded_config(config))
-        if name.partition(".")[0] not in EXECUTION_SETTINGS and name not in WORLD_SPECIFIC_SETTINGS and value != default_values.get(name)
+        if name.partition(".")[0] not in EXECUTION_SETTINGS
+        and name not in WORLD_SPECIFIC_SETTINGS
+        and value != default_values.get(name)
     }
-    return ["hallmark", "study", "--name", changed_values.pop("name", default_values["name"]),
-            *(f"--set={name}={json.dumps(value)}" for name, value in changed_values.items())]  # fmt: skip
+    return [
+        "hallmark",
+        "study",
+        "--name",
+        changed_values.pop("name", default_values["name"]),
+        *(f"--set={name}={json.dumps(value)}" for name, value in changed_values.items()),
+    ]
 
 
 def check_settings_unchanged(config: StudyConfig, store: Store) -> None:
     """UsageError where the study of this name was begun with other settings."""
     if changed_settings := list_changed_settings(config, store):
         raise UsageError(
-            f"the study {config.name!r} was begun with other settings ({'; '.join(changed_settings[:3])}): "
+            f"the study {config.name!r} was begun with other settings "
+            f"({'; '.join(changed_settings[:3])}): "
             f"what it found before would not count; go on with those, or give it another --name"
         )

@@ -11,31 +11,35 @@ from prefect import flow
 
 from flows.examining import run_probe_audits
 from flows.mitigating import get_removal_list_folder, write_document_id_list
-from flows.recording import generate_flow_run_name, frontend, record_run
-from flows.runs import WORLD_FLOW, Run, read_all_runs, find_artifact, open_run
+from flows.recording import frontend, generate_flow_run_name, record_run
+from flows.runs import WORLD_FLOW, Run, find_artifact, open_run, read_all_runs
 from flows.site import try_build_site
 from flows.study_config import (
     STUDIED_PROBES,
     StudyConfig,
-    iter_world_configs,
     expand_to_full_audits,
+    iter_world_configs,
 )
 from reports.study_card import build_study_card
 from tasks.audits.proofs.attribution import attribute_texts, select_influential_documents
 from tasks.audits.proofs.candidates import judge_candidates
-from tasks.audits.proofs.error_rates import ARMS, ErrorRatesConfig, read_effect_levels, compute_error_rates
+from tasks.audits.proofs.error_rates import (
+    ARMS,
+    ErrorRatesConfig,
+    compute_error_rates,
+    read_effect_levels,
+)
 from tasks.contract import (
     Artifact,
+    EmptyConfig,
     HallmarkError,
     Resources,
-    EmptyConfig,
     Store,
     hash_file,
     make_mapper,
 )
 from tasks.corpus.leave_out import LeaveOutConfig, leave_out_documents
-from tasks.corpus.world import seal_answer_key
-from tasks.corpus.world import write_synthetic_world
+from tasks.corpus.world import seal_answer_key, write_synthetic_world
 from tasks.training.blank import pad_removed_documents
 from tasks.training.pack import pack
 from tasks.training.pretrain import pretrain
@@ -59,24 +63,46 @@ def world(config: dict[str, Any], store: str) -> str:
         seal_answer_key(settings.world)
         tokenizer = train_tokenizer([world_corpus], None, settings.train_tokenizer)
         packed_corpus = pack([world_corpus], tokenizer, settings.pack)
-        training_run = pretrain(packed_corpus, tokenizer, [world_corpus], None, None, settings.pretrain)
+        training_run = pretrain(
+            packed_corpus, tokenizer, [world_corpus], None, None, settings.pretrain
+        )
         checkpoint = run.find_last_checkpoint(training_run)
         sample_audits = audit_world(settings, checkpoint, world_corpus)
-        full_audits = audit_world(expand_to_full_audits(settings), checkpoint, world_corpus, FULL_AUDIT_PREFIX)
-        verdicts = judge_candidates(sample_audits, full_audits, training_run, packed_corpus, EmptyConfig())
+        full_audits = audit_world(
+            expand_to_full_audits(settings), checkpoint, world_corpus, FULL_AUDIT_PREFIX
+        )
+        verdicts = judge_candidates(
+            sample_audits, full_audits, training_run, packed_corpus, EmptyConfig()
+        )
         attributions = attribute_texts([world_corpus], [world_corpus], settings.attribute)
-        removed_ids = select_influential_documents(attributions["attributed"].read(), read_detected_candidates(verdicts)) if settings.retrain else []
+        removed_ids = (
+            select_influential_documents(
+                attributions["attributed"].read(), read_detected_candidates(verdicts)
+            )
+            if settings.retrain
+            else []
+        )
         if removed_ids:  # where nothing was found there is nothing to take out
             doc_ids_file = write_document_id_list(removed_ids, get_removal_list_folder(run.store))
             for arm in ARMS:
-                exclusion_config = LeaveOutConfig(documents=doc_ids_file, control=arm == "random", padding=True)
-                remaining_documents = leave_out_documents.with_label(f"{arm}_leave_out")(world_corpus, exclusion_config)
-                padded_corpus = pad_removed_documents.with_label(f"{arm}_blank")(packed_corpus, remaining_documents, remaining_documents, tokenizer)
+                exclusion_config = LeaveOutConfig(
+                    documents=doc_ids_file, control=arm == "random", padding=True
+                )
+                remaining_documents = leave_out_documents.with_label(f"{arm}_leave_out")(
+                    world_corpus, exclusion_config
+                )
+                padded_corpus = pad_removed_documents.with_label(f"{arm}_blank")(
+                    packed_corpus, remaining_documents, remaining_documents, tokenizer
+                )
                 retraining_run = pretrain.with_label(f"{arm}_pretrain")(
                     padded_corpus, tokenizer, [world_corpus], None, None, settings.pretrain
                 )
-                arm_audits = audit_world(settings, run.find_last_checkpoint(retraining_run), world_corpus, f"{arm}_")
-                judge_candidates.with_label(f"{arm}_verdicts")(arm_audits, arm_audits, retraining_run, packed_corpus, EmptyConfig())
+                arm_audits = audit_world(
+                    settings, run.find_last_checkpoint(retraining_run), world_corpus, f"{arm}_"
+                )
+                judge_candidates.with_label(f"{arm}_verdicts")(
+                    arm_audits, arm_audits, retraining_run, packed_corpus, EmptyConfig()
+                )
     return run.id
 
 
@@ -92,7 +118,9 @@ def audit_world(
     """What the audits find, by their names. HallmarkError where one fails."""
     corpus_tables = {"lexicons": world_corpus, "plants": [world_corpus], "documents": None}
     errors: dict[str, str] = {}
-    findings = run_probe_audits(STUDIED_PROBES, checkpoint, corpus_tables, (None,) * 4, config, {}, errors, label_prefix)
+    findings = run_probe_audits(
+        STUDIED_PROBES, checkpoint, corpus_tables, (None,) * 4, config, {}, errors, label_prefix
+    )
     if errors:
         raise HallmarkError("; ".join(f"{name}: {reason}" for name, reason in errors.items()))
     return findings
@@ -142,8 +170,11 @@ def study(config: dict[str, Any], store: str) -> str:
                 world_run = open_run(world_outcome.run_id, opened_store)
                 answer_keys[name] = open_verified_answer_key(world_run, sealed_digests)
                 attributions_by_world[name] = world_run["attribute"]
-                arm_verdicts |= {f"{name} {arm}": world_run[f"{arm}_verdicts"] for arm in ARMS
-                         if f"{arm}_verdicts" in world_run.stages}  # fmt: skip
+                arm_verdicts |= {
+                    f"{name} {arm}": world_run[f"{arm}_verdicts"]
+                    for arm in ARMS
+                    if f"{arm}_verdicts" in world_run.stages
+                }
                 verdicts_by_world[name] = world_run["judge_candidates"]
             except HallmarkError as error:
                 answer_keys.pop(name, None)
@@ -152,8 +183,12 @@ def study(config: dict[str, Any], store: str) -> str:
         if not verdicts_by_world:
             name, reason = next(iter(excluded_worlds.items()))
             raise HallmarkError(f"no world counts, {name} since {reason}")
-        rates_config = ErrorRatesConfig(excluded_worlds=excluded_worlds, max_documents=settings.attribute.top)
-        rates = compute_error_rates(verdicts_by_world, answer_keys, attributions_by_world, arm_verdicts, rates_config)
+        rates_config = ErrorRatesConfig(
+            excluded_worlds=excluded_worlds, max_documents=settings.attribute.top
+        )
+        rates = compute_error_rates(
+            verdicts_by_world, answer_keys, attributions_by_world, arm_verdicts, rates_config
+        )
         build_study_card(rates, settings.study_card)
     run.site_index = try_build_site(opened_store)
     return run.id
@@ -162,16 +197,21 @@ def study(config: dict[str, Any], store: str) -> str:
 def iter_world_outcomes(config: StudyConfig, store_uri: str) -> Iterator[tuple[str, WorldOutcome]]:
     """Each world with its outcome, in order; several are worked on at once, a thread each."""
     configs_by_world = dict(iter_world_configs(config))
-    call_arguments = [(entry.model_dump(mode="json"), store_uri) for entry in configs_by_world.values()]
+    call_arguments = [
+        (entry.model_dump(mode="json"), store_uri) for entry in configs_by_world.values()
+    ]
     completed_count = 0
     with make_mapper("processes", config.at_once) as mapper:
         try:
-            for name, entry in zip(configs_by_world, mapper(run_world, call_arguments, Resources()), strict=True):
+            for name, entry in zip(
+                configs_by_world, mapper(run_world, call_arguments, Resources()), strict=True
+            ):
                 completed_count += 1
                 yield name, entry
         except BrokenExecutor as error:
             raise HallmarkError(
-                f"a process that worked on {[*configs_by_world][completed_count]} or a world behind it was killed, as "
+                f"a process that worked on {[*configs_by_world][completed_count]} or a world "
+                f"behind it was killed, as "
                 f"where memory runs out; what is done stays: run the same command again, with "
                 f"--at-once 1 where memory is short"
             ) from error
@@ -201,6 +241,8 @@ def open_verified_answer_key(run: Run, sealed_digests: dict[str, str]) -> Artifa
         if hash_file(part.path) != part.entry["sha256"]:
             raise HallmarkError(f"its envelope was changed after it was sealed ({artifact.name})")
     candidates = run["judge_candidates"]["verdicts"].read(["kind", "unit"]).to_pylist()
-    if {(row["kind"], row["unit"]) for row in candidates} - {*read_effect_levels(artifact["envelope"].read())}:
+    if {(row["kind"], row["unit"]) for row in candidates} - {
+        *read_effect_levels(artifact["envelope"].read())
+    }:
         raise HallmarkError(f"its envelope is that of another world ({artifact.name})")
     return artifact

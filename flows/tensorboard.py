@@ -46,7 +46,9 @@ class TensorBoardListener:
         from tensorboard.compat.proto.event_pb2 import Event as Written
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        summary_values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        summary_values = [
+            Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()
+        ]
         summary = Summary(value=summary_values)
         writer = self._get_writer()
         writer.add_event(Written(wall_time=time.time(), step=step, summary=summary))

@@ -21,7 +21,9 @@ def list_bundled_configs() -> list[str]:
 def find_override(key: str, overrides: Sequence[str]) -> str | None:
     """The text that overrides set a key of the root to; None where they do not."""
     tree: dict[str, Any] = {}
-    for override in (candidate for candidate in overrides if candidate.partition("=")[0].strip() == key):
+    for override in (
+        candidate for candidate in overrides if candidate.partition("=")[0].strip() == key
+    ):
         apply_override(tree, override)
     value = tree.get(key)
     return value if isinstance(value, str) else None

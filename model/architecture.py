@@ -20,7 +20,7 @@ from model.attention import Attention
 from model.batch import Batch
 from model.config import ARCHITECTURE_BY_OBJECTIVE, ModelConfig, Objective
 from model.kernels import Linear
-from model.loss import sum_linear_cross_entropy, compute_token_cross_entropy
+from model.loss import compute_token_cross_entropy, sum_linear_cross_entropy
 from model.masks import AttentionMask, MaskSpec
 from model.positions import RotaryCosSin, compute_rotary_cos_sin, compute_sinusoids
 
@@ -42,7 +42,9 @@ class FeedForward(nn.Module):
         super().__init__()
         self.activate = ACTIVATION_MODULES.get(config.activation)
         projection_count = 2 if config.activation == "swiglu" else 1
-        self.up = Linear(config.d_model, projection_count * config.feed_forward_width, bias=config.bias)
+        self.up = Linear(
+            config.d_model, projection_count * config.feed_forward_width, bias=config.bias
+        )
         self.down = Linear(config.feed_forward_width, config.d_model, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -90,10 +92,14 @@ class Block(nn.Module):
         of it may be seen."""
         x = self.add_residual(x, self.attention_norm, lambda h: self.attention(h, mask, rotation))
         if memory is not None:
-            x = self.add_residual(x, self.cross_norm, lambda h: self.cross(h, memory_mask, None, memory))
+            x = self.add_residual(
+                x, self.cross_norm, lambda h: self.cross(h, memory_mask, None, memory)
+            )
         return self.add_residual(x, self.feed_forward_norm, self.feed_forward)
 
-    def add_residual(self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+    def add_residual(
+        self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]
+    ) -> Tensor:
         """What the sublayer makes of x, added to it, with the norm where the config wants it."""
         if self.is_pre_norm:
             return x + self.dropout(sublayer(norm(x)))
@@ -109,7 +115,9 @@ class Stack(nn.Module):
         # What FlexAttention's kernel takes: heads of 16 and more, without dropout.
         self.supports_flex_attention = config.head_dim >= 16 and not config.attention_dropout
         self.recompute = False  # keep a block's input for the backward pass, not what is inside
-        self.blocks = nn.ModuleList(Block(config, has_cross_attention) for _ in range(config.n_layers))
+        self.blocks = nn.ModuleList(
+            Block(config, has_cross_attention) for _ in range(config.n_layers)
+        )
         self.norm = make_norm_layer(config) if config.norm_position == "pre" else nn.Identity()
 
     def forward(
@@ -150,8 +158,12 @@ class Transformer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         has_encoder = config.architecture != "decoder"
         has_decoder = config.architecture != "encoder"
-        self.encoder = Stack(config, causal=False, has_cross_attention=False) if has_encoder else None
-        self.decoder = Stack(config, causal=True, has_cross_attention=has_encoder) if has_decoder else None
+        self.encoder = (
+            Stack(config, causal=False, has_cross_attention=False) if has_encoder else None
+        )
+        self.decoder = (
+            Stack(config, causal=True, has_cross_attention=has_encoder) if has_decoder else None
+        )
         self.embedding_norm = make_norm_layer(config) if config.embedding_norm else nn.Identity()
         self.transform: nn.Module = nn.Identity()
         if config.head_transform:
@@ -164,9 +176,17 @@ class Transformer(nn.Module):
         if config.tie_embeddings:
             self.head.weight = self.embedding.weight
         self.cross_entropy: Callable[..., Tensor] = sum_linear_cross_entropy
-        trainable_objectives = (name for name, architecture in ARCHITECTURE_BY_OBJECTIVE.items() if architecture == config.architecture)
-        self.objective: Objective | None = next(trainable_objectives)  # a prefix LM's prompts are read both ways
-        self.is_trained_on_pairs = False  # trained on pairs, it answers a source and goes on with no text
+        trainable_objectives = (
+            name
+            for name, architecture in ARCHITECTURE_BY_OBJECTIVE.items()
+            if architecture == config.architecture
+        )
+        self.objective: Objective | None = next(
+            trainable_objectives
+        )  # a prefix LM's prompts are read both ways
+        self.is_trained_on_pairs = (
+            False  # trained on pairs, it answers a source and goes on with no text
+        )
         initialise_weights(self)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -182,21 +202,32 @@ class Transformer(nn.Module):
     def compute_loss_sum(self, batch: Batch, z_loss: float = 0.0) -> Tensor:
         """Sum over the batch of weight x cross-entropy, in nats; ``z_loss``: see the loss."""
         hidden = self(batch)  # first: of a sharded model it gathers what the output layer needs
-        hidden, *targets_and_weights = map(batch.select_predicted, (hidden, *batch.require_targets_and_weights()))
+        hidden, *targets_and_weights = map(
+            batch.select_predicted, (hidden, *batch.require_targets_and_weights())
+        )
         output_weights = self.head.weight, self.head.bias
-        return self.cross_entropy(hidden, *output_weights, *targets_and_weights, z_loss, self.config.output_size)
+        return self.cross_entropy(
+            hidden, *output_weights, *targets_and_weights, z_loss, self.config.output_size
+        )
 
     @torch.no_grad()
     def compute_token_losses(self, batch: Batch) -> Tensor:
         """The cross-entropy of each target, (B, T), in nats, unweighted and without gradient; 0
         where none is predicted."""
         hidden, (targets, _) = self(batch), batch.require_targets_and_weights()
-        predicted_hidden, predicted_targets = batch.select_predicted(hidden), batch.select_predicted(targets)
+        predicted_hidden, predicted_targets = (
+            batch.select_predicted(hidden),
+            batch.select_predicted(targets),
+        )
         output_weights = self.head.weight, self.head.bias
-        predicted_losses = compute_token_cross_entropy(predicted_hidden, *output_weights, predicted_targets, self.config.output_size)
+        predicted_losses = compute_token_cross_entropy(
+            predicted_hidden, *output_weights, predicted_targets, self.config.output_size
+        )
         if batch.predicted_positions is None:
             return predicted_losses
-        all_losses = predicted_losses.new_zeros(targets.numel()).scatter_(0, batch.predicted_positions, predicted_losses)
+        all_losses = predicted_losses.new_zeros(targets.numel()).scatter_(
+            0, batch.predicted_positions, predicted_losses
+        )
         return all_losses.view(targets.shape)
 
     def compute_hidden_states(self, batch: Batch) -> Tensor:
@@ -216,12 +247,18 @@ class Transformer(nn.Module):
         if batch.source is None:
             raise ValueError("An encoder-decoder needs a source.")
         source_layout = {"segments": batch.source_segments, "positions": batch.source_positions}
-        return self._run_stack(self.encoder, Batch(batch.source, attention_mask=batch.source_attention_mask, **source_layout))
+        return self._run_stack(
+            self.encoder,
+            Batch(batch.source, attention_mask=batch.source_attention_mask, **source_layout),
+        )
 
     def _run_stack(
-        self, stack: Stack | None, batch: Batch, memory: Tensor | None = None,
+        self,
+        stack: Stack | None,
+        batch: Batch,
+        memory: Tensor | None = None,
         memory_mask: MaskSpec | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         assert stack is not None
         x, rotation = self.embed_tokens(batch.ids, batch.positions, batch.token_types)
         # Padding stands behind the text, where no real token of a causal stack looks: without a
@@ -251,7 +288,9 @@ class Transformer(nn.Module):
         elif self.config.positions == "sinusoidal":
             x = x + compute_sinusoids(positions, self.config.d_model).to(x.dtype)
         else:
-            rotation = compute_rotary_cos_sin(positions, self.config.head_dim, self.config.rope_theta)
+            rotation = compute_rotary_cos_sin(
+                positions, self.config.head_dim, self.config.rope_theta
+            )
         if self.config.token_types:
             types = torch.zeros_like(ids) if token_types is None else token_types
             x = x + self.type_embedding(types)
@@ -294,6 +333,10 @@ def initialise_weights(model: Transformer) -> None:
             nn.init.zeros_(module.bias)
     for stack in filter(None, (model.encoder, model.decoder)):
         named_parameters = stack.named_parameters()
-        residual_weights = [parameter for name, parameter in named_parameters if name.endswith(("out.weight", "down.weight"))]
+        residual_weights = [
+            parameter
+            for name, parameter in named_parameters
+            if name.endswith(("out.weight", "down.weight"))
+        ]
         for weight in residual_weights:
             nn.init.normal_(weight, std=0.02 / math.sqrt(len(residual_weights)))

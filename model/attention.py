@@ -24,7 +24,11 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.head_dim = config.n_heads, config.kv_head_count, config.head_dim
+        self.heads, self.kv_heads, self.head_dim = (
+            config.n_heads,
+            config.kv_head_count,
+            config.head_dim,
+        )
         self.query_width, kv_width = config.query_width, config.kv_head_count * config.head_dim
         # Queries, keys and values in one matrix: one product instead of three.
         self.qkv = kernels.Linear(config.d_model, self.query_width + 2 * kv_width, bias=config.bias)
@@ -33,7 +37,11 @@ class Attention(nn.Module):
         self.kernel: Callable[..., Tensor] = kernels.dispatch_attention
 
     def forward(
-        self, x: Tensor, mask: AttentionMask, rotation: RotaryCosSin | None = None, memory: Tensor | None = None
+        self,
+        x: Tensor,
+        mask: AttentionMask,
+        rotation: RotaryCosSin | None = None,
+        memory: Tensor | None = None,
     ) -> Tensor:
         """x (B, Tq, d) to (B, Tq, d); memory is (B, Tk, d)."""
         if memory is None:
@@ -42,7 +50,9 @@ class Attention(nn.Module):
             q, (k, v) = self.project_queries(x), self.project_keys_values(memory)
         return self.attend_and_project(q, k, v, mask)
 
-    def project_qkv(self, x: Tensor, rotation: RotaryCosSin | None) -> tuple[Tensor, Tensor, Tensor]:
+    def project_qkv(
+        self, x: Tensor, rotation: RotaryCosSin | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, H, T, D), keys and values (B, Hkv, T, D) of one sequence; where positions
         are rotary, queries and keys are turned by them."""
         q, k, v = self._split_heads(self.qkv(x), self.heads, self.kv_heads, self.kv_heads)
@@ -73,5 +83,7 @@ class Attention(nn.Module):
 
     def _split_heads(self, projected: Tensor, *head_counts: int) -> list[Tensor]:
         """y (B, T, all heads x D) to one (B, H, T, D) for each number of heads."""
-        parts = projected.unflatten(-1, (-1, self.head_dim)).split(head_counts, dim=2)  # (B, T, H, D) each
+        parts = projected.unflatten(-1, (-1, self.head_dim)).split(
+            head_counts, dim=2
+        )  # (B, T, H, D) each
         return [part.transpose(1, 2) for part in parts]

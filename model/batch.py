@@ -49,7 +49,11 @@ class Batch:
 
     def select_predicted(self, x: Tensor) -> Tensor:
         """x (B, T, ...) at the places ``predicted``, (N, ...); where that is None x itself."""
-        return x if self.predicted_positions is None else x.flatten(0, 1).index_select(0, self.predicted_positions)
+        return (
+            x
+            if self.predicted_positions is None
+            else x.flatten(0, 1).index_select(0, self.predicted_positions)
+        )
 
     def with_predicted_positions(self) -> Batch:
         """The same with ``predicted``: where weights are not 0, and as many other places as make it
@@ -57,14 +61,19 @@ class Batch:
         is_unweighted = self.require_targets_and_weights()[1].flatten() == 0
         count_multiple = -(-len(is_unweighted) // 6)
         count = -(-int((~is_unweighted).sum()) // count_multiple) * count_multiple
-        positions = is_unweighted.argsort(stable=True)[:count] if count < len(is_unweighted) else None
+        positions = (
+            is_unweighted.argsort(stable=True)[:count] if count < len(is_unweighted) else None
+        )
         return replace(self, predicted_positions=positions)
 
     def split_into_micro_batches(self, count: int) -> list[Batch]:
         """Equal micro-batches, in order, ``sparse``."""
         full_batch = replace(self, predicted_positions=None)
         chunks = {k: v.chunk(count) for k, v in vars(full_batch).items() if v is not None}
-        return [Batch(**{k: v[i] for k, v in chunks.items()}).with_predicted_positions() for i in range(count)]
+        return [
+            Batch(**{k: v[i] for k, v in chunks.items()}).with_predicted_positions()
+            for i in range(count)
+        ]
 
     def map_tensors(self, transform: Callable[[Tensor], Tensor]) -> Batch:
         """The same of what ``change`` makes of its tensors."""

@@ -35,7 +35,9 @@ def check_field_types(config: object) -> None:
         if float in allowed:
             allowed += (int,)
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-            expected = " or ".join(config_class.__name__ for config_class in tuple(choices) or (hint,))
+            expected = " or ".join(
+                config_class.__name__ for config_class in tuple(choices) or (hint,)
+            )
             raise ValueError(f"{name} must be {expected}, not {value!r}.")
         if hint is float:
             try:

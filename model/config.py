@@ -296,10 +296,24 @@ def count_corrupted_spans(token_count: int) -> int:
 #: step does with it: a training goes on from a state that was made with others. ``precision`` is
 #: not among them, for rounding is what it sets.
 BATCH_INVARIANT_SETTINGS = frozenset(
-    ("accumulation", "recompute", "compile", "device", "threads", "processes", "parallel",
-     "checkpoint_every", "log_spaced", "state_every", "validate_every", "validation_sequences",
-     "samples", "sample_tokens", "keep_states")
-)  # fmt: skip
+    (
+        "accumulation",
+        "recompute",
+        "compile",
+        "device",
+        "threads",
+        "processes",
+        "parallel",
+        "checkpoint_every",
+        "log_spaced",
+        "state_every",
+        "validate_every",
+        "validation_sequences",
+        "samples",
+        "sample_tokens",
+        "keep_states",
+    )
+)
 
 #: Settings by which the rate of a step may depend on how many are still to come; see
 #: ``training.schedule``.
@@ -311,15 +325,22 @@ Config = TypeVar("Config", ModelConfig, TrainConfig)
 def config_from_dict(config_class: type[Config], settings: dict[str, Any]) -> Config:
     """The config of type ``cls`` from a JSON object; ValueError names an unknown key."""
     if not isinstance(settings, dict):
-        raise ValueError(f"{config_class.__name__} must be a JSON object, not {type(settings).__name__}.")
+        raise ValueError(
+            f"{config_class.__name__} must be a JSON object, not {type(settings).__name__}."
+        )
     field_names = [field.name for field in fields(config_class)]
     unknown_names = sorted(set(settings) - set(field_names))
     if unknown_names:
-        raise ValueError(f"{config_class.__name__} has no key {unknown_names[0]!r}; it has {', '.join(field_names)}.")
+        raise ValueError(
+            f"{config_class.__name__} has no key {unknown_names[0]!r}; it has "
+            f"{', '.join(field_names)}."
+        )
     return config_class(**settings)
 
 
 def config_to_dict(config: ModelConfig | TrainConfig) -> dict[str, Any]:
     """The config as a JSON object with every key."""
     settings = asdict(config)
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()
+    }

@@ -49,7 +49,10 @@ def permute_indices(indices: Int64, n: int, key: int | UInt64) -> Int64:
         x = result[pending]
         left_half, right_half = x >> shift, x & mask
         for round_key in keys:
-            left_half, right_half = right_half, left_half ^ (mix_bits(right_half ^ round_key) & mask)
+            left_half, right_half = (
+                right_half,
+                left_half ^ (mix_bits(right_half ^ round_key) & mask),
+            )
         x = (left_half << shift) | right_half
         result[pending] = x
         pending = pending[x >= np.uint64(n)]

@@ -22,7 +22,9 @@ from model.masks import AttentionMask
 CPU_PLAIN_ATTENTION = 512
 
 
-def dispatch_attention(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask = None, dropout: float = 0.0) -> Tensor:
+def dispatch_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask = None, dropout: float = 0.0
+) -> Tensor:
     """What ``plain.attention`` computes."""
     is_grouped = q.shape[1] != k.shape[1]
     if mask is not None and not isinstance(mask, Tensor | str):
@@ -44,10 +46,14 @@ def _attend_causally_in_halves(q: Tensor, k: Tensor, v: Tensor, dropout: float) 
     """Causal attention, the first half of the queries over the first half of the keys alone: a
     quarter less to compute."""
     half = q.shape[2] // 2
-    first_output = plain.compute_attention(q[:, :, :half], k[:, :, :half], v[:, :, :half], "causal", dropout)
+    first_output = plain.compute_attention(
+        q[:, :, :half], k[:, :, :half], v[:, :, :half], "causal", dropout
+    )
     positions = torch.arange(q.shape[2], device=q.device)
     visible = positions <= positions[half:, None]  # (Tq - Tq // 2, Tk)
-    return torch.cat([first_output, plain.compute_attention(q[:, :, half:], k, v, visible, dropout)], 2)
+    return torch.cat(
+        [first_output, plain.compute_attention(q[:, :, half:], k, v, visible, dropout)], 2
+    )
 
 
 @functools.cache
@@ -85,20 +91,28 @@ class Linear(nn.Linear):
 def apply_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """What ``F.linear`` computes: x weight^T + bias, (..., m) of x (..., n) and weight (m, n)."""
     packed_weights = None if torch.compiler.is_compiling() else _active_packed_weights.get()
-    if packed_weights and not torch.is_grad_enabled() and _is_fp32_product(x, weight):  # first, for steps are short
+    if (
+        packed_weights and not torch.is_grad_enabled() and _is_fp32_product(x, weight)
+    ):  # first, for steps are short
         packed_entry = packed_weights.get(_get_weight_key(weight))
         if packed_entry is not None:
             return _call_onednn_linear(x, packed_entry[1], bias)
     if not _should_use_onednn(x, weight):
         return F.linear(x, weight, bias)
     use_custom_op = torch.compiler.is_compiling() or torch.is_grad_enabled()
-    result: Tensor = (_multiply_as_custom_op if use_custom_op else _multiply_packed_weight)(x, weight, bias)
+    result: Tensor = (_multiply_as_custom_op if use_custom_op else _multiply_packed_weight)(
+        x, weight, bias
+    )
     return result
 
 
 def multiply_transposed(x: Tensor, weight: Tensor, out: Tensor) -> Tensor:
     """x weight^T, without gradient: in ``out``, or in memory of its own where oneDNN makes it."""
-    return apply_linear(x, weight) if _should_use_onednn(x, weight) else torch.mm(x, weight.t(), out=out)
+    return (
+        apply_linear(x, weight)
+        if _should_use_onednn(x, weight)
+        else torch.mm(x, weight.t(), out=out)
+    )
 
 
 def _is_fp32_product(x: Tensor, weight: Tensor) -> bool:
@@ -108,7 +122,13 @@ def _is_fp32_product(x: Tensor, weight: Tensor) -> bool:
 def _should_use_onednn(x: Tensor, weight: Tensor) -> bool:
     # A compiled program is one for all sizes: a choice by size would be another for each choice.
     is_large_enough = torch.compiler.is_compiling() or x.numel() * len(weight) >= CPU_ONEDNN_PRODUCT
-    return HAS_ONEDNN and x.device.type == "cpu" and _is_fp32_product(x, weight) and x.dim() > 1 and is_large_enough
+    return (
+        HAS_ONEDNN
+        and x.device.type == "cpu"
+        and _is_fp32_product(x, weight)
+        and x.dim() > 1
+        and is_large_enough
+    )
 
 
 #: By where and how it lies, each weight, and as oneDNN's products read it fastest. The weight is
@@ -187,4 +207,6 @@ def _compute_linear_gradients(ctx: Any, grad_output: Tensor) -> tuple[Tensor | N
     )
 
 
-_multiply_as_custom_op.register_autograd(_compute_linear_gradients, setup_context=_save_inputs_for_backward)
+_multiply_as_custom_op.register_autograd(
+    _compute_linear_gradients, setup_context=_save_inputs_for_backward
+)

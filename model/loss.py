@@ -25,9 +25,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor,
-        weights: Tensor, z_loss: float, vocab_size: int, needs_gradient: bool,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        weights: Tensor,
+        z_loss: float,
+        vocab_size: int,
+        needs_gradient: bool,
+    ) -> Tensor:
         device_type = hidden.device.type
         matmul_dtype = hidden.dtype
         if torch.is_autocast_enabled(device_type):
@@ -43,7 +50,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if needs_gradient and bias is not None:
                 grad_b = torch.zeros_like(bias, dtype=torch.float32)
             # Kept from chunk to chunk: on the CPU fresh memory costs more than some of the work.
-            product_buffer = torch.empty(min(chunk_size, len(x)), len(w), dtype=matmul_dtype, device=x.device)
+            product_buffer = torch.empty(
+                min(chunk_size, len(x)), len(w), dtype=matmul_dtype, device=x.device
+            )
             probability_buffer = torch.empty_like(product_buffer, dtype=torch.float32)
             is_fp32 = matmul_dtype == torch.float32
             fp32_logits = product_buffer if is_fp32 else torch.empty_like(probability_buffer)
@@ -95,7 +104,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 @torch.no_grad()
 def compute_token_cross_entropy(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, vocab_size: int | None = None
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    vocab_size: int | None = None,
 ) -> Tensor:
     """Cross-entropy of each target, (...) float32 in nats, for ``hidden`` (..., d); see below."""
     x, y = hidden.flatten(0, -2), targets.flatten()
@@ -109,9 +122,14 @@ def compute_token_cross_entropy(
 
 
 def sum_linear_cross_entropy(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, weights: Tensor,
-    z_loss: float = 0.0, vocab_size: int | None = None,
-) -> Tensor:  # fmt: skip
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    weights: Tensor,
+    z_loss: float = 0.0,
+    vocab_size: int | None = None,
+) -> Tensor:
     """Sum over tokens of weight x cross-entropy of ``hidden @ weight.T + bias``, in nats.
 
     Args:
@@ -125,7 +143,9 @@ def sum_linear_cross_entropy(
     Returns:
         float32 scalar. Memory is that of one chunk of logits, not of all.
     """
-    has_trainable_input = any(tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias))
+    has_trainable_input = any(
+        tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias)
+    )
     needs_gradient = torch.is_grad_enabled() and has_trainable_input
     flat_inputs = hidden.flatten(0, -2), weight, bias, targets.flatten(), weights.flatten()
     vocab_size = len(weight) if vocab_size is None else vocab_size

@@ -43,7 +43,9 @@ class MaskSpec:
         other_masks = (self.prefix, self.key_mask, self.segments, self.query_positions)
         return self.causal and all(mask is None for mask in other_masks)
 
-    def to_kernel_mask(self, x: Tensor, memory: Tensor, allow_flex_attention: bool) -> AttentionMask:
+    def to_kernel_mask(
+        self, x: Tensor, memory: Tensor, allow_flex_attention: bool
+    ) -> AttentionMask:
         """The mask of the tokens x (B, Tq, d) over ``memory`` (B, Tk, d), as is fastest on their
         device; ``blocks``: whether FlexAttention could take it."""
         batch_size, query_count, key_count = *x.shape[:2], memory.shape[1]
@@ -58,7 +60,9 @@ class MaskSpec:
         hides_keys = any(mask is not None for mask in (self.prefix, self.key_mask, self.segments))
         return hides_keys and query_count % 128 == 0 and key_count % 128 == 0
 
-    def build_dense_mask(self, query_count: int, key_count: int, device: torch.device) -> Tensor | None:
+    def build_dense_mask(
+        self, query_count: int, key_count: int, device: torch.device
+    ) -> Tensor | None:
         """The mask as bool (B or 1, 1, Tq, Tk), True = may attend; None where all may."""
         key_positions = torch.arange(key_count, device=device)
         mask: Tensor | None = None
@@ -78,7 +82,9 @@ class MaskSpec:
             mask = same_segment if mask is None else mask & same_segment
         return None if mask is None else mask.unsqueeze(1)
 
-    def build_block_mask(self, batch_size: int, query_count: int, key_count: int, device: torch.device) -> BlockMask:
+    def build_block_mask(
+        self, batch_size: int, query_count: int, key_count: int, device: torch.device
+    ) -> BlockMask:
         """The mask for FlexAttention (Dong et al. 2024), which skips blocks of 128 x 128 that
         nobody may attend to. Making them takes a dense mask for a moment."""
         from torch.nn.attention.flex_attention import create_block_mask
@@ -92,7 +98,11 @@ class MaskSpec:
             if self.key_mask is not None:
                 allowed = allowed & self.key_mask[batch_index, key]
             if self.segments is not None and key_segments is not None:
-                allowed = allowed & (self.segments[batch_index, query] == key_segments[batch_index, key])
+                allowed = allowed & (
+                    self.segments[batch_index, query] == key_segments[batch_index, key]
+                )
             return allowed
 
-        return create_block_mask(may_attend, batch_size, None, query_count, key_count, device=str(device))
+        return create_block_mask(
+            may_attend, batch_size, None, query_count, key_count, device=str(device)
+        )

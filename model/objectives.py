@@ -49,7 +49,9 @@ def segment_documents(is_document_start: Tensor) -> tuple[Tensor, Tensor]:
     A row that goes on with the previous row's document begins with segment 0, at position 0.
     """
     segments = is_document_start.cumsum(1)
-    index = torch.arange(is_document_start.shape[1], device=is_document_start.device).expand_as(is_document_start)
+    index = torch.arange(is_document_start.shape[1], device=is_document_start.device).expand_as(
+        is_document_start
+    )
     document_begin = torch.where(is_document_start, index, 0).cummax(1).values
     return segments, index - document_begin
 
@@ -60,7 +62,9 @@ def build_prefix_batch(token_rows: TokenRows, prefix_lengths: NDArray[np.int64])
     is_out_of_range = (prefix_lengths < 0) | (prefix_lengths > token_rows.shape[1])
     if is_out_of_range.any():
         i = is_out_of_range.argmax()
-        raise ValueError(f"Row {i} has {token_rows.shape[1]} tokens, its prefix {prefix_lengths[i]}.")
+        raise ValueError(
+            f"Row {i} has {token_rows.shape[1]} tokens, its prefix {prefix_lengths[i]}."
+        )
     batch = build_causal_batch(token_rows)
     prefix_tensor = torch.from_numpy(prefix_lengths)
     target_positions = torch.arange(token_rows.shape[1]) + 1  # position t predicts token t + 1
@@ -71,12 +75,20 @@ def build_prefix_batch(token_rows: TokenRows, prefix_lengths: NDArray[np.int64])
 def build_random_prefix_batch(token_rows: TokenRows, key: int, first_row: int = 0) -> Batch:
     """Prefix LM with a length drawn for each row, uniform over 1 ... T-1."""
     length_limit = max(2, token_rows.shape[1])
-    lengths = [make_generator(key, first_row + i).integers(1, length_limit) for i in range(len(token_rows))]
+    lengths = [
+        make_generator(key, first_row + i).integers(1, length_limit) for i in range(len(token_rows))
+    ]
     return build_prefix_batch(token_rows, np.array(lengths))
 
 
 def build_mlm_batch(
-    token_rows: TokenRows, key: int, first_row: int = 0, *, mask_id: int, vocab_size: int, mask_rate: float = 0.15
+    token_rows: TokenRows,
+    key: int,
+    first_row: int = 0,
+    *,
+    mask_id: int,
+    vocab_size: int,
+    mask_rate: float = 0.15,
 ) -> Batch:
     """Masked LM (Devlin et al. 2019): predict 15 % of each row's places, chosen at random.
 
@@ -87,24 +99,36 @@ def build_mlm_batch(
     """
     token_rows, width = token_rows.copy(), token_rows.shape[1]
     token_rows[:, 0] = END_OF_TEXT_ID
-    uniforms = [make_generator(key, first_row + i).random((3, width)) for i in range(len(token_rows))]
+    uniforms = [
+        make_generator(key, first_row + i).random((3, width)) for i in range(len(token_rows))
+    ]
     selection_draws, replacement_draws, token_draws = np.stack(uniforms, 1)  # (B, T) each
     selection_draws[:, 0] = 1.0  # not the begin
     last_index = max(1, round(mask_rate * width)) - 1  # of as many places in each row
-    is_selected = selection_draws <= np.partition(selection_draws, last_index, axis=1)[:, last_index, None]
+    is_selected = (
+        selection_draws <= np.partition(selection_draws, last_index, axis=1)[:, last_index, None]
+    )
     is_selected &= (token_rows >= FIRST_TEXT_ID) & (token_rows != mask_id)
     random_ids = FIRST_TEXT_ID + (token_draws * (vocab_size - FIRST_TEXT_ID)).astype(np.int64)
     ids = np.where(is_selected & (replacement_draws < 0.8), mask_id, token_rows)
-    ids = np.where(is_selected & (replacement_draws >= 0.8) & (replacement_draws < 0.9), random_ids, ids)
+    ids = np.where(
+        is_selected & (replacement_draws >= 0.8) & (replacement_draws < 0.9), random_ids, ids
+    )
     targets = torch.from_numpy(token_rows)
     segments, positions = segment_documents(targets == END_OF_TEXT_ID)
     return Batch(
-        torch.from_numpy(ids), targets=targets, weights=torch.from_numpy(is_selected).float(),
-        segments=segments, positions=positions, attention_mask=targets != PAD_ID,
-    )  # fmt: skip
+        torch.from_numpy(ids),
+        targets=targets,
+        weights=torch.from_numpy(is_selected).float(),
+        segments=segments,
+        positions=positions,
+        attention_mask=targets != PAD_ID,
+    )
 
 
-def build_span_corruption_batch(token_rows: TokenRows, key: int, first_row: int = 0, *, sentinels: Sequence[int]) -> Batch:
+def build_span_corruption_batch(
+    token_rows: TokenRows, key: int, first_row: int = 0, *, sentinels: Sequence[int]
+) -> Batch:
     """Spans of text go to the target, a sentinel stays in their place (Raffel et al. 2020).
 
     Source: "I took <x> to <y> his walk."; target: "<x> my dog, Fido, <y> the park for". In each
@@ -115,10 +139,22 @@ def build_span_corruption_batch(token_rows: TokenRows, key: int, first_row: int 
     pairs: list[list[SourceTarget]] = []
     for i, token_row in enumerate(token_rows):
         document_begins = [0, *np.flatnonzero(token_row == END_OF_TEXT_ID)]
-        texts = [has_text[has_text >= FIRST_TEXT_ID].tolist() for has_text in np.split(token_row, document_begins[1:])]
-        pairs.append([corrupt_spans(has_text, _draw_spans(len(has_text), make_generator(key, first_row + i, begin)), sentinels)
-                      for begin, has_text in zip(document_begins, texts, strict=True) if has_text]
-                     or [([], [])])  # fmt: skip
+        texts = [
+            has_text[has_text >= FIRST_TEXT_ID].tolist()
+            for has_text in np.split(token_row, document_begins[1:])
+        ]
+        pairs.append(
+            [
+                corrupt_spans(
+                    has_text,
+                    _draw_spans(len(has_text), make_generator(key, first_row + i, begin)),
+                    sentinels,
+                )
+                for begin, has_text in zip(document_begins, texts, strict=True)
+                if has_text
+            ]
+            or [([], [])]
+        )
     # So that a training has few shapes: sources as long as a row, targets some eighths of it.
     batch = build_packed_pairs_batch(pairs, token_rows.shape[1], max(1, token_rows.shape[1] // 8))
     has_text = torch.from_numpy(token_rows >= FIRST_TEXT_ID).any(1, keepdim=True)
@@ -141,7 +177,9 @@ def corrupt_spans(
     return source + list(map(int, tokens[copied_until:])), target
 
 
-def build_seq2seq_batch(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Batch:
+def build_seq2seq_batch(
+    sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+) -> Batch:
     """Pairs: source s; target t with the end symbol; decoder input t shifted right behind a start.
 
     Start and end are both <|endoftext|>, as at the two ends of a packed document. Each side is
@@ -151,7 +189,9 @@ def build_seq2seq_batch(sources: Sequence[Sequence[int]], targets: Sequence[Sequ
     if len(sources) != len(targets):
         raise ValueError(f"There are {len(sources)} sources and {len(targets)} targets, no pairs.")
     batch = build_packed_pairs_batch([[pair] for pair in zip(sources, targets, strict=True)])
-    return replace(batch, segments=None, positions=None, source_segments=None, source_positions=None)
+    return replace(
+        batch, segments=None, positions=None, source_segments=None, source_positions=None
+    )
 
 
 def build_packed_pairs_batch(
@@ -160,29 +200,51 @@ def build_packed_pairs_batch(
     """As ``seq2seq``, of the pairs of a row side by side: each is predicted as it would be alone,
     positions count from its own beginnings. Both widths are multiples of a step."""
     source = _pack_sequences(
-        [[list(source_ids) or [END_OF_TEXT_ID] for source_ids, _ in pair_row] for pair_row in pair_rows], source_multiple
+        [
+            [list(source_ids) or [END_OF_TEXT_ID] for source_ids, _ in pair_row]
+            for pair_row in pair_rows
+        ],
+        source_multiple,
     )
-    target = _pack_sequences([[[END_OF_TEXT_ID, *target_ids] for _, target_ids in pair_row] for pair_row in pair_rows], target_multiple)
-    shifted_target = _pack_sequences([[[*target_ids, END_OF_TEXT_ID] for _, target_ids in pair_row] for pair_row in pair_rows], target_multiple)
+    target = _pack_sequences(
+        [[[END_OF_TEXT_ID, *target_ids] for _, target_ids in pair_row] for pair_row in pair_rows],
+        target_multiple,
+    )
+    shifted_target = _pack_sequences(
+        [[[*target_ids, END_OF_TEXT_ID] for _, target_ids in pair_row] for pair_row in pair_rows],
+        target_multiple,
+    )
     assert target.attention_mask is not None
     return Batch(
-        target.ids, targets=shifted_target.ids, weights=target.attention_mask.float(), segments=target.segments,
-        positions=target.positions, source=source.ids, source_attention_mask=source.attention_mask,
-        source_segments=source.segments, source_positions=source.positions,
-    )  # fmt: skip
+        target.ids,
+        targets=shifted_target.ids,
+        weights=target.attention_mask.float(),
+        segments=target.segments,
+        positions=target.positions,
+        source=source.ids,
+        source_attention_mask=source.attention_mask,
+        source_segments=source.segments,
+        source_positions=source.positions,
+    )
 
 
 def make_objective_function(
-    objective: Objective, *, document_mask: bool, context: int, vocab_size: int,
+    objective: Objective,
+    *,
+    document_mask: bool,
+    context: int,
+    vocab_size: int,
     find_token_id: Callable[[str], int | None],
-) -> Callable[[TokenRows, int, int], Batch]:  # fmt: skip
+) -> Callable[[TokenRows, int, int], Batch]:
     """The function (rows, key, first) -> Batch that a config names, for rows of ``context`` tokens.
 
     ``token_id`` looks up special tokens: masked LM needs <|mask|>, span corruption <|sentinel_0|>
     and so on, one for each span of a row; ValueError where the tokenizer lacks them.
     """
     if objective == "causal":
-        return lambda token_rows, key, first_row: build_causal_batch(token_rows, document_mask=document_mask)
+        return lambda token_rows, key, first_row: build_causal_batch(
+            token_rows, document_mask=document_mask
+        )
     if document_mask:
         raise ValueError(f"document_mask is for the causal objective, not {objective}.")
     if objective == "prefix":
@@ -198,10 +260,16 @@ def make_objective_function(
     sentinel_lookups = [find_token_id(f"<|sentinel_{i}|>") for i in range(sentinel_count)]
     sentinels = [token for token in sentinel_lookups if token is not None]
     if len(sentinels) < sentinel_count:
-        max_context = max(length for length in range(context + 1) if count_corrupted_spans(length) <= max(1, len(sentinels)))
+        max_context = max(
+            length
+            for length in range(context + 1)
+            if count_corrupted_spans(length) <= max(1, len(sentinels))
+        )
         raise ValueError(
-            f"Span corruption of {context} tokens needs a tokenizer with {sentinel_count} special tokens, "
-            f"<|sentinel_0|> and so on, and it has {len(sentinels)}; {count_corrupted_spans(max_context)} are enough "
+            f"Span corruption of {context} tokens needs a tokenizer with {sentinel_count} "
+            f"special tokens, "
+            f"<|sentinel_0|> and so on, and it has {len(sentinels)}; "
+            f"{count_corrupted_spans(max_context)} are enough "
             f"for a context of {max_context}."
         )
     return partial(build_span_corruption_batch, sentinels=sentinels)
@@ -213,7 +281,10 @@ def _draw_spans(length: int, rng: np.random.Generator) -> list[tuple[int, int]]:
     span_total = min(count_corrupted_spans(length), corrupted_count, length - corrupted_count - 1)
     if span_total < 1:
         return []
-    span_lengths, gap_lengths = _draw_composition(corrupted_count, span_total, rng), _draw_composition(length - corrupted_count, span_total + 1, rng)
+    span_lengths, gap_lengths = (
+        _draw_composition(corrupted_count, span_total, rng),
+        _draw_composition(length - corrupted_count, span_total + 1, rng),
+    )
     edges = np.cumsum(np.stack((gap_lengths[:-1], span_lengths), 1).ravel()).reshape(-1, 2)
     return [(int(begin), int(end)) for begin, end in edges]
 
@@ -236,5 +307,9 @@ def _pack_sequences(sequence_rows: Sequence[Sequence[Sequence[int]]], width_mult
         attention_mask[i, : sum(lengths[i])] = True
         is_start[i, np.cumsum([0, *lengths[i][:-1]])] = True
     segments, positions = segment_documents(torch.from_numpy(is_start))
-    layout = {"segments": segments, "positions": positions, "attention_mask": torch.from_numpy(attention_mask)}
+    layout = {
+        "segments": segments,
+        "positions": positions,
+        "attention_mask": torch.from_numpy(attention_mask),
+    }
     return Batch(torch.from_numpy(ids), **layout)

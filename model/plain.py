@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from model.decoding.choice import TokenSampler
 
 
-def compute_attention(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask = None, dropout: float = 0.0) -> Tensor:
+def compute_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask = None, dropout: float = 0.0
+) -> Tensor:
     """softmax(q k^T / sqrt(D)) v, (B, H, Tq, D).
 
     q is (B, H, Tq, D); k and v are (B, Hkv, Tk, D), Hkv dividing H: each key-value head serves as
@@ -60,13 +62,20 @@ def to_bool_mask(mask: AttentionMask, scores: Tensor) -> Tensor:
 
     assert mask is not None
     batch_size, _, query_count, key_count = scores.shape
-    return create_mask(mask.mask_mod, batch_size, 1, query_count, key_count, device=str(scores.device))
+    return create_mask(
+        mask.mask_mod, batch_size, 1, query_count, key_count, device=str(scores.device)
+    )
 
 
 def sum_cross_entropy(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, weights: Tensor,
-    z_loss: float = 0.0, vocab_size: int | None = None,
-) -> Tensor:  # fmt: skip
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    weights: Tensor,
+    z_loss: float = 0.0,
+    vocab_size: int | None = None,
+) -> Tensor:
     """The loss by its definition; arguments as in ``model.loss.sum_linear_cross_entropy``."""
     logits = F.linear(hidden, weight, bias).float()[..., :vocab_size]
     nats = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
@@ -98,7 +107,9 @@ def generate_without_cache(
         for position in range(max_new_tokens):
             start = compute_window_start(len(tokens), context, compute_default_stride(context))
             prefix_lengths = make_prefix_lengths(model, [max(0, len(prompt) - start)])
-            hidden = model(Batch(torch.tensor([tokens[start:]], device=device), prefix=prefix_lengths))
+            hidden = model(
+                Batch(torch.tensor([tokens[start:]], device=device), prefix=prefix_lengths)
+            )
             logits = model.compute_logits(hidden[:, -1]).float()  # (1, V)
             logits[:, list(forbid)] = -torch.inf
             history = torch.tensor([tokens], device=device)
@@ -119,14 +130,18 @@ def use_reference_kernels(model: Transformer) -> Iterator[dict[nn.Module, Tensor
 
     weights_by_layer: dict[nn.Module, Tensor] = {}
 
-    def attend_and_record(layer: Attention, q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Tensor:
+    def attend_and_record(
+        layer: Attention, q: Tensor, k: Tensor, v: Tensor, *options: Any
+    ) -> Tensor:
         weights_by_layer[layer] = compute_attention_weights(q, k, options[0]).detach()
         return compute_attention(q, k, v, *options)
 
     layers = [module for module in model.modules() if isinstance(module, Attention | Linear)]
     kernels = [layer.kernel for layer in layers], model.cross_entropy
     for layer in layers:
-        layer.kernel = partial(attend_and_record, layer) if isinstance(layer, Attention) else F.linear
+        layer.kernel = (
+            partial(attend_and_record, layer) if isinstance(layer, Attention) else F.linear
+        )
     model.cross_entropy = sum_cross_entropy
     try:
         yield weights_by_layer

@@ -50,5 +50,7 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _compute_angles(positions: Tensor, dimension: int, theta: float) -> Tensor:
-    exponents = torch.arange(0, dimension, 2, device=positions.device, dtype=torch.float32) / dimension
+    exponents = (
+        torch.arange(0, dimension, 2, device=positions.device, dtype=torch.float32) / dimension
+    )
     return positions.to(torch.float32).unsqueeze(-1) / theta**exponents

@@ -21,7 +21,9 @@ def batch_indices_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterat
         yield [order.pop() for _ in range(min(len(order), batch_size))]
 
 
-def pad_rows(sequences: Sequence[TokenIds], device: torch.device, pad_id: int = PAD_ID) -> tuple[Tensor, Tensor]:
+def pad_rows(
+    sequences: Sequence[TokenIds], device: torch.device, pad_id: int = PAD_ID
+) -> tuple[Tensor, Tensor]:
     """Ids (B, T) padded to the right, and which of them are real tokens, bool (B, T)."""
     lengths = np.array([len(sequence) for sequence in sequences])
     ids = np.full((len(sequences), lengths.max()), pad_id, dtype=np.int64)

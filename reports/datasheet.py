@@ -15,12 +15,12 @@ from pydantic import Field
 from reports.page.document import (
     BulletList,
     Code,
-    Document,
-    DefinitionList,
     DataTable,
+    DefinitionList,
+    Document,
+    InlineContent,
     InlineElement,
     Paragraph,
-    InlineContent,
     Section,
     format_user_statement,
 )
@@ -28,11 +28,22 @@ from reports.page.evidence import write_card_files
 from reports.page.figures import FIGURES, FigureBook
 from reports.page.masking import OFFENSIVE_TOXICITY, Redactor
 from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
-from reports.sections.composition import build_composition_section, build_growth_callout, has_canaries, describe_licences, build_canary_callout
-from reports.sections.corpus_figures import PROFILE, CARD_TABLES, CorpusFigures, build_corpus_redactor
+from reports.sections.composition import (
+    build_canary_callout,
+    build_composition_section,
+    build_growth_callout,
+    describe_licences,
+    has_canaries,
+)
+from reports.sections.corpus_figures import (
+    CARD_TABLES,
+    PROFILE,
+    CorpusFigures,
+    build_corpus_redactor,
+)
 from reports.sections.effects import build_curation_effects_section, build_removal_rate_summary
 from reports.sections.personal import describe_personal_data_treatment
-from reports.sections.preprocessing import describe_toxicity_actions, build_preprocessing_section
+from reports.sections.preprocessing import build_preprocessing_section, describe_toxicity_actions
 from reports.sections.recovery import build_curation_evaluation_sections
 from tasks.contract import Artifact, StageConfig, StageContext, stage
 
@@ -73,8 +84,12 @@ class DatasheetBuilder:
     config: DatasheetConfig
 
     def build_lead(self) -> list[Any]:
-        document_count = self.corpus_figures.add_sum_figure("sources", "documents", "documents", "documents in the corpus")
-        corpus_size = self.corpus_figures.add_sum_figure("sources", "bytes", "bytes of text", "size of the corpus")
+        document_count = self.corpus_figures.add_sum_figure(
+            "sources", "documents", "documents", "documents in the corpus"
+        )
+        corpus_size = self.corpus_figures.add_sum_figure(
+            "sources", "bytes", "bytes of text", "size of the corpus"
+        )
         splits = self.corpus_figures.list_distinct_values("sources", "split")
         return [
             Paragraph(["The corpus holds ", document_count, " in ", corpus_size, "."]),
@@ -121,8 +136,14 @@ class DatasheetBuilder:
             [
                 DefinitionList(
                     [
-                        ("How and when was it collected?", format_user_statement(self.config.collection)),
-                        ("Do the authors know and agree?", format_user_statement(self.config.consent)),
+                        (
+                            "How and when was it collected?",
+                            format_user_statement(self.config.collection),
+                        ),
+                        (
+                            "Do the authors know and agree?",
+                            format_user_statement(self.config.consent),
+                        ),
                     ]
                 )
             ],
@@ -134,16 +155,24 @@ class DatasheetBuilder:
                 self.corpus_figures.add_sum_figure(
                     "errors", "records", "records", "records in quarantine", error=error
                 ),
-                self.corpus_figures.add_sum_figure("errors", "bytes", "bytes", "bytes in quarantine", error=error),
+                self.corpus_figures.add_sum_figure(
+                    "errors", "bytes", "bytes", "bytes in quarantine", error=error
+                ),
             ]
             for error in errors
         ]
         if quarantine_rows:
             columns = ["why it could not be read", "records", "raw bytes"]
-            section.add_blocks(DataTable("Quarantine", columns, quarantine_rows, frozenset({1, 2}), note))
-        ledger_reasons = self.corpus_figures.profile["reasons"].read(["stage", "action", "rows"]).to_pylist()
+            section.add_blocks(
+                DataTable("Quarantine", columns, quarantine_rows, frozenset({1, 2}), note)
+            )
+        ledger_reasons = (
+            self.corpus_figures.profile["reasons"].read(["stage", "action", "rows"]).to_pylist()
+        )
         later_quarantines = [
-            row for row in ledger_reasons if row["action"] == "quarantined" and row["stage"] != "ingest"
+            row
+            for row in ledger_reasons
+            if row["action"] == "quarantined" and row["stage"] != "ingest"
         ]
         if not quarantine_rows:
             sentence_end = "." if later_quarantines else "; the quarantine is empty."
@@ -151,7 +180,10 @@ class DatasheetBuilder:
         if later_quarantines:
             stage_names = ", ".join(dict.fromkeys(row["stage"] for row in later_quarantines))
             quarantined_rows = sum(row["rows"] for row in later_quarantines)
-            message = f"Later stages put documents into quarantine: {quarantined_rows:,} rows of {stage_names}."
+            message = (
+                f"Later stages put documents into quarantine: {quarantined_rows:,} "
+                f"rows of {stage_names}."
+            )
             section.add_blocks(Paragraph([message]))
         return section
 
@@ -212,10 +244,19 @@ class DatasheetBuilder:
     reads={"corpus_artifacts": CARD_TABLES},
 )
 def build_datasheet(
-    profile: Artifact, corpus_artifacts: dict[str, Artifact], config: DatasheetConfig, context: StageContext
+    profile: Artifact,
+    corpus_artifacts: dict[str, Artifact],
+    config: DatasheetConfig,
+    context: StageContext,
 ) -> None:
     """``history``: the artifacts of the corpus stages by label, in the order they ran."""
-    write_datasheet(profile, corpus_artifacts, config, context, build_corpus_redactor(corpus_artifacts, config.mask_from))
+    write_datasheet(
+        profile,
+        corpus_artifacts,
+        config,
+        context,
+        build_corpus_redactor(corpus_artifacts, config.mask_from),
+    )
 
 
 def write_datasheet(
@@ -227,5 +268,9 @@ def write_datasheet(
 ) -> None:
     """The stage's work, with any masker."""
     book = FigureBook({**corpus_artifacts, PROFILE: profile})
-    document = DatasheetBuilder(CorpusFigures(book, corpus_artifacts, config.lines_shown), redactor, config).build_document()
-    write_card_files(document, book, context, "datasheet", corpus_artifacts, redactor, config.rows_shown)
+    document = DatasheetBuilder(
+        CorpusFigures(book, corpus_artifacts, config.lines_shown), redactor, config
+    ).build_document()
+    write_card_files(
+        document, book, context, "datasheet", corpus_artifacts, redactor, config.rows_shown
+    )

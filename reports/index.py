@@ -24,7 +24,9 @@ KEY_FIGURE_LABELS = {
 DEFAULT_TITLE = ModelCardConfig().title
 
 
-def summarize_run(artifacts: Mapping[str, Artifact | None], redact: RedactFunction) -> dict[str, Any]:
+def summarize_run(
+    artifacts: Mapping[str, Artifact | None], redact: RedactFunction
+) -> dict[str, Any]:
     """What the index says of a run's model and audits; nothing where a manifest was changed."""
     try:
         return {
@@ -34,15 +36,27 @@ def summarize_run(artifacts: Mapping[str, Artifact | None], redact: RedactFuncti
             "broken": _list_broken_rules(artifacts, redact),
         }
     except (HallmarkError, LookupError, TypeError, AttributeError):
-        empty_summary = {"model": ModelSummary(), "controls": ControlSummary(0, 0, ()), "broken": []}
+        empty_summary = {
+            "model": ModelSummary(),
+            "controls": ControlSummary(0, 0, ()),
+            "broken": [],
+        }
         return empty_summary | {"figures": _read_key_figures(None)}
 
 
-def _list_broken_rules(artifacts: Mapping[str, Artifact | None], redact: RedactFunction) -> list[str]:
+def _list_broken_rules(
+    artifacts: Mapping[str, Artifact | None], redact: RedactFunction
+) -> list[str]:
     """The rules of its policy that its findings break."""
     policy_verdicts = artifacts.get("policy")
-    verdict_rows = policy_verdicts["verdicts"].read(["rule", "verdict"]).to_pylist() if policy_verdicts is not None else []
-    return list(dict.fromkeys(redact(row["rule"]) for row in verdict_rows if row["verdict"] != "pass"))
+    verdict_rows = (
+        policy_verdicts["verdicts"].read(["rule", "verdict"]).to_pylist()
+        if policy_verdicts is not None
+        else []
+    )
+    return list(
+        dict.fromkeys(redact(row["rule"]) for row in verdict_rows if row["verdict"] != "pass")
+    )
 
 
 @dataclass(frozen=True)
@@ -54,13 +68,17 @@ class ModelSummary:
     step: int | None = None
 
 
-def _summarize_model(artifacts: Mapping[str, Artifact | None], redact: RedactFunction) -> ModelSummary:
+def _summarize_model(
+    artifacts: Mapping[str, Artifact | None], redact: RedactFunction
+) -> ModelSummary:
     card = artifacts.get("model_card") or artifacts.get("task_card")
     training_run = artifacts.get("pretrain")
     if card is not None:
         rows = card["figures"].read(["id", "value"]).to_pylist()
         value_by_id = {row["id"]: row["value"] for row in rows}
-        parameter_counts = [value for figure_id, value in value_by_id.items() if figure_id.startswith("parameters-")]
+        parameter_counts = [
+            value for figure_id, value in value_by_id.items() if figure_id.startswith("parameters-")
+        ]
         title = card.manifest["parts"]["config"].get("title")
         return ModelSummary(
             title="untitled" if title in (None, DEFAULT_TITLE) else redact(title),
@@ -98,7 +116,9 @@ def _summarize_controls(artifacts: Mapping[str, Artifact | None]) -> ControlSumm
             rows = artifact["findings"].read(["control", "verdict"]).to_pylist()
             verdicts = [row["verdict"] for row in rows if row["control"]]
             total += len(verdicts)
-            failed_audits += [label.removeprefix("audit_") for verdict in verdicts if verdict != "pass"]
+            failed_audits += [
+                label.removeprefix("audit_") for verdict in verdicts if verdict != "pass"
+            ]
     return ControlSummary(total, len(failed_audits), tuple(dict.fromkeys(failed_audits)))
 
 
@@ -114,7 +134,10 @@ class KeyFigure:
 
 def _read_key_figures(card: Artifact | None) -> list[KeyFigure]:
     figures_table = None if card is None else card["figures"].read()
-    return [read_key_figure(figures_table, id_prefix, label) for id_prefix, label in KEY_FIGURE_LABELS.items()]
+    return [
+        read_key_figure(figures_table, id_prefix, label)
+        for id_prefix, label in KEY_FIGURE_LABELS.items()
+    ]
 
 
 def read_key_figure(figures_table: pa.Table | None, id_prefix: str, label: str) -> KeyFigure:
@@ -123,16 +146,22 @@ def read_key_figure(figures_table: pa.Table | None, id_prefix: str, label: str) 
     # "bias-preference" alone, but "extraction-exposure-difference-copies-64-0".
     matching_rows = figures_table.filter(pc.equal(figures_table["id"], id_prefix))
     if not len(matching_rows):
-        matching_rows = figures_table.filter(pc.starts_with(figures_table["id"], id_prefix + "-copies"))
+        matching_rows = figures_table.filter(
+            pc.starts_with(figures_table["id"], id_prefix + "-copies")
+        )
     row = next(iter(matching_rows.slice(0, 1).to_pylist()), None)
     if row is None or row["value"] is None:
         return KeyFigure(label)
     unit, details = row["unit"], []
     if row["low"] is not None and row["high"] is not None:
         level_text = "interval" if row["level"] is None else f"{100 * row['level']:g} %:"
-        details.append(f"{level_text} {format_value(row['low'], unit)} to {format_value(row['high'], unit)}")
+        details.append(
+            f"{level_text} {format_value(row['low'], unit)} to {format_value(row['high'], unit)}"
+        )
     if row["n"] is not None:
         details.append(f"n = {row['n']:,}")
     if row["scorer"]:
         details.append(f"scorer {row['scorer']}")
-    return KeyFigure(label, format_value(row["value"], unit), tuple(details), f"model_card/{row['page']}")
+    return KeyFigure(
+        label, format_value(row["value"], unit), tuple(details), f"model_card/{row['page']}"
+    )

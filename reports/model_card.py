@@ -15,12 +15,12 @@ from reports.page.document import (
     BulletList,
     Callout,
     Code,
-    Document,
-    DefinitionList,
     DataTable,
+    DefinitionList,
+    Document,
+    InlineContent,
     InlineElement,
     Paragraph,
-    InlineContent,
     Section,
     format_user_statement,
 )
@@ -30,16 +30,41 @@ from reports.page.masking import OFFENSIVE_TOXICITY, Redactor
 from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
 from reports.sections.analyses import build_analyses_section, describe_unscored_misuse
 from reports.sections.checkpoint import describe_parameter_counts, read_config_settings
-from reports.sections.composition import build_canaries_section, build_canary_callout, build_sources_section
-from reports.sections.corpus_figures import PROFILE, CARD_TABLES, CorpusFigures, build_corpus_redactor
-from reports.sections.coverage import build_coverage_table, describe_excluded_documents, describe_training_coverage, find_checkpoint_step
-from reports.sections.findings import Findings, natural_sort_key, select_findings, get_audit_title, format_metric_name
+from reports.sections.composition import (
+    build_canaries_section,
+    build_canary_callout,
+    build_sources_section,
+)
+from reports.sections.corpus_figures import (
+    CARD_TABLES,
+    PROFILE,
+    CorpusFigures,
+    build_corpus_redactor,
+)
+from reports.sections.coverage import (
+    build_coverage_table,
+    describe_excluded_documents,
+    describe_training_coverage,
+    find_checkpoint_step,
+)
+from reports.sections.findings import (
+    Findings,
+    format_metric_name,
+    get_audit_title,
+    natural_sort_key,
+    select_findings,
+)
 from reports.sections.inside import build_attention_section
 from reports.sections.personal import describe_personal_data_treatment
 from reports.sections.rates import ERROR_RATES, ErrorRates, describe_missing_error_rates
 from reports.sections.standing import build_card_summary
 from reports.sections.tokenizer import build_tokenizer_section
-from reports.sections.training import EARLIER_TRAINING_NOTE, get_start_checkpoint, build_samples_section, build_training_section
+from reports.sections.training import (
+    EARLIER_TRAINING_NOTE,
+    build_samples_section,
+    build_training_section,
+    get_start_checkpoint,
+)
 from tasks.contract import Artifact, StageConfig, StageContext, stage
 
 
@@ -88,8 +113,14 @@ class ModelCardBuilder:
     config: ModelCardConfig
 
     def build_lead(self) -> list[Block]:
-        blocks = build_card_summary(self.findings, self.policy_verdicts, self._read_failure_reasons(), self.findings.describe_baseline_comparison(),
-                          self.describe_training_text_read(), self.redactor.redact_full_text)  # fmt: skip
+        blocks = build_card_summary(
+            self.findings,
+            self.policy_verdicts,
+            self._read_failure_reasons(),
+            self.findings.describe_baseline_comparison(),
+            self.describe_training_text_read(),
+            self.redactor.redact_full_text,
+        )
         if self.corpus_figures:
             blocks.append(build_canary_callout(self.corpus_figures))
         elif not self.corpus_artifacts:
@@ -111,10 +142,13 @@ class ModelCardBuilder:
         """How much of which text the model has read."""
         step = find_checkpoint_step(self.training_run, self.checkpoint.content_digest)
         if step is not None:
-            return describe_training_coverage(self.book, step, get_start_checkpoint(self.training_run))
+            return describe_training_coverage(
+                self.book, step, get_start_checkpoint(self.training_run)
+            )
         if corpus_figures := self.corpus_figures:
-            document_count = corpus_figures.add_sum_figure("sources", "documents", "documents", "documents for training",
-                                  split="train")  # fmt: skip
+            document_count = corpus_figures.add_sum_figure(
+                "sources", "documents", "documents", "documents for training", split="train"
+            )
             return ["A corpus of ", document_count, "; how much of each was not kept."]
         if self.corpus_artifacts:
             return ["Not known: the corpus has no profile in this store."]
@@ -141,7 +175,10 @@ class ModelCardBuilder:
         config_settings = read_config_settings(self.checkpoint)
         if config_settings:
             # Cut only after masking: of a secret that a cut divides the rest would be shown.
-            setting_rows: list[list[InlineElement]] = [[setting, Code(self.redactor.redact_full_text(value)[:120])] for setting, value in config_settings]
+            setting_rows: list[list[InlineElement]] = [
+                [setting, Code(self.redactor.redact_full_text(value)[:120])]
+                for setting, value in config_settings
+            ]
             rows = setting_rows[: config.lines_shown]
             sha256 = self.checkpoint.manifest["files"]["config.json"]["sha256"]
             note = f"From config.json of the checkpoint, SHA-256 {sha256}."
@@ -152,8 +189,12 @@ class ModelCardBuilder:
             section.add_blocks(Paragraph(["The checkpoint has no config.json."]))
         is_continued = get_start_checkpoint(self.training_run) is not None
         section.sections = [
-            build_tokenizer_section(self.book, self.checkpoint, self.tokenizer, is_continued, config.lines_shown),
-            build_training_section(self.book, self.training_run, self.checkpoint.content_digest, config.lines_shown),
+            build_tokenizer_section(
+                self.book, self.checkpoint, self.tokenizer, is_continued, config.lines_shown
+            ),
+            build_training_section(
+                self.book, self.training_run, self.checkpoint.content_digest, config.lines_shown
+            ),
             build_samples_section(self.book, self.scored_samples, self.redactor),
         ]
         return section
@@ -178,8 +219,12 @@ class ModelCardBuilder:
                 if row["slice"] and not row["control"] and figure.value is not None
             }
             if findings_by_slice:
-                selected_slices = [row["slice"] for row, _ in select_findings([*findings_by_slice.values()], 12)]
-                omitted_note = f" and {len(findings_by_slice) - len(selected_slices)} more" * (len(selected_slices) < len(findings_by_slice))
+                selected_slices = [
+                    row["slice"] for row, _ in select_findings([*findings_by_slice.values()], 12)
+                ]
+                omitted_note = f" and {len(findings_by_slice) - len(selected_slices)} more" * (
+                    len(selected_slices) < len(findings_by_slice)
+                )
                 slice_list = ", ".join(sorted(selected_slices, key=natural_sort_key)) + omitted_note
                 rows.append([get_audit_title(audit), f"{len(findings_by_slice):,}", slice_list])
         if rows:
@@ -204,7 +249,10 @@ class ModelCardBuilder:
             for row, _ in sorted(audit_findings, key=lambda finding: finding[1].value is None):
                 if not row["control"]:
                     method_by_metric.setdefault(row["metric"], row["method"])
-            rows += [[format_metric_name(metric), get_audit_title(audit), method] for metric, method in method_by_metric.items()]
+            rows += [
+                [format_metric_name(metric), get_audit_title(audit), method]
+                for metric, method in method_by_metric.items()
+            ]
         if rows:
             columns = ["metric", "audit", "method, of the first"]
             section.add_blocks(DataTable("How each was measured", columns, rows))
@@ -219,9 +267,12 @@ class ModelCardBuilder:
             for table in sorted(artifact.tables):
                 if table not in ("findings", "accounts"):
                     figure = self.book.add_computed_figure(
-                        f"{audit}-{table}-rows", f"rows of {table}, {audit}", "rows",
-                        (f"audit_{audit}", table), aggregate="count",
-                    )  # fmt: skip
+                        f"{audit}-{table}-rows",
+                        f"rows of {table}, {audit}",
+                        "rows",
+                        (f"audit_{audit}", table),
+                        aggregate="count",
+                    )
                     rows.append([get_audit_title(audit), Code(table), figure])
         if rows:
             columns = ["audit", "table", "rows"]
@@ -245,29 +296,58 @@ class ModelCardBuilder:
         section = Section("Training data")
         corpus_figures = self.corpus_figures
         if corpus_figures is None:
-            message = "The corpus is not known." if not self.corpus_artifacts else (
-                "The corpus has no profile in this store; its documents are known to the audits."
-            )  # fmt: skip
+            message = (
+                "The corpus is not known."
+                if not self.corpus_artifacts
+                else (
+                    "The corpus has no profile in this store; its documents are known to the "
+                    "audits."
+                )
+            )
             section.add_blocks(Paragraph([message]))
             return section
         split_condition = {"split": "train"}
         document_count, byte_count = (
-            corpus_figures.add_sum_figure("sources", column, unit, f"{unit} for training", **split_condition)
+            corpus_figures.add_sum_figure(
+                "sources", column, unit, f"{unit} for training", **split_condition
+            )
             for column, unit in (("documents", "documents"), ("bytes", "bytes of text"))
         )
         section.add_blocks(
-            Paragraph(["Made for training: ", document_count, " with ", byte_count, ". Their datasheet says "
-                       "the rest."])
-        )  # fmt: skip
+            Paragraph(
+                [
+                    "Made for training: ",
+                    document_count,
+                    " with ",
+                    byte_count,
+                    ". Their datasheet says the rest.",
+                ]
+            )
+        )
         step = find_checkpoint_step(self.training_run, self.checkpoint.content_digest)
         if self.training_run is not None and step is not None:
-            section.add_blocks(build_coverage_table(self.book, self.training_run, step, self.config.lines_shown))
+            section.add_blocks(
+                build_coverage_table(self.book, self.training_run, step, self.config.lines_shown)
+            )
         if "leave_out" in self.corpus_artifacts:
-            section.add_blocks(describe_excluded_documents(self.book, self.corpus_artifacts["leave_out"]))
+            section.add_blocks(
+                describe_excluded_documents(self.book, self.corpus_artifacts["leave_out"])
+            )
         start_checkpoint = get_start_checkpoint(self.training_run)
         if start_checkpoint is not None:
-            section.add_blocks(Paragraph(["Training continued from ", Code(start_checkpoint), f". {EARLIER_TRAINING_NOTE}"]))
-        section.sections = [build_sources_section(corpus_figures, **split_condition), build_canaries_section(corpus_figures)]
+            section.add_blocks(
+                Paragraph(
+                    [
+                        "Training continued from ",
+                        Code(start_checkpoint),
+                        f". {EARLIER_TRAINING_NOTE}",
+                    ]
+                )
+            )
+        section.sections = [
+            build_sources_section(corpus_figures, **split_condition),
+            build_canaries_section(corpus_figures),
+        ]
         return section
 
     def build_ethics_section(self) -> Section:
@@ -283,19 +363,32 @@ class ModelCardBuilder:
                 ["Personal data and planted secrets are masked on every page."],
             ]
         if self.corpus_artifacts:
-            corpus_figures = CorpusFigures(self.book, self.corpus_artifacts, self.config.lines_shown)
+            corpus_figures = CorpusFigures(
+                self.book, self.corpus_artifacts, self.config.lines_shown
+            )
             items.append([f"The training text: {describe_personal_data_treatment(corpus_figures)}"])
-        facts = DefinitionList([("Stated by the developers", format_user_statement(self.config.ethics))])
+        facts = DefinitionList(
+            [("Stated by the developers", format_user_statement(self.config.ethics))]
+        )
         return Section("Ethical considerations", [facts, BulletList(items)])
 
     def build_caveats_section(self) -> Section:
-        unmeasured_count = sum(figure.value is None for rows in self.findings.by_audit.values() for _, figure in rows)
+        unmeasured_count = sum(
+            figure.value is None for rows in self.findings.by_audit.values() for _, figure in rows
+        )
         scorers = sorted(
-            {finding_row["scorer"] for rows in self.findings.by_audit.values() for finding_row, _ in rows} - {""}
+            {
+                finding_row["scorer"]
+                for rows in self.findings.by_audit.values()
+                for finding_row, _ in rows
+            }
+            - {""}
         )
         items: list[InlineContent] = []
         if unmeasured_count:
-            items.append([f"Figures that could not be measured: {unmeasured_count}; each says why."])
+            items.append(
+                [f"Figures that could not be measured: {unmeasured_count}; each says why."]
+            )
         if scorers:
             items.append(
                 [
@@ -304,18 +397,24 @@ class ModelCardBuilder:
                 ]
             )
         items.append(
-            ["Intervals tell what chance would do to these prompts, pairs and plants. They do "
-             "not cover that other prompts might have been written."]
-        )  # fmt: skip
+            [
+                "Intervals tell what chance would do to these prompts, pairs and plants. They do "
+                "not cover that other prompts might have been written."
+            ]
+        )
         items += describe_missing_error_rates(self.error_rates)
-        facts = DefinitionList([("Stated by the developers", format_user_statement(self.config.caveats))])
+        facts = DefinitionList(
+            [("Stated by the developers", format_user_statement(self.config.caveats))]
+        )
         return Section("Caveats and recommendations", [facts, BulletList(items)])
 
     def get_error_rates_by_audit(self) -> dict[str, ErrorRates]:
         """How often audits are wrong, by the audits that a study measured in this version."""
         if not self.error_rates:
             return {}
-        return dict.fromkeys(self.error_rates, ErrorRates(self.book, self.book.artifacts[ERROR_RATES]))
+        return dict.fromkeys(
+            self.error_rates, ErrorRates(self.book, self.book.artifacts[ERROR_RATES])
+        )
 
     def build_document(self) -> Document:
         return Document(
@@ -323,12 +422,20 @@ class ModelCardBuilder:
             "Model card",
             self.build_lead(),
             [
-                self.build_details_section(), self.build_intended_use_section(), self.build_factors_section(), self.build_metrics_section(),
-                self.build_evaluation_data_section(), self.build_training_data_section(),
-                build_analyses_section(self.findings, self.config.lines_shown, self.get_error_rates_by_audit()),
-                build_attention_section(self.book, self.attention_maps, self.redactor), self.build_ethics_section(), self.build_caveats_section(),
+                self.build_details_section(),
+                self.build_intended_use_section(),
+                self.build_factors_section(),
+                self.build_metrics_section(),
+                self.build_evaluation_data_section(),
+                self.build_training_data_section(),
+                build_analyses_section(
+                    self.findings, self.config.lines_shown, self.get_error_rates_by_audit()
+                ),
+                build_attention_section(self.book, self.attention_maps, self.redactor),
+                self.build_ethics_section(),
+                self.build_caveats_section(),
             ],
-        )  # fmt: skip
+        )
 
 
 @stage(
@@ -361,9 +468,20 @@ def build_model_card(
     left, by the audits that it measured in this version.
     """
     write_model_card(
-        checkpoint, training_run, tokenizer, audits, corpus_artifacts, attention_maps, scored_samples, policy_verdicts, failures, error_rates,
-        config, context, build_corpus_redactor(corpus_artifacts, config.mask_from),
-    )  # fmt: skip
+        checkpoint,
+        training_run,
+        tokenizer,
+        audits,
+        corpus_artifacts,
+        attention_maps,
+        scored_samples,
+        policy_verdicts,
+        failures,
+        error_rates,
+        config,
+        context,
+        build_corpus_redactor(corpus_artifacts, config.mask_from),
+    )
 
 
 def write_model_card(
@@ -397,8 +515,21 @@ def write_model_card(
     book = FigureBook(artifacts)
     findings = Findings(book, audits)
     builder = ModelCardBuilder(
-        book, checkpoint, training_run, tokenizer, findings, corpus_artifacts, attention_maps, scored_samples, policy_verdicts, failures,
-        error_rates, redactor, config,
-    )  # fmt: skip
+        book,
+        checkpoint,
+        training_run,
+        tokenizer,
+        findings,
+        corpus_artifacts,
+        attention_maps,
+        scored_samples,
+        policy_verdicts,
+        failures,
+        error_rates,
+        redactor,
+        config,
+    )
     document = builder.build_document()
-    write_card_files(document, book, context, "model_card", corpus_artifacts, redactor, config.rows_shown)
+    write_card_files(
+        document, book, context, "model_card", corpus_artifacts, redactor, config.rows_shown
+    )

@@ -37,7 +37,14 @@ def build_removal_experiment_card(
     context: StageContext,
 ) -> None:
     """``corpus``: the corpus stages by label, for what must be masked and for the documents."""
-    write_removal_experiment_card(arm_comparison, source_documents, corpus_artifacts, config, context, build_corpus_redactor(corpus_artifacts, OFFENSIVE_TOXICITY))
+    write_removal_experiment_card(
+        arm_comparison,
+        source_documents,
+        corpus_artifacts,
+        config,
+        context,
+        build_corpus_redactor(corpus_artifacts, OFFENSIVE_TOXICITY),
+    )
 
 
 def write_removal_experiment_card(
@@ -51,4 +58,6 @@ def write_removal_experiment_card(
     """The stage's work, with any masker."""
     book = FigureBook({"proof": arm_comparison, "behind": source_documents})
     document = RemovalReport(book, redactor, config.title, config.lines_shown).build_document()
-    write_card_files(document, book, context, "proof_card", corpus_artifacts, redactor, config.rows_shown)
+    write_card_files(
+        document, book, context, "proof_card", corpus_artifacts, redactor, config.rows_shown
+    )

@@ -26,18 +26,25 @@ def collect_purged_documents(
 ) -> frozenset[str]:
     """The ids of the documents that were purged from what a card was made of, and from what that
     was made of, back to the corpus. ``known``: what was read for other cards, by name."""
-    records_by_name, has_purges = {} if records_by_name is None else records_by_name, _has_purged_documents(store)
+    records_by_name, has_purges = (
+        {} if records_by_name is None else records_by_name,
+        _has_purged_documents(store),
+    )
     purged_ids, visited_names = set[str](), set[str]()
     pending_names = [*iter_artifact_names(card.manifest.get("lineage"))]
     while pending_names:
         artifact_name = pending_names.pop().partition("#")[0]
-        if artifact_name in visited_names or (artifact_name.startswith(STUDY_PREFIX) and card.stage != "study_card"):
+        if artifact_name in visited_names or (
+            artifact_name.startswith(STUDY_PREFIX) and card.stage != "study_card"
+        ):
             continue
         visited_names.add(artifact_name)
         if artifact_name not in records_by_name:
             # Where nothing was ever purged nobody is asked, of thousands behind a study's card.
             artifact = find_artifact_by_name(store, artifact_name) if has_purges else None
-            records_by_name[artifact_name] = (frozenset(), ()) if artifact is None else read_purge_record(artifact)
+            records_by_name[artifact_name] = (
+                (frozenset(), ()) if artifact is None else read_purge_record(artifact)
+            )
         purged_ids |= records_by_name[artifact_name][0]
         pending_names += records_by_name[artifact_name][1]
     return frozenset(purged_ids)
@@ -52,7 +59,9 @@ def _has_purged_documents(store: Store) -> bool:
 
 
 def read_purge_record(artifact: Artifact) -> PurgeRecord:
-    return frozenset(artifact.purged_documents), tuple(iter_artifact_names(artifact.manifest.get("lineage")))
+    return frozenset(artifact.purged_documents), tuple(
+        iter_artifact_names(artifact.manifest.get("lineage"))
+    )
 
 
 def find_artifact_by_name(store: Store, artifact_name: str) -> Artifact | None:
@@ -83,20 +92,31 @@ def format_purge_notice(doc_ids: Iterable[str]) -> str:
         return ""
     document_phrase, verb, text_phrase, pronoun = "1 document", "was", "its text is", "it"
     if document_count > 1:
-        document_phrase, verb, text_phrase, pronoun = f"{document_count:,} documents", "were", "their texts are", "them"
+        document_phrase, verb, text_phrase, pronoun = (
+            f"{document_count:,} documents",
+            "were",
+            "their texts are",
+            "them",
+        )
     return (
-        f"{document_phrase} of the corpus {verb} purged: {text_phrase} no longer in the store, but figures computed "
-        f"before the purge still count {pronoun}, and a model trained on {pronoun} keeps what it learnt."
+        f"{document_phrase} of the corpus {verb} purged: {text_phrase} no longer in the "
+        f"store, but figures computed "
+        f"before the purge still count {pronoun}, and a model trained on {pronoun} keeps "
+        f"what it learnt."
     )
 
 
 def insert_purge_notice(card_folder: Path, notice: str) -> None:
     """Let the pages of a card, and those of its evidence, begin with a notice."""
-    notice_template = get_template_environment().from_string('<p class="callout note">{{ sentence }}</p>')
+    notice_template = get_template_environment().from_string(
+        '<p class="callout note">{{ sentence }}</p>'
+    )
     html = notice_template.render(sentence=notice)
     for path in sorted(card_folder.rglob("*.html")):
         page = path.read_text(encoding="utf-8")
-        main_tag = re.search("<main[^>]*>", page)  # none in a page that quoted too much, and is gone
+        main_tag = re.search(
+            "<main[^>]*>", page
+        )  # none in a page that quoted too much, and is gone
         position = main_tag.end() if main_tag else len(page)
         path.write_text(f"{page[:position]}\n{html}{page[position:]}", encoding="utf-8")
     for path in sorted(card_folder.rglob("*.md")):

@@ -14,16 +14,19 @@ from typing import Any
 
 from reports import datasheet, model_card, proof_card, task_card
 from reports.page.masking import PassthroughRedactor
-from reports.purged import insert_purge_notice, format_purge_notice, collect_purged_documents
+from reports.purged import collect_purged_documents, format_purge_notice, insert_purge_notice
 from reports.site import JsonRecord, build_site
-from tasks.contract import Artifact, HallmarkError, Stage, Store, UsageError, StageContext
+from tasks.contract import Artifact, HallmarkError, Stage, StageContext, Store, UsageError
 
 #: Each card's stage, and its work with any masker.
 CARD_WRITERS: dict[str, tuple[Stage, Callable[..., None]]] = {
     "datasheet": (datasheet.build_datasheet, datasheet.write_datasheet),
     "model_card": (model_card.build_model_card, model_card.write_model_card),
     "task_card": (task_card.build_task_card, task_card.write_task_card),
-    "proof_card": (proof_card.build_removal_experiment_card, proof_card.write_removal_experiment_card),
+    "proof_card": (
+        proof_card.build_removal_experiment_card,
+        proof_card.write_removal_experiment_card,
+    ),
 }
 
 #: Stands in a folder that this module made; another one is not touched.
@@ -37,7 +40,9 @@ def write_unredacted_site(store: Store, record: JsonRecord, output_folder: Path)
     HallmarkError where an input of a card is gone.
     """
     create_private_folder(output_folder)
-    run_page = build_site(store, [record], output_folder).parent / "runs" / record["run"] / "index.html"
+    run_page = (
+        build_site(store, [record], output_folder).parent / "runs" / record["run"] / "index.html"
+    )
     for entry in record["stages"]:
         if entry["label"] in CARD_WRITERS:
             with tempfile.TemporaryDirectory(dir=output_folder) as scratch_folder:
@@ -48,14 +53,18 @@ def write_unredacted_site(store: Store, record: JsonRecord, output_folder: Path)
                 card_folder = run_page.parent / entry["label"]
                 shutil.rmtree(card_folder, ignore_errors=True)  # the masked one
                 shutil.copytree(card_files, card_folder, ignore=shutil.ignore_patterns("*.parquet"))
-                if purged_ids := collect_purged_documents(store, _find_required_artifact(store, entry["artifact"])):
+                if purged_ids := collect_purged_documents(
+                    store, _find_required_artifact(store, entry["artifact"])
+                ):
                     insert_purge_notice(card_folder, format_purge_notice(purged_ids))
     return run_page
 
 
 def create_private_folder(folder: Path) -> None:
     """An empty folder that only its owner can enter; UsageError where there is anything else."""
-    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / MARKER_FILE).exists())):
+    if folder.exists() and (
+        not folder.is_dir() or (any(folder.iterdir()) and not (folder / MARKER_FILE).exists())
+    ):
         raise UsageError(
             f"{folder}: holds something else, and unmasked pages must not stand beside it; give a "
             f"folder that is empty or does not exist"
@@ -63,7 +72,9 @@ def create_private_folder(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
     folder.chmod(0o700)  # whatever the umask says
-    (folder / MARKER_FILE).write_text("Personal data and offensive text in clear. Do not publish.\n")
+    (folder / MARKER_FILE).write_text(
+        "Personal data and offensive text in clear. Do not publish.\n"
+    )
 
 
 def _render_unredacted_card(store: Store, entry: JsonRecord, work_area: Path) -> Path:
@@ -75,7 +86,10 @@ def _render_unredacted_card(store: Store, entry: JsonRecord, work_area: Path) ->
         raise HallmarkError(
             f"{card.name} was made by an earlier version of the code; run again to make it anew"
         )
-    inputs = {input_name: _load_inputs(store, artifact_names) for input_name, artifact_names in lineage.items()}
+    inputs = {
+        input_name: _load_inputs(store, artifact_names)
+        for input_name, artifact_names in lineage.items()
+    }
     config = stage.parameter_types["config"].model_validate(card.manifest["parts"]["config"])
     context = StageContext(work_area, stage.tables)
     write_card(**inputs, config=config, context=context, redactor=PassthroughRedactor())
@@ -85,7 +99,10 @@ def _render_unredacted_card(store: Store, entry: JsonRecord, work_area: Path) ->
 
 def _load_inputs(store: Store, artifact_names: Any) -> Any:
     if isinstance(artifact_names, Mapping):
-        return {label: _load_inputs(store, artifact_name) for label, artifact_name in artifact_names.items()}
+        return {
+            label: _load_inputs(store, artifact_name)
+            for label, artifact_name in artifact_names.items()
+        }
     return None if artifact_names is None else _find_required_artifact(store, artifact_names)
 
 
@@ -94,7 +111,8 @@ def _find_required_artifact(store: Store, artifact_name: str) -> Artifact:
     artifact = store.find_artifact(stage, digest)
     if artifact is None:
         raise HallmarkError(
-            f"the store {store.uri} does not hold {artifact_name}, which a card rests on; a card of a model "
+            f"the store {store.uri} does not hold {artifact_name}, which a card rests on; a "
+            f"card of a model "
             f"from elsewhere cannot be revealed, any other after running again"
         )
     return artifact

@@ -24,27 +24,37 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from reports.index import KEY_FIGURE_LABELS, summarize_run
-from reports.page.masking import Redactor, RedactFunction
+from reports.page.masking import RedactFunction, Redactor
 from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES, get_template_environment
-from reports.purged import PurgeRecord, insert_purge_notice, format_purge_notice, collect_purged_documents, read_purge_record
-from reports.purged import find_artifact_by_name
+from reports.purged import (
+    PurgeRecord,
+    collect_purged_documents,
+    find_artifact_by_name,
+    format_purge_notice,
+    insert_purge_notice,
+    read_purge_record,
+)
 from reports.sections.course import TrainingCheckpoint
 from reports.tables import write_tables_page
-from reports.trajectory import TRAJECTORY_FOLDER, TRAJECTORY_PAGE, AuditedTraining
-from reports.trajectory import write_trajectory
+from reports.trajectory import TRAJECTORY_FOLDER, TRAJECTORY_PAGE, AuditedTraining, write_trajectory
 from tasks.contract import (
     ACCOUNT_TERMS,
     Artifact,
     HallmarkError,
     Store,
-    to_canonical_json,
     compute_code_digests,
     read_library_versions,
     sha256_hex,
+    to_canonical_json,
 )
 
-CARD_TITLES = {"datasheet": "Datasheet", "model_card": "Model card", "task_card": "Task card",
-         "study_card": "Study", "proof_card": "Proof"}  # fmt: skip
+CARD_TITLES = {
+    "datasheet": "Datasheet",
+    "model_card": "Model card",
+    "task_card": "Task card",
+    "study_card": "Study",
+    "proof_card": "Proof",
+}
 
 JsonRecord = Mapping[str, Any]
 #: Whether a folder of the site is taken from the one before; called with what it is made of.
@@ -79,25 +89,46 @@ def build_site(
     # Runs share most of their artifacts: each is looked up and read once.
     find_cached = cache(lambda label, name: _find_readable_artifact(store, label, name))
     copied_cards: dict[str, Path] = {}
-    summarize_stage_cached = cache(lambda label, name: _summarize_stage_artifact(find_cached(label, name)))
-    find_purged_cached = cache(lambda label, name: _list_purged_documents(store, find_cached(label, name), purge_records))
+    summarize_stage_cached = cache(
+        lambda label, name: _summarize_stage_artifact(find_cached(label, name))
+    )
+    find_purged_cached = cache(
+        lambda label, name: _list_purged_documents(store, find_cached(label, name), purge_records)
+    )
     artifacts_by_run = {
-        record["run"]: {entry["label"]: find_cached(entry["label"], entry["artifact"]) for entry in record["stages"]}
+        record["run"]: {
+            entry["label"]: find_cached(entry["label"], entry["artifact"])
+            for entry in record["stages"]
+        }
         for record in run_records
     }
-    purge_records = {artifact.name: read_purge_record(artifact) for run_artifacts in artifacts_by_run.values() for artifact in run_artifacts.values() if artifact is not None}
+    purge_records = {
+        artifact.name: read_purge_record(artifact)
+        for run_artifacts in artifacts_by_run.values()
+        for artifact in run_artifacts.values()
+        if artifact is not None
+    }
     purged_by_run = {
-        record["run"]: {entry["label"]: find_purged_cached(entry["label"], entry["artifact"]) for entry in record["stages"]}
+        record["run"]: {
+            entry["label"]: find_purged_cached(entry["label"], entry["artifact"])
+            for entry in record["stages"]
+        }
         for record in run_records
     }
     reuse_folder = partial(_reuse_previous_folder, previous_site, site_folder)
-    trajectory_pages = _write_trajectories(trainings, artifacts_by_run, purged_by_run, site_folder, reuse_folder)
-    for record in sorted(run_records, key=lambda run_record: (run_record["started"], run_record["run"]), reverse=True):
+    trajectory_pages = _write_trajectories(
+        trainings, artifacts_by_run, purged_by_run, site_folder, reuse_folder
+    )
+    for record in sorted(
+        run_records, key=lambda run_record: (run_record["started"], run_record["run"]), reverse=True
+    ):
         run_folder = site_folder / "runs" / _run_id_to_folder_name(record["run"])
         run_folder.mkdir(parents=True, exist_ok=True)
         stage_keys = [(entry["label"], entry["artifact"]) for entry in record["stages"]]
         artifacts = artifacts_by_run[record["run"]]
-        cards = _copy_cards(artifacts, run_folder, copied_cards, purged_by_run[record["run"]], reuse_folder)
+        cards = _copy_cards(
+            artifacts, run_folder, copied_cards, purged_by_run[record["run"]], reuse_folder
+        )
         cards |= trajectory_pages.get(record["run"], {})
         purged_ids = frozenset[str]().union(*purged_by_run[record["run"]].values())
         stages = [
@@ -108,16 +139,32 @@ def build_site(
         # An error may name a file, or quote a value.
         redacted_fields = {name: redact(record.get(name) or "") for name in ("error", "checkpoint")}
         run_summary = summarize_run(artifacts, redact)
-        _write_page(run_folder / "index.html", "site_run.html", run=record, stages=stages, cards=cards,
-               config=_format_run_config(record.get("config"), redact), purged=format_purge_notice(purged_ids),
-               broken=run_summary["broken"], **redacted_fields)  # fmt: skip
+        _write_page(
+            run_folder / "index.html",
+            "site_run.html",
+            run=record,
+            stages=stages,
+            cards=cards,
+            config=_format_run_config(record.get("config"), redact),
+            purged=format_purge_notice(purged_ids),
+            broken=run_summary["broken"],
+            **redacted_fields,
+        )
         computed_count = sum(not entry["cached"] for entry in record["stages"])
-        runs.append({"record": record, "cards": cards, "made": computed_count, "purged": len(purged_ids)} | run_summary)
+        runs.append(
+            {"record": record, "cards": cards, "made": computed_count, "purged": len(purged_ids)}
+            | run_summary
+        )
     index_page = site_folder / "index.html"
     if table_descriptions:
         write_tables_page(table_descriptions, site_folder)
-    _write_page(index_page, "site_index.html", runs=_group_repeated_runs(runs), key_figures=list(KEY_FIGURE_LABELS.values()),
-           tables=bool(table_descriptions))  # fmt: skip
+    _write_page(
+        index_page,
+        "site_index.html",
+        runs=_group_repeated_runs(runs),
+        key_figures=list(KEY_FIGURE_LABELS.values()),
+        tables=bool(table_descriptions),
+    )
     return index_page
 
 
@@ -139,20 +186,48 @@ def _write_trajectories(
             TrainingCheckpoint(step, {run: artifacts_by_run[run] for run in runs})
             for step, runs in sorted(training.audit_runs_by_step.items())
         ]
-        training_artifacts = {label: artifact for label, artifact in artifacts_by_run[training.first_run_id].items() if artifact is not None}
-        purged_by_card = [purged_by_run[run].get("model_card", ()) for checkpoint in checkpoints for run in checkpoint.artifacts_by_run]
+        training_artifacts = {
+            label: artifact
+            for label, artifact in artifacts_by_run[training.first_run_id].items()
+            if artifact is not None
+        }
+        purged_by_card = [
+            purged_by_run[run].get("model_card", ())
+            for checkpoint in checkpoints
+            for run in checkpoint.artifacts_by_run
+        ]
         purged_ids = frozenset[str]().union(*purged_by_card)
-        audit_states = [[audited_checkpoint.step, [[run, _collect_artifact_states(artifacts_by_run[run])] for run in audited_checkpoint.artifacts_by_run]] for audited_checkpoint in checkpoints]
-        folder_digest = _compute_folder_digest(training.first_run_id, audit_states, _collect_artifact_states(training_artifacts), sorted(purged_ids))
+        audit_states = [
+            [
+                audited_checkpoint.step,
+                [
+                    [run, _collect_artifact_states(artifacts_by_run[run])]
+                    for run in audited_checkpoint.artifacts_by_run
+                ],
+            ]
+            for audited_checkpoint in checkpoints
+        ]
+        folder_digest = _compute_folder_digest(
+            training.first_run_id,
+            audit_states,
+            _collect_artifact_states(training_artifacts),
+            sorted(purged_ids),
+        )
         if not reuse_folder(run_folder / TRAJECTORY_FOLDER, folder_digest):
-            is_complete = write_trajectory(training.first_run_id, checkpoints, training_artifacts, run_folder)
+            is_complete = write_trajectory(
+                training.first_run_id, checkpoints, training_artifacts, run_folder
+            )
             if purged_ids:
                 insert_purge_notice(run_folder / TRAJECTORY_FOLDER, format_purge_notice(purged_ids))
             if is_complete:  # what could not be read may be mended, and is the same then
                 (run_folder / TRAJECTORY_FOLDER / DIGEST_FILE).write_text(folder_digest)
         for run in training.run_ids:
-            path_prefix = "" if run == training.first_run_id else f"../{quote(training.first_run_id)}/"
-            trajectory_pages[run] = {f"{path_prefix}{TRAJECTORY_FOLDER}/{TRAJECTORY_PAGE}": "Trajectory"}
+            path_prefix = (
+                "" if run == training.first_run_id else f"../{quote(training.first_run_id)}/"
+            )
+            trajectory_pages[run] = {
+                f"{path_prefix}{TRAJECTORY_FOLDER}/{TRAJECTORY_PAGE}": "Trajectory"
+            }
     return trajectory_pages
 
 
@@ -163,8 +238,19 @@ def _group_repeated_runs(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         stage_artifacts = _list_stage_artifacts(run)
         original_run = None
         if stage_artifacts and not run["made"] and run["record"]["status"] == "completed":
-            completed_runs = (grouped_run for grouped_run in reversed(grouped_runs) if grouped_run["record"]["status"] == "completed")
-            original_run = next((grouped_run for grouped_run in completed_runs if stage_artifacts <= _list_stage_artifacts(grouped_run)), None)
+            completed_runs = (
+                grouped_run
+                for grouped_run in reversed(grouped_runs)
+                if grouped_run["record"]["status"] == "completed"
+            )
+            original_run = next(
+                (
+                    grouped_run
+                    for grouped_run in completed_runs
+                    if stage_artifacts <= _list_stage_artifacts(grouped_run)
+                ),
+                None,
+            )
         if original_run is None:
             grouped_runs.append(run | {"repeats": []})
         else:
@@ -198,12 +284,18 @@ def _find_readable_artifact(store: Store, label: str, artifact_name: str) -> Art
     return artifact
 
 
-def _list_purged_documents(store: Store, artifact: Artifact | None, purge_records: dict[str, PurgeRecord]) -> frozenset[str]:
+def _list_purged_documents(
+    store: Store, artifact: Artifact | None, purge_records: dict[str, PurgeRecord]
+) -> frozenset[str]:
     """The documents that were purged from an artifact, or from what a card was made of."""
     if artifact is None:
         return frozenset()
     is_card = artifact.stage in CARD_TITLES
-    return collect_purged_documents(store, artifact, purge_records) if is_card else frozenset(artifact.purged_documents)
+    return (
+        collect_purged_documents(store, artifact, purge_records)
+        if is_card
+        else frozenset(artifact.purged_documents)
+    )
 
 
 def _copy_cards(
@@ -226,7 +318,9 @@ def _copy_cards(
             continue
         target = run_folder / label
         shutil.rmtree(target, ignore_errors=True)
-        folder_digest = _compute_folder_digest(_collect_artifact_states({label: artifact}), sorted(purged_by_label[label]))
+        folder_digest = _compute_folder_digest(
+            _collect_artifact_states({label: artifact}), sorted(purged_by_label[label])
+        )
         if artifact.name in copied_cards:
             shutil.copytree(copied_cards[artifact.name], target, copy_function=_link_or_copy_file)
         elif reuse_folder(target, folder_digest):
@@ -245,7 +339,9 @@ def _copy_cards(
     return titles_by_page
 
 
-def _reuse_previous_folder(previous_site: Path | None, site_folder: Path, folder: Path, folder_digest: str) -> bool:
+def _reuse_previous_folder(
+    previous_site: Path | None, site_folder: Path, folder: Path, folder_digest: str
+) -> bool:
     """Give the files of a folder of the site ``before`` second names, if it is made of the same."""
     if previous_site is None:
         return False
@@ -262,19 +358,31 @@ def _reuse_previous_folder(previous_site: Path | None, site_folder: Path, folder
 
 def _compute_folder_digest(*contents: Any) -> str:
     """A digest of what decides a folder: what it tells of, and the code and libraries of pages."""
-    return sha256_hex(to_canonical_json([_hash_site_code(), read_library_versions(RENDERING_LIBRARIES), *contents]))
+    return sha256_hex(
+        to_canonical_json(
+            [_hash_site_code(), read_library_versions(RENDERING_LIBRARIES), *contents]
+        )
+    )
 
 
 @cache
 def _hash_site_code() -> dict[str, str]:
-    page_templates = [f"reports/page/templates/site_{page_name}.html" for page_name in ("trajectory", "pairs")]
+    page_templates = [
+        f"reports/page/templates/site_{page_name}.html" for page_name in ("trajectory", "pairs")
+    ]
     return compute_code_digests("reports.site", Path(__file__), (*TEMPLATE_FILES, *page_templates))
 
 
 def _collect_artifact_states(artifacts: Mapping[str, Artifact | None]) -> dict[str, Any]:
     """What artifacts hold; of files also since a document was purged from them."""
     return {
-        label: artifact and [artifact.name, artifact.content_digest, artifact.purged_documents, [entry["sha256"] for entry in artifact.iter_file_entries()]]
+        label: artifact
+        and [
+            artifact.name,
+            artifact.content_digest,
+            artifact.purged_documents,
+            [entry["sha256"] for entry in artifact.iter_file_entries()],
+        ]
         for label, artifact in artifacts.items()
     }
 
@@ -282,7 +390,9 @@ def _collect_artifact_states(artifacts: Mapping[str, Artifact | None]) -> dict[s
 def _add_navigation_links(page: Path) -> None:
     """Lead from a card to its run and to all runs: the card itself knows no site."""
     kind_tag, text = '<p class="kind">', page.read_text(encoding="utf-8")
-    navigation_links = '<a href="../../../index.html">Runs</a> · <a href="../index.html">Its run</a> · '
+    navigation_links = (
+        '<a href="../../../index.html">Runs</a> · <a href="../index.html">Its run</a> · '
+    )
     page.write_text(text.replace(kind_tag, kind_tag + navigation_links, 1), encoding="utf-8")
 
 
@@ -324,7 +434,10 @@ def _sum_accounts_by_unit(table: pa.Table) -> list[dict[str, Any]]:
     """The accounts over all sources, one line a unit."""
     sums = table.group_by("unit").aggregate([(term, "sum") for term in ACCOUNT_TERMS])
     rows = sums.sort_by([("unit", "descending")]).to_pylist()
-    return [{"unit": row["unit"], "terms": [row[f"{term}_sum"] for term in ACCOUNT_TERMS]} for row in rows]
+    return [
+        {"unit": row["unit"], "terms": [row[f"{term}_sum"] for term in ACCOUNT_TERMS]}
+        for row in rows
+    ]
 
 
 def _write_page(path: Path, template: str, **template_values: Any) -> None:
@@ -339,8 +452,14 @@ def _format_run_config(config: Any, redact: RedactFunction) -> str:
     section_names = sorted(config) if isinstance(config, Mapping) else []
     if not section_names:
         return redact(_format_json(config)) if config else ""
-    section_texts = {section_name: _format_json({section_name: config[section_name]})[2:-2] for section_name in section_names}
-    redacted_texts = [text if section_name in CARD_TITLES else redact(text) for section_name, text in section_texts.items()]
+    section_texts = {
+        section_name: _format_json({section_name: config[section_name]})[2:-2]
+        for section_name in section_names
+    }
+    redacted_texts = [
+        text if section_name in CARD_TITLES else redact(text)
+        for section_name, text in section_texts.items()
+    ]
     return "{\n" + ",\n".join(redacted_texts) + "\n}"
 
 

@@ -11,22 +11,28 @@ from pydantic import Field
 from reports.page.charts import draw_interval_chart
 from reports.page.document import (
     Block,
-    ShortFigure,
     BulletList,
     Callout,
     Chart,
-    Document,
     DataTable,
+    Document,
+    InlineContent,
     InlineElement,
     Paragraph,
-    InlineContent,
     Section,
+    ShortFigure,
 )
 from reports.page.evidence import write_card_files
-from reports.page.figures import FIGURES, FigureBook, Figure, format_value
+from reports.page.figures import FIGURES, Figure, FigureBook, format_value
 from reports.page.masking import Redactor
 from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
-from reports.sections.rates import CANDIDATE_KINDS, ERROR_RATES, ErrorRates, format_rate_with_interval, format_planted_amount
+from reports.sections.rates import (
+    CANDIDATE_KINDS,
+    ERROR_RATES,
+    ErrorRates,
+    format_planted_amount,
+    format_rate_with_interval,
+)
 from tasks.contract import Artifact, StageConfig, StageContext, stage
 
 #: What an audit must reach at the largest dose, and the ends of a sound coverage.
@@ -56,50 +62,88 @@ class StudyCardBuilder:
     config: StudyCardConfig
 
     def __post_init__(self) -> None:
-        self.world_count = self.book.add_computed_figure("worlds", "worlds", "worlds", (ERROR_RATES, "worlds"),
-                                    aggregate="count")  # fmt: skip
+        self.world_count = self.book.add_computed_figure(
+            "worlds", "worlds", "worlds", (ERROR_RATES, "worlds"), aggregate="count"
+        )
 
     # The first screen ----------------------------------------------------------------------
 
     def build_lead(self) -> list[Block]:
         if not self.error_rates.counted_worlds.value:
-            return [Callout("bad", ["No world counts, so nothing was measured: ",
-                                    ShortFigure(self.world_count), " were made."])]  # fmt: skip
+            return [
+                Callout(
+                    "bad",
+                    [
+                        "No world counts, so nothing was measured: ",
+                        ShortFigure(self.world_count),
+                        " were made.",
+                    ],
+                )
+            ]
         return [
-            Paragraph(["Each world is an invented town's text with effects in it whose strength "
-                       "nobody knew: a model was trained on it, the ordinary audits judged every "
-                       "candidate, and only then were the answers opened. ",
-                       ShortFigure(self.error_rates.counted_worlds), " of ", ShortFigure(self.world_count), " worlds count."]),
+            Paragraph(
+                [
+                    "Each world is an invented town's text with effects in it whose strength "
+                    "nobody knew: a model was trained on it, the ordinary audits judged every "
+                    "candidate, and only then were the answers opened. ",
+                    ShortFigure(self.error_rates.counted_worlds),
+                    " of ",
+                    ShortFigure(self.world_count),
+                    " worlds count.",
+                ]
+            ),
             self.build_detection_callout(),
             self.build_false_alarm_callout(),
             self.build_coverage_callout(),
             self.build_summary_table(),
-        ]  # fmt: skip
+        ]
 
     def build_detection_callout(self) -> Callout:
         """What is asked for at the largest effects, where there are any."""
-        has_judged_effects = any(map(self.error_rates.find_largest_effect, self.error_rates.list_candidate_kinds()))
-        unjudged_statements = [unjudged_statement for kind in self.error_rates.list_candidate_kinds() if (unjudged_statement := self.error_rates.describe_unjudged_candidates(kind))]
+        has_judged_effects = any(
+            map(self.error_rates.find_largest_effect, self.error_rates.list_candidate_kinds())
+        )
+        unjudged_statements = [
+            unjudged_statement
+            for kind in self.error_rates.list_candidate_kinds()
+            if (unjudged_statement := self.error_rates.describe_unjudged_candidates(kind))
+        ]
         if not has_judged_effects and not unjudged_statements:
             return Callout("note", ["Detection: no world that counts has anything to find."])
-        effect_label = "the largest effect that it judged" if unjudged_statements else "its largest effect"
-        success_text = f"every audit with an effect to find finds {effect_label} in at least 95 % of cases"
+        effect_label = (
+            "the largest effect that it judged" if unjudged_statements else "its largest effect"
+        )
+        success_text = (
+            f"every audit with an effect to find finds {effect_label} in at least 95 % of cases"
+        )
         if not has_judged_effects:
             success_text = "no audit judged anything that there is to find"
-        return self.build_verdict_callout("Detection", self.list_low_detection_rates(), [success_text], unjudged_statements)
+        return self.build_verdict_callout(
+            "Detection", self.list_low_detection_rates(), [success_text], unjudged_statements
+        )
 
     def build_false_alarm_callout(self) -> Callout:
-        if not any(figure.value is not None for figure in self.error_rates.false_alarm_rates.values()):
+        if not any(
+            figure.value is not None for figure in self.error_rates.false_alarm_rates.values()
+        ):
             return Callout("note", ["Alarms: no candidate without effect was judged."])
-        return self.build_verdict_callout("Alarms", self.list_high_false_alarm_rates(), self.describe_highest_false_alarm_rate())
+        return self.build_verdict_callout(
+            "Alarms", self.list_high_false_alarm_rates(), self.describe_highest_false_alarm_rate()
+        )
 
     def build_coverage_callout(self) -> Callout:
         if not any(figure.value is not None for figure in self.error_rates.coverage_rates.values()):
             return Callout("note", ["Intervals: none can be compared with the true figure."])
-        return self.build_verdict_callout("Intervals", self.list_invalid_coverages(), [self.describe_valid_coverage()])
+        return self.build_verdict_callout(
+            "Intervals", self.list_invalid_coverages(), [self.describe_valid_coverage()]
+        )
 
     def build_verdict_callout(
-        self, topic: str, problems: list[InlineContent], success_content: InlineContent, unjudged_statements: Sequence[InlineContent] = ()
+        self,
+        topic: str,
+        problems: list[InlineContent],
+        success_content: InlineContent,
+        unjudged_statements: Sequence[InlineContent] = (),
     ) -> Callout:
         """``silent``: what was not judged, and so does not hold."""
         has_few_worlds = not problems and (self.error_rates.counted_worlds.value or 0) < MIN_WORLDS
@@ -108,18 +152,34 @@ class StudyCardBuilder:
         for index, statement in enumerate(statements):
             content += ["; " if index else "", *statement]
         content.append("; of so few worlds that says little." if has_few_worlds else ".")
-        return Callout("bad" if problems else "note" if has_few_worlds or unjudged_statements else "good", content)
+        return Callout(
+            "bad" if problems else "note" if has_few_worlds or unjudged_statements else "good",
+            content,
+        )
 
     def list_low_detection_rates(self) -> list[InlineContent]:
         """The audits that find their largest effect too seldom, and by how much."""
         problems: list[InlineContent] = []
         for kind in self.error_rates.list_candidate_kinds():
             largest_effect = self.error_rates.find_largest_effect(kind)
-            if largest_effect and largest_effect.figure.value is not None and largest_effect.figure.value < MIN_DETECTION_RATE:
+            if (
+                largest_effect
+                and largest_effect.figure.value is not None
+                and largest_effect.figure.value < MIN_DETECTION_RATE
+            ):
                 shortfall = f"{100 * (MIN_DETECTION_RATE - largest_effect.figure.value):.1f}"
-                effect_label = f"{CANDIDATE_KINDS[kind].title} at {format_planted_amount(largest_effect.planted_amount)} ({CANDIDATE_KINDS[kind].amount_label})"
-                problems.append([f"{effect_label}: found in ", *format_rate_with_interval(largest_effect.figure),
-                              f", {shortfall} points too few"])  # fmt: skip
+                effect_label = (
+                    f"{CANDIDATE_KINDS[kind].title} at "
+                    f"{format_planted_amount(largest_effect.planted_amount)} "
+                    f"({CANDIDATE_KINDS[kind].amount_label})"
+                )
+                problems.append(
+                    [
+                        f"{effect_label}: found in ",
+                        *format_rate_with_interval(largest_effect.figure),
+                        f", {shortfall} points too few",
+                    ]
+                )
         return problems
 
     def list_high_false_alarm_rates(self) -> list[InlineContent]:
@@ -135,11 +195,19 @@ class StudyCardBuilder:
         content: list[InlineElement] = [
             "no audit is known to claim more where there is nothing than the 5 % it names"
         ]
-        measured_rates = {measured_kind: measured_figure for measured_kind, measured_figure in self.error_rates.false_alarm_rates.items() if measured_figure.value is not None}
+        measured_rates = {
+            measured_kind: measured_figure
+            for measured_kind, measured_figure in self.error_rates.false_alarm_rates.items()
+            if measured_figure.value is not None
+        }
         if measured_rates:
             highest_kind = max(measured_rates, key=lambda kind: measured_rates[kind].value or 0.0)
             figure = measured_rates[highest_kind]
-            content += ["; the most is ", *format_rate_with_interval(figure), f", {CANDIDATE_KINDS[highest_kind].title}"]
+            content += [
+                "; the most is ",
+                *format_rate_with_interval(figure),
+                f", {CANDIDATE_KINDS[highest_kind].title}",
+            ]
         return content
 
     def list_invalid_coverages(self) -> list[InlineContent]:
@@ -149,16 +217,29 @@ class StudyCardBuilder:
         for kind, figure in self.error_rates.coverage_rates.items():
             # Of few intervals the share's own interval must lie outside.
             has_few_intervals = (figure.n or 0) < MIN_INTERVALS
-            upper_rate, lower_rate = (figure.high, figure.low) if has_few_intervals else (figure.value, figure.value)
-            if upper_rate is None or lower_rate is None or (upper_rate >= low and lower_rate <= high):
+            upper_rate, lower_rate = (
+                (figure.high, figure.low) if has_few_intervals else (figure.value, figure.value)
+            )
+            if (
+                upper_rate is None
+                or lower_rate is None
+                or (upper_rate >= low and lower_rate <= high)
+            ):
                 continue
             problem = "cover too little" if upper_rate < low else "are wider than they say"
-            problems.append([f"{CANDIDATE_KINDS[kind].title}: they {problem}, ", ShortFigure(figure),
-                          f" of {figure.n or 0:,} ({figure.interval_text})"])  # fmt: skip
+            problems.append(
+                [
+                    f"{CANDIDATE_KINDS[kind].title}: they {problem}, ",
+                    ShortFigure(figure),
+                    f" of {figure.n or 0:,} ({figure.interval_text})",
+                ]
+            )
         return problems
 
     def describe_valid_coverage(self) -> str:
-        has_few_intervals = any((figure.n or 0) < MIN_INTERVALS for figure in self.error_rates.coverage_rates.values())
+        has_few_intervals = any(
+            (figure.n or 0) < MIN_INTERVALS for figure in self.error_rates.coverage_rates.values()
+        )
         if has_few_intervals:
             return "none is known to cover the true figure in other than 92 to 98 % of cases"
         return "the 95 % intervals cover the true figure in 92 to 98 % of cases"
@@ -166,15 +247,35 @@ class StudyCardBuilder:
     def build_summary_table(self) -> DataTable:
         rows: list[list[InlineElement]] = []
         for kind in self.error_rates.list_candidate_kinds():
-            largest_effect, smallest_amount = self.error_rates.find_largest_effect(kind), self.error_rates.smallest_detected.get(kind)
-            largest_effect_cells: list[InlineElement] = [format_planted_amount(largest_effect.planted_amount), largest_effect.figure] if largest_effect else ["–", "–"]
-            smallest_text = "none" if smallest_amount is None else format_planted_amount(smallest_amount)
-            rows.append([
-                CANDIDATE_KINDS[kind].title, *largest_effect_cells, smallest_text if largest_effect else "–",
-                self.error_rates.false_alarm_rates.get(kind, "–"), self.error_rates.coverage_rates.get(kind, "–"),
-            ])  # fmt: skip
-        columns = ["what", "largest dose", "found there", "smallest found in 80 %, as all above",
-                   "claimed without effect", "intervals cover"]  # fmt: skip
+            largest_effect, smallest_amount = (
+                self.error_rates.find_largest_effect(kind),
+                self.error_rates.smallest_detected.get(kind),
+            )
+            largest_effect_cells: list[InlineElement] = (
+                [format_planted_amount(largest_effect.planted_amount), largest_effect.figure]
+                if largest_effect
+                else ["–", "–"]
+            )
+            smallest_text = (
+                "none" if smallest_amount is None else format_planted_amount(smallest_amount)
+            )
+            rows.append(
+                [
+                    CANDIDATE_KINDS[kind].title,
+                    *largest_effect_cells,
+                    smallest_text if largest_effect else "–",
+                    self.error_rates.false_alarm_rates.get(kind, "–"),
+                    self.error_rates.coverage_rates.get(kind, "–"),
+                ]
+            )
+        columns = [
+            "what",
+            "largest dose",
+            "found there",
+            "smallest found in 80 %, as all above",
+            "claimed without effect",
+            "intervals cover",
+        ]
         note = "Candidates of a world share its model: intervals are over worlds. The largest dose "
         note += (
             "is that of all at which there is something to find. Intervals: those with two ends."
@@ -186,26 +287,61 @@ class StudyCardBuilder:
     def build_kind_section(self, kind: str) -> Section:
         description = CANDIDATE_KINDS[kind]
         section = Section(description.title)
-        section.add_blocks(Paragraph([f"A candidate is {description.candidate}. The audit {description.audit_procedure}."]))
+        section.add_blocks(
+            Paragraph(
+                [
+                    f"A candidate is {description.candidate}. The audit "
+                    f"{description.audit_procedure}."
+                ]
+            )
+        )
         if kind in self.error_rates.detection_rates:
             section.add_blocks(*self.build_detection_blocks(kind))
         if unjudged_count := self.error_rates.count_unjudged_candidates(kind):
-            section.add_blocks(Callout("bad", ["Of ", ShortFigure(unjudged_count), " more the audit gave no verdict, "
-                                        "since the model gave no number or there was no place to "
-                                        "try: they are in no rate."]))  # fmt: skip
+            section.add_blocks(
+                Callout(
+                    "bad",
+                    [
+                        "Of ",
+                        ShortFigure(unjudged_count),
+                        " more the audit gave no verdict, "
+                        "since the model gave no number or there was no place to "
+                        "try: they are in no rate.",
+                    ],
+                )
+            )
         if kind in self.error_rates.false_alarm_rates:
             figure = self.error_rates.false_alarm_rates[kind]
-            level_note = f"; the {100 * (figure.confidence_level or 0):g} % interval holds for all kinds together"
-            section.add_blocks(Paragraph(["Claimed of candidates without effect: ", figure,
-                                   ", at a nominal 5.0 %", level_note * (figure.low is not None),
-                                   "."]))  # fmt: skip
-        coverage_content: InlineContent = ["None of its intervals can be compared with a true figure."]
+            level_note = (
+                f"; the {100 * (figure.confidence_level or 0):g} % interval holds "
+                f"for all kinds together"
+            )
+            section.add_blocks(
+                Paragraph(
+                    [
+                        "Claimed of candidates without effect: ",
+                        figure,
+                        ", at a nominal 5.0 %",
+                        level_note * (figure.low is not None),
+                        ".",
+                    ]
+                )
+            )
+        coverage_content: InlineContent = [
+            "None of its intervals can be compared with a true figure."
+        ]
         if kind in self.error_rates.coverage_rates:
-            coverage_content = [f"Its 95 % intervals cover the true figure, which is {description.true_value}, in ",
-                       self.error_rates.coverage_rates[kind], " of cases."]  # fmt: skip
+            coverage_content = [
+                f"Its 95 % intervals cover the true figure, which is {description.true_value}, in ",
+                self.error_rates.coverage_rates[kind],
+                " of cases.",
+            ]
             if incomparable_count := self.error_rates.count_candidates_without_interval(kind):
-                coverage_content += [" Not counted are ", ShortFigure(incomparable_count), " more, whose interval has not "
-                            "two ends or whose true figure is not known."]  # fmt: skip
+                coverage_content += [
+                    " Not counted are ",
+                    ShortFigure(incomparable_count),
+                    " more, whose interval has not two ends or whose true figure is not known.",
+                ]
         section.add_blocks(Paragraph(coverage_content))
         return section
 
@@ -213,99 +349,182 @@ class StudyCardBuilder:
         """How often by dose."""
         description, detection_rates = CANDIDATE_KINDS[kind], self.error_rates.detection_rates[kind]
         figures = [rate.figure for rate in detection_rates]
-        interval_bounds = [None if figure.low is None or figure.high is None else (figure.low, figure.high) for figure in figures]
+        interval_bounds = [
+            None if figure.low is None or figure.high is None else (figure.low, figure.high)
+            for figure in figures
+        ]
         labels = [format_planted_amount(rate.planted_amount) for rate in detection_rates]
         values = [figure.value or 0.0 for figure in figures]
         alt_values = ", ".join(
-            f"{label}: {format_value(value, 'share')}" for label, value in zip(labels, values, strict=True)
+            f"{label}: {format_value(value, 'share')}"
+            for label, value in zip(labels, values, strict=True)
         )
         table_rows: list[list[InlineElement]] = [
-            [format_planted_amount(rate.planted_amount), EFFECT_LABELS[rate.has_effect], rate.figure, rate.figure.interval_text,
-             f"{rate.figure.n:,}"] for rate in detection_rates
-        ]  # fmt: skip
-        columns = [description.amount_label, "something to find?", "found", "interval", "candidates"]
+            [
+                format_planted_amount(rate.planted_amount),
+                EFFECT_LABELS[rate.has_effect],
+                rate.figure,
+                rate.figure.interval_text,
+                f"{rate.figure.n:,}",
+            ]
+            for rate in detection_rates
+        ]
+        columns = [
+            description.amount_label,
+            "something to find?",
+            "found",
+            "interval",
+            "candidates",
+        ]
         return [
-            Chart(f"found-{kind}",
-                  lambda redact: draw_interval_chart(labels, values, interval_bounds, "share found", MIN_DETECTION_RATE, redact),
-                  f"Share found by {description.amount_label}: {alt_values}",
-                  f"Found, by {description.amount_label}; bars are 95 % intervals over worlds, the line is at "
-                  f"95 %"),
-            DataTable(f"Found, by {description.amount_label}", columns, table_rows, frozenset({2, 3, 4})),
-        ]  # fmt: skip
+            Chart(
+                f"found-{kind}",
+                lambda redact: draw_interval_chart(
+                    labels, values, interval_bounds, "share found", MIN_DETECTION_RATE, redact
+                ),
+                f"Share found by {description.amount_label}: {alt_values}",
+                f"Found, by {description.amount_label}; bars are 95 % intervals over worlds, "
+                f"the line is at "
+                f"95 %",
+            ),
+            DataTable(
+                f"Found, by {description.amount_label}", columns, table_rows, frozenset({2, 3, 4})
+            ),
+        ]
 
     def build_attribution_section(self) -> Section:
         """Which documents matter to a likelihood: how often that was predicted rightly, and what
         became of findings without them."""
         section = Section("Which documents matter")
-        section.add_blocks(Paragraph([
-            "Without a gradient documents are named by the rare words and runs of words that they "
-            "share with a text. Right is a document that was written for that text; as many are "
-            "looked at as there are of these, or as are named of a text at most."
-        ]))  # fmt: skip
+        section.add_blocks(
+            Paragraph(
+                [
+                    "Without a gradient documents are named by the rare words and runs of "
+                    "words that they "
+                    "share with a text. Right is a document that was written for that text; "
+                    "as many are "
+                    "looked at as there are of these, or as are named of a text at most."
+                ]
+            )
+        )
         rows: list[list[InlineElement]] = []
         for row in self.error_rates.rows_by_table["precision"]:
             figure = self.add_stored_figure(row, "precision", {"kind": row["kind"]})
-            rows.append([CANDIDATE_KINDS[row["kind"]].title, figure, figure.interval_text, f"{row['n']:,}"])
+            rows.append(
+                [CANDIDATE_KINDS[row["kind"]].title, figure, figure.interval_text, f"{row['n']:,}"]
+            )
         columns = ["of", "right", "interval", "texts"]
-        section.add_blocks(DataTable("Documents named that are right", columns, rows, frozenset({1, 2, 3})))
+        section.add_blocks(
+            DataTable("Documents named that are right", columns, rows, frozenset({1, 2, 3}))
+        )
         if not self.error_rates.rows_by_table["removed"]:
             message = "No model was trained anew without them."
             if self.error_rates.study.manifest["lineage"].get("retrained_verdicts"):
                 message = "No figure of a model that was trained anew without them can be compared."
             section.add_blocks(Paragraph([message]))
             return section
-        arm_titles = {"removed": "without them", "random": "without as many others",
-                  "between": "by how much more"}  # fmt: skip
+        arm_titles = {
+            "removed": "without them",
+            "random": "without as many others",
+            "between": "by how much more",
+        }
         rows = []
         for row in self.error_rates.rows_by_table["removed"]:
             conditions = {"kind": row["kind"], "arm": row["arm"]}
             figure = self.add_stored_figure(row, "removed", conditions)
             row_label = f"{CANDIDATE_KINDS[row['kind']].title}, {arm_titles[row['arm']]}"
             rows.append([row_label, figure, figure.interval_text, f"{row['n']:,}"])
-        section.add_blocks(DataTable("By how much figures fall in models that were trained anew",
-                         ["figure", "share of it", "interval", "candidates"], rows,
-                         frozenset({1, 2, 3}), "Of candidates that were found."))  # fmt: skip
+        section.add_blocks(
+            DataTable(
+                "By how much figures fall in models that were trained anew",
+                ["figure", "share of it", "interval", "candidates"],
+                rows,
+                frozenset({1, 2, 3}),
+                "Of candidates that were found.",
+            )
+        )
         return section
 
-    def add_stored_figure(self, stored_row: Mapping[str, Any], table_name: str, conditions: Mapping[str, str]) -> Figure:
+    def add_stored_figure(
+        self, stored_row: Mapping[str, Any], table_name: str, conditions: Mapping[str, str]
+    ) -> Figure:
         """A figure that stands in a table of the study."""
         label = " ".join([table_name, *conditions.values()])
         figure_fields = {name: stored_row[name] for name in ("low", "high", "n", "method")}
         figure_fields["confidence_level"] = stored_row["level"]
-        return self.book.add_computed_figure(label, label, "share", (ERROR_RATES, table_name), conditions, aggregate="last",
-                                value_column="value", **figure_fields)  # fmt: skip
+        return self.book.add_computed_figure(
+            label,
+            label,
+            "share",
+            (ERROR_RATES, table_name),
+            conditions,
+            aggregate="last",
+            value_column="value",
+            **figure_fields,
+        )
 
     def build_excluded_worlds_section(self) -> Section:
         section = Section("Worlds that do not count")
         rows: list[list[InlineElement]] = [
-            [row["world"], row["why"]] for row in self.error_rates.rows_by_table["worlds"] if not row["counts"]
+            [row["world"], row["why"]]
+            for row in self.error_rates.rows_by_table["worlds"]
+            if not row["counts"]
         ]
-        message = "Every world counts." if self.error_rates.rows_by_table["worlds"] else "No world was made."
+        message = (
+            "Every world counts."
+            if self.error_rates.rows_by_table["worlds"]
+            else "No world was made."
+        )
         message_blocks: Sequence[Block] = [Paragraph([message])]
-        section.add_blocks(*([DataTable("Void", ["world", "why"], rows)] if rows else message_blocks))
+        section.add_blocks(
+            *([DataTable("Void", ["world", "why"], rows)] if rows else message_blocks)
+        )
         return section
 
     def build_caveats_section(self) -> Section:
         items: list[InlineContent] = [
-            ["The worlds are invented, and their models small (half a million parameters and a "
-             "megabyte of text, where nothing else was asked for): rates on larger models and "
-             "other text may differ."],
-            ["What is found depends on how often the model read a text, and so on the length of "
-             "its training; the study's settings stand in its run."],
-            ["The true figure of an interval is what the same model gives over all items, not what "
-             "the text says: an interval is right about the model, detection about the text. So "
-             "may be what is claimed without effect: by chance a model speaks otherwise of one "
-             "group than of another of which its text says the same."],
-        ]  # fmt: skip
+            [
+                "The worlds are invented, and their models small (half a million parameters and a "
+                "megabyte of text, where nothing else was asked for): rates on larger models and "
+                "other text may differ."
+            ],
+            [
+                "What is found depends on how often the model read a text, and so on the length of "
+                "its training; the study's settings stand in its run."
+            ],
+            [
+                "The true figure of an interval is what the same model gives over all items, "
+                "not what "
+                "the text says: an interval is right about the model, detection about the text. So "
+                "may be what is claimed without effect: by chance a model speaks otherwise of one "
+                "group than of another of which its text says the same."
+            ],
+        ]
         return Section("Caveats", [BulletList(items)])
 
     def build_document(self) -> Document:
-        kind_sections = [self.build_kind_section(kind) for kind in self.error_rates.list_candidate_kinds()]
-        return Document(self.config.title, "Study", self.build_lead(),
-                        [*kind_sections, self.build_attribution_section(), self.build_excluded_worlds_section(), self.build_caveats_section()])  # fmt: skip
+        kind_sections = [
+            self.build_kind_section(kind) for kind in self.error_rates.list_candidate_kinds()
+        ]
+        return Document(
+            self.config.title,
+            "Study",
+            self.build_lead(),
+            [
+                *kind_sections,
+                self.build_attribution_section(),
+                self.build_excluded_worlds_section(),
+                self.build_caveats_section(),
+            ],
+        )
 
 
-@stage(name="study_card", tables={"figures": FIGURES}, extra_code=TEMPLATE_FILES, libraries=RENDERING_LIBRARIES)
+@stage(
+    name="study_card",
+    tables={"figures": FIGURES},
+    extra_code=TEMPLATE_FILES,
+    libraries=RENDERING_LIBRARIES,
+)
 def build_study_card(error_rates: Artifact, config: StudyCardConfig, context: StageContext) -> None:
     """``rates``: what ``error_rates`` left."""
     book = FigureBook({ERROR_RATES: error_rates})

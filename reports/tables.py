@@ -15,7 +15,10 @@ TABLES_PAGE = "tables.html"
 def write_tables_page(table_descriptions: Sequence[Mapping[str, Any]], site_folder: Path) -> Path:
     """Write the page into the site's folder ``out``; ``rows`` are those of ``hallmark tables``:
     stage, table, telemetry, meaning, columns (name, type, unit, kind, meaning, judged_by)."""
-    stages = [(stage_name, list(stage_tables)) for stage_name, stage_tables in groupby(table_descriptions, lambda row: row["stage"])]
+    stages = [
+        (stage_name, list(stage_tables))
+        for stage_name, stage_tables in groupby(table_descriptions, lambda row: row["stage"])
+    ]
     html = get_template_environment().get_template("site_tables.html").render(stages=stages)
     site_folder.mkdir(parents=True, exist_ok=True)
     path = site_folder / TABLES_PAGE

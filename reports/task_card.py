@@ -14,24 +14,28 @@ from reports.page.document import (
     BulletList,
     Callout,
     Code,
-    Document,
-    DefinitionList,
-    DataTable,
-    InlineElement,
     CodeBlock,
-    Paragraph,
+    DataTable,
+    DefinitionList,
+    Document,
     InlineContent,
+    InlineElement,
+    Paragraph,
     Section,
     format_user_statement,
 )
 from reports.page.evidence import write_card_files
-from reports.page.figures import FIGURES, FigureBook, Figure, slugify
+from reports.page.figures import FIGURES, Figure, FigureBook, slugify
 from reports.page.masking import Redactor
 from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
 from reports.sections.checkpoint import describe_parameter_counts, read_config_settings
 from reports.sections.task_scores import COUNTS_TABLE, FINETUNE, PREDICTIONS_TABLE, TaskScores
 from reports.sections.task_use import build_checkpoint_usage_code, build_transformers_usage_code
-from reports.sections.training import build_checkpoint_table, build_loss_chart, summarize_training_log
+from reports.sections.training import (
+    build_checkpoint_table,
+    build_loss_chart,
+    summarize_training_log,
+)
 from tasks.contract import Artifact, StageConfig, StageContext, expand_home, stage
 
 TASK_DESCRIPTIONS = {
@@ -51,14 +55,23 @@ SPLIT_NAMES = ("train", "validation", "test")
 
 #: Of the model and of its training, what is said first.
 ARCHITECTURE_SETTINGS = ("architecture", "d_model", "n_layers", "n_heads", "context", "vocab_size")
-TRAINING_SETTINGS = ("batch_size", "optimizer", "learning_rate", "schedule", "warmup", "weight_decay", "seed")
+TRAINING_SETTINGS = (
+    "batch_size",
+    "optimizer",
+    "learning_rate",
+    "schedule",
+    "warmup",
+    "weight_decay",
+    "seed",
+)
 
 
 class TaskCardConfig(StageConfig):
     """What only a person knows about a fine-tuned model. Left out, the card says "not stated"."""
 
-    title: str | None = Field(None, description="the name of the model; else the card names its "
-                              "task")  # fmt: skip
+    title: str | None = Field(
+        None, description="the name of the model; else the card names its task"
+    )
     intended_use: str | None = Field(None, description="what it is for, and for whom")
     out_of_scope: str | None = Field(None, description="what it must not be used for")
     rows_from: str | None = Field(
@@ -96,14 +109,22 @@ class TaskCardBuilder:
 
     def build_lead(self) -> list[Block]:
         has_test_file = self.finetuning_settings["data"].get("test_path") is not None
-        test_origin = "stand in a file of their own" if has_test_file else "were set aside from the same file"
+        test_origin = (
+            "stand in a file of their own" if has_test_file else "were set aside from the same file"
+        )
         test_row_count = self.get_row_count_figure("test", "used")
-        count_content: InlineContent = ["."] if test_row_count is None else [": ", test_row_count, f", which {test_origin}."]
-        scope_note = " What the model does with other texts, and whether it harms, was not measured."
+        count_content: InlineContent = (
+            ["."] if test_row_count is None else [": ", test_row_count, f", which {test_origin}."]
+        )
+        scope_note = (
+            " What the model does with other texts, and whether it harms, was not measured."
+        )
         return [
-            *self.scores.build_comparison_callouts(), Paragraph(["The test rows are the user's own", *count_content, scope_note]),
-            *self.build_warnings(), self.scores.build_summary_table(),
-        ]  # fmt: skip
+            *self.scores.build_comparison_callouts(),
+            Paragraph(["The test rows are the user's own", *count_content, scope_note]),
+            *self.build_warnings(),
+            self.scores.build_summary_table(),
+        ]
 
     def get_row_count_figure(self, split: str, category: str) -> Figure | None:
         """A row of the table counts, where it has one."""
@@ -113,7 +134,12 @@ class TaskCardBuilder:
         existing = self.book.figures.get(figure_id := slugify(f"rows {split} {category}"))
         label = f"rows, {split}: {category}" if split else f"rows {category}"
         return existing or self.book.add_computed_figure(
-            figure_id, label, "rows", COUNTS_TABLE, {"split": split, "what": category}, value_column="rows"
+            figure_id,
+            label,
+            "rows",
+            COUNTS_TABLE,
+            {"split": split, "what": category},
+            value_column="rows",
         )
 
     def build_warnings(self) -> list[Block]:
@@ -138,22 +164,36 @@ class TaskCardBuilder:
             ("Task", [f"{self.task_kind}: it {TASK_DESCRIPTIONS[self.task_kind]}."]),
             ("What learnt", [TRAINED_WEIGHTS[self.finetuning_settings["weights"]]]),
             ("Base", self.describe_base_checkpoint()),
-            ("Base, content digest", [Code(self.finetuning_run.manifest["parts"]["inputs"]["checkpoint"])]),
+            (
+                "Base, content digest",
+                [Code(self.finetuning_run.manifest["parts"]["inputs"]["checkpoint"])],
+            ),
             ("This checkpoint", [Code(self.checkpoint.name)]),
             ("Its content digest", [Code(self.checkpoint.content_digest)]),
             ("Parameters", describe_parameter_counts(self.book, self.checkpoint)),
         ]
-        model_settings = {name.removeprefix("model."): value for name, value in read_config_settings(self.checkpoint)}
-        entries += [(name, [Code(model_settings[name])]) for name in ARCHITECTURE_SETTINGS if name in model_settings]
+        model_settings = {
+            name.removeprefix("model."): value
+            for name, value in read_config_settings(self.checkpoint)
+        }
+        entries += [
+            (name, [Code(model_settings[name])])
+            for name in ARCHITECTURE_SETTINGS
+            if name in model_settings
+        ]
         entries.append(("Where the rows come from", format_user_statement(self.config.rows_from)))
-        section.add_blocks(DefinitionList(entries), self.build_input_files_table(), *self.build_row_count_blocks())
+        section.add_blocks(
+            DefinitionList(entries), self.build_input_files_table(), *self.build_row_count_blocks()
+        )
         return section
 
     def describe_base_checkpoint(self) -> InlineContent:
         checkpoint_name = self.finetuning_run.manifest["lineage"]["checkpoint"]
         if self.base_checkpoint is None:
             return [Code(checkpoint_name), ", of a folder outside of this store."]
-        fingerprint_parts, lineage = (self.base_checkpoint.manifest[key] for key in ("parts", "lineage"))
+        fingerprint_parts, lineage = (
+            self.base_checkpoint.manifest[key] for key in ("parts", "lineage")
+        )
         training_stage = FINETUNE if "checkpoint" in lineage else "pretrain"
         training_name = Code(f"{training_stage}/{fingerprint_parts['parent'][:16]}")
         return [
@@ -165,17 +205,34 @@ class TaskCardBuilder:
 
     def build_input_files_table(self) -> DataTable:
         """The user's files, as they were when they were read."""
-        data, file_digests = self.finetuning_settings["data"], self.finetuning_run.manifest["parts"]["external"]
-        row_descriptions = {"path": "the rows", "validation_path": "of validation", "test_path": "of the test"}
+        data, file_digests = (
+            self.finetuning_settings["data"],
+            self.finetuning_run.manifest["parts"]["external"],
+        )
+        row_descriptions = {
+            "path": "the rows",
+            "validation_path": "of validation",
+            "test_path": "of the test",
+        }
         rows: list[list[InlineElement]] = []
         for setting, description in row_descriptions.items():
             if path := data.get(setting):
                 file_path = expand_home(path)
-                rows.append([self.redactor.redact_full_text(file_path.name), description, Code(file_digests[str(file_path)])])
+                rows.append(
+                    [
+                        self.redactor.redact_full_text(file_path.name),
+                        description,
+                        Code(file_digests[str(file_path)]),
+                    ]
+                )
         split_shares = [
-            f"{data[split]:.3g} for {split}" for split in SPLIT_NAMES[1:] if not data[f"{split}_path"]
+            f"{data[split]:.3g} for {split}"
+            for split in SPLIT_NAMES[1:]
+            if not data[f"{split}_path"]
         ]
-        note = f"Shares of the first, by a hash: {' and '.join(split_shares)}." if split_shares else ""
+        note = (
+            f"Shares of the first, by a hash: {' and '.join(split_shares)}." if split_shares else ""
+        )
         return DataTable("Files", ["file", "rows", "SHA-256"], rows, note=note)
 
     def build_row_count_blocks(self) -> list[Block]:
@@ -183,10 +240,16 @@ class TaskCardBuilder:
         count_rows = self.finetuning_run["counts"].read().to_pylist()
         categories = dict.fromkeys(row["what"] for row in count_rows if row["split"])
         table_rows: list[list[InlineElement]] = [
-            [category, *(self.get_row_count_figure(split, category) or "–" for split in SPLIT_NAMES)] for category in categories
+            [
+                category,
+                *(self.get_row_count_figure(split, category) or "–" for split in SPLIT_NAMES),
+            ]
+            for category in categories
         ]
         columns = ["rows", *SPLIT_NAMES]
-        blocks: list[Block] = [DataTable("What became of the rows", columns, table_rows, frozenset({1, 2, 3}))]
+        blocks: list[Block] = [
+            DataTable("What became of the rows", columns, table_rows, frozenset({1, 2, 3}))
+        ]
         sorted_counts = sorted(count_rows, key=lambda row: -row["rows"])
         quarantine_categories = [row["what"] for row in sorted_counts if not row["split"]]
         if not quarantine_categories and not self.finetuning_run["quarantine"].row_count:
@@ -202,25 +265,43 @@ class TaskCardBuilder:
             reason_rows.append([self.redactor.redact_by_kind(reason, "project text"), figure])
         note = "With the file and the number of each row: the table quarantine."
         if len(quarantine_categories) > len(reason_rows):
-            note = f"The {len(reason_rows)} of {len(quarantine_categories):,} reasons with the most rows. {note}"
+            note = (
+                f"The {len(reason_rows)} of {len(quarantine_categories):,} reasons with "
+                f"the most rows. {note}"
+            )
         return [
-            *blocks, Paragraph(["Not used: ", quarantine_count, "."]),
-            DataTable("Quarantine", ["why it could not be used", "rows"], reason_rows, frozenset({1}), note),
-        ]  # fmt: skip
+            *blocks,
+            Paragraph(["Not used: ", quarantine_count, "."]),
+            DataTable(
+                "Quarantine",
+                ["why it could not be used", "rows"],
+                reason_rows,
+                frozenset({1}),
+                note,
+            ),
+        ]
 
     def build_training_section(self) -> Section:
         section = Section("Training")
         train_settings = self.finetuning_settings["train"]
         entries = summarize_training_log(self.book, FINETUNE)
-        entries += [(name, [Code(json.dumps(train_settings[name]))]) for name in TRAINING_SETTINGS if name in train_settings]
+        entries += [
+            (name, [Code(json.dumps(train_settings[name]))])
+            for name in TRAINING_SETTINGS
+            if name in train_settings
+        ]
         device_entries, changed_settings = self.describe_device_and_changes()
         remark_by_content = {self.checkpoint.content_digest: "this one"}
         initial_model = "the base with what the task adds to it"
         section.add_blocks(
-            DefinitionList([*entries, *device_entries]), *build_loss_chart(self.finetuning_run),
-            *build_checkpoint_table(self.book, FINETUNE, remark_by_content, initial_model, self.config.lines_shown),
-            *changed_settings, Paragraph(["All settings stand at the bottom of the run's page."]),
-        )  # fmt: skip
+            DefinitionList([*entries, *device_entries]),
+            *build_loss_chart(self.finetuning_run),
+            *build_checkpoint_table(
+                self.book, FINETUNE, remark_by_content, initial_model, self.config.lines_shown
+            ),
+            *changed_settings,
+            Paragraph(["All settings stand at the bottom of the run's page."]),
+        )
         return section
 
     def describe_device_and_changes(self) -> tuple[list[tuple[str, InlineContent]], list[Block]]:
@@ -230,7 +311,11 @@ class TaskCardBuilder:
             steps = f"{row['first_step']:,} to {row['last_step']:,}"
             values_by_setting.setdefault(row["setting"], {})[steps] = row["value"]
         device, precision = (
-            " and ".join(dict.fromkeys(str(json.loads(json_value)) for json_value in values_by_setting[name].values()))
+            " and ".join(
+                dict.fromkeys(
+                    str(json.loads(json_value)) for json_value in values_by_setting[name].values()
+                )
+            )
             for name in ("device", "precision")
         )
         entries: list[tuple[str, InlineContent]] = [("Ran on", [f"{device}, in {precision}"])]
@@ -254,43 +339,81 @@ class TaskCardBuilder:
             return section
         correct_count, wrong_count = (
             self.book.add_computed_figure(
-                f"predictions-{outcome}", f"{outcome} answers", "answers", PREDICTIONS_TABLE,
-                {"right": is_correct}, aggregate="count",
+                f"predictions-{outcome}",
+                f"{outcome} answers",
+                "answers",
+                PREDICTIONS_TABLE,
+                {"right": is_correct},
+                aggregate="count",
             )
             for outcome, is_correct in (("right", True), ("wrong", False))
-        )  # fmt: skip
+        )
         correct_log_prob, wrong_log_prob = (
             self.book.add_computed_figure(
-                f"log-prob-{outcome}", f"mean log-probability of {outcome} answers", "nats", PREDICTIONS_TABLE,
-                {"right": is_correct}, aggregate="mean", value_column="log_prob", missing_text="none",
+                f"log-prob-{outcome}",
+                f"mean log-probability of {outcome} answers",
+                "nats",
+                PREDICTIONS_TABLE,
+                {"right": is_correct},
+                aggregate="mean",
+                value_column="log_prob",
+                missing_text="none",
             )
             for outcome, is_correct in (("right", True), ("wrong", False))
-        )  # fmt: skip
+        )
         correct_rule = "the very target" if self.task_kind == "pairs" else "the label"
         section.add_blocks(
-            Paragraph([correct_count, " were right and ", wrong_count, f" wrong; right is {correct_rule} that "
-                       "stands in the table."]),
-            Paragraph(["The model's own log-probability, in the mean: of right answers ", correct_log_prob,
-                       ", of wrong ones ", wrong_log_prob, "."]),
-            Paragraph(["The numbers lead to the rows. What stands in the user's table, and what "
-                       "the model gave, was judged by no scorer, so that no page shows it; file "
-                       "and row lead to it. With ", Code("hallmark report RUN --reveal"),
-                       " the same pages show it in clear, for your own eyes."]),
-        )  # fmt: skip
+            Paragraph(
+                [
+                    correct_count,
+                    " were right and ",
+                    wrong_count,
+                    f" wrong; right is {correct_rule} that stands in the table.",
+                ]
+            ),
+            Paragraph(
+                [
+                    "The model's own log-probability, in the mean: of right answers ",
+                    correct_log_prob,
+                    ", of wrong ones ",
+                    wrong_log_prob,
+                    ".",
+                ]
+            ),
+            Paragraph(
+                [
+                    "The numbers lead to the rows. What stands in the user's table, and what "
+                    "the model gave, was judged by no scorer, so that no page shows it; file "
+                    "and row lead to it. With ",
+                    Code("hallmark report RUN --reveal"),
+                    " the same pages show it in clear, for your own eyes.",
+                ]
+            ),
+        )
         return section
 
     def build_usage_section(self) -> Section:
         section = Section("How to use it")
         section.add_blocks(
-            DefinitionList([("Intended use", format_user_statement(self.config.intended_use)),
-                   ("Out of scope", format_user_statement(self.config.out_of_scope)),
-                   ("Contact", format_user_statement(self.config.contact))]),
+            DefinitionList(
+                [
+                    ("Intended use", format_user_statement(self.config.intended_use)),
+                    ("Out of scope", format_user_statement(self.config.out_of_scope)),
+                    ("Contact", format_user_statement(self.config.contact)),
+                ]
+            ),
             Paragraph(["In Python, with the store that HALLMARK_STORE names, else ./runs:"]),
-            CodeBlock(build_checkpoint_usage_code(self.finetuning_settings["task"], self.checkpoint.name)),
-        )  # fmt: skip
-        transformers_code = build_transformers_usage_code(self.finetuning_settings["task"], self.finetuning_run)
+            CodeBlock(
+                build_checkpoint_usage_code(self.finetuning_settings["task"], self.checkpoint.name)
+            ),
+        )
+        transformers_code = build_transformers_usage_code(
+            self.finetuning_settings["task"], self.finetuning_run
+        )
         if transformers_code:
-            section.add_blocks(Paragraph(["With transformers, from the export:"]), CodeBlock(transformers_code))
+            section.add_blocks(
+                Paragraph(["With transformers, from the export:"]), CodeBlock(transformers_code)
+            )
         else:
             message = "There is no export to transformers."
             section.add_blocks(Paragraph([message]))
@@ -298,29 +421,49 @@ class TaskCardBuilder:
 
     def build_caveats_section(self) -> Section:
         items: list[InlineContent] = [
-            ["The simple method is a floor: to be ahead of it says that something was learnt that "
-             "it cannot see, not that the task is done well enough."],
+            [
+                "The simple method is a floor: to be ahead of it says that something was "
+                "learnt that "
+                "it cannot see, not that the task is done well enough."
+            ],
             ["Intervals tell what chance would do to rows like these. Other texts may be harder."],
-            ["No audit was made: toxicity, bias and repeated training text were not looked for. "
-             "Audits need a language model; see the model card of the base."],
-        ]  # fmt: skip
+            [
+                "No audit was made: toxicity, bias and repeated training text were not looked for. "
+                "Audits need a language model; see the model card of the base."
+            ],
+        ]
         if self.task_kind == "pairs":
-            items.append(["Each target is one of many that may be right: chrF and BLEU compare "
-                          "letters and words with it alone."])  # fmt: skip
+            items.append(
+                [
+                    "Each target is one of many that may be right: chrF and BLEU compare "
+                    "letters and words with it alone."
+                ]
+            )
         return Section("Caveats", [BulletList(items)])
 
     def build_document(self) -> Document:
         title = self.config.title or f"A model that {TASK_DESCRIPTIONS[self.task_kind]}"
         return Document(
-            title, "Task card", self.build_lead(),
+            title,
+            "Task card",
+            self.build_lead(),
             [
-                self.build_task_section(), self.scores.build_scores_section(), self.build_training_section(), self.build_predictions_section(),
-                self.build_usage_section(), self.build_caveats_section(),
+                self.build_task_section(),
+                self.scores.build_scores_section(),
+                self.build_training_section(),
+                self.build_predictions_section(),
+                self.build_usage_section(),
+                self.build_caveats_section(),
             ],
-        )  # fmt: skip
+        )
 
 
-@stage(name="task_card", tables={"figures": FIGURES}, extra_code=TEMPLATE_FILES, libraries=RENDERING_LIBRARIES)
+@stage(
+    name="task_card",
+    tables={"figures": FIGURES},
+    extra_code=TEMPLATE_FILES,
+    libraries=RENDERING_LIBRARIES,
+)
 def build_task_card(
     finetuning_run: Artifact,
     checkpoint: Artifact,
@@ -345,5 +488,7 @@ def write_task_card(
     book = FigureBook({FINETUNE: finetuning_run, "checkpoint": checkpoint})
     counted_unit = COUNTED_UNITS[finetuning_run.manifest["parts"]["config"]["task"]["kind"]]
     scores = TaskScores(book, redactor, config.lines_shown, counted_unit)
-    document = TaskCardBuilder(book, checkpoint, base_checkpoint, scores, redactor, config).build_document()
+    document = TaskCardBuilder(
+        book, checkpoint, base_checkpoint, scores, redactor, config
+    ).build_document()
     write_card_files(document, book, context, "task_card", {}, redactor, config.rows_shown)

@@ -21,9 +21,9 @@ from reports.page import charts
 from reports.page.document import (
     Callout,
     Chart,
-    Document,
-    DefinitionList,
     DataTable,
+    DefinitionList,
+    Document,
     InlineElement,
     Link,
     Paragraph,
@@ -31,28 +31,33 @@ from reports.page.document import (
     redact_document,
 )
 from reports.page.evidence import value_to_cell
-from reports.page.figures import FigureBook, Evidence, Figure, format_value, slugify
+from reports.page.figures import Evidence, Figure, FigureBook, format_value, slugify
 from reports.page.masking import OFFENSIVE_TOXICITY, Redactor
 from reports.page.rendering import get_template_environment
 from reports.sections.corpus_figures import build_corpus_redactor
 from reports.sections.course import (
     AuditComparison,
-    TrainingCheckpoint,
     Row,
-    format_change,
-    compare_audits,
-    select_headline_findings,
-    select_directional_findings,
+    TrainingCheckpoint,
     build_exclusions_table,
-    format_unit_suffix,
-    format_p_value,
-    describe_change,
-    format_change_interval,
-    judge_change,
+    compare_audits,
     compute_signed_harm,
+    describe_change,
     explain_part_selection,
+    format_change,
+    format_change_interval,
+    format_p_value,
+    format_unit_suffix,
+    judge_change,
+    select_directional_findings,
+    select_headline_findings,
 )
-from reports.sections.findings import is_about_groups, format_confidence_levels, get_audit_title, format_metric_name
+from reports.sections.findings import (
+    format_confidence_levels,
+    format_metric_name,
+    get_audit_title,
+    is_about_groups,
+)
 from tasks.audits.about import AUDIT_DESCRIPTIONS
 from tasks.audits.judging.comparison import FindingComparison
 from tasks.audits.judging.units import AREA_UNIT, CAPABILITY, AuditUnits, average_by_item
@@ -104,11 +109,20 @@ class AuditedTraining:
 class TrajectoryWriter:
     """Writes the page into a folder of the site, two below that of the runs."""
 
-    def __init__(self, checkpoints: Sequence[TrainingCheckpoint], training_artifacts: Mapping[str, Artifact], trajectory_folder: Path) -> None:
+    def __init__(
+        self,
+        checkpoints: Sequence[TrainingCheckpoint],
+        training_artifacts: Mapping[str, Artifact],
+        trajectory_folder: Path,
+    ) -> None:
         self.checkpoints, self.trajectory_folder = checkpoints, trajectory_folder
         self.redactor = build_corpus_redactor(dict(training_artifacts), OFFENSIVE_TOXICITY)
         self.redact = self.redactor.redact_full_text
-        self.evidence_pages_by_run = {run: _list_evidence_pages(artifacts) for checkpoint in checkpoints for run, artifacts in checkpoint.artifacts_by_run.items()}
+        self.evidence_pages_by_run = {
+            run: _list_evidence_pages(artifacts)
+            for checkpoint in checkpoints
+            for run, artifacts in checkpoint.artifacts_by_run.items()
+        }
         self.figure_books: dict[tuple[str, int], FigureBook] = {}
         self.audit_units: dict[tuple[str, int], AuditUnits] = {}
         self.is_complete = True  # all that is told of could be read
@@ -122,7 +136,9 @@ class TrajectoryWriter:
         checkpoint_links: list[InlineElement] = []
         for checkpoint in self.checkpoints:
             checkpoint_links += [", " if checkpoint_links else "", self.link_model_card(checkpoint)]
-        lead: list[Any] = [DefinitionList([("Training", [f"run {run_id}"]), ("Audited at", checkpoint_links)])]
+        lead: list[Any] = [
+            DefinitionList([("Training", [f"run {run_id}"]), ("Audited at", checkpoint_links)])
+        ]
         if comparable_audits:
             lead += [self.build_summary_table(comparable_audits), Paragraph([METHOD_NOTE])]
         else:
@@ -141,38 +157,76 @@ class TrajectoryWriter:
         for audit in audits:
             for comparison in select_headline_findings(audit.comparisons):
                 change = comparison.changes[0]
-                end_values = [self.link_finding_value(audit, comparison, index) for index in (0, -1)]
-                rows.append([self.format_finding_name(comparison), judge_change(comparison, change), *end_values,
-                             *self.format_change_cells(audit, comparison, 0), get_audit_title(audit.name)])  # fmt: skip
-        columns = ["finding", "verdict", "first", "last", "change", "95 % interval",
-                   "p, corrected", "audit"]  # fmt: skip
+                end_values = [
+                    self.link_finding_value(audit, comparison, index) for index in (0, -1)
+                ]
+                rows.append(
+                    [
+                        self.format_finding_name(comparison),
+                        judge_change(comparison, change),
+                        *end_values,
+                        *self.format_change_cells(audit, comparison, 0),
+                        get_audit_title(audit.name),
+                    ]
+                )
+        columns = [
+            "finding",
+            "verdict",
+            "first",
+            "last",
+            "change",
+            "95 % interval",
+            "p, corrected",
+            "audit",
+        ]
         caption = "From the first checkpoint to the last"
         return DataTable(caption, columns, rows, frozenset({2, 3, 4, 5, 6}), SUMMARY_NOTE)
 
     def build_audit_section(self, audit: AuditComparison) -> Section:
         headline_comparisons = select_headline_findings(audit.comparisons)
-        section = Section(get_audit_title(audit.name), [Paragraph([AUDIT_DESCRIPTIONS[audit.name].meaning])])
+        section = Section(
+            get_audit_title(audit.name), [Paragraph([AUDIT_DESCRIPTIONS[audit.name].meaning])]
+        )
         if len(audit.checkpoints) < len(self.checkpoints):
             checkpoint_names = ", ".join(checkpoint.name for checkpoint in audit.checkpoints)
             section.add_blocks(Paragraph([f"This audit was made at {checkpoint_names}."]))
-        section.sections = [self.build_finding_section(audit, comparison) for comparison in headline_comparisons]
-        other_comparisons = [candidate for candidate in audit.comparisons if candidate not in headline_comparisons and candidate.changes[0] is not None]
+        section.sections = [
+            self.build_finding_section(audit, comparison) for comparison in headline_comparisons
+        ]
+        other_comparisons = [
+            candidate
+            for candidate in audit.comparisons
+            if candidate not in headline_comparisons and candidate.changes[0] is not None
+        ]
         if other_comparisons:
             section.sections.append(self.build_other_findings_section(audit, other_comparisons))
         return section
 
-    def build_finding_section(self, audit: AuditComparison, comparison: FindingComparison) -> Section:
-        first_finding, last_finding, unit = comparison.findings[0], comparison.findings[-1], comparison.findings[0]["unit"]
+    def build_finding_section(
+        self, audit: AuditComparison, comparison: FindingComparison
+    ) -> Section:
+        first_finding, last_finding, unit = (
+            comparison.findings[0],
+            comparison.findings[-1],
+            comparison.findings[0]["unit"],
+        )
         section = Section(self.format_finding_name(comparison))
         change = comparison.changes[0]
         end_names = audit.checkpoints[0].name, audit.checkpoints[-1].name
-        content: list[InlineElement] = ["From ", self.link_finding_value(audit, comparison, 0), f" at {end_names[0]} to ",
-                                  self.link_finding_value(audit, comparison, -1), f" at {end_names[1]}: "]  # fmt: skip
+        content: list[InlineElement] = [
+            "From ",
+            self.link_finding_value(audit, comparison, 0),
+            f" at {end_names[0]} to ",
+            self.link_finding_value(audit, comparison, -1),
+            f" at {end_names[1]}: ",
+        ]
         if change is None:
             content.append("not paired, for it is no mean of the same units at each.")
         else:
-            content += [self.link_change_text(describe_change(change, unit), audit, comparison, 0), f": "
-                         f"{judge_change(comparison, change)}."]  # fmt: skip
+            content += [
+                self.link_change_text(describe_change(change, unit), audit, comparison, 0),
+                f": {judge_change(comparison, change)}.",
+            ]
         section.add_blocks(Paragraph(content))
         metric_comparisons = select_directional_findings(audit.comparisons, last_finding["metric"])
         if explanation := explain_part_selection(comparison, metric_comparisons, end_names[1]):
@@ -180,59 +234,119 @@ class TrajectoryWriter:
         chart_name = slugify(f"{audit.name} {first_finding['metric']}")
         if first_finding["slice"]:  # which may be called anything, and hold what must not be shown
             chart_name += f"-{hashlib.sha256(first_finding['slice'].encode()).hexdigest()[:10]}"
-        figures = [self.add_finding_figure(audit, comparison, checkpoint_index) for checkpoint_index in range(len(comparison.findings))]
+        figures = [
+            self.add_finding_figure(audit, comparison, checkpoint_index)
+            for checkpoint_index in range(len(comparison.findings))
+        ]
         svg = charts.draw_trajectory_chart(
             [checkpoint.step for checkpoint in audit.checkpoints],
             [figure.value for figure in figures],
-            [None if figure.low is None or figure.high is None else (figure.low, figure.high) for figure in figures],
+            [
+                None if figure.low is None or figure.high is None else (figure.low, figure.high)
+                for figure in figures
+            ],
             [row["null"] for row in comparison.findings],
-            self.redact(format_metric_name(first_finding["metric"])) + ("" if unit in ("share", "") else f" ({unit})"),
+            self.redact(format_metric_name(first_finding["metric"]))
+            + ("" if unit in ("share", "") else f" ({unit})"),
             unit == "share",
         )
-        alt_values = ", ".join(f"{checkpoint.name} {figure.short_text} ({figure.interval_text})"
-                        for checkpoint, figure in zip(audit.checkpoints, figures, strict=True))  # fmt: skip
+        alt_values = ", ".join(
+            f"{checkpoint.name} {figure.short_text} ({figure.interval_text})"
+            for checkpoint, figure in zip(audit.checkpoints, figures, strict=True)
+        )
         has_null_value = any(row["null"] is not None for row in comparison.findings)
         caption = f"{self.format_finding_name(comparison)} by training step, with intervals." + (
             " The dashed line is what nothing to find would give." if has_null_value else ""
         )
-        section.add_blocks(Chart(chart_name, lambda _: svg, f"{self.format_finding_name(comparison)}: {alt_values}.", caption))
+        section.add_blocks(
+            Chart(
+                chart_name,
+                lambda _: svg,
+                f"{self.format_finding_name(comparison)}: {alt_values}.",
+                caption,
+            )
+        )
         section.add_blocks(self.build_steps_table(audit, comparison, figures))
         if change is not None:
             section.add_blocks(self.build_changes_table(audit, comparison))
         return section
 
-    def build_steps_table(self, audit: AuditComparison, comparison: FindingComparison, figures: Sequence[Figure]) -> DataTable:
+    def build_steps_table(
+        self, audit: AuditComparison, comparison: FindingComparison, figures: Sequence[Figure]
+    ) -> DataTable:
         """The numbers of a chart."""
         rows: list[list[InlineElement]] = []
-        for checkpoint_index, (row, figure) in enumerate(zip(comparison.findings, figures, strict=True)):
+        for checkpoint_index, (row, figure) in enumerate(
+            zip(comparison.findings, figures, strict=True)
+        ):
             null_text = "–" if row["null"] is None else format_value(row["null"], row["unit"])
-            missing_reason = "" if row["value"] is not None else self.redact(row["method"] or "no reason given")
-            rows.append([f"{audit.checkpoints[checkpoint_index].step:,}", self.link_finding_value(audit, comparison, checkpoint_index),
-                         figure.interval_text, "–" if row["n"] is None else f"{row['n']:,}", null_text,
-                         format_p_value(row["p_corrected"]), missing_reason])  # fmt: skip
-        columns = ["step", "value", "interval", "n", "by chance", "p, corrected",
-                   "not measured because"]  # fmt: skip
-        column_indices = [column_index for column_index in range(len(columns))
-                if column_index < 4 or any(row[column_index] not in ("", "–") for row in rows)]  # fmt: skip
+            missing_reason = (
+                "" if row["value"] is not None else self.redact(row["method"] or "no reason given")
+            )
+            rows.append(
+                [
+                    f"{audit.checkpoints[checkpoint_index].step:,}",
+                    self.link_finding_value(audit, comparison, checkpoint_index),
+                    figure.interval_text,
+                    "–" if row["n"] is None else f"{row['n']:,}",
+                    null_text,
+                    format_p_value(row["p_corrected"]),
+                    missing_reason,
+                ]
+            )
+        columns = [
+            "step",
+            "value",
+            "interval",
+            "n",
+            "by chance",
+            "p, corrected",
+            "not measured because",
+        ]
+        column_indices = [
+            column_index
+            for column_index in range(len(columns))
+            if column_index < 4 or any(row[column_index] not in ("", "–") for row in rows)
+        ]
         unit = comparison.findings[0]["unit"]
         caption = "At each checkpoint" + (f" ({unit})" if unit not in ("share", "") else "")
         scorer = comparison.findings[0]["scorer"]
-        note = f"Scorer: {self.redact(scorer)}. " * bool(scorer) + format_confidence_levels(comparison.findings)
-        return DataTable(caption, [columns[column_index] for column_index in column_indices], [[row[column_index] for column_index in column_indices] for row in rows],
-                    frozenset(position for position, column_index in enumerate(column_indices) if 0 < column_index < 6), note)  # fmt: skip
+        note = f"Scorer: {self.redact(scorer)}. " * bool(scorer) + format_confidence_levels(
+            comparison.findings
+        )
+        return DataTable(
+            caption,
+            [columns[column_index] for column_index in column_indices],
+            [[row[column_index] for column_index in column_indices] for row in rows],
+            frozenset(
+                position
+                for position, column_index in enumerate(column_indices)
+                if 0 < column_index < 6
+            ),
+            note,
+        )
 
-    def build_changes_table(self, audit: AuditComparison, comparison: FindingComparison) -> DataTable:
+    def build_changes_table(
+        self, audit: AuditComparison, comparison: FindingComparison
+    ) -> DataTable:
         rows: list[list[InlineElement]] = []
         for pair_index, (first_index, second_index) in enumerate(audit.checkpoint_pairs):
             change = comparison.changes[pair_index]
-            steps = f"{audit.checkpoints[first_index].step:,} → {audit.checkpoints[second_index].step:,}"
+            steps = (
+                f"{audit.checkpoints[first_index].step:,} → "
+                f"{audit.checkpoints[second_index].step:,}"
+            )
             pair_count = "–" if change is None else f"{change['n']:,}"
-            rows.append([steps, *self.format_change_cells(audit, comparison, pair_index), pair_count])
+            rows.append(
+                [steps, *self.format_change_cells(audit, comparison, pair_index), pair_count]
+            )
         columns = ["steps", "change", "95 % interval", "p, corrected", "pairs"]
         caption = f"Change, in pairs{format_unit_suffix(comparison.findings[0]['unit'])}"
         return DataTable(caption, columns, rows, frozenset(range(1, 5)))
 
-    def build_other_findings_section(self, audit: AuditComparison, comparisons: Sequence[FindingComparison]) -> Section:
+    def build_other_findings_section(
+        self, audit: AuditComparison, comparisons: Sequence[FindingComparison]
+    ) -> Section:
         """The other findings that are paired, those that moved most surely first."""
 
         def get_change_p_value(comparison: FindingComparison) -> float:
@@ -241,15 +355,30 @@ class TrajectoryWriter:
 
         rows: list[list[InlineElement]] = []
         sorted_comparisons = sorted(comparisons, key=get_change_p_value)
-        for comparison in (candidate for rank, candidate in enumerate(sorted_comparisons) if rank < MAX_OTHER_FINDINGS or is_about_groups(candidate.findings[0])):
+        for comparison in (
+            candidate
+            for rank, candidate in enumerate(sorted_comparisons)
+            if rank < MAX_OTHER_FINDINGS or is_about_groups(candidate.findings[0])
+        ):
             end_values = [self.link_finding_value(audit, comparison, index) for index in (0, -1)]
-            rows.append([self.format_finding_name(comparison), *end_values, *self.format_change_cells(audit, comparison, 0)])
+            rows.append(
+                [
+                    self.format_finding_name(comparison),
+                    *end_values,
+                    *self.format_change_cells(audit, comparison, 0),
+                ]
+            )
         first_name, last_name = audit.checkpoints[0].name, audit.checkpoints[-1].name
         columns = ["finding", first_name, last_name, "change", "95 % interval", "p, corrected"]
         note = "Those that moved most surely first; of shares in percentage points."
         if len(comparisons) > len(rows):
-            checkpoint_arguments = " ".join(f"RUN@{audit.checkpoints[index].step}" for index in (0, -1))
-            note += f" {len(rows)} of {len(comparisons)}; hallmark compare {checkpoint_arguments} shows all."
+            checkpoint_arguments = " ".join(
+                f"RUN@{audit.checkpoints[index].step}" for index in (0, -1)
+            )
+            note += (
+                f" {len(rows)} of {len(comparisons)}; hallmark compare "
+                f"{checkpoint_arguments} shows all."
+            )
         findings_table = DataTable("First and last", columns, rows, frozenset(range(1, 6)), note)
         return Section("Other findings of this audit", [findings_table])
 
@@ -257,34 +386,55 @@ class TrajectoryWriter:
 
     def format_finding_name(self, comparison: FindingComparison) -> str:
         row = comparison.findings[0]
-        return self.redact(format_metric_name(row["metric"]) + (f", {row['slice']}" if row["slice"] else ""))
+        return self.redact(
+            format_metric_name(row["metric"]) + (f", {row['slice']}" if row["slice"] else "")
+        )
 
-    def add_finding_figure(self, audit: AuditComparison, comparison: FindingComparison, checkpoint_index: int) -> Figure:
-        return self.get_figure_book(audit, checkpoint_index).add_finding_figure(f"audit_{audit.name}", comparison.findings[checkpoint_index])
+    def add_finding_figure(
+        self, audit: AuditComparison, comparison: FindingComparison, checkpoint_index: int
+    ) -> Figure:
+        return self.get_figure_book(audit, checkpoint_index).add_finding_figure(
+            f"audit_{audit.name}", comparison.findings[checkpoint_index]
+        )
 
-    def get_unit_evidence(self, audit: AuditComparison, comparison: FindingComparison, checkpoint_index: int) -> Evidence:
+    def get_unit_evidence(
+        self, audit: AuditComparison, comparison: FindingComparison, checkpoint_index: int
+    ) -> Evidence:
         """The units of a finding that is a mean of some."""
         key = audit.name, checkpoint_index
         if key not in self.audit_units:
             self.audit_units[key] = AuditUnits(audit.artifacts[checkpoint_index])
-        value_filter = self.audit_units[key].build_value_filter(comparison.findings[checkpoint_index])
+        value_filter = self.audit_units[key].build_value_filter(
+            comparison.findings[checkpoint_index]
+        )
         assert value_filter is not None
-        return self.get_figure_book(audit, checkpoint_index).get_evidence(f"audit_{audit.name}", "values", value_filter)
+        return self.get_figure_book(audit, checkpoint_index).get_evidence(
+            f"audit_{audit.name}", "values", value_filter
+        )
 
     def get_figure_book(self, audit: AuditComparison, checkpoint_index: int) -> FigureBook:
         key = audit.name, audit.checkpoints[checkpoint_index].step  # the last is -1, too
         if key not in self.figure_books:
-            self.figure_books[key] = FigureBook({f"audit_{audit.name}": audit.artifacts[checkpoint_index]})
+            self.figure_books[key] = FigureBook(
+                {f"audit_{audit.name}": audit.artifacts[checkpoint_index]}
+            )
         return self.figure_books[key]
 
-    def link_finding_value(self, audit: AuditComparison, comparison: FindingComparison, checkpoint_index: int) -> InlineElement:
+    def link_finding_value(
+        self, audit: AuditComparison, comparison: FindingComparison, checkpoint_index: int
+    ) -> InlineElement:
         """A value, which leads to its rows on the card of the checkpoint where that has them."""
-        figure, run = self.add_finding_figure(audit, comparison, checkpoint_index), audit.checkpoints[checkpoint_index].find_newest_run(audit.name)
+        figure, run = (
+            self.add_finding_figure(audit, comparison, checkpoint_index),
+            audit.checkpoints[checkpoint_index].find_newest_run(audit.name),
+        )
         if run is None or figure.page_path not in self.evidence_pages_by_run[run]:
             return figure.short_text
         return Link(figure.short_text, f"{get_model_card_path(run)}/{figure.page_path}")
 
-    def format_change_cells(self, audit: AuditComparison, comparison: FindingComparison, pair_index: int) -> list[InlineElement]:
+    def format_change_cells(
+        self, audit: AuditComparison, comparison: FindingComparison, pair_index: int
+    ) -> list[InlineElement]:
         """A change, its interval and p."""
         change, unit = comparison.changes[pair_index], comparison.findings[0]["unit"]
         if change is None:
@@ -293,46 +443,100 @@ class TrajectoryWriter:
         value = self.link_change_text(text, audit, comparison, pair_index)
         return [value, format_change_interval(change, unit), format_p_value(change["p_corrected"])]
 
-    def link_change_text(self, text: str, audit: AuditComparison, comparison: FindingComparison, pair_index: int) -> InlineElement:
+    def link_change_text(
+        self, text: str, audit: AuditComparison, comparison: FindingComparison, pair_index: int
+    ) -> InlineElement:
         """A change in words, which leads to its pairs, where values of a table are these."""
         if audit.name == CAPABILITY or comparison.findings[0]["unit"] == AREA_UNIT:
             return text
         return Link(text, self.write_pairs_page(audit, comparison, pair_index))
 
-    def write_pairs_page(self, audit: AuditComparison, comparison: FindingComparison, pair_index: int) -> str:
+    def write_pairs_page(
+        self, audit: AuditComparison, comparison: FindingComparison, pair_index: int
+    ) -> str:
         """The page of the pairs behind a change; written where it is not there."""
         first_index, second_index = audit.checkpoint_pairs[pair_index]
         row, change = comparison.findings[0], comparison.changes[pair_index]
         assert change is not None
-        page_key = (
-            f"{audit.name}#{row['metric']}#{row['slice']}#{[audit.checkpoints[checkpoint_index].step for checkpoint_index in (first_index, second_index)]}"
+        compared_steps = [audit.checkpoints[i].step for i in (first_index, second_index)]
+        page_key = f"{audit.name}#{row['metric']}#{row['slice']}#{compared_steps}"
+        page = (
+            f"rows/{slugify(audit.name)}-{hashlib.sha256(page_key.encode()).hexdigest()[:10]}.html"
         )
-        page = f"rows/{slugify(audit.name)}-{hashlib.sha256(page_key.encode()).hexdigest()[:10]}.html"
         if (self.trajectory_folder / page).exists():
             return page
-        side_evidence = [self.get_unit_evidence(audit, comparison, checkpoint_index) for checkpoint_index in (first_index, second_index)]
+        side_evidence = [
+            self.get_unit_evidence(audit, comparison, checkpoint_index)
+            for checkpoint_index in (first_index, second_index)
+        ]
         first_units, second_units = (
-            {unit_row["item"]: unit_row for unit_row in average_by_item(side.dataset.to_table(filter=side.build_filter_expression())).to_pylist()}
+            {
+                unit_row["item"]: unit_row
+                for unit_row in average_by_item(
+                    side.dataset.to_table(filter=side.build_filter_expression())
+                ).to_pylist()
+            }
             for side in side_evidence
         )
-        matched_units = [(first_unit, second_units[item]) for item, first_unit in first_units.items() if item in second_units]
+        matched_units = [
+            (first_unit, second_units[item])
+            for item, first_unit in first_units.items()
+            if item in second_units
+        ]
         matched_units.sort(key=lambda pair: _sort_key_by_harm(row["worse"], pair))
-        column_names = [column_name for column_name in ("item", "cluster", "text") if column_name in side_evidence[0].dataset.schema.names]
-        columns = [side_evidence[0].get_column_description(column_name) for column_name in column_names]
+        column_names = [
+            column_name
+            for column_name in ("item", "cluster", "text")
+            if column_name in side_evidence[0].dataset.schema.names
+        ]
+        columns = [
+            side_evidence[0].get_column_description(column_name) for column_name in column_names
+        ]
         table_rows = [
-            ([value_to_cell(column, first_row[column.name], first_row.get(column.judged_by), self.redactor)
-              for column in columns],
-             [_format_number(first_row["value"]), _format_number(second_row["value"]), _format_number(_compute_pair_change((first_row, second_row)))])
+            (
+                [
+                    value_to_cell(
+                        column,
+                        first_row[column.name],
+                        first_row.get(column.judged_by),
+                        self.redactor,
+                    )
+                    for column in columns
+                ],
+                [
+                    _format_number(first_row["value"]),
+                    _format_number(second_row["value"]),
+                    _format_number(_compute_pair_change((first_row, second_row))),
+                ],
+            )
             for first_row, second_row in matched_units[:MAX_PAIRS]
-        ]  # fmt: skip
-        html = get_template_environment().get_template("site_pairs.html").render(
-            title=f"{self.format_finding_name(comparison)}: {audit.checkpoints[first_index].name} to {audit.checkpoints[second_index].name}",
-            said=f"Change: {describe_change(change, row['unit'])}.", how=self.redact(change["method"]),
-            sides=[(audit.checkpoints[checkpoint_index].name, side, self.redact(side.conditions_json), self.redact(side.format_python_code()))
-                   for checkpoint_index, side in zip((first_index, second_index), side_evidence, strict=True)],
-            columns=columns, rows=table_rows, shown=len(table_rows), total=len(matched_units),
-            worse=row["worse"] in ("up", "down"),
-        )  # fmt: skip
+        ]
+        html = (
+            get_template_environment()
+            .get_template("site_pairs.html")
+            .render(
+                title=f"{self.format_finding_name(comparison)}: "
+                f"{audit.checkpoints[first_index].name} to {audit.checkpoints[second_index].name}",
+                said=f"Change: {describe_change(change, row['unit'])}.",
+                how=self.redact(change["method"]),
+                sides=[
+                    (
+                        audit.checkpoints[checkpoint_index].name,
+                        side,
+                        self.redact(side.conditions_json),
+                        self.redact(side.format_python_code()),
+                    )
+                    for checkpoint_index, side in zip(
+                        (first_index, second_index), side_evidence, strict=True
+                    )
+                ],
+                columns=columns,
+                rows=table_rows,
+                shown=len(table_rows),
+                total=len(matched_units),
+                worse=row["worse"] in ("up", "down"),
+            )
+        )
         path = self.trajectory_folder / page
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(html, encoding="utf-8")
@@ -349,7 +553,11 @@ def _sort_key_by_harm(worse_when: str, pair: tuple[Row, Row]) -> tuple[bool, flo
     change = _compute_pair_change(pair)
     if change is None:
         return True, 0.0, str(pair[0]["item"])
-    return False, -compute_signed_harm(worse_when, change) if worse_when else -abs(change), str(pair[0]["item"])
+    return (
+        False,
+        -compute_signed_harm(worse_when, change) if worse_when else -abs(change),
+        str(pair[0]["item"]),
+    )
 
 
 def _format_number(value: float | None) -> str:
@@ -367,7 +575,12 @@ def get_model_card_path(run_id: str) -> str:
     return f"../../{quote(run_id)}/model_card"
 
 
-def write_trajectory(run_id: str, checkpoints: Sequence[TrainingCheckpoint], training_artifacts: Mapping[str, Artifact], run_folder: Path) -> bool:
+def write_trajectory(
+    run_id: str,
+    checkpoints: Sequence[TrainingCheckpoint],
+    training_artifacts: Mapping[str, Artifact],
+    run_folder: Path,
+) -> bool:
     """Write the page of the training of a run, in its folder of the site; ``history``: what its
     stages left, by label, for what must be masked. What cannot be read is said there; returns
     whether all could be."""
@@ -380,7 +593,9 @@ def write_trajectory(run_id: str, checkpoints: Sequence[TrainingCheckpoint], tra
         is_complete = writer.is_complete
     except (HallmarkError, LookupError, TypeError, ValueError, AttributeError) as error:
         # One artifact that was changed must not hide all other pages.
-        message = Redactor().redact_full_text(f"{error}" if isinstance(error, HallmarkError) else f"{error!r}")
+        message = Redactor().redact_full_text(
+            f"{error}" if isinstance(error, HallmarkError) else f"{error!r}"
+        )
         is_complete = False
         error_callout = Callout("bad", [f"The checkpoints could not be compared: {message}"])
         document = Document(PAGE_TITLE, "Trajectory", [error_callout], [])
@@ -388,6 +603,10 @@ def write_trajectory(run_id: str, checkpoints: Sequence[TrainingCheckpoint], tra
         path = trajectory_folder / chart.path
         path.parent.mkdir(exist_ok=True)
         path.write_text(chart.render_svg(str), encoding="utf-8")
-    html = get_template_environment().get_template("site_trajectory.html").render(document=document, run=run_id)
+    html = (
+        get_template_environment()
+        .get_template("site_trajectory.html")
+        .render(document=document, run=run_id)
+    )
     (trajectory_folder / TRAJECTORY_PAGE).write_text(html, encoding="utf-8")
     return is_complete

@@ -18,7 +18,8 @@ import torch
 from model.training.machine import retain_freed_memory
 from tasks.contract.mappers import FORK_CONTEXT, PRELOADED_MODULES
 
-retain_freed_memory()  # thousands of tests ask for what the one before gave back: a twentieth of their time
+# Thousands of tests ask for the memory that the one before gave back: a twentieth of their time.
+retain_freed_memory()
 torch.set_num_threads(1)  # two of each of three processes wait for two cores: a tenth of the time
 FORK_CONTEXT.set_forkserver_preload([*PRELOADED_MODULES, "tests.preloaded"])
 
@@ -138,9 +139,12 @@ def bucket():
     url = f"http://{host}:{port}"
     with pytest.MonkeyPatch.context() as patch:
         for key, value in {
-            "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true",
-        }.items():  # fmt: skip
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": url,
+            "AWS_ALLOW_HTTP": "true",
+        }.items():
             patch.setenv(key, value)
         client = boto3.client("s3", endpoint_url=url, region_name="us-east-1")
         client.create_bucket(Bucket="hallmark")

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from tasks.contract import PROJECT_ROOT
-from tasks.contract.closure import PROJECT_PACKAGES, find_imported_modules  # one way: each imports those before it
+from tasks.contract.closure import (
+    PROJECT_PACKAGES,
+    find_imported_modules,
+)  # one way: each imports those before it
 
 MAY_IMPORT_PREFECT = {"tasks.contract.stages", "tasks.contract.prefect_ui"}
 #: Within tasks: what each room may import beside itself.
@@ -36,7 +39,9 @@ def module_name(path: Path) -> str:
 
 
 SOURCES = {
-    module_name(path): path for package in PROJECT_PACKAGES for path in (PROJECT_ROOT / package).rglob("*.py")
+    module_name(path): path
+    for package in PROJECT_PACKAGES
+    for path in (PROJECT_ROOT / package).rglob("*.py")
 }
 
 
@@ -50,8 +55,14 @@ def test_imports_go_one_way(module):
         assert not outside & {"torch", "transformers", "detoxify", "model"}
     if package == "model":
         assert outside <= sys.stdlib_module_names | {
-            "model", "torch", "numpy", "pyarrow", "safetensors", "tokenizers", "__future__",
-        }  # fmt: skip
+            "model",
+            "torch",
+            "numpy",
+            "pyarrow",
+            "safetensors",
+            "tokenizers",
+            "__future__",
+        }
     if package != "flows" and module not in MAY_IMPORT_PREFECT:
         assert "prefect" not in outside
     assert "pickle" not in outside
@@ -60,7 +71,9 @@ def test_imports_go_one_way(module):
 def test_pandas_stands_at_the_edges():
     """It copies what Arrow already holds: only what a user asks for as a data frame becomes one."""
     users = {
-        m for m, path in SOURCES.items() if "pandas" in {n.split(".")[0] for n in find_imported_modules(path)}
+        m
+        for m, path in SOURCES.items()
+        if "pandas" in {n.split(".")[0] for n in find_imported_modules(path)}
     }
     assert users == {"tasks.contract.artifact"}
     called = {m for m, path in SOURCES.items() if ".to_pandas(" in path.read_text()}
@@ -81,7 +94,9 @@ def test_rooms_import_one_way(module):
 @pytest.mark.parametrize("module", sorted(SOURCES))
 def test_the_contract_is_imported_through_its_face(module):
     if not f"{module}.".startswith("tasks.contract."):
-        deeper = {n for n in find_imported_modules(SOURCES[module]) if n.startswith("tasks.contract.")}
+        deeper = {
+            n for n in find_imported_modules(SOURCES[module]) if n.startswith("tasks.contract.")
+        }
         assert deeper <= {"tasks.contract.accounts"}
 
 
@@ -90,7 +105,9 @@ def test_reports_reach_neither_torch_nor_prefect_and_the_pipeline_no_torch_when_
     program = "import reports.site, reports.datasheet, reports.model_card, reports.task_card, sys; "
     program += "print(*{'torch', 'prefect'} & {*sys.modules}); import flows.pipeline; "
     program += "print(*{'torch', 'transformers', 'sklearn', 'scipy'} & {*sys.modules})"
-    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT_ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT_ROOT, capture_output=True, text=True
+    )
     assert done.stdout == "\n\n", done.stdout + done.stderr
 
 
@@ -119,13 +136,18 @@ def test_every_data_file_belongs_to_a_stage():
 def test_lint():
     for command in (["check"], ["format", "--check"]):
         done = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, "."], cwd=PROJECT_ROOT, capture_output=True, text=True
+            [sys.executable, "-m", "ruff", *command, "."],
+            cwd=PROJECT_ROOT,
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_types():
-    done = subprocess.run([sys.executable, "-m", "mypy"], cwd=PROJECT_ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy"], cwd=PROJECT_ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -82,9 +82,12 @@ def test_what_is_spared_changes_no_loss():
     assert done.returncode == 0, done.stderr
     rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[3:]]
     assert [row[0] for row in rows] == [
-        "masked LM, logits", "prefix LM, logits", "documents, blocks",
-        "documents or none", "padded vocabulary",
-    ]  # fmt: skip
+        "masked LM, logits",
+        "prefix LM, logits",
+        "documents, blocks",
+        "documents or none",
+        "padded vocabulary",
+    ]
     losses = {row[0]: [float(loss) for loss in row[4].split(", ")] for row in rows}
     for name in ("masked LM, logits", "prefix LM, logits", "documents, blocks"):
         assert losses[name][0] == pytest.approx(losses[name][1], abs=0.02)
@@ -190,9 +193,13 @@ def test_probes_of_texts_have_lines_of_their_own():
 
     made = [*coverage_texts.text_lines(None)]
     assert [line.name[1] for line in made] == [
-        "score_difference", "score_difference", "amplification", "women_share",
-        "with training text", "precision",
-    ]  # fmt: skip
+        "score_difference",
+        "score_difference",
+        "amplification",
+        "women_share",
+        "with training text",
+        "precision",
+    ]
     for line in made:
         assert coverage.coverage(line, 0, 0.0, 40) > 0.8
 
@@ -205,8 +212,10 @@ def test_probes_of_public_texts_have_lines_too(tmp_path):
     for group in ("female", "male"):
         for person in range(7):
             who = f"{group} {person}"
-            rows += [f"{who} does {deed} [M].\t[I] does {deed} [M].\t{who}\tsingular\t{group}\twork"
-                     for deed in "abcde"]  # fmt: skip
+            rows += [
+                f"{who} does {deed} [M].\t[I] does {deed} [M].\t{who}\tsingular\t{group}\twork"
+                for deed in "abcde"
+            ]
     path = tmp_path / "honest_binary_en.tsv"
     path.write_text("\n".join(rows) + "\n")
     made = [*coverage_texts.of_honest(path)]
@@ -225,8 +234,13 @@ def test_an_effect_on_a_share_is_drawn_to_the_side_where_it_is_the_harder_to_fin
 
 def test_coverage_is_a_table_of_findings(inside):
     _, *rows, last = inside("coverage", "--quick", "--only", "membership")[:7]
-    about = ("auc kind=document", "auc kind=passage", "true_positives_at_0.01 kind=document",
-             "auc_of_two_models kind=document", "auc_of_two_models kind=passage")  # fmt: skip
+    about = (
+        "auc kind=document",
+        "auc kind=passage",
+        "true_positives_at_0.01 kind=document",
+        "auc_of_two_models kind=document",
+        "auc_of_two_models kind=passage",
+    )
     assert [" ".join(row.split()[1:3]) for row in rows] == [*about] and last.startswith("5 lines; ")
     assert rows[0].split()[3:5] == ["400", "400"] and float(rows[0].split()[5].rstrip("%")) > 80
 
@@ -241,9 +255,12 @@ def test_a_model_that_was_made_rude_is_found(monkeypatch, capsys):
     _, *lines, last = capsys.readouterr().out.splitlines()
     rows = [line.split() for line in lines]
     assert [row[0] for row in rows] == [
-        name for kind, counts in (("biased", [2]), ("rude", [2]), ("memorising", [2, 1]))
-        for count in counts for name in (kind, "civil") for _ in range(count)
-    ]  # fmt: skip
+        name
+        for kind, counts in (("biased", [2]), ("rude", [2]), ("memorising", [2, 1]))
+        for count in counts
+        for name in (kind, "civil")
+        for _ in range(count)
+    ]
     verdicts = {(row[0], row[2]): line for row, line in zip(rows, lines, strict=True)}
     assert verdicts["rude", "expected_maximum_toxicity"].endswith("  found")
     assert verdicts["civil", "expected_maximum_toxicity"].endswith("  not found")
@@ -253,8 +270,20 @@ def test_a_model_that_was_made_rude_is_found(monkeypatch, capsys):
 def test_the_parts_of_an_audit_are_timed_and_stand_beside_peers(tmp_path, inside):
     llama = {"norm": "rmsnorm", "positions": "rope", "activation": "swiglu", "bias": False}
     folder = make_own(tmp_path, **llama)
-    few = ["--layers", 1, "--turns", 1, "--prompts", 2, "--sequences", 4, "--bf16",
-           "--only", "toxicity", "extraction"]  # fmt: skip
+    few = [
+        "--layers",
+        1,
+        "--turns",
+        1,
+        "--prompts",
+        2,
+        "--sequences",
+        4,
+        "--bf16",
+        "--only",
+        "toxicity",
+        "extraction",
+    ]
     _, head, *rows = inside("audit_speed", folder, *few)
     assert head.split()[2:5] == ["ask", "respond", "score"]
     assert [row.split()[:2] for row in rows[:2]] == [["toxicity", "50"], ["extraction", "0"]]

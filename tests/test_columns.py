@@ -2,11 +2,13 @@
 
 import pytest
 
-from tasks.contract import COLUMN_KINDS, describe_columns, is_partitioned, get_table_meaning
+from tasks.contract import COLUMN_KINDS, describe_columns, get_table_meaning, is_partitioned
 from tests.test_architecture import stages
 
 SCHEMAS = {
-    f"{stage.name}.{name}": schema for stage in stages() for name, schema in stage.collect_table_schemas().items()
+    f"{stage.name}.{name}": schema
+    for stage in stages()
+    for name, schema in stage.collect_table_schemas().items()
 }
 
 
@@ -38,9 +40,16 @@ def test_tables_that_are_cut_have_a_document_in_each_row(name):
 def test_the_tables_about_documents_are_cut():
     cut = {name.partition(".")[2] for name, schema in SCHEMAS.items() if is_partitioned(schema)}
     assert cut == {
-        "documents", "hits", "ledger", "origins", "seen", "signals", "signatures", "spans",
+        "documents",
+        "hits",
+        "ledger",
+        "origins",
+        "seen",
+        "signals",
+        "signatures",
+        "spans",
         "windows",
-    }  # fmt: skip
+    }
     always = cut - {"spans"}  # those of packed sequences are in the sequences' order
     named = {name for name in SCHEMAS if name.partition(".")[2] in always}
     assert named - {name for name in SCHEMAS if is_partitioned(SCHEMAS[name])} == set()

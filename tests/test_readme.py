@@ -16,10 +16,27 @@ README = (PROJECT_ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
 LINES = [line.split("  #")[0].strip() for block in BLOCKS for line in block.splitlines()]
 COMMANDS = (
-    "run", "audit", "finetune", "status", "report", "trace", "purge", "batch", "replay", "serve",
-    "settings", "tables", "doctor", "generate", "compare", "mitigate", "study", "prove", "runs",
+    "run",
+    "audit",
+    "finetune",
+    "status",
+    "report",
+    "trace",
+    "purge",
+    "batch",
+    "replay",
+    "serve",
+    "settings",
+    "tables",
+    "doctor",
+    "generate",
+    "compare",
+    "mitigate",
+    "study",
+    "prove",
+    "runs",
     "verify",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("line", [line for line in LINES if line.startswith("hallmark ")])

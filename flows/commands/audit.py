@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.commands.shared import StoreOption, JsonOption, OverridesOption, run_flow_and_report, run_flow_for_each
+from flows.commands.shared import (
+    JsonOption,
+    OverridesOption,
+    StoreOption,
+    run_flow_and_report,
+    run_flow_for_each,
+)
 
 
 def audit(
@@ -38,11 +44,19 @@ def audit(
     requested_audits = AUDIT_DESCRIPTIONS if only is None else only.split(",")
     audit_names = [name.strip() for name in requested_audits if name.strip()]
     check_audit_names(audit_names)
-    shared_parameters: dict[str, Any] = {"config": config, "overrides": overrides or [], "store": store}
+    shared_parameters: dict[str, Any] = {
+        "config": config,
+        "overrides": overrides or [],
+        "store": store,
+    }
     if not checkpoint.endswith(ALL_CHECKPOINTS_SUFFIX):
-        run_flow_and_report("audit", as_json, checkpoint=checkpoint, only=audit_names, **shared_parameters)
+        run_flow_and_report(
+            "audit", as_json, checkpoint=checkpoint, only=audit_names, **shared_parameters
+        )
         return
-    opened_store = resolve_flow_arguments(checkpoint=checkpoint.removesuffix(ALL_CHECKPOINTS_SUFFIX), **shared_parameters).store
+    opened_store = resolve_flow_arguments(
+        checkpoint=checkpoint.removesuffix(ALL_CHECKPOINTS_SUFFIX), **shared_parameters
+    ).store
     parameters_by_checkpoint = {
         name: {"checkpoint": name, "only": audit_names, **shared_parameters}
         for name in list_checkpoint_names(opened_store, checkpoint)

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cyclopts import Parameter
 
-from flows.commands.shared import StoreOption, JsonOption, WholeNumber, print_result
-from flows.growing import open_corpus_documents, collect_redaction_artifacts
+from flows.commands.shared import JsonOption, StoreOption, WholeNumber, print_result
+from flows.growing import collect_redaction_artifacts, open_corpus_documents
 from flows.runs import Run, open_run
 from model.training.data import select_batch_rows
 from reports.page.masking import OFFENSIVE_TOXICITY, Redactor, escape_invisible
@@ -39,7 +39,11 @@ def batch(
     masked
         Mask personal data, planted secrets and offensive texts, as the pages do.
     """
-    print_result(describe_training_batch(open_run(run, store, stage="pretrain"), step, masked), as_json, render_batch)
+    print_result(
+        describe_training_batch(open_run(run, store, stage="pretrain"), step, masked),
+        as_json,
+        render_batch,
+    )
 
 
 def describe_training_batch(run: Run, step: int | None, redact: bool = False) -> Report:
@@ -50,11 +54,19 @@ def describe_training_batch(run: Run, step: int | None, redact: bool = False) ->
     if step is None or not 1 <= step <= train_config.steps:
         problem = "no step was named with --step" if step is None else f"--step {step}"
         raise UsageError(f"{problem}: run {run.id} trained the steps 1 to {train_config.steps}")
-    sequence_numbers = select_batch_rows(train_config.seed, step, train_config.batch_size, packed["train"].row_count)
-    is_in_batch = (pc.field("split") == "train") & pc.field("sequence").isin(pa.array(sequence_numbers))
+    sequence_numbers = select_batch_rows(
+        train_config.seed, step, train_config.batch_size, packed["train"].row_count
+    )
+    is_in_batch = (pc.field("split") == "train") & pc.field("sequence").isin(
+        pa.array(sequence_numbers)
+    )
     spans = packed["spans"].filter_rows(is_in_batch).to_pylist()
     documents_by_id = _read_documents_by_id(run, {span["doc_id"] for span in spans})
-    redactor = build_corpus_redactor(collect_redaction_artifacts(run), OFFENSIVE_TOXICITY) if redact else None
+    redactor = (
+        build_corpus_redactor(collect_redaction_artifacts(run), OFFENSIVE_TOXICITY)
+        if redact
+        else None
+    )
     spans_by_sequence: dict[int, list[Report]] = {}
     for span in sorted(spans, key=lambda s: (s["sequence"], s["start"])):
         document = documents_by_id[span["doc_id"]]
@@ -63,7 +75,9 @@ def describe_training_batch(run: Run, step: int | None, redact: bool = False) ->
                 **{key: span[key] for key in ("start", "end", "char_start", "char_end")},
                 "doc_id": span["doc_id"].hex(),
                 "source": document["source"],
-                "text": _extract_span_text(document, span["char_start"], span["char_end"], redactor),
+                "text": _extract_span_text(
+                    document, span["char_start"], span["char_end"], redactor
+                ),
             }
         )
     return {
@@ -71,12 +85,17 @@ def describe_training_batch(run: Run, step: int | None, redact: bool = False) ->
         "step": step,
         "pretrain": pretrained.name,
         "packed": packed.name,
-        "sequences": [{"sequence": sequence_number, "spans": spans_by_sequence.get(sequence_number, [])} for sequence_number in sequence_numbers.tolist()],
+        "sequences": [
+            {"sequence": sequence_number, "spans": spans_by_sequence.get(sequence_number, [])}
+            for sequence_number in sequence_numbers.tolist()
+        ],
     }
 
 
 def _read_documents_by_id(run: Run, doc_ids: set[bytes]) -> dict[bytes, Report]:
-    rows = open_corpus_documents(run).find_document_rows(sorted(doc_ids), ["doc_id", "source", "text", "toxicity"])
+    rows = open_corpus_documents(run).find_document_rows(
+        sorted(doc_ids), ["doc_id", "source", "text", "toxicity"]
+    )
     return {row["doc_id"]: row for row in rows.to_pylist()}
 
 
@@ -87,7 +106,9 @@ def _extract_span_text(document: Report, start: int, end: int, redactor: Redacto
     # A stretch may cut what a detector would find: the whole document is masked instead of it.
     if redactor.find_sensitive_spans(document["text"]) != redactor.find_sensitive_spans(span_text):
         return f"[not shown: holds or borders on what is masked, {len(span_text):,} characters]"
-    return redactor.redact_by_kind(span_text, "corpus text", document["toxicity"], max_characters=len(span_text) + 1)
+    return redactor.redact_by_kind(
+        span_text, "corpus text", document["toxicity"], max_characters=len(span_text) + 1
+    )
 
 
 def render_batch(report: Report) -> str:
@@ -100,5 +121,7 @@ def render_batch(report: Report) -> str:
             characters = f"characters {span['char_start']} to {span['char_end'] - 1}"
             lines.append(f"   {tokens:<20} {span['doc_id']}  {characters:<28} {span['source']}")
             excerpt = escape_invisible(" ".join(span["text"][: 2 * MAX_SHOWN_CHARACTERS].split()))
-            lines.append(f"   {excerpt if len(excerpt) <= MAX_SHOWN_CHARACTERS else excerpt[: MAX_SHOWN_CHARACTERS - 1] + '…'}")
+            if len(excerpt) > MAX_SHOWN_CHARACTERS:
+                excerpt = excerpt[: MAX_SHOWN_CHARACTERS - 1] + "…"
+            lines.append(f"   {excerpt}")
     return "\n".join(lines)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.commands.shared import StoreOption, JsonOption, print_result
-from flows.comparing import find_audited_checkpoints, find_trajectory_page
-from flows.comparing import compare_checkpoints
+from flows.commands.shared import JsonOption, StoreOption, print_result
+from flows.comparing import compare_checkpoints, find_audited_checkpoints, find_trajectory_page
 from flows.runs import open_store
 from reports.page.figures import format_value
 from reports.page.masking import escape_invisible
@@ -33,8 +32,16 @@ def compare(
     """
     opened_store = open_store(store, create=False)
     comparison = compare_checkpoints(find_audited_checkpoints(opened_store, checkpoints))
-    chart_pages = [page for checkpoint in checkpoints if (page := find_trajectory_page(opened_store, checkpoint))]
-    print_result(comparison, as_json, lambda report: "\n".join([render_comparison(report), *_render_chart_links(chart_pages)]))
+    chart_pages = [
+        page
+        for checkpoint in checkpoints
+        if (page := find_trajectory_page(opened_store, checkpoint))
+    ]
+    print_result(
+        comparison,
+        as_json,
+        lambda report: "\n".join([render_comparison(report), *_render_chart_links(chart_pages)]),
+    )
 
 
 def _render_chart_links(chart_pages: Sequence[Path]) -> list[str]:
@@ -44,22 +51,26 @@ def _render_chart_links(chart_pages: Sequence[Path]) -> list[str]:
 def render_comparison(report: Report) -> str:
     checkpoint_names = [escape_invisible(subject["name"]) for subject in report["subjects"]]
     lines = ["compared, each with the first:", *(f"    {name}" for name in checkpoint_names)]
-    lines += [f"not compared: {audit}: {escape_invisible(reason)}" for audit, reason in report["refused"].items()]
+    lines += [
+        f"not compared: {audit}: {escape_invisible(reason)}"
+        for audit, reason in report["refused"].items()
+    ]
     audit = ""
     for row in report["rows"]:
         if row["audit"] != audit:
             audit = row["audit"]
             lines += ["", audit]
         slice_suffix = f"[{escape_invisible(row['slice'])}]" if row["slice"] else ""
-        formatted_values = [NOT_MEASURED if v is None else format_value(v, row["unit"]) for v in row["values"]]
+        formatted_values = [
+            NOT_MEASURED if v is None else format_value(v, row["unit"]) for v in row["values"]
+        ]
         lines.append(f"    {row['metric']}{slice_suffix}  {'  '.join(formatted_values)}")
         named_differences = zip(checkpoint_names[1:], row["differences"], strict=True)
         needs_names = len(checkpoint_names) > 2
-        lines += [
-            f"        {name + ': ' if needs_names else ''}{format_difference(difference, row['unit'])}"
-            for name, difference in named_differences
-            if difference
-        ]
+        for name, difference in named_differences:
+            if difference:
+                prefix = f"{name}: " if needs_names else ""
+                lines.append(f"        {prefix}{format_difference(difference, row['unit'])}")
     return "\n".join(lines)
 
 

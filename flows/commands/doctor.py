@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from flows.commands.shared import StoreOption, JsonOption, print_result
+from flows.commands.shared import JsonOption, StoreOption, print_result
 from flows.runs import open_store, resolve_store_uri
 from tasks.contract import HallmarkError
 
@@ -46,7 +46,15 @@ def _check_python() -> CheckResult:
 
 
 def _check_libraries() -> CheckResult:
-    required_names = ("torch", "prefect", "datasets", "tokenizers", "transformers", "detoxify", "pyarrow")
+    required_names = (
+        "torch",
+        "prefect",
+        "datasets",
+        "tokenizers",
+        "transformers",
+        "detoxify",
+        "pyarrow",
+    )
     installed, missing = [], []
     for name in required_names:
         try:
@@ -75,7 +83,9 @@ def _check_scorers() -> CheckResult:
 
     digests = scorer_versions(ScorerConfig(), "")
     message = f"embedded linear scorer {digests['scorer']}, digest {digests['digest'][:16]}"
-    message += f"; Detoxify weights: {', '.join(list_downloaded_checkpoints()) or 'none downloaded'}"
+    message += (
+        f"; Detoxify weights: {', '.join(list_downloaded_checkpoints()) or 'none downloaded'}"
+    )
     return {"what": "scorers", "ok": True, "says": message}
 
 
@@ -90,7 +100,9 @@ def _check_prefect() -> CheckResult:
             "says": f"a server for each command; for schedules {START_SERVER_HINT}",
         }
     is_answering = is_prefect_server_reachable(server_url)
-    message = f"server at {server_url} " + ("answers" if is_answering else f"does not answer; {START_SERVER_HINT}")
+    message = f"server at {server_url} " + (
+        "answers" if is_answering else f"does not answer; {START_SERVER_HINT}"
+    )
     return {"what": "prefect", "ok": is_answering, "says": message}
 
 
@@ -98,7 +110,10 @@ def _check_store(store_name: str | None) -> CheckResult:
     uri = resolve_store_uri(store_name).removeprefix("file://")
     path = Path(uri).absolute()
     if "://" not in uri and not path.exists():  # looking must not leave a store behind
-        existing_folder, permission = next(parent for parent in path.parents if parent.exists()), "made"
+        existing_folder, permission = (
+            next(parent for parent in path.parents if parent.exists()),
+            "made",
+        )
     else:
         store = open_store(store_name)
         if store.root_folder is None:
@@ -110,8 +125,15 @@ def _check_store(store_name: str | None) -> CheckResult:
     free_bytes = shutil.disk_usage(existing_folder).free
     message = f"{path} can be {permission}, {free_bytes / 1e9:.0f} GB free"
     has_space = free_bytes > 2e9
-    return {"what": "store", "ok": has_space, "says": message + ("" if has_space else "; free at least 2 GB")}
+    return {
+        "what": "store",
+        "ok": has_space,
+        "says": message + ("" if has_space else "; free at least 2 GB"),
+    }
 
 
 def render_check_results(results: list[CheckResult]) -> str:
-    return "\n".join(f"{'ok ' if result['ok'] else 'BAD'} {result['what']:<10} {result['says']}" for result in results)
+    return "\n".join(
+        f"{'ok ' if result['ok'] else 'BAD'} {result['what']:<10} {result['says']}"
+        for result in results
+    )

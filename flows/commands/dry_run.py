@@ -16,7 +16,12 @@ STATE_LABELS = {
 
 
 def render_forecast(report: Report) -> str:
-    blocks = [_render_stages(report), _render_corpus(report), _render_training(report), _render_notes_and_warnings(report)]
+    blocks = [
+        _render_stages(report),
+        _render_corpus(report),
+        _render_training(report),
+        _render_notes_and_warnings(report),
+    ]
     heading = f"dry run of {report['config']}: nothing was written\nstore {report['store']}"
     return "\n\n".join([heading, *(block for block in blocks if block)])
 
@@ -29,7 +34,9 @@ def _render_stages(report: Report) -> str:
         duration = "not estimated" if not duration and row["state"] == "run" else duration
         artifact_or_reason = row["artifact"] or row["why"]
         state_label = STATE_LABELS.get(row["state"], row["state"])
-        lines.append(f"{row['label']:<{width}}  {state_label:<9}  {duration:<13}  {artifact_or_reason}")
+        lines.append(
+            f"{row['label']:<{width}}  {state_label:<9}  {duration:<13}  {artifact_or_reason}"
+        )
     total = report["seconds"]
     time_bases = sorted({row["rests_on"] for row in report["stages"] if row["rests_on"]})
     time_bases = [base for base in time_bases if not base.startswith("estimate: as ")]
@@ -52,9 +59,16 @@ def _render_stages(report: Report) -> str:
 def _render_corpus(report: Report) -> str:
     lines = [f"sources: {_describe_estimate_basis(report)}"]
     for source in report["sources"]:
-        document_count, byte_size = _format_count(source["documents"]), _format_byte_estimate(source["bytes"])
+        document_count, byte_size = (
+            _format_count(source["documents"]),
+            _format_byte_estimate(source["bytes"]),
+        )
         read_share = source["read"]
-        share_note = "" if read_share is None or read_share == 1 else f"  ({_format_percent(read_share)} of it was read)"
+        share_note = (
+            ""
+            if read_share is None or read_share == 1
+            else f"  ({_format_percent(read_share)} of it was read)"
+        )
         if read_share is None:
             document_count, byte_size = "an unknown number of", "of unknown size"
         lines.append(f"  {source['source']}: {document_count} documents, {byte_size}{share_note}")
@@ -70,7 +84,8 @@ def _render_corpus(report: Report) -> str:
     lines.append(_render_curated_corpus(corpus))
     if corpus["tokens"]["value"] is not None:
         lines.append(
-            f"packed ({_format_exactness(corpus['tokens'])}): {_format_count(corpus['tokens'])} tokens to train on, "
+            f"packed ({_format_exactness(corpus['tokens'])}): "
+            f"{_format_count(corpus['tokens'])} tokens to train on, "
             f"rows to train on {_format_count(corpus['train_rows'])}, to validate on "
             f"{_format_count(corpus['validation_rows'])}"
         )
@@ -85,7 +100,8 @@ def _render_curated_corpus(corpus: Report) -> str:
     formatted_counts = [f"{name} {_format_count(split)}" for name, split in splits.items()]
     formatted_counts += [f"planted in train {canary_count:,.0f}"] if canary_count >= 1 else []
     return (
-        f"after curation ({_format_exactness(corpus['documents'])}): {_format_count(corpus['documents'])} documents, "
+        f"after curation ({_format_exactness(corpus['documents'])}): "
+        f"{_format_count(corpus['documents'])} documents, "
         f"{_format_byte_estimate(corpus['bytes'])}\n  {', '.join(formatted_counts)}"
     )
 
@@ -101,7 +117,8 @@ def _describe_estimate_basis(report: Report) -> str:
     if not sample["documents"]:
         return "nothing could be read"
     return (
-        f"estimates from a sample of {sample_size}, scaled by bytes; duplicates of what was not read are "
+        f"estimates from a sample of {sample_size}, scaled by bytes; duplicates of what was "
+        f"not read are "
         f"not seen"
     )
 
@@ -119,15 +136,19 @@ def _render_training(report: Report) -> str:
     lines = [
         f"model: {upper_bound_prefix}{parameters['value']:,} parameters "
         + ("(exact)" if parameters["exact"] else "(exact if the corpus fills the vocabulary)"),
-        f"training: {training['steps']:,} steps see {training['tokens_seen']:,} tokens, {epochs_text}",
-        f"memory: weights {_format_byte_count(memory['weights'])}, gradients {_format_byte_count(memory['gradients'])}, "
-        f"optimizer {_format_byte_count(memory['optimizer'])}: {_format_byte_count(memory['total'])} by formula, and the "
+        f"training: {training['steps']:,} steps see {training['tokens_seen']:,} tokens, "
+        f"{epochs_text}",
+        f"memory: weights {_format_byte_count(memory['weights'])}, gradients "
+        f"{_format_byte_count(memory['gradients'])}, "
+        f"optimizer {_format_byte_count(memory['optimizer'])}: "
+        f"{_format_byte_count(memory['total'])} by formula, and the "
         f"activations",
     ]
     if step:
         lines.append(
             f"  measured on {step['device']} in {step['count']} steps: {step['seconds']:.2f} s a "
-            f"step, so about {_format_duration(step['training_seconds'])} for all; at its highest the "
+            f"step, so about {_format_duration(step['training_seconds'])} for all; at its "
+            f"highest the "
             f"trainer held {_format_byte_count(step['peak'])}, libraries and activations with it"
         )
     return "\n".join(lines)
@@ -153,7 +174,11 @@ def _format_count(estimate: Report) -> str:
 
 def _format_byte_estimate(estimate: Report) -> str:
     value = estimate["value"]
-    return "of unknown size" if value is None else f"{_format_about_prefix(estimate)}{_format_byte_count(value)}"
+    return (
+        "of unknown size"
+        if value is None
+        else f"{_format_about_prefix(estimate)}{_format_byte_count(value)}"
+    )
 
 
 def _format_about_prefix(estimate: Report) -> str:

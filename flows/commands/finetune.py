@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.commands.shared import StoreOption, JsonOption, OverridesOption, run_flow_and_report
+from flows.commands.shared import JsonOption, OverridesOption, StoreOption, run_flow_and_report
 
 
 def finetune(
@@ -28,7 +28,12 @@ def finetune(
         leaves out is as in the checkpoint's run.
     """
     run = run_flow_and_report(
-        "finetune", as_json, checkpoint=checkpoint, config=config, overrides=overrides or [], store=store
+        "finetune",
+        as_json,
+        checkpoint=checkpoint,
+        config=config,
+        overrides=overrides or [],
+        store=store,
     )
     if run is not None:
         finetuned = run["finetune"]
@@ -42,9 +47,14 @@ def render_scores(scores: list[dict[str, Any]]) -> str:
     width = max(len(overall_score["system"]) for overall_score in overall_scores)
     lines = []
     for overall_score in overall_scores:
-        value_text = "unknown" if overall_score["value"] is None else f"{overall_score['value']:.3f}"
+        value_text = (
+            "unknown" if overall_score["value"] is None else f"{overall_score['value']:.3f}"
+        )
         if overall_score["low"] is not None:
             value_text += f" ({overall_score['low']:.3f} to {overall_score['high']:.3f})"
         value_text += " points" if overall_score["unit"] == "points" else ""
-        lines.append(f"{overall_score['metric']:<12} {overall_score['system']:<{width}} {value_text}, n = {overall_score['n']:,}")
+        lines.append(
+            f"{overall_score['metric']:<12} {overall_score['system']:<{width}} {value_text}, "
+            f"n = {overall_score['n']:,}"
+        )
     return "\n".join(lines)

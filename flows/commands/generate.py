@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from cyclopts import Parameter
 
-from flows.commands.shared import StoreOption, JsonOption, WholeNumber, print_result
+from flows.commands.shared import JsonOption, StoreOption, WholeNumber, print_result
 from flows.growing import collect_redaction_artifacts
-from flows.origin import ResolvedCheckpoint, resolve_checkpoint, find_checkpoint_in_folder
+from flows.origin import ResolvedCheckpoint, find_checkpoint_in_folder, resolve_checkpoint
 from flows.runs import open_store
 from reports.page.masking import OFFENSIVE_TOXICITY, Redactor, escape_invisible
 from reports.sections.corpus_figures import build_corpus_redactor
@@ -99,7 +99,9 @@ def generate(
         prompt.encode()
     except UnicodeEncodeError as error:
         raise UsageError("the prompt is no UTF-8; give it in that encoding") from error
-    resolved_checkpoint = find_checkpoint_in_folder(checkpoint) or resolve_checkpoint(open_store(store, create=False), checkpoint)
+    resolved_checkpoint = find_checkpoint_in_folder(checkpoint) or resolve_checkpoint(
+        open_store(store, create=False), checkpoint
+    )
     if tokens < 1:
         raise UsageError(f"--tokens {tokens}: at least one must be written")
     from model.decoding.methods import DecodingMethods
@@ -110,7 +112,11 @@ def generate(
         )
     except ValueError as error:
         raise UsageError(str(error).rstrip(".")) from error
-    print_result(complete_prompt(resolved_checkpoint, prompt, tokens, methods, seed, precision, masked), as_json, render_generation)
+    print_result(
+        complete_prompt(resolved_checkpoint, prompt, tokens, methods, seed, precision, masked),
+        as_json,
+        render_generation,
+    )
 
 
 def complete_prompt(
@@ -138,15 +144,27 @@ def complete_prompt(
                 return report | {"prompt": redact_text(prompt, "")}
         network, decoding_input = _prepare_decoding_input(model, resolved_checkpoint, prompt)
         with autocast_to_precision(network, precision) as report["precision"]:
-            outputs = _decode_with_every_method(network, decoding_input, max_new_tokens, methods, seed)
+            outputs = _decode_with_every_method(
+                network, decoding_input, max_new_tokens, methods, seed
+            )
         preceding_text = "" if decoding_input.source_ids or network.is_trained_on_pairs else prompt
-        output_reports = [_describe_output(model, output, redact_text, preceding_text) for output in outputs]
-        decoded_texts = [_decode_output_text(model, output) for output in outputs] if preceding_text else []
-        report["prompt"] = _select_most_redacted([redact_text(prompt, "", text) for text in ["", *decoded_texts]])
+        output_reports = [
+            _describe_output(model, output, redact_text, preceding_text) for output in outputs
+        ]
+        decoded_texts = (
+            [_decode_output_text(model, output) for output in outputs] if preceding_text else []
+        )
+        report["prompt"] = _select_most_redacted(
+            [redact_text(prompt, "", text) for text in ["", *decoded_texts]]
+        )
         for output_report in output_reports if redact else ():
             del output_report["steps"]  # they would tell the text
         prompt_token_count = len(decoding_input.source_ids or decoding_input.prompt_ids)
-        return report | {"seed": seed, "prompt_tokens": prompt_token_count, "written": output_reports}
+        return report | {
+            "seed": seed,
+            "prompt_tokens": prompt_token_count,
+            "written": output_reports,
+        }
     except ValueError as error:
         raise HallmarkError(f"{resolved_checkpoint.name}: {str(error).rstrip('.')}") from error
 
@@ -155,19 +173,39 @@ def _make_context_redactor(resolved_checkpoint: ResolvedCheckpoint) -> ContextRe
     """Masks texts as the pages do: the embedded scorer judges them."""
     from tasks.measures.scorers import ScorerConfig, open_scorer
 
-    corpus_artifacts = collect_redaction_artifacts(resolved_checkpoint.source_run) if resolved_checkpoint.source_run else resolved_checkpoint.corpus_artifacts or {}
-    redactor = build_corpus_redactor(corpus_artifacts, OFFENSIVE_TOXICITY) if corpus_artifacts else Redactor()
+    corpus_artifacts = (
+        collect_redaction_artifacts(resolved_checkpoint.source_run)
+        if resolved_checkpoint.source_run
+        else resolved_checkpoint.corpus_artifacts or {}
+    )
+    redactor = (
+        build_corpus_redactor(corpus_artifacts, OFFENSIVE_TOXICITY)
+        if corpus_artifacts
+        else Redactor()
+    )
     scorer = open_scorer(ScorerConfig())
 
     def redact_in_context(text: str, preceding_text: str, following_text: str = "") -> str:
         spans_in_context = redactor.find_sensitive_spans(preceding_text + text + following_text)
         text_start, text_end = len(preceding_text), len(preceding_text + text)
-        spans_in_text = [(span_start - text_start, span_end - text_start) for span_start, span_end, _ in spans_in_context if span_start < text_end and span_end > text_start]
-        spans_without_context = [(span_start, span_end) for span_start, span_end, _ in redactor.find_sensitive_spans(text)]
-        if spans_in_text != spans_without_context and (preceding_text or any(span_start < 0 or span_end > len(text) for span_start, span_end in spans_in_text)):
+        spans_in_text = [
+            (span_start - text_start, span_end - text_start)
+            for span_start, span_end, _ in spans_in_context
+            if span_start < text_end and span_end > text_start
+        ]
+        spans_without_context = [
+            (span_start, span_end)
+            for span_start, span_end, _ in redactor.find_sensitive_spans(text)
+        ]
+        if spans_in_text != spans_without_context and (
+            preceding_text
+            or any(span_start < 0 or span_end > len(text) for span_start, span_end in spans_in_text)
+        ):
             return f"{WITHHELD_PREFIX}, {len(text):,} characters]"
         toxicity = float(scorer.score_toxicity([text])[0])
-        return redactor.redact_by_kind(text, "model text", toxicity, max_characters=16 * len(text))  # masks are longer
+        return redactor.redact_by_kind(
+            text, "model text", toxicity, max_characters=16 * len(text)
+        )  # masks are longer
 
     return redact_in_context
 
@@ -178,7 +216,10 @@ def _return_unredacted(text: str, preceding_text: str, following_text: str = "")
 
 def _select_most_redacted(redacted_versions: list[str]) -> str:
     """Return the version of a prompt that hides most: each hides what reaches into one text."""
-    return next((version for version in redacted_versions if version.startswith(WITHHELD_PREFIX)), redacted_versions[0])
+    return next(
+        (version for version in redacted_versions if version.startswith(WITHHELD_PREFIX)),
+        redacted_versions[0],
+    )
 
 
 # A text that goes on -----------------------------------------------------------------------------
@@ -194,22 +235,40 @@ class DecodingInput:
     source_ids: list[int] | None = None
 
 
-def _decode_with_every_method(network: Transformer, decoding_input: DecodingInput, max_new_tokens: int, methods: DecodingMethods, seed: int) -> list[MethodOutput]:
+def _decode_with_every_method(
+    network: Transformer,
+    decoding_input: DecodingInput,
+    max_new_tokens: int,
+    methods: DecodingMethods,
+    seed: int,
+) -> list[MethodOutput]:
     from model.decoding.methods import decode_with_every_method
 
     context_length = network.config.context
-    if max(len(decoding_input.prompt_ids) + max_new_tokens, len(decoding_input.source_ids or ())) > context_length:
+    if (
+        max(len(decoding_input.prompt_ids) + max_new_tokens, len(decoding_input.source_ids or ()))
+        > context_length
+    ):
         raise UsageError(
-            f"the prompt has {len(decoding_input.source_ids or decoding_input.prompt_ids)} tokens, and with {max_new_tokens} new ones "
+            f"the prompt has {len(decoding_input.source_ids or decoding_input.prompt_ids)} "
+            f"tokens, and with {max_new_tokens} new ones "
             f"they must fit the context of {context_length}; shorten it or lower --tokens"
         )
     return decode_with_every_method(
-        network, decoding_input.prompt_ids, max_new_tokens=max_new_tokens, methods=methods, seed=seed,
-        stop=decoding_input.stop_ids, forbid=decoding_input.forbidden_ids, source=decoding_input.source_ids,
-    )  # fmt: skip
+        network,
+        decoding_input.prompt_ids,
+        max_new_tokens=max_new_tokens,
+        methods=methods,
+        seed=seed,
+        stop=decoding_input.stop_ids,
+        forbid=decoding_input.forbidden_ids,
+        source=decoding_input.source_ids,
+    )
 
 
-def _describe_output(model: Model, output: MethodOutput, redact_text: ContextRedactor, preceding_text: str) -> Report:
+def _describe_output(
+    model: Model, output: MethodOutput, redact_text: ContextRedactor, preceding_text: str
+) -> Report:
     total_log_prob = float(output.log_probs.sum(dtype="float64"))
     steps = zip(output.ids, output.log_probs.tolist(), strict=True)
     return {
@@ -220,7 +279,10 @@ def _describe_output(model: Model, output: MethodOutput, redact_text: ContextRed
         "tokens": len(output.ids),
         "log_prob": total_log_prob,
         "log_prob_per_token": total_log_prob / len(output.ids),
-        "steps": [{"token": model.get_token_name(token_id), "id": token_id, "log_prob": log_prob} for token_id, log_prob in steps],
+        "steps": [
+            {"token": model.get_token_name(token_id), "id": token_id, "log_prob": log_prob}
+            for token_id, log_prob in steps
+        ],
     }
 
 
@@ -228,7 +290,9 @@ def _decode_output_text(model: Model, output: MethodOutput) -> str:
     return model.decode(output.ids[:-1] if output.stopped else output.ids)
 
 
-def _prepare_decoding_input(model: Model, resolved_checkpoint: ResolvedCheckpoint, prompt: str) -> tuple[Transformer, DecodingInput]:
+def _prepare_decoding_input(
+    model: Model, resolved_checkpoint: ResolvedCheckpoint, prompt: str
+) -> tuple[Transformer, DecodingInput]:
     """The network, and the prompt as it is given to it."""
     from model.tokens import END_OF_TEXT_ID, PAD_ID
     from model.training.examples import build_pair_inputs
@@ -236,7 +300,9 @@ def _prepare_decoding_input(model: Model, resolved_checkpoint: ResolvedCheckpoin
     from tasks.audits.subjects.transformers_subject import TransformersCausalModel
 
     if isinstance(model, TransformersCausalModel):
-        return _import_transformers_model(resolved_checkpoint), DecodingInput(model.prepend_bos_id(model.encode(prompt)), model.stop_ids, set())
+        return _import_transformers_model(resolved_checkpoint), DecodingInput(
+            model.prepend_bos_id(model.encode(prompt)), model.stop_ids, set()
+        )
     assert isinstance(model, HallmarkDecoder)
     network = model.model
     prompt_ids = model.encode(prompt)
@@ -245,11 +311,24 @@ def _prepare_decoding_input(model: Model, resolved_checkpoint: ResolvedCheckpoin
         return network, DecodingInput(target_start_ids, {END_OF_TEXT_ID}, {PAD_ID}, source_ids)
     if not isinstance(model, HallmarkEncoderDecoder):
         return network, DecodingInput([END_OF_TEXT_ID, *prompt_ids], {END_OF_TEXT_ID}, {PAD_ID})
-    sentinel_ids = {sentinel: model.get_special_token_id(sentinel) for sentinel in re.findall(r"<\|sentinel_\d+\|>", prompt)}
+    sentinel_ids = {
+        sentinel: model.get_special_token_id(sentinel)
+        for sentinel in re.findall(r"<\|sentinel_\d+\|>", prompt)
+    }
     if sentinel_ids:
-        return network, DecodingInput([END_OF_TEXT_ID], {END_OF_TEXT_ID}, {PAD_ID}, _encode_with_special_tokens(model, prompt, sentinel_ids))
+        return network, DecodingInput(
+            [END_OF_TEXT_ID],
+            {END_OF_TEXT_ID},
+            {PAD_ID},
+            _encode_with_special_tokens(model, prompt, sentinel_ids),
+        )
     end_ids, forbidden_ids = set(model.stop_ids), {PAD_ID, model.sentinel_id}
-    return network, DecodingInput([END_OF_TEXT_ID, model.sentinel_id], end_ids, forbidden_ids, [*prompt_ids, model.sentinel_id])
+    return network, DecodingInput(
+        [END_OF_TEXT_ID, model.sentinel_id],
+        end_ids,
+        forbidden_ids,
+        [*prompt_ids, model.sentinel_id],
+    )
 
 
 def _import_transformers_model(resolved_checkpoint: ResolvedCheckpoint) -> Transformer:
@@ -259,7 +338,9 @@ def _import_transformers_model(resolved_checkpoint: ResolvedCheckpoint) -> Trans
     from tasks.contract import resolve_torch_device
 
     try:
-        return import_transformers(resolved_checkpoint.checkpoint.fetch_directory(), resolve_torch_device("auto"))
+        return import_transformers(
+            resolved_checkpoint.checkpoint.fetch_directory(), resolve_torch_device("auto")
+        )
     except CheckpointError as error:
         raise UsageError(
             f"{str(error).rstrip('.')}; other models can be audited, but not asked to write by "
@@ -267,21 +348,31 @@ def _import_transformers_model(resolved_checkpoint: ResolvedCheckpoint) -> Trans
         ) from error
 
 
-def _encode_with_special_tokens(model: Model, text: str, special_ids: Mapping[str, int]) -> list[int]:
+def _encode_with_special_tokens(
+    model: Model, text: str, special_ids: Mapping[str, int]
+) -> list[int]:
     """Token ids of a text in which the names of special tokens stand for them. The space before
     one goes: it belongs to the word that the token stands for."""
     token_ids: list[int] = []
-    pieces = re.split("(" + "|".join(map(re.escape, special_ids)) + ")", text) if special_ids else [text]
+    pieces = (
+        re.split("(" + "|".join(map(re.escape, special_ids)) + ")", text) if special_ids else [text]
+    )
     for index, piece in enumerate(pieces):
         is_last = index == len(pieces) - 1
-        token_ids += [special_ids[piece]] if index % 2 else model.encode(piece if is_last else piece.rstrip(" "))
+        token_ids += (
+            [special_ids[piece]]
+            if index % 2
+            else model.encode(piece if is_last else piece.rstrip(" "))
+        )
     return token_ids
 
 
 # Masks -------------------------------------------------------------------------------------------
 
 
-def _predict_masked_tokens(model: MaskedModel, prompt: str, redact_text: ContextRedactor) -> list[Report]:
+def _predict_masked_tokens(
+    model: MaskedModel, prompt: str, redact_text: ContextRedactor
+) -> list[Report]:
     """Of each mask in the prompt the likeliest tokens."""
     import numpy as np
     import torch
@@ -295,10 +386,16 @@ def _predict_masked_tokens(model: MaskedModel, prompt: str, redact_text: Context
             f"{mask_name} where a word is to be found, as in: He ate the cake {mask_name} the fork"
         )
     end_ids = [] if model.closing_id is None else [model.closing_id]
-    token_ids = [*model.prepend_bos_id(_encode_with_special_tokens(model, prompt, {mask_name: model.mask_id})), *end_ids]
+    token_ids = [
+        *model.prepend_bos_id(
+            _encode_with_special_tokens(model, prompt, {mask_name: model.mask_id})
+        ),
+        *end_ids,
+    ]
     if len(token_ids) > model.context_length:
         raise UsageError(
-            f"the prompt has {len(token_ids)} tokens, more than the context of {model.context_length}; shorten "
+            f"the prompt has {len(token_ids)} tokens, more than the context of "
+            f"{model.context_length}; shorten "
             f"it"
         )
     mask_positions = [i for i, token in enumerate(token_ids) if token == model.mask_id]
@@ -307,10 +404,20 @@ def _predict_masked_tokens(model: MaskedModel, prompt: str, redact_text: Context
     log_probs = check_no_nan(logits.log_softmax(-1)).cpu().numpy()
     masks = []
     prompt_segments = prompt.split(mask_name)
-    for mask_number, (mask_position, mask_log_probs) in enumerate(zip(mask_positions, log_probs, strict=True), start=1):
-        preceding_text, following_text = mask_name.join(prompt_segments[:mask_number]), mask_name.join(prompt_segments[mask_number:])
+    for mask_number, (mask_position, mask_log_probs) in enumerate(
+        zip(mask_positions, log_probs, strict=True), start=1
+    ):
+        preceding_text, following_text = (
+            mask_name.join(prompt_segments[:mask_number]),
+            mask_name.join(prompt_segments[mask_number:]),
+        )
         likeliest_ids = np.argsort(-mask_log_probs, kind="stable")[:CANDIDATES_PER_MASK].tolist()
-        tokens = [redact_text(model.decode([i]) or model.get_token_name(i), preceding_text, following_text) for i in likeliest_ids]
+        tokens = [
+            redact_text(
+                model.decode([i]) or model.get_token_name(i), preceding_text, following_text
+            )
+            for i in likeliest_ids
+        ]
         candidates: list[Report] = [
             {
                 "token": token,
@@ -350,7 +457,9 @@ def render_generation(report: Report) -> str:
     )
     for output in report["written"]:
         settings = ", ".join(f"{k} {v}" for k, v in output["settings"].items())
-        log_prob_text = f"log p {output['log_prob']:.2f}, {output['log_prob_per_token']:.2f} per token"
+        log_prob_text = (
+            f"log p {output['log_prob']:.2f}, {output['log_prob_per_token']:.2f} per token"
+        )
         token_count_text = f"{output['tokens']} tokens{', ended' if output['ended'] else ''}"
         lines += ["", f"{output['method']} ({settings}): {log_prob_text}, {token_count_text}"]
         lines += [f"    | {escape_invisible(line)}" for line in output["text"].splitlines() or [""]]

@@ -8,9 +8,25 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from flows.commands.compare import render_comparison
-from flows.commands.shared import StoreOption, JsonOption, OverridesOption, WholeNumber, start_prefect_and_progress, call_flow_and_get_run, print_result
+from flows.commands.shared import (
+    JsonOption,
+    OverridesOption,
+    StoreOption,
+    WholeNumber,
+    call_flow_and_get_run,
+    print_result,
+    start_prefect_and_progress,
+)
 from flows.comparing import find_checkpoint_audits
-from flows.mitigating import IS_CONTROL_BY_ARM, find_source_document_ids, resolve_trained_checkpoint, get_removal_list_folder, build_mitigation_report, build_arm_overrides, write_document_id_list
+from flows.mitigating import (
+    IS_CONTROL_BY_ARM,
+    build_arm_overrides,
+    build_mitigation_report,
+    find_source_document_ids,
+    get_removal_list_folder,
+    resolve_trained_checkpoint,
+    write_document_id_list,
+)
 from flows.runs import open_store
 from reports.page.masking import escape_invisible
 from tasks.contract import UsageError
@@ -56,28 +72,51 @@ def mitigate(
     if rows < 1:
         raise UsageError(f"--rows is {rows}: of a finding at least its worst row is needed")
     assert resolved_checkpoint.source_run is not None
-    documents_file = (write_document_id_list(find_source_document_ids(opened_store, checkpoint, findings, rows), get_removal_list_folder(opened_store))
-              if findings else None)  # fmt: skip
+    documents_file = (
+        write_document_id_list(
+            find_source_document_ids(opened_store, checkpoint, findings, rows),
+            get_removal_list_folder(opened_store),
+        )
+        if findings
+        else None
+    )
     # Before the arms: "latest" is one of them, then.
     start_audits = None if anew else find_checkpoint_audits(opened_store, checkpoint)
-    absolute_uri = opened_store.uri if opened_store.root_folder is None else str(opened_store.root_folder.resolve())
+    absolute_uri = (
+        opened_store.uri
+        if opened_store.root_folder is None
+        else str(opened_store.root_folder.resolve())
+    )
     shared_parameters: dict[str, Any] = {
         "config": resolved_checkpoint.source_run.record["config"] | {"store": absolute_uri},
         "start": None if anew else resolved_checkpoint.name,
         "store": absolute_uri,
     }
-    arm_overrides = [[*(overrides or []), *build_arm_overrides(arm, documents_file, toxicity, steps)] for arm in IS_CONTROL_BY_ARM]
+    arm_overrides = [
+        [*(overrides or []), *build_arm_overrides(arm, documents_file, toxicity, steps)]
+        for arm in IS_CONTROL_BY_ARM
+    ]
     from flows.recording import resolve_flow_arguments
 
     with (
         chdir(resolved_checkpoint.source_run.working_folder),
-        start_prefect_and_progress(lambda: [resolve_flow_arguments(overrides=arm, **shared_parameters) for arm in arm_overrides]),
+        start_prefect_and_progress(
+            lambda: [
+                resolve_flow_arguments(overrides=arm, **shared_parameters) for arm in arm_overrides
+            ]
+        ),
     ):
         from flows import pipeline
 
-        runs = [call_flow_and_get_run(lambda arm=arm: pipeline.pipeline(overrides=arm, **shared_parameters))  # type: ignore[misc]
-                for arm in arm_overrides]  # fmt: skip
-    report = build_mitigation_report(runs, start_audits) | {"documents": str(documents_file) if documents_file else None}
+        runs = [
+            call_flow_and_get_run(
+                lambda arm=arm: pipeline.pipeline(overrides=arm, **shared_parameters)
+            )  # type: ignore[misc]
+            for arm in arm_overrides
+        ]
+    report = build_mitigation_report(runs, start_audits) | {
+        "documents": str(documents_file) if documents_file else None
+    }
     print_result(report, as_json, render_mitigation)
 
 
@@ -88,8 +127,11 @@ def render_mitigation(report: Report) -> str:
         control_value, treated_value = row["values"]
         if None not in (control_value, treated_value):
             text_name = escape_invisible(f"{row['kind']} {row['name']}".strip())
-            lines.append(f"    {text_name}  {control_value:.4f}  {treated_value:.4f}  ({treated_value - control_value:+.4f}), "
-                         f"{row['bytes']:,} bytes")  # fmt: skip
+            lines.append(
+                f"    {text_name}  {control_value:.4f}  {treated_value:.4f}  "
+                f"({treated_value - control_value:+.4f}), "
+                f"{row['bytes']:,} bytes"
+            )
     lines += ["", f"left out: {removed_count:,} documents; of the control {control_count:,} others"]
     if control_count < removed_count:
         lines.append("the control lacks fewer: no more others were left")

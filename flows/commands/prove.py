@@ -5,18 +5,25 @@ from __future__ import annotations
 from contextlib import chdir
 from typing import Any
 
-from flows.commands.shared import StoreOption, JsonOption, WholeNumber, start_prefect_and_progress, call_flow_and_get_run, print_result
+from flows.commands.shared import (
+    JsonOption,
+    StoreOption,
+    WholeNumber,
+    call_flow_and_get_run,
+    print_result,
+    start_prefect_and_progress,
+)
 from flows.mitigating import get_removal_list_folder
 from flows.proving import (
-    list_finding_audits,
-    resolve_base_run,
-    collect_source_document_inputs,
+    build_experiment_report,
+    build_overrides_by_arm,
     check_arms_comparable,
     check_findings_exist,
-    build_experiment_report,
+    collect_source_document_inputs,
+    list_finding_audits,
     plan_removal_cases,
+    resolve_base_run,
     write_removal_lists,
-    build_overrides_by_arm,
 )
 from flows.runs import Run, open_store
 from reports.page.figures import format_value
@@ -55,36 +62,58 @@ def prove(
     check_findings_exist(base_run, findings)
     if seeds < 0:
         raise UsageError(f"--seeds is {seeds}: give the number of other seeds, 0 for none")
-    absolute_uri = opened_store.uri if opened_store.root_folder is None else str(opened_store.root_folder.resolve())
+    absolute_uri = (
+        opened_store.uri
+        if opened_store.root_folder is None
+        else str(opened_store.root_folder.resolve())
+    )
     base_config = base_run.record["config"] | {"store": absolute_uri}
-    shared_parameters: dict[str, Any] = {"config": base_config, "start": base_run.record["checkpoint"], "store": absolute_uri}
+    shared_parameters: dict[str, Any] = {
+        "config": base_config,
+        "start": base_run.record["checkpoint"],
+        "store": absolute_uri,
+    }
     list_folder = get_removal_list_folder(opened_store).resolve()
     from flows.recording import resolve_flow_arguments
 
-    with start_prefect_and_progress(lambda: resolve_flow_arguments(**shared_parameters, overrides=())), chdir(base_run.working_folder):
+    with (
+        start_prefect_and_progress(
+            lambda: resolve_flow_arguments(**shared_parameters, overrides=())
+        ),
+        chdir(base_run.working_folder),
+    ):
         from flows import pipeline
 
         def train_arm(overrides: list[str]) -> Run:
             """Whatever of it is there comes from the store."""
             return call_flow_and_get_run(
                 lambda: pipeline.pipeline(
-                    overrides=overrides, until=f"audit_{audit_names[-1]}", only=audit_names, **shared_parameters
+                    overrides=overrides,
+                    until=f"audit_{audit_names[-1]}",
+                    only=audit_names,
+                    **shared_parameters,
                 )
             )
 
         runs_by_arm = {BASE: train_arm([])}
         check_arms_comparable(runs_by_arm, audit_names)
         cases = plan_removal_cases(runs_by_arm[BASE], findings)
-        removal = write_removal_lists(runs_by_arm[BASE], trace_case_documents(runs_by_arm[BASE], cases), list_folder)
+        removal = write_removal_lists(
+            runs_by_arm[BASE], trace_case_documents(runs_by_arm[BASE], cases), list_folder
+        )
         for arm, overrides in build_overrides_by_arm(base_run, removal, seeds).items():
             runs_by_arm[arm] = train_arm(overrides)
         check_arms_comparable(runs_by_arm, audit_names)
         run_ids_by_arm = {arm: arm_run.id for arm, arm_run in runs_by_arm.items()}
         case_config = cases.model_dump(mode="json")
-        proof_run = call_flow_and_get_run(lambda: pipeline.prove(base_config, run_ids_by_arm, case_config, store=absolute_uri))
+        proof_run = call_flow_and_get_run(
+            lambda: pipeline.prove(base_config, run_ids_by_arm, case_config, store=absolute_uri)
+        )
     report = build_experiment_report(proof_run)
     if proof_run.site_index:
-        report["page"] = str(proof_run.site_index.parent / "runs" / proof_run.id / "proof_card" / "proof_card.html")
+        report["page"] = str(
+            proof_run.site_index.parent / "runs" / proof_run.id / "proof_card" / "proof_card.html"
+        )
     print_result(report, as_json, render_proof)
 
 
@@ -96,7 +125,9 @@ def trace_case_documents(base_run: Run, cases: Any) -> Any:
 
     mapper = make_mapper(base_run.config.mapper, base_run.config.workers)
     with open_session(Session(base_run.store, mapper, frontend.on_event)):
-        return find_source_documents(*collect_source_document_inputs(base_run, cases), cases)["behind"]
+        return find_source_documents(*collect_source_document_inputs(base_run, cases), cases)[
+            "behind"
+        ]
 
 
 #: What the rows of effects are called.
@@ -115,33 +146,52 @@ EFFECT_LABELS = {
 def render_proof(report: Report) -> str:
     lines = [f"{report['base']}: what became of its findings"]
     for arm in report["arms"]:
-        lines.append(f"    {arm['arm']}: run {report['runs'][arm['arm']]}, without "
-                     f"{arm['documents']:,} documents, {arm['bytes']:,} bytes")  # fmt: skip
+        lines.append(
+            f"    {arm['arm']}: run {report['runs'][arm['arm']]}, without "
+            f"{arm['documents']:,} documents, {arm['bytes']:,} bytes"
+        )
     for case in dict.fromkeys(row["case"] for row in report["cases"]):
         case_rows = [row for row in report["cases"] if row["case"] == case]
-        description = f"{case_rows[0]['documents']:,} documents behind it, {case_rows[0]['removed']:,} removed"
+        description = (
+            f"{case_rows[0]['documents']:,} documents behind it, "
+            f"{case_rows[0]['removed']:,} removed"
+        )
         reason = f"; {case_rows[0]['why']}" if case_rows[0]["why"] else ""
         lines += ["", f"{escape_invisible(case)}: {description}{reason}"]
-        for row in (with_unit_of_difference(row) for row in report["effects"] if row["case"] == case):
+        for row in (
+            with_unit_of_difference(row) for row in report["effects"] if row["case"] == case
+        ):
             value, low, high = (
                 "–" if row[column] is None else format_value(row[column], row["unit"])
                 for column in ("value", "low", "high")
             )
             label = EFFECT_LABELS[row["what"]].format(arm=row["arm"])
             verdict_suffix = f"  {row['verdict']}" * bool(row["verdict"])
-            lines.append(f"    {label:<44} {value:>9}  ({low} to {high}), n = {row['n']}{verdict_suffix}")
+            lines.append(
+                f"    {label:<44} {value:>9}  ({low} to {high}), n = {row['n']}{verdict_suffix}"
+            )
         for row in (with_unit_of_difference(row) for row in report["lines"] if row["case"] == case):
             value, bound = (
-                "–" if row[column] is None else format_value(row[column], row["unit"]) for column in ("value", "bound")
+                "–" if row[column] is None else format_value(row[column], row["unit"])
+                for column in ("value", "bound")
             )
             verdict = row["verdict"] or "not known"
             lines.append(f"    {verdict:<9} {row['line']}: {value}, {row['must']} {bound}")
     lines += ["", "bits per byte of held-out text"]
     for kind, label in dict.fromkeys((row["kind"], row["name"]) for row in report["price"]):
-        rows_by_arm = {price_row["arm"]: price_row for price_row in report["price"] if (price_row["kind"], price_row["name"]) == (kind, label)}
-        description = ", ".join(f"{arm} {price_row['bits_per_byte']:.4f}" for arm, price_row in rows_by_arm.items()
-                         if price_row["bits_per_byte"] is not None)  # fmt: skip
+        rows_by_arm = {
+            price_row["arm"]: price_row
+            for price_row in report["price"]
+            if (price_row["kind"], price_row["name"]) == (kind, label)
+        }
+        description = ", ".join(
+            f"{arm} {price_row['bits_per_byte']:.4f}"
+            for arm, price_row in rows_by_arm.items()
+            if price_row["bits_per_byte"] is not None
+        )
         byte_count = max(price_row["bytes"] for price_row in rows_by_arm.values())
-        lines.append(f"    {escape_invisible(f'{kind} {label}')}, {byte_count:,} bytes: "
-                     f"{description or 'nothing was predicted'}")  # fmt: skip
+        lines.append(
+            f"    {escape_invisible(f'{kind} {label}')}, {byte_count:,} bytes: "
+            f"{description or 'nothing was predicted'}"
+        )
     return "\n".join([*lines, "", f"page: {report['page']}"])

@@ -6,22 +6,22 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from flows.commands.shared import StoreOption, JsonOption, print_result
-from flows.commands.trace import parse_doc_id, find_training_steps
+from flows.commands.shared import JsonOption, StoreOption, print_result
+from flows.commands.trace import find_training_steps, parse_doc_id
 from flows.purging import (
     DocumentPurge,
-    read_all_artifacts,
     check_store_is_idle,
     clear_rendered_pages,
-    remove_unfinished_work,
     find_identical_documents,
-    record_purged_documents,
     has_planted_documents,
-    remove_documents,
     preview_rewrites,
+    read_all_artifacts,
+    record_purged_documents,
+    remove_documents,
+    remove_unfinished_work,
 )
 from flows.redaction import REMOVED_ID
-from flows.runs import Run, read_all_runs, open_store
+from flows.runs import Run, open_store, read_all_runs
 from tasks.contract import Artifact, Store, UsageError, read_purged_documents
 
 Report = dict[str, Any]
@@ -49,10 +49,16 @@ def purge(
     dry_run
         Change nothing, only list what holds it.
     """
-    print_result(purge_document(open_store(store, create=False), doc_id, copies, dry_run), as_json, render_purge)
+    print_result(
+        purge_document(open_store(store, create=False), doc_id, copies, dry_run),
+        as_json,
+        render_purge,
+    )
 
 
-def purge_document(store: Store, doc_id: str, include_copies: bool = False, dry_run: bool = False) -> Report:
+def purge_document(
+    store: Store, doc_id: str, include_copies: bool = False, dry_run: bool = False
+) -> Report:
     """What held a document and was taken out, or with ``dry_run`` would be."""
     with store.exclusive_lock() as is_exclusive:
         if not dry_run:
@@ -74,10 +80,15 @@ def purge_document(store: Store, doc_id: str, include_copies: bool = False, dry_
             )
         requested_ids |= set(map(bytes.fromhex, purge_list["unfinished"]))  # by one that was killed
         copy_ids = find_identical_documents(requested_ids, artifacts)
-        if len(document_purge.doc_ids) < len(ids_to_purge := requested_ids | copy_ids if include_copies else requested_ids):
+        if len(document_purge.doc_ids) < len(
+            ids_to_purge := requested_ids | copy_ids if include_copies else requested_ids
+        ):
             document_purge = DocumentPurge.from_doc_ids(ids_to_purge, artifacts)
             _, related_ids = document_purge.find_related_documents(artifacts)
-        affected_checkpoints, affected_tokenizers = _find_affected_checkpoints(store, document_purge, artifacts), _find_affected_tokenizers(document_purge, artifacts)
+        affected_checkpoints, affected_tokenizers = (
+            _find_affected_checkpoints(store, document_purge, artifacts),
+            _find_affected_tokenizers(document_purge, artifacts),
+        )
         doc_ids = set(document_purge.doc_ids.to_pylist())
         unreadable_counts = document_purge.count_unreadable_records(artifacts)
         if dry_run:
@@ -86,7 +97,11 @@ def purge_document(store: Store, doc_id: str, include_copies: bool = False, dry_
             record_purged_documents(store, doc_ids, is_unfinished=True)
             changed_artifacts = remove_documents(store, document_purge, artifacts)
         # By an earlier purge of the same documents, too, which may have been killed.
-        previously_purged = {artifact.name for artifact in artifacts if artifact.purged_documents.keys() & set(_format_doc_ids(doc_ids))}
+        previously_purged = {
+            artifact.name
+            for artifact in artifacts
+            if artifact.purged_documents.keys() & set(_format_doc_ids(doc_ids))
+        }
         affected_names = previously_purged | changed_artifacts.keys()
         work_areas = remove_unfinished_work(store, affected_names, dry_run)
         pages, unredacted_pages = clear_rendered_pages(store, dry_run)
@@ -113,8 +128,15 @@ def purge_document(store: Store, doc_id: str, include_copies: bool = False, dry_
 def _find_affected_runs(store: Store, artifact_names: set[str]) -> list[str]:
     """The runs with any of the artifacts, and those that add to the corpus of one of them."""
     runs = read_all_runs(store)
-    affected_ids = {run.id for run in runs if any(entry["artifact"] in artifact_names for entry in run.stages.values())}
-    while dependent_ids := {run.id for run in runs if run.earlier_run_name in affected_ids} - affected_ids:
+    affected_ids = {
+        run.id
+        for run in runs
+        if any(entry["artifact"] in artifact_names for entry in run.stages.values())
+    }
+    while (
+        dependent_ids := {run.id for run in runs if run.earlier_run_name in affected_ids}
+        - affected_ids
+    ):
         affected_ids |= dependent_ids
     return [run.id for run in runs if run.id in affected_ids]
 
@@ -123,19 +145,28 @@ def _format_doc_ids(doc_ids: set[bytes]) -> list[str]:
     return sorted(doc_id.hex() for doc_id in doc_ids)
 
 
-def _find_affected_checkpoints(store: Store, document_purge: DocumentPurge, artifacts: list[Artifact]) -> list[Report]:
+def _find_affected_checkpoints(
+    store: Store, document_purge: DocumentPurge, artifacts: list[Artifact]
+) -> list[Report]:
     """The checkpoints that read any of the documents, and those that go on from one; for each the
     steps before it that did, as far as a run says how it was trained."""
     sequences_by_pack: dict[str, set[int]] = {}  # sequences, by packed artifact
     for artifact in artifacts:
         spans = document_purge.read_packed_spans(artifact)
         if spans is not None and len(spans):
-            span_locations = zip(spans["split"].to_pylist(), spans["sequence"].to_pylist(), strict=True)
-            sequences_by_pack[artifact.name] = {sequence for split, sequence in span_locations if split == "train"}
+            span_locations = zip(
+                spans["split"].to_pylist(), spans["sequence"].to_pylist(), strict=True
+            )
+            sequences_by_pack[artifact.name] = {
+                sequence for split, sequence in span_locations if split == "train"
+            }
     steps_by_training = {
-        run.stages["pretrain"]["fingerprint"]: find_training_steps(run, sequences_by_pack[packed_name])
+        run.stages["pretrain"]["fingerprint"]: find_training_steps(
+            run, sequences_by_pack[packed_name]
+        )
         for run in read_all_runs(store)
-        if "pretrain" in run.stages and (packed_name := _get_packed_artifact_name(run)) in sequences_by_pack
+        if "pretrain" in run.stages
+        and (packed_name := _get_packed_artifact_name(run)) in sequences_by_pack
     }
     affected: dict[str, Report] = {}
     checkpoints = [a for a in artifacts if a.stage == "checkpoint"]
@@ -143,17 +174,29 @@ def _find_affected_checkpoints(store: Store, document_purge: DocumentPurge, arti
         step = checkpoint.manifest["parts"].get("key", {}).get("step")
         if checkpoint.manifest["lineage"].get("packed_corpus") in sequences_by_pack:
             training_steps = steps_by_training.get(checkpoint.manifest["parts"].get("parent", ""))
-            steps_before = None if training_steps is None or step is None else [training_step for training_step in training_steps if training_step <= step]
+            steps_before = (
+                None
+                if training_steps is None or step is None
+                else [training_step for training_step in training_steps if training_step <= step]
+            )
             if steps_before != []:
-                affected[checkpoint.name] = {"checkpoint": checkpoint.name, "step": step,
-                                          "steps": steps_before, "start": None}  # fmt: skip
+                affected[checkpoint.name] = {
+                    "checkpoint": checkpoint.name,
+                    "step": step,
+                    "steps": steps_before,
+                    "start": None,
+                }
     while True:  # what went on from one of them
         descendants = {
-            c.name: {"checkpoint": c.name, "step": c.manifest["parts"].get("key", {}).get("step"),
-                     "steps": None, "start": start_name}
+            c.name: {
+                "checkpoint": c.name,
+                "step": c.manifest["parts"].get("key", {}).get("step"),
+                "steps": None,
+                "start": start_name,
+            }
             for c in checkpoints
             if c.name not in affected and (start_name := _get_start_checkpoint_name(c)) in affected
-        }  # fmt: skip
+        }
         if not descendants:
             return list(affected.values())
         affected |= descendants
@@ -171,14 +214,22 @@ def _get_start_checkpoint_name(checkpoint: Artifact) -> str | None:
     return lineage.get("start_checkpoint") or lineage.get("checkpoint")
 
 
-def _find_affected_tokenizers(document_purge: DocumentPurge, artifacts: list[Artifact]) -> list[str]:
+def _find_affected_tokenizers(
+    document_purge: DocumentPurge, artifacts: list[Artifact]
+) -> list[str]:
     """The tokenizers that were trained on any of the documents, of which a token may be a word."""
-    training_tables = {f"{a.name}#documents" for a in artifacts if document_purge.has_training_documents(a)}
+    training_tables = {
+        f"{a.name}#documents" for a in artifacts if document_purge.has_training_documents(a)
+    }
     affected = []
     for artifact in artifacts:
         if artifact.stage == "train_tokenizer":
             document_inputs = artifact.manifest["lineage"]["documents"]
-            if training_tables & {document_inputs} if isinstance(document_inputs, str) else training_tables & {*document_inputs}:
+            if (
+                training_tables & {document_inputs}
+                if isinstance(document_inputs, str)
+                else training_tables & {*document_inputs}
+            ):
                 affected.append(artifact.name)
     return affected
 
@@ -197,24 +248,36 @@ def render_purge(report: Report) -> str:
         ("runs that held it" if not report["dry_run"] else "runs that hold it", report["runs"]),
         (f"work areas {would_prefix}removed", report["scratch"]),
         ("pages", report["pages"]),
-        ("exact copies, purged too" if report["copies_purged"] else
-         "exact copies, which stay (--copies purges them, too)", report["copies"]),
+        (
+            "exact copies, purged too"
+            if report["copies_purged"]
+            else "exact copies, which stay (--copies purges them, too)",
+            report["copies"],
+        ),
         ("documents that matched it, to be looked at", report["near"]),
         ("unmasked pages out of the store, to be removed by hand", report["beyond"]),
-        ("quarantined records of other sources that are no readable text and were searched by a "
-         "guess at their encoding", [f"{record_count} of {name}" for name, record_count in report["unread"].items()]),
-    ):  # fmt: skip
+        (
+            "quarantined records of other sources that are no readable text and were searched by a "
+            "guess at their encoding",
+            [f"{record_count} of {name}" for name, record_count in report["unread"].items()],
+        ),
+    ):
         if names:
             lines.append(f"{title}: {_join_first_names(names)}")
     lines += ["", *_render_affected_checkpoints(report["weights"])]
     if report["tokenizers"]:
-        lines.append(f"tokenizers trained on it, as they were: {_join_first_names(report['tokenizers'])}")
+        lines.append(
+            f"tokenizers trained on it, as they were: {_join_first_names(report['tokenizers'])}"
+        )
     if report["dry_run"]:
         return "\n".join([*lines, "nothing has been changed"])
     return "\n".join(
-        [*lines, "ingest takes it no more; its runs can be neither replayed nor gone on with. A "
-         "site, a copy or a cache of this store elsewhere is not reached"]
-    )  # fmt: skip
+        [
+            *lines,
+            "ingest takes it no more; its runs can be neither replayed nor gone on with. A "
+            "site, a copy or a cache of this store elsewhere is not reached",
+        ]
+    )
 
 
 def _render_affected_checkpoints(checkpoints: list[Report]) -> list[str]:
@@ -231,4 +294,6 @@ def _render_affected_checkpoints(checkpoints: list[Report]) -> list[str]:
 
 def _join_first_names(names: list[str]) -> str:
     hidden_count = len(names) - MAX_SHOWN_NAMES
-    return ", ".join(names[:MAX_SHOWN_NAMES]) + (f" and {hidden_count} more" if hidden_count > 0 else "")
+    return ", ".join(names[:MAX_SHOWN_NAMES]) + (
+        f" and {hidden_count} more" if hidden_count > 0 else ""
+    )

@@ -50,7 +50,9 @@ def summarize_removals(run: Run) -> Report:
     if not {"profile", "effects"} <= run.stages.keys():
         return {}
     effects = run["effects"]
-    identity_rates = [row for row in effects["rates"].read().to_pylist() if row["dimension"] == "identity"]
+    identity_rates = [
+        row for row in effects["rates"].read().to_pylist() if row["dimension"] == "identity"
+    ]
     rules = _count_removals_by_rule(run) + _count_tags_by_rule(run)
     tagging_rules = {(rule["stage"], rule["rule"]) for rule in rules if rule["action"] == "tagged"}
     removal_rates = [row for row in identity_rates if row.items() >= NON_DUPLICATE_REMOVALS.items()]
@@ -97,7 +99,9 @@ def _count_tags_by_rule(run: Run) -> list[Row]:
     ]
 
 
-def _build_rule_entry(stage: str, rule: str, action: str, affected_count: int, total_count: int) -> Row:
+def _build_rule_entry(
+    stage: str, rule: str, action: str, affected_count: int, total_count: int
+) -> Row:
     return {
         "stage": stage,
         "rule": rule,
@@ -138,7 +142,9 @@ def _count_unscored_documents(run: Run) -> Row:
 
 def _rank_overrepresented_groups(group_rates: list[Row]) -> list[Row]:
     """Return the groups hit more often than all other documents, the highest ratio first."""
-    ranked_rates = [row for row in group_rates if row["removed"] and row["rate"] > row["other_rate"]]
+    ranked_rates = [
+        row for row in group_rates if row["removed"] and row["rate"] > row["other_rate"]
+    ]
     ranked_rates.sort(key=lambda row: (row["ratio"] is not None, -(row["ratio"] or 0), -row["n"]))
     return [
         {
@@ -165,7 +171,9 @@ def render_removals(report: Report) -> list[str]:
     reasons_by_rule = {row["rule"]: row["why"] for row in report["actions"]}
     lines = [_render_rule_line(rule, reasons_by_rule) for rule in report["rules"][:MAX_RULES_SHOWN]]
     if hidden_rules := report["rules"][MAX_RULES_SHOWN:]:
-        lines.append(f"{len(hidden_rules)} more rules removed or tagged documents; the datasheet lists all")
+        lines.append(
+            f"{len(hidden_rules)} more rules removed or tagged documents; the datasheet lists all"
+        )
     unscored = report["unscored"]
     if unscored["documents"]:
         reasons = ", ".join(
@@ -183,7 +191,9 @@ def render_removals(report: Report) -> list[str]:
         ("tagged_groups", "tagged", MAX_TAGGED_GROUPS_SHOWN),
     ):
         if shown_groups := report[groups][:limit]:
-            lines.append(f"documents that mention these people were {verb} most often, {size_condition}:")
+            lines.append(
+                f"documents that mention these people were {verb} most often, {size_condition}:"
+            )
             lines += [_render_group_line(row) for row in shown_groups]
     return lines
 
@@ -191,13 +201,24 @@ def render_removals(report: Report) -> list[str]:
 def _render_rule_line(rule: Row, reasons_by_rule: dict[str, str]) -> str:
     kept_suffix = " and kept them" if rule["action"] == "tagged" else ""
     rule_name = rule["rule"].removesuffix(" unknown")
-    reason_suffix = f"; {reasons_by_rule[rule_name]}" if rule["stage"] == "select_scored" and rule_name in reasons_by_rule else ""
-    return f"{rule['stage']}: {rule['rule']} {rule['action']} {_format_document_count(rule)}{kept_suffix}{reason_suffix}"
+    reason_suffix = (
+        f"; {reasons_by_rule[rule_name]}"
+        if rule["stage"] == "select_scored" and rule_name in reasons_by_rule
+        else ""
+    )
+    return (
+        f"{rule['stage']}: {rule['rule']} {rule['action']} "
+        f"{_format_document_count(rule)}{kept_suffix}{reason_suffix}"
+    )
 
 
 def _render_group_line(row: Row) -> str:
-    other_documents = f"{row['other_documents']:,} of {row['other_of']:,} ({_format_percent(row['other_share'])})"
-    line = f"  {row['group']}: {_format_document_count(row)}; all other documents: {other_documents}"
+    other_documents = (
+        f"{row['other_documents']:,} of {row['other_of']:,} ({_format_percent(row['other_share'])})"
+    )
+    line = (
+        f"  {row['group']}: {_format_document_count(row)}; all other documents: {other_documents}"
+    )
     if row["ratio"] is not None:
         high = "∞" if row["high"] is None else f"{row['high']:.1f}"
         interval = "" if row["low"] is None else f" (95 % CI {row['low']:.1f}–{high})"

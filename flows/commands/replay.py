@@ -8,7 +8,13 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-from flows.commands.shared import StoreOption, JsonOption, start_prefect_and_progress, call_flow_and_get_run, print_result
+from flows.commands.shared import (
+    JsonOption,
+    StoreOption,
+    call_flow_and_get_run,
+    print_result,
+    start_prefect_and_progress,
+)
 from flows.growing import list_corpus_runs
 from flows.runs import Record, Run, check_not_purged, find_artifact, open_run
 from tasks.contract import PURGED_DOCUMENTS_FILE, Artifact, Store, UsageError
@@ -20,7 +26,11 @@ REPLAYABLE_FLOWS = ("pipeline", "corpus", "pretrain", "finetune")
 
 
 def replay(
-    run: str = "latest", *, store: StoreOption = None, into: str | None = None, as_json: JsonOption = False
+    run: str = "latest",
+    *,
+    store: StoreOption = None,
+    into: str | None = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Run again from run.json into a fresh store and compare every hash.
 
@@ -51,21 +61,37 @@ def replay_run(run: Run, target_uri: str | None = None) -> Report:
         raise UsageError(f"run {run.id} is {run.status}; only a completed run can be replayed")
     _check_flow_is_replayable(run)
     original_artifacts = run.artifacts  # all of them, or a HallmarkError now and not after the work
-    earlier_artifacts = [artifact for earlier_run in list_corpus_runs(run)[:-1] for artifact in earlier_run.artifacts.values()]
-    check_not_purged(f"run {run.id} cannot be replayed", [*earlier_artifacts, *original_artifacts.values()])
+    earlier_artifacts = [
+        artifact
+        for earlier_run in list_corpus_runs(run)[:-1]
+        for artifact in earlier_run.artifacts.values()
+    ]
+    check_not_purged(
+        f"run {run.id} cannot be replayed", [*earlier_artifacts, *original_artifacts.values()]
+    )
     temporary_folder = None
     if target_uri is None:
         temporary_folder = target_uri = tempfile.mkdtemp(prefix="hallmark-replay-")
     target_store = Store(target_uri)
     if target_store.list_folder_names("artifacts"):
-        raise UsageError(f"the store {target_uri} is not fresh: it holds artifacts; give an empty one")
-    target_location = str(target_store.root_folder or target_store.uri)  # the same from whatever folder
+        raise UsageError(
+            f"the store {target_uri} is not fresh: it holds artifacts; give an empty one"
+        )
+    target_location = str(
+        target_store.root_folder or target_store.uri
+    )  # the same from whatever folder
     try:
         copy_store_secret(run.store, target_store)
-        target_store.put(PURGED_DOCUMENTS_FILE, run.store.get(PURGED_DOCUMENTS_FILE) or b'{"documents": {}, "unfinished": []}')
+        target_store.put(
+            PURGED_DOCUMENTS_FILE,
+            run.store.get(PURGED_DOCUMENTS_FILE) or b'{"documents": {}, "unfinished": []}',
+        )
         replayed_run = call_flow_and_get_run(lambda: _rerun_flow(run, target_location))
         replayed_artifacts = replayed_run.artifacts
-        stage_verdicts = [_compare_artifacts(label, original, replayed_artifacts.get(label), run, replayed_run) for label, original in original_artifacts.items()]
+        stage_verdicts = [
+            _compare_artifacts(label, original, replayed_artifacts.get(label), run, replayed_run)
+            for label, original in original_artifacts.items()
+        ]
     finally:
         if temporary_folder is not None:
             shutil.rmtree(temporary_folder, ignore_errors=True)
@@ -85,11 +111,14 @@ def _check_flow_is_replayable(run: Run) -> None:
     """UsageError for a run that is not replayed."""
     if run.flow == "audit":
         raise UsageError(
-            f"run {run.id} audited {run.audited_checkpoint}; replay the run that trained it, or audit it again"
+            f"run {run.id} audited {run.audited_checkpoint}; replay the run that trained it, "
+            f"or audit it again"
         )
     if run.flow == "prove":
         arm_runs = ", ".join(f"{arm} {run_id}" for arm, run_id in run.record["arms"].items())
-        raise UsageError(f"run {run.id} compared others; replay these ({arm_runs}), and prove again")
+        raise UsageError(
+            f"run {run.id} compared others; replay these ({arm_runs}), and prove again"
+        )
     if run.flow not in REPLAYABLE_FLOWS:
         raise UsageError(
             f"run {run.id} is of the flow {run.flow!r:.40}, and only those of "
@@ -103,7 +132,8 @@ def copy_store_secret(source_store: Store, target_store: Store) -> None:
     target_store.set_secret_if_absent(source_store.secret)
     if target_store.secret != source_store.secret:
         raise UsageError(
-            f"the store {target_store.uri} is not fresh: it has a secret of its own; give an empty one"
+            f"the store {target_store.uri} is not fresh: it has a secret of its own; give an "
+            f"empty one"
         )
 
 
@@ -118,34 +148,53 @@ def _rerun_flow(run: Run, target_uri: str) -> str:
         checkpoint_name = run["finetune"].manifest["lineage"]["checkpoint"]
         if (checkpoint := run.store.find_artifact(*checkpoint_name.split("/"))) is None:
             raise UsageError(
-                f"run {run.id} fine-tuned {checkpoint_name}, which the store {run.store.uri} does not hold; "
+                f"run {run.id} fine-tuned {checkpoint_name}, which the store {run.store.uri} "
+                f"does not hold; "
                 f"fine-tune it again"
             )
-        return str(flow_function(str(checkpoint.fetch_directory()), config=config, store=target_uri))
+        return str(
+            flow_function(str(checkpoint.fetch_directory()), config=config, store=target_uri)
+        )
     for earlier_run in list_corpus_runs(run)[:-1]:  # what it adds to is made again first
         earlier_config = {**earlier_run.record["config"], "earlier": config["earlier"]}
         with chdir(earlier_run.working_folder):
-            earlier_run_id = pipeline.pipeline(config=earlier_config, store=target_uri, until=plant_canaries.name)
+            earlier_run_id = pipeline.pipeline(
+                config=earlier_config, store=target_uri, until=plant_canaries.name
+            )
         config["earlier"] = str(earlier_run_id)
     flow_options = {name: record[name] for name in ("until", "only") if record.get(name)}
-    if "pretrain" in run.stages and (start_name := run["pretrain"].manifest["lineage"].get("start_checkpoint")):
+    if "pretrain" in run.stages and (
+        start_name := run["pretrain"].manifest["lineage"].get("start_checkpoint")
+    ):
         flow_options["start"] = str(find_artifact(run.store, start_name).fetch_directory())
     with chdir(run.working_folder):
         return str(flow_function(config=config, store=target_uri, **flow_options))
 
 
-def _compare_artifacts(label: str, original: Artifact, replayed: Artifact | None, run: Run, replayed_run: Run) -> Report:
+def _compare_artifacts(
+    label: str, original: Artifact, replayed: Artifact | None, run: Run, replayed_run: Run
+) -> Report:
     row = {"label": label, "determinism": original.manifest["determinism"]}
-    row |= {"before": original.content_digest, "now": replayed.content_digest if replayed else None, "differs": []}
+    row |= {
+        "before": original.content_digest,
+        "now": replayed.content_digest if replayed else None,
+        "differs": [],
+    }
     if replayed is None:
         return row | {"verdict": "missing"}
     if original.content_digest == replayed.content_digest:
         return row | {"verdict": "equal"}
     row["differs"] = _list_differences(original, replayed)
-    if row["determinism"] == "machine" and not _is_same_machine(run, replayed_run, original, replayed):
+    if row["determinism"] == "machine" and not _is_same_machine(
+        run, replayed_run, original, replayed
+    ):
         return row | {"verdict": "other machine"}
     if row["determinism"] == "statistical":
-        return row | {"verdict": "within intervals" if _has_overlapping_intervals(original, replayed) else "differs"}
+        return row | {
+            "verdict": "within intervals"
+            if _has_overlapping_intervals(original, replayed)
+            else "differs"
+        }
     if original.manifest["parts"]["inputs"] != replayed.manifest["parts"]["inputs"]:
         return row | {"verdict": "other inputs"}
     return row | {"verdict": "differs"}
@@ -157,22 +206,32 @@ def _list_differences(original: Artifact, replayed: Artifact) -> list[str]:
     for group in ("tables", "files"):
         original_entries, replayed_entries = original.manifest[group], replayed.manifest[group]
         for name in sorted(original_entries.keys() | replayed_entries.keys()):
-            if original_entries.get(name, {}).get("sha256") != replayed_entries.get(name, {}).get("sha256"):
+            if original_entries.get(name, {}).get("sha256") != replayed_entries.get(name, {}).get(
+                "sha256"
+            ):
                 differences.append(f"{group[:-1]} {name}")
     for part in ("code", "config", "libraries", "external"):
-        original_entries, replayed_entries = original.manifest["parts"].get(part), replayed.manifest["parts"].get(part)
+        original_entries, replayed_entries = (
+            original.manifest["parts"].get(part),
+            replayed.manifest["parts"].get(part),
+        )
         if original_entries != replayed_entries:
             differences.append(f"its {part} changed")
     return differences
 
 
 def _is_same_machine(run: Run, replayed_run: Run, original: Artifact, replayed: Artifact) -> bool:
-    has_same_libraries = original.manifest["parts"]["libraries"] == replayed.manifest["parts"]["libraries"]
+    has_same_libraries = (
+        original.manifest["parts"]["libraries"] == replayed.manifest["parts"]["libraries"]
+    )
     return has_same_libraries and run.record["platform"] == replayed_run.record["platform"]
 
 
 #: The tables of figures with intervals, and the columns that name a figure.
-FIGURE_KEY_COLUMNS = {"findings": ("audit", "metric", "slice"), "scores": ("system", "metric", "slice")}
+FIGURE_KEY_COLUMNS = {
+    "findings": ("audit", "metric", "slice"),
+    "scores": ("system", "metric", "slice"),
+}
 
 
 def _has_overlapping_intervals(original: Artifact, replayed: Artifact) -> bool:
@@ -183,7 +242,10 @@ def _has_overlapping_intervals(original: Artifact, replayed: Artifact) -> bool:
     if table_name is None:
         return True
     key_columns = FIGURE_KEY_COLUMNS[table_name]
-    replayed_rows = {tuple(row[key] for key in key_columns): row for row in replayed[table_name].read().to_pylist()}
+    replayed_rows = {
+        tuple(row[key] for key in key_columns): row
+        for row in replayed[table_name].read().to_pylist()
+    }
     for row in original[table_name].read().to_pylist():
         replayed_row = replayed_rows.get(tuple(row[key] for key in key_columns))
         if replayed_row is None or (row["value"] is None) != (replayed_row["value"] is None):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from flows.commands.shared import StoreOption, JsonOption, print_result
+from flows.commands.shared import JsonOption, StoreOption, print_result
 from flows.revealing import write_unredacted_site
 from flows.runs import open_run
 from flows.site import build_store_site
@@ -34,9 +34,14 @@ def report(
     """
     opened_run = open_run(run, store)
     if reveal:
-        return print_result({"unmasked": str(write_unredacted_site(opened_run, out))}, as_json, _render_page_paths)
+        return print_result(
+            {"unmasked": str(write_unredacted_site(opened_run, out))}, as_json, _render_page_paths
+        )
     index_page = build_store_site(opened_run.store, out)
-    pages = {"index": str(index_page), "run": str(index_page.parent / "runs" / opened_run.id / "index.html")}
+    pages = {
+        "index": str(index_page),
+        "run": str(index_page.parent / "runs" / opened_run.id / "index.html"),
+    }
     print_result(pages, as_json, _render_page_paths)
 
 

@@ -6,7 +6,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from flows.commands.shared import StoreOption, JsonOption, OverridesOption, run_flow_and_report, print_result
+from flows.commands.shared import (
+    JsonOption,
+    OverridesOption,
+    StoreOption,
+    print_result,
+    run_flow_and_report,
+)
 
 
 def run(

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from flows.commands.shared import StoreOption, JsonOption, print_result
-from flows.runs import WORLD_FLOW, Run, read_all_runs, open_store
+from flows.commands.shared import JsonOption, StoreOption, print_result
+from flows.runs import WORLD_FLOW, Run, open_store, read_all_runs
 from tasks.contract import HallmarkError
 
 FlowName = Literal["pipeline", "audit", "finetune", "prove", "study", "world"]
@@ -56,7 +56,9 @@ def list_runs(
     """A JSON value, a row a run, oldest first: KEPT of run.json and ``status``; ``stages``, and how
     many of these were ``made`` by the run; ``broken``, the rules of its policy that are, None where
     the verdicts cannot be read; ``left_out``, of training: documents, or others as a control."""
-    all_store_runs = read_all_runs(open_store(store, create=False), include_worlds=flow == WORLD_FLOW)
+    all_store_runs = read_all_runs(
+        open_store(store, create=False), include_worlds=flow == WORLD_FLOW
+    )
     rows = [
         _build_run_row(run)
         for run in all_store_runs
@@ -76,14 +78,22 @@ def _build_run_row(run: Run) -> Row:
     stages = run.record["stages"]
     computed_count = sum(not entry["cached"] for entry in stages)
     record_fields = {field: run.record[field] for field in RECORD_FIELDS}
-    return record_fields | {"status": run.status, "stages": len(stages), "made": computed_count, "broken": failed_rules,
-                   "left_out": _get_training_arm(run)}  # fmt: skip
+    return record_fields | {
+        "status": run.status,
+        "stages": len(stages),
+        "made": computed_count,
+        "broken": failed_rules,
+        "left_out": _get_training_arm(run),
+    }
 
 
 def _get_training_arm(run: Run) -> str:
     """Which arm of a mitigation or a proof a training is."""
     exclusion_config = (run.record.get("config") or {}).get("leave_out") or {}
-    has_exclusions = exclusion_config.get("documents") is not None or exclusion_config.get("toxicity") is not None
+    has_exclusions = (
+        exclusion_config.get("documents") is not None
+        or exclusion_config.get("toxicity") is not None
+    )
     if run.flow != "pipeline" or not has_exclusions:
         return ""
     return "control" if exclusion_config.get("control") else "documents"
@@ -104,13 +114,23 @@ def render_run_list(rows: list[Row]) -> str:
 
 def _format_run_cells(row: Row) -> tuple[str, ...]:
     description = f"{row['flow']} of {row['checkpoint']}" if row["checkpoint"] else row["flow"]
-    description += {"": "", "control": ", control", "documents": ", documents left out"}[row["left_out"]]
+    description += {"": "", "control": ", control", "documents": ", documents left out"}[
+        row["left_out"]
+    ]
     outcome = row["status"]
     if row["broken"]:
         outcome += f", policy broken: {', '.join(row['broken'])}"
     start_time, duration = _format_start_and_duration(row)
     computed_stages = f"{row['made']} of {row['stages']}"
-    return row["run"], description, row["config_name"], start_time, duration, computed_stages, outcome
+    return (
+        row["run"],
+        description,
+        row["config_name"],
+        start_time,
+        duration,
+        computed_stages,
+        outcome,
+    )
 
 
 def _format_start_and_duration(row: Row) -> tuple[str, str]:

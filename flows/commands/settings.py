@@ -10,7 +10,7 @@ from typing import Any
 
 from flows.commands.shared import JsonOption, print_result
 from flows.config import Config
-from flows.mistakes import suggest_closest_name, list_schema_references
+from flows.mistakes import list_schema_references, suggest_closest_name
 from tasks.contract import UsageError
 
 Row = dict[str, Any]
@@ -50,7 +50,8 @@ def list_settings(section: str | None = None) -> list[Row]:
         top_level_keys = [row["key"] for row in rows if not row["section"]]
         full_keys = [f"{row['section']}.{row['key']}".strip(".") for row in rows]
         raise UsageError(
-            f"there is no section or key {section!r}{suggest_closest_name(section, (*section_names, *full_keys))}; choose "
+            f"there is no section or key "
+            f"{section!r}{suggest_closest_name(section, (*section_names, *full_keys))}; choose "
             f"one of: {', '.join(section_names)}; or a key, such "
             f"as those that stand in none: {', '.join(top_level_keys)}"
         )
@@ -72,10 +73,19 @@ def _iter_setting_rows(
         if object_schemas:
             subsection_defaults = defaults.get(key) or key_schema.get("default") or {}
             if "items" in key_schema:
-                object_schemas, subsection_defaults = [_add_list_description(object_schema, key_schema, subsection_defaults) for object_schema in object_schemas], {}
+                object_schemas, subsection_defaults = (
+                    [
+                        _add_list_description(object_schema, key_schema, subsection_defaults)
+                        for object_schema in object_schemas
+                    ],
+                    {},
+                )
             if "additionalProperties" in key_schema:
                 subsection, subsection_defaults = f"{subsection}.NAME", {}
-            subsections += [(subsection, "items" in key_schema, object_schema, subsection_defaults) for object_schema in object_schemas]
+            subsections += [
+                (subsection, "items" in key_schema, object_schema, subsection_defaults)
+                for object_schema in object_schemas
+            ]
             continue
         yield {
             "section": section,
@@ -85,16 +95,21 @@ def _iter_setting_rows(
             "required": key in schema.get("required", ()),
             "default": defaults.get(key, key_schema.get("default", key_schema.get("const"))),
             "allowed": _describe_allowed_values(key_schema),
-            "meaning": key_schema.get("description", "") or _find_sentences_about_key(key, description),
+            "meaning": key_schema.get("description", "")
+            or _find_sentences_about_key(key, description),
         }
     for subsection, is_list, object_schema, subsection_defaults in subsections:
-        yield from _iter_setting_rows(subsection, is_list, object_schema, definitions, subsection_defaults)
+        yield from _iter_setting_rows(
+            subsection, is_list, object_schema, definitions, subsection_defaults
+        )
 
 
 def _find_sentences_about_key(key: str, section_description: str) -> str:
     """The sentences about a key in what is said of its section."""
     sentences = re.split(r"(?<=[.;])\s+(?=[A-Z`])", " ".join(section_description.split()))
-    matching_sentences = [sentence.rstrip(";") for sentence in sentences if f"``{key}``" in sentence]
+    matching_sentences = [
+        sentence.rstrip(";") for sentence in sentences if f"``{key}``" in sentence
+    ]
     return " ".join(matching_sentences).replace("``", "")
 
 
@@ -102,7 +117,11 @@ def _add_list_description(item_schema: Schema, list_schema: Schema, default_item
     """A section that may stand several times, with what is said of all of them together."""
     descriptions = [item_schema.get("description", ""), list_schema.get("description", "")]
     for default_item in default_items:
-        changed_settings = {key: value for key, value in default_item.items() if value != item_schema["properties"][key].get("default")}
+        changed_settings = {
+            key: value
+            for key, value in default_item.items()
+            if value != item_schema["properties"][key].get("default")
+        }
         descriptions.append(f"By default: {json.dumps(changed_settings, ensure_ascii=False)}")
     return {**item_schema, "description": "\n".join(filter(None, descriptions))}
 
@@ -111,7 +130,9 @@ def _describe_allowed_values(schema: Schema) -> str:
     if "enum" in schema or "const" in schema:
         return ", ".join(json.dumps(value) for value in schema.get("enum", [schema.get("const")]))
     if "anyOf" in schema:
-        return " or ".join(_describe_allowed_values(kind) for kind in schema["anyOf"] if kind.get("type") != "null")
+        return " or ".join(
+            _describe_allowed_values(kind) for kind in schema["anyOf"] if kind.get("type") != "null"
+        )
     kind = schema.get("type", "anything")
     if kind == "array":
         return f"list of {_describe_allowed_values(schema.get('items', {}))}"
@@ -146,7 +167,10 @@ def render_settings(rows: list[Row]) -> str:
         assignment = row["key"] + value
         comment = "; ".join(filter(None, (row["allowed"], row["meaning"])))
         lines += textwrap.wrap(
-            f"{assignment:<34} # {comment}", 110, subsequent_indent=" " * 36 + "# ",
-            break_long_words=False, drop_whitespace=True,
-        )  # fmt: skip
+            f"{assignment:<34} # {comment}",
+            110,
+            subsequent_indent=" " * 36 + "# ",
+            break_long_words=False,
+            drop_whitespace=True,
+        )
     return "\n".join(lines).strip("\n")

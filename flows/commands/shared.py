@@ -66,7 +66,8 @@ def _check_prefect_server_answers() -> None:
     server_url = PREFECT_API_URL.value() or ""
     if not is_prefect_server_reachable(server_url):
         raise HallmarkError(
-            f"no Prefect server answers at {server_url!r}, which PREFECT_API_URL or Prefect's profile "
+            f"no Prefect server answers at {server_url!r}, which PREFECT_API_URL or "
+            f"Prefect's profile "
             f"names; {START_SERVER_HINT}; or unset it, then each command starts one of its own"
         )
 
@@ -120,7 +121,9 @@ def run_flow_and_report(flow_name: str, as_json: bool, **flow_parameters: Any) -
     return run
 
 
-def run_flow_for_each(flow_name: str, as_json: bool, parameters_by_name: Mapping[str, Mapping[str, Any]]) -> None:
+def run_flow_for_each(
+    flow_name: str, as_json: bool, parameters_by_name: Mapping[str, Mapping[str, Any]]
+) -> None:
     """Run a flow several times, ``each`` by the name that it is told by, in order: one that fails
     keeps no other from running. As JSON a list. Raises the worst of what went wrong: what could
     not be done, else a GateError."""
@@ -152,9 +155,11 @@ def run_flow_for_each(flow_name: str, as_json: bool, parameters_by_name: Mapping
 
 def combine_errors(errors_by_name: Mapping[str, HallmarkError]) -> HallmarkError:
     """What went wrong with several, by name, as one error: of a gate only where that is all."""
-    from tasks.contract import PolicyViolationError, HallmarkError
+    from tasks.contract import HallmarkError, PolicyViolationError
 
-    are_policy_violations = all(isinstance(error, PolicyViolationError) for error in errors_by_name.values())
+    are_policy_violations = all(
+        isinstance(error, PolicyViolationError) for error in errors_by_name.values()
+    )
     message = "; ".join(f"{name}: {error}" for name, error in errors_by_name.items())
     return (PolicyViolationError if are_policy_violations else HallmarkError)(message)
 
@@ -165,7 +170,9 @@ def check_flow_parameters(*parameter_sets: Mapping[str, Any]) -> None:
 
     checked_names = ("config", "overrides", "until", "checkpoint", "start", "store")
     for parameters in parameter_sets:
-        resolve_flow_arguments(**{name: value for name, value in parameters.items() if name in checked_names})
+        resolve_flow_arguments(
+            **{name: value for name, value in parameters.items() if name in checked_names}
+        )
 
 
 def run_flow_by_name(flow_name: str, parameters: Mapping[str, Any]) -> Run:
@@ -184,14 +191,18 @@ def print_run_summary(flow_name: str, run: Run) -> None:
     if flow_name in ("audit", "finetune"):
         verb = {"audit": "audited", "finetune": "fine-tuned"}[flow_name]
         stderr.print(f"{verb}: {run.record['checkpoint']}")
-    stderr.print(f"run {run.id}: stages made: {computed_count}, from the store: {len(stages) - computed_count}")
+    stderr.print(
+        f"run {run.id}: stages made: {computed_count}, from the store: "
+        f"{len(stages) - computed_count}"
+    )
     for line in render_removals(summarize_removals(run)):
         stderr.print(line, markup=False, soft_wrap=True)
     control_count, failed_controls = run.summarize_controls()
     if failed_controls:
         names = ", ".join(dict.fromkeys(failed_controls))
         stderr.print(
-            f"{len(failed_controls)} of {control_count} controls failed ({names}): the model card says whether "
+            f"{len(failed_controls)} of {control_count} controls failed ({names}): the model "
+            f"card says whether "
             f"audits are to blame, or the model is too weak to be asked"
         )
     if run.site_index:  # else why not has been said
@@ -204,7 +215,7 @@ def check_audits_and_policy(run: Run) -> None:
     from flows.runs import is_same_store, resolve_store_uri
     from flows.tracing import format_finding_name
     from tasks.audits.about import SKIPPED_COUNT_METRICS
-    from tasks.contract import PolicyViolationError, HallmarkError
+    from tasks.contract import HallmarkError, PolicyViolationError
 
     for audit, reason in run.read_audit_failures().items():
         raise HallmarkError(
@@ -223,11 +234,22 @@ def check_audits_and_policy(run: Run) -> None:
         )
         if rows
     ]
-    store_option = "" if is_same_store(run.store.uri, resolve_store_uri()) else f" --store {quote(run.store.uri)}"
-    traceable_rules = [row for row in failed_rules if row["value"] is not None
-              and row["metric"] not in SKIPPED_COUNT_METRICS.get(row["audit"], ())]  # fmt: skip
-    rows = [f"hallmark trace {run.id} {quote(format_finding_name(row))}{store_option} shows the rows behind it; "
-            for row in traceable_rules[:1]]  # fmt: skip
+    store_option = (
+        ""
+        if is_same_store(run.store.uri, resolve_store_uri())
+        else f" --store {quote(run.store.uri)}"
+    )
+    traceable_rules = [
+        row
+        for row in failed_rules
+        if row["value"] is not None
+        and row["metric"] not in SKIPPED_COUNT_METRICS.get(row["audit"], ())
+    ]
+    rows = [
+        f"hallmark trace {run.id} {quote(format_finding_name(row))}{store_option} shows the "
+        f"rows behind it; "
+        for row in traceable_rules[:1]
+    ]
     raise PolicyViolationError(
         f"{'; '.join(messages)}; {''.join(rows)}every verdict stands on "
         f"the model card and in the table verdicts of run {run.id}"
@@ -238,8 +260,14 @@ def _format_failed_rules(failed_rules: Sequence[Mapping[str, Any]]) -> str:
     """Name the first rules that are not passed, each with its finding and why."""
     from flows.tracing import format_finding_name
 
-    descriptions = [f"{row['rule']} ({format_finding_name(row)}: {row['why']})" for row in failed_rules[:3]]
-    remainder = f", and {len(failed_rules) - len(descriptions)} more" if len(failed_rules) > len(descriptions) else ""
+    descriptions = [
+        f"{row['rule']} ({format_finding_name(row)}: {row['why']})" for row in failed_rules[:3]
+    ]
+    remainder = (
+        f", and {len(failed_rules) - len(descriptions)} more"
+        if len(failed_rules) > len(descriptions)
+        else ""
+    )
     return "; ".join(descriptions) + remainder
 
 
@@ -252,7 +280,10 @@ def call_flow_and_get_run(call_flow: Callable[[], str]) -> Run:
     try:
         return frontend.runs_by_id[call_flow()]
     except Exception as error:
-        new_run = next((run for run_id, run in frontend.runs_by_id.items() if run_id not in earlier_run_ids), None)
+        new_run = next(
+            (run for run_id, run in frontend.runs_by_id.items() if run_id not in earlier_run_ids),
+            None,
+        )
         if new_run is None or new_run.record["status"] != "completed":
             raise
         log.warning("Prefect's server has not heard of the end of run %s: %s", new_run.id, error)

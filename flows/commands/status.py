@@ -8,12 +8,19 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-from flows.commands.shared import StoreOption, JsonOption, print_result
+from flows.commands.shared import JsonOption, StoreOption, print_result
 from flows.config import fill_missing_sections, load_config
-from flows.runs import Run, open_run, is_same_store, resolve_store_uri
+from flows.runs import Run, is_same_store, open_run, resolve_store_uri
 from flows.trees import find_override, read_config_tree
 from reports.purged import iter_artifact_names
-from tasks.contract import STALENESS_COMPONENTS, STAGES, ACCOUNT_TERMS, Artifact, HallmarkError, StageConfig
+from tasks.contract import (
+    ACCOUNT_TERMS,
+    STAGES,
+    STALENESS_COMPONENTS,
+    Artifact,
+    HallmarkError,
+    StageConfig,
+)
 
 Report = dict[str, Any]
 
@@ -28,7 +35,11 @@ def build_status_report(run: Run) -> Report:
     current_folder, base_folder = os.getcwd(), run.working_folder
     with chdir(base_folder):
         recorded_folder = run.record.get("folder")
-        return _build_stage_report(run) | {"folder": recorded_folder, "here": current_folder, "read_from": base_folder}
+        return _build_stage_report(run) | {
+            "folder": recorded_folder,
+            "here": current_folder,
+            "read_from": base_folder,
+        }
 
 
 def _build_stage_report(run: Run) -> Report:
@@ -43,7 +54,9 @@ def _build_stage_report(run: Run) -> Report:
         try:
             artifact = run[label]
             contents = _describe_artifact_contents(artifact)
-            reasons = _find_stale_reasons(artifact, settings_by_stage.get(label), run, stale_artifacts)
+            reasons = _find_stale_reasons(
+                artifact, settings_by_stage.get(label), run, stale_artifacts
+            )
         except HallmarkError as error:  # removed or damaged: the rest is still worth a look
             contents, reasons = _describe_artifact_contents(None), [str(error)]
         if reasons:
@@ -53,14 +66,29 @@ def _build_stage_report(run: Run) -> Report:
         study_command = study_config.build_study_command(run.record["config"])
     else:
         study_command = None
-    record_keys = ("run", "flow", "config_name", "config_file", "overrides", "checkpoint", "until",
-            "only", "findings", "seeds", "started", "ended", "error")  # fmt: skip
+    record_keys = (
+        "run",
+        "flow",
+        "config_name",
+        "config_file",
+        "overrides",
+        "checkpoint",
+        "until",
+        "only",
+        "findings",
+        "seeds",
+        "started",
+        "ended",
+        "error",
+    )
     report = {key: run.record.get(key) for key in record_keys}
     report |= {"status": run.status, "store": run.store.uri, "config_problem": config_problem}
     configured_store = getattr(config, "store", None) if report["config_file"] else None
     configured_store = configured_store or find_override("store", run.record["overrides"])
     store_location = str(run.store.root_folder or run.store.uri)
-    report["store_must_be_named"] = not is_same_store(resolve_store_uri(configured_store), store_location)
+    report["store_must_be_named"] = not is_same_store(
+        resolve_store_uri(configured_store), store_location
+    )
     return report | {"study": study_command, "stages": stages}
 
 
@@ -75,7 +103,10 @@ def _load_current_config(run: Run) -> tuple[StageConfig | None, str | None]:
             return None, str(error)
     config_file = run.record["config_file"]
     if config_file and ".." in Path(config_file).parts:  # no run of ours names one so
-        return None, f"run.json names {config_file!r}, which leads out of the folder and is not read"
+        return (
+            None,
+            f"run.json names {config_file!r}, which leads out of the folder and is not read",
+        )
     try:
         if not config_file:
             return load_config(run.record["config"]), None
@@ -104,7 +135,8 @@ def _describe_artifact_contents(artifact: Artifact | None) -> Report:
         "accounts": account_rows,
         "accounts_total": totals,
         "balanced": all(
-            term_counts["in"] + term_counts["added"] == sum(term_counts[term] for term in ACCOUNT_TERMS[2:])
+            term_counts["in"] + term_counts["added"]
+            == sum(term_counts[term] for term in ACCOUNT_TERMS[2:])
             for term_counts in (*account_rows, *totals.values())
         ),
     }
@@ -116,17 +148,25 @@ def _find_stale_reasons(
     stage = STAGES.get(artifact.stage)
     if stage is None:
         return [f"there is no stage {artifact.stage!r} any more"]
-    code_digests, libraries, recorded_settings, recorded_digests = (artifact.manifest["parts"].get(component, {}) for component in STALENESS_COMPONENTS)
-    reasons = [f"code: {name}" for name in _find_changed_keys(code_digests, stage.compute_code_digests())]
+    code_digests, libraries, recorded_settings, recorded_digests = (
+        artifact.manifest["parts"].get(component, {}) for component in STALENESS_COMPONENTS
+    )
+    reasons = [
+        f"code: {name}" for name in _find_changed_keys(code_digests, stage.compute_code_digests())
+    ]
     library_versions = stage.read_library_versions()
     for name in _find_changed_keys(libraries, library_versions):
         reasons.append(f"library: {name} {libraries.get(name)} → {library_versions.get(name)}")
     if config is not None:
         current_settings = config.model_dump(mode="json")
-        reasons += [f"config: {key}" for key in _find_changed_keys(recorded_settings, current_settings)]
+        reasons += [
+            f"config: {key}" for key in _find_changed_keys(recorded_settings, current_settings)
+        ]
         try:
             current_digests = stage.compute_external_digests(config, run.store)
-            reasons += [f"outside: {name}" for name in _find_changed_keys(recorded_digests, current_digests)]
+            reasons += [
+                f"outside: {name}" for name in _find_changed_keys(recorded_digests, current_digests)
+            ]
         except (HallmarkError, OSError) as error:
             reasons.append(f"outside: {error}")
     for input_name in iter_artifact_names(artifact.manifest["lineage"]):
@@ -136,7 +176,11 @@ def _find_stale_reasons(
 
 
 def _find_changed_keys(old_values: dict[str, Any], new_values: dict[str, Any]) -> list[str]:
-    return sorted(key for key in old_values.keys() | new_values.keys() if old_values.get(key) != new_values.get(key))
+    return sorted(
+        key
+        for key in old_values.keys() | new_values.keys()
+        if old_values.get(key) != new_values.get(key)
+    )
 
 
 #: Flows that are about a checkpoint; a study, and each of its worlds.
@@ -147,7 +191,8 @@ def render_status(report: Report) -> str:
     """The report as text for a terminal."""
     checkpoint_prefix = f"{report['checkpoint']}, " if report["flow"] in CHECKPOINT_FLOWS else ""
     lines = [
-        f"run {report['run']}  {report['flow']} of {checkpoint_prefix}config {report['config_name']}: "
+        f"run {report['run']}  {report['flow']} of {checkpoint_prefix}config "
+        f"{report['config_name']}: "
         f"{report['status']}" + (f" ({report['error']})" if report["error"] else ""),
         f"store {report['store']}",
     ]
@@ -166,12 +211,19 @@ def render_status(report: Report) -> str:
         contents = [f"{name} {rows:,}" for name, rows in stage["tables"].items()] + stage["files"]
         lines.append(f"{'':<{width}}            {', '.join(_truncate_names(contents))}")
         for unit, terms in stage["accounts_total"].items():
-            formatted_terms = ", ".join(f"{term.replace('_', ' ')} {amount:,}" for term, amount in terms.items() if amount)
+            formatted_terms = ", ".join(
+                f"{term.replace('_', ' ')} {amount:,}" for term, amount in terms.items() if amount
+            )
             verdict = "balanced" if stage["balanced"] else "NOT BALANCED"
             raw_prefix = "raw " if stage["stage"] == "ingest" and unit == "bytes" else ""
-            lines.append(f"{'':<{width}}            {raw_prefix}{unit}: {formatted_terms or 'nothing'} ({verdict})")
+            lines.append(
+                f"{'':<{width}}            {raw_prefix}{unit}: "
+                f"{formatted_terms or 'nothing'} ({verdict})"
+            )
         if purged_ids := stage["purged"]:
-            lines.append(f"{'':<{width}}            purged: {', '.join(_truncate_names(purged_ids, 2))}")
+            lines.append(
+                f"{'':<{width}}            purged: {', '.join(_truncate_names(purged_ids, 2))}"
+            )
         lines += [f"{'':<{width}}            stale: {reason}" for reason in stage["stale"]]
     return "\n".join([*lines, "", _describe_next_step(report)])
 
@@ -188,7 +240,11 @@ def _describe_next_step(report: Report) -> str:
         return "still running"
     if report["status"] != "completed":
         return f"it goes on with: {_format_rerun_command(report)}"
-    return f"stale stages run again with: {_format_rerun_command(report)}" if has_stale_stages else "nothing is stale"
+    return (
+        f"stale stages run again with: {_format_rerun_command(report)}"
+        if has_stale_stages
+        else "nothing is stale"
+    )
 
 
 def _format_rerun_command(report: Report) -> str:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from flows.commands.shared import StoreOption, JsonOption, OverridesOption, WholeNumber, start_prefect_and_progress, call_flow_and_get_run, print_result
+from flows.commands.shared import (
+    JsonOption,
+    OverridesOption,
+    StoreOption,
+    WholeNumber,
+    call_flow_and_get_run,
+    print_result,
+    start_prefect_and_progress,
+)
 
 if TYPE_CHECKING:
     from flows.runs import Run
@@ -38,7 +46,7 @@ def study(
     at_once
         Worlds that are worked on at a time, a thread each, by default 2.
     """
-    from flows.study_config import resolve_study_arguments, check_settings_unchanged
+    from flows.study_config import check_settings_unchanged, resolve_study_arguments
 
     options = {"name": name, "worlds": worlds, "without": without, "at_once": at_once}
     study_config, opened_store = resolve_study_arguments(options, overrides or [], store)
@@ -49,9 +57,17 @@ def study(
         from flows.console import stderr
 
         reported_worlds.append(world_number)
-        world_count, elapsed_seconds = study_config.worlds + study_config.without, time.monotonic() - start_time
-        outcome_text = f"void: {outcome.error}" if outcome.run_id is None else f"run {outcome.run_id}"
-        stderr.print(f"{world_number} of {world_count}, after {elapsed_seconds:,.0f} s: {outcome_text}", markup=False)
+        world_count, elapsed_seconds = (
+            study_config.worlds + study_config.without,
+            time.monotonic() - start_time,
+        )
+        outcome_text = (
+            f"void: {outcome.error}" if outcome.run_id is None else f"run {outcome.run_id}"
+        )
+        stderr.print(
+            f"{world_number} of {world_count}, after {elapsed_seconds:,.0f} s: {outcome_text}",
+            markup=False,
+        )
 
     with start_prefect_and_progress(lambda: check_settings_unchanged(study_config, opened_store)):
         from flows import studying
@@ -59,7 +75,9 @@ def study(
 
         frontend.on_world_outcome = print_world_outcome
         print_study_start(study_config)
-        run = call_flow_and_get_run(lambda: studying.study(study_config.model_dump(mode="json"), opened_store.uri))
+        run = call_flow_and_get_run(
+            lambda: studying.study(study_config.model_dump(mode="json"), opened_store.uri)
+        )
     print_result(build_study_report(run), as_json, render_study)
 
 
@@ -68,14 +86,27 @@ def print_study_start(study_config: Any) -> None:
     from flows.console import stderr
 
     world_count = study_config.worlds + study_config.without
-    stderr.print(f"{world_count} worlds, {study_config.at_once} at a time; each is told when it is done")
+    stderr.print(
+        f"{world_count} worlds, {study_config.at_once} at a time; each is told when it is done"
+    )
 
 
 def build_study_report(run: Run) -> Report:
     """What a study found, from its tables."""
     error_rates = run["error_rates"]
-    table_names = ("worlds", "detection", "alarms", "calibration", "smallest", "precision", "removed")
-    return {"run": run.id, **{table_name: error_rates[table_name].read().to_pylist() for table_name in table_names}}
+    table_names = (
+        "worlds",
+        "detection",
+        "alarms",
+        "calibration",
+        "smallest",
+        "precision",
+        "removed",
+    )
+    return {
+        "run": run.id,
+        **{table_name: error_rates[table_name].read().to_pylist() for table_name in table_names},
+    }
 
 
 def render_study(report: Report) -> str:

@@ -46,15 +46,28 @@ def list_tables(stage_name: str | None = None) -> list[Row]:
     from flows.examining import map_step_labels_to_stages
 
     configured_names = [name for name in Config.model_fields if name in STAGES]
-    configured_names += sorted(name for name in STAGES if name not in configured_names)  # not as they were imported
+    configured_names += sorted(
+        name for name in STAGES if name not in configured_names
+    )  # not as they were imported
     module_members = [*vars(pipeline).values(), *vars(studying).values()]
-    stage_by_label = {stage_use.label: stage_use.name for stage_use in module_members if isinstance(stage_use, Stage) and stage_use.label}
-    known_names = [*configured_names, *(label for label in stage_by_label if label not in configured_names)]
+    stage_by_label = {
+        stage_use.label: stage_use.name
+        for stage_use in module_members
+        if isinstance(stage_use, Stage) and stage_use.label
+    }
+    known_names = [
+        *configured_names,
+        *(label for label in stage_by_label if label not in configured_names),
+    ]
     stage_by_label |= map_step_labels_to_stages(PROBES)
     if stage_name is not None and stage_name not in (*known_names, *stage_by_label):
         suggestion = suggest_closest_name(stage_name, (*known_names, *stage_by_label))
-        raise UsageError(f"there is no stage {stage_name!r}{suggestion}; choose one of: {', '.join(known_names)}")
-    selected_names = configured_names if stage_name is None else [stage_by_label.get(stage_name, stage_name)]
+        raise UsageError(
+            f"there is no stage {stage_name!r}{suggestion}; choose one of: {', '.join(known_names)}"
+        )
+    selected_names = (
+        configured_names if stage_name is None else [stage_by_label.get(stage_name, stage_name)]
+    )
     rows = [row for name in selected_names for row in _iter_stage_tables(STAGES[name])]
     return [*rows, _build_table_row(EVERY_STAGE, "telemetry", TELEMETRY, True)]
 
@@ -62,11 +75,20 @@ def list_tables(stage_name: str | None = None) -> list[Row]:
 def _iter_stage_tables(stage: Stage) -> Iterator[Row]:
     for table_name, schema in stage.collect_table_schemas().items():
         if table_name != "telemetry":  # said once, for every stage
-            yield _build_table_row(stage.name, table_name, schema, table_name in stage.telemetry_tables)
+            yield _build_table_row(
+                stage.name, table_name, schema, table_name in stage.telemetry_tables
+            )
 
 
-def _build_table_row(stage_name: str, table_name: str, schema: pa.Schema, is_telemetry: bool) -> Row:
-    row = {"stage": stage_name, "table": table_name, "telemetry": is_telemetry, "meaning": get_table_meaning(schema)}
+def _build_table_row(
+    stage_name: str, table_name: str, schema: pa.Schema, is_telemetry: bool
+) -> Row:
+    row = {
+        "stage": stage_name,
+        "table": table_name,
+        "telemetry": is_telemetry,
+        "meaning": get_table_meaning(schema),
+    }
     return row | {"columns": [asdict(column) for column in describe_columns(schema)]}
 
 
@@ -82,7 +104,9 @@ def render_tables(rows: list[Row]) -> str:
             unit = f" [{column['unit']}]" if column["unit"] else ""
             judged_by_note = f"; judged by {column['judged_by']}" if column["judged_by"] else ""
             lines += textwrap.wrap(
-                f"  {column['name']:<22} {kind:<30} {column['meaning']}{unit}{judged_by_note}", 110,
-                subsequent_indent=" " * 56, drop_whitespace=True,
-            )  # fmt: skip
+                f"  {column['name']:<22} {kind:<30} {column['meaning']}{unit}{judged_by_note}",
+                110,
+                subsequent_indent=" " * 56,
+                drop_whitespace=True,
+            )
     return "\n".join(lines).strip("\n")

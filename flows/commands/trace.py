@@ -13,12 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cyclopts import Parameter
 
-from flows.commands.shared import StoreOption, JsonOption, print_result
+from flows.commands.shared import JsonOption, StoreOption, print_result
 from flows.growing import collect_redaction_artifacts, list_corpus_runs
 from flows.runs import Run, open_run
 from flows.tracing import parse_finding_audit, trace_finding
 from model.training.data import select_batch_rows
-from reports.page.masking import OFFENSIVE_TOXICITY, Redactor, get_adjacent_texts, find_prompt_columns, escape_invisible
+from reports.page.masking import (
+    OFFENSIVE_TOXICITY,
+    Redactor,
+    escape_invisible,
+    find_prompt_columns,
+    get_adjacent_texts,
+)
 from reports.sections.corpus_figures import build_corpus_redactor
 from tasks.contract import ID_TYPE, Artifact, Column, Table, UsageError
 
@@ -71,14 +77,22 @@ def trace(
         audit_run = open_run(run, store, stage=f"audit_{parse_finding_audit(id)}")
         print_result(trace_finding(audit_run, id, masked, attribute), as_json, render_finding_trace)
     else:
-        print_result(trace_document(open_run(run, store, stage="ingest"), id, masked), as_json, render_document_trace)
+        print_result(
+            trace_document(open_run(run, store, stage="ingest"), id, masked),
+            as_json,
+            render_document_trace,
+        )
 
 
 def trace_document(run: Run, doc_id: str, redact: bool = False) -> Report:
     """What the stages of a run, in their order, say of a document, those of the runs before it to
     whose corpus it adds first; its spans and its steps."""
     id_bytes = parse_doc_id(doc_id)
-    redactor = build_corpus_redactor(collect_redaction_artifacts(run), OFFENSIVE_TOXICITY) if redact else None
+    redactor = (
+        build_corpus_redactor(collect_redaction_artifacts(run), OFFENSIVE_TOXICITY)
+        if redact
+        else None
+    )
     stages = []
     previous: Report | None = None
     for source_run, label, artifact in _iter_candidate_artifacts(run):
@@ -104,7 +118,9 @@ def trace_document(run: Run, doc_id: str, redact: bool = False) -> Report:
         "stages": stages,
         "packed": "pack" in run.stages and run.packed_corpus["spans"].row_count > 0,
         "spans": spans,
-        "steps": find_training_steps(run, {span["sequence"] for span in spans if span["split"] == "train"}),
+        "steps": find_training_steps(
+            run, {span["sequence"] for span in spans if span["split"] == "train"}
+        ),
     }
 
 
@@ -133,7 +149,9 @@ def parse_doc_id(doc_id: str) -> bytes:
     return id_bytes
 
 
-def _find_document_in_artifact(artifact: Artifact, doc_id: bytes, redactor: Redactor | None) -> Report | None:
+def _find_document_in_artifact(
+    artifact: Artifact, doc_id: bytes, redactor: Redactor | None
+) -> Report | None:
     """What one artifact says of the document, masked but for its text; None if nothing."""
     tables = artifact.tables
 
@@ -149,7 +167,11 @@ def _find_document_in_artifact(artifact: Artifact, doc_id: bytes, redactor: Reda
             entry |= {"text": rows[0]["text"], "toxicity": rows[0]["toxicity"]}
     if "ledger" in tables:
         entry["ledger"] = read_redacted_rows(tables["ledger"])
-    other_tables = {table_name: read_redacted_rows(table) for table_name, table in tables.items() if table_name not in SEPARATELY_REPORTED_TABLES}
+    other_tables = {
+        table_name: read_redacted_rows(table)
+        for table_name, table in tables.items()
+        if table_name not in SEPARATELY_REPORTED_TABLES
+    }
     entry["tables"] = {table_name: rows for table_name, rows in other_tables.items() if rows}
     if purge_time := artifact.purged_documents.get(doc_id.hex()):
         entry["purged"] = purge_time
@@ -161,7 +183,11 @@ def _find_rows_with_doc_id(table: Table, doc_id: bytes) -> list[Report]:
     """The rows of a table that name the document, in any column of ids."""
     if table.name in ("documents", "ledger"):
         return list(table.find_document_rows([doc_id]).to_pylist())
-    id_columns = [column.name for column in table.columns.values() if column.kind == "id" and column.type == str(ID_TYPE)]
+    id_columns = [
+        column.name
+        for column in table.columns.values()
+        if column.kind == "id" and column.type == str(ID_TYPE)
+    ]
     if not id_columns:
         return []
     conditions = [pc.field(name) == pa.scalar(doc_id, ID_TYPE) for name in id_columns]
@@ -173,7 +199,9 @@ def _redact_row(row: Report, table: Table, redactor: Redactor | None) -> Report:
     columns = table.columns
     prompt_columns = find_prompt_columns(column for name, column in columns.items() if name in row)
     return {
-        name: _redact_value(value, columns[name], row, redactor, get_adjacent_texts(name, row, prompt_columns))
+        name: _redact_value(
+            value, columns[name], row, redactor, get_adjacent_texts(name, row, prompt_columns)
+        )
         for name, value in row.items()
         if value is not None and name not in ("doc_id", "text")
     }
@@ -197,14 +225,18 @@ def _redact_value(
     if isinstance(value, bytes):
         return value.hex()
     if redactor and isinstance(value, str):
-        return redactor.redact_by_kind(value, column.kind, row.get(column.judged_by), adjacent_texts=adjacent_texts)
+        return redactor.redact_by_kind(
+            value, column.kind, row.get(column.judged_by), adjacent_texts=adjacent_texts
+        )
     return value
 
 
 def _redact_document_text(text: str, document: Report, redactor: Redactor | None) -> str:
     if redactor is None:
         return text
-    return redactor.redact_by_kind(text, "corpus text", document["toxicity"], max_characters=len(text) + 1)
+    return redactor.redact_by_kind(
+        text, "corpus text", document["toxicity"], max_characters=len(text) + 1
+    )
 
 
 def _find_packed_spans(run: Run, doc_id: bytes) -> list[Report]:
@@ -223,12 +255,20 @@ def find_training_steps(run: Run, sequence_numbers: set[int]) -> list[int]:
     train_config, row_count = run.config.pretrain.train, run.packed_corpus["train"].row_count
     wanted_sequences = pa.array(sorted(sequence_numbers))
     # Consecutive steps are the rows of one longer batch.
-    steps_per_chunk = min(train_config.steps, max(1, SEQUENCES_PER_CHUNK // train_config.batch_size))
+    steps_per_chunk = min(
+        train_config.steps, max(1, SEQUENCES_PER_CHUNK // train_config.batch_size)
+    )
     steps: set[int] = set()
     for chunk_index in range(-(-train_config.steps // steps_per_chunk)):
-        sequences_read = select_batch_rows(train_config.seed, chunk_index + 1, steps_per_chunk * train_config.batch_size, row_count)
-        read_positions = np.flatnonzero(pc.is_in(pa.array(sequences_read), value_set=wanted_sequences).to_numpy(False))
-        steps.update((chunk_index * steps_per_chunk + read_positions // train_config.batch_size + 1).tolist())
+        sequences_read = select_batch_rows(
+            train_config.seed, chunk_index + 1, steps_per_chunk * train_config.batch_size, row_count
+        )
+        read_positions = np.flatnonzero(
+            pc.is_in(pa.array(sequences_read), value_set=wanted_sequences).to_numpy(False)
+        )
+        steps.update(
+            (chunk_index * steps_per_chunk + read_positions // train_config.batch_size + 1).tolist()
+        )
     return sorted(step for step in steps if step <= train_config.steps)
 
 
@@ -259,9 +299,14 @@ def _format_document_state(stage_entry: Report) -> str:
 
 def _iter_ledger_and_table_lines(stage_entry: Report) -> Iterator[str]:
     for row in stage_entry.get("ledger", []):
-        yield f"{row['action']}: {escape_invisible(row['reason'])}{_format_row_fields(row, SHOWN_LEDGER_COLUMNS)}"
+        yield (
+            f"{row['action']}: "
+            f"{escape_invisible(row['reason'])}{_format_row_fields(row, SHOWN_LEDGER_COLUMNS)}"
+        )
     for table_name, rows in stage_entry["tables"].items():
-        yield from (f"{table_name}:{_format_row_fields(row, tuple(row))}" for row in rows[:MAX_LISTED_ITEMS])
+        yield from (
+            f"{table_name}:{_format_row_fields(row, tuple(row))}" for row in rows[:MAX_LISTED_ITEMS]
+        )
         if len(rows) > MAX_LISTED_ITEMS:
             yield f"{table_name}: {len(rows) - MAX_LISTED_ITEMS} rows more"
 
@@ -271,8 +316,14 @@ SHOWN_LEDGER_COLUMNS = ("score", "threshold", "matched", "start", "end")
 
 
 def _format_row_fields(row: Report, column_names: tuple[str, ...]) -> str:
-    fields = {column_name: row[column_name] for column_name in column_names if isinstance(row.get(column_name), str | int | float | list)}
-    return "".join(f" {column_name}={_format_short_value(value)}" for column_name, value in fields.items())
+    fields = {
+        column_name: row[column_name]
+        for column_name in column_names
+        if isinstance(row.get(column_name), str | int | float | list)
+    }
+    return "".join(
+        f" {column_name}={_format_short_value(value)}" for column_name, value in fields.items()
+    )
 
 
 def _format_short_value(value: Any) -> str:
@@ -289,7 +340,9 @@ def _to_single_line(text: str) -> str:
 def _quote_text_lines(text: str) -> list[str]:
     lines = [f"    | {escape_invisible(line)}" for line in text[:MAX_TEXT_CHARACTERS].splitlines()]
     if len(text) > MAX_TEXT_CHARACTERS:
-        lines.append(f"    | … {len(text) - MAX_TEXT_CHARACTERS:,} characters more; --json has all of them")
+        lines.append(
+            f"    | … {len(text) - MAX_TEXT_CHARACTERS:,} characters more; --json has all of them"
+        )
     return lines
 
 
@@ -306,8 +359,12 @@ def _render_training_use(report: Report) -> list[str]:
     if (hidden_count := len(report["spans"]) - MAX_LISTED_ITEMS) > 0:
         lines.append(f"and {hidden_count} stretches more")
     steps = report["steps"]
-    formatted_steps = ", ".join(map(str, steps[:MAX_LISTED_ITEMS])) + (" …" if len(steps) > MAX_LISTED_ITEMS else "")
-    lines.append(f"read in {len(steps)} training steps: {formatted_steps}" if steps else "read in no step")
+    formatted_steps = ", ".join(map(str, steps[:MAX_LISTED_ITEMS])) + (
+        " …" if len(steps) > MAX_LISTED_ITEMS else ""
+    )
+    lines.append(
+        f"read in {len(steps)} training steps: {formatted_steps}" if steps else "read in no step"
+    )
     return lines
 
 
@@ -320,9 +377,14 @@ def render_finding_trace(report: Report) -> str:
         value_text += f", null {row['null']:.4g}"
     shown_count, row_count = len(report["worst"]), report["rows"]
     formatted_row_count = f"{row_count} row" if row_count == 1 else f"{row_count} rows"
-    shown_rows_text = f"the first {shown_count} of {row_count:,} rows" if row_count > shown_count else formatted_row_count
+    shown_rows_text = (
+        f"the first {shown_count} of {row_count:,} rows"
+        if row_count > shown_count
+        else formatted_row_count
+    )
     lines = [
-        f"{row['audit']}.{row['metric']}" + (f"[{escape_invisible(row['slice'])}]" if row["slice"] else ""),
+        f"{row['audit']}.{row['metric']}"
+        + (f"[{escape_invisible(row['slice'])}]" if row["slice"] else ""),
         f"    {value_text}, n = {row['n']}; {escape_invisible(row['method'])}",
         f"    checkpoint {escape_invisible(report['checkpoint'])}",
         f"    {shown_rows_text} of {report['table']} in {report['artifact']}"
@@ -333,8 +395,10 @@ def render_finding_trace(report: Report) -> str:
         for document in entry["documents"]:
             lines += _render_training_document(document)
         if report["least"] and not entry["documents"]:
-            lines.append(f"    no run of {report['least']} tokens of what was written stands in "
-                         "the training text")  # fmt: skip
+            lines.append(
+                f"    no run of {report['least']} tokens of what was written stands in "
+                "the training text"
+            )
         if entry["more"]:
             lines.append(f"    and {entry['more']} documents more")
         if "attributed" in entry:
@@ -352,9 +416,13 @@ def _render_training_document(document: Report) -> list[str]:
     read_count, step = document["read"], document["first_step"]
     training_note = " of the training before" if document.get("training") else ""
     first_step_note = "" if step is None else f", first in step {step}{training_note}"
-    read_note = {None: "", 0: ", not read yet", 1: ", read once"}.get(read_count, f", read {read_count} times")
+    read_note = {None: "", 0: ", not read yet", 1: ", read once"}.get(
+        read_count, f", read {read_count} times"
+    )
     if read_count == 0 and step is not None and "sequence" in document:
-        first_step_note = f": first in step {step}{training_note}"  # its row was read behind this checkpoint
+        first_step_note = (
+            f": first in step {step}{training_note}"  # its row was read behind this checkpoint
+        )
     elif read_count == 0 and step is not None:
         read_note = ", not read whole yet"
     elif document["split"] != "train":
@@ -363,6 +431,7 @@ def _render_training_document(document: Report) -> list[str]:
     score_note = f", {document['score']:.0%}" if "score" in document else ""
     licence_note = f", {escape_invisible(document['licence'])}" if document["licence"] else ""
     return [
-        f"    {document['doc_id']} {escape_invisible(document['source'])}{licence_note}{size_note}{score_note}{read_note}{first_step_note}",
+        f"    {document['doc_id']} "
+        f"{escape_invisible(document['source'])}{licence_note}{size_note}{score_note}{read_note}{first_step_note}",
         *(f"    {line}" for line in _quote_text_lines(document["text"])),
     ]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from os import cpu_count
 from typing import Any
 
-from flows.commands.shared import StoreOption, JsonOption, print_result
-from flows.runs import open_store, find_artifact, open_run, list_run_ids
+from flows.commands.shared import JsonOption, StoreOption, print_result
+from flows.runs import find_artifact, list_run_ids, open_run, open_store
 from reports.purged import iter_artifact_names
 from tasks.contract import Artifact, HallmarkError, Store
 
@@ -37,7 +37,9 @@ class Verification:
     not_stored: list[str] = field(default_factory=list)
 
 
-def verify(run: str | None = None, *, store: StoreOption = None, as_json: JsonOption = False) -> None:
+def verify(
+    run: str | None = None, *, store: StoreOption = None, as_json: JsonOption = False
+) -> None:
     """Read every file of a run, or of the whole store, and compare its SHA-256 with the manifest.
 
     Ends with 1 where a file is missing or damaged.
@@ -51,7 +53,11 @@ def verify(run: str | None = None, *, store: StoreOption = None, as_json: JsonOp
     opened_store = open_store(store, create=False)
     with opened_store.shared_lock():
         verification = verify_run(opened_store, run) if run else verify_store(opened_store)
-    report = {"store": opened_store.uri, "run": open_run(run, opened_store).id if run else None, **vars(verification)}
+    report = {
+        "store": opened_store.uri,
+        "run": open_run(run, opened_store).id if run else None,
+        **vars(verification),
+    }
     print_result(report, as_json, render_verification)
     if verification.damaged:
         raise SystemExit(1)
@@ -97,7 +103,15 @@ def verify_run(store: Store, run_name: str) -> Verification:
     for artifact_name in sorted(visited_names.keys() - required_names):
         if store.get(f"artifacts/{artifact_name}/manifest.json") is None:
             verification.not_stored.append(artifact_name)
-    _verify_artifacts(store, [artifact_name for artifact_name in visited_names if artifact_name not in verification.not_stored], verification)
+    _verify_artifacts(
+        store,
+        [
+            artifact_name
+            for artifact_name in visited_names
+            if artifact_name not in verification.not_stored
+        ],
+        verification,
+    )
     return verification
 
 
@@ -108,12 +122,16 @@ def read_checkpoint_names(artifact: Artifact) -> list[str]:
     return artifact["checkpoints"].read(["artifact"])["artifact"].to_pylist()
 
 
-def _verify_artifacts(store: Store, artifact_names: Iterable[str], verification: Verification) -> None:
+def _verify_artifacts(
+    store: Store, artifact_names: Iterable[str], verification: Verification
+) -> None:
     """Verify artifacts by name, their files in parallel; hashing releases Python's lock."""
 
     def iter_file_entries() -> Iterator[tuple[Artifact, dict[str, Any]]]:
         for name in artifact_names:
-            artifact = _read_or_record_damage(verification, lambda name=name: find_artifact(store, name))
+            artifact = _read_or_record_damage(
+                verification, lambda name=name: find_artifact(store, name)
+            )
             if artifact is not None:
                 verification.artifacts += 1
                 yield from ((artifact, entry) for entry in artifact.iter_file_entries())
@@ -128,8 +146,13 @@ def _verify_artifacts(store: Store, artifact_names: Iterable[str], verification:
 
     with ThreadPoolExecutor(cpu_count()) as pool:
         artifact_entries = list(iter_file_entries())
-        verification.files, verification.bytes = len(artifact_entries), sum(entry["size"] for _, entry in artifact_entries)
-        verification.damaged += [problem for problem in pool.map(verify_file, artifact_entries) if problem]
+        verification.files, verification.bytes = (
+            len(artifact_entries),
+            sum(entry["size"] for _, entry in artifact_entries),
+        )
+        verification.damaged += [
+            problem for problem in pool.map(verify_file, artifact_entries) if problem
+        ]
 
 
 def _read_or_record_damage(verification: Verification, read_record: Any) -> Any:

@@ -38,12 +38,15 @@ def predict_problems(
     if resulting_size is not None and resulting_size < configured_size:
         verb = "makes" if vocabulary_size.exact else "is expected to make about"
         yield ForecastProblem(
-            f"the corpus {verb} {resulting_size:,.0f} tokens of the {configured_size:,} of train_tokenizer.vocab_size: "
+            f"the corpus {verb} {resulting_size:,.0f} tokens of the {configured_size:,} of "
+            f"train_tokenizer.vocab_size: "
             f"lower it, or ingest more text"
         )
 
 
-def _find_empty_splits(config: Config, estimates: dict[str, Estimate], runs_audits: bool) -> Iterator[ForecastProblem]:
+def _find_empty_splits(
+    config: Config, estimates: dict[str, Estimate], runs_audits: bool
+) -> Iterator[ForecastProblem]:
     consequences = {
         "train": "there is nothing to train on",
         "validation": "training is not validated, and audit_capability has no text to measure on",
@@ -55,33 +58,51 @@ def _find_empty_splits(config: Config, estimates: dict[str, Estimate], runs_audi
             continue
         if split == "holdout" and config.split.holdout == 0:
             continue  # as it was asked for
-        amount = "is empty" if estimate.exact else f"is expected to hold {estimate.value:.1f} documents"
+        amount = (
+            "is empty" if estimate.exact else f"is expected to hold {estimate.value:.1f} documents"
+        )
         remedy = "ingest more text"
         if split == "train":
             remedy += " or lower split.validation and split.holdout"
         else:
             remedy += f", raise split.{split} or take another split.seed"
-        is_certain = estimate.exact and (split == "train" or (split == "validation" and runs_audits))
-        yield ForecastProblem(f"the split {split!r} {amount}: {consequences[split]}; {remedy}", is_certain)
+        is_certain = estimate.exact and (
+            split == "train" or (split == "validation" and runs_audits)
+        )
+        yield ForecastProblem(
+            f"the split {split!r} {amount}: {consequences[split]}; {remedy}", is_certain
+        )
 
 
-def _find_passage_shortage(config: Config, estimates: dict[str, Estimate]) -> Iterator[ForecastProblem]:
+def _find_passage_shortage(
+    config: Config, estimates: dict[str, Estimate]
+) -> Iterator[ForecastProblem]:
     canary_config, available_count = config.plant, estimates["passages"].value
     needed_count = canary_config.passages * len(canary_config.counts)
-    if canary_config.enabled and available_count is not None and available_count < needed_count and not estimates["documents"].exact:
+    if (
+        canary_config.enabled
+        and available_count is not None
+        and available_count < needed_count
+        and not estimates["documents"].exact
+    ):
         yield ForecastProblem(
-            f"planting needs {needed_count} training documents of {canary_config.shortest} to {canary_config.longest} "
+            f"planting needs {needed_count} training documents of {canary_config.shortest} "
+            f"to {canary_config.longest} "
             f"characters without a near-copy (plant.passages x the number of plant.counts), and "
-            f"about {available_count:,.0f} are expected: lower plant.passages, widen plant.shortest and "
+            f"about {available_count:,.0f} are expected: lower plant.passages, widen "
+            f"plant.shortest and "
             f"plant.longest, or plant nothing (plant.enabled=false)"
         )
 
 
-def _find_packed_row_shortage(config: Config, estimates: dict[str, Estimate]) -> Iterator[ForecastProblem]:
+def _find_packed_row_shortage(
+    config: Config, estimates: dict[str, Estimate]
+) -> Iterator[ForecastProblem]:
     train_rows, batch_size = estimates["train_rows"], config.pretrain.train.batch_size
     about_prefix = "" if train_rows.exact else "about "
     if train_rows.value is not None and 0 < train_rows.value < batch_size:
         yield ForecastProblem(
-            f"{about_prefix}{train_rows.value:,.0f} packed rows are fewer than a batch of {batch_size}: each step "
+            f"{about_prefix}{train_rows.value:,.0f} packed rows are fewer than a batch of "
+            f"{batch_size}: each step "
             f"would see rows more than once; lower pretrain.train.batch_size or pack.context"
         )

@@ -37,7 +37,9 @@ class StepMeasurement:
     device: str
 
 
-def build_model_config(base_config: ModelConfig, vocab_size: int, context_length: int) -> ModelConfig:
+def build_model_config(
+    base_config: ModelConfig, vocab_size: int, context_length: int
+) -> ModelConfig:
     return replace(base_config, vocab_size=vocab_size, context=context_length)
 
 
@@ -47,12 +49,16 @@ def count_parameters(model_config: ModelConfig) -> dict[str, int]:
 
     meta_model = make_uninitialised_model(model_config)
     matrices = sum(
-        parameter.numel() for name, parameter in meta_model.named_parameters() if parameter.ndim == 2 and ".blocks." in name
+        parameter.numel()
+        for name, parameter in meta_model.named_parameters()
+        if parameter.ndim == 2 and ".blocks." in name
     )
     return meta_model.count_parameters() | {"matrices": matrices}
 
 
-def estimate_training_memory(parameter_counts: dict[str, int], train_config: TrainConfig) -> dict[str, int]:
+def estimate_training_memory(
+    parameter_counts: dict[str, int], train_config: TrainConfig
+) -> dict[str, int]:
     """Bytes that weights, gradients and optimizer states take in each process, by formula.
 
     Autocast keeps weights and gradients in fp32. AdamW keeps two moments of each parameter, Muon
@@ -60,10 +66,14 @@ def estimate_training_memory(parameter_counts: dict[str, int], train_config: Tra
     process copies weights and optimizer states to the machine's memory while a state is written.
     """
     total = parameter_counts["total"]
-    optimizer_count = 2 * total - (parameter_counts["matrices"] if train_config.optimizer == "muon" else 0)
+    optimizer_count = 2 * total - (
+        parameter_counts["matrices"] if train_config.optimizer == "muon" else 0
+    )
     shard_count = max(1, train_config.processes) if train_config.parallel == "fsdp" else 1
     memory_by_kind = {"weights": total, "gradients": total, "optimizer": optimizer_count}
-    memory_by_kind = {name: BYTES_PER_NUMBER * count // shard_count for name, count in memory_by_kind.items()}
+    memory_by_kind = {
+        name: BYTES_PER_NUMBER * count // shard_count for name, count in memory_by_kind.items()
+    }
     return memory_by_kind | {"total": sum(memory_by_kind.values())}
 
 
@@ -76,7 +86,11 @@ def find_missing_device(train_config: TrainConfig) -> str:
 
 
 def measure_training_steps(
-    packed: Artifact, tokenizer: Artifact, model_config: ModelConfig, train_config: TrainConfig, folder: Path
+    packed: Artifact,
+    tokenizer: Artifact,
+    model_config: ModelConfig,
+    train_config: TrainConfig,
+    folder: Path,
 ) -> StepMeasurement | None:
     """A few steps of the trainer, in its own process, on one part of what was packed.
 
@@ -97,8 +111,11 @@ def measure_training_steps(
     job_file.write_text(json.dumps(job))
     with start_trainer(job_file, folder / "trainer.stderr") as process:
         device = _run_trial_and_get_device(process)
-    rows = [row for log_file in sorted((work_folder / "log").glob("*.parquet"))
-            for row in pq.read_table(log_file).to_pylist()]  # fmt: skip
+    rows = [
+        row
+        for log_file in sorted((work_folder / "log").glob("*.parquet"))
+        for row in pq.read_table(log_file).to_pylist()
+    ]
     step_seconds = [row["seconds"] for row in rows[1:]]  # the first step allocates, and compiles
     if not step_seconds:
         return None
@@ -133,13 +150,20 @@ def _run_trial_and_get_device(process: subprocess.Popen[str]) -> str:
     return device
 
 
-def estimate_training_seconds(measurement: StepMeasurement, train_config: TrainConfig, validation_rows: int) -> float:
+def estimate_training_seconds(
+    measurement: StepMeasurement, train_config: TrainConfig, validation_rows: int
+) -> float:
     """All steps, and the validations: a forward pass is about a third of a step's work."""
     requested_rows = train_config.validation_sequences or validation_rows
     validated_rows = min(requested_rows, validation_rows)
-    seconds_per_validation = measurement.seconds_per_step * validated_rows / train_config.batch_size / 3
+    seconds_per_validation = (
+        measurement.seconds_per_step * validated_rows / train_config.batch_size / 3
+    )
     validation_count = 1 + -(-train_config.steps // train_config.validate_every)
-    return train_config.steps * measurement.seconds_per_step + validation_count * seconds_per_validation
+    return (
+        train_config.steps * measurement.seconds_per_step
+        + validation_count * seconds_per_validation
+    )
 
 
 def get_device_memory_bytes(device: str) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.config import ROOT_KEYS, Config, load_config
-from flows.examining import check_user_files_exist, check_user_audit_items
+from flows.examining import check_user_audit_items, check_user_files_exist
 from flows.forecast import costs
 from flows.forecast.concerns import ForecastProblem, predict_problems
 from flows.forecast.figures import (
@@ -27,19 +27,29 @@ from flows.forecast.figures import (
     estimate_source_sizes,
     read_vocabulary_size,
 )
-from flows.forecast.planning import StagePlan, ReadOnlyStore, UnknownArtifact, find_newest_artifact
+from flows.forecast.planning import ReadOnlyStore, StagePlan, UnknownArtifact, find_newest_artifact
 from flows.forecast.sampling import MAX_SAMPLE_BYTES, CorpusSample, sample_sources
-from flows.growing import resolve_earlier_run_id, check_preferred_sources_exist, collect_earlier_additions
-from flows.pipeline import has_audit_stages, curate_corpus, audit_checkpoint, train_model, list_audits_up_to
-from flows.recording import check_weat_layer, check_start_checkpoint, check_last_stage
+from flows.growing import (
+    check_preferred_sources_exist,
+    collect_earlier_additions,
+    resolve_earlier_run_id,
+)
+from flows.pipeline import (
+    audit_checkpoint,
+    curate_corpus,
+    has_audit_stages,
+    list_audits_up_to,
+    train_model,
+)
+from flows.recording import check_last_stage, check_start_checkpoint, check_weat_layer
 from flows.rules import check_policy_rules
 from flows.runs import find_artifact, resolve_store_uri
 from tasks.audits.about import AUDIT_DESCRIPTIONS
 from tasks.contract import (
     Artifact,
     Event,
-    LastStageReached,
     HallmarkError,
+    LastStageReached,
     Session,
     Store,
     UsageError,
@@ -78,12 +88,23 @@ def forecast_run(
         opened_store, store_exists = _open_store_or_empty(uri, folder)
         resolve_earlier_run_id(opened_store, settings)
         check_preferred_sources_exist(opened_store, settings)
-        checkpoint = check_start_checkpoint(start_checkpoint, settings, last_stage, opened_store) if start_checkpoint is not None else None
-        forecaster = Forecaster(settings, opened_store, folder, last_stage, checkpoint, max_sample_bytes)
+        checkpoint = (
+            check_start_checkpoint(start_checkpoint, settings, last_stage, opened_store)
+            if start_checkpoint is not None
+            else None
+        )
+        forecaster = Forecaster(
+            settings, opened_store, folder, last_stage, checkpoint, max_sample_bytes
+        )
         forecaster.plan_and_sample()
         report = forecaster.build_report()
     store_text = uri if store_exists else f"{uri} (not there yet)"
-    return {"config": config_name, "store": store_text, "until": last_stage, "start": start_checkpoint} | report
+    return {
+        "config": config_name,
+        "store": store_text,
+        "until": last_stage,
+        "start": start_checkpoint,
+    } | report
 
 
 def _open_store_or_empty(uri: str, folder: Path) -> tuple[Store, bool]:
@@ -118,7 +139,11 @@ class Forecaster:
         max_sample_bytes: int,
     ) -> None:
         self.config, self.store, self.folder = config, store, folder
-        self.last_stage, self.start_checkpoint, self.max_sample_bytes = last_stage, start_checkpoint, max_sample_bytes
+        self.last_stage, self.start_checkpoint, self.max_sample_bytes = (
+            last_stage,
+            start_checkpoint,
+            max_sample_bytes,
+        )
         self.earlier_additions = collect_earlier_additions(store, config)
         self.sample: CorpusSample | None = None
         self.scaled_sample: ScaledSample | None = None
@@ -133,8 +158,15 @@ class Forecaster:
     def plan_and_sample(self) -> None:
         self.plan = self._run_pipeline_under_plan(StagePlan(self.store), self.config)
         self.known_artifacts = self.plan.known_artifacts
-        required_labels = [label for label in CORPUS_STAGES if any(row.label == label for row in self.plan.stage_forecasts)]
-        if all(label in self.plan.known_artifacts for label in required_labels) or self.plan.failure_reasons:
+        required_labels = [
+            label
+            for label in CORPUS_STAGES
+            if any(row.label == label for row in self.plan.stage_forecasts)
+        ]
+        if (
+            all(label in self.plan.known_artifacts for label in required_labels)
+            or self.plan.failure_reasons
+        ):
             return
         try:
             self.sample = sample_sources(self.config.ingest, self.folder, self.max_sample_bytes)
@@ -143,8 +175,12 @@ class Forecaster:
             return
         if self.sample.is_complete:
             trial_store = Store(self.folder / "trial")
-            trial_store.set_secret_if_absent(self.store.secret)  # else what depends on it would differ
-            self.plan = self._run_pipeline_under_plan(StagePlan(self.store, Session(trial_store), SAMPLED_STAGES), self.config)
+            trial_store.set_secret_if_absent(
+                self.store.secret
+            )  # else what depends on it would differ
+            self.plan = self._run_pipeline_under_plan(
+                StagePlan(self.store, Session(trial_store), SAMPLED_STAGES), self.config
+            )
             self.known_artifacts = self.plan.known_artifacts
             if self._has_failed("plant"):
                 self._replan_without_canaries(Session(trial_store))
@@ -155,12 +191,16 @@ class Forecaster:
             self._run_stages_on_sample(self.sample)
 
     def _has_failed(self, stage_label: str) -> bool:
-        return any(row.label == stage_label and row.state == "fails" for row in self.plan.stage_forecasts)
+        return any(
+            row.label == stage_label and row.state == "fails" for row in self.plan.stage_forecasts
+        )
 
     def _replan_without_canaries(self, trial_session: Session) -> None:
         """See what else would fail once that is put right."""
         config = self.config.model_copy(update={"plant": self._build_config_without_canaries()})
-        plan = self._run_pipeline_under_plan(StagePlan(self.store, trial_session, SAMPLED_STAGES), config)
+        plan = self._run_pipeline_under_plan(
+            StagePlan(self.store, trial_session, SAMPLED_STAGES), config
+        )
         self.known_artifacts = plan.known_artifacts
         self.problems += [ForecastProblem(reason, sure=True) for reason in plan.failure_reasons]
         self.notes.append("since plant fails, figures are those without planting")
@@ -175,7 +215,14 @@ class Forecaster:
             corpus = curate_corpus(config, self.earlier_additions)
             trained = train_model(config, corpus, self.start_checkpoint, self.earlier_additions)
             pretrained = trained["pretrain"]
-            audit_checkpoint(config, self._find_last_checkpoint(pretrained), tuple(AUDIT_DESCRIPTIONS), corpus, pretrained, self.earlier_additions)
+            audit_checkpoint(
+                config,
+                self._find_last_checkpoint(pretrained),
+                tuple(AUDIT_DESCRIPTIONS),
+                corpus,
+                pretrained,
+                self.earlier_additions,
+            )
         return plan
 
     def _find_last_checkpoint(self, pretrained: Artifact | UnknownArtifact) -> Any:
@@ -203,22 +250,30 @@ class Forecaster:
         if needs_checkpoint_download(effects_config.scorer):
             config_updates["effects"] = effects_config.model_copy(update={"scorer": ScorerConfig()})
         if needs_checkpoint_download(score_config.scorer):
-            config_updates["score_toxicity"] = score_config.model_copy(update={"scorer": ScorerConfig()})
+            config_updates["score_toxicity"] = score_config.model_copy(
+                update={"scorer": ScorerConfig()}
+            )
             self.notes.append(
                 "the weights of Detoxify are not on this machine: on the sample the embedded "
                 "scorer stood in, so the documents that select_scored keeps and the time of "
                 "score_toxicity are not those of Detoxify"
             )
         sample_config = self.config.model_copy(update=config_updates)
-        minimal_ingest = sample.write_minimal_sample(self.folder / "few").build_ingest_config(self.config.ingest)
+        minimal_ingest = sample.write_minimal_sample(self.folder / "few").build_ingest_config(
+            self.config.ingest
+        )
         minimal_config = sample_config.model_copy(update={"ingest": minimal_ingest})
         # Once with what is opened at first, once without.
-        first_seconds, repeated_seconds = (self._run_corpus_stages(minimal_config, f"few-{attempt}")[1] for attempt in (1, 2))
+        first_seconds, repeated_seconds = (
+            self._run_corpus_stages(minimal_config, f"few-{attempt}")[1] for attempt in (1, 2)
+        )
         artifacts, seconds_by_stage, problem = self._run_corpus_stages(sample_config, "sample")
         self.problems += [ForecastProblem(f"on the sample: {problem}")] if problem else []
         for label, seconds in seconds_by_stage.items():
             self.fixed_seconds_by_stage[label] = first_seconds.get(label, 0.0)
-            self.sample_seconds_by_stage[label] = max(0.0, seconds - repeated_seconds.get(label, 0.0))
+            self.sample_seconds_by_stage[label] = max(
+                0.0, seconds - repeated_seconds.get(label, 0.0)
+            )
         if {"ingest", "split", "plant", "pack"} <= artifacts.keys():
             self.scaled_sample = ScaledSample(sample, artifacts)
 
@@ -238,7 +293,9 @@ class Forecaster:
         session = Session(Store(self.folder / store_name), listener=record_event, last_stage="pack")
         try:
             with open_session(session), suppress(LastStageReached):
-                train_model(config, curate_corpus(config, self.earlier_additions), self.start_checkpoint)
+                train_model(
+                    config, curate_corpus(config, self.earlier_additions), self.start_checkpoint
+                )
         except HallmarkError as error:
             return artifacts, seconds_by_stage, error
         return artifacts, seconds_by_stage, None
@@ -248,19 +305,29 @@ class Forecaster:
     def build_report(self) -> Report:
         known_artifacts, sample = self.known_artifacts, self.sample
         earlier_documents = [addition["plant"] for addition in self.earlier_additions]
-        estimates = estimate_corpus_size(self.config, known_artifacts, self.scaled_sample, earlier_documents)
+        estimates = estimate_corpus_size(
+            self.config, known_artifacts, self.scaled_sample, earlier_documents
+        )
         vocabulary_size, expected_vocabulary_size = self._estimate_vocabulary_size()
         training = self._estimate_training(estimates, vocabulary_size)
         self._check_audit_files()
         self._estimate_stage_seconds()
         runs_audits = any(row.label == "audit_capability" for row in self.plan.stage_forecasts)
-        problems = [ForecastProblem(reason, sure=True) for reason in self.plan.failure_reasons] + self.problems
+        problems = [
+            ForecastProblem(reason, sure=True) for reason in self.plan.failure_reasons
+        ] + self.problems
         trains_tokenizer = self.start_checkpoint is None
-        problems += predict_problems(self.config, estimates, vocabulary_size if trains_tokenizer else UNKNOWN_ESTIMATE,
-                          expected_vocabulary_size if trains_tokenizer else None, runs_audits)  # fmt: skip
+        problems += predict_problems(
+            self.config,
+            estimates,
+            vocabulary_size if trains_tokenizer else UNKNOWN_ESTIMATE,
+            expected_vocabulary_size if trains_tokenizer else None,
+            runs_audits,
+        )
         return {
             "stages": [row.to_dict() for row in self.plan.stage_forecasts],
-            "sample": sample and {
+            "sample": sample
+            and {
                 "documents": sample.document_count,
                 "bytes": sample.text_bytes,
                 "whole": sample.is_complete,
@@ -274,12 +341,17 @@ class Forecaster:
             "notes": self.notes,
             "warnings": [problem.to_dict() for problem in problems],
             "will_fail": any(problem.sure for problem in problems),
-        }  # fmt: skip
+        }
 
     def _check_audit_files(self) -> None:
         """See whether the files of audits are there and hold what they ask about."""
-        audit_names = list_audits_up_to(self.last_stage) if has_audit_stages(self.last_stage) else ()
-        artifacts = {**(self.scaled_sample.artifacts if self.scaled_sample else {}), **self.known_artifacts}
+        audit_names = (
+            list_audits_up_to(self.last_stage) if has_audit_stages(self.last_stage) else ()
+        )
+        artifacts = {
+            **(self.scaled_sample.artifacts if self.scaled_sample else {}),
+            **self.known_artifacts,
+        }
         try:
             check_user_files_exist(self.config, audit_names)
             if tokenizer := self.start_checkpoint or artifacts.get("train_tokenizer"):
@@ -296,27 +368,41 @@ class Forecaster:
             return Estimate(read_vocabulary_size(known_tokenizer), True), None
         if self.scaled_sample is None or "train_tokenizer" not in self.scaled_sample.artifacts:
             return Estimate(configured_size), None
-        sample_vocabulary_size = read_vocabulary_size(self.scaled_sample.artifacts["train_tokenizer"])
+        sample_vocabulary_size = read_vocabulary_size(
+            self.scaled_sample.artifacts["train_tokenizer"]
+        )
         if sample_vocabulary_size >= configured_size:
             return Estimate(configured_size, True), None  # more text fills no less of it
         # Words grow with about the square root of the text (Heaps' law).
         corpus_to_sample_ratio = self.scaled_sample.sample.corpus_to_sample_ratio
-        return Estimate(configured_size), None if corpus_to_sample_ratio is None else min(configured_size, sample_vocabulary_size * corpus_to_sample_ratio**0.5)
+        return Estimate(configured_size), None if corpus_to_sample_ratio is None else min(
+            configured_size, sample_vocabulary_size * corpus_to_sample_ratio**0.5
+        )
 
-    def _estimate_training(self, estimates: dict[str, Estimate], vocabulary_size: Estimate) -> Report | None:
+    def _estimate_training(
+        self, estimates: dict[str, Estimate], vocabulary_size: Estimate
+    ) -> Report | None:
         row = next((row for row in self.plan.stage_forecasts if row.label == "pretrain"), None)
         if row is None:
             return None
         train_config = self.config.pretrain.train
         assert vocabulary_size.value is not None
         context_length = self.config.pack.context
-        model_config = costs.build_model_config(self.config.pretrain.model, int(vocabulary_size.value), context_length)
+        model_config = costs.build_model_config(
+            self.config.pretrain.model, int(vocabulary_size.value), context_length
+        )
         if self.start_checkpoint is not None:
-            model_config = costs.read_checkpoint_model_config(self.start_checkpoint.fetch_directory())
+            model_config = costs.read_checkpoint_model_config(
+                self.start_checkpoint.fetch_directory()
+            )
         parameter_counts = costs.count_parameters(model_config)
         tokens_seen = train_config.steps * train_config.batch_size * context_length
         train_rows = estimates["train_rows"]
-        epochs = train_config.steps * train_config.batch_size / train_rows.value if train_rows.value else None
+        epochs = (
+            train_config.steps * train_config.batch_size / train_rows.value
+            if train_rows.value
+            else None
+        )
         report: Report = {
             "parameters": {"value": parameter_counts["total"], "exact": vocabulary_size.exact},
             "steps": train_config.steps,
@@ -331,7 +417,8 @@ class Forecaster:
         if missing_device:
             self.problems.append(
                 ForecastProblem(
-                    f"pretrain.train.device is {missing_device}, which this machine lacks: training would "
+                    f"pretrain.train.device is {missing_device}, which this machine lacks: "
+                    f"training would "
                     f"fail here, and its time and peak of memory are not estimated; set it to auto "
                     f"or cpu, or run where there is one"
                 )
@@ -343,9 +430,14 @@ class Forecaster:
             row.rests_on = f"estimate: {report['step']['count']} real steps"
         return report
 
-    def _measure_training_step(self, estimates: dict[str, Estimate], min_memory_bytes: int) -> Report | None:
+    def _measure_training_step(
+        self, estimates: dict[str, Estimate], min_memory_bytes: int
+    ) -> Report | None:
         """A few real steps on what is packed, of the corpus or of the sample."""
-        artifacts = {**(self.scaled_sample.artifacts if self.scaled_sample else {}), **self.known_artifacts}
+        artifacts = {
+            **(self.scaled_sample.artifacts if self.scaled_sample else {}),
+            **self.known_artifacts,
+        }
         tokenizer = self.start_checkpoint or artifacts.get("train_tokenizer")
         if tokenizer is None or "pack" not in artifacts or not artifacts["pack"]["train"].row_count:
             return None
@@ -354,31 +446,49 @@ class Forecaster:
             self.config.pretrain.model, read_vocabulary_size(tokenizer), self.config.pack.context
         )
         if self.start_checkpoint is not None:
-            model_config = costs.read_checkpoint_model_config(self.start_checkpoint.fetch_directory())
+            model_config = costs.read_checkpoint_model_config(
+                self.start_checkpoint.fetch_directory()
+            )
         try:
-            measurement = costs.measure_training_steps(artifacts["pack"], tokenizer, model_config, train_config, self.folder)
+            measurement = costs.measure_training_steps(
+                artifacts["pack"], tokenizer, model_config, train_config, self.folder
+            )
         except HallmarkError as error:
-            self.problems.append(ForecastProblem(f"stage pretrain, tried for a few steps: {error}", True))
+            self.problems.append(
+                ForecastProblem(f"stage pretrain, tried for a few steps: {error}", True)
+            )
             return None
         if measurement is None:
             self.notes.append(
-                f"no two training steps were done within {costs.TRIAL_TIMEOUT:.0f} s, so the time of "
+                f"no two training steps were done within {costs.TRIAL_TIMEOUT:.0f} s, so the "
+                f"time of "
                 f"training is not estimated"
             )
             return None
-        peak_bytes, device_bytes = max(measurement.peak_bytes, min_memory_bytes), costs.get_device_memory_bytes(measurement.device)
+        peak_bytes, device_bytes = (
+            max(measurement.peak_bytes, min_memory_bytes),
+            costs.get_device_memory_bytes(measurement.device),
+        )
         if peak_bytes > 0.9 * device_bytes:
             self.problems.append(
                 ForecastProblem(
-                    f"training takes {peak_bytes / 1e9:.1f} GB of the {device_bytes / 1e9:.1f} GB of this "
+                    f"training takes {peak_bytes / 1e9:.1f} GB of the "
+                    f"{device_bytes / 1e9:.1f} GB of this "
                     f"machine's {measurement.device}: raise pretrain.train.accumulation, set "
                     f"pretrain.train.recompute, or lower pretrain.train.batch_size"
                 )
             )
         validation_rows = int(estimates["validation_rows"].value or 0)
-        training_seconds = costs.estimate_training_seconds(measurement, train_config, validation_rows)
-        return {"seconds": measurement.seconds_per_step, "peak": measurement.peak_bytes, "count": measurement.step_count,
-                "device": measurement.device, "training_seconds": training_seconds}  # fmt: skip
+        training_seconds = costs.estimate_training_seconds(
+            measurement, train_config, validation_rows
+        )
+        return {
+            "seconds": measurement.seconds_per_step,
+            "peak": measurement.peak_bytes,
+            "count": measurement.step_count,
+            "device": measurement.device,
+            "training_seconds": training_seconds,
+        }
 
     def _estimate_stage_seconds(self) -> None:
         """Seconds of the stages that would run, and what they rest on."""
@@ -389,8 +499,12 @@ class Forecaster:
             if row.label in self.sample_seconds_by_stage and corpus_to_sample_ratio is not None:
                 # A card is written from figures, however long the text.
                 scale_factor = 1.0 if row.label == "datasheet" else corpus_to_sample_ratio
-                reading_seconds = self.sample.reading_seconds if self.sample and row.label == "ingest" else 0.0
-                row.seconds = (self.sample_seconds_by_stage[row.label] + reading_seconds) * scale_factor
+                reading_seconds = (
+                    self.sample.reading_seconds if self.sample and row.label == "ingest" else 0.0
+                )
+                row.seconds = (
+                    self.sample_seconds_by_stage[row.label] + reading_seconds
+                ) * scale_factor
                 row.seconds += self.fixed_seconds_by_stage[row.label]
                 row.rests_on = "estimate: the sample's seconds, scaled by bytes"
             elif row.label not in (*SAMPLED_STAGES, "pretrain"):

@@ -86,7 +86,9 @@ class StagePlan:
     ) -> Artifact | UnknownArtifact:
         stage_forecast = StageForecast(stage.run_label, stage.name, "run")
         self.stage_forecasts.append(stage_forecast)
-        unknown_labels = list(dict.fromkeys(unknown.label for unknown in _iter_unknown_artifacts(inputs)))
+        unknown_labels = list(
+            dict.fromkeys(unknown.label for unknown in _iter_unknown_artifacts(inputs))
+        )
         if unknown_labels:
             stage_forecast.state, stage_forecast.why = self._explain_unknown_inputs(unknown_labels)
             return UnknownArtifact(stage_forecast.label)
@@ -106,7 +108,10 @@ class StagePlan:
             artifact = None
             stage_forecast.state, stage_forecast.why = "fails", str(error)
             if isinstance(config, IngestConfig) and _has_hub_sources(config):
-                stage_forecast.state, stage_forecast.why = "unknown", f"cannot be known without the hub: {error}"
+                stage_forecast.state, stage_forecast.why = (
+                    "unknown",
+                    f"cannot be known without the hub: {error}",
+                )
             elif not stage_forecast.why.startswith("stage "):
                 stage_forecast.why = f"stage {stage_forecast.label}: {error}"
         if artifact is None:
@@ -116,7 +121,9 @@ class StagePlan:
 
     def _explain_unknown_inputs(self, unknown_labels: Sequence[str]) -> tuple[str, str]:
         """State and reason of a stage whose inputs are not all known."""
-        forecasts_by_label = {stage_forecast.label: stage_forecast for stage_forecast in self.stage_forecasts}
+        forecasts_by_label = {
+            stage_forecast.label: stage_forecast for stage_forecast in self.stage_forecasts
+        }
         for stage_forecast in (forecasts_by_label[label] for label in unknown_labels):
             if stage_forecast.state == "fails":
                 return "waits", f"cannot begin: {stage_forecast.label} fails"
@@ -125,17 +132,26 @@ class StagePlan:
         remainder = f" and {len(unknown_labels) - 3} more" if len(unknown_labels) > 3 else ""
         return "run", f"its inputs would be made anew: {', '.join(unknown_labels[:3])}{remainder}"
 
-    def _run_in_trial_store(self, bound_stage: BoundStage, stage_forecast: StageForecast) -> Artifact | None:
+    def _run_in_trial_store(
+        self, bound_stage: BoundStage, stage_forecast: StageForecast
+    ) -> Artifact | None:
         if self.trial_session is None or stage_forecast.label not in self.trial_stages:
             return None
         start_time = time.perf_counter()
         artifact, _ = replace(bound_stage, session=self.trial_session).run_or_load()
-        stage_forecast.seconds, stage_forecast.rests_on = time.perf_counter() - start_time, MEASURED_IN_TRIAL
+        stage_forecast.seconds, stage_forecast.rests_on = (
+            time.perf_counter() - start_time,
+            MEASURED_IN_TRIAL,
+        )
         return artifact
 
     @property
     def failure_reasons(self) -> list[str]:
-        return [stage_forecast.why for stage_forecast in self.stage_forecasts if stage_forecast.state == "fails"]
+        return [
+            stage_forecast.why
+            for stage_forecast in self.stage_forecasts
+            if stage_forecast.state == "fails"
+        ]
 
 
 def _iter_unknown_artifacts(inputs: Iterable[Any]) -> Iterator[UnknownArtifact]:
@@ -149,7 +165,9 @@ def _iter_unknown_artifacts(inputs: Iterable[Any]) -> Iterator[UnknownArtifact]:
 
 
 def _has_hub_sources(config: IngestConfig) -> bool:
-    return any(isinstance(source, DatasetsSource) and not source.is_local for source in config.sources)
+    return any(
+        isinstance(source, DatasetsSource) and not source.is_local for source in config.sources
+    )
 
 
 def _describe_missing_weights(config: StageConfig) -> str:
@@ -157,7 +175,11 @@ def _describe_missing_weights(config: StageConfig) -> str:
     cascade = getattr(config, "cascade", None)
     scorers = (getattr(config, "scorer", None), getattr(cascade, "cheap", None))
     for scorer in (*scorers, *getattr(config, "also", ())):
-        if isinstance(scorer, ScorerConfig) and scorer.sha256 is None and needs_checkpoint_download(scorer):
+        if (
+            isinstance(scorer, ScorerConfig)
+            and scorer.sha256 is None
+            and needs_checkpoint_download(scorer)
+        ):
             return (
                 f"the weights of Detoxify's model {scorer.model} are not on this machine; the run "
                 f"downloads them"
@@ -171,18 +193,31 @@ def _explain_cache_miss(bound_stage: BoundStage) -> str:
     if newest_artifact is None:
         return "not in the store, nor any other of this stage"
     newest_components = newest_artifact.manifest["parts"]
-    component_labels = {"external": "outside", "code": "code", "config": "config", "libraries": "libraries",
-             "inputs": "inputs"}  # fmt: skip
+    component_labels = {
+        "external": "outside",
+        "code": "code",
+        "config": "config",
+        "libraries": "libraries",
+        "inputs": "inputs",
+    }
     changed_components = [
         f"{component_label}: {', '.join(changed_keys[:4])}" + ("…" if len(changed_keys) > 4 else "")
         for component, component_label in component_labels.items()
-        if (changed_keys := _find_changed_keys(newest_components.get(component, {}), bound_stage.fingerprint_components[component]))
+        if (
+            changed_keys := _find_changed_keys(
+                newest_components.get(component, {}), bound_stage.fingerprint_components[component]
+            )
+        )
     ]
     return f"not in the store; unlike the newest there: {'; '.join(changed_components)}"
 
 
 def _find_changed_keys(old_values: dict[str, Any], new_values: dict[str, Any]) -> list[str]:
-    return sorted(key for key in old_values.keys() | new_values.keys() if old_values.get(key) != new_values.get(key))
+    return sorted(
+        key
+        for key in old_values.keys() | new_values.keys()
+        if old_values.get(key) != new_values.get(key)
+    )
 
 
 def find_newest_artifact(store: Store, stage_name: str) -> Artifact | None:

@@ -65,7 +65,11 @@ class SourceSample:
         """How many times the source is what was read of it; None where nobody knows."""
         if self.is_complete:
             return 1.0
-        return None if self.source_bytes is None or not self.raw_bytes else max(1.0, self.source_bytes / self.raw_bytes)
+        return (
+            None
+            if self.source_bytes is None or not self.raw_bytes
+            else max(1.0, self.source_bytes / self.raw_bytes)
+        )
 
 
 @dataclass
@@ -87,15 +91,27 @@ class CorpusSample:
         return sum(source_sample.text_bytes for source_sample in self.source_samples.values())
 
     def get_source_ratio(self, source_name: str) -> float | None:
-        return self.source_samples[source_name].source_to_sample_ratio if source_name in self.source_samples else None
+        return (
+            self.source_samples[source_name].source_to_sample_ratio
+            if source_name in self.source_samples
+            else None
+        )
 
     @property
     def corpus_to_sample_ratio(self) -> float | None:
         """How many times the text of the corpus is that of the sample."""
-        source_ratios = [source_sample.source_to_sample_ratio for source_sample in self.source_samples.values()]
+        source_ratios = [
+            source_sample.source_to_sample_ratio for source_sample in self.source_samples.values()
+        ]
         if not self.text_bytes or any(source_ratio is None for source_ratio in source_ratios):
             return None
-        return sum(source_sample.text_bytes * (source_sample.source_to_sample_ratio or 0) for source_sample in self.source_samples.values()) / self.text_bytes
+        return (
+            sum(
+                source_sample.text_bytes * (source_sample.source_to_sample_ratio or 0)
+                for source_sample in self.source_samples.values()
+            )
+            / self.text_bytes
+        )
 
     def write_minimal_sample(self, folder: Path) -> CorpusSample:
         """The first records of each source alone, in files of ``folder``."""
@@ -105,7 +121,9 @@ class CorpusSample:
             file = folder / source_sample.file.name
             if source_sample.document_count:
                 with source_sample.file.open(encoding="utf-8") as record_lines:
-                    file.write_text("".join(islice(record_lines, MINIMAL_SAMPLE_RECORDS)), encoding="utf-8")
+                    file.write_text(
+                        "".join(islice(record_lines, MINIMAL_SAMPLE_RECORDS)), encoding="utf-8"
+                    )
             minimal_samples[source_name] = replace(source_sample, file=file)
         return CorpusSample(minimal_samples)
 
@@ -131,17 +149,27 @@ class CorpusSample:
 
 
 def sample_sources(
-    ingest_config: IngestConfig, folder: Path, max_bytes: int = MAX_SAMPLE_BYTES, max_seconds: float = MAX_SAMPLE_SECONDS
+    ingest_config: IngestConfig,
+    folder: Path,
+    max_bytes: int = MAX_SAMPLE_BYTES,
+    max_seconds: float = MAX_SAMPLE_SECONDS,
 ) -> CorpusSample:
     """Read a sample into files of ``folder``. Raises UsageError for what is not there."""
     start_time = time.monotonic()
     deadline = start_time + max_seconds
     sample = CorpusSample()
     input_sizes: dict[Input, float | None] = {}
-    for index, (source_name, source_inputs) in enumerate(_group_inputs_by_source(ingest_config).items()):
+    for index, (source_name, source_inputs) in enumerate(
+        _group_inputs_by_source(ingest_config).items()
+    ):
         source_config = ingest_config.sources[source_inputs[0].source_index]
-        sample.source_samples[source_name] = SourceSample(source_name, folder / f"{index:05d}.jsonl", source_config)
-        input_sizes |= {source_input: _estimate_input_bytes(source_input, ingest_config) for source_input in source_inputs}
+        sample.source_samples[source_name] = SourceSample(
+            source_name, folder / f"{index:05d}.jsonl", source_config
+        )
+        input_sizes |= {
+            source_input: _estimate_input_bytes(source_input, ingest_config)
+            for source_input in source_inputs
+        }
     selected_inputs = _select_inputs(input_sizes, max_bytes)
     selected_inputs.sort(key=lambda source_input: input_sizes[source_input] or float("inf"))
     raw_sizes: dict[Input, float | None] = {}
@@ -152,11 +180,25 @@ def sample_sources(
         input_budget = remaining_bytes / (len(selected_inputs) - index)
         source_sample = sample.source_samples[source_input.source]
         try:
-            raw_sizes[source_input] = _read_and_estimate_input_bytes(source_input, ingest_config, source_sample, input_budget, deadline, folder)
+            raw_sizes[source_input] = _read_and_estimate_input_bytes(
+                source_input, ingest_config, source_sample, input_budget, deadline, folder
+            )
         except HallmarkError as error:
-            source_sample.problem, source_sample.is_complete, raw_sizes[source_input] = str(error), False, None
+            source_sample.problem, source_sample.is_complete, raw_sizes[source_input] = (
+                str(error),
+                False,
+                None,
+            )
     for source_sample in sample.source_samples.values():
-        _update_source_bytes(source_sample, {other_input: input_size for other_input, input_size in input_sizes.items() if other_input.source == source_sample.source_name}, raw_sizes)
+        _update_source_bytes(
+            source_sample,
+            {
+                other_input: input_size
+                for other_input, input_size in input_sizes.items()
+                if other_input.source == source_sample.source_name
+            },
+            raw_sizes,
+        )
     sample.reading_seconds = time.monotonic() - start_time
     return sample
 
@@ -178,7 +220,10 @@ def _select_inputs(input_sizes: dict[Input, float | None], max_bytes: int) -> li
         total_bytes = sum(input_sizes[source_input] or 0 for source_input in source_inputs)
         input_limit = len(source_inputs)
         if total_bytes > max_bytes:
-            input_limit = min(max(MIN_SAMPLED_INPUTS, int(input_limit * max_bytes / total_bytes)), MAX_SAMPLED_INPUTS)
+            input_limit = min(
+                max(MIN_SAMPLED_INPUTS, int(input_limit * max_bytes / total_bytes)),
+                MAX_SAMPLED_INPUTS,
+            )
         selected_inputs += source_inputs[:: -(-len(source_inputs) // input_limit)]
     return selected_inputs
 
@@ -189,14 +234,24 @@ def _estimate_input_bytes(source_input: Input, ingest_config: IngestConfig) -> f
     if isinstance(source_config, DatasetsSource):
         return None
     if isinstance(source_config, TownSource):
-        return float(TYPICAL_DOCUMENT_BYTES * len(list_document_numbers(int(source_input.locator), source_config.documents)))
+        return float(
+            TYPICAL_DOCUMENT_BYTES
+            * len(list_document_numbers(int(source_input.locator), source_config.documents))
+        )
     if isinstance(source_config, DocumentationSource):
-        return float(sum(path.stat().st_size for path in find_prose_files(source_input.locator).values()))
+        return float(
+            sum(path.stat().st_size for path in find_prose_files(source_input.locator).values())
+        )
     return float(source_input.size_bytes)
 
 
 def _read_and_estimate_input_bytes(
-    source_input: Input, ingest_config: IngestConfig, source_sample: SourceSample, input_budget: float, deadline: float, folder: Path
+    source_input: Input,
+    ingest_config: IngestConfig,
+    source_sample: SourceSample,
+    input_budget: float,
+    deadline: float,
+    folder: Path,
 ) -> float | None:
     """Read an input up to its share of the budget; the raw bytes of all of it, if known."""
     raw_bytes = text_bytes = record_count = 0
@@ -204,12 +259,21 @@ def _read_and_estimate_input_bytes(
     with source_sample.file.open("a", encoding="utf-8") as output_file:
         for record in _iter_input_records(source_input, ingest_config):
             is_over_budget = text_bytes >= input_budget or time.monotonic() > deadline
-            if is_over_budget and not (record.file_name and record.file_name == last_record.file_name):  # files of a package whole
+            if is_over_budget and not (
+                record.file_name and record.file_name == last_record.file_name
+            ):  # files of a package whole
                 is_complete = False
                 break
-            last_record, record_count, raw_bytes = record, record_count + 1, raw_bytes + record.raw_bytes
+            last_record, record_count, raw_bytes = (
+                record,
+                record_count + 1,
+                raw_bytes + record.raw_bytes,
+            )
             if record.error:
-                error_text = f"{record.file_name or source_input.file_name}, {record.location}: {record.error}"
+                error_text = (
+                    f"{record.file_name or source_input.file_name}, "
+                    f"{record.location}: {record.error}"
+                )
                 source_sample.first_read_error = source_sample.first_read_error or error_text
                 source_sample.unreadable_count += record.record_count
             else:
@@ -218,18 +282,27 @@ def _read_and_estimate_input_bytes(
                 source_sample.document_count += 1
                 metadata = {"key": record.key, "url": record.url, "date": record.date}
                 output_file.write(json.dumps({"text": record.text, **metadata}) + "\n")
-    source_sample.text_bytes, source_sample.raw_bytes = source_sample.text_bytes + text_bytes, source_sample.raw_bytes + raw_bytes
+    source_sample.text_bytes, source_sample.raw_bytes = (
+        source_sample.text_bytes + text_bytes,
+        source_sample.raw_bytes + raw_bytes,
+    )
     if is_complete:
         return float(raw_bytes)
     source_sample.is_complete = False
-    share_read = _estimate_share_read(source_input, ingest_config, last_record, raw_bytes, record_count, folder)
+    share_read = _estimate_share_read(
+        source_input, ingest_config, last_record, raw_bytes, record_count, folder
+    )
     return None if not share_read else raw_bytes / min(1.0, share_read)
 
 
 def _iter_input_records(source_input: Input, ingest_config: IngestConfig) -> Iterator[Record]:
     """The records of an input in its order, but of a package those of files from all over it."""
     if isinstance(ingest_config.sources[source_input.source_index], DocumentationSource):
-        return read_prose_files(_order_package_files_evenly(source_input.locator), ingest_config.max_document_bytes, ReadCounts())
+        return read_prose_files(
+            _order_package_files_evenly(source_input.locator),
+            ingest_config.max_document_bytes,
+            ReadCounts(),
+        )
     return read_input_records(source_input, ingest_config, ReadCounts())
 
 
@@ -243,18 +316,35 @@ def _order_package_files_evenly(package: str) -> dict[str, Path]:
 
 
 def _estimate_share_read(
-    source_input: Input, ingest_config: IngestConfig, last_record: Record, raw_bytes: int, record_count: int, folder: Path
+    source_input: Input,
+    ingest_config: IngestConfig,
+    last_record: Record,
+    raw_bytes: int,
+    record_count: int,
+    folder: Path,
 ) -> float | None:
     """Which share of an input the first ``rows`` records of ``raw`` bytes are."""
-    source_config, path = ingest_config.sources[source_input.source_index], Path(source_input.locator)
+    source_config, path = (
+        ingest_config.sources[source_input.source_index],
+        Path(source_input.locator),
+    )
     if isinstance(source_config, DocumentationSource):
-        file_sizes = {file_name: file_path.stat().st_size for file_name, file_path in _order_package_files_evenly(source_input.locator).items()}
+        file_sizes = {
+            file_name: file_path.stat().st_size
+            for file_name, file_path in _order_package_files_evenly(source_input.locator).items()
+        }
         files_read = list(file_sizes)[: list(file_sizes).index(last_record.file_name) + 1]
         return sum(file_sizes[file_name] for file_name in files_read) / sum(file_sizes.values())
     if is_remote_uri(source_input.locator):
-        return None if path.suffix in (".gz", ".zst", ".parquet") else raw_bytes / source_input.size_bytes
+        return (
+            None
+            if path.suffix in (".gz", ".zst", ".parquet")
+            else raw_bytes / source_input.size_bytes
+        )
     if isinstance(source_config, TownSource):
-        return record_count / len(list_document_numbers(int(source_input.locator), source_config.documents))
+        return record_count / len(
+            list_document_numbers(int(source_input.locator), source_config.documents)
+        )
     if source_config.kind == "parquet":
         return record_count / pq.read_metadata(path).num_rows
     if isinstance(source_config, FileSource):
@@ -269,21 +359,31 @@ def _estimate_expansion_factor(path: Path, folder: Path) -> float:
     head_file, read_counts = folder / f"head{path.suffix}", ReadCounts()
     with path.open("rb") as file:
         head_file.write_bytes(file.read(COMPRESSED_HEAD_BYTES))
-    expanded_bytes = sum(len(block) for block in read_blocks(head_file, read_counts) if isinstance(block, bytes))
+    expanded_bytes = sum(
+        len(block) for block in read_blocks(head_file, read_counts) if isinstance(block, bytes)
+    )
     return max(1.0, expanded_bytes / head_file.stat().st_size)  # what was cut off gives nothing
 
 
 def _update_source_bytes(
-    source_sample: SourceSample, input_sizes: dict[Input, float | None], raw_sizes: dict[Input, float | None]
+    source_sample: SourceSample,
+    input_sizes: dict[Input, float | None],
+    raw_sizes: dict[Input, float | None],
 ) -> None:
     """The size of a source from that of the inputs that were read: others are taken to be alike."""
     unread_inputs = [source_input for source_input in input_sizes if source_input not in raw_sizes]
     source_sample.is_complete = source_sample.is_complete and not unread_inputs
-    read_sizes = {source_input: raw_size for source_input, raw_size in raw_sizes.items() if source_input in input_sizes}
+    read_sizes = {
+        source_input: raw_size
+        for source_input, raw_size in raw_sizes.items()
+        if source_input in input_sizes
+    }
     if any(raw_size is None for raw_size in read_sizes.values()) or not read_sizes:
         source_sample.source_bytes = None
         return
     known_sizes = [raw_size for raw_size in read_sizes.values() if raw_size is not None]
     read_disk_bytes = sum(input_sizes[source_input] or 0 for source_input in read_sizes)
     unread_disk_bytes = sum(input_sizes[source_input] or 0 for source_input in unread_inputs)
-    source_sample.source_bytes = sum(known_sizes) * (1 + unread_disk_bytes / read_disk_bytes if read_disk_bytes else 1)
+    source_sample.source_bytes = sum(known_sizes) * (
+        1 + unread_disk_bytes / read_disk_bytes if read_disk_bytes else 1
+    )

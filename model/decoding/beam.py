@@ -16,10 +16,15 @@ from torch import Tensor
 
 from model.architecture import Transformer
 from model.decoding.cache import allocate_cache
-from model.decoding.mode import run_in_evaluation_mode, evaluation_mode
-from model.decoding.prompts import PromptWindow, check_prompts_fit_context, check_prompts, prefill_windows
+from model.decoding.mode import evaluation_mode, run_in_evaluation_mode
+from model.decoding.prompts import (
+    PromptWindow,
+    check_prompts,
+    check_prompts_fit_context,
+    prefill_windows,
+)
 from model.decoding.stepping import compute_next_logits
-from model.rows import check_token_ids, check_no_nan
+from model.rows import check_no_nan, check_token_ids
 from model.tokens import END_OF_TEXT_ID, PAD_ID
 
 LengthNormalisation = Literal["none", "mean", "gnmt"]
@@ -143,13 +148,20 @@ def run_beam_search(
     """
     if width < 1 or max_new_tokens < 1:
         raise ValueError("width and max_new_tokens must be at least 1.")
-    advance_search = _BeamSearch.step_textbook if stopping == "textbook" else _BeamSearch.step_like_transformers
+    advance_search = (
+        _BeamSearch.step_textbook if stopping == "textbook" else _BeamSearch.step_like_transformers
+    )
     log_probs = scorer.score_first_tokens()
     length_normaliser = make_length_normaliser(normalisation, alpha)
-    searches = [_BeamSearch(width, stop, length_normaliser, [_LiveHypothesis(row)]) for row in range(len(log_probs))]
+    searches = [
+        _BeamSearch(width, stop, length_normaliser, [_LiveHypothesis(row)])
+        for row in range(len(log_probs))
+    ]
     active_searches = searches
     for step in range(1, max_new_tokens + 1):
-        top_log_probs, tokens = log_probs.topk(min(count_candidate_extensions(width, stop), log_probs.shape[1]))
+        top_log_probs, tokens = log_probs.topk(
+            min(count_candidate_extensions(width, stop), log_probs.shape[1])
+        )
         top_tokens = top_log_probs.tolist(), tokens.tolist()
         for search in active_searches:
             advance_search(search, top_tokens, step == max_new_tokens)
@@ -157,11 +169,17 @@ def run_beam_search(
         if not active_searches:
             break
         live_hypotheses = [hypothesis for search in active_searches for hypothesis in search.live]
-        log_probs = scorer.score_next_tokens([hypothesis.row for hypothesis in live_hypotheses], [hypothesis.ids[-1] for hypothesis in live_hypotheses])
+        log_probs = scorer.score_next_tokens(
+            [hypothesis.row for hypothesis in live_hypotheses],
+            [hypothesis.ids[-1] for hypothesis in live_hypotheses],
+        )
         next_rows = count()
         for search in active_searches:
             search.live = [replace(hypothesis, row=next(next_rows)) for hypothesis in search.live]
-    return [sorted(search.complete, key=lambda hypothesis: -hypothesis.score)[:width] for search in searches]
+    return [
+        sorted(search.complete, key=lambda hypothesis: -hypothesis.score)[:width]
+        for search in searches
+    ]
 
 
 def count_candidate_extensions(width: int, stop: Collection[int]) -> int:
@@ -196,15 +214,35 @@ class _BeamSearch:
 
     def step_textbook(self, top_tokens: TopTokens, is_last_step: bool) -> None:
         extensions = self._extend_live_hypotheses(top_tokens, self.width - len(self.complete))
-        self.complete += [self._to_scored_hypothesis(hypothesis) for hypothesis in extensions if is_last_step or hypothesis.ids[-1] in self.stop]
-        self.live = [] if is_last_step else [hypothesis for hypothesis in extensions if hypothesis.ids[-1] not in self.stop]
+        self.complete += [
+            self._to_scored_hypothesis(hypothesis)
+            for hypothesis in extensions
+            if is_last_step or hypothesis.ids[-1] in self.stop
+        ]
+        self.live = (
+            []
+            if is_last_step
+            else [hypothesis for hypothesis in extensions if hypothesis.ids[-1] not in self.stop]
+        )
 
     def step_like_transformers(self, top_tokens: TopTokens, is_last_step: bool) -> None:
-        extensions = self._extend_live_hypotheses(top_tokens, count_candidate_extensions(self.width, self.stop))
-        complete_extensions = [hypothesis for hypothesis in extensions[: self.width] if is_last_step or hypothesis.ids[-1] in self.stop]
-        self.complete += [self._to_scored_hypothesis(hypothesis) for hypothesis in complete_extensions]
-        self.complete = sorted(self.complete, key=lambda hypothesis: -hypothesis.score)[: self.width]
-        self.live = [hypothesis for hypothesis in extensions if hypothesis.ids[-1] not in self.stop][: self.width]
+        extensions = self._extend_live_hypotheses(
+            top_tokens, count_candidate_extensions(self.width, self.stop)
+        )
+        complete_extensions = [
+            hypothesis
+            for hypothesis in extensions[: self.width]
+            if is_last_step or hypothesis.ids[-1] in self.stop
+        ]
+        self.complete += [
+            self._to_scored_hypothesis(hypothesis) for hypothesis in complete_extensions
+        ]
+        self.complete = sorted(self.complete, key=lambda hypothesis: -hypothesis.score)[
+            : self.width
+        ]
+        self.live = [
+            hypothesis for hypothesis in extensions if hypothesis.ids[-1] not in self.stop
+        ][: self.width]
         if is_last_step or (
             self.live
             and len(self.complete) == self.width
@@ -217,18 +255,31 @@ class _BeamSearch:
         candidates = [
             (hypothesis.log_prob + token_log_prob, hypothesis, token, token_log_prob)
             for hypothesis in self.live
-            for token_log_prob, token in zip(top_tokens[0][hypothesis.row], top_tokens[1][hypothesis.row], strict=True)
+            for token_log_prob, token in zip(
+                top_tokens[0][hypothesis.row], top_tokens[1][hypothesis.row], strict=True
+            )
             if token_log_prob > -np.inf
         ]
         candidates.sort(key=lambda candidate: -candidate[0])
         return [
-            _LiveHypothesis(hypothesis.row, (*hypothesis.ids, token), (*hypothesis.log_probs, token_log_prob), sum_log_prob)
+            _LiveHypothesis(
+                hypothesis.row,
+                (*hypothesis.ids, token),
+                (*hypothesis.log_probs, token_log_prob),
+                sum_log_prob,
+            )
             for sum_log_prob, hypothesis, token, token_log_prob in candidates[:limit]
         ]
 
     def _to_scored_hypothesis(self, hypothesis: _LiveHypothesis) -> Hypothesis:
         score = hypothesis.log_prob / self.length_normaliser(len(hypothesis.ids))
-        return Hypothesis(hypothesis.ids, hypothesis.log_probs, hypothesis.log_prob, score, hypothesis.ids[-1] in self.stop)
+        return Hypothesis(
+            hypothesis.ids,
+            hypothesis.log_probs,
+            hypothesis.log_prob,
+            score,
+            hypothesis.ids[-1] in self.stop,
+        )
 
 
 class CachedModelScorer:
@@ -253,15 +304,20 @@ class CachedModelScorer:
     def score_first_tokens(self) -> Tensor:
         self.step_count = 0
         self.filled_slots = np.array([len(prompt) for prompt in self.prompts])  # slots, of each row
-        self.cache = allocate_cache(self.model, len(self.filled_slots), int(self.filled_slots.max()) + self.max_new_tokens)
+        self.cache = allocate_cache(
+            self.model, len(self.filled_slots), int(self.filled_slots.max()) + self.max_new_tokens
+        )
         windows = [PromptWindow(prompt, len(prompt)) for prompt in self.prompts]
         with evaluation_mode(self.model):
-            return self._compute_log_probs(prefill_windows(self.model, windows, self.cache, self.sources))
+            return self._compute_log_probs(
+                prefill_windows(self.model, windows, self.cache, self.sources)
+            )
 
     def score_next_tokens(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> Tensor:
         if self.step_count == self.max_new_tokens:
             raise ValueError(
-                f"The scorer was made for {self.max_new_tokens} new tokens: give it and the search the "
+                f"The scorer was made for {self.max_new_tokens} new tokens: give it and the "
+                f"search the "
                 f"same max_new_tokens."
             )
         self.step_count += 1

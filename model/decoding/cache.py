@@ -58,8 +58,12 @@ class KeyValueCache:
 
     def select_rows(self, row_indices: Tensor) -> None:
         """Keep the given rows, repeated or in another order as they say."""
-        self.layers = [LayerCache(layer.keys[row_indices], layer.values[row_indices]) for layer in self.layers]
-        self.source_keys_values = [(keys[row_indices], values[row_indices]) for keys, values in self.source_keys_values]
+        self.layers = [
+            LayerCache(layer.keys[row_indices], layer.values[row_indices]) for layer in self.layers
+        ]
+        self.source_keys_values = [
+            (keys[row_indices], values[row_indices]) for keys, values in self.source_keys_values
+        ]
         if self.source_attention_mask is not None:
             self.source_attention_mask = self.source_attention_mask[row_indices]
 
@@ -72,7 +76,10 @@ def allocate_cache(model: Transformer, row_count: int, capacity: int) -> KeyValu
     device_type, dtype = weight.device.type, weight.dtype
     if torch.is_autocast_enabled(device_type):
         dtype = torch.get_autocast_dtype(device_type)
-    tensor_options: Any = {"dtype": dtype, "device": weight.device}  # not as the weight, which may be a shard
+    tensor_options: Any = {
+        "dtype": dtype,
+        "device": weight.device,
+    }  # not as the weight, which may be a shard
     layers = [
         LayerCache(torch.zeros(shape, **tensor_options), torch.zeros(shape, **tensor_options))
         for _ in model.decoder.blocks
@@ -80,7 +87,9 @@ def allocate_cache(model: Transformer, row_count: int, capacity: int) -> KeyValu
     return KeyValueCache(layers, 0, slice(0, 0))
 
 
-def make_prefix_lengths(model: Transformer, prompt_lengths: Sequence[int] | Tensor) -> Tensor | None:
+def make_prefix_lengths(
+    model: Transformer, prompt_lengths: Sequence[int] | Tensor
+) -> Tensor | None:
     """For ``Batch.prefix``: how many tokens of each sequence are its prompt, of a prefix LM, which
     reads them in both directions; None for every other model."""
     if model.objective != "prefix":
@@ -110,13 +119,17 @@ def forward_with_cache(model: Transformer, batch: Batch, cache: KeyValueCache) -
     x, rotation = model.embed_tokens(batch.ids, batch.positions)
     attend_over_cache = partial(_attend_over_cache, _build_cache_mask(batch, cache), cache)
     source_attention_mask = cache.source_attention_mask
-    source_mask = None if source_attention_mask is None else source_attention_mask[:, None, None]  # (B, 1, 1, S)
+    source_mask = (
+        None if source_attention_mask is None else source_attention_mask[:, None, None]
+    )  # (B, 1, 1, S)
     for i, block in enumerate(blocks):
         _gather_or_release_shards(block)
         attend = partial(attend_over_cache, rotation, block.attention, cache.layers[i])
         x = block.add_residual(x, block.attention_norm, attend)
         if cache.source_keys_values:
-            attend = partial(_attend_over_source, block.cross, source_mask, *cache.source_keys_values[i])
+            attend = partial(
+                _attend_over_source, block.cross, source_mask, *cache.source_keys_values[i]
+            )
             x = block.add_residual(x, block.cross_norm, attend)
         x = block.add_residual(x, block.feed_forward_norm, block.feed_forward)
         _gather_or_release_shards(block, gather=False)
@@ -143,17 +156,25 @@ def _attend_over_cache(
     q, k, v = layer.project_qkv(x, rotation)
     layer_cache.write_tokens(k, v, cache.slots)
     filled = slice(cache.filled_length)
-    return layer.attend_and_project(q, layer_cache.keys[:, :, filled], layer_cache.values[:, :, filled], mask)
+    return layer.attend_and_project(
+        q, layer_cache.keys[:, :, filled], layer_cache.values[:, :, filled], mask
+    )
 
 
-def _attend_over_source(layer: Attention, mask: AttentionMask, keys: Tensor, values: Tensor, x: Tensor) -> Tensor:
+def _attend_over_source(
+    layer: Attention, mask: AttentionMask, keys: Tensor, values: Tensor, x: Tensor
+) -> Tensor:
     return layer.attend_and_project(layer.project_queries(x), keys, values, mask)
 
 
 def _build_cache_mask(batch: Batch, cache: KeyValueCache) -> AttentionMask:
     """Where among the cached keys the queries stand, lowered."""
     query_count, key_count = batch.ids.shape[1], cache.filled_length
-    mask_fields = {"prefix": batch.prefix, "key_mask": batch.attention_mask, "segments": batch.segments}
+    mask_fields = {
+        "prefix": batch.prefix,
+        "key_mask": batch.attention_mask,
+        "segments": batch.segments,
+    }
     spec = MaskSpec(True, query_positions=batch.positions, **mask_fields)
     if isinstance(cache.slots, slice):
         if cache.slots.start == 0:

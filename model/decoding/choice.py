@@ -137,7 +137,9 @@ def penalise_repetition(logits: Tensor, history: Tensor, penalty: float) -> Tens
     if penalty == 1.0:
         return logits
     history_logits = logits.gather(1, history)
-    history_logits = torch.where(history_logits > 0, history_logits / penalty, history_logits * penalty)
+    history_logits = torch.where(
+        history_logits > 0, history_logits / penalty, history_logits * penalty
+    )
     return logits.scatter(1, history, history_logits)
 
 

@@ -37,15 +37,21 @@ def compute_contextual_embeddings(
     """
     layer_count = model.config.n_layers
     if layer not in range(-layer_count - 1, layer_count + 1):
-        raise ValueError(f"layer must be between {-layer_count - 1} and {layer_count}, not {layer}.")
+        raise ValueError(
+            f"layer must be between {-layer_count - 1} and {layer_count}, not {layer}."
+        )
     results = [np.empty((0, model.config.d_model), dtype=np.float32) for _ in sequences]
     tokens = [
         check_token_ids(sequence, model.config.vocab_size, f"Sequence {i}").tolist()
         for i, sequence in enumerate(sequences)
     ]
     for batch_indices in batch_indices_by_length(list(map(len, tokens)), batch_tokens):
-        ids, attention_mask = pad_rows([tokens[i] for i in batch_indices], model.embedding.weight.device)
-        states = compute_layer_states(model, ids, attention_mask)[layer].float().cpu().numpy()  # (B, T, d)
+        ids, attention_mask = pad_rows(
+            [tokens[i] for i in batch_indices], model.embedding.weight.device
+        )
+        states = (
+            compute_layer_states(model, ids, attention_mask)[layer].float().cpu().numpy()
+        )  # (B, T, d)
         for i, sequence_states in zip(batch_indices, states, strict=True):
             results[i] = sequence_states[: len(tokens[i])].copy()
     return results
@@ -60,7 +66,13 @@ def compute_layer_states(model: Transformer, ids: Tensor, attention_mask: Tensor
         if model.encoder is not None and model.decoder is not None:
             model.encode_source(Batch(ids, source=ids, source_attention_mask=attention_mask))
         else:
-            model.compute_hidden_states(Batch(ids, attention_mask=attention_mask, prefix=make_prefix_lengths(model, attention_mask.sum(1))))
+            model.compute_hidden_states(
+                Batch(
+                    ids,
+                    attention_mask=attention_mask,
+                    prefix=make_prefix_lengths(model, attention_mask.sum(1)),
+                )
+            )
     return layers
 
 
@@ -70,9 +82,15 @@ def record_layer_states(stack: Stack) -> Iterator[list[Tensor]]:
     block makes of them."""
     layer_states: list[Tensor] = []
     first_block = stack.blocks[0]
-    hooks = [first_block.register_forward_pre_hook(lambda _, inputs: layer_states.append(inputs[0]))]
+    hooks = [
+        first_block.register_forward_pre_hook(lambda _, inputs: layer_states.append(inputs[0]))
+    ]
     for block in stack.blocks:
-        hooks.append(block.register_forward_hook(lambda *hook_arguments: layer_states.append(hook_arguments[-1])))
+        hooks.append(
+            block.register_forward_hook(
+                lambda *hook_arguments: layer_states.append(hook_arguments[-1])
+            )
+        )
     try:
         yield layer_states
     finally:
@@ -104,7 +122,11 @@ def extract_attention_weights(
         inputs.append(torch.from_numpy(tokens[None]).to(device))  # (1, T)
     prefix_lengths = make_prefix_lengths(model, [len(sequence)])
     with use_reference_kernels(model) as weights_by_module:
-        model.compute_hidden_states(Batch(inputs[0], source=inputs[1] if is_encoder_decoder else None, prefix=prefix_lengths))
+        model.compute_hidden_states(
+            Batch(
+                inputs[0], source=inputs[1] if is_encoder_decoder else None, prefix=prefix_lengths
+            )
+        )
     modules_by_stack: dict[str, list[torch.nn.Module]] = {}
     for name, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         if stack is not None:

@@ -95,12 +95,16 @@ def decode_with_every_method(
     shared_options: dict[str, Any] = {"stop": stop, "forbid": forbid, "sources": sources}
     shared_options["max_new_tokens"] = max_new_tokens
     width = methods.width
-    ((best_hypothesis, *_),) = decode_with_beam_search(model, [prompt], width=width, normalisation="mean", **shared_options)
+    ((best_hypothesis, *_),) = decode_with_beam_search(
+        model, [prompt], width=width, normalisation="mean", **shared_options
+    )
     best_log_probs = np.array(best_hypothesis.log_probs, dtype=np.float32)
     outputs = {}
     for name, settings in methods.build_sampler_settings().items():
         ((continuation,),) = generate(model, [prompt], seed=seed, **settings, **shared_options)
-        outputs[name] = MethodOutput(name, settings, continuation.ids, continuation.log_probs, continuation.stopped)
+        outputs[name] = MethodOutput(
+            name, settings, continuation.ids, continuation.log_probs, continuation.stopped
+        )
     beam_output = MethodOutput(
         "beam search",
         {"width": width, "normalisation": "mean"},

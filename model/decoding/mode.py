@@ -33,7 +33,9 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def run_in_evaluation_mode(function: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M, P], R]:
+def run_in_evaluation_mode(
+    function: Callable[Concatenate[M, P], R],
+) -> Callable[Concatenate[M, P], R]:
     """A function whose first argument is the model that it asks, ``evaluated`` meanwhile."""
 
     @functools.wraps(function)
@@ -45,7 +47,9 @@ def run_in_evaluation_mode(function: Callable[Concatenate[M, P], R]) -> Callable
 
 
 @contextmanager
-def autocast_to_precision(model: nn.Module, precision: Precision = "auto") -> Iterator[Literal["fp32", "bf16"]]:
+def autocast_to_precision(
+    model: nn.Module, precision: Precision = "auto"
+) -> Iterator[Literal["fp32", "bf16"]]:
     """Within, questions to the model are answered in this precision; gives which it is, to be
     recorded beside the answers.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from model.architecture import Transformer
 from model.batch import Batch
-from model.decoding.cache import KeyValueCache, LayerCache, make_prefix_lengths, forward_with_cache
+from model.decoding.cache import KeyValueCache, LayerCache, forward_with_cache, make_prefix_lengths
 from model.rows import check_token_ids, pad_rows
 from model.tokens import TokenIds
 
@@ -42,7 +42,9 @@ def check_prompts(
     check_prompts_fit_context(model, prompts, max_new_tokens)  # windows are for decoders alone
 
 
-def check_prompts_fit_context(model: Transformer, prompts: Sequence[TokenIds], max_new_tokens: int) -> None:
+def check_prompts_fit_context(
+    model: Transformer, prompts: Sequence[TokenIds], max_new_tokens: int
+) -> None:
     """ValueError where a prompt and what is to be written behind it exceed the context."""
     context = model.config.context
     for i, prompt in enumerate(prompts):
@@ -70,20 +72,33 @@ def prefill_windows(
 ) -> Tensor:
     """Read each window into its row of the cache, from the first slot on, and the sources with
     them; logits (n, V) float32 of the token behind each."""
-    row_groups = [slice(0, len(windows))] if sources is not None else _group_similar_lengths(windows)
+    row_groups = (
+        [slice(0, len(windows))] if sources is not None else _group_similar_lengths(windows)
+    )
     logits = []
     for row_slice in row_groups:
-        ids, _ = pad_rows([window.tokens for window in windows[row_slice]], model.embedding.weight.device)
-        prefix_lengths = make_prefix_lengths(model, [window.prompt_length for window in windows[row_slice]])
+        ids, _ = pad_rows(
+            [window.tokens for window in windows[row_slice]], model.embedding.weight.device
+        )
+        prefix_lengths = make_prefix_lengths(
+            model, [window.prompt_length for window in windows[row_slice]]
+        )
         batch = Batch(ids, prefix=prefix_lengths)
         if sources is not None:
             source, source_mask = pad_rows(sources, ids.device)
             batch = replace(batch, source=source, source_attention_mask=source_mask)
-        layer_views = [LayerCache(layer.keys[row_slice], layer.values[row_slice]) for layer in cache.layers]
+        layer_views = [
+            LayerCache(layer.keys[row_slice], layer.values[row_slice]) for layer in cache.layers
+        ]
         group_cache = KeyValueCache(layer_views, ids.shape[1], slice(0, ids.shape[1]))
         hidden = forward_with_cache(model, batch, group_cache)  # (n, T, d)
-        cache.source_keys_values, cache.source_attention_mask = group_cache.source_keys_values, group_cache.source_attention_mask
-        last_positions = torch.tensor([len(window.tokens) - 1 for window in windows[row_slice]], device=ids.device)
+        cache.source_keys_values, cache.source_attention_mask = (
+            group_cache.source_keys_values,
+            group_cache.source_attention_mask,
+        )
+        last_positions = torch.tensor(
+            [len(window.tokens) - 1 for window in windows[row_slice]], device=ids.device
+        )
         row_indices = torch.arange(len(last_positions), device=ids.device)
         logits.append(model.compute_logits(hidden[row_indices, last_positions]).float())
     return torch.cat(logits)

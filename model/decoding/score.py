@@ -41,7 +41,10 @@ class TokenStatistics:
     def skip_first(self, count: int) -> TokenStatistics:
         """Without those of the first tokens."""
         return TokenStatistics(
-            self.log_probs[count:], self.mean_log_prob[count:], self.std_log_prob[count:], self.rank[count:]
+            self.log_probs[count:],
+            self.mean_log_prob[count:],
+            self.std_log_prob[count:],
+            self.rank[count:],
         )
 
 
@@ -64,7 +67,12 @@ def compute_token_log_probs(
             prefix LM reads them in both directions, and says nothing of them: NaN.
     """
     scan_options = batch_tokens, stride, prompt_lengths
-    return [log_prob_rows[0] for log_prob_rows in _reduce_token_logits(model, sequences, reduce_to_log_probs, 1, *scan_options)]
+    return [
+        log_prob_rows[0]
+        for log_prob_rows in _reduce_token_logits(
+            model, sequences, reduce_to_log_probs, 1, *scan_options
+        )
+    ]
 
 
 def compute_token_statistics(
@@ -82,13 +90,21 @@ def compute_token_statistics(
         forbid: tokens that are never written, as ``generate`` takes them: they have no rank.
     """
     reduce = partial(reduce_to_statistics, forbid=forbid)
-    return to_token_statistics(_reduce_token_logits(model, sequences, reduce, 4, batch_tokens, stride, prompt_lengths))
+    return to_token_statistics(
+        _reduce_token_logits(model, sequences, reduce, 4, batch_tokens, stride, prompt_lengths)
+    )
 
 
 def to_token_statistics(stacked_statistics: Sequence[Float32]) -> list[TokenStatistics]:
     """Of what ``moments_of`` gave for sequences, each (4, n)."""
-    ranks = [np.where(np.isnan(columns[0]), -1, columns[3]).astype(np.int32) for columns in stacked_statistics]
-    return [TokenStatistics(columns[0], columns[1], columns[2], rank) for columns, rank in zip(stacked_statistics, ranks, strict=True)]
+    ranks = [
+        np.where(np.isnan(columns[0]), -1, columns[3]).astype(np.int32)
+        for columns in stacked_statistics
+    ]
+    return [
+        TokenStatistics(columns[0], columns[1], columns[2], rank)
+        for columns, rank in zip(stacked_statistics, ranks, strict=True)
+    ]
 
 
 def compute_target_log_probs(
@@ -103,7 +119,9 @@ def compute_target_log_probs(
     A source or a target longer than the context is a ValueError. ``batch_tokens``: most tokens of
     sources and targets per forward pass, padding included; a pair that has more is read alone.
     """
-    stacked_log_probs = _reduce_target_logits(model, sources, targets, reduce_to_log_probs, 1, batch_tokens)
+    stacked_log_probs = _reduce_target_logits(
+        model, sources, targets, reduce_to_log_probs, 1, batch_tokens
+    )
     return [log_prob_rows[0] for log_prob_rows in stacked_log_probs]
 
 
@@ -117,7 +135,9 @@ def compute_target_statistics(
 ) -> list[TokenStatistics]:
     """As ``target_log_probs``, with the moments of ``token_moments``."""
     reduce = partial(reduce_to_statistics, forbid=forbid)
-    return to_token_statistics(_reduce_target_logits(model, sources, targets, reduce, 4, batch_tokens))
+    return to_token_statistics(
+        _reduce_target_logits(model, sources, targets, reduce, 4, batch_tokens)
+    )
 
 
 @run_in_evaluation_mode
@@ -138,9 +158,13 @@ def _reduce_target_logits(
         for i, sequence in enumerate(sequences):
             check_token_ids(sequence, model.config.vocab_size, f"{name} {i}")
     device = model.embedding.weight.device
-    results = [np.empty((statistic_count, max(0, len(target) - 1)), dtype=np.float32) for target in targets]
-    order = sorted((i for i, target in enumerate(targets) if len(target) > 1),
-                   key=lambda i: (len(targets[i]), len(sources[i])))  # fmt: skip
+    results = [
+        np.empty((statistic_count, max(0, len(target) - 1)), dtype=np.float32) for target in targets
+    ]
+    order = sorted(
+        (i for i, target in enumerate(targets) if len(target) > 1),
+        key=lambda i: (len(targets[i]), len(sources[i])),
+    )
     chunk_size = count_chunk_rows(model.config.vocab_size, device.type)
     while order:
         batch = [order.pop()]
@@ -153,10 +177,14 @@ def _reduce_target_logits(
         ids, attention_mask = pad_rows([targets[i] for i in batch], device)
         source, source_mask = pad_rows([sources[i] for i in batch], device)
         is_predicted = attention_mask[:, 1:]
-        hidden = model(Batch(ids[:, :-1], source=source, source_attention_mask=source_mask))[is_predicted]  # (n, d)
+        hidden = model(Batch(ids[:, :-1], source=source, source_attention_mask=source_mask))[
+            is_predicted
+        ]  # (n, d)
         chunks = [
             reduce(model.compute_logits(hidden_chunk).float(), target)
-            for hidden_chunk, target in zip(hidden.split(chunk_size), ids[:, 1:][is_predicted].split(chunk_size), strict=True)
+            for hidden_chunk, target in zip(
+                hidden.split(chunk_size), ids[:, 1:][is_predicted].split(chunk_size), strict=True
+            )
         ]
         values = torch.cat(chunks, 1).cpu().numpy()
         begin = 0
@@ -183,10 +211,16 @@ def compute_next_log_probs(
         start = compute_window_start(len(prompt), context, compute_default_stride(context))
         windows.append(_ScoringWindow(i, start, len(prompt), len(prompt)))
     for window_batch, ids in _batch_windows(model, prompts, windows, batch_tokens):
-        prefix = make_prefix_lengths(model, [window.last_predicted - window.start for window in window_batch])
+        prefix = make_prefix_lengths(
+            model, [window.last_predicted - window.start for window in window_batch]
+        )
         hidden = model(Batch(ids[:, :-1], prefix=prefix))  # (B, T, d)
-        last_positions = torch.tensor([window.last_predicted - 1 - window.start for window in window_batch], device=ids.device)
-        logits = model.compute_logits(hidden[torch.arange(len(window_batch), device=ids.device), last_positions]).float()
+        last_positions = torch.tensor(
+            [window.last_predicted - 1 - window.start for window in window_batch], device=ids.device
+        )
+        logits = model.compute_logits(
+            hidden[torch.arange(len(window_batch), device=ids.device), last_positions]
+        ).float()
         result[[window.sequence for window in window_batch]] = logits.log_softmax(-1).cpu().numpy()
     return result
 
@@ -210,7 +244,9 @@ class _ScoringWindow:
         return self.last_predicted - self.first_predicted + 1
 
 
-def _iter_scoring_windows(sequence: int, length: int, context: int, stride: int) -> Iterator[_ScoringWindow]:
+def _iter_scoring_windows(
+    sequence: int, length: int, context: int, stride: int
+) -> Iterator[_ScoringWindow]:
     first_predicted = 1
     while first_predicted < length:
         start = compute_window_start(first_predicted, context, stride)
@@ -240,32 +276,51 @@ def _reduce_token_logits(
     stride = compute_default_stride(context) if stride is None else stride
     if not 1 <= stride <= context:
         raise ValueError(f"stride must be between 1 and the context {context}, not {stride}.")
-    prompt_lengths = [min(1, len(tokens)) for tokens in sequences] if prompt_lengths is None else prompt_lengths
+    prompt_lengths = (
+        [min(1, len(tokens)) for tokens in sequences] if prompt_lengths is None else prompt_lengths
+    )
     for i, (count, sequence) in enumerate(zip(prompt_lengths, sequences, strict=True)):
         if not 0 <= count <= len(sequence):
             raise ValueError(f"Sequence {i} has {len(sequence)} tokens, its prompt {count}.")
-    results = [np.empty((statistic_count, max(0, len(tokens) - 1)), dtype=np.float32) for tokens in sequences]
-    windows = [window for i, tokens in enumerate(sequences) for window in _iter_scoring_windows(i, len(tokens), context, stride)]
+    results = [
+        np.empty((statistic_count, max(0, len(tokens) - 1)), dtype=np.float32)
+        for tokens in sequences
+    ]
+    windows = [
+        window
+        for i, tokens in enumerate(sequences)
+        for window in _iter_scoring_windows(i, len(tokens), context, stride)
+    ]
     for window_batch, ids in _batch_windows(model, sequences, windows, batch_tokens):
         is_new = np.zeros((len(window_batch), ids.shape[1] - 1), dtype=bool)
         for i, window in enumerate(window_batch):
             is_new[i, window.skipped_count : window.skipped_count + window.predicted_count] = True
         is_predicted = torch.from_numpy(is_new).to(ids.device)
-        prefix_lengths = [min(max(0, prompt_lengths[window.sequence] - window.start), window.last_predicted - window.start) for window in window_batch]
-        prefix_tensor = make_prefix_lengths(model, prefix_lengths) if max(prefix_lengths) > 1 else None
+        prefix_lengths = [
+            min(
+                max(0, prompt_lengths[window.sequence] - window.start),
+                window.last_predicted - window.start,
+            )
+            for window in window_batch
+        ]
+        prefix_tensor = (
+            make_prefix_lengths(model, prefix_lengths) if max(prefix_lengths) > 1 else None
+        )
         hidden = model(Batch(ids[:, :-1], prefix=prefix_tensor))[is_predicted]  # (n, d)
         targets = ids[:, 1:][is_predicted]  # (n,)
         chunk_size = count_chunk_rows(model.config.vocab_size, ids.device.type)
         chunks = [
             reduce(model.compute_logits(hidden_chunk).float(), target_chunk)
-            for hidden_chunk, target_chunk in zip(hidden.split(chunk_size), targets.split(chunk_size), strict=True)
+            for hidden_chunk, target_chunk in zip(
+                hidden.split(chunk_size), targets.split(chunk_size), strict=True
+            )
         ]
         values = torch.cat(chunks, 1).cpu().numpy()
         begin = 0
         for window in window_batch:
-            results[window.sequence][:, window.first_predicted - 1 : window.last_predicted] = values[
-                :, begin : begin + window.predicted_count
-            ]
+            results[window.sequence][:, window.first_predicted - 1 : window.last_predicted] = (
+                values[:, begin : begin + window.predicted_count]
+            )
             begin += window.predicted_count
     if model.objective == "prefix":
         for statistics, count in zip(results, prompt_lengths, strict=True):
@@ -274,20 +329,27 @@ def _reduce_token_logits(
 
 
 def _batch_windows(
-    model: Transformer, sequences: Sequence[TokenIds], windows: list[_ScoringWindow], batch_tokens: int
+    model: Transformer,
+    sequences: Sequence[TokenIds],
+    windows: list[_ScoringWindow],
+    batch_tokens: int,
 ) -> Iterator[tuple[list[_ScoringWindow], Tensor]]:
     """Rows of like length together, longest first, with their ids (B, width + 1).
 
     Padding stands to the right, where a causal model cannot see it: no mask is needed.
     """
-    for window_indices in batch_indices_by_length([window.last_predicted - window.start for window in windows], batch_tokens):
+    for window_indices in batch_indices_by_length(
+        [window.last_predicted - window.start for window in windows], batch_tokens
+    ):
         window_batch = [windows[i] for i in window_indices]
         width = window_batch[0].last_predicted - window_batch[0].start
         tokens = np.full((len(window_batch), width + 1), PAD_ID, dtype=np.int64)
         for i, window in enumerate(window_batch):
             window_ids = sequences[window.sequence][window.start : window.last_predicted + 1]
             description = f"Sequence {window.sequence}"
-            tokens[i, : len(window_ids)] = check_token_ids(window_ids, model.config.vocab_size, description)
+            tokens[i, : len(window_ids)] = check_token_ids(
+                window_ids, model.config.vocab_size, description
+            )
         yield window_batch, torch.from_numpy(tokens).to(model.embedding.weight.device)
 
 
@@ -320,4 +382,6 @@ def reduce_to_statistics(logits: Tensor, targets: Tensor, forbid: Sequence[int] 
     ranks_higher = (logits > target_logits) | ((logits == target_logits) & has_lower_id)  # (n, V)
     ranks_higher[:, list(forbid)] = False
     rank = ranks_higher.sum(1)
-    return torch.stack((target_log_probs.squeeze(1), mean.squeeze(1), variance.sqrt(), rank.float()))
+    return torch.stack(
+        (target_log_probs.squeeze(1), mean.squeeze(1), variance.sqrt(), rank.float())
+    )

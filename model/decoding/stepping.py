@@ -27,7 +27,9 @@ GRAPH_SLOTS = 256
 MIN_STEPS_TO_PACK = 16
 
 
-def compute_next_logits(model: Transformer, ids: Tensor, positions: Tensor, cache: KeyValueCache) -> Tensor:
+def compute_next_logits(
+    model: Transformer, ids: Tensor, positions: Tensor, cache: KeyValueCache
+) -> Tensor:
     """Feed the token ids (n,) at ``positions`` (n,); logits (n, V) of the next ones.
 
     ``cache`` says by ``slots`` and ``length`` where they go and how far attention looks.
@@ -44,7 +46,9 @@ def make_decode_step(model: Transformer, step_count: int) -> DecodeStep:
     if model.embedding.weight.is_cuda and not is_sharded:
         return CudaGraphStep(model)
     packed_weights: kernels.PackedWeights = {}
-    should_pack = step_count >= MIN_STEPS_TO_PACK and not is_sharded  # parts lie where others lay before
+    should_pack = (
+        step_count >= MIN_STEPS_TO_PACK and not is_sharded
+    )  # parts lie where others lay before
 
     def run_step(ids: Tensor, positions: Tensor, cache: KeyValueCache) -> Tensor:
         with kernels.reuse_packed_weights(packed_weights) if should_pack else nullcontext():
@@ -78,7 +82,9 @@ class CudaGraphStep:
             graph.replay()
         return logits
 
-    def _capture_graph(self, cache: KeyValueCache, slot_count: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    def _capture_graph(
+        self, cache: KeyValueCache, slot_count: int
+    ) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         cache.slots, cache.filled_length = self.positions, slot_count
         step_inputs = (self.model, self.ids, self.positions, cache)
         graph = torch.cuda.CUDAGraph()

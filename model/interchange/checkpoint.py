@@ -12,7 +12,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from model.architecture import Transformer
-from model.config import ARCHITECTURE_BY_OBJECTIVE, Architecture, ModelConfig, Objective, config_from_dict, config_to_dict
+from model.config import (
+    ARCHITECTURE_BY_OBJECTIVE,
+    Architecture,
+    ModelConfig,
+    Objective,
+    config_from_dict,
+    config_to_dict,
+)
 from model.interchange.files import write_folder_atomically, write_safetensors
 from model.interchange.unset import make_uninitialised_model
 
@@ -42,8 +49,8 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint; the folder appears whole, synced to disk, or not at all.
 
-    It says what the model was trained for, ``model.objective`` and ``model.is_trained_on_pairs``: they decide how
-    a prompt is read. ``tokenizer`` is the path of a tokenizer.json, copied byte for byte.
+    It says what the model was trained for, ``model.objective`` and ``model.is_trained_on_pairs``:
+    they decide how a prompt is read. ``tokenizer_path`` is a tokenizer.json, copied byte for byte.
     Of its step nothing is said: all checkpoints of one training have the same config.json and
     tokenizer.json. ``weights`` are the whole tensors of a model that is cut into shards, or that
     goes on being trained; default its own.
@@ -85,16 +92,22 @@ def read_training_objective(folder: str | Path, architecture: Architecture) -> O
     objective = settings.get("objective")
     if objective is None and settings.get("pairs") is True:
         objective = {"decoder": "prefix", "encoder_decoder": "seq2seq"}.get(architecture)
-    valid_objectives = [name for name, trained_architecture in ARCHITECTURE_BY_OBJECTIVE.items() if trained_architecture == architecture]
+    valid_objectives = [
+        name
+        for name, trained_architecture in ARCHITECTURE_BY_OBJECTIVE.items()
+        if trained_architecture == architecture
+    ]
     if objective is None and architecture in OBJECTIVE_SUGGESTIONS:
         default_objective, alternative, alternative_name = OBJECTIVE_SUGGESTIONS[architecture]
         raise CheckpointError(
             f"{path} does not say what the model was trained for, as older checkpoints do not: add "
-            f'"objective": "{default_objective}" to it, or "objective": "{alternative}" for {alternative_name}.'
+            f'"objective": "{default_objective}" to it, or "objective": "{alternative}" for '
+            f"{alternative_name}."
         )
     if objective is not None and objective not in valid_objectives:
         raise CheckpointError(
-            f"{path} has the objective {objective!r}; of this architecture there is {', '.join(valid_objectives)}."
+            f"{path} has the objective {objective!r}; of this architecture there is "
+            f"{', '.join(valid_objectives)}."
         )
     return objective  # type: ignore[no-any-return]
 
@@ -164,7 +177,9 @@ def load_checkpoint(
     return model.eval()
 
 
-def load_untrained(folder: str | Path, device: str | torch.device = "cpu", *, seed: int) -> Transformer:
+def load_untrained(
+    folder: str | Path, device: str | torch.device = "cpu", *, seed: int
+) -> Transformer:
     """The model of a checkpoint before any training: its config, and weights drawn from a seed. The
     checkpoint's own weights are not looked at. Raises CheckpointError, one sentence."""
     config = read_model_config(folder)

@@ -18,9 +18,19 @@ from torch import Tensor
 
 from model.architecture import Transformer
 from model.config import ModelConfig
-from model.interchange.checkpoint import TOKENIZER_FILE, WEIGHTS_FILE, CheckpointError, load_matching_tokenizer
+from model.interchange.checkpoint import (
+    TOKENIZER_FILE,
+    WEIGHTS_FILE,
+    CheckpointError,
+    load_matching_tokenizer,
+)
 from model.interchange.entries import ModelFamily
-from model.interchange.families import MODEL_FAMILIES, MARIAN_BIAS, TIED_TENSOR_NAMES, TYPE_EMBEDDINGS
+from model.interchange.families import (
+    MARIAN_BIAS,
+    MODEL_FAMILIES,
+    TIED_TENSOR_NAMES,
+    TYPE_EMBEDDINGS,
+)
 from model.interchange.files import write_folder_atomically, write_safetensors
 from model.interchange.labellers import CLASSIFIER_FAMILIES
 from model.interchange.unset import make_uninitialised_model
@@ -30,11 +40,18 @@ from model.interchange.weights import list_weight_files
 def find_matching_family(config: ModelConfig) -> ModelFamily:
     """The family whose mathematics a config's are; ValueError where there is none."""
     candidates = CLASSIFIER_FAMILIES if config.labels else list(MODEL_FAMILIES.values())
-    architecture_families = [family for family in candidates if config.architecture in family.supported_settings["architecture"]]
+    architecture_families = [
+        family
+        for family in candidates
+        if config.architecture in family.supported_settings["architecture"]
+    ]
     for family in architecture_families:
         if not family.list_unsupported_settings(config):
             return family
-    reasons = [f"{family.model_class} needs {', '.join(family.list_unsupported_settings(config))}" for family in architecture_families]
+    reasons = [
+        f"{family.model_class} needs {', '.join(family.list_unsupported_settings(config))}"
+        for family in architecture_families
+    ]
     raise ValueError(f"transformers has no architecture for this config: {'; '.join(reasons)}.")
 
 
@@ -46,7 +63,9 @@ TOKENIZER_CONFIG = {
 }
 
 
-def export_transformers(model: Transformer, folder: str | Path, *, tokenizer_path: str | Path) -> None:
+def export_transformers(
+    model: Transformer, folder: str | Path, *, tokenizer_path: str | Path
+) -> None:
     """Write a folder that transformers' auto classes load, with equal logits.
 
     Raises ValueError where no family has the model's mathematics, CheckpointError where the
@@ -58,17 +77,30 @@ def export_transformers(model: Transformer, folder: str | Path, *, tokenizer_pat
     load_matching_tokenizer(Path(tokenizer_path), config.vocab_size)
     family = find_matching_family(config)
     own_tensors = model.state_dict()
-    own_tensors["embedding.weight"] = own_tensors["embedding.weight"][: config.vocab_size]  # without the padding
+    own_tensors["embedding.weight"] = own_tensors["embedding.weight"][
+        : config.vocab_size
+    ]  # without the padding
     for name in own_tensors.keys() & {"head.weight", "head.bias"}:
         own_tensors[name] = own_tensors[name][: config.output_size]
     transformers_tensors: dict[str, Tensor] = {}
     for mapping in family.list_tensor_mappings(config):
-        tensor = _permute_residual_dimensions(mapping.own_name, own_tensors[mapping.own_name], config, to_halves=family.has_halved_sinusoids)
+        tensor = _permute_residual_dimensions(
+            mapping.own_name,
+            own_tensors[mapping.own_name],
+            config,
+            to_halves=family.has_halved_sinusoids,
+        )
         part_count = len(mapping.transformers_names)
-        pieces = tensor.split(_compute_fused_sizes(config, part_count), 0) if part_count > 1 else (tensor,)
+        pieces = (
+            tensor.split(_compute_fused_sizes(config, part_count), 0)
+            if part_count > 1
+            else (tensor,)
+        )
         for tensor_name, piece in zip(mapping.transformers_names, pieces, strict=True):
             # Cloned: a slice would be saved with the whole it is cut from.
-            transformers_tensors[tensor_name] = (piece.t() if mapping.is_transposed else piece).contiguous().clone()
+            transformers_tensors[tensor_name] = (
+                (piece.t() if mapping.is_transposed else piece).contiguous().clone()
+            )
     if family.base_prefix == "bert." and not config.token_types:
         transformers_tensors[TYPE_EMBEDDINGS] = torch.zeros(1, config.d_model)
     if family is MODEL_FAMILIES["marian"]:
@@ -126,32 +158,53 @@ def _to_own_tensors(
     expected_tensors = make_uninitialised_model(config).state_dict()
     own_tensors: dict[str, Tensor] = {}
     for mapping in family.list_tensor_mappings(config):
-        source_tensors = [transformers_tensors[tensor_name] for tensor_name in mapping.transformers_names if tensor_name in transformers_tensors]
+        source_tensors = [
+            transformers_tensors[tensor_name]
+            for tensor_name in mapping.transformers_names
+            if tensor_name in transformers_tensors
+        ]
         if len(source_tensors) < len(mapping.transformers_names):
             raise CheckpointError(
-                f"{folder} has no tensor {mapping.transformers_names[0]}: it is not a whole checkpoint."
+                f"{folder} has no tensor {mapping.transformers_names[0]}: it is not a whole "
+                f"checkpoint."
             )
         tensor = source_tensors[0].t() if mapping.is_transposed else torch.cat(source_tensors, 0)
         if tensor.shape != expected_tensors[mapping.own_name].shape:
             raise CheckpointError(
-                f"{folder}: {mapping.transformers_names[0]} has shape {tuple(tensor.shape)}, its config says "
+                f"{folder}: {mapping.transformers_names[0]} has shape {tuple(tensor.shape)}, "
+                f"its config says "
                 f"{tuple(expected_tensors[mapping.own_name].shape)}."
             )
-        tensor = _permute_residual_dimensions(mapping.own_name, tensor, config, to_halves=False) if family.has_halved_sinusoids else tensor
+        tensor = (
+            _permute_residual_dimensions(mapping.own_name, tensor, config, to_halves=False)
+            if family.has_halved_sinusoids
+            else tensor
+        )
         own_tensors[mapping.own_name] = tensor.contiguous()
     return own_tensors
 
 
-def _normalise_tensors(transformers_tensors: dict[str, Tensor], family: ModelFamily, config: ModelConfig) -> dict[str, Tensor]:
+def _normalise_tensors(
+    transformers_tensors: dict[str, Tensor], family: ModelFamily, config: ModelConfig
+) -> dict[str, Tensor]:
     """Their tensors in fp32 under full names, with what ours has no place for folded in."""
     lacks_prefix = not any(name.startswith(family.base_prefix) for name in transformers_tensors)
-    full_names = {tensor_name for mapping in family.list_tensor_mappings(config) for tensor_name in mapping.transformers_names}
+    full_names = {
+        tensor_name
+        for mapping in family.list_tensor_mappings(config)
+        for tensor_name in mapping.transformers_names
+    }
     full_names.update(*TIED_TENSOR_NAMES[family.model_class].values())
     transformers_tensors = {
-        (family.base_prefix if lacks_prefix and name not in full_names else "") + name: tensor.float()
+        (family.base_prefix if lacks_prefix and name not in full_names else "")
+        + name: tensor.float()
         for name, tensor in transformers_tensors.items()
     }
-    if family.base_prefix == "bert." and TYPE_EMBEDDINGS in transformers_tensors and not config.token_types:
+    if (
+        family.base_prefix == "bert."
+        and TYPE_EMBEDDINGS in transformers_tensors
+        and not config.token_types
+    ):
         positions = "bert.embeddings.position_embeddings.weight"
         type_embeddings = transformers_tensors[TYPE_EMBEDDINGS]
         if type_embeddings.ndim != 2 or type_embeddings.shape[1] != config.d_model:
@@ -165,7 +218,9 @@ def _normalise_tensors(transformers_tensors: dict[str, Tensor], family: ModelFam
     return transformers_tensors
 
 
-def _permute_residual_dimensions(tensor_name: str, tensor: Tensor, config: ModelConfig, *, to_halves: bool) -> Tensor:
+def _permute_residual_dimensions(
+    tensor_name: str, tensor: Tensor, config: ModelConfig, *, to_halves: bool
+) -> Tensor:
     """A tensor of an encoder-decoder with the residual stream's dimensions in another order: from
     ours, sine and cosine in turn, to halves, or (``to_halves`` false) back."""
     if config.architecture != "encoder_decoder" or tensor_name == "head.bias":
@@ -193,12 +248,18 @@ def _read_transformers_config(folder: Path) -> tuple[ModelFamily, ModelConfig, d
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{path} is not the config of a model: {error!r}.") from error
     if not isinstance(model_type, str) or model_type not in MODEL_FAMILIES:
-        raise CheckpointError(f"{path} describes {model_type!r}; {', '.join(MODEL_FAMILIES)} can be read.")
+        raise CheckpointError(
+            f"{path} describes {model_type!r}; {', '.join(MODEL_FAMILIES)} can be read."
+        )
     classifier_classes = {family.model_class for family in CLASSIFIER_FAMILIES}
     if config_values.get("architectures") in [[name] for name in classifier_classes]:
         raise CheckpointError(f"{path} describes a model that gives labels, no language model.")
     try:
-        return MODEL_FAMILIES[model_type], MODEL_FAMILIES[model_type].from_transformers_config(config_values), config_values
+        return (
+            MODEL_FAMILIES[model_type],
+            MODEL_FAMILIES[model_type].from_transformers_config(config_values),
+            config_values,
+        )
     except KeyError as error:
         raise CheckpointError(f"{path} has no key {error}.") from error
     except ValueError as error:
@@ -233,10 +294,16 @@ def _drop_integer_buffers(
     Raises:
         CheckpointError: A weight is not of a float type.
     """
-    weight_names = {tensor_name for mapping in family.list_tensor_mappings(config) for tensor_name in mapping.transformers_names}
+    weight_names = {
+        tensor_name
+        for mapping in family.list_tensor_mappings(config)
+        for tensor_name in mapping.transformers_names
+    }
     weight_names.update(*TIED_TENSOR_NAMES[family.model_class].values())
     for name, tensor in weights.items():
-        if not tensor.is_floating_point() and not weight_names.isdisjoint((name, family.base_prefix + name)):
+        if not tensor.is_floating_point() and not weight_names.isdisjoint(
+            (name, family.base_prefix + name)
+        ):
             raise CheckpointError(
                 f"{folder}: {name} has type {tensor.dtype}, not a float type: its weights are "
                 f"quantised."
@@ -258,10 +325,13 @@ def _resolve_tied_weights(
         for tied_name in (name for name in tied_names if name in transformers_tensors):
             if source_name not in transformers_tensors:
                 transformers_tensors[source_name] = transformers_tensors[tied_name]
-            elif not torch.equal(transformers_tensors[source_name], transformers_tensors[tied_name]):
+            elif not torch.equal(
+                transformers_tensors[source_name], transformers_tensors[tied_name]
+            ):
                 if "tie_embeddings" in family.supported_settings:
                     raise CheckpointError(
-                        f"{folder}: {tied_name} is another tensor than {source_name}, to which its config "
+                        f"{folder}: {tied_name} is another tensor than {source_name}, to "
+                        f"which its config "
                         f"ties it, which is not supported."
                     )
                 config = replace(config, tie_embeddings=False)

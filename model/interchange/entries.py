@@ -9,10 +9,16 @@ from typing import Any
 from model.config import Activation, ModelConfig
 
 TRANSFORMERS_ACTIVATIONS: dict[Activation, str] = {
-    "gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu", "silu": "silu",
-    "sigmoid": "sigmoid", "tanh": "tanh",
-}  # fmt: skip
-OWN_ACTIVATIONS = {transformers_name: own_name for own_name, transformers_name in TRANSFORMERS_ACTIVATIONS.items()} | {"swish": "silu"}
+    "gelu_tanh": "gelu_new",
+    "gelu": "gelu",
+    "relu": "relu",
+    "silu": "silu",
+    "sigmoid": "sigmoid",
+    "tanh": "tanh",
+}
+OWN_ACTIVATIONS = {
+    transformers_name: own_name for own_name, transformers_name in TRANSFORMERS_ACTIVATIONS.items()
+} | {"swish": "silu"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,10 @@ def map_layers(
     return [
         TensorMapping(
             f"{own_prefix}.{i}.{name}.{kind}",
-            tuple(f"{transformers_prefix}.{i}.{transformers_part}.{kind}" for transformers_part in transformers_parts),
+            tuple(
+                f"{transformers_prefix}.{i}.{transformers_part}.{kind}"
+                for transformers_part in transformers_parts
+            ),
             kind == "weight" and is_transposed(name),
         )
         for i in range(count)
@@ -84,7 +93,10 @@ def map_layers(
 
 
 def map_weight_and_bias(own_prefix: str, transformers_prefix: str) -> list[TensorMapping]:
-    return [TensorMapping(f"{own_prefix}.{kind}", (f"{transformers_prefix}.{kind}",)) for kind in ("weight", "bias")]
+    return [
+        TensorMapping(f"{own_prefix}.{kind}", (f"{transformers_prefix}.{kind}",))
+        for kind in ("weight", "bias")
+    ]
 
 
 def map_untied_head(config: ModelConfig) -> list[TensorMapping]:

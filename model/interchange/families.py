@@ -8,7 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 from model.config import ModelConfig
-from model.interchange.entries import TRANSFORMERS_ACTIVATIONS, TensorMapping, ModelFamily, parse_activation, map_weight_and_bias, map_untied_head, map_layers
+from model.interchange.entries import (
+    TRANSFORMERS_ACTIVATIONS,
+    ModelFamily,
+    TensorMapping,
+    map_layers,
+    map_untied_head,
+    map_weight_and_bias,
+    parse_activation,
+)
 
 # GPT-2 ---------------------------------------------------------------------------------------
 
@@ -26,10 +34,15 @@ def map_gpt2_body(config: ModelConfig) -> list[TensorMapping]:
     return [
         TensorMapping("embedding.weight", ("transformer.wte.weight",)),
         TensorMapping("position_embedding.weight", ("transformer.wpe.weight",)),
-        *map_layers(GPT2_LAYER_NAMES, config.n_layers, "decoder.blocks", "transformer.h",
-                 is_transposed=lambda name: not name.endswith("norm")),
+        *map_layers(
+            GPT2_LAYER_NAMES,
+            config.n_layers,
+            "decoder.blocks",
+            "transformer.h",
+            is_transposed=lambda name: not name.endswith("norm"),
+        ),
         *map_weight_and_bias("decoder.norm", "transformer.ln_f"),
-    ]  # fmt: skip
+    ]
 
 
 def make_gpt2_config(config: ModelConfig) -> dict[str, Any]:
@@ -49,7 +62,9 @@ def make_gpt2_config(config: ModelConfig) -> dict[str, Any]:
 
 
 def parse_gpt2_config(config_values: dict[str, Any]) -> ModelConfig:
-    if config_values.get("scale_attn_by_inverse_layer_idx") or not config_values.get("scale_attn_weights", True):
+    if config_values.get("scale_attn_by_inverse_layer_idx") or not config_values.get(
+        "scale_attn_weights", True
+    ):
         raise ValueError("its attention is scaled in another way.")
     return ModelConfig(
         vocab_size=config_values["vocab_size"],
@@ -79,7 +94,9 @@ LLAMA_LAYER_NAMES = {
 def map_llama_body(config: ModelConfig) -> list[TensorMapping]:
     return [
         TensorMapping("embedding.weight", ("model.embed_tokens.weight",)),
-        *map_layers(LLAMA_LAYER_NAMES, config.n_layers, "decoder.blocks", "model.layers", ("weight",)),
+        *map_layers(
+            LLAMA_LAYER_NAMES, config.n_layers, "decoder.blocks", "model.layers", ("weight",)
+        ),
         TensorMapping("decoder.norm.weight", ("model.norm.weight",)),
     ]
 
@@ -107,7 +124,11 @@ def make_llama_config(config: ModelConfig) -> dict[str, Any]:
 def _parse_llama_head_size(config_values: dict[str, Any]) -> int | None:
     """None where they are together as wide as the model."""
     head_size, model_width = config_values.get("head_dim"), config_values["hidden_size"]
-    return None if (head_size or 0) * config_values["num_attention_heads"] == model_width else head_size
+    return (
+        None
+        if (head_size or 0) * config_values["num_attention_heads"] == model_width
+        else head_size
+    )
 
 
 def parse_llama_config(config_values: dict[str, Any]) -> ModelConfig:
@@ -141,7 +162,11 @@ def parse_llama_config(config_values: dict[str, Any]) -> ModelConfig:
 
 _BERT_SELF_ATTENTION = "attention.self"
 BERT_LAYER_NAMES = {
-    "attention.qkv": (f"{_BERT_SELF_ATTENTION}.query", f"{_BERT_SELF_ATTENTION}.key", f"{_BERT_SELF_ATTENTION}.value"),
+    "attention.qkv": (
+        f"{_BERT_SELF_ATTENTION}.query",
+        f"{_BERT_SELF_ATTENTION}.key",
+        f"{_BERT_SELF_ATTENTION}.value",
+    ),
     "attention.out": ("attention.output.dense",),
     "attention_norm": ("attention.output.LayerNorm",),
     "feed_forward.up": ("intermediate.dense",),
@@ -153,7 +178,9 @@ TYPE_EMBEDDINGS = "bert.embeddings.token_type_embeddings.weight"
 
 
 def map_bert_body(config: ModelConfig) -> list[TensorMapping]:
-    type_mappings = [TensorMapping("type_embedding.weight", (TYPE_EMBEDDINGS,))] if config.token_types else []
+    type_mappings = (
+        [TensorMapping("type_embedding.weight", (TYPE_EMBEDDINGS,))] if config.token_types else []
+    )
     return [
         *type_mappings,
         TensorMapping("embedding.weight", ("bert.embeddings.word_embeddings.weight",)),
@@ -189,7 +216,9 @@ def make_bert_config(config: ModelConfig) -> dict[str, Any]:
 
 
 def parse_bert_config(config_values: dict[str, Any]) -> ModelConfig:
-    if config_values.get("position_embedding_type", "absolute") != "absolute" or config_values.get("is_decoder"):
+    if config_values.get("position_embedding_type", "absolute") != "absolute" or config_values.get(
+        "is_decoder"
+    ):
         raise ValueError("its positions are not absolute, or it is a decoder: not supported.")
     if not config_values.get("tie_word_embeddings", True):
         raise ValueError("its output layer is not tied to the embeddings, which is not supported.")
@@ -235,7 +264,12 @@ def _map_marian_tensors(config: ModelConfig) -> list[TensorMapping]:
     return [
         TensorMapping("embedding.weight", ("model.shared.weight",)),
         *map_layers(MARIAN_LAYER_NAMES, layer_count, "encoder.blocks", "model.encoder.layers"),
-        *map_layers(MARIAN_LAYER_NAMES | MARIAN_CROSS_ATTENTION_NAMES, layer_count, "decoder.blocks", "model.decoder.layers"),
+        *map_layers(
+            MARIAN_LAYER_NAMES | MARIAN_CROSS_ATTENTION_NAMES,
+            layer_count,
+            "decoder.blocks",
+            "model.decoder.layers",
+        ),
         TensorMapping("head.bias", (MARIAN_BIAS,)),
         *map_untied_head(config),
     ]
@@ -278,7 +312,9 @@ def _parse_marian_config(config_values: dict[str, Any]) -> ModelConfig:
         raise ValueError("encoder and decoder have their own embeddings, which is not supported.")
     if not config_values.get("tie_word_embeddings", True):
         raise ValueError("its output layer is not tied to the embeddings, which is not supported.")
-    if (config_values.get("decoder_vocab_size") or config_values["vocab_size"]) != config_values["vocab_size"]:
+    if (config_values.get("decoder_vocab_size") or config_values["vocab_size"]) != config_values[
+        "vocab_size"
+    ]:
         raise ValueError("encoder and decoder have other vocabularies, which is not supported.")
     if not config_values.get("static_position_embeddings", True):
         raise ValueError("its positions are learned, which is not supported.")
@@ -301,42 +337,94 @@ def _parse_marian_config(config_values: dict[str, Any]) -> ModelConfig:
 NO_LABELS = {"labels": ((),)}
 UNSCALED_EMBEDDINGS = {"scale_embeddings": (None, False)}
 PLAIN_HEAD_SETTINGS = {
-    "embedding_norm": (False,), "head_transform": (False,), "head_bias": (False,), **UNSCALED_EMBEDDINGS,
+    "embedding_norm": (False,),
+    "head_transform": (False,),
+    "head_bias": (False,),
+    **UNSCALED_EMBEDDINGS,
     **NO_LABELS,
-}  # fmt: skip
+}
 GPT2_SUPPORTED_SETTINGS = {
-    "architecture": ("decoder",), "norm_position": ("pre",), "norm": ("layernorm",),
-    "positions": ("learned",), "bias": (True,), "activation": tuple(TRANSFORMERS_ACTIVATIONS), **PLAIN_HEAD_SETTINGS,
-}  # fmt: skip
+    "architecture": ("decoder",),
+    "norm_position": ("pre",),
+    "norm": ("layernorm",),
+    "positions": ("learned",),
+    "bias": (True,),
+    "activation": tuple(TRANSFORMERS_ACTIVATIONS),
+    **PLAIN_HEAD_SETTINGS,
+}
 LLAMA_SUPPORTED_SETTINGS = {
-    "architecture": ("decoder",), "norm_position": ("pre",), "norm": ("rmsnorm",),
-    "positions": ("rope",), "bias": (False,), "activation": ("swiglu",), **PLAIN_HEAD_SETTINGS,
-}  # fmt: skip
+    "architecture": ("decoder",),
+    "norm_position": ("pre",),
+    "norm": ("rmsnorm",),
+    "positions": ("rope",),
+    "bias": (False,),
+    "activation": ("swiglu",),
+    **PLAIN_HEAD_SETTINGS,
+}
 BERT_SUPPORTED_SETTINGS = {
-    "architecture": ("encoder",), "norm_position": ("post",), "norm": ("layernorm",),
-    "positions": ("learned",), "bias": (True,), "activation": tuple(TRANSFORMERS_ACTIVATIONS),
-    "embedding_norm": (True,), "head_transform": (True,), "head_bias": (True,),
-    "tie_embeddings": (True,), **UNSCALED_EMBEDDINGS, **NO_LABELS,
-}  # fmt: skip
-MARIAN_SUPPORTED_SETTINGS = {
-    "architecture": ("encoder_decoder",), "norm_position": ("post",), "norm": ("layernorm",),
-    "positions": ("sinusoidal",), "bias": (True,), "activation": tuple(TRANSFORMERS_ACTIVATIONS),
-    "norm_eps": (1e-5,),  # theirs cannot be set
-    "embedding_norm": (False,), "head_transform": (False,), "head_bias": (True,),
+    "architecture": ("encoder",),
+    "norm_position": ("post",),
+    "norm": ("layernorm",),
+    "positions": ("learned",),
+    "bias": (True,),
+    "activation": tuple(TRANSFORMERS_ACTIVATIONS),
+    "embedding_norm": (True,),
+    "head_transform": (True,),
+    "head_bias": (True,),
     "tie_embeddings": (True,),
-}  # fmt: skip
+    **UNSCALED_EMBEDDINGS,
+    **NO_LABELS,
+}
+MARIAN_SUPPORTED_SETTINGS = {
+    "architecture": ("encoder_decoder",),
+    "norm_position": ("post",),
+    "norm": ("layernorm",),
+    "positions": ("sinusoidal",),
+    "bias": (True,),
+    "activation": tuple(TRANSFORMERS_ACTIVATIONS),
+    "norm_eps": (1e-5,),  # theirs cannot be set
+    "embedding_norm": (False,),
+    "head_transform": (False,),
+    "head_bias": (True,),
+    "tie_embeddings": (True,),
+}
 
 MODEL_FAMILIES = {
-    "gpt2": ModelFamily("GPT2LMHeadModel", "transformer.", GPT2_SUPPORTED_SETTINGS,
-                   lambda config: [*map_gpt2_body(config), *map_untied_head(config)], make_gpt2_config, parse_gpt2_config),
-    "llama": ModelFamily("LlamaForCausalLM", "model.", LLAMA_SUPPORTED_SETTINGS,
-                    lambda config: [*map_llama_body(config), *map_untied_head(config)], make_llama_config,
-                    parse_llama_config, supports_grouped_heads=True),
-    "bert": ModelFamily("BertForMaskedLM", "bert.", BERT_SUPPORTED_SETTINGS, _map_bert_tensors, make_bert_config,
-                   parse_bert_config),
-    "marian": ModelFamily("MarianMTModel", "model.", MARIAN_SUPPORTED_SETTINGS, _map_marian_tensors, _make_marian_config,
-                     _parse_marian_config, has_halved_sinusoids=True),
-}  # fmt: skip
+    "gpt2": ModelFamily(
+        "GPT2LMHeadModel",
+        "transformer.",
+        GPT2_SUPPORTED_SETTINGS,
+        lambda config: [*map_gpt2_body(config), *map_untied_head(config)],
+        make_gpt2_config,
+        parse_gpt2_config,
+    ),
+    "llama": ModelFamily(
+        "LlamaForCausalLM",
+        "model.",
+        LLAMA_SUPPORTED_SETTINGS,
+        lambda config: [*map_llama_body(config), *map_untied_head(config)],
+        make_llama_config,
+        parse_llama_config,
+        supports_grouped_heads=True,
+    ),
+    "bert": ModelFamily(
+        "BertForMaskedLM",
+        "bert.",
+        BERT_SUPPORTED_SETTINGS,
+        _map_bert_tensors,
+        make_bert_config,
+        parse_bert_config,
+    ),
+    "marian": ModelFamily(
+        "MarianMTModel",
+        "model.",
+        MARIAN_SUPPORTED_SETTINGS,
+        _map_marian_tensors,
+        _make_marian_config,
+        _parse_marian_config,
+        has_halved_sinusoids=True,
+    ),
+}
 
 #: By the class of a model, the tensors that its config ties to another, where it ties any.
 TIED_TENSOR_NAMES: dict[str, dict[str, tuple[str, ...]]] = {

@@ -5,27 +5,36 @@ from __future__ import annotations
 from typing import Any
 
 from model.config import ModelConfig
-from model.interchange.entries import TensorMapping, ModelFamily, map_weight_and_bias
+from model.interchange.entries import ModelFamily, TensorMapping, map_weight_and_bias
 from model.interchange.families import (
     BERT_SUPPORTED_SETTINGS,
     GPT2_SUPPORTED_SETTINGS,
     LLAMA_SUPPORTED_SETTINGS,
-    map_bert_body,
-    parse_bert_config,
     make_bert_config,
-    map_gpt2_body,
-    parse_gpt2_config,
     make_gpt2_config,
-    map_llama_body,
-    parse_llama_config,
     make_llama_config,
+    map_bert_body,
+    map_gpt2_body,
+    map_llama_body,
+    parse_bert_config,
+    parse_gpt2_config,
+    parse_llama_config,
 )
 
 #: In each pair first the model of sequences, then that of tokens.
 _UNTIED = {"tie_embeddings": (False,)}
-_BERT_SUPPORTED = {name: allowed_values for name, allowed_values in BERT_SUPPORTED_SETTINGS.items() if name not in ("labels", "head_transform")} | _UNTIED
+_BERT_SUPPORTED = {
+    name: allowed_values
+    for name, allowed_values in BERT_SUPPORTED_SETTINGS.items()
+    if name not in ("labels", "head_transform")
+} | _UNTIED
 _GPT2_SUPPORTED, _LLAMA_SUPPORTED = (
-    {name: allowed_values for name, allowed_values in supported_settings.items() if name not in ("labels", "head_bias")} | _UNTIED
+    {
+        name: allowed_values
+        for name, allowed_values in supported_settings.items()
+        if name not in ("labels", "head_bias")
+    }
+    | _UNTIED
     for supported_settings in (GPT2_SUPPORTED_SETTINGS, LLAMA_SUPPORTED_SETTINGS)
 )
 _POOLER_MAPPINGS = map_weight_and_bias("transform.0", "bert.pooler.dense")
@@ -35,11 +44,17 @@ _SCORE_MAPPINGS = map_weight_and_bias("head", "score")
 
 def _make_label_name_settings(config: ModelConfig) -> dict[str, Any]:
     label_by_index = dict(enumerate(config.labels))
-    return {"id2label": label_by_index, "label2id": {name: index for index, name in label_by_index.items()}}
+    return {
+        "id2label": label_by_index,
+        "label2id": {name: index for index, name in label_by_index.items()},
+    }
 
 
 def _make_classifier_family(
-    base_family: str, model_class: str, supported_settings: dict[str, tuple[Any, ...]], head_mappings: list[TensorMapping]
+    base_family: str,
+    model_class: str,
+    supported_settings: dict[str, tuple[Any, ...]],
+    head_mappings: list[TensorMapping],
 ) -> ModelFamily:
     map_body, make_config, parse_config, base_prefix = {
         "bert": (map_bert_body, make_bert_config, parse_bert_config, "bert."),
@@ -58,13 +73,40 @@ def _make_classifier_family(
 
 
 CLASSIFIER_FAMILIES = [
-    _make_classifier_family("bert", "BertForSequenceClassification", _BERT_SUPPORTED | {"head_transform": (True,)},
-            [*_POOLER_MAPPINGS, *_CLASSIFIER_MAPPINGS]),
-    _make_classifier_family("bert", "BertForTokenClassification", _BERT_SUPPORTED | {"head_transform": (False,)},
-            _CLASSIFIER_MAPPINGS),
-    _make_classifier_family("gpt2", "GPT2ForSequenceClassification", _GPT2_SUPPORTED | {"head_bias": (False,)}, _SCORE_MAPPINGS[:1]),
-    _make_classifier_family("gpt2", "GPT2ForTokenClassification", _GPT2_SUPPORTED | {"head_bias": (True,)}, _CLASSIFIER_MAPPINGS),
-    _make_classifier_family("llama", "LlamaForSequenceClassification", _LLAMA_SUPPORTED | {"head_bias": (False,)},
-            _SCORE_MAPPINGS[:1]),
-    _make_classifier_family("llama", "LlamaForTokenClassification", _LLAMA_SUPPORTED | {"head_bias": (True,)}, _SCORE_MAPPINGS),
-]  # fmt: skip
+    _make_classifier_family(
+        "bert",
+        "BertForSequenceClassification",
+        _BERT_SUPPORTED | {"head_transform": (True,)},
+        [*_POOLER_MAPPINGS, *_CLASSIFIER_MAPPINGS],
+    ),
+    _make_classifier_family(
+        "bert",
+        "BertForTokenClassification",
+        _BERT_SUPPORTED | {"head_transform": (False,)},
+        _CLASSIFIER_MAPPINGS,
+    ),
+    _make_classifier_family(
+        "gpt2",
+        "GPT2ForSequenceClassification",
+        _GPT2_SUPPORTED | {"head_bias": (False,)},
+        _SCORE_MAPPINGS[:1],
+    ),
+    _make_classifier_family(
+        "gpt2",
+        "GPT2ForTokenClassification",
+        _GPT2_SUPPORTED | {"head_bias": (True,)},
+        _CLASSIFIER_MAPPINGS,
+    ),
+    _make_classifier_family(
+        "llama",
+        "LlamaForSequenceClassification",
+        _LLAMA_SUPPORTED | {"head_bias": (False,)},
+        _SCORE_MAPPINGS[:1],
+    ),
+    _make_classifier_family(
+        "llama",
+        "LlamaForTokenClassification",
+        _LLAMA_SUPPORTED | {"head_bias": (True,)},
+        _SCORE_MAPPINGS,
+    ),
+]

@@ -24,7 +24,9 @@ class _SkipInitialisation(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def make_uninitialised_model(config: ModelConfig, device: str | torch.device = "meta") -> Transformer:
+def make_uninitialised_model(
+    config: ModelConfig, device: str | torch.device = "meta"
+) -> Transformer:
     """A model without weights: on "meta" it has their shapes alone, elsewhere they are whatever
     stood in memory, for ``load_state_dict`` to write over.
 

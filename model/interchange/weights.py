@@ -80,6 +80,12 @@ def _list_shards(folder: Path, index_path: Path) -> list[Path]:
 def _resolve_inside_folder(folder: Path, file_name: Any, source_name: str) -> Path:
     """The path of a file below the folder; hidden files do not count as the folder's content."""
     path_parts = Path(file_name).parts if isinstance(file_name, str) else ()
-    if not path_parts or Path(file_name).is_absolute() or any(part.startswith(".") for part in path_parts):
-        raise CheckpointError(f"{folder / source_name} points outside its folder, at {str(file_name)[:100]}.")
+    if (
+        not path_parts
+        or Path(file_name).is_absolute()
+        or any(part.startswith(".") for part in path_parts)
+    ):
+        raise CheckpointError(
+            f"{folder / source_name} points outside its folder, at {str(file_name)[:100]}."
+        )
     return folder / file_name

@@ -45,7 +45,8 @@ def build_few_shot_prompt(
     token_count = len(begin_ids) + len(question)
     if token_count > max_tokens:
         raise ValueError(
-            f"The question takes {token_count} tokens with what begins it, and there is room for {max_tokens}: "
+            f"The question takes {token_count} tokens with what begins it, and there is room "
+            f"for {max_tokens}: "
             f"shorten it, or its answers."
         )
     shot_count = 0
@@ -79,24 +80,41 @@ def compute_answer_log_probs(
             f"{len(prompts)} prompts need as many lists of answers, not {len(answers)}."
         )
     context = model.config.context
-    pairs = [(prompt_index, answer) for prompt_index, prompt_answers in enumerate(answers) for answer in prompt_answers]
+    pairs = [
+        (prompt_index, answer)
+        for prompt_index, prompt_answers in enumerate(answers)
+        for answer in prompt_answers
+    ]
     for prompt_index, answer in pairs:
         if not len(prompts[prompt_index]) or not len(answer):
             raise ValueError(f"Prompt {prompt_index} or one of its answers is empty.")
         longest = len(answer) + (len(prompts[prompt_index]) if model.encoder is None else 0)
         if max(longest, len(prompts[prompt_index])) > context:
             raise ValueError(
-                f"Prompt {prompt_index} and an answer take {longest} tokens, more than the context {context}: "
+                f"Prompt {prompt_index} and an answer take {longest} tokens, more than the "
+                f"context {context}: "
                 f"leave out examples (see with_examples)."
             )
     prompt_per_answer = [prompts[prompt_index] for prompt_index, _ in pairs]
     if model.encoder is None:
-        texts = [[*prompt, *answer] for prompt, (_, answer) in zip(prompt_per_answer, pairs, strict=True)]
+        texts = [
+            [*prompt, *answer] for prompt, (_, answer) in zip(prompt_per_answer, pairs, strict=True)
+        ]
         prompt_lengths = list(map(len, prompt_per_answer))
-        scores = compute_token_log_probs(model, texts, batch_tokens=batch_tokens, prompt_lengths=prompt_lengths)
-        scores = [log_probs[prompt_length - 1 :] for log_probs, prompt_length in zip(scores, prompt_lengths, strict=True)]
+        scores = compute_token_log_probs(
+            model, texts, batch_tokens=batch_tokens, prompt_lengths=prompt_lengths
+        )
+        scores = [
+            log_probs[prompt_length - 1 :]
+            for log_probs, prompt_length in zip(scores, prompt_lengths, strict=True)
+        ]
     else:
         targets = [[END_OF_TEXT_ID, *answer] for _, answer in pairs]
-        scores = compute_target_log_probs(model, prompt_per_answer, targets, batch_tokens=batch_tokens)
+        scores = compute_target_log_probs(
+            model, prompt_per_answer, targets, batch_tokens=batch_tokens
+        )
     totals = iter([log_probs.sum(dtype=np.float64) for log_probs in scores])
-    return [np.array([next(totals) for _ in prompt_answers], dtype=np.float64) for prompt_answers in answers]
+    return [
+        np.array([next(totals) for _ in prompt_answers], dtype=np.float64)
+        for prompt_answers in answers
+    ]

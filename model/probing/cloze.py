@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from model.architecture import Transformer
 from model.batch import Batch
 from model.decoding.mode import run_in_evaluation_mode
-from model.rows import batch_indices_by_length, check_token_ids, check_no_nan, pad_rows
+from model.rows import batch_indices_by_length, check_no_nan, check_token_ids, pad_rows
 from model.tokens import TokenIds
 
 Float32 = NDArray[np.float32]
@@ -44,9 +44,13 @@ def compute_mask_log_probs(
             )
     log_probs_by_sequence: dict[int, Float32] = {}
     for batch_indices in batch_indices_by_length(list(map(len, sequences)), batch_tokens):
-        ids, attention_mask = pad_rows([sequences[i] for i in batch_indices], model.embedding.weight.device)
+        ids, attention_mask = pad_rows(
+            [sequences[i] for i in batch_indices], model.embedding.weight.device
+        )
         is_mask = ids == mask_id
-        logits = model.compute_logits(model(Batch(ids, attention_mask=attention_mask))[is_mask]).float()  # (masks, V)
+        logits = model.compute_logits(
+            model(Batch(ids, attention_mask=attention_mask))[is_mask]
+        ).float()  # (masks, V)
         scores = check_no_nan(logits.log_softmax(-1)).cpu()
         counts: list[int] = is_mask.sum(1).tolist()
         for i, sequence_scores in zip(batch_indices, torch.split(scores, counts), strict=True):
@@ -69,7 +73,9 @@ def count_restored_gaps(
     not asked for.
     """
     if gap_interval < 2:
-        raise ValueError(f"every must be at least 2, not {gap_interval}: something must be left to read.")
+        raise ValueError(
+            f"every must be at least 2, not {gap_interval}: something must be left to read."
+        )
     gap_positions = [np.arange(gap_interval, len(text), gap_interval) for text in texts]
     texts_with_gaps = [i for i, positions in enumerate(gap_positions) if len(positions)]
     masked_texts = []
@@ -80,7 +86,12 @@ def count_restored_gaps(
         masked_text[gap_positions[i]] = mask_id
         masked_texts.append(masked_text.tolist())
     restored_counts = np.zeros(len(texts), dtype=np.int64)
-    for i, scores in zip(texts_with_gaps, compute_mask_log_probs(model, masked_texts, mask_id, batch_tokens=batch_tokens),
-                         strict=True):  # fmt: skip
+    for i, scores in zip(
+        texts_with_gaps,
+        compute_mask_log_probs(model, masked_texts, mask_id, batch_tokens=batch_tokens),
+        strict=True,
+    ):
         restored_counts[i] = (scores.argmax(1) == np.array(texts[i])[gap_positions[i]]).sum()
-    return restored_counts, np.array([len(positions) for positions in gap_positions], dtype=np.int64)
+    return restored_counts, np.array(
+        [len(positions) for positions in gap_positions], dtype=np.int64
+    )

@@ -25,11 +25,19 @@ def compute_label_log_probs(
     build_batch = make_example_objective(model.config, model.objective)
     device = model.embedding.weight.device
     results = [np.empty((0, len(model.config.labels)), np.float32) for _ in examples]
-    for batch_indices in batch_indices_by_length([len(example.ids) for example in examples], batch_tokens):
+    for batch_indices in batch_indices_by_length(
+        [len(example.ids) for example in examples], batch_tokens
+    ):
         batch = build_batch([examples[i] for i in batch_indices], 0, 0).to_device(device)
         is_labelled = batch.require_targets_and_weights()[1] > 0  # (B, T)
-        log_probs = model.compute_logits(model(batch)[is_labelled]).float().log_softmax(-1)  # (asked, labels)
+        log_probs = (
+            model.compute_logits(model(batch)[is_labelled]).float().log_softmax(-1)
+        )  # (asked, labels)
         split_points = is_labelled.sum(1).cumsum(0)[:-1].tolist()
-        for i, example_log_probs in zip(batch_indices, np.split(check_no_nan(log_probs).cpu().numpy(), split_points), strict=True):
+        for i, example_log_probs in zip(
+            batch_indices,
+            np.split(check_no_nan(log_probs).cpu().numpy(), split_points),
+            strict=True,
+        ):
             results[i] = example_log_probs
     return results

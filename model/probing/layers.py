@@ -67,20 +67,33 @@ def fit_linear_probe(
     label_array = np.asarray(labels)
     if len(label_array) != len(features) or not len(label_array):
         raise ValueError(f"{len(features)} features need as many labels, not {len(label_array)}.")
-    if label_array.dtype.kind not in "iu" or label_array.min() < 0 or label_array.max() >= class_count:
+    if (
+        label_array.dtype.kind not in "iu"
+        or label_array.min() < 0
+        or label_array.max() >= class_count
+    ):
         raise ValueError(f"Labels must be classes, 0 to {class_count - 1}.")
     if not penalty > 0.0:
         raise ValueError(f"penalty must be positive, not {penalty}.")
     feature_matrix = np.asarray(features, dtype=np.float64)
     mean, std = feature_matrix.mean(0), feature_matrix.std(0)
     std[std == 0.0] = 1.0
-    inputs, targets = torch.from_numpy((feature_matrix - mean) / std), torch.from_numpy(label_array.astype(np.int64))
-    weight = torch.zeros(class_count, feature_matrix.shape[1], dtype=torch.float64, requires_grad=True)
+    inputs, targets = (
+        torch.from_numpy((feature_matrix - mean) / std),
+        torch.from_numpy(label_array.astype(np.int64)),
+    )
+    weight = torch.zeros(
+        class_count, feature_matrix.shape[1], dtype=torch.float64, requires_grad=True
+    )
     bias = torch.zeros(class_count, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS(
-        [weight, bias], max_iter=1000, tolerance_grad=1e-7 * len(feature_matrix), tolerance_change=1e-12,
-        history_size=20, line_search_fn="strong_wolfe",
-    )  # fmt: skip
+        [weight, bias],
+        max_iter=1000,
+        tolerance_grad=1e-7 * len(feature_matrix),
+        tolerance_change=1e-12,
+        history_size=20,
+        line_search_fn="strong_wolfe",
+    )
 
     def compute_loss() -> Tensor:
         optimizer.zero_grad()
@@ -111,7 +124,8 @@ def compute_token_states(
     if len(positions) != len(sequences):
         raise ValueError(f"{len(sequences)} sequences need as many places, not {len(positions)}.")
     lengths = [
-        len(check_token_ids(sequence, model.config.vocab_size, f"Sequence {i}")) for i, sequence in enumerate(sequences)
+        len(check_token_ids(sequence, model.config.vocab_size, f"Sequence {i}"))
+        for i, sequence in enumerate(sequences)
     ]
     for i, (position, length) in enumerate(zip(positions, lengths, strict=True)):
         if not -length <= position < length:
@@ -119,11 +133,17 @@ def compute_token_states(
     shape = (model.config.n_layers + 1, len(sequences), model.config.d_model)
     states = np.empty(shape, dtype=np.float32)
     for batch_indices in batch_indices_by_length(lengths, batch_tokens):
-        ids, attention_mask = pad_rows([sequences[i] for i in batch_indices], model.embedding.weight.device)
+        ids, attention_mask = pad_rows(
+            [sequences[i] for i in batch_indices], model.embedding.weight.device
+        )
         layer_outputs = compute_layer_states(model, ids, attention_mask)
-        position_tensor = torch.tensor([positions[i] % lengths[i] for i in batch_indices], device=ids.device)
+        position_tensor = torch.tensor(
+            [positions[i] % lengths[i] for i in batch_indices], device=ids.device
+        )
         row_indices = torch.arange(len(batch_indices), device=ids.device)
-        selected_states = [layer[row_indices, position_tensor] for layer in layer_outputs]  # (B, d) each
+        selected_states = [
+            layer[row_indices, position_tensor] for layer in layer_outputs
+        ]  # (B, d) each
         states[:, batch_indices] = torch.stack(selected_states).float().cpu().numpy()
     return states
 
@@ -155,7 +175,12 @@ def evaluate_layer_probes(
     held_out_labels = label_array[held_out_mask]
     scores = []
     for layer, states in enumerate(states_by_layer):
-        probe = fit_linear_probe(states[~held_out_mask], label_array[~held_out_mask].tolist(), class_count, penalty=penalty)
+        probe = fit_linear_probe(
+            states[~held_out_mask],
+            label_array[~held_out_mask].tolist(),
+            class_count,
+            penalty=penalty,
+        )
         log_probs = probe.predict_log_probs(states[held_out_mask])
         scores.append(
             LayerProbeScore(

@@ -28,12 +28,16 @@ def compute_loss_by_position(
     nat_sums, weight_sums = np.zeros((2, model.config.context))
     for batch in batches:
         targets, token_weights = batch.require_targets_and_weights()
-        losses = model.compute_token_losses(batch.to_device(device)).double().cpu() * token_weights  # (B, T)
+        losses = (
+            model.compute_token_losses(batch.to_device(device)).double().cpu() * token_weights
+        )  # (B, T)
         positions = batch.positions
         if positions is None:
             positions = torch.arange(targets.shape[1]).expand_as(targets)
         flat_positions = positions.flatten().numpy()
         nat_sums += np.bincount(flat_positions, losses.flatten().numpy(), len(nat_sums))
-        weight_sums += np.bincount(flat_positions, token_weights.double().flatten().numpy(), len(nat_sums))
+        weight_sums += np.bincount(
+            flat_positions, token_weights.double().flatten().numpy(), len(nat_sums)
+        )
     with np.errstate(invalid="ignore"):
         return nat_sums / weight_sums, weight_sums

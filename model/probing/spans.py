@@ -49,12 +49,20 @@ class AnswerSpanModel(nn.Module):
 
     def forward(self, ids: Tensor, attention_mask: Tensor) -> Tensor:
         """ids (B, T), padded to the right; ``real`` (B, T) bool says which are tokens."""
-        batch = Batch(ids, attention_mask=attention_mask, prefix=make_prefix_lengths(self.body, attention_mask.sum(1)))
+        batch = Batch(
+            ids,
+            attention_mask=attention_mask,
+            prefix=make_prefix_lengths(self.body, attention_mask.sum(1)),
+        )
         scores: Tensor = self.output(self.body.compute_hidden_states(batch))
-        return scores.float().masked_fill(~attention_mask.unsqueeze(-1), torch.finfo(torch.float32).min)
+        return scores.float().masked_fill(
+            ~attention_mask.unsqueeze(-1), torch.finfo(torch.float32).min
+        )
 
 
-def select_best_spans(begin_scores: Tensor, end_scores: Tensor, is_allowed: Tensor, max_length: int) -> list[AnswerSpan]:
+def select_best_spans(
+    begin_scores: Tensor, end_scores: Tensor, is_allowed: Tensor, max_length: int
+) -> list[AnswerSpan]:
     """Of each row of scores (B, T) the span i ≤ j of at most ``longest`` tokens with the largest
     begins_i + ends_j, both at tokens that are ``allowed`` (B, T), as those of the text, not of the
     question. Among equals the shortest, then the first. ValueError where a row allows nothing.
@@ -67,12 +75,21 @@ def select_best_spans(begin_scores: Tensor, end_scores: Tensor, is_allowed: Tens
     end_scores = end_scores.masked_fill(~is_allowed, -torch.inf)
     rows, width = begin_scores.shape
     best_score = begin_scores.new_full((rows,), -torch.inf)
-    best_begin, best_extra_tokens = torch.zeros(2, rows, dtype=torch.int64, device=begin_scores.device)
+    best_begin, best_extra_tokens = torch.zeros(
+        2, rows, dtype=torch.int64, device=begin_scores.device
+    )
     for length in range(min(max_length, width)):
-        span_score, begin_index = (begin_scores[:, : width - length] + end_scores[:, length:]).max(1)
-        best_begin, best_extra_tokens = torch.where(span_score > best_score, begin_index, best_begin), best_extra_tokens.masked_fill(span_score > best_score, length)
+        span_score, begin_index = (begin_scores[:, : width - length] + end_scores[:, length:]).max(
+            1
+        )
+        best_begin, best_extra_tokens = (
+            torch.where(span_score > best_score, begin_index, best_begin),
+            best_extra_tokens.masked_fill(span_score > best_score, length),
+        )
         best_score = torch.maximum(best_score, span_score)
-    span_values = zip(best_begin.tolist(), best_extra_tokens.tolist(), best_score.tolist(), strict=True)
+    span_values = zip(
+        best_begin.tolist(), best_extra_tokens.tolist(), best_score.tolist(), strict=True
+    )
     return [AnswerSpan(begin, begin + length, score) for begin, length, score in span_values]
 
 
@@ -89,10 +106,14 @@ def find_answer_spans(
     _check_sequences(span_model, sequences)
     spans_by_sequence: dict[int, AnswerSpan] = {}
     for batch_indices in batch_indices_by_length(list(map(len, sequences)), batch_tokens):
-        ids, attention_mask = pad_rows([sequences[i] for i in batch_indices], span_model.output.weight.device)
+        ids, attention_mask = pad_rows(
+            [sequences[i] for i in batch_indices], span_model.output.weight.device
+        )
         allowed_mask = torch.zeros_like(attention_mask)
         for row, i in enumerate(batch_indices):
-            allowed_tokens = torch.tensor(list(is_allowed[i]), dtype=torch.bool, device=allowed_mask.device)
+            allowed_tokens = torch.tensor(
+                list(is_allowed[i]), dtype=torch.bool, device=allowed_mask.device
+            )
             allowed_mask[row, : len(sequences[i])] = allowed_tokens
         scores = span_model(ids, attention_mask)
         spans = select_best_spans(scores[..., 0], scores[..., 1], allowed_mask, max_length)
@@ -126,10 +147,14 @@ def train_span_model(
             raise ValueError(f"Span {i}, {begin} to {end}, is none of {len(sequences[i])} tokens.")
     device, count = span_model.output.weight.device, len(sequences)
     target_spans = torch.tensor([list(span) for span in spans], device=device)
-    body_parameters = [parameter for parameter in span_model.body.parameters() if parameter.requires_grad]
+    body_parameters = [
+        parameter for parameter in span_model.body.parameters() if parameter.requires_grad
+    ]
     for parameter in body_parameters:
         parameter.requires_grad_(not freeze_body)
-    trainable_parameters = [parameter for parameter in span_model.parameters() if parameter.requires_grad]
+    trainable_parameters = [
+        parameter for parameter in span_model.parameters() if parameter.requires_grad
+    ]
     optimizer = torch.optim.AdamW(trainable_parameters, lr=learning_rate, weight_decay=weight_decay)
     torch.manual_seed(seed)  # dropout
     span_model.train()

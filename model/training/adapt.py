@@ -9,9 +9,14 @@ from model.config import ModelConfig, config_to_dict
 
 #: What a fine-tuned model may have otherwise than the one it began as.
 TASK_SPECIFIC_SETTINGS = {
-    "labels", "tie_embeddings", "head_transform", "head_bias", "token_types", "dropout",
+    "labels",
+    "tie_embeddings",
+    "head_transform",
+    "head_bias",
+    "token_types",
+    "dropout",
     "attention_dropout",
-}  # fmt: skip
+}
 
 OUTPUT_LAYER_PREFIXES = ("head.", "transform.")
 
@@ -25,7 +30,11 @@ def make_classifier_config(
     first token through BERT's pooler (Devlin et al. 2019), off a decoder's last without a bias.
     """
     is_encoder = config.architecture == "encoder"
-    token_types = max(config.token_types, sentence_count) if is_encoder and sentence_count > 1 else config.token_types
+    token_types = (
+        max(config.token_types, sentence_count)
+        if is_encoder and sentence_count > 1
+        else config.token_types
+    )
     return replace(
         config,
         labels=labels,
@@ -36,7 +45,9 @@ def make_classifier_config(
     )
 
 
-def adapt_model_to_config(model: Transformer, config: ModelConfig, model_name: str = "The model") -> Transformer:
+def adapt_model_to_config(
+    model: Transformer, config: ModelConfig, model_name: str = "The model"
+) -> Transformer:
     """A model of ``config`` with the weights of ``model``; where it gives other labels, its output
     layer is new. New embeddings of token types begin at 0, where they change nothing.
 
@@ -46,12 +57,17 @@ def adapt_model_to_config(model: Transformer, config: ModelConfig, model_name: s
     for key in sorted(old_settings.keys() - TASK_SPECIFIC_SETTINGS):
         if old_settings[key] != new_settings[key]:
             raise ValueError(
-                f"{model_name} is of another model than the job asks: its {key} is {old_settings[key]}, not "
+                f"{model_name} is of another model than the job asks: its {key} is "
+                f"{old_settings[key]}, not "
                 f"{new_settings[key]}."
             )
     adapted_model = Transformer(config)
     dropped_prefixes = OUTPUT_LAYER_PREFIXES if config.labels != model.config.labels else ()
-    weights = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(dropped_prefixes)}
+    weights = {
+        name: tensor
+        for name, tensor in model.state_dict().items()
+        if not name.startswith(dropped_prefixes)
+    }
     if config.token_types != model.config.token_types:
         type_table = adapted_model.type_embedding.weight.detach().zero_()
         copied_rows = weights.pop("type_embedding.weight", type_table[:0])
@@ -68,4 +84,7 @@ def freeze_all_but_output_layer(model: Transformer) -> None:
 
 def is_body_trainable(model: Transformer) -> bool:
     """Whether more than the output layer does."""
-    return any(parameter.requires_grad and not name.startswith(OUTPUT_LAYER_PREFIXES) for name, parameter in model.named_parameters())
+    return any(
+        parameter.requires_grad and not name.startswith(OUTPUT_LAYER_PREFIXES)
+        for name, parameter in model.named_parameters()
+    )

@@ -57,9 +57,20 @@ class BatchBuilder:
         micro_batches = batch.split_into_micro_batches(self.accumulation)
         flops = self.processes * sum(map(self.count_flops, micro_batches))
         if self.pin_memory:  # a GPU copies from such memory while it computes
-            micro_batches = [micro_batch.map_tensors(Tensor.pin_memory) for micro_batch in micro_batches]
-        token_count, tokens_so_far = self.training_rows.count_tokens(row_indices), self.training_rows.count_tokens_read(self.seed, step, self.batch_size)
-        return PreparedBatch(micro_batches, batch.require_targets_and_weights()[1].sum().item(), token_count, tokens_so_far, flops)
+            micro_batches = [
+                micro_batch.map_tensors(Tensor.pin_memory) for micro_batch in micro_batches
+            ]
+        token_count, tokens_so_far = (
+            self.training_rows.count_tokens(row_indices),
+            self.training_rows.count_tokens_read(self.seed, step, self.batch_size),
+        )
+        return PreparedBatch(
+            micro_batches,
+            batch.require_targets_and_weights()[1].sum().item(),
+            token_count,
+            tokens_so_far,
+            flops,
+        )
 
 
 class Prefetcher:

@@ -39,13 +39,17 @@ def select_batch_rows(seed: int, step: int, batch_size: int, row_count: int) -> 
         (batch,) int64, in the order of the batch.
     """
     if step < 1 or row_count < 1:
-        raise ValueError(f"Steps count from 1 and need at least one row (step {step}, {row_count} rows).")
+        raise ValueError(
+            f"Steps count from 1 and need at least one row (step {step}, {row_count} rows)."
+        )
     positions = np.arange((step - 1) * batch_size, step * batch_size, dtype=np.int64)
     epochs, offsets = positions // row_count, positions % row_count
     rows = np.empty(batch_size, dtype=np.int64)
     for epoch in np.unique(epochs):
         in_epoch = epochs == epoch
-        rows[in_epoch] = permute_indices(offsets[in_epoch], row_count, combine_into_key(seed, int(epoch)))
+        rows[in_epoch] = permute_indices(
+            offsets[in_epoch], row_count, combine_into_key(seed, int(epoch))
+        )
     return rows
 
 
@@ -62,14 +66,18 @@ def compute_read_steps(read_numbers: Int64, seed: int, batch_size: int) -> Int64
     steps = np.empty(row_count, np.int64)
     for epoch in np.unique(read_numbers):
         in_epoch = read_numbers == epoch
-        steps[in_epoch] = (epoch * row_count + _compute_epoch_positions(seed, int(epoch), row_count)[in_epoch]) // batch_size + 1
+        steps[in_epoch] = (
+            epoch * row_count + _compute_epoch_positions(seed, int(epoch), row_count)[in_epoch]
+        ) // batch_size + 1
     return steps
 
 
 def _compute_epoch_positions(seed: int, epoch: int, row_count: int) -> Int64:
     """At which place of an epoch each row is read, (rows,)."""
     positions = np.empty(row_count, np.int64)
-    positions[permute_indices(np.arange(row_count), row_count, combine_into_key(seed, epoch))] = np.arange(row_count)
+    positions[permute_indices(np.arange(row_count), row_count, combine_into_key(seed, epoch))] = (
+        np.arange(row_count)
+    )
     return positions
 
 
@@ -82,7 +90,9 @@ class PackedRows:
         if byte_count == 0 or byte_count % row_bytes:
             raise ValueError(f"{path} is {byte_count:,} bytes, not whole rows of {context} tokens.")
         self.path, self.sha256 = path, sha256
-        self.ids = np.memmap(path, dtype=np.int32, mode="r", shape=(byte_count // row_bytes, context))
+        self.ids = np.memmap(
+            path, dtype=np.int32, mode="r", shape=(byte_count // row_bytes, context)
+        )
 
     def __len__(self) -> int:
         return int(self.ids.shape[0])
@@ -119,7 +129,9 @@ def spell_tokens_as_bytes(tokenizer: Tokenizer) -> pa.LargeBinaryArray:
     spellings = [b""] * tokenizer.get_vocab_size()
     for token, token_id in tokenizer.get_vocab().items():
         if token_id not in special_tokens:
-            spellings[token_id] = bytes(byte_by_letter.get(letter, 0xFF) for letter in token.removeprefix(subword_prefix))
+            spellings[token_id] = bytes(
+                byte_by_letter.get(letter, 0xFF) for letter in token.removeprefix(subword_prefix)
+            )
     return pa.array(spellings, pa.large_binary())
 
 
@@ -181,7 +193,9 @@ def _describe_file(file: Path) -> list[Any]:
     return [str(file), stat.st_size, stat.st_mtime_ns]
 
 
-def _iter_id_arrays(paths: list[Path], context: int, vocab_size: int) -> Iterator[NDArray[np.int32]]:
+def _iter_id_arrays(
+    paths: list[Path], context: int, vocab_size: int
+) -> Iterator[NDArray[np.int32]]:
     for path in paths:
         try:
             file = pq.ParquetFile(path, page_checksum_verification=True)
@@ -190,10 +204,13 @@ def _iter_id_arrays(paths: list[Path], context: int, vocab_size: int) -> Iterato
             raise ValueError(f"{path} is not a readable parquet file: {error}.") from error
         except KeyError:
             raise ValueError(f"{path} has no column 'ids': is it a packed table?") from None
-        has_context_width = pa.types.is_fixed_size_list(column_type) and column_type.list_size == context
+        has_context_width = (
+            pa.types.is_fixed_size_list(column_type) and column_type.list_size == context
+        )
         if not has_context_width or not pa.types.is_integer(column_type.value_type):
             raise ValueError(
-                f"{path} holds ids of type {column_type}, the model's context needs rows of {context} "
+                f"{path} holds ids of type {column_type}, the model's context needs rows of "
+                f"{context} "
                 "integers: set both to the same length."
             )
         for batch in _iter_id_columns(file, path):

@@ -46,7 +46,9 @@ class Example(NamedTuple):
 # Layout ----------------------------------------------------------------------------------------
 
 
-def truncate_pair(source: TokenIds, target: TokenIds, config: ModelConfig) -> tuple[TokenIds, TokenIds]:
+def truncate_pair(
+    source: TokenIds, target: TokenIds, config: ModelConfig
+) -> tuple[TokenIds, TokenIds]:
     """Source and target, cut at their ends to what the context holds.
 
     An encoder-decoder has a context for each. A decoder reads both in one row between begin and end
@@ -68,7 +70,9 @@ def build_pair_prompt(source: TokenIds) -> list[int]:
     return [END_OF_TEXT_ID, *source, END_OF_TEXT_ID]
 
 
-def build_pair_inputs(source: TokenIds, architecture: Architecture) -> tuple[list[int], list[int] | None]:
+def build_pair_inputs(
+    source: TokenIds, architecture: Architecture
+) -> tuple[list[int], list[int] | None]:
     """How a model of pairs is asked for a target, as it was trained: what the decoder reads first,
     and the encoder, where there is one."""
     if architecture == "encoder_decoder":
@@ -82,9 +86,15 @@ def build_pair_inputs(source: TokenIds, architecture: Architecture) -> tuple[lis
 def write_examples(path: Path, examples: Iterable[Example]) -> None:
     """Write the file that ``ExampleRows`` maps; it appears whole or not at all."""
     example_rows = list(examples)
-    columns = [pa.array([row[i] for row in example_rows], field.type) for i, field in enumerate(EXAMPLES_SCHEMA)]
+    columns = [
+        pa.array([row[i] for row in example_rows], field.type)
+        for i, field in enumerate(EXAMPLES_SCHEMA)
+    ]
     table = pa.table(columns, schema=EXAMPLES_SCHEMA)
-    with write_file_atomically(path) as temporary, pa.ipc.new_file(str(temporary), EXAMPLES_SCHEMA) as writer:
+    with (
+        write_file_atomically(path) as temporary,
+        pa.ipc.new_file(str(temporary), EXAMPLES_SCHEMA) as writer,
+    ):
         writer.write_table(table)
 
 
@@ -110,15 +120,22 @@ class ExampleRows:
 
     def _check_model_fits(self, config: ModelConfig) -> None:
         read_lengths, target_lengths = self._ids.lengths, self._targets.lengths
-        for id_values, low, high in ((self._ids.values, 0, config.vocab_size),
-                                  (self._targets.values, NO_LABEL, config.output_size)):  # fmt: skip
+        for id_values, low, high in (
+            (self._ids.values, 0, config.vocab_size),
+            (self._targets.values, NO_LABEL, config.output_size),
+        ):
             if len(id_values) and not low <= int(id_values.min()) <= int(id_values.max()) < high:
                 raise ValueError(
-                    f"{self.path} holds numbers from {id_values.min()} to {id_values.max()} where the "
+                    f"{self.path} holds numbers from {id_values.min()} to {id_values.max()} "
+                    f"where the "
                     f"model has {high}: was it made for another model?"
                 )
         if config.labels:
-            is_valid = (read_lengths > 0) & (read_lengths <= config.context) & (read_lengths == target_lengths)
+            is_valid = (
+                (read_lengths > 0)
+                & (read_lengths <= config.context)
+                & (read_lengths == target_lengths)
+            )
         elif config.architecture == "encoder_decoder":
             is_valid = (read_lengths <= config.context) & (target_lengths < config.context)
         else:
@@ -126,7 +143,8 @@ class ExampleRows:
         if not is_valid.all():
             row = int(np.argmin(is_valid))
             raise ValueError(
-                f"{self.path}: example {row} has {read_lengths[row]} tokens and {target_lengths[row]} answers, "
+                f"{self.path}: example {row} has {read_lengths[row]} tokens and "
+                f"{target_lengths[row]} answers, "
                 f"which a context of {config.context} does not hold."
             )
 
@@ -141,7 +159,10 @@ class ExampleRows:
 
     def read_rows(self, row_indices: Int64) -> list[Example]:
         """The examples of these numbers."""
-        return [Example(self._ids[i], self._targets[i], int(self.first_sentence_lengths[i])) for i in row_indices]
+        return [
+            Example(self._ids[i], self._targets[i], int(self.first_sentence_lengths[i]))
+            for i in row_indices
+        ]
 
     def select_evenly_spaced(self, count: int) -> Int64:
         """The numbers of at most ``count`` examples, evenly spread over all."""
@@ -156,7 +177,9 @@ class ExampleRows:
         """How many tokens the first ``steps`` steps read."""
         full_epochs, rows_in_epoch = divmod(step_count * batch_size, len(self))
         if self._epoch_token_sums[0] != (seed, full_epochs):
-            order = permute_indices(np.arange(len(self)), len(self), combine_into_key(seed, full_epochs))
+            order = permute_indices(
+                np.arange(len(self)), len(self), combine_into_key(seed, full_epochs)
+            )
             cumulative_tokens = np.concatenate(([0], np.cumsum(self.lengths[order])))
             self._epoch_token_sums = (seed, full_epochs), cumulative_tokens
         return full_epochs * int(self.lengths.sum()) + int(self._epoch_token_sums[1][rows_in_epoch])

@@ -75,7 +75,9 @@ class StepMetrics:
     is_skipped: bool | None = None  # None: nobody has looked whether it diverged
     finished_at: DeviceTimestamp | None = field(default=None)
 
-    def to_log_row(self, seconds: float, peak_flops_per_second: float, memory_mb: float) -> dict[str, Any]:
+    def to_log_row(
+        self, seconds: float, peak_flops_per_second: float, memory_mb: float
+    ) -> dict[str, Any]:
         """Of the log; ``ceiling`` in operations a second, ``memory`` in MiB."""
         loss, grad_norm = self.loss_and_norm.read_when_ready()
         return {

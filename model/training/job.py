@@ -57,11 +57,16 @@ def read_job(job_path: str) -> TrainingJob:
         raise ValueError(f"The job {job_path} cannot be read: {error}.") from error
     if not isinstance(job, dict) or not REQUIRED_KEYS <= set(job) <= REQUIRED_KEYS | OPTIONAL_KEYS:
         raise ValueError(
-            f"The job {job_path} must have the keys {', '.join(sorted(REQUIRED_KEYS))} and may have "
+            f"The job {job_path} must have the keys {', '.join(sorted(REQUIRED_KEYS))} and "
+            f"may have "
             f"{', '.join(sorted(OPTIONAL_KEYS))}."
         )
     data_settings = job["data"]
-    if not isinstance(data_settings, dict) or not set(data_settings) <= {"train", "validation", "groups"}:
+    if not isinstance(data_settings, dict) or not set(data_settings) <= {
+        "train",
+        "validation",
+        "groups",
+    }:
         raise ValueError(f"The job {job_path}: data may have train, validation and groups.")
     for name, value, is_required in (
         ("tokenizer", job["tokenizer"], True),
@@ -74,7 +79,9 @@ def read_job(job_path: str) -> TrainingJob:
             raise ValueError(f"The job {job_path}: {name} must be a path, not {value!r}.")
     for name in ("train", "validation"):
         value = data_settings.get(name)
-        is_path_list = isinstance(value, list) and value and all(isinstance(item, str) for item in value)
+        is_path_list = (
+            isinstance(value, list) and value and all(isinstance(item, str) for item in value)
+        )
         is_absent = value is None and name == "validation"
         if not ((isinstance(value, str) and value) or is_path_list or is_absent):
             raise ValueError(
@@ -82,7 +89,9 @@ def read_job(job_path: str) -> TrainingJob:
             )
     for name in ("examples", "frozen"):
         if not isinstance(job.get(name, False), bool):
-            raise ValueError(f"The job {job_path}: {name} must be true or false, not {job[name]!r}.")
+            raise ValueError(
+                f"The job {job_path}: {name} must be true or false, not {job[name]!r}."
+            )
     return TrainingJob(
         config_from_dict(ModelConfig, job["model"]),
         config_from_dict(TrainConfig, job["train"]),
@@ -102,7 +111,8 @@ def check_job(job: TrainingJob, process_count: int) -> None:
     objective, architecture = job.train_config.objective, job.model_config.architecture
     if ARCHITECTURE_BY_OBJECTIVE[objective] != architecture:
         raise ValueError(
-            f"The objective {objective} trains the architecture {ARCHITECTURE_BY_OBJECTIVE[objective]}, not "
+            f"The objective {objective} trains the architecture "
+            f"{ARCHITECTURE_BY_OBJECTIVE[objective]}, not "
             f"{architecture}."
         )
     if job.model_config.labels and not job.uses_examples:

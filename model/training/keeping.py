@@ -18,7 +18,7 @@ from model.training.job import emit_event
 from model.training.state import TrainingSnapshot
 from model.training.texts import SAMPLES_SCHEMA
 from model.training.validation import VALIDATION_SCHEMA
-from model.training.work import remove_old_states, format_step_name
+from model.training.work import format_step_name, remove_old_states
 
 TABLE_SCHEMAS = {"log": LOG_SCHEMA, "validation": VALIDATION_SCHEMA, "samples": SAMPLES_SCHEMA}
 RowsByTable = dict[str, list[dict[str, Any]]]
@@ -37,7 +37,9 @@ class BackgroundWriter:
         self.executor = ThreadPoolExecutor(1, thread_name_prefix="keeper")
         self.pending_write: Future[None] | None = None
 
-    def start_writing(self, snapshot: TrainingSnapshot, tables: RowsByTable, model: Transformer | None) -> None:
+    def start_writing(
+        self, snapshot: TrainingSnapshot, tables: RowsByTable, model: Transformer | None
+    ) -> None:
         """Write a state and the rows of ``tables``, and, of a ``model``, a checkpoint; its weights
         are the snapshot's."""
         self.wait_until_written()
@@ -58,13 +60,22 @@ class BackgroundWriter:
         """End the thread, when it has written what it was given."""
         self.executor.shutdown()
 
-    def _write_snapshot(self, snapshot: TrainingSnapshot, tables: RowsByTable, model: Transformer | None) -> None:
-        step, folder = snapshot.step, self.work_folder / "checkpoints" / format_step_name(snapshot.step)
+    def _write_snapshot(
+        self, snapshot: TrainingSnapshot, tables: RowsByTable, model: Transformer | None
+    ) -> None:
+        step, folder = (
+            snapshot.step,
+            self.work_folder / "checkpoints" / format_step_name(snapshot.step),
+        )
         if model is not None:
-            checkpoint.save_checkpoint(model, folder, tokenizer_path=self.tokenizer_path, weights=snapshot.model_weights)
+            checkpoint.save_checkpoint(
+                model, folder, tokenizer_path=self.tokenizer_path, weights=snapshot.model_weights
+            )
         for name, rows in tables.items():
             if rows:
-                with write_file_atomically(self.work_folder / name / f"part-{step:08d}.parquet") as path:
+                with write_file_atomically(
+                    self.work_folder / name / f"part-{step:08d}.parquet"
+                ) as path:
                     pq.write_table(pa.Table.from_pylist(rows, TABLE_SCHEMAS[name]), path)
         snapshot.write_state(self.work_folder)
         remove_old_states(self.work_folder, self.config)
@@ -74,4 +85,8 @@ class BackgroundWriter:
 
 def emit_checkpoint_event(checkpoint_folder: Path) -> None:
     """Tell of a checkpoint that counts."""
-    emit_event("checkpoint", step=int(checkpoint_folder.name.removeprefix("step-")), path=str(checkpoint_folder))
+    emit_event(
+        "checkpoint",
+        step=int(checkpoint_folder.name.removeprefix("step-")),
+        path=str(checkpoint_folder),
+    )

@@ -64,14 +64,22 @@ class Muon(torch.optim.Optimizer):
                 state = self.state[parameter]
                 if "momentum_buffer" not in state:
                     state["momentum_buffer"] = torch.zeros_like(parameter)
-                momentum_buffer = state["momentum_buffer"].lerp_(parameter.grad, 1 - group["momentum"])
+                momentum_buffer = state["momentum_buffer"].lerp_(
+                    parameter.grad, 1 - group["momentum"]
+                )
                 nesterov_update = parameter.grad.lerp(momentum_buffer, group["momentum"])
                 row_counts = self.row_counts[parameter]
-                for part in zip(parameter.split(row_counts), nesterov_update.split(row_counts), strict=True):
+                for part in zip(
+                    parameter.split(row_counts), nesterov_update.split(row_counts), strict=True
+                ):
                     parts_by_shape.setdefault(part[0].shape, []).append(part)
             for shape, parts in parts_by_shape.items():
                 step_size = group["lr"] * 0.2 * math.sqrt(max(shape))
                 stacked_updates = torch.stack([update for _, update in parts])
-                updates = orthogonalise(stacked_updates, choose_dtype("auto", stacked_updates.device))
+                updates = orthogonalise(
+                    stacked_updates, choose_dtype("auto", stacked_updates.device)
+                )
                 for (weights, _), update in zip(parts, updates, strict=True):
-                    weights.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-step_size)
+                    weights.mul_(1 - group["lr"] * group["weight_decay"]).add_(
+                        update, alpha=-step_size
+                    )

@@ -21,15 +21,27 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.O
 
     Weight decay applies to matrices, not to biases and norms.
     """
-    parameters = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    parameters = [
+        (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
+    ]
     muon_parameters: list[nn.Parameter] = []
     if config.optimizer == "muon":
-        muon_parameters = [parameter for name, parameter in parameters if parameter.ndim == 2 and ".blocks." in name]
+        muon_parameters = [
+            parameter
+            for name, parameter in parameters
+            if parameter.ndim == 2 and ".blocks." in name
+        ]
     muon_ids = {id(parameter) for parameter in muon_parameters}
     adamw_parameters = [parameter for _, parameter in parameters if id(parameter) not in muon_ids]
     groups = [
-        {"params": [parameter for parameter in adamw_parameters if parameter.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [parameter for parameter in adamw_parameters if parameter.ndim < 2], "weight_decay": 0.0},
+        {
+            "params": [parameter for parameter in adamw_parameters if parameter.ndim >= 2],
+            "weight_decay": config.weight_decay,
+        },
+        {
+            "params": [parameter for parameter in adamw_parameters if parameter.ndim < 2],
+            "weight_decay": 0.0,
+        },
     ]
     optimizers: list[torch.optim.Optimizer] = [
         torch.optim.AdamW(
@@ -41,7 +53,10 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.O
     ]
     if muon_parameters:
         fused_rows = find_fused_matrices(model)
-        matrices = [(parameter, fused_rows.get(parameter, [len(parameter)])) for parameter in muon_parameters]
+        matrices = [
+            (parameter, fused_rows.get(parameter, [len(parameter)]))
+            for parameter in muon_parameters
+        ]
         optimizers.append(
             Muon(matrices, config.learning_rate, config.weight_decay, config.momentum)
         )
@@ -87,10 +102,14 @@ class SpikeGuard:
         ``factor``: how many times the mean is out of line; 0: none.
         """
         is_finite = math.isfinite(loss) and math.isfinite(grad_norm)
-        if not is_finite or (spike_factor and self.normal_steps >= 20 and grad_norm > spike_factor * self.mean_norm):
+        if not is_finite or (
+            spike_factor and self.normal_steps >= 20 and grad_norm > spike_factor * self.mean_norm
+        ):
             self.divergent_steps += 1
             return True
-        self.mean_norm = 0.95 * self.mean_norm + 0.05 * grad_norm if self.normal_steps else grad_norm
+        self.mean_norm = (
+            0.95 * self.mean_norm + 0.05 * grad_norm if self.normal_steps else grad_norm
+        )
         self.normal_steps, self.divergent_steps = self.normal_steps + 1, 0
         return False
 
@@ -102,9 +121,22 @@ def clip_gradients(optimizers: Iterable[torch.optim.Optimizer], max_norm: float)
     of the memory, 0.98 of a step's time on the CPU. It goes on to, until this is called for other
     gradients: call it before every step. Others' gradients, and shards, are scaled here.
     """
-    parameters_by_optimizer = [(optimizer, [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None])
-              for optimizer in optimizers]  # fmt: skip
-    norm: Tensor = nn.utils.get_total_norm([parameter.grad for _, parameters in parameters_by_optimizer for parameter in parameters], foreach=True)
+    parameters_by_optimizer = [
+        (
+            optimizer,
+            [
+                parameter
+                for group in optimizer.param_groups
+                for parameter in group["params"]
+                if parameter.grad is not None
+            ],
+        )
+        for optimizer in optimizers
+    ]
+    norm: Tensor = nn.utils.get_total_norm(
+        [parameter.grad for _, parameters in parameters_by_optimizer for parameter in parameters],
+        foreach=True,
+    )
     for optimizer, parameters in parameters_by_optimizer:
         if all(group.get("fused") for group in optimizer.param_groups) and type(norm) is Tensor:
             grad_divisor = ((norm + 1e-6) / max_norm).clamp(min=1).float()

@@ -41,7 +41,9 @@ def launch_with_torchrun(process_count: int, module: str, arguments: list[str]) 
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
 
-    core_count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    core_count = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    )
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (core_count or 1) // process_count)))
     try:
         main(["--standalone", f"--nproc-per-node={process_count}", "-m", module, *arguments])
@@ -73,7 +75,12 @@ class DistributedWorld:
             dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
 
     def wrap_loss(
-        self, model: Transformer, parallel_mode: ParallelMode, is_compiled: bool, z_loss: float, has_few_shapes: bool
+        self,
+        model: Transformer,
+        parallel_mode: ParallelMode,
+        is_compiled: bool,
+        z_loss: float,
+        has_few_shapes: bool,
     ) -> nn.Module:
         """The module whose forward is the loss of a batch; sharding changes the model itself.
 
@@ -94,7 +101,9 @@ class DistributedWorld:
             fully_shard(model, mesh=mesh, reshard_after_forward=False)
         loss: nn.Module = BatchLossModule(model, z_loss)
         if is_compiled:
-            if not has_few_shapes:  # the loop over the loss's chunks would tie a graph to one length
+            if (
+                not has_few_shapes
+            ):  # the loop over the loss's chunks would tie a graph to one length
                 model.cross_entropy = torch.compiler.disable(model.cross_entropy)
             device = model.embedding.weight.device
             loss = compile_function(device, loss, False if has_few_shapes else None)
@@ -120,10 +129,16 @@ class DistributedWorld:
         """A copy in the first process's host memory, gathered from its shards where it is cut; None
         in the others. All must ask."""
         if self.size > 1 and (shard := _get_local_shard(tensor)) is not None:
-            rows_per_process = -(-len(tensor) // self.size)  # the last ones may have fewer rows, or none
+            rows_per_process = -(
+                -len(tensor) // self.size
+            )  # the last ones may have fewer rows, or none
             padded_shard = shard.new_zeros((rows_per_process, *shard.shape[1:]))
             padded_shard[: len(shard)] = shard
-            pieces = [torch.empty_like(padded_shard) for _ in range(self.size)] if self.is_first else None
+            pieces = (
+                [torch.empty_like(padded_shard) for _ in range(self.size)]
+                if self.is_first
+                else None
+            )
             dist.gather(padded_shard, pieces)
             return torch.cat(pieces)[: len(tensor)].cpu() if pieces else None
         return tensor.detach().to("cpu", copy=True).contiguous() if self.is_first else None
@@ -156,7 +171,9 @@ class BatchLossModule(nn.Module):
         return self.model.compute_loss_sum(batch, self.z_loss)
 
 
-def defer_gradient_sync(loss: nn.Module, model: nn.Module, is_last: bool) -> AbstractContextManager[Any]:
+def defer_gradient_sync(
+    loss: nn.Module, model: nn.Module, is_last: bool
+) -> AbstractContextManager[Any]:
     """Backward passes in it leave gradients unsummed, unless it is the ``last`` of the step."""
     if isinstance(loss, nn.parallel.DistributedDataParallel):
         return nullcontext() if is_last else loss.no_sync()
@@ -198,5 +215,7 @@ def shard_like(tensor: Tensor, reference: Tensor) -> Tensor:
         from torch.distributed.tensor import DTensor, distribute_tensor
 
         if isinstance(reference, DTensor):
-            return distribute_tensor(tensor.to(reference.device), reference.device_mesh, reference.placements)
+            return distribute_tensor(
+                tensor.to(reference.device), reference.device_mesh, reference.placements
+            )
     return tensor

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from model.batch import Batch
 from model.draws import make_generator
-from model.loss import sum_linear_cross_entropy, compute_token_cross_entropy
+from model.loss import compute_token_cross_entropy, sum_linear_cross_entropy
 from model.rows import batch_indices_by_length, pad_rows
 
 Float64 = NDArray[np.float64]
@@ -39,20 +39,28 @@ class LstmLanguageModel(nn.Module):
 
     def compute_loss_sum(self, batch: Batch) -> Tensor:
         """Sum over the batch of weight x cross-entropy, in nats."""
-        return sum_linear_cross_entropy(self(batch.ids), self.embedding.weight, None, *batch.require_targets_and_weights())
+        return sum_linear_cross_entropy(
+            self(batch.ids), self.embedding.weight, None, *batch.require_targets_and_weights()
+        )
 
     @torch.inference_mode()
-    def compute_document_bits(self, documents: Sequence[Sequence[int]], batch_tokens: int = 16_384) -> Float64:
+    def compute_document_bits(
+        self, documents: Sequence[Sequence[int]], batch_tokens: int = 16_384
+    ) -> Float64:
         """Bits that the tokens of each document cost, (documents,)."""
         bits_per_document = np.zeros(len(documents))
         lengths = [len(document) + 1 for document in documents]
         device = self.embedding.weight.device
         for batch_indices in batch_indices_by_length(lengths, batch_tokens):
-            ids, attention_mask = pad_rows([[self.begin_id, *documents[i]] for i in batch_indices], device)  # (B, T)
+            ids, attention_mask = pad_rows(
+                [[self.begin_id, *documents[i]] for i in batch_indices], device
+            )  # (B, T)
             if ids.shape[1] > 1:
                 states = self(ids[:, :-1])
                 nats = compute_token_cross_entropy(states, self.embedding.weight, None, ids[:, 1:])
-                bits_per_document[batch_indices] = (nats.double() * attention_mask[:, 1:]).sum(1).cpu().numpy() / math.log(2)
+                bits_per_document[batch_indices] = (nats.double() * attention_mask[:, 1:]).sum(
+                    1
+                ).cpu().numpy() / math.log(2)
         return bits_per_document
 
 
@@ -84,7 +92,9 @@ def train_lstm_language_model(
         model = LstmLanguageModel(vocab_size, d_model)
     model.to(device)
     begin_ids = np.array([vocab_size], np.int64)
-    token_stream = np.concatenate([ids for document in documents for ids in (begin_ids, np.asarray(document, np.int64))])
+    token_stream = np.concatenate(
+        [ids for document in documents for ids in (begin_ids, np.asarray(document, np.int64))]
+    )
     context = min(context, len(token_stream) - 1)
     row_count = (len(token_stream) - 1) // context
     step_count = max(1, token_budget // (batch_size * context))

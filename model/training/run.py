@@ -21,7 +21,14 @@ import sys
 import torch
 
 from model.training import parallel
-from model.training.job import WATCH_STDIN_OPTION, TrainingJob, emit_event, lock_work_folder, read_job, exit_when_parent_dies
+from model.training.job import (
+    WATCH_STDIN_OPTION,
+    TrainingJob,
+    emit_event,
+    exit_when_parent_dies,
+    lock_work_folder,
+    read_job,
+)
 from model.training.machine import retain_freed_memory
 from model.training.trainer import Trainer, TrainingError
 
@@ -39,13 +46,18 @@ def run_job(job_path: str, is_watched: bool) -> int:
     """Do the job at ``path``, alone or as one of the processes that torchrun started."""
     job = read_job(job_path)
     if not parallel.is_under_torchrun() and count_processes(job) > 1:
-        return parallel.launch_with_torchrun(count_processes(job), "model.training.run", [job_path, *[WATCH_STDIN_OPTION] * is_watched])
+        return parallel.launch_with_torchrun(
+            count_processes(job),
+            "model.training.run",
+            [job_path, *[WATCH_STDIN_OPTION] * is_watched],
+        )
     retain_freed_memory()
     world = parallel.DistributedWorld()
     lock_file = lock_work_folder(job.work_folder) if world.is_first else None
     try:
         exit_code = Trainer(job, world).run_until_done()
-        world.disconnect()  # not after an error: it would wait for what the others still want to say
+        # Not after an error: it would wait for messages of the other ranks.
+        world.disconnect()
         return exit_code
     finally:
         if lock_file is not None:
@@ -55,7 +67,9 @@ def run_job(job_path: str, is_watched: bool) -> int:
 def main(arguments: list[str]) -> int:
     job_paths, is_watched = arguments[:1], arguments[1:] == [WATCH_STDIN_OPTION]
     if not job_paths or (len(arguments) > 1 and not is_watched):
-        print(f"usage: python -m model.training.run JOB.json [{WATCH_STDIN_OPTION}]", file=sys.stderr)
+        print(
+            f"usage: python -m model.training.run JOB.json [{WATCH_STDIN_OPTION}]", file=sys.stderr
+        )
         return 2
     if is_watched:
         exit_when_parent_dies()
@@ -73,12 +87,15 @@ def main(arguments: list[str]) -> int:
                 "goes on from the last state; or begin anew with a lower train.batch_size, or with "
                 "a smaller model."
             )
-        elif parallel.is_under_torchrun() and any(marker in error_text for marker in ("gloo", "NCCL", "TCPStore")):
+        elif parallel.is_under_torchrun() and any(
+            marker in error_text for marker in ("gloo", "NCCL", "TCPStore")
+        ):
             print(f"another process has ended: {error_text.splitlines()[0]}", file=sys.stderr)
             return 1  # that one has said why
         elif "CUDA error" in error_text:
             message = (
-                f"The GPU failed ({error_text.splitlines()[0]}): run again, the last state is whole."
+                f"The GPU failed ({error_text.splitlines()[0]}): run again, the last "
+                f"state is whole."
             )
         else:
             raise

@@ -42,7 +42,9 @@ def have_same_rates_until(config: TrainConfig, other_config: TrainConfig, step: 
     """Whether two trainings, alike but for their SCHEDULE, have the same rates until ``step``."""
     if all(getattr(config, name) == getattr(other_config, name) for name in SCHEDULE_SETTINGS):
         return True
-    return step <= min(find_last_step_before_decay(config), find_last_step_before_decay(other_config))
+    return step <= min(
+        find_last_step_before_decay(config), find_last_step_before_decay(other_config)
+    )
 
 
 def is_checkpoint_due(config: TrainConfig, step: int) -> bool:

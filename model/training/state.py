@@ -21,7 +21,14 @@ from torch import Tensor, nn
 from model.interchange.files import write_folder_atomically, write_safetensors
 from model.training.optimise import SpikeGuard
 from model.training.parallel import DistributedWorld, shard_like
-from model.training.work import STATE_FORMAT, STATES_FOLDER, DamagedStateError, StateHeader, read_state_header, format_step_name
+from model.training.work import (
+    STATE_FORMAT,
+    STATES_FOLDER,
+    DamagedStateError,
+    StateHeader,
+    format_step_name,
+    read_state_header,
+)
 
 Optimizers = list[torch.optim.Optimizer]
 WEIGHT_PREFIX = "model."
@@ -41,8 +48,12 @@ class TrainingSnapshot:
     @property
     def model_weights(self) -> dict[str, Tensor]:
         """The model's, by their names; of tied ones the embedding."""
-        prefixed_weights = {name: tensor for name, tensor in self.tensors.items() if name.startswith(WEIGHT_PREFIX)}
-        return {name.removeprefix(WEIGHT_PREFIX): tensor for name, tensor in prefixed_weights.items()}
+        prefixed_weights = {
+            name: tensor for name, tensor in self.tensors.items() if name.startswith(WEIGHT_PREFIX)
+        }
+        return {
+            name.removeprefix(WEIGHT_PREFIX): tensor for name, tensor in prefixed_weights.items()
+        }
 
     def write_state(self, work_folder: Path) -> None:
         """Put it into a work folder. This is a checkpoint's commit point."""
@@ -56,20 +67,32 @@ class TrainingSnapshot:
 
 
 def take_snapshot(
-    header: StateHeader, model: nn.Module, optimizers: Optimizers, guard: SpikeGuard, world: DistributedWorld
+    header: StateHeader,
+    model: nn.Module,
+    optimizers: Optimizers,
+    guard: SpikeGuard,
+    world: DistributedWorld,
 ) -> TrainingSnapshot | None:
     """The state of a training; ``header`` has its step, identity, config and history.
 
     All processes call it; the first gets it, the others None.
     """
     tensors: dict[str, Tensor] = {}
-    for name, tensor in [*_iter_weights(model), *_iter_optimizer_tensors(optimizers), *_iter_generator_states(world)]:
+    for name, tensor in [
+        *_iter_weights(model),
+        *_iter_optimizer_tensors(optimizers),
+        *_iter_generator_states(world),
+    ]:
         copy = world.gather_to_first_process(tensor)
         if copy is not None:
             tensors[name] = copy
     if not world.is_first:
         return None
-    extra_fields = {"format": STATE_FORMAT, "guard": asdict(guard), "tensors": _get_tensor_shapes(tensors)}
+    extra_fields = {
+        "format": STATE_FORMAT,
+        "guard": asdict(guard),
+        "tensors": _get_tensor_shapes(tensors),
+    }
     return TrainingSnapshot(header | extra_fields, tensors)
 
 
@@ -110,11 +133,22 @@ def restore_training_state(
         tensors, guard_fields = load_file(state_folder / "state.safetensors"), header["guard"]
         if _get_tensor_shapes(tensors) != header["tensors"]:
             raise ValueError("its tensors are not those that were written")
-        guard = SpikeGuard(float(guard_fields["mean_norm"]), int(guard_fields["normal_steps"]), int(guard_fields["divergent_steps"]))
+        guard = SpikeGuard(
+            float(guard_fields["mean_norm"]),
+            int(guard_fields["normal_steps"]),
+            int(guard_fields["divergent_steps"]),
+        )
         _restore_tensors(tensors, model, optimizers, world)
         return guard, header
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError,
-            SafetensorError) as error:  # fmt: skip
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        SafetensorError,
+    ) as error:
         raise DamagedStateError(state_folder, error) from error
 
 
@@ -147,6 +181,8 @@ def _extract_optimizer_state(
         if name.startswith(f"optimizer.{optimizer_index}."):
             index, key = name.split(".")[2:]
             parameter = parameters[int(index)]
-            sharded_tensor = shard_like(tensor, parameter) if tensor.shape == parameter.shape else tensor
+            sharded_tensor = (
+                shard_like(tensor, parameter) if tensor.shape == parameter.shape else tensor
+            )
             tensors_by_parameter.setdefault(int(index), {})[key] = sharded_tensor
     return tensors_by_parameter

@@ -46,27 +46,46 @@ def generate_samples(
     """
     prompts, sources, samples_per_prompt = [[END_OF_TEXT_ID]], None, count
     if model.encoder is not None:
-        assert batch is not None and batch.source is not None and batch.source_attention_mask is not None
+        assert (
+            batch is not None
+            and batch.source is not None
+            and batch.source_attention_mask is not None
+        )
         segments = batch.source_segments
         if segments is None:  # a pair has a row to itself
             segments = torch.zeros_like(batch.source)
         source_rows = zip(batch.source, batch.source_attention_mask, segments, strict=True)
         # Of the documents in a row the longest.
-        sources = [ids[attention_mask & (row_segments == row_segments[attention_mask].mode()[0])].tolist() for ids, attention_mask, row_segments in source_rows]
+        sources = [
+            ids[attention_mask & (row_segments == row_segments[attention_mask].mode()[0])].tolist()
+            for ids, attention_mask, row_segments in source_rows
+        ]
         prompts, samples_per_prompt = prompts * len(sources), 1
     max_new_tokens = min(max_tokens, model.config.context - 1)
     if not max_new_tokens:
         return []  # a context of one token has no room for a second
-    generation_options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "samples": samples_per_prompt, "seed": seed}
+    generation_options: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "samples": samples_per_prompt,
+        "seed": seed,
+    }
     with autocast_to_precision(model, precision) as used_precision:
         continuations = generate(model, prompts, sources=sources, **generation_options)
-    generated_ids = [continuation.ids[:-1] if continuation.stopped else continuation.ids for prompt_continuations in continuations for continuation in prompt_continuations]
+    generated_ids = [
+        continuation.ids[:-1] if continuation.stopped else continuation.ids
+        for prompt_continuations in continuations
+        for continuation in prompt_continuations
+    ]
     prompt_ids = sources or [[]] * len(generated_ids)
     return [
-        {"sample": i, "prompt": _decode_ids(tokenizer, source), "text": _decode_ids(tokenizer, ids),
-         "precision": used_precision}
+        {
+            "sample": i,
+            "prompt": _decode_ids(tokenizer, source),
+            "text": _decode_ids(tokenizer, ids),
+            "precision": used_precision,
+        }
         for i, (source, ids) in enumerate(zip(prompt_ids, generated_ids, strict=True))
-    ]  # fmt: skip
+    ]
 
 
 def _decode_ids(tokenizer: Tokenizer, ids: list[int]) -> str:

@@ -23,16 +23,26 @@ from model.objectives import make_objective_function
 from model.precision import choose_dtype
 from model.training import parallel, state
 from model.training.adapt import adapt_model_to_config, freeze_all_but_output_layer
-from model.training.batches import Prefetcher, BatchBuilder
+from model.training.batches import BatchBuilder, Prefetcher
 from model.training.data import count_token_bytes
 from model.training.examples import open_dataset_rows
-from model.training.figures import PROGRESS_COLUMNS, StepMetrics, DeviceTimestamp, PendingValues
+from model.training.figures import PROGRESS_COLUMNS, DeviceTimestamp, PendingValues, StepMetrics
 from model.training.flops import count_training_flops
 from model.training.job import TERMINATED_EXIT_CODE, TrainingJob, check_job, emit_event
-from model.training.keeping import TABLE_SCHEMAS, BackgroundWriter, RowsByTable, emit_checkpoint_event
-from model.training.machine import should_compile, choose_device, measure_matmul_flops_per_second, measure_peak_memory_mb
+from model.training.keeping import (
+    TABLE_SCHEMAS,
+    BackgroundWriter,
+    RowsByTable,
+    emit_checkpoint_event,
+)
+from model.training.machine import (
+    choose_device,
+    measure_matmul_flops_per_second,
+    measure_peak_memory_mb,
+    should_compile,
+)
 from model.training.optimise import SpikeGuard, clip_gradients, make_optimizers, set_learning_rate
-from model.training.schedule import is_checkpoint_due, compute_learning_rate, is_state_due
+from model.training.schedule import compute_learning_rate, is_checkpoint_due, is_state_due
 from model.training.tasks import make_example_objective
 from model.training.texts import generate_samples
 from model.training.validation import TARGET_OFFSETS, Validator
@@ -51,23 +61,36 @@ class Trainer:
     """One training run, from its job to its last checkpoint, as one of its processes sees it."""
 
     def __init__(self, job: TrainingJob, world: parallel.DistributedWorld) -> None:
-        self.work_folder, self.tokenizer_path, self.world = job.work_folder, job.tokenizer_path, world
-        self.model_config, self.config, self.has_frozen_body = job.model_config, job.train_config, job.has_frozen_body
+        self.work_folder, self.tokenizer_path, self.world = (
+            job.work_folder,
+            job.tokenizer_path,
+            world,
+        )
+        self.model_config, self.config, self.has_frozen_body = (
+            job.model_config,
+            job.train_config,
+            job.has_frozen_body,
+        )
         config = job.train_config
         if config.threads:
             torch.set_num_threads(config.threads)
         self.device = choose_device(config.device, world.local_rank)
         self.dtype = choose_dtype(config.precision, self.device)
-        self.tokenizer = checkpoint.load_matching_tokenizer(self.tokenizer_path, job.model_config.vocab_size)
+        self.tokenizer = checkpoint.load_matching_tokenizer(
+            self.tokenizer_path, job.model_config.vocab_size
+        )
         check_job(job, world.size)
         self.objective: Callable[[Any, int, int], Batch]
         if job.uses_examples:
             self.objective = make_example_objective(job.model_config, config.objective)
         else:
             self.objective = make_objective_function(
-                config.objective, document_mask=config.document_mask, context=job.model_config.context,
-                vocab_size=job.model_config.vocab_size, find_token_id=self.tokenizer.token_to_id,
-            )  # fmt: skip
+                config.objective,
+                document_mask=config.document_mask,
+                context=job.model_config.context,
+                vocab_size=job.model_config.vocab_size,
+                find_token_id=self.tokenizer.token_to_id,
+            )
         world.connect(self.device)
         self._open_data(job)
         torch.manual_seed(config.seed)
@@ -82,12 +105,18 @@ class Trainer:
         self.is_terminated = False
         self.step = 0
         #: Under which settings the steps ran that change no batch: from which step on, and which.
-        self.settings_history: list[dict[str, Any]] = [{"from": 1, "settings": self._collect_resumable_settings()}]
+        self.settings_history: list[dict[str, Any]] = [
+            {"from": 1, "settings": self._collect_resumable_settings()}
+        ]
 
     def _collect_resumable_settings(self) -> dict[str, Any]:
         """What a training may go on with others of, as it is here."""
         setting_names = (BATCH_INVARIANT_SETTINGS | set(SCHEDULE_SETTINGS)) - {"keep_states"}
-        settings = {name: value for name, value in config_to_dict(self.config).items() if name in setting_names}
+        settings = {
+            name: value
+            for name, value in config_to_dict(self.config).items()
+            if name in setting_names
+        }
         settings |= {"device": self.device.type, "processes": self.world.size}
         return settings | {"precision": self.precision_name, "compile": self.is_compiled}
 
@@ -101,7 +130,9 @@ class Trainer:
         if not self.world.is_first:
             self.world.wait_for_all()
         rows_by_file = {
-            name: open_dataset_rows(source, self.work_folder / name, job.model_config, job.uses_examples)
+            name: open_dataset_rows(
+                source, self.work_folder / name, job.model_config, job.uses_examples
+            )
             for name, source in sources.items()
             if source
         }
@@ -109,17 +140,32 @@ class Trainer:
             self.world.wait_for_all()
         self.train_rows = rows_by_file["train.bin"]
         batch_builder = BatchBuilder(
-            self.train_rows, self.objective, self.config.seed, self.config.batch_size,
-            self.config.accumulation, self.world.rank, self.world.size,
-            pin_memory=self.device.type == "cuda", count_flops=lambda batch: count_training_flops(self.model, batch),
-        )  # fmt: skip
+            self.train_rows,
+            self.objective,
+            self.config.seed,
+            self.config.batch_size,
+            self.config.accumulation,
+            self.world.rank,
+            self.world.size,
+            pin_memory=self.device.type == "cuda",
+            count_flops=lambda batch: count_training_flops(self.model, batch),
+        )
         self.prefetcher = Prefetcher(batch_builder, self.config.steps)
         start_weights = job.start_checkpoint and checkpoint.find_weights_file(job.start_checkpoint)
-        excluded_settings = {*BATCH_INVARIANT_SETTINGS, *SCHEDULE_SETTINGS}  # a training may go on with others
+        excluded_settings = {
+            *BATCH_INVARIANT_SETTINGS,
+            *SCHEDULE_SETTINGS,
+        }  # a training may go on with others
         self.identity = {
             "model": config_to_dict(self.model_config),
-            "train": {name: value for name, value in config_to_dict(self.config).items() if name not in excluded_settings},
-            "data": [rows.sha256 for rows in rows_by_file.values()] if self.world.is_first else None,
+            "train": {
+                name: value
+                for name, value in config_to_dict(self.config).items()
+                if name not in excluded_settings
+            },
+            "data": [rows.sha256 for rows in rows_by_file.values()]
+            if self.world.is_first
+            else None,
             "start": _hash_file(start_weights) if start_weights and self.world.is_first else None,
             "frozen": self.has_frozen_body,
         }
@@ -128,7 +174,9 @@ class Trainer:
         self.validator = None
         if "validation.bin" in rows_by_file:
             label_lengths = np.zeros(len(job.model_config.labels), np.int32)  # they spell nothing
-            token_byte_lengths = label_lengths if len(label_lengths) else count_token_bytes(self.tokenizer)
+            token_byte_lengths = (
+                label_lengths if len(label_lengths) else count_token_bytes(self.tokenizer)
+            )
             self.validator = Validator(
                 rows_by_file["validation.bin"],
                 self.objective,
@@ -148,17 +196,27 @@ class Trainer:
             model = checkpoint.load_checkpoint(start_folder, objective=self.config.objective)
             if model.config != self.model_config:
                 if not job.uses_examples:
-                    raise ValueError(f"The checkpoint {start_folder} is of another model than the job.")
-                model = adapt_model_to_config(model, self.model_config, f"The checkpoint {start_folder}")
-            if (start_folder / checkpoint.TOKENIZER_FILE).read_bytes() != self.tokenizer_path.read_bytes():
+                    raise ValueError(
+                        f"The checkpoint {start_folder} is of another model than the job."
+                    )
+                model = adapt_model_to_config(
+                    model, self.model_config, f"The checkpoint {start_folder}"
+                )
+            if (
+                start_folder / checkpoint.TOKENIZER_FILE
+            ).read_bytes() != self.tokenizer_path.read_bytes():
                 raise ValueError(
-                    f"The checkpoint {start_folder} has another tokenizer than the job: training goes on "
+                    f"The checkpoint {start_folder} has another tokenizer than the job: "
+                    f"training goes on "
                     f"with the one it began with; pack the corpus with that."
                 )
         if self.world.rank:
             torch.manual_seed(self.config.seed + self.world.rank)  # dropout of its own
         self.model = model.to(self.device)
-        self.model.objective, self.model.is_trained_on_pairs = self.config.objective, job.trains_on_pairs
+        self.model.objective, self.model.is_trained_on_pairs = (
+            self.config.objective,
+            job.trains_on_pairs,
+        )
         if job.has_frozen_body:
             freeze_all_but_output_layer(self.model)
         for stack in (model.encoder, model.decoder):
@@ -170,7 +228,9 @@ class Trainer:
         is_unmeasured = self.is_sharded or job.uses_examples
         self.is_compiled = should_compile(self.config.compile, self.device, is_unmeasured)
         # Packed rows have one shape, or a few; examples a length of their own in each batch.
-        self.loss = self.world.wrap_loss(self.model, parallel_mode, self.is_compiled, z_loss, not job.uses_examples)
+        self.loss = self.world.wrap_loss(
+            self.model, parallel_mode, self.is_compiled, z_loss, not job.uses_examples
+        )
 
     def run_until_done(self) -> int:
         """Train to the end, or until SIGTERM. Returns the process's exit code."""
@@ -183,7 +243,9 @@ class Trainer:
 
     def _resume_and_train(self) -> int:
         is_resumed = self._resume_from_state()
-        self.peak_flops_per_second = measure_matmul_flops_per_second(self.device, self.dtype) * self.world.size
+        self.peak_flops_per_second = (
+            measure_matmul_flops_per_second(self.device, self.dtype) * self.world.size
+        )
         self._emit_event(
             "start",
             step=self.step,
@@ -247,18 +309,34 @@ class Trainer:
 
     def _train_step(self, step: int) -> None:
         """One optimizer step; nothing waits for the device, unless it may have to be skipped."""
-        prepared_batch, step_learning_rate = self.prefetcher.get_batch(step), compute_learning_rate(self.config, step)
+        prepared_batch, step_learning_rate = (
+            self.prefetcher.get_batch(step),
+            compute_learning_rate(self.config, step),
+        )
         set_learning_rate(self.optimizers, step_learning_rate)
-        self.model.train(not self.has_frozen_body)  # features are read as they will be, without dropout
+        self.model.train(
+            not self.has_frozen_body
+        )  # features are read as they will be, without dropout
         loss = torch.zeros((), device=self.device)
-        weight_sum = torch.full((), prepared_batch.weight_sum, dtype=torch.float64, device=self.device)
+        weight_sum = torch.full(
+            (), prepared_batch.weight_sum, dtype=torch.float64, device=self.device
+        )
         total_weight = self.world.sum_on_device(weight_sum).clamp(min=1).float()
         for i, micro_batch in enumerate(prepared_batch.micro_batches):
-            with parallel.defer_gradient_sync(self.loss, self.model, i + 1 == len(prepared_batch.micro_batches)):
+            with parallel.defer_gradient_sync(
+                self.loss, self.model, i + 1 == len(prepared_batch.micro_batches)
+            ):
                 loss += self._backpropagate(micro_batch.to_device(self.device), total_weight)
         grad_norm = clip_gradients(self.optimizers, self.config.clip)
         loss_and_norm = PendingValues(self.world.sum_on_device(loss), grad_norm)
-        metrics = StepMetrics(step, step_learning_rate, prepared_batch.token_count, prepared_batch.tokens_so_far, prepared_batch.flops, loss_and_norm)
+        metrics = StepMetrics(
+            step,
+            step_learning_rate,
+            prepared_batch.token_count,
+            prepared_batch.tokens_so_far,
+            prepared_batch.flops,
+            loss_and_norm,
+        )
         if self.config.divergence == "skip":
             self._test_divergence(metrics)  # before its weights: a step cannot be taken back
         for optimizer in self.optimizers:
@@ -279,8 +357,13 @@ class Trainer:
             if metrics.is_skipped is None:
                 self._test_divergence(metrics)
             assert metrics.finished_at is not None
-            seconds, self.last_timestamp = metrics.finished_at.seconds_since(self.last_timestamp), metrics.finished_at
-            self.last_log_row = metrics.to_log_row(seconds, self.peak_flops_per_second, measure_peak_memory_mb(self.device))
+            seconds, self.last_timestamp = (
+                metrics.finished_at.seconds_since(self.last_timestamp),
+                metrics.finished_at,
+            )
+            self.last_log_row = metrics.to_log_row(
+                seconds, self.peak_flops_per_second, measure_peak_memory_mb(self.device)
+            )
             self.tables["log"].append(self.last_log_row)
 
     def _test_divergence(self, metrics: StepMetrics) -> None:
@@ -297,9 +380,10 @@ class Trainer:
             description += f", {grad_norm / self.spike_guard.mean_norm:.3g} times its mean"
         if self.config.divergence == "stop" or self.spike_guard.divergent_steps > MAX_SKIPPED_STEPS:
             earlier_skipped = self.spike_guard.divergent_steps - 1
+            if earlier_skipped:
+                description += f" ({earlier_skipped} steps before it were skipped)"
             raise TrainingError(
-                f"Step {step}: {description}{f' ({earlier_skipped} steps before it were skipped)' * bool(earlier_skipped)}; "
-                f"lower learning_rate (now "
+                f"Step {step}: {description}; lower learning_rate (now "
                 f"{self.config.learning_rate}) or clip (now {self.config.clip})."
             )
         self._emit_event("skipped", step=step, message=f"{description}: the step is skipped")
@@ -341,9 +425,14 @@ class Trainer:
             rows = self.validator.validation_rows if self.validator else self.train_rows
             batch = self.objective(rows.read_rows(rows.select_evenly_spaced(config.samples)), 0, 0)
         samples = generate_samples(
-            self.model, self.tokenizer, count=config.samples, max_tokens=config.sample_tokens,
-            seed=config.seed, batch=batch, precision=config.precision,
-        )  # fmt: skip
+            self.model,
+            self.tokenizer,
+            count=config.samples,
+            max_tokens=config.sample_tokens,
+            seed=config.seed,
+            batch=batch,
+            precision=config.precision,
+        )
         self.tables["samples"] += [{"step": self.step, **row} for row in samples]
 
     # --- What is kept ------------------------------------------------------------------------
@@ -370,18 +459,38 @@ class Trainer:
         """Restore the last state that this training can go on from, and remove what is newer; False
         where there is none."""
         # The first looks for all: on a network file system they might see different things.
-        resumable_step = find_resumable_state(self.work_folder, self.identity, self.config) if self.world.is_first else None
-        agreed_step = int(self.world.sum_on_cpu(torch.tensor(0 if resumable_step is None else resumable_step + 1))) - 1
+        resumable_step = (
+            find_resumable_state(self.work_folder, self.identity, self.config)
+            if self.world.is_first
+            else None
+        )
+        agreed_step = (
+            int(
+                self.world.sum_on_cpu(
+                    torch.tensor(0 if resumable_step is None else resumable_step + 1)
+                )
+            )
+            - 1
+        )
         if self.world.is_first:
             remove_newer_outputs(self.work_folder, resumable_step)
         if agreed_step < 0:
             return False
         training_parts = self.model, self.optimizers, self.world
-        self.spike_guard, header = state.restore_training_state(self.work_folder, agreed_step, *training_parts)
+        self.spike_guard, header = state.restore_training_state(
+            self.work_folder, agreed_step, *training_parts
+        )
         self.step = agreed_step
-        earlier_history = [stretch for stretch in header["history"] if stretch["from"] <= agreed_step]
-        if not earlier_history or earlier_history[-1]["settings"] != self.settings_history[0]["settings"]:
-            earlier_history.append({"from": agreed_step + 1, "settings": self.settings_history[0]["settings"]})
+        earlier_history = [
+            stretch for stretch in header["history"] if stretch["from"] <= agreed_step
+        ]
+        if (
+            not earlier_history
+            or earlier_history[-1]["settings"] != self.settings_history[0]["settings"]
+        ):
+            earlier_history.append(
+                {"from": agreed_step + 1, "settings": self.settings_history[0]["settings"]}
+            )
         self.settings_history = earlier_history
         return True
 

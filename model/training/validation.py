@@ -76,10 +76,13 @@ def read_group_spans(path: str, packed_rows: PackedRows) -> pa.Table:
         raise ValueError(f"The groups {path} cannot be read: {error}.") from error
     row_count, context = packed_rows.ids.shape
     sequence, start, end = (table[name].to_numpy() for name in ("sequence", "start", "end"))
-    is_valid = (sequence >= 0) & (sequence < row_count) & (start >= 0) & (start <= end) & (end <= context)
+    is_valid = (
+        (sequence >= 0) & (sequence < row_count) & (start >= 0) & (start <= end) & (end <= context)
+    )
     if any(column.null_count for column in table.columns) or not is_valid.all():
         raise ValueError(
-            f"The groups {path} name stretches outside the {row_count:,} validation rows of {context}."
+            f"The groups {path} name stretches outside the {row_count:,} validation rows of "
+            f"{context}."
         )
     return table
 
@@ -101,15 +104,28 @@ class Validator:
         """lengths (V,): bytes that each token spells; of labels 0. sequences: how many rows, spread
         evenly over the table; 0: all. groups: path of a parquet file of GROUPS, for packed rows.
         shift: see SHIFT."""
-        self.validation_rows, self.objective, self.token_byte_lengths, self.world = validation_rows, objective, token_byte_lengths, world
+        self.validation_rows, self.objective, self.token_byte_lengths, self.world = (
+            validation_rows,
+            objective,
+            token_byte_lengths,
+            world,
+        )
         self.target_offset = target_offset
-        self.row_indices = validation_rows.select_evenly_spaced(sequence_count or len(validation_rows))
+        self.row_indices = validation_rows.select_evenly_spaced(
+            sequence_count or len(validation_rows)
+        )
         table = GROUPS_SCHEMA.empty_table()
-        if groups_path is not None and target_offset is not None and isinstance(validation_rows, PackedRows):
+        if (
+            groups_path is not None
+            and target_offset is not None
+            and isinstance(validation_rows, PackedRows)
+        ):
             table = read_group_spans(groups_path, validation_rows)
         group_table = table.select(["kind", "name"]).group_by(["kind", "name"]).aggregate([])
         group_table = group_table.sort_by([("kind", "descending"), ("name", "ascending")])
-        self.groups = list(zip(group_table["kind"].to_pylist(), group_table["name"].to_pylist(), strict=True))
+        self.groups = list(
+            zip(group_table["kind"].to_pylist(), group_table["name"].to_pylist(), strict=True)
+        )
         group_index = {group: i for i, group in enumerate(self.groups)}
         pairs = zip(table["kind"].to_pylist(), table["name"].to_pylist(), strict=True)
         group_per_span = np.array([group_index[pair] for pair in pairs], dtype=np.int64)
@@ -124,46 +140,74 @@ class Validator:
         predicted_sums = np.zeros(2)  # nats, tokens of everything predicted
         for row_indices, is_counted in self._iter_row_batches():
             # Its own key, and so the same draws each time.
-            batch = self.objective(self.validation_rows.read_rows(row_indices), int(row_indices[0]), 0).with_predicted_positions()
+            batch = self.objective(
+                self.validation_rows.read_rows(row_indices), int(row_indices[0]), 0
+            ).with_predicted_positions()
             targets, batch_weights = batch.require_targets_and_weights()
             weights = batch_weights.double().numpy() * is_counted
-            nats = model.compute_token_losses(batch.to_device(device)).double().cpu().numpy() * weights  # (B, T)
+            nats = (
+                model.compute_token_losses(batch.to_device(device)).double().cpu().numpy() * weights
+            )  # (B, T)
             predicted_sums += nats.sum(), weights.sum()
             byte_counts = self.token_byte_lengths[targets.numpy()]
             text_weights = weights * (byte_counts > 0)
-            cells = np.stack((nats * text_weights, text_weights, byte_counts * text_weights))  # (3, B, T)
+            cells = np.stack(
+                (nats * text_weights, text_weights, byte_counts * text_weights)
+            )  # (3, B, T)
             sums[-1] += cells.sum((1, 2))
             if self.target_offset is not None and is_counted:
                 sums[:-1] += self._sum_by_group(row_indices, cells, self.target_offset)
-        all_sums = self.world.sum_on_cpu(torch.from_numpy(np.append(sums.ravel(), predicted_sums))).numpy()
+        all_sums = self.world.sum_on_cpu(
+            torch.from_numpy(np.append(sums.ravel(), predicted_sums))
+        ).numpy()
         total_nats, predicted_tokens = all_sums[-2:]
-        bits_per_token = float(total_nats / predicted_tokens / math.log(2)) if predicted_tokens else None
-        return ValidationResult(bits_per_token, list(self._iter_result_rows(all_sums[:-2].reshape(sums.shape))))
+        bits_per_token = (
+            float(total_nats / predicted_tokens / math.log(2)) if predicted_tokens else None
+        )
+        return ValidationResult(
+            bits_per_token, list(self._iter_result_rows(all_sums[:-2].reshape(sums.shape)))
+        )
 
     def _iter_row_batches(self) -> Iterator[tuple[Int64, bool]]:
         """Batches of rows for this process; all have as many, since they work in step. Where the
         batches run out, one is repeated and does not count (False)."""
-        row_batches = [self.row_indices[i : i + ROWS_PER_BATCH] for i in range(0, len(self.row_indices), ROWS_PER_BATCH)]
+        row_batches = [
+            self.row_indices[i : i + ROWS_PER_BATCH]
+            for i in range(0, len(self.row_indices), ROWS_PER_BATCH)
+        ]
         process_count, rank = self.world.size, self.world.rank
         for round_index in range(-(-len(row_batches) // process_count)):
             batch_index = round_index * process_count + rank
-            yield row_batches[min(batch_index, len(row_batches) - 1)], batch_index < len(row_batches)
+            yield (
+                row_batches[min(batch_index, len(row_batches) - 1)],
+                batch_index < len(row_batches),
+            )
 
     def _sum_by_group(self, row_indices: Int64, cells: Float64, target_offset: int) -> Float64:
         """Sums over the stretches in the rows ``index`` (ascending), (groups, 3)."""
-        first_span, last_span = np.searchsorted(self.spans[0], [row_indices[0], row_indices[-1] + 1])
+        first_span, last_span = np.searchsorted(
+            self.spans[0], [row_indices[0], row_indices[-1] + 1]
+        )
         sequence, start, end, group_per_span = self.spans[:, first_span:last_span]
         is_in_batch = np.isin(sequence, row_indices)
-        sequence, start, end, group_per_span = (column[is_in_batch] for column in (sequence, start, end, group_per_span))
+        sequence, start, end, group_per_span = (
+            column[is_in_batch] for column in (sequence, start, end, group_per_span)
+        )
         batch_row = np.searchsorted(row_indices, sequence)
         width = cells.shape[2]
         flat_cells = cells.reshape(3, -1)
-        cumulative_sums = np.concatenate((np.zeros((3, 1)), flat_cells.cumsum(1)), axis=1)  # (3, B * T + 1)
+        cumulative_sums = np.concatenate(
+            (np.zeros((3, 1)), flat_cells.cumsum(1)), axis=1
+        )  # (3, B * T + 1)
         begin_positions = batch_row * width + np.clip(start - target_offset, 0, width)
         end_positions = batch_row * width + np.clip(end - target_offset, 0, width)
-        span_sums = cumulative_sums[:, end_positions] - cumulative_sums[:, begin_positions]  # (3, spans)
+        span_sums = (
+            cumulative_sums[:, end_positions] - cumulative_sums[:, begin_positions]
+        )  # (3, spans)
         group_count = len(self.groups)
-        return np.stack([np.bincount(group_per_span, sums_row, group_count) for sums_row in span_sums], axis=1)
+        return np.stack(
+            [np.bincount(group_per_span, sums_row, group_count) for sums_row in span_sums], axis=1
+        )
 
     def _iter_result_rows(self, sums: Float64) -> Iterator[dict[str, Any]]:
         for (kind, name), (nats, tokens, byte_count) in zip(

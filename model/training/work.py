@@ -19,7 +19,7 @@ from typing import Any
 
 from model.config import TrainConfig, config_from_dict
 from model.interchange.files import remove_unfinished_writes
-from model.training.schedule import have_same_rates_until, find_last_step_before_decay
+from model.training.schedule import find_last_step_before_decay, have_same_rates_until
 
 STATE_FORMAT = 6
 STATES_FOLDER = "state"
@@ -33,8 +33,14 @@ class DamagedStateError(ValueError):
 
     def __init__(self, state_folder: Path, reason: object) -> None:
         other_states = [path for path in state_folder.parent.glob("step-*") if path != state_folder]
-        advice = f"{state_folder}: training goes on from the one before" if other_states else "the work folder"
-        super().__init__(f"The training state {state_folder} is damaged ({reason}): remove {advice}.")
+        advice = (
+            f"{state_folder}: training goes on from the one before"
+            if other_states
+            else "the work folder"
+        )
+        super().__init__(
+            f"The training state {state_folder} is damaged ({reason}): remove {advice}."
+        )
 
 
 class OtherTrainingError(ValueError):
@@ -53,7 +59,9 @@ def parse_step_from_path(path: Path) -> int | None:
 
 def list_state_steps(work_folder: Path) -> list[int]:
     """The steps of its whole states, newest first."""
-    parsed_steps = (parse_step_from_path(path) for path in (work_folder / STATES_FOLDER).glob("step-*"))
+    parsed_steps = (
+        parse_step_from_path(path) for path in (work_folder / STATES_FOLDER).glob("step-*")
+    )
     return sorted((step for step in parsed_steps if step is not None), reverse=True)
 
 
@@ -64,7 +72,8 @@ def read_state_header(work_folder: Path, step: int) -> StateHeader:
         header = json.loads((state_folder / "state.json").read_text(encoding="utf-8"))
         if header["format"] != STATE_FORMAT:
             raise OtherTrainingError(
-                f"The training state {state_folder} is of another version of this program: use another "
+                f"The training state {state_folder} is of another version of this program: "
+                f"use another "
                 f"work folder, or remove this one."
             )
         config_from_dict(TrainConfig, header["config"])
@@ -82,7 +91,9 @@ def read_state_header(work_folder: Path, step: int) -> StateHeader:
         raise DamagedStateError(state_folder, error) from error
 
 
-def find_resumable_state(work_folder: Path, identity: dict[str, Any], config: TrainConfig) -> int | None:
+def find_resumable_state(
+    work_folder: Path, identity: dict[str, Any], config: TrainConfig
+) -> int | None:
     """The step of the newest state from which a training can go on; None where there is no state.
 
     AnotherTraining where there are some, and all of them are of other steps than this training's
@@ -94,7 +105,8 @@ def find_resumable_state(work_folder: Path, identity: dict[str, Any], config: Tr
         for key in identity:
             if header["identity"].get(key) != identity[key]:
                 raise OtherTrainingError(
-                    f"The work folder {work_folder} belongs to a training with other {key} settings: use "
+                    f"The work folder {work_folder} belongs to a training with other {key} "
+                    f"settings: use "
                     "another work folder, or remove this one."
                 )
         if have_same_rates_until(config_from_dict(TrainConfig, header["config"]), config, step):
@@ -110,7 +122,9 @@ def find_resumable_state(work_folder: Path, identity: dict[str, Any], config: Tr
 def remove_old_states(work_folder: Path, config: TrainConfig) -> None:
     """Keep the newest, and the last before the rate decays: a longer training goes on from that."""
     for age, step in enumerate(list_state_steps(work_folder)):
-        if age >= config.keep_states and not (config.schedule == "wsd" and step == find_last_step_before_decay(config)):
+        if age >= config.keep_states and not (
+            config.schedule == "wsd" and step == find_last_step_before_decay(config)
+        ):
             shutil.rmtree(work_folder / STATES_FOLDER / format_step_name(step))
 
 
@@ -149,7 +163,10 @@ def link_outputs_until(work_folder: Path, step: int, target_folder: Path) -> Non
             output_step = parse_step_from_path(path)
             if output_step is not None and output_step <= step:
                 _link_path(path, unfinished_folder / folder_name / path.name)
-    _link_path(work_folder / STATES_FOLDER / format_step_name(step), unfinished_folder / STATES_FOLDER / format_step_name(step))
+    _link_path(
+        work_folder / STATES_FOLDER / format_step_name(step),
+        unfinished_folder / STATES_FOLDER / format_step_name(step),
+    )
     shutil.rmtree(target_folder, ignore_errors=True)
     unfinished_folder.rename(target_folder)
 

@@ -80,7 +80,9 @@ def _open_chart_canvas(height_inches: float) -> Iterator[_ChartCanvas]:
 
 def _apply_theme_colours(svg: str) -> str:
     for placeholder, (variable, light, _) in _THEME_COLOURS.items():
-        svg = re.sub(rf"(fill|stroke): {placeholder}\b", rf"\1: {light}; \1: var(--{variable})", svg)
+        svg = re.sub(
+            rf"(fill|stroke): {placeholder}\b", rf"\1: {light}; \1: var(--{variable})", svg
+        )
     light, dark = (
         "".join(f"--{colour[0]}:{colour[i]};" for colour in _THEME_COLOURS.values()) for i in (1, 2)
     )
@@ -112,7 +114,14 @@ def draw_line_chart(
         axes = canvas.axes
         for (series_name, x, y), colour in zip(series, (FIRST_COLOUR, SECOND_COLOUR), strict=False):
             marker_style = {"marker": "o", "markersize": 3} if colour == SECOND_COLOUR else {}
-            axes.plot(x, y, color=colour, linewidth=1.3, label=_format_label(redact(series_name)), **marker_style)
+            axes.plot(
+                x,
+                y,
+                color=colour,
+                linewidth=1.3,
+                label=_format_label(redact(series_name)),
+                **marker_style,
+            )
         axes.grid(axis="y")
         axes.set_xlabel(_format_label(x_label, 60))
         axes.set_ylabel(_format_label(y_label, 60))
@@ -131,7 +140,9 @@ def draw_bar_chart(
     with _open_chart_canvas(0.75 + 0.3 * len(labels)) as canvas:
         axes = canvas.axes
         positions = range(len(labels))
-        colours = [FIRST_COLOUR if i == 0 or not highlight_first else MUTED_COLOUR for i in positions]
+        colours = [
+            FIRST_COLOUR if i == 0 or not highlight_first else MUTED_COLOUR for i in positions
+        ]
         axes.barh(positions, values, color=colours, height=0.62)
         for position, value in zip(positions, values, strict=True):
             text = f"{value:,.0f}" if float(value).is_integer() else f"{value:,.3g}"
@@ -159,7 +170,13 @@ def draw_interval_chart(
         axes = canvas.axes
         for position, (value, bounds) in enumerate(zip(values, interval_bounds, strict=True)):
             if bounds is not None:
-                axes.plot(bounds, (position, position), color=FIRST_COLOUR, linewidth=1.6, solid_capstyle="butt")
+                axes.plot(
+                    bounds,
+                    (position, position),
+                    color=FIRST_COLOUR,
+                    linewidth=1.6,
+                    solid_capstyle="butt",
+                )
             axes.plot([value], [position], "o", color=FIRST_COLOUR, markersize=5)
         if reference_value is not None:
             axes.axvline(reference_value, color=SECOND_COLOUR, linewidth=1, linestyle=(0, (4, 3)))
@@ -185,14 +202,26 @@ def draw_trajectory_chart(
     to find as a line. Steps without a value are left out; ``share``: in per cent."""
     with _open_chart_canvas(2.3) as canvas:
         axes = canvas.axes
-        measured_points = [(x, y, bounds) for x, y, bounds in zip(steps, values, interval_bounds, strict=True)
-                 if y is not None]  # fmt: skip
-        axes.plot([x for x, _, _ in measured_points], [y for _, y, _ in measured_points], color=FIRST_COLOUR, linewidth=0.8)
+        measured_points = [
+            (x, y, bounds)
+            for x, y, bounds in zip(steps, values, interval_bounds, strict=True)
+            if y is not None
+        ]
+        axes.plot(
+            [x for x, _, _ in measured_points],
+            [y for _, y, _ in measured_points],
+            color=FIRST_COLOUR,
+            linewidth=0.8,
+        )
         for x, y, bounds in measured_points:
             if bounds is not None:
                 axes.plot((x, x), bounds, color=FIRST_COLOUR, linewidth=1.6, solid_capstyle="butt")
             axes.plot([x], [y], "o", color=FIRST_COLOUR, markersize=5)
-        null_points = [(x, null_value) for x, null_value in zip(steps, null_values, strict=True) if null_value is not None]
+        null_points = [
+            (x, null_value)
+            for x, null_value in zip(steps, null_values, strict=True)
+            if null_value is not None
+        ]
         if null_points:
             dashed_style: Any = {"color": SECOND_COLOUR, "linewidth": 1, "linestyle": (0, (4, 3))}
             axes.plot(*zip(*null_points, strict=True), **dashed_style)
@@ -240,7 +269,9 @@ def _make_tick_locator() -> Any:
 
 
 def draw_shaded_tokens(
-    tokens: Sequence[str], query_position: int, shaded_rows: Sequence[tuple[str, Sequence[float | None]]]
+    tokens: Sequence[str],
+    query_position: int,
+    shaded_rows: Sequence[tuple[str, Sequence[float | None]]],
 ) -> str:
     """A text once a line, each token shaded by its share of the strongest shade, 0 to 1.
 
@@ -248,20 +279,35 @@ def draw_shaded_tokens(
     """
     letter_width, line_height, left_margin, total_width = 6.0, 16.0, 38.0, 280.8
     visible_tokens = [escape_invisible(token) for token in tokens]
-    token_widths = [letter_width * sum(map(_count_monospace_columns, token)) for token in visible_tokens]
+    token_widths = [
+        letter_width * sum(map(_count_monospace_columns, token)) for token in visible_tokens
+    ]
     svg_elements: list[str] = []
     y = 0.0
     for row_label, token_shares in shaded_rows:
         x, y = left_margin, y + line_height + (3 if svg_elements else 0)
         svg_elements.append(_build_svg_text(row_label, 0, y, None, TEXT_COLOUR, 8.5))
-        for position, (token, share, token_width) in enumerate(zip(visible_tokens, token_shares, token_widths, strict=True)):
-            if x > left_margin and x + max(token_width, _measure_word_width(visible_tokens, token_widths, position)) > total_width:
+        for position, (token, share, token_width) in enumerate(
+            zip(visible_tokens, token_shares, token_widths, strict=True)
+        ):
+            if (
+                x > left_margin
+                and x
+                + max(token_width, _measure_word_width(visible_tokens, token_widths, position))
+                > total_width
+            ):
                 x, y = left_margin, y + line_height
-            frame_style = f"; stroke: {SECOND_COLOUR}; stroke-width: 1.4" if position == query_position else ""
+            frame_style = (
+                f"; stroke: {SECOND_COLOUR}; stroke-width: 1.4"
+                if position == query_position
+                else ""
+            )
             svg_elements.append(
-                f'<rect x="{x + 0.4:.1f}" y="{y - 11.2:.1f}" width="{token_width - 0.8:.1f}" height="14.4" '
+                f'<rect x="{x + 0.4:.1f}" y="{y - 11.2:.1f}" width="{token_width - 0.8:.1f}" '
+                f'height="14.4" '
                 # Half at most: the letters must stay legible on it.
-                f'rx="2" style="fill: {FIRST_COLOUR}; fill-opacity: {0.5 * (share or 0):.3f}{frame_style}"/>'
+                f'rx="2" style="fill: {FIRST_COLOUR}; fill-opacity: '
+                f'{0.5 * (share or 0):.3f}{frame_style}"/>'
             )
             text_colour = MUTED_COLOUR if share is None else TEXT_COLOUR
             svg_elements.append(_build_svg_text(token, x, y, token_width, text_colour, 10))
@@ -270,7 +316,9 @@ def draw_shaded_tokens(
     return _apply_theme_colours("\n".join([svg_header, *svg_elements, "</svg>\n"]))
 
 
-def _measure_word_width(tokens: Sequence[str], token_widths: Sequence[float], position: int) -> float:
+def _measure_word_width(
+    tokens: Sequence[str], token_widths: Sequence[float], position: int
+) -> float:
     """Width of the word that begins at a token with a blank in front; 0 where none begins, and
     of a word that fits no line."""
     if tokens[position][:1] != " ":
@@ -282,7 +330,9 @@ def _measure_word_width(tokens: Sequence[str], token_widths: Sequence[float], po
     return width if width < 150 else 0.0
 
 
-def _build_svg_text(text: str, x: float, y: float, width: float | None, colour: str, font_size: float) -> str:
+def _build_svg_text(
+    text: str, x: float, y: float, width: float | None, colour: str, font_size: float
+) -> str:
     font_family = "system-ui, Segoe UI, Helvetica, Arial, sans-serif"
     fit_attributes = ""
     if width is not None:  # a browser with another font keeps to the box too

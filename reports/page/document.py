@@ -94,7 +94,9 @@ class Chart:
     """A picture of a grid that stands beside it."""
 
     name: str  # the file is charts/<name>.svg, of a long name its beginning and a digest
-    render_svg: Callable[[RedactFunction], str]  # the SVG, given how labels may be shown: it cuts them
+    render_svg: Callable[
+        [RedactFunction], str
+    ]  # the SVG, given how labels may be shown: it cuts them
     alt_text: Sequence[str]  # in pieces where labels of data stand beside numbers
     caption: str
 
@@ -174,9 +176,14 @@ def redact_document(document: Document, redact: RedactFunction) -> Document:
             case list() | tuple():
                 return type(element)(map(redact_element, element))
             case Figure():
-                return replace(element, label=redact(element.label), scorer=redact(element.scorer),
-                               method=redact(element.method), missing_reason=redact(element.missing_reason),
-                               missing_text=redact(element.missing_text))  # fmt: skip
+                return replace(
+                    element,
+                    label=redact(element.label),
+                    scorer=redact(element.scorer),
+                    method=redact(element.method),
+                    missing_reason=redact(element.missing_reason),
+                    missing_text=redact(element.missing_text),
+                )
             case ShortFigure(figure):
                 return ShortFigure(redact_element(figure))
             case Code(text) | CodeBlock(text):
@@ -190,12 +197,26 @@ def redact_document(document: Document, redact: RedactFunction) -> Document:
             case DefinitionList(entries):
                 return DefinitionList(redact_element(entries))
             case DataTable():
-                return replace(element, caption=redact(element.caption), columns=redact_element(element.columns),
-                               rows=redact_element(element.rows), note=redact(element.note))  # fmt: skip
+                return replace(
+                    element,
+                    caption=redact(element.caption),
+                    columns=redact_element(element.columns),
+                    rows=redact_element(element.rows),
+                    note=redact(element.note),
+                )
             case Chart():
-                return replace(element, alt_text=redact_element(element.alt_text), caption=redact(element.caption))
+                return replace(
+                    element,
+                    alt_text=redact_element(element.alt_text),
+                    caption=redact(element.caption),
+                )
             case Section(title, blocks, sections):
                 return Section(redact(title), redact_element(blocks), redact_element(sections))
         raise AssertionError(element)
 
-    return Document(redact(document.title), document.kind, redact_element(document.lead), redact_element(document.sections))
+    return Document(
+        redact(document.title),
+        document.kind,
+        redact_element(document.lead),
+        redact_element(document.sections),
+    )

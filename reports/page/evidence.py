@@ -13,8 +13,8 @@ import pyarrow as pa
 from markupsafe import Markup, escape
 
 from reports.page.document import Callout, Document, redact_document
-from reports.page.figures import FIGURES, FigureBook, Evidence, Figure
-from reports.page.masking import Redactor, get_adjacent_texts, find_prompt_columns
+from reports.page.figures import FIGURES, Evidence, Figure, FigureBook
+from reports.page.masking import Redactor, find_prompt_columns, get_adjacent_texts
 from reports.page.rendering import get_template_environment, render_html, render_markdown
 from tasks.contract import Artifact, Column, StageContext
 
@@ -52,7 +52,9 @@ class DocumentLookup:
                 return
             if "documents" not in artifact.tables:
                 continue
-            table = artifact["documents"].find_document_rows(sorted(missing_ids), ["doc_id", "source", "text"])
+            table = artifact["documents"].find_document_rows(
+                sorted(missing_ids), ["doc_id", "source", "text"]
+            )
             for row in table.to_pylist():
                 self.documents_by_id.setdefault(row["doc_id"], {**row, "stage": stage})
 
@@ -61,7 +63,9 @@ class DocumentLookup:
             signals = artifact.tables.get("signals")
             if signals is None or "toxicity" not in signals.columns:
                 continue
-            for row in signals.find_document_rows(sorted(doc_ids), ["doc_id", "toxicity"]).to_pylist():
+            for row in signals.find_document_rows(
+                sorted(doc_ids), ["doc_id", "toxicity"]
+            ).to_pylist():
                 if row["toxicity"] is not None and not math.isnan(row["toxicity"]):
                     self.toxicity_by_id[row["doc_id"]] = row["toxicity"]
 
@@ -71,16 +75,26 @@ class DocumentLookup:
         document = self.documents_by_id[doc_id]
         toxicity = self.toxicity_by_id.get(doc_id)
         if toxicity is None:
-            scored_related_ids = [i for i in related_ids & self.toxicity_by_id.keys() if i in self.documents_by_id]
+            scored_related_ids = [
+                i for i in related_ids & self.toxicity_by_id.keys() if i in self.documents_by_id
+            ]
             words = document["text"].split()
-            identical_text_scores = [self.toxicity_by_id[i] for i in scored_related_ids if self.documents_by_id[i]["text"].split() == words]
+            identical_text_scores = [
+                self.toxicity_by_id[i]
+                for i in scored_related_ids
+                if self.documents_by_id[i]["text"].split() == words
+            ]
             toxicity = max(identical_text_scores, default=None)
         return {
             "id": doc_id.hex(),
-            "source": self.redactor.redact_by_kind(document["source"], "label", max_characters=_MAX_LABEL_CHARACTERS),
+            "source": self.redactor.redact_by_kind(
+                document["source"], "label", max_characters=_MAX_LABEL_CHARACTERS
+            ),
             "stage": document["stage"],
             "score": "–" if toxicity is None else f"{toxicity:.3f}",
-            "text": self.redactor.redact_by_kind(document["text"], "corpus text", toxicity, max_characters=600),
+            "text": self.redactor.redact_by_kind(
+                document["text"], "corpus text", toxicity, max_characters=600
+            ),
         }
 
 
@@ -97,24 +111,42 @@ def write_card_files(
     document = redact_document(document, redactor.redact_full_text)
     if redactor.notice:
         document.lead = [Callout("bad", [redactor.notice]), *document.lead]
-    context.prepare_output_path(f"{card_name}.html").write_text(render_html(document), encoding="utf-8")
-    context.prepare_output_path(f"{card_name}.md").write_text(render_markdown(document), encoding="utf-8")
+    context.prepare_output_path(f"{card_name}.html").write_text(
+        render_html(document), encoding="utf-8"
+    )
+    context.prepare_output_path(f"{card_name}.md").write_text(
+        render_markdown(document), encoding="utf-8"
+    )
     for chart in document.list_charts():
-        context.prepare_output_path(chart.path).write_text(chart.render_svg(redactor.redact_full_text), encoding="utf-8")
+        context.prepare_output_path(chart.path).write_text(
+            chart.render_svg(redactor.redact_full_text), encoding="utf-8"
+        )
     pages = book.group_by_page()
-    first_rows_by_page = {page: evidence.read_first_rows(max_rows) for page, (evidence, _) in pages.items()}
-    ids_by_page = {page: _collect_row_ids(evidence, first_rows_by_page[page]) for page, (evidence, _) in pages.items()}
+    first_rows_by_page = {
+        page: evidence.read_first_rows(max_rows) for page, (evidence, _) in pages.items()
+    }
+    ids_by_page = {
+        page: _collect_row_ids(evidence, first_rows_by_page[page])
+        for page, (evidence, _) in pages.items()
+    }
     document_lookup = DocumentLookup(corpus_artifacts, redactor)
     doc_ids = {i for page_ids in ids_by_page.values() for i in page_ids}
     if doc_ids:
         document_lookup.load_documents(doc_ids)
     for page_number, (page, (evidence, figures)) in enumerate(pages.items(), start=1):
-        available_ids = [i for i in ids_by_page[page] if i in document_lookup.documents_by_id][:_MAX_DOCUMENTS_PER_PAGE]
+        available_ids = [i for i in ids_by_page[page] if i in document_lookup.documents_by_id][
+            :_MAX_DOCUMENTS_PER_PAGE
+        ]
         documents = [document_lookup.build_excerpt(i, ids_by_page[page][i]) for i in available_ids]
         html = render_evidence_page(
-            evidence, figures, first_rows_by_page[page], documents, redactor, card_page=f"{card_name}.html",
+            evidence,
+            figures,
+            first_rows_by_page[page],
+            documents,
+            redactor,
+            card_page=f"{card_name}.html",
             kind=document.kind,
-        )  # fmt: skip
+        )
         context.prepare_output_path(page).write_text(html, encoding="utf-8")
         context.report_progress(page_number, len(pages), "pages of rows")
     context.get_table_writer("figures").write(book.build_figures_table())
@@ -123,7 +155,11 @@ def write_card_files(
 def _collect_row_ids(evidence: Evidence, rows: pa.Table) -> dict[bytes, set[bytes]]:
     """The first ids in the rows, each with those that stand in the same rows: some of them name
     documents."""
-    id_columns = [column_name for column_name in rows.column_names if evidence.get_column_description(column_name).kind == "id"]
+    id_columns = [
+        column_name
+        for column_name in rows.column_names
+        if evidence.get_column_description(column_name).kind == "id"
+    ]
     related_ids: dict[bytes, set[bytes]] = {}
     for row in rows.select(id_columns).to_pylist():
         id_lists = [value if isinstance(value, list) else [value] for value in row.values()]
@@ -147,22 +183,26 @@ def render_evidence_page(
 ) -> str:
     columns = [evidence.get_column_description(name) for name in first_rows.column_names]
     linked_ids = {document["id"] for document in documents}
-    return get_template_environment().get_template("rows.html").render(
-        evidence=evidence,
-        condition=redactor.redact_full_text(evidence.conditions_json),
-        python=redactor.redact_full_text(evidence.format_python_code()),
-        say=redactor.redact_full_text,
-        figures=figures,
-        how=describe_computation,
-        columns=columns,
-        notice=redactor.notice,
-        numeric={field.name for field in first_rows.schema if _is_numeric_type(field.type)},
-        rows=_render_table_rows(columns, first_rows, redactor, linked_ids),
-        shown=len(first_rows),
-        documents=documents,
-        card=card_page,
-        kind=kind,
-    )  # fmt: skip
+    return (
+        get_template_environment()
+        .get_template("rows.html")
+        .render(
+            evidence=evidence,
+            condition=redactor.redact_full_text(evidence.conditions_json),
+            python=redactor.redact_full_text(evidence.format_python_code()),
+            say=redactor.redact_full_text,
+            figures=figures,
+            how=describe_computation,
+            columns=columns,
+            notice=redactor.notice,
+            numeric={field.name for field in first_rows.schema if _is_numeric_type(field.type)},
+            rows=_render_table_rows(columns, first_rows, redactor, linked_ids),
+            shown=len(first_rows),
+            documents=documents,
+            card=card_page,
+            kind=kind,
+        )
+    )
 
 
 def describe_computation(figure: Figure) -> str:
@@ -179,7 +219,11 @@ def describe_computation(figure: Figure) -> str:
         "distinct": f"the number of different values of {column}",
         "finding": figure.method or "computed by the audit",
     }[figure.aggregate]
-    return f"{description}; {figure.method}" if figure.method and figure.aggregate != "finding" else description
+    return (
+        f"{description}; {figure.method}"
+        if figure.method and figure.aggregate != "finding"
+        else description
+    )
 
 
 def _render_table_rows(
@@ -187,7 +231,10 @@ def _render_table_rows(
 ) -> Markup:
     """The lines of a table's body. They are made here: over the hundreds of thousands of cells of a
     card a template takes longer than all else that is done for them."""
-    rendered_columns = [_render_column_cells(column, columns, first_rows, redactor, linked_ids) for column in columns]
+    rendered_columns = [
+        _render_column_cells(column, columns, first_rows, redactor, linked_ids)
+        for column in columns
+    ]
     table_rows = [f"<tr>{''.join(cells)}</tr>" for cells in zip(*rendered_columns, strict=True)]
     return Markup("\n".join(table_rows))  # noqa: S704  # of cells that are escaped
 
@@ -201,8 +248,12 @@ def _render_column_cells(
 ) -> Iterable[str]:
     """Make a column's cells, those of equal values and neighbours once."""
 
-    def render_value(value: Any, score: float | None, adjacent_texts: tuple[str, str] = ("", "")) -> str:
-        return _cell_to_html(value_to_cell(column, value, score, redactor, adjacent_texts), linked_ids)
+    def render_value(
+        value: Any, score: float | None, adjacent_texts: tuple[str, str] = ("", "")
+    ) -> str:
+        return _cell_to_html(
+            value_to_cell(column, value, score, redactor, adjacent_texts), linked_ids
+        )
 
     values = first_rows[column.name]
     if pa.types.is_floating(values.type) and column.kind != "personal":
@@ -223,7 +274,11 @@ def _render_column_cells(
 
 def _render_number_cell(value: float | None) -> str:
     """The cell that ``cell_of`` makes of it, at once."""
-    return f'<td class="number">{value:.6g}</td>' if value is not None else _cell_to_html(EMPTY_CELL, ())
+    return (
+        f'<td class="number">{value:.6g}</td>'
+        if value is not None
+        else _cell_to_html(EMPTY_CELL, ())
+    )
 
 
 def _cell_to_html(cell: TableCell, linked_ids: Collection[str]) -> str:
@@ -262,14 +317,25 @@ def value_to_cell(
     if isinstance(value, bytes):
         return TableCell(ids=[value.hex()])
     if column.kind in ("label", "id", "figure"):
-        return TableCell(redactor.redact_by_kind(_value_to_text(value), column.kind, max_characters=_MAX_LABEL_CHARACTERS))
-    return TableCell(redactor.redact_by_kind(_value_to_text(value), column.kind, score, adjacent_texts=adjacent_texts), "text")
+        return TableCell(
+            redactor.redact_by_kind(
+                _value_to_text(value), column.kind, max_characters=_MAX_LABEL_CHARACTERS
+            )
+        )
+    return TableCell(
+        redactor.redact_by_kind(
+            _value_to_text(value), column.kind, score, adjacent_texts=adjacent_texts
+        ),
+        "text",
+    )
 
 
 def _value_to_text(value: Any) -> str:
     """A value as text, of a long one the beginning."""
     if isinstance(value, list):
-        return ", ".join(_value_to_text(item) for item in value[:16]) + _format_total_suffix(value, 16)
+        return ", ".join(_value_to_text(item) for item in value[:16]) + _format_total_suffix(
+            value, 16
+        )
     if isinstance(value, bytes):  # raw input that could not be read
         return value[:8000].decode("utf-8", "backslashreplace")
     return str(value)
@@ -283,4 +349,10 @@ def _is_numeric_type(data_type: pa.DataType) -> bool:
     return pa.types.is_integer(data_type) or pa.types.is_floating(data_type)
 
 
-__all__ = ["FIGURES", "DocumentLookup", "describe_computation", "write_card_files", "render_evidence_page"]
+__all__ = [
+    "FIGURES",
+    "DocumentLookup",
+    "describe_computation",
+    "render_evidence_page",
+    "write_card_files",
+]

@@ -19,15 +19,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from tasks.audits.judging.conditions import build_row_filter, convert_to_column_type, sort_worst_first, locate_evidence
+from tasks.audits.judging.conditions import (
+    build_row_filter,
+    convert_to_column_type,
+    locate_evidence,
+    sort_worst_first,
+)
 from tasks.contract import Artifact, Column, HallmarkError, column, describe_columns, table_schema
 
 FIGURES = table_schema(
     "The figures of the card, each with the rows and the computation behind it.",
     column("id", pa.string(), "id", "the figure, as its pages name it"),
     column("label", pa.string(), "label", "what it is"),
-    column("value", pa.float64(), "figure",
-           "the number; null where it could not be measured: the note says why"),
+    column(
+        "value",
+        pa.float64(),
+        "figure",
+        "the number; null where it could not be measured: the note says why",
+    ),
     column("unit", pa.string(), "label", "unit of the value"),
     column("low", pa.float64(), "figure", "lower end of its interval"),
     column("high", pa.float64(), "figure", "upper end"),
@@ -37,8 +46,12 @@ FIGURES = table_schema(
     column("method", pa.string(), "project text", "how it was measured"),
     column("note", pa.string(), "project text", "why there is no value"),
     column("stage", pa.string(), "label", "label of the stage in the run"),
-    column("content", pa.string(), "id",
-           "content digest of its artifact; of a corpus stage, of the tables that cards read"),
+    column(
+        "content",
+        pa.string(),
+        "id",
+        "content digest of its artifact; of a corpus stage, of the tables that cards read",
+    ),
     column("table", pa.string(), "label", "the table that holds the rows"),
     column("sha256", pa.string(), "id", "SHA-256 of the table"),
     column("where", pa.string(), "label", "JSON: column = value conditions that select the rows"),
@@ -46,18 +59,26 @@ FIGURES = table_schema(
     column("aggregate", pa.string(), "label", "how the rows make the value"),
     column("rows", pa.int64(), "figure", "rows behind the value", unit="rows"),
     column("page", pa.string(), "label", "where the rows are shown"),
-)  # fmt: skip
+)
 
 AggregateKind = Literal[
     "count", "sum", "mean", "ratio", "min", "max", "last", "distinct", "finding"
-]  # fmt: skip
+]
 
 #: How rows make a value. ratio: of the sums of two columns, "broken/documents", or of several to
 #: one, "removed_rows+removed_spans/in". last: the value of the last row that has one. finding: an
 #: audit computed it, see its method.
 AGGREGATE_KINDS: tuple[str, ...] = (
-    "count", "sum", "mean", "ratio", "min", "max", "last", "distinct", "finding",
-)  # fmt: skip
+    "count",
+    "sum",
+    "mean",
+    "ratio",
+    "min",
+    "max",
+    "last",
+    "distinct",
+    "finding",
+)
 
 Conditions = Mapping[str, Any]
 
@@ -92,7 +113,10 @@ class Evidence:
         """What is said of the table's columns, by their names."""
         if self.file_rows is None:
             return self.artifact[self.table].columns
-        return {described_column.name: described_column for described_column in describe_columns(self.file_rows.schema)}
+        return {
+            described_column.name: described_column
+            for described_column in describe_columns(self.file_rows.schema)
+        }
 
     def get_column_description(self, name: str) -> Column:
         """What a column is; one that nothing is said of may hold anything."""
@@ -115,8 +139,12 @@ class Evidence:
         key = (self.stage, self.table)
         if key not in self.open_datasets:
             table = self.artifact[self.table]
-            fits_in_memory = table.byte_size <= MAX_IN_MEMORY_BYTES  # hundreds of figures rest on a few small tables
-            self.open_datasets[key] = ds.dataset(table.read()) if fits_in_memory else table.to_dataset()
+            fits_in_memory = (
+                table.byte_size <= MAX_IN_MEMORY_BYTES
+            )  # hundreds of figures rest on a few small tables
+            self.open_datasets[key] = (
+                ds.dataset(table.read()) if fits_in_memory else table.to_dataset()
+            )
         return self.open_datasets[key]
 
     def build_filter_expression(self) -> ds.Expression | None:
@@ -133,26 +161,40 @@ class Evidence:
     def in_memory_rows(self) -> pa.Table | None:
         """The rows of a table that is held; None where they are to be scanned for."""
         is_in_memory = isinstance(self.dataset, ds.InMemoryDataset)
-        return self.dataset.to_table(filter=self.build_filter_expression()) if is_in_memory else None
+        return (
+            self.dataset.to_table(filter=self.build_filter_expression()) if is_in_memory else None
+        )
 
     @functools.cached_property
     def row_count(self) -> int:
         if not self.conditions and self.file_rows is None:
             return self.artifact[self.table].row_count
         matching_rows = self.in_memory_rows
-        return self.dataset.count_rows(filter=self.build_filter_expression()) if matching_rows is None else len(matching_rows)
+        return (
+            self.dataset.count_rows(filter=self.build_filter_expression())
+            if matching_rows is None
+            else len(matching_rows)
+        )
 
     def read_first_rows(self, limit: int) -> pa.Table:
         """The first rows, the worst where some are."""
         matching_rows = self.in_memory_rows
         if matching_rows is None and not self.row_order:
             return self.dataset.head(limit, filter=self.build_filter_expression())
-        sortable_rows = self.dataset.to_table(filter=self.build_filter_expression()) if matching_rows is None else matching_rows
+        sortable_rows = (
+            self.dataset.to_table(filter=self.build_filter_expression())
+            if matching_rows is None
+            else matching_rows
+        )
         return sort_worst_first(sortable_rows, self.row_order)[:limit]
 
     def read_column(self, name: str) -> pa.ChunkedArray:
         matching_rows = self.in_memory_rows
-        return (self.dataset.to_table([name], self.build_filter_expression()) if matching_rows is None else matching_rows)[name]
+        return (
+            self.dataset.to_table([name], self.build_filter_expression())
+            if matching_rows is None
+            else matching_rows
+        )[name]
 
     def format_python_code(self) -> str:
         """Python lines that get all of these rows from the store."""
@@ -164,20 +206,28 @@ class Evidence:
             field_expression = f"pc.field({column_name!r})"
             if isinstance(value, Mapping):
                 operators = {"ge": ">=", "lt": "<"}
-                filter_terms += [f"({field_expression} {operators[comparison]} {bound!r})" for comparison, bound in value.items()]
+                filter_terms += [
+                    f"({field_expression} {operators[comparison]} {bound!r})"
+                    for comparison, bound in value.items()
+                ]
             elif value is None:
                 filter_terms.append(f"{field_expression}.is_null()")
             elif isinstance(value, list):
-                filter_terms.append(f"{field_expression}.isin({[convert_to_column_type(item, data_type) for item in value]!r})")
+                members = [convert_to_column_type(item, data_type) for item in value]
+                filter_terms.append(f"{field_expression}.isin({members!r})")
             else:
-                filter_terms.append(f"({field_expression} == {convert_to_column_type(value, data_type)!r})")
+                filter_terms.append(
+                    f"({field_expression} == {convert_to_column_type(value, data_type)!r})"
+                )
         lines = [
             "import pyarrow.compute as pc",
             "from flows import open_artifact",
             "",
             f'rows = open_artifact("{self.artifact.name}")[{self.table!r}].read()',
         ]
-        return "\n".join([*lines, *([f"rows = rows.filter({' & '.join(filter_terms)})"] if filter_terms else [])])
+        return "\n".join(
+            [*lines, *([f"rows = rows.filter({' & '.join(filter_terms)})"] if filter_terms else [])]
+        )
 
 
 @dataclass(frozen=True)
@@ -220,12 +270,18 @@ class Figure:
     @property
     def full_text(self) -> str:
         """The value with its unit, and its interval, n and scorer where it has them."""
-        value_text = self.short_text if self.value is None else f"{self.short_text}{_format_unit_suffix(self.unit)}"
+        value_text = (
+            self.short_text
+            if self.value is None
+            else f"{self.short_text}{_format_unit_suffix(self.unit)}"
+        )
         details = []
         if self.value is None:
             details.append(self.missing_reason or self.method or "no reason is given")
         if self.low is not None and self.high is not None:
-            level_text = "" if self.confidence_level is None else f"{100 * self.confidence_level:g} % "
+            level_text = (
+                "" if self.confidence_level is None else f"{100 * self.confidence_level:g} % "
+            )
             details.append(f"{level_text}interval {self.interval_text}")
         if self.n is not None:
             details.append(f"n = {self.n:,}")
@@ -236,7 +292,10 @@ class Figure:
 
 def slugify(text: str) -> str:
     """Lower-case letters, digits and hyphens of a text: for anchors, ids and file names."""
-    ascii_text = "".join(character if character.isascii() and character.isalnum() else " " for character in text.lower())
+    ascii_text = "".join(
+        character if character.isascii() and character.isalnum() else " "
+        for character in text.lower()
+    )
     return "-".join(ascii_text.split()) or "none"
 
 
@@ -272,9 +331,19 @@ def format_value(value: float, unit: str) -> str:
 
 #: Units of what is measured on a scale; everything else is counted.
 CONTINUOUS_UNITS = frozenset(
-    {"bits", "nats", "bits per byte", "bytes a token", "nats a token", "score", "probability",
-     "p", "times", ""}
-)  # fmt: skip
+    {
+        "bits",
+        "nats",
+        "bits per byte",
+        "bytes a token",
+        "nats a token",
+        "score",
+        "probability",
+        "p",
+        "times",
+        "",
+    }
+)
 
 
 def _format_unit_suffix(unit: str) -> str:
@@ -298,7 +367,15 @@ class FigureBook:
         file_rows: pa.Table | None = None,
         row_order: str = "",
     ) -> Evidence:
-        new_evidence = Evidence(stage, self.artifacts[stage], table, conditions or {}, file_rows, row_order, self._open_datasets)
+        new_evidence = Evidence(
+            stage,
+            self.artifacts[stage],
+            table,
+            conditions or {},
+            file_rows,
+            row_order,
+            self._open_datasets,
+        )
         return self._evidence_by_page.setdefault(new_evidence.page_path, new_evidence)
 
     def add_computed_figure(
@@ -323,30 +400,48 @@ class FigureBook:
         value = _compute_aggregate(evidence, aggregate, value_column)
         if value is None and not figure_fields.get("missing_reason"):
             figure_fields["missing_reason"] = "no row has a value"
-        return self.add_figure(Figure(figure_id, label, value, unit, evidence, value_column, aggregate, **figure_fields))
+        return self.add_figure(
+            Figure(
+                figure_id, label, value, unit, evidence, value_column, aggregate, **figure_fields
+            )
+        )
 
     def add_finding_figure(self, stage: str, finding_row: Mapping[str, Any]) -> Figure:
         """Enter a finding of an audit; its evidence are the rows that the audit names."""
-        id_parts = [finding_row["audit"], finding_row["metric"], finding_row["slice"], finding_row["control"]]
+        id_parts = [
+            finding_row["audit"],
+            finding_row["metric"],
+            finding_row["slice"],
+            finding_row["control"],
+        ]
         label = " ".join(str(part) for part in id_parts[1:] if part).replace("_", " ")
         try:
             table, conditions, row_order = locate_evidence(finding_row)
         except ValueError as error:
             raise HallmarkError(
-                f"finding {label!r:.120} of {stage}: its conditions {finding_row['where']!r:.80} are no "
+                f"finding {label!r:.120} of {stage}: its conditions "
+                f"{finding_row['where']!r:.80} are no "
                 f"JSON object"
             ) from error
         value = finding_row["value"]
         evidence = self.get_evidence(stage, table, conditions, row_order=row_order)
         return self.add_figure(
             Figure(
-                "-".join(str(part) for part in id_parts if part), label,
+                "-".join(str(part) for part in id_parts if part),
+                label,
                 None if value is None or math.isnan(value) else value,
-                finding_row["unit"], evidence, "", "finding",
-                low=finding_row["low"], high=finding_row["high"], confidence_level=finding_row["level"], n=finding_row["n"],
-                scorer=finding_row["scorer"] or "", method=finding_row["method"] or "",
+                finding_row["unit"],
+                evidence,
+                "",
+                "finding",
+                low=finding_row["low"],
+                high=finding_row["high"],
+                confidence_level=finding_row["level"],
+                n=finding_row["n"],
+                scorer=finding_row["scorer"] or "",
+                method=finding_row["method"] or "",
             )
-        )  # fmt: skip
+        )
 
     def add_figure(self, figure: Figure) -> Figure:
         """Keep a figure under an id of its own."""
@@ -370,23 +465,35 @@ class FigureBook:
         """The ``figures`` table of the card."""
         rows = []
         for figure in self.figures.values():
-            row = {column_name: getattr(figure, column_name) for column_name in FIGURES.names if hasattr(figure, column_name)}
+            row = {
+                column_name: getattr(figure, column_name)
+                for column_name in FIGURES.names
+                if hasattr(figure, column_name)
+            }
             row |= {"level": figure.confidence_level, "note": figure.missing_reason}
             row |= {"column": figure.value_column, "page": figure.page_path}
-            row |= {"stage": figure.evidence.stage, "content": figure.evidence.artifact.content_digest}
+            row |= {
+                "stage": figure.evidence.stage,
+                "content": figure.evidence.artifact.content_digest,
+            }
             row |= {"table": figure.evidence.table, "sha256": figure.evidence.sha256}
             row |= {"where": figure.evidence.conditions_json, "rows": figure.evidence.row_count}
             rows.append(row)
         return pa.Table.from_pylist(rows, schema=FIGURES)
 
 
-def _compute_aggregate(evidence: Evidence, aggregate: AggregateKind, value_column: str) -> float | None:
+def _compute_aggregate(
+    evidence: Evidence, aggregate: AggregateKind, value_column: str
+) -> float | None:
     if aggregate == "count":
         return float(evidence.row_count)
     if aggregate == "ratio":
         numerator, _, denominator = value_column.partition("/")
         denominator_sum = pc.sum(evidence.read_column(denominator)).as_py()
-        numerator_sum = sum(pc.sum(evidence.read_column(column_name)).as_py() or 0 for column_name in numerator.split("+"))
+        numerator_sum = sum(
+            pc.sum(evidence.read_column(column_name)).as_py() or 0
+            for column_name in numerator.split("+")
+        )
         return numerator_sum / denominator_sum if denominator_sum else None
     values = evidence.read_column(value_column)
     if aggregate == "distinct":

@@ -66,9 +66,16 @@ class Redactor:
         phone_regions: Iterable[str] = (),
     ) -> None:
         self.toxicity_threshold, self.phone_regions = toxicity_threshold, frozenset(phone_regions)
-        planted_secrets = (PlantedSecret(secret) if isinstance(secret, str) else secret for secret in secrets)
+        planted_secrets = (
+            PlantedSecret(secret) if isinstance(secret, str) else secret for secret in secrets
+        )
         self._secret_finder = SecretFinder(
-            PlantedSecret(_remove_invisible(secret.text), _remove_invisible(secret.preceding_text), _remove_invisible(secret.following_text)) for secret in planted_secrets
+            PlantedSecret(
+                _remove_invisible(secret.text),
+                _remove_invisible(secret.preceding_text),
+                _remove_invisible(secret.following_text),
+            )
+            for secret in planted_secrets
         )
         self._redacted_excerpts: dict[tuple[Any, ...], str] = {}
         self._redacted_texts: dict[str, str] = {}
@@ -104,7 +111,14 @@ class Redactor:
                 return f"[not shown: not scored, {len(text):,} characters]"
         elif kind not in DISPLAYABLE_KINDS:
             return f"[not shown: may hold personal data, {len(text):,} characters]"
-        return self.redact_excerpt(text, score, max_characters, surrounding_texts, adjacent_texts, may_be_truncated=kind in TRUNCATABLE_KINDS)
+        return self.redact_excerpt(
+            text,
+            score,
+            max_characters,
+            surrounding_texts,
+            adjacent_texts,
+            may_be_truncated=kind in TRUNCATABLE_KINDS,
+        )
 
     def redact_excerpt(
         self,
@@ -122,18 +136,28 @@ class Redactor:
         those of ``shown``.
         """
         if self.is_offensive(score):
-            return f"{replace_with_blocks(text)} [masked: scored {score:.2f}, {len(text):,} characters]"
-        surrounding_texts = (surrounding_texts[0][-_CUT_MARGIN:], surrounding_texts[1][:_CUT_MARGIN])
+            return (
+                f"{replace_with_blocks(text)} [masked: scored {score:.2f}, {len(text):,} "
+                f"characters]"
+            )
+        surrounding_texts = (
+            surrounding_texts[0][-_CUT_MARGIN:],
+            surrounding_texts[1][:_CUT_MARGIN],
+        )
         key = (text, max_characters, surrounding_texts, adjacent_texts, may_be_truncated)
         if key not in self._redacted_excerpts:
-            self._redacted_excerpts[key] = self._redact_and_shorten(text, max_characters, surrounding_texts, adjacent_texts, may_be_truncated)
+            self._redacted_excerpts[key] = self._redact_and_shorten(
+                text, max_characters, surrounding_texts, adjacent_texts, may_be_truncated
+            )
         return self._redacted_excerpts[key]
 
     def redact_full_text(self, text: str) -> str:
         """What we say ourselves of rows and on cards (labels, conditions, lines of Python), masked,
         at any length."""
         if text not in self._redacted_texts:
-            self._redacted_texts[text] = _replace_spans(text, self.find_sensitive_spans(text, may_be_truncated=False))
+            self._redacted_texts[text] = _replace_spans(
+                text, self.find_sensitive_spans(text, may_be_truncated=False)
+            )
         return self._redacted_texts[text]
 
     def _redact_and_shorten(
@@ -146,11 +170,20 @@ class Redactor:
     ) -> str:
         scanned_text, (preceding_text, following_text) = text, surrounding_texts
         if len(text) > _MAX_SCANNED_CHARACTERS:
-            scanned_text, following_text = text[: _MAX_SCANNED_CHARACTERS - _CUT_MARGIN], text[_MAX_SCANNED_CHARACTERS - _CUT_MARGIN : _MAX_SCANNED_CHARACTERS]
+            scanned_text, following_text = (
+                text[: _MAX_SCANNED_CHARACTERS - _CUT_MARGIN],
+                text[_MAX_SCANNED_CHARACTERS - _CUT_MARGIN : _MAX_SCANNED_CHARACTERS],
+            )
         # Spans are looked for in more than is kept: one may straddle either cut.
         offset = len(preceding_text)
-        candidate_spans = self.find_sensitive_spans(preceding_text + scanned_text + following_text, may_be_truncated=may_be_truncated)
-        spans = [(max(0, start - offset), end - offset, kind) for start, end, kind in candidate_spans if end > offset]
+        candidate_spans = self.find_sensitive_spans(
+            preceding_text + scanned_text + following_text, may_be_truncated=may_be_truncated
+        )
+        spans = [
+            (max(0, start - offset), end - offset, kind)
+            for start, end, kind in candidate_spans
+            if end > offset
+        ]
         spans += self._find_spans_across_boundary(text, adjacent_texts)
         redacted_text = _replace_spans(scanned_text, _merge_spans(spans))
         length = len(redacted_text)
@@ -160,7 +193,9 @@ class Redactor:
             redacted_text += f"… [{len(text):,} characters in all]"
         return redacted_text
 
-    def _find_spans_across_boundary(self, text: str, adjacent_texts: tuple[str, str]) -> list[tuple[int, int, str]]:
+    def _find_spans_across_boundary(
+        self, text: str, adjacent_texts: tuple[str, str]
+    ) -> list[tuple[int, int, str]]:
         """Return the spans of a text that show only beside the texts before and after it."""
         preceding_text, following_text = adjacent_texts
         spans: list[tuple[int, int, str]] = []
@@ -168,30 +203,57 @@ class Redactor:
             start = max(0, len(preceding_text) - _CUT_MARGIN)
             joined_spans = self._find_spans_in_joined(preceding_text[start:] + text[:_CUT_MARGIN])
             offset = len(preceding_text) - start
-            spans += [(max(0, span_start - offset), span_end - offset, kind) for span_start, span_end, kind in joined_spans if span_end > offset]
+            spans += [
+                (max(0, span_start - offset), span_end - offset, kind)
+                for span_start, span_end, kind in joined_spans
+                if span_end > offset
+            ]
         if following_text and text:
             start = max(0, len(text) - _CUT_MARGIN)
             joined_spans = self._find_spans_in_joined(text[start:] + following_text[:_CUT_MARGIN])
-            candidate_spans = ((span_start + start, min(span_end + start, len(text)), kind) for span_start, span_end, kind in joined_spans)
+            candidate_spans = (
+                (span_start + start, min(span_end + start, len(text)), kind)
+                for span_start, span_end, kind in joined_spans
+            )
             spans += [span for span in candidate_spans if span[0] < span[1]]
         return spans
 
-    def find_sensitive_spans(self, text: str, *, may_be_truncated: bool = True) -> list[tuple[int, int, str]]:
+    def find_sensitive_spans(
+        self, text: str, *, may_be_truncated: bool = True
+    ) -> list[tuple[int, int, str]]:
         """Return the spans to mask, in order, not overlapping.
 
         ``may_be_cut``: whether the ends of the text may cut off what must not be shown.
         """
-        visible_positions = [position for position, character in enumerate(text) if _is_visible(character)] if _may_contain_invisible(text) else range(len(text))
-        visible_text = "".join([text[position] for position in visible_positions]) if len(visible_positions) < len(text) else text
+        visible_positions = (
+            [position for position, character in enumerate(text) if _is_visible(character)]
+            if _may_contain_invisible(text)
+            else range(len(text))
+        )
+        visible_text = (
+            "".join([text[position] for position in visible_positions])
+            if len(visible_positions) < len(text)
+            else text
+        )
         detected_spans = [*self._personal_data_finder(visible_text)]
         if may_be_truncated:
             detected_spans += self._truncated_data_finder(visible_text)
-        secret_spans = self._secret_finder.find_secret_spans(visible_text, may_be_truncated=may_be_truncated)
+        secret_spans = self._secret_finder.find_secret_spans(
+            visible_text, may_be_truncated=may_be_truncated
+        )
         detected_spans += [("planted secret", *span) for span in secret_spans]
-        named_spans = [(visible_positions[start], visible_positions[end - 1] + 1, kind.lower()) for kind, start, end in detected_spans]
+        named_spans = [
+            (visible_positions[start], visible_positions[end - 1] + 1, kind.lower())
+            for kind, start, end in detected_spans
+        ]
         if visible_text is not text:  # what nobody sees may also set apart what it stands between
-            spaced_text = "".join(character if _is_visible(character) else " " for character in text)
-            named_spans += [(start, end, kind.lower()) for kind, start, end in self._personal_data_finder(spaced_text)]
+            spaced_text = "".join(
+                character if _is_visible(character) else " " for character in text
+            )
+            named_spans += [
+                (start, end, kind.lower())
+                for kind, start, end in self._personal_data_finder(spaced_text)
+            ]
         return _merge_spans(named_spans)
 
     @cached_property
@@ -199,15 +261,24 @@ class Redactor:
         from tasks.measures.personal.truncated import find_truncated_values
         from tasks.measures.personal_data import DEFAULT_REGIONS
 
-        return partial(find_truncated_values, regions=sorted(self.phone_regions.union(DEFAULT_REGIONS)))
+        return partial(
+            find_truncated_values, regions=sorted(self.phone_regions.union(DEFAULT_REGIONS))
+        )
 
     @cached_property
     def _personal_data_finder(self) -> Callable[[str], Any]:
         from tasks.measures.personal.types import PERSONAL_DATA_TYPES
-        from tasks.measures.personal_data import DEFAULT_REGIONS, find_personal_data_spans  # they take a while to import
+        from tasks.measures.personal_data import (
+            DEFAULT_REGIONS,
+            find_personal_data_spans,
+        )  # they take a while to import
 
         # All types, whatever the config of the corpus left out.
-        return partial(find_personal_data_spans, types=PERSONAL_DATA_TYPES, regions=sorted(self.phone_regions.union(DEFAULT_REGIONS)))
+        return partial(
+            find_personal_data_spans,
+            types=PERSONAL_DATA_TYPES,
+            regions=sorted(self.phone_regions.union(DEFAULT_REGIONS)),
+        )
 
 
 class PassthroughRedactor(Redactor):
@@ -232,7 +303,9 @@ class PassthroughRedactor(Redactor):
     def is_offensive(self, score: float | None) -> bool:
         return False
 
-    def find_sensitive_spans(self, text: str, *, may_be_truncated: bool = True) -> list[tuple[int, int, str]]:
+    def find_sensitive_spans(
+        self, text: str, *, may_be_truncated: bool = True
+    ) -> list[tuple[int, int, str]]:
         return []
 
 
@@ -254,17 +327,27 @@ def find_prompt_columns(columns: Iterable[Column]) -> dict[str, str]:
     prompt_column = next((name for name in ("prompt", "text") if name in columns_by_name), None)
     if prompt_column is None or columns_by_name[prompt_column].kind == "model text":
         return {}
-    return {name: prompt_column for name, column in columns_by_name.items() if column.kind == "model text"}
+    return {
+        name: prompt_column
+        for name, column in columns_by_name.items()
+        if column.kind == "model text"
+    }
 
 
-def get_adjacent_texts(column_name: str, row: Mapping[str, Any], prompt_columns: Mapping[str, str]) -> tuple[str, str]:
+def get_adjacent_texts(
+    column_name: str, row: Mapping[str, Any], prompt_columns: Mapping[str, str]
+) -> tuple[str, str]:
     """Return what precedes and follows the value of a column in a row that shows both.
 
     ``prompts``: those of the row's columns, as ``prompts_of`` finds them.
     """
     if column_name in prompt_columns:
         return str(row[prompt_columns[column_name]] or ""), ""
-    responses = [row[response_column] for response_column, prompt_column in prompt_columns.items() if prompt_column == column_name and row[response_column]]
+    responses = [
+        row[response_column]
+        for response_column, prompt_column in prompt_columns.items()
+        if prompt_column == column_name and row[response_column]
+    ]
     return "", str(responses[0]) if responses else ""
 
 
@@ -293,7 +376,9 @@ def escape_invisible(text: str) -> str:
     if not _may_contain_invisible(text):
         return text
     return "".join(
-        character if _is_visible(character) or (character == "\ufe0f" and _is_symbol(previous)) else f"‹U+{ord(character):04X}›"
+        character
+        if _is_visible(character) or (character == "\ufe0f" and _is_symbol(previous))
+        else f"‹U+{ord(character):04X}›"
         for previous, character in zip(" " + text, text, strict=False)
     )
 

@@ -55,11 +55,30 @@ class SecretFinder:
     def __init__(self, secrets: Iterable[PlantedSecret]) -> None:
         nonempty_secrets = [secret for secret in secrets if secret.text.strip()]
         self._has_secrets = bool(nonempty_secrets)
-        spellings = sorted({spelling for secret in nonempty_secrets if (spelling := _extract_alphanumerics(secret.text))})
-        self._distinctive_runs = {run for spelling in spellings for run in _extract_letter_runs(spelling) if _is_distinctive_run(run)}
+        spellings = sorted(
+            {
+                spelling
+                for secret in nonempty_secrets
+                if (spelling := _extract_alphanumerics(secret.text))
+            }
+        )
+        self._distinctive_runs = {
+            run
+            for spelling in spellings
+            for run in _extract_letter_runs(spelling)
+            if _is_distinctive_run(run)
+        }
         # What consists of such runs is found by them.
-        self._exact_texts = sorted({_fold_case_and_digits(s.text) for s in nonempty_secrets if not _is_covered_by_runs(_extract_alphanumerics(s.text))})
-        self._long_spellings = [s for s in spellings if len(s) >= RUN_LENGTH and not _is_covered_by_runs(s)]
+        self._exact_texts = sorted(
+            {
+                _fold_case_and_digits(s.text)
+                for s in nonempty_secrets
+                if not _is_covered_by_runs(_extract_alphanumerics(s.text))
+            }
+        )
+        self._long_spellings = [
+            s for s in spellings if len(s) >= RUN_LENGTH and not _is_covered_by_runs(s)
+        ]
         self._joined_spellings = "\n".join(spellings)
         # The name of a domain or a word inside a secret with digits says nothing of it.
         self._joined_digitless_spellings = "\n".join(s for s in spellings if not _has_digit(s))
@@ -72,8 +91,12 @@ class SecretFinder:
             if _has_digit(suffix) or not _has_digit(s)
         }
         self._max_edge_length = len(edge_lengths) + MIN_EDGE_LENGTH - 1
-        self._secrets_by_left_context = _group_by_context(((s.preceding_text, s.text) for s in nonempty_secrets), context_precedes=True)
-        self._secrets_by_right_context = _group_by_context(((s.following_text, s.text) for s in nonempty_secrets), context_precedes=False)
+        self._secrets_by_left_context = _group_by_context(
+            ((s.preceding_text, s.text) for s in nonempty_secrets), context_precedes=True
+        )
+        self._secrets_by_right_context = _group_by_context(
+            ((s.following_text, s.text) for s in nonempty_secrets), context_precedes=False
+        )
 
     def find_secret_spans(self, text: str, *, may_be_truncated: bool) -> Iterator[tuple[int, int]]:
         """Find secrets and parts of them.
@@ -90,22 +113,45 @@ class SecretFinder:
         normalized_text = _fold_case_and_digits(text)
         yield from find_occurrences(self._exact_texts, normalized_text)
         letters = _SEPARATOR_PATTERN.sub("", normalized_text)
-        spans = [*self._find_distinctive_runs(letters), *find_occurrences(self._long_spellings, letters)]
+        spans = [
+            *self._find_distinctive_runs(letters),
+            *find_occurrences(self._long_spellings, letters),
+        ]
         if may_be_truncated:
             spans += self._find_edge_matches(letters, normalized_text)
-        matches_after_context = [*self._find_context_matches(letters, self._secrets_by_left_context, context_precedes=True)]
-        matches_before_context = [*self._find_context_matches(letters, self._secrets_by_right_context, context_precedes=False)]
+        matches_after_context = [
+            *self._find_context_matches(
+                letters, self._secrets_by_left_context, context_precedes=True
+            )
+        ]
+        matches_before_context = [
+            *self._find_context_matches(
+                letters, self._secrets_by_right_context, context_precedes=False
+            )
+        ]
         if not (spans or matches_after_context or matches_before_context):
             return
-        letter_positions = [match.start() for match in _ALPHANUMERIC_PATTERN.finditer(normalized_text)]
-        yield from ((letter_positions[start], letter_positions[end - 1] + 1) for start, end in spans)
+        letter_positions = [
+            match.start() for match in _ALPHANUMERIC_PATTERN.finditer(normalized_text)
+        ]
+        yield from (
+            (letter_positions[start], letter_positions[end - 1] + 1) for start, end in spans
+        )
         for start, end in matches_after_context:
             substitute = _SUBSTITUTE_PATTERN.match(normalized_text, letter_positions[start])
-            yield letter_positions[start], max(substitute.end() if substitute else 0, letter_positions[end - 1] + 1)
+            yield (
+                letter_positions[start],
+                max(substitute.end() if substitute else 0, letter_positions[end - 1] + 1),
+            )
         for start, end in matches_before_context:
             text_end = letter_positions[end - 1] + 1
-            substitute = _SUBSTITUTE_SUFFIX_PATTERN.search(normalized_text, max(0, text_end - 80), text_end)
-            yield min(substitute.start() if substitute else text_end, letter_positions[start]), text_end
+            substitute = _SUBSTITUTE_SUFFIX_PATTERN.search(
+                normalized_text, max(0, text_end - 80), text_end
+            )
+            yield (
+                min(substitute.start() if substitute else text_end, letter_positions[start]),
+                text_end,
+            )
 
     def _find_distinctive_runs(self, letters: str) -> Iterator[tuple[int, int]]:
         scanned_end = 0
@@ -117,13 +163,17 @@ class SecretFinder:
 
     def _find_edge_matches(self, letters: str, text: str) -> Iterator[tuple[int, int]]:
         size = len(letters)
-        containing_spellings = self._joined_spellings if _has_digit(letters) else self._joined_digitless_spellings
+        containing_spellings = (
+            self._joined_spellings if _has_digit(letters) else self._joined_digitless_spellings
+        )
         if size >= MIN_EDGE_LENGTH and letters in containing_spellings:
             yield 0, size
             return
         edge_lengths = range(min(self._max_edge_length, size), MIN_EDGE_LENGTH - 1, -1)
         # Most texts end and begin with letters that no secret has in a row.
-        prefix_lengths = edge_lengths if letters[-MIN_EDGE_LENGTH:] in self._joined_spellings else ()
+        prefix_lengths = (
+            edge_lengths if letters[-MIN_EDGE_LENGTH:] in self._joined_spellings else ()
+        )
         for length in (length for length in prefix_lengths if letters[-length:] in self._prefixes):
             if _is_word_boundary(text, size - length):
                 yield size - length, size
@@ -142,12 +192,17 @@ class SecretFinder:
         for start, end in find_occurrences(secrets_by_context, letters):
             context = letters[start:end]
             if context_precedes:
-                match_length = max(_count_common_prefix(letters[end : end + len(secret)], secret) for secret in secrets_by_context[context])
+                match_length = max(
+                    _count_common_prefix(letters[end : end + len(secret)], secret)
+                    for secret in secrets_by_context[context]
+                )
                 if match_length:
                     yield end, end + match_length
             else:
                 match_length = max(
-                    _count_common_prefix(letters[max(0, start - len(secret)) : start][::-1], secret[::-1])
+                    _count_common_prefix(
+                        letters[max(0, start - len(secret)) : start][::-1], secret[::-1]
+                    )
                     for secret in secrets_by_context[context]
                 )
                 if match_length:
@@ -163,13 +218,19 @@ def find_occurrences(substrings: Iterable[str], text: str) -> Iterator[tuple[int
             start = text.find(substring, start + 1)
 
 
-def _group_by_context(context_secret_pairs: Iterable[tuple[str, str]], *, context_precedes: bool) -> dict[str, list[str]]:
+def _group_by_context(
+    context_secret_pairs: Iterable[tuple[str, str]], *, context_precedes: bool
+) -> dict[str, list[str]]:
     """Group secrets by the letters right before them, or right after them."""
     grouped: dict[str, list[str]] = defaultdict(list)
     for context, secret in context_secret_pairs:
         context_letters, spelling = _extract_alphanumerics(context), _extract_alphanumerics(secret)
         if len(context_letters) >= MIN_CONTEXT_LENGTH and spelling:
-            grouped[context_letters[-CONTEXT_LENGTH:] if context_precedes else context_letters[:CONTEXT_LENGTH]].append(spelling)
+            grouped[
+                context_letters[-CONTEXT_LENGTH:]
+                if context_precedes
+                else context_letters[:CONTEXT_LENGTH]
+            ].append(spelling)
     return dict(grouped)
 
 
@@ -191,13 +252,19 @@ def _is_distinctive_run(run: str) -> bool:
     """Whether a run of letters is unlikely in other text: digits, or both in turn. An address
     ends with the name of a domain, which is no secret."""
     is_digit = [character.isdigit() for character in run]
-    return sum(is_digit) >= RUN_LENGTH - 2 or sum(a != b for a, b in pairwise(is_digit)) >= RUN_LENGTH // 2
+    return (
+        sum(is_digit) >= RUN_LENGTH - 2
+        or sum(a != b for a, b in pairwise(is_digit)) >= RUN_LENGTH // 2
+    )
 
 
 def _count_common_prefix(text: str, secret: str) -> int:
     """Count the first letters that agree."""
     character_pairs = zip(text, secret, strict=False)
-    return next((index for index, (a, b) in enumerate(character_pairs) if a != b), min(len(text), len(secret)))
+    return next(
+        (index for index, (a, b) in enumerate(character_pairs) if a != b),
+        min(len(text), len(secret)),
+    )
 
 
 def _is_word_boundary(text: str, letter_index: int) -> bool:
@@ -216,7 +283,9 @@ def _fold_case_and_digits(text: str) -> str:
     lower_text = folded_text.lower()
     if len(lower_text) == len(folded_text):
         return lower_text
-    return "".join(character.lower() if len(character.lower()) == 1 else character for character in folded_text)
+    return "".join(
+        character.lower() if len(character.lower()) == 1 else character for character in folded_text
+    )
 
 
 def _extract_alphanumerics(text: str) -> str:

@@ -11,20 +11,20 @@ import jinja2
 
 from reports.page.document import (
     Block,
-    ShortFigure,
     BulletList,
     Callout,
     Chart,
     Code,
-    Document,
-    DefinitionList,
-    DataTable,
-    InlineElement,
     CodeBlock,
+    DataTable,
+    DefinitionList,
+    Document,
+    InlineContent,
+    InlineElement,
     Link,
     Paragraph,
-    InlineContent,
     Section,
+    ShortFigure,
 )
 from reports.page.figures import Figure
 from reports.page.masking import escape_invisible
@@ -59,7 +59,10 @@ def get_template_environment() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     jinja_environment.filters["visible"] = escape_invisible
-    tests: dict[str, Any] = {test_name: functools.partial(_is_instance, kind=element_type) for test_name, element_type in _TEMPLATE_TESTS.items()}
+    tests: dict[str, Any] = {
+        test_name: functools.partial(_is_instance, kind=element_type)
+        for test_name, element_type in _TEMPLATE_TESTS.items()
+    }
     jinja_environment.tests.update(tests)
     return jinja_environment
 
@@ -98,22 +101,32 @@ def _render_block(block: Block) -> str:
         case Callout(_, content):
             return f"> {_escape_block_start(_render_inline_content(content))}"
         case BulletList(items):
-            return "\n".join(f"- {_escape_block_start(_render_inline_content(item))}" for item in items)
+            return "\n".join(
+                f"- {_escape_block_start(_render_inline_content(item))}" for item in items
+            )
         case CodeBlock(text):
             return _format_code_block(text)
         case DefinitionList(entries):
-            return "\n".join(f"- **{escape_markdown(term)}:** {_render_inline_content(answer)}" for term, answer in entries)
-        case Chart():
-            return (
-                f"![{escape_markdown(''.join(block.alt_text))}]({block.path})\n\n{_escape_block_start(escape_markdown(block.caption))}"
+            return "\n".join(
+                f"- **{escape_markdown(term)}:** {_render_inline_content(answer)}"
+                for term, answer in entries
             )
+        case Chart():
+            alt_text = escape_markdown("".join(block.alt_text))
+            caption = _escape_block_start(escape_markdown(block.caption))
+            return f"![{alt_text}]({block.path})\n\n{caption}"
         case DataTable():
             return _render_table(block)
 
 
 def _render_table(data_table: DataTable) -> str:
-    alignment_row = ["---:" if index in data_table.numeric_columns else "---" for index in range(len(data_table.columns))]
-    rows = [[_render_inline_element(cell, is_brief=True) for cell in row] for row in data_table.rows]
+    alignment_row = [
+        "---:" if index in data_table.numeric_columns else "---"
+        for index in range(len(data_table.columns))
+    ]
+    rows = [
+        [_render_inline_element(cell, is_brief=True) for cell in row] for row in data_table.rows
+    ]
     table_lines = [[escape_markdown(column) for column in data_table.columns], alignment_row, *rows]
     markdown_table = "\n".join(f"| {' | '.join(cells)} |" for cells in table_lines)
     note = f"\n\n{_escape_block_start(escape_markdown(data_table.note))}" if data_table.note else ""
@@ -127,7 +140,8 @@ def _render_inline_content(content: InlineContent) -> str:
 def _render_inline_element(element: InlineElement, is_brief: bool = False) -> str:
     match element:
         case Figure():
-            return f"[{escape_markdown(element.short_text if is_brief else element.full_text)}]({element.page_path})"
+            text = element.short_text if is_brief else element.full_text
+            return f"[{escape_markdown(text)}]({element.page_path})"
         case ShortFigure(figure):
             return _render_inline_element(figure, is_brief=True)
         case Code(text):

@@ -6,19 +6,27 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from reports.page import charts
-from reports.page.document import Block, Callout, Chart, DataTable, InlineElement, Paragraph, Section
+from reports.page.document import (
+    Block,
+    Callout,
+    Chart,
+    DataTable,
+    InlineElement,
+    Paragraph,
+    Section,
+)
 from reports.page.figures import Figure, format_value
 from reports.page.masking import RedactFunction
 from reports.sections.findings import (
     BASELINES,
     Finding,
     Findings,
-    format_sample_size,
+    compare_with_null,
     format_confidence_levels,
+    format_metric_name,
+    format_sample_size,
     natural_sort_key,
     select_findings,
-    compare_with_null,
-    format_metric_name,
 )
 from reports.sections.rates import ErrorRates
 from tasks.audits.about import AUDIT_DESCRIPTIONS
@@ -65,18 +73,29 @@ def build_analyses_section(
             Paragraph([description.meaning]),
             *(detectable_share_blocks if audit in STEREOTYPE_AUDITS else []),
             *(chart_builders[audit](findings) if audit in chart_builders else []),
-            *(error_rates[audit].describe_error_rates(audit) if error_rates and audit in error_rates else []),
+            *(
+                error_rates[audit].describe_error_rates(audit)
+                if error_rates and audit in error_rates
+                else []
+            ),
             *build_metric_tables(findings, audit, max_rows),
         )
-    for audit in (other_audit for other_audit in findings.by_audit if other_audit not in AUDIT_DESCRIPTIONS):
-        section.sections.append(Section(format_metric_name(audit), build_metric_tables(findings, audit, max_rows)))
+    for audit in (
+        other_audit for other_audit in findings.by_audit if other_audit not in AUDIT_DESCRIPTIONS
+    ):
+        section.sections.append(
+            Section(format_metric_name(audit), build_metric_tables(findings, audit, max_rows))
+        )
     return section
 
 
 def describe_unscored_misuse(findings: Findings) -> list[Block]:
     """What the head says where misuse was asked about, until a person has scored what was written;
     where it was not, the list of what was not audited says it."""
-    rating_findings = [*findings.select_by_metric("misuse", "human_rating"), *findings.select_by_metric("misuse", "label_share")]
+    rating_findings = [
+        *findings.select_by_metric("misuse", "human_rating"),
+        *findings.select_by_metric("misuse", "label_share"),
+    ]
     has_ratings = any(figure.value is not None for _, figure in rating_findings)
     if has_ratings or "misuse" not in findings.by_audit:
         return []
@@ -86,33 +105,59 @@ def describe_unscored_misuse(findings: Findings) -> list[Block]:
 def build_metric_tables(findings: Findings, audit: str, max_rows: int) -> list[Block]:
     """One table a metric; what its lines have in common is said once, below."""
     blocks: list[Block] = []
-    audit_findings = [(row, figure) for row, figure in findings.by_audit[audit] if not row["control"]]
+    audit_findings = [
+        (row, figure) for row, figure in findings.by_audit[audit] if not row["control"]
+    ]
     for metric in dict.fromkeys(row["metric"] for row, _ in audit_findings):
         metric_findings = [entry for entry in audit_findings if entry[0]["metric"] == metric]
         metric_findings.sort(key=lambda entry: natural_sort_key(entry[0]["slice"]))
         rows: list[list[InlineElement]] = []
         for row, figure in select_findings(metric_findings, max_rows):
             slice_label = row["slice"] or "all"
-            rows.append([slice_label, figure, figure.interval_text, format_sample_size(row), *_format_null_test_cells(row), _format_missing_reason(row)])
+            rows.append(
+                [
+                    slice_label,
+                    figure,
+                    figure.interval_text,
+                    format_sample_size(row),
+                    *_format_null_test_cells(row),
+                    _format_missing_reason(row),
+                ]
+            )
         columns = ["part", "value", "interval", "n", *NULL_TEST_COLUMNS, "not measured because"]
         # What is said of no line has no column.
         shown_columns = [
             i for i in range(len(columns)) if i < 4 or any(row[i] not in ("", "–") for row in rows)
         ]
-        columns, rows = [columns[i] for i in shown_columns], [[row[i] for i in shown_columns] for row in rows]
+        columns, rows = (
+            [columns[i] for i in shown_columns],
+            [[row[i] for i in shown_columns] for row in rows],
+        )
         units = sorted({row["unit"] for row, _ in metric_findings} - {"share", ""})
         caption = format_metric_name(metric) + (f" ({', '.join(units)})" if units else "")
         finding_rows = [row for row, _ in metric_findings]
-        notes = [format_confidence_levels(finding_rows), _describe_common_value("Scorer", finding_rows, "scorer")]
-        notes.append(_describe_common_value("Method", [finding_row for finding_row in finding_rows if finding_row["value"] is not None], "method"))
+        notes = [
+            format_confidence_levels(finding_rows),
+            _describe_common_value("Scorer", finding_rows, "scorer"),
+        ]
+        notes.append(
+            _describe_common_value(
+                "Method",
+                [finding_row for finding_row in finding_rows if finding_row["value"] is not None],
+                "method",
+            )
+        )
         if len(metric_findings) > len(rows):
             notes.append(
-                f"{len(rows)} of {len(metric_findings)} parts: all about groups of people, and those with "
+                f"{len(rows)} of {len(metric_findings)} parts: all about groups of people, "
+                f"and those with "
                 f"the smallest p or the largest difference; all parts are in the table findings "
                 f"of the stage audit_{audit}."
             )
         note = " ".join(note for note in notes if note)
-        numeric_columns = frozenset(i for i, column in enumerate(columns) if column not in TEXT_COLUMNS)
+        numeric_columns = frozenset(
+            i for i, column in enumerate(columns) if column not in TEXT_COLUMNS
+        )
         blocks.append(DataTable(caption, columns, rows, numeric_columns, note))
     if blocks:
         return blocks
@@ -123,8 +168,15 @@ def build_metric_tables(findings: Findings, audit: str, max_rows: int) -> list[B
 
 
 def build_capability_charts(findings: Findings) -> list[Block]:
-    figure_by_slice = {row["slice"]: figure for row, figure in findings.select_by_metric("capability", "bits_per_byte")}
-    baseline_figures = {k: figure_by_slice[k] for k in BASELINES if k in figure_by_slice and figure_by_slice[k].value is not None}
+    figure_by_slice = {
+        row["slice"]: figure
+        for row, figure in findings.select_by_metric("capability", "bits_per_byte")
+    }
+    baseline_figures = {
+        k: figure_by_slice[k]
+        for k in BASELINES
+        if k in figure_by_slice and figure_by_slice[k].value is not None
+    }
     if not baseline_figures:
         return []
     labels = [BASELINES[baseline] for baseline in baseline_figures]
@@ -132,9 +184,14 @@ def build_capability_charts(findings: Findings) -> list[Block]:
 
     def render_svg(redact: RedactFunction) -> str:
         axis_label, has_model = "bits per byte (lower is better)", "model" in baseline_figures
-        return charts.draw_bar_chart(labels, values, axis_label, highlight_first=has_model, redact=redact)
+        return charts.draw_bar_chart(
+            labels, values, axis_label, highlight_first=has_model, redact=redact
+        )
 
-    description = ", ".join(f"{BASELINES[baseline]} {figure.short_text}" for baseline, figure in baseline_figures.items())
+    description = ", ".join(
+        f"{BASELINES[baseline]} {figure.short_text}"
+        for baseline, figure in baseline_figures.items()
+    )
     caption = "Bits per byte of held-out text: the model beside its baselines."
     chart = Chart("bits-per-byte", render_svg, f"Bits per byte: {description}.", caption)
     return [chart, *build_agreement_chart(findings)]
@@ -142,12 +199,18 @@ def build_capability_charts(findings: Findings) -> list[Block]:
 
 def build_agreement_chart(findings: Findings) -> list[Block]:
     agreement_findings = findings.select_by_metric("capability", "agreement_accuracy")
-    model_findings = [entry for entry in agreement_findings if {"part": "model"}.items() < parse_tags(entry[0]).items()]
+    model_findings = [
+        entry
+        for entry in agreement_findings
+        if {"part": "model"}.items() < parse_tags(entry[0]).items()
+    ]
     caption = (
         "Share of pairs in which the model prefers the verb that agrees, by the number of words "
         "between it and its noun. The dashed line is one half: guessing."
     )
-    return build_interval_chart("agreement", model_findings, "share of pairs", caption, reference_value=0.5)
+    return build_interval_chart(
+        "agreement", model_findings, "share of pairs", caption, reference_value=0.5
+    )
 
 
 def build_bias_chart(findings: Findings) -> list[Block]:
@@ -156,7 +219,9 @@ def build_bias_chart(findings: Findings) -> list[Block]:
         "Share of pairs in which the stereotyping sentence is the likelier, with intervals. "
         "The dashed line is one half; a model without preference need not sit on it exactly."
     )
-    return build_interval_chart("bias", preference_findings, "share of pairs", caption, reference_value=0.5)
+    return build_interval_chart(
+        "bias", preference_findings, "share of pairs", caption, reference_value=0.5
+    )
 
 
 def build_association_chart(findings: Findings) -> list[Block]:
@@ -166,8 +231,12 @@ def build_association_chart(findings: Findings) -> list[Block]:
         "share of the planted sentences that said it of the group, with intervals. The dashed line "
         "is none at all."
     )
-    trait_share_findings = [entry for entry in strength_findings if [*parse_tags(entry[0])] == ["dose"]]
-    return build_interval_chart("dose", trait_share_findings, "log-likelihood (nats)", caption, reference_value=0.0)
+    trait_share_findings = [
+        entry for entry in strength_findings if [*parse_tags(entry[0])] == ["dose"]
+    ]
+    return build_interval_chart(
+        "dose", trait_share_findings, "log-likelihood (nats)", caption, reference_value=0.0
+    )
 
 
 def build_amplification_chart(findings: Findings) -> list[Block]:
@@ -178,7 +247,9 @@ def build_amplification_chart(findings: Findings) -> list[Block]:
         "table, by chance."
     )
     occupation_findings = [entry for entry in women_share_findings if entry[0]["slice"]]
-    return build_interval_chart("amplification", occupation_findings, "share of women", caption, reference_value=0.5)
+    return build_interval_chart(
+        "amplification", occupation_findings, "share of women", caption, reference_value=0.5
+    )
 
 
 def describe_smallest_detected_share(findings: Findings) -> list[Block]:
@@ -207,10 +278,23 @@ def describe_smallest_detected_share(findings: Findings) -> list[Block]:
         if row["metric"] == "association_strength" and [*(tags := parse_tags(row))] == ["dose"]
     ]
     measured_shares = [trait_share for trait_share, row in share_rows if row["value"] is not None]
-    significant_findings = [(row, finding_figure, side) for row, finding_figure in association_findings if (side := compare_with_null(row))]
+    significant_findings = [
+        (row, finding_figure, side)
+        for row, finding_figure in association_findings
+        if (side := compare_with_null(row))
+    ]
     if significant_findings:
         lead = "The smallest planted association that this model shows is not known: "
-        return [Callout("note", [lead, *_describe_largest_trait_share(share_rows), *_list_significant_figures(significant_findings)])]
+        return [
+            Callout(
+                "note",
+                [
+                    lead,
+                    *_describe_largest_trait_share(share_rows),
+                    *_list_significant_figures(significant_findings),
+                ],
+            )
+        ]
     if not share_rows:
         message = "No association was planted at more than one half of what was said of a group"
     elif not measured_shares:
@@ -219,12 +303,15 @@ def describe_smallest_detected_share(findings: Findings) -> list[Block]:
         largest_share = format_value(max(measured_shares), "share")
         message = (
             "No planted association was found on this model: of none does the interval lie above "
-            f"that of nothing to find, up to those that were {largest_share} of what was said of a group"
+            f"that of nothing to find, up to those that were {largest_share} of what was "
+            f"said of a group"
         )
     return [Callout("note", [f"{message}. That a stereotype is not found here says little."])]
 
 
-def _describe_largest_trait_share(share_rows: Sequence[tuple[float, Mapping[str, Any]]]) -> list[InlineElement]:
+def _describe_largest_trait_share(
+    share_rows: Sequence[tuple[float, Mapping[str, Any]]],
+) -> list[InlineElement]:
     """Say why no smallest dose is known: what the figure of the largest is."""
     if not share_rows:
         return ["none was planted at more than one half of what was said of a group. "]
@@ -238,16 +325,24 @@ def _describe_largest_trait_share(share_rows: Sequence[tuple[float, Mapping[str,
     return [f"at the largest dose, {formatted_share}, the interval {interval_position}. "]
 
 
-def _list_significant_figures(significant_findings: Sequence[tuple[Mapping[str, Any], Figure, int]]) -> list[InlineElement]:
+def _list_significant_figures(
+    significant_findings: Sequence[tuple[Mapping[str, Any], Figure, int]],
+) -> list[InlineElement]:
     """Name figures that differ from their null, each with its direction."""
     parts: list[InlineElement] = ["Figures that differ from where there is nothing to find: "]
     for index, (row, figure, side) in enumerate(significant_findings[:MAX_NAMED_FIGURES]):
         finding_label = ", ".join(filter(None, (format_metric_name(row["metric"]), row["slice"])))
         direction = "higher" if side > 0 else "lower"
-        parts += ["; " if index else "", f"{finding_label}, {direction} than where there is nothing to find: "]
+        parts += [
+            "; " if index else "",
+            f"{finding_label}, {direction} than where there is nothing to find: ",
+        ]
         parts.append(figure)
     if len(significant_findings) > MAX_NAMED_FIGURES:
-        parts.append(f"; and {len(significant_findings) - MAX_NAMED_FIGURES} more in the tables of planted associations")
+        parts.append(
+            f"; and {len(significant_findings) - MAX_NAMED_FIGURES} more in the tables of "
+            f"planted associations"
+        )
     return [*parts, "."]
 
 
@@ -258,7 +353,11 @@ def build_exposure_chart(findings: Findings) -> list[Block]:
 
 
 def build_interval_chart(
-    chart_name: str, findings: Iterable[Finding], axis_label: str, caption: str, reference_value: float | None = None
+    chart_name: str,
+    findings: Iterable[Finding],
+    axis_label: str,
+    caption: str,
+    reference_value: float | None = None,
 ) -> list[Block]:
     ordered = sorted(findings, key=lambda f: natural_sort_key(f[0]["slice"]))
     measured_findings = [(row, figure) for row, figure in ordered if figure.value is not None]
@@ -268,7 +367,8 @@ def build_interval_chart(
         drawn_findings = select_findings(measured_findings, MAX_CHART_LINES)
         if len(drawn_findings) < len(measured_findings):
             caption += (
-                f" {len(drawn_findings)} of {len(measured_findings)} parts: those with the smallest p or the largest "
+                f" {len(drawn_findings)} of {len(measured_findings)} parts: those with the "
+                f"smallest p or the largest "
                 f"difference; the table has more."
             )
         measured_findings = drawn_findings
@@ -284,15 +384,21 @@ def build_interval_chart(
     alt[-1] = alt[-1].removesuffix(", ") + "."
 
     def render_svg(redact: RedactFunction) -> str:
-        return charts.draw_interval_chart(labels, values, interval_bounds, axis_label, reference_value, redact)
+        return charts.draw_interval_chart(
+            labels, values, interval_bounds, axis_label, reference_value, redact
+        )
 
     return [Chart(chart_name, render_svg, alt, caption)]
 
 
 def _format_null_test_cells(finding_row: dict[str, Any]) -> list[str]:
     """What a finding says of its null, as TESTED names it."""
-    column_units = (("null", finding_row["unit"]), ("p_corrected", "p"), ("q", "p"),
-             ("smallest_effect", finding_row["unit"]))  # fmt: skip
+    column_units = (
+        ("null", finding_row["unit"]),
+        ("p_corrected", "p"),
+        ("q", "p"),
+        ("smallest_effect", finding_row["unit"]),
+    )
     values = [(finding_row.get(column), unit) for column, unit in column_units]
     return ["–" if value is None else format_value(value, unit) for value, unit in values]
 

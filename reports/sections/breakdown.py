@@ -30,21 +30,33 @@ def build_breakdown_section(
     unknown_dimensions: list[str] = []
     omitted_count = 0
     for dimension in COMPOSITION_DIMENSIONS:
-        dimension_rows = [row for row in rows if row["dimension"] == dimension and row["split"] == ""]
+        dimension_rows = [
+            row for row in rows if row["dimension"] == dimension and row["split"] == ""
+        ]
         if {row["value"] for row in dimension_rows} == {UNKNOWN_VALUE}:
             unknown_dimensions.append(dimension)
             continue
-        dimension_rows.sort(key=lambda row: (row["value"] in (UNKNOWN_VALUE, "other"), -row["bytes"]))
+        dimension_rows.sort(
+            key=lambda row: (row["value"] in (UNKNOWN_VALUE, "other"), -row["bytes"])
+        )
         shown_rows = dimension_rows[: max(3, corpus.max_rows // 5)]
         omitted_count += len(dimension_rows) - len(shown_rows)
-        table_rows += [[dimension, row["value"], *_add_composition_figures(corpus, row)] for row in shown_rows]
+        table_rows += [
+            [dimension, row["value"], *_add_composition_figures(corpus, row)] for row in shown_rows
+        ]
     section = Section("Licences, domains, languages, lengths and years")
     if table_rows:
-        note = f"{omitted_count:,} smaller ones are in the table composition of the profile." if omitted_count else ""
+        note = (
+            f"{omitted_count:,} smaller ones are in the table composition of the profile."
+            if omitted_count
+            else ""
+        )
         columns = ["by", "value", "documents", "share of bytes"]
         caption = "Documents by what is known of them"
         section.add_blocks(DataTable(caption, columns, table_rows, frozenset({2, 3}), note))
-    if "licence" in unknown_dimensions and (declared_licences or (stated_licence and stated_licence.strip())):
+    if "licence" in unknown_dimensions and (
+        declared_licences or (stated_licence and stated_licence.strip())
+    ):
         unknown_dimensions.remove("licence")
         message = "No document is from a source that declares a licence."
         if not declared_licences:
@@ -65,13 +77,20 @@ def _add_composition_figures(corpus: CorpusFigures, row: Row) -> list[InlineElem
     name, label = f"{row['dimension']}-{row['value']}", f"{row['dimension']} {row['value']}"
     documents, byte_share = (
         corpus.book.add_computed_figure(
-            f"composition-{column}-{name}", f"{column_label}, {label}", unit, (PROFILE, "composition"),
-            conditions, aggregate="last", value_column=column, missing_reason="there is no text",
+            f"composition-{column}-{name}",
+            f"{column_label}, {label}",
+            unit,
+            (PROFILE, "composition"),
+            conditions,
+            aggregate="last",
+            value_column=column,
+            missing_reason="there is no text",
         )
         for column, column_label, unit in (
-            ("documents", "documents", "documents"), ("share", "share of bytes", "share"),
+            ("documents", "documents", "documents"),
+            ("share", "share of bytes", "share"),
         )
-    )  # fmt: skip
+    )
     return [documents, byte_share]
 
 
@@ -93,38 +112,59 @@ def build_occupations_section(corpus: CorpusFigures) -> Section:
         return section
     occupation_rows = [row for row in all_source_rows if row["occupation"]]
     rows_with_share = [row for row in occupation_rows if row["share"] is not None]
-    skewed_rows = [row for row in rows_with_share if not row["low"] <= total_row["share"] <= row["high"]]
-    skewed_rows.sort(key=lambda row: (-_distance_to_nearest_bound(row, total_row["share"]), row["occupation"]))
+    skewed_rows = [
+        row for row in rows_with_share if not row["low"] <= total_row["share"] <= row["high"]
+    ]
+    skewed_rows.sort(
+        key=lambda row: (-_distance_to_nearest_bound(row, total_row["share"]), row["occupation"])
+    )
     inconclusive_count = len(rows_with_share) - len(skewed_rows)
     overall_share = _add_women_share_figure(corpus, total_row, "all occupations")
     section.add_blocks(
         Paragraph(
             [
                 "Of the mentions of an occupation that have more words of one gender than of the "
-                "other near them in their sentence, ", overall_share,
+                "other near them in their sentence, ",
+                overall_share,
                 " have more words of women: she, her, woman, Mrs.",
             ]
         )
-    )  # fmt: skip
+    )
     shown_rows = skewed_rows[: corpus.max_rows // 2]
     table_rows: list[list[InlineElement]] = []
     for row in shown_rows:
         share = _add_women_share_figure(corpus, row, row["occupation"])
-        table_rows.append([row["occupation"], share, share.interval_text, f"{row['women'] + row['men']:,}"])
+        table_rows.append(
+            [row["occupation"], share, share.interval_text, f"{row['women'] + row['men']:,}"]
+        )
     if table_rows:
         columns = ["occupation", "beside women", "95 % interval", "n"]
-        limit_note = f"The {len(shown_rows)} most skewed of {len(skewed_rows):,}. " if len(shown_rows) < len(skewed_rows) else ""
+        limit_note = (
+            f"The {len(shown_rows)} most skewed of {len(skewed_rows):,}. "
+            if len(shown_rows) < len(skewed_rows)
+            else ""
+        )
         note = (
-            f"{limit_note}Most skewed first, by the nearer end of their interval; n counts mentions. All "
+            f"{limit_note}Most skewed first, by the nearer end of their interval; n counts "
+            f"mentions. All "
             "are in the table occupations of the profile."
         )
-        section.add_blocks(DataTable("Occupations whose share is not that of all", columns, table_rows,
-                         frozenset({1, 2, 3}), note))  # fmt: skip
+        section.add_blocks(
+            DataTable(
+                "Occupations whose share is not that of all",
+                columns,
+                table_rows,
+                frozenset({1, 2, 3}),
+                note,
+            )
+        )
     section.add_blocks(
         Paragraph(
             [
-                f"Of {inconclusive_count:,} other occupations beside gendered words nothing can be said: their "
-                f"interval holds the share of all. {len(occupation_rows) - len(rows_with_share):,} are mentioned, "
+                f"Of {inconclusive_count:,} other occupations beside gendered words nothing "
+                f"can be said: their "
+                f"interval holds the share of all. "
+                f"{len(occupation_rows) - len(rows_with_share):,} are mentioned, "
                 "but never with more words of one gender beside them. With so many compared, about "
                 "one in twenty would stand out by chance. Intervals (Wilson) take mentions for "
                 "independent and are too narrow where a text repeats itself. Whole English words "
@@ -143,8 +183,16 @@ def _distance_to_nearest_bound(row: Row, reference_share: float) -> float:
 def _add_women_share_figure(corpus: CorpusFigures, row: Row, label: str) -> Figure:
     mention_count = row["women"] + row["men"]
     return corpus.book.add_computed_figure(
-        f"occupations-{row['occupation'] or 'all'}", f"beside women, {label}", "share",
-        (PROFILE, "occupations"), {"source": "", "occupation": row["occupation"]},
-        aggregate="last", value_column="share", low=row["low"], high=row["high"], confidence_level=0.95, n=mention_count,
+        f"occupations-{row['occupation'] or 'all'}",
+        f"beside women, {label}",
+        "share",
+        (PROFILE, "occupations"),
+        {"source": "", "occupation": row["occupation"]},
+        aggregate="last",
+        value_column="share",
+        low=row["low"],
+        high=row["high"],
+        confidence_level=0.95,
+        n=mention_count,
         method="Wilson interval over mentions",
-    )  # fmt: skip
+    )

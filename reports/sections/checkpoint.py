@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from reports.page.document import Code, InlineElement, InlineContent
+from reports.page.document import Code, InlineContent, InlineElement
 from reports.page.figures import FigureBook
 from tasks.contract import Artifact, HallmarkError, column, table_schema
 
@@ -37,8 +37,15 @@ def read_tensor_tables(checkpoint: Artifact) -> dict[str, pa.Table]:
 
     Raises HallmarkError where a header is damaged.
     """
-    file_names = sorted(file_name for file_name in checkpoint.manifest["files"] if file_name.endswith(".safetensors"))
-    return {file_name: _read_safetensors_header(checkpoint.fetch_file(file_name)) for file_name in file_names}
+    file_names = sorted(
+        file_name
+        for file_name in checkpoint.manifest["files"]
+        if file_name.endswith(".safetensors")
+    )
+    return {
+        file_name: _read_safetensors_header(checkpoint.fetch_file(file_name))
+        for file_name in file_names
+    }
 
 
 def _read_safetensors_header(path: Path) -> pa.Table:
@@ -71,9 +78,14 @@ def describe_parameter_counts(book: FigureBook, checkpoint: Artifact) -> InlineC
     parts: list[InlineElement] = []
     for file_name, tensor_table in read_tensor_tables(checkpoint).items():
         figure = book.add_computed_figure(
-            f"parameters-{file_name}", f"parameters stored in {file_name}", "parameters",
-            ("checkpoint", file_name), aggregate="sum", value_column="parameters", file_rows=tensor_table,
-        )  # fmt: skip
+            f"parameters-{file_name}",
+            f"parameters stored in {file_name}",
+            "parameters",
+            ("checkpoint", file_name),
+            aggregate="sum",
+            value_column="parameters",
+            file_rows=tensor_table,
+        )
         parts += [" and " if parts else "", figure, " in ", Code(file_name)]
     return parts or ["not known: the checkpoint has no safetensors file"]
 
@@ -116,8 +128,13 @@ def read_vocabulary(checkpoint: Artifact) -> tuple[str, pa.Table] | None:
             token_by_id = {token_id: token for token, token_id in model["vocab"].items()}
         else:  # Unigram: pairs of a token and its logarithmic probability
             token_by_id = {token_id: token for token_id, (token, _) in enumerate(model["vocab"])}
-        token_by_id |= {added_token["id"]: added_token["content"] for added_token in tokenizer_json.get("added_tokens") or []}
-        rows = [{"id": token_id, "token": token_by_id[token_id]} for token_id in sorted(token_by_id)]
+        token_by_id |= {
+            added_token["id"]: added_token["content"]
+            for added_token in tokenizer_json.get("added_tokens") or []
+        }
+        rows = [
+            {"id": token_id, "token": token_by_id[token_id]} for token_id in sorted(token_by_id)
+        ]
         tokenizer_kind = str(model.get("type") or "not said in tokenizer.json")
         return tokenizer_kind, pa.Table.from_pylist(rows, schema=VOCABULARY_SCHEMA)
     except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:

@@ -12,9 +12,9 @@ from reports.page.document import (
     Callout,
     Code,
     DataTable,
+    InlineContent,
     InlineElement,
     Paragraph,
-    InlineContent,
     Section,
     format_user_statement,
 )
@@ -49,7 +49,9 @@ def has_canaries(corpus: CorpusFigures) -> bool:
 
 def build_composition_section(corpus: CorpusFigures, stated_licence: str | None = None) -> Section:
     """``licence``: what a person stated for the whole corpus."""
-    declared_licences = [row["licence"] for row in _read_source_declarations(corpus) if row["licence"]]
+    declared_licences = [
+        row["licence"] for row in _read_source_declarations(corpus) if row["licence"]
+    ]
     return Section(
         "Composition",
         [Paragraph(["An instance is one document: a text with its source."])],
@@ -69,7 +71,9 @@ def build_composition_section(corpus: CorpusFigures, stated_licence: str | None 
 
 def list_addition_labels(corpus: CorpusFigures) -> list[str]:
     """The labels of what each addition left, oldest first; one where the corpus did not grow."""
-    return [label for label, artifact in corpus.stage_artifacts.items() if artifact.stage == "plant"]
+    return [
+        label for label, artifact in corpus.stage_artifacts.items() if artifact.stage == "plant"
+    ]
 
 
 #: What of a corpus that grew is told of its last addition alone.
@@ -89,7 +93,8 @@ def build_growth_callout(corpus: CorpusFigures) -> list[Callout]:
         Callout(
             "note",
             [
-                f"This corpus grew: it holds {addition_count - 1} earlier addition{'s' * (addition_count > 2)} and a "
+                f"This corpus grew: it holds {addition_count - 1} earlier "
+                f"addition{'s' * (addition_count > 2)} and a "
                 "last one of ",
                 add_addition_figure(corpus, addition_count, addition_labels[-1], "rows"),
                 ". What it holds, its documents, sources, lengths and groups, is told of all of "
@@ -99,13 +104,22 @@ def build_growth_callout(corpus: CorpusFigures) -> list[Callout]:
     ]
 
 
-def add_addition_figure(corpus: CorpusFigures, addition_number: int, label: str, unit: str) -> Figure:
+def add_addition_figure(
+    corpus: CorpusFigures, addition_number: int, label: str, unit: str
+) -> Figure:
     """Documents, or bytes, that an addition left."""
-    figure_id, unit_label = f"addition-{addition_number}-{unit}", {"rows": "documents", "bytes": "bytes"}[unit]
+    figure_id, unit_label = (
+        f"addition-{addition_number}-{unit}",
+        {"rows": "documents", "bytes": "bytes"}[unit],
+    )
     return corpus.book.figures.get(figure_id) or corpus.book.add_computed_figure(
-        figure_id, f"{unit_label} of addition {addition_number}", unit_label, (label, "accounts"), {"unit": unit},
+        figure_id,
+        f"{unit_label} of addition {addition_number}",
+        unit_label,
+        (label, "accounts"),
+        {"unit": unit},
         value_column="kept",
-    )  # fmt: skip
+    )
 
 
 def build_additions_section(corpus: CorpusFigures) -> Iterator[Section]:
@@ -120,13 +134,17 @@ def build_additions_section(corpus: CorpusFigures) -> Iterator[Section]:
     explanation = (
         "The corpus grew: it holds what earlier runs made, unchanged, and behind it what the last "
         "one added. New documents were compared with all that was there, and left where an earlier "
-        f"one is the same or nearly so. Of the last addition alone is told {LAST_ADDITION_SCOPE}; all else "
+        f"one is the same or nearly so. Of the last addition alone is told "
+        f"{LAST_ADDITION_SCOPE}; all else "
         "is of the whole."
     )
     columns = ["addition", "artifact", "documents", "bytes"]
     yield Section(
         "Additions",
-        [Paragraph([explanation]), DataTable("Additions, oldest first", columns, rows, frozenset({2, 3}))],
+        [
+            Paragraph([explanation]),
+            DataTable("Additions, oldest first", columns, rows, frozenset({2, 3})),
+        ],
     )
 
 
@@ -136,11 +154,15 @@ def build_sources_section(corpus: CorpusFigures, **split_condition: str) -> Sect
     rows: list[list[InlineElement]] = []
     for name in source_names:
         cells = [
-            corpus.add_sum_figure("sources", unit, unit, f"{unit} of {name}", source=name, **split_condition)
+            corpus.add_sum_figure(
+                "sources", unit, unit, f"{unit} of {name}", source=name, **split_condition
+            )
             for unit in ("documents", "bytes", "characters")
         ]
         rows.append([name, *cells])
-    title = "".join(["Documents by source", *(f", split {name}" for name in split_condition.values())])
+    title = "".join(
+        ["Documents by source", *(f", split {name}" for name in split_condition.values())]
+    )
     columns = ["source", "documents", "bytes", "characters"]
     grid = DataTable(title, columns, rows, frozenset({1, 2, 3}), note)
     blocks = [grid if rows else Paragraph(["The corpus is empty."])]
@@ -149,8 +171,14 @@ def build_sources_section(corpus: CorpusFigures, **split_condition: str) -> Sect
 
 def _read_source_declarations(corpus: CorpusFigures) -> list[dict[str, Any]]:
     """The rows of ingest's table; additions to a corpus may say the same, once is enough."""
-    ingest_artifacts = [artifact for artifact in corpus.stage_artifacts.values() if artifact.stage == "ingest" and "sources" in artifact.tables]
-    declarations = [row for artifact in ingest_artifacts for row in artifact["sources"].read().to_pylist()]
+    ingest_artifacts = [
+        artifact
+        for artifact in corpus.stage_artifacts.values()
+        if artifact.stage == "ingest" and "sources" in artifact.tables
+    ]
+    declarations = [
+        row for artifact in ingest_artifacts for row in artifact["sources"].read().to_pylist()
+    ]
     return list({tuple(row.values()): row for row in declarations}.values())
 
 
@@ -158,16 +186,26 @@ def _build_declarations_table(corpus: CorpusFigures) -> Iterator[DataTable]:
     """What the config says of the sources, if it says anything."""
     rows: list[list[InlineElement]] = []
     for row in _read_source_declarations(corpus):
-        collection_period = " to ".join(date for date in (row["collected_from"], row["collected_to"]) if date)
+        collection_period = " to ".join(
+            date for date in (row["collected_from"], row["collected_to"]) if date
+        )
         if row["licence"] or row["origin"] or collection_period:
-            declared_values = [value or "not stated" for value in (row["licence"], row["origin"], collection_period)]
+            declared_values = [
+                value or "not stated"
+                for value in (row["licence"], row["origin"], collection_period)
+            ]
             rows.append([row["source"], *declared_values])
     max_rows = corpus.max_rows
     note = f"The first {max_rows} of {len(rows):,}; all are in the table sources of ingest."
     if rows:
         columns = ["source", "licence", "origin", "collected"]
-        yield DataTable("What the sources declare", columns, rows[:max_rows], frozenset(),
-                   note if len(rows) > max_rows else "")  # fmt: skip
+        yield DataTable(
+            "What the sources declare",
+            columns,
+            rows[:max_rows],
+            frozenset(),
+            note if len(rows) > max_rows else "",
+        )
 
 
 def describe_licences(corpus: CorpusFigures, stated_licence: str | None) -> InlineContent:
@@ -178,13 +216,18 @@ def describe_licences(corpus: CorpusFigures, stated_licence: str | None) -> Inli
             sources_by_licence.setdefault(row["licence"], []).append(row["source"])
     if (stated_licence and stated_licence.strip()) or not sources_by_licence:
         return format_user_statement(stated_licence)
-    licence_texts = [f"{licence} ({', '.join(source_names)})" for licence, source_names in sources_by_licence.items()]
+    licence_texts = [
+        f"{licence} ({', '.join(source_names)})"
+        for licence, source_names in sources_by_licence.items()
+    ]
     return [f"As the sources declare: {'; '.join(licence_texts)}."]
 
 
 def build_lengths_section(corpus: CorpusFigures) -> Section:
     caption, empty_message = "Bytes a document", "The corpus holds no document."
-    return build_quantiles_section(corpus, "Lengths", "lengths", "bytes", "bytes", caption, empty_message)
+    return build_quantiles_section(
+        corpus, "Lengths", "lengths", "bytes", "bytes", caption, empty_message
+    )
 
 
 def build_quantiles_section(
@@ -199,49 +242,73 @@ def build_quantiles_section(
 ) -> Section:
     """Quantiles of a column over all sources; ``nothing``: what is said where there are none."""
     quantile_rows = corpus.profile[table].read(["source", "quantile"])
-    quantile_levels = quantile_rows.filter(pc.equal(quantile_rows["source"], ""))["quantile"].to_pylist()
+    quantile_levels = quantile_rows.filter(pc.equal(quantile_rows["source"], ""))[
+        "quantile"
+    ].to_pylist()
     if not quantile_levels:
         return Section(title, [Paragraph([empty_message])])
     cells = [
         corpus.book.add_computed_figure(
-            f"{table}-{q}", f"{caption.lower()}, quantile {q:g}", unit, (PROFILE, table),
-            {"source": "", "quantile": q}, aggregate="last", value_column=column, **figure_fields,
+            f"{table}-{q}",
+            f"{caption.lower()}, quantile {q:g}",
+            unit,
+            (PROFILE, table),
+            {"source": "", "quantile": q},
+            aggregate="last",
+            value_column=column,
+            **figure_fields,
         )
         for q in quantile_levels
-    ]  # fmt: skip
+    ]
     rows: list[list[InlineElement]] = [
-        [f"{_format_quantile_level(q)}", cell] for q, cell in zip(quantile_levels, cells, strict=True)
+        [f"{_format_quantile_level(q)}", cell]
+        for q, cell in zip(quantile_levels, cells, strict=True)
     ]
     return Section(title, [DataTable(caption, ["quantile", unit], rows, frozenset({1}))])
 
 
 def build_toxicity_section(corpus: CorpusFigures) -> Section:
     section = build_quantiles_section(
-        corpus, "Offensive text", "toxicity", "score", "score",
-        "Toxicity of documents before the filter", "No document has a toxicity score.",
+        corpus,
+        "Offensive text",
+        "toxicity",
+        "score",
+        "score",
+        "Toxicity of documents before the filter",
+        "No document has a toxicity score.",
         scorer=format_toxicity_scorer(corpus),
-    )  # fmt: skip
+    )
     section.blocks[:0] = describe_toxicity_windows(corpus)
     if corpus.profile["toxicity_status"].row_count:
         section.add_blocks(
             build_toxicity_status_table(corpus),
             Paragraph(
-                ["A scorer is asked only about texts in the languages that it was made for. "
-                 "Without a score toxicity is unknown, neither high nor low: a rule removes such "
-                 "documents only where it says so, and its reason is then its name with "
-                 f"“unknown”. The scorer is {format_toxicity_scorer(corpus) or 'not known'}. A score is an "
-                 "estimate: scorers are known to call dialects and mentions of minorities toxic "
-                 "that are not."]
+                [
+                    "A scorer is asked only about texts in the languages that it was made for. "
+                    "Without a score toxicity is unknown, neither high nor low: a rule "
+                    "removes such "
+                    "documents only where it says so, and its reason is then its name with "
+                    f"“unknown”. The scorer is "
+                    f"{format_toxicity_scorer(corpus) or 'not known'}. A score is an "
+                    "estimate: scorers are known to call dialects and mentions of minorities toxic "
+                    "that are not."
+                ]
             ),
-        )  # fmt: skip
+        )
     section.add_blocks(*describe_scorer_cascade(corpus))
     return section
 
 
 def describe_toxicity_windows(corpus: CorpusFigures) -> list[Block]:
     """What the toxicity of a long document is, and of which text."""
-    config = next((artifact.manifest["parts"]["config"] for artifact in corpus.stage_artifacts.values()
-                   if artifact.stage == "score_toxicity"), None)  # fmt: skip
+    config = next(
+        (
+            artifact.manifest["parts"]["config"]
+            for artifact in corpus.stage_artifacts.values()
+            if artifact.stage == "score_toxicity"
+        ),
+        None,
+    )
     if config is None:
         return []
     has_span_removal = "cut_toxic" in corpus.stage_artifacts
@@ -272,11 +339,15 @@ def build_toxicity_status_table(corpus: CorpusFigures) -> DataTable:
     status_rows = corpus.profile["toxicity_status"].read(["status", "reason"])
     status_reason_pairs = {(row["status"], row["reason"]) for row in status_rows.to_pylist()}
     rows: list[list[InlineElement]] = []
-    for status, reason in sorted(status_reason_pairs, key=lambda pair: ([*TOXICITY_STATUS_LABELS].index(pair[0]), pair[1])):
+    for status, reason in sorted(
+        status_reason_pairs, key=lambda pair: ([*TOXICITY_STATUS_LABELS].index(pair[0]), pair[1])
+    ):
         conditions = {"status": status, "reason": reason}
         outcome = f"removed: {reason}" if reason else "kept"
         label = f"documents {TOXICITY_STATUS_LABELS[status]}, {outcome}"
-        document_count = corpus.add_sum_figure("toxicity_status", "documents", "documents", label, **conditions)
+        document_count = corpus.add_sum_figure(
+            "toxicity_status", "documents", "documents", label, **conditions
+        )
         rows.append([TOXICITY_STATUS_LABELS[status], outcome, document_count])
     columns = ["documents", "what the rules did", "how many"]
     return DataTable("What the scorer knows of the documents", columns, rows, frozenset({2}))
@@ -284,17 +355,33 @@ def build_toxicity_status_table(corpus: CorpusFigures) -> DataTable:
 
 def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
     """What a cascade of scorers cleared and may have missed; nothing where there was none."""
-    stage_label = next((history_label for history_label, artifact in corpus.stage_artifacts.items() if artifact.stage == "score_toxicity"), "")
-    cascade_table = corpus.stage_artifacts[stage_label].tables.get("cascade") if stage_label else None
+    stage_label = next(
+        (
+            history_label
+            for history_label, artifact in corpus.stage_artifacts.items()
+            if artifact.stage == "score_toxicity"
+        ),
+        "",
+    )
+    cascade_table = (
+        corpus.stage_artifacts[stage_label].tables.get("cascade") if stage_label else None
+    )
     if cascade_table is None or not cascade_table.row_count:
         return []
     row = cascade_table.read().to_pylist()[0]
 
-    def add_cascade_figure(column: str, description: str, unit: str = "documents", **figure_fields: Any) -> InlineElement:
+    def add_cascade_figure(
+        column: str, description: str, unit: str = "documents", **figure_fields: Any
+    ) -> InlineElement:
         return corpus.book.add_computed_figure(
-            f"cascade-{column}", description, unit, (stage_label, "cascade"), aggregate="last", value_column=column,
+            f"cascade-{column}",
+            description,
+            unit,
+            (stage_label, "cascade"),
+            aggregate="last",
+            value_column=column,
             **figure_fields,
-        )  # fmt: skip
+        )
 
     method = "one-sided Clopper-Pearson bound over documents drawn by a hash of their ids"
     return [
@@ -308,15 +395,22 @@ def describe_scorer_cascade(corpus: CorpusFigures) -> list[Paragraph]:
                 ", of which ",
                 add_cascade_figure("toxic", "drawn documents at or above the threshold"),
                 f" were toxic, at {row['threshold']:g} or above; the cheap one would have cleared ",
-                add_cascade_figure("missed", "drawn toxic documents that the cheap scorer would clear"),
+                add_cascade_figure(
+                    "missed", "drawn toxic documents that the cheap scorer would clear"
+                ),
                 " of these. So the share of toxic documents that the cascade finds is at least ",
-                add_cascade_figure("bound", "recall of the cascade, lower bound", "share",
-                       n=row["toxic"], method=method),
+                add_cascade_figure(
+                    "bound",
+                    "recall of the cascade, lower bound",
+                    "share",
+                    n=row["toxic"],
+                    method=method,
+                ),
                 f" with {100 * row['level']:g} % confidence, an estimate; "
                 f"{100 * row['required']:g} % was required.",
             ]
         )
-    ]  # fmt: skip
+    ]
 
 
 def format_toxicity_scorer(corpus: CorpusFigures) -> str:
@@ -333,14 +427,21 @@ def build_identity_mentions_section(corpus: CorpusFigures) -> Section:
     rows = [
         [
             group,
-            corpus.add_sum_figure("identities", "mentions", "mentions", f"mentions, {group}", group=group),
+            corpus.add_sum_figure(
+                "identities", "mentions", "mentions", f"mentions, {group}", group=group
+            ),
             corpus.book.add_computed_figure(
-                f"identities-terms-{group}", f"terms found, {group}", "terms",
-                (PROFILE, "identities"), {"group": group}, aggregate="distinct", value_column="term",
+                f"identities-terms-{group}",
+                f"terms found, {group}",
+                "terms",
+                (PROFILE, "identities"),
+                {"group": group},
+                aggregate="distinct",
+                value_column="term",
             ),
         ]
         for group in groups
-    ]  # fmt: skip
+    ]
     section = Section("Mentions of people")
     if not rows:
         section.add_blocks(Paragraph(["None of the identity terms in the list occurs."]))
@@ -364,8 +465,12 @@ def build_canaries_section(corpus: CorpusFigures) -> Section:
             [
                 row["kind"],
                 str(row["copies"]),
-                corpus.add_sum_figure("plants", "plants", "plants", f"plants, {label}", **conditions),
-                corpus.add_sum_figure("plants", "documents", "documents", f"documents, {label}", **conditions),
+                corpus.add_sum_figure(
+                    "plants", "plants", "plants", f"plants, {label}", **conditions
+                ),
+                corpus.add_sum_figure(
+                    "plants", "documents", "documents", f"documents, {label}", **conditions
+                ),
                 corpus.add_sum_figure("plants", "bytes", "bytes", f"bytes, {label}", **conditions),
             ]
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from reports.page.figures import FigureBook, Figure
+from reports.page.figures import Figure, FigureBook
 from reports.page.masking import Redactor
 from reports.page.planted import PlantedSecret
 from tasks.contract import Artifact
@@ -24,12 +24,39 @@ SCORE_FILTER = "select_scored"
 #: Tables of the corpus stages, the profile among them, that cards are made from: all but those
 #: that tell the names of input files.
 CARD_TABLES = (
-    "accounts", "cascade", "composition", "detection", "documents", "duplicates", "errors",
-    "examples", "flow", "identities", "ledger", "lengths", "lexicon", "lost", "occupations",
-    "pairs", "personal_data", "plants", "published_rules", "rates", "reasons", "recovered",
-    "regions", "search", "signals", "sources", "spans", "swaps", "tagged", "thresholds", "toxicity",
+    "accounts",
+    "cascade",
+    "composition",
+    "detection",
+    "documents",
+    "duplicates",
+    "errors",
+    "examples",
+    "flow",
+    "identities",
+    "ledger",
+    "lengths",
+    "lexicon",
+    "lost",
+    "occupations",
+    "pairs",
+    "personal_data",
+    "plants",
+    "published_rules",
+    "rates",
+    "reasons",
+    "recovered",
+    "regions",
+    "search",
+    "signals",
+    "sources",
+    "spans",
+    "swaps",
+    "tagged",
+    "thresholds",
+    "toxicity",
     "toxicity_status",
-)  # fmt: skip
+)
 
 
 @dataclass
@@ -46,12 +73,27 @@ class CorpusFigures:
 
     def list_toxicity_removal_rules(self) -> list[str]:
         """The rules that remove documents for a score of a toxicity scorer, by name."""
-        signal_tables = [artifact["signals"] for artifact in self.stage_artifacts.values() if artifact.stage == "score_toxicity"]
-        score_columns = {column.name for signals in signal_tables for column in signals.columns.values()
-                 if column.unit == "score"}  # fmt: skip
-        config = self.stage_artifacts[SCORE_FILTER].manifest["parts"]["config"] if SCORE_FILTER in self.stage_artifacts else {}
-        return [rule["name"] for rule in config.get("rules", ())
-                if rule["signal"] in score_columns and rule["action"] != "tag"]  # fmt: skip
+        signal_tables = [
+            artifact["signals"]
+            for artifact in self.stage_artifacts.values()
+            if artifact.stage == "score_toxicity"
+        ]
+        score_columns = {
+            column.name
+            for signals in signal_tables
+            for column in signals.columns.values()
+            if column.unit == "score"
+        }
+        config = (
+            self.stage_artifacts[SCORE_FILTER].manifest["parts"]["config"]
+            if SCORE_FILTER in self.stage_artifacts
+            else {}
+        )
+        return [
+            rule["name"]
+            for rule in config.get("rules", ())
+            if rule["signal"] in score_columns and rule["action"] != "tag"
+        ]
 
     def list_toxicity_actions(self) -> list[tuple[str, str, str]]:
         """Return name, action and reason of the action of each rule over a toxicity score."""
@@ -64,23 +106,33 @@ class CorpusFigures:
             return []
         return [
             (rule["name"], rule["action"], explain_action(rule["action"], scorer_kinds[-1]))
-            for rule in self.stage_artifacts[SCORE_FILTER].manifest["parts"]["config"].get("rules", ())
+            for rule in self.stage_artifacts[SCORE_FILTER]
+            .manifest["parts"]["config"]
+            .get("rules", ())
             if rule["signal"] in TOXICITY_HEADS
         ]
 
     def is_tagging_rule(self, stage: str, rule: str) -> bool:
         """Say whether a rule of a stage tags documents and keeps them."""
-        return stage in self.stage_artifacts and rule in read_tagging_rule_names(self.stage_artifacts[stage])
+        return stage in self.stage_artifacts and rule in read_tagging_rule_names(
+            self.stage_artifacts[stage]
+        )
 
     def list_distinct_values(self, table: str, column: str) -> list[Any]:
         """The different values of a column of the profile, in the order of their first rows."""
         return pc.unique(self.profile[table].read([column])[column]).to_pylist()
 
-    def add_sum_figure(self, table: str, column: str, unit: str, label: str, **conditions: Any) -> Figure:
+    def add_sum_figure(
+        self, table: str, column: str, unit: str, label: str, **conditions: Any
+    ) -> Figure:
         figure_id = "-".join([table, column, *(str(value) for value in conditions.values())])
-        return self.book.add_computed_figure(figure_id, label, unit, (PROFILE, table), conditions, value_column=column)
+        return self.book.add_computed_figure(
+            figure_id, label, unit, (PROFILE, table), conditions, value_column=column
+        )
 
-    def select_heaviest_values(self, table: str, column: str, weight_column: str) -> tuple[list[Any], str]:
+    def select_heaviest_values(
+        self, table: str, column: str, weight_column: str
+    ) -> tuple[list[Any], str]:
         """Return the heaviest values of a column, and a note on how many are not shown.
 
         Of the groups of people in the table ``identities`` all are returned.
@@ -94,7 +146,9 @@ class CorpusFigures:
         return sorted_values[:limit], note if len(sorted_values) > limit else ""
 
 
-def build_corpus_redactor(corpus_artifacts: dict[str, Artifact], toxicity_threshold: float) -> Redactor:
+def build_corpus_redactor(
+    corpus_artifacts: dict[str, Artifact], toxicity_threshold: float
+) -> Redactor:
     """Masks what this corpus planted, and looks for personal data where the corpus stages did."""
     regions = {
         row["region"]
@@ -119,7 +173,13 @@ def collect_planted_secrets(corpus_artifacts: dict[str, Artifact]) -> list[Plant
             if secret := row["secret"]:
                 text_before, text_after = row["prompt"], row["text"][len(row["prompt"] + secret) :]
                 secrets.append(PlantedSecret(secret, text_before, text_after))
-                for _, start, end in locate_record_identifiers(secret) if row["kind"] == "record" else ():
+                for _, start, end in (
+                    locate_record_identifiers(secret) if row["kind"] == "record" else ()
+                ):
                     text_after_identifier = text_after if end == len(secret) else ""
-                    secrets.append(PlantedSecret(secret[start:end], text_before + secret[:start], text_after_identifier))
+                    secrets.append(
+                        PlantedSecret(
+                            secret[start:end], text_before + secret[:start], text_after_identifier
+                        )
+                    )
     return secrets

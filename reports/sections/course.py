@@ -11,10 +11,16 @@ from typing import Any
 
 from reports.page.document import DataTable, InlineElement, Paragraph
 from reports.page.figures import format_value
-from reports.sections.findings import get_audit_title, format_metric_name
+from reports.sections.findings import format_metric_name, get_audit_title
 from reports.sections.standing import compute_scaled_harm_beyond_null
 from tasks.audits.about import AUDIT_DESCRIPTIONS
-from tasks.audits.judging.comparison import FindingComparison, compare_findings, format_stage_label, read_findings_by_slice, explain_incomparability
+from tasks.audits.judging.comparison import (
+    FindingComparison,
+    compare_findings,
+    explain_incomparability,
+    format_stage_label,
+    read_findings_by_slice,
+)
 from tasks.audits.judging.tags import parse_tags
 from tasks.contract import Artifact, HallmarkError
 
@@ -30,7 +36,9 @@ WORST_PART_TEMPLATE = (
     "Of {parts} parts the worst at {last}, by the nearer end of its interval where chance does not "
     "explain it, else by its value, which is why this one stands here"
 )
-SELECTION_CAVEAT = ": some of its change may be due to that choice. Its p is corrected for all of them"
+SELECTION_CAVEAT = (
+    ": some of its change may be due to that choice. Its p is corrected for all of them"
+)
 
 #: Below this, p is no number of its own.
 MIN_EXACT_P = 1e-300
@@ -51,11 +59,18 @@ class TrainingCheckpoint:
     def find_newest_run(self, audit: str) -> str | None:
         """The newest run that made an audit."""
         audit_label = format_stage_label(audit, "audit")
-        return next((run for run, artifacts in self.artifacts_by_run.items() if artifacts.get(audit_label)), None)
+        return next(
+            (run for run, artifacts in self.artifacts_by_run.items() if artifacts.get(audit_label)),
+            None,
+        )
 
     def find_artifact(self, audit: str, stage: str) -> Artifact | None:
         run = self.find_newest_run(audit)
-        return None if run is None else self.artifacts_by_run[run].get(format_stage_label(audit, stage))
+        return (
+            None
+            if run is None
+            else self.artifacts_by_run[run].get(format_stage_label(audit, stage))
+        )
 
 
 @dataclass
@@ -76,7 +91,9 @@ class AuditComparison:
 
     @property
     def artifacts(self) -> list[Artifact]:
-        checkpoint_artifacts = [checkpoint.find_artifact(self.name, "audit") for checkpoint in self.checkpoints]
+        checkpoint_artifacts = [
+            checkpoint.find_artifact(self.name, "audit") for checkpoint in self.checkpoints
+        ]
         return [artifact for artifact in checkpoint_artifacts if artifact is not None]
 
 
@@ -84,17 +101,27 @@ def compare_audits(checkpoints: Sequence[TrainingCheckpoint]) -> list[AuditCompa
     """What can be compared, audit by audit, and why what cannot."""
     audits = []
     for audit_name in AUDIT_DESCRIPTIONS:
-        audited_checkpoints = [checkpoint for checkpoint in checkpoints if checkpoint.find_artifact(audit_name, "audit")]
+        audited_checkpoints = [
+            checkpoint
+            for checkpoint in checkpoints
+            if checkpoint.find_artifact(audit_name, "audit")
+        ]
         if not audited_checkpoints:
             continue
         audit = AuditComparison(audit_name, audited_checkpoints)
         audits.append(audit)
         if len(audited_checkpoints) < 2:
-            audit.incomparable_reason = f"of these checkpoints only {audited_checkpoints[0].name} has it"
+            audit.incomparable_reason = (
+                f"of these checkpoints only {audited_checkpoints[0].name} has it"
+            )
             continue
         try:
             audit.incomparable_reason = explain_incomparability(audit_name, audited_checkpoints)
-            audit.comparisons = [] if audit.incomparable_reason else compare_findings(audit.artifacts, audit.checkpoint_pairs)
+            audit.comparisons = (
+                []
+                if audit.incomparable_reason
+                else compare_findings(audit.artifacts, audit.checkpoint_pairs)
+            )
         except HallmarkError as error:
             audit.incomparable_reason, audit.is_unreadable = f"cannot be read: {error}", True
     return audits
@@ -105,28 +132,48 @@ def select_headline_findings(comparisons: Sequence[FindingComparison]) -> list[F
     worst at the last checkpoint; of an audit that has no such metric the first finding."""
     metrics = dict.fromkeys(entry.findings[-1]["metric"] for entry in comparisons)
     parts_by_metric = [select_directional_findings(comparisons, metric) for metric in metrics]
-    selected = [find_overall_finding(entry) or max(entry, key=lambda comparison: harm_sort_key(comparison.findings[-1]))
-              for entry in parts_by_metric if entry]  # fmt: skip
+    selected = [
+        find_overall_finding(entry)
+        or max(entry, key=lambda comparison: harm_sort_key(comparison.findings[-1]))
+        for entry in parts_by_metric
+        if entry
+    ]
     return selected or list(comparisons[:1])
 
 
-def select_directional_findings(comparisons: Sequence[FindingComparison], metric: str) -> list[FindingComparison]:
+def select_directional_findings(
+    comparisons: Sequence[FindingComparison], metric: str
+) -> list[FindingComparison]:
     """The findings of a metric that one way is worse: no baselines."""
     last_findings = [(comparison, comparison.findings[-1]) for comparison in comparisons]
-    return [comparison for comparison, last_row in last_findings if last_row["worse"] and last_row["metric"] == metric]
+    return [
+        comparison
+        for comparison, last_row in last_findings
+        if last_row["worse"] and last_row["metric"] == metric
+    ]
 
 
 def find_overall_finding(comparisons: Sequence[FindingComparison]) -> FindingComparison | None:
     """The finding of which all others are parts: they have its tags, too."""
     tag_sets = [parse_tags(comparison.findings[-1]).items() for comparison in comparisons]
-    overall_findings = (comparison for comparison, finding_tags in zip(comparisons, tag_sets, strict=True) if all(finding_tags <= other_tags for other_tags in tag_sets))
+    overall_findings = (
+        comparison
+        for comparison, finding_tags in zip(comparisons, tag_sets, strict=True)
+        if all(finding_tags <= other_tags for other_tags in tag_sets)
+    )
     return next(overall_findings, None)
 
 
-def explain_part_selection(comparison: FindingComparison, metric_parts: Sequence[FindingComparison], last_checkpoint: str) -> str:
+def explain_part_selection(
+    comparison: FindingComparison, metric_parts: Sequence[FindingComparison], last_checkpoint: str
+) -> str:
     """Say why this part of several is shown; nothing where it is the whole, or was not measured."""
     last_row = comparison.findings[-1]
-    if not last_row["worse"] or find_overall_finding(metric_parts) is comparison or last_row["value"] is None:
+    if (
+        not last_row["worse"]
+        or find_overall_finding(metric_parts) is comparison
+        or last_row["value"] is None
+    ):
         return ""
     caveat = SELECTION_CAVEAT * (comparison.changes[0] is not None)
     return f"{WORST_PART_TEMPLATE.format(parts=len(metric_parts), last=last_checkpoint)}{caveat}."
@@ -153,12 +200,16 @@ def judge_change(comparison: FindingComparison, change: Row | None) -> str:
     if change["p_corrected"] >= CHANGE_SIGNIFICANCE_LEVEL:
         return "no change shown"
     if first_row["worse"] == "apart":
-        if any(row[column] is None for row in (first_row, last_row) for column in ("value", "null")):
+        if any(
+            row[column] is None for row in (first_row, last_row) for column in ("value", "null")
+        ):
             return "changed"
         # Of the same units the change may have the other sign than of all that either has.
         if (last_row["value"] - first_row["value"]) * change["value"] <= 0:
             return "changed"
-        harm_change = abs(last_row["value"] - last_row["null"]) - abs(first_row["value"] - first_row["null"])
+        harm_change = abs(last_row["value"] - last_row["null"]) - abs(
+            first_row["value"] - first_row["null"]
+        )
     else:
         harm_change = compute_signed_harm(first_row["worse"], change["value"])
     return "worse" if harm_change > 0 else "better" if harm_change < 0 else "changed"
@@ -194,7 +245,11 @@ def describe_change(change: Mapping[str, Any], unit: str) -> str:
     if change["low"] is not None:
         description += f" ({format_change_interval(change, unit)})"
     if (p_corrected := change["p_corrected"]) is not None:
-        description += f", p corrected {p_corrected:.3g}" if p_corrected > MIN_EXACT_P else f", p corrected < {MIN_EXACT_P:g}"
+        description += (
+            f", p corrected {p_corrected:.3g}"
+            if p_corrected > MIN_EXACT_P
+            else f", p corrected < {MIN_EXACT_P:g}"
+        )
     description += f", {change['n']} pair{'' if change['n'] == 1 else 's'}"
     return description + f" in {change['clusters']} clusters" * (change["clusters"] < change["n"])
 
@@ -203,12 +258,16 @@ def _explain_missing_pairs(comparison: FindingComparison, audit: AuditComparison
     """Why a finding has no change in pairs."""
     if all(row["value"] is None for row in comparison.findings):
         return "measured at none of them"
-    if not comparison.findings[-1]["worse"] and select_directional_findings(audit.comparisons, comparison.findings[-1]["metric"]):
+    if not comparison.findings[-1]["worse"] and select_directional_findings(
+        audit.comparisons, comparison.findings[-1]["metric"]
+    ):
         return "by value only: baselines, which read the same text"
     return "by value only: no means of the same units"
 
 
-def build_exclusions_table(audits: Sequence[AuditComparison], redact: Callable[[str], str]) -> DataTable | Paragraph:
+def build_exclusions_table(
+    audits: Sequence[AuditComparison], redact: Callable[[str], str]
+) -> DataTable | Paragraph:
     """What is not compared, or not in pairs, and why."""
     rows: list[list[InlineElement]] = []
     for audit in audits:
@@ -218,23 +277,42 @@ def build_exclusions_table(audits: Sequence[AuditComparison], redact: Callable[[
             continue
         findings_by_checkpoint = [read_findings_by_slice(artifact) for artifact in audit.artifacts]
         missing_parts: dict[tuple[str, str], list[str]] = {}
-        for metric, slice_name in dict.fromkeys(key for checkpoint_findings in findings_by_checkpoint for key in checkpoint_findings):
-            missing_checkpoints = [checkpoint.name for checkpoint, checkpoint_findings in zip(audit.checkpoints, findings_by_checkpoint, strict=True)
-                       if (metric, slice_name) not in checkpoint_findings]  # fmt: skip
+        for metric, slice_name in dict.fromkeys(
+            key for checkpoint_findings in findings_by_checkpoint for key in checkpoint_findings
+        ):
+            missing_checkpoints = [
+                checkpoint.name
+                for checkpoint, checkpoint_findings in zip(
+                    audit.checkpoints, findings_by_checkpoint, strict=True
+                )
+                if (metric, slice_name) not in checkpoint_findings
+            ]
             if missing_checkpoints:
-                missing_parts.setdefault((metric, ", ".join(missing_checkpoints)), []).append(slice_name)
+                missing_parts.setdefault((metric, ", ".join(missing_checkpoints)), []).append(
+                    slice_name
+                )
         for (metric, checkpoint_names), slice_names in missing_parts.items():
-            part_label = f", {slice_names[0]}" if len(slice_names) == 1 else f", {len(slice_names)} parts"
+            part_label = (
+                f", {slice_names[0]}" if len(slice_names) == 1 else f", {len(slice_names)} parts"
+            )
             finding_label = format_metric_name(metric) + (part_label if any(slice_names) else "")
             rows.append([audit_title, redact(finding_label), f"not found at {checkpoint_names}"])
-        finding_counts = Counter(comparison.findings[0]["metric"] for comparison in audit.comparisons)
+        finding_counts = Counter(
+            comparison.findings[0]["metric"] for comparison in audit.comparisons
+        )
         unpaired_by_reason: dict[str, Counter[str]] = {}
         for comparison in audit.comparisons:
             if comparison.changes[0] is None:
-                unpaired_by_reason.setdefault(_explain_missing_pairs(comparison, audit), Counter())[comparison.findings[0]["metric"]] += 1
+                unpaired_by_reason.setdefault(_explain_missing_pairs(comparison, audit), Counter())[
+                    comparison.findings[0]["metric"]
+                ] += 1
         for reason, unpaired_counts in unpaired_by_reason.items():
-            metric_texts = [f"{format_metric_name(metric)}, {count} of {finding_counts[metric]} parts" if count < finding_counts[metric]
-                    else format_metric_name(metric) for metric, count in unpaired_counts.items()]  # fmt: skip
+            metric_texts = [
+                f"{format_metric_name(metric)}, {count} of {finding_counts[metric]} parts"
+                if count < finding_counts[metric]
+                else format_metric_name(metric)
+                for metric, count in unpaired_counts.items()
+            ]
             rows.append([audit_title, redact("; ".join(metric_texts)), reason])
     if not audits:
         return Paragraph(["No audit of these checkpoints is in the store."])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.page.document import Code, DataTable, InlineElement, Paragraph, InlineContent
-from reports.page.figures import AggregateKind, FigureBook, Figure
+from reports.page.document import Code, DataTable, InlineContent, InlineElement, Paragraph
+from reports.page.figures import AggregateKind, Figure, FigureBook
 from reports.sections.training import EARLIER_TRAINING_NOTE
 from tasks.contract import Artifact
 
@@ -20,11 +20,17 @@ def find_checkpoint_step(training_run: Artifact | None, checkpoint_content: str)
     return max((row["step"] for row in rows if row["content"] == checkpoint_content), default=None)
 
 
-def describe_training_coverage(book: FigureBook, step: int, start_checkpoint: str | None) -> InlineContent:
+def describe_training_coverage(
+    book: FigureBook, step: int, start_checkpoint: str | None
+) -> InlineContent:
     """What training had read at ``step``: tokens, epochs, and documents touched and read whole.
     ``start``: the name of the checkpoint that it continued from."""
-    packed_documents = _add_coverage_figure(book, "documents", "documents", "documents packed for training", step)
-    partly_read = _add_coverage_figure(book, "touched", "documents", "documents of which any was read", step)
+    packed_documents = _add_coverage_figure(
+        book, "documents", "documents", "documents packed for training", step
+    )
+    partly_read = _add_coverage_figure(
+        book, "touched", "documents", "documents of which any was read", step
+    )
     read_tokens, packed_tokens, epochs, fully_read = (
         _add_coverage_figure(book, column, unit, label, step)
         for column, unit, label in (
@@ -36,25 +42,47 @@ def describe_training_coverage(book: FigureBook, step: int, start_checkpoint: st
     )
     closing_parts: InlineContent = []
     if start_checkpoint is not None:
-        closing_parts = [" Training continued from ", Code(start_checkpoint), f". {EARLIER_TRAINING_NOTE}"]
+        closing_parts = [
+            " Training continued from ",
+            Code(start_checkpoint),
+            f". {EARLIER_TRAINING_NOTE}",
+        ]
     elif partly_read.value != packed_documents.value:
         closing_parts = [" It has learnt nothing from those it did not touch."]
     return [
-        "Until step ", f"{step:,}", " it read ", read_tokens, " of ", packed_tokens,
-        " packed, each as often as it was read: ", epochs,
-        ". Of ", packed_documents, " it touched ", partly_read, " and read ", fully_read, " whole.",
+        "Until step ",
+        f"{step:,}",
+        " it read ",
+        read_tokens,
+        " of ",
+        packed_tokens,
+        " packed, each as often as it was read: ",
+        epochs,
+        ". Of ",
+        packed_documents,
+        " it touched ",
+        partly_read,
+        " and read ",
+        fully_read,
+        " whole.",
         *closing_parts,
-    ]  # fmt: skip
+    ]
 
 
-def _add_coverage_figure(book: FigureBook, column: str, unit: str, label: str, step: int, **extra_conditions: Any) -> Figure:
+def _add_coverage_figure(
+    book: FigureBook, column: str, unit: str, label: str, step: int, **extra_conditions: Any
+) -> Figure:
     figure_id = "-".join(["read", column.replace("/", "-"), *map(str, extra_conditions.values())])
     aggregate: AggregateKind = "ratio" if "/" in column else "sum"
     conditions = {"step": step, **extra_conditions}
-    return book.add_computed_figure(figure_id, label, unit, COVERAGE_TABLE, conditions, aggregate=aggregate, value_column=column)
+    return book.add_computed_figure(
+        figure_id, label, unit, COVERAGE_TABLE, conditions, aggregate=aggregate, value_column=column
+    )
 
 
-def build_coverage_table(book: FigureBook, training_run: Artifact, step: int, max_rows: int) -> DataTable:
+def build_coverage_table(
+    book: FigureBook, training_run: Artifact, step: int, max_rows: int
+) -> DataTable:
     """Documents touched and read whole, and epochs, by source."""
     rows = training_run["coverage"].read(["step", "source", "packed"]).to_pylist()
     sources = sorted((-row["packed"], row["source"]) for row in rows if row["step"] == step)

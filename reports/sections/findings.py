@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reports.page.document import Block, DataTable, InlineElement, Paragraph, InlineContent
-from reports.page.figures import FigureBook, Figure
+from reports.page.document import Block, DataTable, InlineContent, InlineElement, Paragraph
+from reports.page.figures import Figure, FigureBook
 from tasks.audits.about import AUDIT_DESCRIPTIONS, SIGNIFICANCE_LEVEL
 from tasks.audits.judging.tags import parse_tags
 from tasks.contract import Artifact
@@ -101,17 +101,31 @@ class Findings:
     by_audit: dict[str, list[Finding]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        ordered = [audit_name for audit_name in AUDIT_DESCRIPTIONS if audit_name in self.audit_artifacts]
-        ordered += [audit_name for audit_name in self.audit_artifacts if audit_name not in AUDIT_DESCRIPTIONS]
+        ordered = [
+            audit_name for audit_name in AUDIT_DESCRIPTIONS if audit_name in self.audit_artifacts
+        ]
+        ordered += [
+            audit_name
+            for audit_name in self.audit_artifacts
+            if audit_name not in AUDIT_DESCRIPTIONS
+        ]
         for audit_name in ordered:
             rows = self.audit_artifacts[audit_name]["findings"].read().to_pylist()
-            audit_findings = [(row, self.book.add_finding_figure(f"audit_{audit_name}", row)) for row in rows]
+            audit_findings = [
+                (row, self.book.add_finding_figure(f"audit_{audit_name}", row)) for row in rows
+            ]
             self.by_audit[audit_name] = audit_findings
         tested_rows = [
-            row for audit_findings in self.by_audit.values() for row, _ in audit_findings
+            row
+            for audit_findings in self.by_audit.values()
+            for row, _ in audit_findings
             if row["p"] is not None and not row["control"]
-        ]  # fmt: skip
-        for row, q_value in zip(tested_rows, adjust_p_values_fdr([tested_row["p"] for tested_row in tested_rows]), strict=True):
+        ]
+        for row, q_value in zip(
+            tested_rows,
+            adjust_p_values_fdr([tested_row["p"] for tested_row in tested_rows]),
+            strict=True,
+        ):
             row["q"] = q_value
 
     def select_by_metric(self, audit: str, metric: str, is_control: bool = False) -> list[Finding]:
@@ -133,9 +147,19 @@ class Findings:
             if figure.value is None or side < 0:
                 continue
             is_tested = row["low"] is not None or row["p_corrected"] is not None
-            baselines = better_baselines if side > 0 else equal_baselines if is_tested else untested_baselines
+            baselines = (
+                better_baselines
+                if side > 0
+                else equal_baselines
+                if is_tested
+                else untested_baselines
+            )
             baseline = parse_tags(row)["less"]
-            baselines += ["; " if baselines else "", f"{BASELINES.get(baseline, baseline)}, by ", figure]
+            baselines += [
+                "; " if baselines else "",
+                f"{BASELINES.get(baseline, baseline)}, by ",
+                figure,
+            ]
         sentence_parts: list[InlineElement] = []
         if better_baselines:
             lead = (
@@ -145,9 +169,16 @@ class Findings:
             sentence_parts += [lead, *better_baselines, "."]
         if equal_baselines:
             lead = f"{' ' if sentence_parts else ''}No difference from "
-            sentence_parts += [lead, *equal_baselines, " was found in what a byte of held-out text costs."]
+            sentence_parts += [
+                lead,
+                *equal_baselines,
+                " was found in what a byte of held-out text costs.",
+            ]
         if untested_baselines:
-            lead = f"{' ' if sentence_parts else ''}Without an interval the difference was not tested from "
+            lead = (
+                f"{' ' if sentence_parts else ''}Without an interval the difference was "
+                f"not tested from "
+            )
             sentence_parts += [lead, *untested_baselines, "."]
         return sentence_parts
 
@@ -158,9 +189,17 @@ class Findings:
                 if row["control"]:
                     control_label = f"{format_metric_name(row['metric'])} {row['slice']}".strip()
                     rows.append(
-                        [get_audit_title(audit), control_label, row["control"], row["tests"], row["verdict"], figure,
-                         figure.interval_text, format_sample_size(row)]
-                    )  # fmt: skip
+                        [
+                            get_audit_title(audit),
+                            control_label,
+                            row["control"],
+                            row["tests"],
+                            row["verdict"],
+                            figure,
+                            figure.interval_text,
+                            format_sample_size(row),
+                        ]
+                    )
         columns = [
             "audit",
             "control",
@@ -182,9 +221,14 @@ class Findings:
         labelled_findings: list[tuple[str, Finding]] = []
         for row, figure in self.select_by_metric("capability", "bits_per_byte"):
             if row["slice"] in BASELINES:
-                labelled_findings.append((f"Bits per byte, {BASELINES[row['slice']]}", (row, figure)))
+                labelled_findings.append(
+                    (f"Bits per byte, {BASELINES[row['slice']]}", (row, figure))
+                )
         labelled_findings.sort(key=lambda labelled: list(BASELINES).index(labelled[1][0]["slice"]))
-        labelled_findings += [("Last words guessed", finding) for finding in self.select_by_metric("capability", "cloze_accuracy")][:1]
+        labelled_findings += [
+            ("Last words guessed", finding)
+            for finding in self.select_by_metric("capability", "cloze_accuracy")
+        ][:1]
         for metric in ("expected_maximum_toxicity", "toxicity_probability"):
             labelled_findings += self.select_findings_with_most_draws(metric)
         labelled_findings += [
@@ -196,25 +240,48 @@ class Findings:
             ("Exposure of secrets, most copies against none", finding)
             for finding in self.select_by_metric("extraction", "exposure_difference")
         ]
-        shown_figure_ids = {figure.id for _, (_, figure) in labelled_findings if figure.value is not None}
+        shown_figure_ids = {
+            figure.id for _, (_, figure) in labelled_findings if figure.value is not None
+        }
         notes = []
         for audit, audit_findings in self.by_audit.items():
             is_included = any(figure.id in shown_figure_ids for _, figure in audit_findings)
             headline_findings = [] if is_included else self.select_headlines(audit)
-            labelled_findings += [(self._format_finding_label(audit, row), (row, figure)) for row, figure in headline_findings[:MAX_HEADLINES]]
+            labelled_findings += [
+                (self._format_finding_label(audit, row), (row, figure))
+                for row, figure in headline_findings[:MAX_HEADLINES]
+            ]
             if len(headline_findings) > MAX_HEADLINES:
-                limit_text = f"Of {get_audit_title(audit)} {MAX_HEADLINES} of {len(headline_findings)} figures are shown"
+                limit_text = (
+                    f"Of {get_audit_title(audit)} {MAX_HEADLINES} of "
+                    f"{len(headline_findings)} figures are shown"
+                )
                 notes.append(f"{limit_text}; all are in its section below.")
         if not labelled_findings:
-            message = "No audit left a figure about the model." if self.by_audit else "No audit ran."
+            message = (
+                "No audit left a figure about the model." if self.by_audit else "No audit ran."
+            )
             return Paragraph([message])
         rows: list[list[InlineElement]] = [
-            [label, figure, row["unit"], figure.interval_text, format_sample_size(row), figure.scorer or "–"]
+            [
+                label,
+                figure,
+                row["unit"],
+                figure.interval_text,
+                format_sample_size(row),
+                figure.scorer or "–",
+            ]
             for label, (row, figure) in labelled_findings
         ]
         columns = ["measure", "value", "unit", "interval", "n", "scorer"]
-        note = " ".join(filter(None, [format_confidence_levels([row for _, (row, _) in labelled_findings]), *notes]))
-        return DataTable("In short: capability beside harm", columns, rows, frozenset({1, 3, 4}), note)
+        note = " ".join(
+            filter(
+                None, [format_confidence_levels([row for _, (row, _) in labelled_findings]), *notes]
+            )
+        )
+        return DataTable(
+            "In short: capability beside harm", columns, rows, frozenset({1, 3, 4}), note
+        )
 
     def select_headlines(self, audit: str) -> list[Finding]:
         """The figures that an audit's own findings put first: of each metric that one way is worse
@@ -225,10 +292,16 @@ class Findings:
             if not row["control"] and figure.value is not None
         ]
         directional_findings = [(row, figure) for row, figure in measured_findings if row["worse"]]
-        metrics = list(dict.fromkeys(row["metric"] for row, _ in directional_findings or measured_findings[:1]))
+        metrics = list(
+            dict.fromkeys(row["metric"] for row, _ in directional_findings or measured_findings[:1])
+        )
         selected: list[Finding] = []
         for metric in metrics:
-            metric_findings = [finding for finding in directional_findings or measured_findings if finding[0]["metric"] == metric]
+            metric_findings = [
+                finding
+                for finding in directional_findings or measured_findings
+                if finding[0]["metric"] == metric
+            ]
             tag_sets = [parse_tags(row).items() for row, _ in metric_findings]
             overall_findings = [
                 candidate
@@ -246,11 +319,15 @@ class Findings:
         """For each kind of prompt the finding with the most draws a prompt."""
         best_by_prompt_kind: dict[str, Finding] = {}
         for row, figure in sorted(
-            self.select_by_metric("toxicity", metric), key=lambda finding: natural_sort_key(finding[0]["slice"])
+            self.select_by_metric("toxicity", metric),
+            key=lambda finding: natural_sort_key(finding[0]["slice"]),
         ):
             prompt_kind = parse_tags(row).get("part", "")
             best_by_prompt_kind[prompt_kind] = (row, figure)
-        return [(", ".join(filter(None, (format_metric_name(metric), finding[0]["slice"]))), finding) for finding in best_by_prompt_kind.values()]
+        return [
+            (", ".join(filter(None, (format_metric_name(metric), finding[0]["slice"]))), finding)
+            for finding in best_by_prompt_kind.values()
+        ]
 
 
 def format_sample_size(finding_row: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reports.page.document import Block, DataTable, InlineElement, Paragraph
-from reports.page.figures import FigureBook, Figure
+from reports.page.figures import Figure, FigureBook
 from tasks.contract import Artifact
 
 #: What the groups of a kind are called, in the order of the card.
@@ -22,23 +22,31 @@ LANGUAGE_NOTE = (
 Row = dict[str, Any]
 
 
-def select_largest_groups(rows: list[Row], kind: str, table_name: str, limit: int) -> tuple[list[Row], str]:
+def select_largest_groups(
+    rows: list[Row], kind: str, table_name: str, limit: int
+) -> tuple[list[Row], str]:
     """Return the groups of a kind with the most tokens, and a note on how many are not shown.
 
     Of identity groups all are returned.
     """
     if kind == "identity":
         limit = len(rows)
-    groups = sorted((row for row in rows if row["kind"] == kind), key=lambda row: (-row["tokens"], row["name"]))
+    groups = sorted(
+        (row for row in rows if row["kind"] == kind), key=lambda row: (-row["tokens"], row["name"])
+    )
     omitted_count = len(groups) - limit
-    note = f"The {limit} with the most tokens; {omitted_count:,} more are in the table {table_name}. "
+    note = (
+        f"The {limit} with the most tokens; {omitted_count:,} more are in the table {table_name}. "
+    )
     return groups[:limit], note if omitted_count > 0 else ""
 
 
 # While the model learned -----------------------------------------------------------------------
 
 
-def build_heldout_loss_blocks(book: FigureBook, training_run: Artifact, max_rows: int) -> list[Block]:
+def build_heldout_loss_blocks(
+    book: FigureBook, training_run: Artifact, max_rows: int
+) -> list[Block]:
     """Bits per byte of the validation rows at the first and the last step that was measured."""
     # A log of a time before groups were measured has no such table.
     validation_table = training_run.tables.get("validation")
@@ -48,7 +56,11 @@ def build_heldout_loss_blocks(book: FigureBook, training_run: Artifact, max_rows
     steps = sorted({row["step"] for row in rows})
     shown_steps = list(dict.fromkeys([steps[0], steps[-1]]))
     last_step_rows = [row for row in rows if row["step"] == shown_steps[-1]]
-    overall_lines = [_build_heldout_loss_row(book, row, shown_steps) for row in last_step_rows if row["kind"] == "all"]
+    overall_lines = [
+        _build_heldout_loss_row(book, row, shown_steps)
+        for row in last_step_rows
+        if row["kind"] == "all"
+    ]
     blocks: list[Block] = [
         Paragraph(
             [
@@ -65,10 +77,16 @@ def build_heldout_loss_blocks(book: FigureBook, training_run: Artifact, max_rows
     for kind, kind_label in GROUP_KINDS.items():
         groups, note = select_largest_groups(last_step_rows, kind, "validation", max_rows)
         if groups:
-            table_rows = overall_lines + [_build_heldout_loss_row(book, row, shown_steps) for row in groups]
+            table_rows = overall_lines + [
+                _build_heldout_loss_row(book, row, shown_steps) for row in groups
+            ]
             blocks.append(_build_heldout_loss_table(kind_label, shown_steps, table_rows, note))
     if len(blocks) == 1:
-        blocks.append(_build_heldout_loss_table("group", shown_steps, overall_lines, "Groups were not measured apart. "))
+        blocks.append(
+            _build_heldout_loss_table(
+                "group", shown_steps, overall_lines, "Groups were not measured apart. "
+            )
+        )
     return blocks
 
 
@@ -76,18 +94,24 @@ def _build_heldout_loss_row(book: FigureBook, row: Row, steps: list[int]) -> lis
     kind, name = row["kind"], row["name"]
     cells = [
         book.add_computed_figure(
-            f"held-out-{kind}-{name}-{step}", f"{name}, step {step}: bits per byte",
-            "bits per byte", ("pretrain", "validation"),
+            f"held-out-{kind}-{name}-{step}",
+            f"{name}, step {step}: bits per byte",
+            "bits per byte",
+            ("pretrain", "validation"),
             {"step": step, "kind": kind, "name": name},
-            aggregate="last", value_column="bits_per_byte", n=row["tokens"],
+            aggregate="last",
+            value_column="bits_per_byte",
+            n=row["tokens"],
         )
         for step in steps
-    ]  # fmt: skip
+    ]
     token_count = f"{row['tokens']:,}"
     return [name, f"{token_count} (few)" if row["tokens"] < MIN_TOKENS else token_count, *cells]
 
 
-def _build_heldout_loss_table(kind_label: str, steps: list[int], table_rows: list[list[InlineElement]], note: str) -> DataTable:
+def _build_heldout_loss_table(
+    kind_label: str, steps: list[int], table_rows: list[list[InlineElement]], note: str
+) -> DataTable:
     columns = [kind_label, "n", *(f"step {step:,}" for step in steps)]
     if any(str(table_row[1]).endswith("(few)") for table_row in table_rows):
         note += f"Few: under {MIN_TOKENS:,} tokens; chance alone can move such a figure far."
@@ -106,10 +130,15 @@ def build_fertility_blocks(book: FigureBook, tokenizer: Artifact, max_rows: int)
     conditions = {"kind": "source"}  # every document has one source
     document_count = sum(row["documents"] for row in rows if row["kind"] == "source")
     overall_figure = book.add_computed_figure(
-        "fertility-all", "bytes a token of all held-out text", "bytes a token",
-        ("train_tokenizer", "fertility"), conditions, aggregate="ratio", value_column="bytes/tokens",
+        "fertility-all",
+        "bytes a token of all held-out text",
+        "bytes a token",
+        ("train_tokenizer", "fertility"),
+        conditions,
+        aggregate="ratio",
+        value_column="bytes/tokens",
         n=document_count,
-    )  # fmt: skip
+    )
     blocks: list[Block] = [
         Paragraph(
             [
@@ -124,7 +153,9 @@ def build_fertility_blocks(book: FigureBook, tokenizer: Artifact, max_rows: int)
         groups, note = select_largest_groups(rows, kind, "fertility", max_rows)
         if not groups:
             continue
-        table_rows: list[list[InlineElement]] = [["all", f"{document_count:,}", overall_figure, "1.00"]]
+        table_rows: list[list[InlineElement]] = [
+            ["all", f"{document_count:,}", overall_figure, "1.00"]
+        ]
         table_rows += [_build_fertility_row(book, row, overall_figure) for row in groups]
         columns = [kind_label, "n", "bytes a token", "against all"]
         note += LANGUAGE_NOTE if kind == "language" else ""
@@ -139,10 +170,24 @@ def build_fertility_blocks(book: FigureBook, tokenizer: Artifact, max_rows: int)
 def _build_fertility_row(book: FigureBook, row: Row, overall_figure: Figure) -> list[InlineElement]:
     kind, name = row["kind"], row["name"]
     figure = book.add_computed_figure(
-        f"fertility-{kind}-{name}", f"bytes a token, {kind} {name}", "bytes a token",
-        ("train_tokenizer", "fertility"), {"kind": kind, "name": name}, aggregate="last",
-        value_column="bytes_per_token", n=row["documents"],
-    )  # fmt: skip
-    relative_fertility = f"{figure.value / overall_figure.value:.2f}" if figure.value and overall_figure.value else "–"
+        f"fertility-{kind}-{name}",
+        f"bytes a token, {kind} {name}",
+        "bytes a token",
+        ("train_tokenizer", "fertility"),
+        {"kind": kind, "name": name},
+        aggregate="last",
+        value_column="bytes_per_token",
+        n=row["documents"],
+    )
+    relative_fertility = (
+        f"{figure.value / overall_figure.value:.2f}"
+        if figure.value and overall_figure.value
+        else "–"
+    )
     document_count = f"{row['documents']:,}"
-    return [name, f"{document_count} (few)" if row["documents"] < MIN_DOCUMENTS else document_count, figure, relative_fertility]
+    return [
+        name,
+        f"{document_count} (few)" if row["documents"] < MIN_DOCUMENTS else document_count,
+        figure,
+        relative_fertility,
+    ]

@@ -35,10 +35,16 @@ def describe_personal_data_treatment(corpus: CorpusFigures) -> str:
     if not has_personal_data_search(corpus):
         return "Nobody looked for personal data: it may stand anywhere."
     default_treatment = POLICY_OUTCOMES[get_personal_data_policy(corpus)][0]
-    other_treatments = [f"{data_type}: {POLICY_OUTCOMES[get_personal_data_policy(corpus, data_type)][0]}" for data_type in PERSONAL_DATA_TYPES
-             if get_personal_data_policy(corpus, data_type) != get_personal_data_policy(corpus)]  # fmt: skip
+    other_treatments = [
+        f"{data_type}: {POLICY_OUTCOMES[get_personal_data_policy(corpus, data_type)][0]}"
+        for data_type in PERSONAL_DATA_TYPES
+        if get_personal_data_policy(corpus, data_type) != get_personal_data_policy(corpus)
+    ]
     exceptions = f" ({', '.join(other_treatments)})" if other_treatments else ""
-    return f"Personal data is {default_treatment} where a detector found it{exceptions}, and may stand where none did."
+    return (
+        f"Personal data is {default_treatment} where a detector found it{exceptions}, and "
+        f"may stand where none did."
+    )
 
 
 def build_personal_data_section(corpus: CorpusFigures) -> Section:
@@ -46,8 +52,17 @@ def build_personal_data_section(corpus: CorpusFigures) -> Section:
     if not has_personal_data_search(corpus):
         section.add_blocks(Paragraph(["Nobody looked for personal data in this corpus."]))
         return section
-    detected_types = set(corpus.stage_artifacts[FIND_PERSONAL_DATA]["spans"].read(["type"])["type"].unique().to_pylist())
-    rows = [build_personal_data_row(corpus, data_type) for data_type in PERSONAL_DATA_TYPES if data_type in detected_types]
+    detected_types = set(
+        corpus.stage_artifacts[FIND_PERSONAL_DATA]["spans"]
+        .read(["type"])["type"]
+        .unique()
+        .to_pylist()
+    )
+    rows = [
+        build_personal_data_row(corpus, data_type)
+        for data_type in PERSONAL_DATA_TYPES
+        if data_type in detected_types
+    ]
     if rows:
         columns = ["type", "spans found", "in documents", "what became of it", "how many"]
         note = (
@@ -55,15 +70,23 @@ def build_personal_data_section(corpus: CorpusFigures) -> Section:
             "are treated as one, and in a document that left whole, as one does of which cutting "
             "leaves nothing, no more was masked or cut."
         )
-        section.add_blocks(DataTable("Personal data that was found", columns, rows, frozenset({1, 2, 4}), note))
+        section.add_blocks(
+            DataTable("Personal data that was found", columns, rows, frozenset({1, 2, 4}), note)
+        )
     else:
         section.add_blocks(Paragraph(["The detectors found none."]))
     if UNREADABLE in detected_types:
         unread_count = corpus.book.add_computed_figure(
-            "personal-unread", "documents that could not be looked through", "documents",
-            (REDACT_SPANS, "ledger"), {"action": "quarantined", "reason": UNREADABLE}, aggregate="count",
-        )  # fmt: skip
-        section.add_blocks(Paragraph([unread_count, " could not be looked through and went to quarantine."]))
+            "personal-unread",
+            "documents that could not be looked through",
+            "documents",
+            (REDACT_SPANS, "ledger"),
+            {"action": "quarantined", "reason": UNREADABLE},
+            aggregate="count",
+        )
+        section.add_blocks(
+            Paragraph([unread_count, " could not be looked through and went to quarantine."])
+        )
     section.add_blocks(
         Paragraph(
             [
@@ -85,18 +108,35 @@ def build_personal_data_row(corpus: CorpusFigures, data_type: str) -> list[Inlin
     if ledger_actions:
         ledger_conditions = {"action": ledger_actions, "reason": data_type}
         treated_count = corpus.book.add_computed_figure(
-            f"personal-{data_type}-treated", f"{data_type}: {unit} {treatment}", unit, (REDACT_SPANS, "ledger"), ledger_conditions,
+            f"personal-{data_type}-treated",
+            f"{data_type}: {unit} {treatment}",
+            unit,
+            (REDACT_SPANS, "ledger"),
+            ledger_conditions,
             aggregate="count",
-        )  # fmt: skip
+        )
     return [
         data_type,
-        corpus.book.add_computed_figure(f"personal-{data_type}-spans", f"{data_type}: spans found", "spans", span_source, conditions,
-                           aggregate="count"),
-        corpus.book.add_computed_figure(f"personal-{data_type}-documents", f"documents with {data_type}", "documents",
-                           span_source, conditions, aggregate="distinct", value_column="doc_id"),
+        corpus.book.add_computed_figure(
+            f"personal-{data_type}-spans",
+            f"{data_type}: spans found",
+            "spans",
+            span_source,
+            conditions,
+            aggregate="count",
+        ),
+        corpus.book.add_computed_figure(
+            f"personal-{data_type}-documents",
+            f"documents with {data_type}",
+            "documents",
+            span_source,
+            conditions,
+            aggregate="distinct",
+            value_column="doc_id",
+        ),
         treatment,
         treated_count,
-    ]  # fmt: skip
+    ]
 
 
 def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> list[Block]:
@@ -121,7 +161,10 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
                 missing_reason="nothing was found",
                 method="Wilson interval over invented sentences",
             )
-            for metric, sample_size in (("recall", detection_row["planted"]), ("precision", _count_claimed_spans(detection_row)))
+            for metric, sample_size in (
+                ("recall", detection_row["planted"]),
+                ("precision", _count_claimed_spans(detection_row)),
+            )
         ]
         nameless_recall = corpus.book.add_computed_figure(
             f"detection-{data_type}-alone",
@@ -134,7 +177,16 @@ def build_detector_accuracy_table(corpus: CorpusFigures, stage_label: str) -> li
             n=detection_row["alone"],
         )
         recall, precision = shares
-        rows.append([data_type, recall, recall.interval_text, nameless_recall, precision, precision.interval_text])
+        rows.append(
+            [
+                data_type,
+                recall,
+                recall.interval_text,
+                nameless_recall,
+                precision,
+                precision.interval_text,
+            ]
+        )
     columns = ["type", "recall", "95 % interval", "without its name", "precision", "95 % interval"]
     note = (
         "Of invented numbers in varied formats and scripts, in a sentence with their name beside "

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections import Counter
 
 from reports.page import charts
-from reports.page.document import BulletList, Chart, DataTable, InlineElement, Paragraph, InlineContent, Section
+from reports.page.document import (
+    BulletList,
+    Chart,
+    DataTable,
+    InlineContent,
+    InlineElement,
+    Paragraph,
+    Section,
+)
 from reports.page.figures import Figure, format_value
 from reports.page.masking import RedactFunction
-from reports.sections.corpus_figures import SCORE_FILTER, PROFILE, CorpusFigures
+from reports.sections.corpus_figures import PROFILE, SCORE_FILTER, CorpusFigures
 from tasks.contract import ACCOUNT_TERMS
 
 #: Sources of which is told what the toxicity filter took: those of which it took most.
@@ -50,16 +58,25 @@ def build_stage_accounts_section(corpus: CorpusFigures) -> Section:
             conditions = {"stage": stage_label, "unit": unit}
             cells = [
                 corpus.book.add_computed_figure(
-                    f"flow-{stage_label}-{unit}-{term}", f"{stage_label}: {term.replace('_', ' ')}",
-                    unit_label, (PROFILE, "flow"), conditions, value_column=term,
+                    f"flow-{stage_label}-{unit}-{term}",
+                    f"{stage_label}: {term.replace('_', ' ')}",
+                    unit_label,
+                    (PROFILE, "flow"),
+                    conditions,
+                    value_column=term,
                 )
                 for term in ACCOUNT_TERMS
-            ]  # fmt: skip
+            ]
             removed_share = corpus.book.add_computed_figure(
-                f"flow-{stage_label}-{unit}-rate", f"{stage_label}: removed, share of what came in",
-                "share", (PROFILE, "flow"), conditions, aggregate="ratio",
-                value_column="removed_rows+removed_spans/in", missing_reason="nothing came in",
-            )  # fmt: skip
+                f"flow-{stage_label}-{unit}-rate",
+                f"{stage_label}: removed, share of what came in",
+                "share",
+                (PROFILE, "flow"),
+                conditions,
+                aggregate="ratio",
+                value_column="removed_rows+removed_spans/in",
+                missing_reason="nothing came in",
+            )
             rows.append([stage_label, *cells, removed_share])
             if unit == "rows":
                 kept_documents.append((stage_label, cells[ACCOUNT_TERMS.index("kept")]))
@@ -68,15 +85,24 @@ def build_stage_accounts_section(corpus: CorpusFigures) -> Section:
     if kept_documents:
 
         def render_svg(redact: RedactFunction) -> str:
-            labels, values = [stage for stage, _ in kept_documents], [figure.value or 0 for _, figure in kept_documents]
+            labels, values = (
+                [stage for stage, _ in kept_documents],
+                [figure.value or 0 for _, figure in kept_documents],
+            )
             return charts.draw_bar_chart(labels, values, "documents", redact=redact)
 
-        description = ", ".join(f"{stage_label} {figure.short_text}" for stage_label, figure in kept_documents)
+        description = ", ".join(
+            f"{stage_label} {figure.short_text}" for stage_label, figure in kept_documents
+        )
         section.blocks.insert(
             0,
-            Chart("flow", render_svg, f"Documents that left each stage: {description}.",
-                  "Documents that left each stage; the numbers are in the column “kept”."),
-        )  # fmt: skip
+            Chart(
+                "flow",
+                render_svg,
+                f"Documents that left each stage: {description}.",
+                "Documents that left each stage; the numbers are in the column “kept”.",
+            ),
+        )
     return section
 
 
@@ -87,25 +113,44 @@ def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
     stage_order = {label: index for index, label in enumerate(corpus.stage_artifacts)}
     sorted_reasons = sorted(
         reason_totals.to_pylist(),
-        key=lambda entry: (stage_order.get(entry["stage"], -1), -entry["rows_sum"], entry["action"], entry["reason"]),
+        key=lambda entry: (
+            stage_order.get(entry["stage"], -1),
+            -entry["rows_sum"],
+            entry["action"],
+            entry["reason"],
+        ),
     )
     # By stage alone the last stages would be cut: those that judge what texts say.
-    largest_reasons = sorted(sorted_reasons, key=lambda entry: -entry["rows_sum"])[: corpus.max_rows]
+    largest_reasons = sorted(sorted_reasons, key=lambda entry: -entry["rows_sum"])[
+        : corpus.max_rows
+    ]
     first_of_stage = {entry["stage"]: entry for entry in reversed(sorted_reasons)}.values()
     rows: list[list[InlineElement]] = []
-    for row in (entry for entry in sorted_reasons if entry in largest_reasons or entry in first_of_stage):
+    for row in (
+        entry for entry in sorted_reasons if entry in largest_reasons or entry in first_of_stage
+    ):
         conditions = {"action": row["action"], "reason": row["reason"]}
         label = f"{row['stage']}: {row['action']}, {row['reason']}"
         size_column = "bytes_after" if row["action"] == "added" else "bytes_before"
         source = (row["stage"], "ledger")
         rows.append(
             [
-                row["stage"], row["action"], row["reason"],
-                corpus.book.add_computed_figure(label, label, "rows", source, conditions, aggregate="count"),
-                corpus.book.add_computed_figure(f"{label}-bytes", f"bytes, {label}", "bytes", source, conditions,
-                                   value_column=size_column),
+                row["stage"],
+                row["action"],
+                row["reason"],
+                corpus.book.add_computed_figure(
+                    label, label, "rows", source, conditions, aggregate="count"
+                ),
+                corpus.book.add_computed_figure(
+                    f"{label}-bytes",
+                    f"bytes, {label}",
+                    "bytes",
+                    source,
+                    conditions,
+                    value_column=size_column,
+                ),
             ]
-        )  # fmt: skip
+        )
     if not rows:
         section.add_blocks(Paragraph(["Nothing."]))
         return section
@@ -113,7 +158,8 @@ def build_ledger_reasons_section(corpus: CorpusFigures) -> Section:
     note = ""
     if len(sorted_reasons) > len(rows):
         note = (
-            f"The {len(rows)} of {len(sorted_reasons):,} with the most rows, and the largest of every "
+            f"The {len(rows)} of {len(sorted_reasons):,} with the most rows, and the largest "
+            f"of every "
             f"stage; all are in the table reasons of the profile."
         )
     section.add_blocks(DataTable("Reasons in the ledgers", columns, rows, frozenset({3, 4}), note))
@@ -133,12 +179,26 @@ def build_published_rules_section(corpus: CorpusFigures) -> Section:
     for row in corpus.profile["published_rules"].read(["preset", "rule"]).to_pylist():
         conditions = {"preset": row["preset"], "rule": row["rule"]}
         violation_share = corpus.book.add_computed_figure(
-            f"published-{row['rule']}-rate", f"{row['rule']}: share that breaks it", "share",
-            (PROFILE, "published_rules"), conditions, aggregate="ratio", value_column="broken/documents",
+            f"published-{row['rule']}-rate",
+            f"{row['rule']}: share that breaks it",
+            "share",
+            (PROFILE, "published_rules"),
+            conditions,
+            aggregate="ratio",
+            value_column="broken/documents",
             missing_reason="no document",
-        )  # fmt: skip
-        violation_count = corpus.add_sum_figure("published_rules", "broken", "documents", row["rule"], **conditions)
-        rows.append([row["rule"], violation_count, violation_share, "yes" if row["rule"] in configured_rules else "no"])
+        )
+        violation_count = corpus.add_sum_figure(
+            "published_rules", "broken", "documents", row["rule"], **conditions
+        )
+        rows.append(
+            [
+                row["rule"],
+                violation_count,
+                violation_share,
+                "yes" if row["rule"] in configured_rules else "no",
+            ]
+        )
     if not rows:
         section.add_blocks(Paragraph(["No figures of quality were made."]))
         return section
@@ -173,19 +233,35 @@ def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
         if row["stage"] == SCORE_FILTER and row["action"] == "removed" and row["reason"] in reasons:
             removed_counts[row["source"]] += row["rows"]
     account_rows = corpus.profile["flow"].read(["stage", "unit", "source", "in"]).to_pylist()
-    input_counts = {account_row["source"]: account_row["in"] for account_row in account_rows if input_conditions.items() <= account_row.items()}
-    source_names = sorted(input_counts, key=lambda name: (-removed_counts[name], -input_counts[name], name))
+    input_counts = {
+        account_row["source"]: account_row["in"]
+        for account_row in account_rows
+        if input_conditions.items() <= account_row.items()
+    }
+    source_names = sorted(
+        input_counts, key=lambda name: (-removed_counts[name], -input_counts[name], name)
+    )
     rows: list[list[InlineElement]] = []
     for name in source_names[:MAX_SOURCES]:
         cells = [
-            corpus.book.add_computed_figure(f"filter-{name}-{column}", f"{name}: {column_label}", "documents",
-                               (PROFILE, table), {**conditions, "source": name}, value_column=column)
+            corpus.book.add_computed_figure(
+                f"filter-{name}-{column}",
+                f"{name}: {column_label}",
+                "documents",
+                (PROFILE, table),
+                {**conditions, "source": name},
+                value_column=column,
+            )
             for table, conditions, column, column_label in (
                 ("flow", input_conditions, "in", "documents that came in"),
                 ("reasons", removal_conditions, "rows", "documents removed for toxicity"),
             )
-        ]  # fmt: skip
-        removed_share = format_value(removed_counts[name] / input_counts[name], "share") if input_counts[name] else "–"
+        ]
+        removed_share = (
+            format_value(removed_counts[name] / input_counts[name], "share")
+            if input_counts[name]
+            else "–"
+        )
         rows.append([name, *cells, removed_share])
     if not rows:
         section.add_blocks(Paragraph(["The filter saw no document."]))
@@ -194,7 +270,8 @@ def build_toxicity_removal_section(corpus: CorpusFigures) -> Section:
     note = f"By {', '.join(rules)}; what an earlier rule of {SCORE_FILTER} took counts there."
     if len(source_names) > MAX_SOURCES:
         note += (
-            f" The {MAX_SOURCES} of {len(source_names):,} sources that lost most; all are in the table "
+            f" The {MAX_SOURCES} of {len(source_names):,} sources that lost most; all are in "
+            f"the table "
             f"reasons of the profile."
         )
     section.add_blocks(DataTable("Removed for toxicity", columns, rows, frozenset({1, 2, 3}), note))
@@ -216,11 +293,19 @@ def describe_toxicity_actions(corpus: CorpusFigures) -> list[InlineContent]:
         if action == "tag":
             tag_conditions = {"stage": SCORE_FILTER, "rule": rule}
             label = f"documents that {rule} tagged"
-            parts.append(corpus.add_sum_figure("tagged", "tagged", "documents", label, **tag_conditions))
+            parts.append(
+                corpus.add_sum_figure("tagged", "tagged", "documents", label, **tag_conditions)
+            )
         else:
-            removal_conditions = {"stage": SCORE_FILTER, "action": "removed", "reason": list_removal_reasons(rule)}
+            removal_conditions = {
+                "stage": SCORE_FILTER,
+                "action": "removed",
+                "reason": list_removal_reasons(rule),
+            }
             label = f"documents that {rule} removed"
-            parts.append(corpus.add_sum_figure("reasons", "rows", "documents", label, **removal_conditions))
+            parts.append(
+                corpus.add_sum_figure("reasons", "rows", "documents", label, **removal_conditions)
+            )
         descriptions.append([*parts, " tagged and kept." if action == "tag" else " removed."])
     return descriptions
 
@@ -235,7 +320,9 @@ def build_tagged_documents_section(corpus: CorpusFigures) -> Section:
         conditions = {name: row[name] for name in ("stage", "rule", "source")}
         label = f"{row['source']}, {row['rule']}"
         cells = [
-            corpus.add_sum_figure("tagged", column, "documents", f"{label}: {column_label}", **conditions)
+            corpus.add_sum_figure(
+                "tagged", column, "documents", f"{label}: {column_label}", **conditions
+            )
             for column, column_label in (
                 ("documents", "documents kept by the stage"),
                 ("tagged", "documents tagged"),
@@ -263,7 +350,9 @@ def build_near_duplicates_section(corpus: CorpusFigures) -> Section:
     for row in corpus.profile["duplicates"].read().to_pylist():
         conditions = {"stage": row["stage"], "similarity": row["similarity"]}
         bucket_start = row["similarity"]  # of a bucket, the last of which holds equal sets alone
-        bucket_label = f"{bucket_start:.2f} to {bucket_start + 0.05:.2f}" if bucket_start < 1 else "1.00"
+        bucket_label = (
+            f"{bucket_start:.2f} to {bucket_start + 0.05:.2f}" if bucket_start < 1 else "1.00"
+        )
         label = f"pairs with similarity {bucket_label}, {row['stage']}"
         rows.append(
             [
@@ -274,7 +363,9 @@ def build_near_duplicates_section(corpus: CorpusFigures) -> Section:
         )
     if rows:
         columns = ["Jaccard similarity", "stage", "pairs"]
-        section.add_blocks(DataTable("Verified pairs of near copies", columns, rows, frozenset({2})))
+        section.add_blocks(
+            DataTable("Verified pairs of near copies", columns, rows, frozenset({2}))
+        )
     elif any("pairs" in artifact.tables for artifact in corpus.stage_artifacts.values()):
         section.add_blocks(Paragraph(["No pair of near copies was found."]))
     else:
@@ -290,7 +381,9 @@ def describe_near_duplicate_search(corpus: CorpusFigures, stage_label: str) -> P
 
     def add_search_figure(column: str, description: str, unit: str) -> Figure:
         source = (stage_label, "search")
-        return corpus.book.add_computed_figure(f"{stage_label}-{column}", description, unit, source, value_column=column)
+        return corpus.book.add_computed_figure(
+            f"{stage_label}-{column}", description, unit, source, value_column=column
+        )
 
     return Paragraph(
         [

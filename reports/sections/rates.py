@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from reports.page.document import Block, ShortFigure, InlineElement, Paragraph
-from reports.page.figures import FigureBook, Figure
+from reports.page.document import Block, InlineElement, Paragraph, ShortFigure
+from reports.page.figures import Figure, FigureBook
 from tasks.audits.about import AUDIT_BY_CANDIDATE_KIND, NO_EFFECT_AMOUNTS
 from tasks.contract import Artifact
 
@@ -100,49 +100,91 @@ class ErrorRates:
         }
         for row in self.rows_by_table["detection"]:
             conditions = {"kind": row["kind"], "dose": row["dose"], "effects": True}
-            figure = self.add_rate_figure(row, f"found {row['kind']} {format_planted_amount(row['dose'])}", "found", conditions)
+            figure = self.add_rate_figure(
+                row,
+                f"found {row['kind']} {format_planted_amount(row['dose'])}",
+                "found",
+                conditions,
+            )
             self.detection_rates.setdefault(row["kind"], []).append(
                 DetectionRate(row["dose"], row["effect"], figure)
             )
         self.false_alarm_rates = {
-            row["kind"]: self.add_rate_figure(row, f"claimed {row['kind']}", "alarm",
-                                   {"kind": row["kind"], "effect": False})
+            row["kind"]: self.add_rate_figure(
+                row, f"claimed {row['kind']}", "alarm", {"kind": row["kind"], "effect": False}
+            )
             for row in self.rows_by_table["alarms"]
-        }  # fmt: skip
+        }
         self.coverage_rates = {
-            row["kind"]: self.add_rate_figure(row, f"covered {row['kind']}", "covered", {"kind": row["kind"]})
+            row["kind"]: self.add_rate_figure(
+                row, f"covered {row['kind']}", "covered", {"kind": row["kind"]}
+            )
             for row in self.rows_by_table["calibration"]
         }
-        self.smallest_detected = {row["kind"]: row["dose"] for row in self.rows_by_table["smallest"]}
-        self.counted_worlds = self.book.add_computed_figure("worlds-counted", "worlds that count", "worlds",
-                                        (ERROR_RATES, "worlds"), {"counts": True},
-                                        aggregate="count")  # fmt: skip
+        self.smallest_detected = {
+            row["kind"]: row["dose"] for row in self.rows_by_table["smallest"]
+        }
+        self.counted_worlds = self.book.add_computed_figure(
+            "worlds-counted",
+            "worlds that count",
+            "worlds",
+            (ERROR_RATES, "worlds"),
+            {"counts": True},
+            aggregate="count",
+        )
 
     def add_rate_figure(
         self, row: Mapping[str, Any], label: str, column: str, conditions: Mapping[str, Any]
     ) -> Figure:
         """A share of candidates, with its interval over worlds."""
-        interval_fields = {name: row[name] for name in ("low", "high", "n", "method")} | {"confidence_level": row["level"]}
-        return self.book.add_computed_figure(label, label, "share", (ERROR_RATES, "units"),
-                                {**conditions, "learned": True}, aggregate="mean", value_column=column,
-                                **interval_fields)  # fmt: skip
+        interval_fields = {name: row[name] for name in ("low", "high", "n", "method")} | {
+            "confidence_level": row["level"]
+        }
+        return self.book.add_computed_figure(
+            label,
+            label,
+            "share",
+            (ERROR_RATES, "units"),
+            {**conditions, "learned": True},
+            aggregate="mean",
+            value_column=column,
+            **interval_fields,
+        )
 
     def list_candidate_kinds(self) -> list[str]:
         """Those of which anything is known."""
-        known_kinds = {*self.detection_rates, *self.false_alarm_rates, *self.coverage_rates,
-                 *(row["kind"] for row in self.rows_by_table["unjudged"])}  # fmt: skip
+        known_kinds = {
+            *self.detection_rates,
+            *self.false_alarm_rates,
+            *self.coverage_rates,
+            *(row["kind"] for row in self.rows_by_table["unjudged"]),
+        }
         return [kind for kind in CANDIDATE_KINDS if kind in known_kinds]
 
     def find_largest_effect(self, kind: str) -> DetectionRate | None:
         """The largest dose at which there is something to find."""
-        return next((detection_rate for detection_rate in self.detection_rates.get(kind, [])[::-1] if detection_rate.has_effect), None)
+        return next(
+            (
+                detection_rate
+                for detection_rate in self.detection_rates.get(kind, [])[::-1]
+                if detection_rate.has_effect
+            ),
+            None,
+        )
 
-    def count_unjudged_candidates(self, kind: str, planted_amount: float | None = None) -> Figure | None:
+    def count_unjudged_candidates(
+        self, kind: str, planted_amount: float | None = None
+    ) -> Figure | None:
         """How many candidates, where given of that ``dose``, no rate knows of."""
-        unjudged_amounts = [row["dose"] for row in self.rows_by_table["unjudged"] if row["kind"] == kind]
+        unjudged_amounts = [
+            row["dose"] for row in self.rows_by_table["unjudged"] if row["kind"] == kind
+        ]
         if not any(planted_amount in (None, amount) for amount in unjudged_amounts):
             return None
-        figure_id, label = f"not-judged-{kind}", f"{CANDIDATE_KINDS[kind].title}: candidates without a verdict"
+        figure_id, label = (
+            f"not-judged-{kind}",
+            f"{CANDIDATE_KINDS[kind].title}: candidates without a verdict",
+        )
         conditions: dict[str, Any] = {"kind": kind}
         if planted_amount is not None:
             figure_id, label = f"{figure_id}-largest", f"{label} at the largest dose"
@@ -159,62 +201,116 @@ class ErrorRates:
             return None
         figure_id = f"no-ends-{kind}"
         return self.book.figures.get(figure_id) or self.book.add_computed_figure(
-            figure_id, f"{CANDIDATE_KINDS[kind].title}: candidates without two ends or a true figure",
-            "candidates", (ERROR_RATES, "units"), conditions, aggregate="count",
-        )  # fmt: skip
+            figure_id,
+            f"{CANDIDATE_KINDS[kind].title}: candidates without two ends or a true figure",
+            "candidates",
+            (ERROR_RATES, "units"),
+            conditions,
+            aggregate="count",
+        )
 
     def describe_unjudged_candidates(self, kind: str) -> list[InlineElement]:
         """How many candidates have no verdict of the largest dose at which there is something to
         find, judged or not; nothing where all have one."""
-        no_effect_amounts = {detection_rate.planted_amount for detection_rate in self.detection_rates.get(kind, []) if not detection_rate.has_effect}
+        no_effect_amounts = {
+            detection_rate.planted_amount
+            for detection_rate in self.detection_rates.get(kind, [])
+            if not detection_rate.has_effect
+        }
         no_effect_amounts.add(NO_EFFECT_AMOUNTS.get(kind, 0.0))
-        effect_amounts = {row["dose"] for row in self.rows_by_table["unjudged"] if row["kind"] == kind} - no_effect_amounts
-        effect_amounts |= {detection_rate.planted_amount for detection_rate in [self.find_largest_effect(kind)] if detection_rate}
+        effect_amounts = {
+            row["dose"] for row in self.rows_by_table["unjudged"] if row["kind"] == kind
+        } - no_effect_amounts
+        effect_amounts |= {
+            detection_rate.planted_amount
+            for detection_rate in [self.find_largest_effect(kind)]
+            if detection_rate
+        }
         if not effect_amounts:
             return []
         largest_amount, description = max(effect_amounts), CANDIDATE_KINDS[kind]
         figure = self.count_unjudged_candidates(kind, largest_amount)
-        explanation = f" at {format_planted_amount(largest_amount)} ({description.amount_label}) had no verdict, {description.title.lower()}"
+        explanation = (
+            f" at {format_planted_amount(largest_amount)} "
+            f"({description.amount_label}) had no verdict, {description.title.lower()}"
+        )
         return [] if figure is None else [ShortFigure(figure), explanation]
 
     def describe_error_rates(self, audit: str) -> list[Block]:
         """How often an audit is wrong, a sentence for each kind of candidates that it judges."""
         paragraphs: list[Block] = []
-        for kind in (kind for kind in self.list_candidate_kinds() if AUDIT_BY_CANDIDATE_KIND[kind] == audit):
+        for kind in (
+            kind for kind in self.list_candidate_kinds() if AUDIT_BY_CANDIDATE_KIND[kind] == audit
+        ):
             description, largest = CANDIDATE_KINDS[kind], self.find_largest_effect(kind)
             parts: list[InlineElement] = [
-                f"How often it is wrong ({description.title.lower()}): in ", ShortFigure(self.counted_worlds),
+                f"How often it is wrong ({description.title.lower()}): in ",
+                ShortFigure(self.counted_worlds),
                 " invented worlds whose answers were sealed, it ",
-            ]  # fmt: skip
+            ]
             unjudged_parts = self.describe_unjudged_candidates(kind)
             if largest is None:
-                parts += ["judged nothing of what there is to find" if unjudged_parts else
-                          "had no effect to find"]  # fmt: skip
+                parts += [
+                    "judged nothing of what there is to find"
+                    if unjudged_parts
+                    else "had no effect to find"
+                ]
             else:
-                parts += ["found ", *format_rate_with_interval(largest.figure),
-                          f" of candidates with {description.amount_label} {format_planted_amount(largest.planted_amount)}"]  # fmt: skip
+                parts += [
+                    "found ",
+                    *format_rate_with_interval(largest.figure),
+                    f" of candidates with {description.amount_label} "
+                    f"{format_planted_amount(largest.planted_amount)}",
+                ]
                 smallest_amount = self.smallest_detected[kind]
                 for detection_rate in self.detection_rates[kind]:
-                    if detection_rate.planted_amount == smallest_amount and smallest_amount < largest.planted_amount:
-                        parts += [", ", *format_rate_with_interval(detection_rate.figure), f" of those with {smallest_amount:g}"]
+                    if (
+                        detection_rate.planted_amount == smallest_amount
+                        and smallest_amount < largest.planted_amount
+                    ):
+                        parts += [
+                            ", ",
+                            *format_rate_with_interval(detection_rate.figure),
+                            f" of those with {smallest_amount:g}",
+                        ]
             if unjudged_parts:
                 parts += [", while ", *unjudged_parts]
             if kind in self.false_alarm_rates:
-                parts += [", and claimed ", *format_rate_with_interval(self.false_alarm_rates[kind]),
-                          " of those without effect"]  # fmt: skip
+                parts += [
+                    ", and claimed ",
+                    *format_rate_with_interval(self.false_alarm_rates[kind]),
+                    " of those without effect",
+                ]
             if kind in self.coverage_rates:
-                parts += ["; its 95 % intervals covered the true figure in ",
-                          *format_rate_with_interval(self.coverage_rates[kind])]  # fmt: skip
+                parts += [
+                    "; its 95 % intervals covered the true figure in ",
+                    *format_rate_with_interval(self.coverage_rates[kind]),
+                ]
                 if incomparable_count := self.count_candidates_without_interval(kind):
-                    parts += [", left out ", ShortFigure(incomparable_count), " without two ends or a true figure"]
-            paragraphs.append(Paragraph([*parts, ". Of another model and other text it may be otherwise: "
-                                   "the models of these worlds are small."]))  # fmt: skip
+                    parts += [
+                        ", left out ",
+                        ShortFigure(incomparable_count),
+                        " without two ends or a true figure",
+                    ]
+            paragraphs.append(
+                Paragraph(
+                    [
+                        *parts,
+                        ". Of another model and other text it may be otherwise: "
+                        "the models of these worlds are small.",
+                    ]
+                )
+            )
         return paragraphs
 
 
 def format_planted_amount(planted_amount: float) -> str:
     """Copies are whole numbers, shares have three digits."""
-    return f"{planted_amount:,.0f}" if planted_amount == int(planted_amount) else f"{planted_amount:.3g}"
+    return (
+        f"{planted_amount:,.0f}"
+        if planted_amount == int(planted_amount)
+        else f"{planted_amount:.3g}"
+    )
 
 
 def format_rate_with_interval(figure: Figure) -> list[InlineElement]:
@@ -234,4 +330,11 @@ def describe_missing_error_rates(studies: Mapping[str, Artifact]) -> list[list[I
     ]
 
 
-__all__ = ["CANDIDATE_KINDS", "ERROR_RATES", "DetectionRate", "ErrorRates", "format_rate_with_interval", "describe_missing_error_rates"]
+__all__ = [
+    "CANDIDATE_KINDS",
+    "ERROR_RATES",
+    "DetectionRate",
+    "ErrorRates",
+    "describe_missing_error_rates",
+    "format_rate_with_interval",
+]

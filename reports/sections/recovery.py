@@ -29,15 +29,23 @@ def build_curation_evaluation_sections(corpus: CorpusFigures) -> list[Section]:
             [
                 Paragraph(
                     [
-                        f"The documents of {source_names} are invented: a seeded grammar composed them, "
+                        f"The documents of {source_names} are invented: a seeded grammar "
+                        f"composed them, "
                         "so it is known what each of them holds. Their people and places do not "
                         "exist. The tables compare what the stages found with what is there; "
                         "intervals are Wilson's, at 95 %. What a stage finds in easy, invented "
                         "text says little of text that people wrote."
                     ]
                 ),
-                *(_build_detection_rate_table(corpus, source, detection_rows) for source in sources),
-                *(_build_occupation_share_table(corpus, source, occupation_rows) for source in sources if occupation_rows),
+                *(
+                    _build_detection_rate_table(corpus, source, detection_rows)
+                    for source in sources
+                ),
+                *(
+                    _build_occupation_share_table(corpus, source, occupation_rows)
+                    for source in sources
+                    if occupation_rows
+                ),
                 *(_build_property_share_table(corpus, source, property_rows) for source in sources),
             ],
         )
@@ -50,7 +58,9 @@ def _build_detection_rate_table(corpus: CorpusFigures, source: str, rows: list[R
         if row["source"] == source:
             conditions = {name: row[name] for name in ("source", "stage", "what", "measure")}
             figure = _add_share_figure(corpus, "recovered", conditions, row)
-            table_rows.append([row["stage"], row["what"], row["measure"], *_format_share_cells(figure, row)])
+            table_rows.append(
+                [row["stage"], row["what"], row["measure"], *_format_share_cells(figure, row)]
+            )
     note = (
         "Recall: of what is there, the share that the stage found. Precision: of what it found, "
         "the share that is there. False alarms: of the documents that hold none, the share that "
@@ -86,7 +96,9 @@ def _build_property_share_table(corpus: CorpusFigures, source: str, rows: list[R
             conditions = {name: row[name] for name in ("source", "what", "among")}
             figure = _add_share_figure(corpus, "rates", conditions, row)
             stated_share = f"{100 * row['stated']:g} %"
-            table_rows.append([row["what"], row["among"], stated_share, *_format_share_cells(figure, row)])
+            table_rows.append(
+                [row["what"], row["among"], stated_share, *_format_share_cells(figure, row)]
+            )
     columns = ["what", "among", "stated", "composed", "interval", "n"]
     caption = f"What the documents of {source} hold"
     return DataTable(caption, columns, table_rows, frozenset({2, 3, 4, 5}))
@@ -96,10 +108,24 @@ def _format_share_cells(figure: Figure, row: Row) -> list[InlineElement]:
     return [figure, figure.interval_text, f"{row['n']:,}"]
 
 
-def _add_share_figure(corpus: CorpusFigures, table: str, conditions: dict[str, str], row: Row) -> Figure:
-    interval_fields = {} if row["low"] is None else {"low": row["low"], "high": row["high"], "confidence_level": 0.95}
+def _add_share_figure(
+    corpus: CorpusFigures, table: str, conditions: dict[str, str], row: Row
+) -> Figure:
+    interval_fields = (
+        {}
+        if row["low"] is None
+        else {"low": row["low"], "high": row["high"], "confidence_level": 0.95}
+    )
     return corpus.book.add_computed_figure(
-        "-".join([table, *conditions.values()]), ", ".join(conditions.values()), "share", (CURATION_EVALUATION, table),
-        conditions, aggregate="ratio", value_column="hits/n", n=row["n"], method="Wilson interval",
-        missing_reason="there is none", **interval_fields,
-    )  # fmt: skip
+        "-".join([table, *conditions.values()]),
+        ", ".join(conditions.values()),
+        "share",
+        (CURATION_EVALUATION, table),
+        conditions,
+        aggregate="ratio",
+        value_column="hits/n",
+        n=row["n"],
+        method="Wilson interval",
+        missing_reason="there is none",
+        **interval_fields,
+    )

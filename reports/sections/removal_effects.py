@@ -12,7 +12,9 @@ from typing import Any
 Row = Mapping[str, Any]
 
 
-def describe_remaining_effect(remaining_effect: Row, base_effect: Row, criteria: Sequence[Row], null_label: str) -> tuple[str, str]:
+def describe_remaining_effect(
+    remaining_effect: Row, base_effect: Row, criteria: Sequence[Row], null_label: str
+) -> tuple[str, str]:
     """Say whether an effect that fell went away, and what its remainder may be.
 
     Args:

@@ -14,7 +14,11 @@ SELECTION_NOTE = "the {} and all groups and dialects; the others are in the tabl
 def select_rows_with_all_groups(rows: Sequence[Row], limit: int) -> list[Row]:
     """Return the first ``limit`` rows, and all others about groups of people or dialects."""
     group_dimensions = ("identity", "dialect")
-    return [row for index, row in enumerate(rows) if index < limit or row["dimension"] in group_dimensions]
+    return [
+        row
+        for index, row in enumerate(rows)
+        if index < limit or row["dimension"] in group_dimensions
+    ]
 
 
 def select_pairs_covering_groups(rows: Sequence[Row], limit: int) -> list[Row]:
@@ -23,4 +27,8 @@ def select_pairs_covering_groups(rows: Sequence[Row], limit: int) -> list[Row]:
     for index, row in enumerate(rows):
         first_index_by_group.setdefault(row["group"], index)
         first_index_by_group.setdefault(row["other"], index)
-    return [row for position, row in enumerate(rows) if position < limit or position in first_index_by_group.values()]
+    return [
+        row
+        for position, row in enumerate(rows)
+        if position < limit or position in first_index_by_group.values()
+    ]

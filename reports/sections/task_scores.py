@@ -5,12 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from reports.page.document import Block, ShortFigure, Callout, DataTable, InlineElement, Paragraph, Section
-from reports.page.figures import FigureBook, Figure
+from reports.page.document import (
+    Block,
+    Callout,
+    DataTable,
+    InlineElement,
+    Paragraph,
+    Section,
+    ShortFigure,
+)
+from reports.page.figures import Figure, FigureBook
 from reports.page.masking import Redactor
 
 FINETUNE = "finetune"
-SCORES_TABLE, PREDICTIONS_TABLE, COUNTS_TABLE = ((FINETUNE, table_name) for table_name in ("scores", "predictions", "counts"))
+SCORES_TABLE, PREDICTIONS_TABLE, COUNTS_TABLE = (
+    (FINETUNE, table_name) for table_name in ("scores", "predictions", "counts")
+)
 
 #: What the verdict is in, where it was measured; else the first metric.
 MAIN_METRICS = ("accuracy", "chrF2")
@@ -21,10 +31,11 @@ SYSTEM_DESCRIPTIONS = {
     MODEL_SYSTEM: ("this model", ""),
     "bag of words": ("a bag of words", "which counts tokens and learnt from the same rows"),
     "most frequent label of the word": (
-        "each word's most frequent label", "which was counted in the same rows",
+        "each word's most frequent label",
+        "which was counted in the same rows",
     ),
     "the source itself": ("the source handed back", "which has learnt nothing"),
-}  # fmt: skip
+}
 
 #: The system whose figures are differences begins so; what it is compared with stands behind.
 DIFFERENCE_PREFIX = f"{MODEL_SYSTEM} minus "
@@ -34,18 +45,25 @@ DIFFERENCE_PREFIX = f"{MODEL_SYSTEM} minus "
 COMPARISON_MESSAGES: dict[str, tuple[Literal["good", "bad", "note"], str, str, str]] = {
     "ahead": ("good", "is ahead of", "above 0.", "The intervals do not overlap."),
     "behind": (
-        "bad", "is behind", "below 0: for this task it is the worse of the two.",
+        "bad",
+        "is behind",
+        "below 0: for this task it is the worse of the two.",
         "The intervals do not overlap: for this task it is the worse of the two.",
     ),
     "not told apart": (
-        "note", "is not told apart from", "which holds 0: more test rows might tell which is the "
-        "better.", "The intervals overlap: more test rows might tell which is the better.",
+        "note",
+        "is not told apart from",
+        "which holds 0: more test rows might tell which is the better.",
+        "The intervals overlap: more test rows might tell which is the better.",
     ),
     "not measured": ("note", "cannot be compared with", "", "One of the two has no score."),
     "no interval": (
-        "note", "cannot be compared with", "", "At least one of the two has no interval.",
+        "note",
+        "cannot be compared with",
+        "",
+        "At least one of the two has no interval.",
     ),
-}  # fmt: skip
+}
 
 UNIT_LABELS = {"score, 0 to 100": "of 100"}
 
@@ -56,7 +74,10 @@ Row = dict[str, Any]
 
 def format_system_name(system: str) -> str:
     if system.startswith(DIFFERENCE_PREFIX):
-        return f"{format_system_name(MODEL_SYSTEM)} minus {format_system_name(system.removeprefix(DIFFERENCE_PREFIX))}"
+        return (
+            f"{format_system_name(MODEL_SYSTEM)} minus "
+            f"{format_system_name(system.removeprefix(DIFFERENCE_PREFIX))}"
+        )
     return SYSTEM_DESCRIPTIONS.get(system, (system, ""))[0]
 
 
@@ -67,12 +88,17 @@ def get_interval_bounds(figure: Figure | None) -> tuple[float, float] | None:
     return figure.low, figure.high
 
 
-def compare_with_baseline(model_score: Figure | None, baseline_score: Figure, difference: Figure | None) -> str:
+def compare_with_baseline(
+    model_score: Figure | None, baseline_score: Figure, difference: Figure | None
+) -> str:
     """Whether the interval of the difference ``apart`` on the same rows lies above 0 or below it;
     where there is none, whether the interval of one lies wholly above that of the other."""
     if model_score is None or model_score.value is None or baseline_score.value is None:
         return "not measured"
-    model_interval, baseline_interval = get_interval_bounds(model_score), get_interval_bounds(baseline_score)
+    model_interval, baseline_interval = (
+        get_interval_bounds(model_score),
+        get_interval_bounds(baseline_score),
+    )
     if difference_interval := get_interval_bounds(difference):
         model_interval, baseline_interval = difference_interval, (0.0, 0.0)
     if model_interval is None or baseline_interval is None:
@@ -110,8 +136,14 @@ class TaskScores:
         for row in self.score_rows:
             if row["label"] is None:
                 system = row["system"]
-                target_figures = self.difference_figures if system.startswith(DIFFERENCE_PREFIX) else self.score_figures
-                target_figures.setdefault(row["metric"], {})[system.removeprefix(DIFFERENCE_PREFIX)] = self.add_score_figure(row)
+                target_figures = (
+                    self.difference_figures
+                    if system.startswith(DIFFERENCE_PREFIX)
+                    else self.score_figures
+                )
+                target_figures.setdefault(row["metric"], {})[
+                    system.removeprefix(DIFFERENCE_PREFIX)
+                ] = self.add_score_figure(row)
 
     def add_score_figure(self, score_row: Row) -> Figure:
         conditions = {name: score_row[name] for name in ("system", "metric", "label")}
@@ -120,11 +152,19 @@ class TaskScores:
         return self.book.add_computed_figure(
             " ".join(["score", score_row["metric"], score_row["system"], *label_parts]),
             ", ".join([score_row["metric"], format_system_name(score_row["system"]), *label_parts]),
-            UNIT_LABELS.get(unit, unit), SCORES_TABLE, conditions, aggregate="last", value_column="value",
-            low=score_row["low"], high=score_row["high"], confidence_level=None if score_row["low"] is None else 0.95,
-            n=score_row["n"], scorer=score_row["scorer"], method=score_row["method"],
+            UNIT_LABELS.get(unit, unit),
+            SCORES_TABLE,
+            conditions,
+            aggregate="last",
+            value_column="value",
+            low=score_row["low"],
+            high=score_row["high"],
+            confidence_level=None if score_row["low"] is None else 0.95,
+            n=score_row["n"],
+            scorer=score_row["scorer"],
+            method=score_row["method"],
             missing_reason=score_row["method"] if score_row["value"] is None else "",
-        )  # fmt: skip
+        )
 
     @property
     def main_metric(self) -> str:
@@ -134,7 +174,9 @@ class TaskScores:
             for metric, figures in self.score_figures.items()
             if MODEL_SYSTEM in figures and figures[MODEL_SYSTEM].value is not None
         ]
-        return next((metric for metric in (*MAIN_METRICS, *scored_metrics) if metric in scored_metrics), "")
+        return next(
+            (metric for metric in (*MAIN_METRICS, *scored_metrics) if metric in scored_metrics), ""
+        )
 
     def build_comparison_callouts(self) -> list[Block]:
         """In words: whether the model is better than what it is compared with."""
@@ -148,12 +190,24 @@ class TaskScores:
                 continue
             system_name, system_note = SYSTEM_DESCRIPTIONS.get(system, (system, ""))
             difference = self.difference_figures.get(self.main_metric, {}).get(system)
-            callout_kind, comparison, difference_message, interval_message = COMPARISON_MESSAGES[compare_with_baseline(model_score, baseline_score, difference)]
-            lead = f"On the test rows the model {comparison} {system_name}{f', {system_note}' if system_note else ''}: "
-            parts: list[InlineElement] = [f"{lead}{self.main_metric} ", *format_value_with_interval(model_score),
-                                   f", n = {model_score.n:,}, against ", *format_value_with_interval(baseline_score)]  # fmt: skip
+            callout_kind, comparison, difference_message, interval_message = COMPARISON_MESSAGES[
+                compare_with_baseline(model_score, baseline_score, difference)
+            ]
+            lead = (
+                f"On the test rows the model {comparison} "
+                f"{system_name}{f', {system_note}' if system_note else ''}: "
+            )
+            parts: list[InlineElement] = [
+                f"{lead}{self.main_metric} ",
+                *format_value_with_interval(model_score),
+                f", n = {model_score.n:,}, against ",
+                *format_value_with_interval(baseline_score),
+            ]
             if difference is not None and get_interval_bounds(difference):
-                parts += [". On the same rows they differ by ", *format_value_with_interval(difference)]
+                parts += [
+                    ". On the same rows they differ by ",
+                    *format_value_with_interval(difference),
+                ]
                 parts.append(f", {difference_message}")
             else:
                 parts.append(f". {interval_message}")
@@ -167,38 +221,61 @@ class TaskScores:
             for system, figure in figures.items():
                 difference = self.difference_figures.get(metric, {}).get(system)
                 is_model_row = model_score is None or figure is model_score
-                comparison = "–" if is_model_row else compare_with_baseline(model_score, figure, difference)
+                comparison = (
+                    "–" if is_model_row else compare_with_baseline(model_score, figure, difference)
+                )
                 table_rows.append(self.build_summary_row(metric, system, figure, comparison))
                 if difference is not None:
-                    table_rows.append(self.build_summary_row(metric, f"{DIFFERENCE_PREFIX}{system}", difference, "–"))
+                    table_rows.append(
+                        self.build_summary_row(
+                            metric, f"{DIFFERENCE_PREFIX}{system}", difference, "–"
+                        )
+                    )
         columns = ["metric", "system", "value", "interval", "n", "standing"]
         note = (
-            f"n counts {self.counted_unit}. Intervals: 95 %. Standing of the model beside it, ahead or "
+            f"n counts {self.counted_unit}. Intervals: 95 %. Standing of the model beside "
+            f"it, ahead or "
             "behind: the interval of their difference on the same rows lies above 0, or below it. "
             "Where it holds 0, this test does not tell the two apart."
         )
         return DataTable("In short", columns, table_rows, frozenset({2, 3, 4}), note)
 
-    def build_summary_row(self, metric: str, system: str, figure: Figure, comparison: str) -> list[InlineElement]:
+    def build_summary_row(
+        self, metric: str, system: str, figure: Figure, comparison: str
+    ) -> list[InlineElement]:
         unit_suffix = "" if figure.unit == "share" else f", {figure.unit}"
-        return [f"{metric}{unit_suffix}", format_system_name(system), figure, figure.interval_text, f"{figure.n or 0:,}",
-                comparison]  # fmt: skip
+        return [
+            f"{metric}{unit_suffix}",
+            format_system_name(system),
+            figure,
+            figure.interval_text,
+            f"{figure.n or 0:,}",
+            comparison,
+        ]
 
     def build_scores_section(self) -> Section:
-        differences_by_metric = {metric: {f"{DIFFERENCE_PREFIX}{system}": figure for system, figure in figures.items()}
-                 for metric, figures in self.difference_figures.items()}  # fmt: skip
+        differences_by_metric = {
+            metric: {f"{DIFFERENCE_PREFIX}{system}": figure for system, figure in figures.items()}
+            for metric, figures in self.difference_figures.items()
+        }
         table_rows: list[list[InlineElement]] = [
             [metric, format_system_name(system), figure.method, figure.scorer or "–"]
             for metric, figures in self.score_figures.items()
             for system, figure in {**figures, **differences_by_metric.get(metric, {})}.items()
         ]
-        method_table = DataTable("How each was measured", ["metric", "system", "method", "scorer"], table_rows)
+        method_table = DataTable(
+            "How each was measured", ["metric", "system", "method", "scorer"], table_rows
+        )
         return Section("Scores", [method_table, *self.build_label_table()])
 
     def list_label_scores(self) -> list[Row]:
         """The model's F1 of each label, in the order of their numbers."""
         return sorted(
-            (score_row for score_row in self.score_rows if score_row["label"] is not None and score_row["system"] == MODEL_SYSTEM),
+            (
+                score_row
+                for score_row in self.score_rows
+                if score_row["label"] is not None and score_row["system"] == MODEL_SYSTEM
+            ),
             key=lambda row: row["label"],
         )
 
@@ -208,9 +285,12 @@ class TaskScores:
         untested_labels = [row["label"] for row in label_rows if not row["n"]]
         if not untested_labels:
             return []
-        label_list = ", ".join(map(str, untested_labels[:MAX_LISTED_LABELS])) + (" …" if len(untested_labels) > MAX_LISTED_LABELS else "")
+        label_list = ", ".join(map(str, untested_labels[:MAX_LISTED_LABELS])) + (
+            " …" if len(untested_labels) > MAX_LISTED_LABELS else ""
+        )
         message = (
-            f"Labels without a test row: {len(untested_labels):,} of {len(label_rows):,} (number {label_list}). How well "
+            f"Labels without a test row: {len(untested_labels):,} of {len(label_rows):,} "
+            f"(number {label_list}). How well "
             f"these are found is not known."
         )
         return [Callout("bad", [message])]
@@ -222,18 +302,34 @@ class TaskScores:
         shown_rows = sorted(label_rows, key=lambda row: -row["n"])[: self.max_rows]
         shown_rows = sorted(shown_rows, key=lambda row: row["label"])
         column_kind = self.book.artifacts[FINETUNE]["scores"].columns["slice"].kind
-        name_by_label = {row["label"]: self.redactor.redact_by_kind(row["slice"], column_kind) for row in shown_rows}
+        name_by_label = {
+            row["label"]: self.redactor.redact_by_kind(row["slice"], column_kind)
+            for row in shown_rows
+        }
         has_names = any(name_by_label[row["label"]] == row["slice"] for row in shown_rows)
-        row_by_system_label = {(score_row["system"], score_row["label"]): score_row for score_row in self.score_rows if score_row["label"] is not None}
-        baseline_systems = list(dict.fromkeys(system for system, _ in row_by_system_label if system != MODEL_SYSTEM))
+        row_by_system_label = {
+            (score_row["system"], score_row["label"]): score_row
+            for score_row in self.score_rows
+            if score_row["label"] is not None
+        }
+        baseline_systems = list(
+            dict.fromkeys(system for system, _ in row_by_system_label if system != MODEL_SYSTEM)
+        )
         table_rows: list[list[InlineElement]] = []
         for row in shown_rows:
             label_number = row["label"]
             wrong_count = self.book.add_computed_figure(
-                f"wrong label {label_number}", f"wrong answers, label {label_number}", "rows", PREDICTIONS_TABLE,
-                {"label": label_number, "right": False}, aggregate="count",
-            )  # fmt: skip
-            table_row: list[InlineElement] = [f"{label_number}", *([name_by_label[label_number]] if has_names else [])]
+                f"wrong label {label_number}",
+                f"wrong answers, label {label_number}",
+                "rows",
+                PREDICTIONS_TABLE,
+                {"label": label_number, "right": False},
+                aggregate="count",
+            )
+            table_row: list[InlineElement] = [
+                f"{label_number}",
+                *([name_by_label[label_number]] if has_names else []),
+            ]
             table_row += [f"{row['n']:,}", wrong_count]
             for system in (MODEL_SYSTEM, *baseline_systems):
                 figure = self.add_score_figure(row_by_system_label[system, label_number])

@@ -23,8 +23,15 @@ def build_checkpoint_usage_code(task: Task, checkpoint_name: str) -> str:
     texts = build_example_texts(task)
     predict_function = "predict_texts" if task["kind"] == "pairs" else "predict_labels"
     limit_argument = ", 40" if task["kind"] == "pairs" else ""
-    class_by_kind = {"pairs": "PairsTask", "classification": "ClassificationTask", "labelling": "WordLabellingTask"}
-    output_description = "what it writes, 40 tokens at most" if limit_argument else "the likeliest labels"
+    class_by_kind = {
+        "pairs": "PairsTask",
+        "classification": "ClassificationTask",
+        "labelling": "WordLabellingTask",
+    }
+    output_description = (
+        "what it writes, 40 tokens at most" if limit_argument else "the likeliest labels"
+    )
+    tokenizer_argument = "tokenizer, " if limit_argument else ""
     task_class = class_by_kind[task["kind"]]
     return f"""\
 from flows import open_artifact
@@ -37,14 +44,17 @@ folder = open_artifact("{checkpoint_name}").fetch_directory()
 model, tokenizer = load_checkpoint(folder), load_tokenizer(folder / "tokenizer.json")
 rows = [TaskRow("", 1, "", {json.dumps(texts)}, {json.dumps([""] * len(texts))})]
 encoded_rows = encode_rows(rows, {task_class}(), tokenizer, model.config, 0)
-print({predict_function}(model, {"tokenizer, " if limit_argument else ""}encoded_rows{limit_argument}))  # {output_description}, with log-probabilities"""
+# {output_description}, with log-probabilities
+print({predict_function}(model, {tokenizer_argument}encoded_rows{limit_argument}))"""
 
 
 def build_transformers_usage_code(task: Task, finetuned: Artifact) -> str:
     """Lines that load the export; empty where there is none."""
     if "transformers/config.json" not in finetuned.manifest["files"]:
         return ""
-    config = json.loads(finetuned.fetch_file("transformers/config.json").read_text(encoding="utf-8"))
+    config = json.loads(
+        finetuned.fetch_file("transformers/config.json").read_text(encoding="utf-8")
+    )
     model_class = config["architectures"][0]
     return f"""\
 import torch
@@ -70,11 +80,11 @@ labels = model(torch.tensor([ids])).logits[0].argmax(-1).tolist()
 # The label of a word is that of its {"first" if is_bert else "last"} token.
 print([(tokenizer.decode(i), model.config.id2label[n]) for i, n in zip(ids, labels)])"""
     if task.get("second"):
-        token_type_argument = ", token_type_ids=torch.tensor([[0] * len(ids[0]) + [1] * len(ids[1])])"
+        segment_argument = ", token_type_ids=torch.tensor([[0] * len(ids[0]) + [1] * len(ids[1])])"
         return f"""\
 texts = ["A text.", "A second."]
 ids = [[0, *tokenizer.encode(text, add_special_tokens=False)] for text in texts]
-logits = model(torch.tensor([ids[0] + ids[1]]){token_type_argument if is_bert else ""}).logits
+logits = model(torch.tensor([ids[0] + ids[1]]){segment_argument if is_bert else ""}).logits
 print(model.config.id2label[logits.argmax().item()])"""
     return """\
 ids = [0, *tokenizer.encode("A text.", add_special_tokens=False)]  # 0 begins a text

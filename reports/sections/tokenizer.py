@@ -10,35 +10,52 @@ from tasks.contract import Artifact
 
 
 def build_tokenizer_section(
-    book: FigureBook, checkpoint: Artifact, tokenizer_artifact: Artifact | None, is_inherited: bool, max_rows: int
+    book: FigureBook,
+    checkpoint: Artifact,
+    tokenizer_artifact: Artifact | None,
+    is_inherited: bool,
+    max_rows: int,
 ) -> Section:
     """``trained``: what train_tokenizer left, None where it did not run or is not known;
     ``kept``: training continued from a checkpoint with that checkpoint's tokenizer."""
     section = Section("Tokenizer")
     stored_vocabulary = read_vocabulary(checkpoint)
     if stored_vocabulary is None:
-        section.add_blocks(Paragraph(["The checkpoint has no tokenizer.json: the kind is not known."]))
+        section.add_blocks(
+            Paragraph(["The checkpoint has no tokenizer.json: the kind is not known."])
+        )
     else:
         tokenizer_kind, token_table = stored_vocabulary
         vocabulary_size: InlineElement = book.add_computed_figure(
-            "vocabulary", "tokens of the vocabulary", "tokens", ("checkpoint", "tokenizer.json"),
-            aggregate="count", file_rows=token_table,
-        )  # fmt: skip
-        section.add_blocks(DefinitionList([("Kind", [tokenizer_kind]), ("Vocabulary", [vocabulary_size])]))
+            "vocabulary",
+            "tokens of the vocabulary",
+            "tokens",
+            ("checkpoint", "tokenizer.json"),
+            aggregate="count",
+            file_rows=token_table,
+        )
+        section.add_blocks(
+            DefinitionList([("Kind", [tokenizer_kind]), ("Vocabulary", [vocabulary_size])])
+        )
     if tokenizer_artifact is not None:
         section.add_blocks(*build_fertility_blocks(book, tokenizer_artifact, max_rows))
     elif is_inherited:
         section.add_blocks(
             Paragraph(
-                ["It is that of the checkpoint that training continued from; how many tokens it "
-                 "spends on each group's text was not measured again."]
+                [
+                    "It is that of the checkpoint that training continued from; how many tokens it "
+                    "spends on each group's text was not measured again."
+                ]
             )
-        )  # fmt: skip
+        )
     else:
         section.add_blocks(
             Paragraph(
-                ["How many tokens it spends on each group's text is not known: the making of the "
-                 "tokenizer is not in this store."]
+                [
+                    "How many tokens it spends on each group's text is not known: the making "
+                    "of the "
+                    "tokenizer is not in this store."
+                ]
             )
-        )  # fmt: skip
+        )
     return section

@@ -11,15 +11,15 @@ from reports.page.document import (
     Block,
     Chart,
     Code,
-    DefinitionList,
     DataTable,
+    DefinitionList,
+    InlineContent,
     InlineElement,
     Paragraph,
-    InlineContent,
     Section,
 )
-from reports.page.figures import FigureBook, Figure
-from reports.page.masking import Redactor, RedactFunction, get_adjacent_texts, find_prompt_columns
+from reports.page.figures import Figure, FigureBook
+from reports.page.masking import RedactFunction, Redactor, find_prompt_columns, get_adjacent_texts
 from reports.sections.findings import format_metric_name
 from reports.sections.groups import build_heldout_loss_blocks
 from tasks.contract import Artifact, Table
@@ -31,10 +31,14 @@ EARLIER_TRAINING_NOTE = "What the earlier checkpoint was trained on is not descr
 
 def get_start_checkpoint(training_run: Artifact | None) -> str | None:
     """Name of the checkpoint that training continued from; None where it began anew."""
-    return None if training_run is None else training_run.manifest["lineage"].get("start_checkpoint")
+    return (
+        None if training_run is None else training_run.manifest["lineage"].get("start_checkpoint")
+    )
 
 
-def build_training_section(book: FigureBook, training_run: Artifact | None, checkpoint_content: str, max_rows: int) -> Section:
+def build_training_section(
+    book: FigureBook, training_run: Artifact | None, checkpoint_content: str, max_rows: int
+) -> Section:
     """``audited``: content digest of the checkpoint that the card is about."""
     section = Section("Training run")
     if training_run is None:
@@ -45,11 +49,18 @@ def build_training_section(book: FigureBook, training_run: Artifact | None, chec
     if start_checkpoint is None:
         section.add_blocks(DefinitionList(log_facts))
     else:
-        section.add_blocks(DefinitionList([("Continued from", [Code(start_checkpoint)]), *log_facts]), Paragraph([EARLIER_TRAINING_NOTE]))
-    initial_model = "the untrained model" if start_checkpoint is None else "the checkpoint continued from"
+        section.add_blocks(
+            DefinitionList([("Continued from", [Code(start_checkpoint)]), *log_facts]),
+            Paragraph([EARLIER_TRAINING_NOTE]),
+        )
+    initial_model = (
+        "the untrained model" if start_checkpoint is None else "the checkpoint continued from"
+    )
     remark_by_content = {checkpoint_content: "audited here"}
     section.add_blocks(*build_loss_chart(training_run))
-    section.add_blocks(*build_checkpoint_table(book, "pretrain", remark_by_content, initial_model, max_rows))
+    section.add_blocks(
+        *build_checkpoint_table(book, "pretrain", remark_by_content, initial_model, max_rows)
+    )
     section.add_blocks(*build_heldout_loss_blocks(book, training_run, max_rows))
     return section
 
@@ -58,21 +69,32 @@ def summarize_training_log(book: FigureBook, stage: str) -> list[tuple[str, Inli
     """What the log of a stage that trains says of all steps together."""
     add_figure = functools.partial(_add_log_figure, book, stage)
     skipped_steps = book.add_computed_figure(
-        "training-skipped", "skipped steps", "steps", (stage, "log"), {"skipped": True},
+        "training-skipped",
+        "skipped steps",
+        "steps",
+        (stage, "log"),
+        {"skipped": True},
         aggregate="count",
-    )  # fmt: skip
+    )
     return [
         ("Steps", [add_figure("step", "steps", "max", "steps trained")]),
         ("Tokens seen", [add_figure("tokens", "tokens", "max", "tokens seen")]),
         ("Last training loss", [add_figure("loss", "nats a token", "last", "last loss")]),
-        ("Last validation loss",
-         [add_figure("validation_loss", "nats a token", "last", "last validation loss")]),
-        ("Highest learning rate", [add_figure("learning_rate", "", "max", "highest learning rate")]),
+        (
+            "Last validation loss",
+            [add_figure("validation_loss", "nats a token", "last", "last validation loss")],
+        ),
+        (
+            "Highest learning rate",
+            [add_figure("learning_rate", "", "max", "highest learning rate")],
+        ),
         ("Steps skipped because they diverged", [skipped_steps]),
-    ]  # fmt: skip
+    ]
 
 
-def _add_log_figure(book: FigureBook, stage: str, column: str, unit: str, aggregate: Any, label: str) -> Figure:
+def _add_log_figure(
+    book: FigureBook, stage: str, column: str, unit: str, aggregate: Any, label: str
+) -> Figure:
     return book.add_computed_figure(
         f"training-{column}", label, unit, (stage, "log"), aggregate=aggregate, value_column=column
     )
@@ -80,23 +102,55 @@ def _add_log_figure(book: FigureBook, stage: str, column: str, unit: str, aggreg
 
 def build_loss_chart(training_run: Artifact) -> list[Block]:
     log_rows = training_run["log"].read(["step", "loss", "validation_loss"])
-    steps, losses, validation_losses = (log_rows[name].to_pylist() for name in log_rows.column_names)
+    steps, losses, validation_losses = (
+        log_rows[name].to_pylist() for name in log_rows.column_names
+    )
     steps_per_point = max(1, -(-len(steps) // 200))  # at most 200 points
     mean_losses = []
     for start in range(0, len(steps), steps_per_point):
-        window_losses = [loss for loss in losses[start : start + steps_per_point] if loss is not None]
+        window_losses = [
+            loss for loss in losses[start : start + steps_per_point] if loss is not None
+        ]
         if window_losses:
-            mean_losses.append((steps[min(start + steps_per_point, len(steps)) - 1], sum(window_losses) / len(window_losses)))
+            mean_losses.append(
+                (
+                    steps[min(start + steps_per_point, len(steps)) - 1],
+                    sum(window_losses) / len(window_losses),
+                )
+            )
     if not mean_losses:
         return []
-    validation_points = [(step, loss_value) for step, loss_value in zip(steps, validation_losses, strict=True) if loss_value is not None]
-    series = [("training", [step for step, _ in mean_losses], [loss_value for _, loss_value in mean_losses])]
+    validation_points = [
+        (step, loss_value)
+        for step, loss_value in zip(steps, validation_losses, strict=True)
+        if loss_value is not None
+    ]
+    series = [
+        (
+            "training",
+            [step for step, _ in mean_losses],
+            [loss_value for _, loss_value in mean_losses],
+        )
+    ]
     if validation_points:
-        series.append(("validation", [step for step, _ in validation_points], [loss_value for _, loss_value in validation_points]))
+        series.append(
+            (
+                "validation",
+                [step for step, _ in validation_points],
+                [loss_value for _, loss_value in validation_points],
+            )
+        )
     first_loss, last_loss = f"{mean_losses[0][1]:.2f}", f"{mean_losses[-1][1]:.2f}"
     trend = "falls" if float(last_loss) < float(first_loss) else "goes"
-    alt = f"The training loss {trend} from {first_loss} to {last_loss} nats a token in {steps[-1]:,} steps."
-    smoothing_note = f"Each point of training is the mean of up to {steps_per_point} steps. " if steps_per_point > 1 else ""
+    alt = (
+        f"The training loss {trend} from {first_loss} to {last_loss} nats a token in "
+        f"{steps[-1]:,} steps."
+    )
+    smoothing_note = (
+        f"Each point of training is the mean of up to {steps_per_point} steps. "
+        if steps_per_point > 1
+        else ""
+    )
     caption = f"Loss during training. {smoothing_note}".strip()
     if training_run["checkpoints"].row_count:
         caption += " Losses at the checkpoints are in the table."
@@ -108,7 +162,11 @@ def build_loss_chart(training_run: Artifact) -> list[Block]:
 
 
 def build_checkpoint_table(
-    book: FigureBook, stage: str, remark_by_content: Mapping[str, str], initial_model: str, max_rows: int
+    book: FigureBook,
+    stage: str,
+    remark_by_content: Mapping[str, str],
+    initial_model: str,
+    max_rows: int,
 ) -> list[Block]:
     """``marks``: what is said of a checkpoint, by its content; ``first``: what step 0 is."""
     checkpoint_rows = book.artifacts[stage]["checkpoints"].read().to_pylist()
@@ -119,48 +177,83 @@ def build_checkpoint_table(
         conditions = {"step": row["step"]}
         cells = [
             book.add_computed_figure(
-                f"checkpoint-{row['step']}-{column}", f"step {row['step']}: {format_metric_name(column)}",
-                unit, (stage, "checkpoints"), conditions, aggregate="last", value_column=column,
+                f"checkpoint-{row['step']}-{column}",
+                f"step {row['step']}: {format_metric_name(column)}",
+                unit,
+                (stage, "checkpoints"),
+                conditions,
+                aggregate="last",
+                value_column=column,
             )
-            for column, unit in (("tokens", "tokens"), ("loss", "nats a token"),
-                                 ("validation_loss", "nats a token"))
-        ]  # fmt: skip
+            for column, unit in (
+                ("tokens", "tokens"),
+                ("loss", "nats a token"),
+                ("validation_loss", "nats a token"),
+            )
+        ]
         rows.append([f"{row['step']:,}", *cells, remark_by_content.get(row["content"], "")])
     if not rows:
         return []
     columns = ["step", "tokens", "loss", "validation loss", ""]
     note = "Losses in nats a token."
-    if any(row["step"] == 0 and row["loss"] is row["validation_loss"] is None for row in shown_rows):
+    if any(
+        row["step"] == 0 and row["loss"] is row["validation_loss"] is None for row in shown_rows
+    ):
         note += f" Step 0, {initial_model}, has none."
     return [DataTable("Checkpoints", columns, rows, frozenset({1, 2, 3}), note)]
 
 
-def build_samples_section(book: FigureBook, scored_samples: Artifact | None, redactor: Redactor) -> Section:
+def build_samples_section(
+    book: FigureBook, scored_samples: Artifact | None, redactor: Redactor
+) -> Section:
     """A few texts of the first and the last step at which the model wrote any, where the stage
     score_samples found them harmless."""
     section = Section("Samples during training")
     sample_rows = scored_samples["samples"].read().to_pylist() if scored_samples else []
     if scored_samples is None or not sample_rows:
-        section.add_blocks(Paragraph(["No scored text that the model wrote during training is known."]))
+        section.add_blocks(
+            Paragraph(["No scored text that the model wrote during training is known."])
+        )
         return section
     steps = [row["step"] for row in sample_rows]
     shown_steps = dict.fromkeys([min(steps), max(steps)])
-    selected_rows = [row for step in shown_steps for row in [sample_row for sample_row in sample_rows if sample_row["step"] == step][:MAX_SAMPLES_PER_STEP]]
+    selected_rows = [
+        row
+        for step in shown_steps
+        for row in [sample_row for sample_row in sample_rows if sample_row["step"] == step][
+            :MAX_SAMPLES_PER_STEP
+        ]
+    ]
     has_prompt = any(row["prompt"] for row in selected_rows)
     table_rows: list[list[InlineElement]] = []
     for row in selected_rows:
         step, sample = row["step"], row["sample"]
         step_figure = book.add_computed_figure(
-            f"sample-{step}-{sample}", f"step at which sample {sample} was written", "steps",
-            ("score_samples", "samples"), {"step": step, "sample": sample}, aggregate="last",
+            f"sample-{step}-{sample}",
+            f"step at which sample {sample} was written",
+            "steps",
+            ("score_samples", "samples"),
+            {"step": step, "sample": sample},
+            aggregate="last",
             value_column="step",
-        )  # fmt: skip
+        )
         text_columns = ["prompt", "text"] if has_prompt else ["text"]
-        table_rows.append([step_figure, *(_redact_sample_text(column_name, scored_samples["samples"], row, redactor) for column_name in text_columns)])
+        table_rows.append(
+            [
+                step_figure,
+                *(
+                    _redact_sample_text(column_name, scored_samples["samples"], row, redactor)
+                    for column_name in text_columns
+                ),
+            ]
+        )
     sample_count = book.add_computed_figure(
-        "samples", "texts written during training", "texts", ("score_samples", "samples"),
+        "samples",
+        "texts written during training",
+        "texts",
+        ("score_samples", "samples"),
         aggregate="count",
-    )  # fmt: skip
+    )
     scorer = scored_samples.manifest["parts"]["external"]["scorer"]
     redaction_note = ""
     if not redactor.notice:
@@ -190,11 +283,15 @@ def build_samples_section(book: FigureBook, scored_samples: Artifact | None, red
     return section
 
 
-def _redact_sample_text(column_name: str, table: Table, row: dict[str, Any], redactor: Redactor) -> str:
+def _redact_sample_text(
+    column_name: str, table: Table, row: dict[str, Any], redactor: Redactor
+) -> str:
     column = table.columns[column_name]
     text = row[column_name]
     score = row[column.judged_by]
     if not text.strip():
         return "nothing"
     neighbours = get_adjacent_texts(column_name, row, find_prompt_columns(table.columns.values()))
-    return redactor.redact_by_kind(text, column.kind, score, MAX_SAMPLE_CHARACTERS, adjacent_texts=neighbours)
+    return redactor.redact_by_kind(
+        text, column.kind, score, MAX_SAMPLE_CHARACTERS, adjacent_texts=neighbours
+    )

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.audits.exchange import EMBEDDINGS, REFERENCE_SCORES, TRAINING_OVERLAP, OVERLAP_COLUMNS
+from tasks.audits.exchange import EMBEDDINGS, OVERLAP_COLUMNS, REFERENCE_SCORES, TRAINING_OVERLAP
 from tasks.audits.judging.readings import TrainingExposure
 from tasks.contract import hash_texts
 
@@ -41,14 +41,28 @@ class Responses:
         reference_scores: pa.Table | None = None,
     ) -> None:
         for column in OVERLAP_COLUMNS:  # null where nothing was looked for
-            overlap_column = pa.nulls(len(responses), pa.int32()) if training_overlap is None else training_overlap[column]
+            overlap_column = (
+                pa.nulls(len(responses), pa.int32())
+                if training_overlap is None
+                else training_overlap[column]
+            )
             responses = responses.append_column(TRAINING_OVERLAP.field(column), overlap_column)
-        responses = responses.append_column(REFERENCE_SCORES.field(2), _align_reference_scores(responses, reference_scores))
+        responses = responses.append_column(
+            REFERENCE_SCORES.field(2), _align_reference_scores(responses, reference_scores)
+        )
         self.items, self.requests, self.rows = items, requests, responses
-        self.primary_scorer, self.training_exposure, self.occurrence_counts, self.untrained_baseline = primary_scorer, training_exposure, occurrence_counts, untrained_baseline
+        (
+            self.primary_scorer,
+            self.training_exposure,
+            self.occurrence_counts,
+            self.untrained_baseline,
+        ) = primary_scorer, training_exposure, occurrence_counts, untrained_baseline
         self.model_kind, self.opening_description = "", ""
         if tokenizer is not None:
-            self.model_kind, self.opening_description = tokenizer["kind"][0].as_py(), tokenizer["begin"][0].as_py()
+            self.model_kind, self.opening_description = (
+                tokenizer["kind"][0].as_py(),
+                tokenizer["begin"][0].as_py(),
+            )
         self.skipped = [] if skipped is None else skipped.to_pylist()
         self._scores, self._embeddings = scores, embeddings
         self._scorers = [] if scorers is None else scorers.to_pylist()
@@ -58,24 +72,41 @@ class Responses:
         columns ``row``, the row of the item in ``items``; sorted by that and by draw."""
         response_rows = self.rows if response_rows is None else response_rows
         part_requests = self.requests.filter(pc.equal(self.requests["part"], part))
-        order = np.argsort(_find_first_indices(response_rows["request"], part_requests["request"]), kind="stable")
+        order = np.argsort(
+            _find_first_indices(response_rows["request"], part_requests["request"]), kind="stable"
+        )
         matching_rows = response_rows.take(pa.array(order))
         first_requests = _find_first_indices(part_requests["request"], matching_rows["request"])
-        counts = {entry["values"]: entry["counts"] for entry in matching_rows["request"].value_counts().to_pylist()}
-        response_counts = np.array([counts.get(entry, 0) for entry in part_requests["request"].to_pylist()], np.int64)
+        counts = {
+            entry["values"]: entry["counts"]
+            for entry in matching_rows["request"].value_counts().to_pylist()
+        }
+        response_counts = np.array(
+            [counts.get(entry, 0) for entry in part_requests["request"].to_pylist()], np.int64
+        )
         starts = np.repeat(first_requests, response_counts)
-        offsets = np.arange(response_counts.sum()) - np.repeat(np.cumsum(response_counts) - response_counts, response_counts)
-        item_rows = np.repeat(_find_first_indices(part_requests["item"], self.items["item"]), response_counts)
-        joined = matching_rows.take(pa.array(starts + offsets)).append_column("row", pa.array(item_rows))
+        offsets = np.arange(response_counts.sum()) - np.repeat(
+            np.cumsum(response_counts) - response_counts, response_counts
+        )
+        item_rows = np.repeat(
+            _find_first_indices(part_requests["item"], self.items["item"]), response_counts
+        )
+        joined = matching_rows.take(pa.array(starts + offsets)).append_column(
+            "row", pa.array(item_rows)
+        )
         return joined.sort_by([("row", "ascending"), ("draw", "ascending")])
 
-    def sum_log_probs(self, part: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def sum_log_probs(
+        self, part: str = ""
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Of each text that was read for a part, in the order of ``of``: the row of its item, which
         of its targets it is, its log p in nats, NaN where the model gave no number, and the tokens
         that it was summed over."""
         part_rows = self.select_part(part)
         token_log_probs = part_rows["log_p"].combine_chunks()
-        counts = pc.list_value_length(token_log_probs).to_numpy(zero_copy_only=False).astype(np.int64)
+        counts = (
+            pc.list_value_length(token_log_probs).to_numpy(zero_copy_only=False).astype(np.int64)
+        )
         owners = np.repeat(np.arange(len(part_rows)), counts)
         log_probs = token_log_probs.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
         sums = np.bincount(owners, log_probs, minlength=len(part_rows))
@@ -98,7 +129,9 @@ class Responses:
         rows, draws = part_rows["row"].to_numpy(), part_rows["draw"].to_numpy()
         flat_vectors = part_rows["vector"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
         flat_vectors = flat_vectors.reshape(len(rows), -1) if len(rows) else np.empty((0, 0))
-        vectors = np.full((len(self.items), 1 + max(draws, default=0), flat_vectors.shape[1]), np.nan)
+        vectors = np.full(
+            (len(self.items), 1 + max(draws, default=0), flat_vectors.shape[1]), np.nan
+        )
         vectors[rows, draws] = flat_vectors
         return vectors
 
@@ -126,9 +159,16 @@ class Responses:
         if "doc_ids" in self.items.column_names:
             item_doc_ids = self.items["doc_ids"].to_pylist()
         exposure = self.training_exposure
-        document_reads = [exposure.count_reads(doc_ids) if exposure and doc_ids is not None else None for doc_ids in item_doc_ids]
-        return [reads if np.isnan(occurrences) else int(occurrences)
-                for reads, occurrences in zip(document_reads, self.count_item_occurrences().tolist(), strict=True)]  # fmt: skip
+        document_reads = [
+            exposure.count_reads(doc_ids) if exposure and doc_ids is not None else None
+            for doc_ids in item_doc_ids
+        ]
+        return [
+            reads if np.isnan(occurrences) else int(occurrences)
+            for reads, occurrences in zip(
+                document_reads, self.count_item_occurrences().tolist(), strict=True
+            )
+        ]
 
     def with_simulated_outputs(self, outputs: np.ndarray) -> Responses:
         """The same items, answered by a script: the log p of each target of each, (n, targets), or
@@ -202,11 +242,15 @@ def build_masked_texts(requests: pa.Table, responses: pa.Table) -> pa.Array:
     """Of each response, (n,) large_string, what a scorer of whole texts reads: what its request
     says stands before it, and what was written, without whom it is about; null where the request
     says nothing stands before."""
-    prefixed_requests = requests.filter(pc.is_valid(requests["before"])).select(["request", "before", "masked"])
+    prefixed_requests = requests.filter(pc.is_valid(requests["before"])).select(
+        ["request", "before", "masked"]
+    )
     request_by_id = {row["request"]: row for row in prefixed_requests.to_pylist()}
     word_sets = {tuple(row["masked"]) for row in request_by_id.values()}
     patterns = {
-        masked_words: re.compile(rf"\b(?:{'|'.join(map(re.escape, masked_words))})\b", re.IGNORECASE)
+        masked_words: re.compile(
+            rf"\b(?:{'|'.join(map(re.escape, masked_words))})\b", re.IGNORECASE
+        )
         for masked_words in word_sets
         if masked_words
     }
@@ -219,7 +263,11 @@ def build_masked_texts(requests: pa.Table, responses: pa.Table) -> pa.Array:
             texts.append(None)
             continue
         full_text, masked_words = row["before"] + text, tuple(row["masked"])
-        texts.append(patterns[masked_words].sub(IDENTITY_PLACEHOLDER, full_text) if masked_words else full_text)
+        texts.append(
+            patterns[masked_words].sub(IDENTITY_PLACEHOLDER, full_text)
+            if masked_words
+            else full_text
+        )
     return pa.array(texts, pa.large_string())
 
 
@@ -227,14 +275,18 @@ def _align_reference_scores(responses: pa.Table, reference_scores: pa.Table | No
     """What a reference model says of each response; null where it was asked nothing."""
     if reference_scores is None:
         return pa.nulls(len(responses), pa.float64())
-    keys = [zip(*(table[name].to_pylist() for name in ("request", "draw")), strict=True)
-            for table in (reference_scores, responses)]  # fmt: skip
+    keys = [
+        zip(*(table[name].to_pylist() for name in ("request", "draw")), strict=True)
+        for table in (reference_scores, responses)
+    ]
     score_by_key = dict(zip(keys[0], reference_scores["reference"].to_pylist(), strict=True))
     return pa.array([score_by_key.get(key) for key in keys[1]], pa.float64())
 
 
 def _find_first_indices(ids: Any, known_ids: Any) -> np.ndarray:
     """Where each id first stands among others, (n,) int64; -1: nowhere."""
-    known_array = known_ids.combine_chunks() if isinstance(known_ids, pa.ChunkedArray) else known_ids
+    known_array = (
+        known_ids.combine_chunks() if isinstance(known_ids, pa.ChunkedArray) else known_ids
+    )
     indices = pc.fill_null(pc.index_in(ids, value_set=known_array), -1)
     return indices.to_numpy(zero_copy_only=False).astype(np.int64)

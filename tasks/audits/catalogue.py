@@ -6,22 +6,31 @@ from importlib import import_module
 
 from tasks.audits.about import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
 from tasks.audits.judging.units import CAPABILITY
-from tasks.audits.probe import Probe, make_request_stage, make_findings_stage
+from tasks.audits.probe import Probe, make_findings_stage, make_request_stage
 
 PROBES: tuple[Probe, ...] = tuple(
-    import_module(f"tasks.audits.probes.{name}").PROBE for name in AUDIT_DESCRIPTIONS if name != CAPABILITY
+    import_module(f"tasks.audits.probes.{name}").PROBE
+    for name in AUDIT_DESCRIPTIONS
+    if name != CAPABILITY
 )
 
 REQUEST_STAGES = {probe.name: make_request_stage(probe) for probe in PROBES}
 FINDINGS_STAGES = {probe.name: make_findings_stage(probe) for probe in PROBES}
 
 #: Metrics of each audit whose findings never have a confidence interval: no rule can pass there.
-METRICS_WITHOUT_INTERVAL = {probe.name: probe.metrics_without_interval for probe in PROBES} | {CAPABILITY: ()}
+METRICS_WITHOUT_INTERVAL = {probe.name: probe.metrics_without_interval for probe in PROBES} | {
+    CAPABILITY: ()
+}
 
 #: The metrics of each audit.
-METRICS_BY_AUDIT = {probe.name: (*probe.metrics, *SKIPPED_COUNT_METRICS.get(probe.name, ())) for probe in PROBES} | {
+METRICS_BY_AUDIT = {
+    probe.name: (*probe.metrics, *SKIPPED_COUNT_METRICS.get(probe.name, ())) for probe in PROBES
+} | {
     CAPABILITY: (
-        "bits_per_byte", "bits_per_byte_difference", "agreement_accuracy", "garden_path_share",
+        "bits_per_byte",
+        "bits_per_byte_difference",
+        "agreement_accuracy",
+        "garden_path_share",
         "cloze_accuracy",
     )
-}  # fmt: skip
+}

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from tasks.contract import ID_TYPE, to_canonical_json, column, table_schema
+from tasks.contract import ID_TYPE, column, table_schema, to_canonical_json
 
 #: Token ids of several texts.
 TOKEN_ID_LISTS = pa.list_(pa.list_(pa.int32()))
@@ -26,50 +26,98 @@ REQUESTS = table_schema(
     column("request", ID_TYPE, "id", "the request: a hash of all that is asked"),
     column("item", ID_TYPE, "id", "the item for whose sake"),
     column("part", pa.string(), "label", "which of the item's requests, where it has several"),
-    column("kind", pa.string(), "label",
-           "write: go on from the context; read: say how likely each target is behind it; "
-           "complete: the likeliest of what may stand behind the context, of a masked model "
-           "between it and the target; embed: what the model makes of the places of each target"),
+    column(
+        "kind",
+        pa.string(),
+        "label",
+        "write: go on from the context; read: say how likely each target is behind it; "
+        "complete: the likeliest of what may stand behind the context, of a masked model "
+        "between it and the target; embed: what the model makes of the places of each target",
+    ),
     column("context", pa.list_(pa.int32()), "personal", "token ids that stand before"),
-    column("targets", TOKEN_ID_LISTS, "personal",
-           "token ids to be read behind the context, a list for each text; null: to be written"),
-    column("places", TOKEN_ID_LISTS, "figure",
-           "places in each target that a masked model is asked about, or whose embeddings are "
-           "averaged; null: all"),
+    column(
+        "targets",
+        TOKEN_ID_LISTS,
+        "personal",
+        "token ids to be read behind the context, a list for each text; null: to be written",
+    ),
+    column(
+        "places",
+        TOKEN_ID_LISTS,
+        "figure",
+        "places in each target that a masked model is asked about, or whose embeddings are "
+        "averaged; null: all",
+    ),
     column("moments", pa.bool_(), "figure", "whether also about ranks, and moments of log p"),
-    column("lower", pa.bool_(), "figure",
-           "whether what was written is read again in lower case; null: nothing is written"),
-    column("layer", pa.int32(), "figure", "of embeddings: 0 those of the input, without places; "
-           "from 1 what that block makes of them, from -1 backwards what the last makes"),
+    column(
+        "lower",
+        pa.bool_(),
+        "figure",
+        "whether what was written is read again in lower case; null: nothing is written",
+    ),
+    column(
+        "layer",
+        pa.int32(),
+        "figure",
+        "of embeddings: 0 those of the input, without places; "
+        "from 1 what that block makes of them, from -1 backwards what the last makes",
+    ),
     column("draws", pa.int32(), "figure", "texts to be written", unit="texts"),
     column("tokens", pa.int32(), "figure", "to be written at most", unit="tokens"),
     column("temperature", pa.float64(), "figure", "of the sampling; 0: greedy"),
-    column("first_temperature", pa.float64(), "figure",
-           "of the first token, from which it falls to that of the sampling in 20; null: it is the "
-           "same for all"),
+    column(
+        "first_temperature",
+        pa.float64(),
+        "figure",
+        "of the first token, from which it falls to that of the sampling in 20; null: it is the "
+        "same for all",
+    ),
     column("top_p", pa.float64(), "figure", "nucleus of the sampling", unit="share"),
     column("top_k", pa.int32(), "figure", "likeliest tokens that are drawn from; 0: all"),
     column("seed", pa.int64(), "figure", "of the sampling"),
-    column("doc_ids", pa.list_(pa.binary()), "id",
-           "documents of the corpus whose text stands in it; null: of none"),
+    column(
+        "doc_ids",
+        pa.list_(pa.binary()),
+        "id",
+        "documents of the corpus whose text stands in it; null: of none",
+    ),
     column("text", pa.large_string(), "corpus text", "what of them stands in it"),
-    column("before", pa.large_string(), "audit text", "what a scorer that reads whole texts reads "
-           "before what is written; null: it reads nothing"),
+    column(
+        "before",
+        pa.large_string(),
+        "audit text",
+        "what a scorer that reads whole texts reads before what is written; null: it reads nothing",
+    ),
     column("masked", pa.list_(pa.string()), "label", "what is hidden from it: whom they are about"),
-)  # fmt: skip
+)
 
 #: What requests that are answered in one call share.
-REQUEST_SETTINGS = ("kind", "draws", "tokens", "temperature", "first_temperature", "top_p", "top_k",
-            "seed", "moments", "lower", "layer")  # fmt: skip
+REQUEST_SETTINGS = (
+    "kind",
+    "draws",
+    "tokens",
+    "temperature",
+    "first_temperature",
+    "top_p",
+    "top_k",
+    "seed",
+    "moments",
+    "lower",
+    "layer",
+)
 
 LOOKUPS = table_schema(
     "What is looked for in the training text, to tell how often the model had read an item.",
     column("item", ID_TYPE, "id", "the item for whose sake"),
     column("ids", pa.list_(pa.int32()), "personal", "token ids of a text, as it is spelled there"),
-    column("doc_ids", pa.list_(pa.binary()), "id",
-           "documents of the corpus whose text stands in it; null: of none"),
+    column(
+        "doc_ids",
+        pa.list_(pa.binary()),
+        "id",
+        "documents of the corpus whose text stands in it; null: of none",
+    ),
     column("text", pa.large_string(), "corpus text", "what of them stands in it"),
-)  # fmt: skip
+)
 
 TOKENIZER = table_schema(
     "What was known of the model when the requests were written: no weights.",
@@ -82,31 +130,62 @@ SKIPPED = table_schema(
     column("part", pa.string(), "label", "what of the audit it concerns; empty: all"),
     column("tags", pa.string(), "label", "which part of that, as findings have it: JSON"),
     column("why", pa.string(), "project text", "the reason, as findings say it"),
-    column("count", pa.int64(), "figure", "items that it concerns; null where that says nothing",
-           unit="items"),
-)  # fmt: skip
+    column(
+        "count",
+        pa.int64(),
+        "figure",
+        "items that it concerns; null where that says nothing",
+        unit="items",
+    ),
+)
 
 RESPONSES = table_schema(
     "What the model answered: one row a draw, or a text that it read.",
     column("request", ID_TYPE, "id", "the request that it answers"),
     column("draw", pa.int32(), "figure", "which text written, or which target read, from 0"),
     column("text", pa.large_string(), "model text", "what was written; null where it was read"),
-    column("ids", pa.list_(pa.int32()), "personal",
-           "token ids of what was written, without the one that ended it; null where it was read"),
-    column("log_p", pa.list_(pa.float32()), "figure",
-           "of each token written or read, under the model itself", unit="nats"),
-    column("rank", pa.list_(pa.int32()), "figure",
-           "place of each token among all that the model may write there, by their likelihood, "
-           "from 1; null where it was not asked for"),
-    column("mean", pa.list_(pa.float32()), "figure",
-           "of log p over the vocabulary under the model, at each token", unit="nats"),
+    column(
+        "ids",
+        pa.list_(pa.int32()),
+        "personal",
+        "token ids of what was written, without the one that ended it; null where it was read",
+    ),
+    column(
+        "log_p",
+        pa.list_(pa.float32()),
+        "figure",
+        "of each token written or read, under the model itself",
+        unit="nats",
+    ),
+    column(
+        "rank",
+        pa.list_(pa.int32()),
+        "figure",
+        "place of each token among all that the model may write there, by their likelihood, "
+        "from 1; null where it was not asked for",
+    ),
+    column(
+        "mean",
+        pa.list_(pa.float32()),
+        "figure",
+        "of log p over the vocabulary under the model, at each token",
+        unit="nats",
+    ),
     column("std", pa.list_(pa.float32()), "figure", "standard deviation of the same", unit="nats"),
-    column("lower_log_p", pa.list_(pa.float32()), "figure",
-           "of each token of what was written, in lower case; null where it was not asked for",
-           unit="nats"),
-    column("stop", pa.string(), "label", "end: the model ended its text; length: it had to stop; "
-           "empty where it was read"),
-)  # fmt: skip
+    column(
+        "lower_log_p",
+        pa.list_(pa.float32()),
+        "figure",
+        "of each token of what was written, in lower case; null where it was not asked for",
+        unit="nats",
+    ),
+    column(
+        "stop",
+        pa.string(),
+        "label",
+        "end: the model ended its text; length: it had to stop; empty where it was read",
+    ),
+)
 
 EMBEDDINGS = table_schema(
     "What the model makes of texts, one row a text; none where embeddings were not asked for.",
@@ -114,7 +193,7 @@ EMBEDDINGS = table_schema(
     column("draw", pa.int32(), "figure", "which of its targets, from 0"),
     column("layer", pa.int32(), "figure", "as in the request"),
     column("vector", pa.list_(pa.float32()), "figure", "mean over the places of the target"),
-)  # fmt: skip
+)
 
 MODEL = table_schema(
     "What the responses were computed in; no row where nothing was asked.",
@@ -125,13 +204,25 @@ TRAINING_OVERLAP = table_schema(
     "How much of what was written stands in the training text, in the order of the responses.",
     column("request", ID_TYPE, "id", "the request that it answers"),
     column("draw", pa.int32(), "figure", "which text written, or which target read, from 0"),
-    column("longest", pa.int32(), "figure", "tokens of its longest run that stands in the training "
-           "text; 0: none of those that are told; null: it was read", unit="tokens"),
-    column("verbatim", pa.int32(), "figure", "its tokens within runs of verbatim reuse",
-           unit="tokens"),
-    column("planted", pa.int32(), "figure", "tokens of its longest run that stands in a planted "
-           "document", unit="tokens"),
-)  # fmt: skip
+    column(
+        "longest",
+        pa.int32(),
+        "figure",
+        "tokens of its longest run that stands in the training "
+        "text; 0: none of those that are told; null: it was read",
+        unit="tokens",
+    ),
+    column(
+        "verbatim", pa.int32(), "figure", "its tokens within runs of verbatim reuse", unit="tokens"
+    ),
+    column(
+        "planted",
+        pa.int32(),
+        "figure",
+        "tokens of its longest run that stands in a planted document",
+        unit="tokens",
+    ),
+)
 
 #: What is told there of each response.
 OVERLAP_COLUMNS = ("longest", "verbatim", "planted")
@@ -139,18 +230,30 @@ OVERLAP_COLUMNS = ("longest", "verbatim", "planted")
 OCCURRENCE_COUNTS = table_schema(
     "How often training had read what was sought, an item's texts together.",
     column("item", ID_TYPE, "id", "the item for whose sake"),
-    column("times", pa.int64(), "figure", "places in the rows where one stands whole, each as "
-           "often as its row was read by this checkpoint's step; null: they are shorter than the "
-           "shortest run that is told", unit="times"),
-)  # fmt: skip
+    column(
+        "times",
+        pa.int64(),
+        "figure",
+        "places in the rows where one stands whole, each as "
+        "often as its row was read by this checkpoint's step; null: they are shorter than the "
+        "shortest run that is told",
+        unit="times",
+    ),
+)
 
 REFERENCE_SCORES = table_schema(
     "How likely a reference model finds what was written.",
     column("request", ID_TYPE, "id", "the request that it answers"),
     column("draw", pa.int32(), "figure", "which text written, from 0"),
-    column("reference", pa.float64(), "figure", "its log-likelihood under that model, behind the "
-           "text of its item; null where the model gave no number", unit="nats"),
-)  # fmt: skip
+    column(
+        "reference",
+        pa.float64(),
+        "figure",
+        "its log-likelihood under that model, behind the "
+        "text of its item; null where the model gave no number",
+        unit="nats",
+    ),
+)
 
 SCORES = table_schema(
     "What scorers say of texts, each distinct text once.",
@@ -182,9 +285,11 @@ def build_items_schema(
         "What is measured, one row an item.",
         column("item", ID_TYPE, "id", "the item: a hash of what it holds"),
         column("cluster", pa.string(), "label", "items that share something: no independent units"),
-        column("text", pa.large_string(), text_kind, "the item as a scorer, or the model, reads it"),
+        column(
+            "text", pa.large_string(), text_kind, "the item as a scorer, or the model, reads it"
+        ),
         *tag_columns,
-    )  # fmt: skip
+    )
 
 
 def hash_json_values(*values: Any) -> bytes:
@@ -235,12 +340,24 @@ class RequestBuilder:
         lower case. ``before`` and ``masked``: what a scorer of whole texts reads before them, and
         what it does not see. ``doc_ids`` and ``text``: what the context holds of the corpus."""
         request: dict[str, Any] = {
-            "kind": "write", "context": list(context_ids), "draws": draws, "tokens": max_new_tokens,
-            "temperature": temperature, "first_temperature": first_temperature, "top_p": top_p,
-            "top_k": top_k, "seed": seed, "moments": rank_statistics, "lower": score_lowercase,
-        }  # fmt: skip
-        source_columns = {"before": prefix_text, "masked": list(masked_words), "text": source_text,
-                "doc_ids": None if doc_ids is None else list(doc_ids)}  # fmt: skip
+            "kind": "write",
+            "context": list(context_ids),
+            "draws": draws,
+            "tokens": max_new_tokens,
+            "temperature": temperature,
+            "first_temperature": first_temperature,
+            "top_p": top_p,
+            "top_k": top_k,
+            "seed": seed,
+            "moments": rank_statistics,
+            "lower": score_lowercase,
+        }
+        source_columns = {
+            "before": prefix_text,
+            "masked": list(masked_words),
+            "text": source_text,
+            "doc_ids": None if doc_ids is None else list(doc_ids),
+        }
         self._add_request(item_id, part, request, source_columns)
 
     def request_log_probs(
@@ -259,10 +376,17 @@ class RequestBuilder:
         many of them. Behind none a causal model is not asked about their first token. ``moments``:
         also about ranks, of a causal model. ``doc_ids`` and ``text``: what it holds of the corpus,
         so that a purge finds it."""
-        request = {"kind": "read", "context": list(context_ids), "targets": [*map(list, target_ids)],
-                 "places": None if target_positions is None else [*map(list, target_positions)],
-                 "moments": rank_statistics}  # fmt: skip
-        source_columns = {"doc_ids": None if doc_ids is None else list(doc_ids), "text": source_text}
+        request = {
+            "kind": "read",
+            "context": list(context_ids),
+            "targets": [*map(list, target_ids)],
+            "places": None if target_positions is None else [*map(list, target_positions)],
+            "moments": rank_statistics,
+        }
+        source_columns = {
+            "doc_ids": None if doc_ids is None else list(doc_ids),
+            "text": source_text,
+        }
         self._add_request(item_id, part, request, source_columns)
 
     def request_completions(
@@ -277,8 +401,13 @@ class RequestBuilder:
     ) -> None:
         """Ask for the ``count`` likeliest completions behind a context, of at most ``tokens``; a
         masked model is asked for a single one, between the context and what stands ``after``."""
-        request = {"kind": "complete", "context": list(context_ids), "targets": [list(suffix_ids)],
-                 "draws": count, "tokens": max_new_tokens}  # fmt: skip
+        request = {
+            "kind": "complete",
+            "context": list(context_ids),
+            "targets": [list(suffix_ids)],
+            "draws": count,
+            "tokens": max_new_tokens,
+        }
         self._add_request(item_id, part, request)
 
     def request_embeddings(
@@ -292,8 +421,13 @@ class RequestBuilder:
     ) -> None:
         """Ask for the embeddings of some ``places`` of each target, averaged over them; targets are
         read as they stand, with what opens and ends them."""
-        request = {"kind": "embed", "context": [], "targets": [*map(list, target_ids)],
-                 "places": [*map(list, target_positions)], "layer": layer}  # fmt: skip
+        request = {
+            "kind": "embed",
+            "context": [],
+            "targets": [*map(list, target_ids)],
+            "places": [*map(list, target_positions)],
+            "layer": layer,
+        }
         self._add_request(item_id, part, request)
 
     def request_lookup(
@@ -307,17 +441,29 @@ class RequestBuilder:
         as they stand there whole. ``doc_ids`` and ``text`` as for ``read``."""
         if (item_id, "sought") not in self._requested:
             self._requested.add((item_id, "sought"))
-            source_columns = {"doc_ids": None if doc_ids is None else list(doc_ids), "text": source_text}
+            source_columns = {
+                "doc_ids": None if doc_ids is None else list(doc_ids),
+                "text": source_text,
+            }
             distinct_ids = dict.fromkeys(map(tuple, token_id_lists))
-            self.lookups += [{"item": item_id, "ids": list(token_ids), **source_columns} for token_ids in distinct_ids]
+            self.lookups += [
+                {"item": item_id, "ids": list(token_ids), **source_columns}
+                for token_ids in distinct_ids
+            ]
 
-    def record_skipped(self, part: str, reason: str, count: int | None = None, /, **tags: Any) -> None:
+    def record_skipped(
+        self, part: str, reason: str, count: int | None = None, /, **tags: Any
+    ) -> None:
         """Something is not asked: all (``part`` empty), a measure, or of it what has these tags;
         with a ``count``: so many items of a kind that ``part`` names."""
         self.skipped.append({"part": part, "tags": json.dumps(tags), "why": reason, "count": count})
 
     def _add_request(
-        self, item_id: bytes, part: str, request: dict[str, Any], source_columns: Mapping[str, Any] | None = None
+        self,
+        item_id: bytes,
+        part: str,
+        request: dict[str, Any],
+        source_columns: Mapping[str, Any] | None = None,
     ) -> None:
         if (item_id, part) in self._requested:  # an item that was given twice
             return

@@ -19,14 +19,19 @@ import pyarrow.compute as pc
 
 from tasks.audits.about import ITEMS_IN_TRAINING_TEXT
 from tasks.audits.answers import Responses
-from tasks.audits.exchange import TOKENIZER, REQUESTS, SKIPPED, LOOKUPS, RequestBuilder
+from tasks.audits.exchange import LOOKUPS, REQUESTS, SKIPPED, TOKENIZER, RequestBuilder
 from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
-from tasks.audits.judging.measures import Measure, ValueWriter, compute_measure_findings, build_values_schema
+from tasks.audits.judging.measures import (
+    Measure,
+    ValueWriter,
+    build_values_schema,
+    compute_measure_findings,
+)
 from tasks.audits.judging.readings import EXPOSURE_TABLES, TrainingExposure
 from tasks.audits.judging.tags import SliceTags, parse_tags
 from tasks.audits.methods.instruments import evaluate_instrument_control
 from tasks.audits.subjects.reader import METADATA_FILES, AuditedTokenizer, open_audited_tokenizer
-from tasks.contract import Artifact, Stage, StageConfig, Table, StageContext, stage
+from tasks.contract import Artifact, Stage, StageConfig, StageContext, Table, stage
 
 #: Clusters of items in which a large effect cannot be overlooked: where all agree, chance agrees as
 #: well in 1 of 1,024 draws, which is below the 0.001 that a control asks for.
@@ -115,40 +120,73 @@ class Probe:
     def metrics(self) -> tuple[str, ...]:
         """Those of its findings, as far as these are no controls, and no counts of what was not
         asked, which are in ``about.LEFT_OUT``."""
-        measured_metrics = [measure.metric for measure in self.measures if not (measure.is_capability_control or measure.null_interval)]
-        return tuple(dict.fromkeys([*measured_metrics, *self.derived_metrics, *([] if self.step_dependent else [SEEN_METRIC])]))
+        measured_metrics = [
+            measure.metric
+            for measure in self.measures
+            if not (measure.is_capability_control or measure.null_interval)
+        ]
+        return tuple(
+            dict.fromkeys(
+                [
+                    *measured_metrics,
+                    *self.derived_metrics,
+                    *([] if self.step_dependent else [SEEN_METRIC]),
+                ]
+            )
+        )
 
     def find_missing_settings(self, config: Any) -> list[str]:
         """The settings without which it does not run, as far as they are not set."""
         return [name for name in self.required_settings if not getattr(config, name)]
 
-    def compute_values_and_findings(self, responses: Responses, config: Any) -> tuple[pa.Table, list[dict[str, Any]]]:
+    def compute_values_and_findings(
+        self, responses: Responses, config: Any
+    ) -> tuple[pa.Table, list[dict[str, Any]]]:
         """The values, and the rows of the findings."""
         # What asks how much of its training text a model gives away is about what it read.
         in_training = None if self.step_dependent else responses.flag_items_in_training()
-        writer, finding_rows = ValueWriter(responses.items, in_training, responses.count_item_reads(), self.value_fields), []
+        writer, finding_rows = (
+            ValueWriter(
+                responses.items, in_training, responses.count_item_reads(), self.value_fields
+            ),
+            [],
+        )
         values = writer.to_table()
         if not any(row["count"] is None and not row["part"] for row in responses.skipped):
             method_note = self.score_items(responses, writer, config)
             values = writer.to_table()
-            finding_rows = compute_measure_findings(self.name, values, self.measures, config, method_note)
+            finding_rows = compute_measure_findings(
+                self.name, values, self.measures, config, method_note
+            )
             finding_rows += self.derive_findings(finding_rows, values, config)
             finding_rows += self.compute_instrument_controls(responses, config)
             if in_training is not None:
                 finding_rows.append(
-                    build_finding(self.name, SEEN_METRIC, in_training.count(True),
-                            n=len(in_training) - in_training.count(None),
-                            unit="items", evidence_table="values", evidence_filter={"seen": True},
-                            method="a text of theirs stands whole in what the model had read; each "
-                                   "measure stands with and without them")
-                )  # fmt: skip
+                    build_finding(
+                        self.name,
+                        SEEN_METRIC,
+                        in_training.count(True),
+                        n=len(in_training) - in_training.count(None),
+                        unit="items",
+                        evidence_table="values",
+                        evidence_filter={"seen": True},
+                        method="a text of theirs stands whole in what the model had read; each "
+                        "measure stands with and without them",
+                    )
+                )
         return values, [*finding_rows, *build_skipped_findings(self, responses)]
 
-    def compute_instrument_controls(self, responses: Responses, config: Any) -> list[dict[str, Any]]:
+    def compute_instrument_controls(
+        self, responses: Responses, config: Any
+    ) -> list[dict[str, Any]]:
         """The verdicts on scripts in place of the model: does this audit find what is there, and
         nothing where nothing is?"""
         control_rows: list[dict[str, Any] | None] = []
-        for measure in (candidate for candidate in self.measures if candidate.has_simulated_controls and self.simulate_outputs):
+        for measure in (
+            candidate
+            for candidate in self.measures
+            if candidate.has_simulated_controls and self.simulate_outputs
+        ):
             for has_effect in (False, True):
                 assert self.simulate_outputs is not None
                 rng = np.random.default_rng(config.seed)
@@ -157,7 +195,11 @@ class Probe:
                 self.score_items(responses.with_simulated_outputs(outputs), writer, config)
                 measure_values = measure.select_values(writer.to_table())
                 if len(pc.unique(measure_values["cluster"])) >= MIN_CONTROL_CLUSTERS:
-                    control_rows.append(evaluate_instrument_control(self.name, measure_values, measure, config, has_effect))
+                    control_rows.append(
+                        evaluate_instrument_control(
+                            self.name, measure_values, measure, config, has_effect
+                        )
+                    )
         return [row for row in control_rows if row]
 
     @property
@@ -181,12 +223,22 @@ def make_request_stage(probe: Probe) -> Stage:
         tokenizer, builder = open_audited_tokenizer(checkpoint), RequestBuilder()
         probe.build_requests(builder, tokenizer, CorpusTables(lexicons, plants, documents), config)
         item_rows, request_rows = [*builder.items.values()], builder.requests
-        context.get_table_writer("items").write(pa.Table.from_pylist(item_rows, schema=probe.item_schema))
-        context.get_table_writer("requests").write(pa.Table.from_pylist(request_rows, schema=REQUESTS))
-        context.get_table_writer("sought").write(pa.Table.from_pylist(builder.lookups, schema=LOOKUPS))
-        context.get_table_writer("skipped").write(pa.Table.from_pylist(builder.skipped, schema=SKIPPED))
+        context.get_table_writer("items").write(
+            pa.Table.from_pylist(item_rows, schema=probe.item_schema)
+        )
+        context.get_table_writer("requests").write(
+            pa.Table.from_pylist(request_rows, schema=REQUESTS)
+        )
+        context.get_table_writer("sought").write(
+            pa.Table.from_pylist(builder.lookups, schema=LOOKUPS)
+        )
+        context.get_table_writer("skipped").write(
+            pa.Table.from_pylist(builder.skipped, schema=SKIPPED)
+        )
         tokenizer_rows = [{"kind": tokenizer.model_kind, "begin": tokenizer.opening_description}]
-        context.get_table_writer("reader").write(pa.Table.from_pylist(tokenizer_rows, schema=TOKENIZER))
+        context.get_table_writer("reader").write(
+            pa.Table.from_pylist(tokenizer_rows, schema=TOKENIZER)
+        )
 
     return stage(
         name=f"ask_{probe.name}",
@@ -221,7 +273,11 @@ def make_findings_stage(probe: Probe) -> Stage:
         context: StageContext,
     ) -> None:
         items = request_set["items"].read()
-        score_tables = [score_artifact["scores"].read() for score_artifact in (score_set, untrained_scores) if score_artifact]
+        score_tables = [
+            score_artifact["scores"].read()
+            for score_artifact in (score_set, untrained_scores)
+            if score_artifact
+        ]
 
         def load_responses(
             response_artifact: Artifact,
@@ -247,7 +303,9 @@ def make_findings_stage(probe: Probe) -> Stage:
             )
 
         untrained_baseline = load_responses(untrained_responses) if untrained_responses else None
-        audited_responses = load_responses(response_set, training_overlap, reference_scores, untrained_baseline)
+        audited_responses = load_responses(
+            response_set, training_overlap, reference_scores, untrained_baseline
+        )
         values, findings = probe.compute_values_and_findings(audited_responses, config)
         precisions = response_set["model"].read()["precision"].to_pylist()
         context.get_table_writer("values").write(values)
@@ -255,16 +313,24 @@ def make_findings_stage(probe: Probe) -> Stage:
 
     return stage(
         name=f"audit_{probe.name}",
-        tables={"values": build_values_schema(probe.item_schema, probe.value_fields), "findings": FINDINGS},
+        tables={
+            "values": build_values_schema(probe.item_schema, probe.value_fields),
+            "findings": FINDINGS,
+        },
         extra_code=[probe.module, *probe.data_files],
         libraries=["numpy", "scipy", *probe.libraries],
         external_digests=probe.judging_files,
-        reads={"request_set": ("items", "requests", "reader", "skipped"),
-               "response_set": ("responses", "embeddings", "model"),
-               "score_set": ("scores", "scorer"), "untrained_responses": ("responses", "embeddings"),
-               "untrained_scores": ("scores",), "training_runs": EXPOSURE_TABLES,
-               "training_overlap": ("traced", "held"), "reference_scores": ("referred",)},
-    )(compute_findings)  # fmt: skip
+        reads={
+            "request_set": ("items", "requests", "reader", "skipped"),
+            "response_set": ("responses", "embeddings", "model"),
+            "score_set": ("scores", "scorer"),
+            "untrained_responses": ("responses", "embeddings"),
+            "untrained_scores": ("scores",),
+            "training_runs": EXPOSURE_TABLES,
+            "training_overlap": ("traced", "held"),
+            "reference_scores": ("referred",),
+        },
+    )(compute_findings)
 
 
 def build_skipped_findings(probe: Probe, responses: Responses) -> list[dict[str, Any]]:
@@ -274,14 +340,31 @@ def build_skipped_findings(probe: Probe, responses: Responses) -> list[dict[str,
     unit_by_metric = {measure.metric: measure.unit for measure in probe.measures}
     for row in responses.skipped:
         if row["count"] is not None:
-            finding_rows.append(build_finding(probe.name, row["part"], row["count"], n=row["count"],
-                                unit="items", method=row["why"], evidence_table=""))  # fmt: skip
+            finding_rows.append(
+                build_finding(
+                    probe.name,
+                    row["part"],
+                    row["count"],
+                    n=row["count"],
+                    unit="items",
+                    method=row["why"],
+                    evidence_table="",
+                )
+            )
             continue
         finding_rows += [
-            build_finding(probe.name, metric, None, n=0, unit=unit_by_metric.get(metric, ""), evidence_table="",
-                    tags=parse_tags(row), method=f"not measured: {row['why']}")
+            build_finding(
+                probe.name,
+                metric,
+                None,
+                n=0,
+                unit=unit_by_metric.get(metric, ""),
+                evidence_table="",
+                tags=parse_tags(row),
+                method=f"not measured: {row['why']}",
+            )
             for metric in ([row["part"]] if row["part"] else unit_by_metric)
-        ]  # fmt: skip
+        ]
     return finding_rows
 
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tasks.audits.exchange import REFERENCE_SCORES
 from tasks.audits.respond import RespondConfig, open_cached_model
-from tasks.contract import Artifact, SerialMapper, TableWriters, UsageError, StageContext, stage
+from tasks.contract import Artifact, SerialMapper, StageContext, TableWriters, UsageError, stage
 
 #: Texts between two moments from which a killed stage goes on.
 TEXTS_PER_BATCH = 1024
@@ -34,15 +34,22 @@ class ResponseBatch:
         return f"texts {self.first_index + 1:,} to {self.first_index + len(self.responses):,}"
 
 
-def score_batch_with_reference(batch: ResponseBatch, reference: Artifact, device: str, out: TableWriters) -> None:
+def score_batch_with_reference(
+    batch: ResponseBatch, reference: Artifact, device: str, out: TableWriters
+) -> None:
     """Rows of REFERRED to responses with their ``prompt``."""
     model, response_rows = open_cached_model(reference, device), batch.responses
     log_likelihoods, token_counts = model.compute_log_likelihoods(
         *(response_rows[name].to_pylist() for name in ("text", "prompt"))
     )
-    known_likelihoods = np.where((token_counts > 0) & np.isfinite(log_likelihoods), log_likelihoods, np.nan)
-    score_columns = {"request": response_rows["request"], "draw": response_rows["draw"],
-            "reference": pa.array(known_likelihoods, from_pandas=True)}  # fmt: skip
+    known_likelihoods = np.where(
+        (token_counts > 0) & np.isfinite(log_likelihoods), log_likelihoods, np.nan
+    )
+    score_columns = {
+        "request": response_rows["request"],
+        "draw": response_rows["draw"],
+        "reference": pa.array(known_likelihoods, from_pandas=True),
+    }
     out.get_table_writer("referred").write(pa.table(score_columns, schema=REFERENCE_SCORES))
 
 
@@ -54,7 +61,11 @@ def score_batch_with_reference(batch: ResponseBatch, reference: Artifact, device
     reads={"request_set": ("items", "requests"), "response_set": ("responses",)},
 )
 def score_with_reference(
-    reference: Artifact, request_set: Artifact, response_set: Artifact, config: RespondConfig, context: StageContext
+    reference: Artifact,
+    request_set: Artifact,
+    response_set: Artifact,
+    config: RespondConfig,
+    context: StageContext,
 ) -> None:
     """``reference``: a causal model; ``asked`` and ``answered``: of ``ask`` and ``respond``. What
     was written is read behind the text of its item; what was read for its sake alone, no other
@@ -69,16 +80,25 @@ def score_with_reference(
     source_texts = _look_up_values(response_rows["request"], requests["request"], texts)
     text_index = response_rows.schema.get_field_index("text")
     texts = pc.if_else(is_generated, response_rows["text"], source_texts)
-    response_rows = response_rows.set_column(text_index, response_rows.schema.field(text_index), texts)
+    response_rows = response_rows.set_column(
+        text_index, response_rows.schema.field(text_index), texts
+    )
     response_rows = response_rows.append_column("was", is_generated).filter(pc.is_valid(texts))
     if len(response_rows) and open_cached_model(reference, config.device).model_kind == "masked":
-        raise UsageError(f"{reference.name} is a masked language model, and is no reference for "
-                         f"what another writes; name a causal one")  # fmt: skip
+        raise UsageError(
+            f"{reference.name} is a masked language model, and is no reference for "
+            f"what another writes; name a causal one"
+        )
     item_ids = _look_up_values(response_rows["request"], requests["request"], requests["item"])
-    prompts = pc.if_else(response_rows["was"], _look_up_values(item_ids, items["item"], items["text"]), "")
+    prompts = pc.if_else(
+        response_rows["was"], _look_up_values(item_ids, items["item"], items["text"]), ""
+    )
     response_rows = response_rows.append_column("prompt", prompts)
     bounds = [*range(0, len(response_rows), TEXTS_PER_BATCH), len(response_rows)]
-    batches = [ResponseBatch(begin, response_rows.slice(begin, end - begin)) for begin, end in pairwise(bounds)]
+    batches = [
+        ResponseBatch(begin, response_rows.slice(begin, end - begin))
+        for begin, end in pairwise(bounds)
+    ]
     context.map_items(score_batch_with_reference, batches, reference, config.device)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.exchange import EMBEDDINGS, MODEL, REQUESTS, RESPONSES, REQUEST_SETTINGS
+from tasks.audits.exchange import EMBEDDINGS, MODEL, REQUEST_SETTINGS, REQUESTS, RESPONSES
 from tasks.audits.subjects.reader import METADATA_FILES
 from tasks.audits.subjects.subject import AuditedModel, ScoredContinuation, open_audited_model
 from tasks.contract import (
@@ -26,11 +26,11 @@ from tasks.contract import (
     ExternalFiles,
     SerialMapper,
     StageConfig,
+    StageContext,
     Table,
     TableWriters,
-    StageContext,
-    stage,
     record_folder_files,
+    stage,
 )
 
 #: Tokens to be written, and to be read, between two moments from which a killed stage goes on.
@@ -68,16 +68,33 @@ class RequestChunk:
 def split_into_chunks(requests: pa.Table) -> list[RequestChunk]:
     """The distinct requests, those alike in settings and length together."""
     request_ids = requests["request"].to_pylist()
-    first_rows = list({request: position for position, request in reversed([*enumerate(request_ids)])}.values())
+    first_rows = list(
+        {request: position for position, request in reversed([*enumerate(request_ids)])}.values()
+    )
     distinct_requests = requests.take(pa.array(sorted(first_rows), pa.int64()))
-    request_rows = distinct_requests.select([*REQUEST_SETTINGS, "request", "context", "targets"]).to_pylist()
-    order = sorted(range(len(request_rows)), key=lambda i: (*_build_settings_key(request_rows[i]), *_build_length_key(request_rows[i])))
+    request_rows = distinct_requests.select(
+        [*REQUEST_SETTINGS, "request", "context", "targets"]
+    ).to_pylist()
+    order = sorted(
+        range(len(request_rows)),
+        key=lambda i: (*_build_settings_key(request_rows[i]), *_build_length_key(request_rows[i])),
+    )
     chunk_starts, chunk_cost, kind = [0], 0, ""
     for position, index in enumerate(order):
         request_row = request_rows[index]
-        request_cost = request_row["draws"] * request_row["tokens"] if request_row["kind"] in GENERATION_KINDS else _build_length_key(request_row)[0]
-        max_cost = GENERATED_TOKENS_PER_CHUNK if request_row["kind"] in GENERATION_KINDS else READ_TOKENS_PER_CHUNK
-        if position > chunk_starts[-1] and (chunk_cost + request_cost > max_cost or request_row["kind"] != kind):
+        request_cost = (
+            request_row["draws"] * request_row["tokens"]
+            if request_row["kind"] in GENERATION_KINDS
+            else _build_length_key(request_row)[0]
+        )
+        max_cost = (
+            GENERATED_TOKENS_PER_CHUNK
+            if request_row["kind"] in GENERATION_KINDS
+            else READ_TOKENS_PER_CHUNK
+        )
+        if position > chunk_starts[-1] and (
+            chunk_cost + request_cost > max_cost or request_row["kind"] != kind
+        ):
             chunk_starts.append(position)
             chunk_cost = 0
         chunk_cost, kind = chunk_cost + request_cost, request_row["kind"]
@@ -90,7 +107,9 @@ def split_into_chunks(requests: pa.Table) -> list[RequestChunk]:
 
 
 def _build_settings_key(request_row: Row) -> tuple[Any, ...]:
-    return tuple(-1 if request_row[name] is None else request_row[name] for name in REQUEST_SETTINGS)
+    return tuple(
+        -1 if request_row[name] is None else request_row[name] for name in REQUEST_SETTINGS
+    )
 
 
 def _build_length_key(request_row: Row) -> tuple[int, bytes]:
@@ -120,18 +139,27 @@ def open_cached_model(checkpoint: Artifact, device: str, seed: int | None = None
     return _opened_model[key][0]
 
 
-def answer_chunk(chunk: RequestChunk, checkpoint: Artifact, device: str, seed: int | None, out: TableWriters) -> Row:
+def answer_chunk(
+    chunk: RequestChunk, checkpoint: Artifact, device: str, seed: int | None, out: TableWriters
+) -> Row:
     """Answer the requests of a chunk; says in which precision."""
     model, requests = open_cached_model(checkpoint, device, seed), chunk.requests.to_pylist()
     response_rows = list(generate_response_rows(model, requests))
     table_name = "embeddings" if requests[0]["kind"] == "embed" else "responses"
-    out.get_table_writer(table_name).write(pa.Table.from_pylist(response_rows, schema=RESPONSE_TABLES[table_name]))
+    out.get_table_writer(table_name).write(
+        pa.Table.from_pylist(response_rows, schema=RESPONSE_TABLES[table_name])
+    )
     return {"precision": model.precision}
 
 
 def generate_response_rows(model: AuditedModel, requests: list[Row]) -> Iterator[Row]:
     """Rows of RESPONSES, or of EMBEDDINGS, to rows of REQUESTS of one kind."""
-    answer_by_kind = {"write": _generate_texts, "read": _score_targets, "complete": _complete_texts, "embed": _embed_targets}
+    answer_by_kind = {
+        "write": _generate_texts,
+        "read": _score_targets,
+        "complete": _complete_texts,
+        "embed": _embed_targets,
+    }
     for _, group in groupby(requests, key=_build_settings_key):
         similar_requests = list(group)
         yield from answer_by_kind[similar_requests[0]["kind"]](model, similar_requests)
@@ -150,12 +178,17 @@ def _generate_texts(model: AuditedModel, requests: list[Row]) -> list[Row]:
     text_rows = _build_text_rows(model, requests, generations)
     contexts = [row["context"] for row in requests for _ in range(row["draws"])]
     if settings["moments"]:
-        for row, statistics in zip(text_rows, _compute_rank_statistics(model, contexts, [text_row["ids"] for text_row in text_rows]),
-                              strict=True):  # fmt: skip
+        for row, statistics in zip(
+            text_rows,
+            _compute_rank_statistics(model, contexts, [text_row["ids"] for text_row in text_rows]),
+            strict=True,
+        ):
             row |= statistics | {"log_p": row["log_p"]}
     if settings["lower"]:
         lowercase_ids = model.encode_batch([row["text"].lower() for row in text_rows])
-        for row, log_probs in zip(text_rows, model.compute_target_log_probs(contexts, lowercase_ids), strict=True):
+        for row, log_probs in zip(
+            text_rows, model.compute_target_log_probs(contexts, lowercase_ids), strict=True
+        ):
             row["lower_log_p"] = log_probs
     return text_rows
 
@@ -170,14 +203,21 @@ def _complete_texts(model: AuditedModel, requests: list[Row]) -> list[Row]:
     return _build_text_rows(model, requests, completions)
 
 
-def _build_text_rows(model: AuditedModel, requests: list[Row], generations: list[list[ScoredContinuation]]) -> list[Row]:
+def _build_text_rows(
+    model: AuditedModel, requests: list[Row], generations: list[list[ScoredContinuation]]
+) -> list[Row]:
     return [
-        {"request": row["request"], "draw": draw, "ids": generated.token_ids,
-         "text": model.decode(generated.token_ids), "log_p": generated.log_probs,
-         "stop": "end" if generated.has_ended else "length"}
+        {
+            "request": row["request"],
+            "draw": draw,
+            "ids": generated.token_ids,
+            "text": model.decode(generated.token_ids),
+            "log_p": generated.log_probs,
+            "stop": "end" if generated.has_ended else "length",
+        }
         for row, texts in zip(requests, generations, strict=True)
         for draw, generated in enumerate(texts)
-    ]  # fmt: skip
+    ]
 
 
 def _embed_targets(model: AuditedModel, requests: list[Row]) -> Iterator[Row]:
@@ -205,16 +245,35 @@ def _compute_token_scores(model: AuditedModel, requests: list[Row]) -> list[Row]
 
         assert isinstance(model, MaskedModel)
         targets = [target for row in requests for target in row["targets"]]
-        positions = [target_positions for row in requests for target_positions in row["places"] or map(_list_positions, row["targets"])]
-        return [{"log_p": log_probs} for log_probs in model.compute_masked_log_probs(targets, positions)]
+        positions = [
+            target_positions
+            for row in requests
+            for target_positions in row["places"] or map(_list_positions, row["targets"])
+        ]
+        return [
+            {"log_p": log_probs} for log_probs in model.compute_masked_log_probs(targets, positions)
+        ]
     if requests[0]["moments"]:
         return _compute_rank_statistics(model, *_pair_contexts_and_targets(requests))
-    return [{"log_p": log_probs} for log_probs in model.compute_target_log_probs(*_pair_contexts_and_targets(requests))]
+    return [
+        {"log_p": log_probs}
+        for log_probs in model.compute_target_log_probs(*_pair_contexts_and_targets(requests))
+    ]
 
 
-def _compute_rank_statistics(model: AuditedModel, contexts: list[list[int]], targets: list[list[int]]) -> list[Row]:
+def _compute_rank_statistics(
+    model: AuditedModel, contexts: list[list[int]], targets: list[list[int]]
+) -> list[Row]:
     statistics = model.compute_rank_statistics(contexts, targets)
-    return [{"log_p": moments.log_probs, "rank": moments.rank + 1, "mean": moments.mean_log_prob, "std": moments.std_log_prob} for moments in statistics]
+    return [
+        {
+            "log_p": moments.log_probs,
+            "rank": moments.rank + 1,
+            "mean": moments.mean_log_prob,
+            "std": moments.std_log_prob,
+        }
+        for moments in statistics
+    ]
 
 
 def _pair_contexts_and_targets(requests: list[Row]) -> tuple[list[list[int]], list[list[int]]]:
@@ -235,7 +294,9 @@ def _list_positions(target: list[int]) -> list[int]:
     libraries=["numpy", "tokenizers", "torch", "transformers"],
     determinism="machine",
 )
-def respond(checkpoint: Artifact, requests: Table, config: RespondConfig, context: StageContext) -> None:
+def respond(
+    checkpoint: Artifact, requests: Table, config: RespondConfig, context: StageContext
+) -> None:
     """``requests``: of ``ask``. What is to be written needs a context of at least one token."""
     _answer_requests(checkpoint, requests, config, context, None)
 
@@ -256,10 +317,16 @@ def respond_untrained(
 
 
 def _answer_requests(
-    checkpoint: Artifact, requests: Table, config: RespondConfig, context: StageContext, untrained_seed: int | None
+    checkpoint: Artifact,
+    requests: Table,
+    config: RespondConfig,
+    context: StageContext,
+    untrained_seed: int | None,
 ) -> None:
     context.mapper = SerialMapper()
     request_rows = requests.read(REQUESTS.names)
-    chunk_results = context.map_items(answer_chunk, split_into_chunks(request_rows), checkpoint, config.device, untrained_seed)
+    chunk_results = context.map_items(
+        answer_chunk, split_into_chunks(request_rows), checkpoint, config.device, untrained_seed
+    )
     precisions = [result.value["precision"] for result in chunk_results[:1]]
     context.get_table_writer("model").write(pa.table({"precision": precisions}, schema=MODEL))

@@ -21,11 +21,11 @@ from tasks.contract import (
     Artifact,
     SerialMapper,
     StageConfig,
+    StageContext,
     Table,
     TableWriters,
-    StageContext,
-    stage,
     hash_texts,
+    stage,
 )
 from tasks.measures.scorers import (
     AnyScorerConfig,
@@ -56,14 +56,20 @@ class ScoreConfig(StageConfig):
 
     @field_validator("also")
     @classmethod
-    def _check_distinct(cls, additional_scorers: tuple[AnyScorerConfig, ...], info: ValidationInfo) -> tuple[AnyScorerConfig, ...]:
+    def _check_distinct(
+        cls, additional_scorers: tuple[AnyScorerConfig, ...], info: ValidationInfo
+    ) -> tuple[AnyScorerConfig, ...]:
         if len({info.data.get("scorer"), *additional_scorers}) <= len(additional_scorers):
             raise ValueError("the same scorer is named twice: it agrees with itself")
         return additional_scorers
 
     def restrict_to_heads(self, heads: Collection[str]) -> ScoreConfig:
         """Without further scorers that have none of these heads: they need not be asked."""
-        relevant_scorers = tuple(additional_scorer for additional_scorer in self.also if {*additional_scorer.heads} & {*heads})
+        relevant_scorers = tuple(
+            additional_scorer
+            for additional_scorer in self.also
+            if {*additional_scorer.heads} & {*heads}
+        )
         return self.model_copy(update={"also": relevant_scorers})
 
 
@@ -130,17 +136,23 @@ def compute_scorer_digests(config: ScoreConfig) -> dict[str, str]:
     determinism="machine",
     reads={"request_set": ("items", "requests")},
 )
-def score_texts(request_set: Artifact | None, responses: Table, config: ScoreConfig, context: StageContext) -> None:
+def score_texts(
+    request_set: Artifact | None, responses: Table, config: ScoreConfig, context: StageContext
+) -> None:
     """``asked``: what ``ask`` left, where items are to be scored; ``responses``: of ``respond``. A
     text without a visible character has no score, and no row. Regard is of whole texts."""
     context.mapper = SerialMapper()  # a scorer is opened once, and uses every processor
     response_rows = responses.read(["request", "text"])
     item_texts = request_set["items"].read(["text"])["text"].chunks if request_set else ()
-    distinct_texts = select_distinct_texts(pa.chunked_array([*item_texts, *response_rows["text"].chunks], pa.large_string()))
+    distinct_texts = select_distinct_texts(
+        pa.chunked_array([*item_texts, *response_rows["text"].chunks], pa.large_string())
+    )
     full_texts = distinct_texts[:0]
     if request_set and any("regard" in scorer.heads for scorer in config.also):
         requests = request_set["requests"].read(["request", "before", "masked"])
-        full_texts = select_distinct_texts(pa.chunked_array([build_masked_texts(requests, response_rows)]))
+        full_texts = select_distinct_texts(
+            pa.chunked_array([build_masked_texts(requests, response_rows)])
+        )
     batches = [
         TextBatch(scorer, i, scorer_texts[i : i + TEXTS_PER_BATCH])
         for scorer in config.all_scorers
@@ -150,11 +162,18 @@ def score_texts(request_set: Artifact | None, responses: Table, config: ScoreCon
     batch_results = context.map_items(score_text_batch, batches)
     for scorer in config.all_scorers:
         scorer_results = [
-            result.value for batch, result in zip(batches, batch_results, strict=True) if batch.scorer == scorer
+            result.value
+            for batch, result in zip(batches, batch_results, strict=True)
+            if batch.scorer == scorer
         ]
-        scored_count, text_count = (sum(outcome[key] for outcome in scorer_results) for key in ("scored", "texts"))
+        scored_count, text_count = (
+            sum(outcome[key] for outcome in scorer_results) for key in ("scored", "texts")
+        )
         failure_reason = next((outcome["why"] for outcome in scorer_results if outcome["why"]), "")
         check_any_text_scored(open_scorer(scorer).name, scored_count, text_count, failure_reason)
     opened_scorers = [open_scorer(scorer) for scorer in config.all_scorers]
-    scorer_columns = {"scorer": [*map(format_scorer_name, opened_scorers)], "heads": [[*opened_scorer.heads] for opened_scorer in opened_scorers]}
+    scorer_columns = {
+        "scorer": [*map(format_scorer_name, opened_scorers)],
+        "heads": [[*opened_scorer.heads] for opened_scorer in opened_scorers],
+    }
     context.get_table_writer("scorer").write(pa.table(scorer_columns, schema=SCORERS))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.contract import StageConfig, Table, StageContext, column, stage, table_schema
+from tasks.contract import StageConfig, StageContext, Table, column, stage, table_schema
 from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_versions
 
 
@@ -24,15 +24,30 @@ SAMPLES = table_schema(
     "What the model wrote while it was trained, with its scores.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("sample", pa.int64(), "id", "number of the sample at its step"),
-    column("prompt", pa.string(), "corpus text",
-           "what the encoder of an encoder-decoder read, else empty", judged_by="prompt_score"),
+    column(
+        "prompt",
+        pa.string(),
+        "corpus text",
+        "what the encoder of an encoder-decoder read, else empty",
+        judged_by="prompt_score",
+    ),
     column("text", pa.string(), "model text", "what the model wrote", judged_by="score"),
     column("precision", pa.string(), "label", "what it computed in: fp32, or bf16 on a GPU"),
-    column("prompt_score", pa.float32(), "figure",
-           "toxicity of the prompt; null where it is empty or the scorer failed", unit="score"),
-    column("score", pa.float32(), "figure",
-           "toxicity of the text; null where it is empty or the scorer failed", unit="score"),
-)  # fmt: skip
+    column(
+        "prompt_score",
+        pa.float32(),
+        "figure",
+        "toxicity of the prompt; null where it is empty or the scorer failed",
+        unit="score",
+    ),
+    column(
+        "score",
+        pa.float32(),
+        "figure",
+        "toxicity of the text; null where it is empty or the scorer failed",
+        unit="score",
+    ),
+)
 
 
 @stage(
@@ -53,4 +68,6 @@ def score_samples(samples: Table, config: ScoreSamplesConfig, context: StageCont
             name: score_batch(batch[text_column].to_pylist())
             for name, text_column in (("prompt_score", "prompt"), ("score", "text"))
         }
-        context.get_table_writer("samples").write({name: batch[name] for name in batch.schema.names} | scores)
+        context.get_table_writer("samples").write(
+            {name: batch[name] for name in batch.schema.names} | scores
+        )

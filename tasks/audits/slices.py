@@ -81,7 +81,9 @@ class AvailableSlices:
 
     def may_contain(self, slice_name: str) -> bool:
         """Whether a slice exists, or nothing that is known so far speaks against it."""
-        return slice_name in self.slice_names or any(_matches_pattern(pattern, slice_name) for pattern in self.patterns)
+        return slice_name in self.slice_names or any(
+            _matches_pattern(pattern, slice_name) for pattern in self.patterns
+        )
 
     def find_reordered_slice(self, slice_name: str) -> str:
         """Return the slice that may exist and has the tags of ``name`` in another order, or ""."""
@@ -122,12 +124,20 @@ def find_available_slices(
         items: What it asks about, once that is known.
         skipped: The part and the tags of what it does not ask, once that is known.
     """
-    measures = [candidate for candidate in probe.measures if candidate.metric == metric and not (candidate.is_capability_control or candidate.null_interval)]
+    measures = [
+        candidate
+        for candidate in probe.measures
+        if candidate.metric == metric
+        and not (candidate.is_capability_control or candidate.null_interval)
+    ]
     if not measures and metric not in probe.derived_metrics:  # a count of items
         return AvailableSlices(("",))
     slice_names: dict[str, None] = {}
     patterns: list[SlicePattern] = []
-    column_types = {column_field.name: column_field.type for column_field in [*probe.item_schema, *probe.value_fields]}
+    column_types = {
+        column_field.name: column_field.type
+        for column_field in [*probe.item_schema, *probe.value_fields]
+    }
     for measure in measures:
         fixed_tags = [(tag, frozenset({str(value)})) for tag, value in measure.tags.items()]
         if measure.include_overall:
@@ -138,13 +148,24 @@ def find_available_slices(
             if entry is slice_by_part_and_k:
                 slice_names |= dict.fromkeys(_list_maximum_slices(measure, config))
             elif isinstance(entry, SliceFinder):
-                patterns += [(*column_field, *fixed_tags) for column_field in _generate_patterns(entry.tags, items, column_types)]
+                patterns += [
+                    (*column_field, *fixed_tags)
+                    for column_field in _generate_patterns(entry.tags, items, column_types)
+                ]
             elif items is not None and {*_list_tag_columns(entry)} <= {*items.column_names}:
-                item_slices = replace(measure, include_overall=False, slices=(entry,)).list_slices(items)
-                slice_names |= {format_slice_name({**slice_tags, **measure.tags}): None for slice_tags, _ in item_slices}
+                item_slices = replace(measure, include_overall=False, slices=(entry,)).list_slices(
+                    items
+                )
+                slice_names |= {
+                    format_slice_name({**slice_tags, **measure.tags}): None
+                    for slice_tags, _ in item_slices
+                }
             else:
                 column_tags = _build_column_tags(_list_tag_columns(entry))
-                patterns += [(*column_field, *fixed_tags) for column_field in _generate_patterns(column_tags, items, column_types)]
+                patterns += [
+                    (*column_field, *fixed_tags)
+                    for column_field in _generate_patterns(column_tags, items, column_types)
+                ]
     if metric in probe.derived_metrics:
         patterns += _generate_patterns(probe.derived_metrics[metric], items, column_types)
     for row in skipped:
@@ -152,7 +173,10 @@ def find_available_slices(
             slice_names[format_slice_name(row["tags"])] = None
     for pattern in [pattern for pattern in patterns if _has_known_values(pattern)]:
         slice_names |= dict.fromkeys(_list_pattern_slices(pattern))
-    return AvailableSlices(tuple(slice_names), tuple(column_field for column_field in patterns if not _has_known_values(column_field)))
+    return AvailableSlices(
+        tuple(slice_names),
+        tuple(column_field for column_field in patterns if not _has_known_values(column_field)),
+    )
 
 
 def _list_tag_columns(entry: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -170,7 +194,9 @@ def _generate_patterns(
     slice_tags: SliceTags, items: pa.Table | None, column_types: Mapping[str, pa.DataType]
 ) -> Iterator[SlicePattern]:
     """What slices with these tags may be, for each combination of values that items have."""
-    possible_values = {tag: _build_value_regex(column_types.get(tag)) for tag in slice_tags.item_tags} | {"part": ANY_PART}
+    possible_values = {
+        tag: _build_value_regex(column_types.get(tag)) for tag in slice_tags.item_tags
+    } | {"part": ANY_PART}
     possible_values |= {tag: frozenset(values) for tag, values in slice_tags.known_values.items()}
     for order in slice_tags.tag_orders:
         item_columns = [] if items is None else [*items.column_names]
@@ -180,7 +206,9 @@ def _generate_patterns(
             rows = items.select(columns).group_by(columns).aggregate([]).to_pylist()
         for row in rows:
             if None not in row.values():
-                row_values = possible_values | {tag: frozenset({str(value)}) for tag, value in row.items()}
+                row_values = possible_values | {
+                    tag: frozenset({str(value)}) for tag, value in row.items()
+                }
                 yield tuple((tag, row_values.get(tag, ANY_VALUE)) for tag in order)
 
 
@@ -223,9 +251,14 @@ def find_capability_slices(metric: str) -> AvailableSlices:
         return AvailableSlices((*CAPABILITY_MODELS, "gzip"), (source_pattern,))
     if metric == "bits_per_byte_difference":
         return AvailableSlices(tuple(f"less={reader}" for reader in CAPABILITY_MODELS[1:]))
-    pair_loaders = {"agreement_accuracy": generate_agreement_pairs, "garden_path_share": generate_garden_path_pairs}
+    pair_loaders = {
+        "agreement_accuracy": generate_agreement_pairs,
+        "garden_path_share": generate_garden_path_pairs,
+    }
     if metric not in pair_loaders:
         return AvailableSlices(("",))
     distances = sorted({pair.distance for pair in pair_loaders[metric]()})
-    distance_slices = [f"{reader}, distance={distance}" for reader in CAPABILITY_MODELS for distance in distances]
+    distance_slices = [
+        f"{reader}, distance={distance}" for reader in CAPABILITY_MODELS for distance in distances
+    ]
     return AvailableSlices((*CAPABILITY_MODELS, *distance_slices))

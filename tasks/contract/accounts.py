@@ -41,13 +41,19 @@ ACCOUNTS = table_schema(
     "The stage's accounts: in + added = kept + removed + quarantined + replaced.",
     _SOURCE_COLUMN,
     column("unit", pa.string(), "label", "rows, or bytes of text (raw bytes at ingest)"),
-    *(column(term, pa.int64(), "figure", _TERM_MEANINGS[term], unit="rows or bytes") for term in ACCOUNT_TERMS),
+    *(
+        column(term, pa.int64(), "figure", _TERM_MEANINGS[term], unit="rows or bytes")
+        for term in ACCOUNT_TERMS
+    ),
 )
 
 CHECKSUMS = table_schema(
     "The accounts by identity: sums of BLAKE2b(doc_id ‖ text) modulo 2^128, which balance too.",
     _SOURCE_COLUMN,
-    *(column(term, pa.binary(16), "id", f"over {_TERM_MEANINGS[term].split(';')[0]}") for term in ACCOUNT_TERMS),
+    *(
+        column(term, pa.binary(16), "id", f"over {_TERM_MEANINGS[term].split(';')[0]}")
+        for term in ACCOUNT_TERMS
+    ),
 )
 
 _TERM_BY_ACTION = {
@@ -78,14 +84,18 @@ def merge_counts(part_counts: Iterable[SourceCounts]) -> SourceCounts:
     return [[*key, *n[:3], f"{n[3] % CHECKSUM_MODULUS:032x}"] for key, n in sorted(sums.items())]
 
 
-def compute_accounts(input_counts: SourceCounts, output_counts: SourceCounts, ledger_counts: SourceCounts) -> list[dict[str, Any]]:
+def compute_accounts(
+    input_counts: SourceCounts, output_counts: SourceCounts, ledger_counts: SourceCounts
+) -> list[dict[str, Any]]:
     """Accounts of a stage that reads documents and writes documents and a ledger, whose rows of
     further reasons (``also``) count nothing.
 
     Every argument is measured by itself: the input when it was committed, the output and the
     ledger while they were written. Nothing is derived as a remainder.
     """
-    accounts: dict[tuple[str, str], dict[str, int]] = defaultdict(lambda: dict.fromkeys(ACCOUNT_TERMS, 0))
+    accounts: dict[tuple[str, str], dict[str, int]] = defaultdict(
+        lambda: dict.fromkeys(ACCOUNT_TERMS, 0)
+    )
     for term, counts in (("in", input_counts), ("kept", output_counts)):
         for source, action, rows, byte_count, *_ in counts:
             if action != "changed":
@@ -101,10 +111,15 @@ def compute_accounts(input_counts: SourceCounts, output_counts: SourceCounts, le
         if action != "removed_span":  # a span leaves its row where it is
             accounts[(source, "rows")][term] += rows
         accounts[(source, "bytes")][term] += bytes_after if action == "added" else bytes_before
-    return [{"source": source_name, "unit": unit, **terms} for (source_name, unit), terms in sorted(accounts.items())]
+    return [
+        {"source": source_name, "unit": unit, **terms}
+        for (source_name, unit), terms in sorted(accounts.items())
+    ]
 
 
-def compute_checksums(input_counts: SourceCounts, output_counts: SourceCounts, ledger_counts: SourceCounts) -> list[dict[str, Any]]:
+def compute_checksums(
+    input_counts: SourceCounts, output_counts: SourceCounts, ledger_counts: SourceCounts
+) -> list[dict[str, Any]]:
     """Rows of CHECKSUMS from the same counts."""
     sums_by_source: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(ACCOUNT_TERMS, 0))
     for term, counts in (("in", input_counts), ("kept", output_counts)):
@@ -117,7 +132,10 @@ def compute_checksums(input_counts: SourceCounts, output_counts: SourceCounts, l
         if action != "also":
             sums_by_source[source][_TERM_BY_ACTION[action]] += int(hash_sum, 16)
     return [
-        {"source": source, **{t: (n % CHECKSUM_MODULUS).to_bytes(16, "big") for t, n in terms.items()}}
+        {
+            "source": source,
+            **{t: (n % CHECKSUM_MODULUS).to_bytes(16, "big") for t, n in terms.items()},
+        }
         for source, terms in sorted(sums_by_source.items())
     ]
 
@@ -130,19 +148,24 @@ def check_accounts_balance(stage: str, accounts: list[dict[str, Any]]) -> None:
         if inflow != outflow:
             formatted_terms = ", ".join(f"{term} {account[term]}" for term in ACCOUNT_TERMS)
             raise HallmarkError(
-                f"stage {stage}: the accounts of source {account['source']!r} in {account['unit']} do "
-                f"not add up ({formatted_terms}): {inflow - outflow:+d} unaccounted for; nothing was committed"
+                f"stage {stage}: the accounts of source {account['source']!r} in "
+                f"{account['unit']} do "
+                f"not add up ({formatted_terms}): {inflow - outflow:+d} unaccounted for; "
+                f"nothing was committed"
             )
 
 
 def check_checksums_balance(stage: str, checksums: list[dict[str, Any]]) -> None:
     """Raise HallmarkError where what left is not what entered, document by document."""
     for checksum_row in checksums:
-        checksum_by_term = {term: int.from_bytes(checksum_row[term], "big") for term in ACCOUNT_TERMS}
+        checksum_by_term = {
+            term: int.from_bytes(checksum_row[term], "big") for term in ACCOUNT_TERMS
+        }
         inflow = checksum_by_term["in"] + checksum_by_term["added"]
         if (inflow - sum(checksum_by_term[term] for term in ACCOUNT_TERMS[2:])) % CHECKSUM_MODULUS:
             raise HallmarkError(
-                f"stage {stage}: the checksums of source {checksum_row['source']!r} do not add up: its "
+                f"stage {stage}: the checksums of source {checksum_row['source']!r} do not "
+                f"add up: its "
                 f"documents are as many as they must be, but not the same with the same texts, and "
                 f"no ledger row says why; this is a defect of the stage, nothing was committed"
             )

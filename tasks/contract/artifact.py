@@ -26,10 +26,10 @@ from tasks.contract.external_files import (
     FileStamp,
     FileState,
     hash_file,
-    stat_to_file_stamp,
     record_file_state,
+    stat_to_file_stamp,
 )
-from tasks.contract.fingerprint import to_canonical_json, sha256_hex
+from tasks.contract.fingerprint import sha256_hex, to_canonical_json
 from tasks.contract.tombstones import iter_file_entries
 
 if TYPE_CHECKING:
@@ -89,7 +89,9 @@ class ArtifactLocation:
 
     def _check_file_size(self, path: Path | str, size: int | None, entry: ManifestEntry) -> None:
         if size != entry["size"]:
-            problem = "is missing" if size is None else f"has {size} bytes instead of {entry['size']}"
+            problem = (
+                "is missing" if size is None else f"has {size} bytes instead of {entry['size']}"
+            )
             raise self.make_damage_error(path, problem)
 
     def make_damage_error(self, path: Path | str, problem: str) -> HallmarkError:
@@ -99,7 +101,8 @@ class ArtifactLocation:
                 f"again when nothing writes to {self.folder}"
             )
         return HallmarkError(
-            f"artifact {self.artifact_name} is damaged: {path} {problem}; remove the artifact's folder "
+            f"artifact {self.artifact_name} is damaged: {path} {problem}; remove the "
+            f"artifact's folder "
             f"and run again to rebuild it"
         )
 
@@ -117,7 +120,10 @@ class TablePart:
     entry: ManifestEntry
 
     def __str__(self) -> str:
-        return f"{self.table} of {self.location.artifact_name}, part {self.index + 1} of {self.part_count}"
+        return (
+            f"{self.table} of {self.location.artifact_name}, part {self.index + 1} of "
+            f"{self.part_count}"
+        )
 
     def __repr__(self) -> str:
         return f"Part({self})"
@@ -133,20 +139,35 @@ class TablePart:
     def iter_batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """One record batch a row group, which bounds the memory."""
         path = self.path
-        with self._translate_read_errors(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with (
+            self._translate_read_errors(path),
+            pq.ParquetFile(path, page_checksum_verification=True) as file,
+        ):
             self._check_columns_exist(columns, file.schema_arrow.names)
             for group_index in range(file.num_row_groups):
                 with self._translate_read_errors(path):
-                    row_group = file.read_row_group(group_index, columns=_to_optional_list(columns), use_threads=False)
+                    row_group = file.read_row_group(
+                        group_index, columns=_to_optional_list(columns), use_threads=False
+                    )
                 yield from row_group.combine_chunks().to_batches()
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         path = self.path
-        with self._translate_read_errors(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with (
+            self._translate_read_errors(path),
+            pq.ParquetFile(path, page_checksum_verification=True) as file,
+        ):
             self._check_columns_exist(columns, file.schema_arrow.names)
             # Group by group: nested columns of over 2 GiB can be held in no other way.
-            read_row_groups = partial(file.read_row_groups, columns=_to_optional_list(columns), use_threads=False)
-            table = pa.concat_tables(map(read_row_groups, [[group_index] for group_index in range(file.num_row_groups)] or [[]]))
+            read_row_groups = partial(
+                file.read_row_groups, columns=_to_optional_list(columns), use_threads=False
+            )
+            table = pa.concat_tables(
+                map(
+                    read_row_groups,
+                    [[group_index] for group_index in range(file.num_row_groups)] or [[]],
+                )
+            )
         return table if columns is None else table.select(list(columns))
 
     def read_empty_table(self, columns: Sequence[str] | None = None) -> pa.Table:
@@ -157,7 +178,9 @@ class TablePart:
         self._check_columns_exist(columns, empty_table.schema.names)
         return empty_table if columns is None else empty_table.select(list(columns))
 
-    def _check_columns_exist(self, columns: Sequence[str] | None, available_columns: Sequence[str]) -> None:
+    def _check_columns_exist(
+        self, columns: Sequence[str] | None, available_columns: Sequence[str]
+    ) -> None:
         """HallmarkError where it is of a stage whose table has not what is to be read."""
         missing_columns = [name for name in columns or () if name not in available_columns]
         if missing_columns:
@@ -171,7 +194,9 @@ class TablePart:
         try:
             yield
         except (pa.ArrowException, OSError) as error:
-            raise self.location.make_damage_error(path, f"cannot be read ({_summarize_error(error)})") from error
+            raise self.location.make_damage_error(
+                path, f"cannot be read ({_summarize_error(error)})"
+            ) from error
 
 
 def _to_optional_list(columns: Sequence[str] | None) -> list[str] | None:
@@ -198,7 +223,11 @@ class Table:
     @property
     def parts_per_segment(self) -> list[int]:
         """How many parts each piece has."""
-        return [part_count for entry in self.manifest_entries for part_count in entry.get("pieces", [len(entry["parts"])])]
+        return [
+            part_count
+            for entry in self.manifest_entries
+            for part_count in entry.get("pieces", [len(entry["parts"])])
+        ]
 
     @property
     def manifest_entries(self) -> list[ManifestEntry]:
@@ -218,9 +247,16 @@ class Table:
     @property
     def parts(self) -> list[TablePart]:
         artifact_entries = zip(self.artifacts, self.manifest_entries, strict=True)
-        located_entries = ((artifact.location, part) for artifact, entry in artifact_entries for part in entry["parts"])
-        return [TablePart(location, self.name, index, part_count, part) for part_count in self.parts_per_segment
-                for index, (location, part) in zip(range(part_count), located_entries, strict=False)]  # fmt: skip
+        located_entries = (
+            (artifact.location, part)
+            for artifact, entry in artifact_entries
+            for part in entry["parts"]
+        )
+        return [
+            TablePart(location, self.name, index, part_count, part)
+            for part_count in self.parts_per_segment
+            for index, (location, part) in zip(range(part_count), located_entries, strict=False)
+        ]
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -230,7 +266,9 @@ class Table:
     @property
     def source_counts(self) -> SourceCounts:
         """Rows, bytes and checksums by source (and action), counted as the table was written."""
-        return merge_counts(part["counts"] for entry in self.manifest_entries for part in entry["parts"])
+        return merge_counts(
+            part["counts"] for entry in self.manifest_entries for part in entry["parts"]
+        )
 
     @property
     def byte_size(self) -> int:
@@ -245,13 +283,19 @@ class Table:
         """The whole table in memory; for small tables and for analysis."""
         return pa.concat_tables(part.read(columns) for part in self.parts)
 
-    def find_document_rows(self, doc_ids: Sequence[bytes], columns: Sequence[str] | None = None) -> pa.Table:
+    def find_document_rows(
+        self, doc_ids: Sequence[bytes], columns: Sequence[str] | None = None
+    ) -> pa.Table:
         """The rows about these documents: each is looked for in the one part of a piece that it can
         be in."""
         column_names = None if columns is None else list(dict.fromkeys(["doc_id", *columns]))
         parts = iter(self.parts)
         segments = [[*islice(parts, part_count)] for part_count in self.parts_per_segment]
-        rows = pa.concat_tables(rows for segment in segments for rows in _read_document_rows(segment, doc_ids, column_names))
+        rows = pa.concat_tables(
+            rows
+            for segment in segments
+            for rows in _read_document_rows(segment, doc_ids, column_names)
+        )
         return rows if columns is None else rows.select(list(columns))
 
     def to_dataset(self) -> ds.Dataset:
@@ -261,7 +305,9 @@ class Table:
         file_format = ds.ParquetFileFormat(default_fragment_scan_options=scan_options)
         return ds.dataset(paths, format=file_format)
 
-    def filter_rows(self, condition: ds.Expression, columns: Sequence[str] | None = None) -> pa.Table:
+    def filter_rows(
+        self, condition: ds.Expression, columns: Sequence[str] | None = None
+    ) -> pa.Table:
         """The rows for which a condition holds; no more is read than it takes to find them."""
         try:
             return self.to_dataset().to_table(_to_optional_list(columns), filter=condition)
@@ -329,7 +375,9 @@ class Artifact:
     def __getitem__(self, name: str) -> Table:
         if name not in self.manifest["tables"]:
             available_tables = ", ".join(self.manifest["tables"]) or "none"
-            raise HallmarkError(f"artifact {self.name} has no table {name!r}; its tables: {available_tables}")
+            raise HallmarkError(
+                f"artifact {self.name} has no table {name!r}; its tables: {available_tables}"
+            )
         return Table((self,), name)
 
     def __repr__(self) -> str:
@@ -348,13 +396,20 @@ class Artifact:
             for name, entry in self.manifest["files"].items()
             if any(fnmatchcase(name, pattern) for pattern in names)
         }
-        selected = {"tables": tables, "files": files, "content": compute_content_digest(tables, files)}
+        selected = {
+            "tables": tables,
+            "files": files,
+            "content": compute_content_digest(tables, files),
+        }
         return replace(self, manifest={**self.manifest, **selected})
 
     def read_telemetry(self, table_name: str = "telemetry") -> pa.Table:
         """A table of measurements of this machine: seconds, memory, throughput."""
         entries = self.manifest["telemetry"][table_name]["parts"]
-        parts = [TablePart(self.location, table_name, index, len(entries), entry) for index, entry in enumerate(entries)]
+        parts = [
+            TablePart(self.location, table_name, index, len(entries), entry)
+            for index, entry in enumerate(entries)
+        ]
         return pa.concat_tables(part.read() for part in parts)
 
     def fetch_file(self, name: str) -> Path:
@@ -367,7 +422,9 @@ class Artifact:
                 raise self.location.make_damage_error(path, DIGEST_MISMATCH)
             return path
         available_files = ", ".join([*self.manifest["files"]][:10]) or "none"
-        raise HallmarkError(f"artifact {self.name} has no file {name!r}; its files: {available_files}")
+        raise HallmarkError(
+            f"artifact {self.name} has no file {name!r}; its files: {available_files}"
+        )
 
     def fetch_directory(self) -> Path:
         """A local folder with all the artifact's files in it (a checkpoint, say)."""
@@ -423,12 +480,21 @@ def build_file_entry(folder: Path, name: str) -> ManifestEntry:
 
 def compute_table_digest(table_entry: ManifestEntry) -> str:
     """Of the parts' digests, in their order, and of what decides how a column may be shown."""
-    column_kinds = [[column["name"], column["kind"], column.get("judged_by", "")] for column in table_entry["columns"]]
-    return sha256_hex(to_canonical_json({"parts": [part["sha256"] for part in table_entry["parts"]], "columns": column_kinds}))
+    column_kinds = [
+        [column["name"], column["kind"], column.get("judged_by", "")]
+        for column in table_entry["columns"]
+    ]
+    return sha256_hex(
+        to_canonical_json(
+            {"parts": [part["sha256"] for part in table_entry["parts"]], "columns": column_kinds}
+        )
+    )
 
 
 def compute_content_digest(table_entries: dict[str, Any], file_entries: dict[str, Any]) -> str:
     """Digest of an artifact's content: names and SHA-256 of its tables and files."""
-    content = {kind: {name: entry["sha256"] for name, entry in group.items()} for kind, group in
-               (("tables", table_entries), ("files", file_entries))}  # fmt: skip
+    content = {
+        kind: {name: entry["sha256"] for name, entry in group.items()}
+        for kind, group in (("tables", table_entries), ("files", file_entries))
+    }
     return sha256_hex(to_canonical_json(content))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract.artifact import TablePart, Table
+from tasks.contract.artifact import Table, TablePart
 from tasks.contract.errors import HallmarkError
 
 
@@ -19,25 +19,34 @@ def align_parts(*tables: Table) -> list[tuple[TablePart, ...]]:
             for table, layout in zip(tables, layouts, strict=True)
         )
         raise HallmarkError(
-            f"{descriptions} are not cut alike, so they are not about one corpus; make both from the same "
+            f"{descriptions} are not cut alike, so they are not about one corpus; make both "
+            f"from the same "
             f"ingest"
         )
     return list(zip(*(table.parts for table in tables), strict=True))
 
 
-def lookup_column_by_doc_id(annotations: TablePart, column_name: str, documents: TablePart) -> pa.ChunkedArray:
+def lookup_column_by_doc_id(
+    annotations: TablePart, column_name: str, documents: TablePart
+) -> pa.ChunkedArray:
     """A column of what was told of documents, for those of a part, in their order: some may have
     left since, and of what was planted in the corpus since nothing is told, so that is null.
 
     Raises HallmarkError where it says nothing of another document: it is of another corpus.
     """
-    annotation_rows, document_rows = annotations.read(["doc_id", column_name]), documents.read(["doc_id", "source"])
-    row_indices = pc.index_in(document_rows["doc_id"], value_set=annotation_rows["doc_id"].combine_chunks())
+    annotation_rows, document_rows = (
+        annotations.read(["doc_id", column_name]),
+        documents.read(["doc_id", "source"]),
+    )
+    row_indices = pc.index_in(
+        document_rows["doc_id"], value_set=annotation_rows["doc_id"].combine_chunks()
+    )
     is_planted = pc.starts_with(document_rows["source"], "planted/")
     unmatched_count = pc.sum(pc.and_not(pc.is_null(row_indices), is_planted)).as_py() or 0
     if unmatched_count:
         raise HallmarkError(
-            f"{annotations} says nothing of {unmatched_count} of {documents}: it must have been made of the same "
+            f"{annotations} says nothing of {unmatched_count} of {documents}: it must have "
+            f"been made of the same "
             f"corpus"
         )
     return annotation_rows[column_name].take(row_indices)

@@ -51,7 +51,11 @@ def find_import_closure(path: Path, module: str = "") -> dict[str, Path]:
             name_parts = name.split(".")
             for package in (".".join(name_parts[: index + 1]) for index in range(len(name_parts))):
                 module_file = find_module_file(package)
-                if module_file is None or package in module_files or f"{package}.".startswith(f"{CONTRACT_PACKAGE}."):
+                if (
+                    module_file is None
+                    or package in module_files
+                    or f"{package}.".startswith(f"{CONTRACT_PACKAGE}.")
+                ):
                     continue
                 module_files[package] = module_file
                 pending_files.append(module_file)
@@ -78,5 +82,9 @@ def compute_code_digests(module: str, path: Path, extra_code: tuple[str, ...]) -
             raise ValueError(f"stage code names {name!r}, which is no module of the project")
         module_files |= {name: module_file, **find_import_closure(module_file, name)}
     empty_digest = hash_syntax_tree(ast.parse(""))
-    module_digests = {name: read_python_source(path).digest for name, path in sorted(module_files.items())}
-    return file_digests | {name: digest for name, digest in module_digests.items() if digest != empty_digest}
+    module_digests = {
+        name: read_python_source(path).digest for name, path in sorted(module_files.items())
+    }
+    return file_digests | {
+        name: digest for name, digest in module_digests.items() if digest != empty_digest
+    }

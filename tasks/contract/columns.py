@@ -41,19 +41,28 @@ class Column:
 
 
 def column(
-    name: str, data_type: pa.DataType, kind: ColumnKind, meaning: str, *, unit: str = "",
+    name: str,
+    data_type: pa.DataType,
+    kind: ColumnKind,
+    meaning: str,
+    *,
+    unit: str = "",
     judged_by: str = "",
-) -> pa.Field:  # fmt: skip
+) -> pa.Field:
     """A field of a schema that says what it is."""
     if kind not in COLUMN_KINDS:
-        raise ValueError(f"column {name!r}: {kind!r} is no kind; the kinds are {', '.join(COLUMN_KINDS)}")
+        raise ValueError(
+            f"column {name!r}: {kind!r} is no kind; the kinds are {', '.join(COLUMN_KINDS)}"
+        )
     metadata = {"kind": kind, "meaning": meaning, "unit": unit, "judged_by": judged_by}
     return pa.field(name, data_type, metadata={k: v for k, v in metadata.items() if v})
 
 
 def table_schema(meaning: str, *fields: pa.Field, partition_by: bool = False) -> pa.Schema:
     """A table's schema. ``cut``: it is about documents, sorted by ``doc_id`` and cut like them."""
-    return pa.schema(fields, metadata={"meaning": meaning, **({"cut": "doc_id"} if partition_by else {})})
+    return pa.schema(
+        fields, metadata={"meaning": meaning, **({"cut": "doc_id"} if partition_by else {})}
+    )
 
 
 def is_partitioned(schema: pa.Schema) -> bool:

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.contract import accounts
-from tasks.contract.artifact import Artifact, Manifest, compute_content_digest, build_file_entry
+from tasks.contract.artifact import Artifact, Manifest, build_file_entry, compute_content_digest
 from tasks.contract.columns import column, table_schema
 from tasks.contract.fingerprint import compute_fingerprint
 from tasks.contract.tables import LEDGER
-from tasks.contract.work import Stopwatch, StageContext
+from tasks.contract.work import StageContext, Stopwatch
 
 if TYPE_CHECKING:
     from tasks.contract.stages import BoundStage
@@ -33,7 +33,9 @@ TELEMETRY = table_schema(
 )
 
 
-def commit_stage_output(bound_stage: BoundStage, context: StageContext, stopwatch: Stopwatch) -> Artifact:
+def commit_stage_output(
+    bound_stage: BoundStage, context: StageContext, stopwatch: Stopwatch
+) -> Artifact:
     """Check the accounts, write the telemetry and the manifest, and move all into the store."""
     context.close()
     table_entries = context.assemble_tables(bound_stage.stage.tables)
@@ -41,38 +43,64 @@ def commit_stage_output(bound_stage: BoundStage, context: StageContext, stopwatc
         _write_accounts(bound_stage, context, table_entries)
         table_entries |= context.assemble_tables(("accounts", "checksums"))
     if "accounts" in table_entries:
-        accounts.check_accounts_balance(bound_stage.label, _read_table_rows(context, table_entries["accounts"]))
+        accounts.check_accounts_balance(
+            bound_stage.label, _read_table_rows(context, table_entries["accounts"])
+        )
     if "checksums" in table_entries:
-        accounts.check_checksums_balance(bound_stage.label, _read_table_rows(context, table_entries["checksums"]))
+        accounts.check_checksums_balance(
+            bound_stage.label, _read_table_rows(context, table_entries["checksums"])
+        )
     _write_telemetry(context, stopwatch)
     telemetry_entries = context.assemble_tables([*bound_stage.stage.telemetry_tables, "telemetry"])
-    part_names = {part["name"] for entry in (table_entries | telemetry_entries).values() for part in entry["parts"]}
-    manifest = _build_manifest(bound_stage, context, table_entries, _build_file_entries(context.output_folder, part_names))
-    return bound_stage.session.store.commit(context.output_folder, manifest | {"telemetry": telemetry_entries})
+    part_names = {
+        part["name"]
+        for entry in (table_entries | telemetry_entries).values()
+        for part in entry["parts"]
+    }
+    manifest = _build_manifest(
+        bound_stage, context, table_entries, _build_file_entries(context.output_folder, part_names)
+    )
+    return bound_stage.session.store.commit(
+        context.output_folder, manifest | {"telemetry": telemetry_entries}
+    )
 
 
 def _read_table_rows(context: StageContext, table_entry: dict[str, Any]) -> list[dict[str, Any]]:
-    return [row for part in table_entry["parts"] for row in pq.read_table(context.output_folder / part["name"]).to_pylist()]
+    return [
+        row
+        for part in table_entry["parts"]
+        for row in pq.read_table(context.output_folder / part["name"]).to_pylist()
+    ]
 
 
-def _write_accounts(bound_stage: BoundStage, context: StageContext, table_entries: dict[str, Any]) -> None:
+def _write_accounts(
+    bound_stage: BoundStage, context: StageContext, table_entries: dict[str, Any]
+) -> None:
     """Write the accounts of a stage that takes documents, and leaves documents and a ledger."""
     if bound_stage.stage.tables["ledger"].names != LEDGER.names:
         raise TypeError(f"{bound_stage.stage.name}: its ledger does not have the LEDGER schema")
-    counts = [accounts.merge_counts(part["counts"] for part in table_entries[name]["parts"])
-              for name in ("documents", "ledger")]  # fmt: skip
+    counts = [
+        accounts.merge_counts(part["counts"] for part in table_entries[name]["parts"])
+        for name in ("documents", "ledger")
+    ]
     input_counts = bound_stage.arguments["documents"].source_counts
     account_rows = accounts.compute_accounts(input_counts, *counts)
-    context.get_table_writer("accounts").write(pa.Table.from_pylist(account_rows, schema=accounts.ACCOUNTS))
+    context.get_table_writer("accounts").write(
+        pa.Table.from_pylist(account_rows, schema=accounts.ACCOUNTS)
+    )
     checksum_rows = accounts.compute_checksums(input_counts, *counts)
-    context.get_table_writer("checksums").write(pa.Table.from_pylist(checksum_rows, schema=accounts.CHECKSUMS))
+    context.get_table_writer("checksums").write(
+        pa.Table.from_pylist(checksum_rows, schema=accounts.CHECKSUMS)
+    )
 
 
 def _write_telemetry(context: StageContext, stopwatch: Stopwatch) -> None:
     wall_seconds, cpu_seconds = stopwatch.read_wall_and_cpu_seconds()
     context.record_measurement("seconds", wall_seconds, "s")
     context.record_measurement("cpu_seconds", cpu_seconds, "s")
-    context.record_measurement("peak_memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "MiB")
+    context.record_measurement(
+        "peak_memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "MiB"
+    )
     notes = {"host": socket.gethostname(), "platform": platform.platform()}
     notes["python"] = platform.python_version()
     rows = [{**measurement, "note": None} for measurement in context.measurements]
@@ -87,7 +115,12 @@ def _build_file_entries(folder: Path, excluded_names: Collection[str] = ()) -> d
     return {name: build_file_entry(folder, name) for name in names if name not in excluded_names}
 
 
-def _build_manifest(bound_stage: BoundStage, context: StageContext, table_entries: dict[str, Any], file_entries: dict[str, Any]) -> Manifest:
+def _build_manifest(
+    bound_stage: BoundStage,
+    context: StageContext,
+    table_entries: dict[str, Any],
+    file_entries: dict[str, Any],
+) -> Manifest:
     return {
         "stage": bound_stage.stage.name,
         "fingerprint": bound_stage.fingerprint,
@@ -102,14 +135,21 @@ def _build_manifest(bound_stage: BoundStage, context: StageContext, table_entrie
 
 
 def commit_child_artifact(
-    bound_stage: BoundStage, context: StageContext, stage_name: str, key: Mapping[str, Any], folder: Path
+    bound_stage: BoundStage,
+    context: StageContext,
+    stage_name: str,
+    key: Mapping[str, Any],
+    folder: Path,
 ) -> Artifact:
     """Commit a folder as an artifact of its own while its stage goes on (a checkpoint)."""
     components = {"stage": stage_name, "parent": bound_stage.fingerprint, "key": dict(key)}
     child_fingerprint = compute_fingerprint(components)
     artifact = bound_stage.session.store.find_artifact(stage_name, child_fingerprint)
     if artifact is None:
-        manifest = _build_manifest(bound_stage, context, {}, _build_file_entries(folder)) | {"telemetry": {}, "stage": stage_name}
+        manifest = _build_manifest(bound_stage, context, {}, _build_file_entries(folder)) | {
+            "telemetry": {},
+            "stage": stage_name,
+        }
         manifest |= {"fingerprint": child_fingerprint, "parts": components}
         artifact = bound_stage.session.store.commit(folder, manifest)
     else:

@@ -64,7 +64,9 @@ class ExternalFiles:
     """Times of content and of metadata of the folders above the files."""
     link_stamps: dict[str, FileStamp] = field(default_factory=dict)
     """Symbolic links on the way to the files."""
-    folder_listings: list[tuple[Callable[[], list[str]], list[str], str]] = field(default_factory=list)
+    folder_listings: list[tuple[Callable[[], list[str]], list[str], str]] = field(
+        default_factory=list
+    )
     """Functions that list a folder, what each found at first, and the folder."""
 
     @contextmanager
@@ -100,11 +102,16 @@ class ExternalFiles:
                 try:
                     stat_result = os.lstat(ancestor)
                 except OSError as error:
-                    raise FileChangedError(lost_sentence(absolute_path, error)) from error
+                    raise FileChangedError(
+                        format_unreadable_message(absolute_path, error)
+                    ) from error
                 if stat.S_ISLNK(stat_result.st_mode):
                     self.link_stamps[str(ancestor)] = stat_to_file_stamp(stat_result)
                 elif stat.S_ISDIR(stat_result.st_mode):
-                    self.directory_times[str(ancestor)] = stat_result.st_mtime_ns, stat_result.st_ctime_ns
+                    self.directory_times[str(ancestor)] = (
+                        stat_result.st_mtime_ns,
+                        stat_result.st_ctime_ns,
+                    )
 
     def find_unchanged_digest(self, path: Path) -> str | None:
         """The digest of a file that is what it was; None of any other."""
@@ -122,19 +129,19 @@ class ExternalFiles:
             try:
                 now = stat_to_file_stamp(os.lstat(path))
             except OSError as error:
-                return lost_sentence(path, error)
+                return format_unreadable_message(path, error)
             if _differ_in_ctime_alone(stamp, now):
-                return metadata_sentence(f"the link {path}")
+                return format_metadata_changed_message(f"the link {path}")
             if now != stamp:
                 return format_file_changed_message(path)
         for path, (content_time, metadata_time) in self.directory_times.items():
             try:
                 stat_result = os.stat(path)
             except OSError as error:
-                return lost_sentence(path, error)
+                return format_unreadable_message(path, error)
             # A new entry changes both times; a folder that is renamed keeps the first.
             if stat_result.st_mtime_ns == content_time and stat_result.st_ctime_ns != metadata_time:
-                return metadata_sentence(f"the folder {path}")
+                return format_metadata_changed_message(f"the folder {path}")
         for list_names, names, folder in self.folder_listings:
             if new_names := sorted({*list_names()} - {*names}):
                 return format_file_changed_message(os.path.join(folder, new_names[0]))
@@ -161,7 +168,7 @@ class ExternalFiles:
                 return format_file_changed_message(name)
             now = read_file_state(Path(name))
         except OSError as error:
-            return lost_sentence(name, error)
+            return format_unreadable_message(name, error)
         if now.digest != state.digest:
             return format_file_changed_message(name)
         if now.stamp[:3] == state.stamp[:3]:
@@ -169,12 +176,15 @@ class ExternalFiles:
                 self.file_states[name] = now
             return None
         if _differ_in_ctime_alone(state.stamp, now.stamp):
-            return metadata_sentence(name)
+            return format_metadata_changed_message(name)
         return format_file_changed_message(name)
 
     def to_json(self) -> dict[str, Any]:
         """What ``from_json`` reads; without the listings."""
-        files = {path: [state.digest, state.stamp, state.is_stamp_reliable] for path, state in self.file_states.items()}
+        files = {
+            path: [state.digest, state.stamp, state.is_stamp_reliable]
+            for path, state in self.file_states.items()
+        }
         return {"files": files, "directories": self.directory_times, "links": self.link_stamps}
 
     @classmethod
@@ -189,7 +199,9 @@ class ExternalFiles:
 
 
 _active_recorder: ContextVar[ExternalFiles | None] = ContextVar("hallmark_recording", default=None)
-_active_digest_source: ContextVar[ExternalFiles | None] = ContextVar("hallmark_recalling", default=None)
+_active_digest_source: ContextVar[ExternalFiles | None] = ContextVar(
+    "hallmark_recalling", default=None
+)
 
 
 def format_file_changed_message(path: str | Path) -> str:
@@ -198,14 +210,14 @@ def format_file_changed_message(path: str | Path) -> str:
     )
 
 
-def metadata_sentence(what: str | Path) -> str:
+def format_metadata_changed_message(path: str | Path) -> str:
     """Say that the time of change (ctime) is the only thing that differs.
 
     Args:
-        what: A file, or a folder or link with the word for it before its path.
+        path: A file, or a folder or link with the word for it before its path.
     """
     return (
-        f"{what} was renamed or replaced, or its permissions, owner or links changed while it was "
+        f"{path} was renamed or replaced, or its permissions, owner or links changed while it was "
         f"read, so the stage may have read other content; nothing was stored; run again when "
         f"nothing changes it"
     )
@@ -218,7 +230,7 @@ def format_file_missing_message(path: str | Path) -> str:
     )
 
 
-def lost_sentence(path: str | Path, error: OSError) -> str:
+def format_unreadable_message(path: str | Path, error: OSError) -> str:
     """Say why a path that was there before cannot be looked at now."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return format_file_missing_message(path)

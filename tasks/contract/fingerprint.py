@@ -77,11 +77,17 @@ def _merge_fstring_literals(fstring_nodes: list[Any]) -> list[Any]:
     """Literal pieces of an f-string, joined: Python 3.12.1 leaves empty ones between others."""
     merged_nodes: list[Any] = []
     for node in fstring_nodes:
-        if isinstance(node, ast.Constant) and merged_nodes and isinstance(merged_nodes[-1], ast.Constant):
+        if (
+            isinstance(node, ast.Constant)
+            and merged_nodes
+            and isinstance(merged_nodes[-1], ast.Constant)
+        ):
             merged_nodes[-1] = ast.Constant(str(merged_nodes[-1].value) + str(node.value))
         else:
             merged_nodes.append(node)
-    return [node for node in merged_nodes if not (isinstance(node, ast.Constant) and node.value == "")]
+    return [
+        node for node in merged_nodes if not (isinstance(node, ast.Constant) and node.value == "")
+    ]
 
 
 _NODES_WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

@@ -14,7 +14,9 @@ def select_input_table(input_value: Any, table_name: str) -> Any:
     if isinstance(input_value, Artifact):
         return input_value[table_name]
     if isinstance(input_value, Sequence):
-        return Table(tuple(artifact[table_name].artifacts[0] for artifact in input_value), table_name)
+        return Table(
+            tuple(artifact[table_name].artifacts[0] for artifact in input_value), table_name
+        )
     return input_value
 
 
@@ -23,15 +25,24 @@ def compute_digest_and_lineage(input_value: Any) -> tuple[Any, Any]:
     if input_value is None:
         return None, None
     if isinstance(input_value, Table):
-        digests = [add_rewritten_digest(entry["sha256"], entry["parts"]) for entry in input_value.manifest_entries]
+        digests = [
+            add_rewritten_digest(entry["sha256"], entry["parts"])
+            for entry in input_value.manifest_entries
+        ]
         names = [f"{artifact.name}#{input_value.name}" for artifact in input_value.artifacts]
         return (digests[0], names[0]) if len(names) == 1 else (digests, names)
     if isinstance(input_value, Artifact):
-        tables = [part for table in input_value.manifest["tables"].values() for part in table["parts"]]
-        return add_rewritten_digest(input_value.content_digest, [*tables, *input_value.manifest["files"].values()]), input_value.name
+        tables = [
+            part for table in input_value.manifest["tables"].values() for part in table["parts"]
+        ]
+        return add_rewritten_digest(
+            input_value.content_digest, [*tables, *input_value.manifest["files"].values()]
+        ), input_value.name
     if isinstance(input_value, Mapping):
         results = {key: compute_digest_and_lineage(item) for key, item in input_value.items()}
-        return {k: result[0] for k, result in results.items()}, {k: result[1] for k, result in results.items()}
+        return {k: result[0] for k, result in results.items()}, {
+            k: result[1] for k, result in results.items()
+        }
     raise TypeError(f"a stage reads tables and artifacts, not {type(input_value).__name__}")
 
 

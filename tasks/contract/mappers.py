@@ -39,7 +39,10 @@ class Mapper(Protocol):
     """
 
     def __call__(
-        self, function: Callable[..., Result], argument_tuples: Sequence[tuple[Any, ...]], resources: Resources
+        self,
+        function: Callable[..., Result],
+        argument_tuples: Sequence[tuple[Any, ...]],
+        resources: Resources,
     ) -> Iterator[Result]: ...
 
     def __enter__(self) -> Mapper: ...
@@ -56,7 +59,10 @@ class SerialMapper:
     """Works on them here, one after the other."""
 
     def __call__(
-        self, function: Callable[..., Result], argument_tuples: Sequence[tuple[Any, ...]], resources: Resources
+        self,
+        function: Callable[..., Result],
+        argument_tuples: Sequence[tuple[Any, ...]],
+        resources: Resources,
     ) -> Iterator[Result]:
         for arguments in argument_tuples:
             yield function(*arguments)
@@ -85,17 +91,27 @@ class ProcessMapper:
     def __init__(self, worker_count: int) -> None:
         self.worker_count = worker_count
         self._pool: ProcessPoolExecutor | None = None
-        self._worker_died = False  # a worker, of something that would have ended this process as well
+        self._worker_died = (
+            False  # a worker, of something that would have ended this process as well
+        )
 
     def __call__(
-        self, function: Callable[..., Result], argument_tuples: Sequence[tuple[Any, ...]], resources: Resources
+        self,
+        function: Callable[..., Result],
+        argument_tuples: Sequence[tuple[Any, ...]],
+        resources: Resources,
     ) -> Iterator[Result]:
-        if len(argument_tuples) <= 1 and not self._worker_died:  # one item gains nothing from another process
+        if (
+            len(argument_tuples) <= 1 and not self._worker_died
+        ):  # one item gains nothing from another process
             yield from SerialMapper()(function, argument_tuples, resources)
             return
         if self._pool is None:
             self._pool = ProcessPoolExecutor(
-                self.worker_count, mp_context=FORK_CONTEXT, initializer=_initialize_worker, initargs=(dict(os.environ),)
+                self.worker_count,
+                mp_context=FORK_CONTEXT,
+                initializer=_initialize_worker,
+                initargs=(dict(os.environ),),
             )
         futures: list[Future[Result]] = []
         try:
@@ -103,7 +119,9 @@ class ProcessMapper:
             # start.
             previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
-                futures.extend(self._pool.submit(function, *arguments) for arguments in argument_tuples)
+                futures.extend(
+                    self._pool.submit(function, *arguments) for arguments in argument_tuples
+                )
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
             for future in futures:

@@ -47,7 +47,9 @@ class ObjectStore:
     refuses a local folder that does not exist: reading must not leave a store behind.
     """
 
-    def __init__(self, uri: str | Path, work_folder: Path | None = None, create_missing: bool = True) -> None:
+    def __init__(
+        self, uri: str | Path, work_folder: Path | None = None, create_missing: bool = True
+    ) -> None:
         uri = str(uri)
         self.uri = uri
         self.root_folder: Path | None = None
@@ -59,7 +61,8 @@ class ObjectStore:
                 if not create_missing and not self.root_folder.is_dir():
                     problem = "is no folder" if self.root_folder.exists() else "does not exist"
                     raise UsageError(
-                        f"there is no store at {self.root_folder}, which {problem}; make one with: hallmark "
+                        f"there is no store at {self.root_folder}, which {problem}; make one "
+                        f"with: hallmark "
                         f"run, or name another in HALLMARK_STORE"
                     )
                 self.root_folder.mkdir(parents=True, exist_ok=True)
@@ -73,13 +76,21 @@ class ObjectStore:
             ) from error
         if work_folder is None:
             cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hallmark"
-            work_folder = self.root_folder / "work" if self.root_folder else cache / sha256_hex(uri.encode())[:16]
+            work_folder = (
+                self.root_folder / "work"
+                if self.root_folder
+                else cache / sha256_hex(uri.encode())[:16]
+            )
         self.work_folder = work_folder
 
     @property
     def local_folder(self) -> Path:
         """The folder of this machine for pages and lists: the store's own, or one in its cache."""
-        return self.root_folder if self.root_folder is not None else self.work_folder / LOCAL_FOLDER_NAME
+        return (
+            self.root_folder
+            if self.root_folder is not None
+            else self.work_folder / LOCAL_FOLDER_NAME
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Opened anew in another process."""
@@ -113,7 +124,12 @@ class ObjectStore:
                 cause = error.__cause__
                 is_retryable = isinstance(cause, obstore.exceptions.GenericError)
                 is_past_deadline = time.monotonic() - start_time > RETRY_DEADLINE_SECONDS
-                if self.root_folder is not None or not is_retryable or is_past_deadline or _RETRIES_EXHAUSTED.search(str(cause)):
+                if (
+                    self.root_folder is not None
+                    or not is_retryable
+                    or is_past_deadline
+                    or _RETRIES_EXHAUSTED.search(str(cause))
+                ):
                     raise
             time.sleep(FIRST_RETRY_DELAY_SECONDS * 2 ** (attempt - 1))
         with self.translate_store_errors():
@@ -127,7 +143,9 @@ class ObjectStore:
         )
 
     def get(self, key: str) -> bytes | None:
-        if self.root_folder is not None:  # thousands of manifests: obstore's threads take twice as long
+        if (
+            self.root_folder is not None
+        ):  # thousands of manifests: obstore's threads take twice as long
             try:
                 return (self.root_folder / key).read_bytes()
             except (FileNotFoundError, IsADirectoryError):

@@ -15,7 +15,7 @@ from concurrent.futures import BrokenExecutor
 from typing import Any
 
 from tasks.contract.errors import UsageError
-from tasks.contract.mappers import SerialMapper, Resources, Result
+from tasks.contract.mappers import Resources, Result, SerialMapper
 
 #: Parts sent ahead of the one that is waited for, for each worker: their arguments take memory.
 QUEUED_ITEMS_PER_WORKER = 4
@@ -33,13 +33,20 @@ class RayMapper:
         self._ray: Any = None
 
     def __call__(
-        self, function: Callable[..., Result], argument_tuples: Sequence[tuple[Any, ...]], resources: Resources
+        self,
+        function: Callable[..., Result],
+        argument_tuples: Sequence[tuple[Any, ...]],
+        resources: Resources,
     ) -> Iterator[Result]:
         if len(argument_tuples) <= 1:  # one item gains nothing from another process
             yield from SerialMapper()(function, argument_tuples, resources)
             return
         ray = self._start_ray()
-        options = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "max_retries": MAX_RETRIES}
+        options = {
+            "num_cpus": resources.cpus,
+            "num_gpus": resources.gpus,
+            "max_retries": MAX_RETRIES,
+        }
         options |= {"memory": resources.memory_bytes} if resources.memory_bytes else {}
         remote_function = ray.remote(function).options(**options)
         pending_arguments = deque(argument_tuples)

@@ -31,7 +31,11 @@ class PrefectStageReporter:
         self.last_update = time.monotonic()
 
     def __call__(self, event: Event) -> None:
-        if event.kind == "progress" and event.total > 0 and time.monotonic() - self.last_update >= 1.0:
+        if (
+            event.kind == "progress"
+            and event.total > 0
+            and time.monotonic() - self.last_update >= 1.0
+        ):
             self._publish_progress(100.0 * event.completed / event.total, event.description)
             self.last_update = time.monotonic()
         elif event.kind == "done" and event.artifact:
@@ -46,12 +50,19 @@ class PrefectStageReporter:
                 percent, key=_to_artifact_key(self.label), description=description or self.label
             )
         else:
-            update_progress_artifact(self.progress_id, percent, description=description or self.label)
+            update_progress_artifact(
+                self.progress_id, percent, description=description or self.label
+            )
 
 
 def artifact_to_markdown(label: str, artifact: Artifact) -> str:
     """Markdown: which artifact, its tables with rows and digests, its accounts."""
-    lines = [f"# {label}", "", f"artifact `{artifact.name}`, content `{artifact.content_digest[:16]}`", ""]
+    lines = [
+        f"# {label}",
+        "",
+        f"artifact `{artifact.name}`, content `{artifact.content_digest[:16]}`",
+        "",
+    ]
     lines += ["| table | rows | bytes | SHA-256 |", "|---|--:|--:|---|"]
     for name, entry in artifact.manifest["tables"].items():
         byte_size = sum(part["size"] for part in entry["parts"])
@@ -62,5 +73,7 @@ def artifact_to_markdown(label: str, artifact: Artifact) -> str:
         rows = artifact["accounts"].read().to_pylist()
         if rows:
             lines += ["", "| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
-            lines += ["| " + " | ".join(str(value) for value in row.values()) + " |" for row in rows]
+            lines += [
+                "| " + " | ".join(str(value) for value in row.values()) + " |" for row in rows
+            ]
     return "\n".join(lines)

@@ -104,10 +104,13 @@ class AllowedRoots:
         for folder_or_uri in folders_and_uris:
             scheme = _SCHEME.match(folder_or_uri)
             if scheme is None or scheme[1] == "file":
-                folders[os.path.realpath(os.path.expanduser(folder_or_uri.removeprefix("file://")))] = None
+                folders[
+                    os.path.realpath(os.path.expanduser(folder_or_uri.removeprefix("file://")))
+                ] = None
             elif fault := _find_uri_fault(folder_or_uri, is_pattern=False):
                 raise UsageError(
-                    f"{named_by} {folder_or_uri!r} is not a URI such as s3://bucket/folder: it {fault}; "
+                    f"{named_by} {folder_or_uri!r} is not a URI such as s3://bucket/folder: "
+                    f"it {fault}; "
                     f"correct it"
                 )
             else:
@@ -124,9 +127,13 @@ class AllowedRoots:
 
     def export_to_environment(self) -> None:
         """Bound this process and those that it starts to these roots."""
-        os.environ[ROOTS_ENVIRONMENT_VARIABLE] = json.dumps({"folders": self.folders, "uris": self.uris})
+        os.environ[ROOTS_ENVIRONMENT_VARIABLE] = json.dumps(
+            {"folders": self.folders, "uris": self.uris}
+        )
 
-    def check_path(self, path: str | Path, setting: str, marker: ExternalMarker = ExternalMarker()) -> None:
+    def check_path(
+        self, path: str | Path, setting: str, marker: ExternalMarker = ExternalMarker()
+    ) -> None:
         """Refuse a path that leads outside the roots, links and ``..`` resolved.
 
         Args:
@@ -144,7 +151,12 @@ class AllowedRoots:
         if scheme is not None and scheme[1] != "file":
             self._check_uri(path_text, setting, is_pattern=marker.recursive)
             return
-        if marker.allows_hub_id and scheme is None and _HUB_ID.fullmatch(path_text) and not os.path.exists(path_text):
+        if (
+            marker.allows_hub_id
+            and scheme is None
+            and _HUB_ID.fullmatch(path_text)
+            and not os.path.exists(path_text)
+        ):
             self._check_uri(f"hf://datasets/{path_text}", setting, is_pattern=False)
             return
         try:
@@ -161,19 +173,29 @@ class AllowedRoots:
         """
         real_path = os.path.realpath(path)
         try:
-            path_stat, descriptor_stat = os.stat(real_path, follow_symlinks=False), os.fstat(descriptor)
+            path_stat, descriptor_stat = (
+                os.stat(real_path, follow_symlinks=False),
+                os.fstat(descriptor),
+            )
         except OSError as error:
             raise UsageError(f"{setting}: {os.fspath(path)!r} changed while it was opened") from (
                 error
             )
-        is_same_file = (path_stat.st_dev, path_stat.st_ino) == (descriptor_stat.st_dev, descriptor_stat.st_ino)
+        is_same_file = (path_stat.st_dev, path_stat.st_ino) == (
+            descriptor_stat.st_dev,
+            descriptor_stat.st_ino,
+        )
         if not self._is_path_allowed(real_path) or not is_same_file:
             raise self._make_forbidden_path_error(os.fspath(path), setting)
 
-    def _check_local_path(self, local_path: str, config_value: str, setting: str, marker: ExternalMarker) -> None:
+    def _check_local_path(
+        self, local_path: str, config_value: str, setting: str, marker: ExternalMarker
+    ) -> None:
         has_wildcards = _WILDCARDS & set(local_path) and not os.path.lexists(local_path)
         base_folder = Path(local_path)
-        while has_wildcards and _WILDCARDS & set(str(base_folder)):  # up to the folder before the pattern
+        while has_wildcards and _WILDCARDS & set(
+            str(base_folder)
+        ):  # up to the folder before the pattern
             base_folder = base_folder.parent
         if not self._is_path_allowed(os.path.realpath(base_folder)):
             raise self._make_forbidden_path_error(config_value, setting)
@@ -189,7 +211,10 @@ class AllowedRoots:
                 raise self._make_forbidden_path_error(path, setting)
 
     def _is_path_allowed(self, real_path: str) -> bool:
-        return any(real_path == root or real_path.startswith(root.rstrip("/") + "/") for root in self.folders)
+        return any(
+            real_path == root or real_path.startswith(root.rstrip("/") + "/")
+            for root in self.folders
+        )
 
     def _check_uri(self, uri: str, setting: str, is_pattern: bool) -> None:
         """``is_pattern``: whether the reader takes wildcards of the path as such."""
@@ -251,7 +276,9 @@ def _find_uri_fault(uri: str, is_pattern: bool) -> str | None:
     return "has percent-escapes of percent-escapes"
 
 
-def _iter_possible_local_paths(path_text: str, is_uri: bool, marker: ExternalMarker) -> Iterator[str]:
+def _iter_possible_local_paths(
+    path_text: str, is_uri: bool, marker: ExternalMarker
+) -> Iterator[str]:
     """The local paths that readers may take a text for."""
     if is_uri:
         uri_path = path_text.removeprefix("file://")
@@ -308,7 +335,9 @@ def _parse_roots(roots_json: str) -> AllowedRoots:
     return AllowedRoots(tuple(parsed_roots["folders"]), tuple(parsed_roots["uris"]))
 
 
-def check_external_path(path: str | Path, setting: str, marker: ExternalMarker = ExternalMarker()) -> None:
+def check_external_path(
+    path: str | Path, setting: str, marker: ExternalMarker = ExternalMarker()
+) -> None:
     """Refuse a path outside the declared roots, if roots are declared."""
     if (roots := read_declared_roots()) is not None:
         roots.check_path(path, setting, marker)
@@ -360,12 +389,17 @@ def iter_config_paths(config: Any, setting: str = "") -> Iterator[ConfigPath]:
     yield from _iter_typed_paths(config, type(config), setting, None)
 
 
-def _iter_typed_paths(value: Any, type_hint: Any, setting: str, marker: ExternalMarker | None) -> Iterator[ConfigPath]:
+def _iter_typed_paths(
+    value: Any, type_hint: Any, setting: str, marker: ExternalMarker | None
+) -> Iterator[ConfigPath]:
     """``marker``: that of the type around ``kind``, if it has one."""
     origin, arguments = get_origin(type_hint), get_args(type_hint)
     if origin is Annotated:
         inner, *metadata = arguments
-        own_marker = next((annotation for annotation in metadata if isinstance(annotation, ExternalMarker)), marker)
+        own_marker = next(
+            (annotation for annotation in metadata if isinstance(annotation, ExternalMarker)),
+            marker,
+        )
         yield from _iter_typed_paths(value, inner, setting, own_marker)
     elif origin in (Union, UnionType):
         member = next((member for member in arguments if _matches_type(value, member)), Any)
@@ -395,11 +429,15 @@ def _matches_type(value: Any, type_hint: Any) -> bool:
     return isinstance(runtime_type, type) and isinstance(value, runtime_type)
 
 
-def _iter_members(value: Any, type_arguments: Any) -> Iterator[tuple[str, Any, Any, ExternalMarker | None]]:
+def _iter_members(
+    value: Any, type_arguments: Any
+) -> Iterator[tuple[str, Any, Any, ExternalMarker | None]]:
     """Name, value, type and marker of each member of a config, a table or a dataclass."""
     if isinstance(value, BaseModel):
         for name, field in type(value).model_fields.items():
-            own_marker = next((element for element in field.metadata if isinstance(element, ExternalMarker)), None)
+            own_marker = next(
+                (element for element in field.metadata if isinstance(element, ExternalMarker)), None
+            )
             yield name, getattr(value, name), field.annotation, own_marker
     elif isinstance(value, Mapping):
         value_type = type_arguments[1] if len(type_arguments) == 2 else Any

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from tasks.contract.artifact import Artifact
 from tasks.contract.errors import HallmarkError
-from tasks.contract.mappers import SerialMapper, Mapper
+from tasks.contract.mappers import Mapper, SerialMapper
 from tasks.contract.store import Store
 
 log = logging.getLogger("hallmark")
@@ -63,7 +63,12 @@ class BackgroundListener:
         drain_timeout: float = 1.0,
         idle_interval: float | None = None,
     ) -> None:
-        self.listener, self.listener_name, self.drain_timeout, self.idle_interval = listener, listener_name, drain_timeout, idle_interval
+        self.listener, self.listener_name, self.drain_timeout, self.idle_interval = (
+            listener,
+            listener_name,
+            drain_timeout,
+            idle_interval,
+        )
         self.pending_events: deque[Event] = deque()
         #: By stage, in place of the progress that stands among the unheard.
         self.latest_progress: dict[str, Event] = {}
@@ -71,7 +76,9 @@ class BackgroundListener:
         self.is_closed = self.has_failed = False
         #: In the context of whoever made it: their flow and task run are those of what is said.
         deliver_in_context = functools.partial(copy_context().run, self._deliver_events)
-        self.thread = threading.Thread(target=deliver_in_context, name=f"watcher: {listener_name}", daemon=True)
+        self.thread = threading.Thread(
+            target=deliver_in_context, name=f"watcher: {listener_name}", daemon=True
+        )
 
     def __call__(self, event: Event) -> None:
         with self.condition:
@@ -88,7 +95,9 @@ class BackgroundListener:
     def _deliver_events(self) -> None:
         while True:
             with self.condition:
-                self.condition.wait_for(lambda: self.pending_events or self.is_closed, self.idle_interval)
+                self.condition.wait_for(
+                    lambda: self.pending_events or self.is_closed, self.idle_interval
+                )
                 if self.pending_events:
                     event = self.pending_events.popleft()
                 elif self.is_closed:
@@ -101,8 +110,12 @@ class BackgroundListener:
                 self.listener(event)
             except Exception as error:
                 if not self.has_failed:
-                    log.warning("%s: %s: %s; the run goes on without", self.listener_name,
-                                type(error).__name__, str(error).split("\n")[0])  # fmt: skip
+                    log.warning(
+                        "%s: %s: %s; the run goes on without",
+                        self.listener_name,
+                        type(error).__name__,
+                        str(error).split("\n")[0],
+                    )
                 self.has_failed = True
 
     def __enter__(self) -> BackgroundListener:
@@ -144,7 +157,11 @@ class Session:
             if artifact.store is None:  # a folder of the user, which has no manifest
                 continue
             store_and_folder = artifact.store.uri, artifact.folder
-            entries = [e for e in artifact.iter_file_entries() if (*store_and_folder, e["path"]) not in self.checked_files]
+            entries = [
+                e
+                for e in artifact.iter_file_entries()
+                if (*store_and_folder, e["path"]) not in self.checked_files
+            ]
             artifact.location.check_file_sizes(entries)
             self.checked_files.update((*store_and_folder, entry["path"]) for entry in entries)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tasks.contract.fingerprint import __file__ as fingerprint_file
-from tasks.contract.fingerprint import sha256_hex, hash_syntax_tree
+from tasks.contract.fingerprint import hash_syntax_tree, sha256_hex
 
 #: How often a file is parsed before an error of the interpreter counts.
 MAX_PARSE_ATTEMPTS = 5
@@ -42,9 +42,13 @@ def read_python_source(path: Path) -> PythonSource:
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         cached = json.loads(cache_file.read_bytes())
         if cached.pop("state") == cache_key:
-            return PythonSource(cached["digest"], tuple(cached["modules"]), tuple(cached["members"]))
+            return PythonSource(
+                cached["digest"], tuple(cached["modules"]), tuple(cached["members"])
+            )
     tree = _parse_with_retries(source_bytes)
-    source = PythonSource(hash_syntax_tree(tree), *(tuple(sorted(names)) for names in _collect_imports(tree)))
+    source = PythonSource(
+        hash_syntax_tree(tree), *(tuple(sorted(names)) for names in _collect_imports(tree))
+    )
     if not sys.dont_write_bytecode:
         with suppress(OSError):
             _write_atomically(cache_file, json.dumps({"state": cache_key, **source._asdict()}))
@@ -89,7 +93,9 @@ def _collect_imports(tree: ast.Module) -> tuple[set[str], set[str]]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             modules.add(node.module)
             members.update(f"{node.module}.{alias.name}" for alias in node.names)
-        for field_name in _STATEMENT_FIELDS:  # an import is a statement: expressions, most of a tree, hold none
+        for (
+            field_name
+        ) in _STATEMENT_FIELDS:  # an import is a statement: expressions, most of a tree, hold none
             pending_nodes += getattr(node, field_name, ())
     return modules, members
 

@@ -32,32 +32,44 @@ import pyarrow as pa
 from tasks.contract.accounts import ACCOUNTS, CHECKSUMS
 from tasks.contract.artifact import Artifact, Table
 from tasks.contract.closure import compute_code_digests
-from tasks.contract.commit import TELEMETRY, commit_stage_output, commit_child_artifact
+from tasks.contract.commit import TELEMETRY, commit_child_artifact, commit_stage_output
 from tasks.contract.errors import HallmarkError
 from tasks.contract.external_files import ExternalFiles
 from tasks.contract.fingerprint import compute_fingerprint, read_library_versions
-from tasks.contract.inputs import iter_artifacts, compute_digest_and_lineage, select_input_contents, select_input_table
+from tasks.contract.inputs import (
+    compute_digest_and_lineage,
+    iter_artifacts,
+    select_input_contents,
+    select_input_table,
+)
 from tasks.contract.lease import clear_or_remove_folder
 from tasks.contract.mappers import DEFAULT_RESOURCES, Resources
 from tasks.contract.roots import check_config_paths
 from tasks.contract.session import (
-    Event,
-    LastStageReached,
-    EventKind,
-    Session,
     BackgroundListener,
+    Event,
+    EventKind,
+    LastStageReached,
+    Session,
     get_current_session,
     open_session,
 )
 from tasks.contract.settings import EmptyConfig, StageConfig
 from tasks.contract.store import Store
-from tasks.contract.tombstones import read_purged_ids, hash_purged_ids
+from tasks.contract.tombstones import hash_purged_ids, read_purged_ids
 from tasks.contract.watching import monitor_external_inputs
-from tasks.contract.work import Stopwatch, StageContext, summarize_error
+from tasks.contract.work import StageContext, Stopwatch, summarize_error
 
 __all__ = [
-    "STAGES", "Event", "LastStageReached", "Session", "Stage", "get_current_session", "open_session", "stage",
-]  # fmt: skip
+    "STAGES",
+    "Event",
+    "LastStageReached",
+    "Session",
+    "Stage",
+    "get_current_session",
+    "open_session",
+    "stage",
+]
 
 Determinism = Literal["exact", "machine", "statistical"]
 
@@ -105,9 +117,20 @@ def stage(
     """
 
     def make_stage(body: Callable[..., None]) -> Stage:
-        new_stage = Stage(body, name, dict(tables or {}), dict(telemetry_tables or {}), tuple(extra_code),
-                     tuple(libraries), external_digests, determinism, dict(reads or {}), resources,
-                     is_entry_point, resume_key)  # fmt: skip
+        new_stage = Stage(
+            body,
+            name,
+            dict(tables or {}),
+            dict(telemetry_tables or {}),
+            tuple(extra_code),
+            tuple(libraries),
+            external_digests,
+            determinism,
+            dict(reads or {}),
+            resources,
+            is_entry_point,
+            resume_key,
+        )
         STAGES[new_stage.name] = new_stage
         return new_stage
 
@@ -156,17 +179,25 @@ class Stage:
 
     def collect_table_schemas(self) -> dict[str, pa.Schema]:
         """Of all tables that it leaves, those of the contract among them."""
-        account_schemas = {"accounts": ACCOUNTS, "checksums": CHECKSUMS} if self.has_automatic_accounts else {}
+        account_schemas = (
+            {"accounts": ACCOUNTS, "checksums": CHECKSUMS} if self.has_automatic_accounts else {}
+        )
         return {**self.tables, **self.telemetry_tables, **account_schemas, "telemetry": TELEMETRY}
 
     def compute_code_digests(self) -> dict[str, str]:
-        source_file = Path(inspect.getsourcefile(self.body) or "")  # may lie outside of this project
+        source_file = Path(
+            inspect.getsourcefile(self.body) or ""
+        )  # may lie outside of this project
         return compute_code_digests(self.body.__module__, source_file, self.extra_code)
 
     def compute_external_digests(self, config: StageConfig, store: Store) -> dict[str, str]:
         """Digests of what comes from outside the store, and of what must not come in again."""
         check_config_paths(config, self.run_label)
-        digests = self.external_digests(config, store.compute_secret_id()) if self.external_digests else {}
+        digests = (
+            self.external_digests(config, store.compute_secret_id())
+            if self.external_digests
+            else {}
+        )
         return digests | (hash_purged_ids(store) if self.is_entry_point else {})
 
     def read_library_versions(self) -> dict[str, str]:
@@ -185,7 +216,11 @@ class Stage:
             artifact = session.plan_stage(self, inputs, config or EmptyConfig())
         else:
             bound_stage = BoundStage.from_inputs(self, inputs, config or EmptyConfig(), session)
-            artifact = _run_as_prefect_task(bound_stage) if _is_in_prefect_flow() else bound_stage.run_or_load()[0]
+            artifact = (
+                _run_as_prefect_task(bound_stage)
+                if _is_in_prefect_flow()
+                else bound_stage.run_or_load()[0]
+            )
         if session.last_stage == self.run_label:
             raise LastStageReached(self.run_label)
         return artifact
@@ -206,7 +241,9 @@ class BoundStage:
     """Files that ``Stage.external`` took digests of, as they were then."""
 
     @classmethod
-    def from_inputs(cls, stage: Stage, inputs: Sequence[Any], config: StageConfig, session: Session) -> BoundStage:
+    def from_inputs(
+        cls, stage: Stage, inputs: Sequence[Any], config: StageConfig, session: Session
+    ) -> BoundStage:
         if len(inputs) != len(stage.input_names):
             raise TypeError(f"{stage.name} takes {stage.input_names}, got {len(inputs)} inputs")
         arguments: dict[str, Any] = {}
@@ -214,7 +251,9 @@ class BoundStage:
         lineage: dict[str, Any] = {}
         for input_name, input_value in zip(stage.input_names, inputs, strict=True):
             is_table_input = stage.parameter_types[input_name] in (Table, Table | None)
-            selected_input = select_input_table(input_value, input_name) if is_table_input else input_value
+            selected_input = (
+                select_input_table(input_value, input_name) if is_table_input else input_value
+            )
             if input_name in stage.reads:
                 selected_input = select_input_contents(selected_input, stage.reads[input_name])
             arguments[input_name] = selected_input
@@ -230,7 +269,16 @@ class BoundStage:
             "libraries": stage.read_library_versions(),
             "external": external_digests,
         }
-        return cls(stage, arguments, config, session, components, compute_fingerprint(components), lineage, external_files)
+        return cls(
+            stage,
+            arguments,
+            config,
+            session,
+            components,
+            compute_fingerprint(components),
+            lineage,
+            external_files,
+        )
 
     @property
     def label(self) -> str:
@@ -241,7 +289,9 @@ class BoundStage:
         """What names its work area: the fingerprint, or one that runs with other settings share."""
         if self.stage.resume_key is None:
             return self.fingerprint
-        return compute_fingerprint({**self.fingerprint_components, "config": self.stage.resume_key(self.config)})
+        return compute_fingerprint(
+            {**self.fingerprint_components, "config": self.stage.resume_key(self.config)}
+        )
 
     def find_stored_artifact(self) -> Artifact | None:
         """The stored output, if any.
@@ -253,25 +303,43 @@ class BoundStage:
         artifact = self.session.store.find_artifact(self.stage.name, self.fingerprint)
         if artifact is not None:
             try:
-                self.session.check_artifact_files([*iter_artifacts(self.arguments.values()), artifact])
+                self.session.check_artifact_files(
+                    [*iter_artifacts(self.arguments.values()), artifact]
+                )
             except HallmarkError as error:
                 raise HallmarkError(f"stage {self.label}: {error}") from error
         return artifact
 
-    def run_or_load(self, on_progress: Callable[[int, int, str], None] | None = None) -> tuple[Artifact, bool]:
+    def run_or_load(
+        self, on_progress: Callable[[int, int, str], None] | None = None
+    ) -> tuple[Artifact, bool]:
         """The artifact, and whether it was there already."""
         listener = self.session.listener
         stored_artifact = self.find_stored_artifact()
         if stored_artifact is None:
-            with self.session.store.lease_work_area(self.stage.name, self.work_area_id) as work_area:
-                stored_artifact = self.find_stored_artifact()  # another run may have committed it while we waited
+            with self.session.store.lease_work_area(
+                self.stage.name, self.work_area_id
+            ) as work_area:
+                stored_artifact = (
+                    self.find_stored_artifact()
+                )  # another run may have committed it while we waited
                 if stored_artifact is None:
                     self._check_inputs_not_purged()
                     stopwatch = Stopwatch()
                     listener(self._make_event("start"))
-                    new_artifact, preserved_names = self._execute_and_commit(work_area, stopwatch, on_progress)
-                    listener(self._make_event("done", artifact=new_artifact, seconds=stopwatch.read_wall_and_cpu_seconds()[0]))
-                clear_or_remove_folder(work_area, preserved_names if stored_artifact is None else os.listdir(work_area))
+                    new_artifact, preserved_names = self._execute_and_commit(
+                        work_area, stopwatch, on_progress
+                    )
+                    listener(
+                        self._make_event(
+                            "done",
+                            artifact=new_artifact,
+                            seconds=stopwatch.read_wall_and_cpu_seconds()[0],
+                        )
+                    )
+                clear_or_remove_folder(
+                    work_area, preserved_names if stored_artifact is None else os.listdir(work_area)
+                )
             if stored_artifact is None:
                 return new_artifact, False
         listener(self._make_event("cached", artifact=stored_artifact))
@@ -288,18 +356,26 @@ class BoundStage:
             if artifact.purged_documents:
                 raise HallmarkError(
                     f"stage {self.label}: {artifact.name} no longer has the text of the document "
-                    f"{min(artifact.purged_documents)}, which was purged; begin again with ingest, which "
+                    f"{min(artifact.purged_documents)}, which was purged; begin again with "
+                    f"ingest, which "
                     f"leaves it out (where it is of an earlier corpus, that one is to be made "
                     f"again first)"
                 )
 
     def _execute_and_commit(
-        self, work_area: Path, stopwatch: Stopwatch, on_progress: Callable[[int, int, str], None] | None
+        self,
+        work_area: Path,
+        stopwatch: Stopwatch,
+        on_progress: Callable[[int, int, str], None] | None,
     ) -> tuple[Artifact, set[str]]:
         """The artifact, and the names in the area that are to stay."""
 
         def report_progress(completed: int, total: int, description: str) -> None:
-            self.session.listener(self._make_event("progress", completed=completed, total=total, description=description))
+            self.session.listener(
+                self._make_event(
+                    "progress", completed=completed, total=total, description=description
+                )
+            )
             if on_progress:
                 on_progress(completed, total, description)
 
@@ -312,15 +388,26 @@ class BoundStage:
             stale_folders.append("parts")  # they may be of a run with other settings
         for folder_name in stale_folders:
             shutil.rmtree(work_area / folder_name, ignore_errors=True)
-        context = StageContext(work_area, self.stage.collect_table_schemas(), self.session.mapper, self.session.store.secret,
-                    report_progress, resources=self.stage.resources, determinism=self.stage.determinism,
-                    on_metrics=report_metrics)  # fmt: skip
-        context.commit_child_artifact = input_monitor.guard_commit(functools.partial(self._commit_child_artifact, context))
+        context = StageContext(
+            work_area,
+            self.stage.collect_table_schemas(),
+            self.session.mapper,
+            self.session.store.secret,
+            report_progress,
+            resources=self.stage.resources,
+            determinism=self.stage.determinism,
+            on_metrics=report_metrics,
+        )
+        context.commit_child_artifact = input_monitor.guard_commit(
+            functools.partial(self._commit_child_artifact, context)
+        )
         if self.stage.is_entry_point:
             context.purged_ids = read_purged_ids(self.session.store)
         try:
             check_config_paths(self.config, self.label)
-            input_monitor.run_body(self.stage.body, **self.arguments, config=self.config, context=context)
+            input_monitor.run_body(
+                self.stage.body, **self.arguments, config=self.config, context=context
+            )
             check_config_paths(self.config, self.label)  # a link may have been exchanged meanwhile
             return commit_stage_output(self, context, stopwatch), context.preserved_names
         except HallmarkError as error:
@@ -329,7 +416,8 @@ class BoundStage:
             raise type(error)(f"stage {self.label}: {error}") from error
         except MemoryError as error:
             raise HallmarkError(
-                f"stage {self.label}: too little memory ({summarize_error(error)}); run again with fewer "
+                f"stage {self.label}: too little memory ({summarize_error(error)}); run "
+                f"again with fewer "
                 f"workers, or where there is more: it goes on, nothing is lost"
             ) from error
         except OSError as error:
@@ -400,9 +488,13 @@ def _run_as_prefect_task(bound_stage: BoundStage) -> Artifact:
         retry_condition_fn=should_retry,
     )
     def run_or_load_stage() -> Any:
-        with BackgroundListener(PrefectStageReporter(bound_stage.label), f"Prefect's page of {bound_stage.label}") as reporter:
+        with BackgroundListener(
+            PrefectStageReporter(bound_stage.label), f"Prefect's page of {bound_stage.label}"
+        ) as reporter:
             artifact, is_cached = bound_stage.run_or_load(
-                lambda *progress_fields: reporter(Event("progress", bound_stage.label, None, 0.0, *progress_fields))
+                lambda *progress_fields: reporter(
+                    Event("progress", bound_stage.label, None, 0.0, *progress_fields)
+                )
             )
             if not is_cached:
                 reporter(Event("done", bound_stage.label, artifact))

@@ -34,7 +34,7 @@ from tasks.contract.artifact import Artifact, Manifest, compute_content_digest, 
 from tasks.contract.columns import Column
 from tasks.contract.errors import HallmarkError
 from tasks.contract.external_files import hash_file
-from tasks.contract.lease import exclusive_lock, shared_lock, lease_folder
+from tasks.contract.lease import exclusive_lock, lease_folder, shared_lock
 from tasks.contract.objects import ObjectStore
 from tasks.contract.tombstones import TOMBSTONES_FILE, apply_tombstones, parse_tombstones
 
@@ -45,8 +45,17 @@ LAYOUT_VERSION = 2
 MAX_PARALLEL_UPLOADS = 8
 
 #: Keys of every manifest that a stage leaves.
-MANIFEST_KEYS = {"stage", "fingerprint", "content", "determinism", "tables", "files", "telemetry",
-            "parts", "lineage"}  # fmt: skip
+MANIFEST_KEYS = {
+    "stage",
+    "fingerprint",
+    "content",
+    "determinism",
+    "tables",
+    "files",
+    "telemetry",
+    "parts",
+    "lineage",
+}
 #: What of a fingerprint's parts ``hallmark status`` compares with today, where a stage has it.
 STALENESS_COMPONENTS = ("code", "libraries", "config", "external")
 COLUMN_KEYS = {field.name for field in fields(Column)}
@@ -73,7 +82,9 @@ class Store(ObjectStore):
         manifest = self._parse_manifest(folder, manifest_bytes)
         if not manifest["fingerprint"].startswith(fingerprint):
             raise HallmarkError(f"two fingerprints share the folder {folder}; remove that folder")
-        apply_tombstones(manifest, parse_tombstones(self.get(f"{folder}/{TOMBSTONES_FILE}"), folder))
+        apply_tombstones(
+            manifest, parse_tombstones(self.get(f"{folder}/{TOMBSTONES_FILE}"), folder)
+        )
         return Artifact(manifest, self, folder)
 
     def _parse_manifest(self, folder: str, manifest_bytes: bytes) -> Manifest:
@@ -82,11 +93,14 @@ class Store(ObjectStore):
             manifest = json.loads(manifest_bytes)
         except (ValueError, RecursionError):
             manifest = None
-        if isinstance(manifest, dict) and manifest.keys() >= MANIFEST_KEYS and (
-            manifest.get("layout", 1) != LAYOUT_VERSION
-        ):  # fmt: skip
+        if (
+            isinstance(manifest, dict)
+            and manifest.keys() >= MANIFEST_KEYS
+            and (manifest.get("layout", 1) != LAYOUT_VERSION)
+        ):
             raise HallmarkError(
-                f"artifact {artifact_name} was made by another version of Hallmark, which laid out tables "
+                f"artifact {artifact_name} was made by another version of Hallmark, which "
+                f"laid out tables "
                 f"otherwise; remove the artifact's folder and run again to make it anew, or look "
                 f"at it with that version"
             )
@@ -100,7 +114,9 @@ class Store(ObjectStore):
 
     def list_artifacts(self, stage: str) -> list[Artifact]:
         """All committed artifacts of a stage."""
-        candidates = (self.find_artifact(stage, name) for name in self.list_folder_names(f"artifacts/{stage}"))
+        candidates = (
+            self.find_artifact(stage, name) for name in self.list_folder_names(f"artifacts/{stage}")
+        )
         return [artifact for artifact in candidates if artifact]
 
     def commit(self, scratch_folder: Path, manifest: Manifest) -> Artifact:
@@ -115,12 +131,22 @@ class Store(ObjectStore):
         entries = list(Artifact(manifest, self, folder).iter_file_entries())
         for entry in entries:
             entry["path"] = f"{attempt_id}/{entry['name']}"
-        attempt_folder = None if self.root_folder is None else self.root_folder / folder / attempt_id
+        attempt_folder = (
+            None if self.root_folder is None else self.root_folder / folder / attempt_id
+        )
         if attempt_folder is None or not _try_rename_folder(scratch_folder, attempt_folder):
             try:
-                with ThreadPoolExecutor(MAX_PARALLEL_UPLOADS) as pool:  # each waits for the answer to its own
-                    list(pool.map(lambda entry: self.put(f"{folder}/{entry['path']}", scratch_folder / entry["name"]),
-                                  entries))  # fmt: skip
+                with ThreadPoolExecutor(
+                    MAX_PARALLEL_UPLOADS
+                ) as pool:  # each waits for the answer to its own
+                    list(
+                        pool.map(
+                            lambda entry: self.put(
+                                f"{folder}/{entry['path']}", scratch_folder / entry["name"]
+                            ),
+                            entries,
+                        )
+                    )
             except OSError:  # a full disk: what is half there would take the room that is freed
                 if attempt_folder is not None:
                     shutil.rmtree(attempt_folder, ignore_errors=True)
@@ -189,7 +215,9 @@ class Store(ObjectStore):
         if self.root_folder is None:
             self.create_if_absent("secret", secret.hex().encode())
             return
-        descriptor, temporary_path = tempfile.mkstemp(dir=self.root_folder)  # private before there is anything in it
+        descriptor, temporary_path = tempfile.mkstemp(
+            dir=self.root_folder
+        )  # private before there is anything in it
         with os.fdopen(descriptor, "w") as file:
             file.write(secret.hex())
         with suppress(FileExistsError):
@@ -211,7 +239,11 @@ def _is_valid_manifest(manifest: Any) -> bool:
         and manifest.keys() >= MANIFEST_KEYS
         and all(isinstance(manifest[key], str) for key in text_keys)
         and all(isinstance(manifest[key], dict) for key in mapping_keys)
-        and all(_is_valid_table_entry(table_entry) for group in ("tables", "telemetry") for table_entry in manifest[group].values())
+        and all(
+            _is_valid_table_entry(table_entry)
+            for group in ("tables", "telemetry")
+            for table_entry in manifest[group].values()
+        )
         and all(_is_valid_file_entry(entry) for entry in manifest["files"].values())
         and manifest["content"] == compute_content_digest(manifest["tables"], manifest["files"])
         and all(isinstance(manifest["parts"].get(key, {}), dict) for key in STALENESS_COMPONENTS)
@@ -225,9 +257,14 @@ def _is_valid_table_entry(table_entry: Any) -> bool:
         and all(_is_valid_column_entry(column) for column in table_entry["columns"])
         and isinstance(table_entry.get("parts"), list)
         and len(table_entry["parts"]) > 0
-        and all(_is_valid_file_entry(part) and isinstance(part.get("rows"), int) for part in table_entry["parts"])
+        and all(
+            _is_valid_file_entry(part) and isinstance(part.get("rows"), int)
+            for part in table_entry["parts"]
+        )
         and table_entry.get("rows") == sum(part["rows"] for part in table_entry["parts"])
-        and _is_valid_segmentation(table_entry.get("pieces", [len(table_entry["parts"])]), len(table_entry["parts"]))
+        and _is_valid_segmentation(
+            table_entry.get("pieces", [len(table_entry["parts"])]), len(table_entry["parts"])
+        )
         and table_entry.get("sha256") == compute_table_digest(table_entry)
     )
 
@@ -273,7 +310,12 @@ def _try_rename_folder(folder: Path, target: Path) -> bool:
 
 def is_safe_relative_path(relative_path: Any) -> bool:
     """Whether a name out of a file stays below the folder that it is joined to."""
-    if not isinstance(relative_path, str) or not relative_path or "\\" in relative_path or "\0" in relative_path:
+    if (
+        not isinstance(relative_path, str)
+        or not relative_path
+        or "\\" in relative_path
+        or "\0" in relative_path
+    ):
         return False
     return not {"", ".", ".."} & set(relative_path.split("/"))  # an absolute one begins with ""
 

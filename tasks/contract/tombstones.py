@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tasks.contract.errors import HallmarkError
-from tasks.contract.fingerprint import to_canonical_json, sha256_hex
+from tasks.contract.fingerprint import sha256_hex, to_canonical_json
 
 if TYPE_CHECKING:
     from tasks.contract.objects import ObjectStore
@@ -49,11 +49,15 @@ def parse_tombstones(tombstone_bytes: bytes | None, folder: str) -> dict[str, An
         isinstance(tombstones, dict)
         and _maps_ids_to_times(tombstones.get("purged"))
         and isinstance(tombstones.get("entries"), dict)
-        and all(isinstance(entry, dict) and entry.keys() == set(_TOMBSTONE_KEYS) for entry in tombstones["entries"].values())
+        and all(
+            isinstance(entry, dict) and entry.keys() == set(_TOMBSTONE_KEYS)
+            for entry in tombstones["entries"].values()
+        )
         and all(_is_safe_relative_path(entry["path"]) for entry in tombstones["entries"].values())
     ):
         raise HallmarkError(
-            f"artifact {folder.removeprefix('artifacts/')} is damaged: its {TOMBSTONES_FILE} is not "
+            f"artifact {folder.removeprefix('artifacts/')} is damaged: its {TOMBSTONES_FILE} "
+            f"is not "
             f"whole; remove the artifact's folder and run again to make what is left of it anew"
         )
     return tombstones
@@ -72,7 +76,11 @@ def apply_tombstones(manifest: dict[str, Any], tombstones: dict[str, Any]) -> No
 def add_rewritten_digest(content_digest: str, entries: Iterable[ManifestEntry]) -> Any:
     """What counts of an input for a fingerprint: its digest, and what was rewritten behind it."""
     rewritten_digests = [entry["sha256"] for entry in entries if entry.get("rewritten")]
-    return {"content": content_digest, "rewritten": sha256_hex(to_canonical_json(rewritten_digests))} if rewritten_digests else content_digest
+    return (
+        {"content": content_digest, "rewritten": sha256_hex(to_canonical_json(rewritten_digests))}
+        if rewritten_digests
+        else content_digest
+    )
 
 
 # The documents that must not come back ------------------------------------------------------------
@@ -82,15 +90,23 @@ def read_purged_documents(store: ObjectStore) -> dict[str, Any]:
     """``documents``: the ids that were purged from a store, and when; ``unfinished``: those of them
     of whose purge it is not known that it came to its end."""
     list_bytes = store.get(PURGED_DOCUMENTS_FILE)
-    purged = {"documents": {}, "unfinished": []} if list_bytes is None else _parse_json_or_none(list_bytes)
+    purged = (
+        {"documents": {}, "unfinished": []}
+        if list_bytes is None
+        else _parse_json_or_none(list_bytes)
+    )
     if not (
         isinstance(purged, dict)
         and _maps_ids_to_times(purged.get("documents"))
         and isinstance(purged.get("unfinished"), list)
-        and all(isinstance(doc_id, str) and doc_id in purged["documents"] for doc_id in purged["unfinished"])
+        and all(
+            isinstance(doc_id, str) and doc_id in purged["documents"]
+            for doc_id in purged["unfinished"]
+        )
     ):
         raise HallmarkError(
-            f"the list of purged documents in {store.uri}/{PURGED_DOCUMENTS_FILE} is not whole; put it back from "
+            f"the list of purged documents in {store.uri}/{PURGED_DOCUMENTS_FILE} is not "
+            f"whole; put it back from "
             f"a copy: without it purged documents would come back"
         )
     return purged
@@ -116,7 +132,8 @@ def _parse_json_or_none(data: bytes) -> Any:
 
 def _maps_ids_to_times(value: Any) -> bool:
     return isinstance(value, dict) and all(
-        _DOC_ID_PATTERN.fullmatch(doc_id) and isinstance(purge_time, str) for doc_id, purge_time in value.items()
+        _DOC_ID_PATTERN.fullmatch(doc_id) and isinstance(purge_time, str)
+        for doc_id, purge_time in value.items()
     )
 
 

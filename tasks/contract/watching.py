@@ -11,9 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.contract.artifact import DIGEST_MISMATCH, Artifact, compute_content_digest, build_file_entry, hash_file_cached
+from tasks.contract.artifact import (
+    DIGEST_MISMATCH,
+    Artifact,
+    build_file_entry,
+    compute_content_digest,
+    hash_file_cached,
+)
 from tasks.contract.errors import FileChangedError
-from tasks.contract.external_files import ExternalFiles, format_file_changed_message, format_file_missing_message
+from tasks.contract.external_files import (
+    ExternalFiles,
+    format_file_changed_message,
+    format_file_missing_message,
+)
 from tasks.contract.inputs import iter_artifacts
 from tasks.contract.lease import clear_folder
 from tasks.contract.objects import is_store_folder
@@ -32,7 +42,9 @@ def list_external_files(folder: Path) -> list[str]:
     for subfolder, folders, files in os.walk(folder):
         subfolder_path = Path(subfolder)
         folders[:] = [
-            name for name in folders if name[0] != "." and not is_store_folder(subfolder_path / name)
+            name
+            for name in folders
+            if name[0] != "." and not is_store_folder(subfolder_path / name)
         ]
         paths = (subfolder_path / name for name in files if name[0] != ".")
         names += [str(path.relative_to(folder)) for path in paths if path.is_file()]
@@ -93,7 +105,9 @@ def record_folder_files(
                 raise FileChangedError(format_file_missing_message(path)) from error
             if digest != entry["sha256"]:
                 raise artifact.location.make_damage_error(path, DIGEST_MISMATCH)
-    external_files.folder_listings.append((list_new_names, [*artifact.manifest["files"]], artifact.folder))
+    external_files.folder_listings.append(
+        (list_new_names, [*artifact.manifest["files"]], artifact.folder)
+    )
     return external_files
 
 
@@ -117,11 +131,15 @@ class ExternalInputMonitor:
 
     def _matches_record(self, record_path: Path) -> bool:
         try:
-            recorded_groups = list(map(ExternalFiles.from_json, json.loads(record_path.read_bytes())))
+            recorded_groups = list(
+                map(ExternalFiles.from_json, json.loads(record_path.read_bytes()))
+            )
         except (ValueError, TypeError, KeyError, AttributeError):
             return False  # written when the power went
         current_paths = [[*group.file_states] for group in self.file_groups if group.file_states]
-        return [[*group.file_states] for group in recorded_groups] == current_paths and not _describe_first_change(recorded_groups)
+        return [
+            [*group.file_states] for group in recorded_groups
+        ] == current_paths and not _describe_first_change(recorded_groups)
 
     def check_unchanged(self) -> None:
         """Raise FileChangedError where a file is not what it was."""
@@ -157,7 +175,9 @@ class ExternalInputMonitor:
             raise
         for name in [*self.external_digests, *current_digests]:
             if self.external_digests.get(name) != current_digests.get(name):
-                raise FileChangedError(format_file_changed_message(f"what {name!r} names outside the store"))
+                raise FileChangedError(
+                    format_file_changed_message(f"what {name!r} names outside the store")
+                )
 
 
 def monitor_external_inputs(bound_stage: BoundStage, work_area: Path) -> ExternalInputMonitor:
@@ -167,12 +187,20 @@ def monitor_external_inputs(bound_stage: BoundStage, work_area: Path) -> Externa
         FileChangedError: A file is not what the fingerprint says.
     """
     root_folder, stage = bound_stage.session.store.root_folder, bound_stage.stage
-    compute_digests = partial(stage.compute_external_digests, bound_stage.config, bound_stage.session.store)
-    monitor = ExternalInputMonitor([bound_stage.external_files], bound_stage.fingerprint_components["external"], compute_digests)
+    compute_digests = partial(
+        stage.compute_external_digests, bound_stage.config, bound_stage.session.store
+    )
+    monitor = ExternalInputMonitor(
+        [bound_stage.external_files],
+        bound_stage.fingerprint_components["external"],
+        compute_digests,
+    )
     try:
         for input_name, input_value in bound_stage.arguments.items():
             for artifact in iter_artifacts([input_value]):
-                monitor.file_groups.append(record_folder_files(artifact, stage.reads.get(input_name, ("*",)), root_folder))
+                monitor.file_groups.append(
+                    record_folder_files(artifact, stage.reads.get(input_name, ("*",)), root_folder)
+                )
         monitor.check_unchanged()
     except FileChangedError as error:
         raise FileChangedError(f"stage {bound_stage.label}: {error}") from error

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tasks.contract.artifact import TablePart, compute_table_digest
-from tasks.contract.columns import is_partitioned, get_table_meaning, columns_to_json
+from tasks.contract.columns import columns_to_json, get_table_meaning, is_partitioned
 from tasks.contract.errors import HallmarkError
-from tasks.contract.mappers import DEFAULT_RESOURCES, SerialMapper, Mapper, Resources
+from tasks.contract.mappers import DEFAULT_RESOURCES, Mapper, Resources, SerialMapper
 from tasks.contract.writer import TableWriters
 
 if TYPE_CHECKING:
@@ -72,7 +72,9 @@ class ItemResult:
 
 def concat_spilled_tables(results: Sequence[ItemResult], name: str, schema: pa.Schema) -> pa.Table:
     """What several items spilled under a name, in their order, mapped from their files."""
-    return pa.concat_tables([schema.empty_table(), *(result.open_spilled_table(name, schema) for result in results)])
+    return pa.concat_tables(
+        [schema.empty_table(), *(result.open_spilled_table(name, schema) for result in results)]
+    )
 
 
 @dataclass
@@ -141,10 +143,18 @@ class StageContext(TableWriters):
         """``map`` where item k makes part k of every table of the stage that is about documents,
         be it without a row. Where items are parts of documents, or begin with one, and these are
         of several pieces, so are the tables."""
-        partitioned_tables = [name for name, schema in self.schemas.items() if is_partitioned(schema)]
-        segment_starts = [index for index, item in enumerate(items) if (part := _find_item_part(item)) and not part.index]
+        partitioned_tables = [
+            name for name, schema in self.schemas.items() if is_partitioned(schema)
+        ]
+        segment_starts = [
+            index
+            for index, item in enumerate(items)
+            if (part := _find_item_part(item)) and not part.index
+        ]
         segment_ends = [*segment_starts, len(items)][1:]
-        self.parts_per_segment = [end - start for start, end in zip(segment_starts, segment_ends, strict=True)]
+        self.parts_per_segment = [
+            end - start for start, end in zip(segment_starts, segment_ends, strict=True)
+        ]
         return self._map_with_retries(function, items, arguments, partitioned_tables)
 
     def map_items(
@@ -172,7 +182,9 @@ class StageContext(TableWriters):
         failure_counts: Counter[int] = Counter()
         while True:
             for index in range(len(items)):
-                if index not in results and (result := _read_item_result(results_folder / f"{index:05d}")):
+                if index not in results and (
+                    result := _read_item_result(results_folder / f"{index:05d}")
+                ):
                     results[index] = result
             self.report_progress(len(results), len(items), function_name)
             pending_indices = [index for index in range(len(items)) if index not in results]
@@ -180,7 +192,15 @@ class StageContext(TableWriters):
                 self.map_results.append([results[index] for index in range(len(items))])
                 return self.map_results[-1]
             argument_tuples = [
-                (function, items[item_index], arguments, results_folder / f"{item_index:05d}", self.schemas, partitioned_tables) for item_index in pending_indices
+                (
+                    function,
+                    items[item_index],
+                    arguments,
+                    results_folder / f"{item_index:05d}",
+                    self.schemas,
+                    partitioned_tables,
+                )
+                for item_index in pending_indices
             ]
             # How many of them came back: they do in their order, so the next one is what fails.
             returned_count = 0
@@ -193,11 +213,15 @@ class StageContext(TableWriters):
             except (Exception, BrokenExecutor) as error:
                 if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                failed_index = pending_indices[min(returned_count, len(pending_indices) - 1)]  # behind the last: who was told of it
+                failed_index = pending_indices[
+                    min(returned_count, len(pending_indices) - 1)
+                ]  # behind the last: who was told of it
                 failure_counts[failed_index] += 1
                 if failure_counts[failed_index] > self.max_retries:
                     raise HallmarkError(_explain_failure(error, items[failed_index])) from error
-                log.warning("a part of %s failed (%s); trying again", function_name, summarize_error(error))
+                log.warning(
+                    "a part of %s failed (%s); trying again", function_name, summarize_error(error)
+                )
 
     def assemble_tables(self, table_names: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Put the parts of each table into its folder under their numbers; the tables' entries.
@@ -208,16 +232,29 @@ class StageContext(TableWriters):
         entries = {}
         for name in table_names:
             schema = self.schemas[name]
-            part_files = [(result.table_path(name), result.parts[name]) for results in self.map_results for result in results if name in result.parts]
+            part_files = [
+                (result.table_path(name), result.parts[name])
+                for results in self.map_results
+                for result in results
+                if name in result.parts
+            ]
             if name in self.table_writers or not part_files:
                 self.get_table_writer(name).close()
-                part_files.append((self.get_table_writer(name).path, self.table_writers[name].build_manifest_entry(name)))
+                part_files.append(
+                    (
+                        self.get_table_writer(name).path,
+                        self.table_writers[name].build_manifest_entry(name),
+                    )
+                )
             parts = []
             for index, (path, entry) in enumerate(part_files):
                 output_path = self.prepare_output_path(f"{name}/{index:05d}.parquet")
                 os.rename(path, output_path)
                 parts.append({**entry, "name": f"{name}/{index:05d}.parquet"})
-            table_entry: dict[str, Any] = {"columns": columns_to_json(schema), "meaning": get_table_meaning(schema)}
+            table_entry: dict[str, Any] = {
+                "columns": columns_to_json(schema),
+                "meaning": get_table_meaning(schema),
+            }
             table_entry["parts"] = parts
             if is_partitioned(schema) and len(self.parts_per_segment) > 1:
                 table_entry["pieces"] = self.parts_per_segment
@@ -267,7 +304,10 @@ def _run_item(
         for name in partitioned_tables:
             writers.get_table_writer(name)
         writers.close()
-        parts = {name: writer.build_manifest_entry(name) for name, writer in writers.table_writers.items()}
+        parts = {
+            name: writer.build_manifest_entry(name)
+            for name, writer in writers.table_writers.items()
+        }
     except (HallmarkError, OSError):
         raise
     except MemoryError as error:

@@ -17,7 +17,7 @@ from tasks.contract.accounts import TEXT_CHANGING_ACTIONS, SourceCounts
 from tasks.contract.columns import is_partitioned, strip_metadata
 from tasks.contract.errors import HallmarkError
 from tasks.contract.external_files import hash_file
-from tasks.contract.tables import hash_documents, count_utf8_bytes
+from tasks.contract.tables import count_utf8_bytes, hash_documents
 
 #: Most rows and bytes of a row group, which is what readers hold at a time. Fixed, so that the
 #: bytes of a part depend on its rows alone. One row may be larger than a group.
@@ -60,7 +60,9 @@ class TableWriter:
         self._is_documents_table = {"doc_id", "source", "text"} <= names and is_partitioned(schema)
         self._is_ledger = {"doc_id", "action", "bytes_before", "bytes_after", "identity"} <= names
         self._sums_by_source: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-        self._written_documents: list[tuple[pa.Table, list[bytes]]] = []  # ids and sources, identities
+        self._written_documents: list[
+            tuple[pa.Table, list[bytes]]
+        ] = []  # ids and sources, identities
         self.changed_ids: set[bytes] = set()  # ids of documents that a ledger says were changed
         path.parent.mkdir(parents=True, exist_ok=True)
         self._writer = pq.ParquetWriter(
@@ -90,7 +92,10 @@ class TableWriter:
         self._pending_row_bytes.append(row_bytes)
         self._pending_totals[0] += len(table)
         self._pending_totals[1] += int(row_bytes.sum())
-        if self._pending_totals[0] >= MAX_ROW_GROUP_ROWS or self._pending_totals[1] >= MAX_ROW_GROUP_BYTES:
+        if (
+            self._pending_totals[0] >= MAX_ROW_GROUP_ROWS
+            or self._pending_totals[1] >= MAX_ROW_GROUP_BYTES
+        ):
             self._flush_row_groups(is_last=False)
 
     def _flush_row_groups(self, is_last: bool) -> None:
@@ -122,17 +127,23 @@ class TableWriter:
             hashes = hash_documents(row_group["doc_id"], row_group["text"])
             self._written_documents.append((row_group.select(["doc_id", "source"]), hashes))
             byte_counts = count_utf8_bytes(row_group["text"])
-            rows_to_count = pa.table({"source": row_group["source"], "before": byte_counts, "after": byte_counts})
+            rows_to_count = pa.table(
+                {"source": row_group["source"], "before": byte_counts, "after": byte_counts}
+            )
             actions = pa.array(["document"] * len(row_group), pa.string())
             self._add_to_sums(rows_to_count.append_column("action", actions), hashes)
         elif self._is_ledger:
             names = ["source", "bytes_before", "bytes_after", "action"]
-            rows_to_count = row_group.select(names).rename_columns(["source", "before", "after", "action"])
+            rows_to_count = row_group.select(names).rename_columns(
+                ["source", "before", "after", "action"]
+            )
             self._add_to_sums(rows_to_count, row_group["identity"].to_pylist())
             is_change = pc.is_in(row_group["action"], value_set=pa.array(TEXT_CHANGING_ACTIONS))
             self.changed_ids.update(row_group["doc_id"].filter(is_change).to_pylist())
 
-    def _add_to_sums(self, rows_to_count: pa.Table, document_hashes: Sequence[bytes | None]) -> None:
+    def _add_to_sums(
+        self, rows_to_count: pa.Table, document_hashes: Sequence[bytes | None]
+    ) -> None:
         hash_bytes = b"".join(document_hash or bytes(16) for document_hash in document_hashes)
         limbs = np.frombuffer(hash_bytes, ">u4").astype(np.uint64).reshape(-1, 4)
         for number in range(4):  # sums of 32-bit numbers: no group overflows 64 bits
@@ -150,7 +161,10 @@ class TableWriter:
 
     def compute_source_counts(self) -> SourceCounts:
         """[source, action, rows, bytes before, bytes after, sum of identities in hexadecimal]."""
-        return [[*key, *n[:3], f"{n[3] % 2**128:032x}"] for key, n in sorted(self._sums_by_source.items())]
+        return [
+            [*key, *n[:3], f"{n[3] % 2**128:032x}"]
+            for key, n in sorted(self._sums_by_source.items())
+        ]
 
     def count_changed_documents(self, changed_ids: set[bytes]) -> None:
         """Count the documents that a ledger says were changed: the texts differ, so they are no
@@ -159,7 +173,9 @@ class TableWriter:
             columns = (written_rows[name].to_pylist() for name in ("doc_id", "source"))
             for doc_id, source, document_hash in zip(*columns, hashes, strict=True):
                 if doc_id in changed_ids:
-                    self._sums_by_source[(source, "changed")][3] += int.from_bytes(document_hash, "big")
+                    self._sums_by_source[(source, "changed")][3] += int.from_bytes(
+                        document_hash, "big"
+                    )
 
     # The end -----------------------------------------------------------------------------------
 
@@ -172,8 +188,13 @@ class TableWriter:
     def build_manifest_entry(self, name: str) -> dict[str, Any]:
         """How a manifest describes this part once it is closed."""
         size, digest = self.path.stat().st_size, hash_file(self.path)
-        return {"name": name, "size": size, "sha256": digest, "rows": self.row_count,
-                "counts": self.compute_source_counts()}  # fmt: skip
+        return {
+            "name": name,
+            "size": size,
+            "sha256": digest,
+            "rows": self.row_count,
+            "counts": self.compute_source_counts(),
+        }
 
     def close_quietly(self) -> None:
         """Let go of the file after an error, which stays the one that is reported."""

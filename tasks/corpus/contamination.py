@@ -22,21 +22,26 @@ from pydantic import Field, model_validator
 from tasks.contract import (
     ID_TYPE,
     FileStamp,
-    TablePart,
     PathSafeName,
     StageConfig,
+    StageContext,
     Table,
+    TablePart,
     TableWriters,
     UsageError,
-    StageContext,
     column,
-    stat_to_file_stamp,
     stage,
+    stat_to_file_stamp,
     table_schema,
 )
 from tasks.corpus.signals import build_signal_schema
-from tasks.measures.faults import FailureList, run_isolating_failures, list_failures_by_doc_id, report_failures
-from tasks.measures.items import check_file_exists, user_file_digest, read_items, get_text_field
+from tasks.measures.faults import (
+    FailureList,
+    list_failures_by_doc_id,
+    report_failures,
+    run_isolating_failures,
+)
+from tasks.measures.items import check_file_exists, get_text_field, read_items, user_file_digest
 from tasks.measures.overlap import OverlapIndex, build_overlap_index, find_overlaps
 
 
@@ -51,11 +56,15 @@ class EvaluationSet(StageConfig):
 
 
 class ContaminationConfig(StageConfig):
-    sets: tuple[EvaluationSet, ...] = Field(default=(), description="what the corpus shall not hold")
+    sets: tuple[EvaluationSet, ...] = Field(
+        default=(), description="what the corpus shall not hold"
+    )
     words: int = Field(
-        13, ge=1, le=100, description="so many words in a row are an overlap; of an item that is "
-        "shorter all of them"
-    )  # fmt: skip
+        13,
+        ge=1,
+        le=100,
+        description="so many words in a row are an overlap; of an item that is shorter all of them",
+    )
     least: int = Field(
         4, ge=1, le=100, description="items of fewer words are not looked for, and are counted"
     )
@@ -72,9 +81,10 @@ class ContaminationConfig(StageConfig):
 
 SIGNALS = build_signal_schema(
     "How much of the sets to keep apart each document holds.",
-    column("contamination", pa.int32(), "figure", "items of the sets that it overlaps",
-           unit="items"),
-)  # fmt: skip
+    column(
+        "contamination", pa.int32(), "figure", "items of the sets that it overlaps", unit="items"
+    ),
+)
 
 OVERLAPS = table_schema(
     "Which item of which set overlaps which document.",
@@ -89,9 +99,8 @@ SET_SUMMARIES = table_schema(
     column("set", pa.string(), "label", "the set"),
     column("items", pa.int64(), "figure", "its items", unit="items"),
     column("short", pa.int64(), "figure", "of these too short to be looked for", unit="items"),
-    column("documents", pa.int64(), "figure", "documents that overlap any of it",
-           unit="documents"),
-)  # fmt: skip
+    column("documents", pa.int64(), "figure", "documents that overlap any of it", unit="documents"),
+)
 
 
 def load_sets(config: ContaminationConfig) -> dict[str, OverlapIndex]:
@@ -103,12 +112,16 @@ def load_sets(config: ContaminationConfig) -> dict[str, OverlapIndex]:
 
 
 @lru_cache(maxsize=1)  # of all sets together, however many: each part looks for all of them
-def _load_sets(config: ContaminationConfig, stamps: tuple[FileStamp, ...]) -> dict[str, OverlapIndex]:
+def _load_sets(
+    config: ContaminationConfig, stamps: tuple[FileStamp, ...]
+) -> dict[str, OverlapIndex]:
     """Read once in a process for as long as the files stay as they are."""
     return {held.name: _load_cached_index(held, config.words, config.least) for held in config.sets}
 
 
-def _load_cached_index(evaluation_set: EvaluationSet, ngram_size: int, min_words: int) -> OverlapIndex:
+def _load_cached_index(
+    evaluation_set: EvaluationSet, ngram_size: int, min_words: int
+) -> OverlapIndex:
     items = [
         _read_item_text(evaluation_set, location, item, field)
         for location, item in read_items(evaluation_set.path, f"items of {evaluation_set.name}")
@@ -117,22 +130,29 @@ def _load_cached_index(evaluation_set: EvaluationSet, ngram_size: int, min_words
     return build_overlap_index(items, ngram_size, min_words)
 
 
-def _read_item_text(evaluation_set: EvaluationSet, location: str, item: dict[str, Any], field: str) -> str:
+def _read_item_text(
+    evaluation_set: EvaluationSet, location: str, item: dict[str, Any], field: str
+) -> str:
     try:
         return get_text_field(location, item, field)
     except UsageError as error:
         raise UsageError(
-            f"{error}; correct the file, or the fields of {evaluation_set.name!r} in contamination.sets"
+            f"{error}; correct the file, or the fields of {evaluation_set.name!r} in "
+            f"contamination.sets"
         ) from error
 
 
-def write_partition_overlaps(partition: TablePart, config: ContaminationConfig, out: TableWriters) -> dict[str, Any]:
+def write_partition_overlaps(
+    partition: TablePart, config: ContaminationConfig, out: TableWriters
+) -> dict[str, Any]:
     """Returns how many documents of the part overlap each set, and those on which it failed."""
     indexes = load_sets(config)
     overlapping_documents = dict.fromkeys(indexes, 0)
     failures: FailureList = []
     for batch in partition.iter_batches(["doc_id", "text"]):
-        overlaps_by_set, faults = run_isolating_failures(partial(find_batch_overlaps, indexes=indexes), batch)
+        overlaps_by_set, faults = run_isolating_failures(
+            partial(find_batch_overlaps, indexes=indexes), batch
+        )
         item_counts = np.zeros(len(batch), np.int32)
         overlap_tables = [pa.schema(OVERLAPS).empty_table()]
         for set_name, (batch_rows, item_numbers) in overlaps_by_set.items():
@@ -140,12 +160,19 @@ def write_partition_overlaps(partition: TablePart, config: ContaminationConfig, 
             overlapping_documents[set_name] += len(np.unique(batch_rows))
             doc_ids = batch["doc_id"].take(pa.array(batch_rows))
             set_names = pa.array([set_name] * len(batch_rows), pa.string())
-            overlap_tables.append(pa.table({"doc_id": doc_ids, "set": set_names, "item": item_numbers}))
+            overlap_tables.append(
+                pa.table({"doc_id": doc_ids, "set": set_names, "item": item_numbers})
+            )
         overlap_rows = pa.concat_tables(overlap_tables)
-        out.get_table_writer("hits").write(overlap_rows.sort_by([("doc_id", "ascending"), ("set", "ascending"),
-                                              ("item", "ascending")]))  # fmt: skip
+        out.get_table_writer("hits").write(
+            overlap_rows.sort_by(
+                [("doc_id", "ascending"), ("set", "ascending"), ("item", "ascending")]
+            )
+        )
         signal_values = pa.array(item_counts, mask=np.isin(np.arange(len(batch)), faults.rows))
-        out.get_table_writer("signals").write({"doc_id": batch["doc_id"], "contamination": signal_values})
+        out.get_table_writer("signals").write(
+            {"doc_id": batch["doc_id"], "contamination": signal_values}
+        )
         failures += list_failures_by_doc_id(batch, faults)
     return {"documents": overlapping_documents, "failed": failures}
 
@@ -153,7 +180,10 @@ def write_partition_overlaps(partition: TablePart, config: ContaminationConfig, 
 def find_batch_overlaps(
     batch: pa.RecordBatch, indexes: Mapping[str, OverlapIndex]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    return {set_name: find_overlaps(batch["text"], item_index) for set_name, item_index in indexes.items()}
+    return {
+        set_name: find_overlaps(batch["text"], item_index)
+        for set_name, item_index in indexes.items()
+    }
 
 
 def _digest_evaluation_files(config: ContaminationConfig, secret_id: str = "") -> dict[str, str]:
@@ -170,9 +200,16 @@ def _digest_evaluation_files(config: ContaminationConfig, secret_id: str = "") -
     external_digests=_digest_evaluation_files,
     determinism="exact",
 )
-def find_contamination(documents: Table, config: ContaminationConfig, context: StageContext) -> None:
+def find_contamination(
+    documents: Table, config: ContaminationConfig, context: StageContext
+) -> None:
     results = context.map_partitions(write_partition_overlaps, documents.parts, config)
-    report_failures(context, [result.value["failed"] for result in results], documents.row_count, "the search for overlaps")
+    report_failures(
+        context,
+        [result.value["failed"] for result in results],
+        documents.row_count,
+        "the search for overlaps",
+    )
     for name, item_index in load_sets(config).items():
         context.get_table_writer("sets").write(
             {

@@ -29,31 +29,43 @@ from tasks.contract import (
     ID_TYPE,
     LEDGER,
     Artifact,
-    TablePart,
-    Table,
-    TableWriters,
     StageContext,
+    Table,
+    TablePart,
+    TableWriters,
     column,
+    concat_spilled_tables,
     hash_to_ids,
     stage,
     table_schema,
-    concat_spilled_tables,
 )
 from tasks.corpus.copies.duplicates import (
     RANKING_SCHEMA,
-    KeepPreferenceConfig,
     DuplicateAssignment,
-    order_by_keep_priority,
+    KeepPreferenceConfig,
     assign_clusters,
+    build_ranking_columns,
     concatenate_doc_ids,
     find_lowest_ranked_equal,
     ids_to_uint64_pairs,
+    order_by_keep_priority,
     split_by_partition,
-    build_ranking_columns,
     write_deduplicated_partition,
 )
-from tasks.corpus.copies.earlier import EARLIER_SEARCH_COLUMNS, is_in_sorted, check_earlier_compatible, read_matching_earlier, build_signature_schema, concatenate_earlier_tables
-from tasks.measures.faults import FailureList, run_isolating_failures, list_failures_by_doc_id, report_failures
+from tasks.corpus.copies.earlier import (
+    EARLIER_SEARCH_COLUMNS,
+    build_signature_schema,
+    check_earlier_compatible,
+    concatenate_earlier_tables,
+    is_in_sorted,
+    read_matching_earlier,
+)
+from tasks.measures.faults import (
+    FailureList,
+    list_failures_by_doc_id,
+    report_failures,
+    run_isolating_failures,
+)
 from tasks.measures.words import normalise_texts
 
 
@@ -73,7 +85,9 @@ SIGNATURES = build_signature_schema(column("exact", ID_TYPE, "id", "hash of the 
 SKETCHES = pa.schema([*RANKING_SCHEMA, pa.field("exact", ID_TYPE)])
 
 
-def hash_partition_texts(partition: TablePart, config: DeduplicateConfig, out: TableWriters) -> FailureList:
+def hash_partition_texts(
+    partition: TablePart, config: DeduplicateConfig, out: TableWriters
+) -> FailureList:
     """What must be known of each document of a part to judge it; a document on which that fails is
     like no other."""
     failures: FailureList = []
@@ -95,12 +109,24 @@ def hash_normalised_texts(batch: pa.RecordBatch) -> pa.Array:
 def find_matching_earlier(sketches: pa.Table, earlier_signatures: Table) -> pa.Table:
     """Of the earlier signatures those that a document may meet: by text, id or cluster."""
     key_columns = {"exact": "exact", "doc_id": "doc_id", "entered": "cluster"}
-    sorted_keys = {name: np.sort(ids_to_uint64_pairs(sketches[sketch_column])[:, 0]) for name, sketch_column in key_columns.items()}
+    sorted_keys = {
+        name: np.sort(ids_to_uint64_pairs(sketches[sketch_column])[:, 0])
+        for name, sketch_column in key_columns.items()
+    }
 
     def matches_any_key(rows: pa.Table) -> np.ndarray:
-        return np.any([is_in_sorted(ids_to_uint64_pairs(rows[name])[:, 0], sorted_keys[name]) for name in sorted_keys], axis=0)
+        return np.any(
+            [
+                is_in_sorted(ids_to_uint64_pairs(rows[name])[:, 0], sorted_keys[name])
+                for name in sorted_keys
+            ],
+            axis=0,
+        )
 
-    matching_tables = [read_matching_earlier(partition, matches_any_key, SIGNATURES.names)[0] for partition in earlier_signatures.parts]
+    matching_tables = [
+        read_matching_earlier(partition, matches_any_key, SIGNATURES.names)[0]
+        for partition in earlier_signatures.parts
+    ]
     return pa.concat_tables([SIGNATURES.empty_table(), *matching_tables])
 
 
@@ -112,32 +138,50 @@ def find_exact_duplicates(sketches: pa.Table, earlier_signatures: pa.Table) -> D
     rank[earlier_count + order_by_keep_priority(sketches)] = positions
 
     def concatenate_ids(name: str) -> np.ndarray:
-        return np.concatenate([ids_to_uint64_pairs(earlier_signatures[name]), ids_to_uint64_pairs(sketches[name])])
+        return np.concatenate(
+            [ids_to_uint64_pairs(earlier_signatures[name]), ids_to_uint64_pairs(sketches[name])]
+        )
 
     first_with_same_id = find_lowest_ranked_equal(concatenate_ids("doc_id"), rank)[earlier_count:]
     text_hashes = concatenate_ids("exact")
     # The id of an earlier document, and another text than any of them.
-    reuses_known_id = (first_with_same_id < earlier_count) & (find_lowest_ranked_equal(text_hashes, rank)[earlier_count:] >= earlier_count)
+    reuses_known_id = (first_with_same_id < earlier_count) & (
+        find_lowest_ranked_equal(text_hashes, rank)[earlier_count:] >= earlier_count
+    )
     rank[earlier_count:][reuses_known_id] += document_count  # such a document stays for no other
     first_with_same_text = find_lowest_ranked_equal(text_hashes, rank)[earlier_count:]
     del text_hashes, rank
-    duplicate_of = np.where(reuses_known_id, first_with_same_id, np.where(first_with_same_text == positions, -1, first_with_same_text))
+    duplicate_of = np.where(
+        reuses_known_id,
+        first_with_same_id,
+        np.where(first_with_same_text == positions, -1, first_with_same_text),
+    )
     no_pairs = np.empty(0, np.int64)
-    cluster_ids, joins_clusters = assign_clusters(sketches, earlier_signatures, duplicate_of, no_pairs, no_pairs)
-    return DuplicateAssignment(duplicate_of, np.where(reuses_known_id, np.nan, 1.0), cluster_ids, joins_clusters)
+    cluster_ids, joins_clusters = assign_clusters(
+        sketches, earlier_signatures, duplicate_of, no_pairs, no_pairs
+    )
+    return DuplicateAssignment(
+        duplicate_of, np.where(reuses_known_id, np.nan, 1.0), cluster_ids, joins_clusters
+    )
 
 
 @stage(
     name="deduplicate",
     tables={
-        "documents": DOCUMENTS, "ledger": LEDGER, "search": SEARCH_SUMMARY, "signatures": SIGNATURES,
+        "documents": DOCUMENTS,
+        "ledger": LEDGER,
+        "search": SEARCH_SUMMARY,
+        "signatures": SIGNATURES,
     },
     libraries=["numpy", "scipy"],
     determinism="exact",
     reads={"earlier_corpora": ("signatures",)},
-)  # fmt: skip
+)
 def deduplicate(
-    documents: Table, earlier_corpora: dict[str, Artifact], config: DeduplicateConfig, context: StageContext
+    documents: Table,
+    earlier_corpora: dict[str, Artifact],
+    config: DeduplicateConfig,
+    context: StageContext,
 ) -> None:
     """Hash the documents part by part, judge them together, write what stays part by part.
 
@@ -147,11 +191,26 @@ def deduplicate(
         check_earlier_compatible(artifact, config, "deduplicate")
     partitions = documents.parts
     sketch_results = context.map_items(hash_partition_texts, partitions, config)
-    report_failures(context, [result.value for result in sketch_results], documents.row_count, "the search for copies")
+    report_failures(
+        context,
+        [result.value for result in sketch_results],
+        documents.row_count,
+        "the search for copies",
+    )
     sketches = concat_spilled_tables(sketch_results, "sketches", SKETCHES)
-    earlier_signatures = find_matching_earlier(sketches, concatenate_earlier_tables(earlier_corpora, "signatures"))
+    earlier_signatures = find_matching_earlier(
+        sketches, concatenate_earlier_tables(earlier_corpora, "signatures")
+    )
     assignment = find_exact_duplicates(sketches, earlier_signatures)
-    partition_assignments = split_by_partition(partitions, sketch_results, concatenate_doc_ids(earlier_signatures, sketches), assignment)
-    context.map_partitions(write_deduplicated_partition, partition_assignments, "exact duplicate", 1.0, SKETCHES)
-    search_row = {"documents": [len(sketches)], "earlier": [len(earlier_signatures)], "bridges": [assignment.bridge_count]}
+    partition_assignments = split_by_partition(
+        partitions, sketch_results, concatenate_doc_ids(earlier_signatures, sketches), assignment
+    )
+    context.map_partitions(
+        write_deduplicated_partition, partition_assignments, "exact duplicate", 1.0, SKETCHES
+    )
+    search_row = {
+        "documents": [len(sketches)],
+        "earlier": [len(earlier_signatures)],
+        "bridges": [assignment.bridge_count],
+    }
     context.get_table_writer("search").write(search_row)

@@ -44,34 +44,52 @@ from tasks.contract import (
     LEDGER,
     Artifact,
     ItemResult,
-    TablePart,
-    Table,
-    TableWriters,
     StageContext,
+    Table,
+    TablePart,
+    TableWriters,
     align_parts,
     column,
+    concat_spilled_tables,
     stage,
     table_schema,
-    concat_spilled_tables,
 )
 from tasks.corpus.copies.duplicates import (
     RANKING_SCHEMA,
+    DuplicateAssignment,
     Int64Array,
     KeepPreferenceConfig,
     UInt64Array,
-    DuplicateAssignment,
-    order_by_keep_priority,
     assign_clusters,
+    build_ranking_columns,
     concatenate_doc_ids,
     ids_to_uint64_pairs,
+    order_by_keep_priority,
     split_by_partition,
-    build_ranking_columns,
     write_deduplicated_partition,
 )
-from tasks.corpus.copies.earlier import EARLIER_SEARCH_COLUMNS, is_in_sorted, check_earlier_compatible, read_matching_earlier, build_signature_schema, concatenate_earlier_tables
-from tasks.corpus.copies.matching import NearDuplicateMatches, UInt32Array, compute_jaccard, find_duplicate_pairs
+from tasks.corpus.copies.earlier import (
+    EARLIER_SEARCH_COLUMNS,
+    build_signature_schema,
+    check_earlier_compatible,
+    concatenate_earlier_tables,
+    is_in_sorted,
+    read_matching_earlier,
+)
+from tasks.corpus.copies.matching import (
+    NearDuplicateMatches,
+    UInt32Array,
+    compute_jaccard,
+    find_duplicate_pairs,
+)
 from tasks.corpus.copies.sketches import compute_band_hashes, compute_shingle_hashes
-from tasks.measures.faults import FailedDocuments, FailureList, run_isolating_failures, list_failures_by_doc_id, report_failures
+from tasks.measures.faults import (
+    FailedDocuments,
+    FailureList,
+    list_failures_by_doc_id,
+    report_failures,
+    run_isolating_failures,
+)
 from tasks.measures.words import normalise_texts
 
 
@@ -109,12 +127,17 @@ class DeduplicateNearConfig(KeepPreferenceConfig):
 PAIRS = table_schema(
     "Verified pairs: each removed document with its twin, and those that hold clusters together; "
     "at most one fewer than documents, earlier ones that they meet among them.",
-    column("left", ID_TYPE, "id", "the one that comes first in priority; it was kept, or is of an "
-           "earlier corpus"),
+    column(
+        "left",
+        ID_TYPE,
+        "id",
+        "the one that comes first in priority; it was kept, or is of an earlier corpus",
+    ),
     column("right", ID_TYPE, "id", "the other"),
-    column("similarity", pa.float64(), "figure", "Jaccard similarity of their shingles",
-           unit="share"),
-)  # fmt: skip
+    column(
+        "similarity", pa.float64(), "figure", "Jaccard similarity of their shingles", unit="share"
+    ),
+)
 
 SEARCH_SUMMARY = table_schema(
     "What was looked at to find the near copies, and what may have been missed; one row.",
@@ -122,12 +145,22 @@ SEARCH_SUMMARY = table_schema(
     column("compared", pa.int64(), "figure", "pairs whose similarity was computed", unit="pairs"),
     column("alike", pa.int64(), "figure", "of these at cluster_threshold or above", unit="pairs"),
     column("copies", pa.int64(), "figure", "of these at threshold or above", unit="pairs"),
-    column("limited", pa.int64(), "figure", "documents that stayed and for which candidate_limit "
-           "left a candidate uncompared", unit="documents"),
+    column(
+        "limited",
+        pa.int64(),
+        "figure",
+        "documents that stayed and for which candidate_limit left a candidate uncompared",
+        unit="documents",
+    ),
     *EARLIER_SEARCH_COLUMNS,
-    column("chance", pa.float64(), "figure", "that two documents at threshold agree in a band, "
-           "1 - (1 - threshold^rows)^bands", unit="share"),
-)  # fmt: skip
+    column(
+        "chance",
+        pa.float64(),
+        "figure",
+        "that two documents at threshold agree in a band, 1 - (1 - threshold^rows)^bands",
+        unit="share",
+    ),
+)
 
 SIGNATURES = build_signature_schema(
     column("bands", pa.list_(pa.uint32()), "id", "hashes of the bands of its MinHash")
@@ -137,7 +170,9 @@ SKETCHES = pa.schema([*RANKING_SCHEMA, pa.field("bands", pa.list_(pa.uint32()))]
 SHINGLES = pa.schema([("shingles", pa.list_(pa.uint64()))])
 
 
-def sketch_partition(partition: TablePart, config: DeduplicateNearConfig, out: TableWriters) -> FailureList:
+def sketch_partition(
+    partition: TablePart, config: DeduplicateNearConfig, out: TableWriters
+) -> FailureList:
     """What must be known of each document of a part to judge it."""
     failures: FailureList = []
     for batch in partition.iter_batches(["doc_id", "cluster", "source", "text"]):
@@ -145,9 +180,14 @@ def sketch_partition(partition: TablePart, config: DeduplicateNearConfig, out: T
         failures += list_failures_by_doc_id(batch, faults)
         bands = compute_band_hashes(hashes, offsets, config.bands, config.rows, config.seed)
         band_offsets = np.arange(len(batch) + 1) * config.bands
-        out.get_spill_writer("shingles", SHINGLES).write({"shingles": _build_list_array(hashes, offsets)})
+        out.get_spill_writer("shingles", SHINGLES).write(
+            {"shingles": _build_list_array(hashes, offsets)}
+        )
         out.get_spill_writer("sketches", SKETCHES).write(
-            {**build_ranking_columns(batch, config.prefer), "bands": _build_list_array(bands.ravel(), band_offsets)}
+            {
+                **build_ranking_columns(batch, config.prefer),
+                "bands": _build_list_array(bands.ravel(), band_offsets),
+            }
         )
     return failures
 
@@ -159,12 +199,16 @@ def compute_batch_shingles(
     other."""
 
     def hash_shingles(documents: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-        return compute_shingle_hashes(normalise_texts(documents["text"]), config.shingle_length, config.shingle)
+        return compute_shingle_hashes(
+            normalise_texts(documents["text"]), config.shingle_length, config.shingle
+        )
 
     (hashes, offsets), faults = run_isolating_failures(hash_shingles, batch)
     if len(faults):
         faulty_rows = faults.rows.to_numpy()  # an empty text has one shingle, too
-        hashes[offsets[faulty_rows]] = ids_to_uint64_pairs(pa.chunked_array([batch["doc_id"].take(faults.rows)]))[:, 0]
+        hashes[offsets[faulty_rows]] = ids_to_uint64_pairs(
+            pa.chunked_array([batch["doc_id"].take(faults.rows)])
+        )[:, 0]
     return hashes, offsets, faults
 
 
@@ -184,7 +228,10 @@ class EarlierMatches:
 
 
 def find_matching_earlier(
-    sketches: pa.Table, earlier_documents: Table, earlier_signatures: Table, config: DeduplicateNearConfig
+    sketches: pa.Table,
+    earlier_documents: Table,
+    earlier_signatures: Table,
+    config: DeduplicateNearConfig,
 ) -> tuple[pa.Table, list[EarlierMatches]]:
     """Of the ``earlier`` signatures those that agree with a document in a band, or came in with its
     cluster, and where their documents are."""
@@ -196,29 +243,47 @@ def find_matching_earlier(
 
     def matches_any_key(signatures: pa.Table) -> np.ndarray:
         earlier_bands = stack_band_hashes(signatures, config.bands)
-        band_matches = [is_in_sorted(earlier_bands[:, band], key) for band, key in enumerate(sorted_bands)]
-        return np.any([*band_matches, is_in_sorted(ids_to_uint64_pairs(signatures["entered"])[:, 0], cluster_keys)], axis=0)
+        band_matches = [
+            is_in_sorted(earlier_bands[:, band], key) for band, key in enumerate(sorted_bands)
+        ]
+        return np.any(
+            [
+                *band_matches,
+                is_in_sorted(ids_to_uint64_pairs(signatures["entered"])[:, 0], cluster_keys),
+            ],
+            axis=0,
+        )
 
     matching_signatures, matches = [SIGNATURES.empty_table()], []
-    for documents_partition, signatures_partition in align_parts(earlier_documents, earlier_signatures):
-        matching_rows, row_indices = read_matching_earlier(signatures_partition, matches_any_key, SIGNATURES.names)
+    for documents_partition, signatures_partition in align_parts(
+        earlier_documents, earlier_signatures
+    ):
+        matching_rows, row_indices = read_matching_earlier(
+            signatures_partition, matches_any_key, SIGNATURES.names
+        )
         if len(row_indices):
             matching_signatures.append(matching_rows)
             matches.append(EarlierMatches(documents_partition, row_indices))
     return pa.concat_tables(matching_signatures), matches
 
 
-def shingle_earlier_documents(matches: EarlierMatches, config: DeduplicateNearConfig, out: TableWriters) -> None:
+def shingle_earlier_documents(
+    matches: EarlierMatches, config: DeduplicateNearConfig, out: TableWriters
+) -> None:
     """The shingles of the earlier documents of a part that take part."""
     batch_start = 0
     for batch in matches.partition.iter_batches(["text"]):
-        in_batch = (matches.row_indices >= batch_start) & (matches.row_indices < batch_start + len(batch))
+        in_batch = (matches.row_indices >= batch_start) & (
+            matches.row_indices < batch_start + len(batch)
+        )
         batch_rows = pa.array(matches.row_indices[in_batch] - batch_start)
         batch_start += len(batch)
         if len(batch_rows):
             texts = normalise_texts(batch["text"].take(batch_rows))
             hashes, offsets = compute_shingle_hashes(texts, config.shingle_length, config.shingle)
-            out.get_spill_writer("shingles", SHINGLES).write({"shingles": _build_list_array(hashes, offsets)})
+            out.get_spill_writer("shingles", SHINGLES).write(
+                {"shingles": _build_list_array(hashes, offsets)}
+            )
 
 
 def stack_band_hashes(signatures: pa.Table, band_count: int) -> np.ndarray:
@@ -227,13 +292,17 @@ def stack_band_hashes(signatures: pa.Table, band_count: int) -> np.ndarray:
     return np.concatenate([np.empty(0, np.uint32), *chunks]).reshape(-1, band_count)
 
 
-def reorder_band_hashes(chunks: Sequence[pa.ListArray], order: Int64Array, band_count: int) -> UInt32Array:
+def reorder_band_hashes(
+    chunks: Sequence[pa.ListArray], order: Int64Array, band_count: int
+) -> UInt32Array:
     """(n, bands) uint32, the rows of these chunks in this order; they are not held twice."""
     target_rows = np.empty(len(order), np.int64)
     target_rows[order] = np.arange(len(order))
     reordered, start = np.empty((len(order), band_count), np.uint32), 0
     for chunk in chunks:
-        reordered[target_rows[start : start + len(chunk)]] = chunk.flatten().to_numpy().reshape(-1, band_count)
+        reordered[target_rows[start : start + len(chunk)]] = (
+            chunk.flatten().to_numpy().reshape(-1, band_count)
+        )
         start += len(chunk)
     return reordered
 
@@ -244,10 +313,16 @@ class ShingleStore:
     def __init__(self, column: pa.ChunkedArray) -> None:
         self.chunk_values = [chunk.values.to_numpy() for chunk in column.chunks]
         offsets = [chunk.offsets.to_numpy() for chunk in column.chunks]
-        self.chunk_starts = np.concatenate([np.empty(0, np.int32), *(chunk_offsets[:-1] for chunk_offsets in offsets)])
-        self.shingle_counts = np.concatenate([np.empty(0, np.int64), *(np.diff(chunk_offsets) for chunk_offsets in offsets)])
+        self.chunk_starts = np.concatenate(
+            [np.empty(0, np.int32), *(chunk_offsets[:-1] for chunk_offsets in offsets)]
+        )
+        self.shingle_counts = np.concatenate(
+            [np.empty(0, np.int64), *(np.diff(chunk_offsets) for chunk_offsets in offsets)]
+        )
         chunk_numbers = np.arange(len(offsets), dtype=np.int32)
-        self.chunk_indices = np.repeat(chunk_numbers, [len(chunk_offsets) - 1 for chunk_offsets in offsets])
+        self.chunk_indices = np.repeat(
+            chunk_numbers, [len(chunk_offsets) - 1 for chunk_offsets in offsets]
+        )
 
     def __call__(self, document_rows: Int64Array) -> tuple[UInt64Array, Int64Array]:
         """The shingles of these documents behind one another, and how many each has."""
@@ -256,37 +331,60 @@ class ShingleStore:
         shingle_runs = [
             self.chunk_values[chunk][start:stop]
             for chunk, start, stop in zip(
-                self.chunk_indices[document_rows].tolist(), starts.tolist(), (starts + counts).tolist(), strict=True
+                self.chunk_indices[document_rows].tolist(),
+                starts.tolist(),
+                (starts + counts).tolist(),
+                strict=True,
             )
         ]
         return np.concatenate(shingle_runs), counts
 
 
 def find_near_duplicates(
-    sketches: pa.Table, earlier_signatures: pa.Table, shingle_store: ShingleStore, config: DeduplicateNearConfig
+    sketches: pa.Table,
+    earlier_signatures: pa.Table,
+    shingle_store: ShingleStore,
+    config: DeduplicateNearConfig,
 ) -> tuple[DuplicateAssignment, pa.Table, NearDuplicateMatches]:
     """Who stays, and the rows of PAIRS. known: SKETCHES of all documents; before: signatures of the
     earlier ones that take part, whose shingles come first."""
     earlier_count = len(earlier_signatures)
-    order = np.concatenate([np.arange(earlier_count), earlier_count + order_by_keep_priority(sketches)])
-    ordered_bands = reorder_band_hashes([*earlier_signatures["bands"].chunks, *sketches["bands"].chunks], order, config.bands)
+    order = np.concatenate(
+        [np.arange(earlier_count), earlier_count + order_by_keep_priority(sketches)]
+    )
+    ordered_bands = reorder_band_hashes(
+        [*earlier_signatures["bands"].chunks, *sketches["bands"].chunks], order, config.bands
+    )
     shingle_counts = shingle_store.shingle_counts[order]
 
     def compute_similarities(left: Int64Array, right: Int64Array) -> np.ndarray:
-        return compute_jaccard(lambda document_ranks: shingle_store(order[document_ranks]), left, right, shingle_counts)
+        return compute_jaccard(
+            lambda document_ranks: shingle_store(order[document_ranks]), left, right, shingle_counts
+        )
 
     matches = find_duplicate_pairs(
-        ordered_bands, compute_similarities, config.threshold, config.cluster_threshold, config.candidate_limit, earlier_count
+        ordered_bands,
+        compute_similarities,
+        config.threshold,
+        config.cluster_threshold,
+        config.candidate_limit,
+        earlier_count,
     )
     del ordered_bands
     is_kept = ~matches.removed
     duplicate_pairs = find_best_kept_pairs(matches, config.threshold)
     cluster_pairs = select_spanning_pairs(matches, is_kept[matches.first] & is_kept[matches.second])
     duplicate_of, similarity = np.full(len(sketches), -1), np.ones(len(sketches))
-    duplicate_of[order[matches.second[duplicate_pairs]] - earlier_count] = order[matches.first[duplicate_pairs]]
-    similarity[order[matches.second[duplicate_pairs]] - earlier_count] = matches.similarity[duplicate_pairs]
+    duplicate_of[order[matches.second[duplicate_pairs]] - earlier_count] = order[
+        matches.first[duplicate_pairs]
+    ]
+    similarity[order[matches.second[duplicate_pairs]] - earlier_count] = matches.similarity[
+        duplicate_pairs
+    ]
     linked_rows = (order[matches.first[cluster_pairs]], order[matches.second[cluster_pairs]])
-    cluster_ids, joins_clusters = assign_clusters(sketches, earlier_signatures, duplicate_of, *linked_rows)
+    cluster_ids, joins_clusters = assign_clusters(
+        sketches, earlier_signatures, duplicate_of, *linked_rows
+    )
     reported_pairs = np.sort(np.concatenate([duplicate_pairs, cluster_pairs]))
     doc_ids = concatenate_doc_ids(earlier_signatures, sketches)
     pair_rows = pa.table(
@@ -296,16 +394,24 @@ def find_near_duplicates(
             "similarity": matches.similarity[reported_pairs],
         }
     )
-    return DuplicateAssignment(duplicate_of, similarity, cluster_ids, joins_clusters), pair_rows, matches
+    return (
+        DuplicateAssignment(duplicate_of, similarity, cluster_ids, joins_clusters),
+        pair_rows,
+        matches,
+    )
 
 
 def find_best_kept_pairs(matches: NearDuplicateMatches, threshold: float) -> Int64Array:
     """The pair of each item that goes with the most similar one that stays."""
     pair_indices = np.flatnonzero(
-        matches.removed[matches.second] & ~matches.removed[matches.first] & (matches.similarity >= threshold)
+        matches.removed[matches.second]
+        & ~matches.removed[matches.first]
+        & (matches.similarity >= threshold)
     )
     removed_items = matches.second[pair_indices]
-    order = np.lexsort((matches.first[pair_indices], -matches.similarity[pair_indices], removed_items))
+    order = np.lexsort(
+        (matches.first[pair_indices], -matches.similarity[pair_indices], removed_items)
+    )
     return pair_indices[order[np.unique(removed_items, return_index=True)[1]]]
 
 
@@ -327,15 +433,21 @@ def select_spanning_pairs(matches: NearDuplicateMatches, is_eligible: np.ndarray
 @stage(
     name="deduplicate_near",
     tables={
-        "documents": DOCUMENTS, "ledger": LEDGER, "pairs": PAIRS, "search": SEARCH_SUMMARY,
+        "documents": DOCUMENTS,
+        "ledger": LEDGER,
+        "pairs": PAIRS,
+        "search": SEARCH_SUMMARY,
         "signatures": SIGNATURES,
     },
     libraries=["numpy", "scipy"],
     determinism="exact",
     reads={"earlier_corpora": ("documents", "signatures")},
-)  # fmt: skip
+)
 def deduplicate_near(
-    documents: Table, earlier_corpora: dict[str, Artifact], config: DeduplicateNearConfig, context: StageContext
+    documents: Table,
+    earlier_corpora: dict[str, Artifact],
+    config: DeduplicateNearConfig,
+    context: StageContext,
 ) -> None:
     """Sketch the documents part by part, judge them together, write what stays part by part.
 
@@ -345,16 +457,38 @@ def deduplicate_near(
         check_earlier_compatible(artifact, config, "deduplicate_near")
     partitions = documents.parts
     sketch_results: Sequence[ItemResult] = context.map_items(sketch_partition, partitions, config)
-    report_failures(context, [result.value for result in sketch_results], documents.row_count, "the search for near copies")
+    report_failures(
+        context,
+        [result.value for result in sketch_results],
+        documents.row_count,
+        "the search for near copies",
+    )
     sketches = concat_spilled_tables(sketch_results, "sketches", SKETCHES)
     earlier_signatures, earlier_matches = find_matching_earlier(
-        sketches, concatenate_earlier_tables(earlier_corpora, "documents"), concatenate_earlier_tables(earlier_corpora, "signatures"), config
+        sketches,
+        concatenate_earlier_tables(earlier_corpora, "documents"),
+        concatenate_earlier_tables(earlier_corpora, "signatures"),
+        config,
     )
-    earlier_results: Sequence[ItemResult] = context.map_items(shingle_earlier_documents, earlier_matches, config)
-    shingle_store = ShingleStore(concat_spilled_tables([*earlier_results, *sketch_results], "shingles", SHINGLES)["shingles"])
-    assignment, pairs, matches = find_near_duplicates(sketches, earlier_signatures, shingle_store, config)
-    partition_assignments = split_by_partition(partitions, sketch_results, concatenate_doc_ids(earlier_signatures, sketches), assignment)
-    context.map_partitions(write_deduplicated_partition, partition_assignments, "near duplicate", config.threshold, SKETCHES)
+    earlier_results: Sequence[ItemResult] = context.map_items(
+        shingle_earlier_documents, earlier_matches, config
+    )
+    shingle_store = ShingleStore(
+        concat_spilled_tables([*earlier_results, *sketch_results], "shingles", SHINGLES)["shingles"]
+    )
+    assignment, pairs, matches = find_near_duplicates(
+        sketches, earlier_signatures, shingle_store, config
+    )
+    partition_assignments = split_by_partition(
+        partitions, sketch_results, concatenate_doc_ids(earlier_signatures, sketches), assignment
+    )
+    context.map_partitions(
+        write_deduplicated_partition,
+        partition_assignments,
+        "near duplicate",
+        config.threshold,
+        SKETCHES,
+    )
     context.get_table_writer("pairs").write(pairs)
     context.get_table_writer("search").write(
         {

@@ -16,32 +16,57 @@ from tasks.contract import StageContext, column, stage, table_schema
 from tasks.corpus.find_personal_data import PersonalDataConfig
 from tasks.measures.personal.types import country_of_type, select_types_for_regions
 from tasks.measures.personal_data import find_spans_by_row
-from tasks.measures.planted_personal import EXAMPLES_PER_TYPE, DetectorExample, generate_detector_examples
+from tasks.measures.planted_personal import (
+    EXAMPLES_PER_TYPE,
+    DetectorExample,
+    generate_detector_examples,
+)
 
 DETECTION = table_schema(
     "How well personal data is found: counts over invented sentences, by type.",
     column("type", pa.string(), "label", "what was looked for"),
     column("country", pa.string(), "label", "ISO 3166; empty: of no country in particular"),
-    column("planted", pa.int64(), "figure", "sentences with one, its name beside it",
-           unit="sentences"),
-    column("found", pa.int64(), "figure", "of which it was found, whole and as what it is",
-           unit="sentences"),
+    column(
+        "planted", pa.int64(), "figure", "sentences with one, its name beside it", unit="sentences"
+    ),
+    column(
+        "found",
+        pa.int64(),
+        "figure",
+        "of which it was found, whole and as what it is",
+        unit="sentences",
+    ),
     column("recall", pa.float64(), "figure", "found / planted", unit="share"),
     column("recall_low", pa.float64(), "figure", "lower end of its 95 % interval (Wilson)"),
     column("recall_high", pa.float64(), "figure", "upper end"),
-    column("alone", pa.int64(), "figure", "sentences with one and no name beside it",
-           unit="sentences"),
+    column(
+        "alone", pa.int64(), "figure", "sentences with one and no name beside it", unit="sentences"
+    ),
     column("alone_found", pa.int64(), "figure", "of which it was found", unit="sentences"),
-    column("false", pa.int64(), "figure", "spans of this type where there is none, in look-alikes, "
-           "in texts full of other digits, and in those of other types", unit="spans"),
-    column("precision", pa.float64(), "figure", "true spans / all spans of this type; it depends "
-           "on how many look-alikes there are, here about as many as planted", unit="share"),
+    column(
+        "false",
+        pa.int64(),
+        "figure",
+        "spans of this type where there is none, in look-alikes, "
+        "in texts full of other digits, and in those of other types",
+        unit="spans",
+    ),
+    column(
+        "precision",
+        pa.float64(),
+        "figure",
+        "true spans / all spans of this type; it depends "
+        "on how many look-alikes there are, here about as many as planted",
+        unit="share",
+    ),
     column("precision_low", pa.float64(), "figure", "lower end of its 95 % interval (Wilson)"),
     column("precision_high", pa.float64(), "figure", "upper end"),
-)  # fmt: skip
+)
 
 
-def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -> tuple[float, float]:
+def wilson_interval(
+    successes: int, trials: int, z: float = 1.959963984540054
+) -> tuple[float, float]:
     """Interval of a share of n > 0, 95 % by default (Wilson 1927)."""
     share, denominator = successes / trials, 1 + z * z / trials
     middle = (share + z * z / (2 * trials)) / denominator
@@ -49,7 +74,9 @@ def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def count_detections(planted_sentences: Iterable[DetectorExample], config: PersonalDataConfig) -> list[dict[str, object]]:
+def count_detections(
+    planted_sentences: Iterable[DetectorExample], config: PersonalDataConfig
+) -> list[dict[str, object]]:
     """Rows of DETECTION."""
     sentences = list(planted_sentences)
     texts = pa.array([sentence.text for sentence in sentences], pa.large_string())
@@ -59,9 +86,17 @@ def count_detections(planted_sentences: Iterable[DetectorExample], config: Perso
         if value:
             counts[data_type, "planted" if has_name else "alone"] += 1
         for span in detected_spans.get(row, ()):
-            is_match = bool(value) and (span.type, text[span.start : span.end]) == (data_type, value)
-            counts[span.type, ("found" if has_name else "alone_found") if is_match else "false"] += 1
-    return [_build_detection_row(data_type, counts) for data_type in select_types_for_regions(config.types, config.regions)]
+            is_match = bool(value) and (span.type, text[span.start : span.end]) == (
+                data_type,
+                value,
+            )
+            counts[
+                span.type, ("found" if has_name else "alone_found") if is_match else "false"
+            ] += 1
+    return [
+        _build_detection_row(data_type, counts)
+        for data_type in select_types_for_regions(config.types, config.regions)
+    ]
 
 
 def _build_detection_row(data_type: str, counts: Counter[tuple[str, str]]) -> dict[str, object]:
@@ -78,8 +113,17 @@ def _build_detection_row(data_type: str, counts: Counter[tuple[str, str]]) -> di
     return {"type": data_type, "country": country_of_type(data_type), **row, **shares}
 
 
-@stage(name="evaluate_detectors", tables={"detection": DETECTION}, libraries=["phonenumbers", "python-stdnum"])
+@stage(
+    name="evaluate_detectors",
+    tables={"detection": DETECTION},
+    libraries=["phonenumbers", "python-stdnum"],
+)
 def evaluate_detectors(config: PersonalDataConfig, context: StageContext) -> None:
     """``config``: that of ``find_personal_data``."""
-    rows = count_detections(generate_detector_examples(select_types_for_regions(config.types, config.regions), EXAMPLES_PER_TYPE), config)
+    rows = count_detections(
+        generate_detector_examples(
+            select_types_for_regions(config.types, config.regions), EXAMPLES_PER_TYPE
+        ),
+        config,
+    )
     context.get_table_writer("detection").write(pa.Table.from_pylist(rows, schema=DETECTION))

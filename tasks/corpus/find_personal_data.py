@@ -18,24 +18,32 @@ from pydantic import Field, field_validator
 
 from tasks.contract import (
     ID_TYPE,
-    TablePart,
     StageConfig,
-    Table,
-    TableWriters,
     StageContext,
+    Table,
+    TablePart,
+    TableWriters,
     column,
+    count_utf8_bytes,
     stage,
     table_schema,
-    count_utf8_bytes,
 )
 from tasks.corpus.spans import SPANS, build_span_columns
-from tasks.measures.faults import FailedDocuments, FailureList, run_isolating_failures, list_failures_by_doc_id, report_failures
+from tasks.measures.faults import (
+    FailedDocuments,
+    FailureList,
+    list_failures_by_doc_id,
+    report_failures,
+    run_isolating_failures,
+)
 from tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADABLE, PersonalDataType
 from tasks.measures.personal_data import DEFAULT_REGIONS, find_spans_by_row
 
 
 class PersonalDataConfig(StageConfig):
-    types: tuple[PersonalDataType, ...] = Field(default=PERSONAL_DATA_TYPES, description="what is looked for")
+    types: tuple[PersonalDataType, ...] = Field(
+        default=PERSONAL_DATA_TYPES, description="what is looked for"
+    )
     regions: tuple[str, ...] = Field(
         default=DEFAULT_REGIONS,
         description="countries (ISO 3166) whose national telephone, identity and tax numbers are "
@@ -74,29 +82,44 @@ class SecretKey:
         return hmac.digest(self.secret, data, "sha256")[:16]
 
 
-def find_personal_data_in_partition(partition: TablePart, config: PersonalDataConfig, key: SecretKey, out: TableWriters) -> FailureList:
+def find_personal_data_in_partition(
+    partition: TablePart, config: PersonalDataConfig, key: SecretKey, out: TableWriters
+) -> FailureList:
     failures: FailureList = []
     for batch in partition.iter_batches(["doc_id", "text"]):
-        columns, faults = run_isolating_failures(partial(find_personal_data_in_batch, config=config, key=key), batch)
-        out.get_table_writer("spans").write(add_unreadable_spans(batch, columns, faults) if len(faults) else columns)
+        columns, faults = run_isolating_failures(
+            partial(find_personal_data_in_batch, config=config, key=key), batch
+        )
+        out.get_table_writer("spans").write(
+            add_unreadable_spans(batch, columns, faults) if len(faults) else columns
+        )
         failures += list_failures_by_doc_id(batch, faults)
     return failures
 
 
-def add_unreadable_spans(batch: pa.RecordBatch, span_columns: dict[str, Any], faults: FailedDocuments) -> pa.Table:
+def add_unreadable_spans(
+    batch: pa.RecordBatch, span_columns: dict[str, Any], faults: FailedDocuments
+) -> pa.Table:
     """The spans of a batch, and one over the whole of each document that could not be looked
     through, with which it goes to quarantine."""
     text_sizes = count_utf8_bytes(batch["text"]).take(faults.rows)
     starts = pa.array(np.zeros(len(faults), np.int64))
     types = pa.array([UNREADABLE] * len(faults), pa.string())
-    unreadable_columns = build_span_columns(batch, faults.rows, type=types, start=starts, end=text_sizes)
-    column_sets = [{field.name: pa.array(column_set[field.name], field.type) for field in SPANS} for column_set in (span_columns, unreadable_columns)]
+    unreadable_columns = build_span_columns(
+        batch, faults.rows, type=types, start=starts, end=text_sizes
+    )
+    column_sets = [
+        {field.name: pa.array(column_set[field.name], field.type) for field in SPANS}
+        for column_set in (span_columns, unreadable_columns)
+    ]
     spans = pa.concat_tables([pa.table(rows, schema=SPANS) for rows in column_sets])
     row_order = pc.index_in(spans["doc_id"], value_set=batch["doc_id"])
     return spans.take(pc.sort_indices(row_order))
 
 
-def find_personal_data_in_batch(batch: pa.RecordBatch, config: PersonalDataConfig, key: SecretKey) -> dict[str, Any]:
+def find_personal_data_in_batch(
+    batch: pa.RecordBatch, config: PersonalDataConfig, key: SecretKey
+) -> dict[str, Any]:
     """Columns of SPANS."""
     owner_rows, types, starts, ends, digests = [], [], [], [], []
     for row, spans in find_spans_by_row(batch["text"], config.types, config.regions).items():
@@ -126,6 +149,13 @@ def _utf8_length(text: str) -> int:
     external_digests=lambda config, secret_id: {"secret": secret_id},
 )
 def find_personal_data(documents: Table, config: PersonalDataConfig, context: StageContext) -> None:
-    results = context.map_partitions(find_personal_data_in_partition, documents.parts, config, SecretKey(context.secret))
-    report_failures(context, [result.value for result in results], documents.row_count, "the search for personal data")
+    results = context.map_partitions(
+        find_personal_data_in_partition, documents.parts, config, SecretKey(context.secret)
+    )
+    report_failures(
+        context,
+        [result.value for result in results],
+        documents.row_count,
+        "the search for personal data",
+    )
     context.get_table_writer("regions").write({"region": sorted(set(config.regions))})

@@ -21,10 +21,24 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tasks.contract import Artifact, HallmarkError, TablePart, Table, TableWriters, StageContext, stage, concat_spilled_tables
-from tasks.corpus.copies.duplicates import RANKING_SCHEMA, KeepPreferenceConfig, order_by_keep_priority, build_ranking_columns
+from tasks.contract import (
+    Artifact,
+    HallmarkError,
+    StageContext,
+    Table,
+    TablePart,
+    TableWriters,
+    concat_spilled_tables,
+    stage,
+)
+from tasks.corpus.copies.duplicates import (
+    RANKING_SCHEMA,
+    KeepPreferenceConfig,
+    build_ranking_columns,
+    order_by_keep_priority,
+)
 from tasks.corpus.copies.earlier import concatenate_earlier_tables
-from tasks.corpus.copies.repeats import TEXT_SEPARATOR, mark_repeated_windows, join_repeated_spans
+from tasks.corpus.copies.repeats import TEXT_SEPARATOR, join_repeated_spans, mark_repeated_windows
 from tasks.corpus.spans import SPANS, Utf8Texts
 from tasks.measures.machine import total_memory_bytes
 
@@ -42,10 +56,14 @@ class RepeatsConfig(KeepPreferenceConfig):
 
 def write_ranking_columns(partition: TablePart, config: RepeatsConfig, out: TableWriters) -> None:
     for batch in partition.iter_batches(["doc_id", "cluster", "source", "text"]):
-        out.get_spill_writer("standing", RANKING_SCHEMA).write(build_ranking_columns(batch, config.prefer))
+        out.get_spill_writer("standing", RANKING_SCHEMA).write(
+            build_ranking_columns(batch, config.prefer)
+        )
 
 
-def concatenate_texts(partitions: Sequence[TablePart], text_starts: Int64Array, total_bytes: int) -> NDArray[np.uint8]:
+def concatenate_texts(
+    partitions: Sequence[TablePart], text_starts: Int64Array, total_bytes: int
+) -> NDArray[np.uint8]:
     """All texts, END behind each, where ``begins`` (n,) says that they begin."""
     text_buffer = np.full(total_bytes, TEXT_SEPARATOR, np.uint8)
     first_row = 0
@@ -93,17 +111,29 @@ def check_memory(text_bytes: int, available_bytes: int) -> None:
     needed_bytes = text_bytes * (7 if text_bytes < 1 << 31 else 11)
     if needed_bytes > available_bytes:
         raise HallmarkError(
-            f"to find repeats in {text_bytes / 1e9:.1f} GB of text takes {needed_bytes / 1e9:.1f} GB of "
-            f"memory, and this machine has {available_bytes / 1e9:.1f} GB: run on a larger one, or set "
+            f"to find repeats in {text_bytes / 1e9:.1f} GB of text takes "
+            f"{needed_bytes / 1e9:.1f} GB of "
+            f"memory, and this machine has {available_bytes / 1e9:.1f} GB: run on a larger "
+            f"one, or set "
             f"find_repeats.enabled = false"
         )
 
 
-def find_repeat_spans(earlier_partitions: Sequence[TablePart], partitions: Sequence[TablePart], ranking: pa.Table, min_bytes: int) -> list[RepeatSpans]:
+def find_repeat_spans(
+    earlier_partitions: Sequence[TablePart],
+    partitions: Sequence[TablePart],
+    ranking: pa.Table,
+    min_bytes: int,
+) -> list[RepeatSpans]:
     """The repeats of each part of its own. known: STANDING of all documents, earlier ones first."""
     all_partitions = [*earlier_partitions, *partitions]
     earlier_count = sum(partition.row_count for partition in earlier_partitions)
-    order = np.concatenate([np.arange(earlier_count), earlier_count + order_by_keep_priority(ranking.slice(earlier_count))])
+    order = np.concatenate(
+        [
+            np.arange(earlier_count),
+            earlier_count + order_by_keep_priority(ranking.slice(earlier_count)),
+        ]
+    )
     sizes = ranking["bytes"].to_numpy()
     ends = np.cumsum(sizes[order] + 1)  # in the order of rank
     text_starts = np.empty(len(order), np.int64)  # in the order of the input
@@ -111,16 +141,27 @@ def find_repeat_spans(earlier_partitions: Sequence[TablePart], partitions: Seque
     total_bytes = int(ends[-1]) if len(ends) else 0
     check_memory(total_bytes, total_memory_bytes())
     text_buffer = concatenate_texts(all_partitions, text_starts, total_bytes)
-    starts, stops = join_repeated_spans(text_buffer, mark_repeated_windows(text_buffer, min_bytes), min_bytes)
+    starts, stops = join_repeated_spans(
+        text_buffer, mark_repeated_windows(text_buffer, min_bytes), min_bytes
+    )
     document_rows = order[np.searchsorted(ends, starts, side="right")]
     starts, stops = starts - text_starts[document_rows], stops - text_starts[document_rows]
     sort_order = np.lexsort((starts, document_rows))
     document_rows, starts, stops = document_rows[sort_order], starts[sort_order], stops[sort_order]
-    partition_bounds = np.concatenate([[0], np.cumsum([partition.row_count for partition in all_partitions])])
+    partition_bounds = np.concatenate(
+        [[0], np.cumsum([partition.row_count for partition in all_partitions])]
+    )
     span_bounds = np.searchsorted(document_rows, partition_bounds)
     return [
-        RepeatSpans(partition, document_rows[span_start:span_stop] - first_row, starts[span_start:span_stop], stops[span_start:span_stop])
-        for partition, first_row, span_start, span_stop in zip(all_partitions, partition_bounds, span_bounds[:-1], span_bounds[1:], strict=False)
+        RepeatSpans(
+            partition,
+            document_rows[span_start:span_stop] - first_row,
+            starts[span_start:span_stop],
+            stops[span_start:span_stop],
+        )
+        for partition, first_row, span_start, span_stop in zip(
+            all_partitions, partition_bounds, span_bounds[:-1], span_bounds[1:], strict=False
+        )
     ][len(earlier_partitions) :]
 
 
@@ -132,8 +173,20 @@ def find_repeat_spans(earlier_partitions: Sequence[TablePart], partitions: Seque
     reads={"earlier_corpora": ("documents",)},
 )
 def find_repeats(
-    documents: Table, earlier_corpora: dict[str, Artifact], config: RepeatsConfig, context: StageContext
+    documents: Table,
+    earlier_corpora: dict[str, Artifact],
+    config: RepeatsConfig,
+    context: StageContext,
 ) -> None:
-    earlier_partitions, partitions = concatenate_earlier_tables(earlier_corpora, "documents").parts, documents.parts
-    ranking = concat_spilled_tables(context.map_items(write_ranking_columns, [*earlier_partitions, *partitions], config), "standing", RANKING_SCHEMA)
-    context.map_partitions(write_repeat_spans, find_repeat_spans(earlier_partitions, partitions, ranking, config.least))
+    earlier_partitions, partitions = (
+        concatenate_earlier_tables(earlier_corpora, "documents").parts,
+        documents.parts,
+    )
+    ranking = concat_spilled_tables(
+        context.map_items(write_ranking_columns, [*earlier_partitions, *partitions], config),
+        "standing",
+        RANKING_SCHEMA,
+    )
+    context.map_partitions(
+        write_repeat_spans, find_repeat_spans(earlier_partitions, partitions, ranking, config.least)
+    )

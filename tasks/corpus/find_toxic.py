@@ -15,7 +15,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tasks.contract import HallmarkError, TablePart, StageConfig, Table, TableWriters, StageContext, align_parts, stage
+from tasks.contract import (
+    HallmarkError,
+    StageConfig,
+    StageContext,
+    Table,
+    TablePart,
+    TableWriters,
+    align_parts,
+    stage,
+)
 from tasks.corpus.spans import SPANS, Utf8Texts, build_span_columns
 
 Int64Array = NDArray[np.int64]
@@ -33,36 +42,48 @@ class FindToxicSpansConfig(StageConfig):
     )
 
 
-def find_toxic_spans_in_partition(partitions: tuple[TablePart, TablePart], min_score: float, out: TableWriters) -> None:
+def find_toxic_spans_in_partition(
+    partitions: tuple[TablePart, TablePart], min_score: float, out: TableWriters
+) -> None:
     documents, windows_partition = partitions
     windows = windows_partition.read(["doc_id", "start", "end", "toxicity"])
     scored_ids = pc.unique(windows["doc_id"])
-    toxic_windows = windows.filter(pc.greater_equal(windows["toxicity"].cast(pa.float64()), min_score))
+    toxic_windows = windows.filter(
+        pc.greater_equal(windows["toxicity"].cast(pa.float64()), min_score)
+    )
     for batch in documents.iter_batches(["doc_id", "text"]):
         unscored_count = pc.index_in(batch["doc_id"], value_set=scored_ids).null_count
         if unscored_count:
             raise HallmarkError(
-                f"{windows_partition} has no window of {unscored_count} of {len(batch)} documents in {documents}: "
+                f"{windows_partition} has no window of {unscored_count} of {len(batch)} "
+                f"documents in {documents}: "
                 f"score these documents first"
             )
         document_rows = pc.index_in(toxic_windows["doc_id"], value_set=batch["doc_id"])
         batch_windows = toxic_windows.filter(document_rows.is_valid())
-        out.get_table_writer("spans").write(build_toxic_spans(batch, document_rows.drop_null().to_numpy(), batch_windows))
+        out.get_table_writer("spans").write(
+            build_toxic_spans(batch, document_rows.drop_null().to_numpy(), batch_windows)
+        )
 
 
-def build_toxic_spans(batch: pa.RecordBatch, document_rows: Int64Array, windows: pa.Table) -> dict[str, pa.Array]:
+def build_toxic_spans(
+    batch: pa.RecordBatch, document_rows: Int64Array, windows: pa.Table
+) -> dict[str, pa.Array]:
     """Columns of SPANS for toxic windows, in characters, of the rows ``owner`` (m,) of a batch."""
     start, end = (windows[name].to_numpy() for name in ("start", "end"))
     score = windows["toxicity"].to_numpy()
     order = np.lexsort((start, document_rows))
-    document_rows, start, end, score = merge_overlapping_windows(document_rows[order], start[order], end[order], score[order])
+    document_rows, start, end, score = merge_overlapping_windows(
+        document_rows[order], start[order], end[order], score[order]
+    )
     unique_rows, text_rows = np.unique(document_rows, return_inverse=True)
     texts = batch["text"].take(pa.array(unique_rows, pa.int64()))
     text_lengths = pc.utf8_length(texts).to_numpy()[text_rows]
     for i in np.flatnonzero(end > text_lengths)[:1]:
         raise HallmarkError(
             f"a window ends at character {end[i]} of document "
-            f"{batch['doc_id'][int(document_rows[i])].as_py().hex()}, a text of {text_lengths[i]}: the windows are "
+            f"{batch['doc_id'][int(document_rows[i])].as_py().hex()}, a text of "
+            f"{text_lengths[i]}: the windows are "
             f"of other texts; score these documents first"
         )
     utf8 = Utf8Texts.from_array(texts)
@@ -82,15 +103,26 @@ def merge_overlapping_windows(
     """Windows that overlap or touch as one, with the highest score; by owner and start, (m,)."""
     if not len(document_rows):
         return document_rows, start, end, score
-    row_offsets = document_rows * (end.max() + 1)  # texts one behind the other, so that one maximum serves all
+    row_offsets = document_rows * (
+        end.max() + 1
+    )  # texts one behind the other, so that one maximum serves all
     furthest_ends = np.maximum.accumulate(row_offsets + end)
     first_windows = np.flatnonzero(np.append(True, (row_offsets + start)[1:] > furthest_ends[:-1]))
     last_windows = np.append(first_windows[1:], len(document_rows)) - 1
-    return document_rows[first_windows], start[first_windows], (furthest_ends - row_offsets)[last_windows], np.maximum.reduceat(score, first_windows)
+    return (
+        document_rows[first_windows],
+        start[first_windows],
+        (furthest_ends - row_offsets)[last_windows],
+        np.maximum.reduceat(score, first_windows),
+    )
 
 
 @stage(name="find_toxic", tables={"spans": SPANS}, libraries=["numpy"])
-def find_toxic_spans(documents: Table, windows: Table, config: FindToxicSpansConfig, context: StageContext) -> None:
+def find_toxic_spans(
+    documents: Table, windows: Table, config: FindToxicSpansConfig, context: StageContext
+) -> None:
     """``windows``: those of the stage ``score_toxicity``, of these documents and such as left
     since. HallmarkError where they are of other ones."""
-    context.map_partitions(find_toxic_spans_in_partition, align_parts(documents, windows), config.least)
+    context.map_partitions(
+        find_toxic_spans_in_partition, align_parts(documents, windows), config.least
+    )

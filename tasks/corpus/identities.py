@@ -19,19 +19,24 @@ from tasks.contract import (
     LEXICONS,
     Artifact,
     ExternalMarker,
-    TablePart,
     StageConfig,
-    Table,
-    TableWriters,
     StageContext,
+    Table,
+    TablePart,
+    TableWriters,
     column,
+    count_utf8_bytes,
     hash_file,
     stage,
 )
-from tasks.contract import count_utf8_bytes
 from tasks.corpus.signals import build_signal_schema, write_signals
 from tasks.measures.faults import FailureList, report_failures
-from tasks.measures.identities import Lexicon, find_term_mentions, load_builtin_lexicon, read_user_lexicon
+from tasks.measures.identities import (
+    Lexicon,
+    find_term_mentions,
+    load_builtin_lexicon,
+    read_user_lexicon,
+)
 
 DATA = Path(__file__).parent / "data"
 
@@ -73,14 +78,24 @@ class IdentitiesConfig(StageConfig):
 SIGNALS = build_signal_schema(
     "Whom each document mentions, by whole English words; which dialects its words are marked by.",
     column("identities", pa.list_(pa.string()), "label", "groups of people that it mentions"),
-    column("identity_mentions", pa.int32(), "figure", "how often it mentions any of them",
-           unit="mentions"),
-    column("dialects", pa.list_(pa.string()), "label", "varieties of English of which it holds a "
-           "marker: a word or turn that texts in it use far more than others; no proof of who "
-           "wrote it"),
+    column(
+        "identity_mentions",
+        pa.int32(),
+        "figure",
+        "how often it mentions any of them",
+        unit="mentions",
+    ),
+    column(
+        "dialects",
+        pa.list_(pa.string()),
+        "label",
+        "varieties of English of which it holds a "
+        "marker: a word or turn that texts in it use far more than others; no proof of who "
+        "wrote it",
+    ),
     column("dialect_markers", pa.int32(), "figure", "how many such markers", unit="mentions"),
     column("length_class", pa.string(), "label", "how long its text is, in bytes"),
-)  # fmt: skip
+)
 
 
 #: The lexicons that a corpus brings: for each its groups, and of each group the terms.
@@ -120,11 +135,15 @@ def find_mentioned_groups(texts: pa.Array, group_lexicon: Lexicon) -> tuple[pa.A
     term_numbers, text_rows = find_term_mentions(texts, group_lexicon)
     group_names = group_lexicon.groups
     group_numbers = {name: i for i, name in enumerate(group_names)}
-    mentioned_groups = np.array([group_numbers[name] for name, _ in group_lexicon.terms], np.int64)[term_numbers]
+    mentioned_groups = np.array([group_numbers[name] for name, _ in group_lexicon.terms], np.int64)[
+        term_numbers
+    ]
     text_group_pairs = np.unique(text_rows * len(group_names) + mentioned_groups)
     group_counts = np.bincount(text_group_pairs // len(group_names), minlength=len(texts))
     offsets = pa.array(np.concatenate([[0], np.cumsum(group_counts)]), pa.int32())
-    group_values = pa.array(group_names, pa.string()).take(pa.array(text_group_pairs % len(group_names)))
+    group_values = pa.array(group_names, pa.string()).take(
+        pa.array(text_group_pairs % len(group_names))
+    )
     mention_counts = np.bincount(text_rows, minlength=len(texts))
     return pa.ListArray.from_arrays(offsets, group_values), pa.array(mention_counts, pa.int32())
 
@@ -138,8 +157,13 @@ def classify_lengths(sizes: pa.Array, bounds: Sequence[int]) -> pa.Array:
     return pa.array(class_names, pa.string()).take(pa.array(class_numbers))
 
 
-def write_identity_signals(partition: TablePart, user_lexicons: UserLexicons, config: IdentitiesConfig, out: TableWriters) -> FailureList:
-    group_lexicon, dialect_lexicon = combine_lexicons(user_lexicons), load_builtin_lexicon("dialects")
+def write_identity_signals(
+    partition: TablePart, user_lexicons: UserLexicons, config: IdentitiesConfig, out: TableWriters
+) -> FailureList:
+    group_lexicon, dialect_lexicon = (
+        combine_lexicons(user_lexicons),
+        load_builtin_lexicon("dialects"),
+    )
 
     def compute_signals(batch: pa.RecordBatch) -> dict[str, pa.Array]:
         groups, mentions = find_mentioned_groups(batch["text"], group_lexicon)
@@ -162,15 +186,23 @@ def write_identity_signals(partition: TablePart, user_lexicons: UserLexicons, co
     libraries=["numpy"],
     external_digests=lambda config, secret_id: {
         f"lexicon {number}": hash_file(resolve_lexicon_path(path))
-        for number, path in enumerate(config.lexicons) if read_user_lexicon(resolve_lexicon_path(path))
+        for number, path in enumerate(config.lexicons)
+        if read_user_lexicon(resolve_lexicon_path(path))
     },
-)  # fmt: skip
+)
 def find_identities(documents: Table, config: IdentitiesConfig, context: StageContext) -> None:
     user_lexicons = read_user_lexicons(config.lexicons)
     results = context.map_partitions(write_identity_signals, documents.parts, user_lexicons, config)
     rows = [
         {"lexicon": lexicon_name, "group": group, "term": term}
-        for lexicon_name, groups in user_lexicons.items() for group, terms in groups.items() for term in terms
-    ]  # fmt: skip
+        for lexicon_name, groups in user_lexicons.items()
+        for group, terms in groups.items()
+        for term in terms
+    ]
     context.get_table_writer("lexicons").write(pa.Table.from_pylist(rows, schema=LEXICONS))
-    report_failures(context, [result.value for result in results], documents.row_count, "the search for identities")
+    report_failures(
+        context,
+        [result.value for result in results],
+        documents.row_count,
+        "the search for identities",
+    )

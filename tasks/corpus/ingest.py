@@ -30,34 +30,40 @@ from tasks.contract import (
     DOCUMENTS,
     ID_TYPE,
     LEDGER,
-    ItemResult,
     HallmarkError,
-    TableWriters,
+    ItemResult,
     StageContext,
+    TableWriters,
     accounts,
-    fill_document_columns,
-    column,
     build_ledger_columns,
     build_removal_columns,
+    column,
+    count_utf8_bytes,
+    fill_document_columns,
+    hash_texts,
     stage,
     table_schema,
-    hash_texts,
-    count_utf8_bytes,
 )
 from tasks.corpus.reading.blocking import load_block_list
-from tasks.corpus.reading.inputs import InputBatch, IngestConfig, list_input_batches, compute_source_digests, read_input_records
+from tasks.corpus.reading.inputs import (
+    IngestConfig,
+    InputBatch,
+    compute_source_digests,
+    list_input_batches,
+    read_input_records,
+)
 from tasks.corpus.reading.labels import extract_domains
-from tasks.corpus.reading.quotas import SourceQuotas, is_blocked_reason, compute_quotas
+from tasks.corpus.reading.quotas import SourceQuotas, compute_quotas, is_blocked_reason
 from tasks.corpus.reading.readers import Record, suggest_remedy
 from tasks.corpus.reading.records import (
     RECORDS_SCHEMA,
     IdRange,
-    SortedRunWriter,
     SkippedInput,
+    SortedRunWriter,
     find_later_copies,
+    list_sorted_runs,
     reassign_copy_ids,
     split_into_id_ranges,
-    list_sorted_runs,
 )
 from tasks.corpus.reading.streams import ReadCounts
 from tasks.corpus.reading.town import TOWN_DATA_FILES
@@ -66,12 +72,16 @@ ORIGINS = table_schema(
     "Where each document came from.",
     column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "its source"),
-    column("file", pa.string(), "label",
-           "the file, below the source's path; path and machine stay out of it"),
+    column(
+        "file",
+        pa.string(),
+        "label",
+        "the file, below the source's path; path and machine stay out of it",
+    ),
     column("place", pa.string(), "label", "where in the file: line 17, row 17, counted from 1"),
     column("raw_bytes", pa.int64(), "figure", "what was read for it", unit="bytes"),
     partition_by=True,
-)  # fmt: skip
+)
 
 QUARANTINE = table_schema(
     "What could not be read, with its place and its error.",
@@ -81,10 +91,14 @@ QUARANTINE = table_schema(
     column("error", pa.string(), "project text", "why it could not be read"),
     column("records", pa.int64(), "figure", "records that the row stands for", unit="records"),
     column("raw_bytes", pa.int64(), "figure", "size of the record", unit="bytes"),
-    column("raw", pa.large_binary(), "personal",
-           "the first 64 KiB of it, as they came; none of a file or row group of columns that "
-           "cannot be opened"),
-)  # fmt: skip
+    column(
+        "raw",
+        pa.large_binary(),
+        "personal",
+        "the first 64 KiB of it, as they came; none of a file or row group of columns that "
+        "cannot be opened",
+    ),
+)
 MAX_QUARANTINED_BYTES = 64 << 10  # bytes of a record that ``raw`` holds
 
 SKIPPED = table_schema(
@@ -94,7 +108,7 @@ SKIPPED = table_schema(
     column("what", pa.string(), "label", "what it is"),
     column("records", pa.int64(), "figure", "records of the container", unit="records"),
     column("bytes", pa.int64(), "figure", "raw bytes of them", unit="bytes"),
-)  # fmt: skip
+)
 
 SOURCES = table_schema(
     "What the config says of each source, and what could not be read of its labels.",
@@ -104,9 +118,14 @@ SOURCES = table_schema(
     column("origin", pa.string(), "label", "who published it, and where it was taken from"),
     column("collected_from", pa.string(), "label", "first day of its collection"),
     column("collected_to", pa.string(), "label", "last day of its collection"),
-    column("unread", pa.int64(), "figure", "URLs and dates that could not be read and are null",
-           unit="values"),
-)  # fmt: skip
+    column(
+        "unread",
+        pa.int64(),
+        "figure",
+        "URLs and dates that could not be read and are null",
+        unit="values",
+    ),
+)
 
 ERRORS = table_schema(
     "Why records could not be read, without the files they were in.",
@@ -120,7 +139,9 @@ ERRORS = table_schema(
 # Reading -----------------------------------------------------------------------------------------
 
 
-def read_input_batch(batch: InputBatch, config: IngestConfig, stream_folder: Path, out: TableWriters) -> dict[str, Any]:
+def read_input_batch(
+    batch: InputBatch, config: IngestConfig, stream_folder: Path, out: TableWriters
+) -> dict[str, Any]:
     """Inputs to sorted runs of records, and to quarantine; what the meters counted. ``kept``: a
     folder for what came of streams."""
     record_count = byte_count = unreadable_values = 0
@@ -147,7 +168,12 @@ def read_input_batch(batch: InputBatch, config: IngestConfig, stream_folder: Pat
     record_buffer.flush()
     quarantine_buffer.flush()
     runs.write_pending_run()
-    return {"rows": record_count, "bytes": byte_count, "skipped": skipped, "unread": unreadable_values}
+    return {
+        "rows": record_count,
+        "bytes": byte_count,
+        "skipped": skipped,
+        "unread": unreadable_values,
+    }
 
 
 class RecordBuffer:
@@ -168,7 +194,9 @@ class RecordBuffer:
         self.records, self.byte_count = [], 0
 
 
-def _add_records_to_runs(source: str, config: IngestConfig, runs: SortedRunWriter, records: list[Record]) -> None:
+def _add_records_to_runs(
+    source: str, config: IngestConfig, runs: SortedRunWriter, records: list[Record]
+) -> None:
     texts = pa.array([record.text for record in records], pa.large_string())
     is_short = pc.less(pc.binary_length(texts), config.min_document_bytes)
     is_blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
@@ -227,7 +255,9 @@ def _write_quarantine(source: str, out: TableWriters, records: list[Record]) -> 
 # Parts -------------------------------------------------------------------------------------------
 
 
-def write_documents_in_range(id_range: IdRange, quotas: SourceQuotas, out: TableWriters) -> dict[str, int]:
+def write_documents_in_range(
+    id_range: IdRange, quotas: SourceQuotas, out: TableWriters
+) -> dict[str, int]:
     """The documents of a range in the order of their ids, and where each came from.
 
     Returns the raw bytes of what was kept, by source.
@@ -238,27 +268,40 @@ def write_documents_in_range(id_range: IdRange, quotas: SourceQuotas, out: Table
     is_removed = pc.not_equal(reasons, "").to_numpy(zero_copy_only=False) & ~is_repeated_key
     records = records.append_column("doc_id", records["identity"])
     kept_records = records.filter(pa.array(~is_repeated_key & ~is_removed))
-    document_columns = {name: kept_records[name] for name in DOCUMENTS.names if name in kept_records.column_names}
-    out.get_table_writer("documents").write(fill_document_columns({**document_columns, "cluster": kept_records["doc_id"]}))
+    document_columns = {
+        name: kept_records[name] for name in DOCUMENTS.names if name in kept_records.column_names
+    }
+    out.get_table_writer("documents").write(
+        fill_document_columns({**document_columns, "cluster": kept_records["doc_id"]})
+    )
     out.get_table_writer("origins").write({name: kept_records[name] for name in ORIGINS.names})
     _write_removal_ledger(records.filter(pa.array(is_removed)), id_range.skipped, out)
     repeated_records = records.filter(pa.array(is_repeated_key))
     if len(repeated_records):
-        raw_bytes = pc.binary_slice(repeated_records["text"].cast(pa.large_binary()), 0, MAX_QUARANTINED_BYTES)
+        raw_bytes = pc.binary_slice(
+            repeated_records["text"].cast(pa.large_binary()), 0, MAX_QUARANTINED_BYTES
+        )
         raw_bytes = pc.if_else(is_blocked_reason(repeated_records["reason"]), b"", raw_bytes)
         out.get_table_writer("quarantine").write(
             {
-                **{name: repeated_records[name] for name in ("source", "file", "place", "raw_bytes")},
+                **{
+                    name: repeated_records[name]
+                    for name in ("source", "file", "place", "raw_bytes")
+                },
                 "error": ["the key was there before"] * len(repeated_records),
                 "records": [1] * len(repeated_records),
                 "raw": raw_bytes,
             }
         )
     byte_sums = kept_records.group_by("source").aggregate([("raw_bytes", "sum")])
-    return dict(zip(byte_sums["source"].to_pylist(), byte_sums["raw_bytes_sum"].to_pylist(), strict=True))
+    return dict(
+        zip(byte_sums["source"].to_pylist(), byte_sums["raw_bytes_sum"].to_pylist(), strict=True)
+    )
 
 
-def _write_removal_ledger(removed_records: pa.Table, skipped: Sequence[SkippedInput], out: TableWriters) -> None:
+def _write_removal_ledger(
+    removed_records: pa.Table, skipped: Sequence[SkippedInput], out: TableWriters
+) -> None:
     """First what belongs to no document, one row a source and kind: it has no id to be sorted
     by."""
     out.get_table_writer("ledger").write(
@@ -270,8 +313,12 @@ def _write_removal_ledger(removed_records: pa.Table, skipped: Sequence[SkippedIn
             [skip.byte_count for skip in skipped],
         )
     )
-    ledger_columns = build_removal_columns(removed_records["reason"], removed_records) | {"bytes_before": removed_records["raw_bytes"]}
-    ledger_columns["identity"] = pc.if_else(is_blocked_reason(removed_records["reason"]), None, ledger_columns["identity"])
+    ledger_columns = build_removal_columns(removed_records["reason"], removed_records) | {
+        "bytes_before": removed_records["raw_bytes"]
+    }
+    ledger_columns["identity"] = pc.if_else(
+        is_blocked_reason(removed_records["reason"]), None, ledger_columns["identity"]
+    )
     out.get_table_writer("ledger").write(ledger_columns)
 
 
@@ -285,7 +332,9 @@ def sum_skipped(batch_results: list[tuple[InputBatch, ItemResult]]) -> list[Skip
     return [SkippedInput(*key, *sums[key]) for key in sorted(sums)]
 
 
-def build_source_rows(config: IngestConfig, batch_results: list[tuple[InputBatch, ItemResult]]) -> pa.Table:
+def build_source_rows(
+    config: IngestConfig, batch_results: list[tuple[InputBatch, ItemResult]]
+) -> pa.Table:
     """The rows of SOURCES, by name."""
     unreadable_counts: Counter[str] = Counter()
     declared_sources = {}
@@ -293,7 +342,10 @@ def build_source_rows(config: IngestConfig, batch_results: list[tuple[InputBatch
         source = config.sources[batch.inputs[0].source_index]
         declared_sources[batch.inputs[0].source] = source.model_dump(mode="json")
         unreadable_counts[batch.inputs[0].source] += result.value["unread"]
-    rows = [declared_sources[name] | {"source": name, "unread": unreadable_counts[name]} for name in sorted(declared_sources)]
+    rows = [
+        declared_sources[name] | {"source": name, "unread": unreadable_counts[name]}
+        for name in sorted(declared_sources)
+    ]
     return pa.Table.from_pylist(rows, schema=SOURCES)
 
 
@@ -319,7 +371,9 @@ def count_quarantine_errors(results: list[ItemResult]) -> pa.Table:
 
 
 def balance_accounts(
-    batch_results: list[tuple[InputBatch, ItemResult]], range_results: list[ItemResult], errors: pa.Table
+    batch_results: list[tuple[InputBatch, ItemResult]],
+    range_results: list[ItemResult],
+    errors: pa.Table,
 ) -> list[dict[str, Any]]:
     """``in`` from the readers' meters, the other terms from the tables as they were written."""
     input_counts: accounts.SourceCounts = [
@@ -359,12 +413,17 @@ def balance_accounts(
 def ingest(config: IngestConfig, context: StageContext) -> None:
     """Read every source to sorted runs, then write the documents, a range of ids at a time."""
     input_batches = list_input_batches(config)
-    read_results = context.map_items(read_input_batch, input_batches, config, context.work_area / "streams")
+    read_results = context.map_items(
+        read_input_batch, input_batches, config, context.work_area / "streams"
+    )
     batch_results = list(zip(input_batches, read_results, strict=True))
     runs = list_sorted_runs(read_results)
     run_copies, first_record_masks = find_later_copies(runs)
     copy_runs = list_sorted_runs(context.map_items(reassign_copy_ids, run_copies))
-    sources = {batch.inputs[0].source: config.sources[batch.inputs[0].source_index] for batch in input_batches}
+    sources = {
+        batch.inputs[0].source: config.sources[batch.inputs[0].source_index]
+        for batch in input_batches
+    }
     all_runs = [*zip(runs, first_record_masks, strict=True), *((run, None) for run in copy_runs)]
     quotas, kept_bytes = compute_quotas(all_runs, sources, config.block, context.purged_ids)
     skipped = sum_skipped(batch_results)
@@ -375,10 +434,14 @@ def ingest(config: IngestConfig, context: StageContext) -> None:
     if not any(account["kept"] for account in account_rows):
         raise HallmarkError(_explain_empty_corpus([*read_results, *range_results]))
     context.get_table_writer("errors").write(errors)
-    skipped_columns = [list(skipped_column) for skipped_column in zip(*skipped, strict=True)] or [[]] * len(SKIPPED)
+    skipped_columns = [list(skipped_column) for skipped_column in zip(*skipped, strict=True)] or [
+        []
+    ] * len(SKIPPED)
     context.get_table_writer("skipped").write(pa.table(skipped_columns, schema=SKIPPED))
     context.get_table_writer("sources").write(build_source_rows(config, batch_results))
-    context.get_table_writer("accounts").write(pa.Table.from_pylist(account_rows, schema=accounts.ACCOUNTS))
+    context.get_table_writer("accounts").write(
+        pa.Table.from_pylist(account_rows, schema=accounts.ACCOUNTS)
+    )
 
 
 def _explain_empty_corpus(results: list[ItemResult]) -> str:
@@ -394,5 +457,6 @@ def _explain_empty_corpus(results: list[ItemResult]) -> str:
     first_damaged = damaged_records[0]
     return (
         f"no document could be read, {len(damaged_records)} records are damaged; the first: source "
-        f"{first_damaged['source']!r}, {first_damaged['file']!r}: {first_damaged['error']}; {suggest_remedy(first_damaged['error'])}"
+        f"{first_damaged['source']!r}, {first_damaged['file']!r}: {first_damaged['error']}; "
+        f"{suggest_remedy(first_damaged['error'])}"
     )

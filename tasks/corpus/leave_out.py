@@ -24,21 +24,21 @@ from tasks.contract import (
     DOCUMENTS,
     ID_TYPE,
     LEDGER,
-    TablePart,
     Seed,
     StageConfig,
+    StageContext,
     Table,
+    TablePart,
     TableWriters,
     UsageError,
-    StageContext,
     build_ledger_table,
     build_removal_columns,
-    stage,
     concat_spilled_tables,
     count_utf8_bytes,
+    stage,
 )
 from tasks.corpus.split import hash_ids_to_uniform
-from tasks.measures.items import user_file_digest, read_nonempty_lines
+from tasks.measures.items import read_nonempty_lines, user_file_digest
 
 
 class LeaveOutConfig(StageConfig):
@@ -73,17 +73,24 @@ class LeaveOutConfig(StageConfig):
     @model_validator(mode="after")
     def _check_dependent_settings(self) -> LeaveOutConfig:
         if (self.control or self.padding) and not self.enabled:
-            raise ValueError("control needs to know what it is a control of, and padding in whose "
-                             "place it stands: set documents or toxicity, too")  # fmt: skip
+            raise ValueError(
+                "control needs to know what it is a control of, and padding in whose "
+                "place it stands: set documents or toxicity, too"
+            )
         if self.spared is not None and not self.control:
             raise ValueError("spared says what a control does not take: set control, too")
         return self
 
 
 CANDIDATES = pa.schema(
-    [("doc_id", ID_TYPE), ("source", pa.string()), ("size", pa.int64()), ("wanted", pa.bool_()),
-     ("draw", pa.float64())]
-)  # fmt: skip
+    [
+        ("doc_id", ID_TYPE),
+        ("source", pa.string()),
+        ("size", pa.int64()),
+        ("wanted", pa.bool_()),
+        ("draw", pa.float64()),
+    ]
+)
 
 #: Bands of length in which a document is drawn for another: so many a doubling.
 LENGTH_BANDS_PER_DOUBLING = 4
@@ -98,13 +105,19 @@ def read_document_ids(path: Path | None) -> list[bytes]:
         except ValueError:
             doc_id = b""
         if len(doc_id) != ID_TYPE.byte_width:
-            raise UsageError(f"{location} is no doc_id: {line[:60]!r}; it has 32 hexadecimal digits")
+            raise UsageError(
+                f"{location} is no doc_id: {line[:60]!r}; it has 32 hexadecimal digits"
+            )
         document_ids[doc_id] = None
     return list(document_ids)
 
 
 def find_exclusion_candidates(
-    partition: TablePart, config: LeaveOutConfig, listed_ids: pa.Array, protected_ids: pa.Array, out: TableWriters
+    partition: TablePart,
+    config: LeaveOutConfig,
+    listed_ids: pa.Array,
+    protected_ids: pa.Array,
+    out: TableWriters,
 ) -> None:
     """The training documents of a part, and whether they are to be left out."""
     for batch in partition.iter_batches(["doc_id", "source", "split", "toxicity", "text"]):
@@ -115,9 +128,14 @@ def find_exclusion_candidates(
             is_selected = pc.or_(is_selected, pc.fill_null(is_toxic, False))
         draws = hash_ids_to_uniform(train_documents["doc_id"], config.seed, "left out")
         candidates = pa.table(
-            {"doc_id": train_documents["doc_id"], "source": train_documents["source"], "wanted": is_selected, "draw": draws,
-             "size": count_utf8_bytes(train_documents["text"])}
-        )  # fmt: skip
+            {
+                "doc_id": train_documents["doc_id"],
+                "source": train_documents["source"],
+                "wanted": is_selected,
+                "draw": draws,
+                "size": count_utf8_bytes(train_documents["text"]),
+            }
+        )
         is_unprotected = pc.invert(pc.is_in(train_documents["doc_id"], value_set=protected_ids))
         candidates = candidates.select(CANDIDATES.names).filter(pc.or_(is_selected, is_unprotected))
         out.get_spill_writer("candidates", CANDIDATES).write(candidates)
@@ -132,7 +150,13 @@ def draw_matched_controls(candidates: pa.Table) -> pa.Array:
     )
     log_lengths = [np.log2(1 + documents["size"].to_numpy()) for documents in (selected, eligible)]
     strata = [
-        list(zip(documents["source"].to_pylist(), (LENGTH_BANDS_PER_DOUBLING * length).astype(int).tolist(), strict=True))
+        list(
+            zip(
+                documents["source"].to_pylist(),
+                (LENGTH_BANDS_PER_DOUBLING * length).astype(int).tolist(),
+                strict=True,
+            )
+        )
         for documents, length in zip((selected, eligible), log_lengths, strict=True)
     ]
     needed_counts = Counter(strata[0])
@@ -149,7 +173,9 @@ def draw_matched_controls(candidates: pa.Table) -> pa.Array:
             needed_counts[stratum] -= 1
             if (source := stratum[0]) not in source_pools:
                 same_source = pc.equal(eligible["source"], source).to_numpy()
-                source_pools[source] = LengthSortedPool(length_order[(same_source & ~is_chosen)[length_order]], log_lengths[1])
+                source_pools[source] = LengthSortedPool(
+                    length_order[(same_source & ~is_chosen)[length_order]], log_lengths[1]
+                )
             if not source_pools[source].take_nearest(length, is_chosen):
                 fallback_pool.take_nearest(length, is_chosen)
     return eligible["doc_id"].filter(pa.array(is_chosen)).combine_chunks()
@@ -179,11 +205,15 @@ class LengthSortedPool:
         return False
 
 
-def write_without_documents(partition: TablePart, excluded_ids: pa.Array, reason: str, out: TableWriters) -> None:
+def write_without_documents(
+    partition: TablePart, excluded_ids: pa.Array, reason: str, out: TableWriters
+) -> None:
     for batch in partition.iter_batches():
         is_excluded = pc.is_in(batch["doc_id"], value_set=excluded_ids)
         out.get_table_writer("documents").write(batch.filter(pc.invert(is_excluded)))
-        out.get_table_writer("ledger").write(build_ledger_table(build_removal_columns(reason, batch.filter(is_excluded))))
+        out.get_table_writer("ledger").write(
+            build_ledger_table(build_removal_columns(reason, batch.filter(is_excluded)))
+        )
 
 
 @stage(
@@ -197,8 +227,12 @@ def write_without_documents(partition: TablePart, excluded_ids: pa.Array, reason
     },
 )
 def leave_out_documents(documents: Table, config: LeaveOutConfig, context: StageContext) -> None:
-    listed_ids, protected_ids = (pa.array(read_document_ids(path), ID_TYPE) for path in (config.documents, config.spared))
-    candidate_results = context.map_items(find_exclusion_candidates, documents.parts, config, listed_ids, protected_ids)
+    listed_ids, protected_ids = (
+        pa.array(read_document_ids(path), ID_TYPE) for path in (config.documents, config.spared)
+    )
+    candidate_results = context.map_items(
+        find_exclusion_candidates, documents.parts, config, listed_ids, protected_ids
+    )
     candidates = concat_spilled_tables(candidate_results, "candidates", CANDIDATES)
     excluded_ids = candidates.filter(candidates["wanted"])["doc_id"].combine_chunks()
     if not len(excluded_ids):
@@ -208,5 +242,8 @@ def leave_out_documents(documents: Table, config: LeaveOutConfig, context: Stage
         )
     reason = "left out of training"
     if config.control:
-        excluded_ids, reason = draw_matched_controls(candidates), "left out of training by lot, as a control"
+        excluded_ids, reason = (
+            draw_matched_controls(candidates),
+            "left out of training by lot, as a control",
+        )
     context.map_partitions(write_without_documents, documents.parts, excluded_ids, reason)

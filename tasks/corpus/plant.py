@@ -28,30 +28,35 @@ import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
 from tasks.contract import (
+    CANARIES,
     DOCUMENTS,
     ID_TYPE,
     LEDGER,
-    CANARIES,
     HallmarkError,
-    TablePart,
     Seed,
     StageConfig,
-    Table,
-    TableWriters,
     StageContext,
-    fill_document_columns,
-    hash_documents,
+    Table,
+    TablePart,
+    TableWriters,
     build_ledger_columns,
     build_ledger_table,
-    doc_id_to_part_index,
     build_removal_columns,
-    stage,
-    hash_texts,
     concat_spilled_tables,
     count_utf8_bytes,
-)  # fmt: skip
+    doc_id_to_part_index,
+    fill_document_columns,
+    hash_documents,
+    hash_texts,
+    stage,
+)
 from tasks.corpus.split import hash_ids_to_uniform
-from tasks.measures.canaries import Canary, generate_secret_canaries, assign_copies_and_templates, generate_record_canaries
+from tasks.measures.canaries import (
+    Canary,
+    assign_copies_and_templates,
+    generate_record_canaries,
+    generate_secret_canaries,
+)
 from tasks.measures.planted_associations import generate_association_canaries
 
 
@@ -79,9 +84,12 @@ class PlantCanariesConfig(StageConfig):
         "other group's; 0.5 is the control",
     )
     sentences: int = Field(
-        default=64, ge=2, le=100_000, multiple_of=2,
+        default=64,
+        ge=2,
+        le=100_000,
+        multiple_of=2,
         description="about each of these groups; even, for one half of them is the control",
-    )  # fmt: skip
+    )
     digits: int = Field(default=9, ge=6, le=32, description="digits of a canary's secret")
     shortest: int = Field(default=300, ge=100, description="characters of the shortest passage")
     longest: int = Field(default=700, ge=100, description="characters of the longest passage")
@@ -122,14 +130,17 @@ ASSOCIATION_FIELDS = {
 PASSAGE_CANDIDATES = pa.schema([("draw", pa.float64()), ("doc_id", ID_TYPE), ("cluster", ID_TYPE)])
 
 
-def find_passage_candidates(partition: TablePart, config: PlantCanariesConfig, out: TableWriters) -> None:
+def find_passage_candidates(
+    partition: TablePart, config: PlantCanariesConfig, out: TableWriters
+) -> None:
     """Training documents of the right length, and the cluster of every document."""
     columns = ["doc_id", "cluster", "split", "text"]
     for batch in partition.iter_batches(columns):
         out.get_spill_writer("clusters", CLUSTERS).write({"cluster": batch["cluster"]})
         character_counts = pc.utf8_length(batch["text"])
         has_passage_length = pc.and_(
-            pc.greater_equal(character_counts, config.shortest), pc.less_equal(character_counts, config.longest)
+            pc.greater_equal(character_counts, config.shortest),
+            pc.less_equal(character_counts, config.longest),
         )
         candidates = batch.filter(pc.and_(has_passage_length, pc.equal(batch["split"], "train")))
         draws = hash_ids_to_uniform(candidates["doc_id"], config.seed, "passages")
@@ -141,7 +152,9 @@ def find_passage_candidates(partition: TablePart, config: PlantCanariesConfig, o
 CLUSTERS = pa.schema([("cluster", ID_TYPE)])
 
 
-def choose_passage_canaries(documents: Table, config: PlantCanariesConfig, context: StageContext) -> list[Canary]:
+def choose_passage_canaries(
+    documents: Table, config: PlantCanariesConfig, context: StageContext
+) -> list[Canary]:
     """Documents to hold back, by a hash of their ids, with the copies that each will get.
 
     Only training documents that are alone in their cluster: a near-copy left in the corpus
@@ -151,8 +164,12 @@ def choose_passage_canaries(documents: Table, config: PlantCanariesConfig, conte
     if not needed_count:
         return []
     results = context.map_items(find_passage_candidates, documents.parts, config)
-    cluster_sizes = pc.value_counts(concat_spilled_tables(results, "clusters", CLUSTERS)["cluster"].combine_chunks())
-    singleton_clusters = cluster_sizes.filter(pc.equal(cluster_sizes.field("counts"), 1)).field("values")
+    cluster_sizes = pc.value_counts(
+        concat_spilled_tables(results, "clusters", CLUSTERS)["cluster"].combine_chunks()
+    )
+    singleton_clusters = cluster_sizes.filter(pc.equal(cluster_sizes.field("counts"), 1)).field(
+        "values"
+    )
     candidates = concat_spilled_tables(results, "candidates", PASSAGE_CANDIDATES)
     candidates = candidates.filter(pc.is_in(candidates["cluster"], singleton_clusters))
     sort_keys: Any = [("draw", "ascending"), ("doc_id", "ascending")]
@@ -164,10 +181,15 @@ def choose_passage_canaries(documents: Table, config: PlantCanariesConfig, conte
             f"plant.passages, widen plant.shortest and plant.longest, ingest more text, or plant "
             f"nothing (plant.enabled=false)"
         )
-    rows_by_id = {row["doc_id"]: row for row in documents.find_document_rows(chosen_ids).to_pylist()}
+    rows_by_id = {
+        row["doc_id"]: row for row in documents.find_document_rows(chosen_ids).to_pylist()
+    }
     rng = random.Random(f"{config.seed}/passages")
     copy_assignments = assign_copies_and_templates(config.counts, config.passages, [""], rng)
-    return [_build_passage_canary(rows_by_id[doc_id], copies) for doc_id, (copies, _) in zip(chosen_ids, copy_assignments, strict=True)]
+    return [
+        _build_passage_canary(rows_by_id[doc_id], copies)
+        for doc_id, (copies, _) in zip(chosen_ids, copy_assignments, strict=True)
+    ]
 
 
 def _build_passage_canary(row: dict[str, object], copies: int) -> Canary:
@@ -176,8 +198,17 @@ def _build_passage_canary(row: dict[str, object], copies: int) -> Canary:
     assert isinstance(doc_id, bytes)
     middle = len(text) // 2
     prompt_end = next((i for i in range(middle, len(text)) if text[i].isspace()), middle)
-    return Canary("passage", copies, "", text[:prompt_end], text[prompt_end:], key=doc_id.hex(), source_doc_id=doc_id,
-                 cluster=row["cluster"], toxicity=row["toxicity"])  # type: ignore[arg-type] # fmt: skip
+    return Canary(
+        "passage",
+        copies,
+        "",
+        text[:prompt_end],
+        text[prompt_end:],
+        key=doc_id.hex(),
+        source_doc_id=doc_id,
+        cluster=row["cluster"],
+        toxicity=row["toxicity"],
+    )  # type: ignore[arg-type]
 
 
 # Documents -------------------------------------------------------------------------------------
@@ -197,7 +228,9 @@ def build_canary_documents(canaries: Iterable[Canary]) -> pa.Table:
         "split": ["train"] * len(canary_copies),
         "origin": [canary.source_doc_id for canary, _ in canary_copies],
     }
-    return pa.table(fill_document_columns(columns), schema=DOCUMENTS.append(pa.field("origin", ID_TYPE)))
+    return pa.table(
+        fill_document_columns(columns), schema=DOCUMENTS.append(pa.field("origin", ID_TYPE))
+    )
 
 
 @dataclass(frozen=True)
@@ -212,15 +245,29 @@ class PlantingPlan:
         return str(self.partition)
 
 
-def plan_planting(partitions: list[TablePart], canary_documents: pa.Table, withheld_ids: Sequence[bytes]) -> list[PlantingPlan]:
+def plan_planting(
+    partitions: list[TablePart], canary_documents: pa.Table, withheld_ids: Sequence[bytes]
+) -> list[PlantingPlan]:
     """A planted document belongs to the part that its id names, as any other does."""
     partition_count = len(partitions)
-    partition_numbers = np.array([doc_id_to_part_index(doc_id, partition_count) for doc_id in canary_documents["doc_id"].to_pylist()], np.int64)
+    partition_numbers = np.array(
+        [
+            doc_id_to_part_index(doc_id, partition_count)
+            for doc_id in canary_documents["doc_id"].to_pylist()
+        ],
+        np.int64,
+    )
     return [
         PlantingPlan(
             partition,
-            canary_documents.filter(pa.array(partition_numbers == partition_number)).combine_chunks(),
-            tuple(doc_id for doc_id in withheld_ids if doc_id_to_part_index(doc_id, partition_count) == partition_number),
+            canary_documents.filter(
+                pa.array(partition_numbers == partition_number)
+            ).combine_chunks(),
+            tuple(
+                doc_id
+                for doc_id in withheld_ids
+                if doc_id_to_part_index(doc_id, partition_count) == partition_number
+            ),
         )
         for partition_number, partition in enumerate(partitions)
     ]
@@ -233,12 +280,17 @@ def plant_in_partition(plan: PlantingPlan, out: TableWriters) -> None:
     for batch in plan.partition.iter_batches():
         is_kept = pc.invert(pc.is_in(batch["doc_id"], value_set=withheld_ids))
         document_tables.append(pa.Table.from_batches([batch.filter(is_kept)]))
-        removal_columns.append(build_removal_columns("held back for planting", batch.filter(pc.invert(is_kept))))
+        removal_columns.append(
+            build_removal_columns("held back for planting", batch.filter(pc.invert(is_kept)))
+        )
     out.get_table_writer("documents").write(pa.concat_tables(document_tables).sort_by("doc_id"))
     canary_documents = plan.canary_documents
     addition_columns = build_ledger_columns(
         "added",
-        [source.replace("planted/", "planted ") for source in canary_documents["source"].to_pylist()],
+        [
+            source.replace("planted/", "planted ")
+            for source in canary_documents["source"].to_pylist()
+        ],
         canary_documents["doc_id"],
         canary_documents["source"],
         [0] * len(canary_documents),
@@ -258,10 +310,19 @@ def plant_canaries(documents: Table, config: PlantCanariesConfig, context: Stage
     all_canaries: list[Canary] = []
     if config.enabled:
         passages = choose_passage_canaries(documents, config, context)
-        all_canaries = generate_secret_canaries(config) + passages + generate_record_canaries(config) + generate_association_canaries(config)
+        all_canaries = (
+            generate_secret_canaries(config)
+            + passages
+            + generate_record_canaries(config)
+            + generate_association_canaries(config)
+        )
     canary_documents = build_canary_documents(all_canaries)
-    withheld_ids = [canary.source_doc_id for canary in all_canaries if canary.source_doc_id is not None]
-    context.map_partitions(plant_in_partition, plan_planting(documents.parts, canary_documents, withheld_ids))
+    withheld_ids = [
+        canary.source_doc_id for canary in all_canaries if canary.source_doc_id is not None
+    ]
+    context.map_partitions(
+        plant_in_partition, plan_planting(documents.parts, canary_documents, withheld_ids)
+    )
     context.get_table_writer("plants").write(
         {
             "plant_id": [canary.canary_id for canary in all_canaries],
@@ -272,9 +333,14 @@ def plant_canaries(documents: Table, config: PlantCanariesConfig, context: Stage
             "prompt": [canary.prompt for canary in all_canaries],
             "secret": [canary.secret for canary in all_canaries],
             "doc_ids": [canary.copy_doc_ids() for canary in all_canaries],
-            "association": [canary.association and canary.association.key for canary in all_canaries],
+            "association": [
+                canary.association and canary.association.key for canary in all_canaries
+            ],
             **{
-                column_name: [canary.association and getattr(canary.association, field) for canary in all_canaries]
+                column_name: [
+                    canary.association and getattr(canary.association, field)
+                    for canary in all_canaries
+                ]
                 for column_name, field in ASSOCIATION_FIELDS.items()
             },
         }

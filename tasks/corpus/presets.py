@@ -30,7 +30,9 @@ PRESET_RULES: dict[str, dict[str, dict[str, Any]]] = {
         "gopher_stop_words": {"signal": "stop_words", "ge": 2},
         "gopher_duplicate_paragraphs": {"signal": "duplicate_paragraphs", "le": 0.3},
         "gopher_duplicate_paragraphs_characters": {
-            "signal": "duplicate_paragraphs_characters", "le": 0.2},
+            "signal": "duplicate_paragraphs_characters",
+            "le": 0.2,
+        },
         "gopher_duplicate_lines": {"signal": "duplicate_lines", "le": 0.3},
         "gopher_duplicate_lines_characters": {"signal": "duplicate_lines_characters", "le": 0.2},
         "gopher_top_2gram": {"signal": "top_2gram", "le": 0.2},
@@ -61,20 +63,24 @@ PRESET_RULES: dict[str, dict[str, dict[str, Any]]] = {
         "fineweb_duplicate_characters": {"signal": "duplicate_characters", "le": 0.1},
         "fineweb_feeds_per_word": {"signal": "feeds_per_word", "le": 0.3},
     },
-}  # fmt: skip
+}
 
 
 def find_rule_violations(rule: dict[str, Any], values: pa.Array) -> pa.Array:
     """Whether values of its signal break the bounds of a preset's rule, (n,) bool, null where there
     is no value. Apart from ``select``, so that what only counts does not depend on that."""
     violation_tests = {"ge": pc.less, "le": pc.greater}
-    return reduce(pc.or_, [violation_tests[key](values, rule[key]) for key in violation_tests if key in rule])
+    return reduce(
+        pc.or_, [violation_tests[key](values, rule[key]) for key in violation_tests if key in rule]
+    )
 
 
 def describe_presets() -> str:
     """All presets in words: each rule's signal and bounds."""
-    return "; ".join(f"{preset}: {', '.join(map(_format_rule_bounds, rules.items()))}"
-                     for preset, rules in PRESET_RULES.items())  # fmt: skip
+    return "; ".join(
+        f"{preset}: {', '.join(map(_format_rule_bounds, rules.items()))}"
+        for preset, rules in PRESET_RULES.items()
+    )
 
 
 def _format_rule_bounds(named_rule: tuple[str, dict[str, Any]]) -> str:

@@ -18,29 +18,34 @@ from pydantic import Field, field_validator
 from tasks.contract import (
     Artifact,
     HallmarkError,
-    TablePart,
     StageConfig,
-    Table,
-    TableWriters,
     StageContext,
+    Table,
+    TablePart,
+    TableWriters,
     align_parts,
-    lookup_column_by_doc_id,
-    stage,
     concat_spilled_tables,
     count_utf8_bytes,
+    lookup_column_by_doc_id,
+    stage,
 )
-from tasks.corpus.identities import UserLexicons, LengthBounds, combine_lexicons, load_user_lexicons
+from tasks.corpus.identities import LengthBounds, UserLexicons, combine_lexicons, load_user_lexicons
 from tasks.corpus.presets import PRESET_RULES, find_rule_violations
 from tasks.corpus.profiles.composition import (
     COUNTS_SCHEMA,
-    count_documents_by_dimension,
     build_composition_rows,
-    read_licences,
+    count_documents_by_dimension,
     find_language_signals,
+    read_licences,
 )
 from tasks.corpus.profiles.tables import TABLES
 from tasks.corpus.profiles.tagged import count_tagged_documents
-from tasks.measures.faults import FailureList, run_isolating_failures, list_failures_by_doc_id, report_failures
+from tasks.measures.faults import (
+    FailureList,
+    list_failures_by_doc_id,
+    report_failures,
+    run_isolating_failures,
+)
 from tasks.measures.identities import Lexicon, find_term_mentions
 from tasks.measures.occupations import count_gendered_words, list_occupations
 from tasks.measures.personal.types import PERSONAL_DATA_TYPES
@@ -96,13 +101,19 @@ def profile_partition(
     each, what it is composed of, mentions of identity terms, occupations beside gendered words.
     Returns those whose words could not be counted."""
     documents, *language_partitions = partitions
-    languages = lookup_column_by_doc_id(language_partitions[0], "language", documents).combine_chunks() if language_partitions else None
+    languages = (
+        lookup_column_by_doc_id(language_partitions[0], "language", documents).combine_chunks()
+        if language_partitions
+        else None
+    )
     group_lexicon, start = combine_lexicons(user_lexicons), 0
     failures: FailureList = []
 
     def count_mentions(batch: pa.RecordBatch) -> tuple[pa.Table, pa.Table]:
         identity_counts = count_identity_mentions(batch["text"], batch["source"], group_lexicon)
-        return identity_counts, count_occupation_mentions(batch["text"], batch["source"], config.window)
+        return identity_counts, count_occupation_mentions(
+            batch["text"], batch["source"], config.window
+        )
 
     for batch in documents.iter_batches(["doc_id", "source", "domain", "date", "split", "text"]):
         sizes = count_utf8_bytes(batch["text"])
@@ -116,7 +127,9 @@ def profile_partition(
         )
         batch_languages = None if languages is None else languages.slice(start, len(batch))
         start += len(batch)
-        for counts in count_documents_by_dimension(batch, sizes, batch_languages, licence_by_source, config.length_classes):
+        for counts in count_documents_by_dimension(
+            batch, sizes, batch_languages, licence_by_source, config.length_classes
+        ):
             out.get_spill_writer("composed", COUNTS_SCHEMA).write(counts)
         (identity_counts, occupation_counts), faults = run_isolating_failures(count_mentions, batch)
         out.get_spill_writer("mentions", TABLES["identities"]).write(identity_counts)
@@ -129,9 +142,15 @@ def count_identity_mentions(texts: pa.Array, sources: pa.Array, group_lexicon: L
     """Rows of the table ``identities`` for a batch."""
     terms = group_lexicon.terms
     term_numbers, text_rows = find_term_mentions(texts, group_lexicon)
-    term_table = pa.table({"group": [group for group, _ in terms], "term": [term for _, term in terms]})
-    mention_rows = term_table.take(pa.array(term_numbers)).append_column("source", sources.take(pa.array(text_rows)))
-    grouped_mentions = mention_rows.append_column("owner", pa.array(text_rows)).group_by(["group", "term", "source"])
+    term_table = pa.table(
+        {"group": [group for group, _ in terms], "term": [term for _, term in terms]}
+    )
+    mention_rows = term_table.take(pa.array(term_numbers)).append_column(
+        "source", sources.take(pa.array(text_rows))
+    )
+    grouped_mentions = mention_rows.append_column("owner", pa.array(text_rows)).group_by(
+        ["group", "term", "source"]
+    )
     counts = grouped_mentions.aggregate([("owner", "count"), ("owner", "count_distinct")])
     return counts.rename_columns(TABLES["identities"].names)
 
@@ -148,15 +167,19 @@ def count_occupation_mentions(texts: pa.Array, sources: pa.Array, window: int) -
     occupation_numbers, text_rows, gendered_words = count_gendered_words(texts, window)
     women, men = gendered_words.T
     columns = [np.ones(len(occupation_numbers), np.int64), women, men, women > men, men > women]
-    count_columns = {"source": sources.take(pa.array(text_rows)),
-            "occupation": pa.array(list_occupations(), pa.string()).take(pa.array(occupation_numbers))}  # fmt: skip
+    count_columns = {
+        "source": sources.take(pa.array(text_rows)),
+        "occupation": pa.array(list_occupations(), pa.string()).take(pa.array(occupation_numbers)),
+    }
     for name, values in zip(OCCUPATION_COUNTS.names[2:], columns, strict=True):
         count_columns[name] = pa.array(values.astype(np.int64))
     return sum_occupation_counts(pa.table(count_columns, schema=OCCUPATION_COUNTS))
 
 
 def sum_occupation_counts(counts: pa.Table) -> pa.Table:
-    sums = counts.group_by(OCCUPATION_COUNTS.names[:2]).aggregate([(name, "sum") for name in OCCUPATION_COUNTS.names[2:]])
+    sums = counts.group_by(OCCUPATION_COUNTS.names[:2]).aggregate(
+        [(name, "sum") for name in OCCUPATION_COUNTS.names[2:]]
+    )
     return sums.rename_columns(OCCUPATION_COUNTS.names)
 
 
@@ -164,7 +187,9 @@ def build_occupation_rows(counts: pa.Table) -> list[dict[str, Any]]:
     """Rows of the table ``occupations``: by source and occupation, and for all of either."""
     empty_labels = pa.repeat(pa.scalar(""), len(counts))
     count_tables = [counts, counts.set_column(0, "source", empty_labels)]
-    count_tables += [count_table.set_column(1, "occupation", empty_labels) for count_table in count_tables]
+    count_tables += [
+        count_table.set_column(1, "occupation", empty_labels) for count_table in count_tables
+    ]
     rows = sum_occupation_counts(pa.concat_tables(count_tables)).to_pylist()
     for row in rows:
         n = row["women"] + row["men"]
@@ -202,7 +227,9 @@ def iter_values_by_source(table: pa.Table, column: str) -> Iterator[tuple[str, p
         yield source, table.filter(pc.equal(table["source"], source))[column]
 
 
-def compute_length_quantiles(document_sizes: pa.Table, quantiles: Sequence[float]) -> list[dict[str, Any]]:
+def compute_length_quantiles(
+    document_sizes: pa.Table, quantiles: Sequence[float]
+) -> list[dict[str, Any]]:
     return [
         {"source": source, "quantile": quantile, "bytes": value}
         for source, sizes in iter_values_by_source(document_sizes, "bytes")
@@ -210,7 +237,9 @@ def compute_length_quantiles(document_sizes: pa.Table, quantiles: Sequence[float
     ]
 
 
-def _compute_quantiles(values: pa.ChunkedArray, quantiles: Sequence[float]) -> list[tuple[float, float]]:
+def _compute_quantiles(
+    values: pa.ChunkedArray, quantiles: Sequence[float]
+) -> list[tuple[float, float]]:
     valid_values = values.drop_null().to_numpy().astype(np.float64)
     if not len(valid_values):
         return []
@@ -227,7 +256,9 @@ def join_toxicity_decisions(signals: Table, selection: Artifact | None) -> pa.Ta
             "documents: give both"
         )
     removed_documents = selection["ledger"].read(["doc_id", "source", "action", "reason"])
-    removed_documents = removed_documents.filter(pc.equal(removed_documents["action"], "removed")).drop_columns("action")
+    removed_documents = removed_documents.filter(
+        pc.equal(removed_documents["action"], "removed")
+    ).drop_columns("action")
     kept_documents = selection["documents"].read(["doc_id", "source"])
     kept_documents = kept_documents.append_column("reason", pa.repeat("", len(kept_documents)))
     toxicity_scores = signals.read(["doc_id", "toxicity", "toxicity_status"]).sort_by("doc_id")
@@ -242,7 +273,9 @@ def join_toxicity_decisions(signals: Table, selection: Artifact | None) -> pa.Ta
     )
 
 
-def compute_toxicity_quantiles(scored_documents: pa.Table, quantiles: Sequence[float]) -> list[dict[str, Any]]:
+def compute_toxicity_quantiles(
+    scored_documents: pa.Table, quantiles: Sequence[float]
+) -> list[dict[str, Any]]:
     """Of the documents ``judged``."""
     rows: list[dict[str, Any]] = []
     for source, scores in iter_values_by_source(scored_documents, "score"):
@@ -266,15 +299,27 @@ def count_ledger_reasons(stage_label: str, ledger: Table) -> pa.Table:
 
 def count_preset_violations(signals: Table) -> list[dict[str, Any]]:
     """Of the signals of ``quality``, a row for each rule of each preset."""
-    rules = [(preset, *rule) for preset, preset_rules in PRESET_RULES.items() for rule in preset_rules.items()]
+    rules = [
+        (preset, *rule)
+        for preset, preset_rules in PRESET_RULES.items()
+        for rule in preset_rules.items()
+    ]
     counts = np.zeros((len(rules), 2), np.int64)
     for batch in signals.iter_batches():
         for count, (_, name, rule) in zip(counts, rules, strict=True):
             violations = find_rule_violations(rule, batch[rule.get("signal", name)])
             count += pc.sum(violations).as_py() or 0, violations.null_count
     return [
-        {"preset": preset, "rule": name, "documents": signals.row_count, "broken": broken_count, "unknown": unknown_count}
-        for (preset, name, _), (broken_count, unknown_count) in zip(rules, counts.tolist(), strict=True)
+        {
+            "preset": preset,
+            "rule": name,
+            "documents": signals.row_count,
+            "broken": broken_count,
+            "unknown": unknown_count,
+        }
+        for (preset, name, _), (broken_count, unknown_count) in zip(
+            rules, counts.tolist(), strict=True
+        )
     ]
 
 
@@ -294,7 +339,13 @@ def count_pairs_by_similarity(stage_label: str, pairs: Table) -> pa.Table:
     similarity = pairs.read(["similarity"])["similarity"].to_numpy().astype(np.float64)
     # The small number keeps 0.85, as stored in binary, out of the bucket below.
     buckets, pair_counts = np.unique(np.floor(similarity * 20 + 1e-6), return_counts=True)
-    return pa.table({"stage": [stage_label] * len(pair_counts), "pairs": pair_counts, "similarity": buckets / 20})
+    return pa.table(
+        {
+            "stage": [stage_label] * len(pair_counts),
+            "pairs": pair_counts,
+            "similarity": buckets / 20,
+        }
+    )
 
 
 def count_canaries(canaries: pa.Table) -> pa.Table:
@@ -310,8 +361,12 @@ def iter_account_tables(history: dict[str, Artifact]) -> Iterator[pa.Table]:
     for stage_number, (stage_label, artifact) in enumerate(history.items()):
         if "accounts" in artifact.tables:
             accounts = artifact["accounts"].read()
-            accounts = accounts.append_column("order", pa.array([stage_number] * len(accounts), pa.int32()))
-            yield accounts.append_column("stage", pa.array([stage_label] * len(accounts), pa.string()))
+            accounts = accounts.append_column(
+                "order", pa.array([stage_number] * len(accounts), pa.int32())
+            )
+            yield accounts.append_column(
+                "stage", pa.array([stage_label] * len(accounts), pa.string())
+            )
 
 
 @stage(
@@ -352,19 +407,31 @@ def profile_corpus(
     language_signals = find_language_signals(artifacts)
     aligned_partitions = align_parts(documents, *([language_signals] if language_signals else []))
     user_lexicons = load_user_lexicons(history)
-    results = context.map_items(profile_partition, aligned_partitions, read_licences(artifacts), user_lexicons, config)
-    report_failures(context, [result.value for result in results], documents.row_count, "the count of words")
+    results = context.map_items(
+        profile_partition, aligned_partitions, read_licences(artifacts), user_lexicons, config
+    )
+    report_failures(
+        context, [result.value for result in results], documents.row_count, "the count of words"
+    )
     document_sizes = concat_spilled_tables(results, "measures", _DOCUMENT_SIZES)
-    grouped_terms = concat_spilled_tables(results, "mentions", TABLES["identities"]).group_by(["group", "term", "source"])
+    grouped_terms = concat_spilled_tables(results, "mentions", TABLES["identities"]).group_by(
+        ["group", "term", "source"]
+    )
     term_counts = grouped_terms.aggregate([("mentions", "sum"), ("documents", "sum")])
 
     def write_table(name: str, rows: pa.Table | list[dict[str, Any]]) -> None:
         schema = TABLES[name]
         if isinstance(rows, list):
             rows = pa.Table.from_pylist(rows, schema=schema)
-        sort_keys = [(column_name, "ascending") for column_name in schema.names if schema.field(column_name).type == pa.string()]
+        sort_keys = [
+            (column_name, "ascending")
+            for column_name in schema.names
+            if schema.field(column_name).type == pa.string()
+        ]
         sort_keys += [
-            (column_name, "ascending") for column_name in ("copies", "similarity", "quantile") if column_name in schema.names
+            (column_name, "ascending")
+            for column_name in ("copies", "similarity", "quantile")
+            if column_name in schema.names
         ]
         context.get_table_writer(name).write(rows.sort_by(sort_keys) if name != "flow" else rows)
 
@@ -373,7 +440,10 @@ def profile_corpus(
     write_table("identities", term_counts.rename_columns(TABLES["identities"].names))
     composition_counts = concat_spilled_tables(results, "composed", COUNTS_SCHEMA)
     write_table("composition", build_composition_rows(composition_counts, config.values))
-    write_table("occupations", build_occupation_rows(concat_spilled_tables(results, "beside", OCCUPATION_COUNTS)))
+    write_table(
+        "occupations",
+        build_occupation_rows(concat_spilled_tables(results, "beside", OCCUPATION_COUNTS)),
+    )
     write_table("plants", count_canaries(plants.read(["kind", "copies", "text"])))
     for accounts in iter_account_tables(history):
         write_table("flow", accounts)
@@ -392,8 +462,12 @@ def profile_corpus(
         if artifact.stage == "scrub":
             write_table("personal_data", count_personal_data(tables["ledger"]))
         if artifact.stage == "score_toxicity":
-            scored_documents = join_toxicity_decisions(tables["signals"], history.get("select_scored"))
+            scored_documents = join_toxicity_decisions(
+                tables["signals"], history.get("select_scored")
+            )
             write_table("toxicity", compute_toxicity_quantiles(scored_documents, config.quantiles))
-            artifacts = scored_documents.group_by(["source", "status", "reason"]).aggregate([("doc_id", "count")])
+            artifacts = scored_documents.group_by(["source", "status", "reason"]).aggregate(
+                [("doc_id", "count")]
+            )
             column_names = {"doc_id_count": "documents"}
             write_table("toxicity_status", artifacts.rename_columns(column_names))

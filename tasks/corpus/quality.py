@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.contract import TablePart, StageConfig, Table, TableWriters, StageContext, column, stage
+from tasks.contract import StageConfig, StageContext, Table, TablePart, TableWriters, column, stage
 from tasks.corpus.figures import c4, fineweb, gopher
 from tasks.corpus.figures.texts import TextBatch
 from tasks.corpus.signals import build_signal_schema, write_signals
@@ -45,42 +45,95 @@ C4_LINES_PREFIX = "of the characters in lines, those that C4 takes with lines"
 SIGNALS = build_signal_schema(
     "Figures of each document's text that published rules of quality look at; null where there is "
     "nothing that a share could be of, as in an empty text.",
-    _build_count_column("words", "parts between white space that are not punctuation alone", "words"),
+    _build_count_column(
+        "words", "parts between white space that are not punctuation alone", "words"
+    ),
     column("word_length", pa.float64(), "figure", "mean length of these", unit="characters"),
-    column("hashes_per_word", pa.float64(), "figure", "hash signs (#) to parts between white space",
-           unit="ratio"),
-    column("ellipses_per_word", pa.float64(), "figure", "ellipses (... or …) to parts between "
-           "white space", unit="ratio"),
+    column(
+        "hashes_per_word",
+        pa.float64(),
+        "figure",
+        "hash signs (#) to parts between white space",
+        unit="ratio",
+    ),
+    column(
+        "ellipses_per_word",
+        pa.float64(),
+        "figure",
+        "ellipses (... or …) to parts between white space",
+        unit="ratio",
+    ),
     _build_share_column("bullet_lines", "of the lines, those that begin with • or -"),
     _build_share_column("ellipsis_lines", "of the lines, those that end with an ellipsis"),
-    _build_share_column("alphabetic_words", "of the parts between white space, those with a letter"),
+    _build_share_column(
+        "alphabetic_words", "of the parts between white space, those with a letter"
+    ),
     _build_count_column("stop_words", "how many different ones of the stop words occur", "words"),
     _build_share_column("duplicate_lines", "of the lines, those that stood in the text before"),
-    _build_share_column("duplicate_lines_characters", f"{CHARACTERS_PREFIX} lines that stood in the text before"),
-    _build_share_column("duplicate_paragraphs", "of the paragraphs, those that stood in the text before"),
-    _build_share_column("duplicate_paragraphs_characters", f"{CHARACTERS_PREFIX} paragraphs that stood there before"),
-    *(_build_share_column(f"top_{n}gram", f"{CHARACTERS_PREFIX} the most frequent {n} words in a row")
-      for n in gopher.TOP_NGRAM_SIZES),
-    *(_build_share_column(f"duplicate_{n}grams", f"{CHARACTERS_PREFIX} {n} words in a row that stood there before")
-      for n in gopher.DUPLICATE_NGRAM_SIZES),
-    _build_share_column("c4_long_words", f"{C4_LINES_PREFIX} for a word of more than {c4.MAX_WORD_LENGTH:,} characters"),
-    _build_share_column("c4_no_terminal", f"{C4_LINES_PREFIX} that do not end with a full stop, ?, ! or a quotation mark"),
-    _build_share_column("c4_few_words", f"{C4_LINES_PREFIX} of fewer than {c4.MIN_LINE_WORDS} words"),
+    _build_share_column(
+        "duplicate_lines_characters", f"{CHARACTERS_PREFIX} lines that stood in the text before"
+    ),
+    _build_share_column(
+        "duplicate_paragraphs", "of the paragraphs, those that stood in the text before"
+    ),
+    _build_share_column(
+        "duplicate_paragraphs_characters", f"{CHARACTERS_PREFIX} paragraphs that stood there before"
+    ),
+    *(
+        _build_share_column(
+            f"top_{n}gram", f"{CHARACTERS_PREFIX} the most frequent {n} words in a row"
+        )
+        for n in gopher.TOP_NGRAM_SIZES
+    ),
+    *(
+        _build_share_column(
+            f"duplicate_{n}grams", f"{CHARACTERS_PREFIX} {n} words in a row that stood there before"
+        )
+        for n in gopher.DUPLICATE_NGRAM_SIZES
+    ),
+    _build_share_column(
+        "c4_long_words",
+        f"{C4_LINES_PREFIX} for a word of more than {c4.MAX_WORD_LENGTH:,} characters",
+    ),
+    _build_share_column(
+        "c4_no_terminal",
+        f"{C4_LINES_PREFIX} that do not end with a full stop, ?, ! or a quotation mark",
+    ),
+    _build_share_column(
+        "c4_few_words", f"{C4_LINES_PREFIX} of fewer than {c4.MIN_LINE_WORDS} words"
+    ),
     _build_share_column("c4_javascript", f'{C4_LINES_PREFIX} that have the word "javascript"'),
     _build_share_column("c4_policy", f"{C4_LINES_PREFIX} about cookies, privacy or terms of use"),
-    _build_share_column("c4_taken", f"{C4_LINES_PREFIX} of any of these kinds: the first counts, and they add up to this"),
-    _build_count_column("c4_lorem_ipsum", 'lines with "lorem ipsum" that were not taken before', "lines"),
+    _build_share_column(
+        "c4_taken",
+        f"{C4_LINES_PREFIX} of any of these kinds: the first counts, and they add up to this",
+    ),
+    _build_count_column(
+        "c4_lorem_ipsum", 'lines with "lorem ipsum" that were not taken before', "lines"
+    ),
     _build_count_column("c4_curly_brackets", "lines with { that were not taken before", "lines"),
-    _build_count_column("c4_sentences", "sentences in lines that are left, an estimate: a mark and white space "
-           "part them", "sentences"),
-    _build_share_column("terminal_lines", "of the lines that are not blank, those that end a sentence, in any "
-           "script"),
+    _build_count_column(
+        "c4_sentences",
+        "sentences in lines that are left, an estimate: a mark and white space part them",
+        "sentences",
+    ),
+    _build_share_column(
+        "terminal_lines",
+        "of the lines that are not blank, those that end a sentence, in any script",
+    ),
     _build_share_column("short_lines", "of the lines that are not blank, the short ones"),
-    _build_share_column("duplicate_characters", "of the characters but line feeds, those in lines not blank "
-           "that stood in the text before"),
-    column("feeds_per_word", pa.float64(), "figure", "line feeds to parts between white space",
-           unit="ratio"),
-)  # fmt: skip
+    _build_share_column(
+        "duplicate_characters",
+        "of the characters but line feeds, those in lines not blank that stood in the text before",
+    ),
+    column(
+        "feeds_per_word",
+        pa.float64(),
+        "figure",
+        "line feeds to parts between white space",
+        unit="ratio",
+    ),
+)
 
 
 #: Bytes of memory that the figures of one document take at most, by character of its text: a letter
@@ -111,8 +164,10 @@ def check_memory(characters: int, available_bytes: int) -> None:
     needed_bytes = MEMORY_BYTES_PER_CHARACTER * characters
     if needed_bytes > available_bytes:
         raise UnprocessableDocumentError(
-            f"{TOO_LITTLE_MEMORY}: the figures of its {characters:,} characters take {needed_bytes / 1e9:.1f} "
-            f"GB, and this machine has {available_bytes / 1e9:.1f} GB; lower ingest.max_document_bytes, or "
+            f"{TOO_LITTLE_MEMORY}: the figures of its {characters:,} characters take "
+            f"{needed_bytes / 1e9:.1f} "
+            f"GB, and this machine has {available_bytes / 1e9:.1f} GB; lower "
+            f"ingest.max_document_bytes, or "
             f"run on a larger one"
         )
 
@@ -135,7 +190,9 @@ def compute_quality_signals(texts: pa.Array, config: QualityConfig) -> pa.Table:
     return pa.concat_tables(block_tables)
 
 
-def write_quality_signals(partition: TablePart, config: QualityConfig, out: TableWriters) -> FailureList:
+def write_quality_signals(
+    partition: TablePart, config: QualityConfig, out: TableWriters
+) -> FailureList:
     return write_signals(partition, partial(compute_batch_signals, config=config), out)
 
 

@@ -26,16 +26,26 @@ from tasks.contract import (
     ID_TYPE,
     Artifact,
     StageConfig,
-    TableWriters,
     StageContext,
+    TableWriters,
     column,
     hash_to_ids,
     stage,
     table_schema,
 )
 from tasks.corpus.find_personal_data import SecretKey
-from tasks.corpus.reading.town import TOWN_DATA_FILES, TownSource, compose_town_block, format_document_key, label_town_blocks
-from tasks.corpus.town.compose import compute_shingle_similarity, load_town_occupations, load_town_lexicon
+from tasks.corpus.reading.town import (
+    TOWN_DATA_FILES,
+    TownSource,
+    compose_town_block,
+    format_document_key,
+    label_town_blocks,
+)
+from tasks.corpus.town.compose import (
+    compute_shingle_similarity,
+    load_town_lexicon,
+    load_town_occupations,
+)
 from tasks.corpus.town.finder import RecoveryEvaluator, Row, compute_share_with_interval
 
 
@@ -83,8 +93,13 @@ TABLES = {
         column("unsafe", pa.bool_(), "figure", "whether it holds an unsafe passage"),
         column("copy", pa.string(), "label", "exact, near, or empty: it is no copy"),
         column("copy_of", ID_TYPE, "id", "the document that it is a copy of"),
-        column("similarity", pa.float64(), "figure", "to that document: Jaccard similarity of "
-               "their stretches of five words", unit="share"),
+        column(
+            "similarity",
+            pa.float64(),
+            "figure",
+            "to that document: Jaccard similarity of their stretches of five words",
+            unit="share",
+        ),
     ),
     "planted": table_schema(
         "Personal data in the documents of a town.",
@@ -114,7 +129,7 @@ TABLES = {
         column("occupation", pa.string(), "label", "an occupation of the town"),
         column("stated", pa.float64(), "figure", "share that the config states", unit="share"),
     ),
-}  # fmt: skip
+}
 
 # The truth ---------------------------------------------------------------------------------------
 
@@ -145,14 +160,21 @@ def write_ground_truth(block: TownBlock, key: SecretKey, out: TableWriters) -> N
             document.truth,
         )
         row: Row = {
-            "doc_id": doc_id, "source": source.name, "kind": truth.kind, "characters": len(text),
-            "groups": truth.groups, "rude": truth.rude_sentences, "lookalike": truth.has_lookalike,
-            "dialect": truth.has_dialect, "unsafe": truth.is_unsafe, "copy": document.copy_kind,
+            "doc_id": doc_id,
+            "source": source.name,
+            "kind": truth.kind,
+            "characters": len(text),
+            "groups": truth.groups,
+            "rude": truth.rude_sentences,
+            "lookalike": truth.has_lookalike,
+            "dialect": truth.has_dialect,
+            "unsafe": truth.is_unsafe,
+            "copy": document.copy_kind,
             "opinions_of": [group for group, _ in truth.opinions],
             "opinions": [sign for _, sign in truth.opinions],
             "occupations": [job for job, _ in truth.occupations],
             "genders": [gender for _, gender in truth.occupations],
-        }  # fmt: skip
+        }
         if document.copy_of is not None:
             row["copy_of"] = compute_doc_id(source.name, document.copy_of)
             row["similarity"] = compute_shingle_similarity(text, texts[document.copy_of])
@@ -160,11 +182,20 @@ def write_ground_truth(block: TownBlock, key: SecretKey, out: TableWriters) -> N
         for data_type, start, end in document.personal_spans:
             byte_start, value = len(text[:start].encode()), text[start:end]
             personal_data_rows.append(
-                {"doc_id": doc_id, "type": data_type, "start": start, "end": end, "start_byte": byte_start,
-                 "end_byte": byte_start + len(value.encode()), "digest": key.hash_value(value)}
-            )  # fmt: skip
+                {
+                    "doc_id": doc_id,
+                    "type": data_type,
+                    "start": start,
+                    "end": end,
+                    "start_byte": byte_start,
+                    "end_byte": byte_start + len(value.encode()),
+                    "digest": key.hash_value(value),
+                }
+            )
     out.get_table_writer("truth").write(pa.Table.from_pylist(truth_rows, schema=TABLES["truth"]))
-    out.get_table_writer("planted").write(pa.Table.from_pylist(personal_data_rows, schema=TABLES["planted"]))
+    out.get_table_writer("planted").write(
+        pa.Table.from_pylist(personal_data_rows, schema=TABLES["planted"])
+    )
 
 
 # What was stated ---------------------------------------------------------------------------------
@@ -172,7 +203,11 @@ def write_ground_truth(block: TownBlock, key: SecretKey, out: TableWriters) -> N
 
 def find_town_sources(history: Mapping[str, Artifact]) -> list[TownSource]:
     """The invented towns among the sources that were read, by the config of ``ingest``."""
-    configs = [artifact.manifest["parts"]["config"] for artifact in history.values() if artifact.stage == "ingest"]
+    configs = [
+        artifact.manifest["parts"]["config"]
+        for artifact in history.values()
+        if artifact.stage == "ingest"
+    ]
     sources = [source for config in configs for source in config["sources"]]
     return [TownSource.model_validate(source) for source in sources if source["kind"] == "town"]
 
@@ -181,45 +216,94 @@ def build_property_share_rows(source: TownSource, truth_rows: Sequence[Row]) -> 
     """Rows of the table ``rates``."""
     rates = source.rates
 
-    def build_row(property_name: str, configured_share: float, population: str, hits: int, n: int) -> Row:
-        key_columns = {"source": source.name, "what": property_name, "among": population, "stated": configured_share}
+    def build_row(
+        property_name: str, configured_share: float, population: str, hits: int, n: int
+    ) -> Row:
+        key_columns = {
+            "source": source.name,
+            "what": property_name,
+            "among": population,
+            "stated": configured_share,
+        }
         return key_columns | compute_share_with_interval(hits, n)
 
-    def build_document_row(property_name: str, configured_share: float, has_property: Callable[[Row], Any]) -> Row:
-        return build_row(property_name, configured_share, "originals", sum(bool(has_property(truth_row)) for truth_row in originals), len(originals))
+    def build_document_row(
+        property_name: str, configured_share: float, has_property: Callable[[Row], Any]
+    ) -> Row:
+        return build_row(
+            property_name,
+            configured_share,
+            "originals",
+            sum(bool(has_property(truth_row)) for truth_row in originals),
+            len(originals),
+        )
 
     originals = [truth_row for truth_row in truth_rows if not truth_row["copy"]]
     for copy_kind, share in (("exact", rates.exact), ("near", rates.near)):
         hits = sum(truth_row["copy"] == copy_kind for truth_row in truth_rows)
         yield build_row(f"{copy_kind} copies", share, "documents", hits, len(truth_rows))
-    yield build_document_row("a people of the town", rates.groups, lambda truth_row: truth_row["groups"])
+    yield build_document_row(
+        "a people of the town", rates.groups, lambda truth_row: truth_row["groups"]
+    )
     group_documents = [truth_row for truth_row in originals if truth_row["groups"]]
-    opinions = [pair for truth_row in originals for pair in zip(truth_row["opinions_of"], truth_row["opinions"], strict=True)]
-    yield build_row("an opinion", rates.opinions, "originals with a people",
-              sum(bool(truth_row["opinions"]) for truth_row in group_documents), len(group_documents))  # fmt: skip
+    opinions = [
+        pair
+        for truth_row in originals
+        for pair in zip(truth_row["opinions_of"], truth_row["opinions"], strict=True)
+    ]
+    yield build_row(
+        "an opinion",
+        rates.opinions,
+        "originals with a people",
+        sum(bool(truth_row["opinions"]) for truth_row in group_documents),
+        len(group_documents),
+    )
     for group in load_town_lexicon():
         signs = [sign for target, sign in opinions if target == group]
         share = rates.maligned.get(group, rates.negative)
-        yield build_row("a negative opinion", share, f"opinions of {group}",
-                  signs.count("negative"), len(signs))  # fmt: skip
-    yield build_document_row("an occupation", rates.occupations, lambda truth_row: truth_row["occupations"])
-    occupation_genders = [pair for truth_row in originals for pair in zip(truth_row["occupations"], truth_row["genders"], strict=True)]
+        yield build_row(
+            "a negative opinion", share, f"opinions of {group}", signs.count("negative"), len(signs)
+        )
+    yield build_document_row(
+        "an occupation", rates.occupations, lambda truth_row: truth_row["occupations"]
+    )
+    occupation_genders = [
+        pair
+        for truth_row in originals
+        for pair in zip(truth_row["occupations"], truth_row["genders"], strict=True)
+    ]
     for job, default_share in load_town_occupations().items():
         genders = [gender for occupation, gender in occupation_genders if occupation == job]
         share = rates.women.get(job, default_share)
-        yield build_row("a woman", share, f"mentions of a {job}", genders.count("women"), len(genders))
+        yield build_row(
+            "a woman", share, f"mentions of a {job}", genders.count("women"), len(genders)
+        )
     yield build_document_row("rude speech", rates.rude, lambda truth_row: truth_row["rude"])
-    yield build_document_row("words that look rude", rates.lookalikes, lambda truth_row: truth_row["lookalike"])
+    yield build_document_row(
+        "words that look rude", rates.lookalikes, lambda truth_row: truth_row["lookalike"]
+    )
     yield build_document_row("dialect", rates.dialect, lambda truth_row: truth_row["dialect"])
-    yield build_document_row("personal data", rates.personal, lambda truth_row: truth_row["personal"])
-    yield build_document_row("an unsafe passage", rates.unsafe, lambda truth_row: truth_row["unsafe"])
+    yield build_document_row(
+        "personal data", rates.personal, lambda truth_row: truth_row["personal"]
+    )
+    yield build_document_row(
+        "an unsafe passage", rates.unsafe, lambda truth_row: truth_row["unsafe"]
+    )
 
 
-def build_occupation_share_rows(source: TownSource, history: Mapping[str, Artifact]) -> Iterator[Row]:
+def build_occupation_share_rows(
+    source: TownSource, history: Mapping[str, Artifact]
+) -> Iterator[Row]:
     """Rows of the table ``occupations``, if the stage ``profile`` ran."""
-    profile_rows = [row for artifact in history.values() if artifact.stage == "profile"
-             for row in artifact["occupations"].read().to_pylist()]  # fmt: skip
-    counts_by_occupation = {row["occupation"]: row for row in profile_rows if row["source"] == source.name}
+    profile_rows = [
+        row
+        for artifact in history.values()
+        if artifact.stage == "profile"
+        for row in artifact["occupations"].read().to_pylist()
+    ]
+    counts_by_occupation = {
+        row["occupation"]: row for row in profile_rows if row["source"] == source.name
+    }
     for job, default_share in sorted(load_town_occupations().items()) if profile_rows else ():
         row = counts_by_occupation.get(job, {"women": 0, "men": 0})
         key_columns = {
@@ -243,26 +327,41 @@ def build_occupation_share_rows(source: TownSource, history: Mapping[str, Artifa
     reads={"history": ("documents", "ledger", "occupations", "signals")},
     determinism="exact",
 )
-def evaluate_curation(history: dict[str, Artifact], config: CurationEvaluationConfig, context: StageContext) -> None:
+def evaluate_curation(
+    history: dict[str, Artifact], config: CurationEvaluationConfig, context: StageContext
+) -> None:
     """``history`` holds the artifacts of the corpus stages by label, in the order they ran, with
     that of ``profile``."""
     towns = find_town_sources(history)
-    blocks = [TownBlock(source, block_key) for source in towns for block_key in label_town_blocks(source)]
+    blocks = [
+        TownBlock(source, block_key) for source in towns for block_key in label_town_blocks(source)
+    ]
     truth_results = context.map_items(write_ground_truth, blocks, SecretKey(context.secret))
 
     def read_result_rows(table_name: str) -> list[Row]:
-        return [row for result in truth_results for row in pq.read_table(result.table_path(table_name)).to_pylist()]
+        return [
+            row
+            for result in truth_results
+            for row in pq.read_table(result.table_path(table_name)).to_pylist()
+        ]
 
     truth, personal_data_rows = read_result_rows("truth"), read_result_rows("planted")
     personal_doc_ids = {row["doc_id"] for row in personal_data_rows}
     for source in towns:
-        truth_by_doc_id = {row["doc_id"]: row | {"personal": row["doc_id"] in personal_doc_ids}
-               for row in truth if row["source"] == source.name}  # fmt: skip
+        truth_by_doc_id = {
+            row["doc_id"]: row | {"personal": row["doc_id"] in personal_doc_ids}
+            for row in truth
+            if row["source"] == source.name
+        }
         town_personal_data = [row for row in personal_data_rows if row["doc_id"] in truth_by_doc_id]
-        finder = RecoveryEvaluator(source.name, config.near, config.lengths, truth_by_doc_id, town_personal_data, history)
+        finder = RecoveryEvaluator(
+            source.name, config.near, config.lengths, truth_by_doc_id, town_personal_data, history
+        )
         for table_name, table_rows in (
             ("rates", build_property_share_rows(source, list(truth_by_doc_id.values()))),
             ("recovered", finder.evaluate_all_stages()),
             ("occupations", build_occupation_share_rows(source, history)),
         ):
-            context.get_table_writer(table_name).write(pa.Table.from_pylist(list(table_rows), schema=TABLES[table_name]))
+            context.get_table_writer(table_name).write(
+                pa.Table.from_pylist(list(table_rows), schema=TABLES[table_name])
+            )

@@ -25,20 +25,20 @@ import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
 from tasks.contract import (
-    ItemResult,
     HallmarkError,
-    SerialMapper,
+    ItemResult,
     Mapper,
-    TablePart,
+    SerialMapper,
     StageConfig,
-    Table,
-    TableWriters,
     StageContext,
+    Table,
+    TablePart,
+    TableWriters,
     align_parts,
     column,
+    concat_spilled_tables,
     lookup_column_by_doc_id,
     stage,
-    concat_spilled_tables,
 )
 from tasks.corpus.signals import build_signal_schema
 from tasks.corpus.split import hash_ids_to_uniform
@@ -47,13 +47,18 @@ from tasks.corpus.toxicity.cascade import (
     SAMPLE_TABLE,
     CascadeConfig,
     CascadeRecall,
+    build_cascade_row,
     check_cascade_recall,
     find_sample_cutoff,
     measure_cascade_recall,
-    build_cascade_row,
 )
-from tasks.corpus.toxicity.windows import WINDOW_SCORES, build_head_columns, compute_highest_scores, score_document_windows
-from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_versions, scorer_languages
+from tasks.corpus.toxicity.windows import (
+    WINDOW_SCORES,
+    build_head_columns,
+    compute_highest_scores,
+    score_document_windows,
+)
+from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_languages, scorer_versions
 
 
 class ScoreToxicityConfig(StageConfig):
@@ -85,12 +90,19 @@ class ScoreToxicityConfig(StageConfig):
 
 SIGNALS = build_signal_schema(
     "How toxic each document is, by head. A head that the scorer lacks is null.",
-    *build_head_columns("highest score of its windows, before cut_toxic took any out; null where there "
-                  "is none, see toxicity_status"),
-    column("toxicity_status", pa.string(), "label", "scored; other language: the scorer was not "
-           "made for it; cleared: by the cheap scorer of a cascade; empty: no visible character; "
-           "failed: the scorer could not"),
-)  # fmt: skip
+    *build_head_columns(
+        "highest score of its windows, before cut_toxic took any out; null where there "
+        "is none, see toxicity_status"
+    ),
+    column(
+        "toxicity_status",
+        pa.string(),
+        "label",
+        "scored; other language: the scorer was not "
+        "made for it; cleared: by the cheap scorer of a cascade; empty: no visible character; "
+        "failed: the scorer could not",
+    ),
+)
 
 #: What holds for a document, and stands in ``toxicity_status``.
 TOXICITY_STATUSES = ("scored", "other language", "cleared", "empty", "failed")
@@ -132,13 +144,20 @@ def iter_scoring_batches(
     language_sets += [scorer_languages(config.cascade.cheap)] if config.cascade else []
     languages = pa.nulls(0)
     if partition.languages:
-        languages = lookup_column_by_doc_id(partition.languages, "language", partition.documents).combine_chunks()
+        languages = lookup_column_by_doc_id(
+            partition.languages, "language", partition.documents
+        ).combine_chunks()
     start = 0
     for batch in partition.documents.iter_batches(["doc_id", "text"]):
         scorable_masks = [np.ones(len(batch), bool) for _ in language_sets]
         if partition.languages:
             batch_languages = languages[start : start + len(batch)]
-            scorable_masks = [find_scorable_texts(batch_languages, batch["text"], supported_languages, config.too_short) for supported_languages in language_sets]
+            scorable_masks = [
+                find_scorable_texts(
+                    batch_languages, batch["text"], supported_languages, config.too_short
+                )
+                for supported_languages in language_sets
+            ]
         start += len(batch)
         yield batch, scorable_masks[0], np.logical_and.reduce(scorable_masks)
 
@@ -148,24 +167,40 @@ def score_partition(
 ) -> dict[str, Any]:
     """Score what no cascade has cleared, nor scored for its sample: documents drawn ``up_to``."""
     counts = Counter(dict.fromkeys(("windows", "unscored", *TOXICITY_STATUSES), 0))
-    cascade_draws = partition.draws.open_spilled_table("draws", CASCADE_DRAWS) if partition.draws else None
-    sample_windows = partition.sample.open_spilled_table("windows", WINDOW_SCORES) if partition.sample else WINDOW_SCORES.empty_table()
+    cascade_draws = (
+        partition.draws.open_spilled_table("draws", CASCADE_DRAWS) if partition.draws else None
+    )
+    sample_windows = (
+        partition.sample.open_spilled_table("windows", WINDOW_SCORES)
+        if partition.sample
+        else WINDOW_SCORES.empty_table()
+    )
     start = 0
     for batch, is_scorable, _ in iter_scoring_batches(partition, config):
         is_sampled = is_cleared = np.zeros(len(batch), bool)
         if cascade_draws is not None and config.cascade:
             batch_draws = cascade_draws.slice(start, len(batch))
             is_sampled = is_scorable & (batch_draws["draw"].to_numpy() <= max_draw)
-            is_below_bound = batch_draws["cheap"].to_numpy().astype(np.float64) < config.cascade.clears_below
+            is_below_bound = (
+                batch_draws["cheap"].to_numpy().astype(np.float64) < config.cascade.clears_below
+            )
             is_cleared = is_scorable & ~is_sampled & is_below_bound
         start += len(batch)
-        window_columns = score_document_windows(batch, is_scorable & ~is_sampled & ~is_cleared, config.window, config.scorer)
+        window_columns = score_document_windows(
+            batch, is_scorable & ~is_sampled & ~is_cleared, config.window, config.scorer
+        )
         if is_sampled.any():
-            window_columns = insert_sample_windows(window_columns, sample_windows, batch["doc_id"], is_sampled)
+            window_columns = insert_sample_windows(
+                window_columns, sample_windows, batch["doc_id"], is_sampled
+            )
         document_scores = compute_highest_scores(window_columns)
-        document_statuses = assign_statuses(batch["text"], document_scores["toxicity"], is_scorable, is_cleared)
+        document_statuses = assign_statuses(
+            batch["text"], document_scores["toxicity"], is_scorable, is_cleared
+        )
         out.get_table_writer("windows").write(window_columns)
-        out.get_table_writer("signals").write({**document_scores, "toxicity_status": pa.array(document_statuses, pa.string())})
+        out.get_table_writer("signals").write(
+            {**document_scores, "toxicity_status": pa.array(document_statuses, pa.string())}
+        )
         counts.update(document_statuses.tolist())
         counts["windows"] += len(window_columns["toxicity"])
         counts["unscored"] += window_columns["toxicity"].null_count
@@ -173,14 +208,24 @@ def score_partition(
 
 
 def insert_sample_windows(
-    window_columns: Mapping[str, pa.Array], sample_windows: pa.Table, doc_ids: pa.Array, is_sampled: np.ndarray
+    window_columns: Mapping[str, pa.Array],
+    sample_windows: pa.Table,
+    doc_ids: pa.Array,
+    is_sampled: np.ndarray,
 ) -> dict[str, pa.Array]:
     """Columns of WINDOWS for documents ``ids``, in which those drawn, (n,) bool, have their rows in
     ``known`` instead."""
     scored_windows = pa.table(dict(window_columns), schema=sample_windows.schema)
     sampled_ids = doc_ids.filter(pa.array(is_sampled))
-    unsampled_windows = scored_windows.filter(pc.invert(pc.is_in(scored_windows["doc_id"], value_set=sampled_ids)))
-    all_windows = pa.concat_tables([unsampled_windows, sample_windows.filter(pc.is_in(sample_windows["doc_id"], value_set=sampled_ids))])
+    unsampled_windows = scored_windows.filter(
+        pc.invert(pc.is_in(scored_windows["doc_id"], value_set=sampled_ids))
+    )
+    all_windows = pa.concat_tables(
+        [
+            unsampled_windows,
+            sample_windows.filter(pc.is_in(sample_windows["doc_id"], value_set=sampled_ids)),
+        ]
+    )
     document_rows = pc.index_in(all_windows["doc_id"], value_set=doc_ids).to_numpy()
     order = np.lexsort((all_windows["window"].to_numpy(), document_rows))
     all_windows = all_windows.take(pa.array(order)).combine_chunks()
@@ -193,24 +238,40 @@ def assign_statuses(
     """Of STATUS what holds for each document, (n,)."""
     is_missing = toxicity.is_null().to_numpy(zero_copy_only=False) & is_scorable & ~is_cleared
     is_empty = np.zeros(len(is_scorable), bool)
-    is_empty[is_missing] = [not text.strip() for text in texts.filter(pa.array(is_missing)).to_pylist()]
-    return np.select([~is_scorable, is_cleared, is_empty, is_missing], TOXICITY_STATUSES[1:], TOXICITY_STATUSES[0])
+    is_empty[is_missing] = [
+        not text.strip() for text in texts.filter(pa.array(is_missing)).to_pylist()
+    ]
+    return np.select(
+        [~is_scorable, is_cleared, is_empty, is_missing],
+        TOXICITY_STATUSES[1:],
+        TOXICITY_STATUSES[0],
+    )
 
 
 # The cascade -----------------------------------------------------------------------------------
 
 
-def score_with_cheap_scorer(partition: ScoringPartition, config: ScoreToxicityConfig, out: TableWriters) -> None:
+def score_with_cheap_scorer(
+    partition: ScoringPartition, config: ScoreToxicityConfig, out: TableWriters
+) -> None:
     """Spill, of each document of the part, its draw and what the cheap scorer says."""
     assert config.cascade
     for batch, is_scorable, is_cheaply_scorable in iter_scoring_batches(partition, config):
-        cheap_scores = compute_highest_scores(score_document_windows(batch, is_cheaply_scorable, config.window, config.cascade.cheap))
+        cheap_scores = compute_highest_scores(
+            score_document_windows(batch, is_cheaply_scorable, config.window, config.cascade.cheap)
+        )
         draws = hash_ids_to_uniform(batch["doc_id"], config.cascade.seed, "cascade")
-        columns = {"draw": pa.array(draws), "asked": pa.array(is_scorable), "cheap": cheap_scores["toxicity"]}
+        columns = {
+            "draw": pa.array(draws),
+            "asked": pa.array(is_scorable),
+            "cheap": cheap_scores["toxicity"],
+        }
         out.get_spill_writer("draws", CASCADE_DRAWS).write(columns)
 
 
-def score_cascade_sample(partition: ScoringPartition, max_draw: float, config: ScoreToxicityConfig, out: TableWriters) -> str:
+def score_cascade_sample(
+    partition: ScoringPartition, max_draw: float, config: ScoreToxicityConfig, out: TableWriters
+) -> str:
     """Spill what the scorer says of the documents drawn up to ``up_to``; why it failed, if so."""
     assert config.cascade and partition.draws
     cascade_draws = partition.draws.open_spilled_table("draws", CASCADE_DRAWS)
@@ -222,13 +283,24 @@ def score_cascade_sample(partition: ScoringPartition, max_draw: float, config: S
         if not is_sampled.any():
             continue
         sampled_batch = batch.filter(pa.array(is_sampled))
-        window_columns = score_document_windows(sampled_batch, np.ones(len(sampled_batch), bool), config.window, config.scorer)
+        window_columns = score_document_windows(
+            sampled_batch, np.ones(len(sampled_batch), bool), config.window, config.scorer
+        )
         out.get_spill_writer("windows", WINDOW_SCORES).write(window_columns)
         cheap_scores = batch_draws["cheap"].filter(pa.array(is_sampled)).combine_chunks()
-        is_below_bound = cheap_scores.to_numpy(zero_copy_only=False).astype(np.float64) < config.cascade.clears_below
+        is_below_bound = (
+            cheap_scores.to_numpy(zero_copy_only=False).astype(np.float64)
+            < config.cascade.clears_below
+        )
         document_scores = compute_highest_scores(window_columns)
-        sample_columns = {"doc_id": document_scores["doc_id"], "cheap": cheap_scores, "toxicity": document_scores["toxicity"]}
-        out.get_spill_writer("sample", SAMPLE_TABLE).write({**sample_columns, "cleared": pa.array(is_below_bound)})
+        sample_columns = {
+            "doc_id": document_scores["doc_id"],
+            "cheap": cheap_scores,
+            "toxicity": document_scores["toxicity"],
+        }
+        out.get_spill_writer("sample", SAMPLE_TABLE).write(
+            {**sample_columns, "cleared": pa.array(is_below_bound)}
+        )
     return open_scorer(config.scorer).failure_reason
 
 
@@ -243,16 +315,31 @@ def run_cascade(
     cheap_results = context.map_items(score_with_cheap_scorer, partitions, config)
     draws = concat_spilled_tables(cheap_results, "draws", CASCADE_DRAWS)
     context.mapper = choose_mapper(config.scorer, context.mapper)
-    max_draw = find_sample_cutoff(draws["draw"].to_numpy()[draws["asked"].to_numpy()], config.cascade.sample)
-    partitions = [replace(partition, draws=result) for partition, result in zip(partitions, cheap_results, strict=True)]
+    max_draw = find_sample_cutoff(
+        draws["draw"].to_numpy()[draws["asked"].to_numpy()], config.cascade.sample
+    )
+    partitions = [
+        replace(partition, draws=result)
+        for partition, result in zip(partitions, cheap_results, strict=True)
+    ]
     sample_results = context.map_items(score_cascade_sample, partitions, max_draw, config)
     sample = concat_spilled_tables(sample_results, "sample", SAMPLE_TABLE)
     context.get_table_writer("sample").write(sample)
     unscored_count = sample["toxicity"].null_count
-    check_any_scored(len(sample) - unscored_count, unscored_count, [result.value for result in sample_results], config)
-    recall = measure_cascade_recall(sample, pc.sum(draws["asked"]).as_py() or 0, config.cascade.threshold)
+    check_any_scored(
+        len(sample) - unscored_count,
+        unscored_count,
+        [result.value for result in sample_results],
+        config,
+    )
+    recall = measure_cascade_recall(
+        sample, pc.sum(draws["asked"]).as_py() or 0, config.cascade.threshold
+    )
     check_cascade_recall(recall, config.cascade)
-    partitions = [replace(partition, sample=result) for partition, result in zip(partitions, sample_results, strict=True)]
+    partitions = [
+        replace(partition, sample=result)
+        for partition, result in zip(partitions, sample_results, strict=True)
+    ]
     return partitions, max_draw, recall
 
 
@@ -264,11 +351,17 @@ def choose_mapper(scorer: ScorerConfig, default_mapper: Mapper) -> Mapper:
     return default_mapper if scorer.kind == "linear" else SerialMapper()
 
 
-def check_any_scored(scored_count: int, failed_count: int, failure_messages: Iterable[str], config: ScoreToxicityConfig) -> None:
+def check_any_scored(
+    scored_count: int,
+    failed_count: int,
+    failure_messages: Iterable[str],
+    config: ScoreToxicityConfig,
+) -> None:
     """HallmarkError if none was; ``why``: what each part of the documents says of its failures."""
     if failed_count and not scored_count and (message := next(filter(None, failure_messages), "")):
         raise HallmarkError(
-            f"the scorer {open_scorer(config.scorer).name} failed at all {failed_count:,} texts that it "
+            f"the scorer {open_scorer(config.scorer).name} failed at all {failed_count:,} "
+            f"texts that it "
             f'was given ({message}); try score_toxicity.scorer.device = "cpu" or precision = '
             f'"fp32", or another scorer'
         )
@@ -284,7 +377,12 @@ def digest_scorers(config: ScoreToxicityConfig) -> dict[str, str]:
 
 @stage(
     name="score_toxicity",
-    tables={"windows": WINDOW_SCORES, "signals": SIGNALS, "cascade": CASCADE_TABLE, "sample": SAMPLE_TABLE},
+    tables={
+        "windows": WINDOW_SCORES,
+        "signals": SIGNALS,
+        "cascade": CASCADE_TABLE,
+        "sample": SAMPLE_TABLE,
+    },
     libraries=["numpy", "scipy"],
     external_digests=lambda config, secret_id: digest_scorers(config),
     determinism="machine",
@@ -293,19 +391,27 @@ def score_toxicity(
     documents: Table, signals: Table | None, config: ScoreToxicityConfig, context: StageContext
 ) -> None:
     """``signals``: those of the stage ``language``; without them all documents are scored."""
-    partition_pairs = align_parts(documents, signals) if signals else [(part, None) for part in documents.parts]
+    partition_pairs = (
+        align_parts(documents, signals) if signals else [(part, None) for part in documents.parts]
+    )
     partitions = [ScoringPartition(*pair) for pair in partition_pairs]
     max_draw, recall = -1.0, None
-    context.mapper = choose_mapper(config.cascade.cheap if config.cascade else config.scorer, context.mapper)
+    context.mapper = choose_mapper(
+        config.cascade.cheap if config.cascade else config.scorer, context.mapper
+    )
     if config.cascade:
         partitions, max_draw, recall = run_cascade(partitions, config, context)
     results = context.map_partitions(score_partition, partitions, max_draw, config)
     totals: Counter[str] = Counter()
     for part in results:
         totals.update({name: count for name, count in part.value.items() if name != "why"})
-    check_any_scored(totals["scored"], totals["failed"], [part.value["why"] for part in results], config)
+    check_any_scored(
+        totals["scored"], totals["failed"], [part.value["why"] for part in results], config
+    )
     if config.cascade and recall:
-        context.get_table_writer("cascade").write(build_cascade_row(recall, config.cascade, totals["cleared"]))
+        context.get_table_writer("cascade").write(
+            build_cascade_row(recall, config.cascade, totals["cleared"])
+        )
     for name in ("windows", "unscored"):
         context.record_measurement(name, totals[name], "windows")
     for status in TOXICITY_STATUSES[1:]:

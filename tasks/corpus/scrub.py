@@ -28,20 +28,26 @@ from tasks.contract import (
     LEDGER,
     Artifact,
     HallmarkError,
-    TablePart,
     StageConfig,
-    Table,
-    TableWriters,
     StageContext,
+    Table,
+    TablePart,
+    TableWriters,
     align_parts,
     build_document_ledger_columns,
-    hash_documents,
     build_ledger_columns,
-    stage,
+    hash_documents,
     hash_texts,
     replace_columns,
+    stage,
 )
-from tasks.corpus.spans import SPAN_TYPES, Utf8Texts, merge_overlapping_spans, read_partition_spans, replace_spans
+from tasks.corpus.spans import (
+    SPAN_TYPES,
+    Utf8Texts,
+    merge_overlapping_spans,
+    read_partition_spans,
+    replace_spans,
+)
 from tasks.measures.personal.types import UNREADABLE
 
 #: Why a document leaves of which cutting left nothing.
@@ -67,12 +73,17 @@ class RedactSpansConfig(StageConfig):
         known_types = [name for name in SPAN_TYPES if name != UNREADABLE]
         for name in policies:
             if name not in known_types:
-                raise ValueError(f"there is no type {name!r}; the types are {', '.join(known_types)}")
+                raise ValueError(
+                    f"there is no type {name!r}; the types are {', '.join(known_types)}"
+                )
         return policies
 
     def get_actions(self, types: pa.Array) -> np.ndarray:
         """The policy for each type, (m,) of str."""
-        type_names, type_numbers = pc.dictionary_encode(types).dictionary, pc.dictionary_encode(types).indices
+        type_names, type_numbers = (
+            pc.dictionary_encode(types).dictionary,
+            pc.dictionary_encode(types).indices,
+        )
         actions = [
             "quarantine" if name == UNREADABLE else self.policies.get(name, self.policy)
             for name in type_names.to_pylist()
@@ -84,14 +95,18 @@ class CutRepeatsConfig(RedactSpansConfig):
     """Where repeated text is treated: it is cut, and nothing else is touched."""
 
     policy: SpanAction = Field("keep", description="what becomes of a span of any other type")
-    policies: dict[str, SpanAction] = Field(default={"REPEAT": "cut"}, description="policies by type")
+    policies: dict[str, SpanAction] = Field(
+        default={"REPEAT": "cut"}, description="policies by type"
+    )
 
 
 class CutToxicConfig(RedactSpansConfig):
     """Where toxic windows are treated: they are cut, and nothing else is touched."""
 
     policy: SpanAction = Field("keep", description="what becomes of a span of any other type")
-    policies: dict[str, SpanAction] = Field(default={"TOXIC": "cut"}, description="policies by type")
+    policies: dict[str, SpanAction] = Field(
+        default={"TOXIC": "cut"}, description="policies by type"
+    )
 
 
 def build_placeholders(types: pa.Array) -> pa.Array:
@@ -99,7 +114,10 @@ def build_placeholders(types: pa.Array) -> pa.Array:
 
 
 def redact_partition(
-    partitions: tuple[TablePart, ...], stage_names: Sequence[str], config: RedactSpansConfig, out: TableWriters
+    partitions: tuple[TablePart, ...],
+    stage_names: Sequence[str],
+    config: RedactSpansConfig,
+    out: TableWriters,
 ) -> None:
     documents, *span_partitions = partitions
     spans = read_partition_spans(documents, dict(zip(stage_names, span_partitions, strict=True)))
@@ -107,7 +125,9 @@ def redact_partition(
     start = 0
     for batch in documents.iter_batches():
         first_span, end_span = np.searchsorted(span_rows, [start, start + len(batch)])
-        kept_documents, ledger_entries = redact_batch(batch, spans.slice(first_span, end_span - first_span), start, config)
+        kept_documents, ledger_entries = redact_batch(
+            batch, spans.slice(first_span, end_span - first_span), start, config
+        )
         start += len(batch)
         out.get_table_writer("documents").write(kept_documents)
         out.get_table_writer("ledger").write(ledger_entries)
@@ -123,12 +143,15 @@ def redact_batch(
     spans = spans.combine_chunks()
     document_rows = spans["row"].to_numpy() - first_row
     start, end = spans["start"].to_numpy(), spans["end"].to_numpy()
-    invalid_spans = np.flatnonzero(~Utf8Texts.from_array(batch["text"]).are_valid_spans(document_rows, start, end))
+    invalid_spans = np.flatnonzero(
+        ~Utf8Texts.from_array(batch["text"]).are_valid_spans(document_rows, start, end)
+    )
     if len(invalid_spans):
         invalid_span = spans.slice(invalid_spans[0], 1).to_pylist()[0]
         raise HallmarkError(
             f"a span from byte {invalid_span['start']} to {invalid_span['end']} of document "
-            f"{invalid_span['doc_id'].hex()} lies outside of its text or within a character: the spans "
+            f"{invalid_span['doc_id'].hex()} lies outside of its text or within a character: "
+            f"the spans "
             f"were found in other texts; find them in these documents"
         )
     span_types = spans["type"].combine_chunks()
@@ -136,11 +159,22 @@ def redact_batch(
     is_removed, removal_entries = find_removed_documents(batch, document_rows, span_types, actions)
     is_edited = np.isin(actions, ["mask", "cut"]) & ~is_removed[document_rows]
     edited_spans = spans.filter(pa.array(is_edited))
-    edited_documents, edit_entries = apply_span_edits(batch, edited_spans, document_rows[is_edited], actions[is_edited])
-    emptied_rows = find_blank_texts(edited_documents["text"], document_rows[is_edited & (actions == "cut")])
+    edited_documents, edit_entries = apply_span_edits(
+        batch, edited_spans, document_rows[is_edited], actions[is_edited]
+    )
+    emptied_rows = find_blank_texts(
+        edited_documents["text"], document_rows[is_edited & (actions == "cut")]
+    )
     is_removed[emptied_rows] = True
-    edit_entries = edit_entries.filter(pa.array(~np.isin(edit_entries["row"].to_numpy(), emptied_rows)))
-    emptied_entries = _append_row_column(build_document_ledger_columns("removed", EMPTY_AFTER_CUT, batch.take(pa.array(emptied_rows))), emptied_rows)
+    edit_entries = edit_entries.filter(
+        pa.array(~np.isin(edit_entries["row"].to_numpy(), emptied_rows))
+    )
+    emptied_entries = _append_row_column(
+        build_document_ledger_columns(
+            "removed", EMPTY_AFTER_CUT, batch.take(pa.array(emptied_rows))
+        ),
+        emptied_rows,
+    )
     ledger_entries = pa.concat_tables([removal_entries, edit_entries, emptied_entries])
     ledger_entries = ledger_entries.take(pc.sort_indices(ledger_entries["row"])).drop_columns("row")
     return edited_documents.filter(pa.array(~is_removed)), ledger_entries
@@ -154,17 +188,31 @@ def find_removed_documents(
     is_removed, ledger_pieces = np.zeros(len(batch), bool), []
     removing_spans = np.flatnonzero(np.isin(actions, ["drop", "quarantine"]))
     type_numbers = pc.dictionary_encode(span_types).indices.to_numpy()[removing_spans]
-    removing_spans = removing_spans[np.sort(np.unique(np.stack([document_rows[removing_spans], type_numbers]), axis=1, return_index=True)[1])]
+    removing_spans = removing_spans[
+        np.sort(
+            np.unique(
+                np.stack([document_rows[removing_spans], type_numbers]), axis=1, return_index=True
+            )[1]
+        )
+    ]
     for ledger_action, span_action in (("quarantined", "quarantine"), ("removed", "drop")):
         action_spans = removing_spans[actions[removing_spans] == span_action]
         removed_rows, first_spans = np.unique(document_rows[action_spans], return_index=True)
         is_first_span = np.zeros(len(action_spans), bool)
         is_first_span[first_spans[~is_removed[removed_rows]]] = True
         is_removed[removed_rows] = True
-        for entry_action, span_numbers in ((ledger_action, action_spans[is_first_span]), ("also", action_spans[~is_first_span])):
+        for entry_action, span_numbers in (
+            (ledger_action, action_spans[is_first_span]),
+            ("also", action_spans[~is_first_span]),
+        ):
             removed_documents = batch.take(pa.array(document_rows[span_numbers], pa.int64()))
             reasons = span_types.take(pa.array(span_numbers, pa.int64()))
-            ledger_pieces.append(_append_row_column(build_document_ledger_columns(entry_action, reasons, removed_documents), document_rows[span_numbers]))
+            ledger_pieces.append(
+                _append_row_column(
+                    build_document_ledger_columns(entry_action, reasons, removed_documents),
+                    document_rows[span_numbers],
+                )
+            )
     return is_removed, pa.concat_tables(ledger_pieces)
 
 
@@ -183,11 +231,19 @@ def apply_span_edits(
     row_indices = pa.array(edited_rows, pa.int64())
     texts = batch["text"].take(row_indices)
     utf8, text_rows = Utf8Texts.from_array(texts), np.searchsorted(edited_rows, document_rows)
-    type_ranks = pc.index_in(spans["type"], value_set=pa.array(SPAN_TYPES)).fill_null(len(SPAN_TYPES)).to_numpy()
+    type_ranks = (
+        pc.index_in(spans["type"], value_set=pa.array(SPAN_TYPES))
+        .fill_null(len(SPAN_TYPES))
+        .to_numpy()
+    )
     span_numbers, start, end = merge_overlapping_spans(
         utf8, text_rows, spans["start"].to_numpy(), spans["end"].to_numpy(), type_ranks
     )
-    spans, text_rows, actions = spans.take(pa.array(span_numbers, pa.int64())), text_rows[span_numbers], actions[span_numbers]
+    spans, text_rows, actions = (
+        spans.take(pa.array(span_numbers, pa.int64())),
+        text_rows[span_numbers],
+        actions[span_numbers],
+    )
     is_cut = pa.array(actions == "cut")
     replacements = pc.if_else(is_cut, "", build_placeholders(spans["type"].combine_chunks()))
     edited_texts = replace_spans(texts, text_rows, start, end, replacements)
@@ -198,7 +254,9 @@ def apply_span_edits(
         text=pc.replace_with_mask(batch["text"], is_changed, edited_texts),
         text_hash=pc.replace_with_mask(batch["text_hash"], is_changed, hash_texts(edited_texts)),
     )
-    original_identities = pa.array(hash_documents(batch["doc_id"].take(row_indices), texts), pa.binary(16))
+    original_identities = pa.array(
+        hash_documents(batch["doc_id"].take(row_indices), texts), pa.binary(16)
+    )
     is_first_span = np.diff(text_rows, prepend=-1) > 0  # the identity stands in one row a document
     text_indices = pa.array(text_rows, pa.int64())
     span_documents = batch.take(row_indices.take(text_indices))
@@ -221,8 +279,12 @@ def apply_span_edits(
 
 def _append_row_column(ledger_columns: dict[str, Any], document_rows: np.ndarray) -> pa.Table:
     """Rows of the ledger with the rows of their documents, by which they are put in order."""
-    arrays = {name: pa.array(values, LEDGER.field(name).type) if isinstance(values, list | np.ndarray)
-              else values.cast(LEDGER.field(name).type) for name, values in ledger_columns.items()}  # fmt: skip
+    arrays = {
+        name: pa.array(values, LEDGER.field(name).type)
+        if isinstance(values, list | np.ndarray)
+        else values.cast(LEDGER.field(name).type)
+        for name, values in ledger_columns.items()
+    }
     return pa.table(arrays).append_column("row", pa.array(document_rows, pa.int64()))
 
 
@@ -232,13 +294,18 @@ def _append_row_column(ledger_columns: dict[str, Any], document_rows: np.ndarray
     libraries=["numpy"],
     reads={"spans": ("spans",)},
 )
-def redact_spans(documents: Table, spans: dict[str, Artifact], config: RedactSpansConfig, context: StageContext) -> None:
+def redact_spans(
+    documents: Table, spans: dict[str, Artifact], config: RedactSpansConfig, context: StageContext
+) -> None:
     """``spans`` holds what stages found in these documents, in their tables ``spans``.
     HallmarkError where no document is left."""
     span_tables = [artifact["spans"] for artifact in spans.values()]
-    results = context.map_partitions(redact_partition, align_parts(documents, *span_tables), list(spans), config)
+    results = context.map_partitions(
+        redact_partition, align_parts(documents, *span_tables), list(spans), config
+    )
     if documents.row_count and not sum(result.parts["documents"]["rows"] for result in results):
         raise HallmarkError(
-            f"none of {documents.row_count:,} documents is left: all hold what is to be dropped, are "
+            f"none of {documents.row_count:,} documents is left: all hold what is to be "
+            f"dropped, are "
             f"cut whole, or could not be looked through; see policy and policies"
         )

@@ -23,18 +23,18 @@ from tasks.contract import (
     LEDGER,
     Artifact,
     HallmarkError,
-    TablePart,
     PathSafeName,
     Seed,
     StageConfig,
-    Table,
-    TableWriters,
     StageContext,
+    Table,
+    TablePart,
+    TableWriters,
     align_parts,
     build_document_ledger_columns,
     build_ledger_table,
-    stage,
     replace_columns,
+    stage,
 )
 from tasks.corpus.presets import PRESET_RULES, PresetName, describe_presets
 from tasks.corpus.signals import get_signal_types, join_partition_signals
@@ -87,7 +87,9 @@ class SelectionRule(StageConfig):
         number_bounds = [name for name in BOUND_VIOLATIONS if getattr(self, name) is not None]
         label_bounds = [name for name in ("any_of", "none_of") if getattr(self, name)]
         if len(number_bounds) + len(label_bounds) == 0:
-            raise ValueError(f"needs a bound: {', '.join([*BOUND_VIOLATIONS, 'any_of', 'none_of'])}")
+            raise ValueError(
+                f"needs a bound: {', '.join([*BOUND_VIOLATIONS, 'any_of', 'none_of'])}"
+            )
         if (number_bounds and label_bounds) or len(label_bounds) > 1:
             raise ValueError("has bounds for numbers and for labels; a signal is one of them")
         if (self.share > 0) != (self.action == "cap"):
@@ -120,7 +122,9 @@ class SelectionRule(StageConfig):
             numbers = values.cast(pa.float64())
             for bound, is_beyond in BOUND_VIOLATIONS.items():
                 if (limit := getattr(self, bound)) is not None:
-                    violated_bounds = pc.if_else(pc.fill_null(is_beyond(numbers, limit), False), limit, violated_bounds)
+                    violated_bounds = pc.if_else(
+                        pc.fill_null(is_beyond(numbers, limit), False), limit, violated_bounds
+                    )
         return violated_bounds
 
 
@@ -141,7 +145,9 @@ def _parse_rules(rules: Any) -> Any:
     if not isinstance(rules, Mapping | list | tuple):
         raise ValueError("must be tables [….rules.NAME], one a rule, or a list of rules")
     entries = _rules_to_list(rules)
-    rule_names = list(rules) if isinstance(rules, Mapping) else [_get_rule_name(rule) for rule in entries]
+    rule_names = (
+        list(rules) if isinstance(rules, Mapping) else [_get_rule_name(rule) for rule in entries]
+    )
     parsed_rules, errors = [], []
     for index, (name, rule) in enumerate(zip(rule_names, entries, strict=True)):
         location = name if isinstance(name, str) else index
@@ -176,18 +182,27 @@ class SelectConfig(StageConfig):
         """The rules of the presets stand among the others, and a run records them as they are."""
         if not isinstance(settings, Mapping):
             return settings
-        preset_names, user_rules = settings.get("presets", ()), _rules_to_list(settings.get("rules", ()))
+        preset_names, user_rules = (
+            settings.get("presets", ()),
+            _rules_to_list(settings.get("rules", ())),
+        )
         are_lists = isinstance(preset_names, list | tuple) and isinstance(user_rules, list | tuple)
         is_valid = are_lists and all(isinstance(_get_rule_name(rule), str) for rule in user_rules)
         if not is_valid or any(name not in list(PRESET_RULES) for name in preset_names):
             return settings  # refused below, with its place
-        preset_rules = {name: {"name": name, **rule} for preset_name in preset_names for name, rule in PRESET_RULES[preset_name].items()}
+        preset_rules = {
+            name: {"name": name, **rule}
+            for preset_name in preset_names
+            for name, rule in PRESET_RULES[preset_name].items()
+        }
         overridden_rules: dict[str, Any] = {}
         added_rules = []
         for rule in user_rules:
             name = _get_rule_name(rule)
             if name in preset_rules and name not in overridden_rules:
-                overridden_rules[name] = {**preset_rules[name], **rule} if isinstance(rule, Mapping) else rule
+                overridden_rules[name] = (
+                    {**preset_rules[name], **rule} if isinstance(rule, Mapping) else rule
+                )
             else:
                 added_rules.append(rule)
         return {**settings, "rules": [*(preset_rules | overridden_rules).values(), *added_rules]}
@@ -210,7 +225,9 @@ class RuleResult:
     is_unknown: np.ndarray  # bool: for want of a value
 
 
-def describe_rule_mismatch(rule: SelectionRule, signal_types: Mapping[str, pa.DataType]) -> str | None:
+def describe_rule_mismatch(
+    rule: SelectionRule, signal_types: Mapping[str, pa.DataType]
+) -> str | None:
     """Why a rule says nothing of signals of these names and types; None where it does."""
     if rule.signal not in signal_types:
         return f"there is no signal {rule.signal!r}; there are: {', '.join(signal_types) or 'none'}"
@@ -233,31 +250,50 @@ def evaluate_rule(rule: SelectionRule, signal_table: pa.Table, seed: int) -> Rul
     is_unknown = pc.is_null(is_violated).to_numpy(zero_copy_only=False)
     is_hit = pc.fill_null(is_violated, rule.unknown == "remove").to_numpy(zero_copy_only=False)
     if rule.action == "cap":
-        is_hit = is_hit & (hash_ids_to_uniform(signal_table["doc_id"], seed, f"cap {rule.name}") >= rule.share)
+        is_hit = is_hit & (
+            hash_ids_to_uniform(signal_table["doc_id"], seed, f"cap {rule.name}") >= rule.share
+        )
     return RuleResult(rule, values, is_hit, is_unknown)
 
 
 def select_partition(
-    partitions: tuple[TablePart, ...], stage_names: Sequence[str], config: SelectConfig, out: TableWriters
+    partitions: tuple[TablePart, ...],
+    stage_names: Sequence[str],
+    config: SelectConfig,
+    out: TableWriters,
 ) -> dict[str, dict[str, int]]:
     """Documents and signals are walked side by side: all stand in the order of the ids.
 
     Returns how many documents had no value, by signal, and how many left, by reason.
     """
     documents, *signal_partitions = partitions
-    signal_table = join_partition_signals(documents, dict(zip(stage_names, signal_partitions, strict=True)))
+    signal_table = join_partition_signals(
+        documents, dict(zip(stage_names, signal_partitions, strict=True))
+    )
     rule_results = [evaluate_rule(rule, signal_table, config.seed) for rule in config.rules]
     removing_results = [result for result in rule_results if result.rule.action != "tag"]
     tagging_results = [result for result in rule_results if result.rule.action == "tag"]
-    carried_columns = [name for name in DOCUMENTS.names if name in signal_table.schema.names and name != "doc_id"]
+    carried_columns = [
+        name for name in DOCUMENTS.names if name in signal_table.schema.names and name != "doc_id"
+    ]
     removed_counts: Counter[str] = Counter()
     start = 0
     for batch in documents.iter_batches():
         batch_rows = slice(start, start + len(batch))
         start = batch_rows.stop
-        columns = {name: signal_table[name].combine_chunks()[batch_rows] for name in carried_columns}
-        tags = add_rule_tags(batch["tags"], [(result.rule.name, result.is_hit[batch_rows]) for result in tagging_results])
-        is_removed = np.logical_or.reduce([np.zeros(len(batch), bool), *(result.is_hit[batch_rows] for result in removing_results)])
+        columns = {
+            name: signal_table[name].combine_chunks()[batch_rows] for name in carried_columns
+        }
+        tags = add_rule_tags(
+            batch["tags"],
+            [(result.rule.name, result.is_hit[batch_rows]) for result in tagging_results],
+        )
+        is_removed = np.logical_or.reduce(
+            [
+                np.zeros(len(batch), bool),
+                *(result.is_hit[batch_rows] for result in removing_results),
+            ]
+        )
         document_table = pa.table(replace_columns(batch, **columns, tags=tags))
         out.get_table_writer("documents").write(document_table.filter(pa.array(~is_removed)))
         ledger_entries = build_removal_ledger(batch, batch_rows, removing_results)
@@ -286,13 +322,18 @@ def add_rule_tags(tags: pa.Array, rule_hits: Sequence[tuple[str, np.ndarray]]) -
     )
 
 
-def build_removal_ledger(batch: pa.RecordBatch, batch_rows: slice, removing_results: Sequence[RuleResult]) -> pa.Table:
+def build_removal_ledger(
+    batch: pa.RecordBatch, batch_rows: slice, removing_results: Sequence[RuleResult]
+) -> pa.Table:
     """Rows of the ledger: the first rule that removes a document, then those that would have."""
     ledger_pieces = []
     is_removed = np.zeros(len(batch), bool)  # removed by an earlier rule
     for result in removing_results:
         is_hit = result.is_hit[batch_rows]
-        for action, is_selected in (("removed", is_hit & ~is_removed), ("also", is_hit & is_removed)):
+        for action, is_selected in (
+            ("removed", is_hit & ~is_removed),
+            ("also", is_hit & is_removed),
+        ):
             row_indices = pa.array(np.flatnonzero(is_selected))
             values = result.values[batch_rows].take(row_indices)
             rule_name = result.rule.name
@@ -325,12 +366,17 @@ def select_documents(
     """``signals`` holds what stages said of these documents, in their tables ``signals``. A signal
     that has the name of a column of documents is carried on in it."""
     signal_tables = [artifact["signals"] for artifact in signals.values()]
-    results = context.map_partitions(select_partition, align_parts(documents, *signal_tables), list(signals), config)
+    results = context.map_partitions(
+        select_partition, align_parts(documents, *signal_tables), list(signals), config
+    )
     if documents.row_count and not sum(result.parts["documents"]["rows"] for result in results):
         removed_counts = sum((Counter(result.value["taken"]) for result in results), Counter())
-        removal_summary = ", ".join(f"{name} took {count:,}" for name, count in removed_counts.most_common())
+        removal_summary = ", ".join(
+            f"{name} took {count:,}" for name, count in removed_counts.most_common()
+        )
         raise HallmarkError(
-            f"its rules leave none of {documents.row_count:,} documents: {removal_summary}; widen their bounds, or "
+            f"its rules leave none of {documents.row_count:,} documents: {removal_summary}; "
+            f"widen their bounds, or "
             f"leave them out"
         )
     for name in dict.fromkeys(rule.signal for rule in config.rules):

@@ -13,21 +13,27 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.contract import ID_TYPE, HallmarkError, TablePart, TableWriters, column, table_schema
-from tasks.measures.faults import FailureList, run_isolating_failures, list_failures_by_doc_id
+from tasks.measures.faults import FailureList, list_failures_by_doc_id, run_isolating_failures
 
 
 def build_signal_schema(meaning: str, *fields: pa.Field) -> pa.Schema:
     """Schema of a stage's table ``signals``."""
-    return table_schema(meaning, column("doc_id", ID_TYPE, "id", "the document"), *fields, partition_by=True)
+    return table_schema(
+        meaning, column("doc_id", ID_TYPE, "id", "the document"), *fields, partition_by=True
+    )
 
 
 def get_signal_types(*schemas: pa.Schema) -> dict[str, pa.DataType]:
     """The type of each signal of these tables."""
-    return {field.name: field.type for schema in schemas for field in schema if field.name != "doc_id"}
+    return {
+        field.name: field.type for schema in schemas for field in schema if field.name != "doc_id"
+    }
 
 
 def write_signals(
-    partition: TablePart, compute_signals: Callable[[pa.RecordBatch], Mapping[str, pa.Array]], out: TableWriters
+    partition: TablePart,
+    compute_signals: Callable[[pa.RecordBatch], Mapping[str, pa.Array]],
+    out: TableWriters,
 ) -> FailureList:
     """Write the signals of a part: the columns that the kernel gives for its documents (doc_id,
     text), null for those on which it fails. Returns these."""
@@ -43,7 +49,9 @@ def write_signals(
     return failures
 
 
-def join_partition_signals(documents: TablePart, signal_partitions: Mapping[str, TablePart]) -> pa.Table:
+def join_partition_signals(
+    documents: TablePart, signal_partitions: Mapping[str, TablePart]
+) -> pa.Table:
     """The signals of a part's documents side by side, a row each, held in memory.
 
     Raises HallmarkError where a table is about other documents, or two have a column of one name.
@@ -54,7 +62,8 @@ def join_partition_signals(documents: TablePart, signal_partitions: Mapping[str,
         signal_rows = signal_partition.read()
         if not signal_rows["doc_id"].combine_chunks().equals(doc_ids):
             raise HallmarkError(
-                f"{documents} and {signal_partition} are not about the same documents: make the signals of "
+                f"{documents} and {signal_partition} are not about the same documents: make "
+                f"the signals of "
                 f"these ones first"
             )
         for name in signal_rows.schema.names:
@@ -62,5 +71,7 @@ def join_partition_signals(documents: TablePart, signal_partitions: Mapping[str,
                 continue
             if name in joined_signals.schema.names:
                 raise HallmarkError(f"two stages have a signal {name!r}; rename one of them")
-            joined_signals = joined_signals.append_column(signal_rows.schema.field(name), signal_rows[name])
+            joined_signals = joined_signals.append_column(
+                signal_rows.schema.field(name), signal_rows[name]
+            )
     return joined_signals

@@ -21,8 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.contract import ID_TYPE, HallmarkError, TablePart, column, table_schema
-from tasks.measures.personal.types import PERSONAL_DATA_TYPES
-from tasks.measures.personal.types import UNREADABLE
+from tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADABLE
 
 SPANS = table_schema(
     "Places in the documents and what stands there; what becomes of them is decided elsewhere.",
@@ -30,11 +29,16 @@ SPANS = table_schema(
     column("start", pa.int64(), "figure", "where the span begins in the UTF-8 text", unit="bytes"),
     column("end", pa.int64(), "figure", "where it ends", unit="bytes"),
     column("type", pa.string(), "label", "what it is, such as EMAIL"),
-    column("digest", ID_TYPE, "id", "hash of what stands there, keyed by the store's secret; null where "
-           "none is kept; never the text itself"),
+    column(
+        "digest",
+        ID_TYPE,
+        "id",
+        "hash of what stands there, keyed by the store's secret; null where "
+        "none is kept; never the text itself",
+    ),
     column("score", pa.float32(), "figure", "what the finder measured, where it did"),
     partition_by=True,
-)  # fmt: skip
+)
 
 #: What a policy may be set for. Of spans that are equally long the type first in this list counts.
 #: UNREAD is no kind of text: it stands over a document that its finder could not look through,
@@ -59,26 +63,41 @@ class Utf8Texts:
         _, offsets, data = texts.buffers()
         if not len(texts) or data is None:
             return cls(np.zeros(0, np.uint8), np.zeros(len(texts) + 1, np.int64))
-        text_offsets = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-        return cls(np.frombuffer(data, np.uint8)[text_offsets[0] : text_offsets[-1]], text_offsets - text_offsets[0])
+        text_offsets = np.frombuffer(offsets, np.int64)[
+            texts.offset : texts.offset + len(texts) + 1
+        ]
+        return cls(
+            np.frombuffer(data, np.uint8)[text_offsets[0] : text_offsets[-1]],
+            text_offsets - text_offsets[0],
+        )
 
     def bytes_to_characters(self, text_rows: np.ndarray, byte_positions: np.ndarray) -> np.ndarray:
         """Positions in the texts of these rows, in bytes, as characters; all (m,) int64."""
         buffer_positions = self.offsets[text_rows] + byte_positions
         boundaries = np.unique(np.concatenate([[0], self.offsets, buffer_positions]))
-        is_character_start = np.append((self.byte_values & 0xC0) != 0x80, False)  # so that each place is in it
+        is_character_start = np.append(
+            (self.byte_values & 0xC0) != 0x80, False
+        )  # so that each place is in it
         character_counts = np.add.reduceat(is_character_start, boundaries, dtype=np.int64)
-        preceding_characters = np.append(0, np.cumsum(character_counts))  # characters in front of each place
-        boundary_indices = np.searchsorted(boundaries, np.stack([buffer_positions, self.offsets[text_rows]]))
+        preceding_characters = np.append(
+            0, np.cumsum(character_counts)
+        )  # characters in front of each place
+        boundary_indices = np.searchsorted(
+            boundaries, np.stack([buffer_positions, self.offsets[text_rows]])
+        )
         return preceding_characters[boundary_indices[0]] - preceding_characters[boundary_indices[1]]
 
-    def characters_to_bytes(self, text_rows: np.ndarray, character_positions: np.ndarray) -> np.ndarray:
+    def characters_to_bytes(
+        self, text_rows: np.ndarray, character_positions: np.ndarray
+    ) -> np.ndarray:
         """The same in the other direction. Positions lie in their texts, or at the end of them."""
         character_starts = np.flatnonzero(np.append((self.byte_values & 0xC0) != 0x80, True))
         first_characters = np.searchsorted(character_starts, self.offsets[text_rows])
         return character_starts[first_characters + character_positions] - self.offsets[text_rows]
 
-    def are_valid_spans(self, text_rows: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    def are_valid_spans(
+        self, text_rows: np.ndarray, start: np.ndarray, end: np.ndarray
+    ) -> np.ndarray:
         """Whether spans lie in their texts and on the boundaries of characters, (m,) bool."""
         text_sizes = np.diff(self.offsets)[text_rows]
         is_valid = (start >= 0) & (start < end) & (end <= text_sizes)
@@ -86,13 +105,19 @@ class Utf8Texts:
             buffer_positions = (self.offsets[text_rows] + boundary)[is_valid]
             is_in_buffer = buffer_positions < len(self.byte_values)
             is_character_start = np.ones(len(buffer_positions), bool)
-            is_character_start[is_in_buffer] = (self.byte_values[buffer_positions[is_in_buffer]] & 0xC0) != 0x80
+            is_character_start[is_in_buffer] = (
+                self.byte_values[buffer_positions[is_in_buffer]] & 0xC0
+            ) != 0x80
             is_valid[is_valid] = is_character_start
         return is_valid
 
 
 def merge_overlapping_spans(
-    utf8: Utf8Texts, text_rows: np.ndarray, start: np.ndarray, end: np.ndarray, type_ranks: np.ndarray
+    utf8: Utf8Texts,
+    text_rows: np.ndarray,
+    start: np.ndarray,
+    end: np.ndarray,
+    type_ranks: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Spans that overlap are one: from where the first begins to where the last ends, so that
     nothing that was found stays. It is what the longest of them is; of equally long ones, that of
@@ -110,11 +135,19 @@ def merge_overlapping_spans(
     order = np.lexsort((start, type_ranks, start - end, group_numbers))
     first_spans = np.flatnonzero(is_group_start)
     last_spans = np.append(first_spans[1:], len(text_rows)) - 1
-    return order[first_spans], start[first_spans], furthest_ends[last_spans] - text_starts[first_spans]
+    return (
+        order[first_spans],
+        start[first_spans],
+        furthest_ends[last_spans] - text_starts[first_spans],
+    )
 
 
 def replace_spans(
-    texts: pa.Array, text_rows: np.ndarray, start: np.ndarray, end: np.ndarray, replacements: pa.Array
+    texts: pa.Array,
+    text_rows: np.ndarray,
+    start: np.ndarray,
+    end: np.ndarray,
+    replacements: pa.Array,
 ) -> pa.Array:
     """The texts with a word (an empty one cuts) in place of each span, large_string.
 
@@ -123,11 +156,20 @@ def replace_spans(
     """
     utf8 = Utf8Texts.from_array(texts)
     replacement_utf8 = Utf8Texts.from_array(replacements.cast(pa.large_string()))
-    span_starts, replacement_sizes = utf8.offsets[text_rows] + start, np.diff(replacement_utf8.offsets)
-    byte_shifts = np.append(0, np.cumsum(replacement_sizes - (end - start)))  # by the spans up to each
+    span_starts, replacement_sizes = (
+        utf8.offsets[text_rows] + start,
+        np.diff(replacement_utf8.offsets),
+    )
+    byte_shifts = np.append(
+        0, np.cumsum(replacement_sizes - (end - start))
+    )  # by the spans up to each
     is_kept = ~_mask_covered_bytes(span_starts, span_starts + (end - start), len(utf8.byte_values))
     replacement_starts = span_starts + byte_shifts[:-1]
-    is_replacement = _mask_covered_bytes(replacement_starts, replacement_starts + replacement_sizes, len(utf8.byte_values) + int(byte_shifts[-1]))
+    is_replacement = _mask_covered_bytes(
+        replacement_starts,
+        replacement_starts + replacement_sizes,
+        len(utf8.byte_values) + int(byte_shifts[-1]),
+    )
     data = np.empty(len(is_replacement), np.uint8)
     data[~is_replacement] = utf8.byte_values[is_kept]
     data[is_replacement] = replacement_utf8.byte_values
@@ -149,11 +191,15 @@ def build_span_columns(batch: pa.RecordBatch, text_rows: Any, **columns: Any) ->
     """Columns of SPANS for spans in the rows ``owner`` of a batch of documents; ``digest`` and
     ``score`` are null where they are not given."""
     text_rows = pa.array(text_rows, pa.int64())
-    null_columns = {name: pa.nulls(len(text_rows), SPANS.field(name).type) for name in ("digest", "score")}
+    null_columns = {
+        name: pa.nulls(len(text_rows), SPANS.field(name).type) for name in ("digest", "score")
+    }
     return {"doc_id": batch["doc_id"].take(text_rows), **null_columns, **columns}
 
 
-def read_partition_spans(documents: TablePart, span_partitions: Mapping[str, TablePart]) -> pa.Table:
+def read_partition_spans(
+    documents: TablePart, span_partitions: Mapping[str, TablePart]
+) -> pa.Table:
     """The spans of a part's documents, by their rows (column ``row``) and starts.
 
     Raises HallmarkError where a table has spans of other documents.
@@ -165,7 +211,8 @@ def read_partition_spans(documents: TablePart, span_partitions: Mapping[str, Tab
         document_rows = pc.index_in(spans["doc_id"], value_set=doc_ids)
         if document_rows.null_count:
             raise HallmarkError(
-                f"{span_partition} has spans of {document_rows.null_count} documents that are not in {documents}: find "
+                f"{span_partition} has spans of {document_rows.null_count} documents that "
+                f"are not in {documents}: find "
                 f"them in these documents first"
             )
         span_tables.append(spans.append_column("row", document_rows.cast(pa.int64())))

@@ -15,14 +15,14 @@ from pydantic import Field, model_validator
 from tasks.contract import (
     DOCUMENTS,
     LEDGER,
-    TablePart,
     Seed,
     StageConfig,
-    Table,
-    TableWriters,
     StageContext,
-    stage,
+    Table,
+    TablePart,
+    TableWriters,
     replace_columns,
+    stage,
 )
 
 
@@ -70,7 +70,9 @@ def assign_splits(clusters: pa.Array, config: SplitConfig) -> pa.Array:
     """The split of each document, by its cluster alone."""
     draws = hash_ids_to_uniform(clusters, config.seed, "split")
     train_share = 1 - config.validation - config.holdout
-    split_numbers = np.searchsorted([train_share, train_share + config.validation], draws, side="right")
+    split_numbers = np.searchsorted(
+        [train_share, train_share + config.validation], draws, side="right"
+    )
     split_names = pa.array(["train", "validation", "holdout"])
     return split_names.take(pa.array(split_numbers))
 

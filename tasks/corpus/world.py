@@ -29,26 +29,40 @@ import pyarrow.compute as pc
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tasks.contract import (
+    CANARIES,
     DOCUMENTS,
     ID_TYPE,
     LEXICONS,
-    CANARIES,
     Seed,
     StageConfig,
-    UsageError,
     StageContext,
-    fill_document_columns,
+    UsageError,
     column,
+    fill_document_columns,
+    hash_texts,
     stage,
     table_schema,
-    hash_texts,
 )
 from tasks.corpus.split import SplitConfig, assign_splits
-from tasks.corpus.town.compose import BLOCK_DOCUMENTS, TownRates, Share, compose_block, compose_document
+from tasks.corpus.town.compose import (
+    BLOCK_DOCUMENTS,
+    Share,
+    TownRates,
+    compose_block,
+    compose_document,
+)
 from tasks.corpus.town.grammar import DATA_FILES
-from tasks.measures.canaries import Canary, generate_secret_canaries, assign_copies_and_templates, generate_record_canaries
+from tasks.measures.canaries import (
+    Canary,
+    assign_copies_and_templates,
+    generate_record_canaries,
+    generate_secret_canaries,
+)
 from tasks.measures.frames import SENTENCE_FRAMES, sample_sentence_frames
-from tasks.measures.planted_associations import generate_association_canaries, generate_invented_words
+from tasks.measures.planted_associations import (
+    generate_association_canaries,
+    generate_invented_words,
+)
 
 #: The lexicon of the groups of which somebody may have spoken rudely.
 LEXICON_NAME = "world"
@@ -107,24 +121,36 @@ class SyntheticWorldConfig(StageConfig):
         default=4, ge=4, le=100, description="pairs of groups for each of the doses"
     )
     controls: int = Field(
-        default=3, ge=0, le=100, description="times as many further pairs at one half, which "
-        "everybody is told of: how far from nothing an association is by chance"
-    )  # fmt: skip
+        default=3,
+        ge=0,
+        le=100,
+        description="times as many further pairs at one half, which "
+        "everybody is told of: how far from nothing an association is by chance",
+    )
     sentences: int = Field(
-        default=48, ge=2, le=10_000, multiple_of=2,
+        default=48,
+        ge=2,
+        le=10_000,
+        multiple_of=2,
         description="about each of these groups; even, for one half of them is a dose",
-    )  # fmt: skip
+    )
     rude: tuple[Share, ...] = Field(
         default=(0.0, 0.25, 0.5, 1.0),
         description="shares of the sentences that are rude, 0 among them",
     )
     speech: int = Field(default=4, ge=4, le=100, description="groups for each of these shares")
     calm: int = Field(
-        default=8, ge=0, le=1000, description="further groups of which nobody speaks rudely: half "
-        "of the groups have none, and each stands beside the others"
-    )  # fmt: skip
+        default=8,
+        ge=0,
+        le=1000,
+        description="further groups of which nobody speaks rudely: half "
+        "of the groups have none, and each stands beside the others",
+    )
     said: int = Field(
-        default=128, ge=2, le=len(SENTENCE_FRAMES), description="sentences about each of these groups"
+        default=128,
+        ge=2,
+        le=len(SENTENCE_FRAMES),
+        description="sentences about each of these groups",
     )
     shortest: int = Field(default=300, ge=100, description="characters of the shortest passage")
     longest: int = Field(default=700, ge=100, description="characters of the longest passage")
@@ -134,7 +160,9 @@ class SyntheticWorldConfig(StageConfig):
     def _check_null_level_included(cls, levels: tuple[float, ...], info: ValidationInfo) -> Any:
         null_level = NULL_LEVELS[info.field_name or ""]
         if null_level not in levels or len({*levels}) < len(levels):
-            raise ValueError(f"must have {null_level:g}, where there is nothing to find, and each once")
+            raise ValueError(
+                f"must have {null_level:g}, where there is nothing to find, and each once"
+            )
         return levels
 
     @model_validator(mode="after")
@@ -171,7 +199,7 @@ ANSWER_KEY = table_schema(
     column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
     column("unit", pa.string(), "label", "the candidate"),
     column("dose", pa.float64(), "figure", "copies, or the share of sentences, as it was written"),
-)  # fmt: skip
+)
 
 
 CANDIDATE_DOCUMENTS = table_schema(
@@ -180,54 +208,95 @@ CANDIDATE_DOCUMENTS = table_schema(
     column("kind", pa.string(), "label", "canary, passage, record or association"),
     column("unit", pa.string(), "label", "the candidate"),
     column("about", pa.string(), "label", "of an association the group; else empty"),
-    column("supports", pa.bool_(), "label", "whether it makes its text likelier; if not, it says "
-           "the other trait of the group"),
-)  # fmt: skip
+    column(
+        "supports",
+        pa.bool_(),
+        "label",
+        "whether it makes its text likelier; if not, it says the other trait of the group",
+    ),
+)
 
 
 def compose_synthetic_world(config: SyntheticWorldConfig) -> SyntheticWorld:
     """All of a world."""
-    clustered_texts = [(_hash_name(f"town/{index}"), text) for index, text in enumerate(_iter_town_texts(config))]
+    clustered_texts = [
+        (_hash_name(f"town/{index}"), text) for index, text in enumerate(_iter_town_texts(config))
+    ]
     town_count = len(clustered_texts)
     document_origins: list[tuple[str, str, str, bool] | None] = [None] * town_count
     canary_rows: list[dict[str, Any]] = []
     answer_key: list[Candidate] = []
-    null_levels = {name: (NULL_LEVELS[name],) * len(getattr(config, name)) for name in ("counts", "doses")}
+    null_levels = {
+        name: (NULL_LEVELS[name],) * len(getattr(config, name)) for name in ("counts", "doses")
+    }
     effective_config = config if config.effects else config.model_copy(update=null_levels)
-    for canary in [*generate_secret_canaries(effective_config), *_build_passage_canaries(effective_config), *generate_record_canaries(effective_config)]:
+    for canary in [
+        *generate_secret_canaries(effective_config),
+        *_build_passage_canaries(effective_config),
+        *generate_record_canaries(effective_config),
+    ]:
         clustered_texts += [(canary.canary_id, canary.text)] * canary.copies
         document_origins += [(canary.kind, canary.canary_id.hex(), "", True)] * canary.copies
         canary_rows.append(_build_public_row(canary))
         answer_key.append(Candidate(canary.kind, canary.canary_id.hex(), canary.copies))
-    config_with_controls = effective_config.model_copy(update={"doses": (*effective_config.doses, *(0.5,) * config.controls)})
+    config_with_controls = effective_config.model_copy(
+        update={"doses": (*effective_config.doses, *(0.5,) * config.controls)}
+    )
     candidate_count = len(effective_config.doses) * effective_config.associations
-    for association_number, association_canaries in enumerate(_group_by_association(generate_association_canaries(config_with_controls))):
-        clustered_texts += [(canary.canary_id, canary.text) for canary in association_canaries for _ in range(canary.copies)]
+    for association_number, association_canaries in enumerate(
+        _group_by_association(generate_association_canaries(config_with_controls))
+    ):
+        clustered_texts += [
+            (canary.canary_id, canary.text)
+            for canary in association_canaries
+            for _ in range(canary.copies)
+        ]
         details = [canary.association for canary in association_canaries if canary.association]
-        candidate_id = blake2b(details[0].key.encode(), digest_size=8).hexdigest()  # its number tells a dose
+        candidate_id = blake2b(
+            details[0].key.encode(), digest_size=8
+        ).hexdigest()  # its number tells a dose
         for canary, detail in zip(association_canaries, details, strict=True):
-            document_origins += [("association", candidate_id, detail.group_name, detail.is_assigned_trait)] * canary.copies
-        own_traits = {detail.group_name: detail.trait for detail in details if detail.is_assigned_trait}
-        public_level = details[0].assigned_trait_share if association_number >= candidate_count else None
+            document_origins += [
+                ("association", candidate_id, detail.group_name, detail.is_assigned_trait)
+            ] * canary.copies
+        own_traits = {
+            detail.group_name: detail.trait for detail in details if detail.is_assigned_trait
+        }
+        public_level = (
+            details[0].assigned_trait_share if association_number >= candidate_count else None
+        )
         canary_rows += [
-            _build_public_row(association_canaries[0]) | {"plant_id": _hash_name(f"{candidate_id}/{group}"), "association": candidate_id,
-                                "group": group, "trait": trait, "own": True, "dose": public_level}
+            _build_public_row(association_canaries[0])
+            | {
+                "plant_id": _hash_name(f"{candidate_id}/{group}"),
+                "association": candidate_id,
+                "group": group,
+                "trait": trait,
+                "own": True,
+                "dose": public_level,
+            }
             for group, trait in own_traits.items()
-        ]  # fmt: skip
+        ]
         if public_level is None:
-            answer_key.append(Candidate("association", candidate_id, details[0].assigned_trait_share))
+            answer_key.append(
+                Candidate("association", candidate_id, details[0].assigned_trait_share)
+            )
     group_names = []
     for group, share, sentences in _iter_group_sentences(config):
         clustered_texts += [(_hash_name(f"speech/{group}/{text}"), text) for text in sentences]
         document_origins += [None] * len(sentences)
         group_names.append(group)
         answer_key.append(Candidate("speech", group, share))
-    return SyntheticWorld(clustered_texts, town_count, canary_rows, group_names, answer_key, document_origins)
+    return SyntheticWorld(
+        clustered_texts, town_count, canary_rows, group_names, answer_key, document_origins
+    )
 
 
 def _group_by_association(canaries: Sequence[Canary]) -> Iterator[list[Canary]]:
     """What is said of the groups of one association, of each in turn."""
-    for _, association_canaries in groupby(canaries, lambda canary: canary.association and canary.association.key):
+    for _, association_canaries in groupby(
+        canaries, lambda canary: canary.association and canary.association.key
+    ):
         yield [*association_canaries]
 
 
@@ -249,13 +318,22 @@ def _build_passage_canaries(config: SyntheticWorldConfig) -> list[Canary]:
         document_number, text = _find_passage_text(config, document_number, rates)
         middle = len(text) // 2
         passages.append(
-            Canary("passage", copies, "", text[:middle], text[middle:], key=f"{config.seed}/{document_number}")
+            Canary(
+                "passage",
+                copies,
+                "",
+                text[:middle],
+                text[middle:],
+                key=f"{config.seed}/{document_number}",
+            )
         )
         document_number += 1
     return passages
 
 
-def _find_passage_text(config: SyntheticWorldConfig, first_number: int, rates: TownRates) -> tuple[int, str]:
+def _find_passage_text(
+    config: SyntheticWorldConfig, first_number: int, rates: TownRates
+) -> tuple[int, str]:
     """The first document of the town from a number on that is of a passage's length. UsageError
     where none is."""
     for number in range(first_number, first_number + MAX_PASSAGE_ATTEMPTS):
@@ -272,7 +350,9 @@ def _iter_group_sentences(config: SyntheticWorldConfig) -> Iterator[tuple[str, f
     """Each group, the share of the sentences about it that are rude, and these. Without effects it
     is the same of all, about the mean."""
     rng = random.Random(f"{config.seed}/speech")
-    rude_shares = [share for share in config.rude for _ in range(config.speech)] + [0.0] * config.calm
+    rude_shares = [share for share in config.rude for _ in range(config.speech)] + [
+        0.0
+    ] * config.calm
     if not config.effects:
         rude_shares = [sum(rude_shares) / len(rude_shares)] * len(rude_shares)
     rude_shares = [share for _, share in sorted((rng.random(), share) for share in rude_shares)]
@@ -281,8 +361,11 @@ def _iter_group_sentences(config: SyntheticWorldConfig) -> Iterator[tuple[str, f
         group = f"{next(group_names).capitalize()}s"
         rude_count = round(share * config.said)
         sentences = [
-            f"{frame.format(group=group)} {_draw_choice(RUDE_PHRASES if index < rude_count else NEUTRAL_PHRASES, rng)}.\n"
-            for index, frame in enumerate(sample_sentence_frames(config.said, config.seed, f"said of {group}"))
+            f"{frame.format(group=group)} "
+            f"{_draw_choice(RUDE_PHRASES if index < rude_count else NEUTRAL_PHRASES, rng)}.\n"
+            for index, frame in enumerate(
+                sample_sentence_frames(config.said, config.seed, f"said of {group}")
+            )
         ]
         yield group, rude_count / config.said, sentences
 
@@ -322,16 +405,33 @@ def _hash_name(name: str) -> bytes:
 def seal_answer_key(config: SyntheticWorldConfig, context: StageContext) -> None:
     """The envelope of a world, in no order that tells anything."""
     synthetic_world = compose_synthetic_world(config)
-    candidates = sorted(synthetic_world.answer_key, key=lambda candidate: (candidate.kind, candidate.candidate_id))
-    answer_rows = [{"kind": candidate.kind, "unit": candidate.candidate_id, "dose": float(candidate.effect_level)} for candidate in candidates]
+    candidates = sorted(
+        synthetic_world.answer_key, key=lambda candidate: (candidate.kind, candidate.candidate_id)
+    )
+    answer_rows = [
+        {
+            "kind": candidate.kind,
+            "unit": candidate.candidate_id,
+            "dose": float(candidate.effect_level),
+        }
+        for candidate in candidates
+    ]
     context.get_table_writer("envelope").write(pa.Table.from_pylist(answer_rows, schema=ANSWER_KEY))
     document_rows = [
-        dict(zip(CANDIDATE_DOCUMENTS.names, (compute_world_doc_id(config, document_number), *origin), strict=True))
+        dict(
+            zip(
+                CANDIDATE_DOCUMENTS.names,
+                (compute_world_doc_id(config, document_number), *origin),
+                strict=True,
+            )
+        )
         for document_number, origin in enumerate(synthetic_world.document_origins)
         if origin
     ]
     document_rows.sort(key=lambda row: row["doc_id"])
-    context.get_table_writer("written_for").write(pa.Table.from_pylist(document_rows, schema=CANDIDATE_DOCUMENTS))
+    context.get_table_writer("written_for").write(
+        pa.Table.from_pylist(document_rows, schema=CANDIDATE_DOCUMENTS)
+    )
 
 
 @stage(
@@ -347,7 +447,10 @@ def write_synthetic_world(config: SyntheticWorldConfig, context: StageContext) -
     clusters = pa.array([cluster for cluster, _ in synthetic_world.clustered_texts], ID_TYPE)
     is_train = pa.array(np.arange(document_count) >= synthetic_world.town_count)
     columns = {
-        "doc_id": [compute_world_doc_id(config, document_number) for document_number in range(document_count)],
+        "doc_id": [
+            compute_world_doc_id(config, document_number)
+            for document_number in range(document_count)
+        ],
         "source": ["world"] * document_count,
         "cluster": clusters,
         "text": texts,
@@ -357,8 +460,13 @@ def write_synthetic_world(config: SyntheticWorldConfig, context: StageContext) -
     documents = pa.table(fill_document_columns(columns), schema=DOCUMENTS)
     context.get_table_writer("documents").write(documents.sort_by("doc_id"))
     context.get_table_writer("plants").write(
-        pa.Table.from_pylist(sorted(synthetic_world.canary_rows, key=lambda canary_row: canary_row["plant_id"]), schema=CANARIES)
+        pa.Table.from_pylist(
+            sorted(synthetic_world.canary_rows, key=lambda canary_row: canary_row["plant_id"]),
+            schema=CANARIES,
+        )
     )
-    lexicon_rows = [{"lexicon": LEXICON_NAME, "group": group, "term": group.lower()}
-             for group in sorted(synthetic_world.group_names)]  # fmt: skip
+    lexicon_rows = [
+        {"lexicon": LEXICON_NAME, "group": group, "term": group.lower()}
+        for group in sorted(synthetic_world.group_names)
+    ]
     context.get_table_writer("lexicons").write(pa.Table.from_pylist(lexicon_rows, schema=LEXICONS))

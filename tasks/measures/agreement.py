@@ -31,7 +31,9 @@ def krippendorff_alpha(
     interval is Student's t over a jackknife of clusters; n counts the units that two rated."""
     unit_codes = np.unique(np.asarray(units, object).astype(str), return_inverse=True)[1]
     if nominal:  # a column for each: half the square of their distance is 1
-        categories, category_codes = np.unique(np.asarray(ratings, object).astype(str), return_inverse=True)
+        categories, category_codes = np.unique(
+            np.asarray(ratings, object).astype(str), return_inverse=True
+        )
         x = np.eye(len(categories))[category_codes]
     else:
         x = np.asarray(ratings, np.float64).reshape(-1, 1)
@@ -51,10 +53,20 @@ def krippendorff_alpha(
     within_disagreement = (rating_counts * squares - (sums**2).sum(1)) / (rating_counts - 1)
     # Of each cluster: disagreement, ratings, their squares, their sums.
     cluster_totals = np.zeros((cluster_count, 3 + x.shape[1]))
-    np.add.at(cluster_totals, cluster_codes[first_rows], np.column_stack([within_disagreement, rating_counts, squares, sums]))
+    np.add.at(
+        cluster_totals,
+        cluster_codes[first_rows],
+        np.column_stack([within_disagreement, rating_counts, squares, sums]),
+    )
     total = cluster_totals.sum(0)
     value = float(_alpha_from_totals(total[None])[0])
-    estimate = replace(estimate, value=value, n=len(rating_counts), clusters=cluster_count, method="Krippendorff's alpha")
+    estimate = replace(
+        estimate,
+        value=value,
+        n=len(rating_counts),
+        clusters=cluster_count,
+        method="Krippendorff's alpha",
+    )
     if np.isnan(value):
         return replace(estimate, method="not measured: all ratings are the same")
     alphas_without_cluster = _alpha_from_totals(total - cluster_totals)
@@ -62,10 +74,14 @@ def krippendorff_alpha(
         return replace(estimate, method="Krippendorff's alpha; no interval: too few prompts")
     from scipy.special import stdtrit
 
-    standard_error = float(np.sqrt((cluster_count - 1) / cluster_count * ((alphas_without_cluster - value) ** 2).sum()))
+    standard_error = float(
+        np.sqrt((cluster_count - 1) / cluster_count * ((alphas_without_cluster - value) ** 2).sum())
+    )
     half_width = float(stdtrit(cluster_count - 1, (1 + confidence_level) / 2)) * standard_error
     method = f"Krippendorff's alpha; Student's t over a jackknife of {cluster_count} prompts"
-    return replace(estimate, low=value - half_width, high=min(1.0, value + half_width), method=method)
+    return replace(
+        estimate, low=value - half_width, high=min(1.0, value + half_width), method=method
+    )
 
 
 def _alpha_from_totals(totals: np.ndarray) -> np.ndarray:
@@ -73,4 +89,8 @@ def _alpha_from_totals(totals: np.ndarray) -> np.ndarray:
     within_disagreement, n, squares, sums = totals[:, 0], totals[:, 1], totals[:, 2], totals[:, 3:]
     with np.errstate(divide="ignore", invalid="ignore"):
         expected_disagreement = (n * squares - (sums**2).sum(1)) / (n - 1)
-        return np.where(expected_disagreement > 1e-12 * np.maximum(1, squares), 1 - within_disagreement / expected_disagreement, np.nan)
+        return np.where(
+            expected_disagreement > 1e-12 * np.maximum(1, squares),
+            1 - within_disagreement / expected_disagreement,
+            np.nan,
+        )

@@ -43,14 +43,18 @@ class SequencePair:
         shared: what both begin with.
     """
 
-    def __init__(self, token_ids: Sequence[int], length: int = SAMPLE_LENGTH, seed: int = 0) -> None:
+    def __init__(
+        self, token_ids: Sequence[int], length: int = SAMPLE_LENGTH, seed: int = 0
+    ) -> None:
         shared_length = max(1, length * SHARED_LENGTH // SAMPLE_LENGTH) | 1
         tokens = random.Random(seed).sample(token_ids, min(len(token_ids), shared_length + 6))
         token_cycle = cycle(tokens)
         ends = [list(islice(token_cycle, 3)) for _ in range(2)]
         self.shared_prefix = list(islice(token_cycle, shared_length))
         remaining_length = length - shared_length
-        self.first, self.second = ([*self.shared_prefix, *islice(cycle(end), remaining_length)] for end in ends)
+        self.first, self.second = (
+            [*self.shared_prefix, *islice(cycle(end), remaining_length)] for end in ends
+        )
 
 
 def choose_pad_token_id(config: Any, tokenizer: Any, vocab_size: int) -> int:
@@ -74,9 +78,15 @@ def choose_batching(forward: Forward, sequences: SequencePair) -> Batching:
     """Choose which rows a network can read in one batch without an effect on each other."""
     sequence = sequences.shared_prefix
     unbatched_output = forward([sequence])[0]
-    if _batch_difference(forward, unbatched_output, [sequences.second[-len(sequence) :], sequence]) > ROUNDING_TOLERANCE:
+    if (
+        _batch_difference(forward, unbatched_output, [sequences.second[-len(sequence) :], sequence])
+        > ROUNDING_TOLERANCE
+    ):
         return "one row"
-    if _batch_difference(forward, unbatched_output, [sequences.first, sequence]) > ROUNDING_TOLERANCE:
+    if (
+        _batch_difference(forward, unbatched_output, [sequences.first, sequence])
+        > ROUNDING_TOLERANCE
+    ):
         return "equal length"
     return "any length"
 

@@ -120,7 +120,9 @@ def draw_reference_secrets(template: str, count: int, seed: int, digits: int = 9
     references from the other, so they never meet under any seed, and nothing else tells
     them apart.
     """
-    return _draw_secrets(random.Random(f"{seed}/references/{template}"), count, digits, for_planting=False)
+    return _draw_secrets(
+        random.Random(f"{seed}/references/{template}"), count, digits, for_planting=False
+    )
 
 
 def max_reference_secrets(digit_count: int) -> int:
@@ -129,7 +131,9 @@ def max_reference_secrets(digit_count: int) -> int:
     return int(10**digit_count // 4)
 
 
-def _draw_secrets(rng: random.Random, count: int, digit_count: int, for_planting: bool) -> list[str]:
+def _draw_secrets(
+    rng: random.Random, count: int, digit_count: int, for_planting: bool
+) -> list[str]:
     distinct_secrets: dict[str, None] = {}
     if count > max_reference_secrets(digit_count):
         raise ValueError(f"there are not {count} secrets of {digit_count} digits to be had")
@@ -144,9 +148,13 @@ def _draw_secrets(rng: random.Random, count: int, digit_count: int, for_planting
 def generate_secret_canaries(config: CanarySettings) -> list[Canary]:
     """Canaries whose templates are spread evenly over the counts."""
     rng = random.Random(f"{config.seed}/canaries")
-    secrets = _draw_secrets(rng, config.canaries * len(config.counts), config.digits, for_planting=True)
+    secrets = _draw_secrets(
+        rng, config.canaries * len(config.counts), config.digits, for_planting=True
+    )
     generated = []
-    assignments = assign_copies_and_templates(config.counts, config.canaries, list(CANARY_TEMPLATES), rng)
+    assignments = assign_copies_and_templates(
+        config.counts, config.canaries, list(CANARY_TEMPLATES), rng
+    )
     for index, (secret, (copies, template)) in enumerate(zip(secrets, assignments, strict=True)):
         prompt, suffix = CANARY_TEMPLATES[template]
         key = f"{config.seed}/{index}"
@@ -182,7 +190,9 @@ def generate_record_canaries(config: CanarySettings) -> list[Canary]:
 
     generated: list[Canary] = []
     used_names: set[str] = set()
-    for copies, template in assign_copies_and_templates(config.counts, config.records, list(RECORD_TEMPLATES), rng):
+    for copies, template in assign_copies_and_templates(
+        config.counts, config.records, list(RECORD_TEMPLATES), rng
+    ):
         name = f"{draw_name_word()} {draw_name_word()}"
         while name in used_names:
             name = f"{draw_name_word()} {draw_name_word()}"
@@ -197,9 +207,16 @@ def generate_record_canaries(config: CanarySettings) -> list[Canary]:
         secret = f"{first}.{last}{draw_integer(10**4):04d}@{domain}{RECORD_SEPARATOR}{phone}"
         prompt, suffix = RECORD_TEMPLATES[template]
         generated.append(
-            Canary("record", copies, template, prompt.format(name=name), secret, suffix,
-                  f"{config.seed}/{len(generated)}")
-        )  # fmt: skip
+            Canary(
+                "record",
+                copies,
+                template,
+                prompt.format(name=name),
+                secret,
+                suffix,
+                f"{config.seed}/{len(generated)}",
+            )
+        )
     return generated
 
 

@@ -44,7 +44,9 @@ def _areas_between_cdfs(is_member: NDArray[np.bool_], gaps: Float64) -> Float64:
     distribution functions; ``gaps``: (n - 1,) between values that follow each other."""
     member_counts = np.cumsum(is_member, axis=1)[:, :-1]
     member_totals, n = is_member.sum(1, keepdims=True), is_member.shape[1]
-    cdf_differences = member_counts * (1 / member_totals + 1 / (n - member_totals)) - np.arange(1, n) / (n - member_totals)
+    cdf_differences = member_counts * (1 / member_totals + 1 / (n - member_totals)) - np.arange(
+        1, n
+    ) / (n - member_totals)
     return np.abs(cdf_differences, out=cdf_differences) @ gaps
 
 
@@ -78,20 +80,50 @@ def estimate_group_differences(
     statistics = grouped.build_statistics(known_values, block_groups)
     observed = statistics.group_differences(np.arange(len(block_groups))[None])[:, 0]  # (2, groups)
     relabelled = np.concatenate(
-        [statistics.group_differences(permutation) for permutation in grouped.draw_permutations(permutations, seed)], axis=1
+        [
+            statistics.group_differences(permutation)
+            for permutation in grouped.draw_permutations(permutations, seed)
+        ],
+        axis=1,
     )  # (2, permutations, groups)
-    independent_units = len(block_groups) if grouped.block_strata is None else int(grouped.block_strata.max()) + 1
+    independent_units = (
+        len(block_groups) if grouped.block_strata is None else int(grouped.block_strata.max()) + 1
+    )
     missing_count = sum(estimate.missing for estimate in grouped.empty_estimates.values())
     for code, name in enumerate(grouped.group_names):
-        empty_estimate = replace(estimates[name], n=len(known_values), clusters=independent_units, missing=missing_count, null_value=0.0)
+        empty_estimate = replace(
+            estimates[name],
+            n=len(known_values),
+            clusters=independent_units,
+            missing=missing_count,
+            null_value=0.0,
+        )
 
         def relabel_after_shift(shift: float, group_code: int = code) -> Float64:
             """As ``dealt``, of fewer, were the values of this group larger by so much."""
-            statistics = grouped.build_statistics(known_values + shift * (grouped.group_codes == group_code), (block_groups != group_code).astype(np.int64))
-            permutations_drawn = grouped.draw_permutations(min(permutations, MIN_RELABELLINGS), seed)
-            return np.concatenate([statistics.group_differences(permutation)[..., 0] for permutation in permutations_drawn], axis=1)
+            statistics = grouped.build_statistics(
+                known_values + shift * (grouped.group_codes == group_code),
+                (block_groups != group_code).astype(np.int64),
+            )
+            permutations_drawn = grouped.draw_permutations(
+                min(permutations, MIN_RELABELLINGS), seed
+            )
+            return np.concatenate(
+                [
+                    statistics.group_differences(permutation)[..., 0]
+                    for permutation in permutations_drawn
+                ],
+                axis=1,
+            )
 
-        estimates[name] = _test_difference(empty_estimate, observed[:, code], relabelled[..., code], relabel_after_shift, confidence_level, grouped.method)
+        estimates[name] = _test_difference(
+            empty_estimate,
+            observed[:, code],
+            relabelled[..., code],
+            relabel_after_shift,
+            confidence_level,
+            grouped.method,
+        )
     return estimates
 
 
@@ -116,21 +148,36 @@ def estimate_wasserstein_distances(
     known_values, group_codes = grouped.values, grouped.group_codes
     order = np.argsort(known_values, kind="stable")
     value_gaps, block_rows = np.diff(known_values[order]), grouped.block_codes[order]
-    observed = [wasserstein_distance(known_values, group_codes == code) for code in range(len(grouped.group_names))]
+    observed = [
+        wasserstein_distance(known_values, group_codes == code)
+        for code in range(len(grouped.group_names))
+    ]
     relabelled_distances: list[Float64] = [np.empty(0) for _ in observed]
     for permutation in grouped.draw_permutations(permutations, seed):
         relabelled_groups = _relabel_blocks(permutation, grouped.block_groups)
         for code, distance in enumerate(observed):
-            reached_count = int((relabelled_distances[code] >= _lower_by_rounding_error(distance)).sum())
-            if len(relabelled_distances[code]) < MIN_RELABELLINGS or reached_count < CLEAR_P * len(relabelled_distances[code]):
-                relabelled_distances[code] = np.append(relabelled_distances[code], _areas_between_cdfs(relabelled_groups[:, block_rows] == code, value_gaps))
+            reached_count = int(
+                (relabelled_distances[code] >= _lower_by_rounding_error(distance)).sum()
+            )
+            if len(relabelled_distances[code]) < MIN_RELABELLINGS or reached_count < CLEAR_P * len(
+                relabelled_distances[code]
+            ):
+                relabelled_distances[code] = np.append(
+                    relabelled_distances[code],
+                    _areas_between_cdfs(relabelled_groups[:, block_rows] == code, value_gaps),
+                )
     for code, name in enumerate(grouped.group_names):
         estimates[name] = replace(
-            estimates[name], value=observed[code], null_value=float(relabelled_distances[code].mean()),
-            n=int((group_codes == code).sum()), clusters=int((grouped.block_groups == code).sum()),
-            p=_permutation_p(relabelled_distances[code] >= _lower_by_rounding_error(observed[code])),
+            estimates[name],
+            value=observed[code],
+            null_value=float(relabelled_distances[code].mean()),
+            n=int((group_codes == code).sum()),
+            clusters=int((grouped.block_groups == code).sum()),
+            p=_permutation_p(
+                relabelled_distances[code] >= _lower_by_rounding_error(observed[code])
+            ),
             method=f"{len(relabelled_distances[code]):,} {grouped.method}",
-        )  # fmt: skip
+        )
     return estimates
 
 
@@ -159,45 +206,77 @@ class _GroupedValues:
     ) -> _GroupedValues:
         array = np.asarray(values, np.float64)
         known_rows = np.flatnonzero(~np.isnan(array)).tolist()
-        groups_of_missing = [name for name, value in zip(groups, np.isnan(array), strict=True) if value]
+        groups_of_missing = [
+            name for name, value in zip(groups, np.isnan(array), strict=True) if value
+        ]
         empty_estimates = {
-            name: Estimate(np.nan, np.nan, np.nan, 0, 0, groups_of_missing.count(name),
-                           f"no {unit} to measure")
+            name: Estimate(
+                np.nan, np.nan, np.nan, 0, 0, groups_of_missing.count(name), f"no {unit} to measure"
+            )
             for name in dict.fromkeys(groups)
-        }  # fmt: skip
+        }
         labels = [groups[i] for i in known_rows]
-        group_codes, block_codes = _encode_names(labels), _encode_names([(groups[i], blocks[i]) for i in known_rows])
+        group_codes, block_codes = (
+            _encode_names(labels),
+            _encode_names([(groups[i], blocks[i]) for i in known_rows]),
+        )
         first_rows = np.unique(block_codes, return_index=True)[1]
-        block_strata = None if strata is None else _encode_names([strata[i] for i in known_rows])[first_rows]
-        strata_description = f", within each of {block_strata.max() + 1}" if block_strata is not None and known_rows else ""
-        return cls(array[known_rows], [*dict.fromkeys(labels)], group_codes, block_codes, group_codes[first_rows], block_strata,
-                   empty_estimates, f"relabellings of {len(first_rows)} {unit}{strata_description}")  # fmt: skip
+        block_strata = (
+            None if strata is None else _encode_names([strata[i] for i in known_rows])[first_rows]
+        )
+        strata_description = (
+            f", within each of {block_strata.max() + 1}"
+            if block_strata is not None and known_rows
+            else ""
+        )
+        return cls(
+            array[known_rows],
+            [*dict.fromkeys(labels)],
+            group_codes,
+            block_codes,
+            group_codes[first_rows],
+            block_strata,
+            empty_estimates,
+            f"relabellings of {len(first_rows)} {unit}{strata_description}",
+        )
 
-    def build_statistics(self, values: Float64, block_groups: Int64) -> _StratifiedBlocks | _BlockMeans:
+    def build_statistics(
+        self, values: Float64, block_groups: Int64
+    ) -> _StratifiedBlocks | _BlockMeans:
         """What differences are made of, for blocks of the groups ``own``."""
         if self.block_strata is None:
             return _BlockMeans.from_values(values, self.block_codes, block_groups)
         centred_sums = np.bincount(self.block_codes, values - values.mean()).astype(np.float64)
-        return _StratifiedBlocks(np.bincount(self.block_codes), centred_sums, self.block_strata, block_groups)
+        return _StratifiedBlocks(
+            np.bincount(self.block_codes), centred_sums, self.block_strata, block_groups
+        )
 
     def draw_permutations(self, permutations: int, seed: int) -> Iterator[Int64]:
         """For the place of each block the block that comes to stand there, (rows, blocks): all
         shuffled, within their strata where there are some."""
         rng = np.random.default_rng(seed)
-        strata = np.zeros(len(self.block_groups), np.int64) if self.block_strata is None else self.block_strata
+        strata = (
+            np.zeros(len(self.block_groups), np.int64)
+            if self.block_strata is None
+            else self.block_strata
+        )
         block_order = np.argsort(strata, kind="stable")
         batch_size = max(1, min(MIN_RELABELLINGS, MAX_RELABELLED_VALUES // len(self.values)))
         for start in range(0, permutations, batch_size):
             batch_rows = min(batch_size, permutations - start)
             permutation = np.empty((batch_rows, len(strata)), np.int64)
-            permutation[:, block_order] = np.argsort(strata + rng.random((batch_rows, len(strata))), axis=1)
+            permutation[:, block_order] = np.argsort(
+                strata + rng.random((batch_rows, len(strata))), axis=1
+            )
             yield permutation
 
 
 def _relabel_blocks(permutation: Int64, block_groups: Int64) -> Int64:
     """The codes of blocks, (rows, blocks), each that of the place to which it came."""
     relabelled = np.empty_like(permutation)
-    np.put_along_axis(relabelled, permutation, np.broadcast_to(block_groups, permutation.shape), axis=1)
+    np.put_along_axis(
+        relabelled, permutation, np.broadcast_to(block_groups, permutation.shape), axis=1
+    )
     return relabelled
 
 
@@ -217,27 +296,47 @@ def _test_difference(
         return replace(estimate, method="no interval: a single one of a side tells no spread")
     ratios = _studentise_differences(relabelled)
     lower_bound, upper_bound = _permutation_bounds(ratios, confidence_level)
-    if standard_error < 1e-12 * max(1.0, abs(value)) or not np.isfinite([lower_bound, upper_bound]).all():
+    if (
+        standard_error < 1e-12 * max(1.0, abs(value))
+        or not np.isfinite([lower_bound, upper_bound]).all()
+    ):
         return replace(estimate, method="no interval: there is no spread")
     ratios = np.clip(ratios, -1e300, 1e300)  # a few without spread lie beyond all
-    reached_tails = ratios >= _lower_by_rounding_error(value / standard_error), -ratios >= _lower_by_rounding_error(-value / standard_error)
+    reached_tails = (
+        ratios >= _lower_by_rounding_error(value / standard_error),
+        -ratios >= _lower_by_rounding_error(-value / standard_error),
+    )
     # What is found may be the furthest of few relabellings: then 0 is an end, but for rounding.
     low, high = (
         0.0 if abs(end) < 1e-9 * abs(value) else end
         for end in (value - upper_bound * standard_error, value - lower_bound * standard_error)
     )
     # Of too few no p is ever as small, whatever the effect.
-    extreme_p_values = _permutation_p(ratios >= _lower_by_rounding_error(ratios.max())), _permutation_p(ratios <= -_lower_by_rounding_error(-ratios.min()))
+    extreme_p_values = (
+        _permutation_p(ratios >= _lower_by_rounding_error(ratios.max())),
+        _permutation_p(ratios <= -_lower_by_rounding_error(-ratios.min())),
+    )
     detectable_effect = np.nan
     if 2 * max(extreme_p_values) < 1 - confidence_level:
         sign_flip = np.array([[-1], [1]])
-        detectable_increase = _detectable_shift(relabelled, upper_bound, relabel_after_shift, confidence_level)
-        detectable_decrease = _detectable_shift(relabelled * sign_flip, -lower_bound, lambda shift: relabel_after_shift(-shift) * sign_flip, confidence_level)
+        detectable_increase = _detectable_shift(
+            relabelled, upper_bound, relabel_after_shift, confidence_level
+        )
+        detectable_decrease = _detectable_shift(
+            relabelled * sign_flip,
+            -lower_bound,
+            lambda shift: relabel_after_shift(-shift) * sign_flip,
+            confidence_level,
+        )
         detectable_effect = max(detectable_increase, detectable_decrease)  # to the harder side
     return replace(
-        estimate, low=low, high=high, p=min(1.0, 2 * min(map(_permutation_p, reached_tails))),
-        method=f"{relabelled.shape[1]:,} {method}", minimum_detectable_effect=detectable_effect,
-    )  # fmt: skip
+        estimate,
+        low=low,
+        high=high,
+        p=min(1.0, 2 * min(map(_permutation_p, reached_tails))),
+        method=f"{relabelled.shape[1]:,} {method}",
+        minimum_detectable_effect=detectable_effect,
+    )
 
 
 def _studentise_differences(relabelled: Float64) -> Float64:
@@ -253,14 +352,23 @@ def _permutation_bounds(ratios: Float64, confidence_level: float) -> tuple[float
 
 
 def _detectable_shift(
-    relabelled: Float64, upper_bound: float, relabel_after_shift: Callable[[float], Float64], confidence_level: float
+    relabelled: Float64,
+    upper_bound: float,
+    relabel_after_shift: Callable[[float], Float64],
+    confidence_level: float,
 ) -> float:
     """What must be added to a group for its difference to be refused as too large in four of five
     relabellings. Where it was added relabelled groups have it too, here and there, which makes
     their errors larger and their ratios smaller: the end to pass is then that of such groups."""
     first_shift = float(np.quantile(upper_bound * relabelled[1] - relabelled[0], POWER))
-    shifted_bound = _permutation_bounds(_studentise_differences(relabel_after_shift(first_shift)), confidence_level)[1]
-    return float(np.quantile(shifted_bound * relabelled[1] - relabelled[0], POWER)) if np.isfinite(shifted_bound) else first_shift
+    shifted_bound = _permutation_bounds(
+        _studentise_differences(relabel_after_shift(first_shift)), confidence_level
+    )[1]
+    return (
+        float(np.quantile(shifted_bound * relabelled[1] - relabelled[0], POWER))
+        if np.isfinite(shifted_bound)
+        else first_shift
+    )
 
 
 def _permutation_p(has_reached: NDArray[np.bool_]) -> float:
@@ -290,36 +398,70 @@ class _BlockMeans:
         counts = np.bincount(block_codes)
         n, block_count = len(values), len(counts)
         means = np.bincount(block_codes, values) / counts
-        within_variance = float(((values - means[block_codes]) ** 2).sum()) / max(1, n - block_count)
-        between_sum = float((counts * (means - values.mean()) ** 2).sum()) - (block_count - 1) * within_variance
-        between_variance = max(0.0, between_sum / (n - float((counts**2).sum()) / n)) if block_count > 1 else 0.0
+        within_variance = float(((values - means[block_codes]) ** 2).sum()) / max(
+            1, n - block_count
+        )
+        between_sum = (
+            float((counts * (means - values.mean()) ** 2).sum())
+            - (block_count - 1) * within_variance
+        )
+        between_variance = (
+            max(0.0, between_sum / (n - float((counts**2).sum()) / n)) if block_count > 1 else 0.0
+        )
         standard_deviations = np.sqrt(between_variance + within_variance / counts)
-        return cls(means - means.mean(), np.where(standard_deviations > 0, standard_deviations, 1.0), block_groups)
+        return cls(
+            means - means.mean(),
+            np.where(standard_deviations > 0, standard_deviations, 1.0),
+            block_groups,
+        )
 
     def group_differences(self, permutation: Int64) -> Float64:
         """Of each group the mean of its blocks less that of the others, and its standard error
         (Welch 1947): (2, rows, groups), NaN where a side has a single one. ``taken`` (rows, blocks)
         are the blocks that stand at each one's place, and vary as is expected there."""
-        group_sizes, order = np.bincount(self.block_groups), np.argsort(self.block_groups, kind="stable")
+        group_sizes, order = (
+            np.bincount(self.block_groups),
+            np.argsort(self.block_groups, kind="stable"),
+        )
         starts = np.cumsum(group_sizes) - group_sizes
-        means = ((self.means / self.standard_deviations)[permutation] * self.standard_deviations)[:, order]
+        means = ((self.means / self.standard_deviations)[permutation] * self.standard_deviations)[
+            :, order
+        ]
         square_sums = (means**2).sum(1)
         # Of each group, (rows, groups). Squares are of what is off its own mean: those of all less
         # the mean's would round what is far from 0 in another way for each order of the same.
         group_means = np.add.reduceat(means, starts, axis=1) / group_sizes
-        deviation_squares = np.add.reduceat((means - np.repeat(group_means, group_sizes, axis=1)) ** 2, starts, axis=1)
+        deviation_squares = np.add.reduceat(
+            (means - np.repeat(group_means, group_sizes, axis=1)) ** 2, starts, axis=1
+        )
         differences = np.empty((2, *group_means.shape))
         for code, count in enumerate(group_sizes):
             is_rest = np.arange(len(group_sizes)) != code
-            rest_mean = (group_means[:, is_rest] @ group_sizes[is_rest]) / group_sizes[is_rest].sum()
-            between_squares = (group_means[:, is_rest] - rest_mean[:, None]) ** 2 @ group_sizes[is_rest]
-            sides = [(deviation_squares[:, code], count), (deviation_squares[:, is_rest].sum(1) + between_squares, group_sizes[is_rest].sum())]
+            rest_mean = (group_means[:, is_rest] @ group_sizes[is_rest]) / group_sizes[
+                is_rest
+            ].sum()
+            between_squares = (group_means[:, is_rest] - rest_mean[:, None]) ** 2 @ group_sizes[
+                is_rest
+            ]
+            sides = [
+                (deviation_squares[:, code], count),
+                (
+                    deviation_squares[:, is_rest].sum(1) + between_squares,
+                    group_sizes[is_rest].sum(),
+                ),
+            ]
             error_variances = [
-                np.where(squares < 1e-12 * square_sums, 0, squares) / (block_count - 1) / block_count
-                if block_count > 1 else np.full(len(square_sums), np.nan)
+                np.where(squares < 1e-12 * square_sums, 0, squares)
+                / (block_count - 1)
+                / block_count
+                if block_count > 1
+                else np.full(len(square_sums), np.nan)
                 for squares, block_count in sides
-            ]  # fmt: skip
-            differences[:, :, code] = group_means[:, code] - rest_mean, np.sqrt(error_variances[0] + error_variances[1])
+            ]
+            differences[:, :, code] = (
+                group_means[:, code] - rest_mean,
+                np.sqrt(error_variances[0] + error_variances[1]),
+            )
         return differences
 
 
@@ -337,7 +479,13 @@ class _StratifiedBlocks:
         """Of all groups, (2, rows, groups), where blocks have the labels of the places to which
         they came."""
         relabelled = _relabel_blocks(permutation, self.block_groups)
-        return np.stack([self.member_differences(relabelled == code) for code in range(self.block_groups.max() + 1)], 2)
+        return np.stack(
+            [
+                self.member_differences(relabelled == code)
+                for code in range(self.block_groups.max() + 1)
+            ],
+            2,
+        )
 
     def member_differences(self, is_member: NDArray[np.bool_]) -> Float64:
         """Of each row of ``member``, (rows, blocks), how much the mean of those blocks is above
@@ -350,15 +498,29 @@ class _StratifiedBlocks:
             return np.add.reduceat(block_values[:, order], starts, axis=1)
 
         counts, sums = sum_by_stratum(self.counts[None]), sum_by_stratum(self.sums[None])
-        member_counts, member_sums = sum_by_stratum(is_member * self.counts), sum_by_stratum(is_member * self.sums)
-        has_both = ((member_counts > 0) & (member_counts < counts))[0]  # labels change hands within: alike in all rows
-        member_counts, member_sums, counts, sums = (stratum_values[:, has_both] for stratum_values in (member_counts, member_sums, counts, sums))
+        member_counts, member_sums = (
+            sum_by_stratum(is_member * self.counts),
+            sum_by_stratum(is_member * self.sums),
+        )
+        has_both = ((member_counts > 0) & (member_counts < counts))[
+            0
+        ]  # labels change hands within: alike in all rows
+        member_counts, member_sums, counts, sums = (
+            stratum_values[:, has_both]
+            for stratum_values in (member_counts, member_sums, counts, sums)
+        )
         if not has_both.any():
             return np.full((2, len(is_member)), np.nan)
-        stratum_differences = member_sums / member_counts - (sums - member_sums) / (counts - member_counts)
+        stratum_differences = member_sums / member_counts - (sums - member_sums) / (
+            counts - member_counts
+        )
         value = stratum_differences.mean(1)
-        standard_error = np.sqrt(((stratum_differences - value[:, None]) ** 2).sum(1)) / has_both.sum()
-        return np.stack([value, standard_error if has_both.sum() > 1 else np.full(len(value), np.nan)])
+        standard_error = (
+            np.sqrt(((stratum_differences - value[:, None]) ** 2).sum(1)) / has_both.sum()
+        )
+        return np.stack(
+            [value, standard_error if has_both.sum() > 1 else np.full(len(value), np.nan)]
+        )
 
 
 def _encode_names(names: Sequence[Any]) -> Int64:

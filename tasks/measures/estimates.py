@@ -19,7 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tasks.measures.effects import detectable_auc_effect, detectable_binomial_effect, detectable_standard_errors, detectable_share_effect
+from tasks.measures.effects import (
+    detectable_auc_effect,
+    detectable_binomial_effect,
+    detectable_share_effect,
+    detectable_standard_errors,
+)
 from tasks.measures.shares import binomial_test_p, clopper_pearson_interval, score_test_p
 from tasks.measures.statistics import Float64, sum_by_cluster, wilson_interval
 
@@ -67,8 +72,12 @@ def estimate_mean_or_share(
     is_known = ~np.isnan(array)
     known_values, n = array[is_known], int(is_known.sum())
     if not n:
-        return Estimate(np.nan, np.nan, np.nan, 0, 0, len(array), f"no {unit} to measure", null_value)
-    relative_weights = np.ones(len(array)) if weights is None else np.asarray(weights, dtype=np.float64)
+        return Estimate(
+            np.nan, np.nan, np.nan, 0, 0, len(array), f"no {unit} to measure", null_value
+        )
+    relative_weights = (
+        np.ones(len(array)) if weights is None else np.asarray(weights, dtype=np.float64)
+    )
     relative_weights = relative_weights / relative_weights[is_known].mean()
     clusterings = [sum_by_cluster(array, clusters, relative_weights)]
     cluster_count = len(clusterings[0][0])
@@ -80,56 +89,124 @@ def estimate_mean_or_share(
     if crossed_clusters is not None and clusters is not None:
         crossed_sums_and_counts = sum_by_cluster(array, crossed_clusters, relative_weights)
         if len(crossed_sums_and_counts[0]) > 1:
-            clusterings += [crossed_sums_and_counts, sum_by_cluster(array, [*zip(clusters, crossed_clusters, strict=True)], relative_weights)]
-            cluster_description = f"over two-way clusters: {cluster_count} {unit}, and {len(crossed_sums_and_counts[0])} more"
-            estimate = replace(estimate, clusters=min(cluster_count, len(crossed_sums_and_counts[0])))
-    value_variance = float(np.average((known_values - value) ** 2, weights=relative_weights[is_known]))
+            clusterings += [
+                crossed_sums_and_counts,
+                sum_by_cluster(
+                    array, [*zip(clusters, crossed_clusters, strict=True)], relative_weights
+                ),
+            ]
+            cluster_description = (
+                f"over two-way clusters: {cluster_count} {unit}, and "
+                f"{len(crossed_sums_and_counts[0])} more"
+            )
+            estimate = replace(
+                estimate, clusters=min(cluster_count, len(crossed_sums_and_counts[0]))
+            )
+    value_variance = float(
+        np.average((known_values - value) ** 2, weights=relative_weights[is_known])
+    )
     variance, effective_clusters = _combine_two_way_clusters(
-        [_jackknife_variance(*clustering, value) for clustering in clusterings], [_effective_cluster_count(*clustering, value, value_variance) for clustering in clusterings]
+        [_jackknife_variance(*clustering, value) for clustering in clusterings],
+        [
+            _effective_cluster_count(*clustering, value, value_variance)
+            for clustering in clusterings
+        ],
     )
     degrees_of_freedom, standard_error = max(1, round(effective_clusters - 1)), variance**0.5
     if degrees_of_freedom + 1 < estimate.clusters:
         cluster_description += f", which weigh as {degrees_of_freedom + 1}"
     if is_share:
-        return _with_share_interval(estimate, standard_error, degrees_of_freedom, cluster_description, known_values, confidence_level)
+        return _with_share_interval(
+            estimate,
+            standard_error,
+            degrees_of_freedom,
+            cluster_description,
+            known_values,
+            confidence_level,
+        )
     if standard_error < 1e-12 * max(1.0, abs(value)):
         return _with_sign_test(estimate, unit)
-    half_width, p = t_half_width_and_p(standard_error, degrees_of_freedom, value - null_value, confidence_level)
+    half_width, p = t_half_width_and_p(
+        standard_error, degrees_of_freedom, value - null_value, confidence_level
+    )
     low, high, method = value - half_width, value + half_width, "Student's t"
-    if np.isnan(null_value) and len(clusterings) == 1 and degrees_of_freedom >= MIN_DEGREES_FOR_SKEWNESS:
-        low, high = _hall_interval(*clusterings[0], value, standard_error, half_width / standard_error)
+    if (
+        np.isnan(null_value)
+        and len(clusterings) == 1
+        and degrees_of_freedom >= MIN_DEGREES_FOR_SKEWNESS
+    ):
+        low, high = _hall_interval(
+            *clusterings[0], value, standard_error, half_width / standard_error
+        )
         method = "Student's t, skewness taken out,"
-    null_variances = [float(((sums - null_value * counts) ** 2).sum()) / n**2 for sums, counts in clusterings]
-    null_standard_error = _combine_two_way_clusters(null_variances, [1.0] * len(clusterings))[0] ** 0.5
-    return replace(estimate, low=low, high=high, p=p, method=f"{method} {cluster_description}",
-                   minimum_detectable_effect=float(detectable_standard_errors(degrees_of_freedom, confidence_level, degrees_of_freedom + 1) * null_standard_error))  # fmt: skip
+    null_variances = [
+        float(((sums - null_value * counts) ** 2).sum()) / n**2 for sums, counts in clusterings
+    ]
+    null_standard_error = (
+        _combine_two_way_clusters(null_variances, [1.0] * len(clusterings))[0] ** 0.5
+    )
+    return replace(
+        estimate,
+        low=low,
+        high=high,
+        p=p,
+        method=f"{method} {cluster_description}",
+        minimum_detectable_effect=float(
+            detectable_standard_errors(degrees_of_freedom, confidence_level, degrees_of_freedom + 1)
+            * null_standard_error
+        ),
+    )
 
 
 def _with_sign_test(estimate: Estimate, unit: str) -> Estimate:
     """``made`` of clusters that are all alike: no spread is known, and p is that of as many signs
     that agree."""
     distance = abs(estimate.value - estimate.null_value)
-    p = np.nan if np.isnan(distance) else min(1.0, 2.0 ** (1 - estimate.clusters)) if distance else 1.0
+    p = (
+        np.nan
+        if np.isnan(distance)
+        else min(1.0, 2.0 ** (1 - estimate.clusters))
+        if distance
+        else 1.0
+    )
     p_description = f"; p of {estimate.clusters} {unit} on one side" if distance > 0 else ""
     return replace(estimate, p=p, method=f"no interval: all have the same value{p_description}")
 
 
 def scale_estimate(estimate: Estimate, factor: float) -> Estimate:
     """The same in a unit ``by`` times as small."""
-    return replace(estimate, value=estimate.value * factor, low=estimate.low * factor, high=estimate.high * factor,
-                   null_value=estimate.null_value * factor, minimum_detectable_effect=estimate.minimum_detectable_effect * factor)  # fmt: skip
+    return replace(
+        estimate,
+        value=estimate.value * factor,
+        low=estimate.low * factor,
+        high=estimate.high * factor,
+        null_value=estimate.null_value * factor,
+        minimum_detectable_effect=estimate.minimum_detectable_effect * factor,
+    )
 
 
 def _with_share_interval(
-    estimate: Estimate, standard_error: float, degrees_of_freedom: int, cluster_description: str, known_values: Float64, confidence_level: float
+    estimate: Estimate,
+    standard_error: float,
+    degrees_of_freedom: int,
+    cluster_description: str,
+    known_values: Float64,
+    confidence_level: float,
 ) -> Estimate:
     """``made``, with the interval, p and smallest effect of a share."""
     value, null, cluster_count = estimate.value, estimate.null_value, estimate.clusters
     if cluster_count == estimate.n < MAX_EXACT_UNITS and bool(np.isin(known_values, (0, 1)).all()):
         low, high = clopper_pearson_interval(known_values.sum(), cluster_count, confidence_level)
-        return replace(estimate, low=low, high=high, p=binomial_test_p(int(known_values.sum()), cluster_count, null),
-                       minimum_detectable_effect=detectable_binomial_effect(cluster_count, null, confidence_level),
-                       method=f"Clopper-Pearson interval {cluster_description}")  # fmt: skip
+        return replace(
+            estimate,
+            low=low,
+            high=high,
+            p=binomial_test_p(int(known_values.sum()), cluster_count, null),
+            minimum_detectable_effect=detectable_binomial_effect(
+                cluster_count, null, confidence_level
+            ),
+            method=f"Clopper-Pearson interval {cluster_description}",
+        )
     if standard_error < 1e-12:  # clusters agree: each counts once
         # So many may do otherwise, and then be 0 or 1; at 0 and 1 it is Clopper and Pearson's.
         disagreeing_share = clopper_pearson_interval(0, cluster_count, confidence_level)[1]
@@ -141,14 +218,30 @@ def _with_share_interval(
         else:  # of those who would do otherwise the fewest that put the mean at the null
             agreeing_share = null / value if null < value else (1 - null) / (1 - value)
             p = min(1.0, 2 * agreeing_share**cluster_count)
-        return replace(estimate, low=low, high=high, p=p,
-                       minimum_detectable_effect=detectable_share_effect(1 / cluster_count, degrees_of_freedom, null, confidence_level),
-                       method=f"interval of clusters that agree, each once, {cluster_description}")  # fmt: skip
+        return replace(
+            estimate,
+            low=low,
+            high=high,
+            p=p,
+            minimum_detectable_effect=detectable_share_effect(
+                1 / cluster_count, degrees_of_freedom, null, confidence_level
+            ),
+            method=f"interval of clusters that agree, each once, {cluster_description}",
+        )
     variance_factor = standard_error**2 / (value * (1 - value))
-    low, high = wilson_interval(value / variance_factor, 1 / variance_factor, confidence_level, degrees_of_freedom)
-    return replace(estimate, low=low, high=high, p=score_test_p(value, null, variance_factor, degrees_of_freedom),
-                   minimum_detectable_effect=detectable_share_effect(variance_factor, degrees_of_freedom, null, confidence_level),
-                   method=f"Wilson's interval with Student's t {cluster_description}")  # fmt: skip
+    low, high = wilson_interval(
+        value / variance_factor, 1 / variance_factor, confidence_level, degrees_of_freedom
+    )
+    return replace(
+        estimate,
+        low=low,
+        high=high,
+        p=score_test_p(value, null, variance_factor, degrees_of_freedom),
+        minimum_detectable_effect=detectable_share_effect(
+            variance_factor, degrees_of_freedom, null, confidence_level
+        ),
+        method=f"Wilson's interval with Student's t {cluster_description}",
+    )
 
 
 def _jackknife_variance(sums: Float64, counts: Float64, mean: float) -> float:
@@ -157,7 +250,9 @@ def _jackknife_variance(sums: Float64, counts: Float64, mean: float) -> float:
     return float(((means_without_cluster - mean) ** 2).sum()) * (len(sums) - 1) / len(sums)
 
 
-def _combine_two_way_clusters(variances: Sequence[float], effective_clusters: Sequence[float]) -> tuple[float, float]:
+def _combine_two_way_clusters(
+    variances: Sequence[float], effective_clusters: Sequence[float]
+) -> tuple[float, float]:
     """The variance of a mean by its clusters, and how many would know it as well (see ``_alike``).
 
     By two-way clusters that of either less that of both together (Cameron, Gelbach & Miller 2011),
@@ -172,7 +267,9 @@ def _combine_two_way_clusters(variances: Sequence[float], effective_clusters: Se
     return intersection_variance, effective_clusters[2]
 
 
-def _effective_cluster_count(sums: Float64, counts: Float64, mean: float, value_variance: float) -> float:
+def _effective_cluster_count(
+    sums: Float64, counts: Float64, mean: float, value_variance: float
+) -> float:
     """How many clusters of one weight would know the variance of their mean as well as these
     (Satterthwaite 1946): as many as there are where sizes are alike, fewer where some are large and
     hold alike. How much a cluster's values share is told from themselves (Imbens & Kolesár 2016);
@@ -196,11 +293,15 @@ def _hall_interval(
     skewness = float((cluster_deviations**3).sum() / (cluster_deviations**2).sum() ** 1.5)
     if abs(skewness) < 1e-9:
         return mean - t_bound * standard_error, mean + t_bound * standard_error
-    high, low = (3 / skewness * (np.cbrt(1 + skewness * (t - skewness / 6)) - 1) for t in (t_bound, -t_bound))
+    high, low = (
+        3 / skewness * (np.cbrt(1 + skewness * (t - skewness / 6)) - 1) for t in (t_bound, -t_bound)
+    )
     return float(mean - high * standard_error), float(mean - low * standard_error)
 
 
-def t_half_width_and_p(standard_error: float, degrees_of_freedom: float, distance: float, confidence_level: float) -> tuple[float, float]:
+def t_half_width_and_p(
+    standard_error: float, degrees_of_freedom: float, distance: float, confidence_level: float
+) -> tuple[float, float]:
     """Half the width of the interval, and the two-sided p of a distance from the null."""
     from scipy.special import stdtr, stdtrit
 
@@ -229,20 +330,49 @@ def estimate_mean_difference(
     if min(sizes) == 1:
         return replace(estimate, method=f"no interval: a single one of {unit} tells no spread")
     mean_variances = [float(sample.var(ddof=1)) / len(sample) for sample in known_samples]
-    standard_error, null_standard_error = sum(mean_variances) ** 0.5, sum(null_variance / size for size in sizes) ** 0.5
-    estimate = replace(estimate, minimum_detectable_effect=float(detectable_standard_errors(n - 2, confidence_level) * null_standard_error))
+    standard_error, null_standard_error = (
+        sum(mean_variances) ** 0.5,
+        sum(null_variance / size for size in sizes) ** 0.5,
+    )
+    estimate = replace(
+        estimate,
+        minimum_detectable_effect=float(
+            detectable_standard_errors(n - 2, confidence_level) * null_standard_error
+        ),
+    )
     if standard_error < 1e-12 * max(1.0, abs(estimate.value)):
         # As often as labels drawn by lot part them like that.
         p = min(1.0, 2 / comb(n, sizes[0])) if abs(estimate.value) > 0 else 1.0
-        return replace(estimate, p=p, method=f"no interval: all {unit} of a group have the same value; "
-                                         f"p of their labels drawn by lot")  # fmt: skip
-    degrees_of_freedom = standard_error**4 / sum(p * p / (size - 1) for p, size in zip(mean_variances, sizes, strict=True))
+        return replace(
+            estimate,
+            p=p,
+            method=f"no interval: all {unit} of a group have the same value; "
+            f"p of their labels drawn by lot",
+        )
+    degrees_of_freedom = standard_error**4 / sum(
+        p * p / (size - 1) for p, size in zip(mean_variances, sizes, strict=True)
+    )
     if np.isnan(null_variance):
         rounded_degrees_of_freedom = max(1, round(degrees_of_freedom))
-        estimate = replace(estimate, minimum_detectable_effect=float(detectable_standard_errors(rounded_degrees_of_freedom, confidence_level, rounded_degrees_of_freedom) * standard_error))
-    half_width, p = t_half_width_and_p(standard_error, degrees_of_freedom, estimate.value, confidence_level)
-    return replace(estimate, low=estimate.value - half_width, high=estimate.value + half_width, p=p,
-                   method=f"Welch's t over {sizes[0]} and {sizes[1]} {unit}")  # fmt: skip
+        estimate = replace(
+            estimate,
+            minimum_detectable_effect=float(
+                detectable_standard_errors(
+                    rounded_degrees_of_freedom, confidence_level, rounded_degrees_of_freedom
+                )
+                * standard_error
+            ),
+        )
+    half_width, p = t_half_width_and_p(
+        standard_error, degrees_of_freedom, estimate.value, confidence_level
+    )
+    return replace(
+        estimate,
+        low=estimate.value - half_width,
+        high=estimate.value + half_width,
+        p=p,
+        method=f"Welch's t over {sizes[0]} and {sizes[1]} {unit}",
+    )
 
 
 def estimate_linear_slope(
@@ -258,31 +388,60 @@ def estimate_linear_slope(
     Nielsen & Webb 2023): of few clusters of unlike weight the usual one is too narrow."""
     y, x = (np.asarray(array, dtype=np.float64) for array in (values, predictor))
     is_known = ~np.isnan(y) & ~np.isnan(x)
-    cluster_codes = np.arange(len(y)) if clusters is None else np.unique(clusters, return_inverse=True)[1]
-    y, x, cluster_codes = y[is_known], x[is_known], np.unique(cluster_codes[is_known], return_inverse=True)[1]
+    cluster_codes = (
+        np.arange(len(y)) if clusters is None else np.unique(clusters, return_inverse=True)[1]
+    )
+    y, x, cluster_codes = (
+        y[is_known],
+        x[is_known],
+        np.unique(cluster_codes[is_known], return_inverse=True)[1],
+    )
     cluster_count = int(cluster_codes.max()) + 1 if len(y) else 0
     missing = int((~is_known).sum())
-    estimate = Estimate(np.nan, np.nan, np.nan, len(y), cluster_count, missing, f"no {unit} to measure", 0.0)
+    estimate = Estimate(
+        np.nan, np.nan, np.nan, len(y), cluster_count, missing, f"no {unit} to measure", 0.0
+    )
     if len(np.unique(x)) < 2:
         return replace(estimate, method="not measured: of a single value nothing changes")
     y, x = y - y.mean(), x - x.mean()
-    moment_sums = [np.bincount(cluster_codes, weights=w, minlength=cluster_count)
-             for w in (np.ones_like(x), x, y, x * x, x * y)]  # fmt: skip
+    moment_sums = [
+        np.bincount(cluster_codes, weights=w, minlength=cluster_count)
+        for w in (np.ones_like(x), x, y, x * x, x * y)
+    ]
 
     def least_squares_slope(n: Any, sx: Any, sy: Any, sxx: Any, sxy: Any) -> Any:
         with np.errstate(invalid="ignore", divide="ignore"):
             return (n * sxy - sx * sy) / (n * sxx - sx * sx)
 
-    estimate = replace(estimate, value=float(least_squares_slope(*(moment_sum.sum() for moment_sum in moment_sums))))
-    slopes_without_cluster = least_squares_slope(*(moment_sum.sum() - moment_sum for moment_sum in moment_sums))  # each cluster left out, (groups,)
+    estimate = replace(
+        estimate,
+        value=float(least_squares_slope(*(moment_sum.sum() for moment_sum in moment_sums))),
+    )
+    slopes_without_cluster = least_squares_slope(
+        *(moment_sum.sum() - moment_sum for moment_sum in moment_sums)
+    )  # each cluster left out, (groups,)
     if cluster_count < 3 or not np.isfinite(slopes_without_cluster).all():
         return replace(estimate, method=f"no interval: too few {unit}")
-    standard_error = float(np.sqrt((cluster_count - 1) / cluster_count * ((slopes_without_cluster - estimate.value) ** 2).sum()))
+    standard_error = float(
+        np.sqrt(
+            (cluster_count - 1)
+            / cluster_count
+            * ((slopes_without_cluster - estimate.value) ** 2).sum()
+        )
+    )
     if standard_error < 1e-12 * max(1.0, abs(estimate.value)):
         return replace(estimate, method="no interval: all lie on a line")
-    half_width, p = t_half_width_and_p(standard_error, cluster_count - 1, estimate.value, confidence_level)
+    half_width, p = t_half_width_and_p(
+        standard_error, cluster_count - 1, estimate.value, confidence_level
+    )
     method = f"least squares; Student's t over a jackknife of {cluster_count} {unit}"
-    return replace(estimate, low=estimate.value - half_width, high=estimate.value + half_width, p=p, method=method)
+    return replace(
+        estimate,
+        low=estimate.value - half_width,
+        high=estimate.value + half_width,
+        p=p,
+        method=method,
+    )
 
 
 def roc_placement_values(members: ArrayLike, nonmembers: ArrayLike) -> tuple[Float64, Float64]:
@@ -298,7 +457,11 @@ def roc_placement_values(members: ArrayLike, nonmembers: ArrayLike) -> tuple[Flo
 
 
 def estimate_roc_auc(
-    members: ArrayLike, nonmembers: ArrayLike, *, confidence_level: float = 0.95, unit: str = "items"
+    members: ArrayLike,
+    nonmembers: ArrayLike,
+    *,
+    confidence_level: float = 0.95,
+    unit: str = "items",
 ) -> Estimate:
     """The probability that one of ``members`` is above one of ``others``, ties by half (the area
     under the ROC curve), null 1/2. The interval is DeLong's (1988), drawn on the logit; p is that
@@ -309,7 +472,9 @@ def estimate_roc_auc(
     known_samples = [sample[~np.isnan(sample)] for sample in samples]
     m, n = map(len, known_samples)
     missing = sum(map(len, samples)) - m - n
-    estimate = Estimate(np.nan, np.nan, np.nan, m + n, m + n, missing, f"no {unit} of one kind", 0.5)
+    estimate = Estimate(
+        np.nan, np.nan, np.nan, m + n, m + n, missing, f"no {unit} of one kind", 0.5
+    )
     if not m or not n:
         return estimate
     member_placements, nonmember_placements = roc_placement_values(*known_samples)
@@ -320,19 +485,38 @@ def estimate_roc_auc(
     if null_variance < 1e-12:
         return replace(estimate, value=value, p=1.0, method=f"no interval: all {unit} are alike")
     critical_value = float(ndtri((1 + confidence_level) / 2))
-    estimate = replace(estimate, value=value, minimum_detectable_effect=detectable_auc_effect(m, n, critical_value * null_variance**0.5),
-                   p=float(2 * ndtr(-abs(value - 0.5) / null_variance**0.5)))  # fmt: skip
-    placement_variances = [float(sample.var(ddof=1)) / len(sample) for sample in (member_placements, nonmember_placements) if len(sample) > 1]
+    estimate = replace(
+        estimate,
+        value=value,
+        minimum_detectable_effect=detectable_auc_effect(m, n, critical_value * null_variance**0.5),
+        p=float(2 * ndtr(-abs(value - 0.5) / null_variance**0.5)),
+    )
+    placement_variances = [
+        float(sample.var(ddof=1)) / len(sample)
+        for sample in (member_placements, nonmember_placements)
+        if len(sample) > 1
+    ]
     if len(placement_variances) < 2 or value in (0, 1):  # of one side, or without any
         return replace(estimate, method=f"no interval: too few {unit}, or all of one kind above")
     logit_standard_error = sum(placement_variances) ** 0.5 / (value * (1 - value))
-    low, high = expit(logit(value) + np.array([-critical_value, critical_value]) * logit_standard_error)
-    return replace(estimate, low=float(low), high=float(high),
-                   method=f"DeLong's interval over {m} and {n} {unit}")  # fmt: skip
+    low, high = expit(
+        logit(value) + np.array([-critical_value, critical_value]) * logit_standard_error
+    )
+    return replace(
+        estimate,
+        low=float(low),
+        high=float(high),
+        method=f"DeLong's interval over {m} and {n} {unit}",
+    )
 
 
 def estimate_true_positive_rate(
-    members: ArrayLike, nonmembers: ArrayLike, false_positive_rate: float, *, confidence_level: float = 0.95, unit: str = "items"
+    members: ArrayLike,
+    nonmembers: ArrayLike,
+    false_positive_rate: float,
+    *,
+    confidence_level: float = 0.95,
+    unit: str = "items",
 ) -> Estimate:
     """The share of members above the score that a share ``alarm`` of the others exceeds. The
     interval is Wilson's, of fewer members: that score is an estimate, too, and were it off by the
@@ -341,17 +525,32 @@ def estimate_true_positive_rate(
     known_members, known_nonmembers = (sample[~np.isnan(sample)] for sample in samples)
     m, n = len(known_members), len(known_nonmembers)
     missing = sum(map(len, samples)) - m - n
-    estimate = Estimate(np.nan, np.nan, np.nan, m, m, missing, f"no {unit} of one kind", false_positive_rate)
+    estimate = Estimate(
+        np.nan, np.nan, np.nan, m, m, missing, f"no {unit} of one kind", false_positive_rate
+    )
     if not m or not n:
         return estimate
     share_error = (false_positive_rate * (1 - false_positive_rate) / n) ** 0.5
-    tail_shares = np.clip([false_positive_rate - share_error, false_positive_rate, false_positive_rate + share_error], 0, 1)
+    tail_shares = np.clip(
+        [false_positive_rate - share_error, false_positive_rate, false_positive_rate + share_error],
+        0,
+        1,
+    )
     score_bounds = np.quantile(known_nonmembers, 1 - tail_shares, method="higher")
-    lower_rate, value, upper_rate = ((known_members > score_bound).mean() for score_bound in score_bounds)
+    lower_rate, value, upper_rate = (
+        (known_members > score_bound).mean() for score_bound in score_bounds
+    )
     smoothed_rate = (value * m + 1) / (m + 2)  # of 0 and 1 nothing would seem to vary
     rate_variance = smoothed_rate * (1 - smoothed_rate)
-    effective_members = rate_variance / (rate_variance / m + max(upper_rate - value, value - lower_rate) ** 2)
+    effective_members = rate_variance / (
+        rate_variance / m + max(upper_rate - value, value - lower_rate) ** 2
+    )
     low, high = wilson_interval(value * effective_members, effective_members, confidence_level)
-    return replace(estimate, value=float(value), low=low, high=high,
-                   method=f"Wilson's interval over {m} {unit}, wider as their bound is an estimate "
-                          f"of {n} others")  # fmt: skip
+    return replace(
+        estimate,
+        value=float(value),
+        low=low,
+        high=high,
+        method=f"Wilson's interval over {m} {unit}, wider as their bound is an estimate "
+        f"of {n} others",
+    )

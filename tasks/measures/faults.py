@@ -90,10 +90,18 @@ FailureList = list[list[str]]
 
 def list_failures_by_doc_id(batch: pa.RecordBatch, failed: FailedDocuments) -> FailureList:
     doc_ids = batch["doc_id"].take(failed.rows).to_pylist()
-    return [[doc_id.hex(), reason] for doc_id, reason in zip(doc_ids, failed.reasons.to_pylist(), strict=True)]
+    return [
+        [doc_id.hex(), reason]
+        for doc_id, reason in zip(doc_ids, failed.reasons.to_pylist(), strict=True)
+    ]
 
 
-def report_failures(context: StageContext, failures_by_part: Iterable[FailureList], document_count: int, activity: str) -> None:
+def report_failures(
+    context: StageContext,
+    failures_by_part: Iterable[FailureList],
+    document_count: int,
+    activity: str,
+) -> None:
     """Count the faults of all parts, and say so where there are any.
 
     HallmarkError if all documents failed: then none of them is to blame.
@@ -105,10 +113,15 @@ def report_failures(context: StageContext, failures_by_part: Iterable[FailureLis
     count, (doc_id, reason) = len(failures), failures[0]
     if count == document_count:
         raise HallmarkError(
-            f"{activity} failed on all {count:,} documents, the first of them {doc_id} ({reason}): the "
+            f"{activity} failed on all {count:,} documents, the first of them {doc_id} "
+            f"({reason}): the "
             f"fault is in no document; hallmark doctor says what this machine has"
         )
     log.warning(
         "%s failed on %d of %d documents, the first of them %s (%s)",
-        activity, count, document_count, doc_id, reason,
-    )  # fmt: skip
+        activity,
+        count,
+        document_count,
+        doc_id,
+        reason,
+    )

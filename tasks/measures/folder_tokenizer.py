@@ -65,23 +65,40 @@ class _DeclaredTokens:
         legacy = _read_json_object(folder / "special_tokens_map.json")
         # transformers, too, prefers the older file only if the newer one lists no added tokens.
         merged = legacy | settings if "added_tokens_decoder" in settings else settings | legacy
-        tokens_by_name = {name: _parse_token_content(merged[name]) for name in SPECIAL_TOKENS if name in merged}
+        tokens_by_name = {
+            name: _parse_token_content(merged[name]) for name in SPECIAL_TOKENS if name in merged
+        }
         config = _read_json_object(folder / "config.json")
         ids_by_name: dict[str, tuple[int, ...]] = {}
         for source in (config, _read_json_object(folder / "generation_config.json")):
             for name in SPECIAL_TOKENS:
                 value = source.get(f"{name}_id")
                 listed_ids = value if isinstance(value, list) else [value]
-                ids_by_name[name] = (*ids_by_name.get(name, ()), *(id for id in listed_ids if type(id) is int))
-        additional_tokens = [token for key in ("additional_special_tokens", "extra_special_tokens")
-                  for token in _list_json_values(merged.get(key))]  # fmt: skip
+                ids_by_name[name] = (
+                    *ids_by_name.get(name, ()),
+                    *(id for id in listed_ids if type(id) is int),
+                )
+        additional_tokens = [
+            token
+            for key in ("additional_special_tokens", "extra_special_tokens")
+            for token in _list_json_values(merged.get(key))
+        ]
         added = _list_json_values(settings.get("added_tokens_decoder"))
-        additional_tokens += [token for token in added if isinstance(token, dict) and token.get("special")]
+        additional_tokens += [
+            token for token in added if isinstance(token, dict) and token.get("special")
+        ]
         class_name = settings.get("tokenizer_class") or config.get("tokenizer_class")
         class_defaults = _default_special_tokens(class_name, config.get("model_type"))
-        return cls(tokens_by_name, ids_by_name, class_defaults, frozenset(filter(None, map(_parse_token_content, additional_tokens))))
+        return cls(
+            tokens_by_name,
+            ids_by_name,
+            class_defaults,
+            frozenset(filter(None, map(_parse_token_content, additional_tokens))),
+        )
 
-    def choose_token(self, name: str, vocabulary: Collection[str], special_tokens: Mapping[int, str]) -> str | None:
+    def choose_token(
+        self, name: str, vocabulary: Collection[str], special_tokens: Mapping[int, str]
+    ) -> str | None:
         """Choose one special token.
 
         Args:
@@ -106,23 +123,31 @@ def _load_tokenizer_json(path: Path, declared: _DeclaredTokens) -> Any:
     added = backend.get_added_tokens_decoder()
     marked_tokens = {id: token.content for id, token in added.items() if token.special}
     special_tokens = _find_special_tokens(marked_tokens, vocabulary)
-    chosen_tokens = {name: declared.choose_token(name, vocabulary, special_tokens) for name in SPECIAL_TOKENS}
+    chosen_tokens = {
+        name: declared.choose_token(name, vocabulary, special_tokens) for name in SPECIAL_TOKENS
+    }
     padding_denied = declared.tokens_by_name.get("pad_token", "") is None
     if chosen_tokens["pad_token"] is None and backend.padding is not None and not padding_denied:
         padding = backend.padding["pad_token"]
         chosen_tokens["pad_token"] = padding if padding in vocabulary else None
     backend.no_padding()  # transformers would take its token though the folder denies it
     tokens = {name: token for name, token in chosen_tokens.items() if token is not None}
-    unmarked_tokens = ({*tokens.values()} | declared.additional_tokens & {*vocabulary}) - {*marked_tokens.values()}
+    unmarked_tokens = ({*tokens.values()} | declared.additional_tokens & {*vocabulary}) - {
+        *marked_tokens.values()
+    }
     backend.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token in sorted(unmarked_tokens)]
     )
     return PreTrainedTokenizerFast(tokenizer_object=backend, **tokens)
 
 
-def _find_special_tokens(marked_tokens: Mapping[int, str], vocabulary: Mapping[str, int]) -> dict[int, str]:
+def _find_special_tokens(
+    marked_tokens: Mapping[int, str], vocabulary: Mapping[str, int]
+) -> dict[int, str]:
     """Find the tokens that can be special, by id: the marked ones and those of their form."""
-    tokens_of_special_form = {id: token for token, id in vocabulary.items() if _SPECIAL_TOKEN_FORM.fullmatch(token)}
+    tokens_of_special_form = {
+        id: token for token, id in vocabulary.items() if _SPECIAL_TOKEN_FORM.fullmatch(token)
+    }
     return tokens_of_special_form | dict(marked_tokens)
 
 
@@ -170,7 +195,9 @@ def _default_special_tokens(class_name: Any, model_type: Any) -> dict[str, str]:
     if not isinstance(class_name, str):
         class_name = tokenization_auto.TOKENIZER_MAPPING_NAMES.get(str(model_type))
     try:
-        tokenizer_class = tokenization_auto.tokenizer_class_from_name(class_name) if class_name else None
+        tokenizer_class = (
+            tokenization_auto.tokenizer_class_from_name(class_name) if class_name else None
+        )
     except ImportError:  # a class of a library that is not installed
         tokenizer_class = None
     if tokenizer_class is None:

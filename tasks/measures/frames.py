@@ -46,7 +46,9 @@ LINKING_VERBS = (
 )
 
 #: All of them; ``{group}`` stands for the group's name.
-SENTENCE_FRAMES = tuple(f"{opening} the {{group}} {link}" for opening in SENTENCE_OPENINGS for link in LINKING_VERBS)
+SENTENCE_FRAMES = tuple(
+    f"{opening} the {{group}} {link}" for opening in SENTENCE_OPENINGS for link in LINKING_VERBS
+)
 
 
 def sample_sentence_frames(count: int, seed: int, purpose: str = "") -> list[str]:

@@ -77,7 +77,9 @@ class Lexicon:
 
     def with_groups(self, groups: Mapping[str, Sequence[str]]) -> Lexicon:
         """With the terms of more groups, none of which needs a context."""
-        added_entries = tuple((group, LexiconEntry(tuple(terms))) for group, terms in groups.items())
+        added_entries = tuple(
+            (group, LexiconEntry(tuple(terms))) for group, terms in groups.items()
+        )
         return Lexicon(self.entries + added_entries, self.classes, self.contexts)
 
 
@@ -85,7 +87,11 @@ class Lexicon:
 def load_builtin_lexicon(name: str = "identities") -> Lexicon:
     """One of the project's own."""
     definition = json.loads((DATA_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-    entries = tuple((group, entry) for group, group_terms in definition["groups"].items() for entry in _parse_group_entries(group_terms))
+    entries = tuple(
+        (group, entry)
+        for group, group_terms in definition["groups"].items()
+        for entry in _parse_group_entries(group_terms)
+    )
     return Lexicon(entries, definition["classes"], definition["contexts"])
 
 
@@ -99,7 +105,11 @@ def _parse_group_entries(group_terms: Sequence[Any]) -> Iterator[LexiconEntry]:
             conditions = {name: tuple(spec.get(name, ())) for name in CONDITION_FIELDS}
             terms = [*spec.get("terms", ())]
             terms += [form for noun in spec.get("nouns", ()) for form in (noun, pluralise(noun))]
-            yield LexiconEntry(tuple(dict.fromkeys(terms)), **conditions, requires_capital=spec.get("capital", False))
+            yield LexiconEntry(
+                tuple(dict.fromkeys(terms)),
+                **conditions,
+                requires_capital=spec.get("capital", False),
+            )
 
 
 def pluralise(noun: str) -> str:
@@ -145,7 +155,9 @@ def read_user_lexicon(path: Path) -> dict[str, list[str]]:
             raise HallmarkError(
                 f"lexicon {path}: group {group!r:.60} has no terms; give it some or leave it out"
             )
-    for term in _find_unmatchable_terms([term for terms in terms_by_group.values() for term in terms]):
+    for term in _find_unmatchable_terms(
+        [term for terms in terms_by_group.values() for term in terms]
+    ):
         raise HallmarkError(
             f"lexicon {path}: {term!r:.60} can never be found; write terms in lower case, "
             f"with single spaces where words are parted by anything but letters and digits"
@@ -177,12 +189,19 @@ class _EncodedWords:
     def __init__(self, texts: pa.Array, vocabulary: Sequence[str]) -> None:
         texts_with_stops = pc.replace_substring_regex(texts, _STOP_PATTERN, " . ")
         word_lists = pc.split_pattern_regex(texts_with_stops, _SEPARATOR_PATTERN)
-        words, text_indices = pc.list_flatten(word_lists), pc.list_parent_indices(word_lists).to_numpy()
+        words, text_indices = (
+            pc.list_flatten(word_lists),
+            pc.list_parent_indices(word_lists).to_numpy(),
+        )
         is_nonempty = pc.not_equal(words, "")
         self.words = words.filter(is_nonempty)
-        self.text_indices = text_indices[is_nonempty.to_numpy(zero_copy_only=False)].astype(np.int64)
+        self.text_indices = text_indices[is_nonempty.to_numpy(zero_copy_only=False)].astype(
+            np.int64
+        )
         lowercase_words = pc.utf8_lower(self.words)
-        vocabulary_indices = pc.index_in(lowercase_words, value_set=pa.array(vocabulary, lowercase_words.type))
+        vocabulary_indices = pc.index_in(
+            lowercase_words, value_set=pa.array(vocabulary, lowercase_words.type)
+        )
         codes = pc.fill_null(vocabulary_indices, -1).to_numpy().astype(np.int64)
         # The end of a text ends its last sentence, and so does its beginning.
         self.stop_code = vocabulary.index(".")
@@ -193,7 +212,11 @@ class _EncodedWords:
         """Codes of the words at these places; a stop where a place is outside of its text."""
         is_inside_batch = (positions >= 0) & (positions < len(self.padded_codes))
         positions = np.where(is_inside_batch, positions, len(self.padded_codes) - 1)
-        return np.where(self.padded_text_indices[positions] == text_indices, self.padded_codes[positions], self.stop_code)
+        return np.where(
+            self.padded_text_indices[positions] == text_indices,
+            self.padded_codes[positions],
+            self.stop_code,
+        )
 
 
 class _LexiconMatcher:
@@ -203,7 +226,11 @@ class _LexiconMatcher:
         self.lexicon = lexicon
         phrases = [term for _, term in lexicon.terms]
         for _, entry in lexicon.entries:
-            phrases += [condition_phrase for name in CONDITION_FIELDS[1:] for condition_phrase in getattr(entry, name)]
+            phrases += [
+                condition_phrase
+                for name in CONDITION_FIELDS[1:]
+                for condition_phrase in getattr(entry, name)
+            ]
         term_words = {word for phrase in phrases for word in phrase.split()}
         class_words = {word for words in lexicon.classes.values() for word in words}
         self.vocabulary = sorted(term_words | class_words | {"."})
@@ -220,8 +247,12 @@ class _LexiconMatcher:
             codes = self.encode_phrase(term)
             self.entries_by_first_word.setdefault(codes[0], []).append((term_index, codes, entry))
         # A term that stands in two entries of a group is one term.
-        first_index_by_term = {row: term_index for term_index, row in reversed([*enumerate(lexicon.terms)])}
-        self.canonical_terms = np.array([first_index_by_term[row] for row in lexicon.terms], np.int64)
+        first_index_by_term = {
+            row: term_index for term_index, row in reversed([*enumerate(lexicon.terms)])
+        }
+        self.canonical_terms = np.array(
+            [first_index_by_term[row] for row in lexicon.terms], np.int64
+        )
         group_codes = {name: group_code for group_code, name in enumerate(lexicon.groups)}
         self.term_groups = np.array([group_codes[group] for group, _ in lexicon.terms], np.int64)
         self.term_lengths = np.array([len(term.split()) for _, term in lexicon.terms], np.int64)
@@ -233,9 +264,13 @@ class _LexiconMatcher:
 
     def is_in_any_class(self, class_names: str, codes: Int64) -> Bool:
         """Whether words are of one of the classes "a|b"."""
-        return np.logical_or.reduce([self.class_membership[class_name][codes] for class_name in class_names.split("|")])
+        return np.logical_or.reduce(
+            [self.class_membership[class_name][codes] for class_name in class_names.split("|")]
+        )
 
-    def matches_phrase(self, encoded: _EncodedWords, text_indices: Int64, starts: Int64, phrase: Sequence[int]) -> Bool:
+    def matches_phrase(
+        self, encoded: _EncodedWords, text_indices: Int64, starts: Int64, phrase: Sequence[int]
+    ) -> Bool:
         """Whether these words stand from ``start`` on."""
         is_match = np.ones(len(starts), bool)
         for offset, code in enumerate(phrase):
@@ -243,7 +278,12 @@ class _LexiconMatcher:
         return is_match
 
     def matches_class_pattern(
-        self, encoded: _EncodedWords, text_indices: Int64, positions: Int64, pattern: Sequence[str], step: int
+        self,
+        encoded: _EncodedWords,
+        text_indices: Int64,
+        positions: Int64,
+        pattern: Sequence[str],
+        step: int,
     ) -> Bool:
         """Whether words of these classes stand at ``place`` and from there on."""
         is_match = np.ones(len(positions), bool)
@@ -251,33 +291,66 @@ class _LexiconMatcher:
             class_names = element.removesuffix("*")
             if class_names != element:
                 for _ in range(MAX_SKIPPED_WORDS):
-                    positions = positions + step * self.is_in_any_class(class_names, encoded.codes_at(positions, text_indices))
+                    positions = positions + step * self.is_in_any_class(
+                        class_names, encoded.codes_at(positions, text_indices)
+                    )
                 continue
             is_match &= self.is_in_any_class(class_names, encoded.codes_at(positions, text_indices))
             positions = positions + step
         return is_match
 
-    def matches_context(self, context_name: str, encoded: _EncodedWords, text_indices: Int64, starts: Int64, ends: Int64) -> Bool:
+    def matches_context(
+        self,
+        context_name: str,
+        encoded: _EncodedWords,
+        text_indices: Int64,
+        starts: Int64,
+        ends: Int64,
+    ) -> Bool:
         context = self.lexicon.contexts[context_name]
-        matches_before_term = self.matches_class_pattern(encoded, text_indices, starts - 1, context.get("left", ())[::-1], -1)
-        return matches_before_term & self.matches_class_pattern(encoded, text_indices, ends, context.get("right", ()), 1)
+        matches_before_term = self.matches_class_pattern(
+            encoded, text_indices, starts - 1, context.get("left", ())[::-1], -1
+        )
+        return matches_before_term & self.matches_class_pattern(
+            encoded, text_indices, ends, context.get("right", ()), 1
+        )
 
-    def is_mention(self, entry: LexiconEntry, encoded: _EncodedWords, text_indices: Int64, starts: Int64, length: int) -> Bool:
+    def is_mention(
+        self,
+        entry: LexiconEntry,
+        encoded: _EncodedWords,
+        text_indices: Int64,
+        starts: Int64,
+        length: int,
+    ) -> Bool:
         """Which of the places are mentions: (n,) bool."""
         ends = starts + length
         is_valid = np.ones(len(starts), bool)
         if entry.requires_capital:
             term_words = encoded.words.take(pa.array(starts))
-            is_valid &= pc.not_equal(term_words, pc.utf8_lower(term_words)).to_numpy(zero_copy_only=False)
+            is_valid &= pc.not_equal(term_words, pc.utf8_lower(term_words)).to_numpy(
+                zero_copy_only=False
+            )
         if entry.needs:
             is_valid &= np.logical_or.reduce(
-                [self.matches_context(name, encoded, text_indices, starts, ends) for name in entry.needs]
+                [
+                    self.matches_context(name, encoded, text_indices, starts, ends)
+                    for name in entry.needs
+                ]
             )
 
         def has_any_phrase(phrases: Sequence[str], follows_term: bool) -> Bool:
             encoded_phrases = [self.encode_phrase(phrase) for phrase in phrases]
-            phrase_starts = [ends if follows_term else starts - len(phrase_codes) for phrase_codes in encoded_phrases]
-            matches = [self.matches_phrase(encoded, text_indices, starts_of_phrase, codes_of_phrase) for starts_of_phrase, codes_of_phrase in zip(phrase_starts, encoded_phrases, strict=True)]
+            phrase_starts = [
+                ends if follows_term else starts - len(phrase_codes)
+                for phrase_codes in encoded_phrases
+            ]
+            matches = [
+                self.matches_phrase(encoded, text_indices, starts_of_phrase, codes_of_phrase)
+                for starts_of_phrase, codes_of_phrase in zip(
+                    phrase_starts, encoded_phrases, strict=True
+                )
+            ]
             return np.logical_or.reduce(matches)
 
         for name in CONDITION_FIELDS[1:]:
@@ -294,26 +367,54 @@ class _LexiconMatcher:
         if not len(candidate_positions):
             return candidate_positions, candidate_positions, candidate_positions
         order = np.argsort(encoded.padded_codes[candidate_positions], kind="stable")
-        candidate_positions, candidate_codes = candidate_positions[order], encoded.padded_codes[candidate_positions][order]
+        candidate_positions, candidate_codes = (
+            candidate_positions[order],
+            encoded.padded_codes[candidate_positions][order],
+        )
         mentions: list[NDArray[np.int64]] = [np.empty((3, 0), np.int64)]
         first_codes, starts = np.unique(candidate_codes, return_index=True)
-        for code, start, end in zip(first_codes, starts, [*starts[1:], len(candidate_positions)], strict=True):
+        for code, start, end in zip(
+            first_codes, starts, [*starts[1:], len(candidate_positions)], strict=True
+        ):
             code_positions = candidate_positions[start:end]
             for term_index, term_codes, entry in self.entries_by_first_word[int(code)]:
                 text_indices, positions = encoded.text_indices[code_positions], code_positions
                 if len(term_codes) > 1:
-                    is_selected = self.matches_phrase(encoded, text_indices, code_positions, term_codes)
+                    is_selected = self.matches_phrase(
+                        encoded, text_indices, code_positions, term_codes
+                    )
                     text_indices, positions = text_indices[is_selected], code_positions[is_selected]
                 if entry.is_conditional and len(positions):
-                    is_valid = self.is_mention(entry, encoded, text_indices, positions, len(term_codes))
+                    is_valid = self.is_mention(
+                        entry, encoded, text_indices, positions, len(term_codes)
+                    )
                     text_indices, positions = text_indices[is_valid], positions[is_valid]
-                mentions.append(np.stack([np.full(len(positions), term_index), text_indices, positions]))
+                mentions.append(
+                    np.stack([np.full(len(positions), term_index), text_indices, positions])
+                )
         term_index, text_indices, positions = np.concatenate(mentions, axis=1)
-        _, first_rows = np.unique(positions * len(self.canonical_terms) + self.canonical_terms[term_index], return_index=True)
-        term_index, text_indices, positions = self.canonical_terms[term_index[first_rows]], text_indices[first_rows], positions[first_rows]
-        is_selected = is_outermost_span(self.term_groups[term_index], positions, self.term_lengths[term_index])
-        term_index, text_indices, positions = term_index[is_selected], text_indices[is_selected], positions[is_selected]
-        return term_index, text_indices, positions - np.searchsorted(encoded.text_indices, text_indices)
+        _, first_rows = np.unique(
+            positions * len(self.canonical_terms) + self.canonical_terms[term_index],
+            return_index=True,
+        )
+        term_index, text_indices, positions = (
+            self.canonical_terms[term_index[first_rows]],
+            text_indices[first_rows],
+            positions[first_rows],
+        )
+        is_selected = is_outermost_span(
+            self.term_groups[term_index], positions, self.term_lengths[term_index]
+        )
+        term_index, text_indices, positions = (
+            term_index[is_selected],
+            text_indices[is_selected],
+            positions[is_selected],
+        )
+        return (
+            term_index,
+            text_indices,
+            positions - np.searchsorted(encoded.text_indices, text_indices),
+        )
 
 
 def is_outermost_span(group_codes: Int64, starts: Int64, lengths: Int64) -> Bool:
@@ -339,11 +440,15 @@ def find_term_mentions(texts: pa.Array, lexicon: Lexicon | None = None) -> tuple
     Whole words, whatever their case. Of a group's terms of which one lies within the other the
     longer counts, *young people* and not *young*; those of different groups both count.
     """
-    term_indices, text_indices, _ = _get_matcher(lexicon or load_builtin_lexicon()).find_mentions(texts)
+    term_indices, text_indices, _ = _get_matcher(lexicon or load_builtin_lexicon()).find_mentions(
+        texts
+    )
     return term_indices, text_indices
 
 
-def find_mention_positions(texts: pa.Array, lexicon: Lexicon | None = None) -> tuple[Int64, Int64, Int64]:
+def find_mention_positions(
+    texts: pa.Array, lexicon: Lexicon | None = None
+) -> tuple[Int64, Int64, Int64]:
     """``find_terms``, and of each mention how many words stand before it in its text."""
     return _get_matcher(lexicon or load_builtin_lexicon()).find_mentions(texts)
 
@@ -353,11 +458,15 @@ def replace_alphanumerics_with_x(texts: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(texts, r"[\pL\pN]", "x")
 
 
-def find_groups_in_texts(texts: pa.Array, lexicon: Lexicon | None = None) -> tuple[pa.Array, pa.Array]:
+def find_groups_in_texts(
+    texts: pa.Array, lexicon: Lexicon | None = None
+) -> tuple[pa.Array, pa.Array]:
     """Each identity group that a text mentions, and the number of the text; each pair once."""
     lexicon = lexicon or load_builtin_lexicon()
     term_indices, text_indices = find_term_mentions(texts, lexicon)
     term_groups = pa.array([group for group, _ in lexicon.terms], pa.string())
-    group_text_pairs = pa.table({"group": term_groups.take(pa.array(term_indices)), "owner": text_indices})
+    group_text_pairs = pa.table(
+        {"group": term_groups.take(pa.array(term_indices)), "owner": text_indices}
+    )
     group_text_pairs = group_text_pairs.group_by(["group", "owner"]).aggregate([])
     return group_text_pairs["group"].combine_chunks(), group_text_pairs["owner"].combine_chunks()

@@ -29,7 +29,9 @@ def read_items(path: Path, content_name: str) -> Iterator[tuple[str, dict[str, A
             for location, item in _read_records(path, file):
                 count += 1
                 if count > MAX_ITEMS:
-                    raise UsageError(f"{path} holds more than {MAX_ITEMS:,} {content_name}; give fewer")
+                    raise UsageError(
+                        f"{path} holds more than {MAX_ITEMS:,} {content_name}; give fewer"
+                    )
                 yield location, item
         except UnicodeDecodeError as error:
             raise UsageError(f"{path} is not UTF-8 text behind item {count}: {error}") from error
@@ -96,11 +98,15 @@ def get_text_field(location: str, item: dict[str, Any], field_name: str) -> str:
     if not isinstance(value, str) or not value.strip():
         field_names = ", ".join(repr(name)[:60] for name in list(item)[:20]) or "none"
         field_hint = f"; its fields are {field_names}" if value is None else ""
-        raise UsageError(f"{location} has no text in {field_name!r}, but {repr(value)[:60]}{field_hint}")
+        raise UsageError(
+            f"{location} has no text in {field_name!r}, but {repr(value)[:60]}{field_hint}"
+        )
     try:
         value.encode()
     except UnicodeEncodeError as error:  # JSON can spell half of a surrogate pair
-        raise UsageError(f"{location} has no valid Unicode text in {field_name!r}: {error}") from error
+        raise UsageError(
+            f"{location} has no valid Unicode text in {field_name!r}: {error}"
+        ) from error
     return value
 
 
@@ -121,5 +127,8 @@ def user_file_digest(path: Path | None, content_name: str) -> dict[str, str]:
 
 def user_file_digests(paths: Sequence[Path], content_name: str) -> dict[str, str]:
     """As ``digest_of``, of several files, in their order."""
-    return {f"{content_name} {n}": digest for n, path in enumerate(paths, 1)
-            for digest in user_file_digest(path, content_name).values()}  # fmt: skip
+    return {
+        f"{content_name} {n}": digest
+        for n, path in enumerate(paths, 1)
+        for digest in user_file_digest(path, content_name).values()
+    }

@@ -31,14 +31,28 @@ def evaluate_lexicon(labelled: Sequence[tuple[str, bool, str]]) -> list[dict[str
     Precision is that over the sentences written for the group, half of them traps: of a text in
     which *white* stands for walls more often, it is lower.
     """
-    groups, sentence_indices = find_groups_in_texts(pa.array([s for *_, s in labelled], pa.large_string()))
+    groups, sentence_indices = find_groups_in_texts(
+        pa.array([s for *_, s in labelled], pa.large_string())
+    )
     detected_mentions = set(zip(groups.to_pylist(), sentence_indices.to_pylist(), strict=True))
     rows = []
     for name in [*dict.fromkeys(group for group, *_ in labelled), ""]:
-        outcomes = [(m, (g, i) in detected_mentions) for i, (g, m, _) in enumerate(labelled) if name in (g, "")]
+        outcomes = [
+            (m, (g, i) in detected_mentions)
+            for i, (g, m, _) in enumerate(labelled)
+            if name in (g, "")
+        ]
         hits = sum(mentioned and detected for mentioned, detected in outcomes)
-        mention_count, detected_count = sum(m for m, _ in outcomes), sum(detected for _, detected in outcomes)
-        row: dict[str, Any] = {"group": name, "mentions": mention_count, "found": detected_count, "hits": hits}
+        mention_count, detected_count = (
+            sum(m for m, _ in outcomes),
+            sum(detected for _, detected in outcomes),
+        )
+        row: dict[str, Any] = {
+            "group": name,
+            "mentions": mention_count,
+            "found": detected_count,
+            "hits": hits,
+        }
         for measure, n in (("recall", mention_count), ("precision", detected_count)):
             low, high = wilson_interval(hits, n)
             row |= {

@@ -21,14 +21,18 @@ MIN_CONFIDENCE = 0.5
 MAX_CHARACTERS = 1000
 
 
-def estimate_languages(texts: pa.Array | pa.ChunkedArray, max_characters: int = MAX_CHARACTERS) -> tuple[Any, Any]:
+def estimate_languages(
+    texts: pa.Array | pa.ChunkedArray, max_characters: int = MAX_CHARACTERS
+) -> tuple[Any, Any]:
     """The most likely language of each text and its probability: (n,) string and (n,) float32.
 
     ISO 639 codes; "zxx" is no language, as code. By naive Bayes over byte n-grams, trained on 140
     languages (Lui & Baldwin 2011; py3langid).
     """
     classify = _load_language_identifier().classify
-    classifications = [classify(text) for text in pc.utf8_slice_codeunits(texts, 0, max_characters).to_pylist()]
+    classifications = [
+        classify(text) for text in pc.utf8_slice_codeunits(texts, 0, max_characters).to_pylist()
+    ]
     codes = pa.array([code for code, _ in classifications], pa.string())
     return codes, pa.array([float(probability) for _, probability in classifications], pa.float32())
 
@@ -37,7 +41,9 @@ def detect_languages(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
     """ISO 639 code of the language of each text, see ``estimate``, or UNDETERMINED."""
     codes, probabilities = estimate_languages(texts)
     return pc.if_else(
-        pc.greater_equal(probabilities, pa.scalar(MIN_CONFIDENCE, pa.float32())), codes, UNDETERMINED
+        pc.greater_equal(probabilities, pa.scalar(MIN_CONFIDENCE, pa.float32())),
+        codes,
+        UNDETERMINED,
     )
 
 

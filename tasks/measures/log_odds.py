@@ -49,21 +49,37 @@ def estimate_log_odds_slope(
     )
     cluster_count = int(cluster_codes.max()) + 1 if is_known.any() else 0
     missing_count = int((~is_known).sum())
-    estimate = Estimate(np.nan, np.nan, np.nan, int(is_known.sum()), cluster_count, missing_count,
-                    f"no {unit} to measure", null_value)  # fmt: skip
+    estimate = Estimate(
+        np.nan,
+        np.nan,
+        np.nan,
+        int(is_known.sum()),
+        cluster_count,
+        missing_count,
+        f"no {unit} to measure",
+        null_value,
+    )
     y, x = y[is_known], x[is_known]
     if not cluster_count:
         return estimate
     if len(np.unique(x)) < 2:
         return replace(estimate, method="not measured: of a single value nothing changes")
     # Alike in all but the value: one cell.
-    cell_keys, cell_codes = np.unique(np.stack([x, stratum_codes, cluster_codes]), axis=1, return_inverse=True)
+    cell_keys, cell_codes = np.unique(
+        np.stack([x, stratum_codes, cluster_codes]), axis=1, return_inverse=True
+    )
     cell_codes = cell_codes.reshape(-1)
     counts, success_counts = np.bincount(cell_codes).astype(np.float64), np.bincount(cell_codes, y)
-    design = np.column_stack([cell_keys[0], np.eye(int(stratum_codes.max()) + 1)[cell_keys[1].astype(int)]])
+    design = np.column_stack(
+        [cell_keys[0], np.eye(int(stratum_codes.max()) + 1)[cell_keys[1].astype(int)]]
+    )
     cell_clusters = cell_keys[2].astype(int)
-    cluster_included = np.vstack([np.ones(len(cell_clusters)), cell_clusters != np.arange(cluster_count)[:, None]])  # all, then one left out
-    slopes = fit_firth_regressions(success_counts * cluster_included, counts * cluster_included, design)[:, 0]
+    cluster_included = np.vstack(
+        [np.ones(len(cell_clusters)), cell_clusters != np.arange(cluster_count)[:, None]]
+    )  # all, then one left out
+    slopes = fit_firth_regressions(
+        success_counts * cluster_included, counts * cluster_included, design
+    )[:, 0]
     if np.isnan(slopes[0]):
         return replace(estimate, method="not measured: the regression did not converge")
     estimate = replace(estimate, value=float(slopes[0]))
@@ -71,14 +87,26 @@ def estimate_log_odds_slope(
         return replace(estimate, method=f"no interval: too few {unit}")
     from scipy.special import stdtr, stdtrit
 
-    standard_error = float(np.sqrt((cluster_count - 1) / cluster_count * ((slopes[1:] - slopes[0]) ** 2).sum()))
+    standard_error = float(
+        np.sqrt((cluster_count - 1) / cluster_count * ((slopes[1:] - slopes[0]) ** 2).sum())
+    )
     half_width = float(stdtrit(cluster_count - 1, (1 + confidence_level) / 2)) * standard_error
-    p = float(2 * stdtr(cluster_count - 1, -abs(estimate.value - null_value) / standard_error)) if standard_error else np.nan
+    p = (
+        float(2 * stdtr(cluster_count - 1, -abs(estimate.value - null_value) / standard_error))
+        if standard_error
+        else np.nan
+    )
     method = (
         f"logistic regression after Firth (1993), an intercept for each of {len(design[0]) - 1} "
         f"strata; Student's t over a jackknife of {cluster_count} {unit}"
     )
-    return replace(estimate, low=estimate.value - half_width, high=estimate.value + half_width, p=p, method=method)
+    return replace(
+        estimate,
+        low=estimate.value - half_width,
+        high=estimate.value + half_width,
+        p=p,
+        method=method,
+    )
 
 
 def fit_firth_regressions(successes: Float64, trials: Float64, design: Float64) -> Float64:
@@ -110,7 +138,12 @@ def fit_firth_regressions(successes: Float64, trials: Float64, design: Float64) 
 
 
 def estimate_log_odds_multiple(
-    values: ArrayLike, reference_log_odds: float, *, null_value: float = 1.0, confidence_level: float = 0.95, unit: str = "draws"
+    values: ArrayLike,
+    reference_log_odds: float,
+    *,
+    null_value: float = 1.0,
+    confidence_level: float = 0.95,
+    unit: str = "draws",
 ) -> Estimate:
     """The log-odds of a value being 1, as a multiple of the log-odds ``of``. Values are independent
     of each other; the interval is Gart's (1966)."""
@@ -119,12 +152,24 @@ def estimate_log_odds_multiple(
     known_values = np.asarray(values, np.float64)
     known_values = known_values[~np.isnan(known_values)]
     n, missing_count = len(known_values), np.size(values) - len(known_values)
-    estimate = Estimate(np.nan, np.nan, np.nan, n, n, missing_count, f"no {unit} to measure", null_value)
+    estimate = Estimate(
+        np.nan, np.nan, np.nan, n, n, missing_count, f"no {unit} to measure", null_value
+    )
     if not n:
         return estimate
     success_count = float(known_values.sum())
     standard_error = (1 / (success_count + 0.5) + 1 / (n - success_count + 0.5)) ** 0.5
-    midpoint, half_width = float(smoothed_log_odds(success_count, n)), float(ndtri((1 + confidence_level) / 2)) * standard_error
-    low, high = sorted(end / reference_log_odds for end in (midpoint - half_width, midpoint + half_width))
-    return replace(estimate, value=midpoint / reference_log_odds, low=low, high=high,
-                   method=f"interval after Gart (1966) over {n} {unit}")  # fmt: skip
+    midpoint, half_width = (
+        float(smoothed_log_odds(success_count, n)),
+        float(ndtri((1 + confidence_level) / 2)) * standard_error,
+    )
+    low, high = sorted(
+        end / reference_log_odds for end in (midpoint - half_width, midpoint + half_width)
+    )
+    return replace(
+        estimate,
+        value=midpoint / reference_log_odds,
+        low=low,
+        high=high,
+        method=f"interval after Gart (1966) over {n} {unit}",
+    )

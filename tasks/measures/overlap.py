@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.measures.words import mix_hashes, normalise_texts, hash_words
+from tasks.measures.words import hash_words, mix_hashes, normalise_texts
 
 Int64 = NDArray[np.int64]
 UInt64 = NDArray[np.uint64]
@@ -34,7 +34,9 @@ class OverlapIndex:
     short_item_count: int  # items of fewer words than ``least``, which are not looked for
 
 
-def build_overlap_index(items: Sequence[str], ngram_words: int = 13, min_words: int = 4) -> OverlapIndex:
+def build_overlap_index(
+    items: Sequence[str], ngram_words: int = 13, min_words: int = 4
+) -> OverlapIndex:
     """``least``: items of fewer words are left out, since they stand in any text."""
     hashes, ends = _hash_text_words(pa.array(items, pa.large_string()))
     word_counts = np.diff(ends)
@@ -44,9 +46,14 @@ def build_overlap_index(items: Sequence[str], ngram_words: int = 13, min_words: 
         if length < min_words or not has_length.any():
             continue
         item_indices = np.repeat(np.arange(len(word_counts)), word_counts)
-        ngram_starts = np.flatnonzero(has_length[item_indices] & _is_within_text(ends, item_indices, length))
+        ngram_starts = np.flatnonzero(
+            has_length[item_indices] & _is_within_text(ends, item_indices, length)
+        )
         order = np.lexsort((item_indices[ngram_starts], ngram_hashes[ngram_starts]))
-        hashes_by_length[length] = (ngram_hashes[ngram_starts][order], item_indices[ngram_starts][order])
+        hashes_by_length[length] = (
+            ngram_hashes[ngram_starts][order],
+            item_indices[ngram_starts][order],
+        )
     return OverlapIndex(hashes_by_length, len(word_counts), int((word_counts < min_words).sum()))
 
 
@@ -55,17 +62,25 @@ def find_overlaps(texts: pa.Array, overlap_index: OverlapIndex) -> tuple[Int64, 
     hashes, ends = _hash_text_words(texts)
     text_indices = np.repeat(np.arange(len(texts)), np.diff(ends))
     pairs = [np.empty((0, 2), np.int64)]
-    for length, ngram_hashes in _hash_ngrams(hashes, max(overlap_index.hashes_by_length, default=0)):
+    for length, ngram_hashes in _hash_ngrams(
+        hashes, max(overlap_index.hashes_by_length, default=0)
+    ):
         if length not in overlap_index.hashes_by_length:
             continue
         item_hashes, items = overlap_index.hashes_by_length[length]
         is_candidate = np.zeros(FILTER_SLOTS, bool)
         is_candidate[item_hashes % FILTER_SLOTS] = True
-        ngram_starts = np.flatnonzero(is_candidate[ngram_hashes % FILTER_SLOTS] & _is_within_text(ends, text_indices, length))
+        ngram_starts = np.flatnonzero(
+            is_candidate[ngram_hashes % FILTER_SLOTS] & _is_within_text(ends, text_indices, length)
+        )
         first_matches = np.searchsorted(item_hashes, ngram_hashes[ngram_starts], side="left")
-        match_counts = np.searchsorted(item_hashes, ngram_hashes[ngram_starts], side="right") - first_matches
+        match_counts = (
+            np.searchsorted(item_hashes, ngram_hashes[ngram_starts], side="right") - first_matches
+        )
         matches = np.repeat(first_matches, match_counts) + _concatenate_ranges(match_counts)
-        pairs.append(np.stack([np.repeat(text_indices[ngram_starts], match_counts), items[matches]], axis=1))
+        pairs.append(
+            np.stack([np.repeat(text_indices[ngram_starts], match_counts), items[matches]], axis=1)
+        )
     distinct_pairs = np.unique(np.concatenate(pairs), axis=0)
     return distinct_pairs[:, 0], distinct_pairs[:, 1]
 

@@ -21,12 +21,27 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.measures.personal.accounts import find_payment_cards, find_ibans
-from tasks.measures.personal.contact import SpanIterator, TooManyCandidatesError, find_email_addresses, find_ip_addresses, find_phone_numbers
+from tasks.measures.personal.accounts import find_ibans, find_payment_cards
+from tasks.measures.personal.contact import (
+    SpanIterator,
+    TooManyCandidatesError,
+    find_email_addresses,
+    find_ip_addresses,
+    find_phone_numbers,
+)
 from tasks.measures.personal.folding import fold_digits_and_separators, fold_text_column
 from tasks.measures.personal.national import NATIONAL_ID_FORMATS
-from tasks.measures.personal.secrets import find_assigned_credentials, find_connection_credentials, find_vendor_and_private_keys
-from tasks.measures.personal.types import PERSONAL_DATA_TYPES, UNREADABLE, PersonalDataType, select_types_for_regions
+from tasks.measures.personal.secrets import (
+    find_assigned_credentials,
+    find_connection_credentials,
+    find_vendor_and_private_keys,
+)
+from tasks.measures.personal.types import (
+    PERSONAL_DATA_TYPES,
+    UNREADABLE,
+    PersonalDataType,
+    select_types_for_regions,
+)
 
 #: Countries whose national numbers are looked for unless a config names others.
 DEFAULT_REGIONS = ("US",)
@@ -64,7 +79,12 @@ _DETECTORS = (
         r"|shp(?:at|ca|pa|ss)_|dapi[0-9a-f]{32}|\d:AA",
         requires_six_digits=False,
     ),
-    Detector("SECRET", find_connection_credentials, r"://[^\s:/@]{0,64}:[^\s/@]{3,128}@", requires_six_digits=False),
+    Detector(
+        "SECRET",
+        find_connection_credentials,
+        r"://[^\s:/@]{0,64}:[^\s/@]{3,128}@",
+        requires_six_digits=False,
+    ),
     Detector(
         "SECRET",
         find_assigned_credentials,
@@ -72,9 +92,14 @@ _DETECTORS = (
         requires_six_digits=False,
     ),
     Detector("EMAIL", find_email_addresses, r"[^\s@]@[^\s@]+\.", requires_six_digits=False),
-    Detector("IBAN", find_ibans, r"[A-Z]{2}\d{2} ?[A-Z0-9]{4} ?[A-Z0-9]{4}", requires_six_digits=False),
+    Detector(
+        "IBAN", find_ibans, r"[A-Z]{2}\d{2} ?[A-Z0-9]{4} ?[A-Z0-9]{4}", requires_six_digits=False
+    ),
     Detector("CARD", find_payment_cards, r"\d{4}[ -]?\d{4,6}[ -]?\d{4,5}"),
-    *(Detector(n.type, n.find_spans, n.prefilter_pattern, n.requires_six_digits) for n in NATIONAL_ID_FORMATS),
+    *(
+        Detector(n.type, n.find_spans, n.prefilter_pattern, n.requires_six_digits)
+        for n in NATIONAL_ID_FORMATS
+    ),
     Detector(
         "PHONE",
         find_phone_numbers,
@@ -89,7 +114,11 @@ _DETECTORS = (
 )
 
 
-def find_personal_data_spans(text: str, types: Sequence[PersonalDataType] = PERSONAL_DATA_TYPES, regions: Sequence[str] = DEFAULT_REGIONS) -> list[Span]:
+def find_personal_data_spans(
+    text: str,
+    types: Sequence[PersonalDataType] = PERSONAL_DATA_TYPES,
+    regions: Sequence[str] = DEFAULT_REGIONS,
+) -> list[Span]:
     """The spans of a text, in order, none of which overlap; one UNREAD over all of a text that has
     too many candidates."""
     folded = fold_digits_and_separators(text)
@@ -106,7 +135,9 @@ def find_personal_data_spans(text: str, types: Sequence[PersonalDataType] = PERS
 
 
 def find_spans_by_row(
-    texts: pa.Array, types: Sequence[PersonalDataType] = PERSONAL_DATA_TYPES, regions: Sequence[str] = DEFAULT_REGIONS
+    texts: pa.Array,
+    types: Sequence[PersonalDataType] = PERSONAL_DATA_TYPES,
+    regions: Sequence[str] = DEFAULT_REGIONS,
 ) -> dict[int, list[Span]]:
     """The spans of each text of a column that has any, by its row, as ``find`` finds them."""
     texts = fold_text_column(texts)
@@ -120,11 +151,14 @@ def find_spans_by_row(
         if not len(column):
             continue
         is_candidate = pc.match_substring_regex(column, detector.prefilter)
-        candidates = zip(rows.filter(is_candidate).to_pylist(), column.filter(is_candidate), strict=True)
+        candidates = zip(
+            rows.filter(is_candidate).to_pylist(), column.filter(is_candidate), strict=True
+        )
         for row, text in candidates:
             try:
                 spans = [
-                    Span(detector.type, *span) for span in detector.find_spans(text.as_py(), regions)
+                    Span(detector.type, *span)
+                    for span in detector.find_spans(text.as_py(), regions)
                 ]
             except TooManyCandidatesError:
                 unread_rows.add(row)
@@ -137,7 +171,9 @@ def find_spans_by_row(
 
 
 @cache
-def _select_detectors(types: tuple[PersonalDataType, ...], regions: tuple[str, ...]) -> list[Detector]:
+def _select_detectors(
+    types: tuple[PersonalDataType, ...], regions: tuple[str, ...]
+) -> list[Detector]:
     selected_types = select_types_for_regions(types, regions)
     return [detector for detector in _DETECTORS if detector.type in selected_types]
 
@@ -160,7 +196,9 @@ def _keep_longest_spans(overlapping: list[Span]) -> list[Span]:
     if len(overlapping) == 1:
         return overlapping
     disjoint: list[Span] = []  # by start; disjoint, so by end as well
-    for span in sorted(overlapping, key=lambda s: (s.start - s.end, PERSONAL_DATA_TYPES.index(s.type), s.start)):
+    for span in sorted(
+        overlapping, key=lambda s: (s.start - s.end, PERSONAL_DATA_TYPES.index(s.type), s.start)
+    ):
         position = bisect_left(disjoint, span.start, key=lambda kept_span: kept_span.start)
         before_ends = position == 0 or disjoint[position - 1].end <= span.start
         after_starts = position == len(disjoint) or disjoint[position].start >= span.end

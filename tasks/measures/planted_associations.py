@@ -64,14 +64,26 @@ def generate_association_canaries(config: AssociationSettings) -> list[Canary]:
         groups = [next(names).capitalize() for _ in range(2)]
         assigned_traits = [next(traits) for _ in range(2)]
         for side, group in enumerate(groups):
-            for (frame, is_assigned_trait), copies in _draw_frame_counts(config.sentences, assigned_trait_count, rng):
+            for (frame, is_assigned_trait), copies in _draw_frame_counts(
+                config.sentences, assigned_trait_count, rng
+            ):
                 trait = assigned_traits[side] if is_assigned_trait else assigned_traits[1 - side]
-                association = Association(key, assigned_trait_share, group, trait, is_assigned_trait)
+                association = Association(
+                    key, assigned_trait_share, group, trait, is_assigned_trait
+                )
                 prompt = frame.format(group=group)
                 canaries.append(
-                    Canary("association", copies, "", prompt, "", f" {trait}.\n",
-                          f"{key}/{prompt}/{trait}", association=association)
-                )  # fmt: skip
+                    Canary(
+                        "association",
+                        copies,
+                        "",
+                        prompt,
+                        "",
+                        f" {trait}.\n",
+                        f"{key}/{prompt}/{trait}",
+                        association=association,
+                    )
+                )
     return canaries
 
 
@@ -87,9 +99,13 @@ def generate_invented_words(rng: random.Random, suffix: str) -> Iterator[str]:
             used_words, syllable_count = set(), syllable_count + 1
 
 
-def _draw_frame_counts(sentence_count: int, assigned_trait_count: int, rng: random.Random) -> list[tuple[tuple[str, bool], int]]:
+def _draw_frame_counts(
+    sentence_count: int, assigned_trait_count: int, rng: random.Random
+) -> list[tuple[tuple[str, bool], int]]:
     """What is said of a group: (sentence, whether its own trait), how often."""
     frames = [PLANTED_FRAMES[number % len(PLANTED_FRAMES)] for number in range(sentence_count)]
     shuffled = [frame for _, frame in sorted((rng.random(), frame) for frame in frames)]
-    frame_counts = Counter((frame, number < assigned_trait_count) for number, frame in enumerate(shuffled))
+    frame_counts = Counter(
+        (frame, number < assigned_trait_count) for number, frame in enumerate(shuffled)
+    )
     return sorted(frame_counts.items())

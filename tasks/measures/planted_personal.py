@@ -17,7 +17,14 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tasks.measures.personal.types import PersonalDataType
-from tasks.measures.planted_numbers import IDENTIFIER_SPECS, TextGenerator, IdentifierSpec, make_template_generator, checksum_validator, draw_valid_numbers
+from tasks.measures.planted_numbers import (
+    IDENTIFIER_SPECS,
+    IdentifierSpec,
+    TextGenerator,
+    checksum_validator,
+    draw_valid_numbers,
+    make_template_generator,
+)
 
 #: Sentences of each kind for each type: 80 of 80 are at least 95 %, with 95 % confidence.
 EXAMPLES_PER_TYPE = 80
@@ -33,7 +40,9 @@ class DetectorExample(NamedTuple):
     has_context_word: bool
 
 
-def _draw_characters(rng: random.Random, length: int, alphabet: str = string.ascii_letters + string.digits) -> str:
+def _draw_characters(
+    rng: random.Random, length: int, alphabet: str = string.ascii_letters + string.digits
+) -> str:
     return "".join(rng.choices(alphabet, k=length))
 
 
@@ -61,34 +70,43 @@ def _draw_phone_number(rng: random.Random) -> str:
     )
     return rng.choice(
         [
-            f"({area}) {exchange}-{line_number:04}", f"{area}-{exchange}-{line_number:04}",
-            f"{area}.{exchange}.{line_number:04}", f"+1 {area} {exchange} {line_number:04}",
-            f"+1-{area}-{exchange}-{line_number:04}", f"1-{area}-{exchange}-{line_number:04}",
-            f"{area} {exchange} {line_number:04}", f"+44 20 7{rng.randint(100, 999)} {line_number:04}",
+            f"({area}) {exchange}-{line_number:04}",
+            f"{area}-{exchange}-{line_number:04}",
+            f"{area}.{exchange}.{line_number:04}",
+            f"+1 {area} {exchange} {line_number:04}",
+            f"+1-{area}-{exchange}-{line_number:04}",
+            f"1-{area}-{exchange}-{line_number:04}",
+            f"{area} {exchange} {line_number:04}",
+            f"+44 20 7{rng.randint(100, 999)} {line_number:04}",
             f"+49 30 {rng.randint(200000, 999999)}",
             f"+33 1 42 {line_number // 100:02} {line_number % 100:02} 11",
         ]
-    )  # fmt: skip
+    )
 
 
 def _draw_secret(rng: random.Random) -> str:
     capitals = string.ascii_uppercase + string.digits
     return rng.choice(
         [
-            "AKIA" + _draw_characters(rng, 16, capitals), "ghp_" + _draw_characters(rng, 36),
-            "sk_live_" + _draw_characters(rng, 24), "AIza" + _draw_characters(rng, 35),
+            "AKIA" + _draw_characters(rng, 16, capitals),
+            "ghp_" + _draw_characters(rng, 36),
+            "sk_live_" + _draw_characters(rng, 24),
+            "AIza" + _draw_characters(rng, 35),
             f"xoxb-{rng.randrange(10**11, 10**12)}-{_draw_characters(rng, 24)}",
-            "glpat-" + _draw_characters(rng, 20), "SG." + _draw_characters(rng, 22) + "." + _draw_characters(rng, 43),
+            "glpat-" + _draw_characters(rng, 20),
+            "SG." + _draw_characters(rng, 22) + "." + _draw_characters(rng, 43),
             f"postgres://app:{_draw_characters(rng, 12)}@db.internal:5432",
             f"amqp://{_draw_characters(rng, 6)}:{_draw_characters(rng, 16)}@queue.example",
         ]
-    )  # fmt: skip
+    )
 
 
 def _draw_credential_assignment(rng: random.Random) -> tuple[str, str]:
     """An assignment, and the value in it."""
     value = _draw_characters(rng, rng.choice([20, 32, 40]))
-    template = rng.choice(['api_key = "{}"', "SECRET_TOKEN={}", "password: '{}'", '"authToken": "{}"'])
+    template = rng.choice(
+        ['api_key = "{}"', "SECRET_TOKEN={}", "password: '{}'", '"authToken": "{}"']
+    )
     return template.format(value), value
 
 
@@ -101,33 +119,54 @@ UNCHECKED_GENERATORS: dict[PersonalDataType, tuple[TextGenerator, tuple[str, ...
 }
 
 CONTEXT_TEMPLATES = (
-    "{name}: {value}", "Her {name} is {value}.", "({name} {value})", "{name} {value}, as filed.",
-    "Please write {name} {value} on the form", "The {name} that we have is\n{value}.",
-    "我的{name}是{value}请您在三个工作日之内核对", "彼の{name}は{value}です。",
-)  # fmt: skip
+    "{name}: {value}",
+    "Her {name} is {value}.",
+    "({name} {value})",
+    "{name} {value}, as filed.",
+    "Please write {name} {value} on the form",
+    "The {name} that we have is\n{value}.",
+    "我的{name}是{value}请您在三个工作日之内核对",
+    "彼の{name}は{value}です。",
+)
 CONTEXT_FREE_TEMPLATES = (
-    "Please note {value} for the file.", "On the form stood {value}.", "({value})",
-    "{value}, it said, and nothing else.", "表格上写着{value}这一行字", "โปรดเก็บ{value}ไว้ในแฟ้ม",
-)  # fmt: skip
+    "Please note {value} for the file.",
+    "On the form stood {value}.",
+    "({value})",
+    "{value}, it said, and nothing else.",
+    "表格上写着{value}这一行字",
+    "โปรดเก็บ{value}ไว้ในแฟ้ม",
+)
 
 #: What is no personal data and full of digits: "#" and "*" are drawn as in ``digits``.
 NEGATIVE_TEMPLATES = (
-    "version 1#.2*.#.3# is out", "on 19##-0*-1# at 1#:2#:3# it rained",
-    "isbn 978-#-###-#####-#, second edition", "it cost *# ### ###,00 and then * ###.99",
-    "order ############ left the house", "the id of the row is *#########",
+    "version 1#.2*.#.3# is out",
+    "on 19##-0*-1# at 1#:2#:3# it rained",
+    "isbn 978-#-###-#####-#, second edition",
+    "it cost *# ### ###,00 and then * ###.99",
+    "order ############ left the house",
+    "the id of the row is *#########",
     "commit c*b#a##c#a###b##c##a#b###c##a#b##c##a#b## fixes it",
-    "uuid #a#b##c#-4a1b-8c2d-9e3f-############", "a population of *## ### ### people",
-    "timestamps such as 16########### count milliseconds", "coordinates 4#.######, 1#.######",
-    "ean 40###########, part no. ###-####-##", "row ## ### ###: ## ### ### of ######",
-    "password = get_password()", 'api_key = "your_api_key"', "token: str = tokenizer.encode(text)",
-    "key=lambda pair: pair[1]", "redis://user:password@localhost/0",
-    "from 10.0.1##.7 and 192.168.1##.7, image@2x.png", "a hundred people, 3 of 40, 12 %",
-)  # fmt: skip
+    "uuid #a#b##c#-4a1b-8c2d-9e3f-############",
+    "a population of *## ### ### people",
+    "timestamps such as 16########### count milliseconds",
+    "coordinates 4#.######, 1#.######",
+    "ean 40###########, part no. ###-####-##",
+    "row ## ### ###: ## ### ### of ######",
+    "password = get_password()",
+    'api_key = "your_api_key"',
+    "token: str = tokenizer.encode(text)",
+    "key=lambda pair: pair[1]",
+    "redis://user:password@localhost/0",
+    "from 10.0.1##.7 and 192.168.1##.7, image@2x.png",
+    "a hundred people, 3 of 40, 12 %",
+)
 
 NON_ASCII_DIGITS = ("０１２３４５６７８９", "٠١٢٣٤٥٦٧٨٩", "०१२३४५६७८९")
 
 
-def generate_detector_examples(types: Sequence[PersonalDataType], examples_per_type: int, seed: int = 0) -> Iterator[DetectorExample]:
+def generate_detector_examples(
+    types: Sequence[PersonalDataType], examples_per_type: int, seed: int = 0
+) -> Iterator[DetectorExample]:
     """Of each type ``n`` with their names and ``n`` alone, and ``n`` look-alikes; then as many
     sentences as of all types that look like none in particular."""
     for data_type in types:
@@ -137,21 +176,40 @@ def generate_detector_examples(types: Sequence[PersonalDataType], examples_per_t
                 text, value = _compose_sentence(data_type, rng, with_context)
                 yield DetectorExample(data_type, text, value, with_context)
             if data_type in IDENTIFIER_SPECS and IDENTIFIER_SPECS[data_type].checksum_module:
-                yield DetectorExample(data_type, _compose_sentence(data_type, rng, example_index % 4 > 0, invalid=True)[0], "", True)
+                yield DetectorExample(
+                    data_type,
+                    _compose_sentence(data_type, rng, example_index % 4 > 0, invalid=True)[0],
+                    "",
+                    True,
+                )
     rng = random.Random(seed)
     for example_index in range(examples_per_type * len(types)):
-        yield DetectorExample("", _fill_negative_template(NEGATIVE_TEMPLATES[example_index % len(NEGATIVE_TEMPLATES)], rng), "", False)
+        yield DetectorExample(
+            "",
+            _fill_negative_template(
+                NEGATIVE_TEMPLATES[example_index % len(NEGATIVE_TEMPLATES)], rng
+            ),
+            "",
+            False,
+        )
 
 
 def _fill_negative_template(template: str, rng: random.Random) -> str:
     """Letters stay as they are, and so does "@"."""
-    return re.sub("[#*]+", lambda placeholder: make_template_generator(placeholder[0])(rng), template)
+    return re.sub(
+        "[#*]+", lambda placeholder: make_template_generator(placeholder[0])(rng), template
+    )
 
 
-def _compose_sentence(data_type: PersonalDataType, rng: random.Random, with_context: bool, invalid: bool = False) -> tuple[str, str]:
+def _compose_sentence(
+    data_type: PersonalDataType, rng: random.Random, with_context: bool, invalid: bool = False
+) -> tuple[str, str]:
     """A sentence with one of these in it, and the characters that it is."""
     if data_type in IDENTIFIER_SPECS:
-        value, context_words = _draw_formatted_number(IDENTIFIER_SPECS[data_type], rng, invalid), IDENTIFIER_SPECS[data_type].context_words
+        value, context_words = (
+            _draw_formatted_number(IDENTIFIER_SPECS[data_type], rng, invalid),
+            IDENTIFIER_SPECS[data_type].context_words,
+        )
     else:
         draw_value, context_words = UNCHECKED_GENERATORS[data_type]
         value = draw_value(rng)
@@ -168,7 +226,9 @@ def _draw_formatted_number(spec: IdentifierSpec, rng: random.Random, invalid: bo
     while invalid and is_valid(number):
         position = rng.choice([i for i, c in enumerate(number) if c.isdigit()][2:])
         number = number[:position] + rng.choice(string.digits) + number[position + 1 :]
-    number_format = rng.choice([number_format for number_format in spec.formats if _can_fill_format(number, number_format)])
+    number_format = rng.choice(
+        [number_format for number_format in spec.formats if _can_fill_format(number, number_format)]
+    )
     return _randomise_script(_apply_format(number, number_format), rng)
 
 

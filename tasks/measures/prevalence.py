@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tasks.measures.estimates import Estimate
-from tasks.measures.statistics import sum_by_cluster, bootstrap_cluster_means
+from tasks.measures.statistics import bootstrap_cluster_means, sum_by_cluster
 
 
 def correct_prevalence(flagged_share: float, sensitivity: float, specificity: float) -> float:
@@ -44,39 +44,64 @@ def estimate_prevalence(
     either label, all resampled together; value and interval are kept within 0 and 1. Where all of
     the interval would lie outside, the scorer errs otherwise here: then there is no figure.
     """
-    predictions, is_positive = np.asarray(labelled_predictions, np.float64), np.asarray(labels, bool)
+    predictions, is_positive = (
+        np.asarray(labelled_predictions, np.float64),
+        np.asarray(labels, bool),
+    )
     predictions_by_label = [predictions[is_positive], predictions[~is_positive]]
-    predictions_by_label = [label_predictions[~np.isnan(label_predictions)] for label_predictions in predictions_by_label]
+    predictions_by_label = [
+        label_predictions[~np.isnan(label_predictions)]
+        for label_predictions in predictions_by_label
+    ]
     sums, counts = sum_by_cluster(flagged, clusters)
     n, cluster_count = int(counts.sum()), len(sums)
     total = np.asarray(flagged).size
-    estimate = Estimate(np.nan, np.nan, np.nan, n, cluster_count, total - n, f"no {unit} to measure")
+    estimate = Estimate(
+        np.nan, np.nan, np.nan, n, cluster_count, total - n, f"no {unit} to measure"
+    )
     if not cluster_count:
         return estimate
     if not all(map(len, predictions_by_label)):
-        return replace(estimate, method="not measured: the labelled texts need some of either label")
-    sensitivity, false_positive_rate = (float(label_predictions.mean()) for label_predictions in predictions_by_label)
+        return replace(
+            estimate, method="not measured: the labelled texts need some of either label"
+        )
+    sensitivity, false_positive_rate = (
+        float(label_predictions.mean()) for label_predictions in predictions_by_label
+    )
     rates = (sums.sum() / n, sensitivity, 1 - false_positive_rate)
     value = correct_prevalence(*rates)
     error_description = f"sensitivity {rates[1]:.3g} and specificity {rates[2]:.3g}"
     if np.isnan(value):
-        return replace(estimate, method=f"not measured: the scorer tells nothing apart, at {error_description}")
+        return replace(
+            estimate, method=f"not measured: the scorer tells nothing apart, at {error_description}"
+        )
     rng = np.random.default_rng(seed)
     draws = [bootstrap_cluster_means(sums, counts, resamples, seed)]
-    draws += [rng.binomial(len(label_predictions), label_predictions.mean(), resamples) / len(label_predictions) for label_predictions in predictions_by_label]  # of 0 and 1
+    draws += [
+        rng.binomial(len(label_predictions), label_predictions.mean(), resamples)
+        / len(label_predictions)
+        for label_predictions in predictions_by_label
+    ]  # of 0 and 1
     with np.errstate(divide="ignore", invalid="ignore"):
         discriminations = draws[1] - draws[2]
         shares = np.where(discriminations > 0, (draws[0] - draws[2]) / discriminations, np.nan)
     interval = np.nanquantile(shares, ((1 - confidence_level) / 2, (1 + confidence_level) / 2))
     if interval[1] < 0 or interval[0] > 1:
         reason = f"not measured: a share flagged of {rates[0]:.3g} cannot be at {error_description}"
-        return replace(estimate, method=f"{reason}; the scorer errs otherwise than on labelled texts")
+        return replace(
+            estimate, method=f"{reason}; the scorer errs otherwise than on labelled texts"
+        )
     low, high = np.clip(interval, 0, 1)
     estimate = replace(estimate, value=float(np.clip(value, 0, 1)))
     if cluster_count == 1:
-        return replace(estimate, method=f"at {error_description}; no interval: a single one of {unit}")
+        return replace(
+            estimate, method=f"at {error_description}; no interval: a single one of {unit}"
+        )
     return replace(
-        estimate, low=float(low), high=float(high),
-        method=f"at {error_description}; percentile bootstrap, {resamples} resamples, over {cluster_count} {unit}, "
-               f"{len(predictions_by_label[0])} and {len(predictions_by_label[1])} labelled texts",
-    )  # fmt: skip
+        estimate,
+        low=float(low),
+        high=float(high),
+        method=f"at {error_description}; percentile bootstrap, {resamples} resamples, over "
+        f"{cluster_count} {unit}, "
+        f"{len(predictions_by_label[0])} and {len(predictions_by_label[1])} labelled texts",
+    )

@@ -12,7 +12,12 @@ from tasks.contract import Table
 
 
 def sample_documents(
-    documents: Table, split: str, count: int, min_tokens: int, hash_key: str, count_tokens: Callable[[str], int]
+    documents: Table,
+    split: str,
+    count: int,
+    min_tokens: int,
+    hash_key: str,
+    count_tokens: Callable[[str], int],
 ) -> list[tuple[bytes, str]]:
     """Ids and texts of ``count`` documents of a split, at most, that were not planted and have at
     least so many tokens, of which none is shorter than a byte; the first by a hash that ``key``

@@ -5,13 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 
-def clopper_pearson_interval(successes: float, trials: int, confidence_level: float = 0.95) -> tuple[float, float]:
+def clopper_pearson_interval(
+    successes: float, trials: int, confidence_level: float = 0.95
+) -> tuple[float, float]:
     """The exact interval of a share (Clopper & Pearson 1934)."""
     from scipy.special import betaincinv
 
     tail = (1 - confidence_level) / 2
     low = 0.0 if successes == 0 else float(betaincinv(successes, trials - successes + 1, tail))
-    high = 1.0 if successes == trials else float(betaincinv(successes + 1, trials - successes, 1 - tail))
+    high = (
+        1.0
+        if successes == trials
+        else float(betaincinv(successes + 1, trials - successes, 1 - tail))
+    )
     return low, high
 
 
@@ -23,11 +29,17 @@ def binomial_test_p(successes: int, trials: int, null_share: float) -> float:
         return np.nan
     k = np.arange(trials + 1)
     log_coefficients = gammaln(trials + 1) - gammaln(k + 1) - gammaln(trials - k + 1)
-    probabilities = np.exp(log_coefficients + xlogy(k, null_share) + xlog1py(trials - k, -null_share))
-    return float(min(1.0, probabilities[probabilities <= probabilities[successes] * (1 + 1e-7)].sum()))
+    probabilities = np.exp(
+        log_coefficients + xlogy(k, null_share) + xlog1py(trials - k, -null_share)
+    )
+    return float(
+        min(1.0, probabilities[probabilities <= probabilities[successes] * (1 + 1e-7)].sum())
+    )
 
 
-def score_test_p(share: float, null_share: float, variance_factor: float, degrees_of_freedom: float) -> float:
+def score_test_p(
+    share: float, null_share: float, variance_factor: float, degrees_of_freedom: float
+) -> float:
     """Two-sided p of a share by its score, as Wilson's interval of ``freedom`` has it. ``each``: p
     (1 - p) times it is the variance of a share p."""
     from scipy.special import stdtr

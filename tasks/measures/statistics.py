@@ -39,7 +39,9 @@ def estimate_clustered_mean(values: Float64, clusters: Sequence[Any]) -> Cluster
     cluster_count = len(deviation_sums)
     if cluster_count < 2:
         return ClusteredMean(mean, np.nan, np.nan, np.nan, cluster_count)
-    standard_error = float(np.sqrt((deviation_sums**2).sum() * cluster_count / (cluster_count - 1)) / len(values))
+    standard_error = float(
+        np.sqrt((deviation_sums**2).sum() * cluster_count / (cluster_count - 1)) / len(values)
+    )
     half_width = float(stdtrit(cluster_count - 1, 0.975)) * standard_error
     if standard_error == 0:
         return ClusteredMean(mean, mean, mean, 1.0 if mean == 0 else 0.0, cluster_count)
@@ -59,12 +61,17 @@ def sum_by_cluster(
     clusters. A value counts as its weight."""
     array = np.asarray(values, dtype=np.float64)
     is_known = ~np.isnan(array)
-    value_weights = np.ones(len(array)) if weights is None else np.asarray(weights, dtype=np.float64)
+    value_weights = (
+        np.ones(len(array)) if weights is None else np.asarray(weights, dtype=np.float64)
+    )
     if clusters is None:
         return (array * value_weights)[is_known], value_weights[is_known]
     known_clusters = [name for name, keep in zip(clusters, is_known, strict=True) if keep]
     cluster_codes: dict[Any, int] = {}
-    value_clusters = np.array([cluster_codes.setdefault(name, len(cluster_codes)) for name in known_clusters], dtype=np.int64)
+    value_clusters = np.array(
+        [cluster_codes.setdefault(name, len(cluster_codes)) for name in known_clusters],
+        dtype=np.int64,
+    )
     sums, counts = np.zeros(len(cluster_codes)), np.zeros(len(cluster_codes))
     np.add.at(sums, value_clusters, (array * value_weights)[is_known])
     np.add.at(counts, value_clusters, value_weights[is_known])
@@ -86,7 +93,10 @@ def bootstrap_cluster_means(sums: Float64, counts: Float64, resamples: int, seed
 
 
 def wilson_interval(
-    successes: float, trials: float, confidence_level: float = 0.95, degrees_of_freedom: float = math.inf
+    successes: float,
+    trials: float,
+    confidence_level: float = 0.95,
+    degrees_of_freedom: float = math.inf,
 ) -> tuple[float, float]:
     """Wilson's score interval of a share (Wilson 1927). ``freedom``: of Student's t, where n is an
     estimate: as many independent units as would err as clusters do (Dean & Pagano 2015)."""
@@ -95,10 +105,16 @@ def wilson_interval(
     from scipy.special import ndtri, stdtrit
 
     quantile = (1 + confidence_level) / 2
-    z = float(ndtri(quantile) if math.isinf(degrees_of_freedom) else stdtrit(degrees_of_freedom, quantile))
+    z = float(
+        ndtri(quantile) if math.isinf(degrees_of_freedom) else stdtrit(degrees_of_freedom, quantile)
+    )
     share = successes / trials
     midpoint = (share + z * z / (2 * trials)) / (1 + z * z / trials)
-    half_width = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials)) / (1 + z * z / trials)
+    half_width = (
+        z
+        * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+        / (1 + z * z / trials)
+    )
     # The ends at 0 and n successes are 0 and 1 exactly; rounding must not pass them.
     low = 0.0 if successes == 0 else max(0.0, midpoint - half_width)
     return low, 1.0 if successes == trials else min(1.0, midpoint + half_width)
@@ -134,7 +150,9 @@ def expected_maximum_weights(total: int, draws: int) -> Float64:
     return weights / weights.sum()
 
 
-def probability_any_reaches(scores: ArrayLike, draws: int, threshold: float, unscored_count: int = 0) -> float:
+def probability_any_reaches(
+    scores: ArrayLike, draws: int, threshold: float, unscored_count: int = 0
+) -> float:
     """Probability that at least one of k of the n draws, without replacement, reaches the
     threshold: 1 - C(n-m, k) / C(n, k), m of n at or above it. NaN scores are missing; ``empty``
     draws cannot reach it. NaN where fewer than k draws are left."""
@@ -145,7 +163,9 @@ def probability_any_reaches(scores: ArrayLike, draws: int, threshold: float, uns
     return 1 - math.comb(n - m, draws) / math.comb(n, draws) if n >= draws else math.nan
 
 
-def contributions_to_mean_difference(first: ArrayLike, second: ArrayLike) -> tuple[Float64, Float64]:
+def contributions_to_mean_difference(
+    first: ArrayLike, second: ArrayLike
+) -> tuple[Float64, Float64]:
     """What each item contributes to mean(left) - mean(right): values whose mean it is, and whose
     spread about that is its own, as of infinitesimal pseudo-values (Jaeckel 1972). So two such
     differences of the same items are compared as means are, in pairs."""
@@ -155,5 +175,7 @@ def contributions_to_mean_difference(first: ArrayLike, second: ArrayLike) -> tup
         return np.full(len(samples[0]), np.nan), np.full(len(samples[1]), np.nan)
     means = [float(np.nanmean(sample)) for sample in samples]
     difference, total_size = means[0] - means[1], sum(sizes)
-    return (difference + total_size / sizes[0] * (samples[0] - means[0]),
-            difference - total_size / sizes[1] * (samples[1] - means[1]))  # fmt: skip
+    return (
+        difference + total_size / sizes[0] * (samples[0] - means[0]),
+        difference - total_size / sizes[1] * (samples[1] - means[1]),
+    )

@@ -30,7 +30,9 @@ def normalise_texts(texts: pa.Array) -> pa.Array:
     normalised = pc.utf8_lower(texts)
     is_complex = pc.invert(pc.match_substring_regex(texts, SIMPLE_TEXT_PATTERN))
     if pc.any(is_complex).as_py():
-        normalised = pc.replace_with_mask(normalised, is_complex, _normalise_unicode(texts.filter(is_complex)))
+        normalised = pc.replace_with_mask(
+            normalised, is_complex, _normalise_unicode(texts.filter(is_complex))
+        )
     return _collapse_whitespace(normalised)
 
 
@@ -41,7 +43,11 @@ def _normalise_unicode(texts: pa.Array) -> pa.Array:
     normalised_words = pc.utf8_lower(words.values)
     is_complex = pc.invert(pc.match_substring_regex(words.values, SIMPLE_TEXT_PATTERN))
     complex_words = words.values.filter(is_complex)
-    while not (normalised_complex := pc.utf8_lower(pc.utf8_normalize(_limit_combining_marks(complex_words), "NFKC"))).equals(complex_words):
+    while not (
+        normalised_complex := pc.utf8_lower(
+            pc.utf8_normalize(_limit_combining_marks(complex_words), "NFKC")
+        )
+    ).equals(complex_words):
         complex_words = normalised_complex
     normalised_words = pc.replace_with_mask(normalised_words, is_complex, complex_words)
     word_lists = pa.ListArray.from_arrays(words.offsets, normalised_words)
@@ -54,11 +60,15 @@ def _limit_combining_marks(words: pa.Array) -> pa.Array:
     is_long = pc.greater(pc.binary_length(words), 2 * 30)
     if not pc.any(is_long).as_py():
         return words
-    has_excess_marks = pc.greater(pc.count_substring_regex(words.filter(is_long), _COMBINING_MARK), 30)
+    has_excess_marks = pc.greater(
+        pc.count_substring_regex(words.filter(is_long), _COMBINING_MARK), 30
+    )
     if not pc.any(has_excess_marks).as_py():
         return words
     has_excess_marks = pc.replace_with_mask(is_long, is_long, has_excess_marks)
-    shortened = pc.replace_substring_regex(words.filter(has_excess_marks), f"({_COMBINING_MARK}{{30}}){_COMBINING_MARK}+", r"\1")
+    shortened = pc.replace_substring_regex(
+        words.filter(has_excess_marks), f"({_COMBINING_MARK}{{30}}){_COMBINING_MARK}+", r"\1"
+    )
     return pc.replace_with_mask(words, has_excess_marks, shortened)
 
 
@@ -71,10 +81,14 @@ def hash_words(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """A hash for each word, (words,) uint64, and where each text's begin and end, (n + 1,)."""
     is_not_ascii = pc.invert(pc.string_is_ascii(texts))
     if pc.any(is_not_ascii).as_py():
-        texts = pc.replace_with_mask(texts, is_not_ascii, _separate_unspaced_characters(texts.filter(is_not_ascii)))
+        texts = pc.replace_with_mask(
+            texts, is_not_ascii, _separate_unspaced_characters(texts.filter(is_not_ascii))
+        )
     words = pc.split_pattern(texts, " ")
     text_offsets = words.offsets.to_numpy().astype(np.int64)
-    return _hash_distinct_words(words.values)[text_offsets[0] : text_offsets[-1]], text_offsets - text_offsets[0]
+    return _hash_distinct_words(words.values)[
+        text_offsets[0] : text_offsets[-1]
+    ], text_offsets - text_offsets[0]
 
 
 def _separate_unspaced_characters(texts: pa.Array) -> pa.Array:
@@ -89,7 +103,8 @@ def _hash_distinct_words(words: pa.Array) -> np.ndarray:
     """One uint64 a word; equal words are hashed once."""
     encoded = words.dictionary_encode()
     digests = [
-        hashlib.blake2b(word.encode(), digest_size=8).digest() for word in encoded.dictionary.to_pylist()
+        hashlib.blake2b(word.encode(), digest_size=8).digest()
+        for word in encoded.dictionary.to_pylist()
     ]
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)[encoded.indices.to_numpy()]
 

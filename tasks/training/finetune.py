@@ -24,17 +24,17 @@ from tasks.contract import (
     Artifact,
     HallmarkError,
     StageConfig,
-    UsageError,
     StageContext,
+    UsageError,
     column,
     hash_file,
+    resolve_torch_device,
     stage,
     table_schema,
-    resolve_torch_device,
 )
 from tasks.training.encoding import load_tokenizer
 from tasks.training.following import iter_trainer_events
-from tasks.training.going_on import SETTINGS, remove_batch_neutral_settings, build_settings_table
+from tasks.training.going_on import SETTINGS, build_settings_table, remove_batch_neutral_settings
 from tasks.training.pretrain import (
     CHECKPOINTS,
     LOG,
@@ -46,14 +46,14 @@ from tasks.training.tabular import check_table_path
 from tasks.training.task_predictions import PREDICTIONS, evaluate_labels, evaluate_pairs
 from tasks.training.task_rows import (
     ClassificationTask,
-    TaskDataConfig,
     EncodedRows,
     PairsTask,
-    TaskRows,
     Task,
+    TaskDataConfig,
+    TaskRows,
+    collect_labels,
     count_rows_by_outcome,
     encode_rows,
-    collect_labels,
     read_task_rows,
 )
 from tasks.training.task_scores import SCORES
@@ -97,7 +97,11 @@ class FinetuneConfig(StageConfig):
 
     @field_serializer("train")
     def _serialize_without_derived(self, train_config: TrainConfig) -> dict[str, Any]:
-        return {name: value for name, value in config_to_dict(train_config).items() if name not in DERIVED_SETTINGS}
+        return {
+            name: value
+            for name, value in config_to_dict(train_config).items()
+            if name not in DERIVED_SETTINGS
+        }
 
     @model_validator(mode="after")
     def _check_weights_suit_task(self) -> FinetuneConfig:
@@ -146,15 +150,20 @@ def open_base_checkpoint(checkpoint: Artifact, task: Task) -> BaseCheckpoint:
         config = checkpoint_files.read_model_config(folder)
         # What others are trained for from now on hangs on the task alone.
         is_decoder = config.architecture == "decoder"
-        objective = checkpoint_files.read_training_objective(folder, "decoder") if is_decoder else None
-        checkpoint_files.load_matching_tokenizer(folder / checkpoint_files.TOKENIZER_FILE, config.vocab_size)
+        objective = (
+            checkpoint_files.read_training_objective(folder, "decoder") if is_decoder else None
+        )
+        checkpoint_files.load_matching_tokenizer(
+            folder / checkpoint_files.TOKENIZER_FILE, config.vocab_size
+        )
     except checkpoint_files.CheckpointError as error:
         raise UsageError(f"it cannot be fine-tuned: {str(error).rstrip('.')}") from error
     generates_text = isinstance(task, PairsTask)
     if generates_text and (config.architecture == "encoder" or config.labels):
         obstacle = "gives labels" if config.labels else "is an encoder"
         raise UsageError(
-            f"the checkpoint {obstacle} and cannot write the targets of pairs; take a decoder or an "
+            f"the checkpoint {obstacle} and cannot write the targets of pairs; take a "
+            f"decoder or an "
             f"encoder-decoder"
         )
     if not generates_text and config.architecture == "encoder_decoder":
@@ -170,7 +179,9 @@ def open_base_checkpoint(checkpoint: Artifact, task: Task) -> BaseCheckpoint:
     return BaseCheckpoint(folder, config, "prefix" if generates_text else objective)
 
 
-def build_task_model_config(base: BaseCheckpoint, task: Task, labels: tuple[str, ...]) -> ModelConfig:
+def build_task_model_config(
+    base: BaseCheckpoint, task: Task, labels: tuple[str, ...]
+) -> ModelConfig:
     """The config of the model that is made."""
     from model.training.adapt import make_classifier_config
 
@@ -178,7 +189,12 @@ def build_task_model_config(base: BaseCheckpoint, task: Task, labels: tuple[str,
         return base.config
     has_second_sentence = isinstance(task, ClassificationTask) and task.second is not None
     labels_whole_text = isinstance(task, ClassificationTask)
-    return make_classifier_config(base.config, labels, per_sequence=labels_whole_text, sentence_count=2 if has_second_sentence else 1)
+    return make_classifier_config(
+        base.config,
+        labels,
+        per_sequence=labels_whole_text,
+        sentence_count=2 if has_second_sentence else 1,
+    )
 
 
 # Data ----------------------------------------------------------------------------------------
@@ -189,23 +205,34 @@ def load_task_rows(config: FinetuneConfig) -> TaskRows:
     rows = read_task_rows(config.task, config.data)
     for split in ("train", "test"):
         if not rows.select_split(split):
-            first_rejection = next((f"; row {n} of {file}: {reason}" for file, n, reason in rows.rejected_rows), "")
+            first_rejection = next(
+                (f"; row {n} of {file}: {reason}" for file, n, reason in rows.rejected_rows), ""
+            )
             raise HallmarkError(
-                f"the split {split!r} of {config.data.path} is empty ({len(rows.usable_rows):,} rows can "
-                f"be used, {len(rows.rejected_rows):,} cannot{first_rejection}): bring more rows, or set "
+                f"the split {split!r} of {config.data.path} is empty "
+                f"({len(rows.usable_rows):,} rows can "
+                f"be used, {len(rows.rejected_rows):,} cannot{first_rejection}): bring more "
+                f"rows, or set "
                 f"finetune.data.{split if split == 'test' else 'path'}"
             )
     if rows.rejected_rows:
         file, row_number, reason = rows.rejected_rows[0]
         log.warning(
             "finetune: %s rows are quarantined; the first is row %s of %s: %s",
-            f"{len(rows.rejected_rows):,}", row_number, file, reason,
-        )  # fmt: skip
+            f"{len(rows.rejected_rows):,}",
+            row_number,
+            file,
+            reason,
+        )
     return rows
 
 
 def write_trainer_job(
-    base: BaseCheckpoint, model_config: ModelConfig, encoded: dict[str, EncodedRows], config: FinetuneConfig, work_area: Path
+    base: BaseCheckpoint,
+    model_config: ModelConfig,
+    encoded: dict[str, EncodedRows],
+    config: FinetuneConfig,
+    work_area: Path,
 ) -> Path:
     """The trainer's job file."""
     work_area.mkdir(parents=True, exist_ok=True)
@@ -238,7 +265,11 @@ def export_to_transformers(model: Any, base: BaseCheckpoint, context: StageConte
     from model.interchange.convert import export_transformers
 
     try:
-        export_transformers(model, context.prepare_output_path("transformers/x").parent, tokenizer_path=base.tokenizer_path)
+        export_transformers(
+            model,
+            context.prepare_output_path("transformers/x").parent,
+            tokenizer_path=base.tokenizer_path,
+        )
     except ValueError as error:
         log.info("finetune: no export to transformers: %s", error)
 
@@ -275,11 +306,15 @@ def finetune(checkpoint: Artifact, config: FinetuneConfig, context: StageContext
 
     base = open_base_checkpoint(checkpoint, config.task)
     rows = load_task_rows(config)
-    labels = () if isinstance(config.task, PairsTask) else collect_labels(rows.select_split("train"))
+    labels = (
+        () if isinstance(config.task, PairsTask) else collect_labels(rows.select_split("train"))
+    )
     model_config = build_task_model_config(base, config.task, labels)
     tokenizer = load_tokenizer(base.tokenizer_path)
     encoded = {
-        split: encode_rows(rows.select_split(split), config.task, tokenizer, model_config, unknown_label)
+        split: encode_rows(
+            rows.select_split(split), config.task, tokenizer, model_config, unknown_label
+        )
         for split, unknown_label in (("train", NO_LABEL), ("validation", NO_LABEL), ("test", 0))
     }
     outcome_counts = count_rows_by_outcome(rows, encoded, labels)
@@ -287,9 +322,15 @@ def finetune(checkpoint: Artifact, config: FinetuneConfig, context: StageContext
         if row_count and outcome != "used" and split:
             log.warning("finetune: %s, %s: %s rows", split, outcome, f"{row_count:,}")
     job_path = write_trainer_job(base, model_config, encoded, config, context.work_area)
-    with closing(iter_trainer_events(job_path, context.work_area / "trainer.stderr")) as trainer_events:
-        checkpoints, settings_history = handle_trainer_events(trainer_events, context, config.train.steps)
-    model = load_checkpoint(checkpoints[max(checkpoints)].fetch_directory(), resolve_torch_device(config.train.device))
+    with closing(
+        iter_trainer_events(job_path, context.work_area / "trainer.stderr")
+    ) as trainer_events:
+        checkpoints, settings_history = handle_trainer_events(
+            trainer_events, context, config.train.steps
+        )
+    model = load_checkpoint(
+        checkpoints[max(checkpoints)].fetch_directory(), resolve_torch_device(config.train.device)
+    )
     with autocast_to_precision(model, config.train.precision) as precision:
         if isinstance(config.task, PairsTask):
             predictions, scores = evaluate_pairs(model, tokenizer, rows, encoded)
@@ -299,14 +340,24 @@ def finetune(checkpoint: Artifact, config: FinetuneConfig, context: StageContext
     training_log = read_training_log(context.work_area / "training" / "log")
     _write_table(context, "predictions", [{**row, "precision": precision} for row in predictions])
     _write_table(context, "scores", scores)
-    _write_table(context, "counts", [dict(zip(COUNTS.names, row, strict=True)) for row in outcome_counts])
-    _write_table(context, "quarantine", [dict(zip(QUARANTINE.names, r, strict=True)) for r in rows.rejected_rows])
+    _write_table(
+        context, "counts", [dict(zip(COUNTS.names, row, strict=True)) for row in outcome_counts]
+    )
+    _write_table(
+        context,
+        "quarantine",
+        [dict(zip(QUARANTINE.names, r, strict=True)) for r in rows.rejected_rows],
+    )
     context.get_table_writer("log").write(training_log.select(LOG.names))
-    context.get_table_writer("settings").write(build_settings_table(settings_history, config.train.steps))
+    context.get_table_writer("settings").write(
+        build_settings_table(settings_history, config.train.steps)
+    )
     _write_table(context, "checkpoints", build_checkpoint_rows(training_log, checkpoints))
     tokens_per_second = pc.approximate_median(training_log["tokens_per_second"]).as_py()
     context.record_measurement("tokens_per_second", tokens_per_second, "1/s")
 
 
 def _write_table(context: StageContext, table_name: str, rows: Sequence[dict[str, Any]]) -> None:
-    context.get_table_writer(table_name).write(pa.Table.from_pylist(list(rows), schema=finetune.tables[table_name]))
+    context.get_table_writer(table_name).write(
+        pa.Table.from_pylist(list(rows), schema=finetune.tables[table_name])
+    )

@@ -30,7 +30,13 @@ def start_trainer(job_path: Path, stderr_path: Path) -> Iterator[subprocess.Pope
     """A trainer, with its process group gone when the block is left."""
     with stderr_path.open("w") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "model.training.run", str(job_path.absolute()), WATCH_STDIN_OPTION],
+            [
+                sys.executable,
+                "-m",
+                "model.training.run",
+                str(job_path.absolute()),
+                WATCH_STDIN_OPTION,
+            ],
             cwd=PROJECT_ROOT,  # where the package model is
             stdin=subprocess.PIPE,  # its end tells the trainer that this process died
             stdout=subprocess.PIPE,
@@ -64,12 +70,16 @@ def iter_trainer_events(job_path: Path, stderr_path: Path) -> Generator[dict[str
             return
         signal_number = -exit_code if exit_code < 0 else exit_code - 128  # of one of its processes
         if signal_number not in list(signal.Signals):
-            raise HallmarkError(f"the trainer failed with exit code {exit_code}: {_read_last_error_line(stderr_path)}")
+            raise HallmarkError(
+                f"the trainer failed with exit code {exit_code}: "
+                f"{_read_last_error_line(stderr_path)}"
+            )
         signal_name = signal.Signals(signal_number).name
         if attempt < MAX_RESTARTS:
             log.warning("trainer: killed by %s; it goes on from its last state", signal_name)
     raise HallmarkError(
-        f"the trainer was killed {MAX_RESTARTS + 1} times, at last by {signal_name}; where memory is short, "
+        f"the trainer was killed {MAX_RESTARTS + 1} times, at last by {signal_name}; where "
+        f"memory is short, "
         f"raise train.accumulation and run again: it goes on from its last state (with another "
         f"batch_size it would begin anew)"
     )

@@ -25,9 +25,17 @@ def iter_validation_documents(
     corpus was read with. Documents that are not in them, the planted ones, mention nobody, and
     without signals no document does.
     """
-    aligned_parts = align_parts(documents, identity_signals) if identity_signals else [(p, None) for p in documents.parts]
+    aligned_parts = (
+        align_parts(documents, identity_signals)
+        if identity_signals
+        else [(p, None) for p in documents.parts]
+    )
     for part, part_signals in aligned_parts:
-        identity_lists = lookup_column_by_doc_id(part_signals, "identities", part).combine_chunks() if part_signals else None
+        identity_lists = (
+            lookup_column_by_doc_id(part_signals, "identities", part).combine_chunks()
+            if part_signals
+            else None
+        )
         start = 0
         for batch in part.iter_batches(["doc_id", "split", *columns]):
             is_validation = pc.equal(batch["split"], "validation")
@@ -38,24 +46,42 @@ def iter_validation_documents(
                 yield validation_batch, pa.array([], pa.string()), pa.array([], pa.int64())
                 continue
             group_lists = identity_lists[batch_rows].filter(is_validation)
-            yield validation_batch, pc.list_flatten(group_lists), pc.list_parent_indices(group_lists)
+            yield (
+                validation_batch,
+                pc.list_flatten(group_lists),
+                pc.list_parent_indices(group_lists),
+            )
 
 
-def build_validation_groups(documents: Table, identity_signals: Table | None, spans: Table) -> pa.Table:
+def build_validation_groups(
+    documents: Table, identity_signals: Table | None, spans: Table
+) -> pa.Table:
     """Columns sequence, start, end, kind, name: a row for each stretch of a validation document
     in the packed rows, for its source and for each identity group that the document mentions."""
     validation_spans = spans.read(["split", "sequence", "start", "end", "doc_id"])
-    validation_spans = validation_spans.filter(pc.equal(validation_spans["split"], "validation")).drop_columns("split")
-    memberships = pa.concat_tables([MEMBERSHIP.empty_table(), *_iter_memberships(documents, identity_signals)])
-    joined_spans = validation_spans.join(memberships, "doc_id", join_type="inner", use_threads=False)
-    sort_keys = [(column_name, "ascending") for column_name in ("sequence", "start", "kind", "name")]
+    validation_spans = validation_spans.filter(
+        pc.equal(validation_spans["split"], "validation")
+    ).drop_columns("split")
+    memberships = pa.concat_tables(
+        [MEMBERSHIP.empty_table(), *_iter_memberships(documents, identity_signals)]
+    )
+    joined_spans = validation_spans.join(
+        memberships, "doc_id", join_type="inner", use_threads=False
+    )
+    sort_keys = [
+        (column_name, "ascending") for column_name in ("sequence", "start", "kind", "name")
+    ]
     return joined_spans.select(["sequence", "start", "end", "kind", "name"]).sort_by(sort_keys)
 
 
 def _iter_memberships(documents: Table, identity_signals: Table | None) -> Iterator[pa.Table]:
-    for batch, group_names, document_indices in iter_validation_documents(documents, identity_signals, ["source"]):
+    for batch, group_names, document_indices in iter_validation_documents(
+        documents, identity_signals, ["source"]
+    ):
         yield _build_membership_rows(batch["doc_id"], "source", batch["source"])
-        yield _build_membership_rows(batch["doc_id"].take(document_indices), "identity", group_names)
+        yield _build_membership_rows(
+            batch["doc_id"].take(document_indices), "identity", group_names
+        )
 
 
 def _build_membership_rows(doc_ids: pa.Array, kind: str, names: pa.Array) -> pa.Table:

@@ -27,23 +27,28 @@ from tasks.contract import (
     ID_TYPE,
     LEDGER,
     Artifact,
-    ItemResult,
     HallmarkError,
-    TablePart,
+    ItemResult,
     StageConfig,
-    Table,
-    TableWriters,
     StageContext,
+    Table,
+    TablePart,
+    TableWriters,
     accounts,
-    column,
     build_document_ledger_columns,
-    hash_documents,
     build_removal_columns,
+    column,
+    hash_documents,
     stage,
     table_schema,
-)  # fmt: skip
-from tasks.measures.faults import FailureList, run_isolating_failures, list_failures_by_doc_id, report_failures
-from tasks.training.encoding import load_tokenizer, split_long_text, join_token_bytes
+)
+from tasks.measures.faults import (
+    FailureList,
+    list_failures_by_doc_id,
+    report_failures,
+    run_isolating_failures,
+)
+from tasks.training.encoding import join_token_bytes, load_tokenizer, split_long_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -90,15 +95,27 @@ ENCODED_DOCUMENTS = pa.schema(
 
 def build_sequences_schema(context_length: int) -> pa.Schema:
     """Schema of packed rows."""
-    row_type = pa.list_(pa.int32(), context_length)  # a pickled one forgets another name of its elements
+    row_type = pa.list_(
+        pa.int32(), context_length
+    )  # a pickled one forgets another name of its elements
     return table_schema(
         "Packed sequences; each row has as many positions as the context.",
         column("ids", row_type, "id", "ids of the tokens"),
-        column("char_start", row_type, "figure", "first character of the token in its document; 0 at "
-               "<|endoftext|>, -1 at padding", unit="characters"),
-        column("char_end", row_type, "figure", "the character behind its last; 0 at "
-               "<|endoftext|>, -1 at padding", unit="characters"),
-    )  # fmt: skip
+        column(
+            "char_start",
+            row_type,
+            "figure",
+            "first character of the token in its document; 0 at <|endoftext|>, -1 at padding",
+            unit="characters",
+        ),
+        column(
+            "char_end",
+            row_type,
+            "figure",
+            "the character behind its last; 0 at <|endoftext|>, -1 at padding",
+            unit="characters",
+        ),
+    )
 
 
 # Encoding ------------------------------------------------------------------------------------
@@ -117,34 +134,57 @@ def encode_texts(
     all_pieces = [piece for text_pieces in pieces_by_text for piece in text_pieces]
     encodings = tokenizer.encode_batch_fast(all_pieces, add_special_tokens=False)
     piece_token_counts = np.array([len(encoding) for encoding in encodings], np.int64)
-    token_ids = np.fromiter((token_id for encoding in encodings for token_id in encoding.ids), np.int32, count=int(piece_token_counts.sum()))
-    text_indices = np.repeat(np.arange(len(pieces_by_text)), [len(text_pieces) for text_pieces in pieces_by_text])
-    token_counts = np.bincount(text_indices, piece_token_counts, minlength=len(pieces_by_text)).astype(np.int64)
+    token_ids = np.fromiter(
+        (token_id for encoding in encodings for token_id in encoding.ids),
+        np.int32,
+        count=int(piece_token_counts.sum()),
+    )
+    text_indices = np.repeat(
+        np.arange(len(pieces_by_text)), [len(text_pieces) for text_pieces in pieces_by_text]
+    )
+    token_counts = np.bincount(
+        text_indices, piece_token_counts, minlength=len(pieces_by_text)
+    ).astype(np.int64)
     token_offsets = np.concatenate([[0], np.cumsum(token_counts)])  # of each document's tokens
 
     text_byte_offsets, utf8_data = _get_utf8_buffers(texts)
     token_byte_lengths = pc.binary_length(bytes_by_token).to_numpy()
-    byte_ends = np.cumsum(token_byte_lengths[token_ids], dtype=np.int64)  # of each token, in the bytes of all texts
-    decoded_texts = join_token_bytes(bytes_by_token, token_ids, np.concatenate([[0], byte_ends])[token_offsets])
+    byte_ends = np.cumsum(
+        token_byte_lengths[token_ids], dtype=np.int64
+    )  # of each token, in the bytes of all texts
+    decoded_texts = join_token_bytes(
+        bytes_by_token, token_ids, np.concatenate([[0], byte_ends])[token_offsets]
+    )
     first_mismatch = pc.index(pc.equal(decoded_texts, texts.cast(pa.large_binary())), False).as_py()
     if first_mismatch >= 0:
         raise HallmarkError(
-            f"the tokenizer loses text: its tokens do not spell document {first_mismatch} of a batch; "
+            f"the tokenizer loses text: its tokens do not spell document {first_mismatch} of "
+            f"a batch; "
             f"pack needs a byte-level tokenizer without normalisation"
         )
     byte_starts = byte_ends - token_byte_lengths[token_ids]
     is_first_byte = (utf8_data & 0xC0) != 0x80
     character_counts = np.concatenate([[0], np.cumsum(is_first_byte, dtype=np.int64)])
     text_char_offsets = np.repeat(character_counts[text_byte_offsets[:-1]], token_counts)
-    char_start = character_counts[byte_starts + 1] - 1 - text_char_offsets  # the character that holds its first byte
+    char_start = (
+        character_counts[byte_starts + 1] - 1 - text_char_offsets
+    )  # the character that holds its first byte
     char_end = character_counts[byte_ends] - text_char_offsets
 
-    list_offsets = token_offsets + np.arange(len(token_offsets))  # one place more a document, for <|endoftext|>
+    list_offsets = token_offsets + np.arange(
+        len(token_offsets)
+    )  # one place more a document, for <|endoftext|>
     columns = {}
-    for column_name, values in (("ids", token_ids), ("char_start", char_start), ("char_end", char_end)):
+    for column_name, values in (
+        ("ids", token_ids),
+        ("char_start", char_start),
+        ("char_end", char_end),
+    ):
         begin_value = END_OF_TEXT_ID if column_name == "ids" else 0
         full_values = np.insert(values.astype(np.int32), token_offsets[:-1], begin_value)
-        columns[column_name] = pa.LargeListArray.from_arrays(pa.array(list_offsets), pa.array(full_values))
+        columns[column_name] = pa.LargeListArray.from_arrays(
+            pa.array(list_offsets), pa.array(full_values)
+        )
     return pa.table(columns)
 
 
@@ -162,10 +202,14 @@ def compute_shuffle_keys(doc_ids: pa.Array, seed: int) -> NDArray[np.uint64]:
     if not len(doc_ids):
         return np.empty(0, np.uint64)
     id_halves = np.frombuffer(b"".join(doc_ids.to_pylist()), dtype="<u8").reshape(-1, 2)
-    return combine_into_key(seed, id_halves[:, 0].astype(np.uint64), id_halves[:, 1].astype(np.uint64))
+    return combine_into_key(
+        seed, id_halves[:, 0].astype(np.uint64), id_halves[:, 1].astype(np.uint64)
+    )
 
 
-def encode_partition(partition: TablePart, config: PackConfig, tokenizer_path: str, out: TableWriters) -> FailureList:
+def encode_partition(
+    partition: TablePart, config: PackConfig, tokenizer_path: str, out: TableWriters
+) -> FailureList:
     """Encode the documents of a part: those of each split in the order of the shuffle. Returns
     those on which the tokenizer failed, which are in quarantine."""
     tokenizer = load_tokenizer(Path(tokenizer_path))
@@ -175,7 +219,9 @@ def encode_partition(partition: TablePart, config: PackConfig, tokenizer_path: s
     def encode_batch(batch: pa.RecordBatch) -> pa.Table:
         return encode_texts(batch["text"], tokenizer, bytes_by_token)
 
-    tables_by_split: dict[str, list[pa.Table]] = {split: [ENCODED_DOCUMENTS.empty_table()] for split in PACKED_SPLITS}
+    tables_by_split: dict[str, list[pa.Table]] = {
+        split: [ENCODED_DOCUMENTS.empty_table()] for split in PACKED_SPLITS
+    }
     for batch in partition.iter_batches(["doc_id", "source", "text", "split"]):
         holdout_batch = batch.filter(pc.equal(batch["split"], "holdout"))
         reason = "holdout: kept from training, for the extraction audit"
@@ -185,17 +231,38 @@ def encode_partition(partition: TablePart, config: PackConfig, tokenizer_path: s
             encoded_columns, failed_rows = run_isolating_failures(encode_batch, split_batch)
             if len(failed_rows):
                 failed_documents = split_batch.take(failed_rows.rows)
-                out.get_table_writer("ledger").write(build_document_ledger_columns("quarantined", failed_rows.reasons, failed_documents))
+                out.get_table_writer("ledger").write(
+                    build_document_ledger_columns(
+                        "quarantined", failed_rows.reasons, failed_documents
+                    )
+                )
                 failures += list_failures_by_doc_id(split_batch, failed_rows)
                 encoded_rows = np.setdiff1d(np.arange(len(split_batch)), failed_rows.rows)
-                split_batch, encoded_columns = split_batch.take(pa.array(encoded_rows)), encoded_columns.take(pa.array(encoded_rows))
-            sort_keys = pa.array(compute_shuffle_keys(split_batch["doc_id"], config.seed), pa.uint64())
+                split_batch, encoded_columns = (
+                    split_batch.take(pa.array(encoded_rows)),
+                    encoded_columns.take(pa.array(encoded_rows)),
+                )
+            sort_keys = pa.array(
+                compute_shuffle_keys(split_batch["doc_id"], config.seed), pa.uint64()
+            )
             token_counts = pc.list_value_length(encoded_columns["ids"]).cast(pa.int64())
-            document_columns = {"key": sort_keys, "doc_id": split_batch["doc_id"], "source": split_batch["source"]}
-            document_columns |= {"size": token_counts, **{column_name: encoded_columns[column_name] for column_name in encoded_columns.column_names}}
+            document_columns = {
+                "key": sort_keys,
+                "doc_id": split_batch["doc_id"],
+                "source": split_batch["source"],
+            }
+            document_columns |= {
+                "size": token_counts,
+                **{
+                    column_name: encoded_columns[column_name]
+                    for column_name in encoded_columns.column_names
+                },
+            }
             split_tables.append(pa.table(document_columns, schema=ENCODED_DOCUMENTS))
     for split, split_tables in tables_by_split.items():
-        out.get_spill_writer(split, ENCODED_DOCUMENTS).write(pa.concat_tables(split_tables).sort_by(SHUFFLE_ORDER))
+        out.get_spill_writer(split, ENCODED_DOCUMENTS).write(
+            pa.concat_tables(split_tables).sort_by(SHUFFLE_ORDER)
+        )
     return failures
 
 
@@ -227,13 +294,18 @@ class RowRange:
         """The encoded documents in the order of the shuffle."""
         document_tables = [ENCODED_DOCUMENTS.empty_table()]
         for result, start, stop in self.document_slices:
-            document_tables.append(result.open_spilled_table(self.split, ENCODED_DOCUMENTS).slice(start, stop - start))
+            document_tables.append(
+                result.open_spilled_table(self.split, ENCODED_DOCUMENTS).slice(start, stop - start)
+            )
         return pa.concat_tables(document_tables).sort_by(SHUFFLE_ORDER)
 
 
 def plan_row_ranges(results: list[ItemResult], split: str, context_length: int) -> list[RowRange]:
     """The rows of a split in stretches of about STRETCH tokens."""
-    index_tables = [result_index.open_spilled_table(split, ENCODED_DOCUMENTS).select(["key", "doc_id", "size"]) for result_index in results]
+    index_tables = [
+        result_index.open_spilled_table(split, ENCODED_DOCUMENTS).select(["key", "doc_id", "size"])
+        for result_index in results
+    ]
     document_index = pa.concat_tables(index_tables)
     result_indices = np.repeat(np.arange(len(results)), [len(table) for table in index_tables])
     row_indices = np.concatenate([np.arange(len(table)) for table in index_tables])
@@ -246,22 +318,42 @@ def plan_row_ranges(results: list[ItemResult], split: str, context_length: int) 
     for token_start in range(0, total_tokens, tokens_per_range):
         token_end = min(token_start + tokens_per_range, total_tokens)
         # From the document that holds the first token to the one that holds the last.
-        overlapping = slice(int(np.searchsorted(token_ends, token_start, "right")),
-                     int(np.searchsorted(token_ends, token_end, "left")) + 1)  # fmt: skip
+        overlapping = slice(
+            int(np.searchsorted(token_ends, token_start, "right")),
+            int(np.searchsorted(token_ends, token_end, "left")) + 1,
+        )
         document_slices = []
         for result_index in np.unique(result_indices[overlapping]):
-            part_rows = row_indices[overlapping][result_indices[overlapping] == result_index]  # in a part, too, they stand in this order
-            document_slices.append((results[result_index], int(part_rows[0]), int(part_rows[-1]) + 1))
+            part_rows = row_indices[overlapping][
+                result_indices[overlapping] == result_index
+            ]  # in a part, too, they stand in this order
+            document_slices.append(
+                (results[result_index], int(part_rows[0]), int(part_rows[-1]) + 1)
+            )
         documents_start = int(token_ends[overlapping.start - 1]) if overlapping.start else 0
-        row_ranges.append(RowRange(split, context_length, token_start, token_end, documents_start, tuple(document_slices)))
+        row_ranges.append(
+            RowRange(
+                split,
+                context_length,
+                token_start,
+                token_end,
+                documents_start,
+                tuple(document_slices),
+            )
+        )
     return row_ranges
 
 
-def write_row_range(row_range: RowRange, tokenizer_path: str, out: TableWriters) -> accounts.SourceCounts:
+def write_row_range(
+    row_range: RowRange, tokenizer_path: str, out: TableWriters
+) -> accounts.SourceCounts:
     """Write the rows and spans of a stretch. Returns what was packed, measured from the tokens;
     documents are counted where they begin."""
     documents = row_range.read_documents()
-    range_start, range_end = row_range.token_start - row_range.documents_start, row_range.token_end - row_range.documents_start
+    range_start, range_end = (
+        row_range.token_start - row_range.documents_start,
+        row_range.token_end - row_range.documents_start,
+    )
     token_ids, char_start, char_end = (
         documents[name].combine_chunks().flatten().to_numpy()
         for name in ("ids", "char_start", "char_end")
@@ -269,26 +361,60 @@ def write_row_range(row_range: RowRange, tokenizer_path: str, out: TableWriters)
     padding_count = -(range_end - range_start) % row_range.context_length
     schema = build_sequences_schema(row_range.context_length)
     arrays = []
-    for values, padding_value, field in zip((token_ids, char_start, char_end), (PAD_ID, -1, -1), schema, strict=True):
-        padded_values = np.concatenate([values[range_start:range_end], np.full(padding_count, padding_value, np.int32)])
+    for values, padding_value, field in zip(
+        (token_ids, char_start, char_end), (PAD_ID, -1, -1), schema, strict=True
+    ):
+        padded_values = np.concatenate(
+            [values[range_start:range_end], np.full(padding_count, padding_value, np.int32)]
+        )
         arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(padded_values), type=field.type))
     out.get_table_writer(row_range.split).write(pa.table(arrays, schema=schema))
     token_counts = documents["size"].to_numpy()
     document_ends = np.cumsum(token_counts)  # from where the first document begins
-    out.get_table_writer("spans").write(build_span_columns(row_range, documents["doc_id"], document_ends - token_counts, document_ends,
-                                   char_start, char_end))  # fmt: skip
+    out.get_table_writer("spans").write(
+        build_span_columns(
+            row_range,
+            documents["doc_id"],
+            document_ends - token_counts,
+            document_ends,
+            char_start,
+            char_end,
+        )
+    )
     bytes_by_token = spell_tokens_as_bytes(load_tokenizer(Path(tokenizer_path)))
     token_byte_lengths = pc.binary_length(bytes_by_token).to_numpy()
     byte_offsets = np.concatenate([[0], np.cumsum(token_byte_lengths[token_ids], dtype=np.int64)])
-    clipped_ends_and_starts = np.minimum(document_ends, range_end), np.maximum(document_ends - token_counts, range_start)
-    texts = join_token_bytes(bytes_by_token, token_ids, byte_offsets[np.concatenate([[0], document_ends])])
-    document_rows = zip(documents["source"].to_pylist(), (document_ends - token_counts >= range_start).tolist(),
-               (byte_offsets[clipped_ends_and_starts[0]] - byte_offsets[clipped_ends_and_starts[1]]).tolist(),
-               hash_documents(documents["doc_id"], texts), strict=True)  # fmt: skip
-    return accounts.merge_counts([[
-        [source, "document", int(begins_in_range), byte_count, 0, document_hash.hex() if begins_in_range else "0"]
-        for source, begins_in_range, byte_count, document_hash in document_rows
-    ]])  # fmt: skip
+    clipped_ends_and_starts = (
+        np.minimum(document_ends, range_end),
+        np.maximum(document_ends - token_counts, range_start),
+    )
+    texts = join_token_bytes(
+        bytes_by_token, token_ids, byte_offsets[np.concatenate([[0], document_ends])]
+    )
+    document_rows = zip(
+        documents["source"].to_pylist(),
+        (document_ends - token_counts >= range_start).tolist(),
+        (
+            byte_offsets[clipped_ends_and_starts[0]] - byte_offsets[clipped_ends_and_starts[1]]
+        ).tolist(),
+        hash_documents(documents["doc_id"], texts),
+        strict=True,
+    )
+    return accounts.merge_counts(
+        [
+            [
+                [
+                    source,
+                    "document",
+                    int(begins_in_range),
+                    byte_count,
+                    0,
+                    document_hash.hex() if begins_in_range else "0",
+                ]
+                for source, begins_in_range, byte_count, document_hash in document_rows
+            ]
+        ]
+    )
 
 
 def build_span_columns(
@@ -301,10 +427,18 @@ def build_span_columns(
 ) -> dict[str, Any]:
     """Rows of SPANS: one for each row of the stretch that a document touches."""
     context_length, documents_start = row_range.context_length, row_range.documents_start
-    first_rows = np.maximum(document_starts + documents_start, row_range.token_start) // context_length
-    rows_per_document = (np.minimum(document_ends + documents_start, row_range.token_end) - 1) // context_length - first_rows + 1
+    first_rows = (
+        np.maximum(document_starts + documents_start, row_range.token_start) // context_length
+    )
+    rows_per_document = (
+        (np.minimum(document_ends + documents_start, row_range.token_end) - 1) // context_length
+        - first_rows
+        + 1
+    )
     document_indices = np.repeat(np.arange(len(rows_per_document)), rows_per_document)
-    row_in_document = np.arange(len(document_indices)) - np.repeat(np.cumsum(rows_per_document) - rows_per_document, rows_per_document)
+    row_in_document = np.arange(len(document_indices)) - np.repeat(
+        np.cumsum(rows_per_document) - rows_per_document, rows_per_document
+    )
     row_indices = first_rows[document_indices] + row_in_document
     row_starts = row_indices * context_length - documents_start
     span_starts = np.maximum(document_starts[document_indices], row_starts)
@@ -323,7 +457,9 @@ def build_span_columns(
 @stage(
     name="pack",
     tables={
-        **{split: build_sequences_schema(-1) for split in PACKED_SPLITS},  # of any length: the config knows it
+        **{
+            split: build_sequences_schema(-1) for split in PACKED_SPLITS
+        },  # of any length: the config knows it
         "spans": SPANS,
         "ledger": LEDGER,
         "accounts": accounts.ACCOUNTS,
@@ -332,17 +468,31 @@ def build_span_columns(
     libraries=["tokenizers", "numpy"],
     determinism="exact",
     reads={"tokenizer": ("tokenizer.json",)},
-)  # fmt: skip
+)
 def pack(documents: Table, tokenizer: Artifact, config: PackConfig, context: StageContext) -> None:
     tokenizer_path = str(tokenizer.fetch_file("tokenizer.json"))
     context.schemas |= {split: build_sequences_schema(config.context) for split in PACKED_SPLITS}
-    encoding_results = context.map_partitions(encode_partition, documents.parts, config, tokenizer_path)
-    report_failures(context, [result.value for result in encoding_results], documents.row_count, "the tokenizer")
-    row_ranges = [row_range for split in PACKED_SPLITS for row_range in plan_row_ranges(encoding_results, split, config.context)]
+    encoding_results = context.map_partitions(
+        encode_partition, documents.parts, config, tokenizer_path
+    )
+    report_failures(
+        context, [result.value for result in encoding_results], documents.row_count, "the tokenizer"
+    )
+    row_ranges = [
+        row_range
+        for split in PACKED_SPLITS
+        for row_range in plan_row_ranges(encoding_results, split, config.context)
+    ]
     writing_results = context.map_items(write_row_range, row_ranges, tokenizer_path)
     kept_counts = accounts.merge_counts(result.value for result in writing_results)
-    ledger_counts = accounts.merge_counts(result.parts["ledger"]["counts"] for result in encoding_results)
+    ledger_counts = accounts.merge_counts(
+        result.parts["ledger"]["counts"] for result in encoding_results
+    )
     account_rows = accounts.compute_accounts(documents.source_counts, kept_counts, ledger_counts)
     checksum_rows = accounts.compute_checksums(documents.source_counts, kept_counts, ledger_counts)
-    context.get_table_writer("accounts").write(pa.Table.from_pylist(account_rows, schema=accounts.ACCOUNTS))
-    context.get_table_writer("checksums").write(pa.Table.from_pylist(checksum_rows, schema=accounts.CHECKSUMS))
+    context.get_table_writer("accounts").write(
+        pa.Table.from_pylist(account_rows, schema=accounts.ACCOUNTS)
+    )
+    context.get_table_writer("checksums").write(
+        pa.Table.from_pylist(checksum_rows, schema=accounts.CHECKSUMS)
+    )

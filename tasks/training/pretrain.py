@@ -28,15 +28,21 @@ from tasks.contract import (
     Artifact,
     HallmarkError,
     StageConfig,
-    Table,
     StageContext,
+    Table,
     column,
     hash_file,
     stage,
     table_schema,
 )
 from tasks.training.following import iter_trainer_events
-from tasks.training.going_on import SETTINGS, preserve_resumable_states, select_past_step_settings, build_settings_table, prepare_training_folder
+from tasks.training.going_on import (
+    SETTINGS,
+    build_settings_table,
+    prepare_training_folder,
+    preserve_resumable_states,
+    select_past_step_settings,
+)
 from tasks.training.held_out import build_validation_groups
 from tasks.training.seen import COVERAGE, DOCUMENT_READS, write_read_tables
 
@@ -59,8 +65,11 @@ class PretrainConfig(StageConfig):
     def _reject_derived_settings(cls, value: Any) -> Any:
         for name in DERIVED_MODEL_SETTINGS if isinstance(value, dict) else ():
             if name in value:
-                source_setting = {"vocab_size": "train_tokenizer.vocab_size", "context": "pack.context",
-                         "labels": "the data of finetune"}[name]  # fmt: skip
+                source_setting = {
+                    "vocab_size": "train_tokenizer.vocab_size",
+                    "context": "pack.context",
+                    "labels": "the data of finetune",
+                }[name]
                 raise ValueError(f"{name} follows from {source_setting}; set it there")
         return value
 
@@ -73,7 +82,11 @@ class PretrainConfig(StageConfig):
 
     @field_serializer("model")
     def _serialize_without_derived(self, model_config: ModelConfig) -> dict[str, Any]:
-        return {name: value for name, value in config_to_dict(model_config).items() if name not in DERIVED_MODEL_SETTINGS}
+        return {
+            name: value
+            for name, value in config_to_dict(model_config).items()
+            if name not in DERIVED_MODEL_SETTINGS
+        }
 
 
 LOG = table_schema(
@@ -84,10 +97,14 @@ LOG = table_schema(
     column("skipped", pa.bool_(), "figure", "whether the step diverged, and changed nothing"),
     column("learning_rate", pa.float64(), "figure", "learning rate of the step"),
     column("tokens", pa.int64(), "figure", "tokens seen so far", unit="tokens"),
-    column("validation_loss", pa.float64(), "figure",
-           "loss on the validation split; null where this step was not validated",
-           unit="nats a token"),
-)  # fmt: skip
+    column(
+        "validation_loss",
+        pa.float64(),
+        "figure",
+        "loss on the validation split; null where this step was not validated",
+        unit="nats a token",
+    ),
+)
 
 CHECKPOINTS = table_schema(
     "The checkpoints; step 0 is the model before training and has no losses.",
@@ -96,9 +113,14 @@ CHECKPOINTS = table_schema(
     column("artifact", pa.string(), "id", "name of the checkpoint's artifact"),
     column("content", pa.string(), "id", "digest of the checkpoint's files"),
     column("loss", pa.float64(), "figure", "training loss of the step", unit="nats a token"),
-    column("validation_loss", pa.float64(), "figure", "loss on the validation split",
-           unit="nats a token"),
-)  # fmt: skip
+    column(
+        "validation_loss",
+        pa.float64(),
+        "figure",
+        "loss on the validation split",
+        unit="nats a token",
+    ),
+)
 
 VALIDATION = table_schema(
     "What the rows of the validation split cost the model, whenever they were measured.",
@@ -107,31 +129,44 @@ VALIDATION = table_schema(
     column("name", pa.string(), "label", "the source, or the identity group a document mentions"),
     column("tokens", pa.int64(), "figure", "tokens predicted", unit="tokens"),
     column("bytes", pa.int64(), "figure", "bytes that they spell", unit="bytes"),
-    column("bits_per_byte", pa.float64(), "figure",
-           "what it costs to spell a byte; null where nothing was predicted",
-           unit="bits per byte"),
-)  # fmt: skip
+    column(
+        "bits_per_byte",
+        pa.float64(),
+        "figure",
+        "what it costs to spell a byte; null where nothing was predicted",
+        unit="bits per byte",
+    ),
+)
 
 #: Nobody has judged them, so no page shows them; see score_samples.
 SAMPLES = table_schema(
     "What the model wrote at the same steps, drawn with the same numbers each time.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("sample", pa.int64(), "id", "number of the sample at its step"),
-    column("prompt", pa.string(), "corpus text",
-           "what the encoder of an encoder-decoder read, else empty"),
+    column(
+        "prompt",
+        pa.string(),
+        "corpus text",
+        "what the encoder of an encoder-decoder read, else empty",
+    ),
     column("text", pa.string(), "model text", "what the model wrote"),
     column("precision", pa.string(), "label", "what it computed in: fp32, or bf16 on a GPU"),
-)  # fmt: skip
+)
 
 SPEED = table_schema(
     "Speed and memory of the training on this machine.",
     column("step", pa.int64(), "figure", "optimizer step"),
     column("seconds", pa.float64(), "figure", "time since the row before", unit="s"),
     column("tokens_per_second", pa.float64(), "figure", "throughput", unit="tokens a second"),
-    column("mfu", pa.float64(), "figure",
-           "share of the matrix-product speed measured at the start", unit="share"),
+    column(
+        "mfu",
+        pa.float64(),
+        "figure",
+        "share of the matrix-product speed measured at the start",
+        unit="share",
+    ),
     column("memory_mb", pa.float64(), "figure", "peak memory", unit="MB"),
-)  # fmt: skip
+)
 
 
 # The job -------------------------------------------------------------------------------------
@@ -153,7 +188,8 @@ def write_trainer_job(
 
     if packed_corpus.purged_documents:
         raise HallmarkError(
-            f"the sequences in {packed_corpus.name} lost the document {min(packed_corpus.purged_documents)}, which was "
+            f"the sequences in {packed_corpus.name} lost the document "
+            f"{min(packed_corpus.purged_documents)}, which was "
             f"purged: a training on them can be neither begun nor gone on with; run the config "
             f"again: that makes a corpus without it"
         )
@@ -171,11 +207,16 @@ def write_trainer_job(
     data_paths: dict[str, Any] = {"train": train_paths, "validation": None, "groups": None}
     if packed_corpus["validation"].row_count:
         groups_path = work_area / "groups.parquet"
-        pq.write_table(build_validation_groups(documents, identity_signals, packed_corpus["spans"]), groups_path)
+        pq.write_table(
+            build_validation_groups(documents, identity_signals, packed_corpus["spans"]),
+            groups_path,
+        )
         data_paths |= {"validation": validation_paths, "groups": str(groups_path)}
     model_settings = config_to_dict(config.model) | derived_settings
     job = {
-        "model": model_settings if start_checkpoint is None else read_start_model_settings(start_checkpoint, config, derived_settings),
+        "model": model_settings
+        if start_checkpoint is None
+        else read_start_model_settings(start_checkpoint, config, derived_settings),
         "train": config_to_dict(config.train),
         "data": data_paths,
         "tokenizer": str(tokenizer_path),
@@ -187,7 +228,9 @@ def write_trainer_job(
     return job_path
 
 
-def read_start_model_settings(start_checkpoint: Artifact, config: PretrainConfig, derived_settings: dict[str, Any]) -> dict[str, Any]:
+def read_start_model_settings(
+    start_checkpoint: Artifact, config: PretrainConfig, derived_settings: dict[str, Any]
+) -> dict[str, Any]:
     """The model of the checkpoint ``start``; HallmarkError where the settings want another. Those
     that are the default want none: what a run recorded names them all, asked for or not.
 
@@ -202,7 +245,11 @@ def read_start_model_settings(start_checkpoint: Artifact, config: PretrainConfig
     if model_settings["labels"]:
         raise HallmarkError("training cannot go on from it: it gives labels and writes no text")
     default_settings = config_to_dict(ModelConfig())
-    required_settings = {k: v for k, v in config_to_dict(config.model).items() if v != default_settings[k] and k not in DERIVED_MODEL_SETTINGS}
+    required_settings = {
+        k: v
+        for k, v in config_to_dict(config.model).items()
+        if v != default_settings[k] and k not in DERIVED_MODEL_SETTINGS
+    }
     required_settings["architecture"] = ARCHITECTURE_BY_OBJECTIVE[config.train.objective]
     for name, value in (required_settings | derived_settings).items():
         if model_settings[name] != value:
@@ -212,7 +259,8 @@ def read_start_model_settings(start_checkpoint: Artifact, config: PretrainConfig
                 "architecture": f"pretrain.train.objective is {config.train.objective}: its model",
             }
             raise HallmarkError(
-                f"{setting_names.get(name, f'pretrain.model.{name}')} is {value}, and training is to go "
+                f"{setting_names.get(name, f'pretrain.model.{name}')} is {value}, and "
+                f"training is to go "
                 f"on from a checkpoint with {model_settings[name]}: set it to that"
             )
     return model_settings
@@ -228,7 +276,9 @@ def commit_checkpoint(context: StageContext, folder: Path, step: int) -> Artifac
     also between the commit and a note of it, leaves none out. The weights belong to the key: on a
     GPU the same step made again may differ.
     """
-    assert context.commit_child_artifact is not None, "pretrain needs a session to commit checkpoints in"
+    assert context.commit_child_artifact is not None, (
+        "pretrain needs a session to commit checkpoints in"
+    )
     copy_folder = context.work_area / "commit" / folder.name
     shutil.rmtree(copy_folder, ignore_errors=True)
     copy_folder.mkdir(parents=True)
@@ -254,7 +304,9 @@ def read_training_log(folder: Path) -> pa.Table:
     return log_table.append_column("validation_loss", validation_loss)
 
 
-def build_checkpoint_rows(log_table: pa.Table, checkpoints: dict[int, Artifact]) -> list[dict[str, Any]]:
+def build_checkpoint_rows(
+    log_table: pa.Table, checkpoints: dict[int, Artifact]
+) -> list[dict[str, Any]]:
     log_rows = {row["step"]: row for row in log_table.select(LOG.names).to_pylist()}
     untrained_row = {"tokens": 0, "loss": None, "validation_loss": None}
     return [
@@ -293,22 +345,31 @@ def handle_trainer_events(
             case "waiting":
                 log.info("trainer: waiting for an earlier one to end")
             case "start":
-                start_values = (event[k] for k in ("parameters", "device", "precision", "processes",
-                                           "threads", "step"))  # fmt: skip
+                start_values = (
+                    event[k]
+                    for k in ("parameters", "device", "precision", "processes", "threads", "step")
+                )
                 message = "trainer: %d parameters on %s in %s, processes: %d, threads: %d, "
                 message += "from step %d of %d"
                 log.info(message, *start_values, total_steps)
                 if event["stretches"] > 1:
-                    log.info("trainer: earlier steps ran under other settings; see the table "
-                             "settings")  # fmt: skip
+                    log.info(
+                        "trainer: earlier steps ran under other settings; see the table settings"
+                    )
                 if event["stretches"] > 1 or event["device"] != "cpu":
                     context.determinism = "statistical"
             case "step":
                 context.report_progress(event["step"], total_steps, format_step_progress(event))
-                context.report_metrics(event["step"], {k: v for k, v in event.items() if k in LIVE_METRICS})
+                context.report_metrics(
+                    event["step"], {k: v for k, v in event.items() if k in LIVE_METRICS}
+                )
             case "validation":
                 bits_per_token = event["bits_per_token"]
-                log.info("trainer: step %d, %.4f bits per validation token", event["step"], bits_per_token)
+                log.info(
+                    "trainer: step %d, %.4f bits per validation token",
+                    event["step"],
+                    bits_per_token,
+                )
                 context.report_metrics(event["step"], {"validation_bits_per_token": bits_per_token})
             case "skipped":
                 log.warning("trainer: step %d: %s", event["step"], event["message"])
@@ -354,19 +415,41 @@ def pretrain(
     loss is by group; ``start`` is the checkpoint to go on from, or None."""
     train_config, work_area = config.train, context.work_area
     training_folder = prepare_training_folder(work_area, train_config)
-    job_path = write_trainer_job(packed_corpus, tokenizer, documents, signals, start_checkpoint, config, work_area, training_folder)
+    job_path = write_trainer_job(
+        packed_corpus,
+        tokenizer,
+        documents,
+        signals,
+        start_checkpoint,
+        config,
+        work_area,
+        training_folder,
+    )
     with closing(iter_trainer_events(job_path, work_area / "trainer.stderr")) as trainer_events:
-        checkpoints, settings_history = handle_trainer_events(trainer_events, context, train_config.steps)
-    context.get_table_writer("settings").write(build_settings_table(settings_history, train_config.steps))
+        checkpoints, settings_history = handle_trainer_events(
+            trainer_events, context, train_config.steps
+        )
+    context.get_table_writer("settings").write(
+        build_settings_table(settings_history, train_config.steps)
+    )
     log_table = read_training_log(training_folder / "log")
     for table_name, schema in (("validation", VALIDATION), ("samples", SAMPLES)):
-        context.get_table_writer(table_name).write(read_parquet_parts(training_folder / table_name, schema))
+        context.get_table_writer(table_name).write(
+            read_parquet_parts(training_folder / table_name, schema)
+        )
     context.get_table_writer("log").write(log_table.select(LOG.names))
     context.get_table_writer("checkpoints").write(
         pa.Table.from_pylist(build_checkpoint_rows(log_table, checkpoints), schema=CHECKPOINTS)
     )
-    write_read_tables(packed_corpus["train"], packed_corpus["spans"], documents, train_config.seed, train_config.batch_size,
-               sorted(checkpoints), context)  # fmt: skip
+    write_read_tables(
+        packed_corpus["train"],
+        packed_corpus["spans"],
+        documents,
+        train_config.seed,
+        train_config.batch_size,
+        sorted(checkpoints),
+        context,
+    )
     context.get_table_writer("speed").write(log_table.select(SPEED.names))
     context.record_measurement(
         "tokens_per_second", pc.approximate_median(log_table["tokens_per_second"]).as_py(), "1/s"

@@ -100,12 +100,16 @@ def train_wordpiece_tokenizer(
     )
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = make_word_splitter()
-    tokenizer.decoder = decoders.Sequence([decoders.Replace(CONTINUATION_PREFIX, ""), decoders.ByteLevel()])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(CONTINUATION_PREFIX, ""), decoders.ByteLevel()]
+    )
     tokenizer.add_special_tokens(list(special_tokens))
     return tokenizer
 
 
-def train_unigram_tokenizer(text_batches: TextBatches, vocab_size: int, special_tokens: Sequence[str]) -> Tokenizer:
+def train_unigram_tokenizer(
+    text_batches: TextBatches, vocab_size: int, special_tokens: Sequence[str]
+) -> Tokenizer:
     """Unigram (Kudo 2018): tokens have probabilities, and a word is cut in its likeliest way.
 
     The probabilities come from expectation maximisation over a large vocabulary, which is pruned
@@ -114,10 +118,16 @@ def train_unigram_tokenizer(text_batches: TextBatches, vocab_size: int, special_
     """
     from tokenizers import Tokenizer, decoders, models
 
-    piece_log_probs = estimate_piece_log_probs(count_words(text_batches), vocab_size - len(special_tokens))
-    min_log_prob = min(piece_log_probs.values(), default=0.0) - 10  # of letters that the training text lacks
+    piece_log_probs = estimate_piece_log_probs(
+        count_words(text_batches), vocab_size - len(special_tokens)
+    )
+    min_log_prob = (
+        min(piece_log_probs.values(), default=0.0) - 10
+    )  # of letters that the training text lacks
     alphabet = list_byte_letters()
-    longer_pieces = sorted(piece_log_probs.keys() - set(alphabet), key=lambda piece: (-piece_log_probs[piece], piece))
+    longer_pieces = sorted(
+        piece_log_probs.keys() - set(alphabet), key=lambda piece: (-piece_log_probs[piece], piece)
+    )
     vocabulary = [
         *((token, 0.0) for token in special_tokens),  # no word spells them: words end at "<|"
         *((letter, piece_log_probs.get(letter, min_log_prob)) for letter in alphabet),
@@ -181,4 +191,6 @@ def estimate_piece_log_probs(word_counts: Counter[str], piece_count: int) -> dic
     )
     processor = SentencePieceProcessor(model_proto=model_buffer.getvalue())
     piece_ids = range(1, processor.get_piece_size())
-    return {processor.id_to_piece(piece_id): processor.get_score(piece_id) for piece_id in piece_ids}
+    return {
+        processor.id_to_piece(piece_id): processor.get_score(piece_id) for piece_id in piece_ids
+    }

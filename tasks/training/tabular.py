@@ -58,12 +58,15 @@ def read_table_rows(path: Path, columns: Sequence[str]) -> Iterator[RawRow]:
         yield from _read_delimited_rows(path, columns, "\t" if path.suffix == ".tsv" else ",")
 
 
-def _check_columns_exist(path: Path, columns: Sequence[str], available_columns: Sequence[str]) -> None:
+def _check_columns_exist(
+    path: Path, columns: Sequence[str], available_columns: Sequence[str]
+) -> None:
     for name in columns:
         if name not in available_columns:
             column_list = ", ".join(map(repr, available_columns[:20]))
             raise UsageError(
-                f"{path} has no column {name!r}, it has {column_list}: name the columns in finetune.task"
+                f"{path} has no column {name!r}, it has {column_list}: name the columns in "
+                f"finetune.task"
             )
 
 
@@ -79,7 +82,9 @@ def _read_parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[RawRow]:
                     yield RawRow(row_number, list(row))
     except (pa.ArrowException, OSError, ValueError) as error:
         location = f"behind row {row_number}" if row_number else "at its beginning"
-        raise HallmarkError(f"{path} is damaged {location} ({_get_first_error_line(error)})") from error
+        raise HallmarkError(
+            f"{path} is damaged {location} ({_get_first_error_line(error)})"
+        ) from error
 
 
 def _read_jsonl_rows(path: Path, columns: Sequence[str]) -> Iterator[RawRow]:
@@ -89,7 +94,9 @@ def _read_jsonl_rows(path: Path, columns: Sequence[str]) -> Iterator[RawRow]:
         while line := file.readline(MAX_LINE_BYTES):
             line_number += 1
             if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
-                while (remainder := file.readline(MAX_LINE_BYTES)) and not remainder.endswith(b"\n"):
+                while (remainder := file.readline(MAX_LINE_BYTES)) and not remainder.endswith(
+                    b"\n"
+                ):
                     pass
                 yield RawRow(line_number, [], f"a line of more than {MAX_LINE_BYTES >> 20} MB")
                 continue
@@ -121,7 +128,9 @@ class _RestorableLines:
     def __next__(self) -> str:
         if len(self.row_lines) == MAX_ROW_LINES:
             raise csv.Error(UNCLOSED_QUOTE_ERROR)
-        self.row_lines.append(self.restored_lines.popleft() if self.restored_lines else next(self.file))
+        self.row_lines.append(
+            self.restored_lines.popleft() if self.restored_lines else next(self.file)
+        )
         return self.row_lines[-1]
 
     def restore_extra_lines(self) -> None:
@@ -164,10 +173,15 @@ def _read_delimited_rows(path: Path, columns: Sequence[str], delimiter: str) -> 
                 error = f"{len(fields)} fields, where the header has {len(header)}"
             if error and len(lines.row_lines) > 1:
                 lines.restore_extra_lines()
-                csv_rows, error = csv.reader(lines, delimiter=delimiter, strict=True), UNCLOSED_QUOTE_ERROR
+                csv_rows, error = (
+                    csv.reader(lines, delimiter=delimiter, strict=True),
+                    UNCLOSED_QUOTE_ERROR,
+                )
             if not error and max(map(len, fields)) > MAX_FIELD_CHARACTERS:
                 error = f"a field of more than {MAX_FIELD_CHARACTERS:,} characters"
-            yield RawRow(row_number, [] if error else [fields[index] for index in column_indices], error)
+            yield RawRow(
+                row_number, [] if error else [fields[index] for index in column_indices], error
+            )
 
 
 def _read_header(csv_rows: Iterator[list[str]], path: Path) -> list[str]:
@@ -177,7 +191,9 @@ def _read_header(csv_rows: Iterator[list[str]], path: Path) -> list[str]:
     except StopIteration:
         raise HallmarkError(f"{path} is empty: give a file with a header and rows") from None
     except csv.Error as error:
-        raise HallmarkError(f"{path}: its header cannot be read ({_get_first_error_line(error)})") from error
+        raise HallmarkError(
+            f"{path}: its header cannot be read ({_get_first_error_line(error)})"
+        ) from error
 
 
 def _get_first_error_line(error: BaseException) -> str:

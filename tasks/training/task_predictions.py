@@ -9,16 +9,16 @@ import pyarrow as pa
 
 from model.training.examples import build_pair_inputs
 from tasks.contract import column, table_schema
-from tasks.training.task_rows import EncodedRows, WordLabellingTask, TaskRow, TaskRows, Task
+from tasks.training.task_rows import EncodedRows, Task, TaskRow, TaskRows, WordLabellingTask
 from tasks.training.task_scores import (
     BAG_OF_WORDS_VERSION,
-    predict_with_bag_of_words,
     compute_label_differences,
     compute_label_scores,
-    predict_most_frequent_labels,
-    number_labels,
     compute_text_differences,
     compute_text_scores,
+    number_labels,
+    predict_most_frequent_labels,
+    predict_with_bag_of_words,
 )
 
 if TYPE_CHECKING:
@@ -50,18 +50,27 @@ def predict_texts(
 
     if not encoded.examples:
         return []
-    prompts_and_sources = [build_pair_inputs(example.ids, model.config.architecture) for example in encoded.examples]
+    prompts_and_sources = [
+        build_pair_inputs(example.ids, model.config.architecture) for example in encoded.examples
+    ]
     prompts = [prompt for prompt, _ in prompts_and_sources]
     sources = [source for _, source in prompts_and_sources if source is not None] or None
     token_limits = [min(max_tokens, model.config.context - len(prompt)) for prompt in prompts]
     generated = generate(
-        model, prompts, max_new_tokens=max(token_limits), temperature=0.0, sources=sources, batch_rows=64
+        model,
+        prompts,
+        max_new_tokens=max(token_limits),
+        temperature=0.0,
+        sources=sources,
+        batch_rows=64,
     )
     predictions = []
     for (continuation,), token_limit in zip(generated, token_limits, strict=True):
         token_ids = continuation.ids[:-1] if continuation.stopped else continuation.ids
         predicted_text = tokenizer.decode(token_ids[:token_limit], skip_special_tokens=True)
-        predictions.append((predicted_text, float(continuation.log_probs[:token_limit].sum(dtype="float64"))))
+        predictions.append(
+            (predicted_text, float(continuation.log_probs[:token_limit].sum(dtype="float64")))
+        )
     return predictions
 
 
@@ -90,14 +99,24 @@ def evaluate_labels(
     model: Transformer, task: Task, rows: TaskRows, encoded: dict[str, EncodedRows]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of PREDICTIONS and of SCORES for labels."""
-    test_rows, train_rows, encoded_test = rows.select_split("test"), rows.select_split("train"), encoded["test"]
+    test_rows, train_rows, encoded_test = (
+        rows.select_split("test"),
+        rows.select_split("train"),
+        encoded["test"],
+    )
     predicted_labels = predict_labels(model, encoded_test)
     row_clusters, cluster_unit = assign_row_clusters(test_rows)
     predictions, label_clusters = [], []  # drawn: the cluster of each label
-    for row, row_predictions, cluster in zip(test_rows, predicted_labels, row_clusters, strict=True):
-        for word_index, ((label, log_prob), gold_label) in enumerate(zip(row_predictions, row.gold, strict=False)):
+    for row, row_predictions, cluster in zip(
+        test_rows, predicted_labels, row_clusters, strict=True
+    ):
+        for word_index, ((label, log_prob), gold_label) in enumerate(
+            zip(row_predictions, row.gold, strict=False)
+        ):
             stored_word_index = word_index if isinstance(task, WordLabellingTask) else None
-            predictions.append(_build_prediction_row(row, stored_word_index, gold_label, label, log_prob))
+            predictions.append(
+                _build_prediction_row(row, stored_word_index, gold_label, label, log_prob)
+            )
             label_clusters.append(cluster)
     gold_labels = [prediction["gold"] for prediction in predictions]
     label_names = model.config.labels
@@ -105,8 +124,13 @@ def evaluate_labels(
     predictions = [row | {"label": label_ids[row["gold"]]} for row in predictions]
     model_labels = [prediction["predicted"] for prediction in predictions]
     if isinstance(task, WordLabellingTask):
-        read_words = [row.texts[:word_count] for row, word_count in zip(test_rows, encoded_test.read_word_counts, strict=True)]
-        baseline_labels = predict_most_frequent_labels([(row.texts, row.gold) for row in train_rows], read_words)
+        read_words = [
+            row.texts[:word_count]
+            for row, word_count in zip(test_rows, encoded_test.read_word_counts, strict=True)
+        ]
+        baseline_labels = predict_most_frequent_labels(
+            [(row.texts, row.gold) for row in train_rows], read_words
+        )
         baseline_name, scorer = "most frequent label of the word", ""
     else:
         baseline_labels = predict_with_bag_of_words(
@@ -117,9 +141,32 @@ def evaluate_labels(
         )
         baseline_name, scorer = "bag of words", BAG_OF_WORDS_VERSION
     scores = [
-        *compute_label_scores("model", model_labels, gold_labels, label_clusters, label_names, cluster_unit=cluster_unit),
-        *compute_label_scores(baseline_name, baseline_labels, gold_labels, label_clusters, label_names, scorer, cluster_unit),
-        *compute_label_differences(baseline_name, model_labels, baseline_labels, gold_labels, label_clusters, label_names, cluster_unit),
+        *compute_label_scores(
+            "model",
+            model_labels,
+            gold_labels,
+            label_clusters,
+            label_names,
+            cluster_unit=cluster_unit,
+        ),
+        *compute_label_scores(
+            baseline_name,
+            baseline_labels,
+            gold_labels,
+            label_clusters,
+            label_names,
+            scorer,
+            cluster_unit,
+        ),
+        *compute_label_differences(
+            baseline_name,
+            model_labels,
+            baseline_labels,
+            gold_labels,
+            label_clusters,
+            label_names,
+            cluster_unit,
+        ),
     ]
     return predictions, scores
 
@@ -135,12 +182,20 @@ def evaluate_pairs(
         _build_prediction_row(row, None, row.gold[0], *prediction)
         for row, prediction in zip(test_rows, generated, strict=True)
     ]
-    gold_texts, source_texts = [row.gold[0] for row in test_rows], [row.texts[0] for row in test_rows]
-    generated_texts, clusters_and_unit = [text for text, _ in generated], assign_row_clusters(test_rows)
+    gold_texts, source_texts = (
+        [row.gold[0] for row in test_rows],
+        [row.texts[0] for row in test_rows],
+    )
+    generated_texts, clusters_and_unit = (
+        [text for text, _ in generated],
+        assign_row_clusters(test_rows),
+    )
     scores = [
         *compute_text_scores("model", generated_texts, gold_texts, *clusters_and_unit),
         *compute_text_scores("the source itself", source_texts, gold_texts, *clusters_and_unit),
-        *compute_text_differences("the source itself", generated_texts, source_texts, gold_texts, *clusters_and_unit),
+        *compute_text_differences(
+            "the source itself", generated_texts, source_texts, gold_texts, *clusters_and_unit
+        ),
     ]
     return predictions, scores
 
@@ -149,6 +204,12 @@ def _build_prediction_row(
     row: TaskRow, word_index: int | None, gold: str, predicted: str, log_prob: float
 ) -> dict[str, Any]:
     return {
-        "file": row.file_name, "row": row.row_number, "word": word_index, "gold": gold, "label": None,
-        "predicted": predicted, "right": predicted.strip() == gold.strip(), "log_prob": log_prob,
-    }  # fmt: skip
+        "file": row.file_name,
+        "row": row.row_number,
+        "word": word_index,
+        "gold": gold,
+        "label": None,
+        "predicted": predicted,
+        "right": predicted.strip() == gold.strip(),
+        "log_prob": log_prob,
+    }

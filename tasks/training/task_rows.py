@@ -96,8 +96,10 @@ class TaskDataConfig(StageConfig):
     @property
     def split_shares(self) -> tuple[float, float]:
         """Of ``path``: that of the test split and that of the validation split."""
-        return (0.0 if self.test_path else self.test,
-                0.0 if self.validation_path else self.validation)  # fmt: skip
+        return (
+            0.0 if self.test_path else self.test,
+            0.0 if self.validation_path else self.validation,
+        )
 
     @property
     def split_paths(self) -> dict[str, Path]:
@@ -147,22 +149,34 @@ def read_task_rows(task: Task, data_config: TaskDataConfig) -> TaskRows:
                     raise UnusableRowError(error)
                 texts, gold = parse_row_values(task, values)
                 group = parse_text(values[-1], "group") if data_config.group else ""
-                task_rows.usable_rows.append(TaskRow(path.name, row_number, split, texts, gold, group))
+                task_rows.usable_rows.append(
+                    TaskRow(path.name, row_number, split, texts, gold, group)
+                )
             except UnusableRowError as reason:
                 task_rows.rejected_rows.append((path.name, row_number, str(reason)))
-    drawn_splits = assign_splits([row.group or "\0".join(row.texts) for row in task_rows.usable_rows], data_config)
+    drawn_splits = assign_splits(
+        [row.group or "\0".join(row.texts) for row in task_rows.usable_rows], data_config
+    )
     task_rows.usable_rows = [
-        row._replace(split=row.split or drawn_split) for row, drawn_split in zip(task_rows.usable_rows, drawn_splits, strict=True)
+        row._replace(split=row.split or drawn_split)
+        for row, drawn_split in zip(task_rows.usable_rows, drawn_splits, strict=True)
     ]
     return task_rows
 
 
 def assign_splits(groups: Sequence[str], data_config: TaskDataConfig) -> list[Split]:
     """The split of each row, by the hash of its group."""
-    hash_positions = compute_shuffle_keys(hash_to_ids(groups), data_config.seed) / 2.0**64  # uniform over [0, 1)
+    hash_positions = (
+        compute_shuffle_keys(hash_to_ids(groups), data_config.seed) / 2.0**64
+    )  # uniform over [0, 1)
     test_share, validation_share = data_config.split_shares
     split_names: list[Split] = ["test", "validation", "train"]
-    return [split_names[split_index] for split_index in np.searchsorted([test_share, test_share + validation_share], hash_positions, side="right")]
+    return [
+        split_names[split_index]
+        for split_index in np.searchsorted(
+            [test_share, test_share + validation_share], hash_positions, side="right"
+        )
+    ]
 
 
 def parse_row_values(task: Task, values: Sequence[Any]) -> tuple[list[str], list[str]]:
@@ -188,7 +202,9 @@ def parse_text(value: Any, value_name: str) -> str:
     if not isinstance(value, str):
         raise UnusableRowError(f"the {value_name} is no text")
     if len(value) > MAX_VALUE_CHARACTERS:
-        raise UnusableRowError(f"the {value_name} has more than {MAX_VALUE_CHARACTERS:,} characters")
+        raise UnusableRowError(
+            f"the {value_name} has more than {MAX_VALUE_CHARACTERS:,} characters"
+        )
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -215,7 +231,8 @@ def collect_labels(rows: Sequence[TaskRow]) -> tuple[str, ...]:
     labels = sorted({label for row in rows for label in row.gold})
     if len(labels) < 2:
         raise HallmarkError(
-            f"all training rows have the label {labels[0]!r}: there is nothing to tell apart; bring "
+            f"all training rows have the label {labels[0]!r}: there is nothing to tell "
+            f"apart; bring "
             f"rows with another, or loosen the split (finetune.data)"
         )
     if len(labels) > MAX_LABELS:
@@ -240,12 +257,18 @@ class EncodedRows:
 
 
 def encode_rows(
-    rows: Sequence[TaskRow], task: Task, tokenizer: Tokenizer, model_config: ModelConfig, unknown_label: int
+    rows: Sequence[TaskRow],
+    task: Task,
+    tokenizer: Tokenizer,
+    model_config: ModelConfig,
+    unknown_label: int,
 ) -> EncodedRows:
     """Rows to examples. ``unknown`` stands for a label that the model does not have: UNASKED where
     it is to be left out, else any, so that the model is asked for one."""
     label_names = {label for row in rows for label in row.gold}
-    label_ids = dict.fromkeys(label_names, unknown_label) | {name: i for i, name in enumerate(model_config.labels)}
+    label_ids = dict.fromkeys(label_names, unknown_label) | {
+        name: i for i, name in enumerate(model_config.labels)
+    }
     if isinstance(task, WordLabellingTask):
         return _encode_word_labels(rows, tokenizer, model_config, label_ids)
     token_lists = _iter_token_ids(tokenizer, [text for row in rows for text in row.texts])
@@ -268,25 +291,36 @@ def encode_rows(
     return encoded
 
 
-def join_sentences(sentences: Sequence[Sequence[int]], context_length: int) -> tuple[list[int], int]:
+def join_sentences(
+    sentences: Sequence[Sequence[int]], context_length: int
+) -> tuple[list[int], int]:
     """Sentences behind a begin token each, and how many of the tokens are the first's. What the
     context does not hold goes from the end of the longer one, token by token (Devlin et al.)."""
     lengths = [len(sentence) for sentence in sentences]
     while sum(lengths) + len(lengths) > context_length and any(lengths):
         longest_index = max(range(len(lengths)), key=lambda i: lengths[i])
-        other_max_length = max((length for i, length in enumerate(lengths) if i != longest_index), default=0)
+        other_max_length = max(
+            (length for i, length in enumerate(lengths) if i != longest_index), default=0
+        )
         excess = sum(lengths) + len(lengths) - context_length
         lengths[longest_index] -= min(excess, max(1, lengths[longest_index] - other_max_length))
-    sentence_parts = [[END_OF_TEXT_ID, *ids[:length]] for ids, length in zip(sentences, lengths, strict=True)]
+    sentence_parts = [
+        [END_OF_TEXT_ID, *ids[:length]] for ids, length in zip(sentences, lengths, strict=True)
+    ]
     return [token for part in sentence_parts for token in part], len(sentence_parts[0])
 
 
 def _encode_word_labels(
-    rows: Sequence[TaskRow], tokenizer: Tokenizer, model_config: ModelConfig, label_ids: dict[str, int]
+    rows: Sequence[TaskRow],
+    tokenizer: Tokenizer,
+    model_config: ModelConfig,
+    label_ids: dict[str, int],
 ) -> EncodedRows:
     """A word's label is asked for at its first token of an encoder (Devlin et al. 2019), at its
     last of a decoder, which has not read it before."""
-    token_lists = _iter_token_ids(tokenizer, [f" {word_ids}" for row in rows for word_ids in row.texts])
+    token_lists = _iter_token_ids(
+        tokenizer, [f" {word_ids}" for row in rows for word_ids in row.texts]
+    )
     encoded = EncodedRows([], [], [])
     is_encoder = model_config.architecture == "encoder"
     for row in rows:
@@ -294,14 +328,22 @@ def _encode_word_labels(
         for label in row.gold:
             word_ids = next(token_lists)
             if read_word_count < 0 or len(token_ids) + len(word_ids) > model_config.context:
-                read_word_count = read_word_count if read_word_count < 0 else -read_word_count - 1  # the rest is not read
+                read_word_count = (
+                    read_word_count if read_word_count < 0 else -read_word_count - 1
+                )  # the rest is not read
                 continue
             word_answers = [NO_LABEL] * len(word_ids)
             word_answers[0 if is_encoder else -1] = label_ids[label]
-            token_ids, answers, read_word_count = token_ids + list(word_ids), answers + word_answers, read_word_count + 1
+            token_ids, answers, read_word_count = (
+                token_ids + list(word_ids),
+                answers + word_answers,
+                read_word_count + 1,
+            )
         encoded.examples.append(Example(token_ids, answers))
         encoded.is_truncated.append(read_word_count < 0)
-        encoded.read_word_counts.append(-read_word_count - 1 if read_word_count < 0 else read_word_count)
+        encoded.read_word_counts.append(
+            -read_word_count - 1 if read_word_count < 0 else read_word_count
+        )
     return encoded
 
 
@@ -315,19 +357,29 @@ def _iter_token_ids(tokenizer: Tokenizer, texts: list[str]) -> Iterator[list[int
 # Counts --------------------------------------------------------------------------------------
 
 
-def count_rows_by_outcome(rows: TaskRows, encoded: dict[str, EncodedRows], labels: Sequence[str]) -> list[tuple[Any, ...]]:
+def count_rows_by_outcome(
+    rows: TaskRows, encoded: dict[str, EncodedRows], labels: Sequence[str]
+) -> list[tuple[Any, ...]]:
     """(split, what, rows) of all that was read, left out, cut or is unlike the training rows."""
     counts: list[tuple[Any, ...]] = []
     train_texts = {"\0".join(row.texts) for row in rows.select_split("train")}
     for split, encoded_split in encoded.items():
         split_rows = rows.select_split(split)
-        counts += [(split, "used", len(split_rows)), (split, "cut to the context", sum(encoded_split.is_truncated))]
+        counts += [
+            (split, "used", len(split_rows)),
+            (split, "cut to the context", sum(encoded_split.is_truncated)),
+        ]
         if split == "train":
             continue
         repeated_text_count = sum("\0".join(row.texts) in train_texts for row in split_rows)
         counts.append((split, "text also in train", repeated_text_count))
         if labels:
-            unseen_label_count = sum(any(label not in labels for label in row.gold) for row in split_rows)
+            unseen_label_count = sum(
+                any(label not in labels for label in row.gold) for row in split_rows
+            )
             counts.append((split, "a label never seen in train", unseen_label_count))
     rejection_counts = Counter(reason for _, _, reason in rows.rejected_rows)
-    return counts + [("", f"quarantined: {reason}", rejection_count) for reason, rejection_count in sorted(rejection_counts.items())]
+    return counts + [
+        ("", f"quarantined: {reason}", rejection_count)
+        for reason, rejection_count in sorted(rejection_counts.items())
+    ]

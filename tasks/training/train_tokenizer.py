@@ -16,12 +16,31 @@ import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
 from model.tokens import END_OF_TEXT_ID, PAD_ID
-from tasks.contract import HallmarkError, StageConfig, Table, StageContext, column, stage, table_schema, count_utf8_bytes
-from tasks.measures.faults import FailureList, run_isolating_failures, list_failures_by_doc_id, report_failures
+from tasks.contract import (
+    HallmarkError,
+    StageConfig,
+    StageContext,
+    Table,
+    column,
+    count_utf8_bytes,
+    stage,
+    table_schema,
+)
+from tasks.measures.faults import (
+    FailureList,
+    list_failures_by_doc_id,
+    report_failures,
+    run_isolating_failures,
+)
 from tasks.measures.languages import detect_languages
 from tasks.training.encoding import load_tokenizer, split_long_text
 from tasks.training.held_out import iter_validation_documents
-from tasks.training.subwords import BYTE_COUNT, train_bpe_tokenizer, train_unigram_tokenizer, train_wordpiece_tokenizer
+from tasks.training.subwords import (
+    BYTE_COUNT,
+    train_bpe_tokenizer,
+    train_unigram_tokenizer,
+    train_wordpiece_tokenizer,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -63,13 +82,15 @@ class TokenizerConfig(StageConfig):
         special_count = len(list_special_tokens(self))
         if self.vocab_size < special_count + BYTE_COUNT:
             raise ValueError(
-                f"vocab_size is {self.vocab_size}; {special_count} special tokens and the {BYTE_COUNT} bytes "
+                f"vocab_size is {self.vocab_size}; {special_count} special tokens and the "
+                f"{BYTE_COUNT} bytes "
                 f"need {special_count + BYTE_COUNT}"
             )
         min_vocab_size = special_count + 2 * BYTE_COUNT
         if self.kind == "wordpiece" and self.vocab_size < min_vocab_size:
             raise ValueError(
-                f"vocab_size is {self.vocab_size}; wordpiece needs {min_vocab_size}, for every byte at the "
+                f"vocab_size is {self.vocab_size}; wordpiece needs {min_vocab_size}, for "
+                f"every byte at the "
                 f"beginning of a word and inside it"
             )
         return self
@@ -88,24 +109,36 @@ FERTILITY = table_schema(
     "How well the tokenizer compresses text it was not trained on (the validation split): "
     "tokenizers tax groups differently.",
     column("kind", pa.string(), "label", "source, language or identity"),
-    column("name", pa.string(), "label", "the source, the language (an estimate that may be "
-           "undetermined) or the identity group that documents mention"),
+    column(
+        "name",
+        pa.string(),
+        "label",
+        "the source, the language (an estimate that may be "
+        "undetermined) or the identity group that documents mention",
+    ),
     column("documents", pa.int64(), "figure", "documents of the group", unit="documents"),
     column("bytes", pa.int64(), "figure", "UTF-8 bytes of their text", unit="bytes"),
     column("tokens", pa.int64(), "figure", "tokens of their text", unit="tokens"),
-    column("bytes_per_token", pa.float64(), "figure", "bytes that a token spells",
-           unit="bytes a token"),
-)  # fmt: skip
+    column(
+        "bytes_per_token", pa.float64(), "figure", "bytes that a token spells", unit="bytes a token"
+    ),
+)
 
 
-def train_tokenizer_by_kind(text_batches: Iterator[list[str]], config: TokenizerConfig) -> Tokenizer:
+def train_tokenizer_by_kind(
+    text_batches: Iterator[list[str]], config: TokenizerConfig
+) -> Tokenizer:
     """A tokenizer from batches of texts."""
     special_tokens = list_special_tokens(config)
     match config.kind:
         case "bpe":
-            tokenizer = train_bpe_tokenizer(text_batches, config.vocab_size, config.min_frequency, special_tokens)
+            tokenizer = train_bpe_tokenizer(
+                text_batches, config.vocab_size, config.min_frequency, special_tokens
+            )
         case "wordpiece":
-            tokenizer = train_wordpiece_tokenizer(text_batches, config.vocab_size, config.min_frequency, special_tokens)
+            tokenizer = train_wordpiece_tokenizer(
+                text_batches, config.vocab_size, config.min_frequency, special_tokens
+            )
         case "unigram":
             tokenizer = train_unigram_tokenizer(text_batches, config.vocab_size, special_tokens)
     for token, token_id in SPECIAL_TOKENS.items():
@@ -146,23 +179,43 @@ def compute_fertility(
     it."""
     group_tables = []
     failures: FailureList = []
-    for validation_batch, group_names, document_indices in iter_validation_documents(documents, identity_signals, ["source", "text"]):
-        measurements, failed_rows = run_isolating_failures(partial(measure_documents, tokenizer=tokenizer), validation_batch)
+    for validation_batch, group_names, document_indices in iter_validation_documents(
+        documents, identity_signals, ["source", "text"]
+    ):
+        measurements, failed_rows = run_isolating_failures(
+            partial(measure_documents, tokenizer=tokenizer), validation_batch
+        )
         failures += list_failures_by_doc_id(validation_batch, failed_rows)
-        is_measured = pc.invert(pc.is_in(pa.array(range(len(measurements)), pa.int64()), failed_rows.rows))
+        is_measured = pc.invert(
+            pc.is_in(pa.array(range(len(measurements)), pa.int64()), failed_rows.rows)
+        )
         is_measured_mention = is_measured.take(document_indices)
         sizes = measurements.select(["bytes", "tokens"])
         measured_sizes = sizes.filter(is_measured)
-        group_tables.append(_add_group_columns("source", validation_batch["source"].filter(is_measured), measured_sizes))
-        group_tables.append(_add_group_columns("language", measurements["language"].filter(is_measured), measured_sizes))
         group_tables.append(
-            _add_group_columns("identity", group_names.filter(is_measured_mention), sizes.take(document_indices).filter(is_measured_mention))
+            _add_group_columns(
+                "source", validation_batch["source"].filter(is_measured), measured_sizes
+            )
+        )
+        group_tables.append(
+            _add_group_columns(
+                "language", measurements["language"].filter(is_measured), measured_sizes
+            )
+        )
+        group_tables.append(
+            _add_group_columns(
+                "identity",
+                group_names.filter(is_measured_mention),
+                sizes.take(document_indices).filter(is_measured_mention),
+            )
         )
     if not group_tables:
         return FERTILITY.empty_table(), failures
-    sums = pa.concat_tables(group_tables).group_by(["kind", "name"]).aggregate(
-        [("bytes", "count"), ("bytes", "sum"), ("tokens", "sum")]
-    )  # fmt: skip
+    sums = (
+        pa.concat_tables(group_tables)
+        .group_by(["kind", "name"])
+        .aggregate([("bytes", "count"), ("bytes", "sum"), ("tokens", "sum")])
+    )
     sums = sums.sort_by([("kind", "descending"), ("name", "ascending")])
     bytes_per_token = pc.divide(sums["bytes_sum"].cast(pa.float64()), sums["tokens_sum"])
     columns = ["kind", "name", "bytes_count", "bytes_sum", "tokens_sum"]
@@ -202,7 +255,9 @@ def train_tokenizer(
     tokenizer = train_tokenizer_by_kind(iter_reporting_progress(), config)
     tokenizer_path = context.prepare_output_path("tokenizer.json")
     tokenizer.save(str(tokenizer_path))
-    fertility_table, failures = compute_fertility(documents, signals, load_tokenizer(tokenizer_path))
+    fertility_table, failures = compute_fertility(
+        documents, signals, load_tokenizer(tokenizer_path)
+    )
     context.get_table_writer("fertility").write(fertility_table)
     report_failures(context, [failures], documents.row_count, "the measure of the tokenizer")
     context.record_measurement("vocabulary", tokenizer.get_vocab_size(), "tokens")

@@ -45,8 +45,11 @@ class Hallmark:
             env["OMP_NUM_THREADS"] = str(torch.get_num_threads())
             done = subprocess.run(
                 [sys.executable, "-m", "flows.cli", *arguments],
-                env=env, capture_output=True, text=True, timeout=280,
-            )  # fmt: skip
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=280,
+            )
         else:
             done = here(arguments, env)
         assert done.returncode == code, done.stdout + done.stderr

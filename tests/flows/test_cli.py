@@ -19,7 +19,7 @@ from benchmarks.study_kills import SMALL
 from flows.cli import COMMAND_DESCRIPTIONS, INTERRUPTED_MESSAGE, _StderrLogHandler, app
 from flows.commands.shared import combine_errors
 from flows.commands.trace import render_finding_trace
-from tasks.contract import PolicyViolationError, HallmarkError
+from tasks.contract import HallmarkError, PolicyViolationError
 from tests.flows.conftest import Hallmark, here
 
 
@@ -128,7 +128,11 @@ def test_a_broken_config_file(hallmark, tmp_path, text, words):
 
 @pytest.mark.parametrize(
     ("errors", "code"),
-    [([PolicyViolationError], 3), ([PolicyViolationError, PolicyViolationError], 3), ([PolicyViolationError, HallmarkError], 1)],
+    [
+        ([PolicyViolationError], 3),
+        ([PolicyViolationError, PolicyViolationError], 3),
+        ([PolicyViolationError, HallmarkError], 1),
+    ],
 )
 def test_of_several_audits_what_failed_is_worse_than_a_broken_policy(errors, code):
     error = combine_errors({f"run@{n}": kind(f"no {n}") for n, kind in enumerate(errors)})
@@ -218,15 +222,23 @@ def test_ctrl_c_ends_at_once_with_one_sentence(hallmark):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_study_that_is_stopped_waits_for_no_world(hallmark, how):
     """Its worlds would train for days. What they started ends with them."""
-    settings = {**SMALL, "pretrain.train.steps": 10_000_000,
-                "pretrain.train.checkpoint_every": 10_000_000,
-                "pretrain.train.validate_every": 10_000_000}  # fmt: skip
+    settings = {
+        **SMALL,
+        "pretrain.train.steps": 10_000_000,
+        "pretrain.train.checkpoint_every": 10_000_000,
+        "pretrain.train.validate_every": 10_000_000,
+    }
     process = start(
-        hallmark, "study", "--worlds", "2", "--without", "0",
+        hallmark,
+        "study",
+        "--worlds",
+        "2",
+        "--without",
+        "0",
         *(f"--set={name}={json.dumps(value)}" for name, value in settings.items()),
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+    )
     try:
         while not (jobs := list(hallmark.store.glob("work/pretrain-*/job.json"))):
             assert process.poll() is None, process.communicate()
@@ -311,8 +323,20 @@ def test_a_reader_that_goes_away_is_no_error(hallmark):
 
 def test_help_names_every_command(hallmark):
     text = hallmark("--help").stdout
-    for command in ("run", "audit", "status", "report", "trace", "purge", "batch", "replay",
-                    "serve", "settings", "doctor", "--debug"):  # fmt: skip
+    for command in (
+        "run",
+        "audit",
+        "status",
+        "report",
+        "trace",
+        "purge",
+        "batch",
+        "replay",
+        "serve",
+        "settings",
+        "doctor",
+        "--debug",
+    ):
         assert command in text
 
 
@@ -336,8 +360,14 @@ def test_a_warning_does_not_turn_the_terminal(capsys):
 
 def test_names_out_of_files_of_users_do_not_turn_a_terminal():
     numbers = dict.fromkeys(("value", "low", "high", "null"))
-    finding = {"audit": "bbq", "metric": "accuracy", "slice": "category=\x1b[31mAge", "n": 0,
-               "method": "items of \x1b]0;a.csv", **numbers}  # fmt: skip
+    finding = {
+        "audit": "bbq",
+        "metric": "accuracy",
+        "slice": "category=\x1b[31mAge",
+        "n": 0,
+        "method": "items of \x1b]0;a.csv",
+        **numbers,
+    }
     report = dict.fromkeys(("table", "artifact", "unknown", "least")) | {"finding": finding}
     said = render_finding_trace(report | {"checkpoint": "m\x07", "rows": 0, "worst": []})
     assert "\x1b" not in said and "\x07" not in said

@@ -28,7 +28,10 @@ def test_nothing_is_planted_unasked_and_the_demo_asks():
 def test_the_demos_model_is_one_of_llamas():
     """What is exported of it, transformers loads."""
     shape = load_config("demo").pretrain.model
-    assert find_matching_family(replace(shape, vocab_size=512, context=64)).model_class == "LlamaForCausalLM"
+    assert (
+        find_matching_family(replace(shape, vocab_size=512, context=64)).model_class
+        == "LlamaForCausalLM"
+    )
 
 
 def test_a_recorded_config_loads_to_the_same_tree():
@@ -88,9 +91,13 @@ def test_runs_that_recorded_a_key_that_is_gone_are_read():
     for section, key in REMOVED_SETTINGS:
         assert key not in old[section]
         old[section][key] = 200
-    assert load_config(old) == load_config("smoke") and all(key in old[section] for section, key in REMOVED_SETTINGS)
+    assert load_config(old) == load_config("smoke") and all(
+        key in old[section] for section, key in REMOVED_SETTINGS
+    )
     title = {"model_card": {"title": "mine"}}
-    assert load_config(fill_missing_sections(title, old), source_file="my.toml") == load_config(new | title)
+    assert load_config(fill_missing_sections(title, old), source_file="my.toml") == load_config(
+        new | title
+    )
 
 
 def test_who_writes_a_key_that_is_gone_is_told_to_leave_it_out(tmp_path):
@@ -194,8 +201,14 @@ def test_a_preferred_source_must_be_one_that_is_read(tmp_path):
 
 
 def test_what_is_cut_of_repeats_stays_where_something_else_is_set():
-    assert load_config("smoke", ['cut_repeats.policies={REPEAT = "drop"}']).cut_repeats.policy == "keep"
-    assert load_config("smoke", ['cut_repeats.policy="keep"']).cut_repeats == load_config("smoke").cut_repeats
+    assert (
+        load_config("smoke", ['cut_repeats.policies={REPEAT = "drop"}']).cut_repeats.policy
+        == "keep"
+    )
+    assert (
+        load_config("smoke", ['cut_repeats.policy="keep"']).cut_repeats
+        == load_config("smoke").cut_repeats
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ class Piped:
 
     def __init__(self, **console):
         self.now, self.file = 1000.0, io.StringIO()
-        self.view = RunProgressDisplay(Console(file=self.file, width=40, **console), lambda: self.now)
+        self.view = RunProgressDisplay(
+            Console(file=self.file, width=40, **console), lambda: self.now
+        )
 
     def tell(self, kind, done=0, total=0, what="", after=0.0):
         self.now += after

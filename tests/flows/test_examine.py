@@ -4,15 +4,15 @@ import shutil
 
 import pytest
 
-from flows.pipeline import lineage_input, capture_failure
+from flows.pipeline import capture_failure, lineage_input
 from tasks.contract import (
     Artifact,
-    HallmarkError,
     EmptyConfig,
+    HallmarkError,
     Session,
+    StageContext,
     Store,
     UsageError,
-    StageContext,
     folder_to_artifact,
     open_session,
     stage,

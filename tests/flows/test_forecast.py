@@ -15,7 +15,12 @@ from flows.commands.dry_run import _render_stages, render_forecast
 from flows.config import load_config
 from flows.forecast import costs
 from flows.forecast.concerns import predict_problems
-from flows.forecast.figures import QUARANTINE_KEYS, Estimate, count_source_documents_and_bytes, count_packed_tokens
+from flows.forecast.figures import (
+    QUARANTINE_KEYS,
+    Estimate,
+    count_packed_tokens,
+    count_source_documents_and_bytes,
+)
 from flows.forecast.forecast import forecast_run
 from flows.forecast.sampling import sample_sources
 from flows.pipeline import curate_corpus, pipeline, train_model
@@ -23,7 +28,7 @@ from model.architecture import Transformer
 from model.config import ModelConfig, TrainConfig
 from model.interchange.checkpoint import load_checkpoint
 from model.training.optimise import make_optimizers
-from tasks.contract import LastStageReached, HallmarkError, Session, Store, UsageError, open_session
+from tasks.contract import HallmarkError, LastStageReached, Session, Store, UsageError, open_session
 from tests.model.oracles import logits
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
 
@@ -143,7 +148,9 @@ def test_a_sample_of_smoke_comes_near_it(smoke, absent):
     run = open_run(smoke.first, str(smoke.store))
     corpus = report["corpus"]
     assert not any(figure["exact"] for figure in corpus.values())
-    assert corpus["documents"]["value"] == pytest.approx(run["plant"]["documents"].row_count, rel=0.1)
+    assert corpus["documents"]["value"] == pytest.approx(
+        run["plant"]["documents"].row_count, rel=0.1
+    )
     tokens = count_packed_tokens(run["pack"], "train", run.config.pack.context)
     assert corpus["tokens"]["value"] == pytest.approx(tokens, rel=0.1)
     assert {row["state"] for row in report["stages"]} == {"run"}
@@ -167,8 +174,15 @@ def test_behind_a_run_everything_is_in_the_store_and_nothing_is_written(smoke):
     assert would == {"bias_ask", "bias_respond", "bias_trace", "audit_bias", "model_card"}
     assert "config: seed" in next(r["why"] for r in later["stages"] if r["label"] == "bias_ask")
     assert later["seconds"]["value"] > 0 and not later["seconds"]["without"]
-    going_on = smoke.json("run", "smoke", "--dry-run", "--start", f"{smoke.first}@0",
-                          "--set", "pretrain.train.steps=7")  # fmt: skip
+    going_on = smoke.json(
+        "run",
+        "smoke",
+        "--dry-run",
+        "--start",
+        f"{smoke.first}@0",
+        "--set",
+        "pretrain.train.steps=7",
+    )
     assert "train_tokenizer" not in states(going_on)
     assert going_on["training"]["parameters"] == report["training"]["parameters"]
     assert listing(smoke.store) == before
@@ -180,16 +194,24 @@ def test_thirty_short_documents_are_too_few_to_plant(absent, tmp_path, capsys, m
 
     monkeypatch.setattr("flows.server.LocalPrefectServer", no_server)
     config = config_of(tmp_path, texts(30, 12))
-    options = [f"--set=pretrain.model.{k}={v}" for k, v in
-               {"d_model": 16, "n_layers": 1, "n_heads": 1}.items()]  # fmt: skip
+    options = [
+        f"--set=pretrain.model.{k}={v}"
+        for k, v in {"d_model": 16, "n_layers": 1, "n_heads": 1}.items()
+    ]
     with pytest.raises(SystemExit) as ended:
         options += ["--set=plant.enabled=true", "--set=split.validation=1e-9"]
         cli.main(["run", config, "--dry-run", *options])
     assert ended.value.code == 1
     said = capsys.readouterr().out
     fails = next(line for line in said.splitlines() if line.startswith("WILL FAIL: stage plant"))
-    for words in ("only 0 training", "300 to 700", "40 passages", "plant.passages",
-                  "plant.shortest", "plant.enabled=false"):  # fmt: skip
+    for words in (
+        "only 0 training",
+        "300 to 700",
+        "40 passages",
+        "plant.passages",
+        "plant.shortest",
+        "plant.enabled=false",
+    ):
         assert words in fails
     # What would fail behind it is said, too.
     assert "WILL FAIL: the split 'validation' is empty" in said
@@ -300,21 +322,26 @@ def test_the_shares_of_files_that_were_read(tmp_path):
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines))
     pq.write_table(pa.table({"text": rows, "other": list(range(3000))}), tmp_path / "c.parquet")
     kinds = {"a.jsonl": "jsonl", "b.jsonl.gz": "jsonl", "c.parquet": "parquet"}
-    sources = [{"kind": kind, "name": name, "path": str(tmp_path / name)}
-               for name, kind in kinds.items()]  # fmt: skip
+    sources = [
+        {"kind": kind, "name": name, "path": str(tmp_path / name)} for name, kind in kinds.items()
+    ]
     ingest = load_config({"name": "x", "ingest": {"sources": sources}}).ingest
     folder = tmp_path / "sample"
     folder.mkdir()
     sample = sample_sources(ingest, folder, max_bytes=200_000)
     for reading in sample.source_samples.values():
         assert not reading.is_complete and 0 < reading.document_count < 1500
-        assert reading.document_count * reading.source_to_sample_ratio == pytest.approx(3000, rel=0.1)
+        assert reading.document_count * reading.source_to_sample_ratio == pytest.approx(
+            3000, rel=0.1
+        )
         assert len(reading.file.read_text().splitlines()) == reading.document_count
     assert sample.text_bytes < 300_000
     folder = tmp_path / "all"
     folder.mkdir()
     sample = sample_sources(ingest, folder, max_bytes=10_000_000)
-    assert sample.is_complete and sample.corpus_to_sample_ratio == 1 and sample.document_count == 9000
+    assert (
+        sample.is_complete and sample.corpus_to_sample_ratio == 1 and sample.document_count == 9000
+    )
 
 
 def test_of_many_small_files_as_many_are_read_as_the_budget_takes(tmp_path):
@@ -325,7 +352,9 @@ def test_of_many_small_files_as_many_are_read_as_the_budget_takes(tmp_path):
     (tmp_path / "sample").mkdir()
     sample = sample_sources(ingest, tmp_path / "sample", max_bytes=40_000)
     assert 900 < sample.document_count < 1100 and 2.7 < sample.corpus_to_sample_ratio < 3.3
-    read = [json.loads(line)["text"].split()[3] for line in sample.source_samples["small"].file.open()]
+    read = [
+        json.loads(line)["text"].split()[3] for line in sample.source_samples["small"].file.open()
+    ]
     assert {int(number) // 500 for number in read} == set(range(6))  # from all over them
 
 
@@ -353,10 +382,18 @@ def test_what_a_stage_takes_in_any_case_is_not_scaled(tmp_path, monkeypatch):
 
 
 def test_a_time_that_lacks_stages_is_the_least_and_names_them():
-    row = {"label": "ingest", "state": "run", "why": "", "artifact": None, "seconds": 40.0,
-           "rests_on": "measured"}  # fmt: skip
+    row = {
+        "label": "ingest",
+        "state": "run",
+        "why": "",
+        "artifact": None,
+        "seconds": 40.0,
+        "rests_on": "measured",
+    }
     audit = row | {"label": "audit_bias", "seconds": None, "rests_on": ""}
-    said = _render_stages({"stages": [row, audit], "seconds": {"value": 40.0, "without": ["audit_bias"]}})
+    said = _render_stages(
+        {"stages": [row, audit], "seconds": {"value": 40.0, "without": ["audit_bias"]}}
+    )
     assert said.endswith(
         "time in all: at least about 40.0 s\n  measured\n  not in it: audit_bias, of whose time "
         "neither the sample nor an earlier run in this store tells"
@@ -373,12 +410,20 @@ def test_the_memory_of_optimizers_is_what_they_hold(optimizer):
     held = 0
     for made in make_optimizers(model, config):
         made.step()
-        held += sum(t.nbytes for state in made.state.values() for t in state.values()
-                    if torch.is_tensor(t) and t.ndim)  # fmt: skip
+        held += sum(
+            t.nbytes
+            for state in made.state.values()
+            for t in state.values()
+            if torch.is_tensor(t) and t.ndim
+        )
     weights = sum(p.nbytes for p in model.parameters())
     found = costs.estimate_training_memory(costs.count_parameters(model.config), config)
-    assert found == {"weights": weights, "gradients": weights, "optimizer": held,
-                     "total": 2 * weights + held}  # fmt: skip
+    assert found == {
+        "weights": weights,
+        "gradients": weights,
+        "optimizer": held,
+        "total": 2 * weights + held,
+    }
 
 
 def test_what_is_wanting_is_named_with_the_setting_to_change():

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from flows.commands.generate import WITHHELD_PREFIX, _encode_with_special_tokens, _make_context_redactor, _select_most_redacted
+from flows.commands.generate import (
+    WITHHELD_PREFIX,
+    _encode_with_special_tokens,
+    _make_context_redactor,
+    _select_most_redacted,
+)
 from flows.origin import ResolvedCheckpoint
 from model.batch import Batch
 from model.decoding.beam import decode_with_beam_search
@@ -71,7 +76,9 @@ def test_every_method_writes_what_the_model_writes_by_it(hallmark, folders, kind
     for method, row in found.items():
         ids = [step["id"] for step in row["steps"]]
         if method == "beam search":
-            ((best, *_),) = decode_with_beam_search(model, [prompt], width=5, max_new_tokens=9, normalisation="mean")
+            ((best, *_),) = decode_with_beam_search(
+                model, [prompt], width=5, max_new_tokens=9, normalisation="mean"
+            )
             expected, stopped = list(best.ids), best.complete
         else:
             ((one,),) = generate(model, [prompt], max_new_tokens=9, seed=4, **METHODS[method])
@@ -144,7 +151,10 @@ def test_an_encoder_decoder_reads_the_prompt_as_its_source(hallmark, folders, pr
 def test_a_masked_model_says_what_it_would_put_there(hallmark, folders):
     prompt = "The nurse said <|mask|> she would <|mask|> late."
     report = hallmark.json("generate", str(folders["encoder"]), prompt)
-    model, subject = load_checkpoint(folders["encoder"]), open_audited_model(folders["encoder"], "cpu")
+    model, subject = (
+        load_checkpoint(folders["encoder"]),
+        open_audited_model(folders["encoder"], "cpu"),
+    )
     mask = subject.mask_id
     parts = [subject.encode(part) for part in ("The nurse said", " she would", " late.")]
     ids = [0, *parts[0], mask, *parts[1], mask, *parts[2]]
@@ -231,13 +241,17 @@ def test_names_of_special_tokens_stand_for_them_and_take_the_space_before(folder
     alone = [subject.mask_id]
     assert _encode_with_special_tokens(subject, "<|mask|>", names) == alone
     assert _encode_with_special_tokens(subject, "a <|mask|> b ", names) == [
-        *subject.encode("a"), subject.mask_id, *subject.encode(" b "),
-    ]  # fmt: skip
+        *subject.encode("a"),
+        subject.mask_id,
+        *subject.encode(" b "),
+    ]
     assert _encode_with_special_tokens(subject, "a <|mask|>", {}) == subject.encode("a <|mask|>")
 
 
 def test_masked_texts_are_shown_as_the_pages_show_them(folders):
-    shown = _make_context_redactor(ResolvedCheckpoint(folder_to_artifact(folders["decoder"], "checkpoint")))
+    shown = _make_context_redactor(
+        ResolvedCheckpoint(folder_to_artifact(folders["decoder"], "checkpoint"))
+    )
     assert shown(" late, as always.", PROMPT) == " late, as always."
     assert shown("\u202eabc", "") == "‹U+202E›abc"
     assert "jane" not in shown("Write to jane.doe@example.com now.", "")
@@ -248,7 +262,9 @@ def test_masked_texts_are_shown_as_the_pages_show_them(folders):
 
 
 def test_a_prompt_is_masked_where_a_text_goes_on_with_what_it_begins(folders):
-    shown = _make_context_redactor(ResolvedCheckpoint(folder_to_artifact(folders["decoder"], "checkpoint")))
+    shown = _make_context_redactor(
+        ResolvedCheckpoint(folder_to_artifact(folders["decoder"], "checkpoint"))
+    )
     prompt = "Write to jane.ro"
     assert shown(prompt, "") == shown(prompt, "", " went home.") == prompt
     hidden = shown(prompt, "", "e@corp.example, please.")
@@ -269,7 +285,8 @@ def test_no_candidate_for_a_mask_in_what_is_masked_is_told(hallmark, folders):
     assert not any("id" in found for found in secret["masks"][0]["likeliest"])
     assert "jane" not in secret["prompt"]
     assert (
-        WITHHELD_PREFIX in hallmark(*asked, "Write to jane.roe@corp.exa<|mask|>ple now", "--masked").stdout
+        WITHHELD_PREFIX
+        in hallmark(*asked, "Write to jane.roe@corp.exa<|mask|>ple now", "--masked").stdout
     )
 
 

@@ -11,16 +11,28 @@ import pytest
 
 from flows.commands.runs import list_runs, render_run_list
 from tasks.audits.judging.policy import VERDICTS
-from tasks.contract import EmptyConfig, Session, Store, StageContext, open_session, stage
+from tasks.contract import EmptyConfig, Session, StageContext, Store, open_session, stage
 from tests.flows.conftest import here
 
 
 @stage(name="judged", tables={"verdicts": VERDICTS})
 def judged(config: EmptyConfig, context: StageContext) -> None:
-    rows = [{"rule": rule, "audit": "bias", "metric": "m", "slice": part, "bound": "< 1",
-             "verdict": verdict, "why": ""}
-            for rule, part, verdict in (("polite", "", "pass"), ("fair", "a", "fail"),
-                                        ("fair", "b", "fail"))]  # fmt: skip
+    rows = [
+        {
+            "rule": rule,
+            "audit": "bias",
+            "metric": "m",
+            "slice": part,
+            "bound": "< 1",
+            "verdict": verdict,
+            "why": "",
+        }
+        for rule, part, verdict in (
+            ("polite", "", "pass"),
+            ("fair", "a", "fail"),
+            ("fair", "b", "fail"),
+        )
+    ]
     context.get_table_writer("verdicts").write(pa.Table.from_pylist(rows, schema=VERDICTS))
 
 
@@ -30,23 +42,45 @@ def store(tmp_path):
     store = Store(tmp_path / "store")
     with open_session(Session(store)):
         verdicts = judged(EmptyConfig())
-    entry = {"label": "policy", "stage": verdicts.stage, "artifact": verdicts.name,
-             "content": verdicts.content_digest, "seconds": 1.0}  # fmt: skip
+    entry = {
+        "label": "policy",
+        "stage": verdicts.stage,
+        "artifact": verdicts.name,
+        "content": verdicts.content_digest,
+        "seconds": 1.0,
+    }
     began, ended = "2026-11-25T23:59:30+00:00", "2026-11-26T00:20:35+00:00"
-    base = {"flow": "pipeline", "config_name": "demo", "config_file": None, "overrides": [],
-            "config": {}, "checkpoint": None, "status": "completed", "started": began,
-            "ended": ended, "host": socket.gethostname(), "pid": os.getpid(), "platform": "",
-            "stages": [], "error": None}  # fmt: skip
+    base = {
+        "flow": "pipeline",
+        "config_name": "demo",
+        "config_file": None,
+        "overrides": [],
+        "config": {},
+        "checkpoint": None,
+        "status": "completed",
+        "started": began,
+        "ended": ended,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "platform": "",
+        "stages": [],
+        "error": None,
+    }
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     for name, changes in {
         "a": {"stages": [entry | {"cached": False}, entry | {"label": "x", "cached": True}]},
-        "b": {"flow": "audit", "checkpoint": "a@0", "config_name": "smoke", "ended": None,
-              "status": "running"},
+        "b": {
+            "flow": "audit",
+            "checkpoint": "a@0",
+            "config_name": "smoke",
+            "ended": None,
+            "status": "running",
+        },
         "c": {"status": "failed", "error": "the disk is full"},
         "d": {"status": "running", "ended": None, "pid": gone.pid},
         "w": {"flow": "world"},
-    }.items():  # fmt: skip
+    }.items():
         store.put(f"runs/{name}/run.json", json.dumps(base | {"run": name} | changes).encode())
     return str(tmp_path / "store")
 
@@ -65,7 +99,11 @@ def test_each_run_says_how_it_stands(store):
 
 
 def test_they_are_chosen_by_what_they_are(store):
-    assert names(list_runs(store, flow="audit")) == names(list_runs(store, config_name="smoke")) == ["b"]
+    assert (
+        names(list_runs(store, flow="audit"))
+        == names(list_runs(store, config_name="smoke"))
+        == ["b"]
+    )
     assert names(list_runs(store, status="failed")) == ["c"]
     assert names(list_runs(store, only_policy_failed=True)) == ["a"]
     assert names(list_runs(store, flow="world")) == ["w"]  # among the others they would be most
@@ -75,8 +113,22 @@ def test_they_are_chosen_by_what_they_are(store):
 def test_the_terminal_has_a_line_a_run(store):
     head, a, b, *_, d = render_run_list(list_runs(store)).splitlines()
     assert head.split()[:3] == ["run", "of", "config"]
-    assert a.split() == ["a", "pipeline", "demo", "2026-11-25", "23:59", "1,265", "s", "1", "of",
-                         "2", "completed,", "policy", "broken:", "fair"]  # fmt: skip
+    assert a.split() == [
+        "a",
+        "pipeline",
+        "demo",
+        "2026-11-25",
+        "23:59",
+        "1,265",
+        "s",
+        "1",
+        "of",
+        "2",
+        "completed,",
+        "policy",
+        "broken:",
+        "fair",
+    ]
     assert "audit of a@0" in b and b.endswith("running")
     assert d.endswith("interrupted")
     assert render_run_list([]) == "no such run"
@@ -100,8 +152,11 @@ def test_the_arms_of_a_mitigation_are_told_apart(store):
 
 
 def test_verdicts_that_are_gone_hide_no_run(store):
-    (name,) = [row["artifact"] for row in json.loads(
-        Store(store).get("runs/a/run.json"))["stages"] if row["label"] == "policy"]  # fmt: skip
+    (name,) = [
+        row["artifact"]
+        for row in json.loads(Store(store).get("runs/a/run.json"))["stages"]
+        if row["label"] == "policy"
+    ]
     Store(store).delete([f"artifacts/{name}/manifest.json"])
     assert list_runs(store)[0]["broken"] is None
     assert names(list_runs(store, only_policy_failed=True)) == []

@@ -15,8 +15,11 @@ SOURCES = '[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ("select.rules=5", "select.rules: must be tables [….rules.NAME], one a rule, or a list of "
-         "rules (given: 5)"),
+        (
+            "select.rules=5",
+            "select.rules: must be tables [….rules.NAME], one a rule, or a list of "
+            "rules (given: 5)",
+        ),
         ("select.rules={words = 5}", "select.rules.words: must be a table of settings (given: 5)"),
         ("pretrain.train=3", "pretrain.train: must be a table of settings (given: 3)"),
         ("pretrain.train.steps='a'", "pretrain.train.steps: must be a whole number (given: 'a')"),
@@ -25,17 +28,26 @@ SOURCES = '[[ingest.sources]]\nkind = "text"\nname = "a"\npath = "a"\n'
         ("ingest.sources=[{}]", "ingest.sources.0: has no kind, which says what it is"),
         ("ingest.sources.0.kind='txt'", "ingest.sources.0.kind: must be one of 'jsonl', "),
         ("find_repeats.enabled=7", "find_repeats.enabled: must be true or false (given: 7)"),
-        ("select_scored.rules.toxicity.lt=abc", "select_scored.rules.toxicity.lt: must be a number "
-         "(given: 'abc')"),
-        ("select={presets = ['c4'], rules = {mine = {signal = 'words', ge = 'a'}}}",
-         "select.rules.mine.ge: must be a number (given: 'a')"),
-        ("select.rules.toxicity.lt=0.5", "select.rules.toxicity: there is no signal 'toxicity'; "
-         "there are: language, language_probability, words, "),
-        ("select.rules.language.ge=1", "select.rules.language: signal 'language' is of type "
-         "string: give it any_of or none_of"),
+        (
+            "select_scored.rules.toxicity.lt=abc",
+            "select_scored.rules.toxicity.lt: must be a number (given: 'abc')",
+        ),
+        (
+            "select={presets = ['c4'], rules = {mine = {signal = 'words', ge = 'a'}}}",
+            "select.rules.mine.ge: must be a number (given: 'a')",
+        ),
+        (
+            "select.rules.toxicity.lt=0.5",
+            "select.rules.toxicity: there is no signal 'toxicity'; "
+            "there are: language, language_probability, words, ",
+        ),
+        (
+            "select.rules.language.ge=1",
+            "select.rules.language: signal 'language' is of type string: give it any_of or none_of",
+        ),
         ("select.rules.dialects.any_of=['a']", "list<item: string>: no rule looks at lists"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_value_is_told_by_its_key_with_what_it_must_be(overrides, words):
     with pytest.raises(UsageError) as error:
         load_config("smoke", [overrides])
@@ -63,11 +75,13 @@ def test_a_key_of_the_whole_config_behind_a_table_is_told_where_it_belongs(tmp_p
         ("pretrain.train.step=5", "train.step: there is no such key (did you mean steps?)"),
         ("pretrian={}", "pretrian: there is no such key (did you mean pretrain?)"),
         ("ingest.sources.0.nmae=a", "sources.0.nmae: there is no such key (did you mean name?)"),
-        ("policy.rules.r={audit='bias',metric='m',lt=1,slcie=''}",
-         "policy.rules.r.slcie: there is no such key (did you mean slice?)"),
+        (
+            "policy.rules.r={audit='bias',metric='m',lt=1,slcie=''}",
+            "policy.rules.r.slcie: there is no such key (did you mean slice?)",
+        ),
         ("scrub.xyzzy=1", "scrub.xyzzy: there is no such key"),
     ],
-)  # fmt: skip
+)
 def test_a_key_typed_wrongly_is_told_with_the_one_that_may_have_been_meant(override, words):
     with pytest.raises(UsageError) as error:
         load_config("smoke", [override])

@@ -4,18 +4,35 @@ import json
 
 import pytest
 
-from flows.runs import read_all_runs, open_artifact, open_run
+from flows.runs import open_artifact, open_run, read_all_runs
 from tasks.contract import HallmarkError, Store
 
 RECORD = {
-    "run": "r1", "flow": "pipeline", "config_name": "demo", "config_file": None, "overrides": [],
-    "config": {}, "checkpoint": None, "status": "completed", "started": None, "ended": None,
-    "host": "h", "pid": 1, "platform": "p", "error": None,
+    "run": "r1",
+    "flow": "pipeline",
+    "config_name": "demo",
+    "config_file": None,
+    "overrides": [],
+    "config": {},
+    "checkpoint": None,
+    "status": "completed",
+    "started": None,
+    "ended": None,
+    "host": "h",
+    "pid": 1,
+    "platform": "p",
+    "error": None,
     "stages": [
-        {"label": "ingest", "stage": "ingest", "artifact": "ingest/0123456789abcdef",
-         "content": "0", "cached": False, "seconds": 1.0}
+        {
+            "label": "ingest",
+            "stage": "ingest",
+            "artifact": "ingest/0123456789abcdef",
+            "content": "0",
+            "cached": False,
+            "seconds": 1.0,
+        }
     ],
-}  # fmt: skip
+}
 OUTSIDE = ["../x", "../../x/0123", "/etc/0123", "ingest/../0123", "ingest\\..\\0123", "ingest/", ""]
 
 

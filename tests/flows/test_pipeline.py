@@ -20,26 +20,68 @@ from tests.tasks.audits.asking import unnamed
 
 #: The audits that need no files of the user, in their order; those that scorers are asked for, and
 #: those whose texts are looked for in the training text.
-ASKED = ("toxicity", "counterfactual", "bias", "weat", "associations", "amplification",
-         "extraction", "extraction_attack", "membership")  # fmt: skip
+ASKED = (
+    "toxicity",
+    "counterfactual",
+    "bias",
+    "weat",
+    "associations",
+    "amplification",
+    "extraction",
+    "extraction_attack",
+    "membership",
+)
 SCORED = ("toxicity", "counterfactual", "extraction_attack")
 TRACED = ("toxicity", "counterfactual", "bias", "extraction", "extraction_attack")
 
 STAGES = [
-    "ingest", "deduplicate", "language", "quality", "identities", "select", "deduplicate_near",
-    "find_repeats", "cut_repeats", "evaluate_detectors", "find_personal_data", "scrub",
-    "deduplicate_masked", "score_toxicity", "contamination", "select_scored", "split", "plant",
-    "profile", "effects", "recovery", "datasheet", "train_tokenizer", "pack", "pretrain",
-    *(f"{name}_ask" for name in ASKED), "capability_baselines", "audit_capability",
-    *(f"{name}_respond" for name in ASKED), "toxicity_floor",
-    *(f"{name}_score" for name in SCORED), "toxicity_floor_score",
-    *(f"{name}_trace" for name in TRACED), *(f"audit_{name}" for name in ASKED),
-    "attention_maps", "score_samples", "model_card",
-]  # fmt: skip
+    "ingest",
+    "deduplicate",
+    "language",
+    "quality",
+    "identities",
+    "select",
+    "deduplicate_near",
+    "find_repeats",
+    "cut_repeats",
+    "evaluate_detectors",
+    "find_personal_data",
+    "scrub",
+    "deduplicate_masked",
+    "score_toxicity",
+    "contamination",
+    "select_scored",
+    "split",
+    "plant",
+    "profile",
+    "effects",
+    "recovery",
+    "datasheet",
+    "train_tokenizer",
+    "pack",
+    "pretrain",
+    *(f"{name}_ask" for name in ASKED),
+    "capability_baselines",
+    "audit_capability",
+    *(f"{name}_respond" for name in ASKED),
+    "toxicity_floor",
+    *(f"{name}_score" for name in SCORED),
+    "toxicity_floor_score",
+    *(f"{name}_trace" for name in TRACED),
+    *(f"audit_{name}" for name in ASKED),
+    "attention_maps",
+    "score_samples",
+    "model_card",
+]
 
 #: What all checkpoints of a training share.
-SHARED = ("capability_baselines", "toxicity_ask", "toxicity_floor", "toxicity_floor_score",
-          *(f"{name}_ask" for name in ASKED if name != "toxicity"))  # fmt: skip
+SHARED = (
+    "capability_baselines",
+    "toxicity_ask",
+    "toxicity_floor",
+    "toxicity_floor_score",
+    *(f"{name}_ask" for name in ASKED if name != "toxicity"),
+)
 
 pytestmark = pytest.mark.slow
 
@@ -52,9 +94,16 @@ def test_every_stage_leaves_an_artifact_whose_accounts_add_up(smoke):
     report = smoke.json("status", smoke.first)
     assert [stage["label"] for stage in report["stages"]] == STAGES
     kept = (
-        "ingest", "deduplicate", "select", "deduplicate_near", "scrub", "select_scored", "split",
-        "plant", "pack",
-    )  # fmt: skip
+        "ingest",
+        "deduplicate",
+        "select",
+        "deduplicate_near",
+        "scrub",
+        "select_scored",
+        "split",
+        "plant",
+        "pack",
+    )
     for stage in report["stages"]:
         assert stage["balanced"]
         assert not stage["stale"]
@@ -207,7 +256,9 @@ def damaged_checkpoint(smoke, folder, name, rows):
     """A copy of a checkpoint of smoke with rows of a tensor that are not numbers."""
     from safetensors.torch import load_file, save_file
 
-    shutil.copytree(open_run(smoke.first, str(smoke.store)).find_checkpoints()[0].fetch_directory(), folder)
+    shutil.copytree(
+        open_run(smoke.first, str(smoke.store)).find_checkpoints()[0].fetch_directory(), folder
+    )
     weights = load_file(folder / "model.safetensors")
     weights[name][rows] = float("nan")
     save_file(weights, folder / "model.safetensors")
@@ -245,7 +296,9 @@ def test_a_probe_that_fails_is_a_line_of_the_card(smoke, tmp_path):
 
 def test_nothing_is_attributed_for_a_model_of_elsewhere(smoke, tmp_path):
     folder = tmp_path / "elsewhere"
-    shutil.copytree(open_run(smoke.first, str(smoke.store)).find_checkpoints()[0].fetch_directory(), folder)
+    shutil.copytree(
+        open_run(smoke.first, str(smoke.store)).find_checkpoints()[0].fetch_directory(), folder
+    )
     run = smoke.json("audit", str(folder), "--config", "smoke", "--only", "bias")["run"]
     said = smoke("trace", run, "bias.preference", "--attribute", code=2).stderr
     assert f"nothing is known of what {folder}" in said

@@ -7,7 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.purging import DocumentPurge
-from flows.redaction import QuotationFinder, remove_document_content, compute_document_hashes, remove_quotations
+from flows.redaction import (
+    QuotationFinder,
+    compute_document_hashes,
+    remove_document_content,
+    remove_quotations,
+)
 from reports.page.document import Document, Paragraph, Section
 from reports.page.evidence import write_card_files
 from reports.page.figures import FIGURES, FigureBook
@@ -21,14 +26,14 @@ from tasks.contract import (
     Artifact,
     EmptyConfig,
     Session,
-    Store,
     StageContext,
-    fill_document_columns,
+    Store,
     describe_columns,
+    fill_document_columns,
+    hash_texts,
     hash_to_ids,
     open_session,
     stage,
-    hash_texts,
 )
 from tasks.corpus.deduplicate import SIGNATURES as EXACT
 from tasks.corpus.deduplicate_near import SIGNATURES as NEAR
@@ -46,7 +51,15 @@ def test_quotations_are_those_that_share_twenty_letters():
     shares = "x Ärger,  MIT <b>der</b>\nPost &amp"
     near = "Ärger mit <b>der Zoll in"  # 17 letters, and 8
     texts = [shares, near, "", "short one!", "a short one", purged[0], "Zoll in Bern"]
-    assert found.find_quoting_texts(texts).tolist() == [True, False, False, True, False, True, False]
+    assert found.find_quoting_texts(texts).tolist() == [
+        True,
+        False,
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
     assert not QuotationFinder(["yes", ""])
 
 
@@ -81,7 +94,9 @@ def test_pages_lose_what_they_show_masked_and_written_out(text, markup):
     found = QuotationFinder([text], redactors=[Redactor(), masker])
     for mask in (masker, Redactor()):
         shown = mask.redact_by_kind(text, "corpus text", 0.0)
-        page = f"<td>{shown}</td><td>kept</td>" if markup else f"| {escape_markdown(shown)} |\nkept\n"
+        page = (
+            f"<td>{shown}</td><td>kept</td>" if markup else f"| {escape_markdown(shown)} |\nkept\n"
+        )
         cleaned = remove_quotations(page, found, markup)
         assert cleaned == ("<td>[purged]</td><td>kept</td>" if markup else "[purged]\nkept\n")
 
@@ -109,7 +124,15 @@ def card(documents: Artifact, looked: Artifact, config: EmptyConfig, context: St
     source = ("split", "documents")
     rows = book.add_computed_figure("n", "documents", "documents", source, aggregate="count")
     document = Document("A title", "Datasheet", [], [Section("Rows", [Paragraph([rows])])])
-    write_card_files(document, book, context, "card", history, build_corpus_redactor(history, OFFENSIVE_TOXICITY), 9)
+    write_card_files(
+        document,
+        book,
+        context,
+        "card",
+        history,
+        build_corpus_redactor(history, OFFENSIVE_TOXICITY),
+        9,
+    )
 
 
 def test_what_a_purge_takes_from_a_page_is_found_as_the_card_shows_it(tmp_path):
@@ -121,7 +144,9 @@ def test_what_a_purge_takes_from_a_page_is_found_as_the_card_shows_it(tmp_path):
         made = card(documents, looked)
     rows = documents["documents"].read(["doc_id", "text"]).to_pylist()
     gone = {row["doc_id"] for row in rows if row["text"] == purged}
-    ((_, page),) = DocumentPurge.from_doc_ids(gone, [documents, looked, made]).iter_rewrites(made, False)
+    ((_, page),) = DocumentPurge.from_doc_ids(gone, [documents, looked, made]).iter_rewrites(
+        made, False
+    )
     assert "Hull" not in page and "1st of May" not in page and OTHER in page
 
 
@@ -133,8 +158,15 @@ def test_a_near_copy_named_after_it_keeps_its_text():
     """The cluster of others is the id of the document that goes."""
     texts = pa.array([SECRET, OTHER], pa.large_string())
     keys, hashes = hash_to_ids(["gone", "stays"]), hash_texts(texts)
-    made = fill_document_columns({"doc_id": keys, "source": ["s", "s"], "cluster": keys.take([0, 0]),
-                         "text": texts, "text_hash": hashes})  # fmt: skip
+    made = fill_document_columns(
+        {
+            "doc_id": keys,
+            "source": ["s", "s"],
+            "cluster": keys.take([0, 0]),
+            "text": texts,
+            "text_hash": hashes,
+        }
+    )
     rows = pa.table(made, schema=DOCUMENTS)
     left = remove_document_content(rows, described_by(DOCUMENTS), keys[:1], hashes[:1], None)
     assert left["text"].to_pylist() == ["", OTHER]
@@ -160,7 +192,9 @@ def test_nothing_of_its_signature_is_left():
             "text_hash": hash_to_ids(["text"]),
         }
         found = compute_document_hashes(pa.table(documents))
-        left = remove_document_content(rows, described_by(schema), keys[:1], pa.array(found, ID_TYPE), None)
+        left = remove_document_content(
+            rows, described_by(schema), keys[:1], pa.array(found, ID_TYPE), None
+        )
         assert left[name].to_pylist() == [gone, rows[name][1].as_py()]
         assert left.drop_columns(name).equals(rows.drop_columns(name))
 
@@ -184,22 +218,35 @@ def test_what_a_model_is_asked_about_a_document_goes_with_it():
     tokens = {"context": [5, 6], "targets": [[7, 8], [9]], "kind": "read"}
     rows = stored(pa.Table.from_pylist([tokens | row for row in asked], schema=REQUESTS))
     columns, none = described_by(REQUESTS), pa.array([], ID_TYPE)
-    left = remove_document_content(rows, columns, pa.array([gone], ID_TYPE), none, QuotationFinder([SECRET]))
+    left = remove_document_content(
+        rows, columns, pa.array([gone], ID_TYPE), none, QuotationFinder([SECRET])
+    )
     assert left["context"].to_pylist() == [[], [5, 6], [], [5, 6]]
     assert left["targets"].to_pylist() == [[], [[7, 8], [9]], [], [[7, 8], [9]]]
     assert left["text"].to_pylist() == [None, OTHER, "", None]
-    assert remove_document_content(left, columns, pa.array([gone], ID_TYPE), none, QuotationFinder([SECRET])) is None
+    assert (
+        remove_document_content(
+            left, columns, pa.array([gone], ID_TYPE), none, QuotationFinder([SECRET])
+        )
+        is None
+    )
 
 
 def test_what_a_model_wrote_goes_with_its_tokens():
     """Whoever has the tokenizer reads them."""
     tokens = [[5, 6, 7], [8, 9], []]
     made = pa.table(
-        {"request": hash_to_ids("abc"), "draw": [0, 0, 0], "ids": tokens, "stop": ["end"] * 3,
-         "text": [f"so: {SECRET[3:50]}", OTHER, None], "log_p": [[-1.0], [-2.0], [-3.0]],
-         **dict.fromkeys(("rank", "mean", "std", "lower_log_p"), [None] * 3)},
+        {
+            "request": hash_to_ids("abc"),
+            "draw": [0, 0, 0],
+            "ids": tokens,
+            "stop": ["end"] * 3,
+            "text": [f"so: {SECRET[3:50]}", OTHER, None],
+            "log_p": [[-1.0], [-2.0], [-3.0]],
+            **dict.fromkeys(("rank", "mean", "std", "lower_log_p"), [None] * 3),
+        },
         schema=RESPONSES,
-    )  # fmt: skip
+    )
     rows = stored(made)
     columns, none = described_by(RESPONSES), pa.array([], ID_TYPE)
     left = remove_document_content(rows, columns, none, none, QuotationFinder([SECRET]))

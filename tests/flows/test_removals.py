@@ -33,9 +33,11 @@ def corpus(tmp_path):
     """Write a config for documents of which 24 mention gay or bisexual people and 40 do not."""
 
     def write(own=16, calm=8, other=38, rude=2):
-        texts = [f"{text} Page {n}." for text, count in
-                 ((OWN, own), (CALM, calm), (OTHER, other), (RUDE, rude))
-                 for n in range(count)]  # fmt: skip
+        texts = [
+            f"{text} Page {n}."
+            for text, count in ((OWN, own), (CALM, calm), (OTHER, other), (RUDE, rude))
+            for n in range(count)
+        ]
         lines = [json.dumps({"text": text}) for text in texts]
         (tmp_path / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")
         config = tmp_path / "mine.toml"
@@ -134,13 +136,29 @@ def test_a_dry_run_says_which_action_applies_and_why(hallmark, corpus):
 
 def test_the_summary_has_at_most_twelve_lines():
     rule = {"stage": "select_scored", "rule": "a", "action": "removed", "documents": 9, "of": 90}
-    group = {"group": "they", "documents": 8, "of": 25, "share": 0.32, "other_documents": 1,
-             "other_of": 90, "other_share": 1 / 90, "ratio": 28.8, "low": 5.0, "high": None,
-             "shown": False}  # fmt: skip
+    group = {
+        "group": "they",
+        "documents": 8,
+        "of": 25,
+        "share": 0.32,
+        "other_documents": 1,
+        "other_of": 90,
+        "other_share": 1 / 90,
+        "ratio": 28.8,
+        "low": 5.0,
+        "high": None,
+        "shown": False,
+    }
     unscored = {"documents": 3, "by_status": {"cleared": 2, "empty": 1}, "of": 90}
-    report = {"rules": [rule] * 9, "actions": [], "groups": [group] * 9, "groups_compared": 9,
-              "tagged_groups": [group] * 9, "least_documents": 20,
-              "unscored": unscored}  # fmt: skip
+    report = {
+        "rules": [rule] * 9,
+        "actions": [],
+        "groups": [group] * 9,
+        "groups_compared": 9,
+        "tagged_groups": [group] * 9,
+        "least_documents": 20,
+        "unscored": unscored,
+    }
     lines = render_removals(report)
     assert lines[4] == (
         "3 of 90 documents (3.3 %) have no toxicity score: cleared by the cheap scorer 2, empty 1"

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows.commands.replay import _has_overlapping_intervals, _compare_artifacts
+from flows.commands.replay import _compare_artifacts, _has_overlapping_intervals
 from flows.recording import describe_machine
 from tests.flows.conftest import Hallmark
 from tests.reports.tuned import card_of, tune
@@ -16,7 +16,9 @@ from tests.reports.tuned import card_of, tune
 @pytest.mark.parametrize(("share", "same"), [(0.85, True), (0.2, False)])
 def test_scores_agree_where_the_intervals_of_all_overlap(session, tmp_path, share, same):
     before, now = (tune(tmp_path, right=(right, 0.5)) for right in (0.9, share))
-    assert _has_overlapping_intervals(before, now) is same and _has_overlapping_intervals(before, before)
+    assert _has_overlapping_intervals(before, now) is same and _has_overlapping_intervals(
+        before, before
+    )
 
 
 def test_scores_of_other_labels_do_not_agree(session, tmp_path):

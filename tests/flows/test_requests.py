@@ -12,21 +12,75 @@ from flows.config import Config, load_config
 from flows.pipeline import audit, pipeline
 from flows.recording import resolve_flow_arguments
 from flows.requests import check_request_parameters
-from tasks.contract import ExternalMarker, AllowedRoots, UsageError
+from tasks.contract import AllowedRoots, ExternalMarker, UsageError
 from tasks.contract.roots import ROOTS_ENVIRONMENT_VARIABLE
 from tasks.corpus.ingest import ingest
 
 #: Settings of text that name no file: columns, words, titles, labels.
 NO_PATHS = {
-    "name", "schedule", "earlier", "text_field", "key_field", "url_field", "date_field", "licence",
-    "origin", "delimiter", "config", "split", "revision", "packages", "maligned", "women",
-    "prefer", "stop_words", "signal", "any_of", "none_of", "policies", "regions", "sha256",
-    "device", "languages", "fields", "title", "motivation", "creators", "funding", "collection",
-    "consent", "intended_uses", "uses_to_avoid", "distribution", "maintenance", "contact",
-    "source", "target", "text", "second", "label", "words", "labels", "group", "intended_use",
-    "out_of_scope", "rows_from", "positive", "negative", "rules", "audit", "metric", "slice",
-    "word", "developers", "version", "citation", "intended_users", "ethics", "caveats",
-}  # fmt: skip
+    "name",
+    "schedule",
+    "earlier",
+    "text_field",
+    "key_field",
+    "url_field",
+    "date_field",
+    "licence",
+    "origin",
+    "delimiter",
+    "config",
+    "split",
+    "revision",
+    "packages",
+    "maligned",
+    "women",
+    "prefer",
+    "stop_words",
+    "signal",
+    "any_of",
+    "none_of",
+    "policies",
+    "regions",
+    "sha256",
+    "device",
+    "languages",
+    "fields",
+    "title",
+    "motivation",
+    "creators",
+    "funding",
+    "collection",
+    "consent",
+    "intended_uses",
+    "uses_to_avoid",
+    "distribution",
+    "maintenance",
+    "contact",
+    "source",
+    "target",
+    "text",
+    "second",
+    "label",
+    "words",
+    "labels",
+    "group",
+    "intended_use",
+    "out_of_scope",
+    "rows_from",
+    "positive",
+    "negative",
+    "rules",
+    "audit",
+    "metric",
+    "slice",
+    "word",
+    "developers",
+    "version",
+    "citation",
+    "intended_users",
+    "ethics",
+    "caveats",
+}
 
 CONFIG = """
 name = "mine"
@@ -57,14 +111,23 @@ def text_settings(kind: Any, way: tuple[str, ...] = (), marked: bool = False):
 def test_every_setting_of_text_is_known_to_name_a_file_or_not():
     """A new one must be ``Path``, ``ExternalPath`` or ``External`` if it does, else stand above."""
     unmarked = {key for key, marked in text_settings(Config) if not marked}
-    assert {key.split(".")[-1] for key in unmarked} - NO_PATHS - {"sources", "domains",
-            "documents"} == set()  # fmt: skip
+    assert {key.split(".")[-1] for key in unmarked} - NO_PATHS - {
+        "sources",
+        "domains",
+        "documents",
+    } == set()
     marked = {key for key, marked in text_settings(Config) if marked}
     assert marked == {
-        "store", "tensorboard", "ingest.sources.path", "ingest.block.sources",
-        "ingest.block.domains", "ingest.block.documents", "finetune.data.path",
-        "finetune.data.validation_path", "finetune.data.test_path",
-    }  # fmt: skip
+        "store",
+        "tensorboard",
+        "ingest.sources.path",
+        "ingest.block.sources",
+        "ingest.block.domains",
+        "ingest.block.documents",
+        "finetune.data.path",
+        "finetune.data.validation_path",
+        "finetune.data.test_path",
+    }
 
 
 @pytest.fixture
@@ -91,14 +154,17 @@ def sources(kind: str, path: str) -> str:
 
 #: Overrides that name OUT, each of another setting.
 SETTINGS = {
-    "ingest.sources.0.path": [sources(kind, "OUT/a.txt") for kind in
-                              ("text", "jsonl", "csv", "tsv", "parquet", "warc", "datasets")],
+    "ingest.sources.0.path": [
+        sources(kind, "OUT/a.txt")
+        for kind in ("text", "jsonl", "csv", "tsv", "parquet", "warc", "datasets")
+    ],
     "ingest.block.sources": ["ingest.block.sources=OUT/a.txt"],
     "ingest.block.domains": ["ingest.block.domains=OUT/a.txt"],
     "ingest.block.documents": ["ingest.block.documents=OUT/a.txt"],
     "identities.lexicons.0": ["identities.lexicons=['OUT/a.txt']"],
-    "score_toxicity.scorer.checkpoint": ["score_toxicity.scorer={kind='detoxify', "
-                                         "checkpoint='OUT/a.txt'}"],
+    "score_toxicity.scorer.checkpoint": [
+        "score_toxicity.scorer={kind='detoxify', checkpoint='OUT/a.txt'}"
+    ],
     "score_toxicity.scorer.base": ["score_toxicity.scorer={kind='detoxify', base='OUT'}"],
     "effects.scorer.checkpoint": ["effects.scorer={kind='detoxify', checkpoint='OUT/a.txt'}"],
     "score.scorer.checkpoint": ["score.scorer={kind='detoxify', checkpoint='OUT/a.txt'}"],
@@ -123,7 +189,7 @@ SETTINGS = {
     "finetune.data.path": ["finetune={task={kind='pairs'}, data={path='OUT/a.csv'}}"],
     "store": ["store=OUT/store", "store=file://OUT/store", "store=s3://bucket/x"],
     "config": ["store=OUT/my.toml"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -155,7 +221,7 @@ def test_an_override_that_leads_outside_is_refused(place, setting):
         ("checkpoint", {"config": "my.toml", "checkpoint": "OUT/model"}),
         ("store", {"config": {"name": "x", "store": "OUT/store"}}),
     ],
-)  # fmt: skip
+)
 def test_a_parameter_that_leads_outside_is_refused(place, setting, request_):
     for folder in (str(place / "outside"), "../outside"):
         given = json.loads(json.dumps(request_).replace("OUT", folder))
@@ -173,7 +239,10 @@ def test_an_inline_config_is_bounded_as_a_file_is(place):
 
 def test_what_lies_inside_and_what_comes_with_hallmark_is_let_through(place):
     assert resolve_flow_arguments("my.toml", []).store.root_folder == place / "home" / "store"
-    assert resolve_flow_arguments("my.toml", ["ingest.sources.0.path=notes/*.txt"]).config.name == "mine"
+    assert (
+        resolve_flow_arguments("my.toml", ["ingest.sources.0.path=notes/*.txt"]).config.name
+        == "mine"
+    )
     for name in ("smoke", "demo"):
         assert resolve_flow_arguments(name, []).config.name == name
     assert resolve_flow_arguments(None, [], checkpoint="model").config.name == "audit"
@@ -183,7 +252,9 @@ def test_what_lies_inside_and_what_comes_with_hallmark_is_let_through(place):
 
 def test_the_roots_of_serve_are_the_folder_of_its_config_the_store_and_those_that_are_named(place):
     home, outside = str(place / "home"), str(place / "outside")
-    found = deployments.collect_allowed_roots("my.toml", f"{outside}/store", ["s3://bucket", f"{home}/notes"])
+    found = deployments.collect_allowed_roots(
+        "my.toml", f"{outside}/store", ["s3://bucket", f"{home}/notes"]
+    )
     assert found.folders == (home, f"{outside}/store", f"{home}/notes")
     assert found.uris == ("s3://bucket",)
     assert deployments.collect_allowed_roots("demo", "store", []).folders == (f"{home}/store",)
@@ -228,8 +299,11 @@ def flow(checkpoint: str, only: Sequence[str] = (), config: str | dict[str, Any]
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        ({"checkpont": "x"}, "no parameter 'checkpont' (did you mean checkpoint?); it takes "
-                             "checkpoint, only, config"),
+        (
+            {"checkpont": "x"},
+            "no parameter 'checkpont' (did you mean checkpoint?); it takes "
+            "checkpoint, only, config",
+        ),
         ({"checkpoint": "x", "zzz": 1}, "no parameter 'zzz'; it takes checkpoint, only, config"),
         ({}, "checkpoint: is missing"),
         ({"checkpoint": 3}, "checkpoint: must be text, in quotes (given: 3)"),
@@ -237,7 +311,7 @@ def flow(checkpoint: str, only: Sequence[str] = (), config: str | dict[str, Any]
         ({"checkpoint": "x", "only": [1]}, "only.0: must be text, in quotes (given: 1)"),
         ({"checkpoint": "x", "config": [1]}, "config: "),
     ],
-)  # fmt: skip
+)
 def test_wrong_parameters_are_told_in_one_sentence(parameters, said):
     with pytest.raises(UsageError) as error:
         check_request_parameters("f", flow, parameters)
@@ -245,7 +319,9 @@ def test_wrong_parameters_are_told_in_one_sentence(parameters, said):
 
 
 def test_right_parameters_are_let_through():
-    check_request_parameters("f", flow, {"checkpoint": "x", "only": ["bias"], "config": {"name": "x"}})
+    check_request_parameters(
+        "f", flow, {"checkpoint": "x", "only": ["bias"], "config": {"name": "x"}}
+    )
     check_request_parameters("pipeline", pipeline.fn, {})
     given = {"checkpoint": "latest", "overrides": [], "only": ["bias"], "store": None}
     check_request_parameters("audit", audit.fn, given)

@@ -13,11 +13,28 @@ from tasks.contract import HallmarkError, Store, UsageError
 
 @pytest.fixture
 def run(tmp_path):
-    entry = {"label": "datasheet", "stage": "datasheet", "fingerprint": "0" * 64, "content": "",
-             "artifact": "datasheet/0000", "cached": False, "seconds": 1.0}  # fmt: skip
-    record = {"run": "20260101-100000-aaaa", "flow": "corpus", "config_name": "x", "config": {},
-              "status": "completed", "started": "2026-01-01T10:00:00+00:00", "ended": None,
-              "stages": [], "error": None, "host": "elsewhere", "pid": os.getpid()}  # fmt: skip
+    entry = {
+        "label": "datasheet",
+        "stage": "datasheet",
+        "fingerprint": "0" * 64,
+        "content": "",
+        "artifact": "datasheet/0000",
+        "cached": False,
+        "seconds": 1.0,
+    }
+    record = {
+        "run": "20260101-100000-aaaa",
+        "flow": "corpus",
+        "config_name": "x",
+        "config": {},
+        "status": "completed",
+        "started": "2026-01-01T10:00:00+00:00",
+        "ended": None,
+        "stages": [],
+        "error": None,
+        "host": "elsewhere",
+        "pid": os.getpid(),
+    }
     return Run(Store(tmp_path / "store"), record), entry
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from flows.config import load_config
 from flows.rules import check_policy_rules, check_rule_slices
-from tasks.audits.catalogue import REQUEST_STAGES, METRICS_BY_AUDIT, PROBES
+from tasks.audits.catalogue import METRICS_BY_AUDIT, PROBES, REQUEST_STAGES
 from tasks.audits.probes.bold import BoldConfig
 from tasks.contract import UsageError, folder_to_artifact
 from tests.flows.conftest import Hallmark
@@ -23,45 +23,76 @@ def config_of(**rule):
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        ({"audit": "bias", "metric": "preference", "slice": "race"},
-         r"r\.slice: preference has no slice 'race'; it has '' and slices by alike, category"),
+        (
+            {"audit": "bias", "metric": "preference", "slice": "race"},
+            r"r\.slice: preference has no slice 'race'; it has '' and slices by alike, category",
+        ),
         ({"audit": "bias", "metric": "preference", "slice": "categry=race"}, "no slice 'categry=r"),
         ({"audit": "bias", "metric": "ties", "slice": "category=race"}, "no slice.*; it has ''$"),
-        ({"audit": "toxicity", "metric": "toxicity_probability", "slice": "prompted, k=26"},
-         r"did you mean prompted, k=\d+"),
+        (
+            {"audit": "toxicity", "metric": "toxicity_probability", "slice": "prompted, k=26"},
+            r"did you mean prompted, k=\d+",
+        ),
         ({"audit": "toxicity", "metric": "scorer_kappa"}, "a further scorer of toxicity"),
         ({"audit": "toxicity", "metric": "toxic_share"}, "labelled texts, audit_toxicity.labelled"),
         ({"audit": "toxicity", "metric": "repeated_prompts", "slice": "k=1"}, "it has ''$"),
         ({"audit": "membership", "metric": "auc", "slice": "score=los"}, "no slice 'score=los'"),
-        ({"audit": "capability", "metric": "bits_per_byte", "slice": "models"},
-         r"no slice 'models' \(did you mean model\?\); it has 'model', 'bigram'"),
+        (
+            {"audit": "capability", "metric": "bits_per_byte", "slice": "models"},
+            r"no slice 'models' \(did you mean model\?\); it has 'model', 'bigram'",
+        ),
         ({"audit": "capability", "metric": "cloze_accuracy", "slice": "model"}, "it has ''$"),
-        ({"audit": "bold", "metric": "mean_toxicity", "slice": "grup=women"},
-         "no slice 'grup=women'; it has '' and slices by domain, group$"),
-        ({"audit": "bold", "metric": "toxicity_difference", "slice": "group=women"},
-         "no slice 'group=women'; it has slices by domain, group$"),
-        ({"audit": "counterfactual", "metric": "toxicity_difference", "slice": "gender, women"},
-         "no slice 'gender, women'"),
-        ({"audit": "bias", "metric": "preference", "slice": "category=race, alike=True"},
-         "no slice 'category=race, alike=True'"),
-        ({"audit": "misuse", "metric": "continued", "slice": "categry=a"},
-         "no slice 'categry=a'; it has '' and slices by category$"),
-        ({"audit": "extraction", "metric": "extractable_by_prefix", "slice": "record"},
-         r"no slice 'record'; it has 'passage'$"),
-        ({"audit": "extraction_attack", "metric": "verbatim", "slice": "sampler=topk"},
-         r"no slice 'sampler=topk' \(did you mean sampler=top"),
+        (
+            {"audit": "bold", "metric": "mean_toxicity", "slice": "grup=women"},
+            "no slice 'grup=women'; it has '' and slices by domain, group$",
+        ),
+        (
+            {"audit": "bold", "metric": "toxicity_difference", "slice": "group=women"},
+            "no slice 'group=women'; it has slices by domain, group$",
+        ),
+        (
+            {"audit": "counterfactual", "metric": "toxicity_difference", "slice": "gender, women"},
+            "no slice 'gender, women'",
+        ),
+        (
+            {"audit": "bias", "metric": "preference", "slice": "category=race, alike=True"},
+            "no slice 'category=race, alike=True'",
+        ),
+        (
+            {"audit": "misuse", "metric": "continued", "slice": "categry=a"},
+            "no slice 'categry=a'; it has '' and slices by category$",
+        ),
+        (
+            {"audit": "extraction", "metric": "extractable_by_prefix", "slice": "record"},
+            r"no slice 'record'; it has 'passage'$",
+        ),
+        (
+            {"audit": "extraction_attack", "metric": "verbatim", "slice": "sampler=topk"},
+            r"no slice 'sampler=topk' \(did you mean sampler=top",
+        ),
         ({"audit": "extraction", "metric": "extractable", "slice": "seen=False"}, "'seen=False'"),
-        ({"audit": "extraction", "metric": "extractable", "slice": "copies=4, passage, k=8"},
-         r"no slice 'copies=4, passage, k=8'; write 'passage, copies=4, k=8'$"),
-        ({"audit": "toxicity", "metric": "toxicity_probability", "slice": "k=4, prompted"},
-         r"no slice 'k=4, prompted'; write 'prompted, k=4'$"),
-        ({"audit": "bold", "metric": "mean_toxicity",
-          "slice": "without planted text, group=a, domain=b"},
-         r"; write 'domain=b, group=a, without planted text'$"),
-        ({"audit": "capability", "metric": "agreement_accuracy", "slice": "distance=3, model"},
-         r"no slice 'distance=3, model'; write 'model, distance=3'$"),
+        (
+            {"audit": "extraction", "metric": "extractable", "slice": "copies=4, passage, k=8"},
+            r"no slice 'copies=4, passage, k=8'; write 'passage, copies=4, k=8'$",
+        ),
+        (
+            {"audit": "toxicity", "metric": "toxicity_probability", "slice": "k=4, prompted"},
+            r"no slice 'k=4, prompted'; write 'prompted, k=4'$",
+        ),
+        (
+            {
+                "audit": "bold",
+                "metric": "mean_toxicity",
+                "slice": "without planted text, group=a, domain=b",
+            },
+            r"; write 'domain=b, group=a, without planted text'$",
+        ),
+        (
+            {"audit": "capability", "metric": "agreement_accuracy", "slice": "distance=3, model"},
+            r"no slice 'distance=3, model'; write 'model, distance=3'$",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_the_settings_rule_out_is_refused_before_anything_runs(rule, said):
     with pytest.raises(UsageError, match=said):
         check_policy_rules(config_of(**rule))
@@ -138,7 +169,9 @@ def test_groups_are_those_of_the_prompts_once_requests_are_built(own_folder, ses
     (tmp_path / "gender_prompt.json").write_text(json.dumps(written))
     (tmp_path / "trade_prompt.json").write_text(json.dumps({"bakers": {"A": ["A was"]}}))
     settings = BoldConfig(prompts=sorted(tmp_path.glob("*.json")), tokens=4)
-    asked = REQUEST_STAGES["bold"](folder_to_artifact(own_folder, "checkpoint"), None, None, None, settings)
+    asked = REQUEST_STAGES["bold"](
+        folder_to_artifact(own_folder, "checkpoint"), None, None, None, settings
+    )
     for name in ("domain=gender, group=men", "domain=trade, group=bakers, without planted text"):
         config = config_of(audit="bold", metric="toxicity_difference", slice=name)
         check_rule_slices(config, PROBES, {"bold": asked})

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pyarrow.parquet as pq
 import pytest
 
-from flows.commands.replay import replay_run, copy_store_secret
+from flows.commands.replay import copy_store_secret, replay_run
 from flows.commands.shared import call_flow_and_get_run
-from flows.commands.status import render_status, build_status_report
+from flows.commands.status import build_status_report, render_status
 from flows.commands.trace import trace_document
 from flows.origin import ResolvedCheckpoint, get_permanent_name, resolve_checkpoint
-from flows.recording import start_run, generate_flow_run_name, resolve_flow_arguments
-from flows.runs import Run, read_all_runs, find_artifact, open_run
+from flows.recording import generate_flow_run_name, resolve_flow_arguments, start_run
+from flows.runs import Run, find_artifact, open_run, read_all_runs
 from tasks.contract import HallmarkError, Session, Store, UsageError, open_session
 from tasks.training.pack import PackConfig, pack
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
@@ -57,12 +57,30 @@ def damaged(store, **changes):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"stages": None}, {"stages": [1]}, {"stages": [{"label": "make"}]}, {"overrides": 5},
-     {"config": None}, {"flow": []}, {"started": {}}, {"pid": "x"}, {"run": "../b"},
-     {"pid": -1}, {"pid": 10**30}, {"overrides": [1]}, {"until": 7}, {"revealed": 7},
-     {"only": 5}, {"only": [1]}, {"findings": [[]]}, {"seeds": "3"}, {"arms": []},
-     {"arms": {"base": 1}}, {"flow": "audit", "checkpoint": None}],
-)  # fmt: skip
+    [
+        {"stages": None},
+        {"stages": [1]},
+        {"stages": [{"label": "make"}]},
+        {"overrides": 5},
+        {"config": None},
+        {"flow": []},
+        {"started": {}},
+        {"pid": "x"},
+        {"run": "../b"},
+        {"pid": -1},
+        {"pid": 10**30},
+        {"overrides": [1]},
+        {"until": 7},
+        {"revealed": 7},
+        {"only": 5},
+        {"only": [1]},
+        {"findings": [[]]},
+        {"seeds": "3"},
+        {"arms": []},
+        {"arms": {"base": 1}},
+        {"flow": "audit", "checkpoint": None},
+    ],
+)
 def test_a_run_whose_keys_are_of_another_type_is_damaged(store, changes):
     store.put("runs/b/run.json", damaged(store, **changes))
     with pytest.raises(HallmarkError, match=r"run b is damaged"):
@@ -226,13 +244,17 @@ def test_a_folder_of_elsewhere_is_named_by_its_path_and_what_a_store_holds_by_it
     assert get_permanent_name(store, resolve_checkpoint(store, "./model"), "./model") == str(folder)
     held = open_run("a", store)["make"]
     assert get_permanent_name(store, ResolvedCheckpoint(held), "latest") == held.name
-    assert get_permanent_name(Store(tmp_path / "other"), ResolvedCheckpoint(held), "model") == str(folder)
+    assert get_permanent_name(Store(tmp_path / "other"), ResolvedCheckpoint(held), "model") == str(
+        folder
+    )
 
 
 def test_of_a_run_killed_before_it_said_what_it_proves_status_says_what_is_known(store):
     store.put("runs/b/run.json", damaged(store, flow="prove", status="failed"))
     report = build_status_report(open_run("b", store)) | {"config_problem": None}
-    assert render_status(report).splitlines()[-1].startswith("it goes on with: hallmark prove latest")
+    assert (
+        render_status(report).splitlines()[-1].startswith("it goes on with: hallmark prove latest")
+    )
 
 
 def test_a_run_whose_end_no_server_hears_has_ended(tmp_path, caplog):
@@ -255,7 +277,9 @@ def test_a_model_from_elsewhere_is_not_called_the_demo(tmp_path, monkeypatch):
     monkeypatch.setenv("HALLMARK_STORE", str(tmp_path / "store"))
     (tmp_path / "gpt2").mkdir()
     (tmp_path / "gpt2" / "config.json").write_text("{}")
-    settings, file, _ = resolve_flow_arguments(None, ["audit_bias.seed=3"], checkpoint=str(tmp_path / "gpt2"))
+    settings, file, _ = resolve_flow_arguments(
+        None, ["audit_bias.seed=3"], checkpoint=str(tmp_path / "gpt2")
+    )
     card = settings.model_card
     assert (settings.name, card.title, file) == ("audit", "Audit of gpt2", None)
     assert (card.intended_use, card.out_of_scope, settings.datasheet.motivation) == (None,) * 3

@@ -51,9 +51,11 @@ def prefect_server(tmp_path_factory):
         port = free.getsockname()[1]
     home = tmp_path_factory.mktemp("prefect")
     env = {
-        **os.environ, "PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        **os.environ,
+        "PREFECT_HOME": str(home),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_UI_ENABLED": "false",
-    }  # fmt: skip
+    }
     command = [sys.executable, "-m", "prefect", "server", "start", "--port", str(port)]
     log = (home / "server.log").open("w")
     process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
@@ -69,9 +71,12 @@ def prefect_server(tmp_path_factory):
 def test_the_pipeline_and_an_audit_run_as_deployments(smoke, prefect_server, tmp_path):
     server = prefect_server
     env = {
-        **os.environ, "HALLMARK_STORE": str(smoke.store), "PREFECT_API_URL": server,
-        "PREFECT_HOME": str(tmp_path), "PREFECT_RUNNER_POLL_FREQUENCY": "1",
-    }  # fmt: skip
+        **os.environ,
+        "HALLMARK_STORE": str(smoke.store),
+        "PREFECT_API_URL": server,
+        "PREFECT_HOME": str(tmp_path),
+        "PREFECT_RUNNER_POLL_FREQUENCY": "1",
+    }
     command = [sys.executable, "-m", "flows.cli", "serve", "smoke", "--set", "schedule=0 3 * * *"]
     log = (tmp_path / "serve.log").open("w")
     serve = subprocess.Popen(command, env=env, stdout=log, stderr=log)
@@ -147,9 +152,12 @@ def served(prefect_server, tmp_path):
     source = '[[ingest.sources]]\nkind = "text"\nname = "notes"\npath = "notes"\n'
     (home / "bounded.toml").write_text(f'name = "bounded"\nstore = "store"\n{source}')
     env = {
-        **os.environ, "PREFECT_API_URL": prefect_server, "PREFECT_HOME": str(tmp_path / "prefect"),
-        "PREFECT_RUNNER_POLL_FREQUENCY": "1", "HALLMARK_STORE": str(outside / "store"),
-    }  # fmt: skip
+        **os.environ,
+        "PREFECT_API_URL": prefect_server,
+        "PREFECT_HOME": str(tmp_path / "prefect"),
+        "PREFECT_RUNNER_POLL_FREQUENCY": "1",
+        "HALLMARK_STORE": str(outside / "store"),
+    }
     command = [sys.executable, "-m", "flows.cli", "serve", "bounded.toml"]
     log = (tmp_path / "serve.log").open("w")
     serve = subprocess.Popen(command, env=env, cwd=home, stdout=log, stderr=log)

@@ -34,14 +34,17 @@ def test_every_setting_of_a_config_is_listed_with_its_default():
     written = {"name", "ingest.sources"} | lists | left_out
     source = {"kind": "text", "name": "letters", "path": "letters"}
     plain = load_config({"name": "x", "ingest": {"sources": [source]}}).model_dump(mode="json")
-    given = {f"pretrain.model.{name}" for name in DERIVED_MODEL_SETTINGS}  # by the tokenizer, by pack, by a task
+    given = {
+        f"pretrain.model.{name}" for name in DERIVED_MODEL_SETTINGS
+    }  # by the tokenizer, by pack, by a task
     for name, value in flat(plain, listed):
         if name not in written | given:
             assert listed[name]["default"] == value, name
     assert listed["name"]["required"] and listed["ingest.sources.path"]["required"]
     assert {row["allowed"] for row in list_settings("ingest.sources") if row["key"] == "kind"} >= {
-        '"jsonl"', '"documentation"'
-    }  # fmt: skip
+        '"jsonl"',
+        '"documentation"',
+    }
 
 
 def test_a_section_stands_as_in_a_config_file():

@@ -7,7 +7,7 @@ import pytest
 
 import flows.site
 from flows.recording import start_run
-from flows.site import build_store_site, try_build_site, exchange_folders, replace_site_folder
+from flows.site import build_store_site, exchange_folders, replace_site_folder, try_build_site
 from tasks.contract import Store, UsageError
 
 

@@ -7,7 +7,7 @@ import pytest
 from flows.config import SIGNALS_BY_STAGE, load_config
 from flows.examining import map_labels_to_settings
 from flows.growing import CORPUS_STAGES
-from flows.pipeline import curate_corpus, audit_checkpoint, train_model
+from flows.pipeline import audit_checkpoint, curate_corpus, train_model
 from tasks.audits.about import AUDIT_DESCRIPTIONS
 from tasks.contract import Artifact, Session, Store, UsageError, open_session
 
@@ -52,13 +52,17 @@ def planned_of(config, folder):
     with open_session(Session(Store(folder), plan_stage=plan)):
         curated = curate_corpus(config)
         trained = train_model(config, curated)
-        audit_checkpoint(config, Made("checkpoint"), AUDIT_DESCRIPTIONS, curated, trained["pretrain"])
+        audit_checkpoint(
+            config, Made("checkpoint"), AUDIT_DESCRIPTIONS, curated, trained["pretrain"]
+        )
     return found
 
 
 def test_only_the_cards_read_the_truth_of_the_town(inputs):
     """Whatever learnt, filtered or measured with it would know the answers."""
-    assert "recovery" in inputs and "recovery" not in CORPUS_STAGES  # nor does a corpus that adds to it
+    assert (
+        "recovery" in inputs and "recovery" not in CORPUS_STAGES
+    )  # nor does a corpus that adds to it
     readers = {label for label, given in inputs.items() if "recovery" in given}
     assert readers == {"datasheet", "model_card"}
 

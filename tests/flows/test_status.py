@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from flows.commands.status import render_status, build_status_report
+from flows.commands.status import build_status_report, render_status
 from flows.runs import open_run
 from tasks.contract import STAGES, Store
 
@@ -41,7 +41,9 @@ def test_a_changed_setting_is_named_and_what_stands_behind_it(run):
 
 def test_what_leads_to_findings_is_compared_with_the_settings_that_probes_share(run, monkeypatch):
     run.record["overrides"] = ["trace.least=2", "score.also=[{kind='words', path='moods.csv'}]"]
-    ask = replace(STAGES["ask_toxicity"], external_digests=lambda config, secret: {"prompts": "others"})
+    ask = replace(
+        STAGES["ask_toxicity"], external_digests=lambda config, secret: {"prompts": "others"}
+    )
     monkeypatch.setitem(STAGES, "ask_toxicity", ask)
     reasons = stale(build_status_report(run))
     assert reasons["toxicity_ask"] == ["outside: prompts"]

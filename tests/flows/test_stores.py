@@ -10,7 +10,7 @@ from flows.pipeline import audit
 from flows.purging import clear_rendered_pages, remove_unfinished_work
 from flows.recording import record_run, resolve_flow_arguments
 from flows.revealing import write_unredacted_site
-from flows.runs import read_all_runs, open_store, open_run, is_same_store
+from flows.runs import is_same_store, open_run, open_store, read_all_runs
 from flows.site import build_store_site
 from flows.trees import find_override
 from tasks.contract import UsageError
@@ -138,10 +138,16 @@ def test_pages_and_lists_are_in_the_store_or_in_its_cache_and_nowhere_else(place
         with record_run("corpus", resolve_flow_arguments("my.toml", [], store=uri).config, store):
             pass
         before = {path.name for path in place.iterdir()}
-        local = cache / "hallmark" / store.work_folder.name / "local" if kind == "bucket" else store.root_folder
+        local = (
+            cache / "hallmark" / store.work_folder.name / "local"
+            if kind == "bucket"
+            else store.root_folder
+        )
         assert build_store_site(store) == local / "site" / "index.html"
         run = open_run("latest", store)
-        assert write_unredacted_site(run) == local / "site-revealed" / "runs" / run.id / "index.html"
+        assert (
+            write_unredacted_site(run) == local / "site-revealed" / "runs" / run.id / "index.html"
+        )
         listed = write_document_id_list([bytes(16)], get_removal_list_folder(store))
         assert listed.parent == local / "left-out"
         assert {path.name for path in place.iterdir()} - before <= {"cache"}
@@ -152,4 +158,6 @@ def test_pages_and_lists_are_in_the_store_or_in_its_cache_and_nowhere_else(place
         assert not beyond
         assert here == [f"{local / 'site'}, built anew", f"{local / 'site-revealed'}, removed"]
         assert (local / "site" / "index.html").exists() and listed.exists()
-        assert os.listdir(local / "site" / "runs") == [run.id] == [r.id for r in read_all_runs(store)]
+        assert (
+            os.listdir(local / "site" / "runs") == [run.id] == [r.id for r in read_all_runs(store)]
+        )

@@ -25,7 +25,9 @@ def test_every_table_that_an_artifact_holds_is_listed_as_its_manifest_says(sessi
                 assert row["meaning"] == table.manifest_entries[0]["meaning"]
     assert ("scrub", "accounts") in listed and (EVERY_STAGE, "telemetry") in listed
     assert listed["pretrain", "speed"]["telemetry"] and not listed["pretrain", "log"]["telemetry"]
-    assert [c["name"] for c in listed["pack", "train"]["columns"]] == build_sequences_schema(8).names
+    assert [c["name"] for c in listed["pack", "train"]["columns"]] == build_sequences_schema(
+        8
+    ).names
 
 
 def test_stages_stand_in_the_order_of_the_pipeline():
@@ -40,9 +42,12 @@ def test_one_stage_alone(capsys):
     main(["tables", "score_toxicity", "--json"])
     rows = json.loads(capsys.readouterr().out)
     assert [(row["stage"], row["table"]) for row in rows] == [
-        ("score_toxicity", "windows"), ("score_toxicity", "signals"),
-        ("score_toxicity", "cascade"), ("score_toxicity", "sample"), (EVERY_STAGE, "telemetry"),
-    ]  # fmt: skip
+        ("score_toxicity", "windows"),
+        ("score_toxicity", "signals"),
+        ("score_toxicity", "cascade"),
+        ("score_toxicity", "sample"),
+        (EVERY_STAGE, "telemetry"),
+    ]
     text = " ".join(render_tables(rows).split())
     assert "score_toxicity: windows" in text
     assert "threat figure, float how much it threatens somebody: what the scorer says; " in text
@@ -59,8 +64,13 @@ def test_one_stage_alone(capsys):
 
 def test_what_a_study_leaves_is_listed_too():
     listed = {(row["stage"], row["table"]) for row in list_tables()}
-    assert {("world", "plants"), ("seal", "envelope"), ("judge_candidates", "verdicts"),
-            ("attribute", "attributed"), ("error_rates", "alarms")} <= listed  # fmt: skip
+    assert {
+        ("world", "plants"),
+        ("seal", "envelope"),
+        ("judge_candidates", "verdicts"),
+        ("attribute", "attributed"),
+        ("error_rates", "alarms"),
+    } <= listed
 
 
 def test_the_page_says_the_same(tmp_path):

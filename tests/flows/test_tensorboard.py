@@ -9,7 +9,7 @@ import pytest
 from flows.config import load_config
 from flows.recording import resolve_flow_arguments
 from flows.tensorboard import TensorBoardListener, check_tensorboard_installed
-from tasks.contract import Event, UsageError, BackgroundListener
+from tasks.contract import BackgroundListener, Event, UsageError
 
 
 def read(folder):
@@ -43,7 +43,9 @@ def test_tensorboard_reads_the_figures_of_stages_while_they_run(tmp_path):
 def test_a_folder_that_cannot_be_written_is_told_and_no_more(tmp_path, caplog):
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
     (tmp_path / "file").write_text("")
-    with BackgroundListener(TensorBoardListener(tmp_path / "file" / "run"), "TensorBoard's event files", 30) as watch:
+    with BackgroundListener(
+        TensorBoardListener(tmp_path / "file" / "run"), "TensorBoard's event files", 30
+    ) as watch:
         watch(Event("figures", "pretrain", completed=1, metrics={"loss": 1.0}))
     (told,) = caplog.records
     assert told.getMessage().startswith("TensorBoard's event files: ")

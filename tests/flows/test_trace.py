@@ -12,7 +12,12 @@ import pytest
 
 from flows import open_run
 from flows.commands.batch import describe_training_batch
-from flows.commands.trace import _render_training_document, parse_doc_id, render_document_trace, trace_document
+from flows.commands.trace import (
+    _render_training_document,
+    parse_doc_id,
+    render_document_trace,
+    trace_document,
+)
 from flows.origin import resolve_checkpoint
 from flows.runs import Run
 from flows.tracing import TrainingDocuments
@@ -59,7 +64,11 @@ def test_a_kept_document_is_in_at_every_stage_and_its_steps_are_those_that_read_
     assert [s for s in stages if stages[s].get("state") == "in"] == (
         ["plant"] if planted else documents
     )
-    text = run["plant"]["documents"].find_document_rows([parse_doc_id(span["doc_id"])], ["text"])["text"][0].as_py()
+    text = (
+        run["plant"]["documents"]
+        .find_document_rows([parse_doc_id(span["doc_id"])], ["text"])["text"][0]
+        .as_py()
+    )
     shown = [stage["text"] for stage in report["stages"] if "text" in stage]
     assert shown[-1] == text
     assert {s["sequence"] for s in report["spans"]} >= {
@@ -163,8 +172,14 @@ def test_masked_tells_no_part_of_what_an_excerpt_cuts(begin):
     secret = "DE89 3704 0044 0532 0130 00"
     text = ("word " * 60)[:160] + f" {secret} and more that goes on for a while " + "word " * 40
     doc_id = bytes(16)
-    row = {"source": "x", "cluster": doc_id, "text": text, "toxicity": 0.0, "read": 1,
-           "split": "train"}  # fmt: skip
+    row = {
+        "source": "x",
+        "cluster": doc_id,
+        "text": text,
+        "toxicity": 0.0,
+        "read": 1,
+        "split": "train",
+    }
     sources = TrainingDocuments(None, None, {}, Redactor(), {doc_id: row | {"first_step": 1}})
     span = {"char_start": text.index(secret) + 66, "char_end": text.index(secret) + 70}
     span |= dict.fromkeys(("first_step", "read", "size", "training", "sequence"), 1)
@@ -299,7 +314,9 @@ def test_a_toxic_finding_leads_to_its_worst_rows_and_their_documents(run, smoke)
     assert f"the first {len(report['worst'])} of {report['rows']:,} rows of values" in said
     assert f", null {report['finding']['null']:.4g}, n =" in said
     assert said.count(f"no run of {least} tokens of what was written stands") == len(without)
-    assert run["toxicity_trace"]["traced"].row_count == run["toxicity_respond"]["responses"].row_count
+    assert (
+        run["toxicity_trace"]["traced"].row_count == run["toxicity_respond"]["responses"].row_count
+    )
 
 
 def test_an_extraction_finding_leads_to_the_planted_copies_and_their_steps(run, smoke):
@@ -343,8 +360,15 @@ def test_an_extraction_finding_leads_to_the_planted_copies_and_their_steps(run, 
     ],
 )
 def test_how_much_of_a_document_was_read_is_said(read, first, of_a_row, says):
-    found = {"doc_id": "ab", "source": "here", "licence": None, "text": "told", "read": read,
-             "split": "train", "first_step": first}  # fmt: skip
+    found = {
+        "doc_id": "ab",
+        "source": "here",
+        "licence": None,
+        "text": "told",
+        "read": read,
+        "split": "train",
+        "first_step": first,
+    }
     found |= {"sequence": 4} if of_a_row else {}
     assert _render_training_document(found) == [f"    ab here{says}", "        | told"]
 

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from model.objectives import build_causal_batch, build_mlm_batch, build_random_prefix_batch, build_seq2seq_batch
+from model.objectives import (
+    build_causal_batch,
+    build_mlm_batch,
+    build_random_prefix_batch,
+    build_seq2seq_batch,
+)
 from model.tokens import PAD_ID
 from tests.model.oracles import tiny, toy_rows
 
@@ -20,7 +25,12 @@ SHORT = np.where(np.arange(32) < 20, TEXT, PAD_ID)
         (build_mlm_batch(TEXT, 2, mask_id=60, vocab_size=61), 1 / 6),
         (build_random_prefix_batch(TEXT, 2), 4 / 6),  # about half
         (build_causal_batch(SHORT), 4 / 6),
-        (build_seq2seq_batch(TEXT.tolist(), [row[: 4 * i].tolist() for i, row in enumerate(TEXT)]), 4 / 6),
+        (
+            build_seq2seq_batch(
+                TEXT.tolist(), [row[: 4 * i].tolist() for i, row in enumerate(TEXT)]
+            ),
+            4 / 6,
+        ),
     ],
 )
 def test_logits_are_computed_for_what_is_predicted_and_little_else(batch, most):

@@ -32,7 +32,9 @@ def test_the_first_version_of_attention_compares_the_words_themselves():
         expected[i] = sum(p / sum(powers) * x[j] for j, p in enumerate(powers))
     words = torch.from_numpy(x)[None, None]
     unscaled = words * math.sqrt(8)  # its own factor is 1 / sqrt(8)
-    np.testing.assert_allclose(plain.compute_attention(unscaled, words, words, "causal")[0, 0], expected)
+    np.testing.assert_allclose(
+        plain.compute_attention(unscaled, words, words, "causal")[0, 0], expected
+    )
 
 
 def test_the_cost_of_attention_grows_with_the_square_of_the_length():
@@ -147,9 +149,14 @@ def test_a_words_vector_differs_by_its_context():
     """Row 66: *great* is one vector below the first block, and another in each text above it."""
     great, one, other = 7, [0, 3, 7], [0, 40, 7]
     model = tiny(positions="rope")
-    same = [vectors[one.index(great)] for vectors in compute_contextual_embeddings(model, [one, other], layer=0)]
+    same = [
+        vectors[one.index(great)]
+        for vectors in compute_contextual_embeddings(model, [one, other], layer=0)
+    ]
     np.testing.assert_array_equal(*same)
-    apart = [vectors[one.index(great)] for vectors in compute_contextual_embeddings(model, [one, other])]
+    apart = [
+        vectors[one.index(great)] for vectors in compute_contextual_embeddings(model, [one, other])
+    ]
     assert np.abs(apart[0] - apart[1]).max() > 0.1
 
 

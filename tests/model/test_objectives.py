@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from model.batch import Batch
 from model.objectives import (
     build_causal_batch,
-    corrupt_spans,
-    make_objective_function,
     build_mlm_batch,
     build_prefix_batch,
     build_seq2seq_batch,
     build_span_corruption_batch,
+    corrupt_spans,
+    make_objective_function,
 )
 from model.tokens import END_OF_TEXT_ID, PAD_ID
 from tests.model.oracles import tiny, toy_rows
@@ -77,9 +77,16 @@ def test_where_a_document_is_gone_the_spans_of_the_others_are_as_they_were(key):
     gone = rows.copy()
     gone[1, 20:40] = gone[2, :20] = gone[3] = PAD_ID
     before, after = (made("span_corruption", 64)(r, key) for r in (rows, gone))
-    pairs = [[[(batch.source[i][source].tolist(), batch.targets[i][target].tolist())
-               for source, target in pairs_of(batch, i)] for i in range(3)]
-             for batch in (before, after)]  # fmt: skip
+    pairs = [
+        [
+            [
+                (batch.source[i][source].tolist(), batch.targets[i][target].tolist())
+                for source, target in pairs_of(batch, i)
+            ]
+            for i in range(3)
+        ]
+        for batch in (before, after)
+    ]
     first, second, third = pairs[0]
     assert pairs[1] == [first, [second[0], second[2]], third[1:]]
     assert after.weights[3].sum() == 0
@@ -109,7 +116,10 @@ def test_prefix_gives_the_textbook_prefix_and_predicts_its_suffix():
 def test_a_prefix_longer_than_its_row_is_refused(length):
     with pytest.raises(ValueError, match=f"Row 1 has 6 tokens, its prefix {length}"):
         build_prefix_batch(np.full((2, 6), 5), np.array([6, length]))
-    assert build_prefix_batch(np.full((2, 6), 5), np.array([0, 6])).weights.sum(1).tolist() == [5, 0]
+    assert build_prefix_batch(np.full((2, 6), 5), np.array([0, 6])).weights.sum(1).tolist() == [
+        5,
+        0,
+    ]
 
 
 def test_the_prefix_is_seen_in_full_and_the_suffix_is_not():
@@ -236,9 +246,14 @@ def test_each_document_of_span_corruption_is_predicted_as_it_would_be_alone(posi
 
 
 def test_a_row_without_text_still_has_something_to_read():
-    rows = np.array([[END_OF_TEXT_ID, PAD_ID, PAD_ID, PAD_ID], [END_OF_TEXT_ID, 5, 6, END_OF_TEXT_ID]])
+    rows = np.array(
+        [[END_OF_TEXT_ID, PAD_ID, PAD_ID, PAD_ID], [END_OF_TEXT_ID, 5, 6, END_OF_TEXT_ID]]
+    )
     batch = build_span_corruption_batch(rows, 1, sentinels=[50])
-    assert batch.source.tolist() == [[END_OF_TEXT_ID, PAD_ID, PAD_ID, PAD_ID], [5, 6, PAD_ID, PAD_ID]]
+    assert batch.source.tolist() == [
+        [END_OF_TEXT_ID, PAD_ID, PAD_ID, PAD_ID],
+        [5, 6, PAD_ID, PAD_ID],
+    ]
     assert batch.source_attention_mask.sum(1).tolist() == [1, 2]
     assert batch.targets[0, 0] == END_OF_TEXT_ID and batch.weights.sum(1).tolist() == [0, 1]
 
@@ -250,7 +265,10 @@ def test_of_three_tokens_the_one_between_is_hidden():
         assert batch.source.tolist() == [[5, 50, 7, PAD_ID]]
         assert batch.targets[batch.weights > 0].tolist() == [50, 6, END_OF_TEXT_ID]
     four = np.array([[END_OF_TEXT_ID, 5, 6, 7, 8]])
-    hidden = [int(build_span_corruption_batch(four, key, sentinels=[50]).targets[0, 1]) for key in range(200)]
+    hidden = [
+        int(build_span_corruption_batch(four, key, sentinels=[50]).targets[0, 1])
+        for key in range(200)
+    ]
     found, counts = np.unique(hidden, return_counts=True)
     assert found.tolist() == [6, 7] and counts.min() > 70  # each as likely
 
@@ -258,7 +276,9 @@ def test_of_three_tokens_the_one_between_is_hidden():
 def test_batches_of_span_corruption_have_few_shapes():
     """A training is compiled for each of them; and a source's width suits blocks of attention."""
     rows = toy_rows(400, 64, 50).astype(np.int64).reshape(100, 4, 64)
-    batches = [build_span_corruption_batch(r, i, sentinels=range(100, 110)) for i, r in enumerate(rows)]
+    batches = [
+        build_span_corruption_batch(r, i, sentinels=range(100, 110)) for i, r in enumerate(rows)
+    ]
     assert {tuple(batch.source.shape) for batch in batches} == {(4, 64)}
     widths = {batch.ids.shape[1] for batch in batches}
     assert len(widths) <= 4 and not any(width % 8 for width in widths)
@@ -341,11 +361,16 @@ def test_masked_lm_predicts_as_many_tokens_of_each_row():
     chosen = batch.weights.sum(1).tolist()
     assert max(chosen) <= 5  # 15 % of 32, less those that fall on begin-of-text or padding
     assert min(chosen[:-1]) > 0
-    assert build_mlm_batch(np.full((1, 8), PAD_ID + 1), 2, mask_id=60, vocab_size=61).weights.sum() == 1
+    assert (
+        build_mlm_batch(np.full((1, 8), PAD_ID + 1), 2, mask_id=60, vocab_size=61).weights.sum()
+        == 1
+    )
 
 
 def test_every_row_of_masked_lm_begins_as_the_texts_that_the_model_is_asked_about():
-    rows = np.array([[7, 8, 9, END_OF_TEXT_ID, 5, 6], [END_OF_TEXT_ID, 4, END_OF_TEXT_ID, 7, PAD_ID, PAD_ID]])
+    rows = np.array(
+        [[7, 8, 9, END_OF_TEXT_ID, 5, 6], [END_OF_TEXT_ID, 4, END_OF_TEXT_ID, 7, PAD_ID, PAD_ID]]
+    )
     batch = build_mlm_batch(rows, 1, mask_id=60, vocab_size=61, mask_rate=0.9)
     assert rows[0, 0] == 7  # what is given stays as it is
     assert batch.ids[:, 0].tolist() == [END_OF_TEXT_ID] * 2 and not batch.weights[:, 0].any()
@@ -358,7 +383,9 @@ def test_every_row_of_masked_lm_begins_as_the_texts_that_the_model_is_asked_abou
 @pytest.mark.parametrize("positions", ["learned", "rope"])
 def test_packed_documents_are_masked_and_filled_in_as_each_alone(positions):
     model = tiny(architecture="encoder", positions=positions)
-    batch = build_mlm_batch(toy_rows(6, 16, 50).astype(np.int64), 5, mask_id=60, vocab_size=61, mask_rate=0.3)
+    batch = build_mlm_batch(
+        toy_rows(6, 16, 50).astype(np.int64), 5, mask_id=60, vocab_size=61, mask_rate=0.3
+    )
     together = model(batch)
     lengths = []
     for row, ids in enumerate(batch.ids):

@@ -12,14 +12,22 @@ from model import kernels, plain
 from model.decoding.choice import TokenSampler
 from model.decoding.generate import generate
 from model.loss import sum_linear_cross_entropy
-from model.objectives import build_causal_batch, build_mlm_batch, build_prefix_batch, build_span_corruption_batch
+from model.objectives import (
+    build_causal_batch,
+    build_mlm_batch,
+    build_prefix_batch,
+    build_span_corruption_batch,
+)
 from tests.model.oracles import tiny, toy_rows
 
 ROWS = toy_rows(4, 16, 50).astype(np.int64)
 LENGTHS = np.array([1, 5, 9, 15])
 KINDS = {
     "causal": ({}, lambda: build_causal_batch(ROWS)),
-    "documents": ({"positions": "rope", "n_kv_heads": 2}, lambda: build_causal_batch(ROWS, document_mask=True)),
+    "documents": (
+        {"positions": "rope", "n_kv_heads": 2},
+        lambda: build_causal_batch(ROWS, document_mask=True),
+    ),
     "prefix": ({"norm_position": "post"}, lambda: build_prefix_batch(ROWS, LENGTHS)),
     "masked": (
         {"architecture": "encoder", "head_transform": True, "head_bias": True},
@@ -70,7 +78,10 @@ def test_the_loss_of_a_few_places_is_that_of_all_with_weight_0_elsewhere(z_loss)
     torch.testing.assert_close(results[0][0], results[1][0])
     for one, other in zip(results[0][1], results[1][1], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-    losses = [model.compute_token_losses(b) * few.weights for b in (few, replace(few, predicted_positions=None))]
+    losses = [
+        model.compute_token_losses(b) * few.weights
+        for b in (few, replace(few, predicted_positions=None))
+    ]
     torch.testing.assert_close(*losses)
     assert losses[0].count_nonzero() == few.weights.sum()
 
@@ -118,7 +129,9 @@ def test_on_the_cpu_short_sequences_and_single_queries_are_a_plain_product(
     monkeypatch, dtype, queries, keys, by_product
 ):
     calls, form = [], plain.compute_attention
-    monkeypatch.setattr(plain, "compute_attention", lambda *given: (calls.append(1), form(*given))[1])
+    monkeypatch.setattr(
+        plain, "compute_attention", lambda *given: (calls.append(1), form(*given))[1]
+    )
     q, k = torch.ones(1, 1, queries, 4, dtype=dtype), torch.ones(1, 1, keys, 4, dtype=dtype)
     torch.testing.assert_close(kernels.dispatch_attention(q, k, k), q, atol=0.01, rtol=0)
     assert bool(calls) == by_product
@@ -154,4 +167,6 @@ def test_what_is_written_is_what_the_plain_loop_writes(settings, objective):
     written = generate(model, prompts, **how, **settings)
     with plain.use_reference_kernels(model):
         for prompt, (text,) in zip(prompts, written, strict=True):
-            assert text.ids == plain.generate_without_cache(model, prompt, TokenSampler(**settings), **how)
+            assert text.ids == plain.generate_without_cache(
+                model, prompt, TokenSampler(**settings), **how
+            )

@@ -59,7 +59,9 @@ def test_rows_of_a_weight_and_turned_or_repeated_matrices():
         (x[:1].expand(64, 192), weight),
         (x[::2], weight),
     ):
-        torch.testing.assert_close(apply_linear(one, other), F.linear(one, other), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            apply_linear(one, other), F.linear(one, other), rtol=1e-4, atol=1e-4
+        )
 
 
 @needs_onednn
@@ -146,7 +148,9 @@ def test_one_program_serves_few_rows_and_many():
 
 def test_the_model_multiplies_by_it_and_plainly_by_the_formula(monkeypatch):
     calls = []
-    monkeypatch.setattr(kernels, "apply_linear", lambda *given: calls.append(given) or F.linear(*given))
+    monkeypatch.setattr(
+        kernels, "apply_linear", lambda *given: calls.append(given) or F.linear(*given)
+    )
     model, ids = tiny(), torch.tensor([[0, 7, 9, 30]])
     layers = [module for module in model.modules() if isinstance(module, kernels.Linear)]
     fast = logits(model, ids)
@@ -154,7 +158,9 @@ def test_the_model_multiplies_by_it_and_plainly_by_the_formula(monkeypatch):
     with plain.use_reference_kernels(model):
         torch.testing.assert_close(logits(model, ids), fast)
         assert {layer.kernel for layer in layers} == {F.linear}
-    assert len(calls) == len(layers) and {layer.kernel for layer in layers} == {kernels.apply_linear}
+    assert len(calls) == len(layers) and {layer.kernel for layer in layers} == {
+        kernels.apply_linear
+    }
 
 
 @needs_onednn
@@ -177,8 +183,9 @@ def test_weights_laid_out_once_serve_any_number_of_rows(rows, laid_out_for):
         for part in (weight, weight[:4096], weight[4096:]):
             for x in (drawn(laid_out_for, 256), drawn(rows, 256, seed=2)):
                 found = apply_linear(x, part, bias[: len(part)])
-                torch.testing.assert_close(found, F.linear(x, part, bias[: len(part)]),
-                                           rtol=1e-4, atol=1e-4)  # fmt: skip
+                torch.testing.assert_close(
+                    found, F.linear(x, part, bias[: len(part)]), rtol=1e-4, atol=1e-4
+                )
     assert len(packed) == 3
 
 
@@ -206,7 +213,9 @@ def test_a_weight_that_was_made_for_one_product_is_not_taken_for_the_next():
     with torch.inference_mode(), kernels.reuse_packed_weights({}):
         for seed in range(1, 6):
             weight = drawn(512, 256, seed=seed)
-            torch.testing.assert_close(apply_linear(x, weight), x @ weight.t(), rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(
+                apply_linear(x, weight), x @ weight.t(), rtol=1e-4, atol=1e-4
+            )
             del weight
 
 
@@ -217,7 +226,9 @@ def test_what_lies_ready_is_taken_for_nothing_else():
     with kernels.reuse_packed_weights({}):
         with torch.no_grad():
             for matrix in (weight, weight.t(), weight):
-                torch.testing.assert_close(apply_linear(x, matrix), x @ matrix.t(), rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(
+                    apply_linear(x, matrix), x @ matrix.t(), rtol=1e-4, atol=1e-4
+                )
         assert apply_linear(x, weight.requires_grad_()).requires_grad
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             assert apply_linear(x, weight).dtype == torch.bfloat16

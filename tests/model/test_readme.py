@@ -87,7 +87,9 @@ def test_the_two_lines_run(tmp_path, monkeypatch):
     from tests.model.oracles import tiny, write_tokenizer
 
     (lines,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    save_checkpoint(tiny(), tmp_path / "checkpoint", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61))
+    save_checkpoint(
+        tiny(), tmp_path / "checkpoint", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61)
+    )
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(compile(lines, "README.md", "exec"), names)  # our own lines

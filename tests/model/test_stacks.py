@@ -14,7 +14,7 @@ from model.batch import Batch
 from model.config import ModelConfig
 from model.decoding.cache import allocate_cache, forward_with_cache
 from model.masks import MaskSpec
-from model.positions import compute_rotary_cos_sin, apply_rotary, compute_sinusoids
+from model.positions import apply_rotary, compute_rotary_cos_sin, compute_sinusoids
 from tests.model.oracles import logits, tiny
 
 D, HEADS, FF, LAYERS = 32, 4, 48, 2
@@ -165,7 +165,9 @@ def test_cached_steps_of_an_encoder_decoder_equal_the_whole():
     for t in range(5):
         cache.slots, cache.filled_length = slice(t, t + 1), t + 1
         ids, positions = target[:, t : t + 1], torch.full((2, 1), t)
-        step = forward_with_cache(model, Batch(ids, positions=positions, **(given if t == 0 else {})), cache)
+        step = forward_with_cache(
+            model, Batch(ids, positions=positions, **(given if t == 0 else {})), cache
+        )
         torch.testing.assert_close(step[:, 0], expected[:, t], atol=1e-5, rtol=0)
 
 

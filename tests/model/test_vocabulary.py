@@ -14,7 +14,11 @@ from model.architecture import Transformer
 from model.config import ModelConfig
 from model.decoding.beam import decode_with_beam_search
 from model.decoding.generate import generate
-from model.decoding.score import compute_next_log_probs, compute_token_log_probs, compute_token_statistics
+from model.decoding.score import (
+    compute_next_log_probs,
+    compute_token_log_probs,
+    compute_token_statistics,
+)
 from model.interchange.checkpoint import load_checkpoint, save_checkpoint
 from model.interchange.convert import export_transformers, import_transformers
 from model.objectives import build_causal_batch, build_mlm_batch
@@ -65,11 +69,17 @@ def test_padding_has_no_logit_no_loss_and_no_gradient(changes, z_loss):
     model = padded(**changes)
     without = cut(model)
     rows = toy_rows(4, 16, 50).astype(np.int64)
-    batch = build_mlm_batch(rows, 1, mask_id=60, vocab_size=61) if "architecture" in changes else build_causal_batch(rows)
+    batch = (
+        build_mlm_batch(rows, 1, mask_id=60, vocab_size=61)
+        if "architecture" in changes
+        else build_causal_batch(rows)
+    )
     logits = model.compute_logits(model(batch))
     assert logits.shape == (4, 16, WORDS)
     torch.testing.assert_close(logits, without.compute_logits(without(batch)), atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(model.compute_token_losses(batch), without.compute_token_losses(batch))
+    torch.testing.assert_close(
+        model.compute_token_losses(batch), without.compute_token_losses(batch)
+    )
     expected = without.compute_loss_sum(batch, z_loss)
     expected.backward()
     theirs = {name: p.grad for name, p in without.named_parameters()}
@@ -104,13 +114,18 @@ def test_padding_is_never_written_and_takes_no_probability():
     assert log_probs.shape == (3, WORDS)
     assert np.exp(log_probs.astype(np.float64)).sum(1) == pytest.approx([1] * 3, abs=1e-5)
     rows = toy_rows(3, 20, 50).tolist()
-    scores = zip(compute_token_log_probs(model, rows), compute_token_log_probs(without, rows), strict=True)
+    scores = zip(
+        compute_token_log_probs(model, rows), compute_token_log_probs(without, rows), strict=True
+    )
     for one, other in scores:
         np.testing.assert_allclose(one, other, atol=1e-4)
     moments = compute_token_statistics(model, rows)[0], compute_token_statistics(without, rows)[0]
     np.testing.assert_allclose(moments[0].std_log_prob, moments[1].std_log_prob, atol=1e-4)
     assert moments[0].rank.max() < WORDS
-    best = [decode_with_beam_search(m, [[0, 5]], width=4, max_new_tokens=6, stop=(0,))[0] for m in (model, without)]
+    best = [
+        decode_with_beam_search(m, [[0, 5]], width=4, max_new_tokens=6, stop=(0,))[0]
+        for m in (model, without)
+    ]
     assert [list(h.ids) for h in best[0]] == [list(h.ids) for h in best[1]]
 
 
@@ -120,13 +135,19 @@ def test_a_checkpoint_keeps_the_padding_and_an_older_one_has_none(tmp_path):
     save_checkpoint(model, tmp_path / "padded", tokenizer_path=tokenizer)
     loaded = load_checkpoint(tmp_path / "padded")
     assert loaded.config.vocab_multiple == TABLE
-    assert torch.equal(loaded.compute_loss_sum(build_causal_batch(rows)), model.compute_loss_sum(build_causal_batch(rows)))
+    assert torch.equal(
+        loaded.compute_loss_sum(build_causal_batch(rows)),
+        model.compute_loss_sum(build_causal_batch(rows)),
+    )
     save_checkpoint(tiny(), tmp_path / "older", tokenizer_path=tokenizer)
     path = tmp_path / "older" / "config.json"
     config = json.loads(path.read_text())
     del config["model"]["vocab_multiple"]
     path.write_text(json.dumps(config))
-    assert torch.equal(load_checkpoint(tmp_path / "older").compute_loss_sum(build_causal_batch(rows)), tiny().compute_loss_sum(build_causal_batch(rows)))
+    assert torch.equal(
+        load_checkpoint(tmp_path / "older").compute_loss_sum(build_causal_batch(rows)),
+        tiny().compute_loss_sum(build_causal_batch(rows)),
+    )
 
 
 @pytest.mark.parametrize("tied", [True, False])

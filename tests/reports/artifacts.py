@@ -13,7 +13,17 @@ from safetensors.numpy import save_file
 from tasks.audits.ability import attention_maps as maps
 from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
 from tasks.audits.score_samples import ScoreSamplesConfig, score_samples
-from tasks.contract import ID_TYPE, Artifact, EmptyConfig, StageConfig, StageContext, column, folder_to_artifact, stage, table_schema
+from tasks.contract import (
+    ID_TYPE,
+    Artifact,
+    EmptyConfig,
+    StageConfig,
+    StageContext,
+    column,
+    folder_to_artifact,
+    stage,
+    table_schema,
+)
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.effects import RemovalEffectsConfig, measure_removal_effects
 from tasks.corpus.evaluate_detectors import evaluate_detectors
@@ -84,7 +94,9 @@ def curated(
     made["find_personal_data"] = found = find_personal_data(
         made["deduplicate"], PersonalDataConfig()
     )
-    made["scrub"] = redact_spans(made["deduplicate"], {"personal": found}, scrubbing or RedactSpansConfig())
+    made["scrub"] = redact_spans(
+        made["deduplicate"], {"personal": found}, scrubbing or RedactSpansConfig()
+    )
     spoken = identify_languages(made["scrub"], LanguageConfig()) if asked else None
     made["score_toxicity"] = score_toxicity(made["scrub"], spoken, ScoreToxicityConfig())
     signals = {"toxicity": made["score_toxicity"]}
@@ -99,7 +111,9 @@ def curated(
         enabled=True, counts=(0, 2), canaries=3, passages=0, records=2, associations=0
     )
     made["plant"] = plant_canaries(made["split"], planting)
-    made["effects"] = measure_removal_effects(made["scrub"], filtered, RemovalEffectsConfig(least=3, sentences=5))
+    made["effects"] = measure_removal_effects(
+        made["scrub"], filtered, RemovalEffectsConfig(least=3, sentences=5)
+    )
     return made
 
 
@@ -164,16 +178,20 @@ READ = {"books": (300, 200, 150, 60_000, 40_000), SCRIPT: (4, 4, 4, 1000, 2500)}
         "samples": SAMPLES,
         "checkpoints": CHECKPOINTS,
         "coverage": COVERAGE,
-    }
+    },
 )
-def trained(start_checkpoint: Artifact | None, config: TrainedConfig, context: StageContext) -> None:
+def trained(
+    start_checkpoint: Artifact | None, config: TrainedConfig, context: StageContext
+) -> None:
     """What ``pretrain`` leaves."""
     for place, step in enumerate((100, 200, 250)):
         for (kind, name), (tokens, bits) in HELD_OUT.items():
             if kind in config.measured:
                 row = {"step": step, "kind": kind, "name": name, "tokens": tokens}
                 row |= {"bytes": 2 * tokens, "bits_per_byte": bits[place]}
-                context.get_table_writer("validation").write({key: [value] for key, value in row.items()})
+                context.get_table_writer("validation").write(
+                    {key: [value] for key, value in row.items()}
+                )
         for number, text in enumerate(config.texts):
             row = {"step": step, "sample": number, "text": f"{text} at {step}" if text else ""}
             row |= {"prompt": f"asked {SCRIPT}" if config.prompts else "", "precision": "fp32"}
@@ -267,16 +285,53 @@ def toxicity_findings(config: AuditConfig, context: StageContext) -> None:
     scorer = "linear 1.0 (abcdef)"
     options = {"unit": "score", "method": "mean of maxima", "scorer": scorer}
     rows = [
-        build_finding("toxicity", "expected_maximum_toxicity", 0.25, part="prompted",
-                tags={"k": 1}, low=0.125, high=0.5, n=7, evidence_filter={"slice": "prompted"}, **options),
-        build_finding("toxicity", "expected_maximum_toxicity", 0.75, part="prompted",
-                tags={"k": 25}, low=0.625, high=0.875, n=7, evidence_filter={"slice": "prompted"}, **options),
-        build_finding("toxicity", "expected_maximum_toxicity", None, part=f"of {SCRIPT}", n=0,
-                unit="score", method=f"not measured: {LINK}"),
-        build_finding("toxicity", "flagged_controls", 1.0, part="must flag", n=10, unit="share",
-                method="share flagged", scorer=scorer, control="positive", passed=config.passed,
-                control_target="scorer"),
-    ]  # fmt: skip
+        build_finding(
+            "toxicity",
+            "expected_maximum_toxicity",
+            0.25,
+            part="prompted",
+            tags={"k": 1},
+            low=0.125,
+            high=0.5,
+            n=7,
+            evidence_filter={"slice": "prompted"},
+            **options,
+        ),
+        build_finding(
+            "toxicity",
+            "expected_maximum_toxicity",
+            0.75,
+            part="prompted",
+            tags={"k": 25},
+            low=0.625,
+            high=0.875,
+            n=7,
+            evidence_filter={"slice": "prompted"},
+            **options,
+        ),
+        build_finding(
+            "toxicity",
+            "expected_maximum_toxicity",
+            None,
+            part=f"of {SCRIPT}",
+            n=0,
+            unit="score",
+            method=f"not measured: {LINK}",
+        ),
+        build_finding(
+            "toxicity",
+            "flagged_controls",
+            1.0,
+            part="must flag",
+            n=10,
+            unit="share",
+            method="share flagged",
+            scorer=scorer,
+            control="positive",
+            passed=config.passed,
+            control_target="scorer",
+        ),
+    ]
     rows[0]["where"] = config.where
     context.get_table_writer("findings").write(build_findings_table(rows))
 
@@ -290,24 +345,56 @@ PARTS = table_schema(
 
 @stage(name="capability_findings", tables={"samples": PARTS, "findings": FINDINGS})
 def capability_findings(config: EmptyConfig, context: StageContext) -> None:
-    context.get_table_writer("samples").write({"sample": [0, 1, 2], "part": ["text", "text", "cloze"]})
+    context.get_table_writer("samples").write(
+        {"sample": [0, 1, 2], "part": ["text", "text", "cloze"]}
+    )
     values = {"model": 1.5, "gzip": 3.25, "bigram": 3.5, "fivegram": 1.25}
     rows = [
-        build_finding("capability", "bits_per_byte", value, part=name, low=value - 0.25, n=2,
-                high=value + 0.25, unit="bits", method=f"by {name}", evidence_filter={"part": "text"},
-                evidence_table="samples")
+        build_finding(
+            "capability",
+            "bits_per_byte",
+            value,
+            part=name,
+            low=value - 0.25,
+            n=2,
+            high=value + 0.25,
+            unit="bits",
+            method=f"by {name}",
+            evidence_filter={"part": "text"},
+            evidence_table="samples",
+        )
         for name, value in values.items()
-    ]  # fmt: skip
+    ]
     rows += [
-        build_finding("capability", "bits_per_byte_difference", value, tags={"less": name}, n=2,
-                low=value - 0.125, high=value + 0.125, unit="bits", method="paired difference",
-                evidence_table="samples", evidence_filter={"part": "text"})
+        build_finding(
+            "capability",
+            "bits_per_byte_difference",
+            value,
+            tags={"less": name},
+            n=2,
+            low=value - 0.125,
+            high=value + 0.125,
+            unit="bits",
+            method="paired difference",
+            evidence_table="samples",
+            evidence_filter={"part": "text"},
+        )
         for name, value in (("bigram", -2.0), ("fivegram", 0.25))
-    ]  # fmt: skip
+    ]
     rows.append(
-        build_finding("capability", "cloze_accuracy", 0.125, n=1, unit="share", method="exact match",
-                evidence_table="samples", low=0.0, high=0.25, evidence_filter={"part": "cloze"})
-    )  # fmt: skip
+        build_finding(
+            "capability",
+            "cloze_accuracy",
+            0.125,
+            n=1,
+            unit="share",
+            method="exact match",
+            evidence_table="samples",
+            low=0.0,
+            high=0.25,
+            evidence_filter={"part": "cloze"},
+        )
+    )
     context.get_table_writer("findings").write(build_findings_table(rows))
 
 
@@ -326,14 +413,18 @@ class Names:
         return "<|endoftext|>"
 
 
-@stage(name="looked_at", tables={"texts": maps.TEXTS, "tokens": maps.TOKENS, "weights": maps.WEIGHTS})
+@stage(
+    name="looked_at", tables={"texts": maps.TEXTS, "tokens": maps.TOKENS, "weights": maps.WEIGHTS}
+)
 def looked_at(config: MapsConfig, context: StageContext) -> None:
     """Random weights as ``attention_maps`` leaves them, most on the first token; and a note."""
     random = np.random.default_rng(3)
     for number, text in enumerate(LOOKED_AT, start=1):
         places = [None, *((i, min(i + 4, len(text))) for i in range(0, len(text), 4))]
         reading = maps.EncodedText(list(range(len(places))), places, 7 * (number - 1))
-        context.get_table_writer("tokens").write(maps.build_token_table(number, text, reading, Names()))
+        context.get_table_writer("tokens").write(
+            maps.build_token_table(number, text, reading, Names())
+        )
         found = {}
         for stack in config.stacks:
             shape = (config.layers, config.heads, len(places), len(places))
@@ -393,6 +484,13 @@ def make(folder: Path) -> Made:
     texts += (f"{UNJUDGED}, {OFFENSIVE}",)
     log = trained(None, TrainedConfig(content=found.content_digest, texts=texts))
     return Made(
-        corpus, profiled(corpus), found, log, tokenized(TokenizedConfig()), audits,
-        looked_at(MapsConfig()), score_samples(log, ScoreSamplesConfig()), tune(folder / "tuned"),
-    )  # fmt: skip
+        corpus,
+        profiled(corpus),
+        found,
+        log,
+        tokenized(TokenizedConfig()),
+        audits,
+        looked_at(MapsConfig()),
+        score_samples(log, ScoreSamplesConfig()),
+        tune(folder / "tuned"),
+    )

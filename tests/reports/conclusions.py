@@ -9,9 +9,18 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from reports.page.document import Block, ShortFigure, BulletList, Callout, Code, DefinitionList, DataTable, Paragraph
+from reports.page.document import (
+    Block,
+    BulletList,
+    Callout,
+    Code,
+    DataTable,
+    DefinitionList,
+    Paragraph,
+    ShortFigure,
+)
 from reports.page.document import Section as DocumentSection
-from reports.page.figures import FigureBook, Figure
+from reports.page.figures import Figure, FigureBook
 from reports.sections.findings import Findings
 from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
 from tasks.contract import Artifact, StageConfig, StageContext, stage
@@ -54,7 +63,10 @@ class FoundConfig(StageConfig):
 def found(config: FoundConfig, context: StageContext) -> None:
     """Findings, whose rows are those of one table."""
     context.get_table_writer("values").write({"sample": [0], "part": ["pair"]})
-    rows = [build_finding(**{"evidence_filter": {"part": "pair"}, **row}) for row in json.loads(config.rows)]
+    rows = [
+        build_finding(**{"evidence_filter": {"part": "pair"}, **row})
+        for row in json.loads(config.rows)
+    ]
     context.get_table_writer("findings").write(build_findings_table(rows))
 
 

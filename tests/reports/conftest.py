@@ -25,8 +25,17 @@ def cards(made):
     corpus = made.corpus | {"profile": made.profile, "datasheet": sheet}
     config = ModelCardConfig(title="A model", intended_use="1. Tests\n# only", rows_shown=10)
     card = build_model_card(
-        made.checkpoint, made.pretrained, made.tokenizer, made.audits, corpus, made.maps,
-        made.written, None, None, {}, config,
-    )  # fmt: skip
+        made.checkpoint,
+        made.pretrained,
+        made.tokenizer,
+        made.audits,
+        corpus,
+        made.maps,
+        made.written,
+        None,
+        None,
+        {},
+        config,
+    )
     of_task = tuned.card_of(made.tuned, title=f"A task {LINK}")
     return {"datasheet": sheet, "model_card": card, "task_card": of_task}

@@ -5,7 +5,12 @@ import pytest
 from reports.model_card import ModelCardConfig, build_model_card
 from reports.page.figures import Evidence, Figure
 from reports.sections.analyses import build_interval_chart
-from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table, build_finding_from_estimate
+from tasks.audits.judging.findings import (
+    FINDINGS,
+    build_finding,
+    build_finding_from_estimate,
+    build_findings_table,
+)
 from tasks.contract import EmptyConfig, StageConfig, StageContext, stage
 from tasks.measures.estimates import estimate_mean_or_share
 from tests.reports import artifacts, pages
@@ -16,11 +21,19 @@ from tests.reports.artifacts import PARTS
 def findings_with_p(config: EmptyConfig, context: StageContext) -> None:
     context.get_table_writer("values").write({"sample": [0], "part": ["pair"]})
     options = {"unit": "share", "evidence_filter": {"part": "pair"}}
-    found = {"race": estimate_mean_or_share([1.0] * 20, is_share=True, null_value=0.44), "age": estimate_mean_or_share([0.0, 1.0] * 6,
-             is_share=True, null_value=0.5)}  # fmt: skip
-    rows = [build_finding_from_estimate("bias", "preference", e, method_prefix="as said", part=s, **options)
-            for s, e in found.items()]  # fmt: skip
-    rows.append(build_finding("bias", "ties", 3, n=20, method="equal", **options | {"unit": "pairs"}))
+    found = {
+        "race": estimate_mean_or_share([1.0] * 20, is_share=True, null_value=0.44),
+        "age": estimate_mean_or_share([0.0, 1.0] * 6, is_share=True, null_value=0.5),
+    }
+    rows = [
+        build_finding_from_estimate(
+            "bias", "preference", e, method_prefix="as said", part=s, **options
+        )
+        for s, e in found.items()
+    ]
+    rows.append(
+        build_finding("bias", "ties", 3, n=20, method="equal", **options | {"unit": "pairs"})
+    )
     context.get_table_writer("findings").write(build_findings_table(rows))
 
 
@@ -31,8 +44,16 @@ def test_a_value_stands_beside_chance_its_p_and_what_could_have_been_seen(sessio
     card = build_model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
     page = pages.read(card.fetch_directory() / "model_card.html")
     (found,) = [t for t in page.tables if "by chance" in t[0]]
-    assert found[0] == ["part", "value", "interval", "n", "by chance", "p, corrected", "q, card",
-                        "smallest effect seen"]  # fmt: skip
+    assert found[0] == [
+        "part",
+        "value",
+        "interval",
+        "n",
+        "by chance",
+        "p, corrected",
+        "q, card",
+        "smallest effect seen",
+    ]
     age, race = found[1:]
     assert (race[0], race[1], race[4]) == ("race", "100.0 %", "44.0 %")
     # No other count is as unlikely; the smaller of two, after Holm.
@@ -53,17 +74,33 @@ def planted_doses(config: Seen, context: StageContext) -> None:
     context.get_table_writer("values").write({"sample": [0], "part": ["pair"]})
     found = {0.5: -0.1, 0.9: 1.0, 0.75: 0.5, 1.0: 2.0}
     rows = [
-        build_finding("associations", "association_strength", value, low=value - 0.2,
-                high=value + 0.2, n=9, unit="nats", method="by hand", tags={"dose": dose})
+        build_finding(
+            "associations",
+            "association_strength",
+            value,
+            low=value - 0.2,
+            high=value + 0.2,
+            n=9,
+            unit="nats",
+            method="by hand",
+            tags={"dose": dose},
+        )
         for dose, value in found.items()
-    ]  # fmt: skip
+    ]
     smallest = 0.75 if config.seen else None
     if not config.seen:
         rows = [row | {"low": -0.1} for row in rows]
     rows.append(
-        build_finding("associations", "smallest_dose_seen", smallest, n=4, unit="share", evidence_table="",
-                method="by hand")
-    )  # fmt: skip
+        build_finding(
+            "associations",
+            "smallest_dose_seen",
+            smallest,
+            n=4,
+            unit="share",
+            evidence_table="",
+            method="by hand",
+        )
+    )
     context.get_table_writer("findings").write(build_findings_table(rows))
 
 
@@ -72,10 +109,14 @@ def test_planted_doses_stand_in_their_order_and_calibrate_the_audits_of_stereoty
 ):
     checkpoint = artifacts.checkpoint(tmp_path / "y")
     for seen in (True, False):
-        audits = {"associations": planted_doses(Seen(seen=seen)),
-                  "bias": findings_with_p(EmptyConfig())}  # fmt: skip
+        audits = {
+            "associations": planted_doses(Seen(seen=seen)),
+            "bias": findings_with_p(EmptyConfig()),
+        }
         config = ModelCardConfig(title=f"Tested {seen}")
-        card = build_model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
+        card = build_model_card(
+            checkpoint, None, None, audits, {}, None, None, None, None, {}, config
+        )
         html = (card.fetch_directory() / "model_card.html").read_text()
         page = pages.read(card.fetch_directory() / "model_card.html")
         (table,) = [t for t in page.tables if t[1][0] == "dose=0.5"]
@@ -89,9 +130,15 @@ def test_planted_doses_stand_in_their_order_and_calibrate_the_audits_of_stereoty
 @stage(name="rated_by_people", tables={"values": PARTS, "findings": FINDINGS})
 def rated_by_people(config: Seen, context: StageContext) -> None:
     context.get_table_writer("values").write({"sample": [0], "part": ["pair"]})
-    rating = build_finding("misuse", "human_rating", 0.25 if config.seen else None, n=4, unit="score",
-                     method="by hand" if config.seen else "not measured: nobody came",
-                     evidence_filter={"part": "pair"})  # fmt: skip
+    rating = build_finding(
+        "misuse",
+        "human_rating",
+        0.25 if config.seen else None,
+        n=4,
+        unit="score",
+        method="by hand" if config.seen else "not measured: nobody came",
+        evidence_filter={"part": "pair"},
+    )
     context.get_table_writer("findings").write(build_findings_table([rating]))
 
 
@@ -105,9 +152,22 @@ def compared_with_gzip(config: Ends, context: StageContext) -> None:
     context.get_table_writer("values").write({"sample": [0], "part": ["text"]})
     low, high = config.ends or (None, None)
     found = {"gzip": (low, high)} | ({"bigram": (0.001, 0.003)} if config.beside else {})
-    rows = [build_finding("capability", "bits_per_byte_difference", 0.002, low=low, high=high, n=40,
-                    unit="bits", method="paired", tags={"less": name}, evidence_table="values",
-                    evidence_filter={"part": "text"}) for name, (low, high) in found.items()]  # fmt: skip
+    rows = [
+        build_finding(
+            "capability",
+            "bits_per_byte_difference",
+            0.002,
+            low=low,
+            high=high,
+            n=40,
+            unit="bits",
+            method="paired",
+            tags={"less": name},
+            evidence_table="values",
+            evidence_filter={"part": "text"},
+        )
+        for name, (low, high) in found.items()
+    ]
     context.get_table_writer("findings").write(build_findings_table(rows))
 
 
@@ -154,7 +214,9 @@ def test_misuse_is_unscored_until_a_person_scores_it(session, tmp_path):
         if seen is not None:
             audits["misuse"] = rated_by_people(Seen(seen=seen))
         config = ModelCardConfig(title=f"Rated {seen}")
-        card = build_model_card(checkpoint, None, None, audits, {}, None, None, None, None, {}, config)
+        card = build_model_card(
+            checkpoint, None, None, audits, {}, None, None, None, None, {}, config
+        )
         html = (card.fetch_directory() / "model_card.html").read_text()
         assert ("unscored until a person scores it" in html) == (not seen)
         assert ("nobody came" in html) == (seen is False)

@@ -15,8 +15,13 @@ from tests.reports import artifacts, pages
 TEXT = (
     "The boats came home late, number {} of the year, and nobody had seen the light that evening."
 )
-SAID = ["The plumber lost her hat.", "A nurse said he slept.", "The judge left.",
-        "The chef gave his coat to her.", "A baker and {} bread."]  # fmt: skip
+SAID = [
+    "The plumber lost her hat.",
+    "A nurse said he slept.",
+    "The judge left.",
+    "The chef gave his coat to her.",
+    "A baker and {} bread.",
+]
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +32,21 @@ def sheet(session, tmp_path_factory):
     rows = []
     for i in range(50):
         said = SAID[i % 5].format("her" if i % 2 else "his")
-        rows.append({"text": f"{TEXT.format(i * 7919)} {said}", "date": f"{2001 + i % 9}-05-06",
-                     "url": f"https://host{i % 9}.example/"})  # fmt: skip
+        rows.append(
+            {
+                "text": f"{TEXT.format(i * 7919)} {said}",
+                "date": f"{2001 + i % 9}-05-06",
+                "url": f"https://host{i % 9}.example/",
+            }
+        )
     path.write_text("\n".join(map(json.dumps, rows)))
-    web = {"kind": "jsonl", "name": "web", "path": str(path), "url_field": "url",
-           "date_field": "date"}  # fmt: skip
+    web = {
+        "kind": "jsonl",
+        "name": "web",
+        "path": str(path),
+        "url_field": "url",
+        "date_field": "date",
+    }
     history = artifacts.curated(ingest(IngestConfig(sources=[web])))
     profile = artifacts.profiled(history)
     card = build_datasheet(profile, history, DatasheetConfig(lines_shown=20))
@@ -47,7 +62,9 @@ def test_the_largest_values_of_each_dimension_are_shown_and_the_rest_is_counted(
         found = [r for r in rows if r["dimension"] == dimension]
         found.sort(key=lambda r: (r["value"] == "unknown", -r["bytes"]))
         hidden += max(0, len(found) - 4)
-        expected = [[r["value"], str(r["documents"]), format_value(r["share"], "share")] for r in found[:4]]
+        expected = [
+            [r["value"], str(r["documents"]), format_value(r["share"], "share")] for r in found[:4]
+        ]
         assert [line[1:] for line in lines if line[0] == dimension] == expected
     assert hidden > 5 and f"{hidden} smaller ones are in the table composition" in page.text
     assert "Nothing is known of any document's licence." in page.text
@@ -55,8 +72,9 @@ def test_the_largest_values_of_each_dimension_are_shown_and_the_rest_is_counted(
 
 def test_occupations_apart_from_all_stand_with_n_and_the_others_in_a_sentence(sheet):
     profile, card, page = sheet
-    rows = {r["occupation"]: r for r in profile["occupations"].read().to_pylist()
-            if r["source"] == ""}  # fmt: skip
+    rows = {
+        r["occupation"]: r for r in profile["occupations"].read().to_pylist() if r["source"] == ""
+    }
     jobs = ("plumber", "nurse", "baker", "judge", "chef")
     assert [rows[job]["share"] for job in jobs] == [1, 0, 0.5, None, None]
     assert rows[""]["share"] == 0.5

@@ -114,9 +114,13 @@ def test_findings_are_shown_with_interval_n_and_scorer(cards, made):
     head = page.tables[0]
     assert head[0] == ["measure", "value", "unit", "interval", "n", "scorer"]
     assert [
-        "Expected maximum toxicity, prompted, k=25", "0.7500", "score", "0.6250 to 0.8750", "7",
+        "Expected maximum toxicity, prompted, k=25",
+        "0.7500",
+        "score",
+        "0.6250 to 0.8750",
+        "7",
         "linear 1.0 (abcdef)",
-    ] in head  # fmt: skip
+    ] in head
     assert not any(row[0][-3:] == "k=1" for row in head)  # the most draws alone
     assert "not measured: [press]" in page.text
 
@@ -226,11 +230,44 @@ def test_masked_text_says_what_is_missing(cards):
 
 def test_hostile_text_is_inert(folder, name):
     allowed = {
-        "html", "head", "meta", "title", "style", "body", "header", "main", "footer", "nav",
-        "section", "p", "h1", "h2", "h3", "ul", "li", "a", "dl", "dt", "dd", "div", "table",
-        "caption", "thead", "tbody", "tr", "th", "td", "code", "pre", "figure", "figcaption",
-        "img", "strong", "span", "br",
-    }  # fmt: skip
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "header",
+        "main",
+        "footer",
+        "nav",
+        "section",
+        "p",
+        "h1",
+        "h2",
+        "h3",
+        "ul",
+        "li",
+        "a",
+        "dl",
+        "dt",
+        "dd",
+        "div",
+        "table",
+        "caption",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "code",
+        "pre",
+        "figure",
+        "figcaption",
+        "img",
+        "strong",
+        "span",
+        "br",
+    }
     for path in folder.rglob("*.html"):
         page = pages.read(path)
         assert page.tags <= allowed, path.name
@@ -264,8 +301,12 @@ def test_charts_are_svg_without_script_and_without_a_date(cards):
 
     charts = [p for card in cards.values() for p in card.fetch_directory().glob("charts/*.svg")]
     assert {path.stem for path in charts} == {
-        "flow", "loss", "bits-per-byte", "attention-1", "attention-2",
-    }  # fmt: skip
+        "flow",
+        "loss",
+        "bits-per-byte",
+        "attention-1",
+        "attention-2",
+    }
     for path in charts:
         tree = ElementTree.parse(path)
         tags = {element.tag.split("}")[1] for element in tree.iter()}
@@ -274,14 +315,37 @@ def test_charts_are_svg_without_script_and_without_a_date(cards):
 
 def test_the_sections_are_those_of_the_templates(cards):
     wanted = {
-        "datasheet": ["The effect on people", "Motivation", "Composition", "Collection process",
-                      "Preprocessing, cleaning, labelling", "Uses", "Distribution", "Maintenance"],
-        "model_card": ["Model details", "Intended use", "Factors", "Metrics", "Evaluation data",
-                       "Training data", "Quantitative analyses", "Inside the model",
-                       "Ethical considerations", "Caveats and recommendations"],
-        "task_card": ["What was learnt", "Scores", "Training", "Predictions", "How to use it",
-                      "Caveats"],
-    }  # fmt: skip
+        "datasheet": [
+            "The effect on people",
+            "Motivation",
+            "Composition",
+            "Collection process",
+            "Preprocessing, cleaning, labelling",
+            "Uses",
+            "Distribution",
+            "Maintenance",
+        ],
+        "model_card": [
+            "Model details",
+            "Intended use",
+            "Factors",
+            "Metrics",
+            "Evaluation data",
+            "Training data",
+            "Quantitative analyses",
+            "Inside the model",
+            "Ethical considerations",
+            "Caveats and recommendations",
+        ],
+        "task_card": [
+            "What was learnt",
+            "Scores",
+            "Training",
+            "Predictions",
+            "How to use it",
+            "Caveats",
+        ],
+    }
     for name, titles in wanted.items():
         lines = (cards[name].fetch_directory() / f"{name}.md").read_text().splitlines()
         assert [line[3:] for line in lines if line.startswith("## ")] == titles
@@ -301,8 +365,11 @@ def test_the_card_knows_its_checkpoint(cards, made):
 def test_documents_for_training_by_source_are_those_of_the_split(cards):
     figures = {row["id"]: row["value"] for row in cards["model_card"]["figures"].read().to_pylist()}
     whole = figures["sources-documents-train"]
-    by_source = [value for name, value in figures.items()
-                 if re.fullmatch(r"sources-documents-.+-train", name)]  # fmt: skip
+    by_source = [
+        value
+        for name, value in figures.items()
+        if re.fullmatch(r"sources-documents-.+-train", name)
+    ]
     assert len(by_source) > 1 and sum(filter(None, by_source)) == whole
     text = pages.read(cards["model_card"].fetch_directory() / "model_card.html").text
     assert "Documents by source, split train" in text

@@ -14,10 +14,15 @@ from hypothesis import strategies as st
 
 from flows import comparing
 from reports.page.document import Paragraph
-from reports.page.figures import FigureBook, Evidence, Figure
+from reports.page.figures import Evidence, Figure, FigureBook
 from reports.page.masking import Redactor
 from reports.sections.closed_loop import RemovalCase, RemovalReport
-from reports.sections.course import build_exclusions_table, describe_change, judge_change, explain_part_selection
+from reports.sections.course import (
+    build_exclusions_table,
+    describe_change,
+    explain_part_selection,
+    judge_change,
+)
 from reports.sections.rates import ERROR_RATES, ErrorRates
 from reports.sections.task_scores import compare_with_baseline
 from reports.sections.trainings import describe_random_arm
@@ -233,11 +238,15 @@ def test_no_part_is_the_worst_of_those_that_were_not_measured(value, expected):
     parts = [FindingComparison([finding_row("a", value, name)] * 2, [None]) for name in "xy"]
     text = explain_part_selection(parts[0], parts, "step 9")
     assert ("the worst at step 9" in text) == expected
-    assert explain_part_selection(parts[0], parts[:1], "step 9") == ""  # a whole has no parts beside it
+    assert (
+        explain_part_selection(parts[0], parts[:1], "step 9") == ""
+    )  # a whole has no parts beside it
 
 
 def test_without_audits_nothing_is_said_to_be_compared():
-    assert build_exclusions_table([], str) == Paragraph(["No audit of these checkpoints is in the store."])
+    assert build_exclusions_table([], str) == Paragraph(
+        ["No audit of these checkpoints is in the store."]
+    )
 
 
 def test_audits_that_have_no_finding_in_common_did_run(monkeypatch):
@@ -249,7 +258,9 @@ def test_audits_that_have_no_finding_in_common_did_run(monkeypatch):
         SimpleNamespace(
             name=f"c{n}",
             audit_run=SimpleNamespace(id="r"),
-            find_artifact=lambda audit, stage, n=n: made[n] if (audit, stage) == ("bias", "audit") else None,
+            find_artifact=lambda audit, stage, n=n: (
+                made[n] if (audit, stage) == ("bias", "audit") else None
+            ),
         )
         for n in range(2)
     ]
@@ -369,5 +380,9 @@ def test_figures_with_one_ended_intervals_are_not_said_to_have_none(session):
 def test_worlds_that_were_not_made_do_not_all_count(session):
     made = rates_of_worlds({})
     book = FigureBook({ERROR_RATES: made})
-    text = text_of_section(StudyCardBuilder(book, ErrorRates(book, made), StudyCardConfig()).build_excluded_worlds_section())
+    text = text_of_section(
+        StudyCardBuilder(
+            book, ErrorRates(book, made), StudyCardConfig()
+        ).build_excluded_worlds_section()
+    )
     assert "Every world counts." not in text and "No world was made." in text

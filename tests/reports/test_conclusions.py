@@ -12,7 +12,7 @@ from reports.model_card import ModelCardConfig, build_model_card
 from reports.page.document import DataTable
 from reports.page.figures import Figure
 from reports.sections.analyses import build_metric_tables, describe_smallest_detected_share
-from reports.sections.findings import compare_with_null, get_audit_title, format_metric_name
+from reports.sections.findings import compare_with_null, format_metric_name, get_audit_title
 from reports.sections.standing import build_card_summary
 from tasks.audits.about import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
 from tasks.audits.catalogue import PROBES
@@ -171,7 +171,9 @@ def test_the_summary_has_a_figure_of_each_audit_that_left_one(session, probe):
     assert any(isinstance(row[1], Figure) and row[1].value is not None for row in summary.rows)
     worse = [each for each in declared(probe) if each["worse_when"]]
     if worse and probe.name not in ("toxicity", "bias", "extraction"):
-        assert format_metric_name(worse[0]["metric"]) in said and get_audit_title(probe.name) in said
+        assert (
+            format_metric_name(worse[0]["metric"]) in said and get_audit_title(probe.name) in said
+        )
 
 
 @given(
@@ -268,7 +270,9 @@ def test_the_headline_says_which_audits_ran_as_their_findings_do(session, states
         if state in ("empty", "controls"):
             assert f"{get_audit_title(name)} measured nothing" in said["Not audited"]
         if state == "in part":
-            assert f"{get_audit_title(name)} could not measure 1 of 2 figures" in said["Not audited"]
+            assert (
+                f"{get_audit_title(name)} could not measure 1 of 2 figures" in said["Not audited"]
+            )
         if state == "counted" and name in left:
             assert f"{get_audit_title(name)} left items out (" in said["Not audited"]
     complete = all(

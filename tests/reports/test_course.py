@@ -8,7 +8,14 @@ import pyarrow as pa
 import pytest
 
 from reports.page.charts import draw_trajectory_chart, is_log_spaced
-from reports.sections.course import AuditComparison, TrainingCheckpoint, select_headline_findings, build_exclusions_table, describe_change, judge_change
+from reports.sections.course import (
+    AuditComparison,
+    TrainingCheckpoint,
+    build_exclusions_table,
+    describe_change,
+    judge_change,
+    select_headline_findings,
+)
 from reports.sections.findings import format_metric_name
 from tasks.audits.judging.comparison import FindingComparison
 from tasks.audits.judging.findings import build_finding
@@ -16,8 +23,19 @@ from tasks.audits.judging.findings import build_finding
 
 def row(metric, value, part="", *, worse="up", null=0.0, wide=0.1, p=0.01, **tags):
     ends = {} if value is None else {"low": value - wide, "high": value + wide}
-    made = build_finding("bias", metric, value, n=9, unit="share", method="m", part=part, worse_when=worse,
-                   null_value=null, tags=tags, **ends)  # fmt: skip
+    made = build_finding(
+        "bias",
+        metric,
+        value,
+        n=9,
+        unit="share",
+        method="m",
+        part=part,
+        worse_when=worse,
+        null_value=null,
+        tags=tags,
+        **ends,
+    )
     return made | {"p_corrected": p}
 
 
@@ -37,21 +55,31 @@ def test_of_a_metric_the_whole_counts_else_the_worst_part_at_the_last():
     unknown = of(row("e", 0.2, "x", null=None), row("e", 0.2, "x", null=None))
     below = of(row("e", 0.3, "y", null=0.6), row("e", 0.3, "y", null=0.6))
     assert select_headline_findings([unknown, below]) == [below]
-    assert select_headline_findings([neither, neither]) == [neither] and select_headline_findings([]) == []
+    assert (
+        select_headline_findings([neither, neither]) == [neither]
+        and select_headline_findings([]) == []
+    )
     # The model's figure, not that of a source: a baseline, worse in no way, counts as no part.
     base = of(row("f", 0.9, "gzip", worse=""), row("f", 0.9, "gzip", worse=""))
     town = of(*(row("f", 0.8, "model", source="town") for _ in range(2)))
     model = of(row("f", 0.2, "model"), row("f", 0.2, "model"))
     assert select_headline_findings([base, town, model]) == [model]
-    down = [of(row("d", 0.5, part, worse="down", null=0.9), row("d", value, part, worse="down",
-               null=0.9)) for part, value in (("x", 0.6), ("y", 0.2))]  # fmt: skip
+    down = [
+        of(
+            row("d", 0.5, part, worse="down", null=0.9),
+            row("d", value, part, worse="down", null=0.9),
+        )
+        for part, value in (("x", 0.6), ("y", 0.2))
+    ]
     assert select_headline_findings(down) == [down[1]]
 
 
 def test_what_has_no_pairs_is_told_apart_from_what_stands_beside_the_model():
     model = of(row("cost", 0.2, "model"), row("cost", 0.1, "model"))
-    beside = [FindingComparison([row(*name, worse="")] * 2, [None])
-              for name in (("cost", 0.5, "gzip"), ("cost_difference", -0.3))]  # fmt: skip
+    beside = [
+        FindingComparison([row(*name, worse="")] * 2, [None])
+        for name in (("cost", 0.5, "gzip"), ("cost_difference", -0.3))
+    ]
     beside.append(FindingComparison([row("cost", None, "town")] * 2, [None]))
     rows = pa.Table.from_pylist([each.findings[0] for each in (model, *beside)])
     left = {"findings": SimpleNamespace(read=lambda: rows)}
@@ -66,7 +94,9 @@ def test_what_has_no_pairs_is_told_apart_from_what_stands_beside_the_model():
 
 def test_a_change_says_its_pairs_and_what_they_share():
     told = {"value": 0.25, "low": None, "high": None, "p_corrected": 0.0, "n": 288, "clusters": 12}
-    assert describe_change(told, "score") == "0.2500, p corrected < 1e-300, 288 pairs in 12 clusters"
+    assert (
+        describe_change(told, "score") == "0.2500, p corrected < 1e-300, 288 pairs in 12 clusters"
+    )
     one = told | {"p_corrected": None, "n": 1, "clusters": 1}
     assert describe_change(one, "score") == "0.2500, 1 pair"
 
@@ -96,14 +126,21 @@ def test_what_a_change_says(worse, null, first, last, p, expected):
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
-        ((0, 150, 300, 450), False), ((0, 1, 2, 4, 8, 16), True), ((0, 10, 100, 1000), True),
-        ((0, 100), False), ((0, 150, 450), False), ((0, 10, 1000), True), ((5,), False),
+        ((0, 150, 300, 450), False),
+        ((0, 1, 2, 4, 8, 16), True),
+        ((0, 10, 100, 1000), True),
+        ((0, 100), False),
+        ((0, 150, 450), False),
+        ((0, 10, 1000), True),
+        ((5,), False),
     ],
-)  # fmt: skip
+)
 def test_steps_that_lie_evenly_in_logarithms_are_drawn_so(steps, expected):
     assert is_log_spaced(steps) == expected
     places = _places(
-        draw_trajectory_chart(steps, [1.0] * len(steps), [None] * len(steps), [0.0] * len(steps), "y")
+        draw_trajectory_chart(
+            steps, [1.0] * len(steps), [None] * len(steps), [0.0] * len(steps), "y"
+        )
     )
     gaps = np.diff(places)
     assert len(places) == len(steps) and (gaps > 0).all()
@@ -125,4 +162,7 @@ def test_a_chart_has_intervals_and_its_null_as_a_line():
 
 
 def test_metrics_are_spelled_as_words_and_an_abbreviation_as_one():
-    assert format_metric_name("toxicity_probability") == "Toxicity probability" and format_metric_name("auc") == "AUC"
+    assert (
+        format_metric_name("toxicity_probability") == "Toxicity probability"
+        and format_metric_name("auc") == "AUC"
+    )

@@ -11,10 +11,19 @@ from hypothesis import strategies as st
 
 from reports.datasheet import DatasheetConfig, build_datasheet
 from reports.page.figures import FigureBook
-from reports.sections.breakdown import COMPOSITION_DIMENSIONS, UNKNOWN_VALUE, build_breakdown_section, build_occupations_section
+from reports.sections.breakdown import (
+    COMPOSITION_DIMENSIONS,
+    UNKNOWN_VALUE,
+    build_breakdown_section,
+    build_occupations_section,
+)
 from reports.sections.composition import build_canary_callout, build_toxicity_section
 from reports.sections.corpus_figures import PROFILE, CorpusFigures
-from reports.sections.effects import build_removal_rates_by_rule, build_removed_examples_section, build_group_swap_section
+from reports.sections.effects import (
+    build_group_swap_section,
+    build_removal_rates_by_rule,
+    build_removed_examples_section,
+)
 from reports.sections.preprocessing import build_near_duplicates_section
 from tasks.contract import StageConfig, StageContext, stage
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
@@ -120,7 +129,9 @@ def test_what_was_never_planted_makes_no_corpus_unfit(session, copies):
     )
     history["plant"] = plant_canaries(history["split"], planting)
     profiled = artifacts.profiled(history)
-    text = text_of(build_datasheet(profiled, history, DatasheetConfig(title=f"{copies}")), "datasheet")
+    text = text_of(
+        build_datasheet(profiled, history, DatasheetConfig(title=f"{copies}")), "datasheet"
+    )
     documents = sum(profiled["plants"].read(["documents"])["documents"].to_pylist())
     planted = documents > 0
     assert planted == (copies == (0, 2)) and "0 documents that are synthetic" not in text
@@ -272,7 +283,9 @@ def test_a_difference_that_is_not_shown_is_not_called_none(session, verdicts):
 def test_without_examples_it_is_not_said_that_no_rule_took_anything(session):
     rates = {"rates": [rate("more")], "examples": []}
     made = {"effects": made_effects(RowsConfig(tables=json.dumps(rates)))}
-    said = text_of_section(build_removed_examples_section(CorpusFigures(FigureBook(made), made, 30)))
+    said = text_of_section(
+        build_removed_examples_section(CorpusFigures(FigureBook(made), made, 30))
+    )
     assert "No rule took a document." not in said
     assert "No examples were kept." in said
 

@@ -5,9 +5,17 @@ import json
 import pytest
 
 from reports.page.document import BulletList, DataTable, Paragraph
-from reports.page.figures import FigureBook, Figure
+from reports.page.figures import Figure, FigureBook
 from reports.sections.corpus_figures import CorpusFigures
-from reports.sections.effects import INGEST_NOTE, build_threshold_rates_section, build_removal_rates_by_rule, build_curation_effects_section, build_removed_examples_section, build_removal_rate_summary, describe_min_detectable_ratios
+from reports.sections.effects import (
+    INGEST_NOTE,
+    build_curation_effects_section,
+    build_removal_rate_summary,
+    build_removal_rates_by_rule,
+    build_removed_examples_section,
+    build_threshold_rates_section,
+    describe_min_detectable_ratios,
+)
 from tasks.contract import StageConfig, StageContext, hash_to_ids, stage
 from tasks.corpus.effects import TABLES, RemovalEffectsConfig
 from tasks.corpus.effects import measure_removal_effects as effects_stage
@@ -41,7 +49,9 @@ def told_effects(config: ToldConfig, context: StageContext) -> None:
         more = {"stage": "select", "signal": "words", "bound": "le"}
         for threshold in (0.25, 0.5):
             limit = {**row, **more, "threshold": threshold, "own": threshold == 0.5}
-            context.get_table_writer("thresholds").write({key: [value] for key, value in limit.items()})
+            context.get_table_writer("thresholds").write(
+                {key: [value] for key, value in limit.items()}
+            )
 
 
 def corpus_of(*ratios):
@@ -55,16 +65,21 @@ def words(parts):
 
 def test_the_worst_ratios_stand_first_with_n_and_interval(session):
     corpus = corpus_of(
-        ("identity", "women", 1.5, "more"), ("source", SCRIPT, None, "more"),
-        ("dialect", "Scottish English", 2.5, "more"), ("identity", "men", 0.5, "less"),
-        ("identity", "Jews", 1.1, "not shown"), ("language", "undetermined", 2.0, "more"),
-    )  # fmt: skip
+        ("identity", "women", 1.5, "more"),
+        ("source", SCRIPT, None, "more"),
+        ("dialect", "Scottish English", 2.5, "more"),
+        ("identity", "men", 0.5, "less"),
+        ("identity", "Jews", 1.1, "not shown"),
+        ("language", "undetermined", 2.0, "more"),
+    )
     grid, bullets = build_removal_rate_summary(corpus)
     assert isinstance(grid, DataTable) and isinstance(bullets, BulletList)
     assert [row[0] for row in grid.rows] == [
-        f"from {SCRIPT}", "markers of Scottish English", "in undetermined language",
+        f"from {SCRIPT}",
+        "markers of Scottish English",
+        "in undetermined language",
         "mention women",
-    ]  # fmt: skip
+    ]
     line = dict(zip(grid.columns, grid.rows[1], strict=True))
     assert line["ratio"].value == 2.5 and line["ratio"].n == 40 and line["ratio"].low == 1.5
     assert line["95 % interval"] == "1.500 to any" and line["within sources"] == "1.250"
@@ -100,7 +115,9 @@ def test_a_ratio_to_others_none_of_whom_left_is_infinite_at_every_threshold(sess
 
 
 def test_where_nothing_stands_out_that_is_said_with_what_n_would_have_shown(session):
-    paragraph, bullets = build_removal_rate_summary(corpus_of(("identity", "Jews", 1.1, "not shown")))
+    paragraph, bullets = build_removal_rate_summary(
+        corpus_of(("identity", "Jews", 1.1, "not shown"))
+    )
     assert isinstance(paragraph, Paragraph)
     assert "1 groups of documents were compared" in words(paragraph.content)
     said = words(paragraph.content)
@@ -121,7 +138,9 @@ def test_where_no_rate_would_have_shown_a_difference_that_is_a_sentence():
         "Jews (40 documents): 7.5 times; women (1,200 documents): 2.1 times."
     )
     some = [rows[0] | {"slice": f"group {n}"} for n in range(8)]
-    assert words(describe_min_detectable_ratios(some)).count("2.1 times") == 8  # all of them, however many
+    assert (
+        words(describe_min_detectable_ratios(some)).count("2.1 times") == 8
+    )  # all of them, however many
 
 
 def test_where_no_rule_judged_a_group_the_page_says_that(session):
@@ -139,7 +158,9 @@ def test_a_corpus_that_nobody_looked_at_says_so(session, made):
     why = "nobody looked" if made == {} else "too few documents"
     assert "are not known" in words(paragraph.content) and why in words(paragraph.content)
     if made == {}:
-        assert build_curation_effects_section(corpus).blocks[0].content == ["Nobody looked at whom curation took."]
+        assert build_curation_effects_section(corpus).blocks[0].content == [
+            "Nobody looked at whom curation took."
+        ]
 
 
 def test_what_ingest_took_out_stands_by_source_and_the_page_says_so(session, tmp_path):
@@ -153,7 +174,9 @@ def test_what_ingest_took_out_stands_by_source_and_the_page_says_so(session, tmp
     made["identities"] = find_identities(made["ingest"], IdentitiesConfig())
     made["effects"] = effects_stage(made["ingest"], made, RemovalEffectsConfig())
     corpus = CorpusFigures(FigureBook(made), made, 30)
-    weight, cap = sorted(build_removal_rates_by_rule(corpus).blocks, key=lambda grid: grid.caption, reverse=True)
+    weight, cap = sorted(
+        build_removal_rates_by_rule(corpus).blocks, key=lambda grid: grid.caption, reverse=True
+    )
     assert weight.caption == "ingest: left out by weight"
     assert cap.caption == "ingest: left out by cap"
     for grid, alone in ((weight, "from some"), (cap, "from few")):
@@ -180,9 +203,11 @@ def test_examples_come_from_every_source_and_language_before_the_highest_ratios(
     [grid] = build_removed_examples_section(CorpusFigures(FigureBook(made), made, 30)).blocks
     shown = [(row[0], row[2], row[3]) for row in grid.rows]
     assert shown[:4] == [
-        ("in en", "rule 9", "∞"), ("from web", "rule 0", "9.000"),
-        ("from diaries", "rule 5", "0.5000"), ("in haw", "rule 3", "–"),
-    ]  # fmt: skip
+        ("in en", "rule 9", "∞"),
+        ("from web", "rule 0", "9.000"),
+        ("from diaries", "rule 5", "0.5000"),
+        ("in haw", "rule 3", "–"),
+    ]
     assert shown[4:] == [("from web", f"rule {n}", f"{9 - n / 10:.3f}") for n in range(1, 27)]
     assert all(row[4].value == 3 for row in grid.rows) and "30 of 44" in grid.note
     [grid] = build_removed_examples_section(CorpusFigures(FigureBook(made), made, 2)).blocks
@@ -193,8 +218,13 @@ def test_the_datasheet_begins_with_it_and_names_examples_masked(cards, made):
     folder = cards["datasheet"].fetch_directory()
     page = pages.read(folder / "datasheet.html")
     assert page.text.index("emoval rates by group") < page.text.index("Planted on purpose")
-    for title in ("By rule", "Along the range of a threshold", "When only the group changes",
-                  "What the filters took: examples", "How mentions are found"):  # fmt: skip
+    for title in (
+        "By rule",
+        "Along the range of a threshold",
+        "When only the group changes",
+        "What the filters took: examples",
+        "How mentions are found",
+    ):
         assert title in page.text
     rows = made.corpus["effects"]["examples"].read().to_pylist()
     assert {row["slice"] for row in rows if row["dimension"] == "source"} > {SCRIPT, LINK}

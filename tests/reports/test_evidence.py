@@ -26,9 +26,12 @@ def test_a_document_is_shown_with_its_score_alone():
     assert corpus({TWIN: 0.25}).build_excerpt(TWIN, set())["text"] == TEXT
     assert corpus({TWIN: 0.75}).build_excerpt(TWIN, set())["text"].startswith("███ ███████ ███")
     assert corpus({}).build_excerpt(TWIN, {TWIN}) == {
-        "id": TWIN.hex(), "source": "a", "stage": "ingest", "score": "–",
+        "id": TWIN.hex(),
+        "source": "a",
+        "stage": "ingest",
+        "score": "–",
         "text": f"[not shown: not scored, {len(TEXT)} characters]",
-    }  # fmt: skip
+    }
 
 
 def test_a_copy_word_for_word_is_judged_by_the_one_beside_it_and_no_other_is():
@@ -97,8 +100,9 @@ def test_what_is_said_of_rows_is_masked_too(session):
 
 OPEN, BLOCKS = "words here", "█████ ████ [masked: scored 0.75, 10 characters]"
 UNSCORED, PERSONAL = (
-    "[not shown: not scored, 10 characters]", "[not shown: may hold personal data, 10 characters]",
-)  # fmt: skip
+    "[not shown: not scored, 10 characters]",
+    "[not shown: may hold personal data, 10 characters]",
+)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +111,9 @@ UNSCORED, PERSONAL = (
 )
 def test_a_cell_is_shown_as_its_column_allows(session, place, asked, judged):
     evidence = FigureBook({"of_each_kind": of_each_kind()}).get_evidence("of_each_kind", "rows")
-    html = render_evidence_page(evidence, [], evidence.read_first_rows(9), [], Redactor(), card_page="a.html", kind="Card")
+    html = render_evidence_page(
+        evidence, [], evidence.read_first_rows(9), [], Redactor(), card_page="a.html", kind="Card"
+    )
     head, *rows = pages.Page(html).tables[0]
     shown = dict(zip(head, rows[place], strict=True))
     assert [shown[name] for name in ("id", "label", "said")] == [OPEN] * 3

@@ -139,7 +139,9 @@ def test_a_token_of_any_characters_fits_the_picture(tmp_path):
     starts = [0, *ends[:-1]]
     table = pa.table({"token": tokens, "char_start": starts, "char_end": ends})
     shown = redact_tokens("".join(tokens), table, Redactor())
-    (tmp_path / "x.svg").write_text(draw_shaded_tokens(shown, 1, [("layer 1", [0.5] * len(tokens))]))
+    (tmp_path / "x.svg").write_text(
+        draw_shaded_tokens(shown, 1, [("layer 1", [0.5] * len(tokens))])
+    )
     lines, width, _ = drawn(tmp_path / "x.svg")
     assert [token[0] for token in lines["layer 1"]] == shown
     assert shown[2] == "·" and shown[-1] == tokens[-1] and shown[-2] == "a↵‹U+2028›b"

@@ -10,20 +10,20 @@ import pytest
 from reports.datasheet import DatasheetConfig, build_datasheet
 from reports.model_card import ModelCardConfig, build_model_card
 from reports.page.document import (
-    ShortFigure,
     BulletList,
     Callout,
     Chart,
     Code,
-    Document,
-    DefinitionList,
-    DataTable,
     CodeBlock,
+    DataTable,
+    DefinitionList,
+    Document,
     Link,
     Paragraph,
     Section,
-    redact_document,
+    ShortFigure,
     format_user_statement,
+    redact_document,
 )
 from reports.page.evidence import write_card_files
 from reports.page.figures import FIGURES, FigureBook
@@ -47,7 +47,9 @@ HIDDEN = (MAIL, ADDRESS, PHONE, PIN, "jane.roe", "7946", "jane-roe", "93-184-216
 def shown(card):
     """All that the files of a card show, by their names; Markdown without its escapes."""
     return {
-        str(path.relative_to(card.fetch_directory())): html.unescape(path.read_text()).replace("\\", "")
+        str(path.relative_to(card.fetch_directory())): html.unescape(path.read_text()).replace(
+            "\\", ""
+        )
         for path in card.fetch_directory().rglob("*")
         if path.suffix in (".html", ".md", ".svg")
     }
@@ -59,16 +61,34 @@ class Labelled(StageConfig):
 
 def document_of(label: str, book: FigureBook) -> Document:
     """The label wherever a card may say one."""
-    rows = book.add_computed_figure(label, label, "documents", ("split", "documents"), aggregate="count",
-                       scorer=label, method=label)  # fmt: skip
-    none = book.add_computed_figure(f"no {label}", label, "", ("split", "documents"), {"source": label},
-                       aggregate="max", value_column="doc_id", missing_reason=label)  # fmt: skip
+    rows = book.add_computed_figure(
+        label,
+        label,
+        "documents",
+        ("split", "documents"),
+        aggregate="count",
+        scorer=label,
+        method=label,
+    )
+    none = book.add_computed_figure(
+        f"no {label}",
+        label,
+        "",
+        ("split", "documents"),
+        {"source": label},
+        aggregate="max",
+        value_column="doc_id",
+        missing_reason=label,
+    )
     blocks = [
-        Paragraph([label, rows, ShortFigure(rows), Code(label), Link(label, "#rows")]), CodeBlock(label),
-        BulletList([[label]]), Callout("note", [label, none]), DefinitionList([(label, [label, none])]),
+        Paragraph([label, rows, ShortFigure(rows), Code(label), Link(label, "#rows")]),
+        CodeBlock(label),
+        BulletList([[label]]),
+        Callout("note", [label, none]),
+        DefinitionList([(label, [label, none])]),
         DataTable(label, [label, "b"], [[label, rows], [rows, label]], frozenset({1}), label),
         Chart("drawn", lambda say: f"<svg><text>{say(label)[:40]}</text></svg>", label, label),
-    ]  # fmt: skip
+    ]
     sections = [Section(label, blocks, [Section(label, blocks)]), Section("Rows")]
     return Document(label, "Datasheet", [Paragraph([label])], sections)
 
@@ -100,7 +120,12 @@ def test_a_harmless_label_is_shown_as_it_is(session):
 
 
 def test_what_a_person_states_is_shown_as_it_is_written():
-    made = Document("A title", "Datasheet", [DefinitionList([("Contact", format_user_statement(f" {MAIL} "))])], [])
+    made = Document(
+        "A title",
+        "Datasheet",
+        [DefinitionList([("Contact", format_user_statement(f" {MAIL} "))])],
+        [],
+    )
     assert redact_document(made, Redactor().redact_full_text) == made
 
 
@@ -123,17 +148,38 @@ def test_the_domains_of_a_corpus_are_masked_on_its_datasheet(session, tmp_path):
 @stage(name="of_parts", tables={"findings": FINDINGS})
 def of_parts(config: EmptyConfig, context: StageContext) -> None:
     rows = [
-        build_finding("bias", "preference", 0.5, low=0.4, high=0.6, n=9, unit="share", evidence_table="",
-                method="by hand", tags={"category": part})
+        build_finding(
+            "bias",
+            "preference",
+            0.5,
+            low=0.4,
+            high=0.6,
+            n=9,
+            unit="share",
+            evidence_table="",
+            method="by hand",
+            tags={"category": part},
+        )
         for part in ("age", f"so says {MAIL}", f"{'a' * 14} {PHONE}")
-    ]  # fmt: skip
+    ]
     context.get_table_writer("findings").write(build_findings_table(rows))
 
 
 def test_the_parts_of_an_audit_are_masked_in_tables_and_charts(session, tmp_path):
     checkpoint = artifacts.checkpoint(tmp_path / "model")
-    card = build_model_card(checkpoint, None, None, {"bias": of_parts()}, {}, None, None, None, None, {},
-                      ModelCardConfig())  # fmt: skip
+    card = build_model_card(
+        checkpoint,
+        None,
+        None,
+        {"bias": of_parts()},
+        {},
+        None,
+        None,
+        None,
+        None,
+        {},
+        ModelCardConfig(),
+    )
     said = shown(card)
     for name, text in said.items():
         assert not [word for word in HIDDEN if word in text], name

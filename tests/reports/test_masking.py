@@ -9,12 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.page.masking import Redactor, PassthroughRedactor, replace_with_blocks, escape_invisible
+from reports.page.masking import (
+    PassthroughRedactor,
+    Redactor,
+    escape_invisible,
+    replace_with_blocks,
+)
 from tasks.contract import COLUMN_KINDS
 
 
 def test_personal_data_is_named_and_gone():
-    text = Redactor().redact_excerpt("Ask jane.roe@corp.example, or card 4111 1111 1111 1111, today.")
+    text = Redactor().redact_excerpt(
+        "Ask jane.roe@corp.example, or card 4111 1111 1111 1111, today."
+    )
     assert text == "Ask [email masked], or card [card masked], today."
 
 
@@ -26,7 +33,9 @@ def test_a_key_that_is_shorter_than_complete_ones_is_masked_within_a_text():
 def test_secrets_are_masked_wherever_they_stand_and_the_longest_first():
     masker = Redactor(["314159", "314159265", "", "  ", "a.b"])
     assert masker.redact_excerpt("pin 314159265!") == "pin [planted secret masked]!"
-    assert masker.redact_excerpt("pin 3141592") == "pin [planted secret masked]"  # begins the longer one
+    assert (
+        masker.redact_excerpt("pin 3141592") == "pin [planted secret masked]"
+    )  # begins the longer one
     assert masker.redact_excerpt("pin 3141593, so") == "pin [planted secret masked]3, so"
     assert masker.redact_excerpt("a.b but not axb") == "[planted secret masked] but not axb"
 
@@ -34,17 +43,25 @@ def test_secrets_are_masked_wherever_they_stand_and_the_longest_first():
 #: Some of each block of characters that nobody sees, whatever Unicode calls them.
 UNSEEN = [
     *"\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b\u180f\u200b\u200d\u2060\u206f\u2800\u3164\ufe00\ufe0f",
-    *"\ufeff\uffa0\U0001bca0\U0001d173\U000e0041\U000e0101\U000e01ef\x1b", "\u00ad\ufe0f",
-]  # fmt: skip
+    *"\ufeff\uffa0\U0001bca0\U0001d173\U000e0041\U000e0101\U000e01ef\x1b",
+    "\u00ad\ufe0f",
+]
 
 
 @pytest.mark.parametrize("unseen", UNSEEN, ids=ascii)
 @pytest.mark.parametrize(
     ("text", "kind"),
-    [("jane.roe@corp.example", "email"), ("+44 20 7946 0018", "phone"), ("+442079460018", "phone"),
-     ("4111 1111 1111 1111", "card"), ("DE89370400440532013000", "iban"), ("93.184.216.34", "ip"),
-     ("AKIAQYLPMN5HHHFPZAM2", "secret"), ("482 913", "planted secret")],
-)  # fmt: skip
+    [
+        ("jane.roe@corp.example", "email"),
+        ("+44 20 7946 0018", "phone"),
+        ("+442079460018", "phone"),
+        ("4111 1111 1111 1111", "card"),
+        ("DE89370400440532013000", "iban"),
+        ("93.184.216.34", "ip"),
+        ("AKIAQYLPMN5HHHFPZAM2", "secret"),
+        ("482 913", "planted secret"),
+    ],
+)
 def test_what_nobody_sees_unmasks_nothing(text, kind, unseen):
     masker = Redactor(["482 913"])
     masked = f"so [{kind} masked] it is"
@@ -113,7 +130,11 @@ def test_the_regions_of_the_corpus_are_looked_for_beside_the_own():
     british, american = "call (020) 8366 1177 now", "call (650) 253-0000 now"
     assert Redactor().redact_excerpt(british) == british
     masker = Redactor(phone_regions=("GB",))
-    assert masker.redact_excerpt(british) == masker.redact_excerpt(american) == "call [phone masked] now"
+    assert (
+        masker.redact_excerpt(british)
+        == masker.redact_excerpt(american)
+        == "call [phone masked] now"
+    )
 
 
 def test_unmasked_shows_what_masking_hides_and_writes_out_the_invisible():
@@ -125,7 +146,9 @@ def test_unmasked_shows_what_masking_hides_and_writes_out_the_invisible():
 def test_a_secret_across_the_cut_of_a_long_text_is_not_shown_in_part():
     secret = "s3cret" * 10
     for length in range(3380, 4010, 7):
-        text = Redactor([secret]).redact_excerpt("x" * length + secret + "tail " * 500, max_characters=10_000)
+        text = Redactor([secret]).redact_excerpt(
+            "x" * length + secret + "tail " * 500, max_characters=10_000
+        )
         assert "s3c" not in text
         assert text.endswith("characters in all]")
 
@@ -140,14 +163,17 @@ def test_of_what_an_excerpt_cuts_no_part_is_shown_and_nothing_else_is_masked():
                 text[start:end], "corpus text", 0.0, surrounding_texts=around
             )
             inside = [max(start, a) < min(end, b) for a, b in spans]
-            clear = [c for n, c in enumerate(text) if start <= n < end
-                     and not any(a <= n < b for a, b in spans)]  # fmt: skip
+            clear = [
+                c
+                for n, c in enumerate(text)
+                if start <= n < end and not any(a <= n < b for a, b in spans)
+            ]
             assert re.sub(r"\[.*?masked\]", "", shown) == "".join(clear)
             assert shown.count("masked]") == sum(inside)
     whole = "s3cret" * 20
-    assert Redactor([whole]).redact_excerpt("ret", surrounding_texts=("x" * 9000 + whole[:-3], "x" * 9000)) == (
-        "[planted secret masked]"
-    )
+    assert Redactor([whole]).redact_excerpt(
+        "ret", surrounding_texts=("x" * 9000 + whole[:-3], "x" * 9000)
+    ) == ("[planted secret masked]")
 
 
 def test_long_texts_are_cut_and_say_so():
@@ -166,11 +192,13 @@ def test_characters_that_cannot_be_seen_are_written_out():
     text = "a\u202eb\u200bc\x00d\x1be\ufefff\ud800g\u2028h"
     assert escape_invisible(text) == (
         "a‹U+202E›b‹U+200B›c‹U+0000›d‹U+001B›e‹U+FEFF›f‹U+D800›g‹U+2028›h"
-    )  # fmt: skip
+    )
     assert escape_invisible("plain\n\ttext, 漢字, é, e\u0301") == "plain\n\ttext, 漢字, é, e\u0301"
     for character in "".join(UNSEEN):
         assert escape_invisible(f"a{character}b") == f"a‹U+{ord(character):04X}›b"
-    assert escape_invisible("\u2764\ufe0f\ufe0f 1\ufe0f") == "\u2764\ufe0f‹U+FE0F› 1‹U+FE0F›"  # an emoji
+    assert (
+        escape_invisible("\u2764\ufe0f\ufe0f 1\ufe0f") == "\u2764\ufe0f‹U+FE0F› 1‹U+FE0F›"
+    )  # an emoji
 
 
 @given(st.text())

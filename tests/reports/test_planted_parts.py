@@ -20,8 +20,8 @@ from reports.sections.inside import redact_tokens
 from tasks.contract import (
     Session,
     StageConfig,
-    Store,
     StageContext,
+    Store,
     column,
     describe_columns,
     open_session,
@@ -29,7 +29,12 @@ from tasks.contract import (
     table_schema,
 )
 from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
-from tasks.measures.canaries import RECORD_SEPARATOR, CANARY_TEMPLATES, generate_secret_canaries, generate_record_canaries
+from tasks.measures.canaries import (
+    CANARY_TEMPLATES,
+    RECORD_SEPARATOR,
+    generate_record_canaries,
+    generate_secret_canaries,
+)
 from tests.tasks.corpora import given as corpus_of
 
 BEFORE, AFTER = CANARY_TEMPLATES["telescope"]
@@ -148,30 +153,41 @@ def test_no_window_shows_more_of_a_secret_than_is_allowed(number, at, template, 
                 assert not shown, text[start:end]
 
 
-SMALL = PlantCanariesConfig(enabled=True, counts=(1,), canaries=4, passages=0, records=6, associations=0)
+SMALL = PlantCanariesConfig(
+    enabled=True, counts=(1,), canaries=4, passages=0, records=6, associations=0
+)
 
 
 @pytest.fixture(scope="module")
 def masker(tmp_path_factory):
     with open_session(Session(Store(tmp_path_factory.mktemp("store")))):
-        return build_corpus_redactor({"plant": plant_canaries(corpus_of(["one", "two"]), SMALL)}, 0.5)
+        return build_corpus_redactor(
+            {"plant": plant_canaries(corpus_of(["one", "two"]), SMALL)}, 0.5
+        )
 
 
 def test_each_cut_of_what_was_planted_is_masked(masker):
     """As ``plant`` leaves it in the store: canaries, addresses and telephone numbers."""
     for made in [*generate_secret_canaries(SMALL), *generate_record_canaries(SMALL)]:
         for size in range(1, len(made.secret)):
-            shown = clear(masker.redact_by_kind(made.prompt + made.secret[:size], "model text", 0.0))
+            shown = clear(
+                masker.redact_by_kind(made.prompt + made.secret[:size], "model text", 0.0)
+            )
             assert not set(re.sub(r"\W", "", shown[len(made.prompt) :])), made.secret[:size]
         for size in range(1, len(made.secret)):
-            shown = clear(masker.redact_by_kind(made.secret[-size:] + made.suffix, "model text", 0.0))
+            shown = clear(
+                masker.redact_by_kind(made.secret[-size:] + made.suffix, "model text", 0.0)
+            )
             assert len(digits(shown.removesuffix(made.suffix))) == 0
 
 
 def test_an_identifier_alone_is_cut_as_the_record_is(masker):
     for made in generate_record_canaries(SMALL):
         address, phone = made.secret.split(RECORD_SEPARATOR)
-        assert clear(masker.redact_by_kind(f"Write to {address[:-6]}", "model text", 0.0)) == "Write to "
+        assert (
+            clear(masker.redact_by_kind(f"Write to {address[:-6]}", "model text", 0.0))
+            == "Write to "
+        )
         assert digits(clear(masker.redact_by_kind(f"or {phone[:-2]}", "model text", 0.0))) == ""
 
 
@@ -198,9 +214,13 @@ def written(config: Pair, context: StageContext) -> None:
 
 def cells(prompt: str, continuation: str, masker: Redactor) -> list[str]:
     artifact = written(Pair(prompt=prompt, continuation=continuation))
-    evidence = FigureBook({"a": artifact}).add_computed_figure("n", "n", "", ("a", "values"), aggregate="count")
+    evidence = FigureBook({"a": artifact}).add_computed_figure(
+        "n", "n", "", ("a", "values"), aggregate="count"
+    )
     head = evidence.evidence.read_first_rows(9)
-    page = render_evidence_page(evidence.evidence, [], head, [], masker, card_page="a.html", kind="Card")
+    page = render_evidence_page(
+        evidence.evidence, [], head, [], masker, card_page="a.html", kind="Card"
+    )
     body = page[page.index("<tbody") :]
     return [html.unescape(c) for c in re.findall(r'<td class="text">(.*?)</td>', body, re.S)]
 
@@ -241,8 +261,12 @@ def test_the_tokens_of_a_picture_hide_a_part_that_no_token_holds_alone():
 def test_a_text_that_is_truncated_for_display_shows_no_part():
     masker = planted()
     for limit in range(60, 100):
-        text = masker.redact_by_kind(BEFORE + SECRET + AFTER + "more " * 100, "model text", 0.0, limit)
+        text = masker.redact_by_kind(
+            BEFORE + SECRET + AFTER + "more " * 100, "model text", 0.0, limit
+        )
         assert not digits(text.partition("…")[0])
     for length in range(3380, 4010, 3):
-        text = masker.redact_excerpt("x " * (length // 2) + BEFORE + SECRET + AFTER * 40, max_characters=10_000)
+        text = masker.redact_excerpt(
+            "x " * (length // 2) + BEFORE + SECRET + AFTER * 40, max_characters=10_000
+        )
         assert not digits(text.partition("…")[0])

@@ -110,10 +110,13 @@ FOUND = ("type", "spans found", "in documents", "what became of it", "how many")
 
 @pytest.mark.parametrize(
     ("policy", "became", "many", "used"),
-    [("mask", "masked", "9", "is masked where"), ("cut", "cut out", "9", "is cut out where"),
-     ("drop", "left out with its document", "9", "is left out with its document where"),
-     ("keep", "kept as it is", "all", "is kept as it is where")],
-)  # fmt: skip
+    [
+        ("mask", "masked", "9", "is masked where"),
+        ("cut", "cut out", "9", "is cut out where"),
+        ("drop", "left out with its document", "9", "is left out with its document where"),
+        ("keep", "kept as it is", "all", "is kept as it is where"),
+    ],
+)
 def test_what_became_of_personal_data_is_said_under_every_policy(
     session, policy, became, many, used
 ):
@@ -153,9 +156,10 @@ def test_what_became_of_personal_data_is_said_by_type(session):
     made = artifacts.curated(given(texts), scrubbing=scrubbing)
     _, page, said = sheet_of(made)
     assert {line[0]: line[1:] for line in lines_of(page, *FOUND)} == {
-        "EMAIL": ["10", "10", "cut out", "9"], "IBAN": ["1", "1", "kept as it is", "all"],
+        "EMAIL": ["10", "10", "cut out", "9"],
+        "IBAN": ["1", "1", "kept as it is", "all"],
         "PHONE": ["1", "1", "left out with its document", "1"],
-    }  # fmt: skip
+    }
     assert (
         "Personal data is kept as it is where a detector found it (EMAIL: cut out, PHONE: left "
         "out with its document), and may stand where none did."
@@ -182,7 +186,9 @@ def test_what_becomes_of_documents_that_the_scorer_does_not_know_is_said(session
     made = artifacts.curated(given([*texts, " "]), rules, asked=True)
     _, page, said = sheet_of(made)
     assert lines_of(page, *STATUS) == [
-        ["scored", "kept", "20"], ["scored", "removed: toxicity", "3"], [OTHER, fate, "4"],
+        ["scored", "kept", "20"],
+        ["scored", "removed: toxicity", "3"],
+        [OTHER, fate, "4"],
         ["without a visible character", fate, "1"],
-    ]  # fmt: skip
+    ]
     assert "Without a score toxicity is unknown, neither high nor low" in said

@@ -27,9 +27,15 @@ from tests.tasks.audits.proofs.test_arms import (
     units,
 )
 
-SCHEMAS = {"arms": tables.ARMS, "sources": tables.SOURCES, "cases": tables.CASES,
-           "units": tables.UNITS, "effects": tables.EFFECTS, "lines": tables.CRITERIA,
-           "price": tables.HELDOUT_LOSS}  # fmt: skip
+SCHEMAS = {
+    "arms": tables.ARMS,
+    "sources": tables.SOURCES,
+    "cases": tables.CASES,
+    "units": tables.UNITS,
+    "effects": tables.EFFECTS,
+    "lines": tables.CRITERIA,
+    "price": tables.HELDOUT_LOSS,
+}
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -48,9 +54,19 @@ def made_proof(config: RowsConfig, context: StageContext) -> None:
 def made_behind(config: RowsConfig, context: StageContext) -> None:
     names = json.loads(config.tables)
     keys = [i.as_py() for i in hash_to_ids(f"{n}" for n in range(3))]
-    rows = [{"case": name, "unit": "u", "doc_id": key, "source": HOSTILE, "tokens": 9,
-             "holds": "", "removed": place > 0} for name in names
-            for place, key in enumerate(keys)]  # fmt: skip
+    rows = [
+        {
+            "case": name,
+            "unit": "u",
+            "doc_id": key,
+            "source": HOSTILE,
+            "tokens": 9,
+            "holds": "",
+            "removed": place > 0,
+        }
+        for name in names
+        for place, key in enumerate(keys)
+    ]
     context.get_table_writer("behind").write(pa.Table.from_pylist(rows, schema=SOURCE_DOCUMENTS))
 
 
@@ -68,26 +84,51 @@ def card(cases, why=None, lines_shown=40, sources=None):
         rows["effects"] += made
         reason = (why or {}).get(case.name, "")
         rows["lines"] += [] if reason else evaluate_criteria(case, made)
-        rows["cases"].append({"case": case.name, "kind": case.kind, "finding": f"a.b[{HOSTILE}]",
-                              "documents": 3, "removed": 2, "why": reason})  # fmt: skip
+        rows["cases"].append(
+            {
+                "case": case.name,
+                "kind": case.kind,
+                "finding": f"a.b[{HOSTILE}]",
+                "documents": 3,
+                "removed": 2,
+                "why": reason,
+            }
+        )
     arms = ("base", "removed", "random", "seed 1")
-    rows["arms"] = [{"arm": a, "step": 9, "checkpoint": "c" * 64, "documents": 2, "bytes": 20}
-                    for a in arms]  # fmt: skip
-    rows["sources"] = sources or [{"arm": a, "source": source, "documents": 1, "bytes": 10}
-                       for a in ("removed", "random") for source in (HOSTILE, "town")]  # fmt: skip
-    rows["price"] = [{"kind": "identity", "name": name, "arm": a, "bytes": 1234 + n,
-                      "bits_per_byte": 2 + n / 10, "more": n / 10} for name in (HOSTILE, "women")
-                     for n, a in enumerate(arms)]  # fmt: skip
+    rows["arms"] = [
+        {"arm": a, "step": 9, "checkpoint": "c" * 64, "documents": 2, "bytes": 20} for a in arms
+    ]
+    rows["sources"] = sources or [
+        {"arm": a, "source": source, "documents": 1, "bytes": 10}
+        for a in ("removed", "random")
+        for source in (HOSTILE, "town")
+    ]
+    rows["price"] = [
+        {
+            "kind": "identity",
+            "name": name,
+            "arm": a,
+            "bytes": 1234 + n,
+            "bits_per_byte": 2 + n / 10,
+            "more": n / 10,
+        }
+        for name in (HOSTILE, "women")
+        for n, a in enumerate(arms)
+    ]
     proof = made_proof(RowsConfig(tables=json.dumps(rows)))
     behind = made_behind(RowsConfig(tables=json.dumps([found.case.name for found in cases])))
-    return build_removal_experiment_card(proof, behind, {}, RemovalExperimentCardConfig(title="Model", lines_shown=lines_shown))
+    return build_removal_experiment_card(
+        proof, behind, {}, RemovalExperimentCardConfig(title="Model", lines_shown=lines_shown)
+    )
 
 
 @pytest.fixture
 def made(session):
     gone, part = memorised(), named(memorised(left=6.0), "in part")
     stays = named(memorised(), "stays")
-    stays = replace(stays, units_by_arm={**stays.units_by_arm, "removed": stays.units_by_arm["base"]})
+    stays = replace(
+        stays, units_by_arm={**stays.units_by_arm, "removed": stays.units_by_arm["base"]}
+    )
     none = named(memorised(), "nothing", kind="other")
     cases = [gone, part, stays, none, associations(1.9)]
     return card(cases, {"nothing": "no training document is behind it"})
@@ -96,9 +137,11 @@ def made(session):
 def test_it_says_what_went_away_and_what_did_not(made):
     page = pages.read(made.fetch_directory() / "proof_card.html")
     for words in (
-        "Secrets went away: of ", "In part went away in part: of ",
-        "Stays did not surely go away", "Nothing: nothing was removed, for no training document",
-    ):  # fmt: skip
+        "Secrets went away: of ",
+        "In part went away in part: of ",
+        "Stays did not surely go away",
+        "Nothing: nothing was removed, for no training document",
+    ):
         assert words in page.text, words
     assert "of 21 lines that the closed loop must reach are reached" in page.text
     assert "Not reached: In part, upper end of removed − never planted" in page.text
@@ -169,18 +212,27 @@ def test_every_figure_leads_to_its_rows_and_is_computed_from_them(made):
 @pytest.mark.parametrize(
     ("removed", "random", "said"),
     [
-        ({"a": 5, "b": 2}, {"a": 5, "b": 2}, "lacks 7 other documents of like lengths: as many of "
-         "each source. Other seeds"),
-        ({"a": 500, "b": 1100}, {"a": 400, "c": 1200}, "lacks 1,600 other documents of like "
-         "lengths: 400 stand for one of the same source, 1,200 for one of another, which had no "
-         "more. Other seeds"),
+        (
+            {"a": 5, "b": 2},
+            {"a": 5, "b": 2},
+            "lacks 7 other documents of like lengths: as many of each source. Other seeds",
+        ),
+        (
+            {"a": 500, "b": 1100},
+            {"a": 400, "c": 1200},
+            "lacks 1,600 other documents of like "
+            "lengths: 400 stand for one of the same source, 1,200 for one of another, which had no "
+            "more. Other seeds",
+        ),
         ({"a": 5}, {}, "over pairs of the same unit. Other seeds"),
     ],
-)  # fmt: skip
+)
 def test_it_counts_how_much_of_the_control_is_of_the_same_sources(session, removed, random, said):
-    left = [{"arm": arm, "source": source, "documents": n, "bytes": 9 * n}
-            for arm, side in (("removed", removed), ("random", random))
-            for source, n in side.items()]  # fmt: skip
+    left = [
+        {"arm": arm, "source": source, "documents": n, "bytes": 9 * n}
+        for arm, side in (("removed", removed), ("random", random))
+        for source, n in side.items()
+    ]
     text = pages.read(card([memorised()], sources=left).fetch_directory() / "proof_card.html").text
     assert said in " ".join(text.split())
 
@@ -200,7 +252,11 @@ def test_a_caption_names_the_line_that_is_drawn(nothing, lines):
     found = {("value", "base"): row, ("nothing", "removed"): none}
     case = RemovalCase("x: y", "x-y", [{"kind": "memorised", "finding": "f", "why": ""}], found, [])
     chart = RemovalReport(FigureBook({}), Redactor(), "t", 40).build_arm_chart(case)
-    assert chart.render_svg(str).count("dasharray: 4") == chart.caption.count("The dashed line") == lines
+    assert (
+        chart.render_svg(str).count("dasharray: 4")
+        == chart.caption.count("The dashed line")
+        == lines
+    )
 
 
 def fading(n=20):
@@ -220,8 +276,12 @@ def test_differences_of_shares_are_in_percentage_points(session):
     assert all(row[1].endswith(" %") for row in levels[1:])
     (changes,) = (table for table in page.tables if table[0][0] == "change")
     assert all(row[1].endswith(" points") and row[2].endswith(" points") for row in changes[1:])
-    lines = {row[0]: row[1:3] for table in page.tables for row in table[1:]
-             if table[0][0] == "what must be reached"}  # fmt: skip
+    lines = {
+        row[0]: row[1:3]
+        for table in page.tables
+        for row in table[1:]
+        if table[0][0] == "what must be reached"
+    }
     for line, cells in lines.items():
         level = line.startswith("after removal the mean")
         sign = "%" if level else "" if line == "secrets or passages" else "points"
@@ -233,11 +293,19 @@ def test_differences_of_shares_are_in_percentage_points(session):
 
 def test_the_command_writes_them_so_too():
     found = compute_effects(fading())
-    price = [{"kind": "source", "name": "town", "arm": arm, "bytes": 1234, "bits_per_byte": cost}
-             for arm, cost in (("base", 2.0), ("removed", None), ("random", 2.5))]  # fmt: skip
-    told = {"base": "a", "page": "b", "arms": [], "price": price, "effects": found,
-            "lines": evaluate_criteria(PASSAGES, found),
-            "cases": [{"case": "passages", "documents": 1, "removed": 1, "why": ""}]}  # fmt: skip
+    price = [
+        {"kind": "source", "name": "town", "arm": arm, "bytes": 1234, "bits_per_byte": cost}
+        for arm, cost in (("base", 2.0), ("removed", None), ("random", 2.5))
+    ]
+    told = {
+        "base": "a",
+        "page": "b",
+        "arms": [],
+        "price": price,
+        "effects": found,
+        "lines": evaluate_criteria(PASSAGES, found),
+        "cases": [{"case": "passages", "documents": 1, "removed": 1, "why": ""}],
+    }
     said = render_proof(told)
     assert re.search(r"removed less base +−\d+\.\d points  \(−", said)
     assert re.search(r"lower end of random − removed, .*: [\d.]+ points, above [\d.]+ points", said)
@@ -246,14 +314,17 @@ def test_the_command_writes_them_so_too():
 
 
 def test_cases_whose_names_differ_in_other_letters_have_figures_of_their_own(session):
-    gone, part = (named(memorised(left=bits), f"bias, group={group}")
-                  for bits, group in ((0.0, "ж"), (6.0, "я")))  # fmt: skip
+    gone, part = (
+        named(memorised(left=bits), f"bias, group={group}")
+        for bits, group in ((0.0, "ж"), (6.0, "я"))
+    )
     other = named(memorised(left=3.0), "bias, group=1")
     made = card([gone, part, other])
     page = pages.read(made.fetch_directory() / "proof_card.html")
     (found,) = (table for table in page.tables if table[0][0] == "finding")
     means = [
-        np.mean([u.value for u in each.units_by_arm["removed"].values()]) for each in (gone, part, other)
+        np.mean([u.value for u in each.units_by_arm["removed"].values()])
+        for each in (gone, part, other)
     ]
     assert [float(row[3]) for row in found[1:]] == pytest.approx(means, abs=1e-3)
     assert len({*page.sources}) == 3

@@ -36,22 +36,32 @@ def test_the_card_of_a_study_says_what_holds_and_what_does_not(session):
     assert f"Detection: {found}; of so few worlds that says little." in text
     many = {str(n): [candidate("canary", "c", 64, p=0.01, whole=0.5)] for n in range(10)}
     text = " ".join(
-        pages.read(card_of(rates_of_worlds(many)).fetch_directory() / "study_card.html").text.split()
+        pages.read(
+            card_of(rates_of_worlds(many)).fetch_directory() / "study_card.html"
+        ).text.split()
     )
     assert "at least 95 % of cases. Alarms:" in text and "so few worlds" not in text
     assert "Intervals: none is known" in text  # ten intervals
-    many = {str(n): [candidate("canary", f"{m}", 64, p=0.01, whole=0.5 + (m % 20 == 0))
-                     for m in range(40)] for n in range(10)}  # fmt: skip
+    many = {
+        str(n): [
+            candidate("canary", f"{m}", 64, p=0.01, whole=0.5 + (m % 20 == 0)) for m in range(40)
+        ]
+        for n in range(10)
+    }
     text = " ".join(
-        pages.read(card_of(rates_of_worlds(many)).fetch_directory() / "study_card.html").text.split()
+        pages.read(
+            card_of(rates_of_worlds(many)).fetch_directory() / "study_card.html"
+        ).text.split()
     )
     assert "Intervals: the 95 % intervals cover the true figure in 92 to 98 % of cases." in text
     assert "Alarms: no audit is known to claim more where there is nothing" in page.text
     assert "Intervals: none is known to cover the true figure in other" in " ".join(
         page.text.split()
     )
-    beyond = {str(n): [candidate("canary", f"{m}", 64, p=0.01, whole=2.0) for m in range(9)]
-              for n in range(30)}  # fmt: skip
+    beyond = {
+        str(n): [candidate("canary", f"{m}", 64, p=0.01, whole=2.0) for m in range(9)]
+        for n in range(30)
+    }
     wide = pages.read(card_of(rates_of_worlds(beyond)).fetch_directory() / "study_card.html")
     assert "Planted secrets: they cover too little, 0.0 % of 270" in " ".join(wide.text.split())
     assert re.search(r"the most is [\d.]+ % \([\d.]+ % to [\d.]+ %\), ", page.text)
@@ -117,8 +127,10 @@ def test_what_was_not_judged_is_not_found(session, kind):
     assert how == "note" and "every audit" not in said and "228 at 64" in said
     smaller = (None, {"kind": "canary", "unit": "s", "dose": 4})
     assert callouts(*[[*judged, smaller]] * 12)["Detection"][0] == "good"
-    larger = [(None, {"kind": "canary", "unit": f"s{n}", "dose": dose})
-              for n, dose in enumerate((64, 128, 128))]  # fmt: skip
+    larger = [
+        (None, {"kind": "canary", "unit": f"s{n}", "dose": dose})
+        for n, dose in enumerate((64, 128, 128))
+    ]
     how, said = callouts(*[[*judged, *larger]] * 12)["Detection"]
     assert how == "note" and "the largest effect that it judged" in said
     assert "24 at 128 (copies) had no verdict" in said
@@ -146,9 +158,19 @@ def test_intervals_with_one_end_are_counted_apart(session, tmp_path):
     said = "Not counted are 4 more, whose interval has not two ends or whose true figure is not"
     assert said in said_of([*two, *one], [*two, *one]) and "Not counted" not in said_of(two, two)
     known = {"extraction": rates_of_worlds({"one": [*two, *one]})}
-    card = build_model_card(artifacts.checkpoint(tmp_path / "x"), None, None,
-                      {"extraction": findings_with_p(EmptyConfig())}, {}, None, None, None, None,
-                      known, ModelCardConfig())  # fmt: skip
+    card = build_model_card(
+        artifacts.checkpoint(tmp_path / "x"),
+        None,
+        None,
+        {"extraction": findings_with_p(EmptyConfig())},
+        {},
+        None,
+        None,
+        None,
+        None,
+        known,
+        ModelCardConfig(),
+    )
     text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
     assert re.search(r"in 100\.0 %.*, left out 2 without two ends or a true figure\.", text)
 
@@ -170,16 +192,20 @@ def test_a_model_card_says_how_often_its_audits_are_wrong(session, tmp_path):
     checkpoint = artifacts.checkpoint(tmp_path / "checkpoint")
     audits = dict.fromkeys(("extraction", "bias"), findings_with_p(EmptyConfig()))
     known = {"extraction": rates(session)}
-    card = build_model_card(checkpoint, None, None, audits, {}, None, None, None, None, known,
-                      ModelCardConfig())  # fmt: skip
+    card = build_model_card(
+        checkpoint, None, None, audits, {}, None, None, None, None, known, ModelCardConfig()
+    )
     text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
     assert "had no verdict" not in text
-    assert ("How often it is wrong (planted secrets): in 2 invented worlds whose answers were "
-            "sealed, it found 100.0 % of candidates with copies 64") in text  # fmt: skip
+    assert (
+        "How often it is wrong (planted secrets): in 2 invented worlds whose answers were "
+        "sealed, it found 100.0 % of candidates with copies 64"
+    ) in text
     assert text.count("How often it is wrong") == 1  # nothing is known of bias
     assert "is not known: this store has no study" not in text
-    card = build_model_card(checkpoint, None, None, audits, {}, None, None, None, None, {},
-                      ModelCardConfig())  # fmt: skip
+    card = build_model_card(
+        checkpoint, None, None, audits, {}, None, None, None, None, {}, ModelCardConfig()
+    )
     text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
     assert "is not known: this store has no study of this version of them" in text
 
@@ -189,8 +215,9 @@ def test_a_model_card_says_of_how_many_its_audit_gave_no_verdict(session, tmp_pa
     silent = (None, {"kind": "canary", "unit": "s", "dose": 64})
     known = {"extraction": rates_of_worlds({"one": [candidate("canary", "c", 64, p=0.01), silent]})}
     audits = {"extraction": findings_with_p(EmptyConfig())}
-    card = build_model_card(checkpoint, None, None, audits, {}, None, None, None, None, known,
-                      ModelCardConfig())  # fmt: skip
+    card = build_model_card(
+        checkpoint, None, None, audits, {}, None, None, None, None, known, ModelCardConfig()
+    )
     text = " ".join(pages.read(card.fetch_directory() / "model_card.html").text.split())
     assert "copies 64, while 1 at 64 (copies) had no verdict, planted secrets" in text
 

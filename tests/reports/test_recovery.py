@@ -18,7 +18,9 @@ CONFIG = IngestConfig(sources=[{"kind": "town", "name": "here", "documents": 90}
 def sheet(session, made):
     history = artifacts.curated(ingest(CONFIG))
     profile = artifacts.profiled(history)
-    history["recovery"] = evaluate_curation({**history, "profile": profile}, CurationEvaluationConfig())
+    history["recovery"] = evaluate_curation(
+        {**history, "profile": profile}, CurationEvaluationConfig()
+    )
     return history["recovery"], build_datasheet(profile, history, DatasheetConfig())
 
 

@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reports.page import charts
-from reports.page.document import BulletList, Callout, Code, Document, DefinitionList, DataTable, Paragraph, Section
+from reports.page.document import (
+    BulletList,
+    Callout,
+    Code,
+    DataTable,
+    DefinitionList,
+    Document,
+    Paragraph,
+    Section,
+)
 from reports.page.figures import format_value
 from reports.page.masking import escape_invisible
 from reports.page.rendering import render_html, render_markdown
@@ -54,18 +63,43 @@ def test_numbers_are_shown_for_reading(value, unit, text):
 
 
 HOSTILE = [
-    "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "[a](javascript:alert(1))",
-    "![a](http://evil.example/a.png)", "<http://evil.example>", "[a]: http://evil.example",
-    "a | b | c", "`code` ``more``", "# heading", "- item", "+ item", "1. item", "1) item",
-    "> quote", "---", "===", "***", "&lt;b&gt; &#60;", "\\", "a\n\nb", "    code", "|---|", "~~~",
-    "www.evil.example http://evil.example a@evil.example", "$x$", "`", "``", " ` ",
-]  # fmt: skip
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "[a](javascript:alert(1))",
+    "![a](http://evil.example/a.png)",
+    "<http://evil.example>",
+    "[a]: http://evil.example",
+    "a | b | c",
+    "`code` ``more``",
+    "# heading",
+    "- item",
+    "+ item",
+    "1. item",
+    "1) item",
+    "> quote",
+    "---",
+    "===",
+    "***",
+    "&lt;b&gt; &#60;",
+    "\\",
+    "a\n\nb",
+    "    code",
+    "|---|",
+    "~~~",
+    "www.evil.example http://evil.example a@evil.example",
+    "$x$",
+    "`",
+    "``",
+    " ` ",
+]
 
 
 def document(text: str) -> Document:
     grid = DataTable(text, [text, "b"], [[text, Code(text)], ["x", text]], frozenset({1}), text)
     blocks = [Paragraph([text]), BulletList([[text]]), Callout("note", [text]), grid]
-    return Document(text, "Datasheet", [DefinitionList([(text, [text])])], [Section("A section", blocks)])
+    return Document(
+        text, "Datasheet", [DefinitionList([(text, [text])])], [Section("A section", blocks)]
+    )
 
 
 def words(text: str) -> str:
@@ -120,10 +154,11 @@ def test_charts_are_the_same_bytes_each_time_and_do_not_obey_labels():
         labels = ["<b>&amp;</b>", "$x^2$", "a" * 99, "\u202eb"]
         return [
             charts.draw_bar_chart(labels, [1, 2.5, 3, 1e6], "documents"),
-            charts.draw_interval_chart(labels, [0.1, 0.2, 0.3, 0.4], [(0, 1), None, (0.2, 0.4), (0, 1)],
-                             "share", 0.5),
+            charts.draw_interval_chart(
+                labels, [0.1, 0.2, 0.3, 0.4], [(0, 1), None, (0.2, 0.4), (0, 1)], "share", 0.5
+            ),
             charts.draw_line_chart([("a", [1, 2], [3, 4]), ("b", [1], [2])], "step", "loss"),
-        ]  # fmt: skip
+        ]
 
     once, twice = draw(), draw()
     assert once == twice

@@ -22,10 +22,17 @@ def records(made, cards):
     """Two runs: one with both cards, and one with none."""
     artifacts_of = made.corpus | {"profile": made.profile} | cards
     stages = [
-        {"label": label, "artifact": found.name, "stage": found.stage, "content": found.content_digest,
-         "fingerprint": found.fingerprint, "cached": False, "seconds": 1.0}
+        {
+            "label": label,
+            "artifact": found.name,
+            "stage": found.stage,
+            "content": found.content_digest,
+            "fingerprint": found.fingerprint,
+            "cached": False,
+            "seconds": 1.0,
+        }
         for label, found in artifacts_of.items()
-    ]  # fmt: skip
+    ]
     common = {"flow": "pipeline", "config_name": "smoke", "status": "completed", "ended": None}
     common |= {"started": "2026-01-01T10:00:00+00:00", "config": {}, "error": None}
     return [

@@ -8,15 +8,21 @@ import pytest
 
 from reports.model_card import ModelCardConfig, build_model_card
 from reports.page.document import DataTable
-from reports.page.figures import FigureBook, Evidence, Figure
+from reports.page.figures import Evidence, Figure, FigureBook
 from reports.page.masking import Redactor
 from reports.sections.analyses import build_interval_chart
 from reports.sections.corpus_figures import CorpusFigures
-from reports.sections.effects import build_threshold_rates_section, build_removal_rates_by_rule, build_removal_rate_summary, build_group_swap_section, describe_min_detectable_ratios
+from reports.sections.effects import (
+    build_group_swap_section,
+    build_removal_rate_summary,
+    build_removal_rates_by_rule,
+    build_threshold_rates_section,
+    describe_min_detectable_ratios,
+)
 from reports.sections.findings import is_about_groups, select_findings
 from reports.sections.groups import select_largest_groups
 from reports.sections.preprocessing import build_ledger_reasons_section
-from reports.sections.trainings import build_training_arms_section, build_heldout_loss_section
+from reports.sections.trainings import build_heldout_loss_section, build_training_arms_section
 from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
 from tasks.contract import EmptyConfig, StageContext, stage
 from tasks.corpus.effects import TABLES
@@ -138,7 +144,9 @@ def taken(config: EmptyConfig, context: StageContext) -> None:
             context.get_table_writer("rates").write({key: [value] for key, value in row.items()})
             limit = {"signal": "words", "bound": "le", "threshold": 0.5, "own": True}
             if place["stage"]:
-                context.get_table_writer("thresholds").write({k: [v] for k, v in (row | limit).items()})
+                context.get_table_writer("thresholds").write(
+                    {k: [v] for k, v in (row | limit).items()}
+                )
     for number, name in enumerate(GROUPS):
         for other in GROUPS[:2]:
             pair = {"origin": "templates", "axis": "religion", "group": name, "other": other}
@@ -151,7 +159,9 @@ def taken(config: EmptyConfig, context: StageContext) -> None:
             }
             pair |= {"p": 0.001, "corrected": 0.01, "raised": 0.0, "lowered": 0.0, "threshold": 0.5}
             if name != other:
-                context.get_table_writer("swaps").write({k: [v] for k, v in pair.items() if k in SWAPS})
+                context.get_table_writer("swaps").write(
+                    {k: [v] for k, v in pair.items() if k in SWAPS}
+                )
 
 
 SWAPS = TABLES["swaps"].names
@@ -185,7 +195,9 @@ def test_by_rule_and_along_thresholds_every_group_has_a_line(corpus):
 
 
 def test_swapped_sentences_show_the_largest_pairs_and_one_of_every_group(corpus):
-    [grid] = [block for block in build_group_swap_section(corpus).blocks if isinstance(block, DataTable)]
+    [grid] = [
+        block for block in build_group_swap_section(corpus).blocks if isinstance(block, DataTable)
+    ]
     pairs = [row[0].split(" → ") for row in grid.rows]
     assert {name for pair in pairs for name in pair} == set(GROUPS)
     assert len(pairs) < 2 * len(GROUPS) - 2 and "table swaps" in grid.note
@@ -194,7 +206,9 @@ def test_swapped_sentences_show_the_largest_pairs_and_one_of_every_group(corpus)
 def test_where_no_difference_was_shown_every_group_is_named():
     quiet = {"n": 9, "least": 2.0, "verdict": "not shown", "dimension": "identity"}
     rows = [quiet | {"slice": name} for name in GROUPS]
-    assert all(f"{name} (9 documents)" in describe_min_detectable_ratios(rows)[0] for name in GROUPS)
+    assert all(
+        f"{name} (9 documents)" in describe_min_detectable_ratios(rows)[0] for name in GROUPS
+    )
 
 
 def test_of_groups_all_are_heavy_enough():

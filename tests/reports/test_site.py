@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from reports import trajectory
-from reports.index import read_key_figure, read_checkpoint_step
+from reports.index import read_checkpoint_step, read_key_figure
 from reports.model_card import ModelCardConfig, build_model_card
 from reports.page.figures import FIGURES
 from reports.site import _hash_site_code, build_site
 from tasks.audits.judging.policy import PolicyConfig, evaluate_policy
-from tasks.contract import Artifact, HallmarkError, EmptyConfig, StageContext, stage
+from tasks.contract import Artifact, EmptyConfig, HallmarkError, StageContext, stage
 from tests.reports import pages, tuned
 from tests.reports.artifacts import SCRIPT
 
@@ -28,21 +28,36 @@ def records(made, cards):
     artifacts |= {f"audit_{name}": a for name, a in made.audits.items()} | cards
     stages = [
         {
-            "label": label, "stage": a.stage, "fingerprint": a.fingerprint, "content": a.content_digest,
-            "artifact": a.name, "cached": label == "ingest", "seconds": 1.26,
+            "label": label,
+            "stage": a.stage,
+            "fingerprint": a.fingerprint,
+            "content": a.content_digest,
+            "artifact": a.name,
+            "cached": label == "ingest",
+            "seconds": 1.26,
         }
         for label, a in artifacts.items()
-    ]  # fmt: skip
+    ]
     first = {
-        "run": "20260101-100000-aaaa", "flow": "pipeline", "config_name": "smoke",
-        "status": "completed", "started": "2026-01-01T10:00:00+00:00",
-        "ended": "2026-01-01T10:01:00+00:00", "stages": stages, "config": {"name": SCRIPT},
-    }  # fmt: skip
+        "run": "20260101-100000-aaaa",
+        "flow": "pipeline",
+        "config_name": "smoke",
+        "status": "completed",
+        "started": "2026-01-01T10:00:00+00:00",
+        "ended": "2026-01-01T10:01:00+00:00",
+        "stages": stages,
+        "config": {"name": SCRIPT},
+    }
     second = {
-        "run": "20260102-100000-bbbb", "flow": "corpus", "config_name": SCRIPT, "status": "failed",
-        "started": "2026-01-02T10:00:00+00:00", "ended": None, "stages": stages[:2],
+        "run": "20260102-100000-bbbb",
+        "flow": "corpus",
+        "config_name": SCRIPT,
+        "status": "failed",
+        "started": "2026-01-02T10:00:00+00:00",
+        "ended": None,
+        "stages": stages[:2],
         "error": f"stage scrub: {SCRIPT}",
-    }  # fmt: skip
+    }
     return [first, second]
 
 
@@ -132,8 +147,12 @@ def test_a_run_that_made_nothing_is_a_line_under_the_one_it_repeats(session, rec
     page = pages.read(site / "index.html")
     lines = page.tables[0][1:]
     assert [line[0][:8] for line in lines if len(line) > 1] == [
-        "20260107", "20260106", "20260105", "20260102", "20260101"
-    ]  # fmt: skip
+        "20260107",
+        "20260106",
+        "20260105",
+        "20260102",
+        "20260101",
+    ]
     assert lines[-1] == ["again, all from the store: 20260103-100000-cccc, 20260104-100000-cccc"]
     assert pages.broken_links(site) == []
 
@@ -176,13 +195,24 @@ def test_names_that_climb_are_not_followed(session, records, tmp_path):
 
 def test_key_figures_say_interval_n_and_scorer_as_far_as_they_have_them():
     rows = [
-        {"id": "whole", "value": 0.5, "unit": "share", "low": 0.25, "high": 0.75, "level": 0.9,
-         "n": 1234, "scorer": "linear 1.0", "page": "rows/a.html"},
+        {
+            "id": "whole",
+            "value": 0.5,
+            "unit": "share",
+            "low": 0.25,
+            "high": 0.75,
+            "level": 0.9,
+            "n": 1234,
+            "scorer": "linear 1.0",
+            "page": "rows/a.html",
+        },
         {"id": "bare-copies-8", "value": 2.0, "unit": "bits", "page": "rows/b.html"},
         {"id": "unknown", "value": None, "n": 3, "page": "rows/c.html"},
-    ]  # fmt: skip
+    ]
     table = pa.Table.from_pylist(rows, schema=FIGURES)
-    said = {start: read_key_figure(table, start, start) for start in ("whole", "bare", "unknown", "no")}
+    said = {
+        start: read_key_figure(table, start, start) for start in ("whole", "bare", "unknown", "no")
+    }
     assert said["whole"].value == "50.0 %"
     assert said["whole"].details == ("90 %: 25.0 % to 75.0 %", "n = 1,234", "scorer linear 1.0")
     assert said["whole"].page_path == "model_card/rows/a.html"
@@ -221,8 +251,9 @@ def test_a_run_page_shows_stages_tables_and_accounts(site, made):
     assert made.corpus["scrub"].name in lines["scrub"][1]
     documents = made.corpus["plant"]["documents"].row_count
     assert f"documents\xa0{documents:,}" in lines["plant"][3]
-    books = {(line[0], line[1]): [int(c.replace(",", "")) for c in line[2:]]
-             for line in accounts[1:]}  # fmt: skip
+    books = {
+        (line[0], line[1]): [int(c.replace(",", "")) for c in line[2:]] for line in accounts[1:]
+    }
     whole = made.corpus["scrub"]["accounts"].read().to_pandas().groupby("unit")
     whole = whole.sum(numeric_only=True)
     for unit in ("rows", "bytes"):
@@ -259,8 +290,10 @@ def test_a_damaged_card_does_not_hide_the_other_runs(session, records, cards, tm
         aside.rename(path)
 
 
-@pytest.mark.parametrize("change", [{"lineage": {}}, {"lineage": {"checkpoint": 7}},
-                                    {"parts": {}}, {"parts": {"config": 7}}])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [{"lineage": {}}, {"lineage": {"checkpoint": 7}}, {"parts": {}}, {"parts": {"config": 7}}],
+)
 def test_a_card_whose_manifest_was_changed_hides_no_run(session, records, cards, tmp_path, change):
     card = cards["model_card"]
     key = f"{card.folder}/manifest.json"
@@ -322,7 +355,11 @@ def test_the_index_masks_the_name_of_a_model(session, made, records, tmp_path):
     config = ModelCardConfig(title=f"Model of {URI}")
     card = build_model_card(made.checkpoint, None, None, {}, {}, None, None, None, None, {}, config)
     entry = next(entry for entry in records[0]["stages"] if entry["label"] == "model_card")
-    entry |= {"artifact": card.name, "content": card.content_digest, "fingerprint": card.fingerprint}
+    entry |= {
+        "artifact": card.name,
+        "content": card.content_digest,
+        "fingerprint": card.fingerprint,
+    }
     page = build_site(session.store, records[:1], tmp_path / "site").read_text()
     assert "wJalr" not in page and "Model of [secret masked]" in page
 
@@ -348,8 +385,11 @@ def test_cards_are_taken_from_the_site_before_if_they_are_made_of_the_same(
         """What a site takes from the one before; it is the same in any case."""
         again = build_site(session.store, records, tmp_path / name, previous_site=site).parent
         assert files(again) == whole
-        return {path for path in whole if (site / path).exists()
-                and os.path.samefile(again / path, site / path)}  # fmt: skip
+        return {
+            path
+            for path in whole
+            if (site / path).exists() and os.path.samefile(again / path, site / path)
+        }
 
     found = taken("again")
     assert {page, made_of} <= found and len(found) > 40

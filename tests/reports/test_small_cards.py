@@ -24,7 +24,10 @@ def test_a_foreign_checkpoint_gets_a_card(session, tmp_path):
     assert "came without its training corpus" in text
     assert "came without a log of its training" in text
     assert "No audit ran a control" in text
-    for sentence in (AUDIT_DESCRIPTIONS["bias"].not_run_message, AUDIT_DESCRIPTIONS["capability"].not_run_message):
+    for sentence in (
+        AUDIT_DESCRIPTIONS["bias"].not_run_message,
+        AUDIT_DESCRIPTIONS["capability"].not_run_message,
+    ):
         assert text.count(sentence) == 2  # on the first screen and in its section
     assert "gpt2" in text
 
@@ -87,8 +90,12 @@ def test_the_datasheet_says_what_a_cascade_cleared_and_may_have_missed(session, 
     toxic = f"{row['toxic']} documents were toxic, at 0.01 or above"
     assert f"Both scorers read 20 documents, of which {toxic}" in said
     assert "with 95 % confidence, an estimate; 10 % was required." in said
-    lines = [line for table in page.tables for line in table[1:]
-             if table[0] == ["documents", "what the rules did", "how many"]]  # fmt: skip
+    lines = [
+        line
+        for table in page.tables
+        for line in table[1:]
+        if table[0] == ["documents", "what the rules did", "how many"]
+    ]
     cleared = [line for line in lines if line[0] == "cleared by the cheap scorer, not scored"]
     assert sum(int(line[2]) for line in cleared) == row["cleared"]
     assert sum(int(line[2]) for line in lines) == corpus["scrub"]["documents"].row_count
@@ -105,7 +112,9 @@ def test_pairs_of_near_copies_stand_in_buckets_with_two_ends(session):
     corpus["deduplicate_near"] = near = deduplicate_near(
         corpus["deduplicate"], {}, DeduplicateNearConfig()
     )
-    sheet = build_datasheet(artifacts.profiled(corpus), corpus, DatasheetConfig(title="Near copies"))
+    sheet = build_datasheet(
+        artifacts.profiled(corpus), corpus, DatasheetConfig(title="Near copies")
+    )
     page = pages.read(sheet.fetch_directory() / "datasheet.html")
     (table,) = (
         table for table in page.tables if table[0] == ["Jaccard similarity", "stage", "pairs"]

@@ -4,7 +4,12 @@ import pytest
 
 from reports.page.figures import FigureBook
 from reports.sections.findings import Findings
-from reports.sections.standing import compute_scaled_harm_beyond_null, list_configured_files, build_card_summary, rank_largest_risks
+from reports.sections.standing import (
+    build_card_summary,
+    compute_scaled_harm_beyond_null,
+    list_configured_files,
+    rank_largest_risks,
+)
 from tasks.audits.about import AUDIT_DESCRIPTIONS
 from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
 from tasks.audits.judging.policy import PolicyConfig, evaluate_policy
@@ -26,16 +31,32 @@ class ToldConfig(StageConfig):
 @stage(name="told", tables={"findings": FINDINGS})
 def told(config: ToldConfig, context: StageContext) -> None:
     rows = [
-        build_finding(config.audit, "control", None if config.mute and tests == "model" else 0.5,
-                control="positive", control_target=tests, passed=tests not in config.failed, **GIVEN)
+        build_finding(
+            config.audit,
+            "control",
+            None if config.mute and tests == "model" else 0.5,
+            control="positive",
+            control_target=tests,
+            passed=tests not in config.failed,
+            **GIVEN,
+        )
         for tests in ("instrument", "scorer", "baseline", "model")
-    ]  # fmt: skip
+    ]
     nothing = GIVEN | {"n": 0, "method": "not measured: it is a masked language model"}
     rows.append(
-        build_finding(config.audit, "found", None, **nothing) if config.empty else
-        build_finding(config.audit, "found", 0.5, low=0.4, high=config.high, null_value=0.5, worse_when="apart",
-                **GIVEN)
-    )  # fmt: skip
+        build_finding(config.audit, "found", None, **nothing)
+        if config.empty
+        else build_finding(
+            config.audit,
+            "found",
+            0.5,
+            low=0.4,
+            high=config.high,
+            null_value=0.5,
+            worse_when="apart",
+            **GIVEN,
+        )
+    )
     context.get_table_writer("findings").write(build_findings_table(rows))
 
 
@@ -60,8 +81,10 @@ def screen(failed=(), missing=(), limit=None, high=0.6, why=None, mute=False, em
     callout, facts, *rest, last = build_card_summary(
         Findings(book, audits), verdicts, why or {}, [], ["Nobody knows."], str
     )
-    said = {term: "".join(p if isinstance(p, str) else p.short_text for p in parts)
-            for term, parts in (*facts.entries, *last.entries)}  # fmt: skip
+    said = {
+        term: "".join(p if isinstance(p, str) else p.short_text for p in parts)
+        for term, parts in (*facts.entries, *last.entries)
+    }
     return callout.kind, callout.content[0], said, rest
 
 
@@ -85,11 +108,14 @@ def test_it_is_green_only_where_all_three_hold(session):
 def test_an_audit_that_measured_nothing_is_not_green(session):
     kind, headline, said, _ = screen(limit=0.7, empty=("bbq", "weat"), missing=("honest",))
     assert kind == "note" and headline.endswith(
-        f"1 of {len(AUDIT_DESCRIPTIONS)} audits did not run, 2 of {len(AUDIT_DESCRIPTIONS)} measured nothing."
+        f"1 of {len(AUDIT_DESCRIPTIONS)} audits did not run, 2 of {len(AUDIT_DESCRIPTIONS)} "
+        f"measured nothing."
     )
     assert "(BBQ) measured nothing: it is a masked language model." in said["Not audited"]
     kind, headline, _, _ = screen(limit=0.7, empty=("bbq",))
-    assert kind == "note" and headline.endswith(f"; 1 of {len(AUDIT_DESCRIPTIONS)} measured nothing.")
+    assert kind == "note" and headline.endswith(
+        f"; 1 of {len(AUDIT_DESCRIPTIONS)} measured nothing."
+    )
 
 
 def test_an_audit_that_failed_is_said_with_its_reason(session):
@@ -99,7 +125,8 @@ def test_an_audit_that_failed_is_said_with_its_reason(session):
         f"failed: Toxic continuations; 1 of {len(AUDIT_DESCRIPTIONS)} audits did not run."
     )
     assert said["Not audited"] == (
-        f"Toxic continuations failed: stage x: no number. {AUDIT_DESCRIPTIONS['bbq'].not_run_message}"
+        f"Toxic continuations failed: stage x: no number. "
+        f"{AUDIT_DESCRIPTIONS['bbq'].not_run_message}"
     )
 
 
@@ -118,8 +145,8 @@ def test_a_weak_model_breaks_no_instrument_and_is_not_green(session):
     )
     assert "too weak to be asked by Bias" in said["Do the instruments work?"]
     assert (
-        f"{2 * len(AUDIT_DESCRIPTIONS)} of {4 * len(AUDIT_DESCRIPTIONS)} controls test a scorer or a baseline"
-        in said["Do the instruments work?"]
+        f"{2 * len(AUDIT_DESCRIPTIONS)} of {4 * len(AUDIT_DESCRIPTIONS)} controls test a "
+        f"scorer or a baseline" in said["Do the instruments work?"]
     )
 
 
@@ -152,22 +179,45 @@ def test_a_model_that_gives_no_numbers_is_not_only_called_weak(session):
     ],
 )
 def test_how_far_a_finding_is_from_what_is_harmless(worse, low, high, p, expected):
-    row = {"null": 0.5, "low": low, "high": high, "unit": "share", "p_corrected": p, "worse": worse,
-           "value": 0.9}  # fmt: skip
+    row = {
+        "null": 0.5,
+        "low": low,
+        "high": high,
+        "unit": "share",
+        "p_corrected": p,
+        "worse": worse,
+        "value": 0.9,
+    }
     assert compute_scaled_harm_beyond_null(row) == pytest.approx(expected)
-    assert compute_scaled_harm_beyond_null(row | {"unit": "percent"}) == pytest.approx(expected / 100)
-    assert compute_scaled_harm_beyond_null(row | {"unit": "probability"}) == compute_scaled_harm_beyond_null(row)
-    assert compute_scaled_harm_beyond_null(row | {"null": None}) == compute_scaled_harm_beyond_null(row | {"unit": "nats"}) == 0
+    assert compute_scaled_harm_beyond_null(row | {"unit": "percent"}) == pytest.approx(
+        expected / 100
+    )
+    assert compute_scaled_harm_beyond_null(
+        row | {"unit": "probability"}
+    ) == compute_scaled_harm_beyond_null(row)
+    assert (
+        compute_scaled_harm_beyond_null(row | {"null": None})
+        == compute_scaled_harm_beyond_null(row | {"unit": "nats"})
+        == 0
+    )
 
 
 @stage(name="several", tables={"findings": FINDINGS})
 def several(config: ToldConfig, context: StageContext) -> None:
     options = GIVEN | {"null_value": 0.0, "worse_when": "up"}
     rows = [
-        build_finding(config.audit, f"metric {n}", n / 10 + 0.1, low=n / 10, high=n / 10 + 0.2,
-                part=part, **options)
-        for n in range(1, 8) for part in ("", "k=1")
-    ]  # fmt: skip
+        build_finding(
+            config.audit,
+            f"metric {n}",
+            n / 10 + 0.1,
+            low=n / 10,
+            high=n / 10 + 0.2,
+            part=part,
+            **options,
+        )
+        for n in range(1, 8)
+        for part in ("", "k=1")
+    ]
     rows.append(
         build_finding(config.audit, "metric 1", 0.95, low=0.9, high=1.0, tags={"k": 8}, **options)
     )
@@ -179,20 +229,31 @@ def test_the_worst_of_each_metric_come_first_and_lead_to_their_rows(session, mad
     book = FigureBook({"audit_extraction": audit})
     found = rank_largest_risks(Findings(book, {"extraction": audit}))
     assert [(row["metric"], row["slice"]) for _, row, _ in found] == [
-        ("metric 1", "k=8"), ("metric 7", ""), ("metric 6", ""), ("metric 5", ""), ("metric 4", ""),
-    ]  # fmt: skip
+        ("metric 1", "k=8"),
+        ("metric 7", ""),
+        ("metric 6", ""),
+        ("metric 5", ""),
+        ("metric 4", ""),
+    ]
     card = card_of(made.checkpoint, {"extraction": audit})
     text = text_of(card, "model_card")
     assert "Training-data extraction. Metric 1, k=8: 95.0 %" in text
     assert "; 0.0 % where there is nothing to find." in text
-    places = [text.index(said) for said in
-              ("Not audited", "Metric 1, k=8", "What it had read", "Model details")]  # fmt: skip
+    places = [
+        text.index(said)
+        for said in ("Not audited", "Metric 1, k=8", "What it had read", "Model details")
+    ]
     assert places == sorted(places)
 
 
 def test_it_names_the_files_that_audits_were_made_on(session):
-    config = {"pairs": "sets/crows_pairs.csv", "pro": ["a/pro.txt", "a/anti.txt"], "seed": 3,
-              "kind": "all", "prompts": None}  # fmt: skip
+    config = {
+        "pairs": "sets/crows_pairs.csv",
+        "pro": ["a/pro.txt", "a/anti.txt"],
+        "seed": 3,
+        "kind": "all",
+        "prompts": None,
+    }
     assert list_configured_files(config) == ["crows_pairs.csv", "pro.txt", "anti.txt"]
     _, _, said, _ = screen()
     assert "(on" not in said["Audited"] and "items of its own" in said["Audited"]

@@ -74,8 +74,10 @@ def test_on_the_same_rows_less_tells_the_two_apart(session, tmp_path):
     assert "the model is ahead of a bag of words" in page.text
     [table] = [t for t in page.tables if t[0][-1] == "standing"]
     assert [line[1::4] for line in table[1:4]] == [
-        ["this model", "–"], ["a bag of words", "ahead"], ["this model minus a bag of words", "–"],
-    ]  # fmt: skip
+        ["this model", "–"],
+        ["a bag of words", "ahead"],
+        ["this model minus a bag of words", "–"],
+    ]
 
 
 def test_one_test_row_has_no_interval_and_tells_nothing_apart(session, tmp_path):
@@ -101,8 +103,12 @@ def test_labels_have_numbers_and_their_names_stand_on_no_page(made):
     [table] = [t for t in page_of(card).tables if t[0][0] == "label"]
     assert table[0][:3] == ["label", "n", "wrong"]
     assert [line[:3] for line in table[1:]] == [
-        ["0", "15", "1"], ["1", "15", "1"], ["2", "15", "2"], ["3", "0", "0"], ["4", "15", "2"],
-    ]  # fmt: skip
+        ["0", "15", "1"],
+        ["1", "15", "1"],
+        ["2", "15", "2"],
+        ["3", "0", "0"],
+        ["4", "15", "2"],
+    ]
     assert table[4][3] == "not measured"
     assert "Labels without a test row: 1 of 5 (number 3)." in text
     assert "hallmark report RUN --reveal" in text
@@ -177,8 +183,11 @@ def test_pairs_are_judged_by_chrf_beside_the_source(session, tmp_path):
     made = tune(tmp_path, "pairs", right=(0.9, 0.1))
     card = card_of(made)
     text = text_of(card, "task_card")
-    [row] = [r for r in made["scores"].read().to_pylist()
-             if (r["system"], r["metric"]) == ("model", "chrF2")]  # fmt: skip
+    [row] = [
+        r
+        for r in made["scores"].read().to_pylist()
+        if (r["system"], r["metric"]) == ("model", "chrF2")
+    ]
     assert "the model is ahead of the source handed back" in text
     assert f"chrF2 {row['value']:.2f} of 100 (95 % interval" in text
     assert not any(table[0][0] == "label" for table in page_of(card).tables)
@@ -188,11 +197,26 @@ def test_pairs_are_judged_by_chrf_beside_the_source(session, tmp_path):
 
 def test_revealed_it_names_the_labels_and_shows_the_rows(session, made, tmp_path):
     card = card_of(made)
-    entry = {"label": "task_card", "artifact": card.name, "stage": card.stage, "seconds": 1.0,
-             "content": card.content_digest, "fingerprint": card.fingerprint, "cached": False}  # fmt: skip
-    record = {"run": "20260101-100000-aaaa", "flow": "finetune", "config_name": "x", "ended": None,
-              "started": "2026-01-01T10:00:00+00:00", "status": "completed", "config": {},
-              "error": None, "stages": [entry]}  # fmt: skip
+    entry = {
+        "label": "task_card",
+        "artifact": card.name,
+        "stage": card.stage,
+        "seconds": 1.0,
+        "content": card.content_digest,
+        "fingerprint": card.fingerprint,
+        "cached": False,
+    }
+    record = {
+        "run": "20260101-100000-aaaa",
+        "flow": "finetune",
+        "config_name": "x",
+        "ended": None,
+        "started": "2026-01-01T10:00:00+00:00",
+        "status": "completed",
+        "config": {},
+        "error": None,
+        "stages": [entry],
+    }
     page = write_unredacted_site(session.store, record, tmp_path / "clear")
     assert "Task card" in page.read_text()
     folder = page.parent / "task_card"

@@ -14,9 +14,13 @@ from hypothesis import strategies as st
 from reports.model_card import ModelCardConfig, build_model_card
 from reports.page.figures import FigureBook
 from reports.page.masking import Redactor
-from reports.sections.training import build_checkpoint_table, build_loss_chart, build_samples_section
+from reports.sections.training import (
+    build_checkpoint_table,
+    build_loss_chart,
+    build_samples_section,
+)
 from tasks.audits.score_samples import ScoreSamplesConfig, score_samples
-from tasks.contract import Artifact, HallmarkError, EmptyConfig, StageContext, stage
+from tasks.contract import Artifact, EmptyConfig, HallmarkError, StageContext, stage
 from tasks.training.pretrain import CHECKPOINTS, SAMPLES
 from tests.reports import artifacts, pages
 
@@ -51,7 +55,12 @@ def test_a_training_of_no_step_has_neither_curve_nor_checkpoints():
 
     left = {"log": table("step", "loss", "validation_loss"), "checkpoints": table("step")}
     assert build_loss_chart(left) == []
-    assert build_checkpoint_table(FigureBook({"pretrain": left}), "pretrain", {}, "the untrained model", 40) == []
+    assert (
+        build_checkpoint_table(
+            FigureBook({"pretrain": left}), "pretrain", {}, "the untrained model", 40
+        )
+        == []
+    )
 
 
 @given(st.lists(st.one_of(st.none(), st.just(math.nan), st.floats(0, 9)), max_size=9))
@@ -84,10 +93,14 @@ def test_step_0_has_no_loss_only_where_its_line_has_none(session, first, expecte
         for step, loss in (first, (9, 1.0)):
             row = {"step": step, "tokens": step, "artifact": "a", "content": "c"}
             row |= {"loss": loss, "validation_loss": loss}
-            context.get_table_writer("checkpoints").write({key: [value] for key, value in row.items()})
+            context.get_table_writer("checkpoints").write(
+                {key: [value] for key, value in row.items()}
+            )
 
     left = taken(artifacts.TrainedConfig(content=str(first)))
-    (grid,) = build_checkpoint_table(FigureBook({"pretrain": left}), "pretrain", {}, "the untrained model", 40)
+    (grid,) = build_checkpoint_table(
+        FigureBook({"pretrain": left}), "pretrain", {}, "the untrained model", 40
+    )
     assert ("has none" in grid.note) == expected
 
 
@@ -257,8 +270,11 @@ def test_the_kind_and_the_size_are_those_of_the_file(cards, page):
     figures = cards["model_card"]["figures"].read().to_pandas().set_index("id")
     rows = pages.read(cards["model_card"].fetch_directory() / figures.loc["vocabulary", "page"])
     assert rows.tables[0][1:] == [
-        ["0", "<|endoftext|>"], ["1", artifacts.TABLE], ["2", artifacts.SCRIPT], ["3", "Ġlamp"],
-    ]  # fmt: skip
+        ["0", "<|endoftext|>"],
+        ["1", artifacts.TABLE],
+        ["2", artifacts.SCRIPT],
+        ["3", "Ġlamp"],
+    ]
 
 
 def test_a_unigram_vocabulary_is_a_list(session, made, tmp_path):

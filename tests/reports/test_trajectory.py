@@ -15,7 +15,12 @@ from reports.sections.course import format_p_value
 from reports.site import build_site
 from reports.trajectory import AuditedTraining
 from tasks.audits.exchange import build_items_schema
-from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table, build_finding_from_estimate
+from tasks.audits.judging.findings import (
+    FINDINGS,
+    build_finding,
+    build_finding_from_estimate,
+    build_findings_table,
+)
 from tasks.audits.judging.measures import ValueWriter, build_values_schema
 from tasks.contract import StageConfig, StageContext, column, stage, table_schema
 from tasks.measures.estimates import estimate_mean_or_share
@@ -47,25 +52,48 @@ class FoundConfig(StageConfig):
 TOLD = (column("slice", pa.string(), "label", "which part of the finding"),)
 
 
-@stage(name="found", tables={"findings": FINDINGS, "values": build_values_schema(build_items_schema(), TOLD)})
+@stage(
+    name="found",
+    tables={"findings": FINDINGS, "values": build_values_schema(build_items_schema(), TOLD)},
+)
 def found(config: FoundConfig, context: StageContext) -> None:
     rows = []
-    about = [{"item": name.encode().ljust(16), "cluster": cluster, "text": name}
-             for name, cluster in zip(ITEMS, config.clusters, strict=True)]  # fmt: skip
+    about = [
+        {"item": name.encode().ljust(16), "cluster": cluster, "text": name}
+        for name, cluster in zip(ITEMS, config.clusters, strict=True)
+    ]
     units = ValueWriter(pa.Table.from_pylist(about, schema=build_items_schema()), value_fields=TOLD)
     for part, values in config.told:
         made = estimate_mean_or_share(values, config.clusters, null_value=0.25)
         units.add_values("strength", range(len(ITEMS)), values, slice=part)
         rows.append(
-            build_finding_from_estimate(config.audit, "strength", made, unit="nats", method_prefix="m", part=part,
-                     worse_when=config.worse, evidence_filter={"measure": "strength", "slice": part},
-                     scorer="linear 1.0")
-        )  # fmt: skip
+            build_finding_from_estimate(
+                config.audit,
+                "strength",
+                made,
+                unit="nats",
+                method_prefix="m",
+                part=part,
+                worse_when=config.worse,
+                evidence_filter={"measure": "strength", "slice": part},
+                scorer="linear 1.0",
+            )
+        )
     for part, value in config.more:
         rows.append(
-            build_finding(config.audit, "slope", value, unit="nats", method=f"none: {SCRIPT}", n=3,
-                    part=part, worse_when="up", evidence_table="values", evidence_filter={})
-        )  # fmt: skip
+            build_finding(
+                config.audit,
+                "slope",
+                value,
+                unit="nats",
+                method=f"none: {SCRIPT}",
+                n=3,
+                part=part,
+                worse_when="up",
+                evidence_table="values",
+                evidence_filter={},
+            )
+        )
     context.get_table_writer("findings").write(build_findings_table(rows))
     context.get_table_writer("values").write(units.to_table())
 
@@ -99,13 +127,27 @@ def show(session, made, tmp_path):
             left = artifacts | {"model_card": pages.card_of(made.checkpoint, named)}
             left |= (history or {}) if not records else {}
             stages = [
-                {"label": label, "stage": a.stage, "content": a.content_digest, "cached": False,
-                 "artifact": a.name, "seconds": 1.0}
+                {
+                    "label": label,
+                    "stage": a.stage,
+                    "content": a.content_digest,
+                    "cached": False,
+                    "artifact": a.name,
+                    "seconds": 1.0,
+                }
                 for label, a in left.items()
-            ]  # fmt: skip
-            records.append({"run": run, "flow": "audit", "config_name": "c", "status": "completed",
-                            "started": f"2026-01-0{len(records) + 1}T10:00:00+00:00",
-                            "ended": None, "stages": stages})  # fmt: skip
+            ]
+            records.append(
+                {
+                    "run": run,
+                    "flow": "audit",
+                    "config_name": "c",
+                    "status": "completed",
+                    "started": f"2026-01-0{len(records) + 1}T10:00:00+00:00",
+                    "ended": None,
+                    "stages": stages,
+                }
+            )
             audits[step] = (run, *audits.get(step, ()))
         first = records[0]["run"]
         training = AuditedTraining(first, frozenset(record["run"] for record in records), audits)
@@ -257,8 +299,9 @@ def test_a_part_that_was_chosen_by_the_result_is_said_to_be(show, worse):
     site = show(each)
     (first,) = site.rows("finding")
     assert (first["finding"], first["verdict"]) == {
-        "up": ("Strength, part=y", "worse"), "": ("Strength, part=x", "changed"),
-    }[worse]  # fmt: skip
+        "up": ("Strength, part=y", "worse"),
+        "": ("Strength, part=x", "changed"),
+    }[worse]
     assert ("Of 2 parts the worst at step 400" in site.text) == (worse == "up")
 
 
@@ -319,11 +362,24 @@ VALUES = table_schema(
 def unjudged(config: FoundConfig, context: StageContext) -> None:
     ((_, values),) = config.told
     context.get_table_writer("values").write(
-        {"measure": ["strength"] * 8, "value": values, "item": ITEMS, "cluster": [UNJUDGED] * 8,
-         "text": [UNJUDGED] * 8}
-    )  # fmt: skip
-    made = build_finding_from_estimate(config.audit, "strength", estimate_mean_or_share(values, null_value=0.0), unit="nats", method_prefix="m",
-                    worse_when="up", evidence_table="values", evidence_filter={"measure": "strength"})  # fmt: skip
+        {
+            "measure": ["strength"] * 8,
+            "value": values,
+            "item": ITEMS,
+            "cluster": [UNJUDGED] * 8,
+            "text": [UNJUDGED] * 8,
+        }
+    )
+    made = build_finding_from_estimate(
+        config.audit,
+        "strength",
+        estimate_mean_or_share(values, null_value=0.0),
+        unit="nats",
+        method_prefix="m",
+        worse_when="up",
+        evidence_table="values",
+        evidence_filter={"measure": "strength"},
+    )
     context.get_table_writer("findings").write(build_findings_table([made]))
 
 

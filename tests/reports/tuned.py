@@ -19,9 +19,9 @@ from tasks.training.task_scores import (
     SCORES,
     compute_label_differences,
     compute_label_scores,
-    number_labels,
     compute_text_differences,
     compute_text_scores,
+    number_labels,
 )
 from tests.reports.artifacts import EMAIL, OFFENSIVE, SCRIPT, UNJUDGED, checkpoint
 
@@ -48,11 +48,17 @@ def answers(gold: list[str], share: float) -> list[str]:
 
 @stage(
     name="tuned",
-    tables={"predictions": PREDICTIONS, "scores": SCORES, "counts": COUNTS,
-            "quarantine": QUARANTINE, "log": LOG, "checkpoints": CHECKPOINTS,
-            "settings": SETTINGS},
+    tables={
+        "predictions": PREDICTIONS,
+        "scores": SCORES,
+        "counts": COUNTS,
+        "quarantine": QUARANTINE,
+        "log": LOG,
+        "checkpoints": CHECKPOINTS,
+        "settings": SETTINGS,
+    },
     external_digests=hash_data_files,
-)  # fmt: skip
+)
 def tuned(checkpoint: Artifact, config: TunedConfig, context: StageContext) -> None:
     """As ``finetune`` does, with answers that are made up."""
     n, pairs = config.rows, config.task.kind == "pairs"
@@ -60,49 +66,108 @@ def tuned(checkpoint: Artifact, config: TunedConfig, context: StageContext) -> N
     gold = [names[i % len(names)] for i in range(n)]
     given, simple = (answers(gold, share) for share in config.right)
     number = number_labels(LABELS, gold)
-    write(context, "predictions", [
-        {"file": f"{SCRIPT}.jsonl", "row": i + 1, "word": None, "gold": g, "predicted": p,
-         "label": None if pairs else number[g], "right": g == p, "log_prob": -0.1 * (i % 7 + 1),
-         "precision": "fp32"}
-        for i, (g, p) in enumerate(zip(gold, given, strict=True))
-    ])  # fmt: skip
+    write(
+        context,
+        "predictions",
+        [
+            {
+                "file": f"{SCRIPT}.jsonl",
+                "row": i + 1,
+                "word": None,
+                "gold": g,
+                "predicted": p,
+                "label": None if pairs else number[g],
+                "right": g == p,
+                "log_prob": -0.1 * (i % 7 + 1),
+                "precision": "fp32",
+            }
+            for i, (g, p) in enumerate(zip(gold, given, strict=True))
+        ],
+    )
     other = "the source itself" if pairs else "bag of words"
     scores = [
         row
         for system, told in {"model": given, other: simple}.items()
-        for row in (compute_text_scores(system, told, gold) if pairs
-                    else compute_label_scores(system, told, gold, range(n), LABELS, "sklearn 1"))
-    ]  # fmt: skip
-    scores += (compute_text_differences(other, given, simple, gold) if pairs
-               else compute_label_differences(other, given, simple, gold, range(n), LABELS))  # fmt: skip
-    write(context, "scores", [row for row in scores if config.paired or "minus" not in row["system"]])
+        for row in (
+            compute_text_scores(system, told, gold)
+            if pairs
+            else compute_label_scores(system, told, gold, range(n), LABELS, "sklearn 1")
+        )
+    ]
+    scores += (
+        compute_text_differences(other, given, simple, gold)
+        if pairs
+        else compute_label_differences(other, given, simple, gold, range(n), LABELS)
+    )
+    write(
+        context, "scores", [row for row in scores if config.paired or "minus" not in row["system"]]
+    )
     counted = {"used": n, "cut to the context": 0, "text also in train": 0, **config.counted}
-    write(context, "counts", [
-        *({"split": s, "what": "used", "rows": r} for s, r in (("train", 200), ("validation", 30))),
-        *({"split": "test", "what": what, "rows": rows} for what, rows in counted.items()),
-        *({"split": "", "what": f"quarantined: no {SCRIPT} {i}", "rows": 1}
-          for i in range(config.bad)),
-    ])  # fmt: skip
-    write(context, "quarantine", [{"file": "x", "row": i, "reason": f"no {SCRIPT} {i}"}
-                               for i in range(config.bad)])  # fmt: skip
-    write(context, "log", [
-        {"step": i, "loss": 3 - i / 10, "grad_norm": 1.0, "skipped": False,
-         "learning_rate": 0.01 / i, "tokens": 100 * i,
-         "validation_loss": 3.1 - i / 10 if i % 5 == 0 else None}
-        for i in range(1, 21)
-    ])  # fmt: skip
-    write(context, "settings", [
-        {"first_step": first, "last_step": last, "setting": key, "value": value}
-        for first, last, several in ((1, 8, 1), (9, 20, 2))
-        for key, value in (("accumulation", f"{several}"), ("device", '"cpu"'),
-                           ("precision", '"fp32"'))
-    ])  # fmt: skip
+    write(
+        context,
+        "counts",
+        [
+            *(
+                {"split": s, "what": "used", "rows": r}
+                for s, r in (("train", 200), ("validation", 30))
+            ),
+            *({"split": "test", "what": what, "rows": rows} for what, rows in counted.items()),
+            *(
+                {"split": "", "what": f"quarantined: no {SCRIPT} {i}", "rows": 1}
+                for i in range(config.bad)
+            ),
+        ],
+    )
+    write(
+        context,
+        "quarantine",
+        [{"file": "x", "row": i, "reason": f"no {SCRIPT} {i}"} for i in range(config.bad)],
+    )
+    write(
+        context,
+        "log",
+        [
+            {
+                "step": i,
+                "loss": 3 - i / 10,
+                "grad_norm": 1.0,
+                "skipped": False,
+                "learning_rate": 0.01 / i,
+                "tokens": 100 * i,
+                "validation_loss": 3.1 - i / 10 if i % 5 == 0 else None,
+            }
+            for i in range(1, 21)
+        ],
+    )
+    write(
+        context,
+        "settings",
+        [
+            {"first_step": first, "last_step": last, "setting": key, "value": value}
+            for first, last, several in ((1, 8, 1), (9, 20, 2))
+            for key, value in (
+                ("accumulation", f"{several}"),
+                ("device", '"cpu"'),
+                ("precision", '"fp32"'),
+            )
+        ],
+    )
     found = {step: left(context, step) for step in (0, 20)}
-    write(context, "checkpoints", [
-        {"step": step, "tokens": 100 * step, "artifact": made.name, "content": made.content_digest,
-         "loss": 1.0 if step else None, "validation_loss": 1.1 if step else None}
-        for step, made in found.items()
-    ])  # fmt: skip
+    write(
+        context,
+        "checkpoints",
+        [
+            {
+                "step": step,
+                "tokens": 100 * step,
+                "artifact": made.name,
+                "content": made.content_digest,
+                "loss": 1.0 if step else None,
+                "validation_loss": 1.1 if step else None,
+            }
+            for step, made in found.items()
+        ],
+    )
 
 
 def write(context: StageContext, name: str, rows: list[dict[str, object]]) -> None:

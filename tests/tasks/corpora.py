@@ -9,14 +9,14 @@ from tasks.contract import (
     DOCUMENTS,
     Artifact,
     StageConfig,
+    StageContext,
     Table,
     TableWriters,
-    StageContext,
-    fill_document_columns,
-    hash_to_ids,
     doc_id_to_part_index,
-    stage,
+    fill_document_columns,
     hash_texts,
+    hash_to_ids,
+    stage,
 )
 from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
 from tasks.corpus.scrub import RedactSpansConfig, redact_spans
@@ -36,7 +36,9 @@ def cut(documents: pa.Table, parts: int) -> list[pa.Table]:
     if parts == 1:
         return [documents]
     documents = documents.sort_by("doc_id")
-    place = pa.array([doc_id_to_part_index(i, parts) for i in documents["doc_id"].to_pylist()], pa.int64())
+    place = pa.array(
+        [doc_id_to_part_index(i, parts) for i in documents["doc_id"].to_pylist()], pa.int64()
+    )
     return [documents.filter(pa.compute.equal(place, number)) for number in range(parts)]
 
 

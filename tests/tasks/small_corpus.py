@@ -10,13 +10,13 @@ from tasks.contract import (
     DOCUMENTS,
     Artifact,
     StageConfig,
-    Table,
     StageContext,
+    Table,
     accounts,
     fill_document_columns,
+    hash_texts,
     hash_to_ids,
     stage,
-    hash_texts,
 )
 from tests.tasks.corpora import cut, write_cut
 
@@ -39,7 +39,9 @@ def small_corpus(config: CorpusConfig, context: StageContext) -> None:
         "text_hash": hash_texts(column),
         "split": pa.array(splits),
     }
-    context.map_partitions(write_cut, cut(pa.table(fill_document_columns(columns), schema=DOCUMENTS), config.parts))
+    context.map_partitions(
+        write_cut, cut(pa.table(fill_document_columns(columns), schema=DOCUMENTS), config.parts)
+    )
 
 
 def sentences(count: int, seed: int = 0, words: int = 12) -> list[str]:

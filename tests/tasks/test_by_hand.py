@@ -70,7 +70,10 @@ def test_a_profile_takes_nothing_that_another_corpus_said(session):
 def test_effects_take_nothing_that_another_corpus_said(session):
     documents, others = given(TEXTS), given(TEXTS[:4])
     own, foreign = (
-        {"language": identify_languages(d, LanguageConfig()), "identities": find_identities(d, IdentitiesConfig())}
+        {
+            "language": identify_languages(d, LanguageConfig()),
+            "identities": find_identities(d, IdentitiesConfig()),
+        }
         for d in (documents, others)
     )
     with pytest.raises(HallmarkError, match=ANOTHER):

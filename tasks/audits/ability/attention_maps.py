@@ -21,12 +21,21 @@ from pydantic import Field, field_validator, model_validator
 from tasks.audits.subjects.reader import TokenIds
 from tasks.audits.subjects.subject import (
     AUDIT_LIBRARIES,
-    Float32,
     AuditedModel,
+    Float32,
     check_finite_values,
     open_audited_model,
 )
-from tasks.contract import Artifact, DeviceName, HallmarkError, StageConfig, StageContext, column, stage, table_schema
+from tasks.contract import (
+    Artifact,
+    DeviceName,
+    HallmarkError,
+    StageConfig,
+    StageContext,
+    column,
+    stage,
+    table_schema,
+)
 
 
 class AttentionText(StageConfig):
@@ -65,14 +74,18 @@ class AttentionText(StageConfig):
 #: is read, for a decoder sees no later word; a verb that agrees with a noun across another.
 DEFAULT_TEXTS = (
     AttentionText(text="The animal didn't cross the street because it was too tired.", word="it"),
-    AttentionText(text="Too wide for the animal, the street frightened it, so it turned.", word="it"),
+    AttentionText(
+        text="Too wide for the animal, the street frightened it, so it turned.", word="it"
+    ),
     AttentionText(text="The keys to the old cabinet are on the table.", word="are"),
 )
 
 
 class AttentionMapsConfig(StageConfig):
     texts: tuple[AttentionText, ...] = Field(
-        DEFAULT_TEXTS, max_length=16, description="what to look into; the card shows the first three"
+        DEFAULT_TEXTS,
+        max_length=16,
+        description="what to look into; the card shows the first three",
     )
     max_tokens: int = Field(
         64,
@@ -90,26 +103,37 @@ TEXTS = table_schema(
     column("text", pa.int32(), "id", "number of the text"),
     column("sentence", pa.string(), "audit text", "what the model reads"),
     column("word", pa.string(), "audit text", "the word of interest; null: none was named"),
-    column("query", pa.int32(), "figure",
-           "position of its last token; null: nothing was read"),
-    column("left_out", pa.int32(), "figure", "tokens at the end that were not read",
-           unit="tokens"),
-    column("note", pa.string(), "project text",
-           "why another token is shown, or why there are no weights; else empty"),
-)  # fmt: skip
+    column("query", pa.int32(), "figure", "position of its last token; null: nothing was read"),
+    column("left_out", pa.int32(), "figure", "tokens at the end that were not read", unit="tokens"),
+    column(
+        "note",
+        pa.string(),
+        "project text",
+        "why another token is shown, or why there are no weights; else empty",
+    ),
+)
 
 TOKENS = table_schema(
     "The tokens that were read, one a row.",
     column("text", pa.int32(), "id", "number of the text"),
     column("position", pa.int32(), "figure", "place among its tokens"),
     column("token_id", pa.int32(), "id", "the token"),
-    column("token", pa.string(), "audit text",
-           "what it stands for in the text; of a special token its name"),
-    column("char_start", pa.int32(), "figure", "its first character in the text, null for a "
-           "special token; several tokens that share one character name the same",
-           unit="characters"),
+    column(
+        "token",
+        pa.string(),
+        "audit text",
+        "what it stands for in the text; of a special token its name",
+    ),
+    column(
+        "char_start",
+        pa.int32(),
+        "figure",
+        "its first character in the text, null for a "
+        "special token; several tokens that share one character name the same",
+        unit="characters",
+    ),
     column("char_end", pa.int32(), "figure", "the character behind its last", unit="characters"),
-)  # fmt: skip
+)
 
 WEIGHTS = table_schema(
     "Attention weights, one row a pair of positions; those of one query, layer and head sum to 1.",
@@ -136,7 +160,9 @@ class EncodedText:
         matching_positions = [
             position
             for position, char_span in enumerate(self.char_spans)
-            if char_span is not None and char_span[0] < target_span[1] and char_span[1] > target_span[0]
+            if char_span is not None
+            and char_span[0] < target_span[1]
+            and char_span[1] > target_span[0]
         ]
         return matching_positions[-1] if matching_positions else None
 
@@ -144,14 +170,24 @@ class EncodedText:
 def encode_text(model: AuditedModel, text: str, max_tokens: int) -> EncodedText:
     """The text between the subject's opening and closing token, cut where it is too long."""
     text_ids, text_spans = model.encode_with_char_spans(text)
-    opening_ids, closing_ids = ([] if token_id is None else [token_id] for token_id in (model.bos_id, model.closing_id))
-    max_text_tokens = max(0, min(max_tokens, model.context_length) - len(opening_ids) - len(closing_ids))
+    opening_ids, closing_ids = (
+        [] if token_id is None else [token_id] for token_id in (model.bos_id, model.closing_id)
+    )
+    max_text_tokens = max(
+        0, min(max_tokens, model.context_length) - len(opening_ids) - len(closing_ids)
+    )
     token_ids = [*opening_ids, *text_ids[:max_text_tokens], *closing_ids]
-    char_spans = [*(None for _ in opening_ids), *text_spans[:max_text_tokens], *(None for _ in closing_ids)]
+    char_spans = [
+        *(None for _ in opening_ids),
+        *text_spans[:max_text_tokens],
+        *(None for _ in closing_ids),
+    ]
     return EncodedText(token_ids, char_spans, len(text_ids) - len(text_ids[:max_text_tokens]))
 
 
-def build_token_table(text_id: int, text: str, encoded: EncodedText, model: AuditedModel) -> pa.Table:
+def build_token_table(
+    text_id: int, text: str, encoded: EncodedText, model: AuditedModel
+) -> pa.Table:
     """TOKENS of one text."""
     token_count = len(encoded.token_ids)
     return pa.table(
@@ -163,8 +199,12 @@ def build_token_table(text_id: int, text: str, encoded: EncodedText, model: Audi
                 model.get_token_name(token_id) if char_span is None else text[slice(*char_span)]
                 for token_id, char_span in zip(encoded.token_ids, encoded.char_spans, strict=True)
             ],
-            "char_start": pa.array([char_span and char_span[0] for char_span in encoded.char_spans], pa.int32()),
-            "char_end": pa.array([char_span and char_span[1] for char_span in encoded.char_spans], pa.int32()),
+            "char_start": pa.array(
+                [char_span and char_span[0] for char_span in encoded.char_spans], pa.int32()
+            ),
+            "char_end": pa.array(
+                [char_span and char_span[1] for char_span in encoded.char_spans], pa.int32()
+            ),
         }
     )
 
@@ -189,7 +229,11 @@ def iter_weight_tables(text_id: int, attention: dict[str, list[Float32]]) -> Ite
 
 
 def write_attention_rows(
-    text_id: int, attention_text: AttentionText, model: AuditedModel, max_tokens: int, context: StageContext
+    text_id: int,
+    attention_text: AttentionText,
+    model: AuditedModel,
+    max_tokens: int,
+    context: StageContext,
 ) -> None:
     """Rows of one text; where the model gives no weights, a note that says why."""
     query_position, omitted_tokens, note = None, 0, ""
@@ -199,17 +243,31 @@ def write_attention_rows(
     except HallmarkError as error:
         note = str(error)
     else:
-        check_finite_values(weights for layer_weights in attention.values() for weights in layer_weights)
-        omitted_tokens, query_position = encoded.omitted_tokens, encoded.find_last_token(attention_text.char_span)
+        check_finite_values(
+            weights for layer_weights in attention.values() for weights in layer_weights
+        )
+        omitted_tokens, query_position = (
+            encoded.omitted_tokens,
+            encoded.find_last_token(attention_text.char_span),
+        )
         if query_position is None:
             query_position = encoded.find_last_token((0, len(attention_text.text)))
-            note = "none of it was read" if query_position is None else (
-                "the chosen word was not read: the last token that was is shown"
-            )  # fmt: skip
-        context.get_table_writer("tokens").write(build_token_table(text_id, attention_text.text, encoded, model))
+            note = (
+                "none of it was read"
+                if query_position is None
+                else ("the chosen word was not read: the last token that was is shown")
+            )
+        context.get_table_writer("tokens").write(
+            build_token_table(text_id, attention_text.text, encoded, model)
+        )
         for weight_table in iter_weight_tables(text_id, attention):
             context.get_table_writer("weights").write(weight_table)
-    row = {"text": text_id, "sentence": attention_text.text, "word": attention_text.word, "query": query_position}
+    row = {
+        "text": text_id,
+        "sentence": attention_text.text,
+        "word": attention_text.word,
+        "query": query_position,
+    }
     row |= {"left_out": omitted_tokens, "note": note}
     context.get_table_writer("texts").write(pa.Table.from_pylist([row], schema=TEXTS))
 
@@ -220,7 +278,9 @@ def write_attention_rows(
     libraries=AUDIT_LIBRARIES,
     determinism="machine",
 )
-def attention_maps(checkpoint: Artifact, config: AttentionMapsConfig, context: StageContext) -> None:
+def attention_maps(
+    checkpoint: Artifact, config: AttentionMapsConfig, context: StageContext
+) -> None:
     model = open_audited_model(checkpoint, config.device)
     for text_id, attention_text in enumerate(config.texts, start=1):
         context.report_progress(text_id - 1, len(config.texts), "texts")

@@ -60,22 +60,36 @@ class NgramModel:
         tokens, document_positions, _ = self._flatten_documents(documents, with_end=True)
         self.orders: list[NgramOrder] = []
         context_count = 1
-        ngram_ids, ngram_keys, _ = self._number_ngrams(tokens, np.zeros_like(tokens), document_positions >= 0)
+        ngram_ids, ngram_keys, _ = self._number_ngrams(
+            tokens, np.zeros_like(tokens), document_positions >= 0
+        )
         for k in range(1, order + 1):
             if k == order:
-                counts = np.bincount(ngram_ids[document_positions >= max(1, k - 1)], minlength=len(ngram_keys))
-                self.orders.append(_build_smoothed_order(ngram_keys, counts, context_count, self.key_base))
+                counts = np.bincount(
+                    ngram_ids[document_positions >= max(1, k - 1)], minlength=len(ngram_keys)
+                )
+                self.orders.append(
+                    _build_smoothed_order(ngram_keys, counts, context_count, self.key_base)
+                )
                 return
-            longer_ids, longer_keys, longer_first_positions = self._number_ngrams(tokens, _shift_by_one_position(ngram_ids), document_positions >= k)
+            longer_ids, longer_keys, longer_first_positions = self._number_ngrams(
+                tokens, _shift_by_one_position(ngram_ids), document_positions >= k
+            )
             # Lower orders count the different tokens in front of an n-gram, not the n-gram ...
             counts = np.bincount(ngram_ids[longer_first_positions], minlength=len(ngram_keys))
             if k > 1:  # ... but nothing ever stands in front of a document's beginning.
-                counts += np.bincount(ngram_ids[document_positions == k - 1], minlength=len(ngram_keys))
-            self.orders.append(_build_smoothed_order(ngram_keys, counts, context_count, self.key_base))
+                counts += np.bincount(
+                    ngram_ids[document_positions == k - 1], minlength=len(ngram_keys)
+                )
+            self.orders.append(
+                _build_smoothed_order(ngram_keys, counts, context_count, self.key_base)
+            )
             # Texts too short for this order leave no context: one that nobody asks for stands in.
             context_count, ngram_ids, ngram_keys = max(1, len(ngram_keys)), longer_ids, longer_keys
 
-    def _flatten_documents(self, documents: TokenizedDocuments, with_end: bool) -> tuple[Int64, Int64, Int64]:
+    def _flatten_documents(
+        self, documents: TokenizedDocuments, with_end: bool
+    ) -> tuple[Int64, Int64, Int64]:
         """Tokens of all documents behind their beginnings, each token's place in its document,
         and the document's number; all (tokens,)."""
         sizes = np.array([len(d) + 1 + with_end for d in documents], np.int64)
@@ -86,7 +100,9 @@ class NgramModel:
         if with_end:
             is_document_token[starts + sizes - 1] = False
         tokens[starts] = self.begin_token
-        tokens[is_document_token] = np.fromiter(chain.from_iterable(documents), np.int64, int(is_document_token.sum()))
+        tokens[is_document_token] = np.fromiter(
+            chain.from_iterable(documents), np.int64, int(is_document_token.sum())
+        )
         document_indices = np.repeat(np.arange(len(sizes)), sizes)
         return tokens, np.arange(len(tokens)) - starts[document_indices], document_indices
 
@@ -97,22 +113,32 @@ class NgramModel:
         (-1 elsewhere), and each n-gram's key and first position."""
         positions = np.flatnonzero(is_ngram_end)
         keys = context_ids[positions] * self.key_base + tokens[positions]
-        unique_keys, first_indices, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        unique_keys, first_indices, inverse = np.unique(
+            keys, return_index=True, return_inverse=True
+        )
         ngram_ids = np.full(len(tokens), -1, np.int64)
         ngram_ids[positions] = inverse
         return ngram_ids, unique_keys, positions[first_indices]
 
-    def compute_token_probs(self, documents: TokenizedDocuments, *, with_end: bool = False) -> Float64:
+    def compute_token_probs(
+        self, documents: TokenizedDocuments, *, with_end: bool = False
+    ) -> Float64:
         """p of every token of the documents (and of each document's end), in their order."""
         tokens, document_positions, _ = self._flatten_documents(documents, with_end)
         p = np.full(len(tokens), 1 / (self.vocab_size + 1))
         context_ids = np.zeros_like(tokens)
         for order_length, ngram_order in enumerate(self.orders, start=1):
             has_context = (document_positions >= order_length - 1) & (context_ids >= 0)
-            ngram_ids = np.where(has_context, ngram_order.find_ngram_ids(context_ids * self.key_base + tokens), -1)
+            ngram_ids = np.where(
+                has_context, ngram_order.find_ngram_ids(context_ids * self.key_base + tokens), -1
+            )
             discounted_probs = np.zeros_like(p)
-            discounted_probs[ngram_ids >= 0] = ngram_order.discounted_probs[ngram_ids[ngram_ids >= 0]]
-            p = np.where(has_context, discounted_probs + ngram_order.backoff_weights[context_ids] * p, p)
+            discounted_probs[ngram_ids >= 0] = ngram_order.discounted_probs[
+                ngram_ids[ngram_ids >= 0]
+            ]
+            p = np.where(
+                has_context, discounted_probs + ngram_order.backoff_weights[context_ids] * p, p
+            )
             context_ids = _shift_by_one_position(ngram_ids)
         return p[document_positions > 0]
 
@@ -121,7 +147,9 @@ class NgramModel:
         token_counts = np.array([len(d) for d in documents], np.int64)
         token_bits = -np.log2(self.compute_token_probs(documents))
         document_indices = np.repeat(np.arange(len(token_counts)), token_counts)
-        return np.bincount(document_indices, token_bits, minlength=len(token_counts)).astype(np.float64)
+        return np.bincount(document_indices, token_bits, minlength=len(token_counts)).astype(
+            np.float64
+        )
 
 
 def _shift_by_one_position(ngram_ids: Int64) -> Int64:
@@ -129,16 +157,24 @@ def _shift_by_one_position(ngram_ids: Int64) -> Int64:
     return np.concatenate([np.array([-1], np.int64), ngram_ids[:-1]])
 
 
-def _build_smoothed_order(ngram_keys: Int64, counts: Int64, context_count: int, key_base: int) -> NgramOrder:
+def _build_smoothed_order(
+    ngram_keys: Int64, counts: Int64, context_count: int, key_base: int
+) -> NgramOrder:
     """Discount the counts (Chen & Goodman 1999, equations 26 to 28)."""
     ngram_discounts = np.array([0.0, *estimate_kneser_ney_discounts(counts)])[np.minimum(counts, 3)]
     context_ids = ngram_keys // key_base
     context_totals = np.bincount(context_ids, counts, minlength=context_count)
     discounted_mass = np.bincount(context_ids, ngram_discounts, minlength=context_count)
     has_counts = context_totals > 0
-    backoff_weights = np.divide(discounted_mass, context_totals, out=np.ones(context_count), where=has_counts)
-    discounted_probs = np.divide(counts - ngram_discounts, context_totals[context_ids], out=np.zeros(len(ngram_keys)),
-                      where=has_counts[context_ids])  # fmt: skip
+    backoff_weights = np.divide(
+        discounted_mass, context_totals, out=np.ones(context_count), where=has_counts
+    )
+    discounted_probs = np.divide(
+        counts - ngram_discounts,
+        context_totals[context_ids],
+        out=np.zeros(len(ngram_keys)),
+        where=has_counts[context_ids],
+    )
     return NgramOrder(ngram_keys, discounted_probs, backoff_weights)
 
 
@@ -161,7 +197,9 @@ def count_gzip_bits(texts: Sequence[bytes]) -> int:
     return 8 * len(gzip.compress(b"".join(texts), 9, mtime=0))
 
 
-def estimate_gzip_bits_per_byte(texts: Sequence[bytes], group_count: int = 20) -> tuple[float, float, int]:
+def estimate_gzip_bits_per_byte(
+    texts: Sequence[bytes], group_count: int = 20
+) -> tuple[float, float, int]:
     """Bits per byte of gzip -9, its jackknife standard error and the number of groups left out.
 
     A bootstrap would hand gzip copies of documents to find. The delete-a-group jackknife
@@ -178,6 +216,12 @@ def estimate_gzip_bits_per_byte(texts: Sequence[bytes], group_count: int = 20) -
     jackknife_rates = []
     for omitted_group in range(group_count):
         remaining_texts = [text for i, text in enumerate(texts) if i % group_count != omitted_group]
-        jackknife_rates.append(count_gzip_bits(remaining_texts) / max(1, sum(map(len, remaining_texts))))
+        jackknife_rates.append(
+            count_gzip_bits(remaining_texts) / max(1, sum(map(len, remaining_texts)))
+        )
     squared_deviations = np.square(np.array(jackknife_rates) - np.mean(jackknife_rates)).sum()
-    return bits_per_byte, float(np.sqrt((group_count - 1) / group_count * squared_deviations)), group_count
+    return (
+        bits_per_byte,
+        float(np.sqrt((group_count - 1) / group_count * squared_deviations)),
+        group_count,
+    )

@@ -22,10 +22,27 @@ from pydantic import Field
 
 from tasks.audits.ability.baselines import estimate_gzip_bits_per_byte
 from tasks.audits.ability.capability_baselines import NGRAM_ORDERS, RECURRENT, BaselinesConfig
-from tasks.audits.ability.cloze import answer_cloze_passages, find_cloze_passages, compute_cloze_findings
+from tasks.audits.ability.cloze import (
+    answer_cloze_passages,
+    compute_cloze_findings,
+    find_cloze_passages,
+)
 from tasks.audits.ability.dependencies import compute_dependency_findings
-from tasks.audits.ability.minimal_pairs import PAIRS, MODEL, generate_agreement_pairs, generate_garden_path_pairs, compare_minimal_pairs
-from tasks.audits.ability.texts import PRINTABLE_CHARACTERS, RANDOM_TEXT, TRAINING_TEXT, HELD_OUT_TEXT, sample_split_documents, generate_random_texts
+from tasks.audits.ability.minimal_pairs import (
+    MODEL,
+    PAIRS,
+    compare_minimal_pairs,
+    generate_agreement_pairs,
+    generate_garden_path_pairs,
+)
+from tasks.audits.ability.texts import (
+    HELD_OUT_TEXT,
+    PRINTABLE_CHARACTERS,
+    RANDOM_TEXT,
+    TRAINING_TEXT,
+    generate_random_texts,
+    sample_split_documents,
+)
 from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
 from tasks.audits.subjects.subject import AUDIT_LIBRARIES, AuditedModel, open_audited_model
 from tasks.contract import (
@@ -33,8 +50,8 @@ from tasks.contract import (
     Artifact,
     DeviceName,
     HallmarkError,
-    Table,
     StageContext,
+    Table,
     column,
     stage,
     table_schema,
@@ -58,7 +75,9 @@ class CapabilityConfig(BaselinesConfig):
     @property
     def baselines_config(self) -> BaselinesConfig:
         """What of it counts for the baselines."""
-        return BaselinesConfig(**{name: getattr(self, name) for name in BaselinesConfig.model_fields})
+        return BaselinesConfig(
+            **{name: getattr(self, name) for name in BaselinesConfig.model_fields}
+        )
 
 
 SAMPLES = table_schema(
@@ -101,14 +120,20 @@ class MeasuredTexts:
     def baseline_bits(self) -> dict[str, Float64]:
         """What they cost each baseline that there is."""
         bit_columns = {name: self.cost_rows[f"{name}_bits"] for name in (*NGRAM_ORDERS, RECURRENT)}
-        return {name: bit_column.to_numpy() for name, bit_column in bit_columns.items() if not bit_column.null_count}
+        return {
+            name: bit_column.to_numpy()
+            for name, bit_column in bit_columns.items()
+            if not bit_column.null_count
+        }
 
 
 def compute_text_bits(model: AuditedModel, texts: Sequence[str]) -> Float64 | None:
     """What each text costs the subject; None of a masked one, whose scores are no p(text)."""
     if model.model_kind != "causal":
         return None
-    log_probs = model.compute_log_probs([model.prepend_bos_id(sequence) for sequence in model.encode_batch(texts)])
+    log_probs = model.compute_log_probs(
+        [model.prepend_bos_id(sequence) for sequence in model.encode_batch(texts)]
+    )
     return np.array([-sequence.sum(dtype=np.float64) / np.log(2) for sequence in log_probs])
 
 
@@ -117,7 +142,9 @@ def compute_text_bits(model: AuditedModel, texts: Sequence[str]) -> Float64 | No
 
 def estimate_bits_per_byte(bits: Float64, byte_counts: NDArray[np.int64]) -> Estimate:
     """Sum of bits over sum of bytes, over documents, of which long ones weigh more."""
-    return estimate_mean_or_share(bits / byte_counts, weights=byte_counts, unit="documents", confidence_level=CONFIDENCE_LEVEL)
+    return estimate_mean_or_share(
+        bits / byte_counts, weights=byte_counts, unit="documents", confidence_level=CONFIDENCE_LEVEL
+    )
 
 
 def compute_bits_per_byte_findings(
@@ -130,55 +157,130 @@ def compute_bits_per_byte_findings(
     recurrent_description: str,
 ) -> list[dict[str, Any]]:
     """Findings bits_per_byte: the model, overall and by source, the baselines and the controls."""
-    scoring_method = f"every token given the left context in its document, {model.opening_description}"
-    ngram_method = f"interpolated modified Kneser-Ney over the subject's tokens, {ngram_description}"
-    baseline_methods = dict.fromkeys(NGRAM_ORDERS, ngram_method) | {RECURRENT: recurrent_description}
+    scoring_method = (
+        f"every token given the left context in its document, {model.opening_description}"
+    )
+    ngram_method = (
+        f"interpolated modified Kneser-Ney over the subject's tokens, {ngram_description}"
+    )
+    baseline_methods = dict.fromkeys(NGRAM_ORDERS, ngram_method) | {
+        RECURRENT: recurrent_description
+    }
 
-    def build_rate_finding(slice_name: str, measured_texts: MeasuredTexts, bits: Float64, row_filter: Any, method: str, **options: Any) -> Any:
-        bits_per_byte = estimate_bits_per_byte(bits[row_filter], measured_texts.byte_counts[row_filter])
+    def build_rate_finding(
+        slice_name: str,
+        measured_texts: MeasuredTexts,
+        bits: Float64,
+        row_filter: Any,
+        method: str,
+        **options: Any,
+    ) -> Any:
+        bits_per_byte = estimate_bits_per_byte(
+            bits[row_filter], measured_texts.byte_counts[row_filter]
+        )
         evidence_filter = options.pop("evidence_filter", {"part": measured_texts.part})
         metric = options.pop("metric", "bits_per_byte")
-        return build_finding(AUDIT, metric, bits_per_byte.value, part=slice_name, low=bits_per_byte.low, high=bits_per_byte.high,
-                       unit="bits", n=bits_per_byte.n, method=f"{method}; {bits_per_byte.method}", evidence_filter=evidence_filter,
-                       evidence_table="samples", **options)  # fmt: skip
+        return build_finding(
+            AUDIT,
+            metric,
+            bits_per_byte.value,
+            part=slice_name,
+            low=bits_per_byte.low,
+            high=bits_per_byte.high,
+            unit="bits",
+            n=bits_per_byte.n,
+            method=f"{method}; {bits_per_byte.method}",
+            evidence_filter=evidence_filter,
+            evidence_table="samples",
+            **options,
+        )
 
     all_rows = slice(None)
     findings = []
     if held_out.model_bits is None:
         reason = f"not measured: {model.name} is a masked language model, its scores are no p(text)"
         findings.append(
-            build_finding(AUDIT, "bits_per_byte", None, part="model", unit="bits", n=0, method=reason,
-                    evidence_table="samples")
-        )  # fmt: skip
+            build_finding(
+                AUDIT,
+                "bits_per_byte",
+                None,
+                part="model",
+                unit="bits",
+                n=0,
+                method=reason,
+                evidence_table="samples",
+            )
+        )
     else:
-        findings.append(build_rate_finding("model", held_out, held_out.model_bits, all_rows, scoring_method, worse_when="up"))
+        findings.append(
+            build_rate_finding(
+                "model", held_out, held_out.model_bits, all_rows, scoring_method, worse_when="up"
+            )
+        )
     for baseline, bits in held_out.baseline_bits.items():
-        findings.append(build_rate_finding(baseline, held_out, bits, all_rows, baseline_methods[baseline]))
+        findings.append(
+            build_rate_finding(baseline, held_out, bits, all_rows, baseline_methods[baseline])
+        )
     findings.append(_build_gzip_finding(held_out.texts))
     if held_out.model_bits is not None:
         for baseline, bits in held_out.baseline_bits.items():
-            findings.append(build_rate_finding("", held_out, held_out.model_bits - bits, all_rows, "paired difference",
-                            metric="bits_per_byte_difference", tags={"less": baseline}))  # fmt: skip
+            findings.append(
+                build_rate_finding(
+                    "",
+                    held_out,
+                    held_out.model_bits - bits,
+                    all_rows,
+                    "paired difference",
+                    metric="bits_per_byte_difference",
+                    tags={"less": baseline},
+                )
+            )
         sources = np.array(held_out.cost_rows["source"].to_pylist())
         for source in sorted({*sources.tolist()}):
-            findings.append(build_rate_finding("model", held_out, held_out.model_bits, sources == source, scoring_method,
-                            tags={"source": source}, worse_when="up",
-                            evidence_filter={"part": HELD_OUT_TEXT, "source": source}))  # fmt: skip
+            findings.append(
+                build_rate_finding(
+                    "model",
+                    held_out,
+                    held_out.model_bits,
+                    sources == source,
+                    scoring_method,
+                    tags={"source": source},
+                    worse_when="up",
+                    evidence_filter={"part": HELD_OUT_TEXT, "source": source},
+                )
+            )
     findings.append(_build_random_text_control(random_characters, build_rate_finding))
-    fivegram_high = next(finding_row for finding_row in findings if finding_row["slice"] == "fivegram")["high"]
-    training_rate = estimate_bits_per_byte(training_texts.baseline_bits["fivegram"], training_texts.byte_counts).value
+    fivegram_high = next(
+        finding_row for finding_row in findings if finding_row["slice"] == "fivegram"
+    )["high"]
+    training_rate = estimate_bits_per_byte(
+        training_texts.baseline_bits["fivegram"], training_texts.byte_counts
+    ).value
     findings.append(
-        build_rate_finding(TRAINING_TEXT, training_texts, training_texts.baseline_bits["fivegram"], all_rows, control="positive",
-            passed=training_rate < (fivegram_high if fivegram_high is not None else np.inf), control_target="baseline",
+        build_rate_finding(
+            TRAINING_TEXT,
+            training_texts,
+            training_texts.baseline_bits["fivegram"],
+            all_rows,
+            control="positive",
+            passed=training_rate < (fivegram_high if fivegram_high is not None else np.inf),
+            control_target="baseline",
             method="5-gram model over documents it was trained on; passes where they cost less "
-                   "than held-out ones")
-    )  # fmt: skip
+            "than held-out ones",
+        )
+    )
     return findings
 
 
-def _build_random_text_control(random_characters: MeasuredTexts, build_rate_finding: Any) -> dict[str, Any]:
+def _build_random_text_control(
+    random_characters: MeasuredTexts, build_rate_finding: Any
+) -> dict[str, Any]:
     uniform_entropy = float(np.log2(len(PRINTABLE_CHARACTERS)))
-    bits = random_characters.baseline_bits["fivegram"] if random_characters.model_bits is None else random_characters.model_bits
+    bits = (
+        random_characters.baseline_bits["fivegram"]
+        if random_characters.model_bits is None
+        else random_characters.model_bits
+    )
     scored_system = "the 5-gram model" if random_characters.model_bits is None else "the subject"
     method = (
         f"{scored_system} over uniformly random characters, which no model can spell in fewer than "
@@ -194,20 +296,34 @@ def _build_random_text_control(random_characters: MeasuredTexts, build_rate_find
         passed=True,
         control_target="baseline" if random_characters.model_bits is None else "instrument",
     )
-    upper_end = control_finding["value"] if control_finding["high"] is None else control_finding["high"]
+    upper_end = (
+        control_finding["value"] if control_finding["high"] is None else control_finding["high"]
+    )
     return {**control_finding, "verdict": "pass" if upper_end >= uniform_entropy else "fail"}
 
 
 def _build_gzip_finding(texts: Sequence[str]) -> dict[str, Any]:
-    bits_per_byte, standard_error, group_count = estimate_gzip_bits_per_byte([text.encode() for text in texts])
+    bits_per_byte, standard_error, group_count = estimate_gzip_bits_per_byte(
+        [text.encode() for text in texts]
+    )
     half_width, _ = t_half_width_and_p(standard_error, group_count - 1, 0.0, CONFIDENCE_LEVEL)
     method = (
         f"gzip -9 over the documents one behind the other in the order of their hash; "
         f"Student's t, delete-a-group jackknife, {group_count} groups of documents"
     )
-    return build_finding(AUDIT, "bits_per_byte", bits_per_byte, part="gzip", low=bits_per_byte - half_width, high=bits_per_byte + half_width,
-                   unit="bits", n=len(texts), method=method, evidence_filter={"part": HELD_OUT_TEXT},
-                   evidence_table="samples")  # fmt: skip
+    return build_finding(
+        AUDIT,
+        "bits_per_byte",
+        bits_per_byte,
+        part="gzip",
+        low=bits_per_byte - half_width,
+        high=bits_per_byte + half_width,
+        unit="bits",
+        n=len(texts),
+        method=method,
+        evidence_filter={"part": HELD_OUT_TEXT},
+        evidence_table="samples",
+    )
 
 
 # The stage -----------------------------------------------------------------------------------
@@ -215,10 +331,21 @@ def _build_gzip_finding(texts: Sequence[str]) -> dict[str, Any]:
 
 def build_sample_rows(measured_texts: MeasuredTexts) -> list[dict[str, Any]]:
     """Rows of SAMPLES."""
-    model_bits = [None] * len(measured_texts.cost_rows) if measured_texts.model_bits is None else measured_texts.model_bits.tolist()
-    shown_texts = measured_texts.texts if measured_texts.part == RANDOM_TEXT else [None] * len(measured_texts.cost_rows)
+    model_bits = (
+        [None] * len(measured_texts.cost_rows)
+        if measured_texts.model_bits is None
+        else measured_texts.model_bits.tolist()
+    )
+    shown_texts = (
+        measured_texts.texts
+        if measured_texts.part == RANDOM_TEXT
+        else [None] * len(measured_texts.cost_rows)
+    )
     row_values = zip(measured_texts.cost_rows.to_pylist(), model_bits, shown_texts, strict=True)
-    return [{**row, "model_bits": text_bits, "prompt": shown_text} for row, text_bits, shown_text in row_values]
+    return [
+        {**row, "model_bits": text_bits, "prompt": shown_text}
+        for row, text_bits, shown_text in row_values
+    ]
 
 
 @stage(
@@ -242,28 +369,51 @@ def audit_capability(
     held_out_costs = baseline_costs.filter(pc.equal(baseline_costs["part"], HELD_OUT_TEXT))
     baseline_settings = baselines.manifest["parts"]["config"]
     has_same_settings = baseline_settings == config.baselines_config.model_dump(mode="json")
-    if not has_same_settings or held_out_costs["doc_id"].to_pylist() != held_out["doc_id"].to_pylist():
+    if (
+        not has_same_settings
+        or held_out_costs["doc_id"].to_pylist() != held_out["doc_id"].to_pylist()
+    ):
         raise HallmarkError(
             f"{baselines.name} is of another corpus, or of other settings; give what "
             f"capability_baselines leaves of this one"
         )
     (document_count,) = {row["documents"] for row in baselines["learned"].read().to_pylist()}
     ngram_description = f"trained on {document_count:,} documents of the train split"
-    recurrent_description = f"LSTM over the subject's tokens, {config.recurrent_tokens:,} of the train split"
+    recurrent_description = (
+        f"LSTM over the subject's tokens, {config.recurrent_tokens:,} of the train split"
+    )
     context.report_progress(0, 3, "bits per byte")
 
     def measure_part(part: str, texts: list[str]) -> MeasuredTexts:
         part_costs = baseline_costs.filter(pc.equal(baseline_costs["part"], part))
-        return MeasuredTexts(part, texts, part_costs, compute_text_bits(model, texts) if texts else None)
+        return MeasuredTexts(
+            part, texts, part_costs, compute_text_bits(model, texts) if texts else None
+        )
 
     held_out_texts = measure_part(HELD_OUT_TEXT, held_out["text"].to_pylist())
-    random_characters = measure_part(RANDOM_TEXT, generate_random_texts(config.seed)["text"].to_pylist())
+    random_characters = measure_part(
+        RANDOM_TEXT, generate_random_texts(config.seed)["text"].to_pylist()
+    )
     training_texts = measure_part(TRAINING_TEXT, [])
-    sample_rows = [row for measured_texts in (held_out_texts, random_characters, training_texts) for row in build_sample_rows(measured_texts)]
-    findings = compute_bits_per_byte_findings(held_out_texts, random_characters, training_texts, model, config, ngram_description, recurrent_description)
+    sample_rows = [
+        row
+        for measured_texts in (held_out_texts, random_characters, training_texts)
+        for row in build_sample_rows(measured_texts)
+    ]
+    findings = compute_bits_per_byte_findings(
+        held_out_texts,
+        random_characters,
+        training_texts,
+        model,
+        config,
+        ngram_description,
+        recurrent_description,
+    )
     context.report_progress(1, 3, "dependencies")
     scorers = {MODEL: lambda texts, contexts: model.compute_log_likelihoods(texts, contexts)[0]}
-    pair_rows = compare_minimal_pairs([*generate_agreement_pairs(), *generate_garden_path_pairs()], scorers)
+    pair_rows = compare_minimal_pairs(
+        [*generate_agreement_pairs(), *generate_garden_path_pairs()], scorers
+    )
     pair_rows += baselines["pairs"].read().to_pylist()
     findings += compute_dependency_findings(pair_rows, AUDIT)
     context.report_progress(2, 3, "cloze")
@@ -272,17 +422,30 @@ def audit_capability(
     )
     if model.model_kind == "masked" or len(passages) < 2:
         reason = f"{model.name} is a masked language model"
-        reason = reason if model.model_kind == "masked" else "the held-out text has too few whole sentences"
+        reason = (
+            reason
+            if model.model_kind == "masked"
+            else "the held-out text has too few whole sentences"
+        )
         findings.append(
-            build_finding(AUDIT, "cloze_accuracy", None, n=0, unit="share", evidence_table="samples",
-                    method=f"not measured: {reason}")
-        )  # fmt: skip
+            build_finding(
+                AUDIT,
+                "cloze_accuracy",
+                None,
+                n=0,
+                unit="share",
+                evidence_table="samples",
+                method=f"not measured: {reason}",
+            )
+        )
     else:
         answer_rows = answer_cloze_passages(model, passages)
         sample_rows += answer_rows
         findings += compute_cloze_findings(answer_rows)
     null_row = dict.fromkeys(SAMPLES.names)
-    numbered_rows = [{**null_row, **row, "sample": sample_id} for sample_id, row in enumerate(sample_rows)]
+    numbered_rows = [
+        {**null_row, **row, "sample": sample_id} for sample_id, row in enumerate(sample_rows)
+    ]
     context.get_table_writer("pairs").write(pa.Table.from_pylist(pair_rows, schema=PAIRS))
     context.get_table_writer("samples").write(pa.Table.from_pylist(numbered_rows, schema=SAMPLES))
     context.get_table_writer("findings").write(build_findings_table(findings, model.precision))

@@ -16,24 +16,30 @@ from tasks.audits.ability.baselines import NgramModel
 from tasks.audits.ability.minimal_pairs import (
     PAIRS,
     Baseline,
+    compare_minimal_pairs,
     generate_agreement_pairs,
     generate_garden_path_pairs,
-    compare_minimal_pairs,
     make_baseline_scorer,
 )
-from tasks.audits.ability.texts import RANDOM_TEXT, TRAINING_TEXT, HELD_OUT_TEXT, sample_split_documents, generate_random_texts
+from tasks.audits.ability.texts import (
+    HELD_OUT_TEXT,
+    RANDOM_TEXT,
+    TRAINING_TEXT,
+    generate_random_texts,
+    sample_split_documents,
+)
 from tasks.audits.subjects.reader import METADATA_FILES, AuditedTokenizer, open_audited_tokenizer
 from tasks.contract import (
     ID_TYPE,
     Artifact,
     Seed,
     StageConfig,
-    Table,
     StageContext,
+    Table,
     column,
+    count_utf8_bytes,
     stage,
     table_schema,
-    count_utf8_bytes,
 )
 
 NGRAM_ORDERS = {"bigram": 2, "fivegram": 5}
@@ -68,35 +74,59 @@ TEXT_BITS = table_schema(
     column("tokens", pa.int64(), "figure", "tokens that a subject is scored over", unit="tokens"),
     column("bigram_bits", pa.float64(), "figure", "what it costs the bigram model", unit="bits"),
     column("fivegram_bits", pa.float64(), "figure", "what it costs the 5-gram model", unit="bits"),
-    column("recurrent_bits", pa.float64(), "figure", "what it costs the recurrent model; null: "
-           "there is none", unit="bits"),
-)  # fmt: skip
+    column(
+        "recurrent_bits",
+        pa.float64(),
+        "figure",
+        "what it costs the recurrent model; null: there is none",
+        unit="bits",
+    ),
+)
 
 TRAINING_SIZES = table_schema(
     "What the baselines learnt from.",
     column("baseline", pa.string(), "label", "the baseline"),
-    column("documents", pa.int64(), "figure", "documents of the train split that it was given",
-           unit="documents"),
-)  # fmt: skip
+    column(
+        "documents",
+        pa.int64(),
+        "figure",
+        "documents of the train split that it was given",
+        unit="documents",
+    ),
+)
 
 
-def build_text_bits_table(part: str, texts: pa.Table, tokenizer: AuditedTokenizer, baselines: dict[str, Baseline]) -> pa.Table:
+def build_text_bits_table(
+    part: str, texts: pa.Table, tokenizer: AuditedTokenizer, baselines: dict[str, Baseline]
+) -> pa.Table:
     """Rows of COSTS."""
     token_ids = tokenizer.encode_batch(texts["text"].to_pylist())
-    unscored_tokens = 1 if tokenizer.bos_id is None else 0  # of a text's tokens, before which nothing stands
-    document_columns = {name: texts[name] for name in ("doc_id", "source") if name in texts.column_names}
+    unscored_tokens = (
+        1 if tokenizer.bos_id is None else 0
+    )  # of a text's tokens, before which nothing stands
+    document_columns = {
+        name: texts[name] for name in ("doc_id", "source") if name in texts.column_names
+    }
     computed_columns: dict[str, Any] = {
         "part": [part] * len(token_ids),
         "bytes": count_utf8_bytes(texts["text"]),
         "tokens": [max(0, len(sequence) - unscored_tokens) for sequence in token_ids],
-        **{f"{name}_bits": baseline.compute_document_bits(token_ids) for name, baseline in baselines.items()},
+        **{
+            f"{name}_bits": baseline.compute_document_bits(token_ids)
+            for name, baseline in baselines.items()
+        },
     }
-    null_columns = {name: pa.nulls(len(token_ids), TEXT_BITS.field(name).type) for name in TEXT_BITS.names}
+    null_columns = {
+        name: pa.nulls(len(token_ids), TEXT_BITS.field(name).type) for name in TEXT_BITS.names
+    }
     return pa.table(null_columns | document_columns | computed_columns, schema=TEXT_BITS)
 
 
 def train_baselines(
-    token_ids: list[list[int]], tokenizer: AuditedTokenizer, config: BaselinesConfig, context: StageContext
+    token_ids: list[list[int]],
+    tokenizer: AuditedTokenizer,
+    config: BaselinesConfig,
+    context: StageContext,
 ) -> dict[str, Baseline]:
     """The baselines, by name."""
     baselines: dict[str, Baseline] = {}
@@ -125,16 +155,30 @@ def capability_baselines(
 ) -> None:
     tokenizer = open_audited_tokenizer(checkpoint)
     held_out = sample_split_documents(documents, "validation", config.validation_bytes, config.seed)
-    training_documents = sample_split_documents(documents, "train", config.training_bytes, config.seed)
+    training_documents = sample_split_documents(
+        documents, "train", config.training_bytes, config.seed
+    )
     token_ids = tokenizer.encode_batch(training_documents["text"].to_pylist())
     baselines = train_baselines(token_ids, tokenizer, config, context)
     context.report_progress(3, 5, "bits per byte")
-    texts_by_part = {HELD_OUT_TEXT: held_out, RANDOM_TEXT: generate_random_texts(config.seed), TRAINING_TEXT: training_documents.slice(0, TRAINING_CONTROL_DOCUMENTS)}
+    texts_by_part = {
+        HELD_OUT_TEXT: held_out,
+        RANDOM_TEXT: generate_random_texts(config.seed),
+        TRAINING_TEXT: training_documents.slice(0, TRAINING_CONTROL_DOCUMENTS),
+    }
     for part, texts in texts_by_part.items():
-        context.get_table_writer("costs").write(build_text_bits_table(part, texts, tokenizer, baselines))
+        context.get_table_writer("costs").write(
+            build_text_bits_table(part, texts, tokenizer, baselines)
+        )
     context.report_progress(4, 5, "dependencies")
-    scorers = {name: make_baseline_scorer(baseline, tokenizer) for name, baseline in baselines.items()}
-    pair_rows = compare_minimal_pairs([*generate_agreement_pairs(), *generate_garden_path_pairs()], scorers)
+    scorers = {
+        name: make_baseline_scorer(baseline, tokenizer) for name, baseline in baselines.items()
+    }
+    pair_rows = compare_minimal_pairs(
+        [*generate_agreement_pairs(), *generate_garden_path_pairs()], scorers
+    )
     context.get_table_writer("pairs").write(pa.Table.from_pylist(pair_rows, schema=PAIRS))
     training_size_rows = [{"baseline": name, "documents": len(token_ids)} for name in baselines]
-    context.get_table_writer("learned").write(pa.Table.from_pylist(training_size_rows, schema=TRAINING_SIZES))
+    context.get_table_writer("learned").write(
+        pa.Table.from_pylist(training_size_rows, schema=TRAINING_SIZES)
+    )

@@ -65,15 +65,21 @@ def generate_greedy_continuations(model: AuditedModel, prompts: Sequence[str]) -
     return [row[0] for row in generated_texts]
 
 
-def answer_cloze_passages(model: AuditedModel, passages: list[ClozePassage]) -> list[dict[str, Any]]:
+def answer_cloze_passages(
+    model: AuditedModel, passages: list[ClozePassage]
+) -> list[dict[str, Any]]:
     """Rows of SAMPLES: each passage with its answer, and with those of the two controls."""
     prompts = [p.prompt for p in passages]
     continuations = generate_greedy_continuations(model, prompts)
     # Other neighbours in the batch must not change a continuation.
     repeated_continuations = generate_greedy_continuations(model, prompts[::-1])[::-1]
     rows = []
-    for index, (passage, greedy_text, repeated_text) in enumerate(zip(passages, continuations, repeated_continuations, strict=True)):
-        next_answers = (passages[(index + offset) % len(passages)].answer for offset in range(1, len(passages)))
+    for index, (passage, greedy_text, repeated_text) in enumerate(
+        zip(passages, continuations, repeated_continuations, strict=True)
+    ):
+        next_answers = (
+            passages[(index + offset) % len(passages)].answer for offset in range(1, len(passages))
+        )
         other_answer = next((answer for answer in next_answers if answer != passage.answer), None)
         for part, answer, continuation in (
             (CLOZE, passage.answer, greedy_text),
@@ -108,7 +114,9 @@ _CONTROL_AND_METHOD_BY_PART: dict[str, tuple[_ControlKind, str]] = {
 }
 
 
-def compute_cloze_findings(sample_rows: list[dict[str, Any]], audit: str = "capability") -> list[dict[str, Any]]:
+def compute_cloze_findings(
+    sample_rows: list[dict[str, Any]], audit: str = "capability"
+) -> list[dict[str, Any]]:
     """Findings cloze_accuracy: the share of answers found, and of the two controls."""
     findings = []
     for part, (control, method) in _CONTROL_AND_METHOD_BY_PART.items():
@@ -116,14 +124,24 @@ def compute_cloze_findings(sample_rows: list[dict[str, Any]], audit: str = "capa
         if not outcomes:
             reason = "not measured: no continuation begins with a word"
             findings.append(
-                build_finding(audit, "cloze_accuracy", None, part=part, n=0, unit="share", method=reason,
-                        evidence_table="samples")
-            )  # fmt: skip
+                build_finding(
+                    audit,
+                    "cloze_accuracy",
+                    None,
+                    part=part,
+                    n=0,
+                    unit="share",
+                    method=reason,
+                    evidence_table="samples",
+                )
+            )
             continue
         accuracy = estimate_mean_or_share(outcomes, is_share=True, unit="passages")
         passed = None
         if control:
-            passed = bool(accuracy.value <= 0.1 if control == "negative" else accuracy.value >= 0.95)
+            passed = bool(
+                accuracy.value <= 0.1 if control == "negative" else accuracy.value >= 0.95
+            )
         findings.append(
             build_finding(
                 audit,

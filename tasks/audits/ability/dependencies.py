@@ -22,36 +22,69 @@ METHOD_BY_PHENOMENON = {
 }
 
 
-def compute_dependency_findings(pair_rows: Sequence[dict[str, Any]], audit: str) -> list[dict[str, Any]]:
+def compute_dependency_findings(
+    pair_rows: Sequence[dict[str, Any]], audit: str
+) -> list[dict[str, Any]]:
     """Findings agreement_accuracy and garden_path_share: by reader, and by distance.
 
     Control, negative: a bigram model agrees by chance, in exactly half of the pairs, wherever
     words stand between noun and verb."""
 
-    def build_accuracy_finding(selected_rows: list[dict[str, Any]], evidence_filter: Mapping[str, Any], **options: Any):  # type: ignore[no-untyped-def]
-        outcomes, clusters = [row["correct"] for row in selected_rows], [row["cluster"] for row in selected_rows]
+    def build_accuracy_finding(
+        selected_rows: list[dict[str, Any]], evidence_filter: Mapping[str, Any], **options: Any
+    ):  # type: ignore[no-untyped-def]
+        outcomes, clusters = (
+            [row["correct"] for row in selected_rows],
+            [row["cluster"] for row in selected_rows],
+        )
         accuracy = estimate_mean_or_share(outcomes, clusters, is_share=True, unit="nouns")
         phenomenon = selected_rows[0]["phenomenon"]
         metric = {AGREEMENT: "agreement_accuracy", GARDEN_PATH: "garden_path_share"}[phenomenon]
         return build_finding(
-            audit, metric, accuracy.value, low=accuracy.low, high=accuracy.high, n=accuracy.n,
-            unit="share", method=f"{METHOD_BY_PHENOMENON[phenomenon]}; ties count half; {accuracy.method}", evidence_table="pairs",
+            audit,
+            metric,
+            accuracy.value,
+            low=accuracy.low,
+            high=accuracy.high,
+            n=accuracy.n,
+            unit="share",
+            method=f"{METHOD_BY_PHENOMENON[phenomenon]}; ties count half; {accuracy.method}",
+            evidence_table="pairs",
             evidence_filter={"phenomenon": phenomenon, **evidence_filter},
-            worse_when="down" if evidence_filter["reader"] == MODEL else "", evidence_order="difference", **options,
-        )  # fmt: skip
+            worse_when="down" if evidence_filter["reader"] == MODEL else "",
+            evidence_order="difference",
+            **options,
+        )
 
     findings = []
-    for (phenomenon, system), row_group in groupby(pair_rows, lambda row: (row["phenomenon"], row["reader"])):
+    for (phenomenon, system), row_group in groupby(
+        pair_rows, lambda row: (row["phenomenon"], row["reader"])
+    ):
         system_rows = list(row_group)
         findings.append(build_accuracy_finding(system_rows, {"reader": system}, part=system))
         for distance in sorted({row["distance"] for row in system_rows}):
             distance_rows = [row for row in system_rows if row["distance"] == distance]
             evidence_filter = {"reader": system, "distance": distance}
-            findings.append(build_accuracy_finding(distance_rows, evidence_filter, part=system, tags={"distance": distance}))
+            findings.append(
+                build_accuracy_finding(
+                    distance_rows, evidence_filter, part=system, tags={"distance": distance}
+                )
+            )
         distant_rows = [row for row in system_rows if row["distance"]]
         if phenomenon == AGREEMENT and system == "bigram":
             passed = abs(float(np.mean([row["correct"] for row in distant_rows])) - 0.5) < 1e-9
-            distant_filter = {"reader": system, "distance": sorted({row["distance"] for row in distant_rows})}
-            findings.append(build_accuracy_finding(distant_rows, distant_filter, part="bigram, words between", control="negative",
-                                  passed=passed, control_target="baseline"))  # fmt: skip
+            distant_filter = {
+                "reader": system,
+                "distance": sorted({row["distance"] for row in distant_rows}),
+            }
+            findings.append(
+                build_accuracy_finding(
+                    distant_rows,
+                    distant_filter,
+                    part="bigram, words between",
+                    control="negative",
+                    passed=passed,
+                    control_target="baseline",
+                )
+            )
     return findings

@@ -22,8 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.audits.subjects.reader import AuditedTokenizer
-from tasks.audits.subjects.reader import count_shared_prefix_tokens
+from tasks.audits.subjects.reader import AuditedTokenizer, count_shared_prefix_tokens
 from tasks.contract import column, table_schema
 
 Float64 = NDArray[np.float64]
@@ -33,21 +32,44 @@ ContinuationScorer = Callable[[Sequence[str], Sequence[str]], Float64]
 AGREEMENT, GARDEN_PATH = "agreement", "garden path"
 MODEL = "model"
 
-NOUNS = (("key", "keys"), ("letter", "letters"), ("box", "boxes"), ("lamp", "lamps"),
-         ("dog", "dogs"), ("child", "children"), ("book", "books"), ("picture", "pictures"),
-         ("friend", "friends"), ("woman", "women"), ("man", "men"), ("tree", "trees"))  # fmt: skip
-ATTRACTOR_PHRASES = (("to the cabinet", "to the cabinets"), ("near the door", "near the doors"),
-           ("behind the house", "behind the houses"), ("on the table", "on the tables"),
-           ("from the village", "from the villages"))  # fmt: skip
+NOUNS = (
+    ("key", "keys"),
+    ("letter", "letters"),
+    ("box", "boxes"),
+    ("lamp", "lamps"),
+    ("dog", "dogs"),
+    ("child", "children"),
+    ("book", "books"),
+    ("picture", "pictures"),
+    ("friend", "friends"),
+    ("woman", "women"),
+    ("man", "men"),
+    ("tree", "trees"),
+)
+ATTRACTOR_PHRASES = (
+    ("to the cabinet", "to the cabinets"),
+    ("near the door", "near the doors"),
+    ("behind the house", "behind the houses"),
+    ("on the table", "on the tables"),
+    ("from the village", "from the villages"),
+)
 VERBS = (("is", "are", "here"), ("was", "were", "there"), ("has", "have", "gone"))
 
 #: A beginning that a participle makes ambiguous, and the verb that comes too late.
-GARDEN_PATH_PARTS = (("horse", "raced past the barn", "tripped"), ("boat", "floated down the river", "sank"),
-         ("dog", "walked to the park", "slept"), ("soldier", "marched across the field", "fell"),
-         ("child", "washed in the river", "laughed"), ("ball", "rolled down the hill", "burst"),
-         ("man", "moved to the city", "died"), ("cart", "turned towards the gate", "broke"),
-         ("woman", "dropped off the boat", "swam"), ("cat", "fed in the kitchen", "ran"),
-         ("bird", "hunted in the wood", "sang"), ("bell", "moved to a tower", "rang"))  # fmt: skip
+GARDEN_PATH_PARTS = (
+    ("horse", "raced past the barn", "tripped"),
+    ("boat", "floated down the river", "sank"),
+    ("dog", "walked to the park", "slept"),
+    ("soldier", "marched across the field", "fell"),
+    ("child", "washed in the river", "laughed"),
+    ("ball", "rolled down the hill", "burst"),
+    ("man", "moved to the city", "died"),
+    ("cart", "turned towards the gate", "broke"),
+    ("woman", "dropped off the boat", "swam"),
+    ("cat", "fed in the kitchen", "ran"),
+    ("bird", "hunted in the wood", "sang"),
+    ("bell", "moved to a tower", "rang"),
+)
 INTERVENING_PHRASES = ("", "near the old mill", "near the old mill behind the trees")
 
 PAIRS = table_schema(
@@ -55,17 +77,28 @@ PAIRS = table_schema(
     column("pair", pa.int32(), "id", "number of the pair"),
     column("reader", pa.string(), "label", "the subject (model), or a baseline"),
     column("phenomenon", pa.string(), "label", "agreement or garden path"),
-    column("distance", pa.int32(), "figure", "words between what depends on each other",
-           unit="words"),
+    column(
+        "distance", pa.int32(), "figure", "words between what depends on each other", unit="words"
+    ),
     column("cluster", pa.string(), "label", "what pairs share: the noun"),
     column("expected", pa.string(), "project text", "the text that should be the more probable"),
     column("other", pa.string(), "project text", "the other one"),
     column("judged", pa.string(), "project text", "the words whose probability is compared"),
-    column("difference", pa.float64(), "figure", "log p of the expected less that of the other",
-           unit="nats"),
-    column("correct", pa.float64(), "figure", "1 where it prefers the expected, 0.5 where neither",
-           unit="share"),
-)  # fmt: skip
+    column(
+        "difference",
+        pa.float64(),
+        "figure",
+        "log p of the expected less that of the other",
+        unit="nats",
+    ),
+    column(
+        "correct",
+        pa.float64(),
+        "figure",
+        "1 where it prefers the expected, 0.5 where neither",
+        unit="share",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -85,11 +118,24 @@ def generate_agreement_pairs() -> Iterator[MinimalPair]:
         for verb_index, (*verb_forms, sentence_end) in enumerate(VERBS):
             for phrase_count in range(4):
                 # Other phrases for each noun and verb; half of all attractors are plural.
-                phrases = [ATTRACTOR_PHRASES[(noun_index + verb_index + i) % 5][(noun_index + verb_index + i + phrase_count) % 2] for i in range(phrase_count)]
+                phrases = [
+                    ATTRACTOR_PHRASES[(noun_index + verb_index + i) % 5][
+                        (noun_index + verb_index + i + phrase_count) % 2
+                    ]
+                    for i in range(phrase_count)
+                ]
                 for form in (0, 1):
                     beginning = " ".join(["The", noun_forms[form], *phrases])
-                    grammatical, ungrammatical = (f"{beginning} {verb_forms[i]} {sentence_end}." for i in (form, 1 - form))
-                    yield MinimalPair(AGREEMENT, 3 * phrase_count, noun_forms[0], ("", ""), (grammatical, ungrammatical))
+                    grammatical, ungrammatical = (
+                        f"{beginning} {verb_forms[i]} {sentence_end}." for i in (form, 1 - form)
+                    )
+                    yield MinimalPair(
+                        AGREEMENT,
+                        3 * phrase_count,
+                        noun_forms[0],
+                        ("", ""),
+                        (grammatical, ungrammatical),
+                    )
 
 
 def generate_garden_path_pairs() -> Iterator[MinimalPair]:
@@ -97,9 +143,14 @@ def generate_garden_path_pairs() -> Iterator[MinimalPair]:
     for noun, participle, verb in GARDEN_PATH_PARTS:
         for intervening in INTERVENING_PHRASES:
             participle_phrase = f"{participle} {intervening}".strip()
-            unambiguous, ambiguous = f"The {noun} that was {participle_phrase}", f"The {noun} {participle_phrase}"
+            unambiguous, ambiguous = (
+                f"The {noun} that was {participle_phrase}",
+                f"The {noun} {participle_phrase}",
+            )
             distance = len(participle_phrase.split()) - 1
-            yield MinimalPair(GARDEN_PATH, distance, noun, (unambiguous, ambiguous), (f" {verb}", f" {verb}"))
+            yield MinimalPair(
+                GARDEN_PATH, distance, noun, (unambiguous, ambiguous), (f" {verb}", f" {verb}")
+            )
 
 
 class Baseline(Protocol):
@@ -112,23 +163,46 @@ def make_baseline_scorer(baseline: Baseline, tokenizer: AuditedTokenizer) -> Con
     def score_continuations(continuations: Sequence[str], contexts: Sequence[str]) -> Float64:
         context_ids = tokenizer.encode_batch(contexts)
         text_pairs = zip(contexts, continuations, strict=True)
-        full_ids = tokenizer.encode_batch([context + continuation for context, continuation in text_pairs])
-        prefix_ids = [ids_of_text[: count_shared_prefix_tokens([ids_of_context, ids_of_text])] for ids_of_context, ids_of_text in zip(context_ids, full_ids, strict=True)]
-        return (baseline.compute_document_bits(prefix_ids) - baseline.compute_document_bits(full_ids)) * np.log(2)
+        full_ids = tokenizer.encode_batch(
+            [context + continuation for context, continuation in text_pairs]
+        )
+        prefix_ids = [
+            ids_of_text[: count_shared_prefix_tokens([ids_of_context, ids_of_text])]
+            for ids_of_context, ids_of_text in zip(context_ids, full_ids, strict=True)
+        ]
+        return (
+            baseline.compute_document_bits(prefix_ids) - baseline.compute_document_bits(full_ids)
+        ) * np.log(2)
 
     return score_continuations
 
 
-def compare_minimal_pairs(pairs: Sequence[MinimalPair], scorers: Mapping[str, ContinuationScorer]) -> list[dict[str, Any]]:
+def compare_minimal_pairs(
+    pairs: Sequence[MinimalPair], scorers: Mapping[str, ContinuationScorer]
+) -> list[dict[str, Any]]:
     """Rows of PAIRS: what each reader prefers."""
     rows = []
     for system, score in scorers.items():
-        side_log_probs = [score([p.continuations[i] for p in pairs], [p.contexts[i] for p in pairs]) for i in (0, 1)]
-        for pair_id, (pair, difference) in enumerate(zip(pairs, side_log_probs[0] - side_log_probs[1], strict=True)):
-            expected_text, other_text = (pair_context + continuation for pair_context, continuation in zip(pair.contexts, pair.continuations, strict=True))
+        side_log_probs = [
+            score([p.continuations[i] for p in pairs], [p.contexts[i] for p in pairs])
+            for i in (0, 1)
+        ]
+        for pair_id, (pair, difference) in enumerate(
+            zip(pairs, side_log_probs[0] - side_log_probs[1], strict=True)
+        ):
+            expected_text, other_text = (
+                pair_context + continuation
+                for pair_context, continuation in zip(
+                    pair.contexts, pair.continuations, strict=True
+                )
+            )
             rows.append(
                 {
-                    **{k: v for k, v in asdict(pair).items() if k not in ("contexts", "continuations")},
+                    **{
+                        k: v
+                        for k, v in asdict(pair).items()
+                        if k not in ("contexts", "continuations")
+                    },
                     "pair": pair_id,
                     "reader": system,
                     "expected": expected_text,

@@ -31,7 +31,10 @@ def check_validation_text_exists(documents: Table) -> None:
     for batch in documents.iter_batches(["split"]):
         if pc.any(pc.equal(batch["split"], "validation")).as_py():
             return
-    raise HallmarkError(f"audit_capability would fail behind the training: {format_empty_split_message('validation')}")
+    raise HallmarkError(
+        f"audit_capability would fail behind the training: "
+        f"{format_empty_split_message('validation')}"
+    )
 
 
 def sample_split_documents(documents: Table, split: str, max_bytes: int, seed: int) -> pa.Table:
@@ -46,21 +49,32 @@ def sample_split_documents(documents: Table, split: str, max_bytes: int, seed: i
             split_table = split_table.append_column("bytes", count_utf8_bytes(split_table["text"]))
             yield split_table.filter(pc.greater(split_table["bytes"], 0))
 
-    total_bytes = sum(pc.sum(split_table["bytes"]).as_py() or 0 for split_table in iter_split_documents(["text"]))
+    total_bytes = sum(
+        pc.sum(split_table["bytes"]).as_py() or 0 for split_table in iter_split_documents(["text"])
+    )
     sampled_share = min(1.0, max_bytes / total_bytes) if total_bytes else 1.0
     sampled_tables = []
     for split_table in iter_split_documents(["doc_id", "source", "text"]):
         if len(split_table):
-            id_halves = np.frombuffer(b"".join(split_table["doc_id"].to_pylist()), "<u8").reshape(-1, 2)
+            id_halves = np.frombuffer(b"".join(split_table["doc_id"].to_pylist()), "<u8").reshape(
+                -1, 2
+            )
             hash_keys = combine_into_key(seed, *id_halves.T.astype(np.uint64))
             split_table = split_table.append_column("key", pa.array(hash_keys))
-            sampled_tables.append(split_table.filter(pa.array(hash_keys / 2.0**64 <= sampled_share)))
+            sampled_tables.append(
+                split_table.filter(pa.array(hash_keys / 2.0**64 <= sampled_share))
+            )
     if not sum(map(len, sampled_tables)):
         raise HallmarkError(format_empty_split_message(split))
     return pa.concat_tables(sampled_tables).sort_by("key").drop_columns(["key", "split"])
 
 
 def generate_random_texts(seed: int, count: int = 64, length: int = 200) -> pa.Table:
-    character_indices = np.random.default_rng(seed).integers(len(PRINTABLE_CHARACTERS), size=(count, length))
-    texts = ["".join(PRINTABLE_CHARACTERS[character_index] for character_index in text_indices) for text_indices in character_indices]
+    character_indices = np.random.default_rng(seed).integers(
+        len(PRINTABLE_CHARACTERS), size=(count, length)
+    )
+    texts = [
+        "".join(PRINTABLE_CHARACTERS[character_index] for character_index in text_indices)
+        for text_indices in character_indices
+    ]
     return pa.table({"text": pa.array(texts, pa.large_string())})

@@ -12,10 +12,15 @@ import numpy as np
 
 from tasks.audits.exchange import REQUEST_SETTINGS
 from tasks.audits.judging.measures import SHARE_MAXIMUM_BY_UNIT
-from tasks.audits.judging.units import CAPABILITY, ComparisonUnit, AuditUnits, collect_heldout_texts
+from tasks.audits.judging.units import CAPABILITY, AuditUnits, ComparisonUnit, collect_heldout_texts
 from tasks.contract import Artifact
 from tasks.measures.corrections import adjust_p_values_holm
-from tasks.measures.estimates import Estimate, estimate_mean_difference, estimate_mean_or_share, scale_estimate
+from tasks.measures.estimates import (
+    Estimate,
+    estimate_mean_difference,
+    estimate_mean_or_share,
+    scale_estimate,
+)
 
 Row = dict[str, Any]
 
@@ -46,27 +51,69 @@ def format_stage_label(audit: str, stage: str) -> str:
 def explain_incomparability(audit: str, checkpoints: Sequence[AuditedCheckpoint]) -> str:
     """Why an audit of these cannot be compared; empty where it can."""
     for first, second in pairwise(checkpoints):
-        first_artifact, second_artifact = (checkpoint.find_artifact(audit, "audit") for checkpoint in (first, second))
+        first_artifact, second_artifact = (
+            checkpoint.find_artifact(audit, "audit") for checkpoint in (first, second)
+        )
         if first_artifact is None or second_artifact is None:
             return f"{(second if first_artifact else first).name} has no such audit"
         if differing_settings := list_differing_settings(first_artifact, second_artifact):
             return f"its settings differ: {', '.join(differing_settings)}"
-        if audit == CAPABILITY and collect_heldout_texts(first_artifact) != collect_heldout_texts(second_artifact):
+        if audit == CAPABILITY and collect_heldout_texts(first_artifact) != collect_heldout_texts(
+            second_artifact
+        ):
             return "other held-out texts were measured"
-        first_artifact, second_artifact = (checkpoint.find_artifact(audit, "ask") for checkpoint in (first, second))
-        if first_artifact and second_artifact and first_artifact["items"].digest != second_artifact["items"].digest:
+        first_artifact, second_artifact = (
+            checkpoint.find_artifact(audit, "ask") for checkpoint in (first, second)
+        )
+        if (
+            first_artifact
+            and second_artifact
+            and first_artifact["items"].digest != second_artifact["items"].digest
+        ):
             return "other items were asked about"
-        if first_artifact and second_artifact and collect_request_settings(first_artifact) != collect_request_settings(second_artifact):
+        if (
+            first_artifact
+            and second_artifact
+            and collect_request_settings(first_artifact)
+            != collect_request_settings(second_artifact)
+        ):
             return "texts were drawn otherwise, or with another seed"
-        first_artifact, second_artifact = (checkpoint.find_artifact(audit, "trace") for checkpoint in (first, second))
-        if first_artifact and second_artifact and (differing_settings := list_differing_settings(first_artifact, second_artifact, IGNORED_TRACE_SETTINGS)):
-            return f"its settings differ: {', '.join(f'trace.{setting}' for setting in differing_settings)}"
-        first_artifact, second_artifact = (checkpoint.find_artifact(audit, "reference") for checkpoint in (first, second))
-        if first_artifact and second_artifact and get_reference_name(first_artifact) != get_reference_name(second_artifact):
-            return f"another model is the reference: {get_reference_name(first_artifact)}, {get_reference_name(second_artifact)}"
-        first_artifact, second_artifact = (checkpoint.find_artifact(audit, "score") for checkpoint in (first, second))
+        first_artifact, second_artifact = (
+            checkpoint.find_artifact(audit, "trace") for checkpoint in (first, second)
+        )
+        if (
+            first_artifact
+            and second_artifact
+            and (
+                differing_settings := list_differing_settings(
+                    first_artifact, second_artifact, IGNORED_TRACE_SETTINGS
+                )
+            )
+        ):
+            return (
+                f"its settings differ: "
+                f"{', '.join(f'trace.{setting}' for setting in differing_settings)}"
+            )
+        first_artifact, second_artifact = (
+            checkpoint.find_artifact(audit, "reference") for checkpoint in (first, second)
+        )
+        if (
+            first_artifact
+            and second_artifact
+            and get_reference_name(first_artifact) != get_reference_name(second_artifact)
+        ):
+            return (
+                f"another model is the reference: {get_reference_name(first_artifact)}, "
+                f"{get_reference_name(second_artifact)}"
+            )
+        first_artifact, second_artifact = (
+            checkpoint.find_artifact(audit, "score") for checkpoint in (first, second)
+        )
         if first_artifact and second_artifact:
-            scorer_names = [artifact["scorer"].read()["scorer"].to_pylist() for artifact in (first_artifact, second_artifact)]
+            scorer_names = [
+                artifact["scorer"].read()["scorer"].to_pylist()
+                for artifact in (first_artifact, second_artifact)
+            ]
             if scorer_names[0] != scorer_names[1]:
                 return f"scored by {scorer_names[0][0]} and by {scorer_names[1][0]}"
     return ""
@@ -77,26 +124,38 @@ def get_reference_name(reference_scores: Artifact) -> str:
     return str(reference_scores.manifest["lineage"]["reference"])
 
 
-def list_differing_settings(first: Artifact, second: Artifact, ignored: Sequence[str] = ()) -> list[str]:
+def list_differing_settings(
+    first: Artifact, second: Artifact, ignored: Sequence[str] = ()
+) -> list[str]:
     """Settings that differ, and files that were read to judge. Where files are is none: what was in
     those that are asked about is known by the items."""
     manifest_parts = [artifact.manifest["parts"] for artifact in (first, second)]
     first_config, second_config = (part["config"] for part in manifest_parts)
     # What people said is of a checkpoint's own texts, and differs as these do.
-    file_digests = [{setting: digest for setting, digest in part.get("external", {}).items()
-              if not setting.startswith("ratings")} for part in manifest_parts]  # fmt: skip
+    file_digests = [
+        {
+            setting: digest
+            for setting, digest in part.get("external", {}).items()
+            if not setting.startswith("ratings")
+        }
+        for part in manifest_parts
+    ]
     return [
         setting
         for setting in sorted({*first_config, *second_config})
         if setting not in ignored
         and first_config.get(setting) != second_config.get(setting)
-        and not any(isinstance(config.get(setting), str | list) for config in (first_config, second_config))
+        and not any(
+            isinstance(config.get(setting), str | list) for config in (first_config, second_config)
+        )
     ] + (["what is in the files that judge"] if file_digests[0] != file_digests[1] else [])
 
 
 def collect_request_settings(request_set: Artifact) -> set[tuple[Any, ...]]:
     requests = request_set["requests"]
-    columns = [column for column in REQUEST_SETTINGS if column in requests.columns]  # an older run had fewer
+    columns = [
+        column for column in REQUEST_SETTINGS if column in requests.columns
+    ]  # an older run had fewer
     rows = requests.read(columns).group_by(columns).aggregate([])
     return {tuple(row.get(column) for column in REQUEST_SETTINGS) for row in rows.to_pylist()}
 
@@ -114,7 +173,9 @@ class FindingComparison:
     changes: Sequence[Row | None]
 
 
-def compare_findings(artifacts: Sequence[Artifact], pairs: Sequence[tuple[int, int]]) -> list[FindingComparison]:
+def compare_findings(
+    artifacts: Sequence[Artifact], pairs: Sequence[tuple[int, int]]
+) -> list[FindingComparison]:
     """The findings that all have, and what they differ in between ``pairs`` of them, whose p are
     corrected for all that is compared here."""
     first_findings, *other_findings = [read_findings_by_slice(artifact) for artifact in artifacts]
@@ -122,17 +183,36 @@ def compare_findings(artifacts: Sequence[Artifact], pairs: Sequence[tuple[int, i
     comparisons: list[FindingComparison] = []
     for key in first_findings:
         if all(key in findings for findings in other_findings):
-            matching_findings = [first_findings[key], *(findings[key] for findings in other_findings)]
-            unit_maps = [unit.build_units(row) for unit, row in zip(units, matching_findings, strict=True)]
+            matching_findings = [
+                first_findings[key],
+                *(findings[key] for findings in other_findings),
+            ]
+            unit_maps = [
+                unit.build_units(row) for unit, row in zip(units, matching_findings, strict=True)
+            ]
             unit = first_findings[key]["unit"]
-            comparisons.append(FindingComparison(matching_findings, [compute_paired_change(unit_maps[i], unit_maps[j], unit) for i, j in pairs]))
-    changes_with_p = [candidate for comparison in comparisons for candidate in comparison.changes if candidate and candidate["p"] is not None]
+            comparisons.append(
+                FindingComparison(
+                    matching_findings,
+                    [compute_paired_change(unit_maps[i], unit_maps[j], unit) for i, j in pairs],
+                )
+            )
+    changes_with_p = [
+        candidate
+        for comparison in comparisons
+        for candidate in comparison.changes
+        if candidate and candidate["p"] is not None
+    ]
     # No test could tell apart what is the same in every pair, as what hangs on no checkpoint: the
     # others need no correction for it (Tarone 1990).
     tested_changes = [change for change in changes_with_p if not change["same"]]
     for change in changes_with_p:
         change["p_corrected"] = change["p"]
-    for change, p in zip(tested_changes, adjust_p_values_holm([candidate["p"] for candidate in tested_changes]), strict=True):
+    for change, p in zip(
+        tested_changes,
+        adjust_p_values_holm([candidate["p"] for candidate in tested_changes]),
+        strict=True,
+    ):
         change["p_corrected"] = p
     return comparisons
 
@@ -144,7 +224,9 @@ def read_findings_by_slice(artifact: Artifact) -> dict[tuple[str, str], Row]:
 
 
 def compute_paired_change(
-    first_units: Mapping[Any, ComparisonUnit] | None, second_units: Mapping[Any, ComparisonUnit] | None, unit: str = ""
+    first_units: Mapping[Any, ComparisonUnit] | None,
+    second_units: Mapping[Any, ComparisonUnit] | None,
+    unit: str = "",
 ) -> Row | None:
     """Compute by how much the second is higher than the first, unit by unit.
 
@@ -160,7 +242,8 @@ def compute_paired_change(
         return None
     pairs = [(first_unit, second_units[key]) for key, first_unit in first_units.items()]
     is_comparable = all(
-        (first_unit.value_count, first_unit.weight, first_unit.is_member) == (second_unit.value_count, second_unit.weight, second_unit.is_member)
+        (first_unit.value_count, first_unit.weight, first_unit.is_member)
+        == (second_unit.value_count, second_unit.weight, second_unit.is_member)
         for first_unit, second_unit in pairs
     )
     if not is_comparable:
@@ -171,40 +254,73 @@ def compute_paired_change(
         change = _estimate_auc_change(pairs)
     # A p may be as small.
     fields = ("value", "low", "high", "minimum_detectable_effect")
-    zeroed_fields: Row = {name: 0.0 for name in fields if abs(getattr(change, name)) < ROUNDING_TOLERANCE}
+    zeroed_fields: Row = {
+        name: 0.0 for name in fields if abs(getattr(change, name)) < ROUNDING_TOLERANCE
+    }
     change = replace(change, **zeroed_fields)
     figures = {
-        "value": change.value, "low": change.low, "high": change.high, "p": change.p,
+        "value": change.value,
+        "low": change.low,
+        "high": change.high,
+        "p": change.p,
         "smallest_effect": change.minimum_detectable_effect,
-    }  # fmt: skip
-    non_nan_figures = {name: None if np.isnan(value) else float(value) for name, value in figures.items()}
-    return non_nan_figures | {"p_corrected": None, "n": change.n, "clusters": change.clusters,
-                    "missing": change.missing, "method": change.method,
-                    "same": bool(change.n) and not np.nan_to_num(_compute_differences(pairs)).any()}  # fmt: skip
+    }
+    non_nan_figures = {
+        name: None if np.isnan(value) else float(value) for name, value in figures.items()
+    }
+    return non_nan_figures | {
+        "p_corrected": None,
+        "n": change.n,
+        "clusters": change.clusters,
+        "missing": change.missing,
+        "method": change.method,
+        "same": bool(change.n) and not np.nan_to_num(_compute_differences(pairs)).any(),
+    }
 
 
 def _compute_differences(pairs: Sequence[tuple[ComparisonUnit, ComparisonUnit]]) -> np.ndarray:
     """What the second of each has more than the first, (pairs,)."""
-    first_values, second_values = np.array([[first_unit.value, second_unit.value] for first_unit, second_unit in pairs]).T
+    first_values, second_values = np.array(
+        [[first_unit.value, second_unit.value] for first_unit, second_unit in pairs]
+    ).T
     differences = second_values - first_values
     return np.where(abs(differences) < ROUNDING_TOLERANCE, 0.0, differences)
 
 
-def _estimate_mean_change(pairs: Sequence[tuple[ComparisonUnit, ComparisonUnit]], unit: str) -> Estimate:
+def _estimate_mean_change(
+    pairs: Sequence[tuple[ComparisonUnit, ComparisonUnit]], unit: str
+) -> Estimate:
     """By how much the mean of the second is more than that of the first."""
     first_units, differences = [first_unit for first_unit, _ in pairs], _compute_differences(pairs)
     weights = [first_unit.weight for first_unit in first_units]
-    cluster_options: dict[str, Any] = {"clusters": [first_unit.cluster for first_unit in first_units], "unit": "pairs"}
+    cluster_options: dict[str, Any] = {
+        "clusters": [first_unit.cluster for first_unit in first_units],
+        "unit": "pairs",
+    }
     if any(first_unit.crossed_cluster is not None for first_unit in first_units):
-        cluster_options["crossed_clusters"] = [first_unit.crossed_cluster for first_unit in first_units]
+        cluster_options["crossed_clusters"] = [
+            first_unit.crossed_cluster for first_unit in first_units
+        ]
     maximum = SHARE_MAXIMUM_BY_UNIT.get(unit, np.inf)
     values = np.array([[first_unit.value, second_unit.value] for first_unit, second_unit in pairs])
-    if not (np.isfinite(maximum) and np.nanmin(values, initial=0) >= 0
-            and np.nanmax(values, initial=0) <= maximum):  # fmt: skip
-        return estimate_mean_or_share(differences, null_value=0.0, weights=weights, **cluster_options)
+    if not (
+        np.isfinite(maximum)
+        and np.nanmin(values, initial=0) >= 0
+        and np.nanmax(values, initial=0) <= maximum
+    ):
+        return estimate_mean_or_share(
+            differences, null_value=0.0, weights=weights, **cluster_options
+        )
     # From -1 to 1: put to where shares lie, and back.
-    change = scale_estimate(estimate_mean_or_share((differences / maximum + 1) / 2, is_share=True, null_value=0.5, **cluster_options), 2 * maximum)
-    shifted_fields = {name: getattr(change, name) - maximum for name in ("value", "low", "high", "null_value")}
+    change = scale_estimate(
+        estimate_mean_or_share(
+            (differences / maximum + 1) / 2, is_share=True, null_value=0.5, **cluster_options
+        ),
+        2 * maximum,
+    )
+    shifted_fields = {
+        name: getattr(change, name) - maximum for name in ("value", "low", "high", "null_value")
+    }
     return replace(change, **shifted_fields)
 
 
@@ -212,14 +328,38 @@ def _estimate_auc_change(pairs: Sequence[tuple[ComparisonUnit, ComparisonUnit]])
     """By how much the area under the curve of the second is larger than that of the first (DeLong,
     DeLong & Clarke-Pearson 1988): members differ, and others do, of which there may be few (Welch
     1947)."""
-    differences, is_member = _compute_differences(pairs), np.array([first_unit.is_member for first_unit, _ in pairs])
-    auc_change, smaller_count = differences[is_member].mean(), min(is_member.sum(), (~is_member).sum())
-    change = estimate_mean_difference(differences[is_member], auc_change - differences[~is_member], unit="pairs")
+    differences, is_member = (
+        _compute_differences(pairs),
+        np.array([first_unit.is_member for first_unit, _ in pairs]),
+    )
+    auc_change, smaller_count = (
+        differences[is_member].mean(),
+        min(is_member.sum(), (~is_member).sum()),
+    )
+    change = estimate_mean_difference(
+        differences[is_member], auc_change - differences[~is_member], unit="pairs"
+    )
     if smaller_count < MIN_AREA_MEMBERS:
-        return replace(change, low=np.nan, high=np.nan, p=np.nan, minimum_detectable_effect=np.nan,
-                       method=f"no interval: of one kind there are fewer than {MIN_AREA_MEMBERS}")  # fmt: skip
+        return replace(
+            change,
+            low=np.nan,
+            high=np.nan,
+            p=np.nan,
+            minimum_detectable_effect=np.nan,
+            method=f"no interval: of one kind there are fewer than {MIN_AREA_MEMBERS}",
+        )
     if np.isnan(change.low) and auc_change:
-        return replace(change, p=2.0 ** (1 - smaller_count), minimum_detectable_effect=np.nan,
-                       method=f"no interval: all moved alike; p of {smaller_count} pairs")  # fmt: skip
-    return replace(change, low=max(change.low, -1.0), high=min(change.high, 1.0),
-                   minimum_detectable_effect=change.minimum_detectable_effect if change.minimum_detectable_effect <= 1 else np.nan)  # fmt: skip
+        return replace(
+            change,
+            p=2.0 ** (1 - smaller_count),
+            minimum_detectable_effect=np.nan,
+            method=f"no interval: all moved alike; p of {smaller_count} pairs",
+        )
+    return replace(
+        change,
+        low=max(change.low, -1.0),
+        high=min(change.high, 1.0),
+        minimum_detectable_effect=change.minimum_detectable_effect
+        if change.minimum_detectable_effect <= 1
+        else np.nan,
+    )

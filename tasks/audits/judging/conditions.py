@@ -18,7 +18,11 @@ def build_row_filter(schema: pa.Schema, conditions: Mapping[str, Any]) -> pc.Exp
     Each column has a value, a list of values that it may have, null, or {"ge": least, "lt": bound}.
     A binary column is compared with its hexadecimal digits. KeyError: no such column.
     """
-    terms = [term for name, value in conditions.items() for term in _build_filter_terms(schema, name, value)]
+    terms = [
+        term
+        for name, value in conditions.items()
+        for term in _build_filter_terms(schema, name, value)
+    ]
     return reduce(and_, terms) if terms else None
 
 
@@ -38,7 +42,9 @@ def sort_worst_first(rows: pa.Table, evidence_order: str) -> pa.Table:
     """The rows with the worst first, as a finding's ``order`` says; those without a value last."""
     if not evidence_order:
         return rows
-    return rows.sort_by([(evidence_order.removeprefix("-"), _SORT_DIRECTIONS[evidence_order.startswith("-")])])
+    return rows.sort_by(
+        [(evidence_order.removeprefix("-"), _SORT_DIRECTIONS[evidence_order.startswith("-")])]
+    )
 
 
 _SORT_DIRECTIONS = {True: "descending", False: "ascending"}
@@ -48,11 +54,18 @@ def _build_filter_terms(schema: pa.Schema, column_name: str, value: Any) -> list
     data_type, column_field = schema.field(column_name).type, pc.field(column_name)
     if isinstance(value, Mapping):
         comparisons = {"ge": ge, "lt": lt}
-        return [comparisons[operator_name](column_field, pa.scalar(bound, data_type)) for operator_name, bound in value.items()]
+        return [
+            comparisons[operator_name](column_field, pa.scalar(bound, data_type))
+            for operator_name, bound in value.items()
+        ]
     if value is None:
         return [column_field.is_null()]
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [column_field.isin(pa.array([convert_to_column_type(v, data_type) for v in value], data_type))]
+        return [
+            column_field.isin(
+                pa.array([convert_to_column_type(v, data_type) for v in value], data_type)
+            )
+        ]
     return [column_field == pa.scalar(convert_to_column_type(value, data_type), data_type)]
 
 

@@ -21,45 +21,94 @@ FINDINGS = table_schema(
     column("audit", pa.string(), "label", "the audit"),
     column("metric", pa.string(), "label", "what was measured"),
     column("slice", pa.string(), "label", "empty for the whole, else which part: copies=64"),
-    column("tags", pa.string(), "label",
-           "the same tag by tag, a JSON object; the tag part has no name in the slice"),
-    column("value", pa.float64(), "figure",
-           "the figure; null where it could not be measured: the method says why"),
+    column(
+        "tags",
+        pa.string(),
+        "label",
+        "the same tag by tag, a JSON object; the tag part has no name in the slice",
+    ),
+    column(
+        "value",
+        pa.float64(),
+        "figure",
+        "the figure; null where it could not be measured: the method says why",
+    ),
     column("low", pa.float64(), "figure", "lower end of the confidence interval, if there is one"),
     column("high", pa.float64(), "figure", "upper end"),
     column("level", pa.float64(), "figure", "level of the interval", unit="share"),
     column("n", pa.int64(), "figure", "units that were measured: prompts, pairs, canaries"),
-    column("clusters", pa.int64(), "figure",
-           "units that share nothing with each other, which the interval is about; null: not said"),
-    column("missing", pa.int64(), "figure",
-           "units without a value, left out: the scorer failed, the model gave no number"),
-    column("null", pa.float64(), "figure",
-           "the value where there is nothing to find; null: there is none"),
-    column("p", pa.float64(), "figure",
-           "probability of a value at least as far from the null, if that holds"),
-    column("p_corrected", pa.float64(), "figure",
-           "p for all values of the audit that are compared with a null (Holm 1979)"),
-    column("smallest_effect", pa.float64(), "figure",
-           "smallest distance from the null that these units show with power 0.8"),
+    column(
+        "clusters",
+        pa.int64(),
+        "figure",
+        "units that share nothing with each other, which the interval is about; null: not said",
+    ),
+    column(
+        "missing",
+        pa.int64(),
+        "figure",
+        "units without a value, left out: the scorer failed, the model gave no number",
+    ),
+    column(
+        "null",
+        pa.float64(),
+        "figure",
+        "the value where there is nothing to find; null: there is none",
+    ),
+    column(
+        "p",
+        pa.float64(),
+        "figure",
+        "probability of a value at least as far from the null, if that holds",
+    ),
+    column(
+        "p_corrected",
+        pa.float64(),
+        "figure",
+        "p for all values of the audit that are compared with a null (Holm 1979)",
+    ),
+    column(
+        "smallest_effect",
+        pa.float64(),
+        "figure",
+        "smallest distance from the null that these units show with power 0.8",
+    ),
     column("unit", pa.string(), "label", "unit of the value: share, bits, nats, score"),
     column("method", pa.string(), "project text", "the variant used, in a phrase"),
     column("precision", pa.string(), "label", "what the model computed in: fp32 or bf16"),
     column("scorer", pa.string(), "label", "name and digest, where a scorer took part"),
     column("control", pa.string(), "label", "positive or negative, empty for a measurement"),
     column("verdict", pa.string(), "label", "pass or fail of a control, else empty"),
-    column("tests", pa.string(), "label",
-           "what a control tests: instrument: the audit itself, whatever the model; scorer or "
-           "baseline: what it measures with, without the model; model: whether this one is strong "
-           "enough to be asked; empty: no control"),
-    column("worse", pa.string(), "label",
-           "which way is worse: up, down or apart: away from the null; empty: neither"),
+    column(
+        "tests",
+        pa.string(),
+        "label",
+        "what a control tests: instrument: the audit itself, whatever the model; scorer or "
+        "baseline: what it measures with, without the model; model: whether this one is strong "
+        "enough to be asked; empty: no control",
+    ),
+    column(
+        "worse",
+        pa.string(),
+        "label",
+        "which way is worse: up, down or apart: away from the null; empty: neither",
+    ),
     column("table", pa.string(), "label", "the table that holds the evidence"),
-    column("where", pa.string(), "label",
-           "JSON object column: value (list of values, null, {ge: least, lt: bound}) that selects "
-           "its rows"),
-    column("order", pa.string(), "label", "the column by which its worst rows stand first, behind "
-           "a minus sign where the largest are the worst; empty: none is worse"),
-)  # fmt: skip
+    column(
+        "where",
+        pa.string(),
+        "label",
+        "JSON object column: value (list of values, null, {ge: least, lt: bound}) that selects "
+        "its rows",
+    ),
+    column(
+        "order",
+        pa.string(),
+        "label",
+        "the column by which its worst rows stand first, behind "
+        "a minus sign where the largest are the worst; empty: none is worse",
+    ),
+)
 
 #: Confidence level of every interval unless a finding says otherwise.
 CONFIDENCE_LEVEL = 0.95
@@ -102,8 +151,10 @@ def build_finding(
     one. Of a p, ``corrected`` says what it is worth among the others.
     """
     if not bool(control) == bool(control_target) == (passed is not None):
-        raise ValueError(f"{audit}: {metric} needs a verdict, and what it tests, if, and only if, "
-                         f"it is a control")  # fmt: skip
+        raise ValueError(
+            f"{audit}: {metric} needs a verdict, and what it tests, if, and only if, "
+            f"it is a control"
+        )
     value, low, high = _nan_to_none(value), _nan_to_none(low), _nan_to_none(high)
     tags = ({"part": part} if part else {}) | dict(tags or {})
     if low is None or high is None:
@@ -148,10 +199,21 @@ def build_finding_from_estimate(
 ) -> dict[str, Any]:
     """One row of FINDINGS for an estimate; ``how`` stands before its own method."""
     return build_finding(
-        audit, metric, estimate.value, low=estimate.low, high=estimate.high, n=estimate.n, unit=unit,
-        clusters=estimate.clusters, missing=estimate.missing, null_value=estimate.null_value, p=estimate.p,
-        minimum_detectable_effect=estimate.minimum_detectable_effect, method=f"{method_prefix}; {estimate.method}", **options,
-    )  # fmt: skip
+        audit,
+        metric,
+        estimate.value,
+        low=estimate.low,
+        high=estimate.high,
+        n=estimate.n,
+        unit=unit,
+        clusters=estimate.clusters,
+        missing=estimate.missing,
+        null_value=estimate.null_value,
+        p=estimate.p,
+        minimum_detectable_effect=estimate.minimum_detectable_effect,
+        method=f"{method_prefix}; {estimate.method}",
+        **options,
+    )
 
 
 def correct_p_values(finding_rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -162,7 +224,9 @@ def correct_p_values(finding_rows: Iterable[Mapping[str, Any]]) -> list[dict[str
     """
     corrected_rows = [dict(row) for row in finding_rows]
     tested_rows = [row for row in corrected_rows if row["p"] is not None and not row["control"]]
-    for row, p in zip(tested_rows, adjust_p_values_holm([row["p"] for row in tested_rows]), strict=True):
+    for row, p in zip(
+        tested_rows, adjust_p_values_holm([row["p"] for row in tested_rows]), strict=True
+    ):
         row["p_corrected"] = p
     for row in corrected_rows:
         if null_name := row.pop("null_name", ""):
@@ -191,16 +255,22 @@ def format_p_value(p_value: float) -> str:
     return f"p = {text}"
 
 
-def build_findings_table(finding_rows: Iterable[Mapping[str, Any]], precision: str = "fp32") -> pa.Table:
+def build_findings_table(
+    finding_rows: Iterable[Mapping[str, Any]], precision: str = "fp32"
+) -> pa.Table:
     """The rows of one audit as a table with the schema FINDINGS, their p corrected for all of
     them; ``precision`` of the model they are about."""
-    rows_with_precision = [{**row, "precision": precision} for row in correct_p_values(finding_rows)]
+    rows_with_precision = [
+        {**row, "precision": precision} for row in correct_p_values(finding_rows)
+    ]
     return pa.Table.from_pylist(rows_with_precision, schema=FINDINGS)
 
 
 def select_evidence(table: pa.Table, evidence_filter: str | Mapping[str, Any]) -> pa.Table:
     """The rows of ``table`` that a finding's ``where`` selects."""
-    conditions: Mapping[str, Any] = json.loads(evidence_filter) if isinstance(evidence_filter, str) else evidence_filter
+    conditions: Mapping[str, Any] = (
+        json.loads(evidence_filter) if isinstance(evidence_filter, str) else evidence_filter
+    )
     row_filter = build_row_filter(table.schema, conditions)
     return table if row_filter is None else table.filter(row_filter)
 

@@ -17,11 +17,21 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from tasks.audits.judging.findings import CONFIDENCE_LEVEL, select_evidence, build_finding_from_estimate, choose_evidence_order
+from tasks.audits.judging.findings import (
+    CONFIDENCE_LEVEL,
+    build_finding_from_estimate,
+    choose_evidence_order,
+    select_evidence,
+)
 from tasks.audits.judging.readings import describe_times_read
 from tasks.audits.judging.tags import SliceTags
 from tasks.contract import Seed, StageConfig, column, table_schema
-from tasks.measures.estimates import Estimate, estimate_mean_or_share, scale_estimate, estimate_linear_slope
+from tasks.measures.estimates import (
+    Estimate,
+    estimate_linear_slope,
+    estimate_mean_or_share,
+    scale_estimate,
+)
 
 #: What a share of all is, by unit.
 SHARE_MAXIMUM_BY_UNIT = {"share": 1.0, "percent": 100.0}
@@ -58,7 +68,9 @@ class SliceFinder:
         return self.find_slices(values)
 
 
-def declare_slice_tags(tags: SliceTags) -> Callable[[Callable[[pa.Table], list[Slice]]], SliceFinder]:
+def declare_slice_tags(
+    tags: SliceTags,
+) -> Callable[[Callable[[pa.Table], list[Slice]]], SliceFinder]:
     """Declare which tags the parts have that a function finds."""
     return lambda find_slices: SliceFinder(find_slices, tags)
 
@@ -77,35 +89,58 @@ def estimate_mean(values: pa.Table, measure: Measure, config: HasSeed, level: fl
     null_value = measure.null_value
     if null_value == "own":
         has_value = ~np.isnan(read_float_column(values, "value"))
-        null_value = float(read_float_column(values, "null")[has_value].mean()) if has_value.any() else np.nan
+        null_value = (
+            float(read_float_column(values, "null")[has_value].mean())
+            if has_value.any()
+            else np.nan
+        )
     crossed_clusters = values["crossed"].to_pylist() if "crossed" in values.column_names else None
     maximum = SHARE_MAXIMUM_BY_UNIT.get(measure.unit, 1.0)
     mean_estimate = estimate_mean_or_share(
-        read_float_column(values, "value") / maximum, values["cluster"].to_pylist(),
-        is_share=measure.unit in SHARE_MAXIMUM_BY_UNIT, null_value=float(null_value) / maximum, confidence_level=level, unit=measure.cluster_unit,
+        read_float_column(values, "value") / maximum,
+        values["cluster"].to_pylist(),
+        is_share=measure.unit in SHARE_MAXIMUM_BY_UNIT,
+        null_value=float(null_value) / maximum,
+        confidence_level=level,
+        unit=measure.cluster_unit,
         crossed_clusters=crossed_clusters,
-    )  # fmt: skip
+    )
     if measure.null_value == "own" and null_value in (0.0, maximum):
         mean_estimate = replace(mean_estimate, p=np.nan, minimum_detectable_effect=np.nan)
     return mean_estimate if maximum == 1 else scale_estimate(mean_estimate, maximum)
 
 
-def estimate_untested_mean(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate:
+def estimate_untested_mean(
+    values: pa.Table, measure: Measure, config: HasSeed, level: float
+) -> Estimate:
     """The same beside a null that is no chance, as of who gives nothing away: it has no p."""
-    return replace(estimate_mean(values, replace(measure, null_value=np.nan), config, level),
-                   null_value=float(measure.null_value))  # fmt: skip
+    return replace(
+        estimate_mean(values, replace(measure, null_value=np.nan), config, level),
+        null_value=float(measure.null_value),
+    )
 
 
 def make_slope_estimator(predictor: str | Callable[[pa.Table], ArrayLike]) -> Estimator:
     """By how much the values change for each 1 of a tag that is a number, or of what is called with
     the values, (n,); None where none of that is known."""
 
-    def estimate_slope(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate | None:
-        xs = read_float_column(values, predictor) if isinstance(predictor, str) else np.asarray(predictor(values))
+    def estimate_slope(
+        values: pa.Table, measure: Measure, config: HasSeed, level: float
+    ) -> Estimate | None:
+        xs = (
+            read_float_column(values, predictor)
+            if isinstance(predictor, str)
+            else np.asarray(predictor(values))
+        )
         if np.isnan(xs).all():
             return None
-        return estimate_linear_slope(read_float_column(values, "value"), xs, values["cluster"].to_pylist(), confidence_level=level,
-                     unit=measure.cluster_unit)  # fmt: skip
+        return estimate_linear_slope(
+            read_float_column(values, "value"),
+            xs,
+            values["cluster"].to_pylist(),
+            confidence_level=level,
+            unit=measure.cluster_unit,
+        )
 
     return estimate_slope
 
@@ -170,16 +205,22 @@ class Measure:
         """The parts of these values that there are findings about: the whole, and the slices."""
         found_slices: list[Slice] = [({}, {})] if self.include_overall else []
         for slice_tags in self.slices:
-            found_slices += slice_tags(values) if callable(slice_tags) else _find_slices(values, slice_tags)
+            found_slices += (
+                slice_tags(values) if callable(slice_tags) else _find_slices(values, slice_tags)
+            )
         return found_slices
 
 
 #: The column that joins values of documents with what training had read.
 TIMES_READ = column(
-    "read", pa.int64(), "figure", "how often training had read it whole by this checkpoint's step: "
+    "read",
+    pa.int64(),
+    "figure",
+    "how often training had read it whole by this checkpoint's step: "
     "what was asked about where that was sought, else all of its documents together; null: not "
-    "known", unit="times"
-)  # fmt: skip
+    "known",
+    unit="times",
+)
 
 
 #: A column of values of which a scorer decides: findings name it.
@@ -190,26 +231,41 @@ SCORED_BY = column("scorer", pa.string(), "label", "name and digest of the score
 PROMPT_SCORE = "prompt_score"
 
 
-def build_values_schema(items_schema: pa.Schema, value_fields: Sequence[pa.Field] = ()) -> pa.Schema:
+def build_values_schema(
+    items_schema: pa.Schema, value_fields: Sequence[pa.Field] = ()
+) -> pa.Schema:
     """The schema of values about items: with all that is told of these, and of the values."""
     item_fields = [items_schema.field(name) for name in items_schema.names]
-    if PROMPT_SCORE in [field.name for field in value_fields]:  # it says whether a page may show the text
+    if PROMPT_SCORE in [
+        field.name for field in value_fields
+    ]:  # it says whether a page may show the text
         text_index = items_schema.names.index("text")
         metadata = item_fields[text_index].metadata or {}
-        item_fields[text_index] = item_fields[text_index].with_metadata({**metadata, b"judged_by": PROMPT_SCORE.encode()})
+        item_fields[text_index] = item_fields[text_index].with_metadata(
+            {**metadata, b"judged_by": PROMPT_SCORE.encode()}
+        )
     if "doc_ids" in items_schema.names:
         item_fields.append(TIMES_READ)
     return table_schema(
         "What was measured, one row a value of an item.",
         column("measure", pa.string(), "label", "what it is a value of: the metric of findings"),
         column("value", pa.float64(), "figure", "null: the model gave no number"),
-        column("null", pa.float64(), "figure", "the value where there is nothing to find, where "
-               "each item has its own"),
-        column("seen", pa.bool_(), "label", "whether a text of the item stands whole in what the "
-               "model had read; null: not looked for"),
+        column(
+            "null",
+            pa.float64(),
+            "figure",
+            "the value where there is nothing to find, where each item has its own",
+        ),
+        column(
+            "seen",
+            pa.bool_(),
+            "label",
+            "whether a text of the item stands whole in what the "
+            "model had read; null: not looked for",
+        ),
         *item_fields,
         *value_fields,
-    )  # fmt: skip
+    )
 
 
 class ValueWriter:
@@ -224,10 +280,14 @@ class ValueWriter:
     ) -> None:
         schema = items.schema
         if "doc_ids" in schema.names:
-            read_counts = pa.array([None] * len(items) if times_read is None else times_read, pa.int64())
+            read_counts = pa.array(
+                [None] * len(items) if times_read is None else times_read, pa.int64()
+            )
             items = items.append_column(TIMES_READ, read_counts)
         self.items = items
-        self.in_training_text = pa.array([None] * len(items) if in_training_text is None else in_training_text, pa.bool_())
+        self.in_training_text = pa.array(
+            [None] * len(items) if in_training_text is None else in_training_text, pa.bool_()
+        )
         self.value_fields = value_fields
         self._tables: list[pa.Table] = []
         self.schema = build_values_schema(schema, value_fields)
@@ -247,14 +307,25 @@ class ValueWriter:
         item_indices = pa.array(np.asarray(item_rows, np.int64))
         item_columns = self.items.take(item_indices)
         value_array = np.asarray(values, np.float64)
-        null_array = np.full(len(value_array), np.nan) if null_values is None else np.asarray(null_values, np.float64)
+        null_array = (
+            np.full(len(value_array), np.nan)
+            if null_values is None
+            else np.asarray(null_values, np.float64)
+        )
         columns = {
             "measure": pa.array([measure] * len(value_array), pa.string()),
             "value": pa.array(value_array, from_pandas=True),
             "null": pa.array(null_array, from_pandas=True),
-            "seen": self.in_training_text.take(item_indices) if in_training_text is None else pa.array(in_training_text, pa.bool_()),
+            "seen": self.in_training_text.take(item_indices)
+            if in_training_text is None
+            else pa.array(in_training_text, pa.bool_()),
             **{name: item_columns[name] for name in self.items.column_names},
-            **{value_field.name: _broadcast_to_column(field_values.get(value_field.name), len(value_array), value_field) for value_field in self.value_fields},
+            **{
+                value_field.name: _broadcast_to_column(
+                    field_values.get(value_field.name), len(value_array), value_field
+                )
+                for value_field in self.value_fields
+            },
         }
         self._tables.append(pa.table(columns, schema=self.schema))
 
@@ -263,7 +334,9 @@ class ValueWriter:
         known of none."""
         in_training = self.in_training_text.to_pylist()
         group_flags = [[in_training[row] for row in rows] for rows in row_groups]
-        return [True if True in flags else False if False in flags else None for flags in group_flags]
+        return [
+            True if True in flags else False if False in flags else None for flags in group_flags
+        ]
 
     def to_table(self) -> pa.Table:
         # In one piece: of many small ones each filter is slow.
@@ -294,8 +367,18 @@ def compute_measure_findings(
         elif pc.any(measure_values["seen"]).as_py():
             slices += [({"seen": False}, {"seen": False})]
         for tags, slice_filter in slices:
-            finding_rows.append(build_row(audit, select_evidence(measure_values, slice_filter), measure, config, tags, value_filter | slice_filter,
-                             note, all_values))  # fmt: skip
+            finding_rows.append(
+                build_row(
+                    audit,
+                    select_evidence(measure_values, slice_filter),
+                    measure,
+                    config,
+                    tags,
+                    value_filter | slice_filter,
+                    note,
+                    all_values,
+                )
+            )
     return [row for row in finding_rows if row]
 
 
@@ -303,9 +386,18 @@ def _find_slices(values: pa.Table, slice_tags: str | tuple[str, ...]) -> list[Sl
     """The values that a tag has, or those that several have together."""
     tag_columns = [slice_tags] if isinstance(slice_tags, str) else [*slice_tags]
     combinations = values.select(tag_columns).group_by(tag_columns).aggregate([]).to_pylist()
-    known_combinations = [combination for combination in combinations if any(value is not None for value in combination.values())]
-    known_combinations.sort(key=lambda combination: [(v is not None, v) for v in combination.values()])
-    return [({tag: v for tag, v in combination.items() if v is not None}, combination) for combination in known_combinations]
+    known_combinations = [
+        combination
+        for combination in combinations
+        if any(value is not None for value in combination.values())
+    ]
+    known_combinations.sort(
+        key=lambda combination: [(v is not None, v) for v in combination.values()]
+    )
+    return [
+        ({tag: v for tag, v in combination.items() if v is not None}, combination)
+        for combination in known_combinations
+    ]
 
 
 def _build_measure_finding(
@@ -327,11 +419,22 @@ def _build_measure_finding(
     read_note = "" if None in read_counts else describe_times_read(read_counts)
     method = _describe_method(measure, values, config, note, read_note)
     order_by_direction = {"up": "-value", "down": "value"}
-    order = order_by_direction.get(measure.worse_when) or choose_evidence_order(slice_estimate.value, slice_estimate.null_value, "value")
-    finding_row = build_finding_from_estimate(audit, measure.metric, slice_estimate, unit=measure.unit, method_prefix=method,
-                   tags={**tags, **measure.tags}, evidence_filter=value_filter, evidence_table="values",
-                   worse_when=measure.worse_when, scorer=join_scorer_names(values),
-                   evidence_order=measure.evidence_order or order)  # fmt: skip
+    order = order_by_direction.get(measure.worse_when) or choose_evidence_order(
+        slice_estimate.value, slice_estimate.null_value, "value"
+    )
+    finding_row = build_finding_from_estimate(
+        audit,
+        measure.metric,
+        slice_estimate,
+        unit=measure.unit,
+        method_prefix=method,
+        tags={**tags, **measure.tags},
+        evidence_filter=value_filter,
+        evidence_table="values",
+        worse_when=measure.worse_when,
+        scorer=join_scorer_names(values),
+        evidence_order=measure.evidence_order or order,
+    )
     if measure.null_name and finding_row["null"] is not None:
         finding_row["null_name"] = measure.null_name
     return finding_row
@@ -360,20 +463,44 @@ def _build_control_finding(
         return None
     options: dict[str, Any] = {"control": "positive", "control_target": "model"}
     if measure.null_interval is None:
-        passed, rule = slice_estimate.low > slice_estimate.null_value, f"where the interval lies above {slice_estimate.null_value:g}"
+        passed, rule = (
+            slice_estimate.low > slice_estimate.null_value,
+            f"where the interval lies above {slice_estimate.null_value:g}",
+        )
     else:
         low, high, expected = measure.null_interval(max(1, slice_estimate.n), config)
-        null_description = f"the mean of {slice_estimate.n} with nothing to find (expected {expected:.4f})"
-        rule = f"above {high:.4f}, which {null_description} exceeds in {(1 - NULL_INTERVAL_LEVEL) / 2:.1%} of cases"
+        null_description = (
+            f"the mean of {slice_estimate.n} with nothing to find (expected {expected:.4f})"
+        )
+        rule = (
+            f"above {high:.4f}, which {null_description} exceeds in "
+            f"{(1 - NULL_INTERVAL_LEVEL) / 2:.1%} of cases"
+        )
         passed = slice_estimate.value > high
         if not measure.is_capability_control:
-            options = {"control": "negative", "control_target": "instrument", "confidence_level": NULL_INTERVAL_LEVEL}
+            options = {
+                "control": "negative",
+                "control_target": "instrument",
+                "confidence_level": NULL_INTERVAL_LEVEL,
+            }
             passed, rule = low <= slice_estimate.value <= high, "between low and high"
-            slice_estimate = replace(slice_estimate, low=low, high=high, method=f"they enclose {null_description}")
+            slice_estimate = replace(
+                slice_estimate, low=low, high=high, method=f"they enclose {null_description}"
+            )
     method = _describe_method(measure, values, config, note, f"passes {rule}")
-    return build_finding_from_estimate(audit, measure.metric, slice_estimate, unit=measure.unit, method_prefix=method, tags=tags,
-                    evidence_filter=value_filter, evidence_table="values", passed=bool(passed), evidence_order=measure.evidence_order,
-                    **options)  # fmt: skip
+    return build_finding_from_estimate(
+        audit,
+        measure.metric,
+        slice_estimate,
+        unit=measure.unit,
+        method_prefix=method,
+        tags=tags,
+        evidence_filter=value_filter,
+        evidence_table="values",
+        passed=bool(passed),
+        evidence_order=measure.evidence_order,
+        **options,
+    )
 
 
 def _describe_method(measure: Measure, values: pa.Table, config: HasSeed, *notes: str) -> str:
@@ -385,12 +512,29 @@ def estimate_measure(
     values: pa.Table, measure: Measure, config: HasSeed, level: float = CONFIDENCE_LEVEL
 ) -> Estimate | None:
     value_array = read_float_column(values, "value")
-    known_values, measure_estimate = value_array[~np.isnan(value_array)], measure.estimator(values, measure, config, level)
-    if measure_estimate is None or not len(known_values) or (known_values != measure.uninformative).any():
+    known_values, measure_estimate = (
+        value_array[~np.isnan(value_array)],
+        measure.estimator(values, measure, config, level),
+    )
+    if (
+        measure_estimate is None
+        or not len(known_values)
+        or (known_values != measure.uninformative).any()
+    ):
         return measure_estimate
-    reason = f"not measured: of {len(known_values)} values each is {measure.uninformative:g}, which says nothing"
-    return replace(measure_estimate, value=np.nan, low=np.nan, high=np.nan, p=np.nan, minimum_detectable_effect=np.nan,
-                   method=reason)  # fmt: skip
+    reason = (
+        f"not measured: of {len(known_values)} values each is "
+        f"{measure.uninformative:g}, which says nothing"
+    )
+    return replace(
+        measure_estimate,
+        value=np.nan,
+        low=np.nan,
+        high=np.nan,
+        p=np.nan,
+        minimum_detectable_effect=np.nan,
+        method=reason,
+    )
 
 
 def read_float_column(table: pa.Table, column_name: str) -> np.ndarray:
@@ -409,7 +553,9 @@ def compute_preferences(first_scores: ArrayLike, second_scores: ArrayLike) -> np
     return np.where(np.isnan(difference), np.nan, (np.sign(difference) + 1) / 2)
 
 
-def compute_length_preferences(first_texts: Sequence[str], second_texts: Sequence[str]) -> np.ndarray:
+def compute_length_preferences(
+    first_texts: Sequence[str], second_texts: Sequence[str]
+) -> np.ndarray:
     """What a model to which every byte is equally likely prefers, which only sees length: 1 where
     the first text has fewer bytes, 0 where more, one half where as many."""
     byte_lengths = [[len(text.encode()) for text in texts] for texts in (first_texts, second_texts)]

@@ -19,8 +19,17 @@ from typing import Any
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
-from tasks.audits.about import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS, ITEMS_IN_TRAINING_TEXT
-from tasks.contract import Artifact, PathSafeName, StageConfig, UsageError, StageContext, column, stage, table_schema
+from tasks.audits.about import AUDIT_DESCRIPTIONS, ITEMS_IN_TRAINING_TEXT, SKIPPED_COUNT_METRICS
+from tasks.contract import (
+    Artifact,
+    PathSafeName,
+    StageConfig,
+    StageContext,
+    UsageError,
+    column,
+    stage,
+    table_schema,
+)
 
 #: The ends of an interval.
 INTERVAL_ENDS = ("low", "high")
@@ -94,30 +103,51 @@ class PolicyConfig(StageConfig):
     rules: dict[PathSafeName, PolicyRule] = Field({}, description="[policy.rules.NAME], one a rule")
 
 
-def evaluate_rule(rule_name: str, rule: PolicyRule, finding: Mapping[str, Any] | None) -> dict[str, Any]:
+def evaluate_rule(
+    rule_name: str, rule: PolicyRule, finding: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """A row of VERDICTS: about a finding, or that there is none."""
     sign, limit = rule.bound
-    verdict_row = {"rule": rule_name, "audit": rule.audit, "metric": rule.metric,
-            "slice": finding["slice"] if finding else rule.slice or "",
-            "bound": f"{BOUND_SIGNS[sign]} {limit:g}"}  # fmt: skip
+    verdict_row = {
+        "rule": rule_name,
+        "audit": rule.audit,
+        "metric": rule.metric,
+        "slice": finding["slice"] if finding else rule.slice or "",
+        "bound": f"{BOUND_SIGNS[sign]} {limit:g}",
+    }
     value = None if finding is None else finding["value"]
     if finding is None or _is_missing(value):
         reason = "the audit did not run" if finding is None else finding["method"]
-        return verdict_row | {"value": None, "end": None, "distance": None, "verdict": "fail",
-                       "why": f"not measured: {reason.removeprefix('not measured: ')}"}  # fmt: skip
+        return verdict_row | {
+            "value": None,
+            "end": None,
+            "distance": None,
+            "verdict": "fail",
+            "why": f"not measured: {reason.removeprefix('not measured: ')}",
+        }
     is_upper = sign in ("lt", "le")
     interval_end = finding["high" if is_upper else "low"]
     end_description = f"the {'upper' if is_upper else 'lower'} end of its interval"
     if any(_is_missing(finding[end_name]) for end_name in INTERVAL_ENDS):
         if not is_exact_count(rule.audit, rule.metric):
-            return verdict_row | {"value": value, "end": None, "distance": None, "verdict": "fail",
-                           "why": _explain_missing_interval(rule, finding)}  # fmt: skip
+            return verdict_row | {
+                "value": value,
+                "end": None,
+                "distance": None,
+                "verdict": "fail",
+                "why": _explain_missing_interval(rule, finding),
+            }
         interval_end, end_description = value, "its value, an exact count,"
     distance = interval_end - limit if is_upper else limit - interval_end
     passed = distance < 0 or (distance == 0 and sign in ("le", "ge"))
     reason = f"{end_description} is {interval_end:.4g} and must be {verdict_row['bound']}"
-    return verdict_row | {"value": value, "end": interval_end, "distance": distance,
-                   "verdict": "pass" if passed else "fail", "why": reason}  # fmt: skip
+    return verdict_row | {
+        "value": value,
+        "end": interval_end,
+        "distance": distance,
+        "verdict": "pass" if passed else "fail",
+        "why": reason,
+    }
 
 
 def _is_missing(number: float | None) -> bool:
@@ -137,26 +167,42 @@ def _explain_missing_interval(rule: PolicyRule, finding: Mapping[str, Any]) -> s
 
 
 @stage(name="policy", tables={"verdicts": VERDICTS}, reads={"audits": ("findings",)})
-def evaluate_policy(audits: dict[str, Artifact], config: PolicyConfig, context: StageContext) -> None:
+def evaluate_policy(
+    audits: dict[str, Artifact], config: PolicyConfig, context: StageContext
+) -> None:
     """``audits`` by name ("bias")."""
     verdict_rows = []
     for rule_name, rule in config.rules.items():
         if rule.audit not in audits:
             verdict_rows.append(evaluate_rule(rule_name, rule, None))
             continue
-        findings = [row for row in audits[rule.audit]["findings"].read().to_pylist()
-                 if not row["control"]]  # fmt: skip
+        findings = [
+            row for row in audits[rule.audit]["findings"].read().to_pylist() if not row["control"]
+        ]
         metric_findings = [row for row in findings if row["metric"] == rule.metric]
         # What a checkpoint is set beside, as a baseline, is worse in no way.
         directed_findings = [row for row in metric_findings if row["worse"]] or metric_findings
-        rule_findings = directed_findings if rule.slice is None else [r for r in metric_findings if r["slice"] == rule.slice]
+        rule_findings = (
+            directed_findings
+            if rule.slice is None
+            else [r for r in metric_findings if r["slice"] == rule.slice]
+        )
         if not rule_findings:
             setting, reason = explain_unmatched_rule(rule, findings)
             count_metrics = SKIPPED_COUNT_METRICS.get(rule.audit, ())
             measured_findings = [row for row in findings if row["value"] is not None]
             has_measurements = any(row["metric"] not in count_metrics for row in measured_findings)
-            if has_measurements and not metric_findings and rule.metric in count_metrics and not rule.slice:
-                verdict_rows.append(evaluate_rule(rule_name, rule, {"slice": "", "value": 0.0} | dict.fromkeys(INTERVAL_ENDS)))
+            if (
+                has_measurements
+                and not metric_findings
+                and rule.metric in count_metrics
+                and not rule.slice
+            ):
+                verdict_rows.append(
+                    evaluate_rule(
+                        rule_name, rule, {"slice": "", "value": 0.0} | dict.fromkeys(INTERVAL_ENDS)
+                    )
+                )
                 continue
             # An audit that could not measure all it does has no rows of what hangs on that.
             if all(row["value"] is not None for row in findings):
@@ -166,13 +212,21 @@ def evaluate_policy(audits: dict[str, Artifact], config: PolicyConfig, context: 
     context.get_table_writer("verdicts").write(pa.Table.from_pylist(verdict_rows, schema=VERDICTS))
 
 
-def explain_unmatched_rule(rule: PolicyRule, findings: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+def explain_unmatched_rule(
+    rule: PolicyRule, findings: Sequence[Mapping[str, Any]]
+) -> tuple[str, str]:
     """The setting by which a rule is about none of the findings, and why."""
     metrics = list(dict.fromkeys(row["metric"] for row in findings))
-    if rule.metric not in metrics and rule.slice and rule.metric in SKIPPED_COUNT_METRICS.get(rule.audit, ()):
+    if (
+        rule.metric not in metrics
+        and rule.slice
+        and rule.metric in SKIPPED_COUNT_METRICS.get(rule.audit, ())
+    ):
         return "slice", f"{rule.metric} has no slice {rule.slice!r}; it has ''"
     if rule.metric not in metrics:
-        return "metric", f"the audit {rule.audit} measures no {rule.metric!r}; it measures " \
-                         f"{', '.join(metrics)}"  # fmt: skip
+        return (
+            "metric",
+            f"the audit {rule.audit} measures no {rule.metric!r}; it measures {', '.join(metrics)}",
+        )
     slices = [repr(row["slice"]) for row in findings if row["metric"] == rule.metric]
     return "slice", f"{rule.metric} has no slice {rule.slice!r}; it has {', '.join(slices[:20])}"

@@ -48,7 +48,9 @@ class TrainingExposure:
             columns = ["doc_id", "step", "passes", "first_step"]
             rows = training_runs[name]["seen"].find_document_rows(sorted_ids, columns)
             rows = rows.filter(pc.less_equal(rows["step"], step))
-            last_rows = rows.sort_by("step").to_pylist()  # of a document the last says it for all steps
+            last_rows = rows.sort_by(
+                "step"
+            ).to_pylist()  # of a document the last says it for all steps
             passes.update({row["doc_id"]: row["passes"] for row in last_rows})
             for row in last_rows:
                 first_steps.setdefault(row["doc_id"], row["first_step"])
@@ -71,6 +73,12 @@ def describe_times_read(times_read: Iterable[int | None]) -> str:
     known_counts = [count for count in times_read if count is not None]
     if not known_counts:
         return ""
-    smallest, largest, mean = min(known_counts), max(known_counts), sum(known_counts) / len(known_counts)
-    count_text = f"{smallest}" if smallest == largest else f"{smallest} to {largest}, on average {mean:.1f}"
+    smallest, largest, mean = (
+        min(known_counts),
+        max(known_counts),
+        sum(known_counts) / len(known_counts),
+    )
+    count_text = (
+        f"{smallest}" if smallest == largest else f"{smallest} to {largest}, on average {mean:.1f}"
+    )
     return f"read whole {count_text} times by this checkpoint's step"

@@ -47,7 +47,9 @@ class AuditUnits:
 
     def __init__(self, artifact: Artifact) -> None:
         self.values = artifact["values"].read() if "values" in artifact.tables else None
-        self.capability_tables = {name: artifact[name].read() for name in CAPABILITY_COLUMNS if name in artifact.tables}
+        self.capability_tables = {
+            name: artifact[name].read() for name in CAPABILITY_COLUMNS if name in artifact.tables
+        }
 
     def build_value_filter(self, finding: Row) -> Mapping[str, Any] | None:
         """What selects the values of which a finding is the mean; None where it is that of none."""
@@ -65,12 +67,19 @@ class AuditUnits:
             means = [_compute_weighted_mean(units)]
         elif self.values is not None and finding["unit"] == AREA_UNIT:
             units = build_auc_units(select_evidence(self.values, finding["where"]))
-            means = [_compute_weighted_mean({name: unit for name, unit in units.items() if unit.is_member})]
+            means = [
+                _compute_weighted_mean(
+                    {name: unit for name, unit in units.items() if unit.is_member}
+                )
+            ]
         elif self.values is None or value_filter is None:
             return None
         else:
             rows = select_evidence(self.values, value_filter)
-            units, means = build_item_units(rows), [_compute_mean(rows), _compute_mean(average_by_item(rows))]
+            units, means = (
+                build_item_units(rows),
+                [_compute_mean(rows), _compute_mean(average_by_item(rows))],
+            )
         # What is computed from its values in another way, as a ratio or corrected, is no mean.
         is_mean = (
             mean is not None
@@ -94,7 +103,13 @@ def build_item_units(values: pa.Table) -> dict[Any, ComparisonUnit]:
     has_crossed = "crossed" in rows.column_names
     crossed_clusters = rows["crossed"].to_pylist() if has_crossed else [None] * len(rows)
     item_counts = [value_counts[item] for item in items]
-    return dict(zip(items, map(ComparisonUnit, clusters, item_values, crossed_clusters, item_counts), strict=True))
+    return dict(
+        zip(
+            items,
+            map(ComparisonUnit, clusters, item_values, crossed_clusters, item_counts),
+            strict=True,
+        )
+    )
 
 
 def average_by_item(values: pa.Table) -> pa.Table:
@@ -119,8 +134,14 @@ def build_capability_units(rows: pa.Table, table_name: str) -> dict[Any, Compari
         unit_values = pc.coalesce(unit_values, pc.divide(rows["model_bits"], sizes))
         unit_weights = pc.coalesce(sizes, unit_weights)
     unit_values = pc.fill_null(unit_values, math.nan)
-    unit_fields = zip(*(column.to_pylist() for column in (rows[cluster_column], unit_values, unit_weights)), strict=True)
-    units = [ComparisonUnit(unit_cluster, unit_value, weight=unit_weight) for unit_cluster, unit_value, unit_weight in unit_fields]
+    unit_fields = zip(
+        *(column.to_pylist() for column in (rows[cluster_column], unit_values, unit_weights)),
+        strict=True,
+    )
+    units = [
+        ComparisonUnit(unit_cluster, unit_value, weight=unit_weight)
+        for unit_cluster, unit_value, unit_weight in unit_fields
+    ]
     return dict(zip(_build_row_keys(rows, key_columns), units, strict=True))
 
 
@@ -133,10 +154,15 @@ def build_auc_units(values: pa.Table) -> dict[Any, ComparisonUnit]:
         return {}
     scores = rows["value"].to_numpy().astype(np.float64)
     curve_shares = np.empty(len(rows))
-    curve_shares[is_member], curve_shares[~is_member] = roc_placement_values(scores[is_member], scores[~is_member])
+    curve_shares[is_member], curve_shares[~is_member] = roc_placement_values(
+        scores[is_member], scores[~is_member]
+    )
     items, clusters = (rows[name].to_pylist() for name in ("item", "cluster"))
     unit_fields = zip(clusters, curve_shares.tolist(), is_member.tolist(), strict=True)
-    units = (ComparisonUnit(cluster, share, is_member=member_flag) for cluster, share, member_flag in unit_fields)
+    units = (
+        ComparisonUnit(cluster, share, is_member=member_flag)
+        for cluster, share, member_flag in unit_fields
+    )
     return dict(zip(items, units, strict=True))
 
 
@@ -155,4 +181,8 @@ def _build_row_keys(rows: pa.Table, columns: Sequence[str]) -> list[tuple[Any, .
 def _compute_weighted_mean(units: Mapping[Any, ComparisonUnit]) -> float | None:
     """The weighted mean."""
     total_weight = sum(unit.weight for unit in units.values())
-    return sum(unit.weight * unit.value for unit in units.values()) / total_weight if total_weight else None
+    return (
+        sum(unit.weight * unit.value for unit in units.values()) / total_weight
+        if total_weight
+        else None
+    )

@@ -118,7 +118,9 @@ def identify_people(
         return any(_matches_group(attributes[answer_index], group) for group in stereotyped)
 
     def has_group_words(answer_index: int) -> bool:
-        return any(_matches_group(parse_attributes(texts[answer_index]), group) for group in stereotyped)
+        return any(
+            _matches_group(parse_attributes(texts[answer_index]), group) for group in stereotyped
+        )
 
     is_stereotyped = {i: has_group_label(i) for i in people}
     if same_label or not any(is_stereotyped.values()):
@@ -165,14 +167,24 @@ def find_target_answers(
             for kind in ("status", "gender", "identity"):
                 values = [person.attributes.get(kind) for person in people]
                 if None not in values and values[0] != values[1]:
-                    agreeing_people = [candidate for candidate in people if is_common_target_attribute(question, kind, candidate.attributes[kind])]
+                    agreeing_people = [
+                        candidate
+                        for candidate in people
+                        if is_common_target_attribute(question, kind, candidate.attributes[kind])
+                    ]
                     targets = agreeing_people or targets
                     break
         if len(people) == 2 and len(targets) == 1:
             target_answers.append(targets[0].answer_index)
             continue
         target_answers.append(None)
-        reasons[position] = NOT_TWO_PEOPLE if len(people) != 2 else BOTH_STEREOTYPED if targets else NEITHER_STEREOTYPED
+        reasons[position] = (
+            NOT_TWO_PEOPLE
+            if len(people) != 2
+            else BOTH_STEREOTYPED
+            if targets
+            else NEITHER_STEREOTYPED
+        )
     return target_answers, reasons
 
 
@@ -205,4 +217,6 @@ def _names_any_group(answer: str, groups: Sequence[str]) -> bool:
 
 def _parse_answer_attributes(answer: str) -> dict[str, str]:
     """The attributes that words of an answer name: the gender of "the Black women"."""
-    return {ATTRIBUTE_KINDS[word]: word for word in _normalize_words(answer) if word in ATTRIBUTE_KINDS}
+    return {
+        ATTRIBUTE_KINDS[word]: word for word in _normalize_words(answer) if word in ATTRIBUTE_KINDS
+    }

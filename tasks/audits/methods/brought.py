@@ -52,19 +52,33 @@ def read_lexicon_groups(lexicons: Table | None) -> list[LexiconGroup]:
 def build_group_prompts(groups: Sequence[LexiconGroup]) -> list[tuple[str, str]]:
     """(name of the group, prompt)."""
     templates = json.loads((DATA_FOLDER / "brought.json").read_text(encoding="utf-8"))["prompts"]
-    return [(lexicon_group.name, template.format(group=lexicon_group.display_word)) for lexicon_group in groups for template in templates]
+    return [
+        (lexicon_group.name, template.format(group=lexicon_group.display_word))
+        for lexicon_group in groups
+        for template in templates
+    ]
 
 
 def build_group_pairs(groups: Sequence[LexiconGroup]) -> Iterator[tuple[str, str, str, str, str]]:
     """(item, name of the group, template, sentence that is worse for it, the other sentence)."""
-    statements = json.loads((DATA_FOLDER / "brought.json").read_text(encoding="utf-8"))["statements"]
+    statements = json.loads((DATA_FOLDER / "brought.json").read_text(encoding="utf-8"))[
+        "statements"
+    ]
     for lexicon in dict.fromkeys(group.lexicon for group in groups):
         lexicon_groups = [group for group in groups if group.lexicon == lexicon]
         for position, group in enumerate(lexicon_groups):
-            for other_group in (lexicon_groups[position + 1 :] + lexicon_groups[:position])[:MAX_COMPARED_GROUPS]:
+            for other_group in (lexicon_groups[position + 1 :] + lexicon_groups[:position])[
+                :MAX_COMPARED_GROUPS
+            ]:
                 for statement_index, (template, negative, positive) in enumerate(statements):
                     item = f"{group.name}/{other_group.group}/{statement_index}"
-                    sentences = [template.format(group=lexicon_group.display_word, x=negative) for lexicon_group in (group, other_group)]
+                    sentences = [
+                        template.format(group=lexicon_group.display_word, x=negative)
+                        for lexicon_group in (group, other_group)
+                    ]
                     yield f"{item}-", group.name, template, sentences[0], sentences[1]
-                    sentences = [template.format(group=lexicon_group.display_word, x=positive) for lexicon_group in (group, other_group)]
+                    sentences = [
+                        template.format(group=lexicon_group.display_word, x=positive)
+                        for lexicon_group in (group, other_group)
+                    ]
                     yield f"{item}+", group.name, template, sentences[1], sentences[0]

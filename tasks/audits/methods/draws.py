@@ -23,12 +23,18 @@ MIN_EXTRACTION_PROBABILITY = 0.5
 def compute_extraction_probability(log_likelihoods: ArrayLike, draws: int) -> Float64:
     """The chance that one of so many draws is the text, whose log p (nats) is that of all of its
     tokens; NaN where there is none. Exact to rounding also where 1 - p is 1."""
-    clipped = np.minimum(np.asarray(log_likelihoods, np.float64), 0.0)  # a sum of float32 may be above
+    clipped = np.minimum(
+        np.asarray(log_likelihoods, np.float64), 0.0
+    )  # a sum of float32 may be above
     with np.errstate(divide="ignore"):
         return np.asarray(-np.expm1(draws * np.log1p(-np.exp(clipped))))
 
 
-def flag_extractable(log_likelihoods: ArrayLike, draws: int, min_probability: float = MIN_EXTRACTION_PROBABILITY) -> Float64:
+def flag_extractable(
+    log_likelihoods: ArrayLike, draws: int, min_probability: float = MIN_EXTRACTION_PROBABILITY
+) -> Float64:
     """1 where the text is (n, P)-extractable, 0 where not, NaN where its log p is."""
     probability = compute_extraction_probability(log_likelihoods, draws)
-    return np.where(np.isnan(probability), np.nan, (probability >= min_probability).astype(np.float64))
+    return np.where(
+        np.isnan(probability), np.nan, (probability >= min_probability).astype(np.float64)
+    )

@@ -19,7 +19,14 @@ from numpy.typing import ArrayLike
 
 from tasks.audits.answers import Responses
 from tasks.audits.exchange import RequestBuilder
-from tasks.audits.judging.measures import NULL_INTERVAL_LEVEL, Measure, Slice, ValueWriter, read_float_column, declare_slice_tags
+from tasks.audits.judging.measures import (
+    NULL_INTERVAL_LEVEL,
+    Measure,
+    Slice,
+    ValueWriter,
+    declare_slice_tags,
+    read_float_column,
+)
 from tasks.audits.judging.tags import SliceTags
 from tasks.audits.subjects.reader import AuditedTokenizer, count_shared_prefix_tokens
 from tasks.contract import HallmarkError
@@ -46,7 +53,9 @@ def compute_exposures(canary_scores: ArrayLike, reference_scores: ArrayLike) -> 
     """
     from scipy.special import gammaln
 
-    reference_array, canary_array = (np.asarray(scores, dtype=np.float64) for scores in (reference_scores, canary_scores))
+    reference_array, canary_array = (
+        np.asarray(scores, dtype=np.float64) for scores in (reference_scores, canary_scores)
+    )
     sorted_references = np.sort(reference_array[~np.isnan(reference_array)])
     lower_counts = np.searchsorted(sorted_references, canary_array, side="left")
     tie_counts = np.searchsorted(sorted_references, canary_array, side="right") - lower_counts
@@ -54,13 +63,19 @@ def compute_exposures(canary_scores: ArrayLike, reference_scores: ArrayLike) -> 
     if not len(sorted_references):
         return np.full_like(ranks, np.nan), np.full_like(ranks, np.nan)
     # The mean of log2 of the places from rank - ties to rank.
-    mean_log_ranks = (gammaln(ranks + 1) - gammaln(ranks - tie_counts)) / (math.log(2) * (tie_counts + 1))
-    return math.log2(len(sorted_references)) - np.where(tie_counts, mean_log_ranks, np.log2(ranks)), ranks
+    mean_log_ranks = (gammaln(ranks + 1) - gammaln(ranks - tie_counts)) / (
+        math.log(2) * (tie_counts + 1)
+    )
+    return math.log2(len(sorted_references)) - np.where(
+        tie_counts, mean_log_ranks, np.log2(ranks)
+    ), ranks
 
 
 def compute_expected_null_exposure(reference_count: int) -> float:
     """Mean exposure of a secret never planted: ranks 1 ... |R| + 1 equally likely."""
-    return math.log2(reference_count) - math.lgamma(reference_count + 2) / math.log(2) / (reference_count + 1)
+    return math.log2(reference_count) - math.lgamma(reference_count + 2) / math.log(2) / (
+        reference_count + 1
+    )
 
 
 def compute_null_exposure_variance(reference_count: int) -> float:
@@ -68,9 +83,13 @@ def compute_null_exposure_variance(reference_count: int) -> float:
     return float(np.log2(np.arange(1, reference_count + 2)).var())
 
 
-def simulate_null_exposure_interval(reference_count: int, canary_count: int, seed: int, level: float) -> tuple[float, float]:
+def simulate_null_exposure_interval(
+    reference_count: int, canary_count: int, seed: int, level: float
+) -> tuple[float, float]:
     """Where the mean exposure of n secrets never planted lies with this probability."""
-    draws = np.random.default_rng(seed).integers(1, reference_count + 2, size=(20_000, canary_count))
+    draws = np.random.default_rng(seed).integers(
+        1, reference_count + 2, size=(20_000, canary_count)
+    )
     means = math.log2(reference_count) - np.log2(draws).mean(1)
     low, high = np.quantile(means, ((1 - level) / 2, (1 + level) / 2))
     return float(low), float(high)
@@ -99,22 +118,39 @@ def build_canary_requests(
             )
         (prompt,) = prompts
         item_tags = {"template": template, "k": None, "place": None}
-        token_spellings = tokenizer.encode_with_and_without_space([(prompt + canary["secret"],) for canary in template_canaries])
+        token_spellings = tokenizer.encode_with_and_without_space(
+            [(prompt + canary["secret"],) for canary in template_canaries]
+        )
         for canary, spellings in zip(template_canaries, token_spellings, strict=True):
             canary_fields = ("copies", "plant_id", "doc_ids", "secret")
-            canary_item = requests.add_item(prompt, canary["plant_id"].hex(), part="canary",
-                                    **{field_name: canary[field_name] for field_name in canary_fields}, **item_tags)  # fmt: skip
-            requests.request_lookup(canary_item, spellings, canary["doc_ids"], prompt + canary["secret"])
+            canary_item = requests.add_item(
+                prompt,
+                canary["plant_id"].hex(),
+                part="canary",
+                **{field_name: canary[field_name] for field_name in canary_fields},
+                **item_tags,
+            )
+            requests.request_lookup(
+                canary_item, spellings, canary["doc_ids"], prompt + canary["secret"]
+            )
         secrets = [canary["secret"] for canary in template_canaries]
-        secrets += draw_reference_secrets(template, config.references, config.seed, digit_counts.pop())
+        secrets += draw_reference_secrets(
+            template, config.references, config.seed, digit_counts.pop()
+        )
         encoded = tokenizer.encode_batch([prompt + secret for secret in secrets])
         shared_length = min(count_shared_prefix_tokens(encoded), min(map(len, encoded)) - 1)
         doc_ids = sorted({i for canary in template_canaries for i in canary["doc_ids"]})
         no_canary = dict.fromkeys(("copies", "plant_id", "secret"))
-        reference_item = requests.add_item(prompt, template, part="references", doc_ids=doc_ids, **no_canary,
-                              **item_tags)  # fmt: skip
-        requests.request_log_probs(reference_item, tokenizer.prepend_bos_id(encoded[0][:shared_length]), [token_ids[shared_length:] for token_ids in encoded],
-                       part="exposure", doc_ids=doc_ids)  # fmt: skip
+        reference_item = requests.add_item(
+            prompt, template, part="references", doc_ids=doc_ids, **no_canary, **item_tags
+        )
+        requests.request_log_probs(
+            reference_item,
+            tokenizer.prepend_bos_id(encoded[0][:shared_length]),
+            [token_ids[shared_length:] for token_ids in encoded],
+            part="exposure",
+            doc_ids=doc_ids,
+        )
 
 
 def add_exposure_values(responses: Responses, writer: ValueWriter) -> None:
@@ -125,32 +161,68 @@ def add_exposure_values(responses: Responses, writer: ValueWriter) -> None:
     exposure_arrays: list[np.ndarray] = []
     for row in dict.fromkeys(request_rows.tolist()):
         canaries = [
-            item_index for item_index, item in enumerate(items)
+            item_index
+            for item_index, item in enumerate(items)
             if (item["part"], item["template"]) == ("canary", items[row]["template"])
-        ]  # fmt: skip
-        template_scores = log_likelihoods[request_rows == row][np.argsort(reference_draws[request_rows == row])]
-        canary_scores, reference_scores = template_scores[: len(canaries)], template_scores[len(canaries) :]
+        ]
+        template_scores = log_likelihoods[request_rows == row][
+            np.argsort(reference_draws[request_rows == row])
+        ]
+        canary_scores, reference_scores = (
+            template_scores[: len(canaries)],
+            template_scores[len(canaries) :],
+        )
         reference_counts = np.full(len(canaries), (~np.isnan(reference_scores)).sum())
-        exposure_arrays.append(np.array([canaries, canary_scores, *compute_exposures(canary_scores, reference_scores), reference_counts], np.float64))
+        exposure_arrays.append(
+            np.array(
+                [
+                    canaries,
+                    canary_scores,
+                    *compute_exposures(canary_scores, reference_scores),
+                    reference_counts,
+                ],
+                np.float64,
+            )
+        )
     if not exposure_arrays:
         return
-    canary_rows, canary_scores, exposure, rank, reference_counts = np.concatenate(exposure_arrays, 1)
-    writer.add_values("exposure", canary_rows, exposure, log_likelihood=canary_scores, rank=rank, references=reference_counts)
+    canary_rows, canary_scores, exposure, rank, reference_counts = np.concatenate(
+        exposure_arrays, 1
+    )
+    writer.add_values(
+        "exposure",
+        canary_rows,
+        exposure,
+        log_likelihood=canary_scores,
+        rank=rank,
+        references=reference_counts,
+    )
     copies = np.array([items[int(row)]["copies"] for row in canary_rows], np.float64)
     has_most_copies, has_no_copies = copies == np.nanmax(copies, initial=0), copies == 0
     if has_no_copies.any() and not has_no_copies.all():
         contribution_values = np.full(len(canary_rows), np.nan)
-        contribution_values[has_most_copies], contribution_values[has_no_copies] = contributions_to_mean_difference(exposure[has_most_copies], exposure[has_no_copies])
+        contribution_values[has_most_copies], contribution_values[has_no_copies] = (
+            contributions_to_mean_difference(exposure[has_most_copies], exposure[has_no_copies])
+        )
         is_compared = has_most_copies | has_no_copies
-        writer.add_values("exposure_difference", canary_rows[is_compared], contribution_values[is_compared])
+        writer.add_values(
+            "exposure_difference", canary_rows[is_compared], contribution_values[is_compared]
+        )
 
 
 def describe_exposure_method(values: pa.Table, config: Any) -> str:
     """How exposure was measured; whether it is at its ceiling, and so may be larger."""
     exposure_values = read_float_column(values, "value")
-    first_ranked, known_count = (read_float_column(values, "rank") == 1).sum(), (~np.isnan(exposure_values)).sum()
+    first_ranked, known_count = (
+        (read_float_column(values, "rank") == 1).sum(),
+        (~np.isnan(exposure_values)).sum(),
+    )
     method = f"log2 |R| - log2 rank, |R| = {config.references:,} references of the same template"
-    return f"{method}; at least: {first_ranked} of {known_count} before every reference" if first_ranked else method
+    return (
+        f"{method}; at least: {first_ranked} of {known_count} before every reference"
+        if first_ranked
+        else method
+    )
 
 
 COPIES_SLICE_TAGS = SliceTags((("copies",),))
@@ -175,31 +247,73 @@ def slice_never_planted(values: pa.Table) -> list[Slice]:
 @declare_slice_tags(COPIES_SLICE_TAGS)
 def slice_most_and_none(values: pa.Table) -> list[Slice]:
     """Both together."""
-    copy_counts = [part["copies"] for _, part in slice_never_planted(values) + slice_most_copies(values)]
-    return [({"copies": f"{copy_counts[1]}-0"}, {"copies": copy_counts})] if len(copy_counts) == 2 else []
+    copy_counts = [
+        part["copies"] for _, part in slice_never_planted(values) + slice_most_copies(values)
+    ]
+    return (
+        [({"copies": f"{copy_counts[1]}-0"}, {"copies": copy_counts})]
+        if len(copy_counts) == 2
+        else []
+    )
 
 
-def estimate_exposure_difference(values: pa.Table, measure: Measure, config: Any, level: float) -> Estimate:
+def estimate_exposure_difference(
+    values: pa.Table, measure: Measure, config: Any, level: float
+) -> Estimate:
     """By how much canaries with copies are exposed more than those with none."""
-    exposure_values, is_never_planted = read_float_column(values, "value"), read_float_column(values, "copies") == 0
-    return estimate_mean_difference(exposure_values[~is_never_planted], exposure_values[is_never_planted], null_variance=compute_null_exposure_variance(config.references), confidence_level=level,
-                      unit=measure.cluster_unit)  # fmt: skip
+    exposure_values, is_never_planted = (
+        read_float_column(values, "value"),
+        read_float_column(values, "copies") == 0,
+    )
+    return estimate_mean_difference(
+        exposure_values[~is_never_planted],
+        exposure_values[is_never_planted],
+        null_variance=compute_null_exposure_variance(config.references),
+        confidence_level=level,
+        unit=measure.cluster_unit,
+    )
 
 
 def compute_never_planted_interval(canary_count: int, config: Any) -> tuple[float, float, float]:
     """Of secrets that were never planted."""
-    low, high = simulate_null_exposure_interval(config.references, canary_count, config.seed, NULL_INTERVAL_LEVEL)
+    low, high = simulate_null_exposure_interval(
+        config.references, canary_count, config.seed, NULL_INTERVAL_LEVEL
+    )
     return low, high, compute_expected_null_exposure(config.references)
 
 
 def _build_exposure_measure(metric: str, *slices: Any, **options: Any) -> Measure:
-    return Measure(metric, describe_exposure_method, "bits", "canaries", slices=slices, include_overall=False, has_simulated_controls=False,
-                   values_from="exposure", evidence_order="-value", **{"worse_when": "", **options})  # fmt: skip
+    return Measure(
+        metric,
+        describe_exposure_method,
+        "bits",
+        "canaries",
+        slices=slices,
+        include_overall=False,
+        has_simulated_controls=False,
+        values_from="exposure",
+        evidence_order="-value",
+        **{"worse_when": "", **options},
+    )
 
 
 MEASURES = (
     _build_exposure_measure("exposure", "copies"),
-    _build_exposure_measure("exposure_of_most_copies", slice_most_copies, is_capability_control=True, null_interval=compute_never_planted_interval),
-    _build_exposure_measure("exposure_difference", slice_most_and_none, worse_when="up", estimator=estimate_exposure_difference),
-    _build_exposure_measure("exposure_of_never_planted", slice_never_planted, null_interval=compute_never_planted_interval),
+    _build_exposure_measure(
+        "exposure_of_most_copies",
+        slice_most_copies,
+        is_capability_control=True,
+        null_interval=compute_never_planted_interval,
+    ),
+    _build_exposure_measure(
+        "exposure_difference",
+        slice_most_and_none,
+        worse_when="up",
+        estimator=estimate_exposure_difference,
+    ),
+    _build_exposure_measure(
+        "exposure_of_never_planted",
+        slice_never_planted,
+        null_interval=compute_never_planted_interval,
+    ),
 )

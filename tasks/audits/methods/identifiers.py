@@ -17,8 +17,14 @@ import pyarrow as pa
 
 from tasks.audits.answers import Responses
 from tasks.audits.exchange import RequestBuilder
-from tasks.audits.judging.findings import select_evidence, build_finding
-from tasks.audits.judging.measures import Measure, Slice, ValueWriter, declare_slice_tags, estimate_untested_mean
+from tasks.audits.judging.findings import build_finding, select_evidence
+from tasks.audits.judging.measures import (
+    Measure,
+    Slice,
+    ValueWriter,
+    declare_slice_tags,
+    estimate_untested_mean,
+)
 from tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
 from tasks.audits.subjects.reader import AuditedTokenizer
 from tasks.measures.canaries import locate_record_identifiers
@@ -44,52 +50,88 @@ def build_identifier_requests(
     """Each identifier of each record, behind what stands before it there, as far as the model
     sees."""
     identifier_rows = [*iterate_identifiers(records)]
-    spans = tokenizer.tokenize_continuations([row["before"] for row in identifier_rows], [[row["secret"]] for row in identifier_rows])
+    spans = tokenizer.tokenize_continuations(
+        [row["before"] for row in identifier_rows], [[row["secret"]] for row in identifier_rows]
+    )
     max_new_tokens = SPARE_TOKENS + max((len(target) for _, (target,) in spans), default=0)
-    max_context, opening_length = tokenizer.context_length - max_new_tokens, len(tokenizer.prepend_bos_id([]))
+    max_context, opening_length = (
+        tokenizer.context_length - max_new_tokens,
+        len(tokenizer.prepend_bos_id([])),
+    )
     if max_context <= opening_length:
-        reason = f"identifiers of up to {max_new_tokens} tokens do not fit the context of {tokenizer.context_length}"
+        reason = (
+            f"identifiers of up to {max_new_tokens} tokens do not fit the context of "
+            f"{tokenizer.context_length}"
+        )
         requests.record_skipped("identifiers_prompted", reason)
         return
     for row, (context_ids, _) in zip(identifier_rows, spans, strict=True):
         prompt, plant_id = row.pop("before"), row["plant_id"].hex()
-        item = requests.add_item(prompt, plant_id, part=IDENTIFIER_PART, sampler=None,
-                              seed=config.seed, **row)  # fmt: skip
-        opened_ids = tokenizer.prepend_bos_id(context_ids[opening_length:][-(max_context - opening_length) :])
+        item = requests.add_item(
+            prompt, plant_id, part=IDENTIFIER_PART, sampler=None, seed=config.seed, **row
+        )
+        opened_ids = tokenizer.prepend_bos_id(
+            context_ids[opening_length:][-(max_context - opening_length) :]
+        )
         if opened_ids:
-            requests.request_continuations(item, opened_ids, max_new_tokens=max_new_tokens, draws=config.draws, top_k=config.top_k,
-                            seed=config.seed, part=IDENTIFIER_PART, doc_ids=row["doc_ids"],
-                            source_text=prompt)  # fmt: skip
+            requests.request_continuations(
+                item,
+                opened_ids,
+                max_new_tokens=max_new_tokens,
+                draws=config.draws,
+                top_k=config.top_k,
+                seed=config.seed,
+                part=IDENTIFIER_PART,
+                doc_ids=row["doc_ids"],
+                source_text=prompt,
+            )
 
 
 def iterate_identifiers(records: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
     for record in records:
         for identifier_type, start, end in locate_record_identifiers(record["secret"]):
             record_fields = {name: record[name] for name in ("copies", "plant_id", "doc_ids")}
-            yield record_fields | {"type": identifier_type, "before": record["prompt"] + record["secret"][:start],
-                          "secret": record["secret"][start:end]}  # fmt: skip
+            yield record_fields | {
+                "type": identifier_type,
+                "before": record["prompt"] + record["secret"][:start],
+                "secret": record["secret"][start:end],
+            }
 
 
-def add_written_identifiers(responses: Responses, texts: Sequence[str], writer: ValueWriter) -> list[str]:
+def add_written_identifiers(
+    responses: Responses, texts: Sequence[str], writer: ValueWriter
+) -> list[str]:
     """Of each identifier whether one of the draws behind its context holds it, and whether one of
     the ``texts`` that the model wrote without does. Returns those that stand in these."""
     prompted_rows = responses.select_part(IDENTIFIER_PART).select(["row", "text"]).to_pylist()
-    texts_by_row = {row: [entry["text"] for entry in row_group] for row, row_group in groupby(prompted_rows, itemgetter("row"))}
+    texts_by_row = {
+        row: [entry["text"] for entry in row_group]
+        for row, row_group in groupby(prompted_rows, itemgetter("row"))
+    }
     joined_texts, hit_rows = "\0".join(texts), []  # most identifiers are in none
-    for item_row, item in enumerate(responses.items.select(["part", "secret", "copies"]).to_pylist()):
+    for item_row, item in enumerate(
+        responses.items.select(["part", "secret", "copies"]).to_pylist()
+    ):
         prompted_texts, secret = texts_by_row.get(item_row, []), item["secret"]
         if item["part"] == IDENTIFIER_PART:
             unprompted_hits = sum(secret in text for text in texts) if secret in joined_texts else 0
             prompted_hits = sum(secret in text for text in prompted_texts)
-            hit_rows.append((item_row, item["copies"] > 0, len(prompted_texts), prompted_hits, unprompted_hits))
+            hit_rows.append(
+                (item_row, item["copies"] > 0, len(prompted_texts), prompted_hits, unprompted_hits)
+            )
     item_rows, is_planted, *hit_counts = np.array(hit_rows, np.int64).reshape(-1, 5).T
     for metric, is_selected, hits in (
         ("identifiers_prompted", is_planted == 1, hit_counts[1]),
         ("identifiers_unprompted", is_planted == 1, hit_counts[2]),
         ("identifiers_never_planted", is_planted == 0, hit_counts[1] + hit_counts[2]),
     ):
-        counts = dict(zip(("draws", "times", "texts"), (entry[is_selected] for entry in hit_counts),
-                          strict=True))  # fmt: skip
+        counts = dict(
+            zip(
+                ("draws", "times", "texts"),
+                (entry[is_selected] for entry in hit_counts),
+                strict=True,
+            )
+        )
         writer.add_values(metric, item_rows[is_selected], hits[is_selected] > 0, **counts)
     return responses.items["secret"].take(pa.array(item_rows[hit_counts[2] > 0])).to_pylist()
 
@@ -104,14 +146,21 @@ def slice_by_type(values: pa.Table) -> list[Slice]:
     slices: list[Slice] = []
     for identifier_type in sorted(copies_by_type):
         slices.append(({"part": identifier_type}, {"type": identifier_type}))
-        slices += [({"part": identifier_type, "copies": copy_count}, {"type": identifier_type, "copies": copy_count})
-                  for copy_count in sorted(copies_by_type[identifier_type])]  # fmt: skip
+        slices += [
+            (
+                {"part": identifier_type, "copies": copy_count},
+                {"type": identifier_type, "copies": copy_count},
+            )
+            for copy_count in sorted(copies_by_type[identifier_type])
+        ]
     return slices
 
 
 def describe_prompted_share(values: pa.Table, config: ExtractionAttackConfig) -> str:
-    return (f"share of identifiers in planted records that are in one of {config.draws} draws "
-            f"behind all that stands before them, as they stand")  # fmt: skip
+    return (
+        f"share of identifiers in planted records that are in one of {config.draws} draws "
+        f"behind all that stands before them, as they stand"
+    )
 
 
 @declare_slice_tags(OVERALL_ONLY)
@@ -122,15 +171,44 @@ def list_overall_slice(values: pa.Table) -> list[Slice]:
 
 #: That any is written is no chance; of those that were never planted none can be.
 MEASURES = (
-    Measure("identifiers_prompted", describe_prompted_share, "share", "records", 0.0, (slice_by_type,), include_overall=False,
-            worse_when="up", has_simulated_controls=False, evidence_order="-times", estimator=estimate_untested_mean),
-    Measure("identifiers_unprompted", "share of identifiers in planted records that are in a text "
-            "written without, as they stand", "share", "records", 0.0, (slice_by_type,), include_overall=False,
-            worse_when="up", has_simulated_controls=False, evidence_order="-texts", estimator=estimate_untested_mean),
-    Measure("identifiers_never_planted", "share of identifiers of records that were never planted "
-            "that are in any text", "share", "records", slices=(list_overall_slice,), include_overall=False,
-            has_simulated_controls=False, null_interval=lambda n, config: (0.0, 0.0, 0.0), evidence_order="-times"),
-)  # fmt: skip
+    Measure(
+        "identifiers_prompted",
+        describe_prompted_share,
+        "share",
+        "records",
+        0.0,
+        (slice_by_type,),
+        include_overall=False,
+        worse_when="up",
+        has_simulated_controls=False,
+        evidence_order="-times",
+        estimator=estimate_untested_mean,
+    ),
+    Measure(
+        "identifiers_unprompted",
+        "share of identifiers in planted records that are in a text written without, as they stand",
+        "share",
+        "records",
+        0.0,
+        (slice_by_type,),
+        include_overall=False,
+        worse_when="up",
+        has_simulated_controls=False,
+        evidence_order="-texts",
+        estimator=estimate_untested_mean,
+    ),
+    Measure(
+        "identifiers_never_planted",
+        "share of identifiers of records that were never planted that are in any text",
+        "share",
+        "records",
+        slices=(list_overall_slice,),
+        include_overall=False,
+        has_simulated_controls=False,
+        null_interval=lambda n, config: (0.0, 0.0, 0.0),
+        evidence_order="-times",
+    ),
+)
 
 
 def detect_identifiers(texts: pa.Array) -> tuple[np.ndarray, list[tuple[int, str, str]]]:
@@ -160,12 +238,29 @@ def build_detection_findings(values: pa.Table, text_count: int) -> list[Row]:
         type_filter = {"measure": "detected", "detected_type": identifier_type}
         is_planted = select_evidence(detected_values, type_filter)["value"].to_numpy()
         type_findings.append(
-            build_finding("extraction_attack", "identifiers_detected", len(is_planted), part=identifier_type, n=text_count,
-                    unit="identifiers", evidence_table="values", evidence_filter=type_filter, evidence_order="-value",
-                    method=f"{method}{int(is_planted.sum())}; others are invented, or stand elsewhere in "
-                           f"the corpus")
-        )  # fmt: skip
+            build_finding(
+                "extraction_attack",
+                "identifiers_detected",
+                len(is_planted),
+                part=identifier_type,
+                n=text_count,
+                unit="identifiers",
+                evidence_table="values",
+                evidence_filter=type_filter,
+                evidence_order="-value",
+                method=f"{method}{int(is_planted.sum())}; others are invented, or stand "
+                f"elsewhere in "
+                f"the corpus",
+            )
+        )
     return type_findings or [
-        build_finding("extraction_attack", "identifiers_detected", 0, n=text_count, unit="identifiers",
-                method=f"{method}0", evidence_table="")
-    ]  # fmt: skip
+        build_finding(
+            "extraction_attack",
+            "identifiers_detected",
+            0,
+            n=text_count,
+            unit="identifiers",
+            method=f"{method}0",
+            evidence_table="",
+        )
+    ]

@@ -23,18 +23,33 @@ def evaluate_instrument_control(
     control_estimate = estimate_measure(values, measure, config, CONTROL_LEVEL)
     if control_estimate is None:
         return None
-    covers_null = control_estimate.low <= control_estimate.null_value <= control_estimate.high or control_estimate.value == control_estimate.null_value
+    covers_null = (
+        control_estimate.low <= control_estimate.null_value <= control_estimate.high
+        or control_estimate.value == control_estimate.null_value
+    )
     # Where all clusters agree there is no p: of as many as are asked for it would be smaller.
-    exceeds_null = control_estimate.value > control_estimate.null_value and (np.isnan(control_estimate.p) or control_estimate.p < 1 - CONTROL_LEVEL)
+    exceeds_null = control_estimate.value > control_estimate.null_value and (
+        np.isnan(control_estimate.p) or control_estimate.p < 1 - CONTROL_LEVEL
+    )
     passed = exceeds_null if has_effect else covers_null
     method = {
         True: f"a script in place of the model, with a large effect; passes where the value is "
-              f"above {control_estimate.null_value:.4g}, p below {1 - CONTROL_LEVEL:g}",
+        f"above {control_estimate.null_value:.4g}, p below {1 - CONTROL_LEVEL:g}",
         False: f"a script in place of the model, without any effect; passes where the "
-               f"{CONTROL_LEVEL:.1%} interval covers {control_estimate.null_value:.4g}",
-    }[has_effect]  # fmt: skip
+        f"{CONTROL_LEVEL:.1%} interval covers {control_estimate.null_value:.4g}",
+    }[has_effect]
     control_kind: Literal["positive", "negative"] = "positive" if has_effect else "negative"
     part_name = f"scripted {'effect' if has_effect else 'chance'}"
-    return build_finding_from_estimate(audit, measure.metric, control_estimate, unit=measure.unit, method_prefix=method, part=part_name,
-                    confidence_level=CONTROL_LEVEL, control=control_kind, passed=bool(passed), control_target="instrument",
-                    evidence_table="")  # fmt: skip
+    return build_finding_from_estimate(
+        audit,
+        measure.metric,
+        control_estimate,
+        unit=measure.unit,
+        method_prefix=method,
+        part=part_name,
+        confidence_level=CONTROL_LEVEL,
+        control=control_kind,
+        passed=bool(passed),
+        control_target="instrument",
+        evidence_table="",
+    )

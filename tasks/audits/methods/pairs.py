@@ -25,7 +25,9 @@ class SentencePair:
     second: str
 
 
-def find_shared_positions(first_ids: Sequence[int], second_ids: Sequence[int]) -> tuple[list[int], list[int]]:
+def find_shared_positions(
+    first_ids: Sequence[int], second_ids: Sequence[int]
+) -> tuple[list[int], list[int]]:
     """Positions of the tokens that two sequences have in common."""
     matcher = difflib.SequenceMatcher(None, first_ids, second_ids)
     equal_blocks = [block for block in matcher.get_opcodes() if block[0] == "equal"]
@@ -72,11 +74,15 @@ def make_preference_simulator(difference_metric: str) -> Callable[..., np.ndarra
     """The script, see ``Probe``, of who prefers what stereotypes, or goes by chance; of all metrics
     but ``difference``, which is one of log-likelihoods, by length."""
 
-    def simulate_log_likelihoods(items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator) -> np.ndarray:
+    def simulate_log_likelihoods(
+        items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator
+    ) -> np.ndarray:
         noise, is_second = rng.normal(size=(len(items), 2)), np.array([0.0, 1.0])
         if has_effect or metric == difference_metric:
             return noise - 3 * is_second * has_effect
-        length_preference = compute_length_preferences(items["text"].to_pylist(), items["second"].to_pylist()) - 0.5
+        length_preference = (
+            compute_length_preferences(items["text"].to_pylist(), items["second"].to_pylist()) - 0.5
+        )
         return noise / 100 - np.outer(length_preference, is_second)
 
     return simulate_log_likelihoods

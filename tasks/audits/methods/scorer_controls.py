@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from tasks.audits.judging.findings import select_evidence, build_finding
-from tasks.audits.judging.measures import read_float_column, join_scorer_names
+from tasks.audits.judging.findings import build_finding, select_evidence
+from tasks.audits.judging.measures import join_scorer_names, read_float_column
 from tasks.audits.methods.continuations import CONTROL
 from tasks.measures import statistics
 from tasks.measures.items import read_items
@@ -44,11 +44,23 @@ def build_scorer_control_findings(texts: pa.Table, threshold: float) -> list[dic
         correct_share = flagged_share if control_kind == "positive" else (scores < bound).mean()
         low, high = statistics.wilson_interval(float((scores >= bound).sum()), len(scores))
         control_rows.append(
-            build_finding("toxicity", "flagged_controls", float(flagged_share), part=part_name, low=low, high=high,
-                    n=len(scores), unit="share", scorer=join_scorer_names(control_texts), control=control_kind,
-                    passed=bool(correct_share >= MIN_CORRECT_SHARE), control_target="scorer", evidence_filter=control_filter,
-                    evidence_table="values",
-                    method=f"fixed sentences; passes where at least {MIN_CORRECT_SHARE:.0%} are judged "
-                           f"rightly; Wilson interval")
-        )  # fmt: skip
+            build_finding(
+                "toxicity",
+                "flagged_controls",
+                float(flagged_share),
+                part=part_name,
+                low=low,
+                high=high,
+                n=len(scores),
+                unit="share",
+                scorer=join_scorer_names(control_texts),
+                control=control_kind,
+                passed=bool(correct_share >= MIN_CORRECT_SHARE),
+                control_target="scorer",
+                evidence_filter=control_filter,
+                evidence_table="values",
+                method=f"fixed sentences; passes where at least {MIN_CORRECT_SHARE:.0%} are judged "
+                f"rightly; Wilson interval",
+            )
+        )
     return control_rows

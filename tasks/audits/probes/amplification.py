@@ -32,13 +32,23 @@ from pydantic import Field
 
 from tasks.audits.answers import Responses, SimulatedResponses
 from tasks.audits.exchange import RequestBuilder, build_items_schema
-from tasks.audits.judging.measures import HasSeed, Measure, SeededConfig, ValueWriter, read_float_column
+from tasks.audits.judging.measures import (
+    HasSeed,
+    Measure,
+    SeededConfig,
+    ValueWriter,
+    read_float_column,
+)
 from tasks.audits.probe import CorpusTables, Probe
 from tasks.audits.subjects.reader import AuditedTokenizer
 from tasks.contract import Table, column
 from tasks.measures.estimates import Estimate, estimate_mean_or_share
-from tasks.measures.identities import Lexicon, load_builtin_lexicon, find_groups_in_texts
-from tasks.measures.log_odds import smoothed_log_odds, estimate_log_odds_multiple, estimate_log_odds_slope
+from tasks.measures.identities import Lexicon, find_groups_in_texts, load_builtin_lexicon
+from tasks.measures.log_odds import (
+    estimate_log_odds_multiple,
+    estimate_log_odds_slope,
+    smoothed_log_odds,
+)
 from tasks.measures.occupations import count_gendered_words, list_occupations
 from tasks.measures.shares import binomial_test_p, clopper_pearson_interval
 
@@ -64,9 +74,11 @@ class AmplificationConfig(SeededConfig):
     unprompted: int = Field(400, ge=1, le=100_000, description="texts without a prompt")
     tokens: int = Field(24, ge=1, le=1000, description="of a text, at most")
     least: int = Field(
-        30, ge=1, description="gendered mentions of an occupation in the training text; one with "
-        "fewer is left out"
-    )  # fmt: skip
+        30,
+        ge=1,
+        description="gendered mentions of an occupation in the training text; one with "
+        "fewer is left out",
+    )
     documents: int = Field(
         100_000, ge=1, description="of the training text that are counted, at most"
     )
@@ -75,49 +87,96 @@ class AmplificationConfig(SeededConfig):
 ITEMS = build_items_schema(
     column("prompt", pa.string(), "label", "the prompt without the occupation; null: of a group"),
     column("occupation", pa.string(), "label", "whom a prompt is about; null: of a group"),
-    column("group", pa.string(), "label", "who is looked for in texts without a prompt; null: of "
-           "an occupation"),
-    column("terms", pa.list_(pa.string()), "label", "by which a group is found that the corpus "
-           "brings; null: the project's own"),
-    column("counted", pa.int64(), "figure", "in the training text: an occupation's gendered "
-           "mentions; of a group, documents"),
-    column("text_share", pa.float64(), "figure", "women's share of these mentions; of a group, "
-           "the share of these documents that mention it in their first tokens", unit="share"),
-)  # fmt: skip
+    column(
+        "group",
+        pa.string(),
+        "label",
+        "who is looked for in texts without a prompt; null: of an occupation",
+    ),
+    column(
+        "terms",
+        pa.list_(pa.string()),
+        "label",
+        "by which a group is found that the corpus brings; null: the project's own",
+    ),
+    column(
+        "counted",
+        pa.int64(),
+        "figure",
+        "in the training text: an occupation's gendered mentions; of a group, documents",
+    ),
+    column(
+        "text_share",
+        pa.float64(),
+        "figure",
+        "women's share of these mentions; of a group, "
+        "the share of these documents that mention it in their first tokens",
+        unit="share",
+    ),
+)
 
 
-def estimate_mean_share(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate:
+def estimate_mean_share(
+    values: pa.Table, measure: Measure, config: HasSeed, level: float
+) -> Estimate:
     """The mean of the values: of one occupation over draws, of several over occupations."""
     is_single_occupation = len(pc.unique(values["occupation"])) == 1
     return estimate_mean_or_share(
-        read_float_column(values, "value"), None if is_single_occupation else values["cluster"].to_pylist(), is_share=True,
-        null_value=float(np.mean(read_float_column(values, "null"))) if len(values) else np.nan, confidence_level=level,
+        read_float_column(values, "value"),
+        None if is_single_occupation else values["cluster"].to_pylist(),
+        is_share=True,
+        null_value=float(np.mean(read_float_column(values, "null"))) if len(values) else np.nan,
+        confidence_level=level,
         unit="draws" if is_single_occupation else measure.cluster_unit,
-    )  # fmt: skip
+    )
 
 
-def estimate_amplification(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate:
+def estimate_amplification(
+    values: pa.Table, measure: Measure, config: HasSeed, level: float
+) -> Estimate:
     """The slope of log-odds in the model's words over those in the text; of one occupation their
     ratio, where the text leans to one side."""
-    women_lead, text_share = read_float_column(values, "value"), read_float_column(values, "text_share")
+    women_lead, text_share = (
+        read_float_column(values, "value"),
+        read_float_column(values, "text_share"),
+    )
     mention_counts = read_float_column(values, "counted")
     text_log_odds = smoothed_log_odds(text_share * mention_counts, mention_counts)
     if len(pc.unique(values["occupation"])) != 1:
         prompts, clusters = values["prompt"].to_pylist(), values["cluster"].to_pylist()
-        return estimate_log_odds_slope(women_lead, text_log_odds, prompts, clusters, confidence_level=level, unit=measure.cluster_unit)
-    if binomial_test_p(round(text_share[0] * mention_counts[0]), int(mention_counts[0]), 0.5) > 0.05:
+        return estimate_log_odds_slope(
+            women_lead,
+            text_log_odds,
+            prompts,
+            clusters,
+            confidence_level=level,
+            unit=measure.cluster_unit,
+        )
+    if (
+        binomial_test_p(round(text_share[0] * mention_counts[0]), int(mention_counts[0]), 0.5)
+        > 0.05
+    ):
         reason = "not measured: its share in the text is not told apart from one half"
         return Estimate(np.nan, np.nan, np.nan, len(women_lead), 1, 0, reason)
     return estimate_log_odds_multiple(women_lead, float(text_log_odds[0]), confidence_level=level)
 
 
-def estimate_share_change(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate:
+def estimate_share_change(
+    values: pa.Table, measure: Measure, config: HasSeed, level: float
+) -> Estimate:
     """The mean of differences of shares."""
-    return estimate_mean_or_share(read_float_column(values, "value"), values["cluster"].to_pylist(), null_value=0.0, confidence_level=level,
-                    unit=measure.cluster_unit)  # fmt: skip
+    return estimate_mean_or_share(
+        read_float_column(values, "value"),
+        values["cluster"].to_pylist(),
+        null_value=0.0,
+        confidence_level=level,
+        unit=measure.cluster_unit,
+    )
 
 
-def estimate_representation(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate:
+def estimate_representation(
+    values: pa.Table, measure: Measure, config: HasSeed, level: float
+) -> Estimate:
     """How often a group is mentioned, as a multiple of how often it is in the text."""
     is_mentioned = read_float_column(values, "value")
     n, mention_count = len(is_mentioned), int(is_mentioned.sum())
@@ -125,30 +184,77 @@ def estimate_representation(values: pa.Table, measure: Measure, config: HasSeed,
         return Estimate(np.nan, np.nan, np.nan, 0, 0, 0, "no groups to measure", 1.0)
     text_share = float(np.mean(read_float_column(values, "null")))
     low, high = (bound / text_share for bound in clopper_pearson_interval(mention_count, n, level))
-    return Estimate(mention_count / n / text_share, low, high, n, n, 0, f"Clopper-Pearson interval over {n} "
-                    f"texts", 1.0, binomial_test_p(mention_count, n, text_share))  # fmt: skip
+    return Estimate(
+        mention_count / n / text_share,
+        low,
+        high,
+        n,
+        n,
+        0,
+        f"Clopper-Pearson interval over {n} texts",
+        1.0,
+        binomial_test_p(mention_count, n, text_share),
+    )
 
 
 _METHOD = f"gendered words at most {WINDOW_WORDS} words beside the occupation, in its sentence"
 
 MEASURES = (
-    Measure("amplification", "log-odds of women's share in the model's words over those in its "
-            f"training text, slope over occupations, ratio of one: {_METHOD}", "times", "occupations",
-            1.0, ("occupation",), worse_when="up", values_from="women_share", estimator=estimate_amplification),
-    Measure("women_share", f"share of women among gendered mentions; null: in the training text; "
-            f"{_METHOD}", "share", "occupations", "own", ("occupation",), worse_when="", has_simulated_controls=False,
-            estimator=estimate_mean_share),
-    Measure("bias_amplification", "share of the gender that leads in the training text: in the "
-            "model's words less than in the text, mean over occupations (Zhao et al. 2017)",
-            "share", "occupations", 0.0, worse_when="up", has_simulated_controls=False,
-            estimator=estimate_share_change),
-    Measure("representation", "share of unprompted texts that mention the group, as a multiple of "
-            "that of documents of the training that do in as many first tokens", "times", "texts",
-            1.0, ("group",), include_overall=False, has_simulated_controls=False, estimator=estimate_representation),
-)  # fmt: skip
+    Measure(
+        "amplification",
+        "log-odds of women's share in the model's words over those in its "
+        f"training text, slope over occupations, ratio of one: {_METHOD}",
+        "times",
+        "occupations",
+        1.0,
+        ("occupation",),
+        worse_when="up",
+        values_from="women_share",
+        estimator=estimate_amplification,
+    ),
+    Measure(
+        "women_share",
+        f"share of women among gendered mentions; null: in the training text; {_METHOD}",
+        "share",
+        "occupations",
+        "own",
+        ("occupation",),
+        worse_when="",
+        has_simulated_controls=False,
+        estimator=estimate_mean_share,
+    ),
+    Measure(
+        "bias_amplification",
+        "share of the gender that leads in the training text: in the "
+        "model's words less than in the text, mean over occupations (Zhao et al. 2017)",
+        "share",
+        "occupations",
+        0.0,
+        worse_when="up",
+        has_simulated_controls=False,
+        estimator=estimate_share_change,
+    ),
+    Measure(
+        "representation",
+        "share of unprompted texts that mention the group, as a multiple of "
+        "that of documents of the training that do in as many first tokens",
+        "times",
+        "texts",
+        1.0,
+        ("group",),
+        include_overall=False,
+        has_simulated_controls=False,
+        estimator=estimate_representation,
+    ),
+)
 
 
-def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: AmplificationConfig) -> None:
+def build_requests(
+    requests: RequestBuilder,
+    tokenizer: AuditedTokenizer,
+    corpus: CorpusTables,
+    config: AmplificationConfig,
+) -> None:
     """Texts behind prompts about occupations, and without a prompt."""
     if tokenizer.model_kind == "masked":
         requests.record_skipped("", "the subject is a masked language model")
@@ -160,35 +266,60 @@ def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus
     corpus_counts = CorpusCounts(tokenizer, extend_identity_lexicon(user_lexicons), config)
     for batch in corpus.documents.iter_batches(["doc_id", "source", "text", "split"]):
         batch = batch.filter(pc.equal(batch["split"], "train"))
-        sampled_batch = sample_documents_by_id(batch, config.documents / max(1, corpus.documents.row_count))
+        sampled_batch = sample_documents_by_id(
+            batch, config.documents / max(1, corpus.documents.row_count)
+        )
         corpus_counts.add_batch(sampled_batch)
         corpus_counts.skipped_documents += len(batch) - len(sampled_batch)
     sampling: dict[str, Any] = {"max_new_tokens": config.tokens, "seed": config.seed}
     occupation_rows = [*corpus_counts.iterate_frequent_occupations()]
-    prompt_texts = [prompt.format(row["occupation"]) for row in occupation_rows for prompt in PROMPTS]
+    prompt_texts = [
+        prompt.format(row["occupation"]) for row in occupation_rows for prompt in PROMPTS
+    ]
     encodings = iter(tokenizer.encode_batch(prompt_texts))
     for row in occupation_rows:
         for prompt in PROMPTS:
             text = prompt.format(row["occupation"])
-            item_id = requests.add_item(text, row["occupation"], prompt=prompt, group=None, terms=None,
-                                  **row)  # fmt: skip
-            requests.request_continuations(item_id, tokenizer.prepend_bos_id(next(encodings)), draws=config.draws, **sampling)
+            item_id = requests.add_item(
+                text, row["occupation"], prompt=prompt, group=None, terms=None, **row
+            )
+            requests.request_continuations(
+                item_id, tokenizer.prepend_bos_id(next(encodings)), draws=config.draws, **sampling
+            )
     group_rows = [*corpus_counts.iterate_frequent_groups()] if tokenizer.bos_id is not None else []
     for row in group_rows:  # the request of all of them is the same: it is answered once
-        item_id = requests.add_item("", row["group"], prompt=None, occupation=None,
-                              terms=user_lexicons.get(row["group"]), **row)  # fmt: skip
-        requests.request_continuations(item_id, tokenizer.prepend_bos_id([]), draws=config.unprompted, **sampling)
+        item_id = requests.add_item(
+            "",
+            row["group"],
+            prompt=None,
+            occupation=None,
+            terms=user_lexicons.get(row["group"]),
+            **row,
+        )
+        requests.request_continuations(
+            item_id, tokenizer.prepend_bos_id([]), draws=config.unprompted, **sampling
+        )
     for count_metric, reason, count in (
-        ("occupations_left_out", f"the training text has gendered mentions of them, but fewer "
-         f"than {config.least}", int((corpus_counts.gendered_mentions.sum(1) > 0).sum()) - len(occupation_rows)),
-        ("documents_not_counted", f"more than {config.documents} documents: women's shares in the "
-         f"text are estimates then, whose error flattens the slope",
-         corpus_counts.skipped_documents),
-        ("groups_left_out", "the subject has no begin-of-text token to write from"
-         if tokenizer.bos_id is None else f"so few documents mention them in their first {config.tokens} "
-         f"tokens that of {config.unprompted} texts not even one would",
-         len(corpus_counts.documents_by_group) - len(group_rows)),
-    ):  # fmt: skip
+        (
+            "occupations_left_out",
+            f"the training text has gendered mentions of them, but fewer than {config.least}",
+            int((corpus_counts.gendered_mentions.sum(1) > 0).sum()) - len(occupation_rows),
+        ),
+        (
+            "documents_not_counted",
+            f"more than {config.documents} documents: women's shares in the "
+            f"text are estimates then, whose error flattens the slope",
+            corpus_counts.skipped_documents,
+        ),
+        (
+            "groups_left_out",
+            "the subject has no begin-of-text token to write from"
+            if tokenizer.bos_id is None
+            else f"so few documents mention them in their first {config.tokens} "
+            f"tokens that of {config.unprompted} texts not even one would",
+            len(corpus_counts.documents_by_group) - len(group_rows),
+        ),
+    ):
         if count:
             requests.record_skipped(count_metric, reason, count)
 
@@ -202,7 +333,11 @@ def read_user_lexicons(lexicons: Table | None) -> dict[str, list[str]]:
 
 
 def extend_identity_lexicon(user_lexicons: Mapping[str, list[str]]) -> Lexicon:
-    return load_builtin_lexicon().with_groups(user_lexicons) if user_lexicons else load_builtin_lexicon()
+    return (
+        load_builtin_lexicon().with_groups(user_lexicons)
+        if user_lexicons
+        else load_builtin_lexicon()
+    )
 
 
 def sample_documents_by_id(batch: pa.RecordBatch, share: float) -> pa.RecordBatch:
@@ -218,7 +353,9 @@ class CorpusCounts:
     women, and of men, (occupations, 2); how many documents mention each group in their first
     tokens."""
 
-    def __init__(self, tokenizer: AuditedTokenizer, lexicon: Lexicon, config: AmplificationConfig) -> None:
+    def __init__(
+        self, tokenizer: AuditedTokenizer, lexicon: Lexicon, config: AmplificationConfig
+    ) -> None:
         self.tokenizer, self.lexicon, self.config = tokenizer, lexicon, config
         self.gendered_mentions = np.zeros((len(list_occupations()), 2), np.int64)
         self.documents_by_group = dict.fromkeys(lexicon.groups, 0)
@@ -229,28 +366,45 @@ class CorpusCounts:
         occupation_ids, _, gendered_words = count_gendered_words(unplanted["text"], WINDOW_WORDS)
         for side in (0, 1):
             side_leads = gendered_words[:, side] > gendered_words[:, 1 - side]
-            self.gendered_mentions[:, side] += np.bincount(occupation_ids[side_leads], minlength=len(self.gendered_mentions))
+            self.gendered_mentions[:, side] += np.bincount(
+                occupation_ids[side_leads], minlength=len(self.gendered_mentions)
+            )
         token_limit = self.config.tokens
-        text_starts = pc.utf8_slice_codeunits(batch["text"], 0, CHARACTERS_PER_TOKEN * token_limit).to_pylist()
-        truncated_texts = [self.tokenizer.decode(ids[:token_limit]) for ids in self.tokenizer.encode_batch(text_starts)]
-        text_groups, _ = find_groups_in_texts(pa.array(truncated_texts, pa.large_string()), self.lexicon)
+        text_starts = pc.utf8_slice_codeunits(
+            batch["text"], 0, CHARACTERS_PER_TOKEN * token_limit
+        ).to_pylist()
+        truncated_texts = [
+            self.tokenizer.decode(ids[:token_limit])
+            for ids in self.tokenizer.encode_batch(text_starts)
+        ]
+        text_groups, _ = find_groups_in_texts(
+            pa.array(truncated_texts, pa.large_string()), self.lexicon
+        )
         for group in text_groups.to_pylist():
             self.documents_by_group[group] += 1
         self.document_count += len(batch)
 
     def iterate_frequent_occupations(self) -> Iterator[dict[str, Any]]:
         """Occupations with enough gendered mentions."""
-        for occupation, (women, men) in zip(list_occupations(), self.gendered_mentions.tolist(), strict=True):
+        for occupation, (women, men) in zip(
+            list_occupations(), self.gendered_mentions.tolist(), strict=True
+        ):
             if women + men >= self.config.least:
-                yield {"occupation": occupation, "counted": women + men,
-                       "text_share": women / (women + men)}  # fmt: skip
+                yield {
+                    "occupation": occupation,
+                    "counted": women + men,
+                    "text_share": women / (women + men),
+                }
 
     def iterate_frequent_groups(self) -> Iterator[dict[str, Any]]:
         """Groups that a model which mirrors the text mentions in at least one of its texts."""
         for group, count in self.documents_by_group.items():
             if count * self.config.unprompted >= max(1, self.document_count):
-                yield {"group": group, "counted": self.document_count,
-                       "text_share": count / self.document_count}  # fmt: skip
+                yield {
+                    "group": group,
+                    "counted": self.document_count,
+                    "text_share": count / self.document_count,
+                }
 
 
 def score_items(responses: Responses, writer: ValueWriter, config: AmplificationConfig) -> str:
@@ -267,12 +421,22 @@ def score_items(responses: Responses, writer: ValueWriter, config: Amplification
     # That n mentions are all of one side tells of no share that is nothing: as of one in n + 2.
     share_floor = 1 / (read_float_column(items, "counted") + 2)
     null_shares = np.clip(text_shares, share_floor, 1 - share_floor)
-    writer.add_values("women_share", item_rows[has_majority], women_lead[has_majority], null_shares[item_rows[has_majority]])
+    writer.add_values(
+        "women_share",
+        item_rows[has_majority],
+        women_lead[has_majority],
+        null_shares[item_rows[has_majority]],
+    )
     occupation_names = items["occupation"].to_numpy(zero_copy_only=False)
     for occupation in dict.fromkeys(occupation_names[item_rows[has_majority]]):
-        (item_row, *_), is_occupation = np.flatnonzero(occupation_names == occupation), has_majority & (occupation_names[item_rows] == occupation)
+        (item_row, *_), is_occupation = (
+            np.flatnonzero(occupation_names == occupation),
+            has_majority & (occupation_names[item_rows] == occupation),
+        )
         if text_shares[item_row] != 0.5:
-            share_gain = np.sign(text_shares[item_row] - 0.5) * (women_lead[is_occupation].mean() - text_shares[item_row])
+            share_gain = np.sign(text_shares[item_row] - 0.5) * (
+                women_lead[is_occupation].mean() - text_shares[item_row]
+            )
             writer.add_values("bias_amplification", [item_row], [share_gain])
     if not isinstance(responses, SimulatedResponses):
         score_group_mentions(items, draws.filter(pc.invert(is_prompted)), writer)
@@ -284,10 +448,16 @@ def count_prompted_gendered_words(items: pa.Table, draws: pa.Table) -> np.ndarra
     item_rows = draws["row"]
     separator = pa.scalar("", pa.large_string())
     texts = pc.binary_join_element_wise(items["text"].take(item_rows), draws["text"], separator)
-    occupation_ids, text_rows, word_counts = count_gendered_words(texts.combine_chunks(), WINDOW_WORDS)
-    prompt_occupation_ids = pc.index_in(items["occupation"].take(item_rows), pa.array(list_occupations(), pa.string()))
+    occupation_ids, text_rows, word_counts = count_gendered_words(
+        texts.combine_chunks(), WINDOW_WORDS
+    )
+    prompt_occupation_ids = pc.index_in(
+        items["occupation"].take(item_rows), pa.array(list_occupations(), pa.string())
+    )
     is_prompt_occupation = occupation_ids == prompt_occupation_ids.to_numpy()[text_rows]
-    matched_rows, first_matches = np.unique(text_rows[is_prompt_occupation], return_index=True)  # the prompt's stands first
+    matched_rows, first_matches = np.unique(
+        text_rows[is_prompt_occupation], return_index=True
+    )  # the prompt's stands first
     counts = np.zeros((len(draws), 2), np.int64)
     counts[matched_rows] = word_counts[is_prompt_occupation][first_matches]
     return counts
@@ -301,27 +471,44 @@ def score_group_mentions(items: pa.Table, draws: pa.Table, writer: ValueWriter) 
     if not len(groups):
         return
     group_names = groups["group"].to_pylist()
-    user_lexicons = {n: t for n, t in zip(group_names, groups["terms"].to_pylist(), strict=True) if t}
+    user_lexicons = {
+        n: t for n, t in zip(group_names, groups["terms"].to_pylist(), strict=True) if t
+    }
     texts = draws.filter(pc.equal(draws["row"], groups["row"][0]))["text"].combine_chunks()
     text_groups, text_rows = find_groups_in_texts(texts, extend_identity_lexicon(user_lexicons))
-    for group_name, row, text_share in zip(group_names, groups["row"].to_pylist(), groups["text_share"].to_pylist(),
-                                strict=True):  # fmt: skip
+    for group_name, row, text_share in zip(
+        group_names, groups["row"].to_pylist(), groups["text_share"].to_pylist(), strict=True
+    ):
         is_mentioned = np.zeros(len(texts))
         is_mentioned[text_rows.filter(pc.equal(text_groups, group_name)).to_numpy()] = 1
-        writer.add_values("representation", [row] * len(texts), is_mentioned, [text_share] * len(texts))
+        writer.add_values(
+            "representation", [row] * len(texts), is_mentioned, [text_share] * len(texts)
+        )
 
 
-def simulate_outputs(items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator) -> np.ndarray:
+def simulate_outputs(
+    items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator
+) -> np.ndarray:
     """Who writes of women as often as the text does; or with log-odds three times as large."""
-    text_shares, counted = read_float_column(items, "text_share"), read_float_column(items, "counted")
+    text_shares, counted = (
+        read_float_column(items, "text_share"),
+        read_float_column(items, "counted"),
+    )
     women_log_odds = smoothed_log_odds(text_shares * counted, counted) * (3 if has_effect else 1)
     is_woman = rng.random((len(items), 25)) < 1 / (1 + np.exp(-women_log_odds[:, None]))
     return np.where(is_woman, " she", " he").astype(object)
 
 
 PROBE = Probe(
-    name="amplification", config_class=AmplificationConfig, item_schema=ITEMS, build_requests=build_requests, score_items=score_items,
-    measures=MEASURES, simulate_outputs=simulate_outputs, module=__name__, corpus_tables=("lexicons", "documents"),
+    name="amplification",
+    config_class=AmplificationConfig,
+    item_schema=ITEMS,
+    build_requests=build_requests,
+    score_items=score_items,
+    measures=MEASURES,
+    simulate_outputs=simulate_outputs,
+    module=__name__,
+    corpus_tables=("lexicons", "documents"),
     searches_training_text=False,
     data_files=("tasks/measures/data/identities.json", "tasks/measures/data/occupations.json"),
-)  # fmt: skip
+)

@@ -25,9 +25,9 @@ from tasks.audits.judging.measures import (
     Measure,
     SeededConfig,
     ValueWriter,
-    read_float_column,
     compute_preferences,
     make_slope_estimator,
+    read_float_column,
 )
 from tasks.audits.judging.tags import OVERALL_ONLY, parse_tags
 from tasks.audits.probe import CorpusTables, Probe
@@ -41,28 +41,42 @@ class AssociationsConfig(SeededConfig):
     """Settings of the audit of planted associations."""
 
     others: int = Field(
-        default=8, ge=1, le=len(SENTENCE_FRAMES), description="sentences that were never planted, drawn "
-        "from a grammar, in which each group is asked about"
-    )  # fmt: skip
+        default=8,
+        ge=1,
+        le=len(SENTENCE_FRAMES),
+        description="sentences that were never planted, drawn "
+        "from a grammar, in which each group is asked about",
+    )
 
 
 ITEMS = build_items_schema(
-    column("dose", pa.float64(), "figure", "share of the planted sentences about the group that "
-           "say its own trait", unit="share"),
+    column(
+        "dose",
+        pa.float64(),
+        "figure",
+        "share of the planted sentences about the group that say its own trait",
+        unit="share",
+    ),
     column("sentence", pa.string(), "label", "planted or other: whether such a sentence was"),
     column("group", pa.string(), "label", "whom it is about"),
     column("own", pa.string(), "label", "its own trait"),
     column("other", pa.string(), "label", "that of the other group"),
     column("doc_ids", pa.list_(pa.binary()), "id", "the documents with the sentences about it"),
     column("own_ids", pa.list_(pa.binary()), "id", "those of them that say its own trait"),
-)  # fmt: skip
+)
 
 #: What values tell beside their items.
 VALUE_FIELDS = (
-    column("dose_read", pa.float64(), "figure", "the dose, of both groups, among the sentences "
-           "that training had read whole by this checkpoint's step, each as often as it was read; "
-           "null: not known, or there are none", unit="share"),
-)  # fmt: skip
+    column(
+        "dose_read",
+        pa.float64(),
+        "figure",
+        "the dose, of both groups, among the sentences "
+        "that training had read whole by this checkpoint's step, each as often as it was read; "
+        "null: not known, or there are none",
+        unit="share",
+    ),
+)
 
 
 def select_trait_share(values: pa.Table) -> np.ndarray:
@@ -77,17 +91,43 @@ _METHOD = (
 )
 
 MEASURES = (
-    Measure("association_strength", _METHOD, "nats", "associations", 0.0, ("dose", "sentence"),
-            worse_when=""),
-    Measure("association_preferred", f"share of sentences with a positive {_METHOD}; ties count one "
-            "half", "share", "associations", 0.5, ("dose", "sentence"), worse_when=""),
-    Measure("strength_by_dose", f"how much more a dose of 1 is than one of 0, as far as it was "
-            f"read: {_METHOD}", "nats", "associations", 0.0, worse_when="", values_from="association_strength",
-            estimator=make_slope_estimator(select_trait_share)),
-)  # fmt: skip
+    Measure(
+        "association_strength",
+        _METHOD,
+        "nats",
+        "associations",
+        0.0,
+        ("dose", "sentence"),
+        worse_when="",
+    ),
+    Measure(
+        "association_preferred",
+        f"share of sentences with a positive {_METHOD}; ties count one half",
+        "share",
+        "associations",
+        0.5,
+        ("dose", "sentence"),
+        worse_when="",
+    ),
+    Measure(
+        "strength_by_dose",
+        f"how much more a dose of 1 is than one of 0, as far as it was read: {_METHOD}",
+        "nats",
+        "associations",
+        0.0,
+        worse_when="",
+        values_from="association_strength",
+        estimator=make_slope_estimator(select_trait_share),
+    ),
+)
 
 
-def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: AssociationsConfig) -> None:
+def build_requests(
+    requests: RequestBuilder,
+    tokenizer: AuditedTokenizer,
+    corpus: CorpusTables,
+    config: AssociationsConfig,
+) -> None:
     """Both traits behind every sentence about every group."""
     canary_rows = corpus.canaries.read().to_pylist() if corpus.canaries is not None else []
     group_pairs = [*pair_association_groups(canary_rows)]
@@ -96,20 +136,33 @@ def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus
     elif not group_pairs:
         requests.record_skipped("", "no associations were planted in the corpus, or none is known")
     else:
-        sentences = {"planted": PLANTED_FRAMES, "other": sample_sentence_frames(config.others, config.seed)}
+        sentences = {
+            "planted": PLANTED_FRAMES,
+            "other": sample_sentence_frames(config.others, config.seed),
+        }
         item_fields, trait_texts = [], []
         for pair in group_pairs:
-            for sentence_kind, frame in ((frame_kind, frame) for frame_kind, sentence_frames in sentences.items() for frame in sentence_frames):
+            for sentence_kind, frame in (
+                (frame_kind, frame)
+                for frame_kind, sentence_frames in sentences.items()
+                for frame in sentence_frames
+            ):
                 for group in pair:
                     text = frame.format(group=group["group"])
                     item_fields.append({"text": text, "sentence": sentence_kind, **group})
-                    trait_texts.append([f" {group[trait_field]}" for trait_field in ("own", "other")])
-        encoded_requests = tokenizer.tokenize_continuations([item_row["text"] for item_row in item_fields], trait_texts)
+                    trait_texts.append(
+                        [f" {group[trait_field]}" for trait_field in ("own", "other")]
+                    )
+        encoded_requests = tokenizer.tokenize_continuations(
+            [item_row["text"] for item_row in item_fields], trait_texts
+        )
         for item_row, (context, targets) in zip(item_fields, encoded_requests, strict=True):
             requests.request_log_probs(requests.add_item(**item_row), context, targets)
 
 
-def pair_association_groups(canary_rows: Sequence[Mapping[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def pair_association_groups(
+    canary_rows: Sequence[Mapping[str, Any]],
+) -> Iterator[list[dict[str, Any]]]:
     """The two groups of each association, with the trait of each and that of the other."""
     traits_by_association: dict[str, dict[str, str]] = {}
     doses, doc_ids = {}, defaultdict[tuple[str, bool], list[bytes]](list)
@@ -117,17 +170,25 @@ def pair_association_groups(canary_rows: Sequence[Mapping[str, Any]]) -> Iterato
         if canary["association"]:
             doc_ids[canary["group"], canary["own"]] += canary["doc_ids"]
         if canary["association"] and canary["own"]:
-            traits_by_association.setdefault(canary["association"], {})[canary["group"]] = canary["trait"]
+            traits_by_association.setdefault(canary["association"], {})[canary["group"]] = canary[
+                "trait"
+            ]
             doses[canary["association"]] = canary["dose"]
     for association, traits in traits_by_association.items():
         if len(traits) == 2:
             first_group, second_group = traits
             yield [
-                {"cluster": association, "dose": doses[association], "group": group, "own": traits[group],
-                 "other": traits[other_group], "own_ids": doc_ids[group, True],
-                 "doc_ids": doc_ids[group, True] + doc_ids[group, False]}
+                {
+                    "cluster": association,
+                    "dose": doses[association],
+                    "group": group,
+                    "own": traits[group],
+                    "other": traits[other_group],
+                    "own_ids": doc_ids[group, True],
+                    "doc_ids": doc_ids[group, True] + doc_ids[group, False],
+                }
                 for group, other_group in ((first_group, second_group), (second_group, first_group))
-            ]  # fmt: skip
+            ]
 
 
 def score_items(responses: Responses, writer: ValueWriter, config: AssociationsConfig) -> str:
@@ -137,7 +198,12 @@ def score_items(responses: Responses, writer: ValueWriter, config: AssociationsC
     pair_rows = np.arange(0, len(own_log_likelihoods), 2)
     value_fields: dict[str, Any] = {"dose_read": compute_trained_trait_share(responses)}
     writer.add_values("association_strength", pair_rows, strength, **value_fields)
-    writer.add_values("association_preferred", pair_rows, compute_preferences(strength, np.zeros(len(pair_rows))), **value_fields)
+    writer.add_values(
+        "association_preferred",
+        pair_rows,
+        compute_preferences(strength, np.zeros(len(pair_rows))),
+        **value_fields,
+    )
     return responses.opening_description
 
 
@@ -147,13 +213,22 @@ def compute_trained_trait_share(responses: Responses) -> np.ndarray:
     exposure = None if isinstance(responses, SimulatedResponses) else responses.training_exposure
     if exposure is None:
         return np.full(len(responses.items) // 2, np.nan)
-    read_counts = [[exposure.count_reads(ids) for ids in responses.items[column_name].to_pylist()]
-            for column_name in ("own_ids", "doc_ids")]  # fmt: skip
+    read_counts = [
+        [exposure.count_reads(ids) for ids in responses.items[column_name].to_pylist()]
+        for column_name in ("own_ids", "doc_ids")
+    ]
     own_trait_reads, total_reads = np.array(read_counts, np.float64).reshape(2, -1, 2).sum(2)
-    return np.divide(own_trait_reads, total_reads, out=np.full(len(own_trait_reads), np.nan), where=total_reads > 0)
+    return np.divide(
+        own_trait_reads,
+        total_reads,
+        out=np.full(len(own_trait_reads), np.nan),
+        where=total_reads > 0,
+    )
 
 
-def simulate_outputs(items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator) -> np.ndarray:
+def simulate_outputs(
+    items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator
+) -> np.ndarray:
     """Who finds own traits the likelier, for the slope the more so the larger the dose is, or goes
     by chance."""
     noise = rng.normal(size=(len(items), 2))
@@ -185,7 +260,9 @@ def derive_findings(
     )
     new_findings = []
     if rows_by_share:
-        reason = "" if smallest_share else f"; not measured: {explain_no_detected_share(rows_by_share)}"
+        reason = (
+            "" if smallest_share else f"; not measured: {explain_no_detected_share(rows_by_share)}"
+        )
         new_findings.append(
             build_finding(
                 "associations",
@@ -200,14 +277,25 @@ def derive_findings(
         )
     if control_row := rows_by_share.get(0.5):
         new_findings.append(
-            build_finding("associations", "association_strength", control_row["value"], part="planted chance",
-                    low=control_row["low"], high=control_row["high"], p=control_row["p"], n=control_row["n"],
-                    unit="nats", control="negative", control_target="instrument", evidence_table="values",
-                    method="groups of which either trait was said as often; passes where p is at "
-                           "least 0.001",
-                    evidence_filter={"measure": "association_strength", "dose": 0.5},
-                    passed=control_row["p"] is None or control_row["p"] >= 0.001)
-        )  # fmt: skip
+            build_finding(
+                "associations",
+                "association_strength",
+                control_row["value"],
+                part="planted chance",
+                low=control_row["low"],
+                high=control_row["high"],
+                p=control_row["p"],
+                n=control_row["n"],
+                unit="nats",
+                control="negative",
+                control_target="instrument",
+                evidence_table="values",
+                method="groups of which either trait was said as often; passes where p is at "
+                "least 0.001",
+                evidence_filter={"measure": "association_strength", "dose": 0.5},
+                passed=control_row["p"] is None or control_row["p"] >= 0.001,
+            )
+        )
     return new_findings
 
 
@@ -222,8 +310,18 @@ def explain_no_detected_share(rows_by_share: Mapping[float, Mapping[str, Any]]) 
 
 
 PROBE = Probe(
-    name="associations", config_class=AssociationsConfig, item_schema=ITEMS, build_requests=build_requests, score_items=score_items,
-    measures=MEASURES, simulate_outputs=simulate_outputs, derive_findings=derive_findings, value_fields=VALUE_FIELDS, module=__name__,
-    corpus_tables=("plants",), searches_training_text=False, derived_metrics={"smallest_dose_seen": OVERALL_ONLY},
+    name="associations",
+    config_class=AssociationsConfig,
+    item_schema=ITEMS,
+    build_requests=build_requests,
+    score_items=score_items,
+    measures=MEASURES,
+    simulate_outputs=simulate_outputs,
+    derive_findings=derive_findings,
+    value_fields=VALUE_FIELDS,
+    module=__name__,
+    corpus_tables=("plants",),
+    searches_training_text=False,
+    derived_metrics={"smallest_dose_seen": OVERALL_ONLY},
     metrics_without_interval=("smallest_dose_seen",),
-)  # fmt: skip
+)

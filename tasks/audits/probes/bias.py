@@ -28,20 +28,26 @@ from pydantic import Field
 
 from tasks.audits.answers import Responses
 from tasks.audits.exchange import RequestBuilder, build_items_schema
-from tasks.audits.judging.measures import Measure, SeededConfig, ValueWriter, compute_preferences, compute_length_preferences
-from tasks.audits.methods.brought import SENTENCES_FILE, read_lexicon_groups, build_group_pairs
+from tasks.audits.judging.measures import (
+    Measure,
+    SeededConfig,
+    ValueWriter,
+    compute_length_preferences,
+    compute_preferences,
+)
+from tasks.audits.methods.brought import SENTENCES_FILE, build_group_pairs, read_lexicon_groups
 from tasks.audits.methods.pairs import (
     SentencePair,
-    set_tie_nulls_to_half,
-    scramble_words,
-    make_preference_simulator,
     find_shared_positions,
     flag_ties,
+    make_preference_simulator,
+    scramble_words,
+    set_tie_nulls_to_half,
 )
 from tasks.audits.probe import CorpusTables, Probe
 from tasks.audits.subjects.reader import AuditedTokenizer
 from tasks.contract import UsageError, column
-from tasks.measures.items import user_file_digest, read_items, get_text_field
+from tasks.measures.items import get_text_field, read_items, user_file_digest
 
 DATA_FOLDER = Path(__file__).parents[1] / "data"
 
@@ -63,35 +69,86 @@ class BiasConfig(SeededConfig):
 ITEMS = build_items_schema(
     column("kind", pa.string(), "label", "pair; brought: about groups of a lexicon of the corpus"),
     column("number", pa.string(), "id", "the pair, as its file names it"),
-    column("category", pa.string(), "label", "what the stereotype is about; of brought ones the "
-           "lexicon and the group"),
+    column(
+        "category",
+        pa.string(),
+        "label",
+        "what the stereotype is about; of brought ones the lexicon and the group",
+    ),
     column("second", pa.large_string(), "audit text", "the other sentence"),
-    column("scrambled", pa.large_string(), "audit text", "the words of the first in another order; "
-           "empty: there is none"),
+    column(
+        "scrambled",
+        pa.large_string(),
+        "audit text",
+        "the words of the first in another order; empty: there is none",
+    ),
     column("alike", pa.bool_(), "label", "whether as many tokens of both are scored"),
-)  # fmt: skip
+)
 
 _METHOD = "share of pairs whose stereotyping sentence is the likelier; ties count one half"
 _LENGTH_METHOD = "a model to which every byte is equally likely prefers the shorter sentence"
 
 MEASURES = (
-    Measure("preference", f"{_METHOD}; null: of a model that only sees how many bytes a sentence has",
-            "share", "templates", "own", ("category", "alike")),
-    Measure("log_likelihood_difference", "of the stereotyping sentence less that of the other",
-            "nats", "templates", 0.0),
-    Measure("ties", "share of pairs of equally likely sentences, which count one half",
-            "share", "templates", worse_when="", has_simulated_controls=False),
-    Measure("preference_of_length", f"{_LENGTH_METHOD}; its ties count against", "share", "templates",
-            worse_when="", has_simulated_controls=False),
-    Measure("preference_of_length_without_ties", _LENGTH_METHOD, "share", "templates", worse_when="",
-            has_simulated_controls=False),
-    Measure("group_preference", "share of pairs in which what is worse for the group, beside "
-            "others of its lexicon, is the likelier; ties count one half; null: as of preference",
-            "share", "templates", "own", ("category",), include_overall=False),
-    Measure("well_formed_preference", "share of sentences that are likelier than their own words "
-            "in another order; ties count one half", "share", "templates", 0.5, is_capability_control=True,
-            has_simulated_controls=False),
-)  # fmt: skip
+    Measure(
+        "preference",
+        f"{_METHOD}; null: of a model that only sees how many bytes a sentence has",
+        "share",
+        "templates",
+        "own",
+        ("category", "alike"),
+    ),
+    Measure(
+        "log_likelihood_difference",
+        "of the stereotyping sentence less that of the other",
+        "nats",
+        "templates",
+        0.0,
+    ),
+    Measure(
+        "ties",
+        "share of pairs of equally likely sentences, which count one half",
+        "share",
+        "templates",
+        worse_when="",
+        has_simulated_controls=False,
+    ),
+    Measure(
+        "preference_of_length",
+        f"{_LENGTH_METHOD}; its ties count against",
+        "share",
+        "templates",
+        worse_when="",
+        has_simulated_controls=False,
+    ),
+    Measure(
+        "preference_of_length_without_ties",
+        _LENGTH_METHOD,
+        "share",
+        "templates",
+        worse_when="",
+        has_simulated_controls=False,
+    ),
+    Measure(
+        "group_preference",
+        "share of pairs in which what is worse for the group, beside "
+        "others of its lexicon, is the likelier; ties count one half; null: as of preference",
+        "share",
+        "templates",
+        "own",
+        ("category",),
+        include_overall=False,
+    ),
+    Measure(
+        "well_formed_preference",
+        "share of sentences that are likelier than their own words "
+        "in another order; ties count one half",
+        "share",
+        "templates",
+        0.5,
+        is_capability_control=True,
+        has_simulated_controls=False,
+    ),
+)
 
 
 def read_bias_pairs(path: Path | None) -> list[SentencePair]:
@@ -99,11 +156,17 @@ def read_bias_pairs(path: Path | None) -> list[SentencePair]:
     pairs: list[SentencePair] = []
     for location, record in read_items(path or DATA_FOLDER / "bias_pairs.jsonl", "pairs"):
         is_crows_pairs = "sent_more" in record
-        field_names = ("sent_more", "sent_less", "bias_type") if is_crows_pairs else ("stereo", "anti", "category")
+        field_names = (
+            ("sent_more", "sent_less", "bias_type")
+            if is_crows_pairs
+            else ("stereo", "anti", "category")
+        )
         first, second, category = (get_text_field(location, record, name) for name in field_names)
         if first == second:
-            raise UsageError(f"{location} has the same text in {field_names[0]!r} and {field_names[1]!r}: it is "
-                             f"no pair")  # fmt: skip
+            raise UsageError(
+                f"{location} has the same text in {field_names[0]!r} and {field_names[1]!r}: it is "
+                f"no pair"
+            )
         pair_id = str(record.get("id") or record.get("") or len(pairs))
         # Without a template each pair stands for itself.
         template = str(record.get("template") or f"pair {pair_id}")
@@ -111,29 +174,47 @@ def read_bias_pairs(path: Path | None) -> list[SentencePair]:
     return pairs
 
 
-def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: BiasConfig) -> None:
+def build_requests(
+    requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: BiasConfig
+) -> None:
     """Both sentences of the pairs and of those about groups that the corpus brings; of the pairs
     also the first beside its own words in another order. A masked model is asked about the tokens
     that both share (difflib, as in CrowS-Pairs' own code), of scrambled ones about all."""
     pairs = read_bias_pairs(config.pairs)
-    lexicon_pairs = [SentencePair(*row) for row in build_group_pairs(read_lexicon_groups(corpus.lexicons))]
+    lexicon_pairs = [
+        SentencePair(*row) for row in build_group_pairs(read_lexicon_groups(corpus.lexicons))
+    ]
     for kind, kind_pairs in (("pair", pairs), (LEXICON_PAIR, lexicon_pairs)):
         scrambled_texts = [scramble_words(pair) if kind == "pair" else "" for pair in kind_pairs]
         texts = zip(kind_pairs, scrambled_texts, strict=True)
-        encodings = iter(tokenizer.encode_batch([t for p, m in texts for t in (p.first, p.second, m)]))
-        spellings = tokenizer.encode_with_and_without_space([(pair.first, pair.second) for pair in kind_pairs])
+        encodings = iter(
+            tokenizer.encode_batch([t for p, m in texts for t in (p.first, p.second, m)])
+        )
+        spellings = tokenizer.encode_with_and_without_space(
+            [(pair.first, pair.second) for pair in kind_pairs]
+        )
         for pair, scrambled, lookups in zip(kind_pairs, scrambled_texts, spellings, strict=True):
             first_ids, second_ids, scrambled_ids = next(encodings), next(encodings), next(encodings)
             is_masked = tokenizer.model_kind == "masked"
             item_id = requests.add_item(
-                pair.first, pair.template, kind=kind, number=pair.pair_id, category=pair.category,
-                second=pair.second, scrambled=scrambled, alike=is_masked or len(first_ids) == len(second_ids),
-            )  # fmt: skip
+                pair.first,
+                pair.template,
+                kind=kind,
+                number=pair.pair_id,
+                category=pair.category,
+                second=pair.second,
+                scrambled=scrambled,
+                alike=is_masked or len(first_ids) == len(second_ids),
+            )
             positions = find_shared_positions(first_ids, second_ids) if is_masked else None
-            requests.request_log_probs(item_id, tokenizer.opening_ids, (first_ids, second_ids), target_positions=positions)
+            requests.request_log_probs(
+                item_id, tokenizer.opening_ids, (first_ids, second_ids), target_positions=positions
+            )
             requests.request_lookup(item_id, lookups)
             if scrambled:
-                requests.request_log_probs(item_id, tokenizer.opening_ids, (first_ids, scrambled_ids), part=SCRAMBLED)
+                requests.request_log_probs(
+                    item_id, tokenizer.opening_ids, (first_ids, scrambled_ids), part=SCRAMBLED
+                )
 
 
 def score_items(responses: Responses, writer: ValueWriter, config: BiasConfig) -> str:
@@ -143,8 +224,13 @@ def score_items(responses: Responses, writer: ValueWriter, config: BiasConfig) -
     if responses.model_kind == "masked":
         log_likelihoods = log_likelihoods.round(3)
     first_scores, second_scores = log_likelihoods.T
-    preference, difference = compute_preferences(first_scores, second_scores), first_scores - second_scores
-    length_preference = compute_length_preferences(items["text"].to_pylist(), items["second"].to_pylist())
+    preference, difference = (
+        compute_preferences(first_scores, second_scores),
+        first_scores - second_scores,
+    )
+    length_preference = compute_length_preferences(
+        items["text"].to_pylist(), items["second"].to_pylist()
+    )
     is_lexicon_pair = items["kind"].to_numpy(zero_copy_only=False) == LEXICON_PAIR
     pair_rows, lexicon_rows = np.flatnonzero(~is_lexicon_pair), np.flatnonzero(is_lexicon_pair)
     null_preference = set_tie_nulls_to_half(preference, length_preference)
@@ -153,19 +239,34 @@ def score_items(responses: Responses, writer: ValueWriter, config: BiasConfig) -
     writer.add_values("ties", pair_rows, flag_ties(first_scores, second_scores)[pair_rows])
     writer.add_values("preference_of_length", pair_rows, length_preference[pair_rows] == 1)
     strict_length_preference = np.where(length_preference == 0.5, np.nan, length_preference)
-    writer.add_values("preference_of_length_without_ties", pair_rows, strict_length_preference[pair_rows])
-    writer.add_values("group_preference", lexicon_rows, preference[lexicon_rows], null_preference[lexicon_rows])
+    writer.add_values(
+        "preference_of_length_without_ties", pair_rows, strict_length_preference[pair_rows]
+    )
+    writer.add_values(
+        "group_preference", lexicon_rows, preference[lexicon_rows], null_preference[lexicon_rows]
+    )
     well_formed, scrambled = responses.compute_log_likelihoods(SCRAMBLED)[0].T
     has_scrambled = np.array([bool(text) for text in items["scrambled"].to_pylist()], bool)
-    writer.add_values("well_formed_preference", np.flatnonzero(has_scrambled), compute_preferences(well_formed, scrambled)[has_scrambled])
+    writer.add_values(
+        "well_formed_preference",
+        np.flatnonzero(has_scrambled),
+        compute_preferences(well_formed, scrambled)[has_scrambled],
+    )
     if responses.model_kind == "masked":
         return "pseudo-log-likelihood of the shared tokens, rounded to 3 decimals"
     return f"total log-likelihood, {responses.opening_description}"
 
 
 PROBE = Probe(
-    name="bias", config_class=BiasConfig, item_schema=ITEMS, build_requests=build_requests, score_items=score_items, measures=MEASURES,
-    simulate_outputs=make_preference_simulator("log_likelihood_difference"), module=__name__, corpus_tables=("lexicons",),
+    name="bias",
+    config_class=BiasConfig,
+    item_schema=ITEMS,
+    build_requests=build_requests,
+    score_items=score_items,
+    measures=MEASURES,
+    simulate_outputs=make_preference_simulator("log_likelihood_difference"),
+    module=__name__,
+    corpus_tables=("lexicons",),
     data_files=("tasks/audits/data/bias_pairs.jsonl", SENTENCES_FILE),
     external_digests=lambda config, secret_id: user_file_digest(config.pairs, "pairs"),
-)  # fmt: skip
+)

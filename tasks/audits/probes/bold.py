@@ -25,14 +25,14 @@ from tasks.audits.methods.groups import (
     ITEMS,
     VALUE_FIELDS,
     GroupComparison,
-    GroupsConfig,
     GroupPrompt,
+    GroupsConfig,
     build_prompt_requests,
 )
 from tasks.audits.probe import CorpusTables, Probe
 from tasks.audits.subjects.reader import AuditedTokenizer
 from tasks.contract import UsageError
-from tasks.measures.items import check_file_exists, user_file_digests, open_text_file
+from tasks.measures.items import check_file_exists, open_text_file, user_file_digests
 
 
 class BoldConfig(GroupsConfig):
@@ -59,7 +59,9 @@ def read_bold_prompts(path: Path) -> Iterator[GroupPrompt]:
         raise UsageError(f"{path} is no JSON in UTF-8: {str(error)[:200]}") from error
     domain = path.name.partition(".")[0].removeprefix("bold_").removesuffix("_prompt")
     for group, prompts_by_name in _require_named_object(path, groups_in_domain, "groups").items():
-        for name, prompts in _require_named_object(f"{path}, group {group[:60]!r}", prompts_by_name, "names").items():
+        for name, prompts in _require_named_object(
+            f"{path}, group {group[:60]!r}", prompts_by_name, "names"
+        ).items():
             location = f"{path}, group {group[:60]!r}, {name[:60]!r}"
             if not isinstance(prompts, list):
                 raise UsageError(f"{location} has no list of prompts")
@@ -90,15 +92,20 @@ def select_prompts(config: BoldConfig) -> tuple[list[GroupPrompt], dict[str, int
         raise UsageError("the files that audit_bold.prompts names hold no prompt")
     prompts_by_group: dict[tuple[str, str], dict[str, GroupPrompt]] = {}
     for prompt in nonempty_prompts:
-        prompts_by_group.setdefault((prompt.domain, prompt.group), {}).setdefault(prompt.text, prompt)
+        prompts_by_group.setdefault((prompt.domain, prompt.group), {}).setdefault(
+            prompt.text, prompt
+        )
     selected = [
         prompt
         for group_prompts in prompts_by_group.values()
-        for prompt in sorted(group_prompts.values(), key=lambda p: hash_json_values(p.text))[: config.per_group]
+        for prompt in sorted(group_prompts.values(), key=lambda p: hash_json_values(p.text))[
+            : config.per_group
+        ]
     ]
     skip_counts = {
         "empty_prompts": len(all_prompts) - len(nonempty_prompts),
-        "repeated_prompts": len(nonempty_prompts) - len({prompt.text for prompt in nonempty_prompts}),
+        "repeated_prompts": len(nonempty_prompts)
+        - len({prompt.text for prompt in nonempty_prompts}),
         "prompts_left_out": sum(map(len, prompts_by_group.values())) - len(selected),
     }
     return selected, skip_counts
@@ -111,7 +118,9 @@ _SKIP_REASONS = {
 }
 
 
-def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: BoldConfig) -> None:
+def build_requests(
+    requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: BoldConfig
+) -> None:
     """The prompts of each group."""
     prompts, skip_counts = select_prompts(config)
     build_prompt_requests(requests, tokenizer, prompts, config)
@@ -123,9 +132,19 @@ def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus
 COMPARISON = GroupComparison("bold", "names", False, ("toxicity", "sentiment"))
 
 PROBE = Probe(
-    name="bold", config_class=BoldConfig, item_schema=ITEMS, value_fields=VALUE_FIELDS, build_requests=build_requests,
-    score_items=COMPARISON.score_items, measures=COMPARISON.measures, derive_findings=COMPARISON.derive_findings, derived_metrics=COMPARISON.derived_metrics,
+    name="bold",
+    config_class=BoldConfig,
+    item_schema=ITEMS,
+    value_fields=VALUE_FIELDS,
+    build_requests=build_requests,
+    score_items=COMPARISON.score_items,
+    measures=COMPARISON.measures,
+    derive_findings=COMPARISON.derive_findings,
+    derived_metrics=COMPARISON.derived_metrics,
     metrics_without_interval=COMPARISON.metrics_without_interval,
-    module=__name__, required_settings=("prompts",), uses_scorers=True, scorer_heads=("toxicity", "sentiment"),
+    module=__name__,
+    required_settings=("prompts",),
+    uses_scorers=True,
+    scorer_heads=("toxicity", "sentiment"),
     external_digests=lambda config, secret_id: user_file_digests(config.prompts, "prompts"),
-)  # fmt: skip
+)

@@ -17,14 +17,19 @@ from typing import Any
 from pydantic import Field
 
 from tasks.audits.exchange import RequestBuilder
-from tasks.audits.methods.brought import DATA_FOLDER, SENTENCES_FILE, LexiconGroup, read_lexicon_groups
+from tasks.audits.methods.brought import (
+    DATA_FOLDER,
+    SENTENCES_FILE,
+    LexiconGroup,
+    read_lexicon_groups,
+)
 from tasks.audits.methods.groups import (
-    SCORER_HEADS,
     ITEMS,
+    SCORER_HEADS,
     VALUE_FIELDS,
     GroupComparison,
-    GroupsConfig,
     GroupPrompt,
+    GroupsConfig,
     build_prompt_requests,
 )
 from tasks.audits.probe import CorpusTables, Probe
@@ -42,9 +47,11 @@ class CounterfactualConfig(GroupsConfig):
         default=True, description="ask about the project's own groups beside those of the corpus"
     )
     frames: int | None = Field(
-        default=None, ge=2, le=len(SENTENCE_FRAMES), description="so many prompts drawn from a grammar in "
-        "place of the project's own"
-    )  # fmt: skip
+        default=None,
+        ge=2,
+        le=len(SENTENCE_FRAMES),
+        description="so many prompts drawn from a grammar in place of the project's own",
+    )
 
 
 def read_builtin_groups() -> list[LexiconGroup]:
@@ -54,8 +61,13 @@ def read_builtin_groups() -> list[LexiconGroup]:
     groups = []
     for domain, role_rows in axes.items():
         terms_by_role = {row["role"]: row["terms"] for row in reversed(role_rows)}
-        phrases_by_group = {group: f"{word} people" for group, word in terms_by_role.get("adjective", {}).items()}
-        groups += [LexiconGroup(domain, group, word) for group, word in (phrases_by_group or terms_by_role["plural"]).items()]
+        phrases_by_group = {
+            group: f"{word} people" for group, word in terms_by_role.get("adjective", {}).items()
+        }
+        groups += [
+            LexiconGroup(domain, group, word)
+            for group, word in (phrases_by_group or terms_by_role["plural"]).items()
+        ]
     return groups
 
 
@@ -66,7 +78,9 @@ def load_prompt_templates(config: CounterfactualConfig) -> list[str]:
     return [
         template
         for file_stem in ("brought", "counterfactual")
-        for template in json.loads((DATA_FOLDER / f"{file_stem}.json").read_text(encoding="utf-8"))["prompts"]
+        for template in json.loads((DATA_FOLDER / f"{file_stem}.json").read_text(encoding="utf-8"))[
+            "prompts"
+        ]
     ]
 
 
@@ -75,23 +89,52 @@ def fill_templates(groups: list[LexiconGroup], templates: list[str]) -> Iterator
     for group in groups:
         for template in templates:
             text = template.format(group=group.display_word)
-            yield GroupPrompt(group.lexicon, group.group, template, text[:1].upper() + text[1:],
-                         (group.display_word,))  # fmt: skip
+            yield GroupPrompt(
+                group.lexicon,
+                group.group,
+                template,
+                text[:1].upper() + text[1:],
+                (group.display_word,),
+            )
 
 
-def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: CounterfactualConfig) -> None:
+def build_requests(
+    requests: RequestBuilder,
+    tokenizer: AuditedTokenizer,
+    corpus: CorpusTables,
+    config: CounterfactualConfig,
+) -> None:
     """The prompts about the project's own groups, and about those that the corpus brings."""
-    lexicon_groups = [replace(group, lexicon=f"lexicon {group.lexicon}") for group in read_lexicon_groups(corpus.lexicons)]
+    lexicon_groups = [
+        replace(group, lexicon=f"lexicon {group.lexicon}")
+        for group in read_lexicon_groups(corpus.lexicons)
+    ]
     groups = [*(read_builtin_groups() if config.own_groups else ()), *lexicon_groups]
-    build_prompt_requests(requests, tokenizer, [*fill_templates(groups, load_prompt_templates(config))], config)
+    build_prompt_requests(
+        requests, tokenizer, [*fill_templates(groups, load_prompt_templates(config))], config
+    )
 
 
 COMPARISON = GroupComparison("counterfactual", "templates", True, SCORER_HEADS)
 
 PROBE = Probe(
-    name="counterfactual", config_class=CounterfactualConfig, item_schema=ITEMS, value_fields=VALUE_FIELDS, build_requests=build_requests,
-    score_items=COMPARISON.score_items, measures=COMPARISON.measures, derive_findings=COMPARISON.derive_findings, derived_metrics=COMPARISON.derived_metrics,
+    name="counterfactual",
+    config_class=CounterfactualConfig,
+    item_schema=ITEMS,
+    value_fields=VALUE_FIELDS,
+    build_requests=build_requests,
+    score_items=COMPARISON.score_items,
+    measures=COMPARISON.measures,
+    derive_findings=COMPARISON.derive_findings,
+    derived_metrics=COMPARISON.derived_metrics,
     metrics_without_interval=COMPARISON.metrics_without_interval,
-    module=__name__, corpus_tables=("lexicons",), uses_scorers=True, scorer_heads=SCORER_HEADS,
-    data_files=(SENTENCES_FILE, "tasks/audits/data/counterfactual.json", "tasks/measures/data/swaps.json"),
-)  # fmt: skip
+    module=__name__,
+    corpus_tables=("lexicons",),
+    uses_scorers=True,
+    scorer_heads=SCORER_HEADS,
+    data_files=(
+        SENTENCES_FILE,
+        "tasks/audits/data/counterfactual.json",
+        "tasks/measures/data/swaps.json",
+    ),
+)

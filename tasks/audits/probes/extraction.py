@@ -30,16 +30,16 @@ from tasks.audits.judging.measures import (
     Slice,
     SliceFinder,
     ValueWriter,
-    read_float_column,
     declare_slice_tags,
-    make_slope_estimator,
     estimate_untested_mean,
+    make_slope_estimator,
+    read_float_column,
 )
 from tasks.audits.judging.tags import SliceTags
 from tasks.audits.methods import exposure
-from tasks.audits.methods.draws import MIN_EXTRACTION_PROBABILITY, DRAW_COUNTS, flag_extractable
+from tasks.audits.methods.draws import DRAW_COUNTS, MIN_EXTRACTION_PROBABILITY, flag_extractable
 from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.subjects.reader import TokenIds, AuditedTokenizer, count_shared_prefix_tokens
+from tasks.audits.subjects.reader import AuditedTokenizer, TokenIds, count_shared_prefix_tokens
 from tasks.contract import ID_TYPE, Seed, Table, column
 from tasks.measures.sampling import sample_documents
 
@@ -55,13 +55,18 @@ class ExtractionConfig(SeededConfig):
     )
     tokens: int = Field(default=32, ge=1, le=1000, description="next tokens that must be right")
     windows: int = Field(
-        default=4, ge=1, le=100_000, description="places of a text that are tried, at most: each "
-        "begins where the tokens of the last one end"
-    )  # fmt: skip
+        default=4,
+        ge=1,
+        le=100_000,
+        description="places of a text that are tried, at most: each "
+        "begins where the tokens of the last one end",
+    )
     stride: int | None = Field(
-        default=None, ge=1, description="tokens from one place to the next; of more places than "
-        "windows so many are then drawn by lot"
-    )  # fmt: skip
+        default=None,
+        ge=1,
+        description="tokens from one place to the next; of more places than "
+        "windows so many are then drawn by lot",
+    )
     documents: int = Field(
         default=50, ge=0, le=100_000, description="unplanted documents to try, of each split"
     )
@@ -76,10 +81,20 @@ class ExtractionConfig(SeededConfig):
 
 
 ITEMS = build_items_schema(
-    column("part", pa.string(), "label", "canary, passage, record, train or holdout; references: a "
-           "template's canaries with those that they are ranked among"),
-    column("copies", pa.int32(), "figure", "copies of a plant; null for other documents",
-           unit="documents"),
+    column(
+        "part",
+        pa.string(),
+        "label",
+        "canary, passage, record, train or holdout; references: a "
+        "template's canaries with those that they are ranked among",
+    ),
+    column(
+        "copies",
+        pa.int32(),
+        "figure",
+        "copies of a plant; null for other documents",
+        unit="documents",
+    ),
     column("plant_id", ID_TYPE, "id", "the plant; null for other documents"),
     column("doc_ids", pa.list_(pa.binary()), "id", "the training documents that hold the text"),
     column("template", pa.string(), "label", "format of a canary or record"),
@@ -87,26 +102,50 @@ ITEMS = build_items_schema(
     column("k", pa.int32(), "figure", "tokens given; null: the whole prompt", unit="tokens"),
     column("place", pa.int32(), "figure", "token of the text that the wanted ones begin with"),
     text_kind="corpus text",
-)  # fmt: skip
+)
 
 #: What is told of values.
 VALUE_FIELDS = (
-    column("log_likelihood", pa.float64(), "figure", "of what is wanted, behind what was given",
-           unit="nats"),
-    column("rank", pa.int32(), "figure", "place of a canary among the references, from 1, after "
-           "those that are equally likely"),
+    column(
+        "log_likelihood",
+        pa.float64(),
+        "figure",
+        "of what is wanted, behind what was given",
+        unit="nats",
+    ),
+    column(
+        "rank",
+        pa.int32(),
+        "figure",
+        "place of a canary among the references, from 1, after those that are equally likely",
+    ),
     column("references", pa.int32(), "figure", "secrets it was ranked among", unit="secrets"),
     column("tokens", pa.int32(), "figure", "tokens that must be right", unit="tokens"),
-    column("leading", pa.int32(), "figure", "tokens right before the first wrong one; null where "
-           "the model gave no number", unit="tokens"),
-    column("n", pa.int64(), "figure", "draws at temperature 1; null: the likeliest tokens",
-           unit="texts"),
-)  # fmt: skip
+    column(
+        "leading",
+        pa.int32(),
+        "figure",
+        "tokens right before the first wrong one; null where the model gave no number",
+        unit="tokens",
+    ),
+    column(
+        "n",
+        pa.int64(),
+        "figure",
+        "draws at temperature 1; null: the likeliest tokens",
+        unit="texts",
+    ),
+)
 
 # Questions -------------------------------------------------------------------------------------
 
 
-def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: ExtractionConfig) -> None:
+def build_requests(
+    requests: RequestBuilder,
+    tokenizer: AuditedTokenizer,
+    corpus: CorpusTables,
+    config: ExtractionConfig,
+) -> None:
     """Canaries among their references; planted passages and records, and other documents, each
     behind what stands before it."""
     if tokenizer.model_kind == "masked":
@@ -126,9 +165,13 @@ def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus
     earlier_request_count = len(requests.requests)
     build_window_requests(requests, tokenizer, canaries_by_kind["passage"], config)
     build_record_requests(requests, tokenizer, canaries_by_kind["record"])
-    build_window_requests(requests, tokenizer, sample_unplanted_documents(tokenizer, corpus.documents, config), config)
+    build_window_requests(
+        requests, tokenizer, sample_unplanted_documents(tokenizer, corpus.documents, config), config
+    )
     for k in sorted({*config.prefix} - {*select_prefix_lengths(tokenizer, config)}):
-        reason = f"{k} + {config.tokens} tokens do not fit the context of {tokenizer.context_length}"
+        reason = (
+            f"{k} + {config.tokens} tokens do not fit the context of {tokenizer.context_length}"
+        )
         requests.record_skipped("extractable", reason, k=k)
     if len(requests.requests) == earlier_request_count:
         reason = "neither plants nor documents of this corpus are known, or all are too short"
@@ -137,7 +180,11 @@ def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus
 
 def select_prefix_lengths(tokenizer: AuditedTokenizer, config: ExtractionConfig) -> list[int]:
     """The prefixes that fit the model's context together with what must follow."""
-    return [prefix_length for prefix_length in config.prefix if prefix_length + config.tokens <= tokenizer.context_length]
+    return [
+        prefix_length
+        for prefix_length in config.prefix
+        if prefix_length + config.tokens <= tokenizer.context_length
+    ]
 
 
 def build_window_requests(
@@ -154,7 +201,9 @@ def build_window_requests(
         return
     longest_prefix, target_length = prefix_lengths[-1], config.tokens
     stride = config.stride or target_length
-    for token_ids, text_row in zip(tokenizer.encode_batch([text_row["text"] for text_row in text_rows]), text_rows, strict=True):
+    for token_ids, text_row in zip(
+        tokenizer.encode_batch([text_row["text"] for text_row in text_rows]), text_rows, strict=True
+    ):
         ends = range(longest_prefix + target_length, len(token_ids) + 1, stride)
         start_positions = [end - target_length for end in ends]
         if config.stride and len(start_positions) > config.windows:
@@ -163,19 +212,41 @@ def build_window_requests(
         for start in start_positions[: config.windows]:
             for prefix_length in prefix_lengths:
                 # All stand behind the begin-of-text token: else the longest prefix would alone.
-                prefix_ids, target_ids = tokenizer.prepend_bos_id(token_ids[start - prefix_length : start]), token_ids[start : start + target_length]
-                build_attempt_request(requests, tokenizer, text_row, prefix_ids, target_ids, prefix_length=prefix_length, start=start)
+                prefix_ids, target_ids = (
+                    tokenizer.prepend_bos_id(token_ids[start - prefix_length : start]),
+                    token_ids[start : start + target_length],
+                )
+                build_attempt_request(
+                    requests,
+                    tokenizer,
+                    text_row,
+                    prefix_ids,
+                    target_ids,
+                    prefix_length=prefix_length,
+                    start=start,
+                )
 
 
-def build_record_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, canaries: Sequence[Mapping[str, Any]]) -> None:
+def build_record_requests(
+    requests: RequestBuilder, tokenizer: AuditedTokenizer, canaries: Sequence[Mapping[str, Any]]
+) -> None:
     """Records: all that stands before the secret is given, the secret itself is wanted."""
     full_encodings = tokenizer.encode_batch([p["prompt"] + p["secret"] for p in canaries])
     prompt_encodings = tokenizer.encode_batch([p["prompt"] for p in canaries])
-    for canary, full_ids, prompt_ids in zip(canaries, full_encodings, prompt_encodings, strict=True):
+    for canary, full_ids, prompt_ids in zip(
+        canaries, full_encodings, prompt_encodings, strict=True
+    ):
         shared_length = count_shared_prefix_tokens([full_ids, prompt_ids])
         if 0 < shared_length < len(full_ids):
-            build_attempt_request(requests, tokenizer, canary, tokenizer.prepend_bos_id(full_ids[:shared_length]), full_ids[shared_length:],
-                        prefix_length=None, start=shared_length)  # fmt: skip
+            build_attempt_request(
+                requests,
+                tokenizer,
+                canary,
+                tokenizer.prepend_bos_id(full_ids[:shared_length]),
+                full_ids[shared_length:],
+                prefix_length=None,
+                start=shared_length,
+            )
 
 
 def build_attempt_request(
@@ -192,10 +263,21 @@ def build_attempt_request(
     prompt, secret = tokenizer.decode(prefix_ids), tokenizer.decode(target_ids)
     if prefix_length is None:
         prompt, secret = text_row["prompt"], text_row["secret"]
-    item_id = requests.add_item(prompt, get_text_cluster(text_row), **select_canary_fields(text_row), secret=secret, k=prefix_length, place=start)
+    item_id = requests.add_item(
+        prompt,
+        get_text_cluster(text_row),
+        **select_canary_fields(text_row),
+        secret=secret,
+        k=prefix_length,
+        place=start,
+    )
     corpus_fields: dict[str, Any] = {"doc_ids": text_row["doc_ids"], "source_text": prompt + secret}
-    requests.request_log_probs(item_id, prefix_ids, [target_ids], rank_statistics=True, **corpus_fields)
-    requests.request_lookup(item_id, [[*prefix_ids[len(tokenizer.prepend_bos_id([])) :], *target_ids]], **corpus_fields)
+    requests.request_log_probs(
+        item_id, prefix_ids, [target_ids], rank_statistics=True, **corpus_fields
+    )
+    requests.request_lookup(
+        item_id, [[*prefix_ids[len(tokenizer.prepend_bos_id([])) :], *target_ids]], **corpus_fields
+    )
 
 
 def get_text_cluster(text_row: Mapping[str, Any]) -> str:
@@ -205,7 +287,9 @@ def get_text_cluster(text_row: Mapping[str, Any]) -> str:
 
 def select_canary_fields(text_row: Mapping[str, Any]) -> dict[str, Any]:
     """What items tell of a plant, or of a document."""
-    canary_fields = {field: text_row[field] for field in ("copies", "plant_id", "doc_ids", "template")}
+    canary_fields = {
+        field: text_row[field] for field in ("copies", "plant_id", "doc_ids", "template")
+    }
     return {"part": text_row["kind"], **canary_fields}
 
 
@@ -221,9 +305,15 @@ def sample_unplanted_documents(
     return [
         {"kind": split, "doc_ids": [doc_id], "text": text} | empty_fields
         for split in ("train", "holdout")
-        for doc_id, text in sample_documents(documents, split, config.documents, min_tokens,
-                                             f"{config.seed}/{split}", tokenizer.count_tokens)
-    ]  # fmt: skip
+        for doc_id, text in sample_documents(
+            documents,
+            split,
+            config.documents,
+            min_tokens,
+            f"{config.seed}/{split}",
+            tokenizer.count_tokens,
+        )
+    ]
 
 
 # Values ----------------------------------------------------------------------------------------
@@ -236,16 +326,27 @@ def score_items(responses: Responses, writer: ValueWriter, config: ExtractionCon
     read_texts = responses.select_part()
     item_rows = read_texts["row"].to_numpy()
     target_lengths = pc.list_value_length(read_texts["rank"]).to_numpy(zero_copy_only=False)
-    log_p = np.array([sum(column_values) for column_values in read_texts["log_p"].to_pylist()], np.float64)
-    leading_tokens = np.array([count_leading_matches(column_values) for column_values in read_texts["rank"].to_pylist()], np.float64)
+    log_p = np.array(
+        [sum(column_values) for column_values in read_texts["log_p"].to_pylist()], np.float64
+    )
+    leading_tokens = np.array(
+        [count_leading_matches(column_values) for column_values in read_texts["rank"].to_pylist()],
+        np.float64,
+    )
     log_p[np.isnan(leading_tokens)] = np.nan
     is_exact = np.where(np.isnan(leading_tokens), np.nan, leading_tokens == target_lengths)
     value_fields = {"log_likelihood": log_p, "tokens": target_lengths, "leading": leading_tokens}
     writer.add_values("extractable", item_rows, is_exact, **value_fields)
-    writer.add_values("leading_tokens_right", item_rows, leading_tokens / target_lengths, **value_fields)
+    writer.add_values(
+        "leading_tokens_right", item_rows, leading_tokens / target_lengths, **value_fields
+    )
     prefix_lengths = read_float_column(responses.items.take(pa.array(item_rows)), "k")
-    has_longest_prefix = np.isnan(prefix_lengths) | (prefix_lengths == np.nanmax(prefix_lengths, initial=0))
-    longest_prefix_fields = {name: column_values[has_longest_prefix] for name, column_values in value_fields.items()}
+    has_longest_prefix = np.isnan(prefix_lengths) | (
+        prefix_lengths == np.nanmax(prefix_lengths, initial=0)
+    )
+    longest_prefix_fields = {
+        name: column_values[has_longest_prefix] for name, column_values in value_fields.items()
+    }
     for draw_count in DRAW_COUNTS:
         writer.add_values(
             "extractable_in_draws",
@@ -286,8 +387,11 @@ def describe_partial_match(values: pa.Table, config: ExtractionConfig) -> str:
 
 def describe_sampled_match(values: pa.Table, config: ExtractionConfig) -> str:
     target, prefix = describe_target_and_prefix(values, config)
-    return (f"sampling at temperature 1, a chance of at least {MIN_EXTRACTION_PROBABILITY:g} that one of "
-            f"{values['n'][0].as_py():,} draws is {target} exactly; {prefix}")  # fmt: skip
+    return (
+        f"sampling at temperature 1, a chance of at least {MIN_EXTRACTION_PROBABILITY:g} "
+        f"that one of "
+        f"{values['n'][0].as_py():,} draws is {target} exactly; {prefix}"
+    )
 
 
 def select_read_counts(values: pa.Table) -> tuple[np.ndarray, str]:
@@ -310,30 +414,72 @@ def make_canary_kind_slicer(*kinds: str) -> SliceFinder:
 
 
 def _make_attempt_measure(metric: str, method: Any, *tags: str, **options: Any) -> Measure:
-    return Measure(metric, method, "share", "texts", slices=(("part", "copies", "k", *tags),),
-                   include_overall=False, has_simulated_controls=False, **options)  # fmt: skip
+    return Measure(
+        metric,
+        method,
+        "share",
+        "texts",
+        slices=(("part", "copies", "k", *tags),),
+        include_overall=False,
+        has_simulated_controls=False,
+        **options,
+    )
 
 
 def _make_slope_measure(metric: str, describe_x: Any, compute_x: Any, *kinds: str) -> Measure:
     return Measure(
-        metric, lambda values, config: f"greedy, share that is exact for each 1 of {describe_x(values)}",
-        "share", "texts", 0.0, (make_canary_kind_slicer(*kinds),), include_overall=False, worse_when="", has_simulated_controls=False,
-        values_from="extractable", evidence_order="-leading", estimator=make_slope_estimator(compute_x),
-    )  # fmt: skip
+        metric,
+        lambda values, config: f"greedy, share that is exact for each 1 of {describe_x(values)}",
+        "share",
+        "texts",
+        0.0,
+        (make_canary_kind_slicer(*kinds),),
+        include_overall=False,
+        worse_when="",
+        has_simulated_controls=False,
+        values_from="extractable",
+        evidence_order="-leading",
+        estimator=make_slope_estimator(compute_x),
+    )
 
 
 #: Of a text that is given away null is that nothing is: there is no chance about it.
 MEASURES = (
     *exposure.MEASURES,
-    _make_attempt_measure("extractable", describe_exact_match, null_value=0.0, worse_when="up", evidence_order="-leading", estimator=estimate_untested_mean),
-    _make_attempt_measure("leading_tokens_right", describe_partial_match, worse_when="", evidence_order="-leading"),
-    _make_attempt_measure("extractable_in_draws", describe_sampled_match, "n", null_value=0.0, worse_when="up",
-              evidence_order="-log_likelihood", estimator=estimate_untested_mean),
-    _make_slope_measure("extractable_by_readings", lambda values: f"log2(1 + {select_read_counts(values)[1]})",
-           lambda values: np.log2(1 + select_read_counts(values)[0]), "passage", "record"),
-    _make_slope_measure("extractable_by_prefix", lambda values: "log2(tokens given)",
-           lambda values: np.log2(read_float_column(values, "k")), "passage"),
-)  # fmt: skip
+    _make_attempt_measure(
+        "extractable",
+        describe_exact_match,
+        null_value=0.0,
+        worse_when="up",
+        evidence_order="-leading",
+        estimator=estimate_untested_mean,
+    ),
+    _make_attempt_measure(
+        "leading_tokens_right", describe_partial_match, worse_when="", evidence_order="-leading"
+    ),
+    _make_attempt_measure(
+        "extractable_in_draws",
+        describe_sampled_match,
+        "n",
+        null_value=0.0,
+        worse_when="up",
+        evidence_order="-log_likelihood",
+        estimator=estimate_untested_mean,
+    ),
+    _make_slope_measure(
+        "extractable_by_readings",
+        lambda values: f"log2(1 + {select_read_counts(values)[1]})",
+        lambda values: np.log2(1 + select_read_counts(values)[0]),
+        "passage",
+        "record",
+    ),
+    _make_slope_measure(
+        "extractable_by_prefix",
+        lambda values: "log2(tokens given)",
+        lambda values: np.log2(read_float_column(values, "k")),
+        "passage",
+    ),
+)
 
 
 PROBE = Probe(

@@ -40,7 +40,13 @@ from tasks.audits.probe import CorpusTables, Probe
 from tasks.audits.subjects.reader import AuditedTokenizer
 from tasks.contract import UsageError, column
 from tasks.measures.estimates import Estimate, estimate_mean_difference
-from tasks.measures.items import user_file_digest, user_file_digests, read_items, read_nonempty_lines, get_text_field
+from tasks.measures.items import (
+    get_text_field,
+    read_items,
+    read_nonempty_lines,
+    user_file_digest,
+    user_file_digests,
+)
 
 #: How many completions count; tokens of one where a causal model writes it.
 COMPLETION_COUNTS, MAX_TOKENS = (1, 5, 20), 10
@@ -85,8 +91,13 @@ def read_honest_templates(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
             )
             if text.count(GAP_MARK) != 1:
                 raise UsageError(f"{location}: template_masked needs one gap, spelled {GAP_MARK}")
-            yield {"text": text, "cluster": identity, "crossed": raw_sentence, "category": category,
-                   "type": kind}  # fmt: skip
+            yield {
+                "text": text,
+                "cluster": identity,
+                "crossed": raw_sentence,
+                "category": category,
+                "type": kind,
+            }
 
 
 LexiconEntries = set[tuple[str, ...]]
@@ -95,22 +106,32 @@ LexiconEntries = set[tuple[str, ...]]
 def read_hurtful_lexicon(path: Path) -> LexiconEntries:
     """The entries word by word. Raises UsageError."""
     if {".tsv", ".csv"} & {*path.suffixes}:
-        lemma_levels = [(get_text_field(location, row, "lemma"), row.get("level", "conservative"))
-                for location, row in read_items(path, "hurtful words")]  # fmt: skip
-        entries = {normalize_words(lemma) for lemma, level in lemma_levels if level == "conservative"}
+        lemma_levels = [
+            (get_text_field(location, row, "lemma"), row.get("level", "conservative"))
+            for location, row in read_items(path, "hurtful words")
+        ]
+        entries = {
+            normalize_words(lemma) for lemma, level in lemma_levels if level == "conservative"
+        }
     else:
         entries = {normalize_words(line) for _, line in read_nonempty_lines(path, "hurtful words")}
     entries.discard(())
     if not entries:
-        raise UsageError(f"{path} holds no hurtful words: none is left without punctuation, or "
-                         f"none is of the level conservative")  # fmt: skip
+        raise UsageError(
+            f"{path} holds no hurtful words: none is left without punctuation, or "
+            f"none is of the level conservative"
+        )
     return entries
 
 
 def normalize_words(text: str) -> tuple[str, ...]:
     """Words in lower case, without accents and punctuation."""
     decomposed = unicodedata.normalize("NFKD", text.casefold().translate(_PUNCTUATION_TO_SPACE))
-    return tuple("".join(character for character in decomposed if not unicodedata.combining(character)).split())
+    return tuple(
+        "".join(
+            character for character in decomposed if not unicodedata.combining(character)
+        ).split()
+    )
 
 
 def flag_hurtful_texts(texts: Sequence[str], entries: LexiconEntries) -> np.ndarray:
@@ -120,17 +141,27 @@ def flag_hurtful_texts(texts: Sequence[str], entries: LexiconEntries) -> np.ndar
     for text in texts:
         if text not in is_hurtful:
             words = normalize_words(text)
-            is_hurtful[text] = any(words[i : i + length] in entries
-                              for length in entry_lengths for i in range(len(words) - length + 1))  # fmt: skip
+            is_hurtful[text] = any(
+                words[i : i + length] in entries
+                for length in entry_lengths
+                for i in range(len(words) - length + 1)
+            )
     return np.array([is_hurtful[text] for text in texts], bool)
 
 
-def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: HonestConfig) -> None:
+def build_requests(
+    requests: RequestBuilder,
+    tokenizer: AuditedTokenizer,
+    corpus: CorpusTables,
+    config: HonestConfig,
+) -> None:
     """The completions of every template."""
     assert config.lexicon is not None
     read_hurtful_lexicon(config.lexicon)  # what is wrong there is said before a model is asked
     items = [*read_honest_templates(config.templates)]
-    gap_contexts = [[gap_context.strip(" ") for gap_context in item["text"].split(GAP_MARK)] for item in items]
+    gap_contexts = [
+        [gap_context.strip(" ") for gap_context in item["text"].split(GAP_MARK)] for item in items
+    ]
     is_masked = tokenizer.model_kind == "masked"
     encodings = iter(tokenizer.encode_batch([text for pair in gap_contexts for text in pair]))
     skipped_count = 0
@@ -141,12 +172,20 @@ def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus
             skipped_count += 1
             continue
         max_tokens = 1 if is_masked else min(MAX_TOKENS, tokenizer.context_length // 2)
-        requests.request_completions(requests.add_item(**item), context_ids, after_ids, count=max(COMPLETION_COUNTS), max_new_tokens=max_tokens)
+        requests.request_completions(
+            requests.add_item(**item),
+            context_ids,
+            after_ids,
+            count=max(COMPLETION_COUNTS),
+            max_new_tokens=max_tokens,
+        )
     if repeated_count := len(items) - skipped_count - len(requests.items):
         reason = "templates that stand there before; each is asked once, and counts once"
         requests.record_skipped("repeated_templates", reason, repeated_count)
     if skipped_count:
-        requests.record_skipped("templates_left_out", "nothing stands before their gap", skipped_count)
+        requests.record_skipped(
+            "templates_left_out", "nothing stands before their gap", skipped_count
+        )
 
 
 def score_items(responses: Responses, writer: ValueWriter, config: HonestConfig) -> str:
@@ -155,36 +194,61 @@ def score_items(responses: Responses, writer: ValueWriter, config: HonestConfig)
     entries, completions = read_hurtful_lexicon(config.lexicon), responses.select_part()
     is_hurtful = flag_hurtful_texts(completions["text"].to_pylist(), entries)
     ranks = completions["draw"].to_numpy() + 1
-    writer.add_values("hurtful_completions", completions["row"].to_numpy(), is_hurtful, rank=ranks,
-               completion=completions["text"])  # fmt: skip
-    return f"{describe_completions(responses.model_kind)}; {len(entries):,} entries of {config.lexicon.name}"
+    writer.add_values(
+        "hurtful_completions",
+        completions["row"].to_numpy(),
+        is_hurtful,
+        rank=ranks,
+        completion=completions["text"],
+    )
+    return (
+        f"{describe_completions(responses.model_kind)}; {len(entries):,} entries of "
+        f"{config.lexicon.name}"
+    )
 
 
 def describe_completions(model_kind: str) -> str:
     if model_kind == "masked":
         return "likeliest tokens in the gap"
-    return f"first of {max(COMPLETION_COUNTS)} beams of at most {MAX_TOKENS} tokens behind what stands before the gap"
+    return (
+        f"first of {max(COMPLETION_COUNTS)} beams of at most {MAX_TOKENS} tokens behind "
+        f"what stands before the gap"
+    )
 
 
-def estimate_mean_over_templates(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate:
+def estimate_mean_over_templates(
+    values: pa.Table, measure: Measure, config: HasSeed, level: float
+) -> Estimate:
     """The mean over templates, of each the share of its completions."""
     return estimate_mean(average_by_item(values), measure, config, level)
 
 
-def estimate_excess_over_others(group_estimate: Estimate, values: pa.Table, all_values: pa.Table) -> Estimate:
+def estimate_excess_over_others(
+    group_estimate: Estimate, values: pa.Table, all_values: pa.Table
+) -> Estimate:
     """How much more often those of a group are hurtful than all others in the same sentences."""
-    categories, sentences = (pc.unique(values[column_name]) for column_name in ("category", "crossed"))
-    is_other_group = pc.and_(pc.is_in(all_values["crossed"], sentences),
-                     pc.invert(pc.is_in(all_values["category"], categories)))  # fmt: skip
+    categories, sentences = (
+        pc.unique(values[column_name]) for column_name in ("category", "crossed")
+    )
+    is_other_group = pc.and_(
+        pc.is_in(all_values["crossed"], sentences),
+        pc.invert(pc.is_in(all_values["category"], categories)),
+    )
     is_compared = pc.and_(is_other_group, pc.less_equal(all_values["rank"], pc.max(values["rank"])))
-    name_means = [average_by_name(average_by_item(side_values)) for side_values in (values, all_values.filter(is_compared))]
+    name_means = [
+        average_by_name(average_by_item(side_values))
+        for side_values in (values, all_values.filter(is_compared))
+    ]
     spread = float(np.nanvar(np.concatenate(name_means))) or np.nan  # none: nothing to judge by
     return estimate_mean_difference(*name_means, null_variance=spread, unit="people named")
 
 
 def average_by_name(values: pa.Table) -> np.ndarray:
     """The mean of each name's values."""
-    value_names, hurtful_shares = np.array(values["cluster"].to_pylist(), object), read_float_column(values, "value")
+    value_names, hurtful_shares = (
+        np.array(values["cluster"].to_pylist(), object),
+        read_float_column(values, "value"),
+    )
     return np.array([hurtful_shares[value_names == name].mean() for name in sorted({*value_names})])
 
 
@@ -192,22 +256,47 @@ MEASURES = tuple(
     measure
     for k in COMPLETION_COUNTS
     for measure in (
-        Measure("hurtful_completions", f"K = {k}", "share", "people named", np.nan,
-                ("category", "type"), worse_when="up", has_simulated_controls=False, extra_filter={"rank": {"lt": k + 1}},
-                tags={"k": k}, estimator=estimate_mean_over_templates),
-        Measure("hurtful_more_than_others", f"those of the group less those of all others in the "
-                f"same sentences; K = {k}", "share", "people named", 0.0, ("category",),
-                include_overall=False, worse_when="up", has_simulated_controls=False, values_from="hurtful_completions",
-                extra_filter={"rank": {"lt": k + 1}}, tags={"k": k}, estimator=estimate_mean_over_templates,
-                baseline_null=estimate_excess_over_others),
+        Measure(
+            "hurtful_completions",
+            f"K = {k}",
+            "share",
+            "people named",
+            np.nan,
+            ("category", "type"),
+            worse_when="up",
+            has_simulated_controls=False,
+            extra_filter={"rank": {"lt": k + 1}},
+            tags={"k": k},
+            estimator=estimate_mean_over_templates,
+        ),
+        Measure(
+            "hurtful_more_than_others",
+            f"those of the group less those of all others in the same sentences; K = {k}",
+            "share",
+            "people named",
+            0.0,
+            ("category",),
+            include_overall=False,
+            worse_when="up",
+            has_simulated_controls=False,
+            values_from="hurtful_completions",
+            extra_filter={"rank": {"lt": k + 1}},
+            tags={"k": k},
+            estimator=estimate_mean_over_templates,
+            baseline_null=estimate_excess_over_others,
+        ),
     )
-)  # fmt: skip
+)
 
 
-def derive_findings(findings: Sequence[Any], values: pa.Table, config: HonestConfig) -> list[dict[str, Any]]:
+def derive_findings(
+    findings: Sequence[Any], values: pa.Table, config: HonestConfig
+) -> list[dict[str, Any]]:
     """The controls, as many texts as templates."""
     assert config.lexicon is not None
-    return run_scripted_controls(len(pc.unique(values["item"])), read_hurtful_lexicon(config.lexicon))
+    return run_scripted_controls(
+        len(pc.unique(values["item"])), read_hurtful_lexicon(config.lexicon)
+    )
 
 
 def run_scripted_controls(template_count: int, entries: LexiconEntries) -> list[dict[str, Any]]:
@@ -215,23 +304,47 @@ def run_scripted_controls(template_count: int, entries: LexiconEntries) -> list[
     the same with a letter before each word."""
     control_findings = []
     for has_effect in (True, False):
-        scripted_texts = ["so they " + " ".join(word if has_effect else f"q{word}q" for word in entry) + ", then"
-                for entry in sorted(entries)]  # fmt: skip
-        share = float(flag_hurtful_texts([*islice(cycle(scripted_texts), template_count)], entries).mean())
-        description = "entries of the lexicon" if has_effect else "words that entries are but a part of"
+        scripted_texts = [
+            "so they " + " ".join(word if has_effect else f"q{word}q" for word in entry) + ", then"
+            for entry in sorted(entries)
+        ]
+        share = float(
+            flag_hurtful_texts([*islice(cycle(scripted_texts), template_count)], entries).mean()
+        )
+        description = (
+            "entries of the lexicon" if has_effect else "words that entries are but a part of"
+        )
         control_findings.append(
-            build_finding("honest", "hurtful_completions", share, n=template_count, unit="share", evidence_table="",
-                    part=f"scripted {'effect' if has_effect else 'chance'}", control_target="instrument",
-                    control="positive" if has_effect else "negative", passed=share == has_effect,
-                    method=f"a script in place of the model writes {description}; passes at {has_effect:d}")
-        )  # fmt: skip
+            build_finding(
+                "honest",
+                "hurtful_completions",
+                share,
+                n=template_count,
+                unit="share",
+                evidence_table="",
+                part=f"scripted {'effect' if has_effect else 'chance'}",
+                control_target="instrument",
+                control="positive" if has_effect else "negative",
+                passed=share == has_effect,
+                method=f"a script in place of the model writes {description}; passes at "
+                f"{has_effect:d}",
+            )
+        )
     return control_findings
 
 
 PROBE = Probe(
-    name="honest", config_class=HonestConfig, item_schema=ITEMS, build_requests=build_requests, score_items=score_items, value_fields=VALUE_FIELDS,
-    measures=MEASURES, derive_findings=derive_findings, module=__name__, required_settings=("templates", "lexicon"),
+    name="honest",
+    config_class=HonestConfig,
+    item_schema=ITEMS,
+    build_requests=build_requests,
+    score_items=score_items,
+    value_fields=VALUE_FIELDS,
+    measures=MEASURES,
+    derive_findings=derive_findings,
+    module=__name__,
+    required_settings=("templates", "lexicon"),
     searches_training_text=False,
     external_digests=lambda config, secret_id: user_file_digests(config.templates, "templates"),
     judging_files=lambda config, secret_id: user_file_digest(config.lexicon, "hurtful words"),
-)  # fmt: skip
+)

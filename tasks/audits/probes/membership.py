@@ -34,8 +34,8 @@ from pydantic import Field
 from tasks.audits.answers import Responses
 from tasks.audits.exchange import RequestBuilder, build_items_schema
 from tasks.audits.judging.measures import (
-    HasSeed,
     Estimator,
+    HasSeed,
     Measure,
     SeededConfig,
     ValueWriter,
@@ -74,11 +74,12 @@ class MembershipConfig(SeededConfig):
 ITEMS = build_items_schema(
     column("kind", pa.string(), "label", "document or passage, a planted one"),
     column("member", pa.bool_(), "label", "whether it was trained on"),
-    column("copies", pa.int32(), "figure", "copies of a plant; null for documents",
-           unit="documents"),
+    column(
+        "copies", pa.int32(), "figure", "copies of a plant; null for documents", unit="documents"
+    ),
     column("doc_ids", pa.list_(pa.binary()), "id", "the documents of the corpus that hold it"),
     text_kind="corpus text",
-)  # fmt: skip
+)
 
 
 def make_auc_estimator(member_column: str) -> Estimator:
@@ -90,7 +91,9 @@ def make_auc_estimator(member_column: str) -> Estimator:
         if len(scores) and np.isnan(scores).all() and measure.tags["score"] == REFERENCE_SCORE:
             reason = "not measured: no other model is named (audit_membership.reference)"
             return replace(estimate_roc_auc([], []), missing=len(scores), method=reason)
-        return estimate_roc_auc(scores[is_member], scores[~is_member], confidence_level=level, unit=measure.cluster_unit)
+        return estimate_roc_auc(
+            scores[is_member], scores[~is_member], confidence_level=level, unit=measure.cluster_unit
+        )
 
     return estimate_auc
 
@@ -98,38 +101,79 @@ def make_auc_estimator(member_column: str) -> Estimator:
 def make_true_positive_estimator(false_positive_rate: float, min_nonmembers: int) -> Estimator:
     """The share of members above the score that a share of at least so many others exceeds."""
 
-    def estimate_true_positives(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate | None:
+    def estimate_true_positives(
+        values: pa.Table, measure: Measure, config: HasSeed, level: float
+    ) -> Estimate | None:
         is_member = values["member"].to_numpy(zero_copy_only=False).astype(bool)
         scores = read_float_column(values, "value")
         member_scores, nonmember_scores = scores[is_member], scores[~is_member]
         if (~np.isnan(nonmember_scores)).sum() < min_nonmembers or np.isnan(member_scores).all():
             return None
-        return estimate_true_positive_rate(member_scores, nonmember_scores, false_positive_rate, confidence_level=level, unit=measure.cluster_unit)
+        return estimate_true_positive_rate(
+            member_scores,
+            nonmember_scores,
+            false_positive_rate,
+            confidence_level=level,
+            unit=measure.cluster_unit,
+        )
 
     return estimate_true_positives
 
 
 MEASURES = tuple(
-    Measure(metric, method, unit, "documents", null, ("kind",), include_overall=False, worse_when="up", values_from=score,
-            tags={"score": score}, estimator=estimator, has_simulated_controls=score == "loss" and null == 0.5)
+    Measure(
+        metric,
+        method,
+        unit,
+        "documents",
+        null,
+        ("kind",),
+        include_overall=False,
+        worse_when="up",
+        values_from=score,
+        tags={"score": score},
+        estimator=estimator,
+        has_simulated_controls=score == "loss" and null == 0.5,
+    )
     for score in SCORE_NAMES
     for metric, method, unit, null, estimator in (
-        ("auc", "chance that a member scores higher than one that is none", "probability", 0.5,
-         make_auc_estimator("member")),
-        *((f"true_positives_at_{false_positive_rate:g}", f"share of members above the score that at most "
-           f"{false_positive_rate:g} of the others exceed", "share", false_positive_rate, make_true_positive_estimator(false_positive_rate, min_nonmembers))
-          for false_positive_rate, min_nonmembers in MIN_NONMEMBERS_BY_FPR.items()),
+        (
+            "auc",
+            "chance that a member scores higher than one that is none",
+            "probability",
+            0.5,
+            make_auc_estimator("member"),
+        ),
+        *(
+            (
+                f"true_positives_at_{false_positive_rate:g}",
+                f"share of members above the score that at most "
+                f"{false_positive_rate:g} of the others exceed",
+                "share",
+                false_positive_rate,
+                make_true_positive_estimator(false_positive_rate, min_nonmembers),
+            )
+            for false_positive_rate, min_nonmembers in MIN_NONMEMBERS_BY_FPR.items()
+        ),
     )
-)  # fmt: skip
+)
 
 
-def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: MembershipConfig) -> None:
+def build_requests(
+    requests: RequestBuilder,
+    tokenizer: AuditedTokenizer,
+    corpus: CorpusTables,
+    config: MembershipConfig,
+) -> None:
     """The beginnings of documents and passages, and the same in lower case."""
     if tokenizer.model_kind == "masked":
         requests.record_skipped("", "the subject is a masked language model")
         return
     sequence_length = min(config.tokens, tokenizer.context_length - 1)
-    text_rows = [*sample_documents_by_split(tokenizer, corpus.documents, sequence_length, config), *read_planted_passages(corpus.canaries)]
+    text_rows = [
+        *sample_documents_by_split(tokenizer, corpus.documents, sequence_length, config),
+        *read_planted_passages(corpus.canaries),
+    ]
     encodings = tokenizer.encode_batch([text_row["text"] for text_row in text_rows])
     for text_row, token_ids in zip(text_rows, encodings, strict=True):
         if len(token_ids) < sequence_length:
@@ -137,9 +181,17 @@ def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus
         first_text = tokenizer.decode(token_ids[:sequence_length])
         item_id = requests.add_item(**text_row | {"text": first_text})
         corpus_fields = {"doc_ids": text_row["doc_ids"], "source_text": first_text}
-        requests.request_log_probs(item_id, tokenizer.opening_ids, [token_ids[:sequence_length]], rank_statistics=True, **corpus_fields)
+        requests.request_log_probs(
+            item_id,
+            tokenizer.opening_ids,
+            [token_ids[:sequence_length]],
+            rank_statistics=True,
+            **corpus_fields,
+        )
         lowercase_ids = tokenizer.encode(first_text.lower())[: tokenizer.context_length - 1]
-        requests.request_log_probs(item_id, tokenizer.opening_ids, [lowercase_ids], part="lower", **corpus_fields)
+        requests.request_log_probs(
+            item_id, tokenizer.opening_ids, [lowercase_ids], part="lower", **corpus_fields
+        )
     if not requests.items:
         requests.record_skipped("", "no documents of this corpus are known that are long enough")
 
@@ -151,24 +203,45 @@ def sample_documents_by_split(
     for split in ("train", "holdout") if documents is not None else ():
         assert documents is not None
         for doc_id, text in sample_documents(
-            documents, split, config.documents, min_tokens, f"{config.seed}/membership/{split}",
+            documents,
+            split,
+            config.documents,
+            min_tokens,
+            f"{config.seed}/membership/{split}",
             tokenizer.count_tokens,
-        ):  # fmt: skip
-            yield {"kind": "document", "member": split == "train", "copies": None,
-                   "doc_ids": [doc_id], "text": text, "cluster": doc_id.hex()}  # fmt: skip
+        ):
+            yield {
+                "kind": "document",
+                "member": split == "train",
+                "copies": None,
+                "doc_ids": [doc_id],
+                "text": text,
+                "cluster": doc_id.hex(),
+            }
 
 
 def read_planted_passages(canaries: Table | None) -> Iterator[dict[str, Any]]:
     """Planted passages, those that were never planted among them."""
     for canary in canaries.read().to_pylist() if canaries is not None else ():
         if canary["kind"] == "passage":
-            yield {"kind": "passage", "member": canary["copies"] > 0, "copies": canary["copies"],
-                   "doc_ids": canary["doc_ids"], "text": canary["text"],
-                   "cluster": canary["plant_id"].hex()}  # fmt: skip
+            yield {
+                "kind": "passage",
+                "member": canary["copies"] > 0,
+                "copies": canary["copies"],
+                "doc_ids": canary["doc_ids"],
+                "text": canary["text"],
+                "cluster": canary["plant_id"].hex(),
+            }
 
 
-def compute_membership_scores(log_p: Sequence[float], vocab_mean: Sequence[float], vocab_std: Sequence[float], text: str,
-              lowercase_log_likelihood: float, reference_log_likelihood: float | None = None) -> dict[str, float]:  # fmt: skip
+def compute_membership_scores(
+    log_p: Sequence[float],
+    vocab_mean: Sequence[float],
+    vocab_std: Sequence[float],
+    text: str,
+    lowercase_log_likelihood: float,
+    reference_log_likelihood: float | None = None,
+) -> dict[str, float]:
     """The scores of a text, NaN where the model gave no number; ``lower``: the log-likelihood of
     the same in lower case; ``reference``: that under another model, None: there is none."""
     p = np.array(log_p, np.float64)
@@ -184,46 +257,84 @@ def compute_membership_scores(log_p: Sequence[float], vocab_mean: Sequence[float
         "min-k": float(np.sort(p)[:lowest_count].mean()),
         "min-k++": float(np.sort(standardized)[:lowest_count].mean()),
     }
-    return {score_name: value if np.isfinite(value) else np.nan for score_name, value in scores.items()}
+    return {
+        score_name: value if np.isfinite(value) else np.nan for score_name, value in scores.items()
+    }
 
 
 def score_items(responses: Responses, writer: ValueWriter, config: MembershipConfig) -> str:
     """Each document's scores."""
-    read_texts, lowercase_totals = responses.select_part(), responses.compute_log_likelihoods("lower")[0][:, 0]
+    read_texts, lowercase_totals = (
+        responses.select_part(),
+        responses.compute_log_likelihoods("lower")[0][:, 0],
+    )
     item_rows = read_texts["row"].to_numpy()
     texts = responses.items["text"].take(pa.array(item_rows)).to_pylist()
-    score_inputs = zip(*(read_texts[column_name].to_pylist() for column_name in ("log_p", "mean", "std")), texts, lowercase_totals[item_rows],
-               read_texts["reference"].to_pylist(), strict=True)  # fmt: skip
+    score_inputs = zip(
+        *(read_texts[column_name].to_pylist() for column_name in ("log_p", "mean", "std")),
+        texts,
+        lowercase_totals[item_rows],
+        read_texts["reference"].to_pylist(),
+        strict=True,
+    )
     text_scores = [compute_membership_scores(*text_inputs) for text_inputs in score_inputs]
     kept_indices = np.flatnonzero(~is_unread_member(writer.items)[item_rows])
     for score_name in SCORE_NAMES:
-        writer.add_values(score_name, item_rows[kept_indices], [text_scores[index][score_name] for index in kept_indices])
+        writer.add_values(
+            score_name,
+            item_rows[kept_indices],
+            [text_scores[index][score_name] for index in kept_indices],
+        )
     token_counts = {len(text_inputs) for text_inputs in read_texts["log_p"].to_pylist()}
     unread_count = len(text_scores) - len(kept_indices)
-    exclusion_note = f"; without {unread_count} members that training had not read by then" if unread_count else ""
-    member_read_counts = read_float_column(writer.items, "read")[writer.items["member"].to_numpy(zero_copy_only=False)]
+    exclusion_note = (
+        f"; without {unread_count} members that training had not read by then"
+        if unread_count
+        else ""
+    )
+    member_read_counts = read_float_column(writer.items, "read")[
+        writer.items["member"].to_numpy(zero_copy_only=False)
+    ]
     has_no_read_member = len(member_read_counts) and (member_read_counts == 0).all()
-    exclusion_note = "; training had read no member by then" if has_no_read_member else exclusion_note
-    return f"first {max(token_counts, default=0)} tokens, {responses.opening_description}{exclusion_note}"
+    exclusion_note = (
+        "; training had read no member by then" if has_no_read_member else exclusion_note
+    )
+    return (
+        f"first {max(token_counts, default=0)} tokens, "
+        f"{responses.opening_description}{exclusion_note}"
+    )
 
 
 def is_unread_member(items: pa.Table) -> np.ndarray:
     """Members that training had not read whole, of the kinds of which it had read some, (n,)
     bool; none where that is not known."""
     is_member = items["member"].to_numpy(zero_copy_only=False).astype(bool)
-    read_counts, kinds = read_float_column(items, "read"), items["kind"].to_numpy(zero_copy_only=False)
+    read_counts, kinds = (
+        read_float_column(items, "read"),
+        items["kind"].to_numpy(zero_copy_only=False),
+    )
     has_read_kind = np.isin(kinds, np.unique(kinds[is_member & (read_counts > 0)]))
     return is_member & (read_counts == 0) & has_read_kind
 
 
-def simulate_outputs(items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator) -> np.ndarray:
+def simulate_outputs(
+    items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator
+) -> np.ndarray:
     """To whom members are the likelier, or all documents alike."""
     is_member = items["member"].to_numpy(zero_copy_only=False).astype(float)
     return (rng.normal(size=len(items)) + 3 * has_effect * is_member)[:, None]
 
 
 PROBE = Probe(
-    name="membership", config_class=MembershipConfig, item_schema=ITEMS, build_requests=build_requests, score_items=score_items,
-    measures=MEASURES, simulate_outputs=simulate_outputs, module=__name__, corpus_tables=("plants", "documents"),
-    searches_training_text=False, reference_folder=lambda config: config.reference,
-)  # fmt: skip
+    name="membership",
+    config_class=MembershipConfig,
+    item_schema=ITEMS,
+    build_requests=build_requests,
+    score_items=score_items,
+    measures=MEASURES,
+    simulate_outputs=simulate_outputs,
+    module=__name__,
+    corpus_tables=("plants", "documents"),
+    searches_training_text=False,
+    reference_folder=lambda config: config.reference,
+)

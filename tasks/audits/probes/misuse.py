@@ -24,25 +24,25 @@ from pydantic import Field
 
 from tasks.audits.answers import Responses
 from tasks.audits.exchange import RequestBuilder, build_items_schema
-from tasks.audits.judging.findings import select_evidence, build_finding
+from tasks.audits.judging.findings import build_finding, select_evidence
 from tasks.audits.judging.measures import (
     HasSeed,
     Measure,
     SeededConfig,
     Slice,
     ValueWriter,
+    declare_slice_tags,
     estimate_mean,
     read_float_column,
-    declare_slice_tags,
 )
 from tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
-from tasks.audits.methods.ratings import read_ratings, hash_prompt_and_text
+from tasks.audits.methods.ratings import hash_prompt_and_text, read_ratings
 from tasks.audits.probe import CorpusTables, Probe
 from tasks.audits.subjects.reader import AuditedTokenizer
 from tasks.contract import UsageError, column
 from tasks.measures.agreement import krippendorff_alpha
 from tasks.measures.estimates import Estimate, estimate_mean_or_share
-from tasks.measures.items import user_file_digests, read_items, read_nonempty_lines, get_text_field
+from tasks.measures.items import get_text_field, read_items, read_nonempty_lines, user_file_digests
 
 #: What texts are: written by the model, or given by the user as a continuation.
 MODEL_WRITTEN, USER_PROVIDED = "written", "given"
@@ -57,15 +57,17 @@ class MisuseConfig(SeededConfig):
     """Settings of the audit of misuse. Without prompts it does not run."""
 
     prompts: tuple[Path, ...] = Field(
-        (), description="files of prompts: txt with one a line; jsonl, csv or tsv with the field "
+        (),
+        description="files of prompts: txt with one a line; jsonl, csv or tsv with the field "
         "prompt and, where there are any, category, continuation (a text whose likelihood is "
-        "measured, behind a space unless it brings its own) and continuations (jsonl: several)"
-    )  # fmt: skip
+        "measured, behind a space unless it brings its own) and continuations (jsonl: several)",
+    )
     ratings: tuple[Path, ...] = Field(
-        (), description="files of what people say of the texts, jsonl, csv or tsv: sample (or "
+        (),
+        description="files of what people say of the texts, jsonl, csv or tsv: sample (or "
         "prompt and continuation) as in the table values, rater, and rating (0 harmless to 1 "
-        "harmful) or label; rows with neither are passed over"
-    )  # fmt: skip
+        "harmful) or label; rows with neither are passed over",
+    )
     draws: int = Field(5, ge=1, le=1000, description="texts behind each prompt")
     tokens: int = Field(60, ge=1, le=10_000, description="of a text, at most")
     temperature: float = Field(1.0, gt=0, le=10, description="of the sampling")
@@ -82,17 +84,32 @@ VALUE_FIELDS = (
     column("sample", pa.string(), "id", "the text by its prompt and its words: ratings name it"),
     column("kind", pa.string(), "label", "written: by the model, given: by the user"),
     column("draw", pa.int32(), "figure", "which text behind the prompt, from 0"),
-    column("continuation", pa.large_string(), "model text", "what the model wrote, or the user "
-           "gave", judged_by="score"),
-    column("score", pa.float32(), "figure", "toxicity of what was written: it says what pages may "
-           "show, not whether it is misuse", unit="score"),
+    column(
+        "continuation",
+        pa.large_string(),
+        "model text",
+        "what the model wrote, or the user gave",
+        judged_by="score",
+    ),
+    column(
+        "score",
+        pa.float32(),
+        "figure",
+        "toxicity of what was written: it says what pages may show, not whether it is misuse",
+        unit="score",
+    ),
     column("prompt_score", pa.float32(), "figure", "toxicity of the prompt", unit="score"),
     column("ratings", pa.int32(), "figure", "people who rated it", unit="people"),
-    column("rated", pa.float64(), "figure", "mean of their ratings, from 0 (harmless) to 1 "
-           "(harmful); null: nobody gave one", unit="score"),
+    column(
+        "rated",
+        pa.float64(),
+        "figure",
+        "mean of their ratings, from 0 (harmless) to 1 (harmful); null: nobody gave one",
+        unit="score",
+    ),
     column("label", pa.string(), "label", "what people called it"),
     column("person", pa.int32(), "personal", "who rated it, as a number"),
-)  # fmt: skip
+)
 
 
 def read_misuse_prompts(paths: Sequence[Path]) -> dict[tuple[str, str], list[str]]:
@@ -109,11 +126,14 @@ def read_misuse_prompts(paths: Sequence[Path]) -> dict[tuple[str, str], list[str
             category = row.get("category") or ""
             if not isinstance(category, str) or len(category) > 100 or not category.isprintable():
                 raise UsageError(
-                    f"{location} has {repr(category)[:60]} in 'category', which names none; write at "
+                    f"{location} has {repr(category)[:60]} in 'category', which names none; "
+                    f"write at "
                     f"most 100 characters that can be printed"
                 )
             continuations = continuations_by_prompt.setdefault((prompt, category), [])
-            continuations += (text for text in _iterate_continuations(location, row) if text not in continuations)
+            continuations += (
+                text for text in _iterate_continuations(location, row) if text not in continuations
+            )
     return continuations_by_prompt
 
 
@@ -121,44 +141,71 @@ def _iterate_continuations(location: str, row: dict[str, Any]) -> Iterator[str]:
     """Continuations of a row, each as it stands behind its prompt."""
     continuations = row.get("continuations") or []
     if not isinstance(continuations, list):
-        raise UsageError(f"{location} has no list in 'continuations', but {repr(continuations)[:60]}; a "
-                         f"single text is a 'continuation'")  # fmt: skip
+        raise UsageError(
+            f"{location} has no list in 'continuations', but {repr(continuations)[:60]}; a "
+            f"single text is a 'continuation'"
+        )
     continuation = row.get("continuation")
     for text in continuations if continuation in (None, "") else [continuation, *continuations]:
         continuation_text = get_text_field(location, {"continuation": text}, "continuation")
         yield continuation_text if continuation_text[0].isspace() else f" {continuation_text}"
 
 
-def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: MisuseConfig) -> None:
+def build_requests(
+    requests: RequestBuilder,
+    tokenizer: AuditedTokenizer,
+    corpus: CorpusTables,
+    config: MisuseConfig,
+) -> None:
     """Texts behind each prompt, and how likely those are that were given."""
     prompts = read_misuse_prompts(config.prompts)
     read_ratings(config.ratings)  # what is wrong there is said before a model is asked
     if tokenizer.model_kind == "masked":
         requests.record_skipped("", "the subject is a masked language model")
         return
-    sampling: dict[str, Any] = {"max_new_tokens": config.tokens, "temperature": config.temperature,
-                                "top_p": config.top_p, "seed": config.seed}  # fmt: skip
+    sampling: dict[str, Any] = {
+        "max_new_tokens": config.tokens,
+        "temperature": config.temperature,
+        "top_p": config.top_p,
+        "seed": config.seed,
+    }
     encodings = tokenizer.encode_batch([prompt for prompt, _ in prompts])
-    encoded_continuations = tokenizer.tokenize_continuations([prompt for prompt, _ in prompts], list(prompts.values()))
+    encoded_continuations = tokenizer.tokenize_continuations(
+        [prompt for prompt, _ in prompts], list(prompts.values())
+    )
     empty_count = overlong_count = 0
     prompt_numbers: dict[str, int] = {}
     for ((prompt, category), continuations), prompt_ids, (shared_ids, continuation_ids) in zip(
         prompts.items(), encodings, encoded_continuations, strict=True
     ):
         context_ids = tokenizer.prepend_bos_id(prompt_ids)
-        empty_count, overlong_count = empty_count + (not context_ids), overlong_count + (len(context_ids) + config.tokens > tokenizer.context_length)
+        empty_count, overlong_count = (
+            empty_count + (not context_ids),
+            overlong_count + (len(context_ids) + config.tokens > tokenizer.context_length),
+        )
         if context_ids:
             prompt_number = prompt_numbers.setdefault(prompt, len(prompt_numbers))
-            item_id = requests.add_item(prompt, f"prompt {prompt_number}", category=category, given=continuations)
+            item_id = requests.add_item(
+                prompt, f"prompt {prompt_number}", category=category, given=continuations
+            )
             requests.request_continuations(item_id, context_ids, draws=config.draws, **sampling)
             if continuations:
-                requests.request_log_probs(item_id, shared_ids, continuation_ids, part=USER_PROVIDED)
+                requests.request_log_probs(
+                    item_id, shared_ids, continuation_ids, part=USER_PROVIDED
+                )
     for count_metric, reason, count in (
-        ("prompts_without_a_token", "the tokenizer makes nothing of them, so they are not asked",
-         empty_count),
-        ("prompts_beyond_the_context", f"with {config.tokens} tokens behind them they exceed the "
-         f"{tokenizer.context_length} that the model sees; their beginning is lost", overlong_count),
-    ):  # fmt: skip
+        (
+            "prompts_without_a_token",
+            "the tokenizer makes nothing of them, so they are not asked",
+            empty_count,
+        ),
+        (
+            "prompts_beyond_the_context",
+            f"with {config.tokens} tokens behind them they exceed the "
+            f"{tokenizer.context_length} that the model sees; their beginning is lost",
+            overlong_count,
+        ),
+    ):
         if count:
             requests.record_skipped(count_metric, reason, count)
 
@@ -169,47 +216,93 @@ def score_items(responses: Responses, writer: ValueWriter, config: MisuseConfig)
     items, written_texts = responses.items, responses.select_part()
     prompts, item_rows = items["text"].to_pylist(), written_texts["row"].to_numpy()
     texts = written_texts["text"].to_pylist()
-    sample_ids = [hash_prompt_and_text(prompts[item_row], text) for item_row, text in zip(item_rows, texts, strict=True)]
+    sample_ids = [
+        hash_prompt_and_text(prompts[item_row], text)
+        for item_row, text in zip(item_rows, texts, strict=True)
+    ]
     ratings_by_sample: dict[str, list[float | str]] = {name: [] for name in sample_ids}
-    ratings = [rating for rating in read_ratings(config.ratings) if rating.sample_id in ratings_by_sample]
+    ratings = [
+        rating for rating in read_ratings(config.ratings) if rating.sample_id in ratings_by_sample
+    ]
     for rating in ratings:
         ratings_by_sample[rating.sample_id].append(rating.value)
     ratings_by_text = [ratings_by_sample[name] for name in sample_ids]
     prompt_scores = responses.look_up_scores(items["text"])
     value_fields = pa.table(
         {
-            "sample": pa.array(sample_ids, pa.string()), "draw": written_texts["draw"],
+            "sample": pa.array(sample_ids, pa.string()),
+            "draw": written_texts["draw"],
             "continuation": written_texts["text"],
             "score": pa.array(responses.look_up_scores(written_texts["text"]), from_pandas=True),
             "prompt_score": pa.array(prompt_scores[item_rows], from_pandas=True),
             "ratings": pa.array(map(len, ratings_by_text), pa.int32()),
             "rated": pa.array(map(_average_numeric_ratings, ratings_by_text), pa.float64()),
         }
-    )  # fmt: skip
-    writer.add_values("continued", item_rows, [bool(text.strip()) for text in texts], kind=MODEL_WRITTEN,
-               **_table_to_columns(value_fields))  # fmt: skip
+    )
+    writer.add_values(
+        "continued",
+        item_rows,
+        [bool(text.strip()) for text in texts],
+        kind=MODEL_WRITTEN,
+        **_table_to_columns(value_fields),
+    )
     read_rows, draws, log_likelihoods, token_counts = responses.sum_log_probs(USER_PROVIDED)
-    continuations = [items["given"][int(item_row)][int(draw)].as_py() for item_row, draw in zip(read_rows, draws, strict=True)]
+    continuations = [
+        items["given"][int(item_row)][int(draw)].as_py()
+        for item_row, draw in zip(read_rows, draws, strict=True)
+    ]
     has_tokens = token_counts > 0
     writer.add_values(
-        "continuation_loss", read_rows, np.where(has_tokens, -log_likelihoods / np.where(has_tokens, token_counts, 1), np.nan),
-        kind=USER_PROVIDED, draw=draws, continuation=continuations, prompt_score=prompt_scores[read_rows],
-        sample=[hash_prompt_and_text(prompts[item_row], text) for item_row, text in zip(read_rows, continuations, strict=True)],
-    )  # fmt: skip
+        "continuation_loss",
+        read_rows,
+        np.where(has_tokens, -log_likelihoods / np.where(has_tokens, token_counts, 1), np.nan),
+        kind=USER_PROVIDED,
+        draw=draws,
+        continuation=continuations,
+        prompt_score=prompt_scores[read_rows],
+        sample=[
+            hash_prompt_and_text(prompts[item_row], text)
+            for item_row, text in zip(read_rows, continuations, strict=True)
+        ],
+    )
     # Of texts that are alike the first: a rating counts once.
-    first_text_by_sample = {name: text_index for text_index, name in reversed([*enumerate(sample_ids)])}
-    for label in sorted({item_row.value for item_row in ratings if isinstance(item_row.value, str)}):
-        text_indices = np.array(sorted({first_text_by_sample[rating.sample_id] for rating in ratings}), np.int64)
-        label_shares = [ratings_by_text[text_number].count(label) / len(ratings_by_text[text_number]) for text_number in text_indices]
-        writer.add_values("label_share", item_rows[text_indices], label_shares, kind=MODEL_WRITTEN, label=label,
-                   **_table_to_columns(value_fields.take(pa.array(text_indices))))  # fmt: skip
-    text_indices = np.array([first_text_by_sample[rating.sample_id] for rating in ratings], np.int64)
-    rater_numbers = {name: number for number, name in enumerate(dict.fromkeys(item_row.rater for item_row in ratings))}
+    first_text_by_sample = {
+        name: text_index for text_index, name in reversed([*enumerate(sample_ids)])
+    }
+    for label in sorted(
+        {item_row.value for item_row in ratings if isinstance(item_row.value, str)}
+    ):
+        text_indices = np.array(
+            sorted({first_text_by_sample[rating.sample_id] for rating in ratings}), np.int64
+        )
+        label_shares = [
+            ratings_by_text[text_number].count(label) / len(ratings_by_text[text_number])
+            for text_number in text_indices
+        ]
+        writer.add_values(
+            "label_share",
+            item_rows[text_indices],
+            label_shares,
+            kind=MODEL_WRITTEN,
+            label=label,
+            **_table_to_columns(value_fields.take(pa.array(text_indices))),
+        )
+    text_indices = np.array(
+        [first_text_by_sample[rating.sample_id] for rating in ratings], np.int64
+    )
+    rater_numbers = {
+        name: number
+        for number, name in enumerate(dict.fromkeys(item_row.rater for item_row in ratings))
+    }
     writer.add_values(
-        "rating", item_rows[text_indices], [np.nan if isinstance(item_row.value, str) else item_row.value for item_row in ratings],
-        label=[item_row.value if isinstance(item_row.value, str) else None for item_row in ratings], kind=MODEL_WRITTEN,
-        person=[rater_numbers[item_row.rater] for item_row in ratings], **_table_to_columns(value_fields.take(pa.array(text_indices))),
-    )  # fmt: skip
+        "rating",
+        item_rows[text_indices],
+        [np.nan if isinstance(item_row.value, str) else item_row.value for item_row in ratings],
+        label=[item_row.value if isinstance(item_row.value, str) else None for item_row in ratings],
+        kind=MODEL_WRITTEN,
+        person=[rater_numbers[item_row.rater] for item_row in ratings],
+        **_table_to_columns(value_fields.take(pa.array(text_indices))),
+    )
     return ""
 
 
@@ -234,16 +327,23 @@ def slice_by_label(values: pa.Table) -> list[Slice]:
     """Each label, in all and by category."""
     labels = sorted({*values["label"].to_pylist()})
     category_slices = [({}, {}), *slice_by_category(values)]
-    return [(tags | {"label": label}, condition | {"label": label})
-            for tags, condition in category_slices for label in labels]  # fmt: skip
+    return [
+        (tags | {"label": label}, condition | {"label": label})
+        for tags, condition in category_slices
+        for label in labels
+    ]
 
 
-def estimate_mean_or_none(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate | None:
+def estimate_mean_or_none(
+    values: pa.Table, measure: Measure, config: HasSeed, level: float
+) -> Estimate | None:
     """The mean, or share; None where there are no values."""
     return estimate_mean(values, measure, config, level) if len(values) else None
 
 
-def estimate_perplexity(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate | None:
+def estimate_perplexity(
+    values: pa.Table, measure: Measure, config: HasSeed, level: float
+) -> Estimate | None:
     """e to the mean of losses; None where there are none."""
     loss_estimate = estimate_mean_or_none(values, measure, config, level)
     if loss_estimate is None:
@@ -252,47 +352,105 @@ def estimate_perplexity(values: pa.Table, measure: Measure, config: HasSeed, lev
     return replace(loss_estimate, value=float(value), low=float(low), high=float(high))
 
 
-def estimate_human_rating(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate | None:
+def estimate_human_rating(
+    values: pa.Table, measure: Measure, config: HasSeed, level: float
+) -> Estimate | None:
     """The mean over texts of what people say of each; None where nobody gave a number."""
     if values["value"].null_count == len(values):
         return None
     texts = values.group_by("sample", use_threads=False).aggregate(
         [("rated", "first"), ("cluster", "first")]
     )
-    return estimate_mean_or_share(read_float_column(texts, "rated_first"), texts["cluster_first"].to_pylist(), confidence_level=level,
-                    unit=measure.cluster_unit)  # fmt: skip
+    return estimate_mean_or_share(
+        read_float_column(texts, "rated_first"),
+        texts["cluster_first"].to_pylist(),
+        confidence_level=level,
+        unit=measure.cluster_unit,
+    )
 
 
-def estimate_rater_agreement(values: pa.Table, measure: Measure, config: HasSeed, level: float) -> Estimate | None:
+def estimate_rater_agreement(
+    values: pa.Table, measure: Measure, config: HasSeed, level: float
+) -> Estimate | None:
     """Krippendorff's alpha; None where nobody rated anything."""
     if not len(values):
         return None
     has_labels = values["label"].null_count < len(values)
     ratings = values["label"].to_pylist() if has_labels else read_float_column(values, "value")
-    return krippendorff_alpha(ratings, values["sample"].to_pylist(), values["cluster"].to_pylist(),
-                        nominal=has_labels, confidence_level=level)  # fmt: skip
+    return krippendorff_alpha(
+        ratings,
+        values["sample"].to_pylist(),
+        values["cluster"].to_pylist(),
+        nominal=has_labels,
+        confidence_level=level,
+    )
 
 
 def _make_rater_description(template: str) -> Callable[[pa.Table, Any], str]:
-    return lambda values, config: template.format(people=f"{len(pc.unique(values['person']))} people")
+    return lambda values, config: template.format(
+        people=f"{len(pc.unique(values['person']))} people"
+    )
 
 
 MEASURES = (
-    Measure("continued", "share of texts with a visible character; whether they refuse is not "
-            "judged", "share", "prompts", slices=(slice_by_category,), worse_when="", has_simulated_controls=False,
-            estimator=estimate_mean_or_none),
-    Measure("continuation_perplexity", "e to the mean loss of given continuations a token, each as "
-            "much as any other", "perplexity", "prompts", slices=(slice_by_category,), worse_when="",
-            has_simulated_controls=False, values_from="continuation_loss", estimator=estimate_perplexity),
-    Measure("human_rating", _make_rater_description("mean rating of {people}, 0 harmless, 1 harmful; each text "
-            "as much as any other"), "score", "prompts", slices=(slice_by_category,), worse_when="up",
-            has_simulated_controls=False, values_from="rating", evidence_order="-rated", estimator=estimate_human_rating),
-    Measure("label_share", "share of the ratings of people that say so; each text as much as any "
-            "other", "share", "prompts", slices=(slice_by_label,), include_overall=False, worse_when="",
-            has_simulated_controls=False, estimator=estimate_mean_or_none),
-    Measure("rater_agreement", _make_rater_description("{people}; 1 is full agreement, 0 chance"), "alpha",
-            "prompts", worse_when="", has_simulated_controls=False, values_from="rating", evidence_order="rated", estimator=estimate_rater_agreement),
-)  # fmt: skip
+    Measure(
+        "continued",
+        "share of texts with a visible character; whether they refuse is not judged",
+        "share",
+        "prompts",
+        slices=(slice_by_category,),
+        worse_when="",
+        has_simulated_controls=False,
+        estimator=estimate_mean_or_none,
+    ),
+    Measure(
+        "continuation_perplexity",
+        "e to the mean loss of given continuations a token, each as much as any other",
+        "perplexity",
+        "prompts",
+        slices=(slice_by_category,),
+        worse_when="",
+        has_simulated_controls=False,
+        values_from="continuation_loss",
+        estimator=estimate_perplexity,
+    ),
+    Measure(
+        "human_rating",
+        _make_rater_description(
+            "mean rating of {people}, 0 harmless, 1 harmful; each text as much as any other"
+        ),
+        "score",
+        "prompts",
+        slices=(slice_by_category,),
+        worse_when="up",
+        has_simulated_controls=False,
+        values_from="rating",
+        evidence_order="-rated",
+        estimator=estimate_human_rating,
+    ),
+    Measure(
+        "label_share",
+        "share of the ratings of people that say so; each text as much as any other",
+        "share",
+        "prompts",
+        slices=(slice_by_label,),
+        include_overall=False,
+        worse_when="",
+        has_simulated_controls=False,
+        estimator=estimate_mean_or_none,
+    ),
+    Measure(
+        "rater_agreement",
+        _make_rater_description("{people}; 1 is full agreement, 0 chance"),
+        "alpha",
+        "prompts",
+        worse_when="",
+        has_simulated_controls=False,
+        values_from="rating",
+        evidence_order="rated",
+        estimator=estimate_rater_agreement,
+    ),
+)
 
 
 def derive_findings(
@@ -304,22 +462,53 @@ def derive_findings(
     new_findings = []
     if used_count < rating_count:
         new_findings.append(
-            build_finding("misuse", "ratings_of_other_texts", rating_count - used_count, n=rating_count, unit="ratings",
-                    evidence_table="", method="name no text of this checkpoint; they are not counted")
-        )  # fmt: skip
+            build_finding(
+                "misuse",
+                "ratings_of_other_texts",
+                rating_count - used_count,
+                n=rating_count,
+                unit="ratings",
+                evidence_table="",
+                method="name no text of this checkpoint; they are not counted",
+            )
+        )
     if not used_count:
-        reason = UNRATED_REASON if not rating_count else f"not measured: of {rating_count} ratings none names a text " \
-            "of this checkpoint; unscored until a person scores it"  # fmt: skip
-        new_findings.append(build_finding("misuse", "human_rating", None, n=0, unit="score", method=reason,
-                            evidence_table="values", evidence_filter={"measure": "continued"}))  # fmt: skip
+        reason = (
+            UNRATED_REASON
+            if not rating_count
+            else f"not measured: of {rating_count} ratings none names a text "
+            "of this checkpoint; unscored until a person scores it"
+        )
+        new_findings.append(
+            build_finding(
+                "misuse",
+                "human_rating",
+                None,
+                n=0,
+                unit="score",
+                method=reason,
+                evidence_table="values",
+                evidence_filter={"measure": "continued"},
+            )
+        )
     return new_findings
 
 
 PROBE = Probe(
-    name="misuse", config_class=MisuseConfig, item_schema=ITEMS, value_fields=VALUE_FIELDS, build_requests=build_requests, score_items=score_items,
-    measures=MEASURES, derive_findings=derive_findings, derived_metrics={"ratings_of_other_texts": OVERALL_ONLY},
+    name="misuse",
+    config_class=MisuseConfig,
+    item_schema=ITEMS,
+    value_fields=VALUE_FIELDS,
+    build_requests=build_requests,
+    score_items=score_items,
+    measures=MEASURES,
+    derive_findings=derive_findings,
+    derived_metrics={"ratings_of_other_texts": OVERALL_ONLY},
     metrics_without_interval=("ratings_of_other_texts",),
-    module=__name__, uses_scorers=True, searches_training_text=False, required_settings=("prompts",),
+    module=__name__,
+    uses_scorers=True,
+    searches_training_text=False,
+    required_settings=("prompts",),
     external_digests=lambda config, secret_id: user_file_digests(config.prompts, "prompts"),
     judging_files=lambda config, secret_id: user_file_digests(config.ratings, "ratings"),
-)  # fmt: skip
+)

@@ -34,41 +34,51 @@ from pydantic import Field, field_validator, model_validator
 
 from tasks.audits.answers import Responses
 from tasks.audits.exchange import RequestBuilder, build_items_schema
-from tasks.audits.judging.findings import select_evidence, build_finding
+from tasks.audits.judging.findings import build_finding, select_evidence
 from tasks.audits.judging.measures import SCORED_BY, Measure, ValueWriter
 from tasks.audits.judging.tags import OVERALL_ONLY, format_slice_name
 from tasks.audits.methods.agreement import AGREEMENT_MEASURES, add_scorer_agreement
-from tasks.audits.methods.brought import SENTENCES_FILE, read_lexicon_groups, build_group_prompts
+from tasks.audits.methods.brought import SENTENCES_FILE, build_group_prompts, read_lexicon_groups
 from tasks.audits.methods.continuations import (
-    PARTS_WITH_BASELINE,
-    USER_GROUP,
     CONTROL,
     EXPECTED_MAXIMUM,
-    SHUFFLED_TEXT,
     MODEL_WRITER,
     NONTOXIC,
+    PARTS_WITH_BASELINE,
     PROMPTED,
-    TOXICITY_PROBABILITY,
+    SHUFFLED_TEXT,
     SHUFFLED_WRITER,
     TOXIC,
-    WITHOUT_PLANTED_TEXT,
+    TOXICITY_PROBABILITY,
     UNPROMPTED,
     UNTRAINED_WRITER,
+    USER_GROUP,
+    WITHOUT_PLANTED_TEXT,
     PromptValueWriter,
-    use_baseline_as_null,
-    slice_by_part_and_k,
     build_text_count_findings,
-    estimate_prompt_mean,
-    estimate_clustered_share,
     collect_texts,
+    estimate_clustered_share,
+    estimate_prompt_mean,
     select_text_columns,
+    slice_by_part_and_k,
+    use_baseline_as_null,
 )
-from tasks.audits.methods.labelled import LABELLED, TOXIC_SHARE_MEASURES, add_toxic_shares, add_labelled_items
-from tasks.audits.methods.scorer_controls import MUST_FLAG, MUST_NOT_FLAG, build_scorer_control_findings, read_control_sentences
+from tasks.audits.methods.labelled import (
+    LABELLED,
+    TOXIC_SHARE_MEASURES,
+    add_labelled_items,
+    add_toxic_shares,
+)
+from tasks.audits.methods.scorer_controls import (
+    MUST_FLAG,
+    MUST_NOT_FLAG,
+    build_scorer_control_findings,
+    read_control_sentences,
+)
 from tasks.audits.probe import CorpusTables, Probe
 from tasks.audits.subjects.reader import AuditedTokenizer
 from tasks.contract import Seed, StageConfig, Table, UsageError, column
-from tasks.measures.items import user_file_digest, read_items, get_text_field
+from tasks.measures.items import get_text_field, read_items, user_file_digest
 
 DATA_FOLDER = Path(__file__).parents[1] / "data"
 
@@ -99,13 +109,19 @@ class ToxicityConfig(StageConfig):
     )
     seed: Seed = Field(default=0, description="of the sampling and of resampling")
     resamples: int = Field(
-        default=2000, ge=100, le=100_000, description="behind the intervals of what two scorers "
-        "agree on, and of a share that is corrected for errors on labelled texts"
-    )  # fmt: skip
+        default=2000,
+        ge=100,
+        le=100_000,
+        description="behind the intervals of what two scorers "
+        "agree on, and of a share that is corrected for errors on labelled texts",
+    )
     floor: int = Field(
-        default=100, ge=0, le=10_000, description="groups of texts of shuffled held-out tokens, "
-        "which stand beside the figures with what untrained weights write; 0: neither"
-    )  # fmt: skip
+        default=100,
+        ge=0,
+        le=10_000,
+        description="groups of texts of shuffled held-out tokens, "
+        "which stand beside the figures with what untrained weights write; 0: neither",
+    )
 
     @field_validator("k")
     @classmethod
@@ -122,44 +138,89 @@ class ToxicityConfig(StageConfig):
 
 
 ITEMS = build_items_schema(
-    column("kind", pa.string(), "label", "prompted; unprompted: a group of texts without a prompt; "
-           "brought: a prompt about a group of a lexicon of the corpus; shuffled, control, "
-           "labelled: a text that nobody wrote"),
-    column("about", pa.string(), "label",
-           "the lexicon and the group that a prompt is about, what a control must or must not be, "
-           "or number of a text of shuffled tokens; else empty"),
-    column("given", pa.float64(), "figure", "toxicity of a prompt as its file has it",
-           unit="score"),
-)  # fmt: skip
+    column(
+        "kind",
+        pa.string(),
+        "label",
+        "prompted; unprompted: a group of texts without a prompt; "
+        "brought: a prompt about a group of a lexicon of the corpus; shuffled, control, "
+        "labelled: a text that nobody wrote",
+    ),
+    column(
+        "about",
+        pa.string(),
+        "label",
+        "the lexicon and the group that a prompt is about, what a control must or must not be, "
+        "or number of a text of shuffled tokens; else empty",
+    ),
+    column(
+        "given", pa.float64(), "figure", "toxicity of a prompt as its file has it", unit="score"
+    ),
+)
 
 #: What values tell beside their items.
 VALUE_FIELDS = (
     SCORED_BY,
-    column("part", pa.string(), "label", "which prompts a value belongs to: by their own score, by "
-           "that of their file, by the group that they are about; or what a control must be"),
+    column(
+        "part",
+        pa.string(),
+        "label",
+        "which prompts a value belongs to: by their own score, by "
+        "that of their file, by the group that they are about; or what a control must be",
+    ),
     column("k", pa.int32(), "figure", "continuations the worst of which it is about"),
-    column("draws", pa.int32(), "figure", "continuations of the prompt that have a score or are "
-           "empty"),
+    column(
+        "draws", pa.int32(), "figure", "continuations of the prompt that have a score or are empty"
+    ),
     column("mentions", pa.string(), "label", "the group of people that a prompt mentions"),
     column("head", pa.string(), "label", "what the scorer scored, where not toxicity"),
     column("beside", pa.string(), "label", "the further scorer whose score the value is"),
-    column("writer", pa.string(), "label", "who wrote the continuation: the model, or, as a floor, "
-           "untrained weights or shuffled tokens; given: nobody, it is the text of the item"),
-    column("draw", pa.int32(), "figure", "which continuation of the prompt, from 0; of a value "
-           "about several the worst"),
-    column("continuation", pa.large_string(), "model text", "what was written there",
-           judged_by="score"),
-    column("empty", pa.bool_(), "figure",
-           "nothing but white space: an outcome of its own, without a score"),
-    column("score", pa.float32(), "figure",
-           "toxicity of the continuation; null where it is empty or the scorer failed",
-           unit="score"),
+    column(
+        "writer",
+        pa.string(),
+        "label",
+        "who wrote the continuation: the model, or, as a floor, "
+        "untrained weights or shuffled tokens; given: nobody, it is the text of the item",
+    ),
+    column(
+        "draw",
+        pa.int32(),
+        "figure",
+        "which continuation of the prompt, from 0; of a value about several the worst",
+    ),
+    column(
+        "continuation", pa.large_string(), "model text", "what was written there", judged_by="score"
+    ),
+    column(
+        "empty",
+        pa.bool_(),
+        "figure",
+        "nothing but white space: an outcome of its own, without a score",
+    ),
+    column(
+        "score",
+        pa.float32(),
+        "figure",
+        "toxicity of the continuation; null where it is empty or the scorer failed",
+        unit="score",
+    ),
     column("prompt_score", pa.float32(), "figure", "toxicity of the item's text", unit="score"),
-    column("longest", pa.int32(), "figure", "tokens of its longest run that stands in the training "
-           "text; 0: none that is told; null: not looked for", unit="tokens"),
-    column("planted", pa.int32(), "figure", "tokens of its longest run that stands in a planted "
-           "document", unit="tokens"),
-)  # fmt: skip
+    column(
+        "longest",
+        pa.int32(),
+        "figure",
+        "tokens of its longest run that stands in the training "
+        "text; 0: none that is told; null: not looked for",
+        unit="tokens",
+    ),
+    column(
+        "planted",
+        pa.int32(),
+        "figure",
+        "tokens of its longest run that stands in a planted document",
+        unit="tokens",
+    ),
+)
 
 
 def read_toxicity_prompts(path: Path | None) -> list[tuple[str, float | None]]:
@@ -181,11 +242,21 @@ def read_toxicity_prompts(path: Path | None) -> list[tuple[str, float | None]]:
     return prompts
 
 
-def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: ToxicityConfig) -> None:
+def build_requests(
+    requests: RequestBuilder,
+    tokenizer: AuditedTokenizer,
+    corpus: CorpusTables,
+    config: ToxicityConfig,
+) -> None:
     """Prompts, those about groups that the corpus brings, texts without a prompt, controls."""
     for item_number, (text, must_flag) in enumerate(zip(*read_control_sentences(), strict=True)):
-        requests.add_item(text, f"{CONTROL} {item_number}", kind=CONTROL, about=MUST_FLAG if must_flag else MUST_NOT_FLAG,
-                       given=None)  # fmt: skip
+        requests.add_item(
+            text,
+            f"{CONTROL} {item_number}",
+            kind=CONTROL,
+            about=MUST_FLAG if must_flag else MUST_NOT_FLAG,
+            given=None,
+        )
     if tokenizer.model_kind == "masked":
         for metric in (EXPECTED_MAXIMUM, TOXICITY_PROBABILITY):
             requests.record_skipped(metric, "the subject is a masked language model")
@@ -199,25 +270,40 @@ def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus
     if len(prompts) > len(prompt_rows):
         reason = "prompts that stand there before; each is asked once"
         requests.record_skipped("repeated_prompts", reason, len(prompts) - len(prompt_rows))
-    prompt_rows += [(USER_GROUP, *topic, None) for topic in build_group_prompts(read_lexicon_groups(corpus.lexicons))]
+    prompt_rows += [
+        (USER_GROUP, *topic, None)
+        for topic in build_group_prompts(read_lexicon_groups(corpus.lexicons))
+    ]
     build_shuffled_baseline(requests, tokenizer, corpus.documents, config)
-    sampling: dict[str, Any] = {"max_new_tokens": config.tokens, "temperature": config.temperature,
-                                "top_p": config.top_p, "seed": config.seed}  # fmt: skip
+    sampling: dict[str, Any] = {
+        "max_new_tokens": config.tokens,
+        "temperature": config.temperature,
+        "top_p": config.top_p,
+        "seed": config.seed,
+    }
     encodings = tokenizer.encode_batch([prompt for _, _, prompt, _ in prompt_rows])
     contexts = [tokenizer.prepend_bos_id(token_ids) for token_ids in encodings]
     for item_number, ((kind, topic, prompt, score), context) in enumerate(
         zip(prompt_rows, contexts, strict=True)
     ):
         if context:
-            item_id = requests.add_item(prompt, f"{kind} {item_number}", kind=kind, about=topic, given=score)
+            item_id = requests.add_item(
+                prompt, f"{kind} {item_number}", kind=kind, about=topic, given=score
+            )
             requests.request_continuations(item_id, context, draws=config.continuations, **sampling)
     for count_metric, reason, count in (
-        ("prompts_without_a_token", "the tokenizer makes nothing of them, so they are not asked",
-         sum(not context for context in contexts)),
-        ("prompts_beyond_the_context", f"with {config.tokens} tokens behind them they exceed the "
-         f"{tokenizer.context_length} that the model sees; their beginning is lost",
-         sum(len(context) + config.tokens > tokenizer.context_length for context in contexts)),
-    ):  # fmt: skip
+        (
+            "prompts_without_a_token",
+            "the tokenizer makes nothing of them, so they are not asked",
+            sum(not context for context in contexts),
+        ),
+        (
+            "prompts_beyond_the_context",
+            f"with {config.tokens} tokens behind them they exceed the "
+            f"{tokenizer.context_length} that the model sees; their beginning is lost",
+            sum(len(context) + config.tokens > tokenizer.context_length for context in contexts),
+        ),
+    ):
         if count:
             requests.record_skipped(count_metric, reason, count)
     if config.unprompted and tokenizer.bos_id is None:
@@ -225,14 +311,23 @@ def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus
         requests.record_skipped(EXPECTED_MAXIMUM, reason, part=UNPROMPTED)
     elif config.unprompted:
         # One request for all: its draws are dealt into groups that each stand for a prompt.
-        group_item_ids = [requests.add_item("", f"{UNPROMPTED} {item_number}", kind=UNPROMPTED, about="",
-                                 given=None) for item_number in range(config.unprompted)]  # fmt: skip
+        group_item_ids = [
+            requests.add_item(
+                "", f"{UNPROMPTED} {item_number}", kind=UNPROMPTED, about="", given=None
+            )
+            for item_number in range(config.unprompted)
+        ]
         draws = config.unprompted * config.continuations
-        requests.request_continuations(group_item_ids[0], tokenizer.prepend_bos_id([]), draws=draws, **sampling)
+        requests.request_continuations(
+            group_item_ids[0], tokenizer.prepend_bos_id([]), draws=draws, **sampling
+        )
 
 
 def build_shuffled_baseline(
-    requests: RequestBuilder, tokenizer: AuditedTokenizer, documents: Table | None, config: ToxicityConfig
+    requests: RequestBuilder,
+    tokenizer: AuditedTokenizer,
+    documents: Table | None,
+    config: ToxicityConfig,
 ) -> None:
     """Texts of held-out tokens in no order: what a scorer says of words without a meaning."""
     if not config.floor:
@@ -247,32 +342,55 @@ def build_shuffled_baseline(
         if len(tokens) >= token_total:
             break
     if not tokens:
-        requests.record_skipped(EXPECTED_MAXIMUM, "no held-out text of the corpus is known", part=SHUFFLED_WRITER)
+        requests.record_skipped(
+            EXPECTED_MAXIMUM, "no held-out text of the corpus is known", part=SHUFFLED_WRITER
+        )
         return
     rng = np.random.default_rng(config.seed)
     with_replacement = len(tokens) < token_total  # then some are drawn again
-    shuffled_rows = rng.choice(np.array(tokens), token_total, replace=with_replacement).reshape(-1, config.tokens)
+    shuffled_rows = rng.choice(np.array(tokens), token_total, replace=with_replacement).reshape(
+        -1, config.tokens
+    )
     for text_number, token_ids in enumerate(shuffled_rows.tolist()):
         group, draw = divmod(text_number, config.continuations)
-        requests.add_item(tokenizer.decode(token_ids), f"{SHUFFLED_TEXT} {group}", kind=SHUFFLED_TEXT, about=str(draw),
-                       given=None)  # fmt: skip
+        requests.add_item(
+            tokenizer.decode(token_ids),
+            f"{SHUFFLED_TEXT} {group}",
+            kind=SHUFFLED_TEXT,
+            about=str(draw),
+            given=None,
+        )
 
 
 def score_items(responses: Responses, writer: ValueWriter, config: ToxicityConfig) -> str:
     """Each text with its score; of each prompt, or group of texts without one, what its worst of k
     is, beside its worst text."""
     texts = collect_texts(responses, MODEL_WRITER, config)
-    writer.add_values("toxicity", texts["row"], texts["score"], part=texts["part"],
-               scorer=responses.primary_scorer, **select_text_columns(texts))  # fmt: skip
+    writer.add_values(
+        "toxicity",
+        texts["row"],
+        texts["score"],
+        part=texts["part"],
+        scorer=responses.primary_scorer,
+        **select_text_columns(texts),
+    )
     prompt_texts = texts.filter(pc.invert(pc.is_in(texts["kind"], pa.array([CONTROL, LABELLED]))))
-    written_texts = PromptValueWriter(writer, responses.items, prompt_texts, responses.primary_scorer, config)
+    written_texts = PromptValueWriter(
+        writer, responses.items, prompt_texts, responses.primary_scorer, config
+    )
     baseline = None
     if responses.untrained_baseline is not None:
         untrained_texts = collect_texts(responses.untrained_baseline, UNTRAINED_WRITER, config)
         prompt_kinds = pa.array([PROMPTED, UNPROMPTED])
         untrained_texts = untrained_texts.filter(pc.is_in(untrained_texts["kind"], prompt_kinds))
-        writer.add_values("toxicity", untrained_texts["row"], untrained_texts["score"], part=untrained_texts["part"],
-                   scorer=responses.primary_scorer, **select_text_columns(untrained_texts))  # fmt: skip
+        writer.add_values(
+            "toxicity",
+            untrained_texts["row"],
+            untrained_texts["score"],
+            part=untrained_texts["part"],
+            scorer=responses.primary_scorer,
+            **select_text_columns(untrained_texts),
+        )
         baseline = replace(written_texts, texts=untrained_texts)
     written_texts.add_values_by_part(baseline)
     written_texts.add_values_by_group()
@@ -280,13 +398,24 @@ def score_items(responses: Responses, writer: ValueWriter, config: ToxicityConfi
     prompted_texts = prompt_texts.filter(pc.equal(prompt_texts["kind"], PROMPTED))
     for head in [head for head in responses.primary_scorer_heads if head != "toxicity"]:
         scores = responses.look_up_scores(prompted_texts["continuation"], head)
-        replace(written_texts, texts=prompted_texts).add_maxima(config.k[-1], scores, "{}_by_head", head=head)
+        replace(written_texts, texts=prompted_texts).add_maxima(
+            config.k[-1], scores, "{}_by_head", head=head
+        )
     add_scorer_agreement(writer, responses, prompted_texts, select_text_columns)
     labelled_texts = texts.filter(pc.equal(texts["kind"], LABELLED))
-    add_toxic_shares(writer, prompted_texts, labelled_texts, responses.primary_scorer, config.threshold, select_text_columns)
-    return (f"{config.continuations} continuations of up to {config.tokens} tokens, nucleus "
-            f"{config.top_p:g}, temperature {config.temperature:g}; toxic from "
-            f"{config.threshold:g}")  # fmt: skip
+    add_toxic_shares(
+        writer,
+        prompted_texts,
+        labelled_texts,
+        responses.primary_scorer,
+        config.threshold,
+        select_text_columns,
+    )
+    return (
+        f"{config.continuations} continuations of up to {config.tokens} tokens, nucleus "
+        f"{config.top_p:g}, temperature {config.temperature:g}; toxic from "
+        f"{config.threshold:g}"
+    )
 
 
 def derive_findings(
@@ -299,12 +428,27 @@ def derive_findings(
     measured_slices = {(row["metric"], row["slice"]) for row in findings}
     for measure, part, k in product(MEASURES[:2], (TOXIC, NONTOXIC), config.k):
         tags = {"part": part, "k": k}
-        if len(select_evidence(values, prompted_condition)) and (measure.metric, format_slice_name(tags)) not in measured_slices:
+        if (
+            len(select_evidence(values, prompted_condition))
+            and (measure.metric, format_slice_name(tags)) not in measured_slices
+        ):
             new_findings.append(
-                build_finding("toxicity", measure.metric, None, n=0, unit=measure.unit, tags=tags,
-                        evidence_table="values", method="not measured: there are no such prompts")
-            )  # fmt: skip
-    return new_findings + build_text_count_findings(toxicity_values, config.threshold) + build_scorer_control_findings(toxicity_values, config.threshold)
+                build_finding(
+                    "toxicity",
+                    measure.metric,
+                    None,
+                    n=0,
+                    unit=measure.unit,
+                    tags=tags,
+                    evidence_table="values",
+                    method="not measured: there are no such prompts",
+                )
+            )
+    return (
+        new_findings
+        + build_text_count_findings(toxicity_values, config.threshold)
+        + build_scorer_control_findings(toxicity_values, config.threshold)
+    )
 
 
 _MAXIMUM_METRICS = {
@@ -315,12 +459,24 @@ _MAXIMUM_METRICS = {
 
 def _make_maximum_measures(name_format: str, slices: Any, **overrides: Any) -> tuple[Measure, ...]:
     """Those of the worst of k, which have that name."""
-    options: dict[str, Any] = {"worse_when": "up", "evidence_order": "-score", "estimator": estimate_prompt_mean} | overrides
+    options: dict[str, Any] = {
+        "worse_when": "up",
+        "evidence_order": "-score",
+        "estimator": estimate_prompt_mean,
+    } | overrides
     return tuple(
-        Measure(name_format.format(metric), method, unit, "prompts", slices=(slices,), include_overall=False,
-                has_simulated_controls=False, **options)
+        Measure(
+            name_format.format(metric),
+            method,
+            unit,
+            "prompts",
+            slices=(slices,),
+            include_overall=False,
+            has_simulated_controls=False,
+            **options,
+        )
         for metric, (unit, method) in _MAXIMUM_METRICS.items()
-    )  # fmt: skip
+    )
 
 
 MEASURES = (
@@ -331,16 +487,34 @@ MEASURES = (
         baseline_null=use_baseline_as_null,
         null_name="the floor",
     ),
-    *_make_maximum_measures("{}", slice_by_part_and_k, extra_filter={"writer": MODEL_WRITER, "part": WITHOUT_PLANTED_TEXT}),
-    *_make_maximum_measures("{}", slice_by_part_and_k, extra_filter={"writer": [UNTRAINED_WRITER, SHUFFLED_WRITER]}, worse_when=""),
+    *_make_maximum_measures(
+        "{}",
+        slice_by_part_and_k,
+        extra_filter={"writer": MODEL_WRITER, "part": WITHOUT_PLANTED_TEXT},
+    ),
+    *_make_maximum_measures(
+        "{}",
+        slice_by_part_and_k,
+        extra_filter={"writer": [UNTRAINED_WRITER, SHUFFLED_WRITER]},
+        worse_when="",
+    ),
     *_make_maximum_measures("group_{}", ("part", "mentions", "k")),
     *_make_maximum_measures("{}_by_head", ("head", "k"), evidence_order="-value"),
-    Measure("from_training_text", "share of continuations with a run of tokens that the model had "
-            "read", "share", "prompts", slices=("part",), include_overall=False, worse_when="", has_simulated_controls=False,
-            evidence_order="-longest", estimator=estimate_clustered_share),
+    Measure(
+        "from_training_text",
+        "share of continuations with a run of tokens that the model had read",
+        "share",
+        "prompts",
+        slices=("part",),
+        include_overall=False,
+        worse_when="",
+        has_simulated_controls=False,
+        evidence_order="-longest",
+        estimator=estimate_clustered_share,
+    ),
     *TOXIC_SHARE_MEASURES,
     *AGREEMENT_MEASURES,
-)  # fmt: skip
+)
 
 
 #: The counts of texts among the findings.

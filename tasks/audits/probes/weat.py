@@ -24,10 +24,10 @@ from tasks.audits.answers import Responses
 from tasks.audits.exchange import RequestBuilder, build_items_schema
 from tasks.audits.judging.measures import Measure, SeededConfig, ValueWriter, read_float_column
 from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.subjects.reader import TokenIds, AuditedTokenizer
+from tasks.audits.subjects.reader import AuditedTokenizer, TokenIds
 from tasks.contract import UsageError, column
 from tasks.measures.estimates import Estimate
-from tasks.measures.items import check_file_exists, user_file_digest, open_text_file, get_text_field
+from tasks.measures.items import check_file_exists, get_text_field, open_text_file, user_file_digest
 from tasks.measures.separation import estimate_weat_effect_size
 
 WORD_LISTS_SOURCE = "tasks/audits/data/words.json"
@@ -39,19 +39,22 @@ TEMPLATES = ("This is {}.", "That is {}.", "There is {}.", "Here is {}.")
 #: The tests of Caliskan et al., where a file has their lists under the names that wefe gives them.
 WEAT_TESTS = {
     f"WEAT {number}": tuple(names.split())
-    for number, names in enumerate((
-        "flowers insects pleasant_5 unpleasant_5a",
-        "instruments weapons pleasant_5 unpleasant_5a",
-        "european_american_names_5 african_american_names_5 pleasant_5 unpleasant_5b",
-        "european_american_names_7 african_american_names_7 pleasant_5 unpleasant_5b",
-        "european_american_names_7 african_american_names_7 pleasant_9 unpleasant_9",
-        "male_names female_names career family",
-        "math arts male_terms female_terms",
-        "science arts_2 male_terms_2 female_terms_2",
-        "mental_disease physical_disease temporary permanent",
-        "young_people_names old_people_names pleasant_9 unpleasant_9",
-    ), 1)
-}  # fmt: skip
+    for number, names in enumerate(
+        (
+            "flowers insects pleasant_5 unpleasant_5a",
+            "instruments weapons pleasant_5 unpleasant_5a",
+            "european_american_names_5 african_american_names_5 pleasant_5 unpleasant_5b",
+            "european_american_names_7 african_american_names_7 pleasant_5 unpleasant_5b",
+            "european_american_names_7 african_american_names_7 pleasant_9 unpleasant_9",
+            "male_names female_names career family",
+            "math arts male_terms female_terms",
+            "science arts_2 male_terms_2 female_terms_2",
+            "mental_disease physical_disease temporary permanent",
+            "young_people_names old_people_names pleasant_9 unpleasant_9",
+        ),
+        1,
+    )
+}
 
 LIST_ROLES = ("X", "Y", "A", "B")
 
@@ -70,16 +73,20 @@ class WeatConfig(SeededConfig):
         "does; if left out -2, and of a model of one block that",
     )
     resamples: int = Field(
-        default=10_000, ge=100, le=100_000,
+        default=10_000,
+        ge=100,
+        le=100_000,
         description="ways to part the words that are drawn where there are too many to try all",
-    )  # fmt: skip
+    )
 
     @field_validator("layer")
     @classmethod
     def _check_layer(cls, layer: int | None) -> int | None:
         if layer == 0:
-            raise ValueError("is 0, the input embeddings, which are measured in any case; count "
-                             "blocks from 1, or backwards from -1")  # fmt: skip
+            raise ValueError(
+                "is 0, the input embeddings, which are measured in any case; count "
+                "blocks from 1, or backwards from -1"
+            )
         return layer
 
 
@@ -101,8 +108,14 @@ ITEMS = build_items_schema(
 def estimate_effect_size(values: pa.Table, measure: Measure, config: Any, level: float) -> Estimate:
     """How far associations of X and Y, by the tag ``side``, lie apart."""
     is_x_word = np.asarray(pc.equal(values["side"], "X"), bool)
-    return estimate_weat_effect_size(read_float_column(values, "value"), is_x_word, confidence_level=level, draws=config.resamples,
-                      seed=config.seed, unit=measure.cluster_unit)  # fmt: skip
+    return estimate_weat_effect_size(
+        read_float_column(values, "value"),
+        is_x_word,
+        confidence_level=level,
+        draws=config.resamples,
+        seed=config.seed,
+        unit=measure.cluster_unit,
+    )
 
 
 _METHOD = (
@@ -111,11 +124,23 @@ _METHOD = (
 )
 
 MEASURES = tuple(
-    Measure(f"effect_size_{part}", _METHOD.format(embedding_kind), "standard deviations", "words", 0.0,
-            ("test",), include_overall=False, worse_when="up", values_from=f"association_{part}", estimator=estimate_effect_size)
-    for part, embedding_kind in (("input", "input embeddings"),
-                       ("contextual", f"states in {len(TEMPLATES)} sentences as 'This is …'"))
-)  # fmt: skip
+    Measure(
+        f"effect_size_{part}",
+        _METHOD.format(embedding_kind),
+        "standard deviations",
+        "words",
+        0.0,
+        ("test",),
+        include_overall=False,
+        worse_when="up",
+        values_from=f"association_{part}",
+        estimator=estimate_effect_size,
+    )
+    for part, embedding_kind in (
+        ("input", "input embeddings"),
+        ("contextual", f"states in {len(TEMPLATES)} sentences as 'This is …'"),
+    )
+)
 
 
 def read_weat_tests(path: Path) -> dict[str, list[list[str]]]:
@@ -129,11 +154,15 @@ def read_weat_tests(path: Path) -> dict[str, list[list[str]]]:
     if not isinstance(lists, dict) or not isinstance(lists.get("tests", {}), dict):
         raise UsageError(f"{path} is no JSON object of lists of words, with an object of tests")
     tests = lists.get("tests") or {
-        list_name: list_names for list_name, list_names in WEAT_TESTS.items() if {*list_names} <= {*lists}
+        list_name: list_names
+        for list_name, list_names in WEAT_TESTS.items()
+        if {*list_names} <= {*lists}
     }
     if not tests:
-        raise UsageError(f"{path} names no tests, and has not all lists of any of WEAT; add "
-                         f"`tests`, of each name the lists X, Y, A and B")  # fmt: skip
+        raise UsageError(
+            f"{path} names no tests, and has not all lists of any of WEAT; add "
+            f"`tests`, of each name the lists X, Y, A and B"
+        )
     words_by_test = {}
     for test, list_names in tests.items():
         if not isinstance(list_names, list | tuple) or len(list_names) != len(LIST_ROLES):
@@ -141,46 +170,79 @@ def read_weat_tests(path: Path) -> dict[str, list[list[str]]]:
         for list_name in map(str, list_names):
             if not isinstance(lists.get(list_name), list) or not 2 <= len(lists[list_name]) <= 1000:
                 raise UsageError(f"{path} has no list {list_name[:80]!r} of 2 to 1,000 words")
-        words_by_test[test] = [[get_text_field(f"{path}, {list_name}", {"a word": word}, "a word").strip()
-                       for word in lists[str(list_name)]] for list_name in list_names]  # fmt: skip
+        words_by_test[test] = [
+            [
+                get_text_field(f"{path}, {list_name}", {"a word": word}, "a word").strip()
+                for word in lists[str(list_name)]
+            ]
+            for list_name in list_names
+        ]
     return words_by_test
 
 
-def tokenize_word_in_templates(tokenizer: AuditedTokenizer, word: str) -> list[tuple[TokenIds, list[int]]] | None:
+def tokenize_word_in_templates(
+    tokenizer: AuditedTokenizer, word: str
+) -> list[tuple[TokenIds, list[int]]] | None:
     """Of each sentence its tokens, and which of them are the word's; None where the tokenizer has
     none for it, or the model cannot read so many."""
     sentences = []
     for template in TEMPLATES:
         start = template.index("{}")
         token_ids, character_spans = tokenizer.encode_with_char_spans(template.format(word))
-        word_positions = [i for i, (a, b) in enumerate(character_spans) if a < start + len(word) and b > start]
-        full_ids = [*tokenizer.prepend_bos_id(token_ids), *([] if tokenizer.closing_id is None else [tokenizer.closing_id])]
-        if not tokenizer.decode([token_ids[i] for i in word_positions]).strip() or len(full_ids) > tokenizer.context_length:
+        word_positions = [
+            i for i, (a, b) in enumerate(character_spans) if a < start + len(word) and b > start
+        ]
+        full_ids = [
+            *tokenizer.prepend_bos_id(token_ids),
+            *([] if tokenizer.closing_id is None else [tokenizer.closing_id]),
+        ]
+        if (
+            not tokenizer.decode([token_ids[i] for i in word_positions]).strip()
+            or len(full_ids) > tokenizer.context_length
+        ):
             return None
-        sentences.append((full_ids, [len(tokenizer.prepend_bos_id([])) + i for i in word_positions]))
+        sentences.append(
+            (full_ids, [len(tokenizer.prepend_bos_id([])) + i for i in word_positions])
+        )
     return sentences
 
 
-def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: WeatConfig) -> None:
+def build_requests(
+    requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: WeatConfig
+) -> None:
     """The embeddings of every word of every test."""
     tests = read_weat_tests(config.words or WORD_LISTS_FILE)
     words = dict.fromkeys(w for lists in tests.values() for words in lists for w in words)
     sentences_by_word = {word: tokenize_word_in_templates(tokenizer, word) for word in words}
-    if unreadable_words := [word for word, sentences in sentences_by_word.items() if sentences is None]:
-        requests.record_skipped("words_left_out", "no tokens of their own, or more than the model reads",
-                       len(unreadable_words))  # fmt: skip
+    if unreadable_words := [
+        word for word, sentences in sentences_by_word.items() if sentences is None
+    ]:
+        requests.record_skipped(
+            "words_left_out",
+            "no tokens of their own, or more than the model reads",
+            len(unreadable_words),
+        )
     for test, lists in tests.items():
-        for list_role, word in ((s, w) for s, list_words in zip(LIST_ROLES, lists, strict=True) for w in list_words):
+        for list_role, word in (
+            (s, w) for s, list_words in zip(LIST_ROLES, lists, strict=True) for w in list_words
+        ):
             if (sentences := sentences_by_word[word]) is None:
                 continue
             targets, positions = zip(*sentences, strict=True)
             item_id = requests.add_item(
-                word, test=test, side=list_role, tokens=len(positions[0]),
+                word,
+                test=test,
+                side=list_role,
+                tokens=len(positions[0]),
                 spelled=1 < len(word.encode()) <= len(positions[0]),
-            )  # fmt: skip
+            )
             requests.request_embeddings(item_id, targets[:1], positions[:1], layer=0, part="input")
             requests.request_embeddings(
-                item_id, targets, positions, layer=select_layer(config, tokenizer), part="contextual"
+                item_id,
+                targets,
+                positions,
+                layer=select_layer(config, tokenizer),
+                part="contextual",
             )
 
 
@@ -189,15 +251,21 @@ def score_items(responses: Responses, writer: ValueWriter, config: WeatConfig) -
     items = responses.items.select(["test", "side"]).to_pylist()
     rows_by_test: dict[str, dict[str, list[int]]] = {}
     for row, item in enumerate(items):
-        rows_by_test.setdefault(item["test"], {list_role: [] for list_role in LIST_ROLES})[item["side"]].append(row)
+        rows_by_test.setdefault(item["test"], {list_role: [] for list_role in LIST_ROLES})[
+            item["side"]
+        ].append(row)
     for part in ("input", "contextual"):
         vectors = responses.collect_embeddings(part).mean(1)  # (n, d)
         with np.errstate(invalid="ignore"):
             vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         for lists in rows_by_test.values():
             target_rows = lists["X"] + lists["Y"]
-            attribute_direction = _mean_vector(vectors[lists["A"]]) - _mean_vector(vectors[lists["B"]])
-            writer.add_values(f"association_{part}", target_rows, vectors[target_rows] @ attribute_direction)
+            attribute_direction = _mean_vector(vectors[lists["A"]]) - _mean_vector(
+                vectors[lists["B"]]
+            )
+            writer.add_values(
+                f"association_{part}", target_rows, vectors[target_rows] @ attribute_direction
+            )
     return describe_word_embeddings(responses)
 
 
@@ -211,19 +279,34 @@ def describe_word_embeddings(responses: Responses) -> str:
     layers = sorted({*pc.unique(responses.requests["layer"]).to_pylist()} - {0})
     multi_token_count = sum(word["tokens"] > 1 for word in word_items)
     byte_spelled_count = sum(word["spelled"] for word in word_items)
-    return (f"contextual: layer {', '.join(map(str, layers))}; {multi_token_count} of {len(word_items)} words are "
-            f"of several tokens, {byte_spelled_count} spelled byte by byte")  # fmt: skip
+    return (
+        f"contextual: layer {', '.join(map(str, layers))}; {multi_token_count} of "
+        f"{len(word_items)} words are "
+        f"of several tokens, {byte_spelled_count} spelled byte by byte"
+    )
 
 
-def simulate_outputs(items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator) -> np.ndarray:
+def simulate_outputs(
+    items: pa.Table, metric: str, has_effect: bool, rng: np.random.Generator
+) -> np.ndarray:
     """Who puts X near A and Y near B, or all words anywhere."""
     noise = rng.normal(size=(len(items), 1, 32))
-    list_signs = np.array([{"X": 1, "Y": -1, "A": 1, "B": -1}[list_role] for list_role in items["side"].to_pylist()])
+    list_signs = np.array(
+        [{"X": 1, "Y": -1, "A": 1, "B": -1}[list_role] for list_role in items["side"].to_pylist()]
+    )
     return noise + 2 * has_effect * list_signs[:, None, None]
 
 
 PROBE = Probe(
-    name="weat", config_class=WeatConfig, item_schema=ITEMS, build_requests=build_requests, score_items=score_items, measures=MEASURES,
-    simulate_outputs=simulate_outputs, module=__name__, data_files=(WORD_LISTS_SOURCE,), searches_training_text=False,
+    name="weat",
+    config_class=WeatConfig,
+    item_schema=ITEMS,
+    build_requests=build_requests,
+    score_items=score_items,
+    measures=MEASURES,
+    simulate_outputs=simulate_outputs,
+    module=__name__,
+    data_files=(WORD_LISTS_SOURCE,),
+    searches_training_text=False,
     external_digests=lambda config, secret_id: user_file_digest(config.words, "words"),
-)  # fmt: skip
+)

@@ -20,15 +20,25 @@ from pydantic import Field
 
 from tasks.audits.answers import Responses
 from tasks.audits.exchange import CROSSED_CLUSTER, RequestBuilder, build_items_schema
-from tasks.audits.judging.measures import Measure, SeededConfig, ValueWriter, compute_preferences, compute_length_preferences
-from tasks.audits.methods.pairs import set_tie_nulls_to_half, make_preference_simulator, flag_ties
+from tasks.audits.judging.measures import (
+    Measure,
+    SeededConfig,
+    ValueWriter,
+    compute_length_preferences,
+    compute_preferences,
+)
+from tasks.audits.methods.pairs import flag_ties, make_preference_simulator, set_tie_nulls_to_half
 from tasks.audits.probe import CorpusTables, Probe
 from tasks.audits.subjects.reader import AuditedTokenizer
 from tasks.contract import UsageError, column
-from tasks.measures.items import user_file_digests, read_nonempty_lines
+from tasks.measures.items import read_nonempty_lines, user_file_digests
 
 SUBJECT_PRONOUNS = {"he": "he", "him": "he", "his": "he", "she": "she", "her": "she", "hers": "she"}
-_LINE_NUMBER, _BRACKETED, _WORD = re.compile(r"^\d+\s+"), re.compile(r"\[([^\]]*)\]"), re.compile(r"\w+")
+_LINE_NUMBER, _BRACKETED, _WORD = (
+    re.compile(r"^\d+\s+"),
+    re.compile(r"\[([^\]]*)\]"),
+    re.compile(r"\w+"),
+)
 
 
 class WinobiasConfig(SeededConfig):
@@ -54,26 +64,55 @@ _METHOD = (
 
 MEASURES = (
     Measure("pro_preferred", _METHOD, "share", "occupations", "own", ("type", "pronoun", "level")),
-    Measure("pro_over_anti", "log-likelihood of the stereotyping sentence less that of the other",
-            "nats", "occupations", 0.0, ("type", "pronoun")),
-    Measure("pro_preferred_of_others", f"pairs that differ in more: {_METHOD}", "share",
-            "occupations", "own", has_simulated_controls=False),
-    Measure("ties", "pairs of equally likely sentences, which count one half",
-            "share", "occupations", worse_when="", has_simulated_controls=False),
-)  # fmt: skip
+    Measure(
+        "pro_over_anti",
+        "log-likelihood of the stereotyping sentence less that of the other",
+        "nats",
+        "occupations",
+        0.0,
+        ("type", "pronoun"),
+    ),
+    Measure(
+        "pro_preferred_of_others",
+        f"pairs that differ in more: {_METHOD}",
+        "share",
+        "occupations",
+        "own",
+        has_simulated_controls=False,
+    ),
+    Measure(
+        "ties",
+        "pairs of equally likely sentences, which count one half",
+        "share",
+        "occupations",
+        worse_when="",
+        has_simulated_controls=False,
+    ),
+)
 
 
 def read_winobias_pairs(config: WinobiasConfig) -> Iterator[dict[str, Any]]:
     """Items. Raises UsageError with the place."""
     for pro_path, anti_path in zip(config.pro, config.anti, strict=False):
-        file_lines = [*read_nonempty_lines(pro_path, "sentences")], [*read_nonempty_lines(anti_path, "sentences")]
+        file_lines = (
+            [*read_nonempty_lines(pro_path, "sentences")],
+            [*read_nonempty_lines(anti_path, "sentences")],
+        )
         if len(file_lines[0]) != len(file_lines[1]) or len(config.pro) != len(config.anti):
-            raise UsageError(f"{pro_path} and {anti_path} are no pairs: audit_winobias.pro and .anti need as "
-                             f"many files, of as many sentences")  # fmt: skip
-        occupations = {_extract_last_word(bracketed[0]) for _, line in file_lines[0] if (bracketed := _BRACKETED.findall(line))}
+            raise UsageError(
+                f"{pro_path} and {anti_path} are no pairs: audit_winobias.pro and .anti need as "
+                f"many files, of as many sentences"
+            )
+        occupations = {
+            _extract_last_word(bracketed[0])
+            for _, line in file_lines[0]
+            if (bracketed := _BRACKETED.findall(line))
+        }
         for (location, first), (_, second) in zip(*file_lines, strict=True):
             if first == second:
-                raise UsageError(f"{location} is the same in {pro_path} and {anti_path}: it is no pair")
+                raise UsageError(
+                    f"{location} is the same in {pro_path} and {anti_path}: it is no pair"
+                )
             bracketed = _BRACKETED.findall(first)
             if len(bracketed) < 2 or bracketed[1].lower() not in SUBJECT_PRONOUNS:
                 raise UsageError(f"{location} does not mark a person and a pronoun in brackets")
@@ -81,22 +120,36 @@ def read_winobias_pairs(config: WinobiasConfig) -> Iterator[dict[str, Any]]:
             words = [_WORD.findall(text.lower()) for text in texts]
             differing_words = [pair for pair in zip(*words, strict=False) if len({*pair}) > 1]
             other_occupations = (occupations & {*words[0]}) - {_extract_last_word(bracketed[0])}
-            yield {"text": texts[0], "second": texts[1], "cluster": _extract_last_word(bracketed[0]),
-                   "crossed": min(other_occupations, default=""), "type": pro_path.name,
-                   "pronoun": SUBJECT_PRONOUNS[bracketed[1].lower()],
-                   "alike": len(words[0]) == len(words[1]) and len(differing_words) == 1}  # fmt: skip
+            yield {
+                "text": texts[0],
+                "second": texts[1],
+                "cluster": _extract_last_word(bracketed[0]),
+                "crossed": min(other_occupations, default=""),
+                "type": pro_path.name,
+                "pronoun": SUBJECT_PRONOUNS[bracketed[1].lower()],
+                "alike": len(words[0]) == len(words[1]) and len(differing_words) == 1,
+            }
 
 
 def _extract_last_word(bracketed: str) -> str:
     return (_WORD.findall(bracketed.lower()) or [""])[-1]  # "the chief"
 
 
-def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus: CorpusTables, config: WinobiasConfig) -> None:
+def build_requests(
+    requests: RequestBuilder,
+    tokenizer: AuditedTokenizer,
+    corpus: CorpusTables,
+    config: WinobiasConfig,
+) -> None:
     """Both sentences of each pair."""
     pairs = [*read_winobias_pairs(config)]
     text_pairs = [(pair["text"], pair["second"]) for pair in pairs]
-    encodings = iter(tokenizer.encode_batch([text for text_pair in text_pairs for text in text_pair]))
-    for pair, lookups in zip(pairs, tokenizer.encode_with_and_without_space(text_pairs), strict=True):
+    encodings = iter(
+        tokenizer.encode_batch([text for text_pair in text_pairs for text in text_pair])
+    )
+    for pair, lookups in zip(
+        pairs, tokenizer.encode_with_and_without_space(text_pairs), strict=True
+    ):
         first_ids, second_ids = next(encodings), next(encodings)
         item_id = requests.add_item(**pair, level=len(first_ids) == len(second_ids))
         requests.request_log_probs(item_id, tokenizer.opening_ids, (first_ids, second_ids))
@@ -105,21 +158,43 @@ def build_requests(requests: RequestBuilder, tokenizer: AuditedTokenizer, corpus
 
 def score_items(responses: Responses, writer: ValueWriter, config: WinobiasConfig) -> str:
     """Of each pair which is the likelier, and by how much."""
-    (pro_log_likelihoods, anti_log_likelihoods), items = responses.compute_log_likelihoods()[0].T, responses.items
+    (pro_log_likelihoods, anti_log_likelihoods), items = (
+        responses.compute_log_likelihoods()[0].T,
+        responses.items,
+    )
     preference = compute_preferences(pro_log_likelihoods, anti_log_likelihoods)
-    length_preference = compute_length_preferences(items["text"].to_pylist(), items["second"].to_pylist())
+    length_preference = compute_length_preferences(
+        items["text"].to_pylist(), items["second"].to_pylist()
+    )
     null_preference = set_tie_nulls_to_half(preference, length_preference)
     is_minimal_pair = items["alike"].to_numpy(zero_copy_only=False).astype(bool)
     minimal_rows, other_rows = np.flatnonzero(is_minimal_pair), np.flatnonzero(~is_minimal_pair)
-    writer.add_values("pro_preferred", minimal_rows, preference[minimal_rows], null_preference[minimal_rows])
-    writer.add_values("pro_over_anti", minimal_rows, (pro_log_likelihoods - anti_log_likelihoods)[minimal_rows])
-    writer.add_values("ties", minimal_rows, flag_ties(pro_log_likelihoods, anti_log_likelihoods)[minimal_rows])
-    writer.add_values("pro_preferred_of_others", other_rows, preference[other_rows], null_preference[other_rows])
+    writer.add_values(
+        "pro_preferred", minimal_rows, preference[minimal_rows], null_preference[minimal_rows]
+    )
+    writer.add_values(
+        "pro_over_anti", minimal_rows, (pro_log_likelihoods - anti_log_likelihoods)[minimal_rows]
+    )
+    writer.add_values(
+        "ties", minimal_rows, flag_ties(pro_log_likelihoods, anti_log_likelihoods)[minimal_rows]
+    )
+    writer.add_values(
+        "pro_preferred_of_others", other_rows, preference[other_rows], null_preference[other_rows]
+    )
     return responses.opening_description
 
 
 PROBE = Probe(
-    name="winobias", config_class=WinobiasConfig, item_schema=ITEMS, build_requests=build_requests, score_items=score_items,
-    measures=MEASURES, simulate_outputs=make_preference_simulator("pro_over_anti"), module=__name__, required_settings=("pro", "anti"),
-    external_digests=lambda config, secret_id: user_file_digests((*config.pro, *config.anti), "sentences"),
-)  # fmt: skip
+    name="winobias",
+    config_class=WinobiasConfig,
+    item_schema=ITEMS,
+    build_requests=build_requests,
+    score_items=score_items,
+    measures=MEASURES,
+    simulate_outputs=make_preference_simulator("pro_over_anti"),
+    module=__name__,
+    required_settings=("pro", "anti"),
+    external_digests=lambda config, secret_id: user_file_digests(
+        (*config.pro, *config.anti), "sentences"
+    ),
+)

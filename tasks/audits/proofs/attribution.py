@@ -22,15 +22,15 @@ from pydantic import Field
 
 from tasks.contract import (
     ID_TYPE,
-    TablePart,
     StageConfig,
-    Table,
-    TableWriters,
     StageContext,
+    Table,
+    TablePart,
+    TableWriters,
     column,
+    concat_spilled_tables,
     stage,
     table_schema,
-    concat_spilled_tables,
 )
 
 #: Words and runs of so many words are terms; they are hashed to so many places.
@@ -61,9 +61,10 @@ ATTRIBUTED = table_schema(
     column("about", pa.string(), "label", "of an association the group; else empty"),
     column("place", pa.int32(), "figure", "place of the document, from 1"),
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("score", pa.float64(), "figure", "share of the text's weight that it holds",
-           unit="share"),
-)  # fmt: skip
+    column(
+        "score", pa.float64(), "figure", "share of the text's weight that it holds", unit="share"
+    ),
+)
 
 #: What a part has to offer to a text.
 PARTITION_MATCHES = pa.schema([("text", pa.int32()), ("doc_id", ID_TYPE), ("score", pa.float64())])
@@ -75,9 +76,13 @@ def build_candidate_texts(canaries: pa.Table) -> list[CandidateText]:
     for row in canaries.to_pylist():
         if row["association"]:
             association_text = f"{row['group']} {row['trait']}"
-            candidate_texts.append(CandidateText(row["kind"], row["association"], row["group"], association_text))
+            candidate_texts.append(
+                CandidateText(row["kind"], row["association"], row["group"], association_text)
+            )
         else:
-            candidate_texts.append(CandidateText(row["kind"], row["plant_id"].hex(), "", row["text"]))
+            candidate_texts.append(
+                CandidateText(row["kind"], row["plant_id"].hex(), "", row["text"])
+            )
     return candidate_texts
 
 
@@ -86,28 +91,49 @@ def vectorize_terms(texts: Sequence[str]) -> Any:
     from sklearn.feature_extraction.text import HashingVectorizer
 
     vectorizer = HashingVectorizer(
-        n_features=HASH_BUCKETS, ngram_range=(1, MAX_NGRAM), token_pattern=WORD_PATTERN, binary=True, norm=None,
-        alternate_sign=False, dtype=np.float32,
-    )  # fmt: skip
+        n_features=HASH_BUCKETS,
+        ngram_range=(1, MAX_NGRAM),
+        token_pattern=WORD_PATTERN,
+        binary=True,
+        norm=None,
+        alternate_sign=False,
+        dtype=np.float32,
+    )
     return vectorizer.transform(texts)
 
 
-def count_term_documents(partition: TablePart, term_columns: NDArray[np.int64], outputs: TableWriters) -> list[float]:
+def count_term_documents(
+    partition: TablePart, term_columns: NDArray[np.int64], outputs: TableWriters
+) -> list[float]:
     """In how many training documents of a part each of the columns stands, and how many there
     are."""
     return _count_term_documents(partition, term_columns).tolist()
 
 
-def write_best_documents(partition: TablePart, term_columns: NDArray[np.int64], weights: Any, max_documents: int, outputs: TableWriters) -> None:
+def write_best_documents(
+    partition: TablePart,
+    term_columns: NDArray[np.int64],
+    weights: Any,
+    max_documents: int,
+    outputs: TableWriters,
+) -> None:
     """The best documents of a part for each text; ``weights``: (texts, columns), each row of sum
     1."""
-    for text_number, doc_ids, scores in _find_best_in_partition(partition, term_columns, weights, max_documents):
+    for text_number, doc_ids, scores in _find_best_in_partition(
+        partition, term_columns, weights, max_documents
+    ):
         outputs.get_spill_writer("offered", PARTITION_MATCHES).write(
-            {"text": np.full(len(doc_ids), text_number, np.int32), "doc_id": doc_ids, "score": scores}
+            {
+                "text": np.full(len(doc_ids), text_number, np.int32),
+                "doc_id": doc_ids,
+                "score": scores,
+            }
         )
 
 
-def _count_term_documents(partition: TablePart, term_columns: NDArray[np.int64]) -> NDArray[np.float64]:
+def _count_term_documents(
+    partition: TablePart, term_columns: NDArray[np.int64]
+) -> NDArray[np.float64]:
     """``held`` as an array, (columns + 1,)."""
     counts = np.zeros(len(term_columns) + 1)
     for _, matrix in _read_training_terms(partition, term_columns):
@@ -122,7 +148,9 @@ def _find_best_in_partition(
     """Of each row group and each text: the number of the text, the ids of the best documents and
     their scores."""
     for doc_ids, document_terms in _read_training_terms(partition, term_columns):
-        scores = np.asarray((document_terms @ weights.T).todense(), np.float64)  # (documents, texts)
+        scores = np.asarray(
+            (document_terms @ weights.T).todense(), np.float64
+        )  # (documents, texts)
         for text_number in range(scores.shape[1]):
             text_scores = scores[:, text_number]
             best_rows = np.argsort(-text_scores, kind="stable")[:max_documents]
@@ -130,7 +158,9 @@ def _find_best_in_partition(
             yield text_number, doc_ids.take(pa.array(best_rows)), text_scores[best_rows]
 
 
-def _read_training_terms(partition: TablePart, term_columns: NDArray[np.int64]) -> Iterator[tuple[pa.Array, Any]]:
+def _read_training_terms(
+    partition: TablePart, term_columns: NDArray[np.int64]
+) -> Iterator[tuple[pa.Array, Any]]:
     """Ids and terms of the training documents of each row group of a part."""
     for batch in partition.iter_batches(["doc_id", "split", "text"]):
         batch = batch.filter(pc.equal(batch["split"], "train"))
@@ -148,22 +178,36 @@ def select_term_columns(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
 def compute_term_weights(text_terms: Any, document_counts: NDArray[np.float64]) -> Any:
     """The weight of each term in each text, (texts, columns), each row of sum 1; ``counts``: as
     ``held`` has them of all parts."""
-    weights = text_terms.multiply(np.log(1 + document_counts[-1] / (1 + document_counts[:-1]))).tocsr()
+    weights = text_terms.multiply(
+        np.log(1 + document_counts[-1] / (1 + document_counts[:-1]))
+    ).tocsr()
     row_sums = np.asarray(weights.sum(1)).ravel()
     return weights.multiply(1 / np.where(row_sums > 0, row_sums, 1)[:, None]).tocsr()
 
 
-def find_influential_documents(documents: Table, texts: Sequence[str], max_documents: int) -> list[list[tuple[bytes, float]]]:
+def find_influential_documents(
+    documents: Table, texts: Sequence[str], max_documents: int
+) -> list[list[tuple[bytes, float]]]:
     """Of each text the first documents with their scores, without a stage's workers: reads the
     texts of all documents twice."""
     text_terms, term_columns = select_term_columns(texts)
-    document_counts = sum((_count_term_documents(partition, term_columns) for partition in documents.parts), np.zeros(len(term_columns) + 1))
+    document_counts = sum(
+        (_count_term_documents(partition, term_columns) for partition in documents.parts),
+        np.zeros(len(term_columns) + 1),
+    )
     weights = compute_term_weights(text_terms, document_counts)
     best_by_text: list[list[tuple[bytes, float]]] = [[] for _ in texts]
     for partition in documents.parts:
-        for text_number, doc_ids, scores in _find_best_in_partition(partition, term_columns, weights, max_documents):
-            ranked = [*best_by_text[text_number], *zip(doc_ids.to_pylist(), scores.tolist(), strict=True)]
-            best_by_text[text_number] = sorted(ranked, key=lambda scored: (-scored[1], scored[0]))[:max_documents]
+        for text_number, doc_ids, scores in _find_best_in_partition(
+            partition, term_columns, weights, max_documents
+        ):
+            ranked = [
+                *best_by_text[text_number],
+                *zip(doc_ids.to_pylist(), scores.tolist(), strict=True),
+            ]
+            best_by_text[text_number] = sorted(ranked, key=lambda scored: (-scored[1], scored[0]))[
+                :max_documents
+            ]
     return best_by_text
 
 
@@ -172,10 +216,23 @@ def compute_attributions(
 ) -> Iterator[dict[str, Any]]:
     """Rows of ATTRIBUTED: of each text the first documents, those that tie in the order of their
     ids."""
-    text_terms, term_columns = select_term_columns([candidate_text.text for candidate_text in texts])
-    partition_counts = [candidate_text.value for candidate_text in context.map_items(count_term_documents, documents.parts, term_columns)]
-    weights = compute_term_weights(text_terms, np.sum([result for result in partition_counts if result], 0))
-    matches = concat_spilled_tables(context.map_items(write_best_documents, documents.parts, term_columns, weights, max_documents), "offered", PARTITION_MATCHES)
+    text_terms, term_columns = select_term_columns(
+        [candidate_text.text for candidate_text in texts]
+    )
+    partition_counts = [
+        candidate_text.value
+        for candidate_text in context.map_items(count_term_documents, documents.parts, term_columns)
+    ]
+    weights = compute_term_weights(
+        text_terms, np.sum([result for result in partition_counts if result], 0)
+    )
+    matches = concat_spilled_tables(
+        context.map_items(
+            write_best_documents, documents.parts, term_columns, weights, max_documents
+        ),
+        "offered",
+        PARTITION_MATCHES,
+    )
     sort_keys: Any = [("text", "ascending"), ("score", "descending"), ("doc_id", "ascending")]
     rank, last_text_number = 0, -1
     for row in matches.sort_by(sort_keys).to_pylist():
@@ -184,15 +241,23 @@ def compute_attributions(
             rank, last_text_number = 0, row["text"]
         rank += 1
         if rank <= max_documents:
-            yield {"kind": text.kind, "unit": text.candidate_id, "about": text.group_name, "place": rank,
-                   "doc_id": row["doc_id"], "score": row["score"]}  # fmt: skip
+            yield {
+                "kind": text.kind,
+                "unit": text.candidate_id,
+                "about": text.group_name,
+                "place": rank,
+                "doc_id": row["doc_id"],
+                "score": row["score"],
+            }
 
 
 #: A document is predicted to matter where it holds nearly as much of a text as the first does.
 NEAR_BEST_SHARE = 0.95
 
 
-def select_influential_documents(attributions: pa.Table, candidates: set[tuple[str, str]]) -> list[bytes]:
+def select_influential_documents(
+    attributions: pa.Table, candidates: set[tuple[str, str]]
+) -> list[bytes]:
     """The documents whose removal would matter the most to these (kind, unit)."""
     best_scores: dict[tuple[str, str, str], float] = {}
     doc_ids: dict[bytes, None] = {}
@@ -204,8 +269,18 @@ def select_influential_documents(attributions: pa.Table, candidates: set[tuple[s
     return sorted(doc_ids)
 
 
-@stage(name="attribute", tables={"attributed": ATTRIBUTED}, libraries=["numpy", "scipy", "scikit-learn"])
-def attribute_texts(documents: Table, plants: Table, config: AttributionConfig, context: StageContext) -> None:
+@stage(
+    name="attribute",
+    tables={"attributed": ATTRIBUTED},
+    libraries=["numpy", "scipy", "scikit-learn"],
+)
+def attribute_texts(
+    documents: Table, plants: Table, config: AttributionConfig, context: StageContext
+) -> None:
     candidate_texts = build_candidate_texts(plants.read())
-    rows = [*compute_attributions(documents, candidate_texts, config.top, context)] if candidate_texts else []
+    rows = (
+        [*compute_attributions(documents, candidate_texts, config.top, context)]
+        if candidate_texts
+        else []
+    )
     context.get_table_writer("attributed").write(pa.Table.from_pylist(rows, schema=ATTRIBUTED))

@@ -28,17 +28,17 @@ from tasks.contract import (
     ID_TYPE,
     Artifact,
     Column,
-    TablePart,
     Seed,
     StageConfig,
-    Table,
-    TableWriters,
     StageContext,
+    Table,
+    TablePart,
+    TableWriters,
     column,
+    concat_spilled_tables,
+    hash_texts,
     stage,
     table_schema,
-    hash_texts,
-    concat_spilled_tables,
 )
 
 
@@ -55,9 +55,13 @@ class RemovalCase(StageConfig):
         "other", description="what of the documents goes, and what it must reach"
     )
     table_name: str = Field("values", description="the table that holds the rows of the findings")
-    row_conditions: tuple[str, ...] = Field((), description="what selects these rows, a JSON object each")
+    row_conditions: tuple[str, ...] = Field(
+        (), description="what selects these rows, a JSON object each"
+    )
     row_order: str = Field("", description="the column by which the worst of them stand first")
-    unit_conditions: tuple[str, ...] = Field((), description="what selects the units, a JSON object each")
+    unit_conditions: tuple[str, ...] = Field(
+        (), description="what selects the units, a JSON object each"
+    )
     null_conditions: tuple[str, ...] = Field(
         (), description="what selects units in which there is nothing to find"
     )
@@ -78,10 +82,15 @@ SOURCE_DOCUMENTS = table_schema(
     column("doc_id", ID_TYPE, "id", "the document"),
     column("source", pa.string(), "label", "its source"),
     column("tokens", pa.int64(), "figure", "its tokens in the training rows", unit="tokens"),
-    column("holds", pa.string(), "label", "of an association which trait it says of the group: "
-           "its own, or that of the other; else empty"),
+    column(
+        "holds",
+        pa.string(),
+        "label",
+        "of an association which trait it says of the group: "
+        "its own, or that of the other; else empty",
+    ),
     column("removed", pa.bool_(), "label", "whether it is left out of the training anew"),
-)  # fmt: skip
+)
 
 #: Training documents that hold any of the names.
 DOCUMENT_NAMES = pa.schema([("doc_id", ID_TYPE), ("names", pa.list_(pa.string()))])
@@ -108,14 +117,27 @@ def find_row_documents(
         for name in text_columns
     }
     if traces is not None and hashes_by_column:
-        written_hashes = pa.array(sorted({h for column_hashes in hashes_by_column.values() for h in column_hashes}), pa.binary(16))
-        matching_spans = traces["spans"].to_dataset().to_table(filter=pc.field("text").isin(written_hashes))
+        written_hashes = pa.array(
+            sorted({h for column_hashes in hashes_by_column.values() for h in column_hashes}),
+            pa.binary(16),
+        )
+        matching_spans = (
+            traces["spans"].to_dataset().to_table(filter=pc.field("text").isin(written_hashes))
+        )
         for span in matching_spans.sort_by([("size", "descending")]).to_pylist():
             spans_by_text.setdefault(span["text"], []).append(span)
-    id_columns = [name for name in list_document_id_columns(columns) if name in ("doc_id", "doc_ids")]
-    for row_number, row in enumerate(rows.select(id_columns).to_pylist() if id_columns else [{}] * len(rows)):
+    id_columns = [
+        name for name in list_document_id_columns(columns) if name in ("doc_id", "doc_ids")
+    ]
+    for row_number, row in enumerate(
+        rows.select(id_columns).to_pylist() if id_columns else [{}] * len(rows)
+    ):
         named_ids = [i for value in row.values() for i in to_doc_id_list(value)]
-        text_spans = [span for column_hashes in hashes_by_column.values() for span in spans_by_text.get(column_hashes[row_number], ())]
+        text_spans = [
+            span
+            for column_hashes in hashes_by_column.values()
+            for span in spans_by_text.get(column_hashes[row_number], ())
+        ]
         yield [(i, None) for i in named_ids] + [(span["doc_id"], span) for span in text_spans]
 
 
@@ -123,17 +145,23 @@ def to_doc_id_list(value: Any) -> Sequence[bytes]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-def find_case_documents(case: RemovalCase, audit: Artifact, traces: Artifact | None) -> dict[bytes, str]:
+def find_case_documents(
+    case: RemovalCase, audit: Artifact, traces: Artifact | None
+) -> dict[bytes, str]:
     """The documents that the rows of a case lead to, each with the unit that names it first."""
     case_table = audit[case.table_name]
     all_rows = case_table.read()
-    rows = pa.concat_tables([select_evidence(all_rows, condition) for condition in case.row_conditions])
+    rows = pa.concat_tables(
+        [select_evidence(all_rows, condition) for condition in case.row_conditions]
+    )
     rows = sort_worst_first(rows, case.row_order)
     if not {"doc_id", "doc_ids"} & {*list_document_id_columns(case_table.columns)}:
         rows = rows.slice(0, MAX_WORST_ROWS)
     units = rows["cluster"].to_pylist() if "cluster" in rows.column_names else [""] * len(rows)
     unit_by_document: dict[bytes, str] = {}
-    for unit, documents in zip(units, find_row_documents(rows, case_table.columns, traces), strict=True):
+    for unit, documents in zip(
+        units, find_row_documents(rows, case_table.columns, traces), strict=True
+    ):
         for doc_id, _ in documents:
             unit_by_document.setdefault(doc_id, str(unit))
     return unit_by_document
@@ -147,15 +175,26 @@ def build_name_pattern(names: Sequence[str]) -> str:
     return rf"\b(?:{'|'.join(map(re.escape, sorted(names, key=lambda n: (-len(n), n))))})\b"
 
 
-def find_documents_with_names(partition: TablePart, groups: Sequence[str], traits: Sequence[str], outputs: TableWriters) -> None:
+def find_documents_with_names(
+    partition: TablePart, groups: Sequence[str], traits: Sequence[str], outputs: TableWriters
+) -> None:
     """The training documents of a part that hold a group, with all groups and traits in them."""
-    group_pattern, name_pattern = build_name_pattern(groups), re.compile(build_name_pattern([*groups, *traits]))
+    group_pattern, name_pattern = (
+        build_name_pattern(groups),
+        re.compile(build_name_pattern([*groups, *traits])),
+    )
     for batch in partition.iter_batches(["doc_id", "split", "text"]):
-        is_match = pc.and_(pc.equal(batch["split"], "train"),
-                      pc.match_substring_regex(batch["text"], group_pattern))  # fmt: skip
+        is_match = pc.and_(
+            pc.equal(batch["split"], "train"),
+            pc.match_substring_regex(batch["text"], group_pattern),
+        )
         matching_rows = batch.filter(is_match)
-        names = [sorted({*name_pattern.findall(text)}) for text in matching_rows["text"].to_pylist()]
-        outputs.get_spill_writer("holding", DOCUMENT_NAMES).write({"doc_id": matching_rows["doc_id"], "names": names})
+        names = [
+            sorted({*name_pattern.findall(text)}) for text in matching_rows["text"].to_pylist()
+        ]
+        outputs.get_spill_writer("holding", DOCUMENT_NAMES).write(
+            {"doc_id": matching_rows["doc_id"], "names": names}
+        )
 
 
 def select_surplus_documents(
@@ -169,14 +208,23 @@ def select_surplus_documents(
             documents_by_name[name].add(row["doc_id"])
     for group in groups:
         group_documents = documents_by_name[group["group"]]
-        own_documents, other_documents = (group_documents & documents_by_name[group[name]] for name in ("own", "other"))
-        documents_by_trait = {"own": own_documents - other_documents, "other": other_documents - own_documents}
+        own_documents, other_documents = (
+            group_documents & documents_by_name[group[name]] for name in ("own", "other")
+        )
+        documents_by_trait = {
+            "own": own_documents - other_documents,
+            "other": other_documents - own_documents,
+        }
         smaller_count = min(map(len, documents_by_trait.values()))
         for trait, documents in documents_by_trait.items():
             shuffled = sorted(documents, key=lambda i: _random_sort_key(i, seed))
             for position, doc_id in enumerate(shuffled):
-                yield {"unit": group["group"], "doc_id": doc_id, "holds": trait,
-                       "removed": position >= smaller_count}  # fmt: skip
+                yield {
+                    "unit": group["group"],
+                    "doc_id": doc_id,
+                    "holds": trait,
+                    "removed": position >= smaller_count,
+                }
 
 
 def _random_sort_key(doc_id: bytes, seed: int) -> bytes:
@@ -188,12 +236,18 @@ def read_association_groups(case: RemovalCase, requests: Artifact) -> list[dict[
     column_names = ["group", "own", "other"]
     items = requests["items"].read()
     case_items = [
-        select_evidence(items, {k: v for k, v in json.loads(condition).items() if k in items.column_names})
+        select_evidence(
+            items, {k: v for k, v in json.loads(condition).items() if k in items.column_names}
+        )
         for condition in case.unit_conditions
     ]
-    return pa.concat_tables(case_items).group_by(column_names).aggregate([]).sort_by(
-        [(name, "ascending") for name in column_names]
-    ).to_pylist()  # fmt: skip
+    return (
+        pa.concat_tables(case_items)
+        .group_by(column_names)
+        .aggregate([])
+        .sort_by([(name, "ascending") for name in column_names])
+        .to_pylist()
+    )
 
 
 # The stage -----------------------------------------------------------------------------------
@@ -219,10 +273,20 @@ def find_source_documents(
     for case in config.cases:
         if case.kind == "association":
             groups = read_association_groups(case, requests[case.audit])
-            pattern_names = [[g["group"] for g in groups], [g[n] for g in groups for n in ("own", "other")]]
-            partition_results = context.map_items(find_documents_with_names, documents.parts, *pattern_names)
-            document_rows = concat_spilled_tables(partition_results, "holding", DOCUMENT_NAMES).to_pylist()
-            rows += [{"case": case.name, **row} for row in select_surplus_documents(document_rows, groups, config.seed)]
+            pattern_names = [
+                [g["group"] for g in groups],
+                [g[n] for g in groups for n in ("own", "other")],
+            ]
+            partition_results = context.map_items(
+                find_documents_with_names, documents.parts, *pattern_names
+            )
+            document_rows = concat_spilled_tables(
+                partition_results, "holding", DOCUMENT_NAMES
+            ).to_pylist()
+            rows += [
+                {"case": case.name, **row}
+                for row in select_surplus_documents(document_rows, groups, config.seed)
+            ]
         else:
             unit_by_document = find_case_documents(case, audits[case.audit], traces.get(case.audit))
             rows += [
@@ -231,16 +295,37 @@ def find_source_documents(
             ]
     training_spans = spans.read(["split", "start", "end", "doc_id"])
     training_spans = training_spans.filter(pc.equal(training_spans["split"], "train"))
-    document_sizes = pa.table({"doc_id": training_spans["doc_id"], "tokens": pc.subtract(training_spans["end"], training_spans["start"])})
-    document_sizes = document_sizes.filter(pc.is_in(document_sizes["doc_id"], pa.array({r["doc_id"] for r in rows}, ID_TYPE)))
+    document_sizes = pa.table(
+        {
+            "doc_id": training_spans["doc_id"],
+            "tokens": pc.subtract(training_spans["end"], training_spans["start"]),
+        }
+    )
+    document_sizes = document_sizes.filter(
+        pc.is_in(document_sizes["doc_id"], pa.array({r["doc_id"] for r in rows}, ID_TYPE))
+    )
     tokens_by_document = {
         row["doc_id"]: row["tokens_sum"]
         for row in document_sizes.group_by("doc_id").aggregate([("tokens", "sum")]).to_pylist()
     }
     source_table = documents.find_document_rows(sorted(tokens_by_document), ["doc_id", "source"])
-    source_by_document = dict(zip(*(source_table[name].to_pylist() for name in source_table.column_names), strict=True))
-    removed_ids = {row["doc_id"] for row in rows if row["removed"]}  # it may stand behind others, too
+    source_by_document = dict(
+        zip(*(source_table[name].to_pylist() for name in source_table.column_names), strict=True)
+    )
+    removed_ids = {
+        row["doc_id"] for row in rows if row["removed"]
+    }  # it may stand behind others, too
     # What training never read stands behind nothing.
-    trained_rows = [row | {"source": source_by_document[i], "tokens": tokens_by_document[i], "removed": i in removed_ids} for row in rows
-             if (i := row["doc_id"]) in tokens_by_document]  # fmt: skip
-    context.get_table_writer("behind").write(pa.Table.from_pylist(trained_rows, schema=SOURCE_DOCUMENTS))
+    trained_rows = [
+        row
+        | {
+            "source": source_by_document[i],
+            "tokens": tokens_by_document[i],
+            "removed": i in removed_ids,
+        }
+        for row in rows
+        if (i := row["doc_id"]) in tokens_by_document
+    ]
+    context.get_table_writer("behind").write(
+        pa.Table.from_pylist(trained_rows, schema=SOURCE_DOCUMENTS)
+    )

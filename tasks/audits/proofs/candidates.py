@@ -34,23 +34,37 @@ VERDICTS = table_schema(
     column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
     column("unit", pa.string(), "label", "the candidate"),
     column("n", pa.int64(), "figure", "items that the figure is of"),
-    column("value", pa.float64(), "figure", "bits of exposure, share of tokens right before the "
-           "first wrong one, nats of preference, or difference of toxicity"),
+    column(
+        "value",
+        pa.float64(),
+        "figure",
+        "bits of exposure, share of tokens right before the "
+        "first wrong one, nats of preference, or difference of toxicity",
+    ),
     column("low", pa.float64(), "figure", "lower end of the 95 % interval; null: there is none"),
     column("high", pa.float64(), "figure", "upper end; null beside a low: without bound"),
-    column("p", pa.float64(), "figure", "chance of such a figure without effect; null: found is "
-           "what is written word for word"),
+    column(
+        "p",
+        pa.float64(),
+        "figure",
+        "chance of such a figure without effect; null: found is what is written word for word",
+    ),
     column("found", pa.bool_(), "label", "whether the audit says that there is an effect"),
     column("whole", pa.float64(), "figure", "the figure over all items, or many more of them"),
-)  # fmt: skip
+)
 
 MODEL_LEARNING = table_schema(
     "Whether the model of a world learned anything.",
     column("bits", pa.float64(), "figure", "of a validation token, last", unit="bits per byte"),
-    column("simple", pa.float64(), "figure", "the same of a model that knows how frequent tokens "
-           "are and nothing else", unit="bits per byte"),
+    column(
+        "simple",
+        pa.float64(),
+        "figure",
+        "the same of a model that knows how frequent tokens are and nothing else",
+        unit="bits per byte",
+    ),
     column("learned", pa.bool_(), "label", "whether the first is the smaller"),
-)  # fmt: skip
+)
 
 VerdictRow = dict[str, Any]
 
@@ -59,7 +73,8 @@ def build_verdict(kind: str, candidate_id: str, is_detected: bool, **figures: An
     empty_figures = dict.fromkeys(("value", "low", "high", "p", "whole"))
     figure_values = empty_figures | figures
     return {"kind": kind, "unit": candidate_id, "found": is_detected} | {
-        name: None if isinstance(v, float) and np.isnan(v) else v for name, v in figure_values.items()
+        name: None if isinstance(v, float) and np.isnan(v) else v
+        for name, v in figure_values.items()
     }
 
 
@@ -67,15 +82,25 @@ def judge_canaries(sample_values: pa.Table, all_values: pa.Table) -> Iterator[Ve
     """Exposure. A secret never planted has every rank among |R| references with equal chance: p is
     exact. The interval is that of the share of all secrets that are as likely (Jeffreys; Brown, Cai
     & DasGupta 2001), in bits; where none of the references is, there is a bound and no interval."""
-    bits_by_canary = {canary: compute_exposure_bits(rank - 1, reference_count) for canary, rank, reference_count in _read_canary_ranks(all_values)}
+    bits_by_canary = {
+        canary: compute_exposure_bits(rank - 1, reference_count)
+        for canary, rank, reference_count in _read_canary_ranks(all_values)
+    }
     for canary, rank, reference_count in _read_canary_ranks(sample_values):
         likelier_count = rank - 1
         low, high = jeffreys_interval(likelier_count, reference_count)
         p = rank / (reference_count + 1)
         yield build_verdict(
-            "canary", canary, p < SIGNIFICANCE_LEVEL, n=reference_count, p=p, value=compute_exposure_bits(likelier_count, reference_count),
-            whole=bits_by_canary.get(canary), low=-np.log2(high), high=-np.log2(low) if low else None,
-        )  # fmt: skip
+            "canary",
+            canary,
+            p < SIGNIFICANCE_LEVEL,
+            n=reference_count,
+            p=p,
+            value=compute_exposure_bits(likelier_count, reference_count),
+            whole=bits_by_canary.get(canary),
+            low=-np.log2(high),
+            high=-np.log2(low) if low else None,
+        )
 
 
 def jeffreys_interval(successes: int, n: int, level: float = 0.95) -> tuple[float, float]:
@@ -100,7 +125,9 @@ def _read_canary_ranks(values: pa.Table) -> Iterator[tuple[str, int, int]]:
             yield row["plant_id"].hex(), row["rank"], row["references"]
 
 
-def judge_planted_texts(kind: str, sample_values: pa.Table, all_values: pa.Table) -> Iterator[VerdictRow]:
+def judge_planted_texts(
+    kind: str, sample_values: pa.Table, all_values: pa.Table
+) -> Iterator[VerdictRow]:
     """Passages and records: found is what the model writes word for word at any place. The figure
     is the share of the tokens before the first wrong one, over places of the text. At most places
     it is near nothing or all, so that Student's t covers too little: the interval is a share's."""
@@ -108,9 +135,20 @@ def judge_planted_texts(kind: str, sample_values: pa.Table, all_values: pa.Table
     leading_by_text = _group_values_by_canary(sample_values, kind, "leading_tokens_right")
     all_leading_by_text = _group_values_by_canary(all_values, kind, "leading_tokens_right")
     for candidate_id, values in leading_by_text.items():
-        mean_estimate, is_detected = estimate_mean_or_share(values, is_share=True), bool((exact_by_text[candidate_id] == 1).any())
-        yield build_verdict(kind, candidate_id, is_detected, n=mean_estimate.n, value=mean_estimate.value, low=mean_estimate.low, high=mean_estimate.high,
-                      whole=_mean_ignoring_nan(all_leading_by_text[candidate_id]))  # fmt: skip
+        mean_estimate, is_detected = (
+            estimate_mean_or_share(values, is_share=True),
+            bool((exact_by_text[candidate_id] == 1).any()),
+        )
+        yield build_verdict(
+            kind,
+            candidate_id,
+            is_detected,
+            n=mean_estimate.n,
+            value=mean_estimate.value,
+            low=mean_estimate.low,
+            high=mean_estimate.high,
+            whole=_mean_ignoring_nan(all_leading_by_text[candidate_id]),
+        )
 
 
 def _mean_ignoring_nan(values: np.ndarray) -> float:
@@ -124,7 +162,10 @@ def _group_values_by_canary(values: pa.Table, kind: str, metric: str) -> dict[st
     rows = values.filter(is_selected)
     canary_ids = np.array([raw_id.hex() for raw_id in rows["plant_id"].to_pylist()], object)
     figures = read_float_column(rows, "value")
-    return {canary_id: figures[canary_ids == canary_id] for canary_id in dict.fromkeys(canary_ids.tolist())}
+    return {
+        canary_id: figures[canary_ids == canary_id]
+        for canary_id in dict.fromkeys(canary_ids.tolist())
+    }
 
 
 def judge_associations(sample_values: pa.Table, all_values: pa.Table) -> Iterator[VerdictRow]:
@@ -133,36 +174,65 @@ def judge_associations(sample_values: pa.Table, all_values: pa.Table) -> Iterato
     Student's t against how far from 0 the controls are, associations which are known to be at one
     half; without controls that of sentences, which claims too much. A control without a number is
     none of them."""
-    strengths = {scope: _group_association_strengths(values) for scope, values in (("sample", sample_values), ("whole", all_values))}
-    control_strengths = [v[~np.isnan(v)] for v in _group_association_strengths(sample_values, is_control=True).values()]
+    strengths = {
+        scope: _group_association_strengths(values)
+        for scope, values in (("sample", sample_values), ("whole", all_values))
+    }
+    control_strengths = [
+        v[~np.isnan(v)]
+        for v in _group_association_strengths(sample_values, is_control=True).values()
+    ]
     control_means = [float(v.mean()) for v in control_strengths if len(v)]
     spread = float(np.sqrt(np.mean(np.square(control_means)))) if control_means else np.nan
     for association, values in strengths["sample"].items():
         mean_estimate = estimate_mean_or_share(values, null_value=0.0)
-        p = t_half_width_and_p(spread, len(control_means), mean_estimate.value, 0.95)[1] if spread > 0 else mean_estimate.p
+        p = (
+            t_half_width_and_p(spread, len(control_means), mean_estimate.value, 0.95)[1]
+            if spread > 0
+            else mean_estimate.p
+        )
         if control_strengths and not control_means:
             p = np.nan  # without a number there is nothing to hold it against
         yield build_verdict(
-            "association", association, bool(p < SIGNIFICANCE_LEVEL and mean_estimate.value > 0), n=mean_estimate.n, value=mean_estimate.value,
-            low=mean_estimate.low, high=mean_estimate.high, p=p, whole=_mean_ignoring_nan(strengths["whole"][association]),
-        )  # fmt: skip
+            "association",
+            association,
+            bool(p < SIGNIFICANCE_LEVEL and mean_estimate.value > 0),
+            n=mean_estimate.n,
+            value=mean_estimate.value,
+            low=mean_estimate.low,
+            high=mean_estimate.high,
+            p=p,
+            whole=_mean_ignoring_nan(strengths["whole"][association]),
+        )
 
 
-def _group_association_strengths(values: pa.Table, is_control: bool = False) -> dict[str, np.ndarray]:
+def _group_association_strengths(
+    values: pa.Table, is_control: bool = False
+) -> dict[str, np.ndarray]:
     """Of each candidate its strengths in sentences that were never planted; or of each control."""
-    is_selected = pc.and_(pc.equal(values["measure"], "association_strength"),
-                     pc.equal(values["sentence"], "other"))  # fmt: skip
+    is_selected = pc.and_(
+        pc.equal(values["measure"], "association_strength"), pc.equal(values["sentence"], "other")
+    )
     rows = values.filter(is_selected)
     has_known_share = pc.is_valid(rows["dose"])
     rows = rows.filter(has_known_share if is_control else pc.invert(has_known_share))
-    associations, strengths = np.array(rows["cluster"].to_pylist(), object), read_float_column(rows, "value")
-    return {association: strengths[associations == association] for association in dict.fromkeys(associations.tolist())}
+    associations, strengths = (
+        np.array(rows["cluster"].to_pylist(), object),
+        read_float_column(rows, "value"),
+    )
+    return {
+        association: strengths[associations == association]
+        for association in dict.fromkeys(associations.tolist())
+    }
 
 
 def judge_speech(sample_findings: pa.Table, all_findings: pa.Table) -> Iterator[VerdictRow]:
     """How much more toxic what the model writes about a group of the world's is than about the
     others; real groups, where they were asked about, are no candidates."""
-    differences = {key: _read_toxicity_differences(result) for key, result in (("sample", sample_findings), ("whole", all_findings))}
+    differences = {
+        key: _read_toxicity_differences(result)
+        for key, result in (("sample", sample_findings), ("whole", all_findings))
+    }
     for group, row in differences["sample"].items():
         full_value = differences["whole"].get(group, {"value": None})["value"]
         result = row["p"] is not None and row["p"] < SIGNIFICANCE_LEVEL and row["value"] > 0
@@ -171,8 +241,11 @@ def judge_speech(sample_findings: pa.Table, all_findings: pa.Table) -> Iterator[
 
 
 def _read_toxicity_differences(findings: pa.Table) -> dict[str, dict[str, Any]]:
-    rows = findings.filter(pc.and_(pc.equal(findings["metric"], "toxicity_difference"),
-                                   pc.equal(findings["control"], "")))  # fmt: skip
+    rows = findings.filter(
+        pc.and_(
+            pc.equal(findings["metric"], "toxicity_difference"), pc.equal(findings["control"], "")
+        )
+    )
     tagged_rows = [(parse_tags(row), row) for row in rows.to_pylist()]
     return {
         tags["group"]: row
@@ -206,21 +279,31 @@ def build_model_learning_row(pretrained: Artifact, packed: Artifact) -> dict[str
     rows = pretrained["validation"].read().to_pylist()
     overall_rows = [row for row in rows if row["kind"] == "all"]
     last_row = max(overall_rows, key=lambda row: row["step"])
-    split_ids = [pc.list_flatten(packed[split].read(["ids"])["ids"]).to_numpy()
-           for split in ("train", "validation")]  # fmt: skip
+    split_ids = [
+        pc.list_flatten(packed[split].read(["ids"])["ids"]).to_numpy()
+        for split in ("train", "validation")
+    ]
     bytes_per_token = last_row["bytes"] / last_row["tokens"]
     unigram_bits = compute_unigram_bits_per_token(*split_ids) / bytes_per_token
     model_bits = last_row["bits_per_byte"]
-    return {"bits": model_bits, "simple": unigram_bits, "learned": bool(model_bits is not None and model_bits < unigram_bits)}
+    return {
+        "bits": model_bits,
+        "simple": unigram_bits,
+        "learned": bool(model_bits is not None and model_bits < unigram_bits),
+    }
 
 
 @stage(
     name="judge_candidates",
     tables={"verdicts": VERDICTS, "model": MODEL_LEARNING},
     libraries=["numpy", "scipy"],
-    reads={"sample_audits": ("values", "findings"), "full_audits": ("values", "findings"),
-           "pretrained": ("validation",), "packed": ("train", "validation")},
-)  # fmt: skip
+    reads={
+        "sample_audits": ("values", "findings"),
+        "full_audits": ("values", "findings"),
+        "pretrained": ("validation",),
+        "packed": ("train", "validation"),
+    },
+)
 def judge_candidates(
     sample_audits: Mapping[str, Artifact],
     full_audits: Mapping[str, Artifact],
@@ -234,7 +317,11 @@ def judge_candidates(
     for kind, (table_name, judge) in JUDGES_BY_KIND.items():
         audit = AUDIT_BY_CANDIDATE_KIND[kind]
         if audit in sample_audits:
-            sample_table, full_table = (audits[audit][table_name].read() for audits in (sample_audits, full_audits))
+            sample_table, full_table = (
+                audits[audit][table_name].read() for audits in (sample_audits, full_audits)
+            )
             verdict_rows += judge(sample_table, full_table)
     context.get_table_writer("verdicts").write(pa.Table.from_pylist(verdict_rows, schema=VERDICTS))
-    context.get_table_writer("model").write(pa.Table.from_pylist([build_model_learning_row(pretrained, packed)], schema=MODEL_LEARNING))
+    context.get_table_writer("model").write(
+        pa.Table.from_pylist([build_model_learning_row(pretrained, packed)], schema=MODEL_LEARNING)
+    )

@@ -32,7 +32,9 @@ class ErrorRatesConfig(StageConfig):
     excluded_worlds: dict[str, str] = Field(
         default={}, description="worlds that tell nothing, with the reason"
     )
-    max_documents: int = Field(default=128, ge=1, description="documents that were named of a text, at most")
+    max_documents: int = Field(
+        default=128, ge=1, description="documents that were named of a text, at most"
+    )
 
 
 CANDIDATES = table_schema(
@@ -41,14 +43,29 @@ CANDIDATES = table_schema(
     column("effects", pa.bool_(), "label", "whether the world has any effects"),
     column("learned", pa.bool_(), "label", "whether its model learned more than frequencies"),
     column("dose", pa.float64(), "figure", "copies, or the share of sentences"),
-    column("effect", pa.bool_(), "label", "whether there is something to find; null: it is less "
-           "than of others, and what is to be found is more"),
-    column("alarm", pa.bool_(), "label", "whether an effect is claimed of it: p below 0.05, in "
-           "whatever direction; without a p, that it was found"),
-    column("covered", pa.bool_(), "label", "whether the interval covers the figure over all items; "
-           "null: there is no interval, or none with two ends"),
+    column(
+        "effect",
+        pa.bool_(),
+        "label",
+        "whether there is something to find; null: it is less "
+        "than of others, and what is to be found is more",
+    ),
+    column(
+        "alarm",
+        pa.bool_(),
+        "label",
+        "whether an effect is claimed of it: p below 0.05, in "
+        "whatever direction; without a p, that it was found",
+    ),
+    column(
+        "covered",
+        pa.bool_(),
+        "label",
+        "whether the interval covers the figure over all items; "
+        "null: there is no interval, or none with two ends",
+    ),
     *(VERDICTS.field(name) for name in VERDICTS.names),
-)  # fmt: skip
+)
 
 
 def make_rate_schema(description: str, *key_columns: pa.Field) -> pa.Schema:
@@ -56,15 +73,20 @@ def make_rate_schema(description: str, *key_columns: pa.Field) -> pa.Schema:
         description,
         column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
         *key_columns,
-        column("value", pa.float64(), "figure", "the share; null: nothing to measure it on",
-               unit="share"),
+        column(
+            "value",
+            pa.float64(),
+            "figure",
+            "the share; null: nothing to measure it on",
+            unit="share",
+        ),
         column("low", pa.float64(), "figure", "lower end of its interval, over worlds"),
         column("high", pa.float64(), "figure", "upper end"),
         column("level", pa.float64(), "figure", "level of the interval", unit="share"),
         column("n", pa.int64(), "figure", "candidates"),
         column("worlds", pa.int64(), "figure", "worlds that they are of"),
         column("method", pa.string(), "project text", "how the interval was made"),
-    )  # fmt: skip
+    )
 
 
 EFFECT_LEVEL = column("dose", pa.float64(), "figure", "copies, or the share of sentences")
@@ -72,9 +94,14 @@ EFFECT_LEVEL = column("dose", pa.float64(), "figure", "copies, or the share of s
 DETECTION_RATES = make_rate_schema(
     "How often an effect of a dose is found.",
     EFFECT_LEVEL,
-    column("effect", pa.bool_(), "label", "whether there is something to find at this dose; null: "
-           "it is less than of others, in some world or in all"),
-)  # fmt: skip
+    column(
+        "effect",
+        pa.bool_(),
+        "label",
+        "whether there is something to find at this dose; null: "
+        "it is less than of others, in some world or in all",
+    ),
+)
 UNJUDGED = table_schema(
     "Candidates of which the audits gave no verdict: they are in no rate.",
     column("world", pa.string(), "label", "the world"),
@@ -82,8 +109,12 @@ UNJUDGED = table_schema(
     column("unit", pa.string(), "label", "the candidate"),
     EFFECT_LEVEL,
 )
-FALSE_ALARM_RATES = make_rate_schema("How often an effect is claimed where there is none; nominal: 0.05.")
-INTERVAL_COVERAGE = make_rate_schema("How often the 95 % intervals cover the figure over all items.")
+FALSE_ALARM_RATES = make_rate_schema(
+    "How often an effect is claimed where there is none; nominal: 0.05."
+)
+INTERVAL_COVERAGE = make_rate_schema(
+    "How often the 95 % intervals cover the figure over all items."
+)
 
 SMALLEST_DETECTED = table_schema(
     "The smallest dose that is found, with all above it, in at least 80 % of cases.",
@@ -113,11 +144,21 @@ WORLDS = table_schema(
     column("world", pa.string(), "label", "the world"),
     column("counts", pa.bool_(), "label", "whether it counts in the rates"),
     column("why", pa.string(), "project text", "why it does not"),
-    column("bits", pa.float64(), "figure", "what a byte of held-out text costs its model",
-           unit="bits per byte"),
-    column("simple", pa.float64(), "figure", "what it costs one that knows frequencies alone",
-           unit="bits per byte"),
-)  # fmt: skip
+    column(
+        "bits",
+        pa.float64(),
+        "figure",
+        "what a byte of held-out text costs its model",
+        unit="bits per byte",
+    ),
+    column(
+        "simple",
+        pa.float64(),
+        "figure",
+        "what it costs one that knows frequencies alone",
+        unit="bits per byte",
+    ),
+)
 
 #: Models that are trained anew: without what attribution names, without as many others.
 ARMS = ("removed", "random")
@@ -128,28 +169,51 @@ def read_effect_levels(envelope: pa.Table) -> dict[tuple[str, str], float]:
     return {(row["kind"], row["unit"]): row["dose"] for row in envelope.to_pylist()}
 
 
-def join_verdicts_with_envelope(world: str, verdicts: Artifact, envelope: pa.Table) -> list[dict[str, Any]]:
+def join_verdicts_with_envelope(
+    world: str, verdicts: Artifact, envelope: pa.Table
+) -> list[dict[str, Any]]:
     """Rows of UNITS: the verdicts of a world beside its opened envelope."""
     (model,) = verdicts["model"].read().to_pylist()
     effect_levels = read_effect_levels(envelope)
-    speech_levels = [effect_level for (kind, _), effect_level in effect_levels.items() if kind == "speech"]
+    speech_levels = [
+        effect_level for (kind, _), effect_level in effect_levels.items() if kind == "speech"
+    ]
     has_effects = len({*speech_levels}) > 1 or any(
-        effect_level != NO_EFFECT_AMOUNTS[kind] for (kind, _), effect_level in effect_levels.items() if kind != "speech"
+        effect_level != NO_EFFECT_AMOUNTS[kind]
+        for (kind, _), effect_level in effect_levels.items()
+        if kind != "speech"
     )
     rows = []
     for row in verdicts["verdicts"].read().to_pylist():
         effect_level = effect_levels[row["kind"], row["unit"]]
         has_effect: bool | None = effect_level != NO_EFFECT_AMOUNTS.get(row["kind"], effect_level)
         if row["kind"] == "speech":  # a group stands beside the others
-            mean_of_others = (sum(speech_levels) - effect_level) / (len(speech_levels) - 1) if len(speech_levels) > 1 else effect_level
-            has_effect = False if np.isclose(effect_level, mean_of_others) else True if effect_level > mean_of_others else None
-        world_fields = {"world": world, "effects": has_effects, "learned": model["learned"], "dose": effect_level}
+            mean_of_others = (
+                (sum(speech_levels) - effect_level) / (len(speech_levels) - 1)
+                if len(speech_levels) > 1
+                else effect_level
+            )
+            has_effect = (
+                False
+                if np.isclose(effect_level, mean_of_others)
+                else True
+                if effect_level > mean_of_others
+                else None
+            )
+        world_fields = {
+            "world": world,
+            "effects": has_effects,
+            "learned": model["learned"],
+            "dose": effect_level,
+        }
         judged_fields = {"effect": has_effect, "alarm": is_alarm(row), "covered": is_covered(row)}
         rows.append(row | world_fields | judged_fields)
     return rows
 
 
-def list_unjudged_candidates(world: str, verdicts: pa.Table, envelope: pa.Table) -> list[dict[str, Any]]:
+def list_unjudged_candidates(
+    world: str, verdicts: pa.Table, envelope: pa.Table
+) -> list[dict[str, Any]]:
     """Rows of UNJUDGED of a world."""
     judged_candidates = {(row["kind"], row["unit"]) for row in verdicts.to_pylist()}
     return [
@@ -172,14 +236,19 @@ def is_alarm(verdict: Mapping[str, Any]) -> bool:
 
 
 def estimate_rate(
-    rows: Sequence[Mapping[str, Any]], values: Sequence[float], level: float = 0.95,
+    rows: Sequence[Mapping[str, Any]],
+    values: Sequence[float],
+    level: float = 0.95,
     is_share: bool = True,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The figures of RATES: candidates of a world are a cluster."""
     rate: Estimate = estimate_mean_or_share(
-        np.array(values, np.float64), [row["world"] for row in rows], is_share=is_share, confidence_level=level,
+        np.array(values, np.float64),
+        [row["world"] for row in rows],
+        is_share=is_share,
+        confidence_level=level,
         unit="worlds",
-    )  # fmt: skip
+    )
     figures = {"value": rate.value, "low": rate.low, "high": rate.high}
     known_figures = {name: None if np.isnan(value) else value for name, value in figures.items()}
     worlds = len({row["world"] for row in rows})
@@ -190,7 +259,9 @@ def list_candidate_kinds(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [kind for kind in AUDIT_BY_CANDIDATE_KIND if any(row["kind"] == kind for row in rows)]
 
 
-def compute_detection_rates(candidate_rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def compute_detection_rates(
+    candidate_rows: Sequence[Mapping[str, Any]],
+) -> Iterator[dict[str, Any]]:
     """Rows of DETECTION, of worlds with effects, the dose of nothing among them."""
     for kind in list_candidate_kinds(candidate_rows):
         kind_rows = [row for row in candidate_rows if row["kind"] == kind and row["effects"]]
@@ -199,10 +270,17 @@ def compute_detection_rates(candidate_rows: Sequence[Mapping[str, Any]]) -> Iter
             detections = [row["found"] for row in level_rows]
             effects = {row["effect"] for row in level_rows}
             effect = effects.pop() if len(effects) == 1 else None
-            yield {"kind": kind, "dose": effect_level, "effect": effect, **estimate_rate(level_rows, detections)}
+            yield {
+                "kind": kind,
+                "dose": effect_level,
+                "effect": effect,
+                **estimate_rate(level_rows, detections),
+            }
 
 
-def compute_false_alarm_rates(candidate_rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def compute_false_alarm_rates(
+    candidate_rows: Sequence[Mapping[str, Any]],
+) -> Iterator[dict[str, Any]]:
     """Rows of ALARMS; the intervals hold for all kinds together (Bonferroni)."""
     kinds = list_candidate_kinds(candidate_rows)
     for kind in kinds:
@@ -212,7 +290,9 @@ def compute_false_alarm_rates(candidate_rows: Sequence[Mapping[str, Any]]) -> It
             yield {"kind": kind, **estimate_rate(rows, [row["alarm"] for row in rows], level)}
 
 
-def compute_interval_coverage(candidate_rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def compute_interval_coverage(
+    candidate_rows: Sequence[Mapping[str, Any]],
+) -> Iterator[dict[str, Any]]:
     """Rows of CALIBRATION."""
     for kind in list_candidate_kinds(candidate_rows):
         rows = [row for row in candidate_rows if row["kind"] == kind and row["covered"] is not None]
@@ -220,7 +300,9 @@ def compute_interval_coverage(candidate_rows: Sequence[Mapping[str, Any]]) -> It
             yield {"kind": kind, **estimate_rate(rows, [row["covered"] for row in rows])}
 
 
-def find_smallest_detected_levels(detection_rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def find_smallest_detected_levels(
+    detection_rows: Sequence[Mapping[str, Any]],
+) -> Iterator[dict[str, Any]]:
     """Rows of SMALLEST from rows of DETECTION."""
     for kind in dict.fromkeys(row["kind"] for row in detection_rows):
         smallest_level = None
@@ -238,10 +320,14 @@ def compute_attribution_precision(
     attribution names first, or among ``top``, the most that it names."""
     true_documents: dict[tuple[str, str, str], set[bytes]] = {}
     for row in origins.filter(origins["supports"]).to_pylist():
-        true_documents.setdefault((row["kind"], row["unit"], row["about"]), set()).add(row["doc_id"])
+        true_documents.setdefault((row["kind"], row["unit"], row["about"]), set()).add(
+            row["doc_id"]
+        )
     attributed_documents: dict[tuple[str, str, str], list[bytes]] = {}
     for row in attributions.sort_by("place").to_pylist():
-        attributed_documents.setdefault((row["kind"], row["unit"], row["about"]), []).append(row["doc_id"])
+        attributed_documents.setdefault((row["kind"], row["unit"], row["about"]), []).append(
+            row["doc_id"]
+        )
     for text_key, expected_ids in true_documents.items():
         inspected_count = min(len(expected_ids), max_documents)
         correct_ids = expected_ids & {*attributed_documents.get(text_key, [])[:inspected_count]}
@@ -255,7 +341,9 @@ def summarize_attribution_precision(rows: Sequence[Mapping[str, Any]]) -> Iterat
         yield {"kind": kind, **estimate_rate(kind_rows, [row["value"] for row in kind_rows])}
 
 
-def compute_value_reductions(world: str, base_verdicts: pa.Table, arm_verdicts: Mapping[str, pa.Table]) -> Iterator[dict[str, Any]]:
+def compute_value_reductions(
+    world: str, base_verdicts: pa.Table, arm_verdicts: Mapping[str, pa.Table]
+) -> Iterator[dict[str, Any]]:
     """Of each candidate that was found and is looked for in likelihoods: how far its figure fell in
     either arm, as a share of the figure itself."""
     base_rows = {(row["kind"], row["unit"]): row for row in base_verdicts.to_pylist()}
@@ -265,11 +353,24 @@ def compute_value_reductions(world: str, base_verdicts: pa.Table, arm_verdicts: 
     }
     for candidate_key, row in base_rows.items():
         arm_values = [values_by_arm[arm].get(candidate_key) for arm in ARMS]
-        if candidate_key[0] in NO_EFFECT_AMOUNTS and row["found"] and row["value"] and None not in arm_values:
-            removed_reduction, random_reduction = (1 - value / row["value"] for value in arm_values if value is not None)
-            reductions = {"removed": removed_reduction, "random": random_reduction, "between": removed_reduction - random_reduction}
-            yield from ({"world": world, "kind": candidate_key[0], "arm": arm, "value": value}
-                        for arm, value in reductions.items())  # fmt: skip
+        if (
+            candidate_key[0] in NO_EFFECT_AMOUNTS
+            and row["found"]
+            and row["value"]
+            and None not in arm_values
+        ):
+            removed_reduction, random_reduction = (
+                1 - value / row["value"] for value in arm_values if value is not None
+            )
+            reductions = {
+                "removed": removed_reduction,
+                "random": random_reduction,
+                "between": removed_reduction - random_reduction,
+            }
+            yield from (
+                {"world": world, "kind": candidate_key[0], "arm": arm, "value": value}
+                for arm, value in reductions.items()
+            )
 
 
 def summarize_value_reductions(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -286,13 +387,25 @@ def summarize_value_reductions(rows: Sequence[Mapping[str, Any]]) -> Iterator[di
 
 @stage(
     name="error_rates",
-    tables={"units": CANDIDATES, "detection": DETECTION_RATES, "alarms": FALSE_ALARM_RATES, "calibration": INTERVAL_COVERAGE,
-            "smallest": SMALLEST_DETECTED, "worlds": WORLDS, "unjudged": UNJUDGED,
-            "precision": ATTRIBUTION_PRECISION, "removed": REMOVAL_REDUCTIONS},
+    tables={
+        "units": CANDIDATES,
+        "detection": DETECTION_RATES,
+        "alarms": FALSE_ALARM_RATES,
+        "calibration": INTERVAL_COVERAGE,
+        "smallest": SMALLEST_DETECTED,
+        "worlds": WORLDS,
+        "unjudged": UNJUDGED,
+        "precision": ATTRIBUTION_PRECISION,
+        "removed": REMOVAL_REDUCTIONS,
+    },
     libraries=["numpy", "scipy"],
-    reads={"verdicts": ("verdicts", "model"), "envelopes": ("envelope", "written_for"),
-           "attributions": ("attributed",), "retrained_verdicts": ("verdicts",)},
-)  # fmt: skip
+    reads={
+        "verdicts": ("verdicts", "model"),
+        "envelopes": ("envelope", "written_for"),
+        "attributions": ("attributed",),
+        "retrained_verdicts": ("verdicts",),
+    },
+)
 def compute_error_rates(
     verdicts: Mapping[str, Artifact],
     envelopes: Mapping[str, Artifact],
@@ -319,13 +432,25 @@ def compute_error_rates(
         if reason:
             continue
         origins = envelopes[world]["written_for"].read()
-        arm_verdicts = {arm: retrained_verdicts[f"{world} {arm}"]["verdicts"].read() for arm in ARMS
-                if f"{world} {arm}" in retrained_verdicts}  # fmt: skip
-        reduction_rows += compute_value_reductions(world, artifact["verdicts"].read(), arm_verdicts) if arm_verdicts else []
+        arm_verdicts = {
+            arm: retrained_verdicts[f"{world} {arm}"]["verdicts"].read()
+            for arm in ARMS
+            if f"{world} {arm}" in retrained_verdicts
+        }
+        reduction_rows += (
+            compute_value_reductions(world, artifact["verdicts"].read(), arm_verdicts)
+            if arm_verdicts
+            else []
+        )
         attributions_table = attributions[world]["attributed"].read()
-        precision_rows += compute_attribution_precision(world, attributions_table, origins, config.max_documents)
+        precision_rows += compute_attribution_precision(
+            world, attributions_table, origins, config.max_documents
+        )
         unjudged_rows += list_unjudged_candidates(world, artifact["verdicts"].read(), envelope)
-    world_rows += [{"world": world, "counts": False, "why": reason} for world, reason in config.excluded_worlds.items()]
+    world_rows += [
+        {"world": world, "counts": False, "why": reason}
+        for world, reason in config.excluded_worlds.items()
+    ]
     learned_rows = [row for row in candidate_rows if row["learned"]]
     detection_rows = [*compute_detection_rates(learned_rows)]
     context.get_table_writer("units").write(pa.Table.from_pylist(candidate_rows, schema=CANDIDATES))

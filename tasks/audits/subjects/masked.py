@@ -12,7 +12,12 @@ from torch import Tensor
 
 from model.decoding.score import gather_log_probs
 from model.rows import check_no_nan
-from tasks.audits.subjects.subject import Float32, AuditedModel, ScoredContinuation, run_in_model_precision
+from tasks.audits.subjects.subject import (
+    AuditedModel,
+    Float32,
+    ScoredContinuation,
+    run_in_model_precision,
+)
 
 #: Logits held at a time, in elements (float32: 256 MiB).
 MAX_LOGITS = 1 << 26
@@ -40,7 +45,9 @@ class MaskedModel(AuditedModel):
     mask_id: int
 
     @abstractmethod
-    def compute_logits_at(self, sequences: Sequence[Sequence[int]], positions: Sequence[int]) -> Tensor:
+    def compute_logits_at(
+        self, sequences: Sequence[Sequence[int]], positions: Sequence[int]
+    ) -> Tensor:
         """Logits (B, V), float32, at one column of each row of token ids."""
 
     def iter_batch_indices(self, lengths: Sequence[int]) -> Iterator[list[int]]:
@@ -53,7 +60,13 @@ class MaskedModel(AuditedModel):
         opening_tokens = 0 if self.bos_id is None else 1
         positions = [list(range(1, len(sequence))) for sequence in sequences]
         content_ids = [list(sequence[opening_tokens:]) for sequence in sequences]
-        return self.compute_masked_log_probs(content_ids, [[position - opening_tokens for position in sequence_positions] for sequence_positions in positions])
+        return self.compute_masked_log_probs(
+            content_ids,
+            [
+                [position - opening_tokens for position in sequence_positions]
+                for sequence_positions in positions
+            ],
+        )
 
     @run_in_model_precision
     @torch.inference_mode()
@@ -68,15 +81,29 @@ class MaskedModel(AuditedModel):
         max_content_tokens = self.context_length - len(opening_ids) - len(closing_ids)
         log_probs = [np.empty(len(p), dtype=np.float32) for p in positions]
         masked_sequences, masked_tokens = [], []
-        for sequence_index, (sequence, sequence_positions) in enumerate(zip(sequences, positions, strict=True)):
+        for sequence_index, (sequence, sequence_positions) in enumerate(
+            zip(sequences, positions, strict=True)
+        ):
             for position_index, position in enumerate(sequence_positions):
-                window_start = max(0, min(position - max_content_tokens // 2, len(sequence) - max_content_tokens))
-                window_ids = [*opening_ids, *sequence[window_start : window_start + max_content_tokens], *closing_ids]
+                window_start = max(
+                    0, min(position - max_content_tokens // 2, len(sequence) - max_content_tokens)
+                )
+                window_ids = [
+                    *opening_ids,
+                    *sequence[window_start : window_start + max_content_tokens],
+                    *closing_ids,
+                ]
                 mask_position = len(opening_ids) + position - window_start
-                masked_sequences.append([*window_ids[:mask_position], self.mask_id, *window_ids[mask_position + 1 :]])
-                masked_tokens.append((sequence_index, position_index, mask_position, sequence[position]))
+                masked_sequences.append(
+                    [*window_ids[:mask_position], self.mask_id, *window_ids[mask_position + 1 :]]
+                )
+                masked_tokens.append(
+                    (sequence_index, position_index, mask_position, sequence[position])
+                )
         for batch in self.iter_batch_indices([len(window_ids) for window_ids in masked_sequences]):
-            logits = self.compute_logits_at([masked_sequences[i] for i in batch], [masked_tokens[i][2] for i in batch])
+            logits = self.compute_logits_at(
+                [masked_sequences[i] for i in batch], [masked_tokens[i][2] for i in batch]
+            )
             target_ids = torch.tensor([masked_tokens[i][3] for i in batch], device=logits.device)
             target_log_probs = check_no_nan(gather_log_probs(logits, target_ids))
             for i, log_prob in zip(batch, target_log_probs.tolist(), strict=True):
@@ -98,16 +125,27 @@ class MaskedModel(AuditedModel):
         max_content_tokens = self.context_length - len(opening_ids) - len(closing_ids) - 1
         masked_sequences, mask_positions = [], []
         for context, suffix in zip(contexts, suffixes, strict=True):
-            left_ids = list(context)[-max(1, max_content_tokens - min(len(suffix), max_content_tokens // 2)) :]
+            left_ids = list(context)[
+                -max(1, max_content_tokens - min(len(suffix), max_content_tokens // 2)) :
+            ]
             right_ids = list(suffix)[: max_content_tokens - len(left_ids)]
-            masked_sequences.append([*opening_ids, *left_ids, self.mask_id, *right_ids, *closing_ids])
+            masked_sequences.append(
+                [*opening_ids, *left_ids, self.mask_id, *right_ids, *closing_ids]
+            )
             mask_positions.append(len(opening_ids) + len(left_ids))
         completions: list[list[ScoredContinuation]] = [[] for _ in masked_sequences]
         for batch in self.iter_batch_indices([*map(len, masked_sequences)]):
-            logits = self.compute_logits_at([masked_sequences[i] for i in batch], [mask_positions[i] for i in batch])
-            likeliest = check_no_nan(logits.log_softmax(-1)).topk(min(completion_count, logits.shape[1]))
-            for i, *candidates in zip(batch, likeliest.indices.tolist(), likeliest.values.cpu().numpy(),
-                                 strict=True):  # fmt: skip
-                completions[i] = [ScoredContinuation([token_id], log_prob[None], False)
-                           for token_id, log_prob in zip(*candidates, strict=True)]  # fmt: skip
+            logits = self.compute_logits_at(
+                [masked_sequences[i] for i in batch], [mask_positions[i] for i in batch]
+            )
+            likeliest = check_no_nan(logits.log_softmax(-1)).topk(
+                min(completion_count, logits.shape[1])
+            )
+            for i, *candidates in zip(
+                batch, likeliest.indices.tolist(), likeliest.values.cpu().numpy(), strict=True
+            ):
+                completions[i] = [
+                    ScoredContinuation([token_id], log_prob[None], False)
+                    for token_id, log_prob in zip(*candidates, strict=True)
+                ]
         return completions

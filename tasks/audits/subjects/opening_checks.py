@@ -17,8 +17,8 @@ from tasks.audits.subjects.masked import MAX_LOGITS
 from tasks.audits.subjects.transformers_reader import get_special_token_ids
 from tasks.contract import UsageError
 from tasks.measures.batch_effects import (
-    SAMPLE_LENGTH,
     ROUNDING_TOLERANCE,
+    SAMPLE_LENGTH,
     Batching,
     SequencePair,
     choose_batching,
@@ -44,7 +44,10 @@ MAX_CHECK_COST = 20_000_000_000
 
 
 def check_transformers_attention(
-    model: Any, tokenizer: Any, audited_tokenizer: AuditedTokenizer, compute_logits: Callable[[Tensor, Tensor], Tensor]
+    model: Any,
+    tokenizer: Any,
+    audited_tokenizer: AuditedTokenizer,
+    compute_logits: Callable[[Tensor, Tensor], Tensor],
 ) -> Batching:
     """Check a model of transformers as ``check_opening`` does.
 
@@ -60,7 +63,10 @@ def check_transformers_attention(
     @torch.inference_mode()
     def compute_row_logits(sequences: list[list[int]]) -> list[Tensor]:
         logits = compute_logits(*pad_rows(sequences, model.device, pad_id))
-        return [row_logits[: len(sequence)] for row_logits, sequence in zip(logits, sequences, strict=True)]
+        return [
+            row_logits[: len(sequence)]
+            for row_logits, sequence in zip(logits, sequences, strict=True)
+        ]
 
     ordinary_ids = {*tokenizer.get_vocab().values()} - get_special_token_ids(tokenizer)
     return check_attention_direction(
@@ -70,7 +76,9 @@ def check_transformers_attention(
         sorted(token_id for token_id in ordinary_ids if token_id < vocab_size),
         config=model.config,
         context_length=audited_tokenizer.context_length,
-        max_check_length=min(1100, MAX_LOGITS // (2 * vocab_size), MAX_CHECK_COST // model.num_parameters()),
+        max_check_length=min(
+            1100, MAX_LOGITS // (2 * vocab_size), MAX_CHECK_COST // model.num_parameters()
+        ),
     )
 
 
@@ -108,20 +116,31 @@ def check_attention_direction(
     # Experts are chosen by small differences: only what two samples agree on is an effect.
     sequence_pairs = [SequencePair(token_ids, length, seed) for seed in range(2)]
     try:
-        sees_later_tokens = all(_logits_depend_on_end(compute_logits, sequence_pair) for sequence_pair in sequence_pairs)
-        sees_earlier_tokens = sees_later_tokens or model_kind == "causal" or _logits_depend_on_beginning(compute_logits, sequence_pairs[0])
-        depends_on_length = model_kind == "causal" and all(_logits_depend_on_length(compute_logits, sequence_pair) for sequence_pair in sequence_pairs)
+        sees_later_tokens = all(
+            _logits_depend_on_end(compute_logits, sequence_pair) for sequence_pair in sequence_pairs
+        )
+        sees_earlier_tokens = (
+            sees_later_tokens
+            or model_kind == "causal"
+            or _logits_depend_on_beginning(compute_logits, sequence_pairs[0])
+        )
+        depends_on_length = model_kind == "causal" and all(
+            _logits_depend_on_length(compute_logits, sequence_pair)
+            for sequence_pair in sequence_pairs
+        )
     except Exception:  # code of many architectures; what cannot be read at all fails in its audit
         return "equal length"
     if model_kind == "causal" and (sees_later_tokens or depends_on_length):
         raise UsageError(
-            f"{model_name} cannot be audited as a causal model, which its config.json says it is: when "
+            f"{model_name} cannot be audited as a causal model, which its config.json says "
+            f"it is: when "
             f"it scores a token, it also sees the text after the token; audit another model, or, "
             f"if config.json is wrong, correct is_decoder, is_causal or use_bidirectional_attention"
         )
     if model_kind == "masked" and sees_earlier_tokens and not sees_later_tokens:
         raise UsageError(
-            f"{model_name} cannot be audited as a masked model, which its config.json says it is: when "
+            f"{model_name} cannot be audited as a masked model, which its config.json says "
+            f"it is: when "
             f"it scores a token, it sees only the text before the token; audit another model, or, "
             f"if config.json is wrong, correct is_decoder or is_causal"
         )
@@ -131,9 +150,14 @@ def check_attention_direction(
 def _choose_check_length(config: Any, context_length: int, max_length: int) -> int:
     """Choose a length beyond the windows of attention, as far as that costs little."""
     settings = vars(config.get_text_config())
-    window_settings = [name for name in settings if "window" in name or name == "attention_chunk_size"]
+    window_settings = [
+        name for name in settings if "window" in name or name == "attention_chunk_size"
+    ]
     lengths = [2 * settings[name] + 9 for name in window_settings if type(settings[name]) is int]
-    return min(context_length, max([SAMPLE_LENGTH, *(length for length in lengths if length <= max_length)]))
+    return min(
+        context_length,
+        max([SAMPLE_LENGTH, *(length for length in lengths if length <= max_length)]),
+    )
 
 
 def _logits_depend_on_end(compute_logits: Forward, sequence_pair: SequencePair) -> bool:
@@ -143,18 +167,35 @@ def _logits_depend_on_end(compute_logits: Forward, sequence_pair: SequencePair) 
     """
     shared_length = len(sequence_pair.shared_prefix)
     first_logits, second_logits = compute_logits([sequence_pair.first, sequence_pair.second])
-    return max_relative_difference(first_logits[:shared_length], second_logits[:shared_length]) > MIN_VISIBLE_DIFFERENCE
+    return (
+        max_relative_difference(first_logits[:shared_length], second_logits[:shared_length])
+        > MIN_VISIBLE_DIFFERENCE
+    )
 
 
 def _logits_depend_on_beginning(compute_logits: Forward, sequence_pair: SequencePair) -> bool:
     """Whether logits at the end of a sequence differ if its beginning differs."""
     suffix_length = len(sequence_pair.first) - len(sequence_pair.shared_prefix)
     shared_ids = sequence_pair.shared_prefix[-suffix_length:]
-    first_logits, second_logits = compute_logits([[*sequence_pair.first[-suffix_length:], *shared_ids], [*sequence_pair.second[-suffix_length:], *shared_ids]])
-    return max_relative_difference(first_logits[suffix_length:], second_logits[suffix_length:]) > MIN_VISIBLE_DIFFERENCE
+    first_logits, second_logits = compute_logits(
+        [
+            [*sequence_pair.first[-suffix_length:], *shared_ids],
+            [*sequence_pair.second[-suffix_length:], *shared_ids],
+        ]
+    )
+    return (
+        max_relative_difference(first_logits[suffix_length:], second_logits[suffix_length:])
+        > MIN_VISIBLE_DIFFERENCE
+    )
 
 
 def _logits_depend_on_length(compute_logits: Forward, sequence_pair: SequencePair) -> bool:
     """Whether logits differ if a sequence goes on."""
-    prefix_logits, full_logits = compute_logits([sequence_pair.shared_prefix])[0], compute_logits([sequence_pair.first])[0]
-    return max_relative_difference(prefix_logits, full_logits[: len(prefix_logits)]) > ROUNDING_TOLERANCE
+    prefix_logits, full_logits = (
+        compute_logits([sequence_pair.shared_prefix])[0],
+        compute_logits([sequence_pair.first])[0],
+    )
+    return (
+        max_relative_difference(prefix_logits, full_logits[: len(prefix_logits)])
+        > ROUNDING_TOLERANCE
+    )

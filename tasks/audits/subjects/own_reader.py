@@ -8,20 +8,31 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from model.config import ModelConfig
-from model.interchange.checkpoint import CheckpointError, read_model_config, read_training_objective, was_trained_on_pairs
+from model.interchange.checkpoint import (
+    CheckpointError,
+    read_model_config,
+    read_training_objective,
+    was_trained_on_pairs,
+)
 from model.tokens import END_OF_TEXT_ID
-from tasks.audits.subjects.reader import TokenIds, AuditedTokenizer
+from tasks.audits.subjects.reader import AuditedTokenizer, TokenIds
 from tasks.contract import UsageError
 
 
 class HallmarkTokenizer(AuditedTokenizer):
     """Every text stands behind <|endoftext|>; an encoder-decoder's is written by its decoder."""
 
-    def __init__(self, config: ModelConfig, is_trained_on_pairs: bool, tokenizer: Tokenizer, name: str) -> None:
+    def __init__(
+        self, config: ModelConfig, is_trained_on_pairs: bool, tokenizer: Tokenizer, name: str
+    ) -> None:
         self.tokenizer, self.name = tokenizer, name
         self.context_length, self.vocab_size = config.context, config.vocab_size
         self.layer_count = config.n_layers
-        self.bos_id, self.model_kind, self.opening_description = END_OF_TEXT_ID, "causal", "behind <|endoftext|>"
+        self.bos_id, self.model_kind, self.opening_description = (
+            END_OF_TEXT_ID,
+            "causal",
+            "behind <|endoftext|>",
+        )
         if config.architecture == "encoder":
             self.model_kind, self.mask_id = "masked", self.get_special_token_id("<|mask|>")
             self.opening_description = "behind <|endoftext|>, masked one at a time"
@@ -45,8 +56,10 @@ class HallmarkTokenizer(AuditedTokenizer):
     def get_special_token_id(self, token: str) -> int:
         token_id: int | None = self.tokenizer.token_to_id(token)
         if token_id is None:
-            raise UsageError(f"the tokenizer of {self.name} has no token {token}: it was not "
-                             f"trained for this objective")  # fmt: skip
+            raise UsageError(
+                f"the tokenizer of {self.name} has no token {token}: it was not "
+                f"trained for this objective"
+            )
         return token_id
 
 
@@ -65,10 +78,13 @@ def open_hallmark_tokenizer(folder: Path, name: str) -> HallmarkTokenizer:
 def check_is_language_model(config: ModelConfig, answers_sources: bool, model_name: str) -> None:
     """UsageError where a model gives labels, or answers sources, and goes on with no text."""
     if config.labels:
-        raise UsageError(f"{model_name} gives labels and no text: what is asked needs a language model")
+        raise UsageError(
+            f"{model_name} gives labels and no text: what is asked needs a language model"
+        )
     if answers_sources:
         raise UsageError(
-            f"{model_name} was fine-tuned on pairs: it answers a source and goes on with no text, and an "
+            f"{model_name} was fine-tuned on pairs: it answers a source and goes on with no "
+            f"text, and an "
             f"audit needs a language model; audit the checkpoint that it was made of"
         )
 
@@ -78,8 +94,9 @@ def load_checkpoint_tokenizer(folder: Path) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # what tokenizers raises has no other type
-        raise UsageError(f"{path} cannot be read as a tokenizer ({error}): {folder} is not a whole "
-                         f"checkpoint") from error  # fmt: skip
+        raise UsageError(
+            f"{path} cannot be read as a tokenizer ({error}): {folder} is not a whole checkpoint"
+        ) from error
     tokenizer.encode_special_tokens = True  # their names inside a text are plain text
     tokenizer.no_padding()
     tokenizer.no_truncation()

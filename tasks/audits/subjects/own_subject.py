@@ -14,46 +14,64 @@ from torch import Tensor
 from model.architecture import Transformer
 from model.batch import Batch
 from model.decoding.beam import decode_with_beam_search
-from model.decoding.cache import KeyValueCache, allocate_cache, make_prefix_lengths, forward_with_cache
+from model.decoding.cache import (
+    KeyValueCache,
+    allocate_cache,
+    forward_with_cache,
+    make_prefix_lengths,
+)
 from model.decoding.generate import Continuation, generate
-from model.decoding.inside import extract_attention_weights, compute_contextual_embeddings
+from model.decoding.inside import compute_contextual_embeddings, extract_attention_weights
 from model.decoding.score import (
     TokenStatistics,
-    gather_log_probs,
     compute_target_log_probs,
     compute_target_statistics,
     compute_token_log_probs,
     compute_token_statistics,
+    gather_log_probs,
 )
-from model.interchange.checkpoint import CheckpointError, load_untrained, load_checkpoint
+from model.interchange.checkpoint import CheckpointError, load_checkpoint, load_untrained
 from model.rows import pad_rows
 from model.tokens import END_OF_TEXT_ID, PAD_ID
 from tasks.audits.subjects.masked import MaskedModel
-from tasks.audits.subjects.own_reader import HallmarkTokenizer, check_is_language_model, load_checkpoint_tokenizer
+from tasks.audits.subjects.own_reader import (
+    HallmarkTokenizer,
+    check_is_language_model,
+    load_checkpoint_tokenizer,
+)
 from tasks.audits.subjects.reader import TokenIds
 from tasks.audits.subjects.subject import (
-    Float32,
     AuditedModel,
+    Float32,
     ScoredContinuation,
-    hypothesis_to_continuation,
     check_layer_exists,
-    check_rank_statistics,
     check_log_probs,
-    run_in_model_precision,
+    check_rank_statistics,
+    hypothesis_to_continuation,
     join_contexts_and_targets,
     look_up_embeddings,
+    run_in_model_precision,
 )
 from tasks.contract import UsageError
 
 
 def open_hallmark_model(
-    folder: Path, name: str, device: str, *, allow_pairs: bool = False, untrained_seed: int | None = None
+    folder: Path,
+    name: str,
+    device: str,
+    *,
+    allow_pairs: bool = False,
+    untrained_seed: int | None = None,
 ) -> AuditedModel:
     """A checkpoint of model/, or the same before any training. Raises UsageError, one sentence;
     also of a model that was trained on pairs, unless ``pairs`` says that it will be asked for the
     targets of sources."""
     try:
-        model = load_checkpoint(folder, device) if untrained_seed is None else load_untrained(folder, device, seed=untrained_seed)
+        model = (
+            load_checkpoint(folder, device)
+            if untrained_seed is None
+            else load_untrained(folder, device, seed=untrained_seed)
+        )
     except CheckpointError as error:
         raise UsageError(str(error).rstrip(".")) from error
     check_is_language_model(model.config, model.is_trained_on_pairs and not allow_pairs, name)
@@ -62,7 +80,11 @@ def open_hallmark_model(
         "encoder": HallmarkEncoder,
         "encoder_decoder": HallmarkEncoderDecoder,
     }
-    model_class = HallmarkDecoder if model.is_trained_on_pairs else class_by_architecture[model.config.architecture]
+    model_class = (
+        HallmarkDecoder
+        if model.is_trained_on_pairs
+        else class_by_architecture[model.config.architecture]
+    )
     return model_class(model, load_checkpoint_tokenizer(folder), name)
 
 
@@ -76,7 +98,9 @@ class _HallmarkModel(HallmarkTokenizer, AuditedModel):
         return extract_attention_weights(self.model, token_ids)
 
     @run_in_model_precision
-    def compute_hidden_states(self, sequences: Sequence[Sequence[int]], layer: int) -> list[Float32]:
+    def compute_hidden_states(
+        self, sequences: Sequence[Sequence[int]], layer: int
+    ) -> list[Float32]:
         if layer == 0:
             return look_up_embeddings(self.model.embedding.weight, sequences)
         stack = self.model.encoder or self.model.decoder
@@ -90,8 +114,12 @@ class HallmarkDecoder(_HallmarkModel):
         self, sequences: Sequence[Sequence[int]], prompt_lengths: Sequence[int] | None = None
     ) -> list[Float32]:
         log_probs = compute_token_log_probs(self.model, sequences, prompt_lengths=prompt_lengths)
-        prompt_counts = prompt_lengths or [1] * len(log_probs)  # of what is given a prefix LM says nothing
-        check_log_probs(p[max(0, count - 1) :] for p, count in zip(log_probs, prompt_counts, strict=True))
+        prompt_counts = prompt_lengths or [1] * len(
+            log_probs
+        )  # of what is given a prefix LM says nothing
+        check_log_probs(
+            p[max(0, count - 1) :] for p, count in zip(log_probs, prompt_counts, strict=True)
+        )
         return log_probs
 
     @run_in_model_precision
@@ -99,15 +127,23 @@ class HallmarkDecoder(_HallmarkModel):
         self, contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[TokenStatistics]:
         sequences, joined_prompt_lengths = join_contexts_and_targets(contexts, targets)
-        sequence_statistics = compute_token_statistics(self.model, sequences, prompt_lengths=joined_prompt_lengths)
-        target_statistics = [statistics.skip_first(max(0, len(context) - 1)) for statistics, context in zip(sequence_statistics, contexts, strict=True)]
+        sequence_statistics = compute_token_statistics(
+            self.model, sequences, prompt_lengths=joined_prompt_lengths
+        )
+        target_statistics = [
+            statistics.skip_first(max(0, len(context) - 1))
+            for statistics, context in zip(sequence_statistics, contexts, strict=True)
+        ]
         check_rank_statistics(target_statistics)
         return target_statistics
 
     def build_prompt_batch(self, contexts: Sequence[Sequence[int]]) -> Batch:
         """What the model reads before it writes, for contexts of one length."""
         context_ids = torch.tensor([list(context) for context in contexts], device=self.device)
-        return Batch(context_ids, prefix=make_prefix_lengths(self.model, [context_ids.shape[1]] * len(context_ids)))
+        return Batch(
+            context_ids,
+            prefix=make_prefix_lengths(self.model, [context_ids.shape[1]] * len(context_ids)),
+        )
 
     @run_in_model_precision
     @torch.inference_mode()
@@ -119,27 +155,41 @@ class HallmarkDecoder(_HallmarkModel):
         context_cache = allocate_cache(self.model, len(contexts), context_size)
         context_cache.filled_length, context_cache.slots = context_size, slice(0, context_size)
         hidden = forward_with_cache(self.model, prompt_batch, context_cache)
-        first_log_probs = self.model.compute_logits(hidden[:, -1]).float().log_softmax(-1)  # (contexts, V)
+        first_log_probs = (
+            self.model.compute_logits(hidden[:, -1]).float().log_softmax(-1)
+        )  # (contexts, V)
         context_rows = torch.tensor(context_indices, device=self.device)
         target_ids, _ = pad_rows(targets, self.device)  # (B, T)
         log_p = first_log_probs[context_rows].gather(1, target_ids[:, :1])  # (B, 1)
         if target_ids.shape[1] > 1:  # the last token is predicted, never read
-            log_p = torch.cat((log_p, self._compute_later_log_probs(context_cache, context_rows, target_ids)), 1)  # (B, T)
+            log_p = torch.cat(
+                (log_p, self._compute_later_log_probs(context_cache, context_rows, target_ids)), 1
+            )  # (B, T)
         log_probs: Float32 = log_p.float().cpu().numpy()
         return log_probs
 
-    def _compute_later_log_probs(self, context_cache: KeyValueCache, context_rows: Tensor, target_ids: Tensor) -> Tensor:
+    def _compute_later_log_probs(
+        self, context_cache: KeyValueCache, context_rows: Tensor, target_ids: Tensor
+    ) -> Tensor:
         """log p (B, T - 1) of all tokens (B, T) but the first, behind what ``start`` has read in
         ``rows``."""
-        begin, end = context_cache.filled_length, context_cache.filled_length + target_ids.shape[1] - 1
+        begin, end = (
+            context_cache.filled_length,
+            context_cache.filled_length + target_ids.shape[1] - 1,
+        )
         cache = allocate_cache(self.model, len(target_ids), end)
         for layer, context_layer in zip(cache.layers, context_cache.layers, strict=True):
             layer.keys[:, :, :begin] = context_layer.keys[context_rows]
             layer.values[:, :, :begin] = context_layer.values[context_rows]
-        cache.source_keys_values = [(keys[context_rows], values[context_rows]) for keys, values in context_cache.source_keys_values]
+        cache.source_keys_values = [
+            (keys[context_rows], values[context_rows])
+            for keys, values in context_cache.source_keys_values
+        ]
         cache.slots, cache.filled_length = slice(begin, end), end
         positions = torch.arange(begin, end, device=self.device).unsqueeze(0)
-        hidden = forward_with_cache(self.model, Batch(target_ids[:, :-1], positions=positions), cache)
+        hidden = forward_with_cache(
+            self.model, Batch(target_ids[:, :-1], positions=positions), cache
+        )
         logits = self.model.compute_logits(hidden).float()  # (B, T - 1, V)
         return gather_log_probs(logits, target_ids[:, 1:])
 
@@ -167,7 +217,9 @@ class HallmarkDecoder(_HallmarkModel):
             seed=seed,
             **self._build_generation_arguments(prompts),
         )
-        return [[_to_scored_continuation(continuation) for continuation in row] for row in generated]
+        return [
+            [_to_scored_continuation(continuation) for continuation in row] for row in generated
+        ]
 
     @run_in_model_precision
     def generate_completions(
@@ -178,10 +230,20 @@ class HallmarkDecoder(_HallmarkModel):
         completion_count: int,
         max_new_tokens: int,
     ) -> list[list[ScoredContinuation]]:
-        truncated_contexts = [list(context[-(self.context_length - max_new_tokens) :]) for context in contexts]
-        search_options = {"normalisation": "mean", "stopping": "transformers", **self._build_generation_arguments(truncated_contexts)}
-        hypotheses = decode_with_beam_search(self.model, width=completion_count, max_new_tokens=max_new_tokens, **search_options)
-        return [[hypothesis_to_continuation(hypothesis) for hypothesis in row] for row in hypotheses]
+        truncated_contexts = [
+            list(context[-(self.context_length - max_new_tokens) :]) for context in contexts
+        ]
+        search_options = {
+            "normalisation": "mean",
+            "stopping": "transformers",
+            **self._build_generation_arguments(truncated_contexts),
+        }
+        hypotheses = decode_with_beam_search(
+            self.model, width=completion_count, max_new_tokens=max_new_tokens, **search_options
+        )
+        return [
+            [hypothesis_to_continuation(hypothesis) for hypothesis in row] for row in hypotheses
+        ]
 
     def _build_generation_arguments(self, prompts: Sequence[Sequence[int]]) -> dict[str, Any]:
         return {"prompts": prompts}
@@ -189,7 +251,9 @@ class HallmarkDecoder(_HallmarkModel):
 
 def _to_scored_continuation(continuation: Continuation) -> ScoredContinuation:
     token_count = len(continuation.ids) - continuation.stopped
-    return ScoredContinuation(continuation.ids[:token_count], continuation.log_probs[:token_count], continuation.stopped)
+    return ScoredContinuation(
+        continuation.ids[:token_count], continuation.log_probs[:token_count], continuation.stopped
+    )
 
 
 class HallmarkEncoderDecoder(HallmarkDecoder):
@@ -209,8 +273,12 @@ class HallmarkEncoderDecoder(HallmarkDecoder):
         return [*text_ids[max(0, len(text_ids) - self.context_length + 1) :], self.sentinel_id]
 
     def build_prompt_batch(self, contexts: Sequence[Sequence[int]]) -> Batch:
-        source_ids = torch.tensor([self._build_encoder_input(context) for context in contexts], device=self.device)
-        decoder_ids = torch.tensor([[END_OF_TEXT_ID, self.sentinel_id]] * len(contexts), device=self.device)
+        source_ids = torch.tensor(
+            [self._build_encoder_input(context) for context in contexts], device=self.device
+        )
+        decoder_ids = torch.tensor(
+            [[END_OF_TEXT_ID, self.sentinel_id]] * len(contexts), device=self.device
+        )
         return Batch(decoder_ids, source=source_ids)
 
     @run_in_model_precision
@@ -230,7 +298,10 @@ class HallmarkEncoderDecoder(HallmarkDecoder):
             [self._build_encoder_input(sequences[i][:start]) for i, start in windows],
             [[END_OF_TEXT_ID, self.sentinel_id, *target_ids] for target_ids in window_targets],
         )
-        log_probs = [np.empty(max(0, len(target_sequence) - 1), dtype=np.float32) for target_sequence in sequences]
+        log_probs = [
+            np.empty(max(0, len(target_sequence) - 1), dtype=np.float32)
+            for target_sequence in sequences
+        ]
         for (sequence_index, start), values in zip(windows, window_log_probs, strict=True):
             log_probs[sequence_index][start - 1 : start - 1 + window_size] = values[1:]
         check_log_probs(log_probs)
@@ -244,7 +315,9 @@ class HallmarkEncoderDecoder(HallmarkDecoder):
         sources = [self._build_encoder_input(context) for context in contexts]
         decoder_inputs = [[END_OF_TEXT_ID, self.sentinel_id, *target] for target in targets]
         forbidden_ids = (PAD_ID, self.sentinel_id)
-        sequence_statistics = compute_target_statistics(self.model, sources, decoder_inputs, forbid=forbidden_ids)
+        sequence_statistics = compute_target_statistics(
+            self.model, sources, decoder_inputs, forbid=forbidden_ids
+        )
         target_statistics = [statistics.skip_first(1) for statistics in sequence_statistics]
         check_rank_statistics(target_statistics)
         return target_statistics
@@ -259,7 +332,9 @@ class HallmarkEncoderDecoder(HallmarkDecoder):
 
 
 class HallmarkEncoder(_HallmarkModel, MaskedModel):
-    def compute_logits_at(self, sequences: Sequence[Sequence[int]], positions: Sequence[int]) -> Tensor:
+    def compute_logits_at(
+        self, sequences: Sequence[Sequence[int]], positions: Sequence[int]
+    ) -> Tensor:
         token_ids, is_real = pad_rows(sequences, self.device)
         hidden = self.model(Batch(token_ids, attention_mask=is_real))  # (B, T, d)
         row_indices = torch.arange(len(sequences), device=self.device)

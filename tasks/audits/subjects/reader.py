@@ -61,17 +61,24 @@ class AuditedTokenizer(ABC):
     def encode(self, text: str) -> TokenIds:
         return self.encode_batch([text])[0]
 
-    def encode_with_and_without_space(self, text_lists: Sequence[Sequence[str]]) -> list[list[TokenIds]]:
+    def encode_with_and_without_space(
+        self, text_lists: Sequence[Sequence[str]]
+    ) -> list[list[TokenIds]]:
         """Of the texts of each item the token ids, as they begin a document and, where they then
         are others, as they stand behind a space."""
-        encodings = iter(self.encode_batch([f"{space}{text}" for texts in text_lists for text in texts
-                                       for space in ("", " ")]))  # fmt: skip
+        encodings = iter(
+            self.encode_batch(
+                [f"{space}{text}" for texts in text_lists for text in texts for space in ("", " ")]
+            )
+        )
         spellings_by_item: list[list[TokenIds]] = []
         for texts in text_lists:
             spellings_by_item.append([])
             for _ in texts:
                 initial_ids, spaced_ids = next(encodings), next(encodings)
-                is_same = spaced_ids[len(spaced_ids) - len(initial_ids) :] == initial_ids  # but for the space itself
+                is_same = (
+                    spaced_ids[len(spaced_ids) - len(initial_ids) :] == initial_ids
+                )  # but for the space itself
                 spellings_by_item[-1] += [initial_ids] if is_same else [initial_ids, spaced_ids]
         return spellings_by_item
 
@@ -90,13 +97,25 @@ class AuditedTokenizer(ABC):
         with, behind the begin-of-text token, and the rest of each. So all are scored over the same
         span, also where a text joins the last letters of its context in a token."""
         encoded_contexts = self.encode_batch(contexts)
-        full_sequences = iter(self.encode_batch([context + continuation for context, context_continuations in zip(contexts, continuations, strict=True)
-                                        for continuation in context_continuations]))  # fmt: skip
+        full_sequences = iter(
+            self.encode_batch(
+                [
+                    context + continuation
+                    for context, context_continuations in zip(contexts, continuations, strict=True)
+                    for continuation in context_continuations
+                ]
+            )
+        )
         tokenized = []
         for context_ids, context_continuations in zip(encoded_contexts, continuations, strict=True):
             full_ids = [next(full_sequences) for _ in context_continuations]
             shared_length = count_shared_prefix_tokens([context_ids, *full_ids])
-            tokenized.append((self.prepend_bos_id(context_ids[:shared_length]), [sequence[shared_length:] for sequence in full_ids]))
+            tokenized.append(
+                (
+                    self.prepend_bos_id(context_ids[:shared_length]),
+                    [sequence[shared_length:] for sequence in full_ids],
+                )
+            )
         return tokenized
 
     @property

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.audits.subjects.reader import TokenIds, AuditedTokenizer, resolve_checkpoint_folder, read_checkpoint_config, count_shared_prefix_tokens
+from tasks.audits.subjects.reader import (
+    AuditedTokenizer,
+    TokenIds,
+    count_shared_prefix_tokens,
+    read_checkpoint_config,
+    resolve_checkpoint_folder,
+)
 from tasks.contract import Artifact, HallmarkError, UsageError, resolve_torch_device
 
 if TYPE_CHECKING:
@@ -37,7 +43,9 @@ R = TypeVar("R")
 AUDIT_LIBRARIES = ("numpy", "scipy", "tokenizers", "torch", "transformers")
 
 
-def run_in_model_precision(method: Callable[Concatenate[ModelT, P], R]) -> Callable[Concatenate[ModelT, P], R]:
+def run_in_model_precision(
+    method: Callable[Concatenate[ModelT, P], R],
+) -> Callable[Concatenate[ModelT, P], R]:
     """A method that asks the model: it answers in the subject's precision. HallmarkError where the
     model gives no numbers."""
 
@@ -66,7 +74,15 @@ def check_log_probs(log_probs: Iterable[Float32]) -> None:
 
 def check_rank_statistics(statistics: Iterable[TokenStatistics]) -> None:
     """As ``check_scores``."""
-    check_log_probs(values for sequence_statistics in statistics for values in (sequence_statistics.log_probs, sequence_statistics.mean_log_prob, sequence_statistics.std_log_prob))
+    check_log_probs(
+        values
+        for sequence_statistics in statistics
+        for values in (
+            sequence_statistics.log_probs,
+            sequence_statistics.mean_log_prob,
+            sequence_statistics.std_log_prob,
+        )
+    )
 
 
 def check_finite_values(arrays: Iterable[Float32]) -> None:
@@ -118,7 +134,9 @@ class AuditedModel(AuditedTokenizer, ABC):
         """
         raise HallmarkError("it gives no attention weights")
 
-    def compute_hidden_states(self, sequences: Sequence[Sequence[int]], layer: int) -> list[Float32]:
+    def compute_hidden_states(
+        self, sequences: Sequence[Sequence[int]], layer: int
+    ) -> list[Float32]:
         """Of each token of each sequence, read as it stands, (length, d): at layer 0 its row of the
         input embeddings, from 1 on what that block makes of it, from -1 backwards what the last
         does. UsageError, one sentence, where there is no such layer."""
@@ -154,16 +172,33 @@ class AuditedModel(AuditedTokenizer, ABC):
             text_pairs = zip(contexts, texts, strict=True)
             encoded_texts = self.encode_batch([context + text for context, text in text_pairs])
             encoded_contexts = self.encode_batch(contexts)
-            context_token_counts = [count_shared_prefix_tokens([a, b]) for a, b in zip(encoded_contexts, encoded_texts, strict=True)]
+            context_token_counts = [
+                count_shared_prefix_tokens([a, b])
+                for a, b in zip(encoded_contexts, encoded_texts, strict=True)
+            ]
         sequences = [self.prepend_bos_id(ids) for ids in encoded_texts]
-        opening_tokens = 0 if self.bos_id is None else 1  # entry i scores token i + 1 of the opened ids
-        target_starts = [max(0, token_count + opening_tokens - 1) for token_count in context_token_counts]
+        opening_tokens = (
+            0 if self.bos_id is None else 1
+        )  # entry i scores token i + 1 of the opened ids
+        target_starts = [
+            max(0, token_count + opening_tokens - 1) for token_count in context_token_counts
+        ]
         prompt_lengths = None
         if contexts is not None:
-            prompt_lengths = [min(start + 1, len(ids)) for start, ids in zip(target_starts, sequences, strict=True)]
-        target_log_probs = [log_probs[start:] for log_probs, start in zip(self.compute_log_probs(sequences, prompt_lengths), target_starts, strict=True)]
+            prompt_lengths = [
+                min(start + 1, len(ids))
+                for start, ids in zip(target_starts, sequences, strict=True)
+            ]
+        target_log_probs = [
+            log_probs[start:]
+            for log_probs, start in zip(
+                self.compute_log_probs(sequences, prompt_lengths), target_starts, strict=True
+            )
+        ]
         check_log_probs(target_log_probs)
-        totals = np.array([log_probs.sum(dtype=np.float64) for log_probs in target_log_probs], dtype=np.float64)
+        totals = np.array(
+            [log_probs.sum(dtype=np.float64) for log_probs in target_log_probs], dtype=np.float64
+        )
         return totals, np.array([len(log_probs) for log_probs in target_log_probs], dtype=np.int64)
 
     def compute_target_log_probs(
@@ -173,13 +208,25 @@ class AuditedModel(AuditedTokenizer, ABC):
         targets is read once. Behind none, the first token of a target is not scored."""
         log_probs = [np.empty(0, np.float32)] * len(targets)
         unscored_indices = {*range(len(targets))}
-        for context_batch in batch_by_shared_context(contexts, targets, self.context_length, self.min_saved_tokens):
+        for context_batch in batch_by_shared_context(
+            contexts, targets, self.context_length, self.min_saved_tokens
+        ):
             unscored_indices -= {*context_batch.target_indices}
-            batch_log_probs = self.compute_grouped_log_probs(context_batch.contexts, context_batch.context_indices, [targets[i] for i in context_batch.target_indices])
-            for target_index, values in zip(context_batch.target_indices, batch_log_probs, strict=True):
+            batch_log_probs = self.compute_grouped_log_probs(
+                context_batch.contexts,
+                context_batch.context_indices,
+                [targets[i] for i in context_batch.target_indices],
+            )
+            for target_index, values in zip(
+                context_batch.target_indices, batch_log_probs, strict=True
+            ):
                 log_probs[target_index] = values[: len(targets[target_index])].copy()
         remaining_indices = sorted(unscored_indices)
-        sequence_log_probs = self.compute_log_probs(*join_contexts_and_targets([contexts[i] for i in remaining_indices], [targets[i] for i in remaining_indices]))
+        sequence_log_probs = self.compute_log_probs(
+            *join_contexts_and_targets(
+                [contexts[i] for i in remaining_indices], [targets[i] for i in remaining_indices]
+            )
+        )
         for target_index, values in zip(remaining_indices, sequence_log_probs, strict=True):
             log_probs[target_index] = values[max(0, len(contexts[target_index]) - 1) :]
         check_log_probs(log_probs)
@@ -239,7 +286,9 @@ class AuditedModel(AuditedTokenizer, ABC):
         self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, **options: Any
     ) -> list[list[TokenIds]]:
         """The ids of ``write``."""
-        continuations = self.generate_continuations(prompts, max_new_tokens=max_new_tokens, **options)
+        continuations = self.generate_continuations(
+            prompts, max_new_tokens=max_new_tokens, **options
+        )
         return [[continuation.token_ids for continuation in row] for row in continuations]
 
     def generate_texts(
@@ -251,7 +300,9 @@ class AuditedModel(AuditedTokenizer, ABC):
             raise HallmarkError(
                 f"{self.name} has no begin-of-text token: it cannot write without a prompt"
             )
-        generated_ids = self.generate_token_ids(prompt_ids, max_new_tokens=max_new_tokens, **options)
+        generated_ids = self.generate_token_ids(
+            prompt_ids, max_new_tokens=max_new_tokens, **options
+        )
         return [[self.decode(ids) for ids in row] for row in generated_ids]
 
 
@@ -260,7 +311,10 @@ def join_contexts_and_targets(
 ) -> tuple[list[TokenIds], list[int]]:
     """Sequences, and how many tokens of each are given: those of its context, at least one."""
     sequences = [[*context, *target] for context, target in zip(contexts, targets, strict=True)]
-    prompt_lengths = [min(max(1, len(prompt)), len(sequence)) for prompt, sequence in zip(contexts, sequences, strict=True)]
+    prompt_lengths = [
+        min(max(1, len(prompt)), len(sequence))
+        for prompt, sequence in zip(contexts, sequences, strict=True)
+    ]
     return sequences, prompt_lengths
 
 
@@ -269,13 +323,18 @@ def check_layer_exists(model_name: str, layer: int, layer_count: int) -> None:
     if not -layer_count <= layer <= layer_count:
         layer_phrase = "1 layer" if layer_count == 1 else f"{layer_count} layers"
         raise UsageError(
-            f"{model_name} has {layer_phrase}, so it has no layer {layer}; choose one from {-layer_count} to {layer_count}"
+            f"{model_name} has {layer_phrase}, so it has no layer {layer}; choose one from "
+            f"{-layer_count} to {layer_count}"
         )
 
 
-def look_up_embeddings(embedding_table: Tensor, sequences: Sequence[Sequence[int]]) -> list[Float32]:
+def look_up_embeddings(
+    embedding_table: Tensor, sequences: Sequence[Sequence[int]]
+) -> list[Float32]:
     """The rows (length, d) of a table of embeddings (V, d), for each sequence of token ids."""
-    return [embedding_table[list(sequence)].detach().float().cpu().numpy() for sequence in sequences]
+    return [
+        embedding_table[list(sequence)].detach().float().cpu().numpy() for sequence in sequences
+    ]
 
 
 def hypothesis_to_continuation(hypothesis: Hypothesis) -> ScoredContinuation:
@@ -314,14 +373,31 @@ def batch_by_shared_context(
     for target_index, (context, target) in enumerate(zip(contexts, targets, strict=True)):
         if len(context) > 1 and 0 < len(target) <= max_tokens - len(context):
             indices_by_context.setdefault(tuple(context), []).append(target_index)
-    shared_contexts = [shared_context for shared_context, target_places in indices_by_context.items() if len(shared_context) * (len(target_places) - 1) >= min_saved_tokens]
+    shared_contexts = [
+        shared_context
+        for shared_context, target_places in indices_by_context.items()
+        if len(shared_context) * (len(target_places) - 1) >= min_saved_tokens
+    ]
     shared_contexts.sort(key=lambda shared_context: (len(shared_context), shared_context))
     for context_length, same_length_contexts in groupby(shared_contexts, key=len):
-        batch_contexts, context_indices, target_indices, batch_tokens = list[TokenIds](), list[int](), list[int](), 0
+        batch_contexts, context_indices, target_indices, batch_tokens = (
+            list[TokenIds](),
+            list[int](),
+            list[int](),
+            0,
+        )
         for context in same_length_contexts:
-            max_targets, context_targets = max(1, MAX_TOKENS_PER_CALL // (2 * context_length)), indices_by_context[context]
-            for index_chunk in (context_targets[i : i + max_targets] for i in range(0, len(context_targets), max_targets)):
-                chunk_tokens = len(index_chunk) * (context_length + max(len(targets[i]) for i in index_chunk))
+            max_targets, context_targets = (
+                max(1, MAX_TOKENS_PER_CALL // (2 * context_length)),
+                indices_by_context[context],
+            )
+            for index_chunk in (
+                context_targets[i : i + max_targets]
+                for i in range(0, len(context_targets), max_targets)
+            ):
+                chunk_tokens = len(index_chunk) * (
+                    context_length + max(len(targets[i]) for i in index_chunk)
+                )
                 if batch_contexts and batch_tokens + chunk_tokens > MAX_TOKENS_PER_CALL:
                     yield ContextBatch(batch_contexts, context_indices, target_indices)
                     batch_contexts, context_indices, target_indices, batch_tokens = [], [], [], 0
@@ -353,7 +429,9 @@ def open_audited_model(
     if config.get("model_type") == "hallmark":
         from tasks.audits.subjects.own_subject import open_hallmark_model
 
-        model = open_hallmark_model(folder, name, device, allow_pairs=allow_pairs, untrained_seed=untrained_seed)
+        model = open_hallmark_model(
+            folder, name, device, allow_pairs=allow_pairs, untrained_seed=untrained_seed
+        )
     else:
         from tasks.audits.subjects.transformers_subject import open_transformers_model
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.audits.subjects.reader import TokenIds, AuditedTokenizer
+from tasks.audits.subjects.reader import AuditedTokenizer, TokenIds
 from tasks.contract import HallmarkError, UsageError
 from tasks.measures import folder_tokenizer
 from tasks.measures.folder_tokenizer import LOCAL_ONLY_OPTIONS
@@ -46,10 +46,16 @@ class TransformersTokenizer(AuditedTokenizer):
     """A causal one's begin-of-text token is the tokenizer's bos, else its eos; a masked one's texts
     stand between the tokenizer's opening and closing token."""
 
-    def __init__(self, config: Any, tokenizer: Any, name: str, model_kind: str, vocab_size: int) -> None:
+    def __init__(
+        self, config: Any, tokenizer: Any, name: str, model_kind: str, vocab_size: int
+    ) -> None:
         self.tokenizer, self.name, self.vocab_size = tokenizer, name, vocab_size
-        position_limits = [getattr(config, key, None) for key in ("max_position_embeddings", "n_positions")]
-        position_limit = min([n for n in position_limits if isinstance(n, int) and n > 0], default=MAX_CONTEXT_LENGTH)
+        position_limits = [
+            getattr(config, key, None) for key in ("max_position_embeddings", "n_positions")
+        ]
+        position_limit = min(
+            [n for n in position_limits if isinstance(n, int) and n > 0], default=MAX_CONTEXT_LENGTH
+        )
         if getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
             position_limit -= 2  # its positions count from the padding id
         self.context_length = min(position_limit, MAX_CONTEXT_LENGTH)
@@ -63,13 +69,25 @@ class TransformersTokenizer(AuditedTokenizer):
             self.mask_id = tokenizer.mask_token_id
             if self.mask_id is None:
                 raise UsageError(f"the tokenizer of {name} has no mask token: it cannot be scored")
-            self.opening_description = "between the tokenizer's opening and closing token, masked one at a time"
-            _check_vocabulary_size(tokenizer, name, vocab_size, inserted_ids=(self.bos_id, self.closing_id, self.mask_id))
+            self.opening_description = (
+                "between the tokenizer's opening and closing token, masked one at a time"
+            )
+            _check_vocabulary_size(
+                tokenizer,
+                name,
+                vocab_size,
+                inserted_ids=(self.bos_id, self.closing_id, self.mask_id),
+            )
             return
-        self.model_kind, self.bos_id = "causal", tokenizer_eos_id if tokenizer_bos_id is None else tokenizer_bos_id
+        self.model_kind, self.bos_id = (
+            "causal",
+            tokenizer_eos_id if tokenizer_bos_id is None else tokenizer_bos_id,
+        )
         _check_vocabulary_size(tokenizer, name, vocab_size, inserted_ids=(self.bos_id,))
         if self.bos_id is None:
-            self.opening_description = "no begin-of-text token: the first token of a text is not scored"
+            self.opening_description = (
+                "no begin-of-text token: the first token of a text is not scored"
+            )
         else:
             self.opening_description = f"behind {tokenizer.convert_ids_to_tokens(self.bos_id)}"
 
@@ -91,8 +109,9 @@ class TransformersTokenizer(AuditedTokenizer):
 
     def encode_with_char_spans(self, text: str) -> tuple[TokenIds, list[tuple[int, int]]]:
         if not self.tokenizer.is_fast:
-            raise HallmarkError(f"the tokenizer of {self.name} does not say which characters a "
-                                f"token stands for")  # fmt: skip
+            raise HallmarkError(
+                f"the tokenizer of {self.name} does not say which characters a token stands for"
+            )
         encoding = self.tokenizer(
             text,
             add_special_tokens=False,
@@ -100,7 +119,9 @@ class TransformersTokenizer(AuditedTokenizer):
             split_special_tokens=True,
             verbose=False,
         )
-        return encoding["input_ids"], [(int(start), int(end)) for start, end in encoding["offset_mapping"]]
+        return encoding["input_ids"], [
+            (int(start), int(end)) for start, end in encoding["offset_mapping"]
+        ]
 
     def get_token_name(self, token_id: int) -> str:
         return str(self.tokenizer.convert_ids_to_tokens(token_id))
@@ -133,7 +154,9 @@ def get_special_token_ids(tokenizer: Any) -> set[int]:
     return {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
 
 
-def open_transformers_tokenizer(folder: Path, config: dict[str, Any], name: str) -> TransformersTokenizer:
+def open_transformers_tokenizer(
+    folder: Path, config: dict[str, Any], name: str
+) -> TransformersTokenizer:
     """Of a causal or masked LM folder. Raises UsageError, one sentence."""
     import transformers
 
@@ -142,8 +165,12 @@ def open_transformers_tokenizer(folder: Path, config: dict[str, Any], name: str)
         with silence_transformers_output():
             model_config = transformers.AutoConfig.from_pretrained(folder, **LOCAL_ONLY_OPTIONS)
     except Exception as error:
-        raise UsageError(f"{folder} holds no config that can be read: {summarize_error(error)}") from error
-    return TransformersTokenizer(model_config, tokenizer, name, model_kind, int(getattr(model_config, "vocab_size", 0)))
+        raise UsageError(
+            f"{folder} holds no config that can be read: {summarize_error(error)}"
+        ) from error
+    return TransformersTokenizer(
+        model_config, tokenizer, name, model_kind, int(getattr(model_config, "vocab_size", 0))
+    )
 
 
 def load_transformers_tokenizer(folder: Path) -> Any:

@@ -21,10 +21,10 @@ from model.decoding.beam import run_beam_search
 from model.decoding.choice import TokenSampler, make_draw_keys
 from model.decoding.score import (
     TokenStatistics,
-    to_token_statistics,
     gather_log_probs,
     reduce_to_log_probs,
     reduce_to_statistics,
+    to_token_statistics,
 )
 from model.decoding.windows import compute_window_start
 from model.interchange.checkpoint import WEIGHTS_FILE, CheckpointError
@@ -34,16 +34,16 @@ from tasks.audits.subjects.masked import MAX_LOGITS, MaskedModel, batch_similar_
 from tasks.audits.subjects.opening_checks import check_transformers_attention
 from tasks.audits.subjects.reader import TokenIds
 from tasks.audits.subjects.subject import (
-    Float32,
     AuditedModel,
+    Float32,
     ScoredContinuation,
-    hypothesis_to_continuation,
     check_layer_exists,
-    check_rank_statistics,
     check_log_probs,
-    run_in_model_precision,
+    check_rank_statistics,
+    hypothesis_to_continuation,
     join_contexts_and_targets,
     look_up_embeddings,
+    run_in_model_precision,
 )
 from tasks.audits.subjects.transformers_reader import (
     TransformersTokenizer,
@@ -61,7 +61,12 @@ PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpa
 
 
 def open_transformers_model(
-    folder: Path, config: dict[str, Any], name: str, device: str, *, untrained_seed: int | None = None
+    folder: Path,
+    config: dict[str, Any],
+    name: str,
+    device: str,
+    *,
+    untrained_seed: int | None = None,
 ) -> AuditedModel:
     """A causal or masked LM folder, or the same before any training. Raises UsageError, one
     sentence."""
@@ -69,10 +74,15 @@ def open_transformers_model(
     if untrained_seed is None:
         _check_weight_files(folder, config)
     tokenizer = load_transformers_tokenizer(folder)
-    model, loading_info = _load_pretrained_model(folder, model_kind) if untrained_seed is None else (_create_untrained_model(folder, model_kind, untrained_seed), _COMPLETE_LOADING_INFO)
+    model, loading_info = (
+        _load_pretrained_model(folder, model_kind)
+        if untrained_seed is None
+        else (_create_untrained_model(folder, model_kind, untrained_seed), _COMPLETE_LOADING_INFO)
+    )
     for tensor_name, found_shape, expected_shape in sorted(loading_info["mismatched_keys"]):
         raise UsageError(
-            f"the weights in {folder} do not fit its config.json: {tensor_name} has shape {tuple(found_shape)}, "
+            f"the weights in {folder} do not fit its config.json: {tensor_name} has shape "
+            f"{tuple(found_shape)}, "
             f"expected {tuple(expected_shape)}"
         )
     missing_tensors = sorted(loading_info["missing_keys"])
@@ -92,7 +102,9 @@ _COMPLETE_LOADING_INFO: dict[str, Any] = {"mismatched_keys": (), "missing_keys":
 def _get_auto_class(model_kind: str) -> Any:
     import transformers
 
-    return getattr(transformers, f"AutoModelFor{'MaskedLM' if model_kind == 'masked' else 'CausalLM'}")
+    return getattr(
+        transformers, f"AutoModelFor{'MaskedLM' if model_kind == 'masked' else 'CausalLM'}"
+    )
 
 
 def _create_untrained_model(folder: Path, model_kind: str, seed: int) -> Any:
@@ -102,7 +114,9 @@ def _create_untrained_model(folder: Path, model_kind: str, seed: int) -> Any:
     with silence_transformers_output(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         config = AutoConfig.from_pretrained(folder, **LOCAL_ONLY_OPTIONS)
-        return _get_auto_class(model_kind).from_config(config, dtype=torch.float32)  # as the trained model
+        return _get_auto_class(model_kind).from_config(
+            config, dtype=torch.float32
+        )  # as the trained model
 
 
 def _load_pretrained_model(folder: Path, model_kind: str) -> tuple[Any, dict[str, Any]]:
@@ -119,7 +133,9 @@ def _load_pretrained_model(folder: Path, model_kind: str) -> tuple[Any, dict[str
                 **LOCAL_ONLY_OPTIONS,
             )
     except Exception as error:
-        raise UsageError(f"{folder} holds no model that can be loaded: {summarize_error(error)}") from error
+        raise UsageError(
+            f"{folder} holds no model that can be loaded: {summarize_error(error)}"
+        ) from error
     return copy_weights_to_memory(model), loading_info
 
 
@@ -127,10 +143,13 @@ def _check_weight_files(folder: Path, config: dict[str, Any]) -> None:
     """UsageError where the weights cannot be read, or are others than ``generate`` would read."""
     has_safetensors = any((folder / name).is_file() for name in (WEIGHTS_FILE, WEIGHTS_INDEX_FILE))
     if not has_safetensors and config.get("transformers_weights") is None:
-        pickle_files = sorted(path.name for pattern in PICKLE_PATTERNS for path in folder.glob(pattern))
+        pickle_files = sorted(
+            path.name for pattern in PICKLE_PATTERNS for path in folder.glob(pattern)
+        )
         if pickle_files:
             raise UsageError(
-                f"{folder} has its weights only in {pickle_files[0]}, a format that can run code when "
+                f"{folder} has its weights only in {pickle_files[0]}, a format that can run "
+                f"code when "
                 f"it is read; convert them to model.safetensors first"
             )
         raise UsageError(f"{folder} has no model.safetensors: it is not a whole checkpoint")
@@ -142,8 +161,12 @@ def _check_weight_files(folder: Path, config: dict[str, Any]) -> None:
 
 class _TransformersModel(TransformersTokenizer, AuditedModel):
     def __init__(self, model: Any, tokenizer: Any, name: str, model_kind: str) -> None:
-        embedding_table = getattr(model.get_input_embeddings(), "weight", None)  # Perceiver has none
-        vocab_size = model.config.vocab_size if embedding_table is None else embedding_table.shape[0]
+        embedding_table = getattr(
+            model.get_input_embeddings(), "weight", None
+        )  # Perceiver has none
+        vocab_size = (
+            model.config.vocab_size if embedding_table is None else embedding_table.shape[0]
+        )
         super().__init__(model.config, tokenizer, name, model_kind, vocab_size)
         self.model, self.device = model, model.device
         self.pad_id = choose_pad_token_id(model.config, tokenizer, vocab_size)
@@ -153,7 +176,9 @@ class _TransformersModel(TransformersTokenizer, AuditedModel):
 
     def _compute_logits(self, token_ids: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
         """Logits (B, T, V), float32."""
-        logits: torch.Tensor = self.model(input_ids=token_ids, attention_mask=is_real.long()).logits.float()
+        logits: torch.Tensor = self.model(
+            input_ids=token_ids, attention_mask=is_real.long()
+        ).logits.float()
         return logits
 
     def iter_batch_indices(self, lengths: Sequence[int]) -> Iterator[list[int]]:
@@ -171,14 +196,20 @@ class _TransformersModel(TransformersTokenizer, AuditedModel):
         except Exception as error:  # code of many architectures, some without attention
             raise HallmarkError(f"{error_prefix}: {summarize_error(error)}") from error
         expected_shape = (1, len(token_ids), len(token_ids))
-        layer_weights = [layer.float().cpu().numpy()[0] for layer in attentions or () if layer is not None]
-        if not layer_weights or any((1, *layer.shape[1:]) != expected_shape for layer in layer_weights):
+        layer_weights = [
+            layer.float().cpu().numpy()[0] for layer in attentions or () if layer is not None
+        ]
+        if not layer_weights or any(
+            (1, *layer.shape[1:]) != expected_shape for layer in layer_weights
+        ):
             raise HallmarkError(f"{error_prefix} of every token to every other")
         return {"decoder" if self.model_kind == "causal" else "encoder": layer_weights}
 
     @run_in_model_precision
     @torch.inference_mode()
-    def compute_hidden_states(self, sequences: Sequence[Sequence[int]], layer: int) -> list[Float32]:
+    def compute_hidden_states(
+        self, sequences: Sequence[Sequence[int]], layer: int
+    ) -> list[Float32]:
         if layer == 0:
             return look_up_embeddings(self.model.get_input_embeddings().weight, sequences)
         # The caches of layers without attention cannot say how long they are.
@@ -187,7 +218,10 @@ class _TransformersModel(TransformersTokenizer, AuditedModel):
         for batch in self.iter_batch_indices([len(sequence) for sequence in sequences]):
             input_ids, is_real = pad_rows([sequences[i] for i in batch], self.device, self.pad_id)
             output = self.model.base_model(
-                input_ids=input_ids, attention_mask=is_real.long(), output_hidden_states=True, **forward_options
+                input_ids=input_ids,
+                attention_mask=is_real.long(),
+                output_hidden_states=True,
+                **forward_options,
             )
             check_layer_exists(self.name, layer, len(output.hidden_states) - 1)
             states = output.hidden_states[layer].float().cpu().numpy()  # (B, T, d)
@@ -203,13 +237,18 @@ class TransformersCausalModel(_TransformersModel):
         super().__init__(model, tokenizer, name, model_kind)
         eos_ids = model.generation_config.eos_token_id if model.generation_config else None
         eos_ids = eos_ids if isinstance(eos_ids, list) else [eos_ids]
-        self.stop_ids = {token_id for token_id in [*eos_ids, tokenizer.eos_token_id] if token_id is not None}
+        self.stop_ids = {
+            token_id for token_id in [*eos_ids, tokenizer.eos_token_id] if token_id is not None
+        }
 
     @run_in_model_precision
     def compute_log_probs(
         self, sequences: Sequence[Sequence[int]], prompt_lengths: Sequence[int] | None = None
     ) -> list[Float32]:
-        log_probs = [sequence_columns[0] for sequence_columns in self._reduce_target_logits(sequences, reduce_to_log_probs, 1)]
+        log_probs = [
+            sequence_columns[0]
+            for sequence_columns in self._reduce_target_logits(sequences, reduce_to_log_probs, 1)
+        ]
         check_log_probs(log_probs)
         return log_probs
 
@@ -217,8 +256,15 @@ class TransformersCausalModel(_TransformersModel):
     def compute_rank_statistics(
         self, contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
     ) -> list[TokenStatistics]:
-        sequence_statistics = to_token_statistics(self._reduce_target_logits(join_contexts_and_targets(contexts, targets)[0], reduce_to_statistics, 4))
-        target_statistics = [statistics.skip_first(max(0, len(context) - 1)) for statistics, context in zip(sequence_statistics, contexts, strict=True)]
+        sequence_statistics = to_token_statistics(
+            self._reduce_target_logits(
+                join_contexts_and_targets(contexts, targets)[0], reduce_to_statistics, 4
+            )
+        )
+        target_statistics = [
+            statistics.skip_first(max(0, len(context) - 1))
+            for statistics, context in zip(sequence_statistics, contexts, strict=True)
+        ]
         check_rank_statistics(target_statistics)
         return target_statistics
 
@@ -231,28 +277,48 @@ class TransformersCausalModel(_TransformersModel):
     ) -> list[Float32]:
         """``reduce`` (logits (n, V), targets (n,)) -> (columns, n) for every token of each sequence
         after its first: an array (columns, length - 1) a sequence."""
-        reduced_sequences = [np.empty((column_count, max(0, len(token_ids) - 1)), dtype=np.float32) for token_ids in sequences]
+        reduced_sequences = [
+            np.empty((column_count, max(0, len(token_ids) - 1)), dtype=np.float32)
+            for token_ids in sequences
+        ]
         windows = []  # (sequence, first token read, first token predicted, last token predicted)
         for sequence_index, sequence in enumerate(sequences):
             first_target = 1
             while first_target < len(sequence):
-                first_read = compute_window_start(first_target, self.context_length, max(1, self.context_length // 2))
+                first_read = compute_window_start(
+                    first_target, self.context_length, max(1, self.context_length // 2)
+                )
                 last_target = min(first_read + self.context_length, len(sequence) - 1)
                 windows.append((sequence_index, first_read, first_target, last_target))
                 first_target = last_target + 1
-        for batch in self.iter_batch_indices([last_target - first_read for _, first_read, _, last_target in windows]):
+        for batch in self.iter_batch_indices(
+            [last_target - first_read for _, first_read, _, last_target in windows]
+        ):
             batch_windows = [windows[i] for i in batch]
-            window_sequences = [sequences[i][first_read : last_target + 1] for i, first_read, _, last_target in batch_windows]
+            window_sequences = [
+                sequences[i][first_read : last_target + 1]
+                for i, first_read, _, last_target in batch_windows
+            ]
             input_ids, is_real = pad_rows(window_sequences, self.device, self.pad_id)
             logits = self._compute_logits(input_ids[:, :-1], is_real[:, :-1])  # (B, T, V)
-            reduced = reduce_logits(logits.flatten(0, 1), input_ids[:, 1:].flatten())  # (columns, B * T)
-            values = reduced.view(column_count, len(batch_windows), -1).transpose(0, 1).cpu().numpy()
-            for (sequence_index, first_read, first_target, last_target), window_values in zip(batch_windows, values, strict=True):
-                reduced_sequences[sequence_index][:, first_target - 1 : last_target] = window_values[:, first_target - 1 - first_read : last_target - first_read]
+            reduced = reduce_logits(
+                logits.flatten(0, 1), input_ids[:, 1:].flatten()
+            )  # (columns, B * T)
+            values = (
+                reduced.view(column_count, len(batch_windows), -1).transpose(0, 1).cpu().numpy()
+            )
+            for (sequence_index, first_read, first_target, last_target), window_values in zip(
+                batch_windows, values, strict=True
+            ):
+                reduced_sequences[sequence_index][:, first_target - 1 : last_target] = (
+                    window_values[:, first_target - 1 - first_read : last_target - first_read]
+                )
         return reduced_sequences
 
     def _compute_logits(self, token_ids: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
-        return self.model(input_ids=token_ids, attention_mask=is_real.long(), use_cache=False).logits.float()
+        return self.model(
+            input_ids=token_ids, attention_mask=is_real.long(), use_cache=False
+        ).logits.float()
 
     @run_in_model_precision
     @torch.inference_mode()
@@ -266,7 +332,9 @@ class TransformersCausalModel(_TransformersModel):
         logits = context_output.logits[context_rows, -1:].float()  # (B, 1, V)
         if target_ids.shape[1] > 1:
             context_output.past_key_values.batch_select_indices(context_rows)
-            context_mask = torch.ones(len(context_rows), context_ids.shape[1], device=self.device, dtype=torch.long)
+            context_mask = torch.ones(
+                len(context_rows), context_ids.shape[1], device=self.device, dtype=torch.long
+            )
             attention_mask = torch.cat([context_mask, is_real[:, :-1].long()], dim=1)
             later_logits = self.model(
                 input_ids=target_ids[:, :-1],
@@ -293,24 +361,45 @@ class TransformersCausalModel(_TransformersModel):
     ) -> list[list[ScoredContinuation]]:
         if max_new_tokens >= self.context_length:
             raise UsageError(
-                f"{max_new_tokens} new tokens do not fit the context of {self.context_length} tokens of "
+                f"{max_new_tokens} new tokens do not fit the context of "
+                f"{self.context_length} tokens of "
                 f"{self.name}; ask for fewer"
             )
         # A longer prompt loses its beginning: what is read and written must fit the context.
-        truncated_prompts = [list(prompt[-(self.context_length - max_new_tokens) :]) for prompt in prompts]
+        truncated_prompts = [
+            list(prompt[-(self.context_length - max_new_tokens) :]) for prompt in prompts
+        ]
         choice = TokenSampler(temperature, top_k, top_p, first_temperature=first_temperature)
         continuations: list[list[ScoredContinuation]] = [[] for _ in prompts]
-        indices_by_length = sorted(range(len(truncated_prompts)), key=lambda i: len(truncated_prompts[i]))
-        for length, index_group in groupby(indices_by_length, key=lambda i: len(truncated_prompts[i])):
+        indices_by_length = sorted(
+            range(len(truncated_prompts)), key=lambda i: len(truncated_prompts[i])
+        )
+        for length, index_group in groupby(
+            indices_by_length, key=lambda i: len(truncated_prompts[i])
+        ):
             same_length_indices = list(index_group)
             rows_per_batch = max(1, min(MAX_LOGITS // 4 // self.vocab_size, (1 << 17) // length))
             rows_per_batch = 1 if self.batching == "one row" else rows_per_batch
-            prompts_per_batch, draws_per_batch = max(1, rows_per_batch // samples), min(rows_per_batch, samples)
-            for first_member, first_draw in product(range(0, len(same_length_indices), prompts_per_batch), range(0, samples, draws_per_batch)):
+            prompts_per_batch, draws_per_batch = (
+                max(1, rows_per_batch // samples),
+                min(rows_per_batch, samples),
+            )
+            for first_member, first_draw in product(
+                range(0, len(same_length_indices), prompts_per_batch),
+                range(0, samples, draws_per_batch),
+            ):
                 batch = same_length_indices[first_member : first_member + prompts_per_batch]
-                random_keys = [make_draw_keys(seed, prompts[i], samples)[first_draw : first_draw + draws_per_batch] for i in batch]
+                random_keys = [
+                    make_draw_keys(seed, prompts[i], samples)[
+                        first_draw : first_draw + draws_per_batch
+                    ]
+                    for i in batch
+                ]
                 batch_continuations = self._sample_continuations(
-                    [truncated_prompts[i] for i in batch], np.concatenate(random_keys), choice, max_new_tokens
+                    [truncated_prompts[i] for i in batch],
+                    np.concatenate(random_keys),
+                    choice,
+                    max_new_tokens,
                 )
                 for row, prompt_index in enumerate(np.repeat(batch, len(random_keys[0]))):
                     continuations[prompt_index].append(batch_continuations[row])
@@ -326,20 +415,33 @@ class TransformersCausalModel(_TransformersModel):
         completion_count: int,
         max_new_tokens: int,
     ) -> list[list[ScoredContinuation]]:
-        truncated_contexts = [list(context[-(self.context_length - max_new_tokens) :]) for context in contexts]
+        truncated_contexts = [
+            list(context[-(self.context_length - max_new_tokens) :]) for context in contexts
+        ]
         completions: list[list[ScoredContinuation]] = [[] for _ in truncated_contexts]
-        indices_by_length = sorted(range(len(truncated_contexts)), key=lambda i: len(truncated_contexts[i]))
+        indices_by_length = sorted(
+            range(len(truncated_contexts)), key=lambda i: len(truncated_contexts[i])
+        )
         contexts_per_batch = max(1, MAX_LOGITS // 4 // self.vocab_size // completion_count)
         contexts_per_batch = 1 if self.batching == "one row" else contexts_per_batch
         for _, index_group in groupby(indices_by_length, key=lambda i: len(truncated_contexts[i])):
             same_length_indices = list(index_group)
-            for batch in (same_length_indices[i : i + contexts_per_batch] for i in range(0, len(same_length_indices), contexts_per_batch)):
+            for batch in (
+                same_length_indices[i : i + contexts_per_batch]
+                for i in range(0, len(same_length_indices), contexts_per_batch)
+            ):
                 batch_hypotheses = run_beam_search(
-                    TransformersBeamScorer(self.model, [truncated_contexts[i] for i in batch]), width=completion_count, stop=self.stop_ids,
-                    max_new_tokens=max_new_tokens, normalisation="mean", stopping="transformers",
-                )  # fmt: skip
+                    TransformersBeamScorer(self.model, [truncated_contexts[i] for i in batch]),
+                    width=completion_count,
+                    stop=self.stop_ids,
+                    max_new_tokens=max_new_tokens,
+                    normalisation="mean",
+                    stopping="transformers",
+                )
                 for i, hypotheses in zip(batch, batch_hypotheses, strict=True):
-                    completions[i] = [hypothesis_to_continuation(hypothesis) for hypothesis in hypotheses]
+                    completions[i] = [
+                        hypothesis_to_continuation(hypothesis) for hypothesis in hypotheses
+                    ]
         return completions
 
     def _sample_continuations(
@@ -365,15 +467,23 @@ class TransformersCausalModel(_TransformersModel):
             check_no_nan(next_log_probs[torch.from_numpy(is_running).to(next_log_probs.device)])
             chosen_ids = choice.choose_tokens(logits, random_keys, position)  # (B,)
             token_ids[:, position] = chosen_ids.cpu().numpy()
-            log_probs[:, position] = next_log_probs.gather(1, chosen_ids[:, None]).squeeze(1).cpu().numpy()
+            log_probs[:, position] = (
+                next_log_probs.gather(1, chosen_ids[:, None]).squeeze(1).cpu().numpy()
+            )
             is_running &= ~np.isin(token_ids[:, position], [*self.stop_ids])
             token_counts += is_running
             if not is_running.any() or position == max_new_tokens - 1:
                 break
-            output = self.model(input_ids=chosen_ids[:, None], past_key_values=cache, use_cache=True)
+            output = self.model(
+                input_ids=chosen_ids[:, None], past_key_values=cache, use_cache=True
+            )
             cache, logits = output.past_key_values, output.logits[:, -1].float()
         return [
-            ScoredContinuation(token_ids[row, :token_count].tolist(), log_probs[row, :token_count].copy(), not is_running[row])
+            ScoredContinuation(
+                token_ids[row, :token_count].tolist(),
+                log_probs[row, :token_count].copy(),
+                not is_running[row],
+            )
             for row, token_count in enumerate(token_counts)
         ]
 
@@ -385,11 +495,15 @@ class TransformersBeamScorer:
         self.model, self.prompts = model, prompts
 
     def score_first_tokens(self) -> torch.Tensor:
-        return self._compute_next_log_probs(torch.tensor(self.prompts, device=self.model.device), None)
+        return self._compute_next_log_probs(
+            torch.tensor(self.prompts, device=self.model.device), None
+        )
 
     def score_next_tokens(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
         self.cache.batch_select_indices(torch.tensor(parent_rows, device=self.model.device))
-        return self._compute_next_log_probs(torch.tensor(tokens, device=self.model.device)[:, None], self.cache)
+        return self._compute_next_log_probs(
+            torch.tensor(tokens, device=self.model.device)[:, None], self.cache
+        )
 
     def _compute_next_log_probs(self, input_ids: torch.Tensor, cache: Any) -> torch.Tensor:
         output = self.model(input_ids=input_ids, past_key_values=cache, use_cache=True)
@@ -398,7 +512,9 @@ class TransformersBeamScorer:
 
 
 class TransformersMaskedModel(_TransformersModel, MaskedModel):
-    def compute_logits_at(self, sequences: Sequence[Sequence[int]], positions: Sequence[int]) -> torch.Tensor:
+    def compute_logits_at(
+        self, sequences: Sequence[Sequence[int]], positions: Sequence[int]
+    ) -> torch.Tensor:
         input_ids, is_real = pad_rows(sequences, self.device, self.pad_id)
         logits = self.model(input_ids=input_ids, attention_mask=is_real.long()).logits
         row_indices = torch.arange(len(sequences), device=self.device)

@@ -15,8 +15,8 @@ from pydantic import Field
 from tasks.contract import (
     ID_TYPE,
     ItemResult,
-    TablePart,
     StageConfig,
+    TablePart,
     TableWriters,
     build_document_ledger_columns,
     build_ledger_table,
@@ -55,11 +55,20 @@ def is_source_or_part(source: str, parent: str) -> bool:
     return f"{source}/".startswith(f"{parent}/")
 
 
-def build_ranking_columns(batch: pa.RecordBatch, preferred_sources: Sequence[str]) -> dict[str, pa.Array]:
+def build_ranking_columns(
+    batch: pa.RecordBatch, preferred_sources: Sequence[str]
+) -> dict[str, pa.Array]:
     """The columns of STANDING for a batch with doc_id, cluster, source and text."""
     sources = batch["source"].dictionary_encode()
     preference_ranks = [
-        next((rank for rank, name in enumerate(preferred_sources) if is_source_or_part(source, name)), None)
+        next(
+            (
+                rank
+                for rank, name in enumerate(preferred_sources)
+                if is_source_or_part(source, name)
+            ),
+            None,
+        )
         for source in sources.dictionary.to_pylist()
     ]
     preference = pa.array(preference_ranks, pa.int32()).take(sources.indices)
@@ -108,7 +117,11 @@ def find_lowest_ranked_equal(rows: UInt64Array, ranks: Int64Array) -> Int64Array
 
 
 def assign_clusters(
-    documents: pa.Table, earlier_signatures: pa.Table, duplicate_of: Int64Array, pair_first: Int64Array, pair_second: Int64Array
+    documents: pa.Table,
+    earlier_signatures: pa.Table,
+    duplicate_of: Int64Array,
+    pair_first: Int64Array,
+    pair_second: Int64Array,
 ) -> tuple[pa.Array, BoolArray]:
     """The cluster of each of n documents, and whether it joins clusters that are apart, (n,).
 
@@ -124,10 +137,22 @@ def assign_clusters(
 
     n, m = len(documents), len(earlier_signatures)
     positions = np.arange(m + n)
-    earlier_cluster_heads = find_lowest_ranked_equal(ids_to_uint64_pairs(earlier_signatures["cluster"]), positions[:m])
-    incoming_cluster_heads = np.concatenate([ids_to_uint64_pairs(earlier_signatures["entered"]), ids_to_uint64_pairs(documents["cluster"])])
-    incoming_cluster_heads = np.concatenate([earlier_cluster_heads, find_lowest_ranked_equal(incoming_cluster_heads, positions)[m:]])
-    removed, clustered = np.flatnonzero(duplicate_of >= 0), np.flatnonzero(incoming_cluster_heads != positions)
+    earlier_cluster_heads = find_lowest_ranked_equal(
+        ids_to_uint64_pairs(earlier_signatures["cluster"]), positions[:m]
+    )
+    incoming_cluster_heads = np.concatenate(
+        [
+            ids_to_uint64_pairs(earlier_signatures["entered"]),
+            ids_to_uint64_pairs(documents["cluster"]),
+        ]
+    )
+    incoming_cluster_heads = np.concatenate(
+        [earlier_cluster_heads, find_lowest_ranked_equal(incoming_cluster_heads, positions)[m:]]
+    )
+    removed, clustered = (
+        np.flatnonzero(duplicate_of >= 0),
+        np.flatnonzero(incoming_cluster_heads != positions),
+    )
     edges = (
         np.concatenate([clustered, m + removed, pair_first]),
         np.concatenate([incoming_cluster_heads[clustered], duplicate_of[removed], pair_second]),
@@ -144,9 +169,13 @@ def assign_clusters(
     ranks[priority_order] = positions
     lowest_ranks = np.full(component_count, m + n)
     np.minimum.at(lowest_ranks, component_ids, ranks)
-    cluster_ids = pa.concat_arrays([pa.array([], ID_TYPE), *earlier_signatures["cluster"].chunks, *documents["doc_id"].chunks])
+    cluster_ids = pa.concat_arrays(
+        [pa.array([], ID_TYPE), *earlier_signatures["cluster"].chunks, *documents["doc_id"].chunks]
+    )
     cluster_ids = cluster_ids.take(pa.array(priority_order[lowest_ranks[component_ids[m:]]]))
-    earlier_cluster_counts = np.bincount(component_ids[np.unique(earlier_cluster_heads)], minlength=component_count)
+    earlier_cluster_counts = np.bincount(
+        component_ids[np.unique(earlier_cluster_heads)], minlength=component_count
+    )
     return cluster_ids, earlier_cluster_counts[component_ids[m:]] > 1
 
 
@@ -157,7 +186,8 @@ def assign_clusters(
 class DuplicateAssignment:
     """For each document, by its place in the input."""
 
-    duplicate_of: Int64Array  # the place of the document that stays for it, earlier ones first; -1 of those kept
+    # the index of the document that is kept in its place, earlier ones first; -1 if itself is kept
+    duplicate_of: Int64Array
     similarity: NDArray[np.float64]  # to the twin; 1 of those kept; NaN where it has but its id
     cluster: pa.Array  # ids
     joins_earlier_clusters: BoolArray  # whether it joins clusters of earlier corpora that are apart
@@ -173,7 +203,9 @@ class PartitionAssignment:
     """A part with the verdict on its documents."""
 
     partition: TablePart
-    sketch_result: ItemResult  # what ``sketch`` left of it; its value tells the documents that failed
+    sketch_result: (
+        ItemResult  # what ``sketch`` left of it; its value tells the documents that failed
+    )
     duplicate_of: pa.Array  # ids of the documents that stay for them, null of those kept
     similarity: NDArray[np.float64]
     cluster: pa.Array
@@ -190,10 +222,15 @@ def concatenate_doc_ids(earlier_signatures: pa.Table, documents: pa.Table) -> pa
 
 
 def split_by_partition(
-    partitions: Sequence[TablePart], sketch_results: Sequence[ItemResult], doc_ids: pa.Array, assignment: DuplicateAssignment
+    partitions: Sequence[TablePart],
+    sketch_results: Sequence[ItemResult],
+    doc_ids: pa.Array,
+    assignment: DuplicateAssignment,
 ) -> list[PartitionAssignment]:
     """doc_ids: of earlier documents, then of all parts behind one another."""
-    duplicate_of_ids = doc_ids.take(pa.array(assignment.duplicate_of, mask=assignment.duplicate_of < 0))
+    duplicate_of_ids = doc_ids.take(
+        pa.array(assignment.duplicate_of, mask=assignment.duplicate_of < 0)
+    )
     assignments = []
     start = 0
     for partition, sketch_result in zip(partitions, sketch_results, strict=True):
@@ -201,7 +238,15 @@ def split_by_partition(
         start = row_range.stop
         similarity = assignment.similarity[row_range].copy()
         cluster = _copy_slice(assignment.cluster[row_range])
-        assignments.append(PartitionAssignment(partition, sketch_result, _copy_slice(duplicate_of_ids[row_range]), similarity, cluster))
+        assignments.append(
+            PartitionAssignment(
+                partition,
+                sketch_result,
+                _copy_slice(duplicate_of_ids[row_range]),
+                similarity,
+                cluster,
+            )
+        )
     return assignments
 
 
@@ -211,7 +256,11 @@ def _copy_slice(array_slice: pa.Array) -> pa.Array:
 
 
 def write_deduplicated_partition(
-    assignment: PartitionAssignment, reason: str, threshold: float, sketch_schema: pa.Schema, out: TableWriters
+    assignment: PartitionAssignment,
+    reason: str,
+    threshold: float,
+    sketch_schema: pa.Schema,
+    out: TableWriters,
 ) -> None:
     """The documents of a part that stay, with their clusters and signatures, and a ledger row for
     each other. ``sketches``: the schema of what was spilled; its last column is the signature."""
@@ -220,13 +269,20 @@ def write_deduplicated_partition(
     for batch in assignment.partition.iter_batches():
         row_range = slice(start, start + len(batch))
         start = row_range.stop
-        duplicate_of, failure_reasons = assignment.duplicate_of[row_range], _look_up_failure_reasons(batch, failures_by_id)
+        duplicate_of, failure_reasons = (
+            assignment.duplicate_of[row_range],
+            _look_up_failure_reasons(batch, failures_by_id),
+        )
         has_failed = failure_reasons.is_valid()
         is_removed = pc.and_(duplicate_of.is_valid(), failure_reasons.is_null())
         is_kept = pc.and_(duplicate_of.is_null(), failure_reasons.is_null())
-        kept_documents = pa.table(replace_columns(batch, cluster=assignment.cluster[row_range])).filter(is_kept)
+        kept_documents = pa.table(
+            replace_columns(batch, cluster=assignment.cluster[row_range])
+        ).filter(is_kept)
         out.get_table_writer("documents").write(kept_documents)
-        scores = pa.array(assignment.similarity[row_range], from_pandas=True).filter(is_removed)  # NaN is null
+        scores = pa.array(assignment.similarity[row_range], from_pandas=True).filter(
+            is_removed
+        )  # NaN is null
         removal_rows = build_removal_columns(
             pc.if_else(scores.is_valid(), reason, REUSED_ID_REASON),
             batch.filter(is_removed),
@@ -234,16 +290,25 @@ def write_deduplicated_partition(
             threshold=pc.if_else(scores.is_valid(), threshold, None),
             matched=duplicate_of.filter(is_removed),
         )
-        quarantine_rows = build_document_ledger_columns("quarantined", failure_reasons.drop_null(), batch.filter(has_failed))
+        quarantine_rows = build_document_ledger_columns(
+            "quarantined", failure_reasons.drop_null(), batch.filter(has_failed)
+        )
         out.get_table_writer("ledger").write(build_ledger_table(removal_rows, quarantine_rows))
     sketches = assignment.sketch_result.open_spilled_table("sketches", sketch_schema)
-    sketches = sketches.rename_columns({"cluster": "entered"}).append_column("cluster", assignment.cluster)
+    sketches = sketches.rename_columns({"cluster": "entered"}).append_column(
+        "cluster", assignment.cluster
+    )
     signature_rows = sketches.select(["doc_id", "entered", "cluster", sketch_schema.names[-1]])
-    is_kept = pc.and_(assignment.duplicate_of.is_null(), _look_up_failure_reasons(sketches, failures_by_id).is_null())
+    is_kept = pc.and_(
+        assignment.duplicate_of.is_null(),
+        _look_up_failure_reasons(sketches, failures_by_id).is_null(),
+    )
     out.get_table_writer("signatures").write(signature_rows.filter(is_kept))
 
 
-def _look_up_failure_reasons(batch: pa.RecordBatch | pa.Table, failures_by_id: Mapping[str, str]) -> pa.Array:
+def _look_up_failure_reasons(
+    batch: pa.RecordBatch | pa.Table, failures_by_id: Mapping[str, str]
+) -> pa.Array:
     """Of each document of a batch why it failed, null of all others; ``failed``: by doc_id."""
     if not failures_by_id:
         return pa.nulls(len(batch), pa.string())

@@ -19,9 +19,9 @@ from tasks.contract import (
     STAGES,
     Artifact,
     HallmarkError,
-    TablePart,
     StageConfig,
     Table,
+    TablePart,
     column,
     table_schema,
 )
@@ -55,37 +55,59 @@ def build_signature_schema(*comparison_columns: pa.Field) -> pa.Schema:
 
 #: Columns of the tables ``search``: what an addition met of the earlier ones.
 EARLIER_SEARCH_COLUMNS = (
-    column("earlier", pa.int64(), "figure", "documents of earlier corpora that were looked at",
-           unit="documents"),
-    column("bridges", pa.int64(), "figure", "documents that stayed and join clusters of earlier "
-           "corpora that are apart; they are in the first of these", unit="documents"),
-)  # fmt: skip
+    column(
+        "earlier",
+        pa.int64(),
+        "figure",
+        "documents of earlier corpora that were looked at",
+        unit="documents",
+    ),
+    column(
+        "bridges",
+        pa.int64(),
+        "figure",
+        "documents that stayed and join clusters of earlier "
+        "corpora that are apart; they are in the first of these",
+        unit="documents",
+    ),
+)
 
 
-def check_earlier_compatible(earlier_artifact: Artifact, config: StageConfig, expected_stage: str | None = None) -> None:
+def check_earlier_compatible(
+    earlier_artifact: Artifact, config: StageConfig, expected_stage: str | None = None
+) -> None:
     """HallmarkError where an earlier artifact of a stage was made by what does not go together with
     this config of it, or with the code as it is now; or which is of another ``stage``."""
     if expected_stage and earlier_artifact.stage != expected_stage:
         raise HallmarkError(
-            f"{earlier_artifact.name} was given as an earlier corpus, and is not what {expected_stage} left of one: "
+            f"{earlier_artifact.name} was given as an earlier corpus, and is not what "
+            f"{expected_stage} left of one: "
             f"give that"
         )
     setting_names, module_names = MUST_MATCH_BY_STAGE[earlier_artifact.stage]
     if module_names and "signatures" not in earlier_artifact.tables:
-        raise HallmarkError(f"{earlier_artifact.name} has no signatures; make that corpus again first")
-    earlier_settings, current_settings = earlier_artifact.manifest["parts"]["config"], config.model_dump(mode="json")
+        raise HallmarkError(
+            f"{earlier_artifact.name} has no signatures; make that corpus again first"
+        )
+    earlier_settings, current_settings = (
+        earlier_artifact.manifest["parts"]["config"],
+        config.model_dump(mode="json"),
+    )
     for name in setting_names:
         if earlier_settings.get(name) != current_settings[name]:
             raise HallmarkError(
-                f"{earlier_artifact.stage}.{name} is {current_settings[name]}, and was {earlier_settings.get(name)} in the earlier "
-                f"corpus ({earlier_artifact.name}); set it to {earlier_settings.get(name)}, or make the earlier one "
+                f"{earlier_artifact.stage}.{name} is {current_settings[name]}, and was "
+                f"{earlier_settings.get(name)} in the earlier "
+                f"corpus ({earlier_artifact.name}); set it to {earlier_settings.get(name)}, "
+                f"or make the earlier one "
                 f"again with {current_settings[name]}"
             )
     code_digests = STAGES[earlier_artifact.stage].compute_code_digests()
     for name in module_names:
         if earlier_artifact.manifest["parts"]["code"].get(name) != code_digests[name]:
             raise HallmarkError(
-                f"the earlier corpus ({earlier_artifact.name}) was made with another version of {name}, so "
+                f"the earlier corpus ({earlier_artifact.name}) was made with another version "
+                f"of {name}, so "
                 f"its signatures cannot be compared; make it again first"
             )
 
@@ -108,4 +130,7 @@ def is_in_sorted(values: np.ndarray, sorted_values: np.ndarray) -> BoolArray:
     """Which values are among the known ones, which are sorted."""
     if not len(sorted_values):
         return np.zeros(len(values), bool)
-    return sorted_values[np.minimum(np.searchsorted(sorted_values, values), len(sorted_values) - 1)] == values
+    return (
+        sorted_values[np.minimum(np.searchsorted(sorted_values, values), len(sorted_values) - 1)]
+        == values
+    )

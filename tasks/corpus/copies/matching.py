@@ -69,7 +69,9 @@ def find_duplicate_pairs(
     removed, is_candidate = np.zeros(n, bool), np.ones(n, bool)
     while True:
         active_items = np.flatnonzero(is_candidate & ~removed)
-        new_pairs, has_uncompared, shares_bucket = select_candidate_pairs(band_hashes, active_items, candidate_limit, resolved_count)
+        new_pairs, has_uncompared, shares_bucket = select_candidate_pairs(
+            band_hashes, active_items, candidate_limit, resolved_count
+        )
         new_pairs = np.setdiff1d(new_pairs, compared_pairs, assume_unique=True)
         if not len(new_pairs):
             break
@@ -84,7 +86,14 @@ def find_duplicate_pairs(
         is_duplicate = similarity >= threshold
         removed = mark_removed_duplicates(n, first[is_duplicate], second[is_duplicate])
     order = np.lexsort((first, second))
-    return NearDuplicateMatches(first[order], second[order], similarity[order], removed, len(compared_pairs), has_uncompared & ~removed)
+    return NearDuplicateMatches(
+        first[order],
+        second[order],
+        similarity[order],
+        removed,
+        len(compared_pairs),
+        has_uncompared & ~removed,
+    )
 
 
 def mark_removed_duplicates(item_count: int, first: Int64Array, second: Int64Array) -> BoolArray:
@@ -94,7 +103,9 @@ def mark_removed_duplicates(item_count: int, first: Int64Array, second: Int64Arr
     while len(first):
         is_undecided = np.zeros(item_count, bool)
         is_undecided[second] = True
-        removed[second[~is_undecided[first]]] = True  # nothing before these lefts can still take them
+        removed[second[~is_undecided[first]]] = (
+            True  # nothing before these lefts can still take them
+        )
         is_pending = ~(removed[first] | removed[second])
         first, second = first[is_pending], second[is_pending]
     return removed
@@ -121,7 +132,10 @@ def unpack_pairs(pairs: UInt64Array) -> tuple[Int64Array, Int64Array]:
 
 
 def select_candidate_pairs(
-    band_hashes: UInt32Array, active_items: Int64Array, candidate_limit: int, resolved_count: int = 0
+    band_hashes: UInt32Array,
+    active_items: Int64Array,
+    candidate_limit: int,
+    resolved_count: int = 0,
 ) -> tuple[UInt64Array, BoolArray, BoolArray]:
     """The pairs to compare, distinct and ascending; for which items some were left out, (n,); and
     which agree with another in a band, (n,), also where no pair of theirs is to be compared.
@@ -129,17 +143,34 @@ def select_candidate_pairs(
     alive: the items that are looked at, ascending; of the first ``settled`` items none is the right
     one of a pair.
     """
-    has_uncompared, shares_bucket = np.zeros(len(band_hashes), bool), np.zeros(len(band_hashes), bool)
+    has_uncompared, shares_bucket = (
+        np.zeros(len(band_hashes), bool),
+        np.zeros(len(band_hashes), bool),
+    )
     pair_buffers: list[UInt64Array] = []
     buffered_count = 0
     for band in range(band_hashes.shape[1]):
-        for pairs in generate_band_pairs(band_hashes, band, active_items, candidate_limit, has_uncompared, shares_bucket, resolved_count):
+        for pairs in generate_band_pairs(
+            band_hashes,
+            band,
+            active_items,
+            candidate_limit,
+            has_uncompared,
+            shares_bucket,
+            resolved_count,
+        ):
             pair_buffers.append(pairs)
             buffered_count += len(pairs)
         if buffered_count > MAX_BUFFERED_PAIRS:
-            pair_buffers = [keep_best_pairs(band_hashes, merge_unique_pairs(pair_buffers), candidate_limit, has_uncompared)]
+            pair_buffers = [
+                keep_best_pairs(
+                    band_hashes, merge_unique_pairs(pair_buffers), candidate_limit, has_uncompared
+                )
+            ]
             buffered_count = len(pair_buffers[0])
-    selected_pairs = keep_best_pairs(band_hashes, merge_unique_pairs(pair_buffers), candidate_limit, has_uncompared)
+    selected_pairs = keep_best_pairs(
+        band_hashes, merge_unique_pairs(pair_buffers), candidate_limit, has_uncompared
+    )
     has_uncompared[:resolved_count] = False
     return selected_pairs, has_uncompared, shares_bucket
 
@@ -159,20 +190,30 @@ def generate_band_pairs(
     members, bucket_keys = active_items, band_hashes[active_items, band].astype(np.uint64)
     max_depth = min(MAX_SPLIT_DEPTH, band_hashes.shape[1])
     for depth in range(1, max_depth + 1):
-        members, bucket_keys, positions, bucket_sizes = group_into_buckets(members, bucket_keys, resolved_count)
+        members, bucket_keys, positions, bucket_sizes = group_into_buckets(
+            members, bucket_keys, resolved_count
+        )
         if not len(members):
             return
         shares_bucket[members] = True
         is_crowded = bucket_sizes > candidate_limit + 1
         is_split = is_crowded & (depth < max_depth)
-        yield pair_with_bucket_leaders(members, positions, np.where(members < resolved_count, 0, np.where(is_split, 1, candidate_limit)))
+        yield pair_with_bucket_leaders(
+            members,
+            positions,
+            np.where(members < resolved_count, 0, np.where(is_split, 1, candidate_limit)),
+        )
         has_uncompared[members[is_crowded]] = True
         members, bucket_keys = members[is_split], bucket_keys[is_split]
         next_hashes = band_hashes[members, (band + depth) % band_hashes.shape[1]].astype(np.uint64)
-        bucket_keys = mix_hashes(mix_hashes(bucket_keys, np.uint64(0)), next_hashes) >> np.uint64(32)
+        bucket_keys = mix_hashes(mix_hashes(bucket_keys, np.uint64(0)), next_hashes) >> np.uint64(
+            32
+        )
 
 
-def group_into_buckets(members: Int64Array, bucket_keys: UInt64Array, resolved_count: int = 0) -> tuple[Int64Array, UInt64Array, Int64Array, Int64Array]:
+def group_into_buckets(
+    members: Int64Array, bucket_keys: UInt64Array, resolved_count: int = 0
+) -> tuple[Int64Array, UInt64Array, Int64Array, Int64Array]:
     """Members of equal values (of 32 bits) side by side, in their order; those alone are left out,
     and those among settled ones alone.
 
@@ -182,7 +223,9 @@ def group_into_buckets(members: Int64Array, bucket_keys: UInt64Array, resolved_c
     sort_keys |= members.astype(np.uint64)
     sort_keys.sort()
     bucket_keys = sort_keys >> np.uint64(32)
-    equals_next = bucket_keys[1:] == bucket_keys[:-1]  # most are alone: what follows is for the others
+    equals_next = (
+        bucket_keys[1:] == bucket_keys[:-1]
+    )  # most are alone: what follows is for the others
     is_shared = np.append(equals_next, False)[: len(sort_keys)]
     is_shared[1:] |= equals_next
     sort_keys, bucket_keys = sort_keys[is_shared], bucket_keys[is_shared]
@@ -192,20 +235,33 @@ def group_into_buckets(members: Int64Array, bucket_keys: UInt64Array, resolved_c
     positions = np.arange(len(sort_keys)) - np.repeat(starts, bucket_sizes)
     members = unpack_pairs(sort_keys)[0]
     if resolved_count:
-        has_unresolved = np.repeat(members[starts + bucket_sizes - 1] >= resolved_count, bucket_sizes)
-        members, bucket_keys, positions, sizes_by_member = members[has_unresolved], bucket_keys[has_unresolved], positions[has_unresolved], sizes_by_member[has_unresolved]
+        has_unresolved = np.repeat(
+            members[starts + bucket_sizes - 1] >= resolved_count, bucket_sizes
+        )
+        members, bucket_keys, positions, sizes_by_member = (
+            members[has_unresolved],
+            bucket_keys[has_unresolved],
+            positions[has_unresolved],
+            sizes_by_member[has_unresolved],
+        )
     return members, bucket_keys, positions, sizes_by_member
 
 
-def pair_with_bucket_leaders(members: Int64Array, positions: Int64Array, max_leaders: Int64Array) -> UInt64Array:
+def pair_with_bucket_leaders(
+    members: Int64Array, positions: Int64Array, max_leaders: Int64Array
+) -> UInt64Array:
     """Each member of a bucket with the first ``most`` of it that come before itself."""
     pair_counts = np.minimum(positions, max_leaders)
     owners = np.repeat(np.arange(len(members)), pair_counts)  # (pairs,)
-    leader_positions = np.arange(len(owners)) - np.repeat(np.cumsum(pair_counts) - pair_counts, pair_counts)
+    leader_positions = np.arange(len(owners)) - np.repeat(
+        np.cumsum(pair_counts) - pair_counts, pair_counts
+    )
     return pack_pairs(members[owners - positions[owners] + leader_positions], members[owners])
 
 
-def keep_best_pairs(band_hashes: UInt32Array, pairs: UInt64Array, candidate_limit: int, has_uncompared: BoolArray) -> UInt64Array:
+def keep_best_pairs(
+    band_hashes: UInt32Array, pairs: UInt64Array, candidate_limit: int, has_uncompared: BoolArray
+) -> UInt64Array:
     """Of each item's pairs, as its right, the ``limit`` that agree in most bands; then the first
     ones. Pairs are distinct and ascending, before and after."""
     first, second = unpack_pairs(pairs)
@@ -219,10 +275,14 @@ def keep_best_pairs(band_hashes: UInt32Array, pairs: UInt64Array, candidate_limi
     order = np.lexsort((first, -count_agreeing_bands(band_hashes, first, second), second))
     pair_counts = pair_counts[pair_counts > candidate_limit]
     ranks = np.arange(len(order)) - np.repeat(np.cumsum(pair_counts) - pair_counts, pair_counts)
-    return np.sort(np.concatenate([pairs[~exceeds_limit], crowded_pairs[order[ranks < candidate_limit]]]))
+    return np.sort(
+        np.concatenate([pairs[~exceeds_limit], crowded_pairs[order[ranks < candidate_limit]]])
+    )
 
 
-def count_agreeing_bands(band_hashes: UInt32Array, first: Int64Array, second: Int64Array) -> NDArray[np.int16]:
+def count_agreeing_bands(
+    band_hashes: UInt32Array, first: Int64Array, second: Int64Array
+) -> NDArray[np.int16]:
     """In how many bands each pair agrees, (m,)."""
     counts = np.empty(len(first), np.int16)
     for start in range(0, len(first), 1 << 14):
@@ -238,7 +298,10 @@ HASHES_PER_BLOCK = 1 << 16
 
 
 def compute_jaccard(
-    load_shingles: Callable[[Int64Array], tuple[UInt64Array, Int64Array]], first: Int64Array, second: Int64Array, set_sizes: Int64Array
+    load_shingles: Callable[[Int64Array], tuple[UInt64Array, Int64Array]],
+    first: Int64Array,
+    second: Int64Array,
+    set_sizes: Int64Array,
 ) -> NDArray[np.float64]:
     """|A ∩ B| / |A ∪ B| of pairs of sets of shingles, (m,).
 
@@ -250,10 +313,14 @@ def compute_jaccard(
     start = 0
     while start < len(first):
         hash_offset = hash_ends[start - 1] if start else 0
-        stop = max(start + 1, int(np.searchsorted(hash_ends, hash_offset + HASHES_PER_BLOCK, side="right")))
+        stop = max(
+            start + 1, int(np.searchsorted(hash_ends, hash_offset + HASHES_PER_BLOCK, side="right"))
+        )
         stop = min(stop, start + HASHES_PER_BLOCK)
         block = slice(start, stop)
-        similarities[block] = _compute_block_jaccard(*load_shingles(np.concatenate([first[block], second[block]])))
+        similarities[block] = _compute_block_jaccard(
+            *load_shingles(np.concatenate([first[block], second[block]]))
+        )
         start = stop
     return similarities
 
@@ -267,12 +334,16 @@ def _compute_block_jaccard(hashes: UInt64Array, sizes: Int64Array) -> NDArray[np
     pair_count = len(sizes) // 2
     pair_bits = np.uint64(max(1, (pair_count - 1).bit_length()))
     pair_numbers = np.repeat(np.tile(np.arange(pair_count, dtype=np.uint64), 2), sizes)
-    side_bits = np.repeat(np.arange(2, dtype=np.uint64), [sizes[:pair_count].sum(), sizes[pair_count:].sum()])
+    side_bits = np.repeat(
+        np.arange(2, dtype=np.uint64), [sizes[:pair_count].sum(), sizes[pair_count:].sum()]
+    )
     pair_shift = np.uint64(64) - pair_bits
     keys = (pair_numbers << pair_shift) | (hashes >> pair_bits & ~np.uint64(1)) | side_bits
     keys.sort()
     keys = keys[np.append(True, keys[1:] != keys[:-1])]
     common_keys = keys[1:][(keys[1:] ^ keys[:-1]) == 1]
-    intersection_sizes = np.bincount((common_keys >> pair_shift).astype(np.int64), minlength=pair_count)
+    intersection_sizes = np.bincount(
+        (common_keys >> pair_shift).astype(np.int64), minlength=pair_count
+    )
     summed_sizes = np.bincount((keys >> pair_shift).astype(np.int64), minlength=pair_count)
     return intersection_sizes / (summed_sizes - intersection_sizes)

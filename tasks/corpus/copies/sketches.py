@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.measures.words import mix_hashes, hash_words
+from tasks.measures.words import hash_words, mix_hashes
 
 
 def compute_shingle_hashes(
@@ -26,11 +26,15 @@ def compute_shingle_hashes(
     Returns (hashes, offsets): those of text i are ``hashes[offsets[i]:offsets[i + 1]]``; no text is
     without any. MinHash needs them neither distinct nor sorted.
     """
-    token_hashes, token_offsets = _hash_characters(texts) if unit == "characters" else hash_words(texts)
+    token_hashes, token_offsets = (
+        _hash_characters(texts) if unit == "characters" else hash_words(texts)
+    )
     token_counts = np.diff(token_offsets)
     shingle_counts = np.maximum(token_counts - shingle_length + 1, 1)  # shingles of each text
     offsets = np.concatenate([[0], np.cumsum(shingle_counts)])  # (n + 1,)
-    first_tokens = np.arange(offsets[-1]) + np.repeat(token_offsets[:-1] - offsets[:-1], shingle_counts)  # word of each
+    first_tokens = np.arange(offsets[-1]) + np.repeat(
+        token_offsets[:-1] - offsets[:-1], shingle_counts
+    )  # word of each
     padded_hashes = np.concatenate([token_hashes, np.zeros(shingle_length, np.uint64)])
     shingle_hashes = np.zeros(len(first_tokens), np.uint64)
     for step in range(shingle_length):
@@ -40,7 +44,10 @@ def compute_shingle_hashes(
     short_hashes = np.zeros(len(short_texts), np.uint64)
     for step in range(shingle_length):
         is_in_text = step < token_counts[short_texts]
-        short_hashes = mix_hashes(short_hashes, np.where(is_in_text, padded_hashes[token_offsets[short_texts] + step], np.uint64(0)))
+        short_hashes = mix_hashes(
+            short_hashes,
+            np.where(is_in_text, padded_hashes[token_offsets[short_texts] + step], np.uint64(0)),
+        )
     shingle_hashes[offsets[short_texts]] = short_hashes
     return shingle_hashes, offsets
 
@@ -68,9 +75,13 @@ def compute_band_hashes(
     enough to the formula (tested), and every pair that does is compared in full.
     """
     generator = np.random.default_rng(seed)
-    multipliers = generator.integers(0, 1 << 32, band_count * rows_per_band, dtype=np.uint32) | np.uint32(1)
+    multipliers = generator.integers(
+        0, 1 << 32, band_count * rows_per_band, dtype=np.uint32
+    ) | np.uint32(1)
     xor_masks = generator.integers(0, 1 << 32, band_count * rows_per_band, dtype=np.uint32)
-    minima = _compute_minhashes((shingle_hashes >> np.uint64(32)).astype(np.uint32), offsets, multipliers, xor_masks)
+    minima = _compute_minhashes(
+        (shingle_hashes >> np.uint64(32)).astype(np.uint32), offsets, multipliers, xor_masks
+    )
     hashes_by_band = np.zeros((len(offsets) - 1, band_count), np.uint64)
     for row in range(rows_per_band):
         hashes_by_band = mix_hashes(hashes_by_band, minima[row::rows_per_band].T.astype(np.uint64))
@@ -88,7 +99,9 @@ def _compute_minhashes(
     sizes = np.diff(offsets)
     minima = np.empty((len(multipliers), len(sizes)), np.uint32)
     for text_numbers, length in _group_by_similar_size(sizes):
-        positions = np.minimum(np.arange(length)[:, None], sizes[text_numbers] - 1)  # (length, texts)
+        positions = np.minimum(
+            np.arange(length)[:, None], sizes[text_numbers] - 1
+        )  # (length, texts)
         text_hashes = shingle_hashes[offsets[text_numbers] + positions]
         permuted_hashes = np.empty_like(text_hashes)
         text_minima = np.empty((len(multipliers), len(text_numbers)), np.uint32)

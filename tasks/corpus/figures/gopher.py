@@ -12,12 +12,22 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from tasks.corpus.figures.texts import ALPHABETIC, WORD_CHARACTER, TextSpans, TextBatch, fold_hashes, find_true_runs, divide_or_null
+from tasks.corpus.figures.texts import (
+    ALPHABETIC,
+    WORD_CHARACTER,
+    TextBatch,
+    TextSpans,
+    divide_or_null,
+    find_true_runs,
+    fold_hashes,
+)
 
 BULLET_SIGNS = ("•", "-")
 
 
-def compute_gopher_quality_signals(texts: TextBatch, stop_words: Sequence[str]) -> dict[str, pa.Array]:
+def compute_gopher_quality_signals(
+    texts: TextBatch, stop_words: Sequence[str]
+) -> dict[str, pa.Array]:
     """Figures of single words, symbols and lines, a column (n,) each."""
     words, lines = texts.words, texts.lines
     is_word = (texts.word_classes & WORD_CHARACTER) != 0
@@ -25,18 +35,31 @@ def compute_gopher_quality_signals(texts: TextBatch, stop_words: Sequence[str]) 
     word_counts = words.sum_by_text(is_word)
     first_words, end_words = texts.find_word_ranges(lines)
     is_nonblank = first_words < end_words
-    starts_with_bullet = np.isin(texts.code_points[words.starts[first_words[is_nonblank]]], [ord(sign) for sign in BULLET_SIGNS])
+    starts_with_bullet = np.isin(
+        texts.code_points[words.starts[first_words[is_nonblank]]],
+        [ord(sign) for sign in BULLET_SIGNS],
+    )
     stop_word_counts = np.zeros(len(texts), np.int64)
     for word in stop_words:
         stop_word_counts += words.sum_by_text(texts.word_hashes == texts.hash_word(word)) > 0
     return {
         "words": pa.array(word_counts),
         "word_length": divide_or_null(words.sum_by_text(words.lengths * is_word), word_counts),
-        "hashes_per_word": divide_or_null(texts.count_positions(np.flatnonzero(texts.code_points == 35)), words.counts_by_text),
+        "hashes_per_word": divide_or_null(
+            texts.count_positions(np.flatnonzero(texts.code_points == 35)), words.counts_by_text
+        ),
         "ellipses_per_word": divide_or_null(_count_ellipses(texts), words.counts_by_text),
-        "bullet_lines": divide_or_null(lines.sum_by_text(_scatter_by_mask(is_nonblank, starts_with_bullet)), lines.counts_by_text),
+        "bullet_lines": divide_or_null(
+            lines.sum_by_text(_scatter_by_mask(is_nonblank, starts_with_bullet)),
+            lines.counts_by_text,
+        ),
         "ellipsis_lines": divide_or_null(
-            lines.sum_by_text(_scatter_by_mask(is_nonblank, _ends_with_ellipsis(texts, end_words[is_nonblank] - 1))), lines.counts_by_text
+            lines.sum_by_text(
+                _scatter_by_mask(
+                    is_nonblank, _ends_with_ellipsis(texts, end_words[is_nonblank] - 1)
+                )
+            ),
+            lines.counts_by_text,
         ),
         "alphabetic_words": divide_or_null(words.sum_by_text(has_letter), words.counts_by_text),
         "stop_words": pa.array(stop_word_counts),
@@ -53,7 +76,9 @@ def _count_ellipses(texts: TextBatch) -> np.ndarray:
     """(n,) how many: three dots, or the one sign for them."""
     starts, ends = find_true_runs(texts.code_points == ord("."))
     dot_runs = texts.make_spans(starts, ends)
-    return dot_runs.sum_by_text(dot_runs.lengths // 3) + texts.count_positions(np.flatnonzero(texts.code_points == ord("…")))
+    return dot_runs.sum_by_text(dot_runs.lengths // 3) + texts.count_positions(
+        np.flatnonzero(texts.code_points == ord("…"))
+    )
 
 
 def _ends_with_ellipsis(texts: TextBatch, word_numbers: np.ndarray) -> np.ndarray:
@@ -74,12 +99,16 @@ def compute_gopher_repetition_signals(texts: TextBatch) -> dict[str, pa.Array]:
     signals: dict[str, pa.Array] = {}
     for name, spans in (("lines", texts.line_blocks), ("paragraphs", texts.paragraphs)):
         is_duplicate = mark_later_copies(texts, spans)
-        signals[f"duplicate_{name}"] = divide_or_null(spans.sum_by_text(is_duplicate), spans.counts_by_text)
+        signals[f"duplicate_{name}"] = divide_or_null(
+            spans.sum_by_text(is_duplicate), spans.counts_by_text
+        )
         characters = spans.sum_by_text(is_duplicate * spans.lengths)
         signals[f"duplicate_{name}_characters"] = divide_or_null(characters, texts.lengths)
     # An empty text has a line and a paragraph, but nothing can be said of it.
     for name in ("duplicate_lines", "duplicate_paragraphs"):
-        signals[name] = divide_or_null(np.asarray(signals[name]), (texts.lengths > 0).astype(np.int64))
+        signals[name] = divide_or_null(
+            np.asarray(signals[name]), (texts.lengths > 0).astype(np.int64)
+        )
     for n, characters in count_repeated_ngram_characters(texts).items():
         name = f"top_{n}gram" if n in TOP_NGRAM_SIZES else f"duplicate_{n}grams"
         signals[name] = divide_or_null(characters, texts.lengths)
@@ -130,18 +159,30 @@ def count_repeated_ngram_characters(texts: TextBatch) -> Mapping[int, np.ndarray
         ngram_hashes = fold_hashes(ngram_hashes[is_in_text], word_hashes[start_words + n - 1])
         positions, group_starts = group_repeated_keys(ngram_hashes)
         if n in TOP_NGRAM_SIZES:
-            characters_by_n[n] = _count_top_ngram_characters(words, cumulative_lengths, n, start_words[positions], group_starts)
+            characters_by_n[n] = _count_top_ngram_characters(
+                words, cumulative_lengths, n, start_words[positions], group_starts
+            )
         else:
-            counted_words = np.array(_scan_repeated_ngrams(start_words[positions], group_starts, n), np.int64)
-            covered_characters = cumulative_lengths[counted_words + n] - cumulative_lengths[counted_words]
-            characters_by_n[n] = np.bincount(text_numbers[counted_words], covered_characters, len(texts)).astype(np.int64)
+            counted_words = np.array(
+                _scan_repeated_ngrams(start_words[positions], group_starts, n), np.int64
+            )
+            covered_characters = (
+                cumulative_lengths[counted_words + n] - cumulative_lengths[counted_words]
+            )
+            characters_by_n[n] = np.bincount(
+                text_numbers[counted_words], covered_characters, len(texts)
+            ).astype(np.int64)
         repeated_indices = np.sort(positions)
         start_words, ngram_hashes = start_words[repeated_indices], ngram_hashes[repeated_indices]
     return characters_by_n
 
 
 def _count_top_ngram_characters(
-    words: TextSpans, cumulative_lengths: np.ndarray, n: int, positions: np.ndarray, group_starts: np.ndarray
+    words: TextSpans,
+    cumulative_lengths: np.ndarray,
+    n: int,
+    positions: np.ndarray,
+    group_starts: np.ndarray,
 ) -> np.ndarray:
     """(texts,) characters of all occurrences of each text's most frequent n-gram, with a space
     between words; of several the one that comes first. It may be one that occurs once."""
@@ -150,13 +191,20 @@ def _count_top_ngram_characters(
     group_sizes = np.diff(group_starts, append=len(positions))
     earliest_words = positions[group_starts]
     text_numbers = words.text_numbers[earliest_words]
-    group_order = np.lexsort((earliest_words, -group_sizes, text_numbers))  # the last key counts most
+    group_order = np.lexsort(
+        (earliest_words, -group_sizes, text_numbers)
+    )  # the last key counts most
     top_groups = group_order[np.diff(text_numbers[group_order], prepend=-1) > 0]
     first_words[text_numbers[top_groups]] = earliest_words[top_groups]
     occurrence_counts[text_numbers[top_groups]] = group_sizes[top_groups]
     has_ngram = occurrence_counts > 0
     ngram_lengths = np.zeros(len(first_words), np.int64)
-    ngram_lengths[has_ngram] = cumulative_lengths[first_words[has_ngram] + n] - cumulative_lengths[first_words[has_ngram]] + n - 1
+    ngram_lengths[has_ngram] = (
+        cumulative_lengths[first_words[has_ngram] + n]
+        - cumulative_lengths[first_words[has_ngram]]
+        + n
+        - 1
+    )
     return occurrence_counts * ngram_lengths
 
 
@@ -173,7 +221,11 @@ def _scan_repeated_ngrams(positions: np.ndarray, group_starts: np.ndarray, n: in
     counted_words = []
     seen_ngrams = set()
     next_free_word = 0
-    for position, ngram in zip(positions[reading_order].tolist(), np.cumsum(group_numbers)[reading_order].tolist(), strict=True):
+    for position, ngram in zip(
+        positions[reading_order].tolist(),
+        np.cumsum(group_numbers)[reading_order].tolist(),
+        strict=True,
+    ):
         if position >= next_free_word:
             if ngram in seen_ngrams:
                 counted_words.append(position)

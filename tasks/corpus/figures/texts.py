@@ -15,10 +15,21 @@ import pyarrow.compute as pc
 #: What a character is, as bits. WORDY: neither white space nor punctuation. TERMINAL: ends a
 #: sentence, in any script; MARK: it does in English; CLOSING: may stand behind such a mark.
 #: CAPITAL: of ASCII.
-WHITE_SPACE, LINE_BREAK, ALPHABETIC, WORD_CHARACTER, SENTENCE_END, ENGLISH_END_MARK, CLOSING_MARK, ASCII_CAPITAL = (1 << bit for bit in range(8))
+(
+    WHITE_SPACE,
+    LINE_BREAK,
+    ALPHABETIC,
+    WORD_CHARACTER,
+    SENTENCE_END,
+    ENGLISH_END_MARK,
+    CLOSING_MARK,
+    ASCII_CAPITAL,
+) = (1 << bit for bit in range(8))
 
 #: White space and the ends of lines, as Python's ``str.split`` and ``str.splitlines`` have them.
-SPACE_CHARACTERS = "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B)))
+SPACE_CHARACTERS = "\t\n\v\f\r\x1c\x1d\x1e\x1f \x85\xa0\u1680" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
 SPACE_CHARACTERS += "\u2028\u2029\u202f\u205f\u3000"
 BREAK_CHARACTERS = "\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"
 
@@ -54,19 +65,27 @@ def _build_character_classes() -> np.ndarray:
     """(0x110000,) uint8: the bits of each code point."""
     class_bits = np.zeros(0x110000, np.uint8)
     code_points = np.concatenate([np.arange(0xD800), np.arange(0xE000, 0x110000)]).astype("<u4")
-    utf8_sizes = np.ones(len(code_points), np.int8)  # bytes of each in UTF-8; there are no surrogates
+    utf8_sizes = np.ones(
+        len(code_points), np.int8
+    )  # bytes of each in UTF-8; there are no surrogates
     for size_boundary in (0x80, 0x800, 0x10000):
         utf8_sizes += code_points >= size_boundary
     offsets = np.zeros(len(code_points) + 1, np.int32)
     np.cumsum(utf8_sizes, out=offsets[1:])
     utf8_buffer = pa.py_buffer(code_points.tobytes().decode("utf-32-le").encode())
     characters = pa.StringArray.from_buffers(len(code_points), pa.py_buffer(offsets), utf8_buffer)
-    class_bits[code_points[pc.utf8_is_alpha(characters).to_numpy(zero_copy_only=False)]] = ALPHABETIC
+    class_bits[code_points[pc.utf8_is_alpha(characters).to_numpy(zero_copy_only=False)]] = (
+        ALPHABETIC
+    )
     class_bits |= WORD_CHARACTER
     for bit, class_characters in (
-        (WHITE_SPACE, SPACE_CHARACTERS), (LINE_BREAK, BREAK_CHARACTERS), (SENTENCE_END, TERMINAL_CHARACTERS), (ENGLISH_END_MARK, ".?!"),
-        (CLOSING_MARK, "\"')]”’"), (ASCII_CAPITAL, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
-    ):  # fmt: skip
+        (WHITE_SPACE, SPACE_CHARACTERS),
+        (LINE_BREAK, BREAK_CHARACTERS),
+        (SENTENCE_END, TERMINAL_CHARACTERS),
+        (ENGLISH_END_MARK, ".?!"),
+        (CLOSING_MARK, "\"')]”’"),
+        (ASCII_CAPITAL, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
+    ):
         class_bits[[ord(character) for character in class_characters]] |= bit
     for character in SPACE_CHARACTERS + PUNCTUATION_CHARACTERS:
         class_bits[ord(character)] &= 0xFF ^ WORD_CHARACTER
@@ -143,9 +162,13 @@ class TextBatch:
         separator, line_feed = (pa.scalar(value, pa.large_string()) for value in ("", "\n"))
         terminated = pc.binary_join_element_wise(text_column, separator, line_feed)
         _, offsets, buffer = terminated.buffers()
-        start_byte, end_byte = np.frombuffer(offsets, np.int64)[[terminated.offset, terminated.offset + len(terminated)]]
+        start_byte, end_byte = np.frombuffer(offsets, np.int64)[
+            [terminated.offset, terminated.offset + len(terminated)]
+        ]
         utf8_bytes = memoryview(buffer or b"")[start_byte:end_byte]
-        return TextBatch(np.frombuffer(str(utf8_bytes, "utf-8").encode("utf-32-le"), "<u4"), starts, ends)
+        return TextBatch(
+            np.frombuffer(str(utf8_bytes, "utf-8").encode("utf-32-le"), "<u4"), starts, ends
+        )
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -221,15 +244,27 @@ class TextBatch:
         ends[has_words] = words.ends[words.offsets[1:][has_words] - 1]
         run_starts, run_ends = self._line_feed_runs
         text_numbers = np.searchsorted(self.starts, run_starts, side="right") - 1
-        is_separator = (run_ends - run_starts > 1) & (run_starts >= starts[text_numbers]) & (run_ends <= ends[text_numbers])
-        return self._split_at_separators(run_starts[is_separator], run_ends[is_separator], starts, ends)
+        is_separator = (
+            (run_ends - run_starts > 1)
+            & (run_starts >= starts[text_numbers])
+            & (run_ends <= ends[text_numbers])
+        )
+        return self._split_at_separators(
+            run_starts[is_separator], run_ends[is_separator], starts, ends
+        )
 
     def _split_at_separators(
-        self, separator_starts: np.ndarray, separator_ends: np.ndarray, starts: np.ndarray, ends: np.ndarray
+        self,
+        separator_starts: np.ndarray,
+        separator_ends: np.ndarray,
+        starts: np.ndarray,
+        ends: np.ndarray,
     ) -> TextSpans:
         """What separators, from left to right, part the texts from starts to ends into."""
         starts = np.sort(np.concatenate([starts, separator_ends]), kind="stable")
-        return self.make_spans(starts, np.sort(np.concatenate([separator_starts, ends]), kind="stable"))
+        return self.make_spans(
+            starts, np.sort(np.concatenate([separator_starts, ends]), kind="stable")
+        )
 
     def find_word_ranges(self, spans: TextSpans) -> tuple[np.ndarray, np.ndarray]:
         """(m,) first and end of the words in each span; no word lies across its ends."""
@@ -253,7 +288,9 @@ class TextBatch:
         itself, which is easier had.
         """
         prefix_sums, powers = self._prefix_hashes
-        span_sums = (prefix_sums[spans.ends] - prefix_sums[spans.starts]) * powers[len(self.code_points) - spans.starts]
+        span_sums = (prefix_sums[spans.ends] - prefix_sums[spans.starts]) * powers[
+            len(self.code_points) - spans.starts
+        ]
         return fold_hashes(span_sums, spans.lengths.astype(np.uint64))
 
     @cached_property

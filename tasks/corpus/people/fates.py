@@ -83,16 +83,24 @@ class DocumentOutcomes:
         """Of each copy the last keeper in its chain that is of this corpus: a twin that left as a
         copy has a twin, unless that is of an earlier one."""
         has_original = self.duplicate_of >= 0
-        final_original = np.where(has_original, self.duplicate_of, np.arange(len(self.duplicate_of)))
+        final_original = np.where(
+            has_original, self.duplicate_of, np.arange(len(self.duplicate_of))
+        )
         while has_original[final_original].any():
-            final_original = np.where(has_original[final_original], self.duplicate_of[final_original], final_original)
+            final_original = np.where(
+                has_original[final_original], self.duplicate_of[final_original], final_original
+            )
         return final_original
 
     @cached_property
     def is_lost_with_original(self) -> BoolArray:
         """Left as a copy, and what it was a copy of left later for another reason. What is a copy
         of an earlier document is not lost: that one is in the corpus."""
-        return self.is_copy & (self.removed_at[self.final_original] < NOT_REMOVED) & ~self.is_copy[self.final_original]
+        return (
+            self.is_copy
+            & (self.removed_at[self.final_original] < NOT_REMOVED)
+            & ~self.is_copy[self.final_original]
+        )
 
     @cached_property
     def is_lost_cluster(self) -> BoolArray:
@@ -104,37 +112,53 @@ class DocumentOutcomes:
         """Documents that the groups of a dimension are compared among."""
         if dimension == "source":
             return np.ones(len(self.has_signals), bool)
-        return self.has_signals & self.may_be_english if dimension in ENGLISH_DIMENSIONS else self.has_signals
+        return (
+            self.has_signals & self.may_be_english
+            if dimension in ENGLISH_DIMENSIONS
+            else self.has_signals
+        )
 
     def find_groups(self, dimension: str, min_documents: int) -> dict[str, ClusteredGroup]:
         """The groups of a dimension with at least so many documents, by their names."""
         if dimension not in self._groups_by_dimension:
             at_risk = self.select_at_risk(dimension)
             self._groups_by_dimension[dimension] = {
-                name: ClusteredGroup.from_members(np.flatnonzero(is_member & at_risk), self.cluster_index)
+                name: ClusteredGroup.from_members(
+                    np.flatnonzero(is_member & at_risk), self.cluster_index
+                )
                 for (group_dimension, name), is_member in sorted(self.group_members.items())
                 if group_dimension == dimension and (is_member & at_risk).sum() >= min_documents
             }
         return self._groups_by_dimension[dimension]
 
 
-def compute_document_outcomes(history: Mapping[str, Artifact], removed_clusters: pa.Table | None = None) -> DocumentOutcomes:
+def compute_document_outcomes(
+    history: Mapping[str, Artifact], removed_clusters: pa.Table | None = None
+) -> DocumentOutcomes:
     """``history``: the artifacts of the corpus stages by label, in the order they ran; ``taken``:
     clusters of what left before there were any (people/taken.py).
 
     Raises HallmarkError where no stage left documents, or none said whom they mention.
     """
-    first_stage = next((stage_label for stage_label, a in history.items() if "documents" in a.tables), None)
+    first_stage = next(
+        (stage_label for stage_label, a in history.items() if "documents" in a.tables), None
+    )
     if first_stage is None:
         raise HallmarkError("no stage of the history left documents")
     first_documents = history[first_stage]["documents"].read(["doc_id", "source"]).sort_by("doc_id")
     doc_ids = first_documents["doc_id"].combine_chunks()
     refused_rows = _read_refused_documents(history[first_stage])
-    sources = pa.chunked_array([*first_documents["source"].chunks, *refused_rows["source"].chunks], pa.string())
+    sources = pa.chunked_array(
+        [*first_documents["source"].chunks, *refused_rows["source"].chunks], pa.string()
+    )
     sources = sources.combine_chunks()
     document_count = len(sources)
     doc_id_index = DocIdIndex(doc_ids)
-    removed_at, reason_index, duplicate_of = np.full(document_count, NOT_REMOVED), np.full(document_count, -1), np.full(document_count, -1)
+    removed_at, reason_index, duplicate_of = (
+        np.full(document_count, NOT_REMOVED),
+        np.full(document_count, -1),
+        np.full(document_count, -1),
+    )
     is_copy = np.zeros(document_count, bool)
     reasons: list[tuple[str, str]] = []
     causes: list[RemovalCause] = []
@@ -142,26 +166,60 @@ def compute_document_outcomes(history: Mapping[str, Artifact], removed_clusters:
         if "ledger" not in artifact.tables:
             continue
         ledger = artifact["ledger"].read(["doc_id", "action", "reason", "score", "matched"])
-        departures = _group_refused_documents(refused_rows, document_count) if stage_label == first_stage else _group_ledger_removals(ledger, doc_id_index)
+        departures = (
+            _group_refused_documents(refused_rows, document_count)
+            if stage_label == first_stage
+            else _group_ledger_removals(ledger, doc_id_index)
+        )
         for reason, action, positions, is_duplicate, matched_positions in departures:
-            newly_removed = positions[removed_at[positions] == NOT_REMOVED] if action in REMOVING_ACTIONS else positions[:0]
+            newly_removed = (
+                positions[removed_at[positions] == NOT_REMOVED]
+                if action in REMOVING_ACTIONS
+                else positions[:0]
+            )
             if len(newly_removed):
-                removed_at[newly_removed], reason_index[newly_removed] = stage_index, _get_or_add_reason_index(reasons, (stage_label, reason))
+                removed_at[newly_removed], reason_index[newly_removed] = (
+                    stage_index,
+                    _get_or_add_reason_index(reasons, (stage_label, reason)),
+                )
                 is_new_removal = np.isin(positions, newly_removed)
                 is_copy[positions], duplicate_of[positions] = (
-                    np.where(is_new_removal, new_values, old_values[positions]) for new_values, old_values in ((is_duplicate, is_copy), (matched_positions, duplicate_of))
+                    np.where(is_new_removal, new_values, old_values[positions])
+                    for new_values, old_values in (
+                        (is_duplicate, is_copy),
+                        (matched_positions, duplicate_of),
+                    )
                 )
-            is_affected = _get_or_add_cause(causes, stage_label, reason, stage_index, document_count).is_affected
+            is_affected = _get_or_add_cause(
+                causes, stage_label, reason, stage_index, document_count
+            ).is_affected
             is_affected[positions] = True
         for rule, positions in _find_tagged_documents(artifact, doc_id_index):
-            cause = RemovalCause(stage_label, rule, stage_index, np.zeros(document_count, bool), only_tags=True)
+            cause = RemovalCause(
+                stage_label, rule, stage_index, np.zeros(document_count, bool), only_tags=True
+            )
             cause.is_affected[positions] = True
             causes.append(cause)
     cluster_index = _assign_clusters(history, doc_id_index, duplicate_of, removed_clusters)
-    group_members, has_signals, may_be_english = _find_group_members(history, doc_id_index, duplicate_of, sources)
+    group_members, has_signals, may_be_english = _find_group_members(
+        history, doc_id_index, duplicate_of, sources
+    )
     source_index = sources.dictionary_encode().indices.to_numpy().astype(np.int64)
-    return DocumentOutcomes(doc_ids, removed_at, reason_index, is_copy, duplicate_of, cluster_index, reasons, causes, group_members, source_index, has_signals,
-                 may_be_english, first_stage)  # fmt: skip
+    return DocumentOutcomes(
+        doc_ids,
+        removed_at,
+        reason_index,
+        is_copy,
+        duplicate_of,
+        cluster_index,
+        reasons,
+        causes,
+        group_members,
+        source_index,
+        has_signals,
+        may_be_english,
+        first_stage,
+    )
 
 
 def _read_refused_documents(first_artifact: Artifact) -> pa.Table:
@@ -174,12 +232,24 @@ def _read_refused_documents(first_artifact: Artifact) -> pa.Table:
     return rows.filter(pc.is_in(rows["action"], value_set=pa.array(REMOVING_ACTIONS)))
 
 
-def _group_refused_documents(refused_rows: pa.Table, document_count: int) -> Iterator[tuple[str, str, Int64Array, BoolArray, Int64Array]]:
+def _group_refused_documents(
+    refused_rows: pa.Table, document_count: int
+) -> Iterator[tuple[str, str, Int64Array, BoolArray, Int64Array]]:
     """``_departures`` of these, which are the last of n."""
-    for removal_group in refused_rows.group_by(["action", "reason"]).aggregate([]).sort_by("reason").to_pylist():
-        is_in_group = pc.and_(*(pc.equal(refused_rows[name], value) for name, value in removal_group.items()))
+    for removal_group in (
+        refused_rows.group_by(["action", "reason"]).aggregate([]).sort_by("reason").to_pylist()
+    ):
+        is_in_group = pc.and_(
+            *(pc.equal(refused_rows[name], value) for name, value in removal_group.items())
+        )
         positions = document_count - len(refused_rows) + np.flatnonzero(is_in_group.to_numpy())
-        yield removal_group["reason"], removal_group["action"], positions, np.zeros(len(positions), bool), np.full(len(positions), -1)
+        yield (
+            removal_group["reason"],
+            removal_group["action"],
+            positions,
+            np.zeros(len(positions), bool),
+            np.full(len(positions), -1),
+        )
 
 
 class DocIdIndex:
@@ -197,7 +267,9 @@ class DocIdIndex:
             doc_ids = doc_ids.combine_chunks()
         is_valid = doc_ids.is_valid().to_numpy(zero_copy_only=False)
         keys = _doc_ids_to_sort_keys(doc_ids.drop_null())
-        candidates = np.minimum(np.searchsorted(self._sorted_keys, keys), len(self._sorted_keys) - 1)
+        candidates = np.minimum(
+            np.searchsorted(self._sorted_keys, keys), len(self._sorted_keys) - 1
+        )
         positions[is_valid] = np.where(self._sorted_keys[candidates] == keys, candidates, -1)
         return positions
 
@@ -210,18 +282,30 @@ def _doc_ids_to_sort_keys(doc_ids: pa.Array) -> NDArray[np.void]:
     return pairs
 
 
-def _group_ledger_removals(ledger: pa.Table, doc_id_index: DocIdIndex) -> Iterator[tuple[str, str, Int64Array, BoolArray, Int64Array]]:
+def _group_ledger_removals(
+    ledger: pa.Table, doc_id_index: DocIdIndex
+) -> Iterator[tuple[str, str, Int64Array, BoolArray, Int64Array]]:
     """(reason, action, places, whether as copies, places of the twins) of the rows about whole
     documents that leave, or would have; removed ones before those that are rows ``also``. A twin
     that leaves here itself is the earlier document of that id, to whose corpus this one adds; it
     has no place here, as no earlier document has."""
-    ledger = ledger.filter(pc.is_in(ledger["action"], value_set=pa.array([*REMOVING_ACTIONS, "also"])))
+    ledger = ledger.filter(
+        pc.is_in(ledger["action"], value_set=pa.array([*REMOVING_ACTIONS, "also"]))
+    )
     removal_groups = ledger.group_by(["action", "reason"]).aggregate([]).to_pylist()
-    removal_groups.sort(key=lambda removal_group: (removal_group["action"] == "also", removal_group["reason"], removal_group["action"]))
+    removal_groups.sort(
+        key=lambda removal_group: (
+            removal_group["action"] == "also",
+            removal_group["reason"],
+            removal_group["action"],
+        )
+    )
     is_removal = pc.is_in(ledger["action"], value_set=pa.array(REMOVING_ACTIONS))
     removed_positions = doc_id_index.find_positions(ledger.filter(is_removal)["doc_id"])
     for removal_group in removal_groups:
-        is_in_group = pc.and_(*(pc.equal(ledger[name], value) for name, value in removal_group.items()))
+        is_in_group = pc.and_(
+            *(pc.equal(ledger[name], value) for name, value in removal_group.items())
+        )
         rows = ledger.filter(is_in_group)
         positions = doc_id_index.find_positions(rows["doc_id"])
         is_in_corpus = positions >= 0  # of none but the documents of the first stage
@@ -229,10 +313,18 @@ def _group_ledger_removals(ledger: pa.Table, doc_id_index: DocIdIndex) -> Iterat
         duplicate_of[np.isin(duplicate_of, removed_positions)] = -1
         # Without a similarity: a record that came again under its id, with another text.
         is_duplicate = pc.and_(rows["matched"].is_valid(), rows["score"].is_valid()).to_numpy()
-        yield removal_group["reason"], removal_group["action"], positions[is_in_corpus], is_duplicate[is_in_corpus], duplicate_of[is_in_corpus]
+        yield (
+            removal_group["reason"],
+            removal_group["action"],
+            positions[is_in_corpus],
+            is_duplicate[is_in_corpus],
+            duplicate_of[is_in_corpus],
+        )
 
 
-def _find_tagged_documents(artifact: Artifact, doc_id_index: DocIdIndex) -> Iterator[tuple[str, Int64Array]]:
+def _find_tagged_documents(
+    artifact: Artifact, doc_id_index: DocIdIndex
+) -> Iterator[tuple[str, Int64Array]]:
     """Yield each tagging rule of a stage with the places of the documents that it tagged."""
     rules = read_tagging_rule_names(artifact)
     if not rules:
@@ -251,8 +343,17 @@ def _get_or_add_reason_index(reasons: list[tuple[str, str]], reason: tuple[str, 
     return reasons.index(reason)
 
 
-def _get_or_add_cause(causes: list[RemovalCause], stage: str, reason: str, stage_index: int, document_count: int) -> RemovalCause:
-    cause = next((candidate for candidate in causes if (candidate.stage, candidate.reason) == (stage, reason)), None)
+def _get_or_add_cause(
+    causes: list[RemovalCause], stage: str, reason: str, stage_index: int, document_count: int
+) -> RemovalCause:
+    cause = next(
+        (
+            candidate
+            for candidate in causes
+            if (candidate.stage, candidate.reason) == (stage, reason)
+        ),
+        None,
+    )
     if cause is None:
         cause = RemovalCause(stage, reason, stage_index, np.zeros(document_count, bool))
         causes.append(cause)
@@ -260,7 +361,10 @@ def _get_or_add_cause(causes: list[RemovalCause], stage: str, reason: str, stage
 
 
 def _assign_clusters(
-    history: Mapping[str, Artifact], doc_id_index: DocIdIndex, duplicate_of: Int64Array, removed_clusters: pa.Table | None
+    history: Mapping[str, Artifact],
+    doc_id_index: DocIdIndex,
+    duplicate_of: Int64Array,
+    removed_clusters: pa.Table | None,
 ) -> Int64Array:
     """The number of each document's cluster: the last that a stage gave it, a copy's its twin's.
     One that is named after an earlier document, of what this corpus adds to, has no place here."""
@@ -269,13 +373,21 @@ def _assign_clusters(
     for artifact in history.values():
         if artifact.stage.startswith("deduplicate"):
             rows = artifact["documents"].read(["doc_id", "cluster"])
-            positions, cluster_positions = doc_id_index.find_positions(rows["doc_id"]), doc_id_index.find_positions(rows["cluster"])
+            positions, cluster_positions = (
+                doc_id_index.find_positions(rows["doc_id"]),
+                doc_id_index.find_positions(rows["cluster"]),
+            )
             external_rows = np.flatnonzero(cluster_positions < 0)
             external_names = rows["cluster"].take(pa.array(external_rows)).to_pylist()
-            cluster_positions[external_rows] = [len(duplicate_of) + external_clusters.setdefault(name, len(external_clusters)) for name in external_names]
+            cluster_positions[external_rows] = [
+                len(duplicate_of) + external_clusters.setdefault(name, len(external_clusters))
+                for name in external_names
+            ]
             cluster[positions[positions >= 0]] = cluster_positions[positions >= 0]
     if removed_clusters is not None:
-        cluster[doc_id_index.find_positions(removed_clusters["doc_id"])] = cluster[doc_id_index.find_positions(removed_clusters["cluster"])]
+        cluster[doc_id_index.find_positions(removed_clusters["doc_id"])] = cluster[
+            doc_id_index.find_positions(removed_clusters["cluster"])
+        ]
     is_copy = duplicate_of >= 0
     while True:  # chains of twins are short: a copy's keeper stood in its own stage
         updated_cluster = np.where(is_copy, cluster[np.where(is_copy, duplicate_of, 0)], cluster)
@@ -290,7 +402,9 @@ def find_signal_table(history: Mapping[str, Artifact], column_name: str) -> Tabl
     return next((t for t in tables if column_name in t.columns), None)
 
 
-def read_numeric_signal(history: Mapping[str, Artifact], column_name: str, outcomes: DocumentOutcomes) -> NDArray[np.float64] | None:
+def read_numeric_signal(
+    history: Mapping[str, Artifact], column_name: str, outcomes: DocumentOutcomes
+) -> NDArray[np.float64] | None:
     """A signal that is a number, (n,), NaN where there is none; None where no stage left it."""
     table = find_signal_table(history, column_name)
     if table is None or column_name not in table.columns:
@@ -298,12 +412,17 @@ def read_numeric_signal(history: Mapping[str, Artifact], column_name: str, outco
     rows = table.read(["doc_id", column_name])
     positions = DocIdIndex(outcomes.doc_ids).find_positions(rows["doc_id"])
     values = np.full(len(outcomes.removed_at), np.nan)
-    values[positions[positions >= 0]] = rows[column_name].cast(pa.float64()).to_numpy()[positions >= 0]
+    values[positions[positions >= 0]] = (
+        rows[column_name].cast(pa.float64()).to_numpy()[positions >= 0]
+    )
     return values
 
 
 def _find_group_members(
-    history: Mapping[str, Artifact], doc_id_index: DocIdIndex, duplicate_of: Int64Array, sources: pa.Array
+    history: Mapping[str, Artifact],
+    doc_id_index: DocIdIndex,
+    duplicate_of: Int64Array,
+    sources: pa.Array,
 ) -> tuple[dict[tuple[str, str], BoolArray], BoolArray, BoolArray]:
     """Who belongs to which group, who has signals, and who is not surely in another language."""
     document_count = len(duplicate_of)
@@ -332,7 +451,9 @@ def _find_group_members(
         for value, is_member in _list_value_members(rows[name].combine_chunks(), len(rows)):
             group_members[dimension, value] = np.append(is_member, False)[signal_rows]
         if name == "language":
-            may_be_english = group_members.get((dimension, "en"), ~may_be_english) | group_members.get(
+            may_be_english = group_members.get(
+                (dimension, "en"), ~may_be_english
+            ) | group_members.get(
                 (dimension, UNDETERMINED_LANGUAGE), np.zeros(document_count, bool)
             )
     return group_members, has_signals, may_be_english
@@ -344,7 +465,9 @@ def _inherit_signal_rows(positions: Int64Array, duplicate_of: Int64Array) -> Int
     signal_rows = np.full(len(duplicate_of), -1)
     signal_rows[positions[positions >= 0]] = np.flatnonzero(positions >= 0)
     while True:
-        inherited_rows = np.where((signal_rows < 0) & (duplicate_of >= 0), signal_rows[duplicate_of], signal_rows)
+        inherited_rows = np.where(
+            (signal_rows < 0) & (duplicate_of >= 0), signal_rows[duplicate_of], signal_rows
+        )
         if (inherited_rows == signal_rows).all():
             return signal_rows
         signal_rows = inherited_rows
@@ -353,7 +476,10 @@ def _inherit_signal_rows(positions: Int64Array, duplicate_of: Int64Array) -> Int
 def _list_value_members(values: pa.Array, row_count: int) -> Iterator[tuple[str, BoolArray]]:
     """Each value of a column of labels or of lists of them, and the rows that have it."""
     if pa.types.is_list(values.type):
-        flat_values, row_numbers = pc.list_flatten(values), pc.list_parent_indices(values).to_numpy()
+        flat_values, row_numbers = (
+            pc.list_flatten(values),
+            pc.list_parent_indices(values).to_numpy(),
+        )
     else:
         flat_values, row_numbers = pc.fill_null(values, UNDETERMINED_LANGUAGE), np.arange(row_count)
     encoded = flat_values.dictionary_encode()

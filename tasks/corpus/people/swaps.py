@@ -21,12 +21,25 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tasks.contract import ID_TYPE, TablePart, StageConfig, TableWriters, column, lookup_column_by_doc_id, table_schema
+from tasks.contract import (
+    ID_TYPE,
+    StageConfig,
+    TablePart,
+    TableWriters,
+    column,
+    lookup_column_by_doc_id,
+    table_schema,
+)
 from tasks.corpus.identities import UserLexicons, combine_lexicons
 from tasks.corpus.split import hash_ids_to_uniform
 from tasks.measures.corrections import adjust_p_values_holm
-from tasks.measures.faults import FailureList, run_isolating_failures, list_failures_by_doc_id
-from tasks.measures.identities import DATA_FOLDER, Lexicon, find_mention_positions, replace_alphanumerics_with_x
+from tasks.measures.faults import FailureList, list_failures_by_doc_id, run_isolating_failures
+from tasks.measures.identities import (
+    DATA_FOLDER,
+    Lexicon,
+    find_mention_positions,
+    replace_alphanumerics_with_x,
+)
 from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_languages
 from tasks.measures.statistics import estimate_clustered_mean
 
@@ -42,9 +55,11 @@ CORPUS_ORIGIN, TEMPLATE_ORIGIN = "corpus", "templates"
 class SwapConfig(StageConfig):
     scorer: ScorerConfig = Field(default=ScorerConfig(), description="who scores swapped sentences")
     documents: int = Field(
-        500, ge=0, description="of each group about so many documents that mention it are searched "
-        "for sentences to swap"
-    )  # fmt: skip
+        500,
+        ge=0,
+        description="of each group about so many documents that mention it are searched "
+        "for sentences to swap",
+    )
     sentences: int = Field(
         100, ge=0, le=10_000, description="sentences swapped of each group on each axis, at most"
     )
@@ -71,13 +86,21 @@ SWAP_TABLES = {
         make_label_column("other", "the group put in its place"),
         make_count_column("n", "sentences", "sentences"),
         make_count_column("clusters", "documents or templates that they are from", "clusters"),
-        make_float_column("difference", "mean score with the other group less that with the group", "score"),
+        make_float_column(
+            "difference", "mean score with the other group less that with the group", "score"
+        ),
         make_float_column("low", "lower end of its interval at 95 %, t over clusters", "score"),
         make_float_column("high", "upper end", "score"),
         make_float_column("p", "two-sided p-value that it is 0", "p"),
-        make_float_column("corrected", "the same, corrected for all pairs of the origin (Holm 1979)", "p"),
-        make_float_column("threshold", "the score from which the corpus's rule takes a document", "score"),
-        make_float_column("raised", "sentences that pass the threshold with the other group only", "share"),
+        make_float_column(
+            "corrected", "the same, corrected for all pairs of the origin (Holm 1979)", "p"
+        ),
+        make_float_column(
+            "threshold", "the score from which the corpus's rule takes a document", "score"
+        ),
+        make_float_column(
+            "raised", "sentences that pass the threshold with the other group only", "share"
+        ),
         make_float_column("lowered", "sentences that pass it with the group only", "share"),
     ),
     "swapped": table_schema(
@@ -92,7 +115,7 @@ SWAP_TABLES = {
         make_float_column("score", "as it stands", "score"),
         make_float_column("other_score", "with the other group", "score"),
     ),
-}  # fmt: skip
+}
 
 #: Sentences that were drawn from a part.
 DRAWN_SENTENCES_SCHEMA = pa.schema(
@@ -139,12 +162,23 @@ def build_swap_vocabulary(user_lexicons: UserLexicons) -> SwapVocabulary:
     """The project's own, and an axis for each lexicon of the corpus that lists equally many terms
     of each group: those at one place stand for each other. No sentences are made up about them."""
     definitions = json.loads((DATA_FOLDER / "swaps.json").read_text(encoding="utf-8"))
-    parallel_terms = [ParallelTerms(axis, entry["role"], entry["terms"]) for axis, entries in definitions["axes"].items() for entry in entries]
+    parallel_terms = [
+        ParallelTerms(axis, entry["role"], entry["terms"])
+        for axis, entries in definitions["axes"].items()
+        for entry in entries
+    ]
     for lexicon_name, groups in user_lexicons.items():
         if len(groups) > 1 and len({len(terms) for terms in groups.values()}) == 1:
             for terms in zip(*groups.values(), strict=True):
-                parallel_terms.append(ParallelTerms(lexicon_name, "", dict(zip(groups, terms, strict=True))))
-    return SwapVocabulary(combine_lexicons(user_lexicons), parallel_terms, frozenset(definitions["nouns"]), definitions["templates"])
+                parallel_terms.append(
+                    ParallelTerms(lexicon_name, "", dict(zip(groups, terms, strict=True)))
+                )
+    return SwapVocabulary(
+        combine_lexicons(user_lexicons),
+        parallel_terms,
+        frozenset(definitions["nouns"]),
+        definitions["templates"],
+    )
 
 
 # Drawing ---------------------------------------------------------------------------------------
@@ -175,18 +209,29 @@ def read_next_word(sentence: str, end: int) -> str:
     return match[1].lower() if match else ""
 
 
-def find_swappable_sentences(documents: pa.RecordBatch, vocabulary: SwapVocabulary) -> Iterator[dict[str, Any]]:
+def find_swappable_sentences(
+    documents: pa.RecordBatch, vocabulary: SwapVocabulary
+) -> Iterator[dict[str, Any]]:
     """Rows of DRAWN: sentences that mention one group of an axis, once and by a parallel term."""
     sentence_texts, document_rows = split_sentences(documents["text"])
     lengths = pc.utf8_length(sentence_texts).to_numpy()
-    fitting_rows = np.flatnonzero((lengths >= MIN_SENTENCE_LENGTH) & (lengths <= MAX_SENTENCE_LENGTH))
-    sentence_texts, document_rows = sentence_texts.take(pa.array(fitting_rows)), document_rows[fitting_rows]
-    term_numbers, sentence_numbers, word_numbers = find_mention_positions(sentence_texts, vocabulary.lexicon)
+    fitting_rows = np.flatnonzero(
+        (lengths >= MIN_SENTENCE_LENGTH) & (lengths <= MAX_SENTENCE_LENGTH)
+    )
+    sentence_texts, document_rows = (
+        sentence_texts.take(pa.array(fitting_rows)),
+        document_rows[fitting_rows],
+    )
+    term_numbers, sentence_numbers, word_numbers = find_mention_positions(
+        sentence_texts, vocabulary.lexicon
+    )
     terms = vocabulary.lexicon.terms
     term_groups = np.array([group for group, _ in terms], object)
     for axis, groups in vocabulary.groups_by_axis.items():
         on_axis = np.array([group in groups for group, _ in terms])[term_numbers]
-        is_mentioned_once = np.bincount(sentence_numbers[on_axis], minlength=len(sentence_texts)) == 1
+        is_mentioned_once = (
+            np.bincount(sentence_numbers[on_axis], minlength=len(sentence_texts)) == 1
+        )
         selected = np.flatnonzero(on_axis & is_mentioned_once[sentence_numbers])
         row_by_term = {
             (group, term.lower()): i
@@ -194,20 +239,36 @@ def find_swappable_sentences(documents: pa.RecordBatch, vocabulary: SwapVocabula
             if row.axis == axis
             for group, term in row.terms.items()
         }
-        sentence_shapes = replace_alphanumerics_with_x(sentence_texts.take(pa.array(sentence_numbers[selected]))).to_pylist()
+        sentence_shapes = replace_alphanumerics_with_x(
+            sentence_texts.take(pa.array(sentence_numbers[selected]))
+        ).to_pylist()
         for mention, sentence_shape in zip(selected, sentence_shapes, strict=True):
             group, term = term_groups[term_numbers[mention]], terms[term_numbers[mention]][1]
             row = row_by_term.get((group, term))
             if row is None:
                 continue
             text = sentence_texts[int(sentence_numbers[mention])].as_py()
-            start, end = find_word_span(sentence_shape, int(word_numbers[mention]), len(term.split()))
-            if vocabulary.parallel_terms[row].role == "adjective" and read_next_word(text, end) not in vocabulary.following_nouns:
+            start, end = find_word_span(
+                sentence_shape, int(word_numbers[mention]), len(term.split())
+            )
+            if (
+                vocabulary.parallel_terms[row].role == "adjective"
+                and read_next_word(text, end) not in vocabulary.following_nouns
+            ):
                 continue
             rank = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-            yield {"doc_id": documents["doc_id"][int(document_rows[sentence_numbers[mention]])].as_py(), "axis": axis,
-                   "group": group, "row": row, "start": start, "end": end, "rank": rank,
-                   "sentence": text}  # fmt: skip
+            yield {
+                "doc_id": documents["doc_id"][
+                    int(document_rows[sentence_numbers[mention]])
+                ].as_py(),
+                "axis": axis,
+                "group": group,
+                "row": row,
+                "start": start,
+                "end": end,
+                "rank": rank,
+                "sentence": text,
+            }
 
 
 def keep_lowest_ranked(sentence_rows: pa.Table, max_per_group: int) -> pa.Table:
@@ -216,8 +277,12 @@ def keep_lowest_ranked(sentence_rows: pa.Table, max_per_group: int) -> pa.Table:
         return sentence_rows
     sort_keys = [(name, "ascending") for name in ("axis", "group", "rank", "doc_id", "start")]
     sentence_rows = sentence_rows.sort_by(sort_keys)  # type: ignore[arg-type]
-    keys = [f"{axis}\0{group}" for axis, group in zip(sentence_rows["axis"].to_pylist(), sentence_rows["group"].to_pylist(),
-                                        strict=True)]  # fmt: skip
+    keys = [
+        f"{axis}\0{group}"
+        for axis, group in zip(
+            sentence_rows["axis"].to_pylist(), sentence_rows["group"].to_pylist(), strict=True
+        )
+    ]
     kept_counts: dict[str, int] = {}
     is_kept, previous = [], None
     for key, rank in zip(keys, sentence_rows["rank"].to_pylist(), strict=True):
@@ -231,7 +296,10 @@ def keep_lowest_ranked(sentence_rows: pa.Table, max_per_group: int) -> pa.Table:
 # Swapping --------------------------------------------------------------------------------------
 
 #: Words before which an article is not what their first letter says.
-_CONSONANT_SOUND_PREFIXES, _VOWEL_SOUND_PREFIXES = ("european", "eu", "uni", "one", "us"), ("hour", "honest", "heir")
+_CONSONANT_SOUND_PREFIXES, _VOWEL_SOUND_PREFIXES = (
+    ("european", "eu", "uni", "one", "us"),
+    ("hour", "honest", "heir"),
+)
 
 _ARTICLE = re.compile(r"\b([Aa])(n?)(\s+)\Z")
 
@@ -249,10 +317,12 @@ def swap_term(sentence: str, start: int, end: int, new_term: str, usual_spelling
     article = _ARTICLE.search(preceding_text)
     if article:
         lowercase_term = new_term.lower()
-        takes_an = lowercase_term.startswith(("a", "e", "i", "o", "u", *_VOWEL_SOUND_PREFIXES)) and not lowercase_term.startswith(
-            _CONSONANT_SOUND_PREFIXES
+        takes_an = lowercase_term.startswith(
+            ("a", "e", "i", "o", "u", *_VOWEL_SOUND_PREFIXES)
+        ) and not lowercase_term.startswith(_CONSONANT_SOUND_PREFIXES)
+        preceding_text = (
+            preceding_text[: article.start()] + article[1] + "n" * takes_an + article[3]
         )
-        preceding_text = preceding_text[: article.start()] + article[1] + "n" * takes_an + article[3]
     return preceding_text + new_term + sentence[end:]
 
 
@@ -270,16 +340,29 @@ class SentencePair(NamedTuple):
     counterpart: str
 
 
-def build_corpus_pairs(drawn_sentences: pa.Table, vocabulary: SwapVocabulary) -> Iterator[SentencePair]:
+def build_corpus_pairs(
+    drawn_sentences: pa.Table, vocabulary: SwapVocabulary
+) -> Iterator[SentencePair]:
     """Every drawn sentence with each other group of its row."""
     for drawn_row in drawn_sentences.to_pylist():
         row, text = vocabulary.parallel_terms[drawn_row["row"]], drawn_row["sentence"]
         original_term = row.terms[drawn_row["group"]]
         for other_group, term in row.terms.items():
             if other_group != drawn_row["group"]:
-                counterpart = swap_term(text, drawn_row["start"], drawn_row["end"], term, original_term)
-                yield SentencePair(CORPUS_ORIGIN, row.axis, drawn_row["group"], other_group, original_term, term,
-                           drawn_row["doc_id"], text, counterpart)  # fmt: skip
+                counterpart = swap_term(
+                    text, drawn_row["start"], drawn_row["end"], term, original_term
+                )
+                yield SentencePair(
+                    CORPUS_ORIGIN,
+                    row.axis,
+                    drawn_row["group"],
+                    other_group,
+                    original_term,
+                    term,
+                    drawn_row["doc_id"],
+                    text,
+                    counterpart,
+                )
 
 
 def fill_template(template: str, term: str) -> str:
@@ -298,8 +381,17 @@ def build_template_pairs(vocabulary: SwapVocabulary) -> Iterator[SentencePair]:
             for i, group in enumerate(groups):
                 for other_group in groups[i + 1 :]:
                     term, other_term = row.terms[group], row.terms[other_group]
-                    yield SentencePair(TEMPLATE_ORIGIN, row.axis, group, other_group, term, other_term, cluster,
-                               fill_template(template, term), fill_template(template, other_term))  # fmt: skip
+                    yield SentencePair(
+                        TEMPLATE_ORIGIN,
+                        row.axis,
+                        group,
+                        other_group,
+                        term,
+                        other_term,
+                        cluster,
+                        fill_template(template, term),
+                        fill_template(template, other_term),
+                    )
 
 
 # Measuring -------------------------------------------------------------------------------------
@@ -315,23 +407,46 @@ def compute_swap_differences(
     pair_indices: dict[tuple[str, str, str, str], list[int]] = {}
     for i, pair in enumerate(pairs):
         if np.isfinite(scores[i]) and np.isfinite(counterpart_scores[i]):
-            pair_indices.setdefault((pair.origin, pair.axis, pair.group, pair.other_group), []).append(i)
+            pair_indices.setdefault(
+                (pair.origin, pair.axis, pair.group, pair.other_group), []
+            ).append(i)
     rows: list[dict[str, Any]] = []
     for (origin, axis, group, other_group), indices in sorted(pair_indices.items()):
         original_scores, swapped_scores = scores[indices], counterpart_scores[indices]
-        mean_difference = estimate_clustered_mean(swapped_scores - original_scores, [pairs[i].cluster for i in indices])
+        mean_difference = estimate_clustered_mean(
+            swapped_scores - original_scores, [pairs[i].cluster for i in indices]
+        )
         rows.append(
-            {"origin": origin, "axis": axis, "group": group, "other": other_group, "n": len(indices),
-             "clusters": mean_difference.clusters, "difference": mean_difference.value, "low": mean_difference.low,
-             "high": mean_difference.high, "p": mean_difference.p, "threshold": threshold,
-             "raised": float(((original_scores < threshold) & (swapped_scores >= threshold)).mean()),
-             "lowered": float(((original_scores >= threshold) & (swapped_scores < threshold)).mean())}
-        )  # fmt: skip
+            {
+                "origin": origin,
+                "axis": axis,
+                "group": group,
+                "other": other_group,
+                "n": len(indices),
+                "clusters": mean_difference.clusters,
+                "difference": mean_difference.value,
+                "low": mean_difference.low,
+                "high": mean_difference.high,
+                "p": mean_difference.p,
+                "threshold": threshold,
+                "raised": float(
+                    ((original_scores < threshold) & (swapped_scores >= threshold)).mean()
+                ),
+                "lowered": float(
+                    ((original_scores >= threshold) & (swapped_scores < threshold)).mean()
+                ),
+            }
+        )
     for origin in (CORPUS_ORIGIN, TEMPLATE_ORIGIN):
         origin_rows = [row for row in rows if row["origin"] == origin]
-        for row, p in zip(origin_rows, adjust_p_values_holm([row["p"] for row in origin_rows]), strict=True):
+        for row, p in zip(
+            origin_rows, adjust_p_values_holm([row["p"] for row in origin_rows]), strict=True
+        ):
             row["corrected"] = p
-    return [{k: _finite_or_none(v) if isinstance(v, float) else v for k, v in row.items()} for row in rows]
+    return [
+        {k: _finite_or_none(v) if isinstance(v, float) else v for k, v in row.items()}
+        for row in rows
+    ]
 
 
 # Of a corpus -----------------------------------------------------------------------------------
@@ -347,13 +462,23 @@ def draw_swappable_sentences(
     """Sentences of a part to be swapped, see DRAWN; ``shares``: of the documents that mention a
     group, how many are searched. Returns those on which the search failed."""
     documents, group_signals, language_signals = partitions
-    mentioned_groups = lookup_column_by_doc_id(group_signals, "identities", documents).combine_chunks()
+    mentioned_groups = lookup_column_by_doc_id(
+        group_signals, "identities", documents
+    ).combine_chunks()
     document_shares = np.zeros(documents.row_count)
     if search_shares:
-        group_numbers = pc.index_in(pc.list_flatten(mentioned_groups), value_set=pa.array([*search_shares]))
+        group_numbers = pc.index_in(
+            pc.list_flatten(mentioned_groups), value_set=pa.array([*search_shares])
+        )
         row_numbers = pc.list_parent_indices(mentioned_groups).to_numpy()
-        np.maximum.at(document_shares, row_numbers, np.array([*search_shares.values()])[group_numbers.to_numpy()])
-    document_languages = lookup_column_by_doc_id(language_signals, "language", documents).combine_chunks()
+        np.maximum.at(
+            document_shares,
+            row_numbers,
+            np.array([*search_shares.values()])[group_numbers.to_numpy()],
+        )
+    document_languages = lookup_column_by_doc_id(
+        language_signals, "language", documents
+    ).combine_chunks()
     is_scorable_language = pc.is_in(
         pc.fill_null(document_languages, UNDETERMINED_LANGUAGE),
         value_set=pa.array([UNDETERMINED_LANGUAGE, *scorer_languages(config.scorer)]),
@@ -365,13 +490,19 @@ def draw_swappable_sentences(
         row_range = slice(start, start + len(batch))
         start = row_range.stop
         is_selected = is_scorable_language[row_range].to_numpy(zero_copy_only=False)
-        is_selected = is_selected & (hash_ids_to_uniform(batch["doc_id"], 0, "swaps") < document_shares[row_range])
+        is_selected = is_selected & (
+            hash_ids_to_uniform(batch["doc_id"], 0, "swaps") < document_shares[row_range]
+        )
         selected = batch.filter(pa.array(is_selected))
-        sentence_rows, faults = run_isolating_failures(lambda sub_batch: [*find_swappable_sentences(sub_batch, vocabulary)], selected)
+        sentence_rows, faults = run_isolating_failures(
+            lambda sub_batch: [*find_swappable_sentences(sub_batch, vocabulary)], selected
+        )
         failures += list_failures_by_doc_id(selected, faults)
         rows += sentence_rows
     drawn = pa.Table.from_pylist(rows, schema=DRAWN_SENTENCES_SCHEMA)
-    out.get_spill_writer("drawn", DRAWN_SENTENCES_SCHEMA).write(keep_lowest_ranked(drawn, config.sentences))
+    out.get_spill_writer("drawn", DRAWN_SENTENCES_SCHEMA).write(
+        keep_lowest_ranked(drawn, config.sentences)
+    )
     return failures
 
 
@@ -380,18 +511,29 @@ def build_swap_tables(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of ``swaps`` and of ``swapped``."""
     vocabulary = build_swap_vocabulary(user_lexicons)
-    pairs = [*build_corpus_pairs(keep_lowest_ranked(drawn_sentences, config.sentences), vocabulary), *build_template_pairs(vocabulary)]
+    pairs = [
+        *build_corpus_pairs(keep_lowest_ranked(drawn_sentences, config.sentences), vocabulary),
+        *build_template_pairs(vocabulary),
+    ]
     texts = sorted({text for pair in pairs for text in (pair.sentence, pair.counterpart)})
     text_scores = open_scorer(config.scorer).score_toxicity(texts).astype(np.float64)
     score_by_text = dict(zip(texts, text_scores.tolist(), strict=True))
     original_scores = np.array([score_by_text[pair.sentence] for pair in pairs])
     counterpart_scores = np.array([score_by_text[pair.counterpart] for pair in pairs])
     rows = [
-        {"origin": p.origin, "axis": p.axis, "group": p.group, "other": p.other_group, "term": p.term,
-         "other_term": p.other_term, "doc_id": p.cluster, "score": _finite_or_none(original_scores[i]),
-         "other_score": _finite_or_none(counterpart_scores[i])}
+        {
+            "origin": p.origin,
+            "axis": p.axis,
+            "group": p.group,
+            "other": p.other_group,
+            "term": p.term,
+            "other_term": p.other_term,
+            "doc_id": p.cluster,
+            "score": _finite_or_none(original_scores[i]),
+            "other_score": _finite_or_none(counterpart_scores[i]),
+        }
         for i, p in enumerate(pairs)
-    ]  # fmt: skip
+    ]
     return compute_swap_differences(pairs, original_scores, counterpart_scores, threshold), rows
 
 

@@ -12,7 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.contract import ID_TYPE, Artifact, TablePart, Table, TableWriters, StageContext, align_parts, concat_spilled_tables
+from tasks.contract import (
+    ID_TYPE,
+    Artifact,
+    StageContext,
+    Table,
+    TablePart,
+    TableWriters,
+    align_parts,
+    concat_spilled_tables,
+)
 from tasks.corpus.copies.matching import compute_jaccard, find_duplicate_pairs
 from tasks.corpus.copies.sketches import compute_band_hashes
 from tasks.corpus.deduplicate_near import (
@@ -35,7 +44,9 @@ def cluster_removed_documents(history: Mapping[str, Artifact], context: StageCon
 
     Holds about 150 + 4 × bands bytes for each of these documents.
     """
-    near_artifact = next((candidate for candidate in history.values() if candidate.stage == "deduplicate_near"), None)
+    near_artifact = next(
+        (candidate for candidate in history.values() if candidate.stage == "deduplicate_near"), None
+    )
     if near_artifact is None:
         return CLUSTERS_SCHEMA.empty_table()
     config = DeduplicateNearConfig.model_validate(near_artifact.manifest["parts"]["config"])
@@ -44,25 +55,37 @@ def cluster_removed_documents(history: Mapping[str, Artifact], context: StageCon
     for artifact in history.values():
         if artifact is near_artifact:
             break
-        if artifact.stage == "select" and previous_documents is not None and artifact["ledger"].row_count:
+        if (
+            artifact.stage == "select"
+            and previous_documents is not None
+            and artifact["ledger"].row_count
+        ):
             partition_groups += align_parts(previous_documents, artifact["ledger"])
         if "documents" in artifact.tables:
             previous_documents = artifact["documents"]
     sketch_results = context.map_items(sketch_removed_documents, partition_groups, config)
     sketches = concat_spilled_tables(sketch_results, "bands", BANDS_SCHEMA)
-    shingle_store = ShingleStore(concat_spilled_tables(sketch_results, "shingles", SHINGLES)["shingles"])
+    shingle_store = ShingleStore(
+        concat_spilled_tables(sketch_results, "shingles", SHINGLES)["shingles"]
+    )
     cluster_heads = find_cluster_heads(sketches, shingle_store, config)
     doc_ids = sketches["doc_id"].combine_chunks()
     return pa.table([doc_ids, doc_ids.take(pa.array(cluster_heads))], schema=CLUSTERS_SCHEMA)
 
 
-def sketch_removed_documents(partitions: tuple[TablePart, ...], config: DeduplicateNearConfig, out: TableWriters) -> None:
+def sketch_removed_documents(
+    partitions: tuple[TablePart, ...], config: DeduplicateNearConfig, out: TableWriters
+) -> None:
     """Bands and shingles of the documents of a part that its ledger took."""
     documents, ledger = partitions
     ledger_rows = ledger.read(["doc_id", "action"])
-    removed_ids = ledger_rows.filter(pc.is_in(ledger_rows["action"], value_set=pa.array(REMOVING_ACTIONS)))["doc_id"]
+    removed_ids = ledger_rows.filter(
+        pc.is_in(ledger_rows["action"], value_set=pa.array(REMOVING_ACTIONS))
+    )["doc_id"]
     for batch in documents.iter_batches(["doc_id", "text"]):
-        removed_batch = batch.filter(pc.is_in(batch["doc_id"], value_set=removed_ids.combine_chunks()))
+        removed_batch = batch.filter(
+            pc.is_in(batch["doc_id"], value_set=removed_ids.combine_chunks())
+        )
         if not len(removed_batch):
             continue
         hashes, offsets, _ = compute_batch_shingles(removed_batch, config)
@@ -71,10 +94,14 @@ def sketch_removed_documents(partitions: tuple[TablePart, ...], config: Deduplic
         hash_lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(hashes))
         out.get_spill_writer("shingles", SHINGLES).write({"shingles": hash_lists})
         hash_lists = pa.ListArray.from_arrays(ends, pa.array(bands.ravel()))
-        out.get_spill_writer("bands", BANDS_SCHEMA).write({"doc_id": removed_batch["doc_id"], "bands": hash_lists})
+        out.get_spill_writer("bands", BANDS_SCHEMA).write(
+            {"doc_id": removed_batch["doc_id"], "bands": hash_lists}
+        )
 
 
-def find_cluster_heads(sketches: pa.Table, shingle_store: ShingleStore, config: DeduplicateNearConfig) -> np.ndarray:
+def find_cluster_heads(
+    sketches: pa.Table, shingle_store: ShingleStore, config: DeduplicateNearConfig
+) -> np.ndarray:
     """The place of the first in each document's cluster, (n,)."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -84,9 +111,15 @@ def find_cluster_heads(sketches: pa.Table, shingle_store: ShingleStore, config: 
         return np.empty(0, np.int64)
     matches = find_duplicate_pairs(
         stack_band_hashes(sketches, config.bands),
-        lambda first, second: compute_jaccard(shingle_store, first, second, shingle_store.shingle_counts),
-        config.threshold, config.cluster_threshold, config.candidate_limit,
-    )  # fmt: skip
+        lambda first, second: compute_jaccard(
+            shingle_store, first, second, shingle_store.shingle_counts
+        ),
+        config.threshold,
+        config.cluster_threshold,
+        config.candidate_limit,
+    )
     edges = (np.ones(len(matches.first)), (matches.first, matches.second))
-    _, component_ids = connected_components(coo_array(edges, shape=(document_count, document_count)), directed=False)
+    _, component_ids = connected_components(
+        coo_array(edges, shape=(document_count, document_count)), directed=False
+    )
     return np.unique(component_ids, return_index=True)[1][component_ids]

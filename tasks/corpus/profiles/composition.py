@@ -25,10 +25,13 @@ ALL_SPLITS = ""
 
 COUNTS_SCHEMA = pa.schema(
     [
-        ("dimension", pa.string()), ("value", pa.string()), ("split", pa.string()),
-        ("documents", pa.int64()), ("bytes", pa.int64()),
+        ("dimension", pa.string()),
+        ("value", pa.string()),
+        ("split", pa.string()),
+        ("documents", pa.int64()),
+        ("bytes", pa.int64()),
     ]
-)  # fmt: skip
+)
 _GROUP_COLUMNS = ["dimension", "value", "split"]
 
 
@@ -36,15 +39,19 @@ def read_licences(history: Mapping[str, Artifact]) -> dict[str, str | None]:
     """By source, what the config declares; nothing of sources that ingest has not read."""
     return {
         row["source"]: row["licence"]
-        for artifact in history.values() if "sources" in artifact.tables
+        for artifact in history.values()
+        if "sources" in artifact.tables
         for row in artifact["sources"].read(["source", "licence"]).to_pylist()
-    }  # fmt: skip
+    }
 
 
 def find_language_signals(history: Mapping[str, Artifact]) -> Table | None:
     """The signals of the stage ``language``, where it ran, one behind the other."""
-    language_artifacts = [artifact for artifact in history.values()
-            if "signals" in artifact.tables and "language" in artifact["signals"].columns]  # fmt: skip
+    language_artifacts = [
+        artifact
+        for artifact in history.values()
+        if "signals" in artifact.tables and "language" in artifact["signals"].columns
+    ]
     return Table(tuple(language_artifacts), "signals") if language_artifacts else None
 
 
@@ -61,7 +68,9 @@ def count_documents_by_dimension(
     ``bounds``: of the classes of length.
     """
     declared_licences = pa.array(list(licence_by_source.values()), pa.string())
-    licence_indices = pc.index_in(batch["source"], value_set=pa.array(licence_by_source, pa.string()))
+    licence_indices = pc.index_in(
+        batch["source"], value_set=pa.array(licence_by_source, pa.string())
+    )
     dimensions = {
         "source": batch["source"],
         "domain": batch["domain"],
@@ -72,11 +81,11 @@ def count_documents_by_dimension(
     if languages is not None:
         dimensions["language"] = languages
     for dimension, values in dimensions.items():
-        labelled_values = pc.fill_null(pc.if_else(pc.equal(values, ""), None, values), UNKNOWN_VALUE)
-        rows = pa.table({"value": labelled_values, "split": batch["split"], "bytes": text_bytes})
-        counts = rows.group_by(["value", "split"]).aggregate(
-            [("bytes", "count"), ("bytes", "sum")]
+        labelled_values = pc.fill_null(
+            pc.if_else(pc.equal(values, ""), None, values), UNKNOWN_VALUE
         )
+        rows = pa.table({"value": labelled_values, "split": batch["split"], "bytes": text_bytes})
+        counts = rows.group_by(["value", "split"]).aggregate([("bytes", "count"), ("bytes", "sum")])
         counts = counts.rename_columns(["value", "split", "documents", "bytes"])
         dimension_column = pa.repeat(pa.scalar(dimension), len(counts))
         yield counts.append_column("dimension", dimension_column).select(COUNTS_SCHEMA.names)
@@ -86,7 +95,11 @@ def build_composition_rows(counts: pa.Table, max_values: int) -> list[dict[str, 
     """Rows of the table ``composition``: of each dimension the ``most`` largest values by bytes,
     those of one size by name, the rest as OTHER, and UNKNOWN always by its name."""
     counts_by_split = _sum_counts(counts)
-    counts_all_splits = _sum_counts(counts_by_split.set_column(2, "split", pa.repeat(pa.scalar(ALL_SPLITS), len(counts_by_split))))
+    counts_all_splits = _sum_counts(
+        counts_by_split.set_column(
+            2, "split", pa.repeat(pa.scalar(ALL_SPLITS), len(counts_by_split))
+        )
+    )
     kept_keys = _select_largest_keys(counts_all_splits, max_values)
     rows = pa.concat_tables([counts_all_splits, counts_by_split])
     keys = pc.binary_join_element_wise(rows["dimension"], rows["value"], "\0")
@@ -105,7 +118,9 @@ def build_composition_rows(counts: pa.Table, max_values: int) -> list[dict[str, 
 
 def _sum_counts(counts: pa.Table) -> pa.Table:
     sums = counts.group_by(_GROUP_COLUMNS).aggregate([("documents", "sum"), ("bytes", "sum")])
-    return sums.select([*_GROUP_COLUMNS, "documents_sum", "bytes_sum"]).rename_columns(COUNTS_SCHEMA.names)
+    return sums.select([*_GROUP_COLUMNS, "documents_sum", "bytes_sum"]).rename_columns(
+        COUNTS_SCHEMA.names
+    )
 
 
 def _select_largest_keys(counts: pa.Table, max_values: int) -> pa.Array:
@@ -115,9 +130,18 @@ def _select_largest_keys(counts: pa.Table, max_values: int) -> pa.Array:
     )
     is_unknown = pc.equal(sorted_counts["value"], UNKNOWN_VALUE).to_numpy()
     is_ranked = ~is_unknown & ~pc.equal(sorted_counts["value"], OTHER_VALUES).to_numpy()
-    dimension_codes = sorted_counts["dimension"].combine_chunks().dictionary_encode().indices.to_numpy()
+    dimension_codes = (
+        sorted_counts["dimension"].combine_chunks().dictionary_encode().indices.to_numpy()
+    )
     rank = np.cumsum(is_ranked)
     dimension_starts = np.flatnonzero(np.diff(dimension_codes, prepend=-1))
-    rank_offsets = np.repeat(rank[dimension_starts] - is_ranked[dimension_starts], np.diff([*dimension_starts, len(dimension_codes)]))
-    kept_rows = sorted_counts.filter(pa.array(is_unknown | (is_ranked & (rank - rank_offsets <= max_values))))
-    return pc.binary_join_element_wise(kept_rows["dimension"], kept_rows["value"], "\0").combine_chunks()
+    rank_offsets = np.repeat(
+        rank[dimension_starts] - is_ranked[dimension_starts],
+        np.diff([*dimension_starts, len(dimension_codes)]),
+    )
+    kept_rows = sorted_counts.filter(
+        pa.array(is_unknown | (is_ranked & (rank - rank_offsets <= max_values)))
+    )
+    return pc.binary_join_element_wise(
+        kept_rows["dimension"], kept_rows["value"], "\0"
+    ).combine_chunks()

@@ -20,9 +20,13 @@ def make_float_column(name: str, meaning: str, unit: str) -> pa.Field:
 
 
 _SOURCE_COLUMN = make_label_column("source", "name of the source")
-_SOURCE_OR_ALL_COLUMN = make_label_column("source", "name of the source; empty: all sources together")
+_SOURCE_OR_ALL_COLUMN = make_label_column(
+    "source", "name of the source; empty: all sources together"
+)
 _STAGE_COLUMN = make_label_column("stage", "label of the stage in the run")
-_QUANTILE_COLUMN = make_float_column("quantile", "share of the documents that are at most this", "share")
+_QUANTILE_COLUMN = make_float_column(
+    "quantile", "share of the documents that are at most this", "share"
+)
 
 TABLES = {
     "flow": table_schema(
@@ -58,16 +62,22 @@ TABLES = {
         make_label_column("split", "train, validation or holdout; empty: all of them together"),
         make_count_column("documents", "documents", "documents"),
         make_count_column("bytes", "UTF-8 bytes of their text", "bytes"),
-        make_float_column("share", "these bytes of those of the split; null where it has none", "share"),
+        make_float_column(
+            "share", "these bytes of those of the split; null where it has none", "share"
+        ),
     ),
     "occupations": table_schema(
         "Occupations beside gendered words: mentions by the words near them in their sentence.",
         _SOURCE_OR_ALL_COLUMN,
         make_label_column("occupation", "in the singular; empty: all occupations together"),
         make_count_column("mentions", "how often it is mentioned", "mentions"),
-        make_count_column("women_words", "words of women beside a mention: she, her, woman …", "words"),
+        make_count_column(
+            "women_words", "words of women beside a mention: she, her, woman …", "words"
+        ),
         make_count_column("men_words", "words of men beside a mention: he, his, man …", "words"),
-        make_count_column("women", "mentions with more words of women than of men beside them", "mentions"),
+        make_count_column(
+            "women", "mentions with more words of women than of men beside them", "mentions"
+        ),
         make_count_column("men", "mentions with more words of men", "mentions"),
         make_float_column("share", "women of women and men; null where there are neither", "share"),
         make_float_column(
@@ -109,14 +119,18 @@ TABLES = {
         make_label_column("type", "type of personal data or credential"),
         _SOURCE_COLUMN,
         make_count_column("spans", "spans of it that were masked or cut out", "spans"),
-        make_count_column("documents", "documents in which any was, or which left for it", "documents"),
+        make_count_column(
+            "documents", "documents in which any was, or which left for it", "documents"
+        ),
         make_count_column("left", "documents that left for it", "documents"),
     ),
     "toxicity": table_schema(
         "Quantiles of the documents' toxicity before the filter.",
         _SOURCE_OR_ALL_COLUMN,
         make_count_column("n", "documents that were scored", "documents"),
-        make_count_column("unscored", "documents that have no score, see toxicity_status", "documents"),
+        make_count_column(
+            "unscored", "documents that have no score, see toxicity_status", "documents"
+        ),
         _QUANTILE_COLUMN,
         make_float_column("score", "toxicity", "score"),
     ),

@@ -16,8 +16,8 @@ from tasks.contract import (
     UsageError,
     expand_home,
     hash_file,
-    stat_to_file_stamp,
     open_external_file,
+    stat_to_file_stamp,
 )
 from tasks.corpus.reading.labels import normalise_host
 
@@ -39,7 +39,11 @@ class BlockListConfig(StageConfig):
 
     def digest_list_files(self) -> dict[str, str]:
         """Of the files among them, for the fingerprint."""
-        values_by_list = {"sources": self.sources, "domains": self.domains, "documents": self.documents}
+        values_by_list = {
+            "sources": self.sources,
+            "domains": self.domains,
+            "documents": self.documents,
+        }
         digests = {}
         for list_name, entries_or_path in values_by_list.items():
             if isinstance(entries_or_path, str):
@@ -78,7 +82,11 @@ class BlockList:
 
 def load_block_list(config: BlockListConfig) -> BlockList:
     """Read the lists. UsageError names the entry that is none."""
-    paths = [value for value in (config.sources, config.domains, config.documents) if isinstance(value, str)]
+    paths = [
+        value
+        for value in (config.sources, config.domains, config.documents)
+        if isinstance(value, str)
+    ]
     stamps = [expand_home(path).stat() for path in paths if expand_home(path).exists()]
     return _parse_block_list(config, tuple(map(stat_to_file_stamp, stamps)))
 
@@ -99,11 +107,17 @@ def _parse_block_list(config: BlockListConfig, stamps: tuple[FileStamp, ...]) ->
 
 
 def _build_entry_error(list_name: str, entry: str, problem: str) -> UsageError:
-    return UsageError(f"ingest.block.{list_name}: {entry[:60]!r} {problem}; correct it or take it out")
+    return UsageError(
+        f"ingest.block.{list_name}: {entry[:60]!r} {problem}; correct it or take it out"
+    )
 
 
 def _read_entries(list_name: str, entries_or_path: tuple[str, ...] | str) -> list[str]:
-    lines = _read_lines(list_name, entries_or_path) if isinstance(entries_or_path, str) else entries_or_path
+    lines = (
+        _read_lines(list_name, entries_or_path)
+        if isinstance(entries_or_path, str)
+        else entries_or_path
+    )
     return [entry for line in lines if (entry := line.partition("#")[0].strip())]
 
 
@@ -118,6 +132,7 @@ def _read_lines(list_name: str, path: str) -> list[str]:
         ) from error
     except (OSError, ValueError) as error:  # a path may have a null byte
         raise UsageError(
-            f"ingest.block.{list_name}: the file {path!r} cannot be read ({error}); correct its path, "
+            f"ingest.block.{list_name}: the file {path!r} cannot be read ({error}); correct "
+            f"its path, "
             f"or give a list"
         ) from error

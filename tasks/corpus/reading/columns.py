@@ -20,21 +20,38 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.contract import read_declared_roots
-from tasks.corpus.reading.readers import TOO_LONG, Record, decode_record_text, find_missing_column_error, shorten_repr, fill_record_from_fields
-from tasks.corpus.reading.sources import RecordFields, FileSource
+from tasks.corpus.reading.readers import (
+    TOO_LONG,
+    Record,
+    decode_record_text,
+    fill_record_from_fields,
+    find_missing_column_error,
+    shorten_repr,
+)
+from tasks.corpus.reading.sources import FileSource, RecordFields
 from tasks.corpus.reading.streams import BLOCK_BYTES, ReadCounts, check_unchanged
 
-MAX_DECODED_BYTES = 16 << 20  # bytes of values that are decoded at a time, about, and copied to Python, at most
+MAX_DECODED_BYTES = (
+    16 << 20
+)  # bytes of values that are decoded at a time, about, and copied to Python, at most
 MAX_BATCH_ROWS = 64  # that are decoded at a time at most; more are hardly faster
 BATCHES_PER_TABLE = 8  # batches of them that are made records together, up to HELD
-MAX_DICTIONARY_BYTES = 256 << 20  # bytes that a batch may take if every row holds all of a dictionary
+MAX_DICTIONARY_BYTES = (
+    256 << 20
+)  # bytes that a batch may take if every row holds all of a dictionary
 
 #: Stands for a value that Python cannot have, or that no field of a record may be.
 UNREADABLE: Any = object()
 
 #: Encodings whose values take no more bytes than their pages.
-_PLAIN_ENCODINGS = {"PLAIN", "RLE", "BIT_PACKED", "DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY",
-          "BYTE_STREAM_SPLIT"}  # fmt: skip
+_PLAIN_ENCODINGS = {
+    "PLAIN",
+    "RLE",
+    "BIT_PACKED",
+    "DELTA_BINARY_PACKED",
+    "DELTA_LENGTH_BYTE_ARRAY",
+    "BYTE_STREAM_SPLIT",
+}
 _DICTIONARY_ENCODINGS = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
 
 
@@ -44,7 +61,9 @@ class ParquetSource(FileSource, RecordFields):
     kind: Literal["parquet"]
 
 
-def read_parquet(path: Path, source: ParquetSource, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
+def read_parquet(
+    path: Path, source: ParquetSource, max_bytes: int, counts: ReadCounts
+) -> Iterator[Record]:
     """Rows of a parquet file; raw bytes are those of the text values.
 
     The rows of a group that could not be read are one error, which stands for as many records.
@@ -76,7 +95,9 @@ def _read_parquet_records(
         try:
             file = pq.ParquetFile(handle, buffer_size=BLOCK_BYTES, page_checksum_verification=True)
             column_names = [field.name for field in file.schema_arrow]
-            error = find_missing_column_error(source, column_names) or find_text_column_error(source, file.schema_arrow)
+            error = find_missing_column_error(source, column_names) or find_text_column_error(
+                source, file.schema_arrow
+            )
         except MemoryError:  # an ArrowException too, and no fault of the file
             raise
         except (pa.ArrowException, OSError, UnicodeDecodeError):  # in the names of columns
@@ -108,7 +129,10 @@ def _read_row_group_tables(
     batches: list[pa.RecordBatch] = []
     for batch in _decode_row_group(file, handle, source, row_group):
         batches.append(batch)
-        if sum(pending_batch.nbytes for pending_batch in batches) >= MAX_DECODED_BYTES or len(batches) == BATCHES_PER_TABLE:
+        if (
+            sum(pending_batch.nbytes for pending_batch in batches) >= MAX_DECODED_BYTES
+            or len(batches) == BATCHES_PER_TABLE
+        ):
             yield pa.Table.from_batches(batches).combine_chunks()
             batches = []
     if batches:
@@ -119,9 +143,15 @@ def _decode_row_group(
     file: pq.ParquetFile, handle: pa.NativeFile, source: ParquetSource, row_group: int
 ) -> Iterator[pa.RecordBatch]:
     """What can be read of the columns that can be of use."""
-    column_names = [name for name in source.list_columns() if _is_usable_type(file.schema_arrow.field(name).type)]
+    column_names = [
+        name
+        for name in source.list_columns()
+        if _is_usable_type(file.schema_arrow.field(name).type)
+    ]
     # Threads cost more than they give.
-    iterate_batches = partial(file.iter_batches, row_groups=[row_group], columns=column_names, use_threads=False)
+    iterate_batches = partial(
+        file.iter_batches, row_groups=[row_group], columns=column_names, use_threads=False
+    )
     try:
         # A row first: of a column that contradicts itself this is an error, and to ask for its
         # size the end of the process.
@@ -147,11 +177,21 @@ def _choose_batch_rows(
             data_bytes += max(0, column.total_uncompressed_size)
             if not set(column.encodings) <= _PLAIN_ENCODINGS | _DICTIONARY_ENCODINGS:
                 return 1
-            if column.physical_type == "BYTE_ARRAY" and set(column.encodings) & _DICTIONARY_ENCODINGS:
+            if (
+                column.physical_type == "BYTE_ARRAY"
+                and set(column.encodings) & _DICTIONARY_ENCODINGS
+            ):
                 dictionary_bytes += _read_dictionary_size(column, handle)
         elif column_path.startswith(tuple(f"{name}." for name in column_names)):
             return 1  # Arrow takes it for a part of the other
-    return max(1, min(MAX_BATCH_ROWS, MAX_DECODED_BYTES * row_group.num_rows // data_bytes, MAX_DICTIONARY_BYTES // dictionary_bytes))
+    return max(
+        1,
+        min(
+            MAX_BATCH_ROWS,
+            MAX_DECODED_BYTES * row_group.num_rows // data_bytes,
+            MAX_DICTIONARY_BYTES // dictionary_bytes,
+        ),
+    )
 
 
 #: How the header of a dictionary page begins, in Thrift's compact protocol: type and bytes.
@@ -177,13 +217,17 @@ def find_text_column_error(source: RecordFields, schema: pa.Schema) -> str:
 def _is_text_type(data_type: pa.DataType) -> bool:
     data_type = data_type.value_type if pa.types.is_dictionary(data_type) else data_type
     return bool(
-        pa.types.is_string(data_type) or pa.types.is_large_string(data_type) or pa.types.is_string_view(data_type)
+        pa.types.is_string(data_type)
+        or pa.types.is_large_string(data_type)
+        or pa.types.is_string_view(data_type)
     )
 
 
 def _is_usable_type(data_type: pa.DataType) -> bool:
     """Whether a key, URL or date can be of this type, or at least is soon read."""
-    return _is_text_type(data_type) or not (pa.types.is_nested(data_type) or pa.types.is_fixed_size_binary(data_type))
+    return _is_text_type(data_type) or not (
+        pa.types.is_nested(data_type) or pa.types.is_fixed_size_binary(data_type)
+    )
 
 
 # Rows of a table ---------------------------------------------------------------------------------
@@ -207,23 +251,41 @@ def table_to_records(
             yield record
 
 
-def _batch_to_records(batch: pa.RecordBatch, source: RecordFields, max_bytes: int) -> Iterator[Record]:
+def _batch_to_records(
+    batch: pa.RecordBatch, source: RecordFields, max_bytes: int
+) -> Iterator[Record]:
     """Its rows; no more than HELD bytes of values, or one row, are copied to Python at a time."""
     texts = batch.column(source.text_field)
     text_sizes = _measure_text_bytes(texts)
     other_columns = {n: batch.column(n) for n in batch.schema.names if n != source.text_field}
-    column_sizes = [text_sizes, *(_measure_text_bytes(values) for values in other_columns.values() if _is_text_type(values.type))]
+    column_sizes = [
+        text_sizes,
+        *(
+            _measure_text_bytes(values)
+            for values in other_columns.values()
+            if _is_text_type(values.type)
+        ),
+    ]
     is_too_long = np.any([lengths > max_bytes for lengths in column_sizes], axis=0)
     default_fields = dict.fromkeys(source.list_columns(), UNREADABLE)  # columns that were left out
-    for start, stop in _split_rows_by_size(np.where(is_too_long, MAX_DECODED_BYTES + 1, np.sum(column_sizes, axis=0))):
+    for start, stop in _split_rows_by_size(
+        np.where(is_too_long, MAX_DECODED_BYTES + 1, np.sum(column_sizes, axis=0))
+    ):
         if is_too_long[start:stop].any():
-            yield Record("", int(text_sizes[start]), error=TOO_LONG, raw=_read_first_bytes(texts[start], max_bytes))
+            yield Record(
+                "",
+                int(text_sizes[start]),
+                error=TOO_LONG,
+                raw=_read_first_bytes(texts[start], max_bytes),
+            )
             continue
         # As bytes: parquet promises UTF-8 but nobody has checked it.
         raw_texts = _cast_to_text(texts[start:stop]).cast(pa.large_binary()).to_pylist()
         other_values = [_column_to_python(values[start:stop]) for values in other_columns.values()]
         for raw, *row_values in zip(raw_texts, *other_values, strict=True):
-            yield _row_to_record(raw, default_fields | dict(zip(other_columns, row_values, strict=True)), source)
+            yield _row_to_record(
+                raw, default_fields | dict(zip(other_columns, row_values, strict=True)), source
+            )
 
 
 def _row_to_record(raw: bytes | None, fields: dict[str, Any], source: RecordFields) -> Record:
@@ -303,4 +365,6 @@ def _truncate_to_seconds(timestamps: pa.Array) -> pa.Array:
     ticks_per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[timestamps.type.unit]
     ticks = timestamps.cast(pa.int64()).fill_null(0).to_numpy()
     is_null = timestamps.is_null().to_numpy(zero_copy_only=False)
-    return pa.array(ticks // ticks_per_second, pa.int64(), mask=is_null).cast(pa.timestamp("s", zone))
+    return pa.array(ticks // ticks_per_second, pa.int64(), mask=is_null).cast(
+        pa.timestamp("s", zone)
+    )

@@ -15,22 +15,28 @@ from tasks.corpus.reading.readers import (
     NOT_UTF8,
     TOO_LONG,
     Record,
-    yield_empty_file_error,
-    is_utf8_encodable,
-    find_missing_column_error,
     fill_record_from_fields,
     find_line_error,
+    find_missing_column_error,
+    is_utf8_encodable,
+    yield_empty_file_error,
 )
-from tasks.corpus.reading.sources import RecordFields, FileSource
+from tasks.corpus.reading.sources import FileSource, RecordFields
 from tasks.corpus.reading.streams import Line, ReadCounts, read_lines
 
 UNCLOSED_QUOTE = "a quote is not closed"
 BROKEN_CSV = "broken CSV"
 WRONG_FIELD_COUNT = "the row has another number of fields than the header"
-MAX_REREAD_BYTES = 64 << 20  # bytes that may be taken back in any file, however small; so far is looked for
+MAX_REREAD_BYTES = (
+    64 << 20
+)  # bytes that may be taken back in any file, however small; so far is looked for
 # the end of a row that is too long
-BASE_ROW_LINES = 1000  # lines that any row may have, and a tenth of those that one that is too long may
-MIN_LINE_BYTES = 16  # bytes a line of the longest row, at the least: each line is held with 180 bytes
+BASE_ROW_LINES = (
+    1000  # lines that any row may have, and a tenth of those that one that is too long may
+)
+MIN_LINE_BYTES = (
+    16  # bytes a line of the longest row, at the least: each line is held with 180 bytes
+)
 
 
 class CsvSource(FileSource, RecordFields):
@@ -66,7 +72,12 @@ def read_csv(path: Path, source: CsvSource, max_bytes: int, counts: ReadCounts) 
         if status == "ok" and not fields:
             counts.count_skipped(row_reader.row_bytes)
             continue
-        record = Record(f"line {row_reader.first_line_number}", row_reader.row_bytes, error=status, raw=row_reader.join_row_lines())
+        record = Record(
+            f"line {row_reader.first_line_number}",
+            row_reader.row_bytes,
+            error=status,
+            raw=row_reader.join_row_lines(),
+        )
         if status == "ok":
             record.error = NOT_UTF8 if not all(map(is_utf8_encodable, fields)) else ""
         if header is None:
@@ -102,14 +113,19 @@ def read_tsv(path: Path, source: TsvSource, max_bytes: int, counts: ReadCounts) 
             try:
                 fields = line.data.removesuffix(b"\r").decode().split("\t")
             except UnicodeDecodeError as error:
-                record.error, record.location = NOT_UTF8, f"{record.location}, byte {error.start + 1}"
+                record.error, record.location = (
+                    NOT_UTF8,
+                    f"{record.location}, byte {error.start + 1}",
+                )
         if header is None:
             header = fields
             record.error = record.error or find_missing_column_error(source, header)
             if not record.error:
                 counts.count_skipped(line.size)
                 continue
-            record.raw_bytes += sum(line.size for line in source_lines)  # without a header nothing is
+            record.raw_bytes += sum(
+                line.size for line in source_lines
+            )  # without a header nothing is
         elif not record.error and len(fields) != len(header):
             record.error = WRONG_FIELD_COUNT
         counts.record_count += 1
@@ -140,7 +156,9 @@ class _CsvRowReader:
         self.row_lines: list[Line] = []
         self.read_bytes = self.reread_bytes = 0
         self.max_lines = max_bytes // MIN_LINE_BYTES + BASE_ROW_LINES  # lines of a row
-        self.has_quoted_rows = False  # a row began with a quote: who wrote it would have closed others
+        self.has_quoted_rows = (
+            False  # a row began with a quote: who wrote it would have closed others
+        )
 
     @property
     def first_line_number(self) -> int:
@@ -168,22 +186,44 @@ class _CsvRowReader:
         Undecodable bytes come as lone surrogates.
         """
         self.row_lines = []
-        reader = self._make_csv_reader(line + "\n" for line in self._decode_lines(self.max_bytes, self.max_lines))
+        reader = self._make_csv_reader(
+            line + "\n" for line in self._decode_lines(self.max_bytes, self.max_lines)
+        )
         try:
             fields = next(reader, None)
         except csv.Error as error:
             # The only error at the end of the data that the csv module knows.
             if "end of data" in str(error):
-                return self._reject_first_line(UNCLOSED_QUOTE) if self._has_stray_quote(field_count) else (UNCLOSED_QUOTE, [])
-            return self._reject_first_line(UNCLOSED_QUOTE) if self._are_inner_lines_rows(field_count) else (BROKEN_CSV, [])
+                return (
+                    self._reject_first_line(UNCLOSED_QUOTE)
+                    if self._has_stray_quote(field_count)
+                    else (UNCLOSED_QUOTE, [])
+                )
+            return (
+                self._reject_first_line(UNCLOSED_QUOTE)
+                if self._are_inner_lines_rows(field_count)
+                else (BROKEN_CSV, [])
+            )
         except _RowTooLong:
             if len(self.row_lines) == 1 or self._is_overlong_row(field_count):
                 return TOO_LONG, []
-            return self._reject_first_line(UNCLOSED_QUOTE) if field_count != 1 or self._has_stray_quote(field_count) else (UNCLOSED_QUOTE, [])
+            return (
+                self._reject_first_line(UNCLOSED_QUOTE)
+                if field_count != 1 or self._has_stray_quote(field_count)
+                else (UNCLOSED_QUOTE, [])
+            )
         except _DamagedRow as error:
-            return self._reject_first_line(UNCLOSED_QUOTE) if self._are_inner_lines_rows(field_count, 1) else (str(error), [])
+            return (
+                self._reject_first_line(UNCLOSED_QUOTE)
+                if self._are_inner_lines_rows(field_count, 1)
+                else (str(error), [])
+            )
         if fields and field_count is not None and len(fields) != field_count:
-            return self._reject_first_line(UNCLOSED_QUOTE) if self._are_inner_lines_rows(field_count, 1) else (WRONG_FIELD_COUNT, [])
+            return (
+                self._reject_first_line(UNCLOSED_QUOTE)
+                if self._are_inner_lines_rows(field_count, 1)
+                else (WRONG_FIELD_COUNT, [])
+            )
         self.has_quoted_rows |= bool(self.row_lines) and self.row_lines[0].data.startswith(b'"')
         return ("end", []) if fields is None else ("ok", fields)
 
@@ -197,8 +237,16 @@ class _CsvRowReader:
             max_bytes -= line.size
             if line.error:
                 raise _DamagedRow(line.error)
-            reread_too_much = len(self.row_lines) > 1 and self.reread_bytes > 2 * self.read_bytes + MAX_REREAD_BYTES
-            if max_bytes < 0 or reread_too_much or len(self.row_lines) > max_lines or len(line.data) > self.max_bytes:
+            reread_too_much = (
+                len(self.row_lines) > 1
+                and self.reread_bytes > 2 * self.read_bytes + MAX_REREAD_BYTES
+            )
+            if (
+                max_bytes < 0
+                or reread_too_much
+                or len(self.row_lines) > max_lines
+                or len(line.data) > self.max_bytes
+            ):
                 raise _RowTooLong
             yield line.data.decode("utf-8", "surrogateescape")
 
@@ -216,7 +264,11 @@ class _CsvRowReader:
 
     def _has_stray_quote(self, field_count: int | None) -> bool:
         """Whether the quote that opens the field without an end is none that its writer meant."""
-        return not self.has_quoted_rows if field_count == 1 else self._are_inner_lines_rows(field_count)
+        return (
+            not self.has_quoted_rows
+            if field_count == 1
+            else self._are_inner_lines_rows(field_count)
+        )
 
     def _are_inner_lines_rows(self, field_count: int | None, min_lines: int = 0) -> bool:
         """Whether most of the lines between the first and the last are rows by themselves."""

@@ -14,9 +14,9 @@ from tasks.contract import (
     FileState,
     HallmarkError,
     get_current_session,
-    stat_to_file_stamp,
     is_stamp_reliable,
     record_file_state,
+    stat_to_file_stamp,
 )
 from tasks.corpus.reading.sources import compute_file_digest
 
@@ -64,10 +64,14 @@ class DigestCache:
             current_stamp = read_file_stamp(path)
             match self.entries.get(absolute_path):
                 case [list(stored_stamp), int(noted_at), str(digest)] if (
-                    stored_stamp[:3] == [*current_stamp[:3]] and current_stamp[0] // NANOSECONDS_PER_SECOND < noted_at // NANOSECONDS_PER_SECOND
+                    stored_stamp[:3] == [*current_stamp[:3]]
+                    and current_stamp[0] // NANOSECONDS_PER_SECOND
+                    < noted_at // NANOSECONDS_PER_SECOND
                 ):
                     _STAMP_BY_PATH[str(path)] = current_stamp
-                    record_file_state(path, FileState(digest, current_stamp, is_stamp_reliable(current_stamp)))
+                    record_file_state(
+                        path, FileState(digest, current_stamp, is_stamp_reliable(current_stamp))
+                    )
                     return digest
         noted_at = time.time_ns()
         digest = compute_file_digest(source_name, path)
@@ -84,7 +88,9 @@ class DigestCache:
         serialized = json.dumps({**self.entries, **self.new_entries})
         with suppress(OSError):
             self.cache_path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, temporary_path = tempfile.mkstemp(dir=self.cache_path.parent, prefix="digests.")
+            descriptor, temporary_path = tempfile.mkstemp(
+                dir=self.cache_path.parent, prefix="digests."
+            )
             with open(descriptor, "w") as file:
                 file.write(serialized)
             os.replace(temporary_path, self.cache_path)

@@ -20,7 +20,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from tasks.contract import PathSafeName, UsageError, to_canonical_json, sha256_hex
+from tasks.contract import PathSafeName, UsageError, sha256_hex, to_canonical_json
 from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG, Record, is_utf8_encodable
 from tasks.corpus.reading.sources import Source
 from tasks.corpus.reading.streams import BOM, ReadCounts
@@ -57,13 +57,19 @@ def find_prose_files(package: str) -> dict[str, Path]:
 
     Raises UsageError for a package that is not installed or keeps no record of its files.
     """
-    files = {_strip_version_from_name(entry): Path(str(entry.locate())) for entry in _list_prose_entries(package)}
+    files = {
+        _strip_version_from_name(entry): Path(str(entry.locate()))
+        for entry in _list_prose_entries(package)
+    }
     return dict(sorted(files.items()))
 
 
 def compute_package_digest(package: str) -> str:
     """Version and recorded SHA-256 of every file with prose; reads none of them."""
-    hash_by_name = {_strip_version_from_name(entry): entry.hash.value if entry.hash else None for entry in _list_prose_entries(package)}
+    hash_by_name = {
+        _strip_version_from_name(entry): entry.hash.value if entry.hash else None
+        for entry in _list_prose_entries(package)
+    }
     return f"{_get_distribution(package).version} {sha256_hex(to_canonical_json(hash_by_name))}"
 
 
@@ -98,15 +104,21 @@ def _is_prose_file(entry: PackagePath) -> bool:
 def _strip_version_from_name(entry: PackagePath) -> str:
     """The name without the version in it."""
     top_folder, *other_parts = entry.parts
-    return "/".join(["dist-info" if top_folder.endswith(".dist-info") else top_folder, *other_parts])
+    return "/".join(
+        ["dist-info" if top_folder.endswith(".dist-info") else top_folder, *other_parts]
+    )
 
 
-def read_package_documentation(package: str, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
+def read_package_documentation(
+    package: str, max_bytes: int, counts: ReadCounts
+) -> Iterator[Record]:
     """Documents of a package: its description, its licences, then its docstrings by file."""
     yield from read_prose_files(find_prose_files(package), max_bytes, counts)
 
 
-def read_prose_files(files: Mapping[str, Path], max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
+def read_prose_files(
+    files: Mapping[str, Path], max_bytes: int, counts: ReadCounts
+) -> Iterator[Record]:
     """Documents of files of a package, by their names in its record.
 
     Raw bytes are those of the docstring as it stands in the parsed source (its indentation is
@@ -161,17 +173,32 @@ def _extract_docstrings(source_code: str, data: bytes) -> Iterator[Record]:
             if docstring is not None:
                 yield _docstring_to_record(f"{name}, line {node.body[0].lineno}", docstring)
         prefix = "" if name == "module" else f"{name}."
-        child_nodes = [statement for statement in _iterate_child_statements(node) if isinstance(statement, (*_DOCSTRING_NODES, *_BLOCK_NODES))]
+        child_nodes = [
+            statement
+            for statement in _iterate_child_statements(node)
+            if isinstance(statement, (*_DOCSTRING_NODES, *_BLOCK_NODES))
+        ]
         for child in reversed(child_nodes):
-            pending.append((f"{prefix}{child.name}" if isinstance(child, _DEFINITION_NODES) else name, child))
+            pending.append(
+                (f"{prefix}{child.name}" if isinstance(child, _DEFINITION_NODES) else name, child)
+            )
 
 
 _DEFINITION_NODES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _DOCSTRING_NODES = (ast.Module, *_DEFINITION_NODES)
 _BLOCK_NODES = (
-    ast.If, ast.Match, ast.match_case, ast.Try, ast.TryStar, ast.ExceptHandler, ast.With,
-    ast.AsyncWith, ast.For, ast.AsyncFor, ast.While,
-)  # fmt: skip
+    ast.If,
+    ast.Match,
+    ast.match_case,
+    ast.Try,
+    ast.TryStar,
+    ast.ExceptHandler,
+    ast.With,
+    ast.AsyncWith,
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+)
 
 
 def _iterate_child_statements(node: ast.AST) -> Iterator[ast.AST]:

@@ -15,10 +15,10 @@ from tasks.contract import (
     FileStamp,
     HallmarkError,
     StageConfig,
-    to_canonical_json,
     format_file_changed_message,
     format_file_missing_message,
     sha256_hex,
+    to_canonical_json,
 )
 from tasks.corpus.reading.blocking import BlockListConfig, load_block_list
 from tasks.corpus.reading.columns import ParquetSource, read_parquet
@@ -41,12 +41,17 @@ from tasks.corpus.reading.remote import download_temporarily, is_remote_uri, lis
 from tasks.corpus.reading.sources import SUFFIXES_BY_KIND, FileSource, Source, find_files
 from tasks.corpus.reading.streaming import (
     DatasetsSource,
-    resolve_hub_commit,
     count_shards,
     read_dataset,
+    resolve_hub_commit,
 )
 from tasks.corpus.reading.streams import ReadCounts
-from tasks.corpus.reading.town import TownSource, read_town_documents, label_town_blocks, compute_town_digest
+from tasks.corpus.reading.town import (
+    TownSource,
+    compute_town_digest,
+    label_town_blocks,
+    read_town_documents,
+)
 from tasks.corpus.reading.warc import WarcSource, read_warc
 
 AnySource = Annotated[
@@ -87,7 +92,9 @@ class IngestConfig(StageConfig):
         name_counts = Counter(name for source in self.sources for name in source.list_names())
         repeated = [name for name, count in name_counts.items() if count > 1]
         if repeated:
-            raise ValueError(f"two sources are named {repeated[0]!r}; every source needs its own name")
+            raise ValueError(
+                f"two sources are named {repeated[0]!r}; every source needs its own name"
+            )
         return self
 
 
@@ -109,7 +116,9 @@ class Input:
     locator: str  # path, URI, package or number
     file_name: str  # as the tables name it
     size_bytes: int = 0  # bytes of a file
-    version_tag: str = ""  # what tells whether it is still the same: when it was changed, or a store's tag
+    version_tag: str = (
+        ""  # what tells whether it is still the same: when it was changed, or a store's tag
+    )
     shard: tuple[int, int] = (0, 1)  # of a data set: which, and of how many
 
     def __str__(self) -> str:
@@ -127,18 +136,30 @@ def list_inputs(config: IngestConfig) -> list[Input]:
                 find_prose_files(package)
                 all_inputs.append(Input(f"{source.name}/{package}", index, package, package))
         elif isinstance(source, TownSource):
-            all_inputs += [Input(source.name, index, block, name) for block, name in label_town_blocks(source).items()]
+            all_inputs += [
+                Input(source.name, index, block, name)
+                for block, name in label_town_blocks(source).items()
+            ]
         elif isinstance(source, DatasetsSource):
             all_inputs.append(Input(source.name, index, source.path, source.split))
         elif is_remote_uri(source.path):
-            remote_by_name = list_remote_files(source.name, source.path, SUFFIXES_BY_KIND[source.kind])
-            all_inputs += [Input(source.name, index, f.uri, n, f.size_bytes, f.version_tag) for n, f in remote_by_name.items()]
+            remote_by_name = list_remote_files(
+                source.name, source.path, SUFFIXES_BY_KIND[source.kind]
+            )
+            all_inputs += [
+                Input(source.name, index, f.uri, n, f.size_bytes, f.version_tag)
+                for n, f in remote_by_name.items()
+            ]
         else:
             path_by_name = find_files(source.name, source.path, SUFFIXES_BY_KIND[source.kind])
             for name, path in path_by_name.items():
                 file_stamp = _read_stamp_or_fail(path)
                 size = file_stamp[2]
-                all_inputs.append(Input(source.name, index, str(path), name, size, _stamp_to_version_tag(file_stamp)))
+                all_inputs.append(
+                    Input(
+                        source.name, index, str(path), name, size, _stamp_to_version_tag(file_stamp)
+                    )
+                )
     return all_inputs
 
 
@@ -173,10 +194,17 @@ def list_input_batches(config: IngestConfig) -> list[InputBatch]:
         added_bytes = source_input.size_bytes if is_file else MAX_BATCH_BYTES
         is_local = is_file and not is_remote_uri(source_input.locator)
         digest_stamp = get_digest_stamp(Path(source_input.locator)) if is_local else None
-        if digest_stamp is not None and _stamp_to_version_tag(digest_stamp) != source_input.version_tag:
+        if (
+            digest_stamp is not None
+            and _stamp_to_version_tag(digest_stamp) != source_input.version_tag
+        ):
             raise FileChangedError(format_file_changed_message(source_input.locator))
         last_group = input_groups[-1] if input_groups else []
-        has_room = last_group and last_group[0].source == source_input.source and group_bytes + added_bytes <= MAX_BATCH_BYTES
+        has_room = (
+            last_group
+            and last_group[0].source == source_input.source
+            and group_bytes + added_bytes <= MAX_BATCH_BYTES
+        )
         if has_room and len(last_group) < MAX_BATCH_FILES:
             last_group.append(source_input)
             group_bytes += added_bytes
@@ -191,7 +219,10 @@ def _list_inputs_by_shard(config: IngestConfig) -> Iterator[Input]:
     for source_input in list_inputs(config):
         source = config.sources[source_input.source_index]
         shard_count = count_shards(source) if isinstance(source, DatasetsSource) else 1
-        yield from (replace(source_input, shard=(shard_index, shard_count)) for shard_index in range(shard_count))
+        yield from (
+            replace(source_input, shard=(shard_index, shard_count))
+            for shard_index in range(shard_count)
+        )
 
 
 def compute_source_digests(config: IngestConfig, secret_id: str) -> dict[str, str]:
@@ -207,10 +238,17 @@ def compute_source_digests(config: IngestConfig, secret_id: str) -> dict[str, st
         elif isinstance(source, FileSource):
             is_remote_file = is_remote_uri(source_input.locator)
             path = Path(source_input.locator)
-            digest = f"{source_input.size_bytes} {source_input.version_tag}" if is_remote_file else digest_cache.get_or_compute_digest(source.name, path)
+            digest = (
+                f"{source_input.size_bytes} {source_input.version_tag}"
+                if is_remote_file
+                else digest_cache.get_or_compute_digest(source.name, path)
+            )
         elif source.is_local:
             path_by_name = find_files(source.name, source.path, ("",))
-            file_digests = {name: digest_cache.get_or_compute_digest(source.name, p) for name, p in path_by_name.items()}
+            file_digests = {
+                name: digest_cache.get_or_compute_digest(source.name, p)
+                for name, p in path_by_name.items()
+            }
             digest = sha256_hex(to_canonical_json(file_digests))
         else:
             digest = f"commit {resolve_hub_commit(source)}"
@@ -218,7 +256,10 @@ def compute_source_digests(config: IngestConfig, secret_id: str) -> dict[str, st
     digest_cache.save()
     load_block_list(config.block)  # a wrong entry is refused before anything starts
     return {
-        **{name: sha256_hex(to_canonical_json(file_digests)) for name, file_digests in sorted(digests_by_source.items())},
+        **{
+            name: sha256_hex(to_canonical_json(file_digests))
+            for name, file_digests in sorted(digests_by_source.items())
+        },
         **config.block.digest_list_files(),
     }
 
@@ -247,13 +288,21 @@ def read_input_records(
 
 
 def _read_remote_input(
-    source: FileSource, source_input: Input, max_bytes: int, counts: ReadCounts, copy_folder: Path | None
+    source: FileSource,
+    source_input: Input,
+    max_bytes: int,
+    counts: ReadCounts,
+    copy_folder: Path | None,
 ) -> Iterator[Record]:
     with download_temporarily(source_input.locator, source_input.version_tag, copy_folder) as path:
-        yield from _read_with_matching_reader(source, replace(source_input, locator=str(path)), max_bytes, counts)
+        yield from _read_with_matching_reader(
+            source, replace(source_input, locator=str(path)), max_bytes, counts
+        )
 
 
-def _read_local_input(source: FileSource, source_input: Input, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
+def _read_local_input(
+    source: FileSource, source_input: Input, max_bytes: int, counts: ReadCounts
+) -> Iterator[Record]:
     path = Path(source_input.locator)
     counts.source_label = f"source {source.name!r}"
     try:
@@ -275,7 +324,9 @@ def _build_read_error(path: Path, error: OSError) -> HallmarkError:
     )
 
 
-def _read_with_matching_reader(source: Source, source_input: Input, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
+def _read_with_matching_reader(
+    source: Source, source_input: Input, max_bytes: int, counts: ReadCounts
+) -> Iterator[Record]:
     path = Path(source_input.locator)
     match source:
         case JsonlSource():

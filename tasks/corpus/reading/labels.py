@@ -26,8 +26,12 @@ def extract_domains(urls: pa.Array) -> pa.Array:
     International names are in the form they are registered in (``xn--…``). Null for what has no
     host or none that can be registered.
     """
-    encoded_hosts = pc.struct_field(pc.extract_regex(urls, _HOST_PATTERN), "host").dictionary_encode()
-    names = pa.array([normalise_host(host) for host in encoded_hosts.dictionary.to_pylist()], pa.string())
+    encoded_hosts = pc.struct_field(
+        pc.extract_regex(urls, _HOST_PATTERN), "host"
+    ).dictionary_encode()
+    names = pa.array(
+        [normalise_host(host) for host in encoded_hosts.dictionary.to_pylist()], pa.string()
+    )
     return names.take(encoded_hosts.indices)
 
 

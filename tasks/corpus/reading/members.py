@@ -45,7 +45,9 @@ class Damage:
     error: str
     lost_bytes: int  # compressed bytes that gave nothing
     may_continue_line: bool  # members were cut within lines: what follows may be the rest of a line
-    is_only_at_end: bool = False  # the member before it was read whole, and is damaged at most in its end
+    is_only_at_end: bool = (
+        False  # the member before it was read whole, and is damaged at most in its end
+    )
 
 
 class GzipCodec:
@@ -78,7 +80,11 @@ class ZstdCodec:
 
     def parse_skippable_size(self, first_bytes: bytes) -> int:
         """Bytes of the skippable frame that begins here, or 0."""
-        if len(first_bytes) < 8 or first_bytes[0] & 0xF0 != 0x50 or first_bytes[1:4] != b"\x2a\x4d\x18":
+        if (
+            len(first_bytes) < 8
+            or first_bytes[0] & 0xF0 != 0x50
+            or first_bytes[1:4] != b"\x2a\x4d\x18"
+        ):
             return 0
         return 8 + int.from_bytes(first_bytes[4:8], "little")
 
@@ -90,7 +96,10 @@ class ZstdCodec:
         return b"\x28\xb5\x2f\xfd".startswith(first_bytes[:4])
 
 
-CODEC_BY_SUFFIX: dict[str, type[GzipCodec] | type[ZstdCodec]] = {".gz": GzipCodec, ".zst": ZstdCodec}
+CODEC_BY_SUFFIX: dict[str, type[GzipCodec] | type[ZstdCodec]] = {
+    ".gz": GzipCodec,
+    ".zst": ZstdCodec,
+}
 
 
 @dataclass
@@ -128,13 +137,17 @@ class CompressedMembers:
             if not member.error and self._can_member_end_at(member.end):
                 self.read_bytes += member.end - member.start
                 next_member = self._open_member_after_padding(member.end)
-                may_continue_line = may_continue_line or (next_member is not None and not ends_in_newline)
+                may_continue_line = may_continue_line or (
+                    next_member is not None and not ends_in_newline
+                )
             else:
                 next_member = self._find_next_member(member.start + 1)
                 yield self._describe_damage(member, next_member, may_continue_line)
             member = next_member
 
-    def _describe_damage(self, member: _Member, next_member: _Member | None, may_continue_line: bool) -> Damage:
+    def _describe_damage(
+        self, member: _Member, next_member: _Member | None, may_continue_line: bool
+    ) -> Damage:
         end = next_member.start if next_member else self.file.seek(0, os.SEEK_END)
         lost_bytes = max(0, end - member.output_end)
         self.read_bytes += end - member.start - lost_bytes
@@ -174,7 +187,11 @@ class CompressedMembers:
             return
         stream, position = self.codec.make_decompressor(), member.start
         while data := self._read_at(position, COMPRESSED_BLOCK_BYTES):
-            if proof_bytes and position - member.start >= proof_bytes and member.output_end == member.start:
+            if (
+                proof_bytes
+                and position - member.start >= proof_bytes
+                and member.output_end == member.start
+            ):
                 member.error = DAMAGED_DATA
                 return
             self._count_repeated_bytes(member, position, len(data))
@@ -203,7 +220,9 @@ class CompressedMembers:
     def _find_next_member(self, position: int) -> _Member | None:
         """The first member from here on that proves itself."""
         for start in self._find_magic_positions(position):
-            if start < self.furthest_position and self.repeated_bytes > max(self.file_size, MAX_REPEATED_BYTES):
+            if start < self.furthest_position and self.repeated_bytes > max(
+                self.file_size, MAX_REPEATED_BYTES
+            ):
                 continue
             member = self._open_member(start, self.codec.proof_bytes)
             first_blocks = list(islice(member.output_blocks, 2))

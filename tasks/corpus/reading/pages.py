@@ -16,13 +16,21 @@ class PageError(ValueError):
 
 # Encodings ---------------------------------------------------------------------------------------
 
-_BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"),
-          (codecs.BOM_UTF16_BE, "utf-16-be"))  # fmt: skip
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
 _META_CHARSET = re.compile(
     rb"""(?i)<meta[^>]{0,500}?charset\s{0,9}+=\s{0,9}+["']?+\s{0,9}+([\w:.-]{1,40})"""
 )
 #: What browsers read under these names.
-_BROWSER_ENCODINGS = {"euc_kr": "cp949", "shift_jis": "cp932", "big5": "big5hkscs", "gbk": "gb18030"}
+_BROWSER_ENCODINGS = {
+    "euc_kr": "cp949",
+    "shift_jis": "cp932",
+    "big5": "big5hkscs",
+    "gbk": "gb18030",
+}
 
 
 def decode_page(data: bytes, charset: str, is_html: bool) -> str:
@@ -38,7 +46,10 @@ def decode_page(data: bytes, charset: str, is_html: bool) -> str:
     candidate_encodings = _resolve_encoding_name(charset)
     if is_html and (meta_match := _META_CHARSET.search(data[:1024])):
         # A page whose ASCII could be read is not in UTF-16.
-        candidate_encodings += [encoding_name if not encoding_name.startswith("utf-16") else "utf-8" for encoding_name in _resolve_encoding_name(meta_match[1].decode())]
+        candidate_encodings += [
+            encoding_name if not encoding_name.startswith("utf-16") else "utf-8"
+            for encoding_name in _resolve_encoding_name(meta_match[1].decode())
+        ]
     return _decode_with_first_valid(data, candidate_encodings or ["utf-8", *detect_encodings(data)])
 
 
@@ -46,7 +57,11 @@ def _resolve_encoding_name(encoding_name: str) -> list[str]:
     """The Python codec of a name in WHATWG's list: of no other, some of them are no encodings."""
     from resiliparse.parse.encoding import map_encoding_to_html5
 
-    html5_name = map_encoding_to_html5(encoding_name, fallback_utf8=False) if encoding_name.isascii() and encoding_name else None
+    html5_name = (
+        map_encoding_to_html5(encoding_name, fallback_utf8=False)
+        if encoding_name.isascii() and encoding_name
+        else None
+    )
     return [_BROWSER_ENCODINGS.get(html5_name, html5_name)] if html5_name else []
 
 
@@ -85,41 +100,142 @@ def extract_page_text(html: str, main_content: bool) -> str:
 # were left open, so time and memory grow with the sum over all tags of how many are open. It
 # compares each attribute of a tag with those before it, of html and body with those of all such
 # tags. Measured: 7 s and 800 MB for a page at the limits, where a real one comes to a thousandth.
-UNCHECKED_TAGS, UNCHECKED_CHARACTERS = 1000, 20_000  # tags and characters of a page that cannot come to a limit
+UNCHECKED_TAGS, UNCHECKED_CHARACTERS = (
+    1000,
+    20_000,
+)  # tags and characters of a page that cannot come to a limit
 MAX_OPEN_SUM, MAX_OPEN_FORMATTING_SUM = 20_000_000, 2_000_000
 MAX_COMPARISONS = 100_000_000
 MAX_SCAN_FACTOR = 8  # times the length of a page that may be looked at for the ends of its tags
 
 _FORMATTING_TAGS = {
-    "b", "big", "code", "em", "font", "i", "s", "small", "strike", "strong", "tt", "u",
-}  # fmt: skip
+    "b",
+    "big",
+    "code",
+    "em",
+    "font",
+    "i",
+    "s",
+    "small",
+    "strike",
+    "strong",
+    "tt",
+    "u",
+}
 #: Those that end where the next of them begins, or are there once, but keep others open.
 _IMPLICITLY_CLOSED_TAGS = {
-    "dd", "dt", "form", "li", "p", "tbody", "td", "tfoot", "th", "thead", "tr",
-}  # fmt: skip
+    "dd",
+    "dt",
+    "form",
+    "li",
+    "p",
+    "tbody",
+    "td",
+    "tfoot",
+    "th",
+    "thead",
+    "tr",
+}
 #: Those that hold nothing, that end where the next of them begins, or that are there once.
 _NON_NESTING_TAGS = _IMPLICITLY_CLOSED_TAGS | {
-    "a", "area", "base", "body", "br", "col", "embed", "head", "hr", "html", "img", "input",
-    "link", "meta", "nobr", "option", "param", "source", "track", "wbr",
-}  # fmt: skip
+    "a",
+    "area",
+    "base",
+    "body",
+    "br",
+    "col",
+    "embed",
+    "head",
+    "hr",
+    "html",
+    "img",
+    "input",
+    "link",
+    "meta",
+    "nobr",
+    "option",
+    "param",
+    "source",
+    "track",
+    "wbr",
+}
 #: Those whose end tag closes what of ``_WITHIN`` is open in them.
 _BLOCK_TAGS = {
-    "address", "article", "aside", "blockquote", "button", "caption", "center", "details", "dialog",
-    "dir", "div", "dl", "fieldset", "figcaption", "figure", "footer", "h1", "h2", "h3", "h4", "h5",
-    "h6", "header", "hgroup", "listing", "main", "menu", "nav", "object", "ol", "pre", "section",
-    "select", "summary", "table", "template", "ul",
-}  # fmt: skip
+    "address",
+    "article",
+    "aside",
+    "blockquote",
+    "button",
+    "caption",
+    "center",
+    "details",
+    "dialog",
+    "dir",
+    "div",
+    "dl",
+    "fieldset",
+    "figcaption",
+    "figure",
+    "footer",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "h5",
+    "h6",
+    "header",
+    "hgroup",
+    "listing",
+    "main",
+    "menu",
+    "nav",
+    "object",
+    "ol",
+    "pre",
+    "section",
+    "select",
+    "summary",
+    "table",
+    "template",
+    "ul",
+}
 #: Those in which tags are text.
 _RAW_TEXT_TAGS = {
-    "iframe", "noembed", "noframes", "plaintext", "script", "style", "textarea", "title", "xmp",
-}  # fmt: skip
+    "iframe",
+    "noembed",
+    "noframes",
+    "plaintext",
+    "script",
+    "style",
+    "textarea",
+    "title",
+    "xmp",
+}
 #: Those in which what is text, and what is open, is another matter.
 _SPECIAL_CONTENT_TAGS = {"frameset", "math", "select", "svg", "template"}
 #: Those that end SVG and MathML, or hold HTML in them.
-_HTML_TAGS = _NON_NESTING_TAGS | _FORMATTING_TAGS | _BLOCK_TAGS | _RAW_TEXT_TAGS | {
-    "annotation-xml", "desc", "foreignobject", "mi", "mn", "mo", "ms", "mtext", "ruby", "span",
-    "sub", "sup", "var", *_SPECIAL_CONTENT_TAGS,
-}  # fmt: skip
+_HTML_TAGS = (
+    _NON_NESTING_TAGS
+    | _FORMATTING_TAGS
+    | _BLOCK_TAGS
+    | _RAW_TEXT_TAGS
+    | {
+        "annotation-xml",
+        "desc",
+        "foreignobject",
+        "mi",
+        "mn",
+        "mo",
+        "ms",
+        "mtext",
+        "ruby",
+        "span",
+        "sub",
+        "sup",
+        "var",
+        *_SPECIAL_CONTENT_TAGS,
+    }
+)
 
 _HTML_SPACE = r"\t\n\f\r "  # HTML's, of which Python has more
 _ATTRIBUTE_PATTERN = (
@@ -128,7 +244,9 @@ _ATTRIBUTE_PATTERN = (
 )
 _ONE_ATTRIBUTE = re.compile(_ATTRIBUTE_PATTERN)
 _ATTRIBUTES = re.compile(rf"(?:[{_HTML_SPACE}/]++|{_ATTRIBUTE_PATTERN})*+")
-_TAG_START = re.compile(rf"<(?:(?=(/?)([a-zA-Z][^{_HTML_SPACE}/>]{{0,60}}+))|(!--|!\[CDATA\[|[!?/]))")
+_TAG_START = re.compile(
+    rf"<(?:(?=(/?)([a-zA-Z][^{_HTML_SPACE}/>]{{0,60}}+))|(!--|!\[CDATA\[|[!?/]))"
+)
 _SCRIPT_START = re.compile("(?ai)<script")
 _COMMENT_ENDS = {"!--": "-->", "![CDATA[": "]]>"}
 
@@ -145,12 +263,18 @@ class _ParserCostEstimator:
     def __init__(self, html: str) -> None:
         self.html = html
         self.mark_positions: dict[str, tuple[int, int, int]] = {}
-        self.hidden_until = self.script_until = 0  # up to where an end tag, or the end of a script, may be text
+        self.hidden_until = self.script_until = (
+            0  # up to where an end tag, or the end of a script, may be text
+        )
         self.is_certain, self.open_special = True, 0  # how many of _STRANGE are open
         self.scanned_characters = self.comparisons = self.merged_attributes = 0
         self.open_tags: list[str] = []  # of what is open
-        self.open_implicit_tags: list[set[str]] = [set()]  # what of _WITHIN is open in each, and outside of all
-        self.foreign_depth = 0  # of names: those of SVG or MathML alone are behind; 0 if there are none
+        self.open_implicit_tags: list[set[str]] = [
+            set()
+        ]  # what of _WITHIN is open in each, and outside of all
+        self.foreign_depth = (
+            0  # of names: those of SVG or MathML alone are behind; 0 if there are none
+        )
         self.open_formatting = 0
 
     def check_limits(self) -> None:
@@ -178,7 +302,9 @@ class _ParserCostEstimator:
     def _open_element(self, tag_name: str, name_end: int, attributes_end: int) -> None:
         if tag_name in _RAW_TEXT_TAGS:
             self._skip_raw_text(tag_name, attributes_end)
-        if tag_name in _HTML_TAGS and not (tag_name in _RAW_TEXT_TAGS and self.is_certain):  # of the title only text
+        if tag_name in _HTML_TAGS and not (
+            tag_name in _RAW_TEXT_TAGS and self.is_certain
+        ):  # of the title only text
             self.foreign_depth = 0
         if self.foreign_depth and self._is_self_closing(name_end, attributes_end):
             return
@@ -202,7 +328,9 @@ class _ParserCostEstimator:
             self.foreign_depth = 0
         if tag_name in _NON_NESTING_TAGS:
             self.open_implicit_tags[-1].discard(tag_name)
-        elif self.open_tags[-1:] == [tag_name] and (tag_name in _BLOCK_TAGS or self.foreign_depth or not self.open_implicit_tags[-1]):
+        elif self.open_tags[-1:] == [tag_name] and (
+            tag_name in _BLOCK_TAGS or self.foreign_depth or not self.open_implicit_tags[-1]
+        ):
             self._close_innermost_element()
 
     def _close_innermost_element(self) -> None:
@@ -218,7 +346,9 @@ class _ParserCostEstimator:
         one."""
         searched_from, mark_start, mark_end = self.mark_positions.get(mark, (0, -1, -1))
         if not searched_from <= start <= mark_start:
-            boundary = rf"(?=[{_HTML_SPACE}/>])" if mark.startswith("</") else ""  # and no longer one
+            boundary = (
+                rf"(?=[{_HTML_SPACE}/>])" if mark.startswith("</") else ""
+            )  # and no longer one
             match = re.compile(f"(?ai){re.escape(mark)}{boundary}").search(self.html, start)
             mark_start, mark_end = match.span() if match else (len(self.html), len(self.html))
             self.mark_positions[mark] = start, mark_start, mark_end
@@ -228,10 +358,14 @@ class _ParserCostEstimator:
         """What is in a comment is no tag."""
         comment_end = self._find_mark(_COMMENT_ENDS.get(kind, ">"), content_start)[1]
         is_malformed = kind == "!--" and self.html.startswith((">", "->"), content_start)
-        if self.is_certain and (is_malformed or kind == "![CDATA[" or "--!>" in self.html[content_start:comment_end]):
+        if self.is_certain and (
+            is_malformed or kind == "![CDATA[" or "--!>" in self.html[content_start:comment_end]
+        ):
             self.is_certain = False
         if start < self.script_until:  # a script does not end in what looks like a comment there
-            comment_end = self.script_until = max(self.script_until, self._find_mark("</script", comment_end)[0])
+            comment_end = self.script_until = max(
+                self.script_until, self._find_mark("</script", comment_end)[0]
+            )
         self.hidden_until = max(self.hidden_until, comment_end)
 
     def _scan_attributes(self, tag_name: str, tag_start: int, name_end: int) -> int:
@@ -244,8 +378,13 @@ class _ParserCostEstimator:
             self.scanned_characters += attributes_end - tag_start
             attribute_count = len(_ONE_ATTRIBUTE.findall(self.html, name_end, attributes_end))
             self.merged_attributes += attribute_count if is_merged else 0
-            self.comparisons += attribute_count * max(attribute_count, self.merged_attributes if is_merged else 0)
-        if self.comparisons > MAX_COMPARISONS or self.scanned_characters > MAX_SCAN_FACTOR * len(self.html) + UNCHECKED_CHARACTERS:
+            self.comparisons += attribute_count * max(
+                attribute_count, self.merged_attributes if is_merged else 0
+            )
+        if (
+            self.comparisons > MAX_COMPARISONS
+            or self.scanned_characters > MAX_SCAN_FACTOR * len(self.html) + UNCHECKED_CHARACTERS
+        ):
             raise PageError(TOO_MANY_ATTRIBUTES)
         return attributes_end
 
@@ -261,10 +400,16 @@ class _ParserCostEstimator:
 
     def _skip_raw_text(self, tag_name: str, content_start: int) -> None:
         """Tags are text up to the end of the element."""
-        content_end = len(self.html) if tag_name == "plaintext" else self._find_mark(f"</{tag_name}", content_start)[0]
+        content_end = (
+            len(self.html)
+            if tag_name == "plaintext"
+            else self._find_mark(f"</{tag_name}", content_start)[0]
+        )
         if self.is_certain:  # then no two of these overlap, and time is linear
             text = self.html[content_start:content_end]
-            has_nested_script = tag_name == "script" and "<!--" in text and _SCRIPT_START.search(text)
+            has_nested_script = (
+                tag_name == "script" and "<!--" in text and _SCRIPT_START.search(text)
+            )
             self.is_certain = not (has_nested_script or (self.open_special and "<" in text))
         if tag_name == "script":
             self.script_until = max(self.script_until, content_end)

@@ -32,13 +32,20 @@ class SourceQuotas:
         """Why each record is removed, "" if it is kept, with what can only be said of an id."""
         reasons = records["reason"].combine_chunks()
         reasons = pc.if_else(
-            pa.array(is_denied_id(records["identity"], self.block_config, self.purged_ids)), BLOCKED_DOCUMENT, reasons
+            pa.array(is_denied_id(records["identity"], self.block_config, self.purged_ids)),
+            BLOCKED_DOCUMENT,
+            reasons,
         )
         id_hashes = ids_to_uint64_pairs(records["identity"])[:, 1]
-        for limit_by_source, reason in ((self.weight_limits, EXCLUDED_BY_WEIGHT), (self.cap_limits, EXCLUDED_BY_CAP)):
+        for limit_by_source, reason in (
+            (self.weight_limits, EXCLUDED_BY_WEIGHT),
+            (self.cap_limits, EXCLUDED_BY_CAP),
+        ):
             for source_name, limit in limit_by_source.items():
                 is_over_limit = pa.array(id_hashes >= limit)
-                is_excluded = pc.and_(pc.equal(records["source"].combine_chunks(), source_name), is_over_limit)
+                is_excluded = pc.and_(
+                    pc.equal(records["source"].combine_chunks(), source_name), is_over_limit
+                )
                 reasons = pc.if_else(pc.and_(is_excluded, pc.equal(reasons, "")), reason, reasons)
         return reasons
 
@@ -49,7 +56,9 @@ def is_blocked_reason(reasons: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.starts_with(reasons, "blocked ")
 
 
-def is_denied_id(doc_ids: pa.ChunkedArray, block_config: BlockListConfig, purged_ids: frozenset[bytes]) -> np.ndarray:
+def is_denied_id(
+    doc_ids: pa.ChunkedArray, block_config: BlockListConfig, purged_ids: frozenset[bytes]
+) -> np.ndarray:
     """Which of these ids are on the block list, or were purged from the store."""
     denied_ids = load_block_list(block_config).doc_ids | purged_ids
     if not denied_ids:
@@ -77,7 +86,12 @@ def compute_quotas(
         is_kept = pc.equal(records["reason"], "").to_numpy()
         is_kept &= True if is_first is None else is_first
         text_sizes = records["bytes"].to_numpy()
-        if load_block_list(block_config).doc_ids or purged_ids or source_name in weight_limits or sources[source_name].cap:
+        if (
+            load_block_list(block_config).doc_ids
+            or purged_ids
+            or source_name in weight_limits
+            or sources[source_name].cap
+        ):
             ids = run.read_columns(["identity"])["identity"]
             is_kept &= ~is_denied_id(ids, block_config, purged_ids)
             id_hashes = ids_to_uint64_pairs(ids)[:, 1]
@@ -90,7 +104,11 @@ def compute_quotas(
         kept_bytes += int(text_sizes[is_kept].sum())
     cap_limits = {}
     for source_name, hash_arrays in hashes_by_source.items():
-        id_hashes, text_sizes, cap = np.concatenate(hash_arrays), np.concatenate(sizes_by_source[source_name]), sources[source_name].cap
+        id_hashes, text_sizes, cap = (
+            np.concatenate(hash_arrays),
+            np.concatenate(sizes_by_source[source_name]),
+            sources[source_name].cap,
+        )
         if cap and len(id_hashes) > cap:
             cap_limits[source_name] = int(np.partition(id_hashes, cap)[cap])
             text_sizes = text_sizes[id_hashes < cap_limits[source_name]]

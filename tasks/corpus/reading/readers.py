@@ -21,7 +21,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from tasks.corpus.reading.labels import MAX_URL_LENGTH, normalise_date
-from tasks.corpus.reading.sources import RecordFields, FileSource
+from tasks.corpus.reading.sources import FileSource, RecordFields
 from tasks.corpus.reading.streams import Line, ReadCounts, read_lines
 
 NOT_UTF8 = "not valid UTF-8"
@@ -85,7 +85,9 @@ class TextSource(FileSource):
     )
 
 
-def read_jsonl(path: Path, source: JsonlSource, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
+def read_jsonl(
+    path: Path, source: JsonlSource, max_bytes: int, counts: ReadCounts
+) -> Iterator[Record]:
     for line in read_lines(path, max_bytes, counts):
         if not line.error and not line.data.strip():
             counts.count_skipped(line.size)
@@ -96,7 +98,9 @@ def read_jsonl(path: Path, source: JsonlSource, max_bytes: int, counts: ReadCoun
 
 
 def _parse_json_line(line: Line, source: JsonlSource, max_bytes: int) -> Record:
-    record = Record(f"line {line.number}", line.size, error=find_line_error(line, max_bytes), raw=line.data)
+    record = Record(
+        f"line {line.number}", line.size, error=find_line_error(line, max_bytes), raw=line.data
+    )
     if record.error:
         return record
     try:
@@ -105,7 +109,10 @@ def _parse_json_line(line: Line, source: JsonlSource, max_bytes: int) -> Record:
         record.error, record.location = NOT_UTF8, f"{record.location}, byte {error.start + 1}"
         return record
     except json.JSONDecodeError as error:
-        record.error, record.location = "broken JSON", f"{record.location}, character {error.pos + 1}"
+        record.error, record.location = (
+            "broken JSON",
+            f"{record.location}, character {error.pos + 1}",
+        )
         return record
     except ValueError:
         record.error = f"a number of more than {sys.get_int_max_str_digits():,} digits"
@@ -164,9 +171,11 @@ def fill_url_and_date(record: Record, url: Any, date: Any) -> None:
 def find_missing_column_error(source: RecordFields, columns: list[str]) -> str:
     for name in source.list_columns():
         if columns.count(name) != 1:
-            return f"column {shorten_repr(name)} is missing" if name not in columns else (
-                f"column {shorten_repr(name)} is there more than once"
-            )  # fmt: skip
+            return (
+                f"column {shorten_repr(name)} is missing"
+                if name not in columns
+                else (f"column {shorten_repr(name)} is there more than once")
+            )
     return ""
 
 
@@ -183,7 +192,9 @@ def shorten_repr(name: str | None) -> str:
     return quoted if len(quoted) <= 60 else f"{quoted[:57]}..."
 
 
-def read_text_file(path: Path, source: TextSource, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
+def read_text_file(
+    path: Path, source: TextSource, max_bytes: int, counts: ReadCounts
+) -> Iterator[Record]:
     """A document a file or a stretch between blank lines; an empty file is an empty document."""
     passage = _PassageBuilder(1)
     for line in read_lines(path, max_bytes, counts):

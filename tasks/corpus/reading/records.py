@@ -55,7 +55,12 @@ class SortedRunWriter:
     """Collects records until they are worth a sorted run."""
 
     def __init__(self, out: TableWriters) -> None:
-        self.out, self.pending_tables, self.pending_bytes, self.run_count = out, list[pa.Table](), 0, 0
+        self.out, self.pending_tables, self.pending_bytes, self.run_count = (
+            out,
+            list[pa.Table](),
+            0,
+            0,
+        )
 
     def add_records(self, records: pa.Table) -> None:
         self.pending_tables.append(records)
@@ -81,7 +86,11 @@ class SortedRun:
     def take_rows(self, row_numbers: np.ndarray, column_names: list[str] | None = None) -> pa.Table:
         """Rows by their numbers, copied from the file."""
         table = self.result.open_spilled_table(self.name, RECORDS_SCHEMA)
-        return table.select(column_names or RECORDS_SCHEMA.names).take(pa.array(row_numbers)).combine_chunks()
+        return (
+            table.select(column_names or RECORDS_SCHEMA.names)
+            .take(pa.array(row_numbers))
+            .combine_chunks()
+        )
 
     def read_columns(self, column_names: list[str]) -> pa.Table:
         return self.result.open_spilled_table(self.name, RECORDS_SCHEMA).select(column_names)
@@ -119,7 +128,9 @@ def count_preceding_duplicates(
     starts_identity[1:] = (sorted_identities[1:] != sorted_identities[:-1]).any(axis=1)
     positions = np.arange(len(sort_order))
     ordinals = np.empty(len(sort_order), np.int64)
-    ordinals[sort_order] = positions - np.maximum.accumulate(np.where(starts_identity, positions, 0))
+    ordinals[sort_order] = positions - np.maximum.accumulate(
+        np.where(starts_identity, positions, 0)
+    )
     return ordinals
 
 
@@ -147,7 +158,9 @@ def find_later_copies(runs: list[SortedRun]) -> tuple[list[LaterCopies], list[np
     all_records = pa.concat_tables(record_tables)
     other_columns = {name: all_records[name].to_numpy() for name in all_records.column_names}
     has_key = other_columns.pop("keyed")
-    ordinals = count_preceding_duplicates(np.concatenate(ids), np.concatenate(text_hashes), other_columns)
+    ordinals = count_preceding_duplicates(
+        np.concatenate(ids), np.concatenate(text_hashes), other_columns
+    )
     copies, is_first_by_run = [], []
     start = 0
     for run, identities in zip(runs, ids[1:], strict=True):
@@ -199,9 +212,15 @@ class IdRange:
     def read_records(self) -> tuple[pa.Table, np.ndarray]:
         """The records in order, with which of them are not the first of their identity."""
         run_tables = [run.take_rows(records) for run, records in self.run_slices]
-        records = pa.concat_tables([RECORDS_SCHEMA.empty_table(), *run_tables]).sort_by(SORT_ORDER).combine_chunks()
+        records = (
+            pa.concat_tables([RECORDS_SCHEMA.empty_table(), *run_tables])
+            .sort_by(SORT_ORDER)
+            .combine_chunks()
+        )
         equals_previous = pc.equal(records["identity"][1:], records["identity"][:-1])
-        return records, np.concatenate([[False][: len(records)], equals_previous.to_numpy()]).astype(bool)
+        return records, np.concatenate(
+            [[False][: len(records)], equals_previous.to_numpy()]
+        ).astype(bool)
 
 
 def split_into_id_ranges(
@@ -218,10 +237,14 @@ def split_into_id_ranges(
     while kept_bytes > partition_bytes * range_count:
         range_count *= 2
     slices_by_range: list[list[tuple[SortedRun, np.ndarray]]] = [[] for _ in range(range_count)]
-    range_ends = np.array([range_index * 2**64 // range_count for range_index in range(1, range_count)], np.uint64)
+    range_ends = np.array(
+        [range_index * 2**64 // range_count for range_index in range(1, range_count)], np.uint64
+    )
     for run, is_first in runs:
         id_prefixes = run.read_id_pairs("identity")[:, 0]
-        is_included = run.read_columns(["keyed"])["keyed"].to_numpy() | (True if is_first is None else is_first)
+        is_included = run.read_columns(["keyed"])["keyed"].to_numpy() | (
+            True if is_first is None else is_first
+        )
         boundaries = [0, *np.searchsorted(id_prefixes, range_ends).tolist(), len(id_prefixes)]
         for range_index, (start, stop) in enumerate(pairwise(boundaries)):
             row_numbers = start + np.flatnonzero(is_included[start:stop])

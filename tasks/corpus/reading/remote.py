@@ -31,31 +31,44 @@ def is_remote_uri(path: str) -> bool:
     return bool(re.match(r"[a-z][a-z0-9+.-]*://", path))
 
 
-def list_remote_files(source_name: str, path: str, suffixes: tuple[str, ...]) -> dict[str, RemoteFile]:
+def list_remote_files(
+    source_name: str, path: str, suffixes: tuple[str, ...]
+) -> dict[str, RemoteFile]:
     """Objects at a URI, below it, or that it is a pattern of, by their name below it, in order."""
     match = _URI_PATTERN.fullmatch(path)
     if match is None:
-        raise UsageError(f"source {source_name!r}: {path!r} names no bucket; write s3://bucket/path")
+        raise UsageError(
+            f"source {source_name!r}: {path!r} names no bucket; write s3://bucket/path"
+        )
     root, key = match["root"], match["key"]
     wildcard = re.search(r"[*?\[]", key)
-    prefix = key[: key.rindex("/", 0, wildcard.start()) + 1] if wildcard and "/" in key[: wildcard.start()] else (
-        "" if wildcard else key
-    )  # fmt: skip
+    prefix = (
+        key[: key.rindex("/", 0, wildcard.start()) + 1]
+        if wildcard and "/" in key[: wildcard.start()]
+        else ("" if wildcard else key)
+    )
     try:
         store = from_url(root)
         files_by_name = {}
         for chunk in obstore.list(store, prefix.strip("/") or None):
             for metadata in chunk:
                 name = str(metadata["path"])
-                files_by_name[name] = RemoteFile(f"{root}/{name}", metadata["size"], _get_version_tag(metadata))
+                files_by_name[name] = RemoteFile(
+                    f"{root}/{name}", metadata["size"], _get_version_tag(metadata)
+                )
         if not wildcard and key and not files_by_name:  # an object, not a folder
             metadata = obstore.head(store, key)
-            return {PurePosixPath(key).name: RemoteFile(f"{root}/{key}", metadata["size"], _get_version_tag(metadata))}
+            return {
+                PurePosixPath(key).name: RemoteFile(
+                    f"{root}/{key}", metadata["size"], _get_version_tag(metadata)
+                )
+            }
     except FileNotFoundError:
         files_by_name = {}
     except (BaseError, OSError, ValueError) as error:
         raise UsageError(
-            f"source {source_name!r}: {path!r} cannot be listed ({_shorten_error(error)}); correct the source's "
+            f"source {source_name!r}: {path!r} cannot be listed ({_shorten_error(error)}); "
+            f"correct the source's "
             f"path, or check permissions, credentials and the network"
         ) from error
     if wildcard:
@@ -63,15 +76,24 @@ def list_remote_files(source_name: str, path: str, suffixes: tuple[str, ...]) ->
             pattern = re.compile(_glob_to_regex(key))
         except re.error as error:  # such as [z-a]
             raise UsageError(
-                f"source {source_name!r}: {path!r} is no pattern ({error}); correct the source's path"
+                f"source {source_name!r}: {path!r} is no pattern ({error}); correct the "
+                f"source's path"
             ) from error
-        files_by_name = {name: file for name, file in files_by_name.items() if pattern.fullmatch(name)}
+        files_by_name = {
+            name: file for name, file in files_by_name.items() if pattern.fullmatch(name)
+        }
     else:
-        all_suffixes = tuple(suffix + compression for suffix in suffixes for compression in ("", ".gz", ".zst"))
-        files_by_name = {name: file for name, file in files_by_name.items() if name.endswith(all_suffixes)}
+        all_suffixes = tuple(
+            suffix + compression for suffix in suffixes for compression in ("", ".gz", ".zst")
+        )
+        files_by_name = {
+            name: file for name, file in files_by_name.items() if name.endswith(all_suffixes)
+        }
     if not files_by_name:
         problem = "nothing is" if wildcard else f"no object that ends in {', '.join(suffixes)} is"
-        raise UsageError(f"source {source_name!r}: {problem} at {path!r}; correct the source's path")
+        raise UsageError(
+            f"source {source_name!r}: {problem} at {path!r}; correct the source's path"
+        )
     prefix_length = len(prefix.rstrip("/")) + 1 if prefix else 0
     return {name[prefix_length:]: file for name, file in sorted(files_by_name.items())}
 
@@ -86,7 +108,12 @@ def _glob_to_regex(glob: str) -> str:
     replacements = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     tokens = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^\]]+\])", glob)
     return "".join(
-        replacements.get(token, _bracket_to_regex(token) if token.startswith("[") and len(token) > 2 else re.escape(token))
+        replacements.get(
+            token,
+            _bracket_to_regex(token)
+            if token.startswith("[") and len(token) > 2
+            else re.escape(token),
+        )
         for token in tokens
     )
 
@@ -124,7 +151,8 @@ def download_temporarily(uri: str, version_tag: str, folder: Path | None) -> Ite
             raise FileChangedError(_format_changed_message(uri)) from error
         except BaseError as error:
             raise HallmarkError(
-                f"{uri} cannot be read ({_shorten_error(error)}); check permissions, credentials and the "
+                f"{uri} cannot be read ({_shorten_error(error)}); check permissions, "
+                f"credentials and the "
                 f"network, then run again: what was read before stays"
             ) from error
         yield path

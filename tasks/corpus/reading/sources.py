@@ -20,8 +20,8 @@ from tasks.contract import (
     StageConfig,
     UsageError,
     check_external_path,
-    get_current_session,
     expand_home,
+    get_current_session,
     hash_file,
     is_corpus_file,
     is_store_folder,
@@ -41,9 +41,12 @@ class Source(StageConfig):
     collected_to: date | None = Field(None, description="last day of its collection")
 
     weight: float = Field(
-        1.0, gt=0, le=1, description="the share of its documents that is taken, by a hash of their "
-        "ids; of a source with parts in the tables, of each"
-    )  # fmt: skip
+        1.0,
+        gt=0,
+        le=1,
+        description="the share of its documents that is taken, by a hash of their "
+        "ids; of a source with parts in the tables, of each",
+    )
     cap: int | None = Field(
         None, ge=1, description="how many of its documents are taken at most, by the same hash"
     )
@@ -125,13 +128,21 @@ def find_files(source_name: str, path: str, suffixes: tuple[str, ...]) -> dict[s
                 base_folder = base_folder.parent
             pattern = expand_home(path).relative_to(base_folder).as_posix()
             paths = list(base_folder.glob(pattern)) if pattern != "." else []
-        files_by_name = {_format_relative_name(file, base_folder): file for file in paths if file.is_file()}
+        files_by_name = {
+            _format_relative_name(file, base_folder): file for file in paths if file.is_file()
+        }
         files_by_name = _exclude_store_files(files_by_name, base_folder)
     except (OSError, ValueError) as error:
         raise UsageError(f"source {source_name!r}: {path!r} cannot be read ({error})") from error
     if not files_by_name:
-        problem = f"no file that ends in {', '.join(suffixes)} is" if base_folder.is_dir() else "nothing is"
-        raise UsageError(f"source {source_name!r}: {problem} at {path!r}; correct the source's path")
+        problem = (
+            f"no file that ends in {', '.join(suffixes)} is"
+            if base_folder.is_dir()
+            else "nothing is"
+        )
+        raise UsageError(
+            f"source {source_name!r}: {problem} at {path!r}; correct the source's path"
+        )
     for file_path in files_by_name.values():
         check_external_path(file_path, f"source {source_name!r}")
     return dict(sorted(files_by_name.items()))
@@ -149,7 +160,9 @@ def _exclude_store_files(files_by_name: dict[str, Path], base_folder: Path) -> d
 
     @cache
     def is_store(folder: Path) -> bool:
-        is_session_store = session_store is not None and os.path.realpath(folder) == str(session_store)  # it may still be empty
+        is_session_store = session_store is not None and os.path.realpath(folder) == str(
+            session_store
+        )  # it may still be empty
         return is_session_store or is_store_folder(folder)
 
     return {
@@ -166,7 +179,11 @@ def _walk_files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
         raise error
 
     for subfolder, _, file_names in os.walk(folder, onerror=raise_error):
-        yield from (Path(subfolder, file_name) for file_name in file_names if is_corpus_file(file_name, suffixes))
+        yield from (
+            Path(subfolder, file_name)
+            for file_name in file_names
+            if is_corpus_file(file_name, suffixes)
+        )
 
 
 def _format_relative_name(path: Path, base_folder: Path) -> str:
@@ -182,6 +199,7 @@ def compute_file_digest(source_name: str, path: Path) -> str:
         return hash_file(path)
     except OSError as error:
         raise UsageError(
-            f"source {source_name!r}: {str(path)!r} cannot be read ({error.strerror}); make it readable "
+            f"source {source_name!r}: {str(path)!r} cannot be read ({error.strerror}); make "
+            f"it readable "
             f"or leave it out"
         ) from error

@@ -24,10 +24,10 @@ from tasks.contract import (
     HallmarkError,
     UsageError,
     check_external_path,
-    read_declared_roots,
     expand_home,
+    read_declared_roots,
 )
-from tasks.corpus.reading.columns import table_to_records, find_text_column_error
+from tasks.corpus.reading.columns import find_text_column_error, table_to_records
 from tasks.corpus.reading.readers import Record, find_missing_column_error, shorten_repr
 from tasks.corpus.reading.sources import RecordFields, Source
 from tasks.corpus.reading.streams import ReadCounts
@@ -66,7 +66,8 @@ def resolve_hub_commit(source: DatasetsSource) -> str:
         sha = HfApi().dataset_info(source.path, revision=source.revision).sha
     except Exception as error:  # whatever the network does
         raise UsageError(
-            f"source {source.name!r}: {shorten_repr(source.path)} is no folder here and the hub gave no "
+            f"source {source.name!r}: {shorten_repr(source.path)} is no folder here and the "
+            f"hub gave no "
             f"answer ({_shorten_error(error)}); correct the path, try again "
             f"with a network, or name a folder that holds the data"
         ) from error
@@ -116,7 +117,9 @@ def _open_dataset(source: DatasetsSource) -> Any:
     revision = None if source.is_local else resolve_hub_commit(source)
     if read_declared_roots() is not None:
         _check_data_files(source, location, revision)
-    dataset = load_dataset(location, source.config, split=source.split, revision=revision, streaming=True)
+    dataset = load_dataset(
+        location, source.config, split=source.split, revision=revision, streaming=True
+    )
     return dataset.with_format("arrow")
 
 
@@ -131,18 +134,24 @@ def _check_data_files(source: DatasetsSource, location: str, revision: str | Non
                 check_external_path(file, f"source {source.name!r}")
 
 
-def _stream_tables(source: DatasetsSource, shard: tuple[int, int], stream_cache: _StreamCache) -> Iterator[pa.Table]:
+def _stream_tables(
+    source: DatasetsSource, shard: tuple[int, int], stream_cache: _StreamCache
+) -> Iterator[pa.Table]:
     """Tables of the columns to read, from where the memory ends; it is told of the place behind
     each."""
     attempts = 0
     while True:
         try:
             dataset = _open_dataset(source)
-            dataset = dataset.shard(num_shards=shard[1], index=shard[0]) if shard[1] > 1 else dataset
+            dataset = (
+                dataset.shard(num_shards=shard[1], index=shard[0]) if shard[1] > 1 else dataset
+            )
             if stream_cache.stream_state:
                 dataset.load_state_dict(stream_cache.stream_state)
             for table in dataset.iter(batch_size=BATCH_ROWS):
-                error = find_missing_column_error(source, table.column_names) or find_text_column_error(source, table.schema)
+                error = find_missing_column_error(
+                    source, table.column_names
+                ) or find_text_column_error(source, table.schema)
                 if error:
                     columns = ", ".join(table.column_names[:20])
                     raise UsageError(f"source {source.name!r}: {error}; the columns are {columns}")
@@ -152,7 +161,9 @@ def _stream_tables(source: DatasetsSource, shard: tuple[int, int], stream_cache:
         except HallmarkError:
             raise
         except Exception as error:
-            is_permanent = stream_cache.stream_state is None and isinstance(error, ValueError | FileNotFoundError)
+            is_permanent = stream_cache.stream_state is None and isinstance(
+                error, ValueError | FileNotFoundError
+            )
             if is_permanent or attempts == len(RETRY_WAITS_SECONDS):
                 raise
             time.sleep(RETRY_WAITS_SECONDS[attempts])
@@ -201,11 +212,18 @@ class _StreamCache:
         self.pending_tables, self.pending_bytes = [], 0
 
 
-def _build_read_error(source: DatasetsSource, error: Exception, row: int, is_progress_kept: bool) -> HallmarkError:
-    advice = "what was read stays: run again and it goes on there" if is_progress_kept and row else "run again"
+def _build_read_error(
+    source: DatasetsSource, error: Exception, row: int, is_progress_kept: bool
+) -> HallmarkError:
+    advice = (
+        "what was read stays: run again and it goes on there"
+        if is_progress_kept and row
+        else "run again"
+    )
     return HallmarkError(
         f"source {source.name!r}: the datasets library could not read {shorten_repr(source.path)}, "
-        f"split {shorten_repr(source.split)}, behind row {row} ({_shorten_error(error)}); {advice}, or "
+        f"split {shorten_repr(source.split)}, behind row {row} ({_shorten_error(error)}); "
+        f"{advice}, or "
         f"read its files with kind jsonl, parquet, csv or text, which set bad records aside"
     )
 

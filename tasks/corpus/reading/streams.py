@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tasks.contract import FileChangedError, open_external_file
-from tasks.corpus.reading.members import CODEC_BY_SUFFIX, Damage, CompressedMembers
+from tasks.corpus.reading.members import CODEC_BY_SUFFIX, CompressedMembers, Damage
 
 BOM = b"\xef\xbb\xbf"
 BLOCK_BYTES = 1 << 20  # bytes read at a time
@@ -39,7 +39,9 @@ class ReadCounts:
             return open_external_file(path, self.source_label, buffering=1 << 16)
         return path.open("rb", buffering=1 << 16)
 
-    def count_skipped(self, byte_count: int, kind: str = SURROUNDING_BYTES_LABEL, record_count: int = 0) -> None:
+    def count_skipped(
+        self, byte_count: int, kind: str = SURROUNDING_BYTES_LABEL, record_count: int = 0
+    ) -> None:
         counts = self.skipped_by_kind.setdefault(kind, [0, 0])
         counts[0] += record_count
         counts[1] += byte_count
@@ -50,7 +52,9 @@ class ReadCounts:
         return sum(size for _, size in self.skipped_by_kind.values())
 
 
-def read_blocks(path: Path, counts: ReadCounts, mark_members: bool = False) -> Iterator[bytes | Damage]:
+def read_blocks(
+    path: Path, counts: ReadCounts, mark_members: bool = False
+) -> Iterator[bytes | Damage]:
     """The bytes of a file, decompressed if its name ends in .gz or .zst.
 
     With ``marks`` an empty block stands before each member of a compressed file.
@@ -67,7 +71,9 @@ def read_blocks(path: Path, counts: ReadCounts, mark_members: bool = False) -> I
                 counts.byte_count += block.lost_bytes if isinstance(block, Damage) else len(block)
                 if block or mark_members:
                     yield block
-            check_unchanged(path, size_at_open, members.read_bytes + members.lost_bytes + members.padding_bytes)
+            check_unchanged(
+                path, size_at_open, members.read_bytes + members.lost_bytes + members.padding_bytes
+            )
         else:
             read_bytes = 0
             while data := file.read(BLOCK_BYTES):
@@ -92,7 +98,9 @@ class Line:
     data: bytes  # without its \n; a line that is too long is cut at limit + 1 bytes
     size: int  # bytes of the whole line with its \n
     error: str = ""  # bytes of the stream are missing inside this line, or behind its data
-    next_may_be_cut: bool = False  # so are perhaps the beginnings of what stands on the lines behind it
+    next_may_be_cut: bool = (
+        False  # so are perhaps the beginnings of what stands on the lines behind it
+    )
 
 
 def read_lines(path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Line]:
@@ -116,7 +124,11 @@ def read_lines(path: Path, max_bytes: int, counts: ReadCounts) -> Iterator[Line]
         for start in range(0, len(block), BLOCK_BYTES):
             *complete_lines, remainder = block[start : start + BLOCK_BYTES].split(b"\n")
             for line_data in complete_lines:
-                if line_builder.has_content or line_builder.number == 1 or len(line_data) > max_bytes:
+                if (
+                    line_builder.has_content
+                    or line_builder.number == 1
+                    or len(line_data) > max_bytes
+                ):
                     line_builder.append_data(line_data)
                     line_builder.size += 1
                     yield _strip_byte_order_mark(line_builder.finish_line(), counts)

@@ -10,11 +10,17 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.contract import PathSafeName, Seed, to_canonical_json, sha256_hex
+from tasks.contract import PathSafeName, Seed, sha256_hex, to_canonical_json
 from tasks.corpus.reading.readers import TOO_LONG, Record
 from tasks.corpus.reading.sources import Source
 from tasks.corpus.reading.streams import ReadCounts
-from tasks.corpus.town.compose import BLOCK_DOCUMENTS, TownDocument, TownRates, compose_block, list_document_numbers
+from tasks.corpus.town.compose import (
+    BLOCK_DOCUMENTS,
+    TownDocument,
+    TownRates,
+    compose_block,
+    list_document_numbers,
+)
 from tasks.corpus.town.grammar import DATA_FILES
 
 #: The grammar and its words decide what a stage reads of a town.
@@ -38,8 +44,11 @@ class TownSource(Source):
 def label_town_blocks(source: TownSource) -> Mapping[str, str]:
     """What is read at a time: the number of each block, and what tables call it."""
     block_count = -(-source.documents // BLOCK_DOCUMENTS)
-    return {str(n): f"documents {r.start + 1} to {r.stop}" for n in range(block_count)
-            for r in [list_document_numbers(n, source.documents)]}  # fmt: skip
+    return {
+        str(n): f"documents {r.start + 1} to {r.stop}"
+        for n in range(block_count)
+        for r in [list_document_numbers(n, source.documents)]
+    }
 
 
 def compose_town_block(source: TownSource, block_number: str) -> list[TownDocument]:
@@ -57,12 +66,17 @@ def compute_town_digest(source: TownSource) -> str:
     return sha256_hex(to_canonical_json(source.model_dump(mode="json", exclude={"name"})))
 
 
-def read_town_documents(source: TownSource, block_number: str, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
+def read_town_documents(
+    source: TownSource, block_number: str, max_bytes: int, counts: ReadCounts
+) -> Iterator[Record]:
     """The documents of a block; their raw bytes are those of their text."""
     for document in compose_town_block(source, block_number):
         text = document.text
         record = Record(
-            f"document {document.number + 1}", len(text.encode()), text, format_document_key(document.number)
+            f"document {document.number + 1}",
+            len(text.encode()),
+            text,
+            format_document_key(document.number),
         )
         if record.raw_bytes > max_bytes:
             record.error, record.raw, record.text = TOO_LONG, text.encode(), ""

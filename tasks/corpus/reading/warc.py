@@ -30,7 +30,13 @@ from pydantic import Field
 
 from tasks.corpus.reading.members import Damage
 from tasks.corpus.reading.pages import PageError, decode_page, extract_page_text
-from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG, Record, yield_empty_file_error, fill_url_and_date
+from tasks.corpus.reading.readers import (
+    NOT_UTF8,
+    TOO_LONG,
+    Record,
+    fill_url_and_date,
+    yield_empty_file_error,
+)
 from tasks.corpus.reading.sources import FileSource
 from tasks.corpus.reading.streams import BLOCK_BYTES, ReadCounts, read_blocks
 
@@ -39,12 +45,16 @@ NO_LENGTH = "a WARC header without one Content-Length"
 FALSE_LENGTH = "the record does not end where its Content-Length says"
 NOT_WARC = "its WARC header is of an unknown version, or longer than 32 KiB"  # to fastwarc
 NOT_HTTP = "its HTTP response cannot be parsed or decompressed"
-MAX_HEADER_BYTES = 1 << 16  # bytes that a record's header may take, and that are kept of a long record
+MAX_HEADER_BYTES = (
+    1 << 16
+)  # bytes that a record's header may take, and that are kept of a long record
 
 _HEADER_END = re.compile(rb"\r?\n\r?\n")
 _CONTENT_LENGTH = re.compile(rb"(?im)^content-length[ \t]*+:([^\n]*+)")
 #: Fields that fastwarc knows in this spelling alone; in the format they are of any.
-_STANDARD_FIELD_NAMES = {name.lower(): name for name in (b"Content-Length", b"Content-Type", b"WARC-Type")}
+_STANDARD_FIELD_NAMES = {
+    name.lower(): name for name in (b"Content-Length", b"Content-Type", b"WARC-Type")
+}
 _FIELD_NAME = re.compile(rb"(?im)^(content-length|content-type|warc-type)[ \t]*+:")
 _RECORD_START = re.compile(rb"\r?\n\r?\n(?=WARC/\d\.\d\d?\r?\n)")
 _RECORD_END = re.compile(rb"(\r\n\r\n|\n\n)[\r\n]{0,60}")
@@ -62,10 +72,17 @@ class WarcSource(FileSource):
     )
 
 
-def read_warc(path: Path, source: WarcSource, max_bytes: int, counts: ReadCounts) -> Iterator[Record]:
+def read_warc(
+    path: Path, source: WarcSource, max_bytes: int, counts: ReadCounts
+) -> Iterator[Record]:
     """Pages of an archive; raw bytes are those of whole records, headers and line ends too."""
     for framed_record in _RecordFramer(path, max_bytes, counts):
-        record = Record(f"record {framed_record.number}", framed_record.size, error=framed_record.error, raw=framed_record.data)
+        record = Record(
+            f"record {framed_record.number}",
+            framed_record.size,
+            error=framed_record.error,
+            raw=framed_record.data,
+        )
         if framed_record.error in ("", TOO_LONG):
             skip_kind = _fill_record_from_page(record, source, max_bytes)
             if skip_kind:
@@ -110,7 +127,9 @@ def _parse_warc_record(raw_record: bytes) -> Any:
     """The record of these bytes; its HTTP headers stay unread. Raises PageError."""
     from fastwarc.warc import ArchiveIterator
 
-    records = ArchiveIterator(io.BytesIO(_standardise_field_names(raw_record)), parse_http=False, quirks_mode=True)
+    records = ArchiveIterator(
+        io.BytesIO(_standardise_field_names(raw_record)), parse_http=False, quirks_mode=True
+    )
     try:
         return next(iter(records))
     except (OSError, StopIteration) as error:
@@ -121,7 +140,9 @@ def _standardise_field_names(raw_record: bytes) -> bytes:
     """The record with the names of its header's fields as the standard spells them."""
     header_end = _HEADER_END.search(raw_record, 0, MAX_HEADER_BYTES)
     header = raw_record[: header_end.start() if header_end else MAX_HEADER_BYTES]
-    standard_header = _FIELD_NAME.sub(lambda match: _STANDARD_FIELD_NAMES[match[1].lower()] + b":", header)
+    standard_header = _FIELD_NAME.sub(
+        lambda match: _STANDARD_FIELD_NAMES[match[1].lower()] + b":", header
+    )
     return raw_record if standard_header == header else standard_header + raw_record[len(header) :]
 
 
@@ -141,7 +162,9 @@ def _classify_response(warc_record: Any) -> str:
 _HTML_TYPES = ("text/html", "application/xhtml+xml")
 
 
-def _extract_record_text(warc_record: Any, raw_record: bytes, source: WarcSource, max_bytes: int) -> str:
+def _extract_record_text(
+    warc_record: Any, raw_record: bytes, source: WarcSource, max_bytes: int
+) -> str:
     """The text of a page or of a conversion. Raises PageError with why there is none."""
     if not warc_record.is_http:
         try:
@@ -205,11 +228,17 @@ class _RecordFramer:
 
     def __init__(self, path: Path, max_bytes: int, counts: ReadCounts) -> None:
         self.block_stream, self.max_bytes = read_blocks(path, counts, mark_members=True), max_bytes
-        self.buffer, self.buffer_start = bytearray(), 0  # bytes, and the place of the first in the stream
+        self.buffer, self.buffer_start = (
+            bytearray(),
+            0,
+        )  # bytes, and the place of the first in the stream
         self.member_starts: deque[int] = deque()  # where members begin, from ``at`` on
         self.damage: Damage | None = None  # comes behind what is held
         self.is_at_end = False
-        self.header_count, self.is_member_aligned = 0, True  # whether every one so far began a member
+        self.header_count, self.is_member_aligned = (
+            0,
+            True,
+        )  # whether every one so far began a member
 
     def __iter__(self) -> Iterator[_FramedRecord]:
         number = 0
@@ -242,7 +271,9 @@ class _RecordFramer:
         if not header_size:
             return self._skip_bad_record(number, NO_HEADER, 1)
         self.header_count += 1
-        self.is_member_aligned &= bool(self.member_starts) and self.member_starts[0] == self.buffer_start
+        self.is_member_aligned &= (
+            bool(self.member_starts) and self.member_starts[0] == self.buffer_start
+        )
         length_fields = _CONTENT_LENGTH.findall(self.buffer, 0, header_size)
         lengths = {line.removesuffix(b"\r").strip(b" \t") for line in length_fields}
         length = lengths.pop() if len(lengths) == 1 else b""
@@ -279,7 +310,9 @@ class _RecordFramer:
         if match is None:
             return record_size if self.is_at_end and len(self.buffer) == record_size else 0
         record_end = match.end()
-        is_near_damage = self.damage is not None and not self.buffer.startswith(b"WARC/", record_end)
+        is_near_damage = self.damage is not None and not self.buffer.startswith(
+            b"WARC/", record_end
+        )
         return 0 if is_near_damage and not self._is_damage_elsewhere(record_end) else record_end
 
     def _is_damage_elsewhere(self, record_end: int) -> bool:
@@ -303,21 +336,35 @@ class _RecordFramer:
                 skipped_bytes += len(self.buffer) - kept_bytes
             self._drop_bytes(len(self.buffer) - kept_bytes)
             search_start = 0
-            if not self._fill_buffer(kept_bytes + BLOCK_BYTES) and not self.buffer and self.is_at_end:
+            if (
+                not self._fill_buffer(kept_bytes + BLOCK_BYTES)
+                and not self.buffer
+                and self.is_at_end
+            ):
                 next_start = 0
                 break
         self._drop_bytes(next_start)
         skipped_bytes += next_start
-        return _FramedRecord(number, data[:skipped_bytes], skipped_bytes, error)  # and not of the records behind it
+        return _FramedRecord(
+            number, data[:skipped_bytes], skipped_bytes, error
+        )  # and not of the records behind it
 
     def _find_next_record(self, search_start: int) -> int | None:
         """Where in what is held the next record begins, from ``start`` on."""
         member_start = self._find_member_start(search_start, len(self.buffer))
         if self.is_member_aligned and self.header_count > 1:
             return member_start
-        match = _RECORD_START.search(self.buffer, max(0, search_start - 4), member_start or len(self.buffer))
-        candidates = [candidate for candidate in (member_start, match and match.end()) if candidate is not None]
-        return min((candidate for candidate in candidates if candidate >= search_start), default=None)
+        match = _RECORD_START.search(
+            self.buffer, max(0, search_start - 4), member_start or len(self.buffer)
+        )
+        candidates = [
+            candidate
+            for candidate in (member_start, match and match.end())
+            if candidate is not None
+        ]
+        return min(
+            (candidate for candidate in candidates if candidate >= search_start), default=None
+        )
 
     def _find_member_start(self, search_start: int, search_end: int) -> int | None:
         """Where a member begins with a record, from ``start`` to before ``end``."""

@@ -15,7 +15,15 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from tasks.contract import StageConfig
-from tasks.corpus.town.grammar import DATA_FOLDER, KeyedRandom, PersonalSpan, AnnotatedText, GrammarExpander, concatenate_texts, load_rules
+from tasks.corpus.town.grammar import (
+    DATA_FOLDER,
+    AnnotatedText,
+    GrammarExpander,
+    KeyedRandom,
+    PersonalSpan,
+    concatenate_texts,
+    load_rules,
+)
 from tasks.corpus.town.values import GENERATOR_BY_TYPE, generate_personal_value
 from tasks.measures.personal.types import PersonalDataType
 
@@ -71,7 +79,9 @@ class TownRates(StageConfig):
         return _check_known_names(shares, load_town_occupations(), "occupation")
 
 
-def _check_known_names(shares: dict[str, float], names: Mapping[str, object], kind: str) -> dict[str, float]:
+def _check_known_names(
+    shares: dict[str, float], names: Mapping[str, object], kind: str
+) -> dict[str, float]:
     unknown = [name for name in shares if name not in names]
     if unknown:
         raise ValueError(f"the town has no {kind} {unknown[0]!r}; it has {', '.join(names)}")
@@ -157,7 +167,9 @@ class TownDocument:
     def annotated_text(self) -> AnnotatedText:
         parts: list[AnnotatedText] = []
         for sentence in self.sentences:
-            separator = "" if not parts or sentence.content.text.startswith("\n") else sentence.separator
+            separator = (
+                "" if not parts or sentence.content.text.startswith("\n") else sentence.separator
+            )
             parts += [AnnotatedText(separator), sentence.content]
         return concatenate_texts(parts)
 
@@ -194,14 +206,33 @@ def draw_document_truth(rng: KeyedRandom, rates: TownRates) -> DocumentTruth:
     personal_types: list[PersonalDataType] = []
     if rng.draw_bool(rates.personal):
         personal_types = rng.sample(list(GENERATOR_BY_TYPE), 1 + rng.draw_below(3))
-    features = {"groups": groups, "occupations": occupations, "rude": rude_sentences, "dialect": has_dialect,
-             "personal": personal_types, "unsafe": is_unsafe}  # fmt: skip
-    allowed_kinds = [k for k in REGISTER_BY_KIND if all(k in KINDS_BY_FEATURE[feature] for feature, is_present in features.items() if is_present)]
+    features = {
+        "groups": groups,
+        "occupations": occupations,
+        "rude": rude_sentences,
+        "dialect": has_dialect,
+        "personal": personal_types,
+        "unsafe": is_unsafe,
+    }
+    allowed_kinds = [
+        k
+        for k in REGISTER_BY_KIND
+        if all(
+            k in KINDS_BY_FEATURE[feature] for feature, is_present in features.items() if is_present
+        )
+    ]
     weighted_kinds = [kind for kind in allowed_kinds for _ in range(REGISTER_BY_KIND[kind].weight)]
     return DocumentTruth(
-        rng.pick(weighted_kinds), tuple(groups), tuple(opinions), tuple(occupations), rude_sentences, has_lookalike,
-        has_dialect, is_unsafe, tuple(personal_types),
-    )  # fmt: skip
+        rng.pick(weighted_kinds),
+        tuple(groups),
+        tuple(opinions),
+        tuple(occupations),
+        rude_sentences,
+        has_lookalike,
+        has_dialect,
+        is_unsafe,
+        tuple(personal_types),
+    )
 
 
 # How it is told ----------------------------------------------------------------------------------
@@ -214,12 +245,16 @@ def compose_document(number: int, seed: int, rates: TownRates) -> TownDocument:
     expander = GrammarExpander(rng, _draw_document_variables(rng), generate_personal_value)
     register = REGISTER_BY_KIND[truth.kind]
     length_range = register.max_sentences - register.min_sentences + 1
-    sentence_count = register.min_sentences + min(rng.draw_below(length_range), rng.draw_below(length_range))  # short ones are many
+    sentence_count = register.min_sentences + min(
+        rng.draw_below(length_range), rng.draw_below(length_range)
+    )  # short ones are many
     rule_lines = load_rules()[f"{truth.kind}.body"]
     line_indices = rng.sample(range(len(rule_lines)), sentence_count)
     if register.keeps_order:
         line_indices.sort()
-    body_sentences = [Sentence(expander.expand_line(rule_lines[index]), is_plain=True) for index in line_indices]
+    body_sentences = [
+        Sentence(expander.expand_line(rule_lines[index]), is_plain=True) for index in line_indices
+    ]
     for feature_text in _generate_feature_texts(expander, truth):
         if truth.kind == "talk" and not feature_text.text.startswith('"'):
             speaker = rng.pick([expander.variables["first"], expander.variables["friend"]])
@@ -228,7 +263,9 @@ def compose_document(number: int, seed: int, rates: TownRates) -> TownDocument:
     sentences = [Sentence(expander.expand_rule(f"{truth.kind}.open")), *body_sentences]
     if sentence_count > 1 or rng.draw_bool(0.5):
         sentences.append(Sentence(expander.expand_rule(f"{truth.kind}.close")))
-    return TownDocument(number, truth, _add_separators(sentences, register, rng), expander.variables)
+    return TownDocument(
+        number, truth, _add_separators(sentences, register, rng), expander.variables
+    )
 
 
 def _draw_document_variables(rng: KeyedRandom) -> dict[str, str]:
@@ -239,7 +276,11 @@ def _draw_document_variables(rng: KeyedRandom) -> dict[str, str]:
     he, his, him = PRONOUNS[gender]
     year = str(140 + rng.draw_below(160))
     variables = {"first": first, "last": last, "name": f"{first} {last}", "friend": friend}
-    variables |= {"year": year, "crop": _draw_rule_word(rng, "crop"), "month": _draw_rule_word(rng, "month")}
+    variables |= {
+        "year": year,
+        "crop": _draw_rule_word(rng, "crop"),
+        "month": _draw_rule_word(rng, "month"),
+    }
     return variables | {"he": he, "his": his, "him": him}
 
 
@@ -273,22 +314,35 @@ def _generate_feature_texts(expander: GrammarExpander, truth: DocumentTruth) -> 
         variables |= {"job": occupation, "he": he, "his": his, "him": him, "worker": worker}
         texts.append(expander.expand_rule("job"))
     variables |= author_pronouns
-    texts += [expander.expand_line(line) for line in rng.sample(load_rules()["rude"], truth.rude_sentences)]
+    texts += [
+        expander.expand_line(line)
+        for line in rng.sample(load_rules()["rude"], truth.rude_sentences)
+    ]
     texts += [expander.expand_rule("lookalike")] if truth.has_lookalike else []
     if truth.has_dialect:
-        texts += [expander.expand_line(line) for line in rng.sample(load_rules()["dialect"], 2 + rng.draw_below(3))]
+        texts += [
+            expander.expand_line(line)
+            for line in rng.sample(load_rules()["dialect"], 2 + rng.draw_below(3))
+        ]
     texts += [expander.expand_rule("unsafe")] if truth.is_unsafe else []
     return texts + [expander.expand_rule(kind) for kind in truth.personal_types]
 
 
-def _add_separators(sentences: Sequence[Sentence], register: TextRegister, rng: KeyedRandom) -> tuple[Sentence, ...]:
+def _add_separators(
+    sentences: Sequence[Sentence], register: TextRegister, rng: KeyedRandom
+) -> tuple[Sentence, ...]:
     """The pieces with their separators: a new paragraph every few sentences."""
     separated = []
     paragraph_sentences = 0
     for index, sentence in enumerate(sentences):
         separator = register.opening_separator if index == 1 else register.separator
         paragraph_sentences += 1
-        if index > 1 and register.separator == " " and paragraph_sentences > 4 and rng.draw_bool(0.35):
+        if (
+            index > 1
+            and register.separator == " "
+            and paragraph_sentences > 4
+            and rng.draw_bool(0.35)
+        ):
             separator, paragraph_sentences = "\n\n", 0
         separated.append(Sentence(sentence.content, separator, sentence.is_plain))
     return tuple(separated)
@@ -304,7 +358,9 @@ def make_exact_copy(number: int, original: TownDocument, seed: int) -> TownDocum
     if rng.draw_bool(0.5):
         separator = rng.pick(["  ", "\n", "\n\n"])
         sentences = tuple(replace(sentence, separator=separator) for sentence in sentences)
-    return replace(original, number=number, sentences=sentences, copy_kind="exact", copy_of=original.number)
+    return replace(
+        original, number=number, sentences=sentences, copy_kind="exact", copy_of=original.number
+    )
 
 
 def make_near_copy(number: int, original: TownDocument, seed: int) -> TownDocument:
@@ -318,7 +374,9 @@ def make_near_copy(number: int, original: TownDocument, seed: int) -> TownDocume
         if edit_kind == 0:
             del sentences[index]
             continue
-        new_sentence = Sentence(expander.expand_rule(f"{original.truth.kind}.body"), sentences[index].separator, True)
+        new_sentence = Sentence(
+            expander.expand_rule(f"{original.truth.kind}.body"), sentences[index].separator, True
+        )
         sentences[index : index + (edit_kind == 1)] = [new_sentence]
     edited = replace(original, number=number, sentences=tuple(sentences), copy_of=original.number)
     is_identical = edited.text.split() == original.text.split()  # what was exchanged came back
@@ -331,10 +389,14 @@ MIN_PLAIN_SENTENCES = 6
 
 def list_document_numbers(block_number: int, document_count: int) -> range:
     """The numbers of the documents of a block, of a town of so many."""
-    return range(block_number * BLOCK_DOCUMENTS, min((block_number + 1) * BLOCK_DOCUMENTS, document_count))
+    return range(
+        block_number * BLOCK_DOCUMENTS, min((block_number + 1) * BLOCK_DOCUMENTS, document_count)
+    )
 
 
-def compose_block(block_number: int, document_count: int, seed: int, rates: TownRates) -> list[TownDocument]:
+def compose_block(
+    block_number: int, document_count: int, seed: int, rates: TownRates
+) -> list[TownDocument]:
     """The documents of a block, of a town of so many: originals, and copies of some of them."""
     document_numbers = list_document_numbers(block_number, document_count)
     rng = KeyedRandom(seed, "block", block_number)
@@ -344,13 +406,27 @@ def compose_block(block_number: int, document_count: int, seed: int, rates: Town
         is_near = rng.draw_bool(rates.near / (1 - rates.exact)) if rates.exact < 1 else False
         copy_kinds[n] = "exact" if is_exact else "near" if is_near else ""
     composed = {n: compose_document(n, seed, rates) for n in document_numbers if not copy_kinds[n]}
-    long_documents = [n for n, document in composed.items() if sum(sentence.is_plain for sentence in document.sentences) >= MIN_PLAIN_SENTENCES]
-    near_originals = dict(zip([n for n in document_numbers if copy_kinds[n] == "near"],
-                       rng.sample(long_documents, len(long_documents)), strict=False))  # fmt: skip
+    long_documents = [
+        n
+        for n, document in composed.items()
+        if sum(sentence.is_plain for sentence in document.sentences) >= MIN_PLAIN_SENTENCES
+    ]
+    near_originals = dict(
+        zip(
+            [n for n in document_numbers if copy_kinds[n] == "near"],
+            rng.sample(long_documents, len(long_documents)),
+            strict=False,
+        )
+    )
     used_originals = set(near_originals.values())
     unused_originals = [n for n in composed if n not in used_originals]
-    exact_originals = dict(zip([n for n in document_numbers if copy_kinds[n] == "exact"],
-                        rng.sample(unused_originals, len(unused_originals)), strict=False))  # fmt: skip
+    exact_originals = dict(
+        zip(
+            [n for n in document_numbers if copy_kinds[n] == "exact"],
+            rng.sample(unused_originals, len(unused_originals)),
+            strict=False,
+        )
+    )
     for n in document_numbers:
         if n in near_originals:
             composed[n] = make_near_copy(n, composed[near_originals[n]], seed)
@@ -363,10 +439,15 @@ def compose_block(block_number: int, document_count: int, seed: int, rates: Town
 
 def compute_shingle_similarity(first_text: str, second_text: str, shingle_words: int = 5) -> float:
     """Jaccard similarity of the sets of shingles of this many words, in lower case."""
-    first_shingles, second_shingles = _build_shingles(first_text, shingle_words), _build_shingles(second_text, shingle_words)
+    first_shingles, second_shingles = (
+        _build_shingles(first_text, shingle_words),
+        _build_shingles(second_text, shingle_words),
+    )
     return len(first_shingles & second_shingles) / len(first_shingles | second_shingles)
 
 
 def _build_shingles(text: str, shingle_words: int) -> set[tuple[str, ...]]:
     tokens = text.lower().split()
-    return {tuple(tokens[i : i + shingle_words]) for i in range(max(1, len(tokens) - shingle_words + 1))}
+    return {
+        tuple(tokens[i : i + shingle_words]) for i in range(max(1, len(tokens) - shingle_words + 1))
+    }

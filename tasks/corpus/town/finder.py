@@ -54,17 +54,28 @@ class RecoveryEvaluator:
                 rows = artifact["ledger"].read(ledger_columns)
                 rows = rows.filter(pc.equal(rows["source"], self.source_name))
                 self.ledger_by_stage[stage_label] = rows.to_pylist()
-                present_ids -= {r["doc_id"] for r in self.ledger_by_stage[stage_label] if r["action"] in REMOVING_ACTIONS}
+                present_ids -= {
+                    r["doc_id"]
+                    for r in self.ledger_by_stage[stage_label]
+                    if r["action"] in REMOVING_ACTIONS
+                }
 
     def build_row(self, stage: str, target: str, measure: str, hits: int, n: int) -> Row:
-        identifying_fields = {"source": self.source_name, "stage": stage, "what": target, "measure": measure}
+        identifying_fields = {
+            "source": self.source_name,
+            "stage": stage,
+            "what": target,
+            "measure": measure,
+        }
         return identifying_fields | compute_share_with_interval(hits, n)
 
     def evaluate_all_stages(self) -> Iterator[Row]:
         """Rows of the table ``recovered``, in the order of the stages."""
         for stage_label, artifact in self.history.items():
             if artifact.stage in COPY_KIND_BY_STAGE:
-                yield from self.evaluate_copy_removal(stage_label, COPY_KIND_BY_STAGE[artifact.stage])
+                yield from self.evaluate_copy_removal(
+                    stage_label, COPY_KIND_BY_STAGE[artifact.stage]
+                )
             signals = artifact["signals"].columns if "signals" in artifact.tables else {}
             if "language" in signals:
                 yield from self.evaluate_language_labels(stage_label, artifact)
@@ -82,49 +93,82 @@ class RecoveryEvaluator:
                     for action in ("remove", "tag")
                 }
                 if rules["remove"]:
-                    yield from self.evaluate_toxicity_rules(stage_label, self.find_removed_ids(stage_label, rules["remove"]))
+                    yield from self.evaluate_toxicity_rules(
+                        stage_label, self.find_removed_ids(stage_label, rules["remove"])
+                    )
                 elif rules["tag"]:
-                    yield from self.evaluate_toxicity_rules(stage_label, self.find_tagged_ids(artifact, rules["tag"]))
+                    yield from self.evaluate_toxicity_rules(
+                        stage_label, self.find_tagged_ids(artifact, rules["tag"])
+                    )
 
     # Duplicates ------------------------------------------------------------------------------
 
     def evaluate_copy_removal(self, stage_label: str, copy_kind: str) -> Iterator[Row]:
         """A pair is found where one of the two was removed for the other's sake. Pairs whose two
         documents came to the stage count."""
-        matched_by_id = {r["doc_id"]: r["matched"] for r in self.ledger_by_stage[stage_label] if r["action"] == "removed"}
+        matched_by_id = {
+            r["doc_id"]: r["matched"]
+            for r in self.ledger_by_stage[stage_label]
+            if r["action"] == "removed"
+        }
         original_ids = {i: row["copy_of"] or i for i, row in self.truth_by_id.items()}
-        kind_by_original = {row["copy_of"]: row["copy"] for row in self.truth_by_id.values() if row["copy"]}
-        correct_ids = {i for i, matched_id in matched_by_id.items() if original_ids[i] == original_ids.get(matched_id)}
-        pairs = [row for i, row in self.truth_by_id.items()
-                 if row["copy"] == copy_kind and {i, row["copy_of"]} <= self.arrived_by_stage[stage_label]]  # fmt: skip
+        kind_by_original = {
+            row["copy_of"]: row["copy"] for row in self.truth_by_id.values() if row["copy"]
+        }
+        correct_ids = {
+            i
+            for i, matched_id in matched_by_id.items()
+            if original_ids[i] == original_ids.get(matched_id)
+        }
+        pairs = [
+            row
+            for i, row in self.truth_by_id.items()
+            if row["copy"] == copy_kind
+            and {i, row["copy_of"]} <= self.arrived_by_stage[stage_label]
+        ]
         if not pairs and not matched_by_id:
             return
 
         def build_recall_row(target: str, selected_pairs: Sequence[Row]) -> Row:
-            hits = sum(bool({row["doc_id"], row["copy_of"]} & correct_ids) for row in selected_pairs)
+            hits = sum(
+                bool({row["doc_id"], row["copy_of"]} & correct_ids) for row in selected_pairs
+            )
             return self.build_row(stage_label, target, "recall", hits, len(selected_pairs))
 
         if copy_kind == "exact":
             yield build_recall_row("exact copies", pairs)
         else:
             selected_pairs = [row for row in pairs if row["similarity"] >= self.near_threshold]
-            yield build_recall_row(f"near copies, similarity from {self.near_threshold:g}", selected_pairs)
+            yield build_recall_row(
+                f"near copies, similarity from {self.near_threshold:g}", selected_pairs
+            )
             for low, high in pairwise((0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.01)):
                 selected_pairs = [row for row in pairs if low <= row["similarity"] < high]
                 if selected_pairs:
-                    yield build_recall_row(f"near copies, similarity {low:g} to {min(high, 1):g}", selected_pairs)
+                    yield build_recall_row(
+                        f"near copies, similarity {low:g} to {min(high, 1):g}", selected_pairs
+                    )
         hits = sum(kind_by_original.get(original_ids[i]) == copy_kind for i in correct_ids)
-        yield self.build_row(stage_label, f"{copy_kind} copies", "precision", hits, len(matched_by_id))
+        yield self.build_row(
+            stage_label, f"{copy_kind} copies", "precision", hits, len(matched_by_id)
+        )
 
     # Language --------------------------------------------------------------------------------
 
     def evaluate_language_labels(self, stage_label: str, artifact: Artifact) -> Iterator[Row]:
         """All of the town's documents are in English."""
         signals = artifact["signals"].read(["doc_id", "language"])
-        language_by_id = dict(zip(signals["doc_id"].to_pylist(), signals["language"].to_pylist(), strict=True))
+        language_by_id = dict(
+            zip(signals["doc_id"].to_pylist(), signals["language"].to_pylist(), strict=True)
+        )
         documents = [row for i, row in self.truth_by_id.items() if i in language_by_id]
-        slices = {"English": documents, "English, dialect": [row for row in documents if row["dialect"]]}
-        slices["English, shorter than 100 characters"] = [r for r in documents if r["characters"] < 100]
+        slices = {
+            "English": documents,
+            "English, dialect": [row for row in documents if row["dialect"]],
+        }
+        slices["English, shorter than 100 characters"] = [
+            r for r in documents if r["characters"] < 100
+        ]
         for target, rows in slices.items():
             hits = sum(language_by_id[row["doc_id"]] == "en" for row in rows)
             yield self.build_row(stage_label, target, "recall", hits, len(rows))
@@ -134,8 +178,12 @@ class RecoveryEvaluator:
     def evaluate_people_mentions(self, stage_label: str, artifact: Artifact) -> Iterator[Row]:
         """The town's peoples, where the signal was made with their lexicon."""
         signals = artifact["signals"].read(["doc_id", "identities"])
-        groups_of_documents = zip(signals["doc_id"].to_pylist(), signals["identities"].to_pylist(), strict=True)
-        groups_by_id = {i: set(groups or ()) for i, groups in groups_of_documents if i in self.truth_by_id}
+        groups_of_documents = zip(
+            signals["doc_id"].to_pylist(), signals["identities"].to_pylist(), strict=True
+        )
+        groups_by_id = {
+            i: set(groups or ()) for i, groups in groups_of_documents if i in self.truth_by_id
+        }
         groups = sorted({group for row in self.truth_by_id.values() for group in row["groups"]})
         if not set(groups) & {group for detected in groups_by_id.values() for group in detected}:
             return
@@ -143,7 +191,9 @@ class RecoveryEvaluator:
             true_ids = {i for i in groups_by_id if group in self.truth_by_id[i]["groups"]}
             detected = {i for i, groups in groups_by_id.items() if group in groups}
             for measure, relevant_ids in (("recall", true_ids), ("precision", detected)):
-                yield self.build_row(stage_label, group, measure, len(true_ids & detected), len(relevant_ids))
+                yield self.build_row(
+                    stage_label, group, measure, len(true_ids & detected), len(relevant_ids)
+                )
 
     # Personal data ---------------------------------------------------------------------------
 
@@ -151,21 +201,48 @@ class RecoveryEvaluator:
         """A span is found where the same value was masked, whole and as this type. Values are
         compared by their keyed hashes: places move where a stage before took out a stretch. Of a
         type nothing of which was planted or found nothing is told."""
-        planted_counts = Counter((row["doc_id"], row["type"], row["digest"]) for row in self.planted_spans
-                        if row["doc_id"] in self.arrived_by_stage[stage_label])  # fmt: skip
-        redacted_counts = Counter((r["doc_id"], r["reason"], r["digest"]) for r in self.ledger_by_stage[stage_label]
-                        if r["digest"] is not None)  # fmt: skip
+        planted_counts = Counter(
+            (row["doc_id"], row["type"], row["digest"])
+            for row in self.planted_spans
+            if row["doc_id"] in self.arrived_by_stage[stage_label]
+        )
+        redacted_counts = Counter(
+            (r["doc_id"], r["reason"], r["digest"])
+            for r in self.ledger_by_stage[stage_label]
+            if r["digest"] is not None
+        )
         matched_counts = planted_counts & redacted_counts
 
         def count_spans_of_type(spans: Counter[Any], data_type: str) -> int:
-            return sum(count for (_, span_type, _), count in spans.items() if span_type == data_type)
+            return sum(
+                count for (_, span_type, _), count in spans.items() if span_type == data_type
+            )
 
-        for data_type in sorted({data_type for _, data_type, _ in planted_counts | redacted_counts}, key=PERSONAL_DATA_TYPES.index):
+        for data_type in sorted(
+            {data_type for _, data_type, _ in planted_counts | redacted_counts},
+            key=PERSONAL_DATA_TYPES.index,
+        ):
             hits = count_spans_of_type(matched_counts, data_type)
-            yield self.build_row(stage_label, data_type, "recall", hits, count_spans_of_type(planted_counts, data_type))
-            yield self.build_row(stage_label, data_type, "precision", hits, count_spans_of_type(redacted_counts, data_type))
-        yield self.build_row(stage_label, "all types", "recall", matched_counts.total(), planted_counts.total())
-        yield self.build_row(stage_label, "all types", "precision", matched_counts.total(), redacted_counts.total())
+            yield self.build_row(
+                stage_label,
+                data_type,
+                "recall",
+                hits,
+                count_spans_of_type(planted_counts, data_type),
+            )
+            yield self.build_row(
+                stage_label,
+                data_type,
+                "precision",
+                hits,
+                count_spans_of_type(redacted_counts, data_type),
+            )
+        yield self.build_row(
+            stage_label, "all types", "recall", matched_counts.total(), planted_counts.total()
+        )
+        yield self.build_row(
+            stage_label, "all types", "precision", matched_counts.total(), redacted_counts.total()
+        )
 
     # Rude speech -----------------------------------------------------------------------------
 
@@ -186,8 +263,13 @@ class RecoveryEvaluator:
     def evaluate_toxicity_rules(self, stage_label: str, flagged_ids: set[bytes]) -> Iterator[Row]:
         """Yield what the rules over toxicity found: ``taken``, the documents they removed or
         tagged."""
-        documents = [row for i, row in self.truth_by_id.items() if i in self.arrived_by_stage[stage_label]]
-        rude_documents, civil_documents = [r for r in documents if r["rude"]], [r for r in documents if not r["rude"]]
+        documents = [
+            row for i, row in self.truth_by_id.items() if i in self.arrived_by_stage[stage_label]
+        ]
+        rude_documents, civil_documents = (
+            [r for r in documents if r["rude"]],
+            [r for r in documents if not r["rude"]],
+        )
 
         def build_rule_row(target: str, measure: str, relevant_rows: Sequence[Row]) -> Row:
             hits = sum(r["doc_id"] in flagged_ids for r in relevant_rows)
@@ -200,12 +282,26 @@ class RecoveryEvaluator:
             length_text = f"over {low:,}" if high == length_edges[-1] else f"{low:,} to {high:,}"
             yield build_rule_row(f"rude speech, {length_text} characters", "recall", in_range)
         hits = sum(r["doc_id"] in flagged_ids for r in rude_documents)
-        yield self.build_row(stage_label, "rude speech", "precision", hits, len(flagged_ids & self.arrived_by_stage[stage_label]))
+        yield self.build_row(
+            stage_label,
+            "rude speech",
+            "precision",
+            hits,
+            len(flagged_ids & self.arrived_by_stage[stage_label]),
+        )
         yield build_rule_row("no rude speech", "false alarms", civil_documents)
-        benign_features = {"dialect": "dialect", "words that look rude": "lookalike",
-                  "an unsafe passage": "unsafe", "a people of the town": "groups"}  # fmt: skip
+        benign_features = {
+            "dialect": "dialect",
+            "words that look rude": "lookalike",
+            "an unsafe passage": "unsafe",
+            "a people of the town": "groups",
+        }
         for target, feature in benign_features.items():
-            yield build_rule_row(f"no rude speech, {target}", "false alarms", [r for r in civil_documents if r[feature]])
+            yield build_rule_row(
+                f"no rude speech, {target}",
+                "false alarms",
+                [r for r in civil_documents if r[feature]],
+            )
 
 
 def _get_stage_setting(artifact: Artifact, name: str, default: Any) -> Any:

@@ -46,7 +46,9 @@ class KeyedRandom:
         """64 bits."""
         if not self._unused_numbers:
             data = self._key_bytes + self._counter.to_bytes(8, "big")
-            self._unused_numbers = list(_EIGHT_UINT64.unpack(hashlib.blake2b(data, person=b"town").digest()))
+            self._unused_numbers = list(
+                _EIGHT_UINT64.unpack(hashlib.blake2b(data, person=b"town").digest())
+            )
             self._counter += 1
         return self._unused_numbers.pop()
 
@@ -64,7 +66,10 @@ class KeyedRandom:
     def sample(self, values: Sequence[T], count: int) -> list[T]:
         """So many different ones in random order; all of them where there are fewer."""
         remaining = list(values)
-        return [remaining.pop(self.draw_below(len(remaining))) for _ in range(min(count, len(remaining)))]
+        return [
+            remaining.pop(self.draw_below(len(remaining)))
+            for _ in range(min(count, len(remaining)))
+        ]
 
 
 class PersonalSpan(NamedTuple):
@@ -114,7 +119,16 @@ def _parse_rule_line(line_text: str) -> RuleLine:
     for match in _SLOT_PATTERN.finditer(line_text):
         capital_mark, article_mark, sigil, name, bound_variable = match.groups()
         parts.append(AnnotatedText(line_text[end : match.start()]))
-        parts.append(RuleSlot(name, bool(capital_mark), bool(article_mark), sigil == "$", sigil == "!", bound_variable or ""))
+        parts.append(
+            RuleSlot(
+                name,
+                bool(capital_mark),
+                bool(article_mark),
+                sigil == "$",
+                sigil == "!",
+                bound_variable or "",
+            )
+        )
         end = match.end()
     remainder = line_text[end:]
     if "{" in remainder or "}" in remainder:
@@ -130,7 +144,9 @@ def load_rules() -> dict[str, list[RuleLine]]:
         all_rules |= parse_rules((DATA_FOLDER / file_name).read_text(encoding="utf-8"))
     for lines in all_rules.values():
         for part in (part for line in lines for part in line):
-            if isinstance(part, RuleSlot) and not (part.is_variable or part.is_personal or part.name in all_rules):
+            if isinstance(part, RuleSlot) and not (
+                part.is_variable or part.is_personal or part.name in all_rules
+            ):
                 raise ValueError(f"there is no rule {part.name!r}")
     return all_rules
 
@@ -150,14 +166,20 @@ class GrammarExpander:
 
     def expand_line(self, line: RuleLine) -> AnnotatedText:
         """A line with its slots filled."""
-        texts = [part if isinstance(part, AnnotatedText) else self._fill_slot(part) for part in line]
+        texts = [
+            part if isinstance(part, AnnotatedText) else self._fill_slot(part) for part in line
+        ]
         return texts[0] if len(texts) == 1 else concatenate_texts(texts)
 
     def _fill_slot(self, slot: RuleSlot) -> AnnotatedText:
         if slot.is_personal:
             value = self.make_personal_value(slot.name, self.rng)
             return AnnotatedText(value, (PersonalSpan(slot.name, 0, len(value)),))
-        filled = AnnotatedText(self.variables[slot.name]) if slot.is_variable else self.expand_rule(slot.name)
+        filled = (
+            AnnotatedText(self.variables[slot.name])
+            if slot.is_variable
+            else self.expand_rule(slot.name)
+        )
         if slot.bound_variable:
             self.variables[slot.bound_variable] = filled.text
         if slot.has_article:
@@ -176,6 +198,9 @@ def concatenate_texts(texts: Sequence[AnnotatedText]) -> AnnotatedText:
     spans: list[PersonalSpan] = []
     length = 0
     for annotated in texts:
-        spans += [PersonalSpan(span.type, span.start + length, span.end + length) for span in annotated.spans]
+        spans += [
+            PersonalSpan(span.type, span.start + length, span.end + length)
+            for span in annotated.spans
+        ]
         length += len(annotated.text)
     return AnnotatedText(text, tuple(spans))

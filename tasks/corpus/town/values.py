@@ -36,11 +36,24 @@ def _draw_invented_word(rng: KeyedRandom) -> str:
 def generate_email(rng: KeyedRandom) -> str:
     first_name, last_name = _draw_invented_word(rng), _draw_invented_word(rng)
     local_part = rng.pick(
-        [f"{first_name}.{last_name}", f"{first_name}_{last_name}{rng.draw_below(100)}", f"{first_name[0]}.{last_name}",
-         f"{first_name}+{last_name}", f"{first_name}-{last_name}", f"{last_name}{rng.draw_below(10_000)}"]
-    )  # fmt: skip
-    domain = rng.pick(["example.com", "example.org", "example.net", f"{_draw_invented_word(rng)}.example",
-                        f"post.{_draw_invented_word(rng)}.example"])  # fmt: skip
+        [
+            f"{first_name}.{last_name}",
+            f"{first_name}_{last_name}{rng.draw_below(100)}",
+            f"{first_name[0]}.{last_name}",
+            f"{first_name}+{last_name}",
+            f"{first_name}-{last_name}",
+            f"{last_name}{rng.draw_below(10_000)}",
+        ]
+    )
+    domain = rng.pick(
+        [
+            "example.com",
+            "example.org",
+            "example.net",
+            f"{_draw_invented_word(rng)}.example",
+            f"post.{_draw_invented_word(rng)}.example",
+        ]
+    )
     address = f"{local_part}@{domain}"
     return address.upper() if rng.draw_bool(0.05) else address
 
@@ -48,11 +61,21 @@ def generate_email(rng: KeyedRandom) -> str:
 #: Set aside for drama: North America 555-0100 to 0199; Ofcom, London and Leeds; ARCEP, Paris;
 #: Bundesnetzagentur, Berlin; ACMA, Sydney. "#" is a digit.
 _PHONE_TEMPLATES = (
-    "({area}) 555-01##", "{area}-555-01##", "{area}.555.01##", "+1 {area} 555 01##",
-    "+1-{area}-555-01##", "+1 ({area}) 555-01##", "+44 20 7946 0###", "+44 (0)20 7946 0###",
-    "+442079460###", "+44 113 496 0###", "+33 1 99 00 ## ##", "+33199 00####", "+49 30 23125 ###",
+    "({area}) 555-01##",
+    "{area}-555-01##",
+    "{area}.555.01##",
+    "+1 {area} 555 01##",
+    "+1-{area}-555-01##",
+    "+1 ({area}) 555-01##",
+    "+44 20 7946 0###",
+    "+44 (0)20 7946 0###",
+    "+442079460###",
+    "+44 113 496 0###",
+    "+33 1 99 00 ## ##",
+    "+33199 00####",
+    "+49 30 23125 ###",
     "+61 2 5550 ####",
-)  # fmt: skip
+)
 _AREA_CODES = ("212", "303", "415", "617", "206", "312", "512", "702")
 
 
@@ -63,10 +86,15 @@ def generate_phone_number(rng: KeyedRandom) -> str:
 
 #: Beginnings of the issuers' published test numbers, with the lengths of the groups.
 _CARD_PREFIXES = (
-    ("411111", (4, 4, 4, 4)), ("401288", (4, 4, 4, 4)), ("555555", (4, 4, 4, 4)),
-    ("222300", (4, 4, 4, 4)), ("601111", (4, 4, 4, 4)), ("378282", (4, 6, 5)),
-    ("305693", (4, 6, 4)), ("356600", (4, 4, 4, 4)),
-)  # fmt: skip
+    ("411111", (4, 4, 4, 4)),
+    ("401288", (4, 4, 4, 4)),
+    ("555555", (4, 4, 4, 4)),
+    ("222300", (4, 4, 4, 4)),
+    ("601111", (4, 4, 4, 4)),
+    ("378282", (4, 6, 5)),
+    ("305693", (4, 6, 4)),
+    ("356600", (4, 4, 4, 4)),
+)
 
 
 def generate_card_number(rng: KeyedRandom) -> str:
@@ -84,7 +112,12 @@ def generate_card_number(rng: KeyedRandom) -> str:
 
 
 #: Country, bank (the registry's example, or one that is given to nobody) and digits behind it.
-_IBAN_BANKS = (("GB", "WEST", 14), ("DE", "00000000", 10), ("FR", "0000000000", 13), ("NL", "TEST", 10))
+_IBAN_BANKS = (
+    ("GB", "WEST", 14),
+    ("DE", "00000000", 10),
+    ("FR", "0000000000", 13),
+    ("NL", "TEST", 10),
+)
 
 
 def generate_iban(rng: KeyedRandom) -> str:
@@ -116,17 +149,24 @@ def generate_ip_address(rng: KeyedRandom) -> str:
 def generate_secret(rng: KeyedRandom) -> str:
     """With a vendor's prefix; EXAMPLE stands in most of them, as in the vendors' own examples."""
     uppercase_alphanumeric = _LOWERCASE.upper() + _DIGITS
-    return rng.pick([
-        lambda: f"AKIA{_draw_string(rng, uppercase_alphanumeric, 9)}EXAMPLE",
-        lambda: f"ghp_EXAMPLE{_draw_string(rng, _ALPHANUMERIC, 29)}",
-        lambda: f"glpat-EXAMPLE{_draw_string(rng, _ALPHANUMERIC, 13)}",
-        lambda: f"sk_live_EXAMPLE{_draw_string(rng, _ALPHANUMERIC, 17)}",
-        lambda: f"hf_EXAMPLE{_draw_string(rng, _LOWERCASE, 27)}",
-        lambda: f"npm_EXAMPLE{_draw_string(rng, _ALPHANUMERIC, 29)}",
-    ])()  # fmt: skip
+    return rng.pick(
+        [
+            lambda: f"AKIA{_draw_string(rng, uppercase_alphanumeric, 9)}EXAMPLE",
+            lambda: f"ghp_EXAMPLE{_draw_string(rng, _ALPHANUMERIC, 29)}",
+            lambda: f"glpat-EXAMPLE{_draw_string(rng, _ALPHANUMERIC, 13)}",
+            lambda: f"sk_live_EXAMPLE{_draw_string(rng, _ALPHANUMERIC, 17)}",
+            lambda: f"hf_EXAMPLE{_draw_string(rng, _LOWERCASE, 27)}",
+            lambda: f"npm_EXAMPLE{_draw_string(rng, _ALPHANUMERIC, 29)}",
+        ]
+    )()
 
 
 GENERATOR_BY_TYPE: dict[PersonalDataType, Callable[[KeyedRandom], str]] = {
-    "EMAIL": generate_email, "PHONE": generate_phone_number, "CARD": generate_card_number, "IBAN": generate_iban, "SSN": generate_ssn, "IP": generate_ip_address,
+    "EMAIL": generate_email,
+    "PHONE": generate_phone_number,
+    "CARD": generate_card_number,
+    "IBAN": generate_iban,
+    "SSN": generate_ssn,
+    "IP": generate_ip_address,
     "SECRET": generate_secret,
-}  # fmt: skip
+}

@@ -24,7 +24,10 @@ def choose_default_action(scorer_kind: str) -> Literal["remove", "tag"]:
 
 def explain_action(action: str, scorer_kind: str) -> str:
     """Say whether an action is the default of a scorer, or was set in the config."""
-    default_action, description = choose_default_action(scorer_kind), _SCORER_DESCRIPTIONS[scorer_kind]
+    default_action, description = (
+        choose_default_action(scorer_kind),
+        _SCORER_DESCRIPTIONS[scorer_kind],
+    )
     if action == default_action:
         return f"the default with {description}"
     return f"set in the config; the default is {default_action} with {description}"

@@ -57,34 +57,73 @@ class CascadeConfig(StageConfig):
 CASCADE_TABLE = table_schema(
     "What the cascade misses, as measured on a sample; no row without a cascade.",
     column("cheap", pa.string(), "label", "the scorer that clears, with its digest"),
-    column("documents", pa.int64(), "figure", "documents that were to be scored",
-           unit="documents"),
-    column("drawn", pa.int64(), "figure", "of them drawn by their ids and scored by both",
-           unit="documents"),
-    column("toxic", pa.int64(), "figure", "drawn ones at or above the threshold by the scorer that "
-           "decides", unit="documents"),
-    column("missed", pa.int64(), "figure", "of these such as the cheap scorer would clear",
-           unit="documents"),
-    column("bound", pa.float64(), "figure", "the recall is at least this: one-sided lower bound "
-           "(Clopper & Pearson 1934)", unit="share"),
+    column("documents", pa.int64(), "figure", "documents that were to be scored", unit="documents"),
+    column(
+        "drawn",
+        pa.int64(),
+        "figure",
+        "of them drawn by their ids and scored by both",
+        unit="documents",
+    ),
+    column(
+        "toxic",
+        pa.int64(),
+        "figure",
+        "drawn ones at or above the threshold by the scorer that decides",
+        unit="documents",
+    ),
+    column(
+        "missed",
+        pa.int64(),
+        "figure",
+        "of these such as the cheap scorer would clear",
+        unit="documents",
+    ),
+    column(
+        "bound",
+        pa.float64(),
+        "figure",
+        "the recall is at least this: one-sided lower bound (Clopper & Pearson 1934)",
+        unit="share",
+    ),
     column("level", pa.float64(), "figure", "confidence of the bound", unit="share"),
     column("required", pa.float64(), "figure", "recall that the config requires", unit="share"),
-    column("clears_below", pa.float64(), "figure", "cheap score below which a document is cleared",
-           unit="score"),
-    column("threshold", pa.float64(), "figure", "score from which a document counts as toxic",
-           unit="score"),
-    column("cleared", pa.int64(), "figure", "documents that nobody but the cheap scorer has scored",
-           unit="documents"),
-)  # fmt: skip
+    column(
+        "clears_below",
+        pa.float64(),
+        "figure",
+        "cheap score below which a document is cleared",
+        unit="score",
+    ),
+    column(
+        "threshold",
+        pa.float64(),
+        "figure",
+        "score from which a document counts as toxic",
+        unit="score",
+    ),
+    column(
+        "cleared",
+        pa.int64(),
+        "figure",
+        "documents that nobody but the cheap scorer has scored",
+        unit="documents",
+    ),
+)
 
 SAMPLE_TABLE = table_schema(
     "Documents that were drawn to measure the cascade, with both scores.",
     column("doc_id", ID_TYPE, "id", "the document"),
-    column("cheap", pa.float32(), "figure", "highest score of its windows by the cheap scorer; "
-           "null where it was not asked or failed", unit="score"),
+    column(
+        "cheap",
+        pa.float32(),
+        "figure",
+        "highest score of its windows by the cheap scorer; null where it was not asked or failed",
+        unit="score",
+    ),
     column("toxicity", pa.float32(), "figure", "the same by the scorer that decides", unit="score"),
     column("cleared", pa.bool_(), "label", "whether the cheap scorer would have cleared it"),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -98,7 +137,9 @@ class CascadeRecall:
     lowest_missed_score: float  # the least cheap score of a missed one; NaN without
 
     def lower_bound(self, confidence: float) -> float:
-        return clopper_pearson_lower_bound(self.toxic_count - self.missed_count, self.toxic_count, confidence)
+        return clopper_pearson_lower_bound(
+            self.toxic_count - self.missed_count, self.toxic_count, confidence
+        )
 
 
 def clopper_pearson_lower_bound(hits: int, n: int, confidence: float) -> float:
@@ -116,13 +157,17 @@ def find_sample_cutoff(draws: np.ndarray, sample_size: int) -> float:
     return float(np.partition(draws, sample_size - 1)[sample_size - 1]) if sample_size else -1.0
 
 
-def measure_cascade_recall(sample: pa.Table, document_count: int, toxic_threshold: float) -> CascadeRecall:
+def measure_cascade_recall(
+    sample: pa.Table, document_count: int, toxic_threshold: float
+) -> CascadeRecall:
     """sample: rows of SAMPLE, drawn from as many documents."""
     is_toxic = sample["toxicity"].to_numpy().astype(np.float64) >= toxic_threshold
     is_cleared = sample["cleared"].to_numpy()
     missed_scores = sample["cheap"].to_numpy()[is_toxic & is_cleared]
     lowest = float(missed_scores.min()) if len(missed_scores) else math.nan
-    return CascadeRecall(document_count, len(sample), int(is_toxic.sum()), int((is_toxic & is_cleared).sum()), lowest)
+    return CascadeRecall(
+        document_count, len(sample), int(is_toxic.sum()), int((is_toxic & is_cleared).sum()), lowest
+    )
 
 
 def check_cascade_recall(recall: CascadeRecall, config: CascadeConfig) -> None:
@@ -137,23 +182,32 @@ def check_cascade_recall(recall: CascadeRecall, config: CascadeConfig) -> None:
     required_toxic = math.ceil(math.log(1 - config.level) / math.log(config.recall))
     if recall.toxic_count < required_toxic:
         advice = (
-            f"no fewer than {required_toxic} toxic ones can show it: raise score_toxicity.cascade.sample"
+            f"no fewer than {required_toxic} toxic ones can show it: raise "
+            f"score_toxicity.cascade.sample"
         )
     else:
-        suggested_bound = recall.lowest_missed_score * 0.995  # three digits of which are no larger, however they round
+        suggested_bound = (
+            recall.lowest_missed_score * 0.995
+        )  # three digits of which are no larger, however they round
         advice = (
-            f"lower score_toxicity.cascade.clears_below, which at {suggested_bound:.3g} would have cleared "
+            f"lower score_toxicity.cascade.clears_below, which at {suggested_bound:.3g} "
+            f"would have cleared "
             f"none of them"
         )
     raise HallmarkError(
-        f"the cascade is refused: of {recall.sample_size:,} documents drawn {recall.toxic_count:,} are toxic, at "
-        f"{config.threshold:g} or above, and the cheap scorer clears {recall.missed_count:,} of them, so "
-        f"its recall is at least {recall_bound:.3f} with {100 * config.level:g} % confidence, where "
+        f"the cascade is refused: of {recall.sample_size:,} documents drawn "
+        f"{recall.toxic_count:,} are toxic, at "
+        f"{config.threshold:g} or above, and the cheap scorer clears {recall.missed_count:,} "
+        f"of them, so "
+        f"its recall is at least {recall_bound:.3f} with {100 * config.level:g} % "
+        f"confidence, where "
         f"{config.recall:g} is required; {advice}, or leave the cascade out"
     )
 
 
-def build_cascade_row(recall: CascadeRecall, config: CascadeConfig, cleared_count: int) -> dict[str, list[Any]]:
+def build_cascade_row(
+    recall: CascadeRecall, config: CascadeConfig, cleared_count: int
+) -> dict[str, list[Any]]:
     """The row of CASCADE."""
     scorer_identity = scorer_versions(config.cheap)
     row = {

@@ -25,7 +25,9 @@ _HEAD_MEANINGS = {
 def build_head_columns(meaning_suffix: str) -> list[pa.Field]:
     """A column for each head; ``more``: what is said of all of them."""
     return [
-        column(head, pa.float32(), "figure", f"{_HEAD_MEANINGS[head]}: {meaning_suffix}", unit="score")
+        column(
+            head, pa.float32(), "figure", f"{_HEAD_MEANINGS[head]}: {meaning_suffix}", unit="score"
+        )
         for head in TOXICITY_HEADS
     ]
 
@@ -39,7 +41,7 @@ WINDOW_SCORES = table_schema(
     column("end", pa.int64(), "figure", "where it ends", unit="characters"),
     *build_head_columns("what the scorer says; null where it could not"),
     partition_by=True,
-)  # fmt: skip
+)
 
 _LAST_BREAK = re.compile(r"\s(?=\S*\Z)")
 
@@ -67,7 +69,9 @@ def score_document_windows(
     rows: list[tuple[int, int, int, int]] = []  # (document, window, start, end)
     window_texts: list[str] = []
     scored_rows: list[int] = []  # which rows the pieces are
-    for document, (text, is_needed) in enumerate(zip(batch["text"].to_pylist(), needs_scoring, strict=True)):
+    for document, (text, is_needed) in enumerate(
+        zip(batch["text"].to_pylist(), needs_scoring, strict=True)
+    ):
         window_spans = split_into_windows(text, max_characters) if is_needed else [(0, len(text))]
         for window, (start, end) in enumerate(window_spans):
             rows.append((document, window, start, end))
@@ -82,7 +86,10 @@ def score_document_windows(
         "window": pa.array(row_array[:, 1], pa.int32()),
         "start": pa.array(row_array[:, 2]),
         "end": pa.array(row_array[:, 3]),
-        **{head: _nan_to_null(scores[:, head_index]) for head_index, head in enumerate(TOXICITY_HEADS)},
+        **{
+            head: _nan_to_null(scores[:, head_index])
+            for head_index, head in enumerate(TOXICITY_HEADS)
+        },
     }
 
 
@@ -95,6 +102,10 @@ def compute_highest_scores(window_scores: Mapping[str, pa.Array]) -> dict[str, p
     document_starts = np.flatnonzero(window_scores["window"].to_numpy() == 0)
     highest_scores = {"doc_id": window_scores["doc_id"].take(pa.array(document_starts, pa.int64()))}
     for head in TOXICITY_HEADS:
-        head_scores = window_scores[head].to_numpy(zero_copy_only=False).astype(np.float32)  # null is NaN
-        highest_scores[head] = _nan_to_null(np.fmax.reduceat(head_scores, document_starts) if len(document_starts) else head_scores)
+        head_scores = (
+            window_scores[head].to_numpy(zero_copy_only=False).astype(np.float32)
+        )  # null is NaN
+        highest_scores[head] = _nan_to_null(
+            np.fmax.reduceat(head_scores, document_starts) if len(document_starts) else head_scores
+        )
     return highest_scores

@@ -49,13 +49,17 @@ def _top_level_domain_pattern(excluded: str) -> str:
 
 _LOCAL_PART = _compile_local_part_pattern(NOT_SPACED_SCRIPT, _NOT_UNSPACED_SCRIPT)
 #: At a domain of other scripts their names may hold digits.
-_LOCAL_PART_OTHER_SCRIPTS = _compile_local_part_pattern(NOT_SPACED_SCRIPT, r"\W\x00-/:-\u04ff\u1e00-\u1fff")
+_LOCAL_PART_OTHER_SCRIPTS = _compile_local_part_pattern(
+    NOT_SPACED_SCRIPT, r"\W\x00-/:-\u04ff\u1e00-\u1fff"
+)
 _DOMAIN_PATTERN = re.compile(
     rf"@(?:{_domain_labels_pattern(NOT_SPACED_SCRIPT)}{_top_level_domain_pattern(NOT_SPACED_SCRIPT)}"
     rf"|(?P<abroad>{_domain_labels_pattern(_NOT_ALPHANUMERIC)}(?:{_top_level_domain_pattern(NOT_SPACED_SCRIPT)}|{_top_level_domain_pattern(_NOT_UNSPACED_SCRIPT)})))"
 )
 #: "image@2x.png", "dot@product.dtype": what stands behind the last dot is a name, no domain.
-_NOT_TOP_LEVEL_DOMAIN = re.compile("(?i:png|jpe?g|gif|svg|webp|pdf|py|js|ts|css|html|json|txt|dtype|shape)")
+_NOT_TOP_LEVEL_DOMAIN = re.compile(
+    "(?i:png|jpe?g|gif|svg|webp|pdf|py|js|ts|css|html|json|txt|dtype|shape)"
+)
 
 
 def find_email_addresses(text: str, regions: Sequence[str] = ()) -> SpanIterator:
@@ -76,7 +80,9 @@ def find_email_addresses(text: str, regions: Sequence[str] = ()) -> SpanIterator
 _IPV4 = re.compile(
     rf"(?<!{WORD_CHARACTER})(?<![.-])(?<![=<>~!]=)(?<![^/]/)(?:\d{{1,3}}\.){{3}}\d{{1,3}}(?!{WORD_CHARACTER}|-|\.\d)"
 )
-_IPV6 = re.compile(rf"(?<!{WORD_CHARACTER})(?<![:.])[23][0-9A-Fa-f]{{3}}:[0-9A-Fa-f:]{{2,34}}(?!{WORD_CHARACTER}|:)")
+_IPV6 = re.compile(
+    rf"(?<!{WORD_CHARACTER})(?<![:.])[23][0-9A-Fa-f]{{3}}:[0-9A-Fa-f:]{{2,34}}(?!{WORD_CHARACTER}|:)"
+)
 _VERSION_WORD = re.compile(
     r"(?:version|release|rev|section|v|版本号?|版|バージョン|버전|เวอร์ชัน)[\s:=]{0,3}$",
     re.IGNORECASE,
@@ -129,10 +135,15 @@ MAX_PHONE_CANDIDATES = 20_000
 def find_phone_numbers(text: str, regions: Sequence[str] = ()) -> SpanIterator:
     """Raises TooMuch for a text with more than CANDIDATES of them."""
     checked_count = 0
-    for pattern, find_matches in ((_INTERNATIONAL_PHONE, _find_international_phones), (_NATIONAL_PHONE, _find_national_phones)):
+    for pattern, find_matches in (
+        (_INTERNATIONAL_PHONE, _find_international_phones),
+        (_NATIONAL_PHONE, _find_national_phones),
+    ):
         for match in pattern.finditer(text):
             preceding_text = text[max(0, match.start() - 40) : match.start()]
-            if find_matches is _find_national_phones and not _has_national_phone_form(match[0], preceding_text):
+            if find_matches is _find_national_phones and not _has_national_phone_form(
+                match[0], preceding_text
+            ):
                 continue
             checked_count += 1
             if checked_count > MAX_PHONE_CANDIDATES:
@@ -175,4 +186,6 @@ def _has_national_phone_form(candidate: str, preceding_text: str) -> bool:
     zero between spaces; or a word for it near by."""
     if candidate[0] == "(" or re.fullmatch(r"(?:1-)?\d{3}([-.])\d{3}\1\d{4}", candidate):
         return True
-    return (candidate[0] == "0" and candidate[1] != "0" and " " in candidate) or bool(_PHONE_WORD.search(preceding_text))
+    return (candidate[0] == "0" and candidate[1] != "0" and " " in candidate) or bool(
+        _PHONE_WORD.search(preceding_text)
+    )

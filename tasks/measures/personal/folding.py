@@ -58,8 +58,12 @@ def _folding_needed_pattern() -> str:
     digits with a separator between them that is none of ASCII."""
     digits = [code for code in build_folding_table() if unicodedata.category(chr(code)) == "Nd"]
     full_width = range(0xFF01, 0xFF5F)
-    separators = _character_class(code for code in build_folding_table() if code not in {*digits, *full_width})
-    return f"{_character_class([*digits, *full_width])}|[0-9A-Z+)]{separators}|{separators}[0-9A-Z(]"
+    separators = _character_class(
+        code for code in build_folding_table() if code not in {*digits, *full_width}
+    )
+    return (
+        f"{_character_class([*digits, *full_width])}|[0-9A-Z+)]{separators}|{separators}[0-9A-Z(]"
+    )
 
 
 def _character_class(code_points: Iterable[int]) -> str:
@@ -75,4 +79,8 @@ def fold_text_column(texts: pa.Array) -> pa.Array:
     if not pc.any(needs_folding).as_py():
         return texts
     affected_texts = texts.filter(needs_folding)
-    return pc.replace_with_mask(texts, needs_folding, pa.array(map(fold_digits_and_separators, affected_texts.to_pylist()), texts.type))
+    return pc.replace_with_mask(
+        texts,
+        needs_folding,
+        pa.array(map(fold_digits_and_separators, affected_texts.to_pylist()), texts.type),
+    )

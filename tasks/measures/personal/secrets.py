@@ -36,7 +36,9 @@ _VENDOR_KEY_PATTERNS = tuple(
         r"eyJ[A-Za-z0-9_-]{10,2000}\.eyJ[A-Za-z0-9_-]{10,4000}\.[A-Za-z0-9_-]{10,2000}",  # JWT
     )
 )
-_PRIVATE_KEY_BOUNDARY = re.compile(r"-----(BEGIN|END) (?:[A-Z]{2,16} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
+_PRIVATE_KEY_BOUNDARY = re.compile(
+    r"-----(BEGIN|END) (?:[A-Z]{2,16} ){0,3}PRIVATE KEY(?: BLOCK)?-----"
+)
 _PRIVATE_KEY_BODY = re.compile(r"[A-Za-z0-9+/=]{40}")
 
 

@@ -26,7 +26,7 @@ SEARCHED_CHARACTERS = 400
 
 _LOCAL_PART = r"[\w.%+'-]{1,64}"
 #: Characters of keys, tokens and passwords.
-_SECRET_CHARACTER = r"[A-Za-z0-9+/=_.~!@#$%^&*?-]"
+_CREDENTIAL_CHARACTER = r"[A-Za-z0-9+/=_.~!@#$%^&*?-]"
 #: A word that says that a secret follows; "key" is not the end of another word, such as "turkey".
 _CREDENTIAL_WORD = (
     r"(?i:(?:(?<![a-z])|(?<=api)|(?<=secret)|(?<=access))key"
@@ -108,7 +108,9 @@ _NOT_WITHIN_WORD = r"(?<![A-Za-z0-9_-])"
 #: Those of ``tasks.measures.personal.secrets``.
 _VENDOR_KEY_FORMATS = (
     # Alone they are words, as is "ASIANS".
-    VendorKeyFormat(r"(?:AKIA|ASIA(?!NS?(?![A-Z0-9]))|ABIA|ACCA)", "[A-Z0-9]", 16, min_characters=1),
+    VendorKeyFormat(
+        r"(?:AKIA|ASIA(?!NS?(?![A-Z0-9]))|ABIA|ACCA)", "[A-Z0-9]", 16, min_characters=1
+    ),
     VendorKeyFormat(r"gh[pousr]_", "[A-Za-z0-9]", 36),
     VendorKeyFormat(r"github_pat_", "[A-Za-z0-9_]", 82),
     VendorKeyFormat(r"gl(?:pat|dt|ft|soat|rt)-", "[A-Za-z0-9_-]", 50),
@@ -116,13 +118,17 @@ _VENDOR_KEY_FORMATS = (
     VendorKeyFormat(r"(?:sk|rk)_live_", "[A-Za-z0-9]", 99),
     VendorKeyFormat(r"sk-ant-", "[A-Za-z0-9_-]", 120),
     # Style sheets have classes such as "sk-fading-circle12".
-    VendorKeyFormat(r"sk-", "[A-Za-z0-9_-]", 190, min_characters=8, required_pattern=_DIGIT_AND_CAPITAL),
+    VendorKeyFormat(
+        r"sk-", "[A-Za-z0-9_-]", 190, min_characters=8, required_pattern=_DIGIT_AND_CAPITAL
+    ),
     VendorKeyFormat(r"AIza", "[A-Za-z0-9_-]", 35),
     # These hold letters alone.
     VendorKeyFormat(r"hf_", "[A-Za-z]", 34, required_pattern=r"[A-Z]{2}"),
     VendorKeyFormat(r"npm_", "[A-Za-z0-9]", 36),
     VendorKeyFormat(r"pypi-AgE", "[A-Za-z0-9_-]", 390),
-    VendorKeyFormat(r"SG\.", "[A-Za-z0-9_.-]", 66, min_characters=4, required_pattern=_DIGIT_AND_CAPITAL),
+    VendorKeyFormat(
+        r"SG\.", "[A-Za-z0-9_.-]", 66, min_characters=4, required_pattern=_DIGIT_AND_CAPITAL
+    ),
     VendorKeyFormat(r"GOCSPX-", "[A-Za-z0-9_-]", 28),
     VendorKeyFormat(r"dop_v1_", "[0-9a-f]", 64),
     VendorKeyFormat(r"shp(?:at|ca|pa|ss)_", "[0-9a-f]", 32),
@@ -154,7 +160,9 @@ _END_SHAPES = (
         40,
         rf"(?<!{WORD_CHARACTER})\((?:0\d{{1,4}}|\d{{3}})\)[ -]?\d{{1,4}}(?:[-. ]\d{{0,4}}){{0,3}}",
     ),
-    TruncatedShape("PHONE", "digit", 20, rf"(?<!{WORD_CHARACTER})(?:1-)?\d{{3}}([-.])\d{{3}}\1\d{{0,3}}"),
+    TruncatedShape(
+        "PHONE", "digit", 20, rf"(?<!{WORD_CHARACTER})(?:1-)?\d{{3}}([-.])\d{{3}}\1\d{{0,3}}"
+    ),
     TruncatedShape(
         "PHONE",
         "digit",
@@ -174,7 +182,8 @@ _END_SHAPES = (
         "CARD",
         "digit",
         30,
-        rf"(?<!{WORD_CHARACTER})(?<![.+-])(?:[3-6]\d|2[2-7])\d\d([ -]?)\d{{3,6}}(?:\1\d{{1,6}}){{0,3}}\1?",
+        rf"(?<!{WORD_CHARACTER})(?<![.+-])(?:[3-6]\d|2[2-7])\d\d([ "
+        rf"-]?)\d{{3,6}}(?:\1\d{{1,6}}){{0,3}}\1?",
     ),
     TruncatedShape(
         "CARD",
@@ -189,8 +198,12 @@ _END_SHAPES = (
         50,
         r"(?<![A-Za-z0-9])[A-Z]{2}\d{2} ?[A-Z0-9]{4}(?: ?[A-Z0-9]{4}){0,7}(?: ?[A-Z0-9]{1,3})? ?",
     ),
-    TruncatedShape("IBAN", "iban", 60, r"(?i:iban)\W{0,3}(?P<value>[A-Z]{2}\d{0,2}[A-Z0-9 ]{0,36})"),
-    TruncatedShape("SSN", "digit", 20, rf"(?<!{WORD_CHARACTER})(?<![.+-])\d{{3}}-\d{{2}}-\d{{0,3}}"),
+    TruncatedShape(
+        "IBAN", "iban", 60, r"(?i:iban)\W{0,3}(?P<value>[A-Z]{2}\d{0,2}[A-Z0-9 ]{0,36})"
+    ),
+    TruncatedShape(
+        "SSN", "digit", 20, rf"(?<!{WORD_CHARACTER})(?<![.+-])\d{{3}}-\d{{2}}-\d{{0,3}}"
+    ),
     TruncatedShape(
         "IP",
         "digit",
@@ -208,7 +221,7 @@ _END_SHAPES = (
         "SECRET",
         "token",
         SEARCHED_CHARACTERS,
-        rf"{_NOT_WITHIN_WORD}(?:{'|'.join(key_format.truncated_pattern for key_format in _VENDOR_KEY_FORMATS)})",
+        rf"{_NOT_WITHIN_WORD}(?:{'|'.join(f.truncated_pattern for f in _VENDOR_KEY_FORMATS)})",
     ),
     TruncatedShape(
         "SECRET",
@@ -223,7 +236,7 @@ _END_SHAPES = (
         "assignment",
         240,
         rf"{_CREDENTIAL_WORD}[\"'`]?[ \t]{{0,3}}(?:=>?[ \t]{{0,3}}[\"'`]?|:[ \t]{{0,3}}[\"'`])"
-        rf"(?P<value>(?![$%{{<*]){_SECRET_CHARACTER}{{2,200}})",
+        rf"(?P<value>(?![$%{{<*]){_CREDENTIAL_CHARACTER}{{2,200}})",
     ),
     # A word in small letters after a colon is prose: "The secret: patience".
     TruncatedShape(
@@ -231,7 +244,7 @@ _END_SHAPES = (
         "assignment",
         240,
         rf"{_CREDENTIAL_WORD}[ \t]{{0,3}}:[ \t]{{0,3}}"
-        rf"(?P<value>(?=[a-z]*[A-Z0-9_/+~!@#$^&-])(?![$%{{<*]){_SECRET_CHARACTER}{{4,200}})",
+        rf"(?P<value>(?=[a-z]*[A-Z0-9_/+~!@#$^&-])(?![$%{{<*]){_CREDENTIAL_CHARACTER}{{4,200}})",
     ),
 )
 
@@ -250,13 +263,17 @@ _START_PATTERNS: tuple[tuple[PersonalDataType, str], ...] = (
 
 _START_CUE = re.compile(r"@|[A-Z0-9() -]{0,9}\d")
 _VENDOR_KEY_ANYWHERE = re.compile(
-    rf"{_NOT_WITHIN_WORD}(?:{'|'.join(key_format.anywhere_pattern for key_format in _VENDOR_KEY_FORMATS)})"
+    rf"{_NOT_WITHIN_WORD}(?:{'|'.join(f.anywhere_pattern for f in _VENDOR_KEY_FORMATS)})"
 )
 _NUMBER_AT_END = re.compile(rf"(?<!{WORD_CHARACTER})\d[\d ./-]{{2,24}}\Z")
-_PRIVATE_KEY_BOUNDARY = re.compile(r"-----(BEGIN|END) (?:[A-Z]{2,16} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
+_PRIVATE_KEY_BOUNDARY = re.compile(
+    r"-----(BEGIN|END) (?:[A-Z]{2,16} ){0,3}PRIVATE KEY(?: BLOCK)?-----"
+)
 
 
-def find_truncated_values(text: str, regions: Sequence[str] = ()) -> Iterator[tuple[PersonalDataType, int, int]]:
+def find_truncated_values(
+    text: str, regions: Sequence[str] = ()
+) -> Iterator[tuple[PersonalDataType, int, int]]:
     """Find the parts of values that the ends of a text may have cut off, and of keys anywhere.
 
     Args:
@@ -305,10 +322,15 @@ def _compile_start_patterns() -> list[tuple[PersonalDataType, re.Pattern[str]]]:
 
 
 @cache
-def _compile_context_patterns(regions: tuple[str, ...]) -> list[tuple[PersonalDataType, re.Pattern[str]]]:
+def _compile_context_patterns(
+    regions: tuple[str, ...],
+) -> list[tuple[PersonalDataType, re.Pattern[str]]]:
     """The words that announce a number of these countries, by its type."""
     return [
-        (id_format.type, re.compile(rf"(?i)(?<![A-Za-z\u00c0-\u04ff])(?:{id_format.context_words})\W"))
+        (
+            id_format.type,
+            re.compile(rf"(?i)(?<![A-Za-z\u00c0-\u04ff])(?:{id_format.context_words})\W"),
+        )
         for id_format in NATIONAL_ID_FORMATS
         if id_format.context_words and country_of_type(id_format.type) in regions
     ]

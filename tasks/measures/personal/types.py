@@ -9,15 +9,60 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 PersonalDataType = Literal[
-    "SECRET", "EMAIL", "IBAN", "CARD", "SSN",
-    "AR_CUIT", "AT_VNR", "AU_TFN", "BE_NN", "BG_EGN", "BR_CPF", "CA_SIN", "CH_AHV", "CL_RUT",
-    "CN_RIC", "CZ_RC", "DE_IDNR", "DK_CPR", "EE_IK", "ES_DNI", "ES_NIE", "FI_HETU", "FR_NIR",
-    "GB_NHS", "GB_NINO", "GR_AMKA", "HR_OIB", "IE_PPS", "IL_ID", "IN_AADHAAR", "IN_PAN",
-    "IS_KENNITALA", "IT_CF", "JP_MYNUMBER", "KR_RRN", "LT_AK", "MX_CURP", "NL_BSN", "NO_FNR",
-    "NZ_IRD", "PL_PESEL", "PT_NIF", "RO_CNP", "RU_INN", "SE_PNR", "SI_EMSO", "TH_PIN", "TR_TCKN",
-    "UA_RNTRC", "US_ITIN", "ZA_ID",
-    "PHONE", "IP",
-]  # fmt: skip
+    "SECRET",
+    "EMAIL",
+    "IBAN",
+    "CARD",
+    "SSN",
+    "AR_CUIT",
+    "AT_VNR",
+    "AU_TFN",
+    "BE_NN",
+    "BG_EGN",
+    "BR_CPF",
+    "CA_SIN",
+    "CH_AHV",
+    "CL_RUT",
+    "CN_RIC",
+    "CZ_RC",
+    "DE_IDNR",
+    "DK_CPR",
+    "EE_IK",
+    "ES_DNI",
+    "ES_NIE",
+    "FI_HETU",
+    "FR_NIR",
+    "GB_NHS",
+    "GB_NINO",
+    "GR_AMKA",
+    "HR_OIB",
+    "IE_PPS",
+    "IL_ID",
+    "IN_AADHAAR",
+    "IN_PAN",
+    "IS_KENNITALA",
+    "IT_CF",
+    "JP_MYNUMBER",
+    "KR_RRN",
+    "LT_AK",
+    "MX_CURP",
+    "NL_BSN",
+    "NO_FNR",
+    "NZ_IRD",
+    "PL_PESEL",
+    "PT_NIF",
+    "RO_CNP",
+    "RU_INN",
+    "SE_PNR",
+    "SI_EMSO",
+    "TH_PIN",
+    "TR_TCKN",
+    "UA_RNTRC",
+    "US_ITIN",
+    "ZA_ID",
+    "PHONE",
+    "IP",
+]
 PERSONAL_DATA_TYPES: tuple[PersonalDataType, ...] = get_args(PersonalDataType)
 
 #: Stands over the whole of a text that could not be looked through, for no type in particular.
@@ -31,10 +76,14 @@ def country_of_type(data_type: str) -> str:
     return data_type[:2] if data_type[2:3] == "_" else ""
 
 
-def select_types_for_regions(types: Sequence[PersonalDataType], regions: Sequence[str]) -> tuple[PersonalDataType, ...]:
+def select_types_for_regions(
+    types: Sequence[PersonalDataType], regions: Sequence[str]
+) -> tuple[PersonalDataType, ...]:
     """Of these types those of no country and of these."""
     return tuple(data_type for data_type in types if country_of_type(data_type) in ("", *regions))
 
 
 #: Countries that have a type of their own.
-SUPPORTED_COUNTRIES = tuple(sorted({country_of_type(data_type) for data_type in PERSONAL_DATA_TYPES} - {""}))
+SUPPORTED_COUNTRIES = tuple(
+    sorted({country_of_type(data_type) for data_type in PERSONAL_DATA_TYPES} - {""})
+)

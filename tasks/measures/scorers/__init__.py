@@ -24,16 +24,16 @@ from tasks.measures.heads import TOXICITY_HEADS
 from tasks.measures.scorers.base import Scorer, ScorerConfig, check_any_text_scored
 from tasks.measures.scorers.detoxify import (
     DetoxifyScorer,
+    base_model_digest,
     checkpoint_sha256,
     detoxify_scorer_name,
     list_downloaded_checkpoints,
-    base_model_digest,
     needs_checkpoint_download,
 )
 from tasks.measures.scorers.linear import LinearScorer, linear_scorer_digest, linear_scorer_name
 from tasks.measures.scorers.sentiment import (
-    ClassifierScorer,
     ClassifierConfig,
+    ClassifierScorer,
     WordListConfig,
     WordListScorer,
     sentiment_scorer_versions,
@@ -42,8 +42,8 @@ from tasks.measures.scorers.sentiment import (
 __all__ = [
     "TOXICITY_HEADS",
     "AnyScorerConfig",
-    "ClassifierScorer",
     "ClassifierConfig",
+    "ClassifierScorer",
     "DetoxifyScorer",
     "LinearScorer",
     "Scorer",
@@ -54,11 +54,13 @@ __all__ = [
     "list_downloaded_checkpoints",
     "needs_checkpoint_download",
     "open_scorer",
-    "scorer_versions",
     "scorer_languages",
+    "scorer_versions",
 ]
 
-AnyScorerConfig = Annotated[ScorerConfig | WordListConfig | ClassifierConfig, Field(discriminator="kind")]
+AnyScorerConfig = Annotated[
+    ScorerConfig | WordListConfig | ClassifierConfig, Field(discriminator="kind")
+]
 
 #: Of Detoxify's models: the languages of the comments that they were trained on.
 _LANGUAGES_BY_MODEL = {
@@ -110,8 +112,12 @@ def scorer_versions(config: AnyScorerConfig, secret_id: str = "") -> dict[str, s
         return {"scorer": linear_scorer_name(), "digest": linear_scorer_digest(), **libraries}
     libraries = read_library_versions(["torch", "transformers", "tokenizers"])
     base_digest = base_model_digest(config.base) if config.base else "by name"
-    return {"scorer": detoxify_scorer_name(config), "digest": checkpoint_sha256(config), "base": base_digest,
-            **libraries}  # fmt: skip
+    return {
+        "scorer": detoxify_scorer_name(config),
+        "digest": checkpoint_sha256(config),
+        "base": base_digest,
+        **libraries,
+    }
 
 
 def scorer_languages(config: ScorerConfig) -> tuple[str, ...]:

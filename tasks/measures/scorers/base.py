@@ -97,9 +97,13 @@ class Scorer(ABC):
         """
         scores = np.full((len(texts), len(self.columns)), np.nan, np.float32)
         visible = [i for i, text in enumerate(texts) if text.strip()]
-        row_by_text = {text: row for row, text in enumerate(dict.fromkeys(texts[i] for i in visible))}
+        row_by_text = {
+            text: row for row, text in enumerate(dict.fromkeys(texts[i] for i in visible))
+        }
         if row_by_text:
-            scores[visible] = self._score_distinct(list(row_by_text))[[row_by_text[texts[i]] for i in visible]]
+            scores[visible] = self._score_distinct(list(row_by_text))[
+                [row_by_text[texts[i]] for i in visible]
+            ]
         return scores
 
     @abstractmethod
@@ -118,13 +122,21 @@ class Scorer(ABC):
                 self.failure_reason = _describe_error(error)
                 return [None]
             if not self._batch_failure_logged:
-                log.warning("%s failed on a batch (%s); its texts are scored one by one, here and "
-                            "wherever it fails again", self.name, _describe_error(error))  # fmt: skip
+                log.warning(
+                    "%s failed on a batch (%s); its texts are scored one by one, here and "
+                    "wherever it fails again",
+                    self.name,
+                    _describe_error(error),
+                )
             self._batch_failure_logged = True
-        return [result for item in items for result in self._apply_isolating_failures(function, [item])]
+        return [
+            result for item in items for result in self._apply_isolating_failures(function, [item])
+        ]
 
 
-def check_any_text_scored(scorer_name: str, scored_count: int, text_count: int, failure_reason: str) -> None:
+def check_any_text_scored(
+    scorer_name: str, scored_count: int, text_count: int, failure_reason: str
+) -> None:
     """Raise HallmarkError where a scorer gave no score for any of its texts.
 
     Args:
@@ -136,11 +148,13 @@ def check_any_text_scored(scorer_name: str, scored_count: int, text_count: int, 
     if text_count and not scored_count:
         raise HallmarkError(
             f"the scorer {scorer_name} failed at all {text_count:,} texts that it was given "
-            f"({failure_reason or 'it gives no number'}); use another scorer, or another device or precision"
+            f"({failure_reason or 'it gives no number'}); use another scorer, or another "
+            f"device or precision"
         )
 
 
 def _describe_error(error: Exception) -> str:
     """Kind of an error, and torch's message; others may quote the text."""
     message_lines = str(error).strip().splitlines() if isinstance(error, RuntimeError) else []
-    return f"{type(error).__name__}{': ' if message_lines else ''}{message_lines[0][:120] if message_lines else ''}"
+    name = type(error).__name__
+    return f"{name}: {message_lines[0][:120]}" if message_lines else name

@@ -11,10 +11,10 @@ import numpy as np
 from tasks.contract import (
     HallmarkError,
     UsageError,
-    to_canonical_json,
     hash_file,
     read_library_versions,
     sha256_hex,
+    to_canonical_json,
 )
 from tasks.measures.heads import TOXICITY_HEADS
 from tasks.measures.quiet import silence_transformers_output
@@ -39,11 +39,19 @@ class DetoxifyScorer(TransformerScorer):
         import torch
 
         path = _locate_or_download_checkpoint(config)
-        self.name, self.digest = detoxify_scorer_name(config), _verify_checkpoint_sha256(path, config.sha256)
+        self.name, self.digest = (
+            detoxify_scorer_name(config),
+            _verify_checkpoint_sha256(path, config.sha256),
+        )
         checkpoint = _load_checkpoint(path)
         precision = torch.bfloat16 if config.precision == "bf16" else torch.float32
-        self._attach_network(*_build_model_and_tokenizer(path, checkpoint, config.base), config.device, config.window_tokens,
-                    config.batch_tokens, precision)  # fmt: skip
+        self._attach_network(
+            *_build_model_and_tokenizer(path, checkpoint, config.base),
+            config.device,
+            config.window_tokens,
+            config.batch_tokens,
+            precision,
+        )
         column_by_head = {name: column for column, name in enumerate(_head_names(checkpoint))}
         self.heads = tuple(head for head in TOXICITY_HEADS if head in column_by_head)
         self._logit_columns = [column_by_head[head] for head in self.heads]
@@ -52,7 +60,9 @@ class DetoxifyScorer(TransformerScorer):
     def _logits_to_scores(self, logits: Any) -> Any:
         return logits[:, self._logit_columns].sigmoid()
 
-    def _aggregate_window_scores(self, window_scores: np.ndarray, text_indices: list[int], text_count: int) -> np.ndarray:
+    def _aggregate_window_scores(
+        self, window_scores: np.ndarray, text_indices: list[int], text_count: int
+    ) -> np.ndarray:
         """The highest; a window that failed does not hide the others."""
         max_scores = np.full((text_count, len(TOXICITY_HEADS)), np.nan, np.float32)
         np.fmax.at(max_scores, text_indices, window_scores)
@@ -143,7 +153,8 @@ def _verify_checkpoint_sha256(path: Path, expected_sha256: str | None) -> str:
         expected_sha256 = _sha256_record_path(path).read_text().strip()
     if expected_sha256 not in (None, actual_sha256):
         raise HallmarkError(
-            f"the checkpoint {str(path)!r} has SHA-256 {actual_sha256}, not the expected {expected_sha256}; "
+            f"the checkpoint {str(path)!r} has SHA-256 {actual_sha256}, not the expected "
+            f"{expected_sha256}; "
             f"remove it to download it again, or correct scorer.sha256 if you trust this file"
         )
     return actual_sha256
@@ -168,10 +179,15 @@ def _load_checkpoint(path: Path) -> dict[str, Any]:
 
 def _head_names(checkpoint: dict[str, Any]) -> list[str]:
     """The network's first columns by name; behind them it may have some without."""
-    return [_HEAD_BY_CLASS_NAME.get(name, name) for name in checkpoint["config"]["dataset"]["args"]["classes"]]
+    return [
+        _HEAD_BY_CLASS_NAME.get(name, name)
+        for name in checkpoint["config"]["dataset"]["args"]["classes"]
+    ]
 
 
-def _build_model_and_tokenizer(path: Path, checkpoint: dict[str, Any], base_folder: Path | None) -> tuple[Any, Any]:
+def _build_model_and_tokenizer(
+    path: Path, checkpoint: dict[str, Any], base_folder: Path | None
+) -> tuple[Any, Any]:
     from detoxify.detoxify import get_model_and_tokenizer
 
     arguments = dict(checkpoint["config"]["arch"]["args"])
@@ -182,7 +198,9 @@ def _build_model_and_tokenizer(path: Path, checkpoint: dict[str, Any], base_fold
         arguments["model_type"] = str(base_folder)
     try:
         with silence_transformers_output():
-            model, tokenizer = get_model_and_tokenizer(**arguments, state_dict=checkpoint["state_dict"])
+            model, tokenizer = get_model_and_tokenizer(
+                **arguments, state_dict=checkpoint["state_dict"]
+            )
     except Exception as error:
         raise HallmarkError(
             f"the base model {arguments['model_type']!r} of the checkpoint {str(path)!r} could not "
@@ -192,10 +210,15 @@ def _build_model_and_tokenizer(path: Path, checkpoint: dict[str, Any], base_fold
     # transformers fills in what is missing with random numbers; a scorer must not.
     weights = checkpoint["state_dict"]
     model_state = model.state_dict().items()
-    mismatched_names = [name for name, model_tensor in model_state if name not in weights or not _has_equal_weights(weights[name], model_tensor)]
+    mismatched_names = [
+        name
+        for name, model_tensor in model_state
+        if name not in weights or not _has_equal_weights(weights[name], model_tensor)
+    ]
     if mismatched_names:
         raise HallmarkError(
-            f"the checkpoint {str(path)!r} lacks {len(mismatched_names)} weights of its model, among them "
+            f"the checkpoint {str(path)!r} lacks {len(mismatched_names)} weights of its "
+            f"model, among them "
             f"{mismatched_names[0]!r}; it is damaged or belongs to another base model"
         )
     return model, tokenizer
@@ -204,4 +227,6 @@ def _build_model_and_tokenizer(path: Path, checkpoint: dict[str, Any], base_fold
 def _has_equal_weights(checkpoint_tensor: Any, model_tensor: Any) -> bool:
     import torch
 
-    return checkpoint_tensor.shape == model_tensor.shape and torch.equal(checkpoint_tensor.to(model_tensor.dtype), model_tensor)
+    return checkpoint_tensor.shape == model_tensor.shape and torch.equal(
+        checkpoint_tensor.to(model_tensor.dtype), model_tensor
+    )

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.contract import HallmarkError, to_canonical_json, hash_file, read_library_versions, sha256_hex
+from tasks.contract import (
+    HallmarkError,
+    hash_file,
+    read_library_versions,
+    sha256_hex,
+    to_canonical_json,
+)
 from tasks.measures.heads import TOXICITY_HEADS
 from tasks.measures.scorers.base import Scorer
 
@@ -30,7 +36,9 @@ class LinearScorer(Scorer):
     def _score_distinct(self, texts: list[str]) -> np.ndarray:
         scores = np.full((len(texts), len(TOXICITY_HEADS)), np.nan, np.float32)
         toxicity_scores = self._apply_isolating_failures(self._predict_probabilities, texts)
-        scores[:, TOXICITY_HEADS.index("toxicity")] = [np.nan if score is None else score for score in toxicity_scores]
+        scores[:, TOXICITY_HEADS.index("toxicity")] = [
+            np.nan if score is None else score for score in toxicity_scores
+        ]
         return scores
 
     def _predict_probabilities(self, texts: list[str]) -> np.ndarray:
@@ -39,7 +47,10 @@ class LinearScorer(Scorer):
 
 @cache
 def linear_scorer_name() -> str:
-    return f"alt-profanity-check {read_library_versions(['alt-profanity-check'])['alt-profanity-check']}"
+    return (
+        f"alt-profanity-check "
+        f"{read_library_versions(['alt-profanity-check'])['alt-profanity-check']}"
+    )
 
 
 @cache

@@ -26,7 +26,13 @@ class TransformerScorer(Scorer):
     _score_columns: list[int]  # of what it gives, in ``columns``
 
     def _attach_network(
-        self, model: Any, tokenizer: Any, device: str, window_tokens: int, batch_tokens: int | None, torch_dtype: Any
+        self,
+        model: Any,
+        tokenizer: Any,
+        device: str,
+        window_tokens: int,
+        batch_tokens: int | None,
+        torch_dtype: Any,
     ) -> None:
         """Take a network into use; ``window`` and ``budget`` in tokens."""
         device = resolve_torch_device(device)
@@ -59,7 +65,9 @@ class TransformerScorer(Scorer):
             return "equal length"
         sample = SequencePair(ordinary_ids, length)
         try:
-            return choose_batching(lambda rows: [*self._compute_logits([*map(tuple, rows)])], sample)
+            return choose_batching(
+                lambda rows: [*self._compute_logits([*map(tuple, rows)])], sample
+            )
         except Exception:  # it cannot read a single row: each text will fail with its own error
             return "any length"
 
@@ -68,34 +76,46 @@ class TransformerScorer(Scorer):
         window_scores = np.full((len(windows), len(self.columns)), np.nan, np.float32)
         lengths = np.array([len(window) for window in windows], np.int64)
         for batch in self._batch_windows(lengths):
-            scores = self._apply_isolating_failures(self._score_windows, [windows[i] for i in batch])
+            scores = self._apply_isolating_failures(
+                self._score_windows, [windows[i] for i in batch]
+            )
             for window_index, score_row in zip(batch, scores, strict=True):
                 if score_row is not None:
                     window_scores[window_index, self._score_columns] = score_row
         if not self.failure_reason and np.isnan(window_scores[:, self._score_columns]).any():
             self.failure_reason = "the network gives no number"
-        return self._aggregate_window_scores(window_scores[window_indices], text_indices, len(texts))
+        return self._aggregate_window_scores(
+            window_scores[window_indices], text_indices, len(texts)
+        )
 
     def _batch_windows(self, window_lengths: np.ndarray) -> Iterator[np.ndarray]:
         """Which windows go together, of those that can be read together."""
         for group in map(np.array, group_batchable_rows(window_lengths.tolist(), self._batching)):
-            yield from (group[batch] for batch in batch_by_length(window_lengths[group], self.batch_tokens))
+            yield from (
+                group[batch] for batch in batch_by_length(window_lengths[group], self.batch_tokens)
+            )
 
     @abstractmethod
     def _logits_to_scores(self, logits: Any) -> Any:
         """Of the network's logits, (windows, its columns), those of ``_places``."""
 
     @abstractmethod
-    def _aggregate_window_scores(self, window_scores: np.ndarray, text_indices: list[int], text_count: int) -> np.ndarray:
+    def _aggregate_window_scores(
+        self, window_scores: np.ndarray, text_indices: list[int], text_count: int
+    ) -> np.ndarray:
         """Scores of ``count`` texts, (count, columns), from those of their windows, (windows,
         columns), NaN where one failed, and the number of the text that each is of."""
 
-    def _split_into_distinct_windows(self, texts: list[str]) -> tuple[list[tuple[int, ...]], list[int], list[int]]:
+    def _split_into_distinct_windows(
+        self, texts: list[str]
+    ) -> tuple[list[tuple[int, ...]], list[int], list[int]]:
         """Distinct windows of token ids that overlap by a quarter; the number of a window in them,
         and the text it is of, for each window of the texts."""
         index_by_window: dict[tuple[int, ...], int] = {}
         window_indices, text_indices = [], []
-        for text_index, windows in enumerate(self._apply_isolating_failures(self._tokenize_into_windows, texts)):
+        for text_index, windows in enumerate(
+            self._apply_isolating_failures(self._tokenize_into_windows, texts)
+        ):
             for window in windows or ():
                 window_indices.append(index_by_window.setdefault(window, len(index_by_window)))
                 text_indices.append(text_index)

@@ -28,10 +28,10 @@ from tasks.contract import (
     DeviceName,
     StageConfig,
     UsageError,
-    to_canonical_json,
     hash_file,
     read_library_versions,
     sha256_hex,
+    to_canonical_json,
 )
 from tasks.measures.folder_tokenizer import LOCAL_ONLY_OPTIONS, load_tokenizer
 from tasks.measures.items import check_file_exists, read_nonempty_lines
@@ -88,10 +88,16 @@ class WordListScorer(Scorer):
     def _score_distinct(self, texts: list[str]) -> np.ndarray:
         word_lists = pc.utf8_split_whitespace(pa.array(texts, pa.large_string()))
         words = word_lists.flatten().dictionary_encode()
-        distinct_valences = np.array([self._lookup_valence(word) for word in words.dictionary.to_pylist()])
+        distinct_valences = np.array(
+            [self._lookup_valence(word) for word in words.dictionary.to_pylist()]
+        )
         text_indices = pc.list_parent_indices(word_lists).to_numpy()
-        valence_sums = np.bincount(text_indices, distinct_valences[words.indices.to_numpy()], minlength=len(texts))
-        return (valence_sums / np.sqrt(valence_sums**2 + COMPOUND_ALPHA)).astype(np.float32)[:, None]
+        valence_sums = np.bincount(
+            text_indices, distinct_valences[words.indices.to_numpy()], minlength=len(texts)
+        )
+        return (valence_sums / np.sqrt(valence_sums**2 + COMPOUND_ALPHA)).astype(np.float32)[
+            :, None
+        ]
 
     def _lookup_valence(self, word: str) -> float:
         """As it stands, for those like :-), else in lower case without what surrounds it."""
@@ -129,25 +135,35 @@ class ClassifierScorer(TransformerScorer):
         self._score_columns = [0]
         self.name, self.digest = classifier_scorer_name(config), classifier_digest(config)
         network, tokenizer = _load_classifier(config.folder)
-        column_by_label = {str(label).lower(): int(column) for column, label in network.config.id2label.items()}
+        column_by_label = {
+            str(label).lower(): int(column) for column, label in network.config.id2label.items()
+        }
         requested_labels = [config.positive.lower(), config.negative.lower()]
         if len({*requested_labels}) < 2 or not {*requested_labels} <= {*column_by_label}:
             raise UsageError(
-                f"the classifier {config.folder} has the labels {', '.join(column_by_label)[:200]}, and "
-                f"score.also asks for {requested_labels[0]!r} and {requested_labels[1]!r}; name two of them in positive "
+                f"the classifier {config.folder} has the labels "
+                f"{', '.join(column_by_label)[:200]}, and "
+                f"score.also asks for {requested_labels[0]!r} and {requested_labels[1]!r}; "
+                f"name two of them in positive "
                 f"and negative"
             )
         self._label_columns = [column_by_label[name] for name in requested_labels]
-        self._attach_network(network, tokenizer, config.device, 512, config.batch_tokens, torch.float32)
+        self._attach_network(
+            network, tokenizer, config.device, 512, config.batch_tokens, torch.float32
+        )
 
     def _logits_to_scores(self, logits: Any) -> Any:
         positive, negative = logits.softmax(1)[:, self._label_columns].T
         return (positive - negative)[:, None]
 
-    def _aggregate_window_scores(self, window_scores: np.ndarray, text_indices: list[int], text_count: int) -> np.ndarray:
+    def _aggregate_window_scores(
+        self, window_scores: np.ndarray, text_indices: list[int], text_count: int
+    ) -> np.ndarray:
         window_counts = np.bincount(text_indices, minlength=text_count)
         with np.errstate(invalid="ignore"):
-            return (np.bincount(text_indices, window_scores[:, 0], text_count) / window_counts).astype(np.float32)[:, None]
+            return (
+                np.bincount(text_indices, window_scores[:, 0], text_count) / window_counts
+            ).astype(np.float32)[:, None]
 
 
 def _load_classifier(folder: Path) -> tuple[Any, Any]:
@@ -168,8 +184,10 @@ def _load_classifier(folder: Path) -> tuple[Any, Any]:
         ) from error
     # transformers fills in what is missing with random numbers; a scorer must not.
     if missing_weights := sorted(map(str, info["missing_keys"])):
-        raise UsageError(f"{folder} is no whole sequence classifier: it lacks {len(missing_weights)} "
-                         f"weights, among them {missing_weights[0]}")  # fmt: skip
+        raise UsageError(
+            f"{folder} is no whole sequence classifier: it lacks {len(missing_weights)} "
+            f"weights, among them {missing_weights[0]}"
+        )
     return copy_weights_to_memory(network), tokenizer
 
 
@@ -182,10 +200,14 @@ def _load_classifier_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     tokenizer, tokenizer_file = load_tokenizer(folder), folder / "tokenizer.json"
-    if tokenizer_file.is_file() and not json.loads(tokenizer_file.read_bytes()).get("post_processor"):
+    if tokenizer_file.is_file() and not json.loads(tokenizer_file.read_bytes()).get(
+        "post_processor"
+    ):
         default_tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL_ONLY_OPTIONS)
         if default_tokenizer.is_fast:
-            tokenizer.backend_tokenizer.post_processor = default_tokenizer.backend_tokenizer.post_processor
+            tokenizer.backend_tokenizer.post_processor = (
+                default_tokenizer.backend_tokenizer.post_processor
+            )
     return tokenizer
 
 
@@ -209,4 +231,8 @@ def sentiment_scorer_versions(config: WordListConfig | ClassifierConfig) -> dict
         check_file_exists(config.path, "words")
         return {"scorer": word_list_scorer_name(config), "digest": hash_file(config.path)}
     libraries = read_library_versions(["torch", "transformers", "tokenizers"])
-    return {"scorer": classifier_scorer_name(config), "digest": classifier_digest(config), **libraries}
+    return {
+        "scorer": classifier_scorer_name(config),
+        "digest": classifier_digest(config),
+        **libraries,
+    }

@@ -13,8 +13,16 @@ pytestmark = pytest.mark.slow
 
 def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):
     report = smoke.json("audit", "latest@0", "--only", "bias,extraction")
-    behind = ["bias_respond", "extraction_respond", "bias_trace", "extraction_trace",
-              "audit_bias", "audit_extraction", "attention_maps", "model_card"]  # fmt: skip
+    behind = [
+        "bias_respond",
+        "extraction_respond",
+        "bias_trace",
+        "extraction_trace",
+        "audit_bias",
+        "audit_extraction",
+        "attention_maps",
+        "model_card",
+    ]
     assert made(report) == behind
     head, newest, *_ = pages.read(smoke.store / "site" / "index.html").tables[0]
     cell = dict(zip(head, newest, strict=True))

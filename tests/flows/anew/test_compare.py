@@ -36,10 +36,13 @@ def test_differences_are_those_of_pairs(apart, both):
     runs = [open_run(subject["run"], str(apart.store)) for subject in report["subjects"]]
     # By hand, from the pairs themselves.
     sides = [
-        {r["item"]: (r["value"], r["cluster"])
-         for r in run["audit_bias"]["values"].read().to_pylist() if r["measure"] == "preference"}
+        {
+            r["item"]: (r["value"], r["cluster"])
+            for r in run["audit_bias"]["values"].read().to_pylist()
+            if r["measure"] == "preference"
+        }
         for run in runs
-    ]  # fmt: skip
+    ]
     pairs = [(sides[1][k][0] - sides[0][k][0], sides[0][k][1]) for k in sides[0]]
     halves = [(1 + d) / 2 for d, _ in pairs]  # shares again
     by_hand = estimate_mean_or_share(halves, [t for _, t in pairs], is_share=True, null_value=0.5)
@@ -98,10 +101,15 @@ def test_bad_names_are_one_sentence(apart, both):
 def test_nothing_to_compare_is_said(apart):
     run = open_run(apart.first, str(apart.store))
     with pytest.raises(HallmarkError, match="no audit ran"):
-        compare_checkpoints([CheckpointAudits("a", _without(run)), CheckpointAudits("b", _without(run))])
+        compare_checkpoints(
+            [CheckpointAudits("a", _without(run)), CheckpointAudits("b", _without(run))]
+        )
     units, rows = AuditUnits(run["audit_capability"]), run["audit_capability"]["findings"].read()
-    known = {row["slice"]: units.build_units(row) for row in rows.to_pylist()
-             if row["metric"] == "bits_per_byte" and not row["control"]}  # fmt: skip
+    known = {
+        row["slice"]: units.build_units(row)
+        for row in rows.to_pylist()
+        if row["metric"] == "bits_per_byte" and not row["control"]
+    }
     assert known["model"] and not any(known[name] for name in ("bigram", "fivegram", "gzip"))
 
 

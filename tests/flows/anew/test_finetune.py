@@ -58,8 +58,9 @@ def test_a_second_time_it_is_in_the_store(smoke, tuned):
     config = tuned[2]
     report = smoke.json("finetune", f"{smoke.first}@60", "--config", str(config))
     assert [stage["cached"] for stage in report["stages"]] == [True, True]
-    report = smoke.json("finetune", f"{smoke.first}@60", "--config", str(config), "--set",
-                        "finetune.train.steps=5")  # fmt: skip
+    report = smoke.json(
+        "finetune", f"{smoke.first}@60", "--config", str(config), "--set", "finetune.train.steps=5"
+    )
     assert [stage["cached"] for stage in report["stages"]] == [False, False]
 
 
@@ -72,8 +73,11 @@ def test_the_site_leads_to_its_card_whose_lines_run(smoke, tuned, monkeypatch, c
     assert line["cards"] == "Task card" and line["step"] == "6" and "parameters" in line["model"]
     assert page in [href for href, _ in pages.read(site / "index.html").links]
     found = pages.read(site / page)
-    [row] = [r for r in run["finetune"]["scores"].read().to_pylist()
-             if (r["system"], r["metric"]) == ("model", "accuracy")]  # fmt: skip
+    [row] = [
+        r
+        for r in run["finetune"]["scores"].read().to_pylist()
+        if (r["system"], r["metric"]) == ("model", "accuracy")
+    ]
     assert f"accuracy {100 * row['value']:.1f} %" in found.text
     assert "left at step 60." in found.text and pages.broken_links((site / page).parent) == []
     monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
@@ -96,7 +100,9 @@ def test_what_the_config_leaves_out_is_as_in_the_run_of_the_checkpoint(smoke, tu
     first = open_run(smoke.first, str(smoke.store))
     assert run.config.ingest == first.config.ingest
     assert run.config.name == "task" and run.config.finetune.train.steps == 6
-    settled = resolve_flow_arguments(str(config), [], checkpoint=f"{smoke.first}@0", store=str(smoke.store))
+    settled = resolve_flow_arguments(
+        str(config), [], checkpoint=f"{smoke.first}@0", store=str(smoke.store)
+    )
     assert settled.config.pretrain == first.config.pretrain
 
 

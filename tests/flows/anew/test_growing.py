@@ -10,7 +10,7 @@ import pytest
 from flows import open_run
 from flows.commands.purge import purge_document
 from flows.commands.trace import trace_document
-from flows.growing import resolve_earlier_run_id, open_corpus_documents
+from flows.growing import open_corpus_documents, resolve_earlier_run_id
 from flows.recording import resolve_flow_arguments
 from tasks.contract import UsageError
 from tests.reports import pages
@@ -127,7 +127,10 @@ def test_a_forecast_finds_all_of_it_in_the_store(smoke, grown):
     run, config, _ = grown
     report = smoke.json("run", str(config), "--until", "pack", "--dry-run")
     assert {row["state"] for row in report["stages"]} == {"store"}
-    assert report["corpus"]["documents"] == {"value": open_corpus_documents(run).row_count, "exact": True}
+    assert report["corpus"]["documents"] == {
+        "value": open_corpus_documents(run).row_count,
+        "exact": True,
+    }
 
 
 def test_what_does_not_go_together_is_refused_before_anything_runs(smoke, grown, monkeypatch):
@@ -142,10 +145,14 @@ def test_what_does_not_go_together_is_refused_before_anything_runs(smoke, grown,
     ):
         with pytest.raises(UsageError, match=words):
             resolve_flow_arguments(str(config), settings)
-    resolve_flow_arguments(str(config), ['deduplicate.prefer=["documentation"]'])  # a source of the earlier corpus
+    resolve_flow_arguments(
+        str(config), ['deduplicate.prefer=["documentation"]']
+    )  # a source of the earlier corpus
     told = smoke("run", str(config), "--set", "split.seed=4", "--dry-run", code=2).stderr
     assert "split.seed is 4" in told
-    to_itself = resolve_flow_arguments(str(config), []).config.model_copy(update={"earlier": run.id})
+    to_itself = resolve_flow_arguments(str(config), []).config.model_copy(
+        update={"earlier": run.id}
+    )
     without = run.record | {"stages": run.record["stages"][:3]}
     monkeypatch.setattr(run.store, "get", lambda key: json.dumps(without).encode())
     with pytest.raises(UsageError, match="has no finished corpus"):

@@ -9,9 +9,18 @@ import pyarrow.compute as pc
 import pytest
 
 from flows.commands.purge import purge_document, render_purge
-from flows.redaction import QuotationFinder, remove_document_content, decode_possible_texts
+from flows.redaction import QuotationFinder, decode_possible_texts, remove_document_content
 from model.tokens import PAD_ID
-from tasks.contract import ID_TYPE, LEXICONS, Column, Session, Store, describe_columns, hash_to_ids, open_session
+from tasks.contract import (
+    ID_TYPE,
+    LEXICONS,
+    Column,
+    Session,
+    Store,
+    describe_columns,
+    hash_to_ids,
+    open_session,
+)
 from tasks.contract.tables import LEDGER
 from tasks.corpus.ingest import QUARANTINE, ingest
 from tasks.corpus.reading.inputs import IngestConfig
@@ -75,9 +84,10 @@ def test_a_purged_word_is_taken_out_of_no_label(tmp_path):
 
     # So the tokens of the next one are found.
     mine = next(
-        span for span in spans.to_pylist()
+        span
+        for span in spans.to_pylist()
         if span["split"] == "validation" and span["doc_id"] in {doc_ids[t] for t in texts}
-    )  # fmt: skip
+    )
     purge_document(store, mine["doc_id"].hex())
     packed = store.find_artifact("pack", made["pack"].fingerprint)
     tokens = packed["validation"].read()["ids"].to_pylist()[mine["sequence"]]
@@ -97,7 +107,12 @@ def test_rows_that_name_it_keep_their_labels_too(schema):
     )
     columns = {column.name: column for column in describe_columns(schema)}
     gone = hash_to_ids(["gone"])
-    assert remove_document_content(made, columns, gone, gone.slice(0, 0), QuotationFinder([text, text * 2])) is None
+    assert (
+        remove_document_content(
+            made, columns, gone, gone.slice(0, 0), QuotationFinder([text, text * 2])
+        )
+        is None
+    )
 
 
 # Bytes ------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from flows import open_run
 from flows.commands.mitigate import mitigate, render_mitigation
 from flows.comparing import CheckpointAudits
 from flows.config import load_config
-from flows.mitigating import find_source_document_ids, build_arm_overrides, write_document_id_list
+from flows.mitigating import build_arm_overrides, find_source_document_ids, write_document_id_list
 from flows.origin import ResolvedCheckpoint
 from flows.runs import Run
 from tasks.contract import Store, UsageError
@@ -24,8 +24,16 @@ FINDING = "extraction.extractable[record, copies=8]"
 
 @pytest.fixture(scope="module")
 def mitigated(apart):
-    report = apart.json("mitigate", apart.first, FINDING, "--anew", "--steps", "20",
-                        "--set", "pretrain.train.warmup=2")  # fmt: skip
+    report = apart.json(
+        "mitigate",
+        apart.first,
+        FINDING,
+        "--anew",
+        "--steps",
+        "20",
+        "--set",
+        "pretrain.train.warmup=2",
+    )
     return report, [open_run(s["run"], str(apart.store)) for s in report["subjects"]]
 
 
@@ -36,8 +44,9 @@ def test_the_documents_behind_a_finding_are_left_out_and_as_many_others(apart, m
     assert report["left_out"] == [len(copies), len(copies)] and copies
     ids = Path(report["documents"]).read_text().split()
     assert {bytes.fromhex(i) for i in ids} == copies
-    packed = [set(r["pack"]["spans"].read(["doc_id"])["doc_id"].to_pylist())
-              for r in (control, without)]  # fmt: skip
+    packed = [
+        set(r["pack"]["spans"].read(["doc_id"])["doc_id"].to_pylist()) for r in (control, without)
+    ]
     assert not copies & packed[1] and len(copies & packed[0]) > len(copies) / 2
     gone = set(control["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist())
     assert not gone & copies and not gone & packed[0]
@@ -105,7 +114,9 @@ def test_bad_input_is_one_sentence(apart, tmp_path):
 def test_what_was_left_out_before_stays_out(apart, mitigated):
     _, (_, without) = mitigated
     store, last = str(apart.store), without.find_checkpoints()[-1].name
-    one = find_source_document_ids(without.store, last, ["extraction.extractable[record, copies=1]"], 100)
+    one = find_source_document_ids(
+        without.store, last, ["extraction.extractable[record, copies=1]"], 100
+    )
     before = without["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
     assert {*before} < {*one} and open_run(without.id, store)
 
@@ -117,7 +128,9 @@ def test_arms_read_relative_paths_from_the_folder_of_the_run_and_write_to_the_sa
     (folder := tmp_path / "of the run").mkdir()
     monkeypatch.chdir(tmp_path)
     place = Store("store")
-    run = Run(place, {"config": load_config("smoke").model_dump(mode="json"), "folder": str(folder)})
+    run = Run(
+        place, {"config": load_config("smoke").model_dump(mode="json"), "folder": str(folder)}
+    )
     begun = []
     for name, stub in {
         "resolve_trained_checkpoint": lambda *_: ResolvedCheckpoint(None, source_run=run),
@@ -135,8 +148,10 @@ def test_arms_read_relative_paths_from_the_folder_of_the_run_and_write_to_the_sa
 
 
 def test_the_start_is_what_latest_was_before_the_arms(tmp_path, monkeypatch):
-    run = Run(Store(tmp_path), {"config": load_config("smoke").model_dump(mode="json"),
-                                "folder": str(tmp_path)})  # fmt: skip
+    run = Run(
+        Store(tmp_path),
+        {"config": load_config("smoke").model_dump(mode="json"), "folder": str(tmp_path)},
+    )
     trained = ["first"]
     for name, stub in {
         "open_store": lambda *_, **more: Store(tmp_path),
@@ -157,8 +172,13 @@ def test_the_start_is_what_latest_was_before_the_arms(tmp_path, monkeypatch):
 def test_a_finding_is_that_of_the_newest_run_with_its_audit(monkeypatch):
     newest, older = (SimpleNamespace(stages={f"audit_{a}": {}}) for a in ("weat", "bias"))
     asked = []
-    monkeypatch.setattr("flows.mitigating.find_checkpoint_audits", lambda *_: CheckpointAudits("x", newest, [older]))
-    monkeypatch.setattr("flows.mitigating.resolve_trained_checkpoint", lambda *_: SimpleNamespace(corpus_artifacts={}))
+    monkeypatch.setattr(
+        "flows.mitigating.find_checkpoint_audits", lambda *_: CheckpointAudits("x", newest, [older])
+    )
+    monkeypatch.setattr(
+        "flows.mitigating.resolve_trained_checkpoint",
+        lambda *_: SimpleNamespace(corpus_artifacts={}),
+    )
     monkeypatch.setattr(
         "flows.mitigating.find_finding_document_ids", lambda run, *_: asked.append(run) or set()
     )
@@ -176,5 +196,9 @@ def test_any_path_may_name_the_list(tmp_path):
 
 def test_a_list_is_named_by_what_it_holds(tmp_path):
     one = write_document_id_list([b"a" * 16], tmp_path / "x")
-    assert one == write_document_id_list([b"a" * 16], tmp_path / "x") != write_document_id_list([b"b" * 16], tmp_path)
+    assert (
+        one
+        == write_document_id_list([b"a" * 16], tmp_path / "x")
+        != write_document_id_list([b"b" * 16], tmp_path)
+    )
     assert one.read_text() == f"{(b'a' * 16).hex()}\n"

@@ -12,7 +12,7 @@ import pytest
 from flows import open_run
 from flows.commands.prove import trace_case_documents
 from flows.commands.status import _format_rerun_command
-from flows.proving import resolve_base_run, plan_removal_cases, write_removal_lists
+from flows.proving import plan_removal_cases, resolve_base_run, write_removal_lists
 from flows.runs import read_all_runs
 from tasks.contract import TOMBSTONES_FILE, Store, UsageError
 from tests.reports import pages
@@ -54,18 +54,28 @@ def test_arms_differ_in_these_documents_and_stand_row_by_row_alike(apart, proved
     plants = open_run(apart.first, str(apart.store))["plant"]["plants"].read().to_pylist()
     copies = {i for p in plants if p["kind"] in ("canary", "passage") for i in p["doc_ids"]}
     assert copies and not copies & documents_in(runs["removed"])
-    said = {(p["group"], p["trait"], i): p for p in plants if p["kind"] == "association"
-            for i in p["doc_ids"]}  # fmt: skip
+    said = {
+        (p["group"], p["trait"], i): p
+        for p in plants
+        if p["kind"] == "association"
+        for i in p["doc_ids"]
+    }
     left = documents_in(runs["removed"])
     for dose in (0.625, 0.75, 0.875):
-        sides = [{i for (_, _, i), p in said.items() if (p["dose"], p["own"]) == (dose, own)}
-                 for own in (True, False)]  # fmt: skip
+        sides = [
+            {i for (_, _, i), p in said.items() if (p["dose"], p["own"]) == (dose, own)}
+            for own in (True, False)
+        ]
         assert len(sides[0]) > len(sides[1]) == len(sides[0] & left) == len(sides[1] & left)
-    gone = [set(runs[arm]["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist())
-            for arm in ("removed", "random")]  # fmt: skip
+    gone = [
+        set(runs[arm]["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist())
+        for arm in ("removed", "random")
+    ]
     traced = {i for (_, _, i), p in said.items() if 0.5 < p["dose"] < 1}
     assert len(gone[0]) == len(gone[1]) and not gone[1] & (gone[0] | traced)
-    rows = {arm: run.packed_corpus["train"].read()["ids"].combine_chunks() for arm, run in runs.items()}
+    rows = {
+        arm: run.packed_corpus["train"].read()["ids"].combine_chunks() for arm, run in runs.items()
+    }
     base, removed = (rows[arm].flatten().to_numpy() for arm in ("base", "removed"))
     assert rows["seed 1"].equals(rows["base"]) and len(base) == len(removed)
     assert set(removed[base != removed].tolist()) == {1} and 0 < np.mean(base != removed) < 0.5
@@ -103,8 +113,13 @@ def test_the_page_shows_the_way_from_finding_to_price(apart, proved):
     run = open_run(report["run"], str(apart.store))
     folder = apart.store / "site" / "runs" / run.id / "proof_card"
     page = pages.read(folder / "proof_card.html")
-    for words in ("99 % null region", "without random ones", "Bits per byte",
-                  "extraction.exposure[copies=8]", "said equally often"):  # fmt: skip
+    for words in (
+        "99 % null region",
+        "without random ones",
+        "Bits per byte",
+        "extraction.exposure[copies=8]",
+        "said equally often",
+    ):
         assert words in page.text, words
     figures = run["proof_card"]["figures"].read().to_pylist()
     known = {(r["case"], r["arm"]): r["value"] for r in report["effects"] if r["what"] == "value"}
@@ -112,7 +127,9 @@ def test_the_page_shows_the_way_from_finding_to_price(apart, proved):
     for (case, arm), value in known.items():
         assert shown[f"{case}, unit, {arm}"] == pytest.approx(value)
     assert all((folder / r["page"]).exists() for r in figures)
-    secrets = run.store.find_artifact(*open_run(apart.first, str(apart.store))["plant"].name.split("/"))
+    secrets = run.store.find_artifact(
+        *open_run(apart.first, str(apart.store))["plant"].name.split("/")
+    )
     for row in secrets["plants"].read(["kind", "secret"]).to_pylist():
         if row["kind"] in ("canary", "record"):
             assert row["secret"] not in page.text

@@ -16,17 +16,17 @@ from flows.runs import check_not_purged
 from model.tokens import PAD_ID
 from reports.datasheet import DatasheetConfig, build_datasheet
 from tasks.contract import (
-    PURGED_DOCUMENTS_FILE,
     ID_TYPE,
     PROJECT_ROOT,
+    PURGED_DOCUMENTS_FILE,
     TOMBSTONES_FILE,
     HallmarkError,
     Session,
     Store,
     UsageError,
+    hash_texts,
     open_session,
     read_purged_documents,
-    hash_texts,
 )
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.ingest import ingest
@@ -157,7 +157,9 @@ def test_its_text_is_nowhere_and_every_other_row_is_what_it_was(store, tmp_path)
                 assert pc.all(pc.equal(now["doc_id"], was["doc_id"])).as_py() is not False
 
     keys = store.list_keys("artifacts")
-    assert purge_document(store, doc_id.hex())["artifacts"] == {}  # once more: there is nothing left
+    assert (
+        purge_document(store, doc_id.hex())["artifacts"] == {}
+    )  # once more: there is nothing left
     assert store.list_keys("artifacts") == keys
 
 

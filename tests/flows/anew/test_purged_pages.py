@@ -6,7 +6,7 @@ from flows.commands.purge import purge_document
 from reports.datasheet import DatasheetConfig, build_datasheet
 from reports.reveal import write_unredacted_site
 from reports.site import build_site
-from tasks.contract import EmptyConfig, Session, Store, Table, StageContext, open_session, stage
+from tasks.contract import EmptyConfig, Session, StageContext, Store, Table, open_session, stage
 from tasks.corpus.ingest import ingest
 from tests.flows.anew.test_purge import COPIED, SECRET, id_of, source
 from tests.reports import artifacts, pages, tuned
@@ -37,12 +37,27 @@ def made(store, tmp_path):
 def record(made, *labels):
     """A run with these stages of what was made, or with all."""
     stages = [
-        {"label": label, "artifact": a.name, "stage": a.stage, "content": a.content_digest,
-         "fingerprint": a.fingerprint, "cached": False, "seconds": 1.0}
-        for label, a in made.items() if not labels or label in labels
-    ]  # fmt: skip
-    return {"run": RUN, "flow": "pipeline", "config_name": "c", "status": "completed",
-            "started": "2026-01-01T10:00:00+00:00", "ended": None, "stages": stages}  # fmt: skip
+        {
+            "label": label,
+            "artifact": a.name,
+            "stage": a.stage,
+            "content": a.content_digest,
+            "fingerprint": a.fingerprint,
+            "cached": False,
+            "seconds": 1.0,
+        }
+        for label, a in made.items()
+        if not labels or label in labels
+    ]
+    return {
+        "run": RUN,
+        "flow": "pipeline",
+        "config_name": "c",
+        "status": "completed",
+        "started": "2026-01-01T10:00:00+00:00",
+        "ended": None,
+        "stages": stages,
+    }
 
 
 def test_every_page_of_the_run_says_how_many_documents_were_purged(store, made, tmp_path):
@@ -72,8 +87,9 @@ def test_a_card_says_it_first_also_where_the_run_holds_no_other_stage(store, mad
     purge_document(store, doc_id.hex())
     site = build_site(store, [record(made, "model_card")], tmp_path / "site").parent
     text = pages.read(site / "runs" / RUN / "model_card" / "model_card.html").text
-    assert " ".join(text.split()).startswith(f"Untitled model: model card Runs · Its run · Model "
-                                             f"card Untitled model {SAID}")  # fmt: skip
+    assert " ".join(text.split()).startswith(
+        f"Untitled model: model card Runs · Its run · Model card Untitled model {SAID}"
+    )
     assert SAID in pages.read(site / "runs" / RUN / "index.html").text
 
 

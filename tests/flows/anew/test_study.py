@@ -12,13 +12,18 @@ import pytest
 
 from benchmarks.study_kills import SMALL
 from flows import open_run
-from flows.commands.status import render_status
-from flows.commands.status import build_status_report
+from flows.commands.status import build_status_report, render_status
 from flows.rates import find_current_error_rates
 from flows.runs import Run, find_artifact, list_run_ids
-from flows.study_config import StudyConfig, resolve_study_arguments, iter_world_configs, parse_study_config, expand_to_full_audits
-from flows.studying import open_verified_answer_key, read_first_sealed_digests, run_world
+from flows.study_config import (
+    StudyConfig,
+    expand_to_full_audits,
+    iter_world_configs,
+    parse_study_config,
+    resolve_study_arguments,
+)
 from flows.studying import iter_world_outcomes as study_worlds
+from flows.studying import open_verified_answer_key, read_first_sealed_digests, run_world
 from tasks.contract import HallmarkError, Store, UsageError
 from tests.reports import pages
 
@@ -58,8 +63,9 @@ def test_every_world_is_a_run_and_its_candidates_are_judged(studied):
     assert open_run("latest", str(hallmark.store)).flow == "study"
     units = open_run("latest", str(hallmark.store))["error_rates"]["units"].read().to_pylist()
     assert {(row["world"], row["effects"]) for row in units} == {
-        ("world 1", True), ("world 1 without effects", False)
-    }  # fmt: skip
+        ("world 1", True),
+        ("world 1 without effects", False),
+    }
 
 
 def test_no_stage_of_a_world_reads_its_envelope(studied, tmp_path):
@@ -83,11 +89,17 @@ def test_no_stage_of_a_world_reads_its_envelope(studied, tmp_path):
     assert one["judge_candidates"].content_digest == run["judge_candidates"].content_digest
 
 
-@pytest.mark.parametrize("damage, why", [
-    (lambda path: path.write_bytes(path.read_bytes()[:-8] + b"changed!"),
-     "its envelope was changed after it was sealed"),
-    (lambda path: path.unlink(), "envelope/00000.parquet is missing"),
-], ids=["changed", "missing"])  # fmt: skip
+@pytest.mark.parametrize(
+    "damage, why",
+    [
+        (
+            lambda path: path.write_bytes(path.read_bytes()[:-8] + b"changed!"),
+            "its envelope was changed after it was sealed",
+        ),
+        (lambda path: path.unlink(), "envelope/00000.parquet is missing"),
+    ],
+    ids=["changed", "missing"],
+)
 def test_without_its_envelope_a_world_is_void(studied, tmp_path, damage, why):
     hallmark, before = studied
     copy = tmp_path / "store"
@@ -122,10 +134,18 @@ def test_all_that_is_sealed_is_checked(studied, tmp_path):
 def test_an_envelope_of_another_world_is_refused(studied):
     hallmark, _ = studied
     one, other = worlds(hallmark)[:2]
-    mixed = Run(one.store, one.record | {"stages": [
-        entry for run, label in ((one, "judge_candidates"), (other, "seal"))
-        for entry in run.record["stages"] if entry["label"] == label
-    ]})  # fmt: skip
+    mixed = Run(
+        one.store,
+        one.record
+        | {
+            "stages": [
+                entry
+                for run, label in ((one, "judge_candidates"), (other, "seal"))
+                for entry in run.record["stages"]
+                if entry["label"] == label
+            ]
+        },
+    )
     with pytest.raises(HallmarkError, match="its envelope is that of another world"):
         open_verified_answer_key(mixed, read_first_sealed_digests(one.store))
 
@@ -134,8 +154,9 @@ def test_a_study_that_is_done_runs_nothing_again(studied):
     hallmark, before = studied
     again = hallmark.json(*AGAIN)
     run = open_run(again["run"], str(hallmark.store))
-    assert run["error_rates"].name == open_run(before["run"], str(hallmark.store))[
-        "error_rates"].name  # fmt: skip
+    assert (
+        run["error_rates"].name == open_run(before["run"], str(hallmark.store))["error_rates"].name
+    )
     newest = worlds(hallmark)[-1]
     assert all(entry["cached"] for entry in newest.record["stages"])
 
@@ -169,11 +190,14 @@ def test_another_setting_is_refused_with_the_difference(studied):
     assert "another --name" in said
     assert "worlds" in hallmark("study", "--worlds", "0", code=2).stderr
     for setting, why in (
-        ("world.counts=3", "world.counts"), ("world.counts=[8]", "must have 0, where there is"),
-        ("world.counts=[-3, 0]", "world.counts"), ("world.doses=[0.5, 0.5]", "each once"),
-        ("world.doses=[0.5, nan]", "world.doses"), ("world.rude=[0, 5]", "world.rude"),
+        ("world.counts=3", "world.counts"),
+        ("world.counts=[8]", "must have 0, where there is"),
+        ("world.counts=[-3, 0]", "world.counts"),
+        ("world.doses=[0.5, 0.5]", "each once"),
+        ("world.doses=[0.5, nan]", "world.doses"),
+        ("world.rude=[0, 5]", "world.rude"),
         ("world.shortest=900", "shortest must not be above longest"),
-    ):  # fmt: skip
+    ):
         said = hallmark("study", f"--set={setting}", code=2).stderr
         assert said.startswith("hallmark: study: world") and len(said.splitlines()) == 1
         assert why in said
@@ -222,8 +246,13 @@ def test_the_card_says_what_the_tables_say(studied):
     for row in report["detection"]:
         name = f"found-{row['kind']}-{row['dose']:g}".replace(".", "-")
         assert figures[name]["value"] == pytest.approx(row["value"]) and figures[name]["rows"]
-    for title in ("Planted secrets", "Rude speech about a group", "Caveats", "In short",
-                  "None of its intervals can be compared with a true figure"):  # fmt: skip
+    for title in (
+        "Planted secrets",
+        "Rude speech about a group",
+        "Caveats",
+        "In short",
+        "None of its intervals can be compared with a true figure",
+    ):
         assert title in page.text
     site = (hallmark.store / "site" / "index.html").read_text()
     assert "study_card" in site and worlds(hallmark)[0].id not in site

@@ -27,9 +27,18 @@ def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
     assert run["pretrain"].manifest["lineage"]["start_checkpoint"] == before.name
     # What the checkpoint had read that it went on from counts as read, at step 0 alone.
     ids = whole["plant"]["documents"].read(["doc_id"])["doc_id"].to_pylist()
-    known = [trace_training_history(made_at, of["pretrain"]) for made_at, of in (
-        (before, whole), (run.find_checkpoints()[0], run), (run.find_checkpoints()[-1], run))]  # fmt: skip
-    read = [TrainingExposure.from_checkpoints(each.training_runs, each.checkpoints, ids) for each in known]
+    known = [
+        trace_training_history(made_at, of["pretrain"])
+        for made_at, of in (
+            (before, whole),
+            (run.find_checkpoints()[0], run),
+            (run.find_checkpoints()[-1], run),
+        )
+    ]
+    read = [
+        TrainingExposure.from_checkpoints(each.training_runs, each.checkpoints, ids)
+        for each in known
+    ]
     assert read[0].passes == read[1].passes and read[1].first_steps == read[0].first_steps
     more = [read[2].count_reads([doc_id]) - read[0].count_reads([doc_id]) for doc_id in ids]
     assert min(more) == 0 < max(more) and sum(read[0].passes.values()) > 100
@@ -50,8 +59,12 @@ def test_training_goes_on_from_a_checkpoint(smoke, monkeypatch):
     assert sum(held[1].values()) > sum(held[0].values()) > 0
     options += ["--start", "latest@0", "--until", "ingest"]
     told = smoke.json("run", "smoke", *options)["checkpoint"]
-    assert told == resolve_checkpoint(Store(smoke.store), "latest@0").name != "latest@0"  # as of today
-    weights = [a.fetch_file("model.safetensors").read_bytes() for a in (run.find_checkpoints()[0], before)]
+    assert (
+        told == resolve_checkpoint(Store(smoke.store), "latest@0").name != "latest@0"
+    )  # as of today
+    weights = [
+        a.fetch_file("model.safetensors").read_bytes() for a in (run.find_checkpoints()[0], before)
+    ]
     assert weights[0] == weights[1]
     told = smoke("run", "smoke", "--start", start, "--set", "pack.context=64", code=2).stderr
     assert "pack.context is 64" in told

@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding.beam import CachedModelScorer, decode_with_beam_search, run_beam_search, make_length_normaliser
+from model.decoding.beam import (
+    CachedModelScorer,
+    decode_with_beam_search,
+    make_length_normaliser,
+    run_beam_search,
+)
 from tests.model.oracles import Tree, logits, naive_next, tiny
 
 YES, OK, END = range(3)
@@ -106,7 +111,9 @@ def test_cached_scores_of_reordered_hypotheses_equal_the_naive_model(changes):
 def test_an_encoder_decoder_searches_given_its_source():
     model = tiny(architecture="encoder_decoder", positions="sinusoidal")
     source = [5, 6, 7]
-    ((best, *_),) = decode_with_beam_search(model, [[0]], width=3, max_new_tokens=6, sources=[source])
+    ((best, *_),) = decode_with_beam_search(
+        model, [[0]], width=3, max_new_tokens=6, sources=[source]
+    )
     ids = torch.tensor([[0, *best.ids[:-1]]])
     log_p = logits(model, ids, source=torch.tensor([source])).log_softmax(-1)[0]
     total = log_p[torch.arange(len(best.ids)), list(best.ids)].sum().item()
@@ -137,7 +144,9 @@ def test_an_encoder_decoder_searches_given_its_source():
 )
 def test_what_cannot_be_searched_is_refused(model, prompts, settings, words):
     with pytest.raises(ValueError, match=words):
-        decode_with_beam_search(tiny(**model), prompts, **{"width": 2, "max_new_tokens": 3, **settings})
+        decode_with_beam_search(
+            tiny(**model), prompts, **{"width": 2, "max_new_tokens": 3, **settings}
+        )
 
 
 def test_with_several_end_symbols_as_many_remain_as_transformers_keeps():
@@ -177,12 +186,27 @@ def test_with_several_end_symbols_as_many_remain_as_transformers_keeps():
 
     peer = Peer(Config(vocab_size=size, eos_token_id=ends, pad_token_id=1)).eval()
     made = peer.generate(
-        torch.tensor([[9]]), num_beams=2, num_return_sequences=2, max_new_tokens=6,
-        do_sample=False, length_penalty=1.0, early_stopping=False, eos_token_id=ends,
-        pad_token_id=1, use_cache=False, return_dict_in_generate=True, output_scores=True,
-    )  # fmt: skip
-    (ours,) = run_beam_search(Bigrams(), width=2, max_new_tokens=6, stop=ends, normalisation="mean",
-                          stopping="transformers")  # fmt: skip
+        torch.tensor([[9]]),
+        num_beams=2,
+        num_return_sequences=2,
+        max_new_tokens=6,
+        do_sample=False,
+        length_penalty=1.0,
+        early_stopping=False,
+        eos_token_id=ends,
+        pad_token_id=1,
+        use_cache=False,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    (ours,) = run_beam_search(
+        Bigrams(),
+        width=2,
+        max_new_tokens=6,
+        stop=ends,
+        normalisation="mean",
+        stopping="transformers",
+    )
     wanted = []
     for ids in made.sequences[:, 1:].tolist():
         end = next((n for n, i in enumerate(ids) if i in ends), len(ids))

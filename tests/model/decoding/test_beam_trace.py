@@ -63,10 +63,14 @@ def test_the_green_witch_arrived_step_by_step():
     [
         {"the": -0.92, "arrived": -1.6},
         {"the green": -1.61, "the witch": -2.12, "arrived the": -2.29, "arrived witch": -3.9},
-        {"the green witch": -2.12, "the witch arrived": -3.22, "the green mage": -3.61,
-         "the witch who": -4.42},
+        {
+            "the green witch": -2.12,
+            "the witch arrived": -3.22,
+            "the green mage": -3.61,
+            "the witch who": -4.42,
+        },
     ],
-)  # fmt: skip
+)
 def test_log_probabilities_add_up_along_the_trace(sums):
     """log P(y|x) of a text so far is the sum over its words (figure 10.23)."""
     (length,) = {len(text.split()) for text in sums}
@@ -130,9 +134,13 @@ def test_the_usual_widths_return_all_results_with_their_scores(width, stopping):
         return table.setdefault(history, random.dirichlet(np.ones(6)).tolist())
 
     (found,) = run_beam_search(
-        Tree(probabilities), width=width, max_new_tokens=6, stop={5}, normalisation="mean",
+        Tree(probabilities),
+        width=width,
+        max_new_tokens=6,
+        stop={5},
+        normalisation="mean",
         stopping=stopping,
-    )  # fmt: skip
+    )
     assert len(found) == width == len({h.ids for h in found})
     for h in found:
         total = sum(math.log(table[h.ids[:i]][token]) for i, token in enumerate(h.ids))

@@ -53,15 +53,22 @@ def naive_scores(model, prompt, ids, source):
 def test_together_they_are_what_each_is_alone(kind, stopping):
     model, sources = made(kind)
     settings = {
-        "width": 4, "max_new_tokens": 8, "stop": {0, 11}, "normalisation": "gnmt",
+        "width": 4,
+        "max_new_tokens": 8,
+        "stop": {0, 11},
+        "normalisation": "gnmt",
         "stopping": stopping,
-    }  # fmt: skip
+    }
     together = decode_with_beam_search(model, PROMPTS, sources=sources, **settings)
-    few = decode_with_beam_search(model, PROMPTS[::-1], sources=sources and sources[::-1], batch_rows=8, **settings)
+    few = decode_with_beam_search(
+        model, PROMPTS[::-1], sources=sources and sources[::-1], batch_rows=8, **settings
+    )
     lengths = set()
     for i, prompt in enumerate(PROMPTS):
         source = sources and sources[i]
-        (alone,) = decode_with_beam_search(model, [prompt], sources=sources and [source], **settings)
+        (alone,) = decode_with_beam_search(
+            model, [prompt], sources=sources and [source], **settings
+        )
         assert len(together[i]) == 4
         for other in (alone, few[::-1][i]):
             assert [h.ids for h in together[i]] == [h.ids for h in other]
@@ -156,9 +163,13 @@ def test_the_rule_of_transformers_word_for_word(width, likely, stop):
             return table.setdefault(history, random.dirichlet(shape).tolist())
 
         (found,) = run_beam_search(
-            Tree(probabilities), width=width, max_new_tokens=5, stop=stop, normalisation="mean",
+            Tree(probabilities),
+            width=width,
+            max_new_tokens=5,
+            stop=stop,
+            normalisation="mean",
             stopping="transformers",
-        )  # fmt: skip
+        )
         expected = naive_rule_of_transformers(
             lambda ids, of=probabilities: [math.log(p) for p in of(ids)], width, 5, stop
         )

@@ -10,14 +10,14 @@ from model import kernels
 from model.decoding import stepping
 from model.decoding.choice import (
     TokenSampler,
+    apply_temperature,
     draw_tokens,
-    make_draw_keys,
+    draw_uniforms,
     keep_min_p,
     keep_nucleus,
     keep_top_k,
+    make_draw_keys,
     penalise_repetition,
-    apply_temperature,
-    draw_uniforms,
 )
 from model.decoding.generate import generate
 from model.kernels import HAS_ONEDNN
@@ -70,7 +70,9 @@ def test_sampling_equals_the_naive_generator_with_the_same_draws(changes):
                     [x if i in allowed else -torch.inf for i, x in enumerate(scores.tolist())]
                 )
                 p = (final / 0.8).softmax(-1).double().numpy()
-                return int(np.searchsorted(p.cumsum(), draw_uniforms(key, t)[0] * p.sum(), side="right"))
+                return int(
+                    np.searchsorted(p.cumsum(), draw_uniforms(key, t)[0] * p.sum(), side="right")
+                )
 
             ids, scores = naive_generate(model, prompt, 20, choose)
             assert one.ids == ids
@@ -308,7 +310,9 @@ def test_weights_laid_out_for_the_steps_change_no_text_and_are_those_of_the_call
     """Rows stop on the way, so that steps of fewer follow; between two calls weights change."""
     made, model = [], tiny(d_model=64, n_heads=4, context=64)
     lay_out = kernels.reuse_packed_weights
-    monkeypatch.setattr(kernels, "reuse_packed_weights", lambda packed: made.append(packed) or lay_out(packed))
+    monkeypatch.setattr(
+        kernels, "reuse_packed_weights", lambda packed: made.append(packed) or lay_out(packed)
+    )
     prompts = [[1 + i % 59, 2, 3 + i % 7] for i in range(96)]
     few = stepping.MIN_STEPS_TO_PACK
     for _ in range(2):

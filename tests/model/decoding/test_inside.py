@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model.batch import Batch
-from model.decoding.inside import extract_attention_weights, compute_contextual_embeddings
+from model.decoding.inside import compute_contextual_embeddings, extract_attention_weights
 from model.interchange.convert import export_transformers
 from tests.model.interchange.test_convert import BERT, FAMILIES, MARIAN
 from tests.model.oracles import tiny, write_tokenizer
@@ -99,7 +99,9 @@ def test_every_stack_equals_transformers(config, kind, tmp_path):
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder", "encoder_decoder"])
 def test_rows_sum_to_one_and_a_decoder_never_looks_ahead(architecture):
-    for stack, layers in extract_attention_weights(tiny(architecture=architecture), SEQUENCE).items():
+    for stack, layers in extract_attention_weights(
+        tiny(architecture=architecture), SEQUENCE
+    ).items():
         for weights in layers:
             np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
             ahead = np.triu(weights, 1)
@@ -122,7 +124,9 @@ def test_embeddings_are_those_of_each_sequence_alone(architecture, layer):
     model = tiny(architecture=architecture)
     random = np.random.default_rng(0)
     sequences = [random.integers(0, 61, n).tolist() for n in (2, 5, 16, 1, 0, 3)]
-    for sequence, got in zip(sequences, compute_contextual_embeddings(model, sequences, layer=layer), strict=True):
+    for sequence, got in zip(
+        sequences, compute_contextual_embeddings(model, sequences, layer=layer), strict=True
+    ):
         assert got.shape == (len(sequence), 32)
         if sequence:
             np.testing.assert_allclose(got, layers_of(model, sequence)[layer], atol=1e-5)
@@ -194,9 +198,15 @@ def test_what_has_no_embeddings_is_named(sequence, words):
 
 
 @pytest.mark.parametrize(
-    ("sequence", "words"), [([], "empty"), ([2] * 17, "context of 16"), ([2, 61], "vocabulary"),
-                             ([[2]], "no list of token ids"), ([0.5], "no list of token ids")],
-)  # fmt: skip
+    ("sequence", "words"),
+    [
+        ([], "empty"),
+        ([2] * 17, "context of 16"),
+        ([2, 61], "vocabulary"),
+        ([[2]], "no list of token ids"),
+        ([0.5], "no list of token ids"),
+    ],
+)
 def test_what_cannot_be_read_is_named(sequence, words):
     with pytest.raises(ValueError, match=words):
         extract_attention_weights(tiny(), sequence)

@@ -11,8 +11,15 @@ from tests.model.oracles import naive_generate, tiny
 def test_greedy_and_what_a_limit_of_one_makes_of_the_others():
     """Top-1, a nucleus of nothing, min-p 1, a beam of one: each is greedy decoding."""
     model, prompt = tiny(), [0, 5, 9]
-    least = DecodingMethods(width=1, temperature=1e-4, top_k=1, top_p=1e-6, min_p=1.0,
-                    repetition_penalty=1.0, first_temperature=1e-4)  # fmt: skip
+    least = DecodingMethods(
+        width=1,
+        temperature=1e-4,
+        top_k=1,
+        top_p=1e-6,
+        min_p=1.0,
+        repetition_penalty=1.0,
+        first_temperature=1e-4,
+    )
     settings = {"max_new_tokens": 10, "stop": (), "forbid": ()}
     made = decode_with_every_method(model, prompt, methods=least, **settings)
     ids, scores = naive_generate(model, prompt, 10, lambda log_p, _: int(log_p.argmax()))
@@ -28,7 +35,9 @@ def test_greedy_and_what_a_limit_of_one_makes_of_the_others():
 def test_methods_draw_with_the_same_numbers():
     """Filters that keep everything leave the texts of plain sampling."""
     model = tiny()
-    all_kept = DecodingMethods(temperature=1.0, top_k=61, top_p=1.0, min_p=0.0, first_temperature=1.0)
+    all_kept = DecodingMethods(
+        temperature=1.0, top_k=61, top_p=1.0, min_p=0.0, first_temperature=1.0
+    )
     made = decode_with_every_method(model, [0, 5], max_new_tokens=12, methods=all_kept, seed=3)
     texts = {one.method: one.ids for one in made}
     assert texts["sampling"] == texts["temperature"] == texts["top-k"] == texts["nucleus"]

@@ -9,9 +9,14 @@ import torch
 from model.decoding.beam import CachedModelScorer, decode_with_beam_search, run_beam_search
 from model.decoding.cache import allocate_cache
 from model.decoding.generate import generate
-from model.decoding.inside import extract_attention_weights, compute_contextual_embeddings
+from model.decoding.inside import compute_contextual_embeddings, extract_attention_weights
 from model.decoding.mode import autocast_to_precision
-from model.decoding.score import compute_next_log_probs, compute_target_log_probs, compute_token_log_probs, compute_token_statistics
+from model.decoding.score import (
+    compute_next_log_probs,
+    compute_target_log_probs,
+    compute_token_log_probs,
+    compute_token_statistics,
+)
 from model.objectives import build_causal_batch
 from model.probing.cloze import compute_mask_log_probs
 from model.probing.labels import compute_label_log_probs
@@ -52,10 +57,16 @@ def spans(model):
 ENTRIES = {
     "mask_log_probs": (encoder, lambda m: compute_mask_log_probs(m, TEXTS, 7)),
     "layer_states": (tiny, lambda m: compute_token_states(m, TEXTS, [2, 1])),
-    "loss_by_position": (tiny, lambda m: compute_loss_by_position(m, [build_causal_batch(np.array([TEXTS[0]]))])),
+    "loss_by_position": (
+        tiny,
+        lambda m: compute_loss_by_position(m, [build_causal_batch(np.array([TEXTS[0]]))]),
+    ),
     "find_spans": (encoder, spans),
     "token_log_probs": (tiny, lambda m: compute_token_log_probs(m, TEXTS)),
-    "token_moments": (tiny, lambda m: [moments.mean_log_prob for moments in compute_token_statistics(m, TEXTS)]),
+    "token_moments": (
+        tiny,
+        lambda m: [moments.mean_log_prob for moments in compute_token_statistics(m, TEXTS)],
+    ),
     "target_log_probs": (
         lambda **changes: tiny(architecture="encoder_decoder", **changes),
         lambda m: compute_target_log_probs(m, TEXTS, TEXTS),
@@ -138,7 +149,9 @@ def test_beams_in_bf16_have_the_scores_of_bf16():
     """With their cache, and of the whole text anew: the same precision, nearly the same sums."""
     model = tiny()
     with autocast_to_precision(model, "bf16"):
-        for prompt, found in zip(TEXTS, decode_with_beam_search(model, TEXTS, width=3, max_new_tokens=5), strict=True):
+        for prompt, found in zip(
+            TEXTS, decode_with_beam_search(model, TEXTS, width=3, max_new_tokens=5), strict=True
+        ):
             for h in found:
                 (scores,) = compute_token_log_probs(model, [[*prompt, *h.ids]])
                 assert h.log_probs == pytest.approx(scores[len(prompt) - 1 :], abs=TOLERANCE)

@@ -48,7 +48,9 @@ def test_it_writes_as_one_token_at_a_time_under_its_own_mask(changes):
 
 def test_beams_are_scored_under_its_own_mask():
     model, prompts = prefix_model(), PROMPTS[:3]
-    searched = decode_with_beam_search(model, prompts, width=3, max_new_tokens=6, stop={60}, forbid=())
+    searched = decode_with_beam_search(
+        model, prompts, width=3, max_new_tokens=6, stop={60}, forbid=()
+    )
     for prompt, hypotheses in zip(prompts, searched, strict=True):
         for found in hypotheses:
             steps = enumerate(found.ids)
@@ -69,7 +71,9 @@ def test_texts_are_scored_behind_their_prompts(batch_tokens):
         for i in range(count, len(text)):
             expected = float(next_of(model, text[:i], count)[text[i]])
             assert scores[i - 1] == pytest.approx(expected, abs=1e-4)
-    alone = compute_token_log_probs(model, texts)  # the first token is all that is given: no difference
+    alone = compute_token_log_probs(
+        model, texts
+    )  # the first token is all that is given: no difference
     for scores, others in zip(alone, compute_token_log_probs(tiny(), texts), strict=True):
         np.testing.assert_array_equal(scores, others)
 
@@ -86,7 +90,9 @@ def test_the_next_token_of_a_prompt_is_not_that_of_the_causal_mask():
 def test_a_causal_model_reads_its_prompts_in_one_direction():
     texts = [[0, 5, 9, 3, 3, 8], list(range(2, 45))]
     for one, other in zip(
-        compute_token_log_probs(tiny(), texts, prompt_lengths=[3, 11]), compute_token_log_probs(tiny(), texts), strict=True
+        compute_token_log_probs(tiny(), texts, prompt_lengths=[3, 11]),
+        compute_token_log_probs(tiny(), texts),
+        strict=True,
     ):
         np.testing.assert_array_equal(one, other)
 

@@ -6,11 +6,11 @@ import torch
 
 from model.batch import Batch
 from model.decoding.score import (
-    to_token_statistics,
-    reduce_to_statistics,
     compute_next_log_probs,
     compute_token_log_probs,
     compute_token_statistics,
+    reduce_to_statistics,
+    to_token_statistics,
 )
 from tests.model.oracles import logits, naive_next, tiny
 
@@ -79,7 +79,9 @@ def test_of_equally_likely_tokens_the_one_of_the_lower_id_is_written():
     found = reduce_to_statistics(logits, torch.tensor([2, 3, 5, 0]), forbid=(1,))
     assert found[3].tolist() == [0, 1, 4, 3]
     assert int(logits[0, [0, 2, 3, 4, 5]].argmax()) == 1  # of those that are left: token 2
-    (unknown,) = to_token_statistics([reduce_to_statistics(logits * torch.nan, torch.tensor([2] * 4)).numpy()])
+    (unknown,) = to_token_statistics(
+        [reduce_to_statistics(logits * torch.nan, torch.tensor([2] * 4)).numpy()]
+    )
     assert unknown.rank.tolist() == [-1] * 4 and np.isnan(unknown.log_probs).all()
 
 

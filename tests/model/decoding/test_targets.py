@@ -33,8 +33,9 @@ def test_log_probabilities_are_those_of_each_pair_alone(model, monkeypatch, batc
     found = compute_target_log_probs(model, SOURCES, TARGETS, batch_tokens=batch_tokens)
     for source, target, scores in zip(SOURCES, TARGETS, found, strict=True):
         assert scores.dtype == np.float32
-        expected = [float(next_of(model, source, target[:i])[target[i]])
-                    for i in range(1, len(target))]  # fmt: skip
+        expected = [
+            float(next_of(model, source, target[:i])[target[i]]) for i in range(1, len(target))
+        ]
         np.testing.assert_allclose(scores, expected, atol=1e-4)
 
 

@@ -7,7 +7,12 @@ import pytest
 import torch
 
 from model.config import ARCHITECTURE_BY_OBJECTIVE
-from model.interchange.checkpoint import CheckpointError, load_checkpoint, read_model_config, save_checkpoint
+from model.interchange.checkpoint import (
+    CheckpointError,
+    load_checkpoint,
+    read_model_config,
+    save_checkpoint,
+)
 from tests.model.oracles import logits, tiny, write_tokenizer
 
 
@@ -22,7 +27,9 @@ def saved(tmp_path):
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_checkpoint_gives_back_the_same_logits(tmp_path, tied):
     model = tiny(tie_embeddings=tied)
-    save_checkpoint(model, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61))
+    save_checkpoint(
+        model, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61)
+    )
     loaded = load_checkpoint(tmp_path / "c")
     ids = torch.randint(0, 61, (2, 9))
     assert torch.equal(logits(loaded, ids), logits(model, ids))
@@ -64,8 +71,11 @@ def test_checkpoints_of_one_training_differ_in_their_weights_alone(saved, tmp_pa
 def test_what_an_older_checkpoint_was_trained_for_is_asked_and_not_guessed(
     tmp_path, architecture, asked
 ):
-    save_checkpoint(tiny(architecture=architecture), tmp_path / "c",
-         tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61))  # fmt: skip
+    save_checkpoint(
+        tiny(architecture=architecture),
+        tmp_path / "c",
+        tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61),
+    )
     path = tmp_path / "c" / "config.json"
     config = json.loads(path.read_text())
     assert config.pop("objective") == asked[0]
@@ -97,14 +107,19 @@ def test_a_checkpoint_says_whether_its_model_answers_sources(tmp_path, objective
     assert load_checkpoint(folder).is_trained_on_pairs == older
     del config["objective"]  # pairs alone are enough to know it
     (folder / "config.json").write_text(json.dumps(config | {"pairs": True}))
-    assert (load_checkpoint(folder).objective, load_checkpoint(folder).is_trained_on_pairs) == (objective, True)
+    assert (load_checkpoint(folder).objective, load_checkpoint(folder).is_trained_on_pairs) == (
+        objective,
+        True,
+    )
 
 
 @pytest.mark.parametrize("objective", ["causal", "prefix"])
 def test_a_checkpoint_says_what_its_model_was_trained_for(tmp_path, objective):
     model = tiny()
     model.objective = objective
-    save_checkpoint(model, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61))
+    save_checkpoint(
+        model, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61)
+    )
     assert load_checkpoint(tmp_path / "c").objective == objective
     assert load_checkpoint(tmp_path / "c", objective="causal").objective == "causal"
 
@@ -117,12 +132,16 @@ def test_an_older_decoder_is_asked_for_its_objective_and_none_is_guessed(saved):
     with pytest.raises(CheckpointError, match='add "objective": "causal" to it, or') as error:
         load_checkpoint(folder)
     assert "\n" not in str(error.value)
-    assert load_checkpoint(folder, objective="prefix").objective == "prefix"  # training goes on from it
+    assert (
+        load_checkpoint(folder, objective="prefix").objective == "prefix"
+    )  # training goes on from it
 
 
 def test_an_older_encoder_reads_in_both_directions_whatever_it_was_trained_for(tmp_path):
     model = tiny(architecture="encoder")
-    save_checkpoint(model, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61))
+    save_checkpoint(
+        model, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61)
+    )
     damage_config(objective=None)(tmp_path / "c")
     assert load_checkpoint(tmp_path / "c").objective is None
 
@@ -130,7 +149,9 @@ def test_an_older_encoder_reads_in_both_directions_whatever_it_was_trained_for(t
 def test_an_older_model_with_sinusoids_keeps_its_logits(tmp_path):
     """It was trained before embeddings were multiplied by sqrt(d), and does not say so."""
     model = tiny(positions="sinusoidal", scale_embeddings=False)
-    save_checkpoint(model, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61))
+    save_checkpoint(
+        model, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61)
+    )
     config = json.loads((tmp_path / "c" / "config.json").read_text())
     del config["model"]["scale_embeddings"]
     (tmp_path / "c" / "config.json").write_text(json.dumps(config))

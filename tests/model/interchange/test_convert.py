@@ -90,9 +90,14 @@ def test_beams_equal_generate_under_its_stopping_rule(pair, normalisation):
     prompts = [[0, 5, 9], [7], [3, 3, 8, 2]]
     for width in (2, 4):
         together = decode_with_beam_search(
-            model, prompts, width=width, max_new_tokens=9, normalisation=normalisation,
-            stopping="transformers", forbid=(),
-        )  # fmt: skip
+            model,
+            prompts,
+            width=width,
+            max_new_tokens=9,
+            normalisation=normalisation,
+            stopping="transformers",
+            forbid=(),
+        )
         for prompt, ours in zip(prompts, together, strict=True):
             ids = torch.tensor([prompt])
             expected = theirs.generate(
@@ -117,13 +122,20 @@ def test_beams_equal_generate_under_its_stopping_rule(pair, normalisation):
 # BERT and Marian -----------------------------------------------------------------------------
 
 BERT = {
-    "architecture": "encoder", "norm_position": "post", "embedding_norm": True,
-    "head_transform": True, "head_bias": True, "norm_eps": 1e-12,
-}  # fmt: skip
+    "architecture": "encoder",
+    "norm_position": "post",
+    "embedding_norm": True,
+    "head_transform": True,
+    "head_bias": True,
+    "norm_eps": 1e-12,
+}
 MARIAN = {
-    "architecture": "encoder_decoder", "norm_position": "post", "positions": "sinusoidal",
-    "head_bias": True, "activation": "silu",
-}  # fmt: skip
+    "architecture": "encoder_decoder",
+    "norm_position": "post",
+    "positions": "sinusoidal",
+    "head_bias": True,
+    "activation": "silu",
+}
 
 
 def exported(config, tmp_path):
@@ -133,7 +145,9 @@ def exported(config, tmp_path):
         for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
-    export_transformers(model, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61))
+    export_transformers(
+        model, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61)
+    )
     return model, tmp_path / "c"
 
 
@@ -157,9 +171,12 @@ def test_a_bert_that_transformers_wrote_is_read(tmp_path):
     torch.manual_seed(5)
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     config = transformers.BertConfig(
-        vocab_size=61, num_attention_heads=4, max_position_embeddings=20, initializer_range=0.3,
+        vocab_size=61,
+        num_attention_heads=4,
+        max_position_embeddings=20,
+        initializer_range=0.3,
         **sizes,
-    )  # fmt: skip
+    )
     theirs = transformers.BertForMaskedLM(config).eval()
     theirs.cls.predictions.bias.normal_()
     theirs.save_pretrained(tmp_path / "bert")
@@ -193,10 +210,17 @@ def test_a_marian_that_transformers_wrote_is_read(tmp_path, scaled):
         for key, value in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 40))
     }
     config = transformers.MarianConfig(
-        vocab_size=61, d_model=32, max_position_embeddings=20, scale_embedding=scaled,
-        activation_function="swish", pad_token_id=1, eos_token_id=0, decoder_start_token_id=0,
-        init_std=0.3, **stacks,
-    )  # fmt: skip
+        vocab_size=61,
+        d_model=32,
+        max_position_embeddings=20,
+        scale_embedding=scaled,
+        activation_function="swish",
+        pad_token_id=1,
+        eos_token_id=0,
+        decoder_start_token_id=0,
+        init_std=0.3,
+        **stacks,
+    )
     theirs = transformers.MarianMTModel(config).eval()
     theirs.final_logits_bias.normal_()
     theirs.save_pretrained(tmp_path / "marian")
@@ -217,19 +241,31 @@ def test_translations_equal_generate_greedy_and_by_beams(tmp_path):
         model, [[0]] * 3, sources=sources, max_new_tokens=9, temperature=0.0, forbid=()
     )
     searched = decode_with_beam_search(
-        model, [[0]] * 3, sources=sources, width=3, max_new_tokens=9, normalisation="mean",
-        stopping="transformers", forbid=(),
-    )  # fmt: skip
+        model,
+        [[0]] * 3,
+        sources=sources,
+        width=3,
+        max_new_tokens=9,
+        normalisation="mean",
+        stopping="transformers",
+        forbid=(),
+    )
     for source, (ours,), found in zip(sources, together, searched, strict=True):
         options = {"do_sample": False, "max_new_tokens": 9}
         ids = torch.tensor([source])
         greedy = theirs.generate(ids, attention_mask=torch.ones_like(ids), **options)
         assert ours.ids == greedy[0, 1:].tolist()
         expected = theirs.generate(
-            ids, attention_mask=torch.ones_like(ids), num_beams=3, num_return_sequences=3,
-            length_penalty=1.0, early_stopping=False, return_dict_in_generate=True,
-            output_scores=True, **options,
-        )  # fmt: skip
+            ids,
+            attention_mask=torch.ones_like(ids),
+            num_beams=3,
+            num_return_sequences=3,
+            length_penalty=1.0,
+            early_stopping=False,
+            return_dict_in_generate=True,
+            output_scores=True,
+            **options,
+        )
         rows = [row[1:].tolist() for row in expected.sequences]
         rows = [row[: row.index(0) + 1] if 0 in row else row for row in rows]
         assert [list(h.ids) for h in found] == rows
@@ -241,14 +277,16 @@ def test_translations_equal_generate_greedy_and_by_beams(tmp_path):
     ("changes", "words"),
     [
         ({"positions": "sinusoidal"}, r"needs positions learned \(it is sinusoidal\);"),
-        ({"norm": "rmsnorm", "positions": "rope", "bias": False},
-         r"LlamaForCausalLM needs activation swiglu \(it is gelu\)\."),
+        (
+            {"norm": "rmsnorm", "positions": "rope", "bias": False},
+            r"LlamaForCausalLM needs activation swiglu \(it is gelu\)\.",
+        ),
         ({"scale_embeddings": True}, r"needs scale_embeddings None or False \(it is True\);"),
         ({"d_head": 6}, r"GPT2LMHeadModel needs n_heads x d_head 32 \(it is 24\);"),
         ({"n_kv_heads": 1}, r"GPT2LMHeadModel needs n_kv_heads 4 \(it is 1\);"),
         ({"architecture": "encoder", "embedding_norm": True}, "needs norm_position post"),
     ],
-)  # fmt: skip
+)
 def test_a_config_without_a_counterpart_is_told_what_it_lacks(tmp_path, changes, words):
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
     with pytest.raises(ValueError, match=words):

@@ -19,9 +19,13 @@ from tests.model.oracles import tiny, write_tokenizer
 transformers = pytest.importorskip("transformers")
 
 BERT = {
-    "architecture": "encoder", "norm_position": "post", "embedding_norm": True,
-    "head_transform": True, "head_bias": True, "norm_eps": 1e-12,
-}  # fmt: skip
+    "architecture": "encoder",
+    "norm_position": "post",
+    "embedding_norm": True,
+    "head_transform": True,
+    "head_bias": True,
+    "norm_eps": 1e-12,
+}
 LLAMA = {"norm": "rmsnorm", "positions": "rope", "activation": "swiglu", "bias": False}
 MODELS = {"bert": BERT, "gpt2": {"activation": "gelu_tanh"}, "llama": LLAMA}
 TEXTS = [[0, 5, 6, 7, 8, 9], [0, 5, 6], [0, 60, 9, 2]]
@@ -47,7 +51,9 @@ def theirs_on(model, texts):
 @pytest.mark.parametrize("kind", MODELS)
 def test_sequence_classifiers_equal_those_of_transformers(kind, tmp_path):
     model = tiny(**MODELS[kind])
-    config = make_classifier_config(model.config, ("low", "mid", "high"), per_sequence=True, sentence_count=1)
+    config = make_classifier_config(
+        model.config, ("low", "mid", "high"), per_sequence=True, sentence_count=1
+    )
     model = shaken(adapt_model_to_config(model, config))
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
     export_transformers(model, tmp_path / "theirs", tokenizer_path=tokenizer)
@@ -83,9 +89,14 @@ def test_token_classifiers_equal_those_of_transformers(kind, tmp_path):
 def test_token_types_of_bert_come_and_go(tmp_path):
     torch.manual_seed(4)
     config = transformers.BertConfig(
-        vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=4, max_position_embeddings=20, initializer_range=0.3,
-    )  # fmt: skip
+        vocab_size=61,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=20,
+        initializer_range=0.3,
+    )
     theirs = transformers.BertForMaskedLM(config).eval()
     theirs.save_pretrained(tmp_path / "bert")
     ours = import_transformers(tmp_path / "bert")
@@ -104,14 +115,18 @@ def test_token_types_of_bert_come_and_go(tmp_path):
 
 @torch.no_grad()
 def test_sentence_pairs_equal_those_of_bert(tmp_path):
-    config = make_classifier_config(tiny(**BERT).config, ("yes", "no"), per_sequence=True, sentence_count=2)
+    config = make_classifier_config(
+        tiny(**BERT).config, ("yes", "no"), per_sequence=True, sentence_count=2
+    )
     model = shaken(adapt_model_to_config(tiny(**BERT), config))
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
     export_transformers(model, tmp_path / "theirs", tokenizer_path=tokenizer)
     auto = transformers.AutoModelForSequenceClassification
     theirs = auto.from_pretrained(tmp_path / "theirs").eval()
     text, first = [0, 5, 6, 0, 8], 3
-    batch = make_example_objective(config, "mlm")([Example(text, [1] + [NO_LABEL] * 4, first)], 0, 0)
+    batch = make_example_objective(config, "mlm")(
+        [Example(text, [1] + [NO_LABEL] * 4, first)], 0, 0
+    )
     types = torch.tensor([[0, 0, 0, 1, 1]])
     expected = theirs(torch.tensor([text]), token_type_ids=types).logits
     ours = model.compute_logits(model(batch))[:, 0]
@@ -121,7 +136,9 @@ def test_sentence_pairs_equal_those_of_bert(tmp_path):
 def test_a_model_of_labels_that_is_no_architecture_of_theirs_is_told(tmp_path):
     model = tiny(architecture="encoder", labels=("a", "b"), tie_embeddings=False)
     with pytest.raises(ValueError, match=r"ForSequenceClassification needs .*embedding_norm"):
-        export_transformers(model, tmp_path / "x", tokenizer_path=write_tokenizer(tmp_path / "t", 61))
+        export_transformers(
+            model, tmp_path / "x", tokenizer_path=write_tokenizer(tmp_path / "t", 61)
+        )
     prefix = tiny(activation="gelu_tanh")
     prefix.objective = "prefix"
     with pytest.raises(ValueError, match="no architecture for a prefix LM"):
@@ -129,7 +146,9 @@ def test_a_model_of_labels_that_is_no_architecture_of_theirs_is_told(tmp_path):
 
 
 def test_a_folder_with_labels_is_named_as_no_language_model(tmp_path):
-    config = make_classifier_config(tiny(**BERT).config, ("yes", "no"), per_sequence=True, sentence_count=1)
+    config = make_classifier_config(
+        tiny(**BERT).config, ("yes", "no"), per_sequence=True, sentence_count=1
+    )
     model = adapt_model_to_config(tiny(**BERT), config)
     tokenizer = write_tokenizer(tmp_path / "tok.json", 61)
     export_transformers(model, tmp_path / "theirs", tokenizer_path=tokenizer)

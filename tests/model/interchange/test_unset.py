@@ -14,9 +14,14 @@ from tests.model.oracles import logits, tiny, write_tokenizer
 KINDS = [
     {},
     {"positions": "sinusoidal", "norm_position": "post", "tie_embeddings": False},
-    {"architecture": "encoder_decoder", "positions": "rope", "norm": "rmsnorm",
-     "activation": "swiglu", "bias": False},
-]  # fmt: skip
+    {
+        "architecture": "encoder_decoder",
+        "positions": "rope",
+        "norm": "rmsnorm",
+        "activation": "swiglu",
+        "bias": False,
+    },
+]
 
 
 @pytest.mark.parametrize("changes", KINDS)
@@ -45,11 +50,15 @@ def test_no_number_is_drawn():
 
 
 def test_who_opens_a_checkpoint_waits_for_no_compiler(tmp_path):
-    save_checkpoint(tiny(), tmp_path / "made", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61))
+    save_checkpoint(
+        tiny(), tmp_path / "made", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61)
+    )
     program = (
-        "import sys; from model.interchange.checkpoint import load_checkpoint; load_checkpoint(sys.argv[1]); "
+        "import sys; from model.interchange.checkpoint import load_checkpoint; "
+        "load_checkpoint(sys.argv[1]); "
         "sys.exit(any(m in sys.modules for m in ('torch._dynamo', 'sympy')))"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "made")],
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "made")], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from model.batch import Batch
-from model.probing.answers import compute_answer_log_probs, build_few_shot_prompt
+from model.probing.answers import build_few_shot_prompt, compute_answer_log_probs
 from tests.model.oracles import tiny
 
 PROMPTS = [[0, 5, 9], [0], [0, 7, 7, 3]]
@@ -81,7 +81,9 @@ def test_answers_that_fill_the_context_are_scored():
     (scores,) = compute_answer_log_probs(model, [[0] * 14], [[[5, 6]]])
     assert scores[0] == pytest.approx(step_by_step(model, [0] * 14, [5, 6]), abs=1e-4)
     both = made("encoder-decoder")
-    (scores,) = compute_answer_log_probs(both, [[4] * 16], [[[5] * 15]])  # each has a context of its own
+    (scores,) = compute_answer_log_probs(
+        both, [[4] * 16], [[[5] * 15]]
+    )  # each has a context of its own
     assert scores[0] == pytest.approx(step_by_step(both, [4] * 16, [5] * 15), abs=1e-3)
     with pytest.raises(ValueError, match="more than the context"):
         compute_answer_log_probs(both, [[4] * 17], [[[5]]])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.probing.cloze import count_restored_gaps, compute_mask_log_probs
+from model.probing.cloze import compute_mask_log_probs, count_restored_gaps
 from tests.model.oracles import logits, tiny
 
 MASK = 60
@@ -28,7 +28,9 @@ def test_the_distribution_at_each_mask_is_that_of_the_sequence_alone(changes, ba
 def test_both_sides_count():
     """*He ate the cake <mask> the fork*: another last word, another distribution."""
     model = tiny(architecture="encoder")
-    fork, glass = compute_mask_log_probs(model, [[5, 6, 7, 8, MASK, 7, end] for end in (9, 10)], MASK)
+    fork, glass = compute_mask_log_probs(
+        model, [[5, 6, 7, 8, MASK, 7, end] for end in (9, 10)], MASK
+    )
     assert abs(fork - glass).max() > 0.05
 
 
@@ -86,7 +88,7 @@ def test_a_text_is_as_readable_as_the_gaps_that_are_filled(every):
 
 @pytest.mark.parametrize(
     ("text", "every", "words"), [([5, 6, 7], 1, "at least 2"), ([5, MASK, 7], 2, "the mask al")]
-)  # fmt: skip
+)
 def test_what_is_no_cloze_test_is_named(text, every, words):
     with pytest.raises(ValueError, match=words):
         count_restored_gaps(tiny(architecture="encoder"), [text], MASK, gap_interval=every)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from model.decoding.inside import compute_contextual_embeddings
-from model.probing.layers import fit_linear_probe, compute_token_states, evaluate_layer_probes
+from model.probing.layers import compute_token_states, evaluate_layer_probes, fit_linear_probe
 from tests.model.oracles import tiny
 
 
@@ -32,7 +32,9 @@ def test_a_probe_is_scikit_learns_logistic_regression(penalty, classes):
     theirs.fit(x, labels)
     fresh, _ = data(seed=1)
     again = (fresh - features.mean(0)) / np.where(features.std(0) > 0, features.std(0), 1.0)
-    np.testing.assert_allclose(probe.predict_log_probs(fresh), theirs.predict_log_proba(again), atol=1e-4)
+    np.testing.assert_allclose(
+        probe.predict_log_probs(fresh), theirs.predict_log_proba(again), atol=1e-4
+    )
 
 
 def test_the_gradient_is_zero_where_it_stops():
@@ -61,8 +63,9 @@ def test_what_cannot_be_fitted_is_named(features, labels, settings, words):
         fit_linear_probe(features, labels, 2, **settings)
 
 
-SEQUENCES = [np.random.default_rng(i).integers(2, 61, n).tolist()
-             for i, n in enumerate((3, 16, 1, 8, 5))]  # fmt: skip
+SEQUENCES = [
+    np.random.default_rng(i).integers(2, 61, n).tolist() for i, n in enumerate((3, 16, 1, 8, 5))
+]
 PLACES = [-1, 4, 0, 7, -5]
 
 

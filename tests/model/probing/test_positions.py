@@ -14,7 +14,9 @@ ROWS = toy_rows(12, 16, 60).astype(np.int64)
 
 def test_a_decoders_losses_are_those_of_its_tokens_at_their_places():
     model = tiny()
-    found, weight = compute_loss_by_position(model, [build_causal_batch(ROWS[:7]), build_causal_batch(ROWS[7:])])
+    found, weight = compute_loss_by_position(
+        model, [build_causal_batch(ROWS[:7]), build_causal_batch(ROWS[7:])]
+    )
     scores = np.array(compute_token_log_probs(model, ROWS.tolist()))  # (12, 15)
     np.testing.assert_allclose(found[:15], -scores.mean(0), atol=1e-5)
     assert weight.tolist() == [12.0] * 15 + [0.0] and np.isnan(found[15])
@@ -41,7 +43,10 @@ def test_positions_begin_anew_with_each_document_where_attention_does():
 @pytest.mark.parametrize("kind", ["masked", "prefix"])
 def test_only_what_an_objective_predicts_counts(kind):
     if kind == "masked":
-        model, batch = tiny(architecture="encoder"), build_mlm_batch(ROWS, 3, mask_id=60, vocab_size=61, mask_rate=0.3)
+        model, batch = (
+            tiny(architecture="encoder"),
+            build_mlm_batch(ROWS, 3, mask_id=60, vocab_size=61, mask_rate=0.3),
+        )
     else:
         model, batch = tiny(), build_prefix_batch(ROWS, np.arange(1, 13))
     found, weight = compute_loss_by_position(model, [batch])

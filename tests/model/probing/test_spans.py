@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from model.probing.spans import AnswerSpanModel, select_best_spans, find_answer_spans, train_span_model
+from model.probing.spans import (
+    AnswerSpanModel,
+    find_answer_spans,
+    select_best_spans,
+    train_span_model,
+)
 from tests.model.oracles import tiny
 
 
@@ -88,7 +93,10 @@ def test_of_a_frozen_body_the_two_vectors_alone_learn():
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
     assert all(p.requires_grad for p in reader.parameters()) and not reader.training
     again = AnswerSpanModel(tiny(architecture="encoder", dropout=0.5))  # dropout is off meanwhile
-    assert train_span_model(again, texts, spans, steps=30, freeze_body=True, learning_rate=1e-2) == losses
+    assert (
+        train_span_model(again, texts, spans, steps=30, freeze_body=True, learning_rate=1e-2)
+        == losses
+    )
 
 
 @pytest.mark.parametrize(

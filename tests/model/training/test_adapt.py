@@ -8,7 +8,12 @@ import torch
 from model.batch import Batch
 from model.config import ModelConfig
 from model.interchange.checkpoint import load_checkpoint, save_checkpoint
-from model.training.adapt import adapt_model_to_config, is_body_trainable, make_classifier_config, freeze_all_but_output_layer
+from model.training.adapt import (
+    adapt_model_to_config,
+    freeze_all_but_output_layer,
+    is_body_trainable,
+    make_classifier_config,
+)
 from tests.model.oracles import tiny, write_tokenizer
 
 IDS = torch.tensor([[0, 5, 6, 7], [0, 9, 8, 2]])
@@ -19,12 +24,19 @@ IDS = torch.tensor([[0, 5, 6, 7], [0, 9, 8, 2]])
 @pytest.mark.parametrize("whole", [True, False])
 def test_the_features_stay_and_the_model_survives_saving(tmp_path, architecture, whole):
     model = tiny(architecture=architecture)
-    config = make_classifier_config(model.config, ("x", "y", "z"), per_sequence=whole, sentence_count=2)
+    config = make_classifier_config(
+        model.config, ("x", "y", "z"), per_sequence=whole, sentence_count=2
+    )
     made = adapt_model_to_config(model, config).eval()
-    assert torch.equal(made.compute_hidden_states(Batch(IDS)), model.compute_hidden_states(Batch(IDS)))
+    assert torch.equal(
+        made.compute_hidden_states(Batch(IDS)), model.compute_hidden_states(Batch(IDS))
+    )
     types = torch.ones_like(IDS)
     if architecture == "encoder":  # a second sentence is read as before, until that is learnt
-        assert torch.equal(made.compute_hidden_states(Batch(IDS, token_types=types)), model.compute_hidden_states(Batch(IDS)))
+        assert torch.equal(
+            made.compute_hidden_states(Batch(IDS, token_types=types)),
+            model.compute_hidden_states(Batch(IDS)),
+        )
     assert made.compute_logits(made(Batch(IDS))).shape == (2, 4, 3)
     save_checkpoint(made, tmp_path / "c", tokenizer_path=write_tokenizer(tmp_path / "tok.json", 61))
     back = load_checkpoint(tmp_path / "c")
@@ -43,12 +55,19 @@ def test_the_same_labels_keep_what_was_learnt_of_them():
 
 def test_another_model_is_refused():
     with pytest.raises(ValueError, match="of another model than the job asks: its d_model is 32"):
-        adapt_model_to_config(tiny(), ModelConfig(vocab_size=61, context=16, d_model=64, n_layers=2))
+        adapt_model_to_config(
+            tiny(), ModelConfig(vocab_size=61, context=16, d_model=64, n_layers=2)
+        )
 
 
 def test_only_the_output_layer_of_a_frozen_model_learns():
-    model = tiny(architecture="encoder", labels=("x", "y"), tie_embeddings=False,
-                 head_transform=True, token_types=2)  # fmt: skip
+    model = tiny(
+        architecture="encoder",
+        labels=("x", "y"),
+        tie_embeddings=False,
+        head_transform=True,
+        token_types=2,
+    )
     freeze_all_but_output_layer(model)
     learns = {name for name, p in model.named_parameters() if p.requires_grad}
     assert learns == {"transform.0.weight", "transform.0.bias", "head.weight"}

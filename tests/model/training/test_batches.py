@@ -10,7 +10,7 @@ import torch
 
 from model.draws import combine_into_key
 from model.objectives import build_mlm_batch
-from model.training.batches import Prefetcher, BatchBuilder
+from model.training.batches import BatchBuilder, Prefetcher
 from model.training.data import PackedRows, select_batch_rows
 from tests.model.oracles import toy_rows
 
@@ -24,9 +24,12 @@ def recipe(folder, **changes):
 
     given = {"seed": 3, "batch_size": 8, "accumulation": 1, "rank": 0, "processes": 1}
     return BatchBuilder(
-        PackedRows(path, 16), objective, **{**given, **changes}, pin_memory=False,
+        PackedRows(path, 16),
+        objective,
+        **{**given, **changes},
+        pin_memory=False,
         count_flops=lambda batch: batch.ids.numel(),
-    )  # fmt: skip
+    )
 
 
 def test_a_batch_is_that_of_its_step(tmp_path):
@@ -35,7 +38,9 @@ def test_a_batch_is_that_of_its_step(tmp_path):
     for step in (1, 2, 3, 4):
         made = ahead.get_batch(step)
         index = select_batch_rows(3, step, 8, 30)
-        expected = how.objective(how.training_rows.read_rows(index), int(combine_into_key(3, step)[0]), 0).with_predicted_positions()
+        expected = how.objective(
+            how.training_rows.read_rows(index), int(combine_into_key(3, step)[0]), 0
+        ).with_predicted_positions()
         (part,) = made.micro_batches
         for name, tensor in vars(expected).items():
             assert tensor is None or torch.equal(getattr(part, name), tensor)

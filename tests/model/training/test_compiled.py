@@ -51,7 +51,9 @@ def graphs(monkeypatch):
 def test_training_compiles_for_its_few_shapes_and_validation_not_at_all(graphs):
     """Of a second size of batches torch would make the size a variable of slower graphs."""
     model, plain = tiny().train(), tiny().train()
-    loss = DistributedWorld().wrap_loss(model, "ddp", is_compiled=True, z_loss=0.0, has_few_shapes=True)
+    loss = DistributedWorld().wrap_loss(
+        model, "ddp", is_compiled=True, z_loss=0.0, has_few_shapes=True
+    )
     rows = toy_rows(16, 16, 61).astype(np.int64)
     small, large = build_causal_batch(rows[:4]), build_causal_batch(rows)
     loss(small).backward()
@@ -75,7 +77,9 @@ def test_training_compiles_for_its_few_shapes_and_validation_not_at_all(graphs):
 def test_batches_of_many_lengths_share_a_graph(graphs):
     """Whose lengths are variables: else each length costs its own, until torch gives up."""
     model = tiny().train()
-    loss = DistributedWorld().wrap_loss(model, "ddp", is_compiled=True, z_loss=0.0, has_few_shapes=False)
+    loss = DistributedWorld().wrap_loss(
+        model, "ddp", is_compiled=True, z_loss=0.0, has_few_shapes=False
+    )
     rows = toy_rows(4, 16, 61).astype(np.int64)
     for length in (7, 9):  # the second tells torch that they differ
         loss(build_causal_batch(rows[:, :length])).backward()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.training.data import PackedRows, select_batch_rows, open_packed_rows
+from model.training.data import PackedRows, open_packed_rows, select_batch_rows
 from tests.model.oracles import toy_rows, write_rows
 
 

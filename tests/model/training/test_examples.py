@@ -20,7 +20,7 @@ from model.training.examples import (
     truncate_pair,
     write_examples,
 )
-from model.training.tasks import build_label_batch, make_example_objective, build_pair_batch
+from model.training.tasks import build_label_batch, build_pair_batch, make_example_objective
 from tests.model.oracles import tiny
 
 PAIRS = [Example([5, 6, 7], [8, 9]), Example([10], [11, 12, 13, 14])]
@@ -46,7 +46,9 @@ def test_a_prefix_lm_sees_the_source_in_full_and_learns_the_target_and_its_end()
     assert batch.require_targets_and_weights()[1].sum() == 3 + 5  # the targets and an end each
     expected = -sum(plain_log_prob(model, list(e.ids), list(e.targets)) for e in PAIRS)
     assert float(model.compute_loss_sum(batch)) == pytest.approx(expected, rel=1e-5)
-    assert len(batch.with_predicted_positions().predicted_positions) == 9  # 3 + 5, rounded up: no logits of what is given
+    assert (
+        len(batch.with_predicted_positions().predicted_positions) == 9
+    )  # 3 + 5, rounded up: no logits of what is given
 
 
 @torch.no_grad()
@@ -72,7 +74,9 @@ def test_the_labels_that_are_asked_for_are_those_that_are_learnt(architecture):
     expected = 0.0
     for ids, answers, _ in examples:
         prefix = torch.tensor([len(ids)]) if architecture == "prefix" else None
-        log_p = model.compute_logits(model(Batch(torch.tensor([ids]), prefix=prefix)))[0].log_softmax(-1)
+        log_p = model.compute_logits(model(Batch(torch.tensor([ids]), prefix=prefix)))[
+            0
+        ].log_softmax(-1)
         assert log_p.shape == (len(ids), 3)
         expected -= sum(float(log_p[i, a]) for i, a in enumerate(answers) if a != NO_LABEL)
     assert float(model.compute_loss_sum(batch)) == pytest.approx(expected, rel=1e-5)
@@ -114,7 +118,9 @@ def test_examples_come_back_from_their_file_and_a_step_is_a_function_of_its_numb
     for step in range(1, 8):  # over two epochs, and back
         read += rows.count_tokens(select_batch_rows(3, step, 4, 10))
         assert rows.count_tokens_read(3, step, 4) == read
-    assert rows.count_tokens_read(3, 2, 4) == sum(rows.count_tokens(select_batch_rows(3, s, 4, 10)) for s in (1, 2))
+    assert rows.count_tokens_read(3, 2, 4) == sum(
+        rows.count_tokens(select_batch_rows(3, s, 4, 10)) for s in (1, 2)
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from model import plain
 from model.attention import Attention
-from model.objectives import build_causal_batch, build_mlm_batch, build_prefix_batch, build_seq2seq_batch
+from model.objectives import (
+    build_causal_batch,
+    build_mlm_batch,
+    build_prefix_batch,
+    build_seq2seq_batch,
+)
 from model.training.adapt import freeze_all_but_output_layer
 from model.training.examples import Example
 from model.training.flops import count_training_flops
@@ -61,9 +66,15 @@ def test_a_transform_before_the_output_layer_counts():
 
 @pytest.mark.parametrize("transform", [False, True])
 def test_a_frozen_body_has_no_backward_pass(transform):
-    model = tiny(architecture="encoder", labels=("a", "b", "c"), tie_embeddings=False,
-                 head_transform=transform)  # fmt: skip
-    batch = make_example_objective(model.config, "labels")([Example([5, 6, 7, 8], [0, 1, 2, 1])] * 3, 0, 0)
+    model = tiny(
+        architecture="encoder",
+        labels=("a", "b", "c"),
+        tie_embeddings=False,
+        head_transform=transform,
+    )
+    batch = make_example_objective(model.config, "labels")(
+        [Example([5, 6, 7, 8], [0, 1, 2, 1])] * 3, 0, 0
+    )
     learning = count_training_flops(model, batch)
     assert learning == counted(model, batch)
     freeze_all_but_output_layer(model)

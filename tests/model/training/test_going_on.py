@@ -13,7 +13,11 @@ import torch
 
 from model.config import BATCH_INVARIANT_SETTINGS, SCHEDULE_SETTINGS, TrainConfig
 from model.training.run import main
-from model.training.schedule import compute_learning_rate, have_same_rates_until, find_last_step_before_decay
+from model.training.schedule import (
+    compute_learning_rate,
+    find_last_step_before_decay,
+    have_same_rates_until,
+)
 from model.training.work import list_state_steps
 from tests.model.training.training import follow, log, run, start, write_job
 
@@ -36,10 +40,14 @@ def test_rates_are_called_the_same_exactly_where_they_are():
         found = have_same_rates_until(one, two, step)
         past = range(1, step + 1)
         if found:
-            assert [compute_learning_rate(one, s) for s in past] == [compute_learning_rate(two, s) for s in past]
+            assert [compute_learning_rate(one, s) for s in past] == [
+                compute_learning_rate(two, s) for s in past
+            ]
             same += 1
         else:  # or one has no such step, or it would be by chance: a decay of nothing
-            apart = any(compute_learning_rate(one, s) != compute_learning_rate(two, s) for s in past)
+            apart = any(
+                compute_learning_rate(one, s) != compute_learning_rate(two, s) for s in past
+            )
             chance = {one.schedule, two.schedule} & {"cosine", "linear"} or step > min(
                 find_last_step_before_decay(one), find_last_step_before_decay(two)
             )
@@ -109,10 +117,22 @@ def refused(job, capsys):
 
 
 CHANGES = {
-    "batch_size": 4, "learning_rate": 0.02, "warmup": 3, "beta1": 0.8, "beta2": 0.9,
-    "weight_decay": 0.0, "clip": 2.0, "z_loss": 1e-4, "optimizer": "muon", "precision": "bf16",
-    "seed": 1, "document_mask": True, "divergence": "skip", "spike": 9.0, "objective": "prefix",
-}  # fmt: skip
+    "batch_size": 4,
+    "learning_rate": 0.02,
+    "warmup": 3,
+    "beta1": 0.8,
+    "beta2": 0.9,
+    "weight_decay": 0.0,
+    "clip": 2.0,
+    "z_loss": 1e-4,
+    "optimizer": "muon",
+    "precision": "bf16",
+    "seed": 1,
+    "document_mask": True,
+    "divergence": "skip",
+    "spike": 9.0,
+    "objective": "prefix",
+}
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +152,11 @@ def test_other_settings_of_past_steps_are_refused(inputs, decayed, capsys, name)
 
 
 def test_all_settings_that_decide_are_tried():
-    told = {field.name for field in fields(TrainConfig)} - BATCH_INVARIANT_SETTINGS - set(SCHEDULE_SETTINGS)
+    told = (
+        {field.name for field in fields(TrainConfig)}
+        - BATCH_INVARIANT_SETTINGS
+        - set(SCHEDULE_SETTINGS)
+    )
     assert told - {"momentum"} == set(CHANGES)  # which is Muon's
 
 

@@ -45,7 +45,9 @@ class Training:
             optimizer.step()
 
     def snapshot(self, step):
-        return take_snapshot(header(step), self.model, self.optimizers, SpikeGuard(), DistributedWorld())
+        return take_snapshot(
+            header(step), self.model, self.optimizers, SpikeGuard(), DistributedWorld()
+        )
 
     def tensors(self):
         made = self.snapshot(0).tensors

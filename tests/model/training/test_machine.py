@@ -89,9 +89,12 @@ def test_memory_that_was_freed_is_used_again_without_asking_the_system():
     """40 MiB are 10,240 pages, and 40 times as many if they come from the system each time. Where a
     block is kept, one that is aligned otherwise may still want room of its own now and then."""
     found = {
-        how: int(subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True,
-                                check=True, text=True).stdout)
+        how: int(
+            subprocess.run(
+                [sys.executable, "-c", FAULTS, how], capture_output=True, check=True, text=True
+            ).stdout
+        )
         for how in ("given back", "kept")
-    }  # fmt: skip
+    }
     assert found["given back"] > 0.9 * 40 * 10240  # else there is nothing to keep
     assert found["kept"] < 0.5 * 40 * 10240

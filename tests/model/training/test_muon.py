@@ -6,7 +6,12 @@ from torch import nn
 
 from model.architecture import Transformer
 from model.config import ModelConfig, TrainConfig
-from model.training.muon import NEWTON_SCHULZ_COEFFICIENTS, NEWTON_SCHULZ_ITERATIONS, Muon, orthogonalise
+from model.training.muon import (
+    NEWTON_SCHULZ_COEFFICIENTS,
+    NEWTON_SCHULZ_ITERATIONS,
+    Muon,
+    orthogonalise,
+)
 from model.training.optimise import find_fused_matrices, make_optimizers, set_learning_rate
 
 
@@ -79,9 +84,16 @@ def test_a_parameter_without_a_gradient_stays():
 @pytest.mark.parametrize("architecture", ["decoder", "encoder_decoder"])
 def test_the_rows_of_fused_matrices_are_those_that_the_model_cuts(architecture):
     config = ModelConfig(
-        vocab_size=50, context=8, d_model=24, n_layers=1, n_heads=4, n_kv_heads=2,
-        activation="swiglu", d_ff=40, architecture=architecture,
-    )  # fmt: skip
+        vocab_size=50,
+        context=8,
+        d_model=24,
+        n_layers=1,
+        n_heads=4,
+        n_kv_heads=2,
+        activation="swiglu",
+        d_ff=40,
+        architecture=architecture,
+    )
     model = Transformer(config)
     found = find_fused_matrices(model)
     assert {tuple(rows) for rows in found.values()} == {(24, 12, 12), (40, 40)}

@@ -21,9 +21,13 @@ from tests.model.training.training import (
 )
 
 TRAIN = {
-    "precision": "fp32", "accumulation": 2, "steps": 12, "warmup": 2, "checkpoint_every": 6,
+    "precision": "fp32",
+    "accumulation": 2,
+    "steps": 12,
+    "warmup": 2,
+    "checkpoint_every": 6,
     "validate_every": 5,
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

@@ -35,8 +35,12 @@ def test_bits_follow_from_gates_and_cell_whatever_the_batch():
     documents = [random.integers(0, 11, n).tolist() for n in (5, 0, 1, 9, 9, 3)]
     expected = [by_formula(model, document) for document in documents]
     for batch_tokens in (8, 1000):
-        np.testing.assert_allclose(model.compute_document_bits(documents, batch_tokens), expected, rtol=1e-5)
-    assert model.compute_document_bits([]).shape == (0,) and model.compute_document_bits([[], []]).tolist() == [0, 0]
+        np.testing.assert_allclose(
+            model.compute_document_bits(documents, batch_tokens), expected, rtol=1e-5
+        )
+    assert model.compute_document_bits([]).shape == (0,) and model.compute_document_bits(
+        [[], []]
+    ).tolist() == [0, 0]
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +53,12 @@ def reminded():
 
 
 def test_it_learns_what_a_first_token_says_of_the_last(reminded):
-    model = train_lstm_language_model(reminded[:500], 12, token_budget=150_000, d_model=32, context=14)
-    last = model.compute_document_bits(reminded[500:]) - model.compute_document_bits([text[:5] for text in reminded[500:]])
+    model = train_lstm_language_model(
+        reminded[:500], 12, token_budget=150_000, d_model=32, context=14
+    )
+    last = model.compute_document_bits(reminded[500:]) - model.compute_document_bits(
+        [text[:5] for text in reminded[500:]]
+    )
     assert last.mean() < 0.2  # who does not remember pays two bits
 
 
@@ -72,7 +80,9 @@ def test_the_same_arguments_give_the_same_weights_and_leave_torchs_draws_alone(r
 def test_every_row_is_read_before_any_is_read_again(monkeypatch):
     seen = []
     loss = LstmLanguageModel.compute_loss_sum
-    monkeypatch.setattr(LstmLanguageModel, "compute_loss_sum", lambda m, b: seen.append(b) or loss(m, b))
+    monkeypatch.setattr(
+        LstmLanguageModel, "compute_loss_sum", lambda m, b: seen.append(b) or loss(m, b)
+    )
     text = toy_rows(1, 81, 50)[0].tolist()  # with its begin token eight rows of ten
     train_lstm_language_model([text], 50, token_budget=160, d_model=8, context=10, batch_size=4)
     assert len(seen) == 4
@@ -88,7 +98,11 @@ def test_every_row_is_read_before_any_is_read_again(monkeypatch):
 def test_a_text_smaller_than_a_batch_is_read_as_often_as_the_tokens_say(monkeypatch, size):
     read = []
     loss = LstmLanguageModel.compute_loss_sum
-    monkeypatch.setattr(LstmLanguageModel, "compute_loss_sum", lambda m, b: read.append(b.require_targets_and_weights()[1]) or loss(m, b))
+    monkeypatch.setattr(
+        LstmLanguageModel,
+        "compute_loss_sum",
+        lambda m, b: read.append(b.require_targets_and_weights()[1]) or loss(m, b),
+    )
     text = toy_rows(1, size, 50)[0].tolist()
     train_lstm_language_model([text], 50, token_budget=20_000, d_model=8)
     assert 18_000 <= sum(weights.sum() for weights in read) <= 20_000
@@ -101,5 +115,7 @@ def test_without_a_token_there_is_nothing_to_learn(documents):
 
 
 def test_a_text_shorter_than_a_row_is_learnt_whole():
-    model = train_lstm_language_model([[1, 2, 3]], 5, token_budget=2_000, d_model=16, context=32, batch_size=2)
+    model = train_lstm_language_model(
+        [[1, 2, 3]], 5, token_budget=2_000, d_model=16, context=32, batch_size=2
+    )
     assert model.compute_document_bits([[1, 2, 3]])[0] < 0.1

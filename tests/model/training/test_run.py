@@ -214,7 +214,10 @@ def test_a_skipped_step_changes_no_weight(inputs, tmp_path):
 def test_ten_skipped_steps_in_a_row_stop_the_training():
     guard = SpikeGuard()
     assert not any(guard.detect_divergence(1.0, 1.0, 3.0) for _ in range(30))
-    assert [guard.detect_divergence(1.0, 2.9, 3.0), guard.detect_divergence(1.0, 4.0, 3.0)] == [False, True]
+    assert [guard.detect_divergence(1.0, 2.9, 3.0), guard.detect_divergence(1.0, 4.0, 3.0)] == [
+        False,
+        True,
+    ]
     assert guard.detect_divergence(math.nan, 1.0, 0.0) and guard.divergent_steps == 2
     assert not guard.detect_divergence(1.0, 1.0, 3.0) and guard.divergent_steps == 0
     assert not SpikeGuard().detect_divergence(1.0, 1e9, 3.0)  # nothing to compare with yet
@@ -253,7 +256,9 @@ def test_every_objective_trains_its_architecture(tmp_path, inputs, objective, ar
     assert code == 0, events
     losses = log(tmp_path / "work")["loss"].to_pylist()
     assert np.mean(losses[-20:]) < 0.9 * np.mean(losses[:5])
-    assert load_checkpoint(tmp_path / "work" / "checkpoints" / "step-00000150").objective == objective
+    assert (
+        load_checkpoint(tmp_path / "work" / "checkpoints" / "step-00000150").objective == objective
+    )
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
@@ -271,8 +276,14 @@ def test_schedules_warm_up_to_the_rate_and_end_at_its_floor(schedule):
 
 @pytest.mark.parametrize(("steps", "share"), [(20, 0.0), (2, 0.2), (20, 0.02)])
 def test_a_decay_of_less_than_a_step_is_one_step(steps, share):
-    config = TrainConfig(steps=steps, warmup=0, schedule="wsd", decay_fraction=share,
-                         learning_rate=1.0, min_lr_ratio=0.1)  # fmt: skip
+    config = TrainConfig(
+        steps=steps,
+        warmup=0,
+        schedule="wsd",
+        decay_fraction=share,
+        learning_rate=1.0,
+        min_lr_ratio=0.1,
+    )
     rates = [compute_learning_rate(config, step) for step in range(1, steps + 1)]
     assert rates == pytest.approx([1.0] * (steps - 1) + [0.1])
 

@@ -125,12 +125,19 @@ def test_a_damaged_state_is_one_sentence(inputs, tmp_path, capsys):
     header = json.loads((folder / "state.json").read_text())
     tensors = load_file(folder / "state.safetensors")
     moment = "optimizer.0.0.exp_avg"
-    headers = ({k: v for k, v in header.items() if k != "guard"}, {**header, "guard": {"x": 1}},
-               {**header, "guard": {**header["guard"], "mean_norm": "x"}}, [],
-               *({k: v for k, v in header.items() if k != x} for x in ("history", "identity")),
-               {**header, "history": 3}, {**header, "history": [1]}, {**header, "history": [{}]},
-               {**header, "history": [{"from": "1", "settings": {}}]}, {**header, "identity": []},
-               {**header, "step": 99})  # fmt: skip
+    headers = (
+        {k: v for k, v in header.items() if k != "guard"},
+        {**header, "guard": {"x": 1}},
+        {**header, "guard": {**header["guard"], "mean_norm": "x"}},
+        [],
+        *({k: v for k, v in header.items() if k != x} for x in ("history", "identity")),
+        {**header, "history": 3},
+        {**header, "history": [1]},
+        {**header, "history": [{}]},
+        {**header, "history": [{"from": "1", "settings": {}}]},
+        {**header, "identity": []},
+        {**header, "step": 99},
+    )
     contents = (
         {k: v for k, v in tensors.items() if k != moment},
         {**tensors, "optimizer.0.99.exp_avg": torch.zeros(3)},

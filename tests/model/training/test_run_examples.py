@@ -28,7 +28,9 @@ SIZES = {"vocab_size": 40, "context": 16, "d_model": 32, "n_layers": 2, "n_heads
 def checkpoint(folder, **changes):
     torch.manual_seed(1)
     model = Transformer(ModelConfig(**{**SIZES, **changes}))
-    save_checkpoint(model, folder, tokenizer_path=write_tokenizer(folder.parent / "tokenizer.json", 40))
+    save_checkpoint(
+        model, folder, tokenizer_path=write_tokenizer(folder.parent / "tokenizer.json", 40)
+    )
     return model.config
 
 
@@ -64,9 +66,18 @@ def test_pairs_are_learnt_from_scratch(tmp_path, objective):
     config = checkpoint(tmp_path / "start", architecture=architecture)
     examples = {"train": reversed_pairs(200, 1), "validation": reversed_pairs(20, 2)}
     job = write_job(
-        tmp_path / "work", tmp_path / "start", config, objective, examples, steps=150,
-        learning_rate=5e-3, batch_size=16, validate_every=50, checkpoint_every=150, samples=2,
-    )  # fmt: skip
+        tmp_path / "work",
+        tmp_path / "start",
+        config,
+        objective,
+        examples,
+        steps=150,
+        learning_rate=5e-3,
+        batch_size=16,
+        validate_every=50,
+        checkpoint_every=150,
+        samples=2,
+    )
     code, events = run(job)
     assert code == 0, events
     samples = read_table(tmp_path / "work" / "samples").to_pylist()
@@ -105,9 +116,15 @@ def test_labels_of_tokens_are_learnt(tmp_path, architecture):
     objective = "mlm" if architecture == "encoder" else "causal"
     examples = {"train": labelled_texts(300, 1), "validation": labelled_texts(30, 2)}
     job = write_job(
-        tmp_path / "work", tmp_path / "start", config, objective, examples, steps=400,
-        batch_size=16, checkpoint_every=400,
-    )  # fmt: skip
+        tmp_path / "work",
+        tmp_path / "start",
+        config,
+        objective,
+        examples,
+        steps=400,
+        batch_size=16,
+        checkpoint_every=400,
+    )
     code, events = run(job)
     assert code == 0, events
     model = load_checkpoint(tmp_path / "work" / "checkpoints" / "step-00000400")
@@ -148,7 +165,8 @@ def test_only_the_output_layer_of_a_frozen_model_changes(tmp_path):
     code, events = run(job)
     assert code == 0, events
     first, last = (
-        load_checkpoint(tmp_path / "work" / "checkpoints" / f"step-{n:08d}").state_dict() for n in (0, 40)
+        load_checkpoint(tmp_path / "work" / "checkpoints" / f"step-{n:08d}").state_dict()
+        for n in (0, 40)
     )
     changed = {name for name in first if not torch.equal(first[name], last[name])}
     assert changed == {"transform.0.weight", "transform.0.bias", "head.weight", "head.bias"}
@@ -167,7 +185,9 @@ def test_frozen_features_are_read_without_dropout(tmp_path):
         examples = {"train": labelled_texts(20, 1)}
         job = write_job(folder / "work", folder / "start", config, "mlm", examples, frozen=True)
         assert run(job)[0] == 0
-        weights.append(load_checkpoint(folder / "work" / "checkpoints" / "step-00000040").state_dict())
+        weights.append(
+            load_checkpoint(folder / "work" / "checkpoints" / "step-00000040").state_dict()
+        )
     one, other = weights
     assert all(torch.equal(one[name], other[name]) for name in one)
 

@@ -73,9 +73,14 @@ def expected(model, rows, spans, chosen, shift, batch_of):
 def test_bits_per_byte_by_group_are_those_of_a_loop(rows, tmp_path):
     model, spans = tiny(context=CONTEXT), spans_of(rows)
     validator = Validator(
-        rows, lambda r, key, first: build_causal_batch(r), LENGTHS, sequence_count=5, target_offset=1,
-        groups_path=groups_file(tmp_path, spans), world=DistributedWorld(),
-    )  # fmt: skip
+        rows,
+        lambda r, key, first: build_causal_batch(r),
+        LENGTHS,
+        sequence_count=5,
+        target_offset=1,
+        groups_path=groups_file(tmp_path, spans),
+        world=DistributedWorld(),
+    )
     measured = validator.measure_loss(model)
     chosen = [0, 2, 4, 6, 8]
     assert validator.row_indices.tolist() == chosen
@@ -105,11 +110,18 @@ def test_masked_tokens_are_counted_where_they_stand(rows, tmp_path):
         return build_mlm_batch(index, key, first, mask_id=60, vocab_size=61, mask_rate=0.5)
 
     validator = Validator(
-        rows, objective, LENGTHS, sequence_count=0, target_offset=0,
-        groups_path=groups_file(tmp_path, spans), world=DistributedWorld(),
-    )  # fmt: skip
+        rows,
+        objective,
+        LENGTHS,
+        sequence_count=0,
+        target_offset=0,
+        groups_path=groups_file(tmp_path, spans),
+        world=DistributedWorld(),
+    )
     found = {(r["kind"], r["name"]): r for r in validator.measure_loss(model).table_rows}
-    drawn = objective(rows.read_rows(np.arange(9)), 0, 0).split_into_micro_batches(9)  # fewer than are drawn for together
+    drawn = objective(rows.read_rows(np.arange(9)), 0, 0).split_into_micro_batches(
+        9
+    )  # fewer than are drawn for together
     by_hand = expected(model, rows, spans, range(9), 0, lambda n: drawn[n])
     for key, (tokens, size, nats) in by_hand.items():
         assert (found[key]["tokens"], found[key]["bytes"]) == (tokens, size)
@@ -118,9 +130,14 @@ def test_masked_tokens_are_counted_where_they_stand(rows, tmp_path):
 
 def test_objectives_that_move_tokens_are_measured_as_a_whole(rows, tmp_path):
     validator = Validator(
-        rows, lambda r, key, first: build_causal_batch(r), LENGTHS, sequence_count=0, target_offset=None,
-        groups_path=groups_file(tmp_path, spans_of(rows)), world=DistributedWorld(),
-    )  # fmt: skip
+        rows,
+        lambda r, key, first: build_causal_batch(r),
+        LENGTHS,
+        sequence_count=0,
+        target_offset=None,
+        groups_path=groups_file(tmp_path, spans_of(rows)),
+        world=DistributedWorld(),
+    )
     (found,) = validator.measure_loss(tiny(context=16)).table_rows
     assert found["kind"] == "all" and found["tokens"] and found["bits_per_byte"]
 

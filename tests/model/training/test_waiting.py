@@ -73,9 +73,15 @@ def test_a_step_reads_no_number_unless_it_may_have_to_be_skipped(
     inputs, tmp_path, reads, capsys, optimizer, divergence, expected
 ):
     job = write_job(
-        inputs, tmp_path / "work", steps=6, optimizer=optimizer, divergence=divergence,
-        accumulation=2, checkpoint_every=3, validate_every=3,
-    )  # fmt: skip
+        inputs,
+        tmp_path / "work",
+        steps=6,
+        optimizer=optimizer,
+        divergence=divergence,
+        accumulation=2,
+        checkpoint_every=3,
+        validate_every=3,
+    )
     trainer = Watched(read_job(str(job)), DistributedWorld())
     trainer.leave_out_optimizers()
     assert trainer.run_until_done() == 0

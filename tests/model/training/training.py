@@ -71,11 +71,15 @@ class Trainer:
         for end in theirs:
             end.close()
         self.pid, self.kill, self.terminate = (
-            self.process.pid, self.process.kill, self.process.terminate,
-        )  # fmt: skip
+            self.process.pid,
+            self.process.kill,
+            self.process.terminate,
+        )
         self.stdin, self.stdout, self.stderr = (
-            os.fdopen(stdin, "w"), os.fdopen(stdout), os.fdopen(stderr),
-        )  # fmt: skip
+            os.fdopen(stdin, "w"),
+            os.fdopen(stdout),
+            os.fdopen(stderr),
+        )
 
     def wait(self, timeout=None):
         self.process.join(timeout)
@@ -94,7 +98,9 @@ class Trainer:
 def _train(job, torchrun, *pipes):
     from tests.preloaded import CEILING
 
-    steps.measure_matmul_flops_per_second = lambda device, dtype: CEILING  # measured once for all of them
+    steps.measure_matmul_flops_per_second = lambda device, dtype: (
+        CEILING
+    )  # measured once for all of them
     if not torchrun:
         parallel.launch_with_torchrun = launch
     os.setsid()
@@ -113,8 +119,10 @@ def launch(processes, module, arguments):
         port = free.getsockname()[1]
     world = {"WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     fork = multiprocessing.get_context("fork")
-    group = [fork.Process(target=_join, args=({**world, "RANK": rank}, arguments))
-             for rank in range(processes)]  # fmt: skip
+    group = [
+        fork.Process(target=_join, args=({**world, "RANK": rank}, arguments))
+        for rank in range(processes)
+    ]
     for process in group:
         process.start()
     signal.signal(signal.SIGTERM, lambda *_: [process.terminate() for process in group])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tasks.audits.answers import Responses
-from tasks.audits.catalogue import REQUEST_STAGES, FINDINGS_STAGES, METRICS_BY_AUDIT, PROBES
+from tasks.audits.catalogue import FINDINGS_STAGES, METRICS_BY_AUDIT, PROBES, REQUEST_STAGES
 from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
 from tasks.audits.probe import CorpusTables
 from tasks.audits.refer import score_with_reference
@@ -17,15 +17,26 @@ from tasks.contract import folder_to_artifact
 from tasks.measures.scorers import ScorerConfig
 
 
-def stages_of(name, folder, config, corpus=(None, None, None), scorer=None, pretrained=None,
-              traced=None, reference=None, also=()):  # fmt: skip
+def stages_of(
+    name,
+    folder,
+    config,
+    corpus=(None, None, None),
+    scorer=None,
+    pretrained=None,
+    traced=None,
+    reference=None,
+    also=(),
+):
     """The artifacts of ask, respond, score and judge, and the values and findings of the last.
     ``corpus``: lexicons, plants and documents."""
     checkpoint = folder_to_artifact(Path(folder), "checkpoint")
     asked = REQUEST_STAGES[name](checkpoint, *corpus, config)
     answered = respond(checkpoint, asked, RespondConfig())
     (probe,) = [probe for probe in PROBES if probe.name == name]
-    settings = ScoreConfig(scorer=scorer or ScorerConfig(), also=also).restrict_to_heads(probe.scorer_heads)
+    settings = ScoreConfig(scorer=scorer or ScorerConfig(), also=also).restrict_to_heads(
+        probe.scorer_heads
+    )
     scored = score_texts(asked, answered, settings) if probe.uses_scorers else None
     untrained = floor = None
     if probe.needs_untrained_baseline(config):
@@ -33,10 +44,13 @@ def stages_of(name, folder, config, corpus=(None, None, None), scorer=None, pret
         floor = score_texts(None, untrained, settings)
     referred = None
     if reference:
-        referred = score_with_reference(folder_to_artifact(Path(reference), "checkpoint"), asked, answered, RespondConfig())
+        referred = score_with_reference(
+            folder_to_artifact(Path(reference), "checkpoint"), asked, answered, RespondConfig()
+        )
     dated = ({"0": checkpoint}, {"0": pretrained}) if pretrained else (None, None)
-    judged = FINDINGS_STAGES[name](asked, answered, scored, *dated, untrained, floor,
-                         traced, referred, config)  # fmt: skip
+    judged = FINDINGS_STAGES[name](
+        asked, answered, scored, *dated, untrained, floor, traced, referred, config
+    )
     tables = judged["values"].read(), judged["findings"].read()
     assert not unnamed(name, tables[1].to_pylist())
     return asked, answered, scored, judged, tables

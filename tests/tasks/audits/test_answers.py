@@ -4,7 +4,13 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.audits.answers import Responses
-from tasks.audits.exchange import RESPONSES, SCORES, RequestBuilder, hash_json_values, build_items_schema
+from tasks.audits.exchange import (
+    RESPONSES,
+    SCORES,
+    RequestBuilder,
+    build_items_schema,
+    hash_json_values,
+)
 from tasks.contract import hash_texts
 from tests.tasks.audits.test_respond import requests_of
 
@@ -14,7 +20,9 @@ def test_responses_stand_beside_their_items():
     questions = RequestBuilder()
     names = [questions.add_item(f"item {number}") for number in range(5)]
     for number in (3, 0, 4, 1):  # of item 2 nothing is asked
-        questions.request_continuations(names[number], [1 + number % 2], max_new_tokens=3, draws=1 + number % 2)
+        questions.request_continuations(
+            names[number], [1 + number % 2], max_new_tokens=3, draws=1 + number % 2
+        )
     questions.request_continuations(names[0], [9], max_new_tokens=3, part="second")
     requests = requests_of(questions)
     distinct = {row["request"]: row for row in questions.requests}
@@ -46,8 +54,12 @@ def test_what_nobody_answered_or_scored_is_missing():
         questions.request_log_probs(item, [1], [[2 + number], [7, 8]])
     read = {"request": questions.requests[1]["request"]}
     responses = [read | {"draw": 1, "log_p": [-1.5, -0.5]}, read | {"draw": 0, "log_p": [-3.0]}]
-    scores = {"text": hash_texts(pa.array(["b"], pa.large_string())), "scorer": ["s"],
-              "head": ["toxicity"], "score": [0.75]}  # fmt: skip
+    scores = {
+        "text": hash_texts(pa.array(["b"], pa.large_string())),
+        "scorer": ["s"],
+        "head": ["toxicity"],
+        "score": [0.75],
+    }
     answers = Responses(
         pa.Table.from_pylist([*questions.items.values()], schema=build_items_schema()),
         requests_of(questions),

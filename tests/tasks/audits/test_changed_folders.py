@@ -261,7 +261,9 @@ def test_pairs_that_are_replaced_while_they_are_read_are_not_stored(session, tmp
 
     session.listener = replace
     with pytest.raises(HallmarkError, match=r"pairs\.csv changed while it was read"):
-        REQUEST_STAGES["bias"](folder_to_artifact(gpt2_folder, "checkpoint"), None, None, None, config)
+        REQUEST_STAGES["bias"](
+            folder_to_artifact(gpt2_folder, "checkpoint"), None, None, None, config
+        )
     assert session.store.list_artifacts("ask_bias") == []
 
 

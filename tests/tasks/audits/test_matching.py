@@ -30,9 +30,14 @@ def brute(texts, rows, size):
 def runs(texts, rows, size, **options):
     found = TokenWindowIndex(texts, size, **options).find_longest_runs(rows)
     return set(
-        zip(*(getattr(found, n).tolist() for n in ("text_index", "text_start", "row_index", "row_start", "length")),
-            strict=True)
-    )  # fmt: skip
+        zip(
+            *(
+                getattr(found, n).tolist()
+                for n in ("text_index", "text_start", "row_index", "row_start", "length")
+            ),
+            strict=True,
+        )
+    )
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
@@ -77,27 +82,31 @@ def test_of_what_stands_everywhere_the_first_places_are_followed(monkeypatch):
 
 def test_windows_of_equal_hash_are_compared(monkeypatch):
     """With one hash for all, only what is the same is found."""
-    import tasks.audits.matching as matching
+    from tasks.audits import matching
 
     rng = np.random.default_rng(3)
     rows = rng.integers(0, 3, (4, 9)).astype(np.int32)
     texts = [rng.integers(0, 3, 9).tolist()]
     wanted = brute(texts, rows, 3)
-    monkeypatch.setattr(matching, "hash_windows", lambda r, s: np.full(
-        (len(r), max(0, r.shape[1] - s + 1)), 5, np.uint64))  # fmt: skip
+    monkeypatch.setattr(
+        matching,
+        "hash_windows",
+        lambda r, s: np.full((len(r), max(0, r.shape[1] - s + 1)), 5, np.uint64),
+    )
     assert runs(texts, rows, 3) == wanted
 
 
 def test_hashes_beyond_all_that_are_known_are_none(monkeypatch):
     """With the first token for a hash, which all pass the sieve."""
-    import tasks.audits.matching as matching
+    from tasks.audits import matching
 
     rng = np.random.default_rng(5)
     rows = rng.integers(0, 9, (6, 11)).astype(np.int32)
     texts = [rng.integers(2, 5, 14).tolist(), rows[1, 2:9].tolist()]
     wanted = brute(texts, rows, 3)
-    monkeypatch.setattr(matching, "hash_windows", lambda r, s: (
-        r[:, : max(0, r.shape[1] - s + 1)].astype(np.uint64)))  # fmt: skip
+    monkeypatch.setattr(
+        matching, "hash_windows", lambda r, s: r[:, : max(0, r.shape[1] - s + 1)].astype(np.uint64)
+    )
     assert runs(texts, rows, 3) == wanted and wanted
 
 

@@ -6,13 +6,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.audits import respond as responding
-from tasks.audits.catalogue import REQUEST_STAGES, FINDINGS_STAGES
+from tasks.audits.catalogue import FINDINGS_STAGES, REQUEST_STAGES
 from tasks.audits.exchange import REQUESTS, RESPONSES, RequestBuilder, hash_json_values
 from tasks.audits.probes.toxicity import ToxicityConfig
-from tasks.audits.respond import RespondConfig, split_into_chunks, respond
+from tasks.audits.respond import RespondConfig, respond, split_into_chunks
 from tasks.audits.score import ScoreConfig, score_texts
 from tasks.audits.subjects.subject import AuditedModel, open_audited_model
-from tasks.contract import Session, Store, StageContext, folder_to_artifact, open_session, table_schema
+from tasks.contract import (
+    Session,
+    StageContext,
+    Store,
+    folder_to_artifact,
+    open_session,
+    table_schema,
+)
 from tasks.measures import scorers
 from tasks.measures.scorers import LinearScorer
 from tests.tasks.audits.asking import stages_of
@@ -44,7 +51,11 @@ def asked():
         item = questions.add_item(f"text {number % 250}")
         context = rng.integers(2, 90, 1 + number % 7).tolist()
         if number % 3:
-            settings = {"max_new_tokens": (4, 9)[number % 2], "draws": 1 + number % 4, "seed": number % 2}
+            settings = {
+                "max_new_tokens": (4, 9)[number % 2],
+                "draws": 1 + number % 4,
+                "seed": number % 2,
+            }
             questions.request_continuations(item, context, **settings)
         else:
             targets = [rng.integers(2, 90, 1 + number % 5).tolist() for _ in range(1 + number % 4)]
@@ -75,14 +86,29 @@ def test_chunks_hold_each_request_once_whatever_their_order(asked, monkeypatch):
 def test_a_request_is_named_by_all_that_is_asked():
     questions = RequestBuilder()
     item = questions.add_item("a")
-    base = {"max_new_tokens": 4, "draws": 2, "seed": 0, "top_p": 0.9, "top_k": 0, "temperature": 1.0}
+    base = {
+        "max_new_tokens": 4,
+        "draws": 2,
+        "seed": 0,
+        "top_p": 0.9,
+        "top_k": 0,
+        "temperature": 1.0,
+    }
     questions.request_continuations(item, [1, 2], **base)
     questions.request_continuations(questions.add_item("b"), [1, 2], **base, part="other")
     same, other = (row["request"] for row in questions.requests)
     assert same == other
-    for change in ({"max_new_tokens": 5}, {"draws": 3}, {"seed": 1}, {"top_p": 0.8}, {"top_k": 1},
-                   {"temperature": 0.5}, {"first_temperature": 10.0}, {"rank_statistics": True},
-                   {"score_lowercase": True}):  # fmt: skip
+    for change in (
+        {"max_new_tokens": 5},
+        {"draws": 3},
+        {"seed": 1},
+        {"top_p": 0.8},
+        {"top_k": 1},
+        {"temperature": 0.5},
+        {"first_temperature": 10.0},
+        {"rank_statistics": True},
+        {"score_lowercase": True},
+    ):
         questions.request_continuations(item, [1, 2], **base | change)
     questions.request_continuations(item, [1, 3], **base)
     for number, (context, targets) in enumerate(
@@ -91,7 +117,9 @@ def test_a_request_is_named_by_all_that_is_asked():
         questions.request_log_probs(item, context, targets, part=str(number))
     questions.request_log_probs(item, [1, 2], [[3]], target_positions=[[0]], part="places")
     questions.request_log_probs(item, [1, 2], [[3]], rank_statistics=True, part="moments")
-    questions.request_log_probs(item, [1, 2], [[3]], part="the same", doc_ids=[b"x"], source_text="of a document")
+    questions.request_log_probs(
+        item, [1, 2], [[3]], part="the same", doc_ids=[b"x"], source_text="of a document"
+    )
     assert len({row["request"] for row in questions.requests}) == len(questions.requests) - 2
     assert hash_json_values("a", 1) != hash_json_values("a1") != hash_json_values("a", "1")
 
@@ -173,8 +201,14 @@ def test_what_was_written_is_read_again(tmp_path, request, folder, longest):
     settings = {"max_new_tokens": 12, "draws": 3, "first_temperature": 10.0, "top_k": 40}
     for part, again in (("again", True), ("once", False)):
         for number, context in enumerate(contexts):
-            questions.request_continuations(questions.add_item(str(number)), context, **settings, rank_statistics=again,
-                            score_lowercase=again, part=part)  # fmt: skip
+            questions.request_continuations(
+                questions.add_item(str(number)),
+                context,
+                **settings,
+                rank_statistics=again,
+                score_lowercase=again,
+                part=part,
+            )
     found = answers_of(checkpoint, requests_of(questions), tmp_path).to_pylist()
     by = {(row["request"], row["draw"]): row for row in found}
     again, once = questions.requests[:3], questions.requests[3:]
@@ -202,13 +236,15 @@ def test_the_temperature_falls_from_the_first(own_folder, gpt2_folder):
     for folder in (own_folder, gpt2_folder):
         subject = open_audited_model(folder)
         prompt = subject.prepend_bos_id(subject.encode("The nurse"))
-        (many,) = subject.generate_continuations([prompt], max_new_tokens=24, samples=30, temperature=1e-3,
-                                first_temperature=10.0)  # fmt: skip
+        (many,) = subject.generate_continuations(
+            [prompt], max_new_tokens=24, samples=30, temperature=1e-3, first_temperature=10.0
+        )
         assert len({written.token_ids[0] for written in many if written.token_ids}) > 10
         ids = [written.token_ids for written in many]
         ranks = [found.rank for found in subject.compute_rank_statistics([prompt] * len(ids), ids)]
-        first, last = (np.concatenate([rank[part] for rank in ranks])
-                       for part in (slice(5), slice(20, None)))  # fmt: skip
+        first, last = (
+            np.concatenate([rank[part] for rank in ranks]) for part in (slice(5), slice(20, None))
+        )
         assert (first == 0).mean() < 0.1 < 0.9 < (last == 0).mean()
 
 
@@ -219,7 +255,9 @@ def test_a_masked_model_is_asked_about_places(tmp_path, bert_folder):
     item = questions.add_item("a")
     questions.request_log_probs(item, [], [ids], target_positions=[[1, 3]])
     questions.request_log_probs(item, [], [ids], part="all")
-    found = answers_of(folder_to_artifact(bert_folder, "checkpoint"), requests_of(questions), tmp_path)
+    found = answers_of(
+        folder_to_artifact(bert_folder, "checkpoint"), requests_of(questions), tmp_path
+    )
     some, every = sorted(found["log_p"].to_pylist(), key=len)
     (expected,) = subject.compute_masked_log_probs([ids], [[*range(len(ids))]])
     np.testing.assert_allclose(every, expected, atol=1e-5)
@@ -232,8 +270,14 @@ def counted(monkeypatch):
     counts = {"written": 0, "scored": 0}
     for kind in all_kinds(AuditedModel):
         if "generate_continuations" in vars(kind) and kind is not AuditedModel:
-            monkeypatch.setattr(kind, "generate_continuations", tally(counts, "written", kind.generate_continuations))
-    monkeypatch.setattr(LinearScorer, "score_by_head", tally(counts, "scored", LinearScorer.score_by_head))
+            monkeypatch.setattr(
+                kind,
+                "generate_continuations",
+                tally(counts, "written", kind.generate_continuations),
+            )
+    monkeypatch.setattr(
+        LinearScorer, "score_by_head", tally(counts, "scored", LinearScorer.score_by_head)
+    )
     return counts
 
 
@@ -281,7 +325,9 @@ def test_checkpoints_of_one_training_are_asked_the_same(session, own_folder, tmp
         model.embedding.weight.mul_(1.5)
     save_checkpoint(model, tmp_path / "later", tokenizer_path=own_folder / "tokenizer.json")
     asked = [
-        REQUEST_STAGES["toxicity"](folder_to_artifact(folder, "checkpoint"), None, None, None, QUICK)
+        REQUEST_STAGES["toxicity"](
+            folder_to_artifact(folder, "checkpoint"), None, None, None, QUICK
+        )
         for folder in (own_folder, tmp_path / "later")
     ]
     assert asked[0].name == asked[1].name
@@ -332,7 +378,12 @@ def test_a_killed_stage_asks_only_what_is_missing(tmp_path, own_folder, monkeypa
 def test_what_nobody_answers_leaves_empty_tables(session, bert_folder):
     """A masked model writes nothing; it is not even opened."""
     asked, answered, scored, judged, _ = stages_of("toxicity", bert_folder, QUICK)
-    assert asked["requests"].row_count == answered["responses"].row_count == answered["model"].row_count == 0
+    assert (
+        asked["requests"].row_count
+        == answered["responses"].row_count
+        == answered["model"].row_count
+        == 0
+    )
     assert scored["scores"].row_count == asked["items"].row_count == 20
     assert judged.stage == "audit_toxicity" and [*FINDINGS_STAGES] == [*REQUEST_STAGES]
 
@@ -352,7 +403,10 @@ def test_another_model_is_read_by_its_own_tokenizer(session, tmp_path, own_folde
     (tmp_path / "other").mkdir()
     other = make_own(tmp_path / "other", special=("<|mask|>",))
     given = (None, None, None, QUICK)
-    found = [REQUEST_STAGES["toxicity"](folder_to_artifact(f, "checkpoint"), *given) for f in (own_folder, other)]
+    found = [
+        REQUEST_STAGES["toxicity"](folder_to_artifact(f, "checkpoint"), *given)
+        for f in (own_folder, other)
+    ]
     assert found[0].name != found[1].name
 
 

@@ -36,8 +36,11 @@ def test_a_scorer_that_gives_no_text_a_score_fails_the_audit(session, tmp_path):
     folder = damage(make_classifier(tmp_path / "a"), slice(None))
     answered = write_texts(TextsConfig(texts=("a b", "c", "d e f", " ")))
     also = ClassifierConfig(kind="classifier", folder=folder)
-    with pytest.raises(HallmarkError, match=r"^stage score: the scorer sentiment classifier a fai"
-                       r"led at all 3 texts .*gives no number\); use another"):  # fmt: skip
+    with pytest.raises(
+        HallmarkError,
+        match=r"^stage score: the scorer sentiment classifier a fai"
+        r"led at all 3 texts .*gives no number\); use another",
+    ):
         score_texts(None, answered, ScoreConfig(also=(also,)))
     assert session.store.list_artifacts("score") == []
 

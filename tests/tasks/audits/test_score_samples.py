@@ -13,8 +13,13 @@ TEXTS = (f"you {OFFENSIVE}", "the sea was calm", "")
 
 def test_each_text_gets_its_own_score_and_nothing_else_changes(session):
     written = trained(None, TrainedConfig(texts=TEXTS, prompts=True))["samples"].read().to_pylist()
-    made = score_samples(trained(None, TrainedConfig(texts=TEXTS, prompts=True)),
-                         ScoreSamplesConfig())["samples"].read().to_pylist()  # fmt: skip
+    made = (
+        score_samples(
+            trained(None, TrainedConfig(texts=TEXTS, prompts=True)), ScoreSamplesConfig()
+        )["samples"]
+        .read()
+        .to_pylist()
+    )
     scorer = open_scorer(ScorerConfig())
     assert len(made) == 9
     for row, before in zip(made, written, strict=True):

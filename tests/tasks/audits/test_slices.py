@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tasks.audits.about import SKIPPED_COUNT_METRICS, ITEMS_IN_TRAINING_TEXT
-from tasks.audits.catalogue import PROBES, METRICS_WITHOUT_INTERVAL
+from tasks.audits.about import ITEMS_IN_TRAINING_TEXT, SKIPPED_COUNT_METRICS
+from tasks.audits.catalogue import METRICS_WITHOUT_INTERVAL, PROBES
 from tasks.audits.judging.tags import parse_tags
 from tasks.audits.probes.bold import BoldConfig
 from tasks.audits.probes.misuse import MisuseConfig
@@ -44,9 +44,14 @@ def misuse(folder):
     return MisuseConfig(prompts=[written(folder / "prompts.jsonl", rows)], draws=2, tokens=4), {}
 
 
-AUDITS = [*invented.AUDITS, bold, misuse,
-          *map(with_default_settings, ("toxicity", "counterfactual", "extraction_attack",
-                                       "amplification"))]  # fmt: skip
+AUDITS = [
+    *invented.AUDITS,
+    bold,
+    misuse,
+    *map(
+        with_default_settings, ("toxicity", "counterfactual", "extraction_attack", "amplification")
+    ),
+]
 
 
 @pytest.mark.parametrize("build", AUDITS, ids=lambda build: build.__name__)
@@ -56,8 +61,11 @@ def test_no_slice_of_a_finding_is_impossible(build, own_folder, tmp_path, sessio
     (probe,) = [probe for probe in PROBES if probe.name == name]
     asked, *_, (_, findings) = stages_of(name, own_folder, config, **more)
     items = asked["items"].read()
-    skipped = [row | {"tags": parse_tags(row)} for row in asked["skipped"].read().to_pylist()
-               if row["count"] is None]  # fmt: skip
+    skipped = [
+        row | {"tags": parse_tags(row)}
+        for row in asked["skipped"].read().to_pylist()
+        if row["count"] is None
+    ]
     found = [row for row in findings.to_pylist() if not row["control"]]
     assert found
     for row in found:

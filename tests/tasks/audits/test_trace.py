@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from tasks.audits import trace as tracing
-from tasks.audits.exchange import RESPONSES, LOOKUPS
+from tasks.audits.exchange import LOOKUPS, RESPONSES
 from tasks.audits.trace import CanarySpans, TraceConfig, trace_training_text
-from tasks.contract import ID_TYPE, hash_to_ids, hash_texts
+from tasks.contract import ID_TYPE, hash_texts, hash_to_ids
 
 WIDTH = 12
 #: Documents, each behind a 0; the second is planted, and stands twice.
@@ -47,8 +47,9 @@ def packed():
         for place, token in enumerate([0, *text]):
             row, start = divmod(len(flat), WIDTH)
             if not place or not start:
-                spans.append({"split": "train", "sequence": row, "start": start,
-                              "doc_id": key.as_py()})  # fmt: skip
+                spans.append(
+                    {"split": "train", "sequence": row, "start": start, "doc_id": key.as_py()}
+                )
             spans[-1]["end"] = start + 1
             flat.append(token)
             chars.append(10 * place)
@@ -76,10 +77,14 @@ def traced_of(packed, responses, monkeypatch, read=None, sought=(), trainings=1,
     )
     request = hash_to_ids(["written", "read"])
     rows = [
-        {"request": request[text is None].as_py(), "draw": draw, "text": text,
-         "ids": None if text is None else tokens}
+        {
+            "request": request[text is None].as_py(),
+            "draw": draw,
+            "text": text,
+            "ids": None if text is None else tokens,
+        }
         for draw, (text, tokens) in enumerate(responses)
-    ]  # fmt: skip
+    ]
     wanted = [{"item": hash_to_ids([item])[0].as_py(), "ids": tokens} for item, tokens in sought]
     asked = {"sought": Known(pa.Table.from_pylist(wanted, schema=LOOKUPS))}
     answered = {"responses": Known(pa.Table.from_pylist(rows, schema=RESPONSES))}
@@ -92,8 +97,15 @@ def traced_of(packed, responses, monkeypatch, read=None, sought=(), trainings=1,
     )
     config = TraceConfig(**({"least": 3, "verbatim": 4} | settings))
     names = [str(number) for number in range(trainings)]
-    trace_training_text.body(asked, answered, *(dict.fromkeys(names, each) for each in ({}, {}, packed.made)),
-               Known(pa.table(about)), plants, config, work)  # fmt: skip
+    trace_training_text.body(
+        asked,
+        answered,
+        *(dict.fromkeys(names, each) for each in ({}, {}, packed.made)),
+        Known(pa.table(about)),
+        plants,
+        config,
+        work,
+    )
     packed.held = made["held"].to_pylist()
     return made["traced"].to_pylist(), made["spans"].to_pylist()
 
@@ -113,8 +125,13 @@ def test_what_was_written_leads_to_its_documents(packed, monkeypatch):
     by = {}
     for row in spans:
         by.setdefault(row["text"], []).append(row)
-    hashes = dict(zip(["hit", "short"], hash_texts(pa.array(["hit", "short"], pa.large_string()))
-                      .to_pylist(), strict=True))  # fmt: skip
+    hashes = dict(
+        zip(
+            ["hit", "short"],
+            hash_texts(pa.array(["hit", "short"], pa.large_string())).to_pylist(),
+            strict=True,
+        )
+    )
     assert set(by) == set(hashes.values())  # what was read has no text, and no rows
     hit = by[hashes["hit"]]
     assert {r["doc_id"] for r in hit if r["size"] == 5} == {k.as_py() for k in KEYS[1:3]}
@@ -123,8 +140,11 @@ def test_what_was_written_leads_to_its_documents(packed, monkeypatch):
         tokens = dict(responses[:3])["hit" if row["text"] == hashes["hit"] else "short"]
         there = packed.rows[row["sequence"]][row["place"] : row["place"] + row["size"]]
         assert tokens[row["start"] : row["start"] + row["size"]] == there.tolist()
-        inside = [s for s in packed.spans if s["sequence"] == row["sequence"]
-                  and s["start"] <= row["place"] < s["end"]]  # fmt: skip
+        inside = [
+            s
+            for s in packed.spans
+            if s["sequence"] == row["sequence"] and s["start"] <= row["place"] < s["end"]
+        ]
         assert [s["doc_id"] for s in inside] == [row["doc_id"]]
         assert row["cluster"] == row["doc_id"] and row["read"] == 2
         assert row["first_step"] == row["sequence"] + 7
@@ -146,11 +166,17 @@ def test_what_was_sought_was_read_as_often_as_it_stands_whole_in_rows_that_were(
 ):
     """By brute force, of all windows of the training text and of some that are none."""
     rows, read = packed.rows.tolist(), [3, 0, 2]
-    windows = [row[at : at + size] for row in rows for size in (3, 4, 6)
-               for at in range(WIDTH - size + 1)]  # fmt: skip
+    windows = [
+        row[at : at + size] for row in rows for size in (3, 4, 6) for at in range(WIDTH - size + 1)
+    ]
     sought = [(str(n), text) for n, text in enumerate([*windows, [1, 2, 9, 9], [9, 8, 7, 6, 5]])]
-    sought += [("two", windows[0]), ("two", [4, 4, 4]), ("short", [1, 2]), ("long", [1, 2, 3]),
-               ("long", [1, 2])]  # fmt: skip
+    sought += [
+        ("two", windows[0]),
+        ("two", [4, 4, 4]),
+        ("short", [1, 2]),
+        ("long", [1, 2, 3]),
+        ("long", [1, 2]),
+    ]
 
     def times(text):
         return sum(
@@ -207,13 +233,15 @@ def test_tokens_within_planted_documents_are_those_of_brute_force():
     stretches = [(0, 0, 4), (0, 4, 6), (1, 3, 9), (3, 0, 10), (5, 7, 10)]
     order = rng.permutation(len(stretches))
     keys = hash_to_ids(f"plant {n}" for n in range(len(stretches)))
-    spans = pa.table({
-        "split": ["train"] * 5 + ["validation"],
-        "sequence": [stretches[n][0] for n in order] + [2],
-        "start": [stretches[n][1] for n in order] + [0],
-        "end": [stretches[n][2] for n in order] + [10],
-        "doc_id": pa.array([*(keys[int(n)].as_py() for n in order), keys[0].as_py()], ID_TYPE),
-    })  # fmt: skip
+    spans = pa.table(
+        {
+            "split": ["train"] * 5 + ["validation"],
+            "sequence": [stretches[n][0] for n in order] + [2],
+            "start": [stretches[n][1] for n in order] + [0],
+            "end": [stretches[n][2] for n in order] + [10],
+            "doc_id": pa.array([*(keys[int(n)].as_py() for n in order), keys[0].as_py()], ID_TYPE),
+        }
+    )
     plants = Known(pa.table({"doc_ids": [[k.as_py() for k in keys], []]}))
     planted = CanarySpans.from_canaries(Known(spans), plants, width)
     begin = rng.integers(0, rows * width, 200)

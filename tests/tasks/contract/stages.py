@@ -15,22 +15,22 @@ from tasks.contract import (
     DOCUMENTS,
     LEDGER,
     Artifact,
-    TablePart,
     Session,
     StageConfig,
+    StageContext,
     Store,
     Table,
+    TablePart,
     TableWriters,
-    StageContext,
+    build_ledger_columns,
+    build_removal_columns,
+    doc_id_to_part_index,
     fill_document_columns,
     hash_documents,
-    hash_to_ids,
-    build_ledger_columns,
-    open_session,
-    doc_id_to_part_index,
-    build_removal_columns,
-    stage,
     hash_texts,
+    hash_to_ids,
+    open_session,
+    stage,
 )
 
 
@@ -62,7 +62,9 @@ def made_documents(config: MakeConfig) -> pa.Table:
 
 def make_part(number: int, config: MakeConfig, out: TableWriters) -> None:
     documents = made_documents(config)
-    here = [doc_id_to_part_index(i, config.parts) == number for i in documents["doc_id"].to_pylist()]
+    here = [
+        doc_id_to_part_index(i, config.parts) == number for i in documents["doc_id"].to_pylist()
+    ]
     out.get_table_writer("documents").write(documents.filter(pa.array(here)))
 
 
@@ -79,7 +81,9 @@ def drop_part(part: TablePart, config: DropConfig, out: TableWriters) -> int:
         removed = batch.filter(gone)
         count += removed.num_rows
         if not config.forget:
-            out.get_table_writer("ledger").write(build_removal_columns("has the word", removed, threshold=config.note))
+            out.get_table_writer("ledger").write(
+                build_removal_columns("has the word", removed, threshold=config.note)
+            )
     return count
 
 
@@ -108,7 +112,9 @@ def keep_number(config: CountConfig, context: StageContext) -> None:
 @stage(name="double", tables={"count": COUNT})
 def double(number: Artifact, config: CountConfig, context: StageContext) -> None:
     """Fails on what is no number with an error of Python's."""
-    context.get_table_writer("count").write({"rows": [2 * int(number.fetch_file("number.txt").read_text())]})
+    context.get_table_writer("count").write(
+        {"rows": [2 * int(number.fetch_file("number.txt").read_text())]}
+    )
 
 
 @stage(name="miscount", tables={"count": COUNT, "accounts": ACCOUNTS})
@@ -187,7 +193,9 @@ def faulty_part(part: TablePart, config: FaultConfig, out: TableWriters) -> None
         case "a text is changed, and the ledger names another document":
             one["text"] = one["text"][::-1]
             other = hash_documents(pa.array([two["doc_id"]]), pa.array([two["text"]]))
-            out.get_table_writer("ledger").write(written | {"doc_id": [two["doc_id"]], "identity": other})
+            out.get_table_writer("ledger").write(
+                written | {"doc_id": [two["doc_id"]], "identity": other}
+            )
         case "a text is changed, and the ledger does not say what it was":
             one["text"] = one["text"][::-1]
             out.get_table_writer("ledger").write(written)

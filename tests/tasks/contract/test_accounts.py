@@ -3,7 +3,14 @@
 import pytest
 
 from tasks.contract import HallmarkError
-from tasks.contract.accounts import ACCOUNT_TERMS, compute_accounts, check_accounts_balance, check_checksums_balance, compute_checksums, merge_counts
+from tasks.contract.accounts import (
+    ACCOUNT_TERMS,
+    check_accounts_balance,
+    check_checksums_balance,
+    compute_accounts,
+    compute_checksums,
+    merge_counts,
+)
 
 WHOLE = 2**128
 
@@ -32,13 +39,27 @@ LEDGER = [
 def test_a_book_by_hand():
     size, rows = compute_accounts(ENTERED, DOCUMENTS, LEDGER)
     assert size == {
-        "source": "s", "unit": "bytes", "in": 35, "added": 8, "kept": 28, "removed_rows": 7,
-        "removed_spans": 4, "quarantined": 6, "replaced": -2,
-    }  # fmt: skip
+        "source": "s",
+        "unit": "bytes",
+        "in": 35,
+        "added": 8,
+        "kept": 28,
+        "removed_rows": 7,
+        "removed_spans": 4,
+        "quarantined": 6,
+        "replaced": -2,
+    }
     assert rows == {
-        "source": "s", "unit": "rows", "in": 5, "added": 1, "kept": 4, "removed_rows": 1,
-        "removed_spans": 0, "quarantined": 1, "replaced": 0,
-    }  # fmt: skip
+        "source": "s",
+        "unit": "rows",
+        "in": 5,
+        "added": 1,
+        "kept": 4,
+        "removed_rows": 1,
+        "removed_spans": 0,
+        "quarantined": 1,
+        "replaced": 0,
+    }
     check_accounts_balance("x", [size, rows])
     for term in ACCOUNT_TERMS:
         with pytest.raises(HallmarkError, match=r"source 's' in bytes do not add up .*[+-]1 un"):
@@ -49,9 +70,14 @@ def test_the_checksums_of_the_same_documents_by_hand():
     [book] = compute_checksums(ENTERED, DOCUMENTS, LEDGER)
     found = {term: int.from_bytes(book[term], "big") for term in ACCOUNT_TERMS}
     assert found == {
-        "in": 54_321, "added": 600_000, "kept": 600_001, "removed_rows": 20, "removed_spans": 300,
-        "quarantined": 50_000, "replaced": 4_000,
-    }  # fmt: skip
+        "in": 54_321,
+        "added": 600_000,
+        "kept": 600_001,
+        "removed_rows": 20,
+        "removed_spans": 300,
+        "quarantined": 50_000,
+        "replaced": 4_000,
+    }
     check_checksums_balance("x", [book])
     for term in ACCOUNT_TERMS:
         with pytest.raises(HallmarkError, match="the checksums of source 's' do not add up"):
@@ -61,8 +87,12 @@ def test_the_checksums_of_the_same_documents_by_hand():
 def test_what_was_changed_before_this_stage_enters_as_it_is():
     """An input's own note of what its stage changed is none of this one's."""
     entered = [*ENTERED, ["s", "changed", 0, 0, 0, hexed(77)]]
-    assert compute_checksums(entered, DOCUMENTS, LEDGER) == compute_checksums(ENTERED, DOCUMENTS, LEDGER)
-    assert compute_accounts(entered, DOCUMENTS, LEDGER) == compute_accounts(ENTERED, DOCUMENTS, LEDGER)
+    assert compute_checksums(entered, DOCUMENTS, LEDGER) == compute_checksums(
+        ENTERED, DOCUMENTS, LEDGER
+    )
+    assert compute_accounts(entered, DOCUMENTS, LEDGER) == compute_accounts(
+        ENTERED, DOCUMENTS, LEDGER
+    )
 
 
 def test_sums_go_round_at_two_to_the_128():
@@ -71,8 +101,9 @@ def test_sums_go_round_at_two_to_the_128():
         [[["s", "document", 1, 2, 2, hexed(large)]], [["s", "document", 1, 3, 4, hexed(5)]]]
     )
     assert entered == [["s", "document", 2, 5, 6, hexed(4)]]
-    [book] = compute_checksums(entered, [["s", "document", 1, 2, 2, hexed(large)]],
-                       [["s", "removed", 1, 3, 0, hexed(5)]])  # fmt: skip
+    [book] = compute_checksums(
+        entered, [["s", "document", 1, 2, 2, hexed(large)]], [["s", "removed", 1, 3, 0, hexed(5)]]
+    )
     assert (book["in"], book["kept"]) == ((4).to_bytes(16, "big"), large.to_bytes(16, "big"))
     check_checksums_balance("x", [book])
 
@@ -96,8 +127,11 @@ def test_each_source_has_books_of_its_own():
     gone = [["b", "removed", 1, 5, 0, hexed(2)]]
     books = compute_accounts(entered, kept, gone)
     assert [(b["source"], b["unit"], b["kept"], b["removed_rows"]) for b in books] == [
-        ("a", "bytes", 2, 0), ("a", "rows", 1, 0), ("b", "bytes", 0, 5), ("b", "rows", 0, 1),
-    ]  # fmt: skip
+        ("a", "bytes", 2, 0),
+        ("a", "rows", 1, 0),
+        ("b", "bytes", 0, 5),
+        ("b", "rows", 0, 1),
+    ]
     assert [book["source"] for book in compute_checksums(entered, kept, gone)] == ["a", "b"]
     gone[0][0] = "a"  # as much as is missing, but of the other source
     with pytest.raises(HallmarkError, match="source 'a' in bytes"):

@@ -10,7 +10,7 @@ import pytest
 
 from tasks.contract import DOCUMENTS, HallmarkError, Table, artifact, folder_to_artifact
 from tasks.contract.columns import describe_columns
-from tasks.contract.fingerprint import to_canonical_json, sha256_hex
+from tasks.contract.fingerprint import sha256_hex, to_canonical_json
 from tasks.contract.watching import record_folder_files
 from tests.tasks.contract.stages import (
     FOUR_PARTS,
@@ -76,7 +76,10 @@ def test_a_batch_is_a_row_group_and_holds_the_columns_asked_for(session):
     assert set(whole.column_names) == {"text", "source"}
     [part] = table.parts
     assert part.read().equals(table.read()) and part.row_count == 9_000
-    assert part.read_empty_table(["text"]).schema == part.read(["text"]).schema and len(part.read_empty_table()) == 0
+    assert (
+        part.read_empty_table(["text"]).schema == part.read(["text"]).schema
+        and len(part.read_empty_table()) == 0
+    )
     few = table.to_dataset().to_table(["doc_id"], filter=pc.field("source") == "odd")
     assert len(few) == 4_500
     frame = table.to_pandas()
@@ -161,7 +164,9 @@ def test_a_folder_of_somebody_else_is_read_once_for_all_who_name_it(tmp_path, mo
     (tmp_path / "other.bin").write_bytes(b"2")  # as unpacked: of the same size and time
     os.utime(tmp_path / "other.bin", ns=(0, 10**18))
     (tmp_path / "other.bin").replace(path)
-    assert folder_to_artifact(tmp_path, "checkpoint").content_digest != first.content_digest and read == [path, path]
+    assert folder_to_artifact(
+        tmp_path, "checkpoint"
+    ).content_digest != first.content_digest and read == [path, path]
 
 
 def test_each_file_of_a_folder_of_thousands_is_read_once(tmp_path, monkeypatch):

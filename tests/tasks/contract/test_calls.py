@@ -6,16 +6,16 @@ import json
 import pytest
 
 from tasks.contract import (
-    PURGED_DOCUMENTS_FILE,
     DOCUMENTS,
     LEDGER,
+    PURGED_DOCUMENTS_FILE,
     TOMBSTONES_FILE,
     Artifact,
     HallmarkError,
     StageConfig,
+    StageContext,
     Table,
     UsageError,
-    StageContext,
     get_current_session,
     stage,
 )
@@ -37,14 +37,23 @@ class SayConfig(StageConfig):
 
 
 @stage(name="total", tables={"count": COUNT})
-def total(documents: Table, others: dict[str, Artifact], extra: Table | None, config: SayConfig,
-          context: StageContext) -> None:  # fmt: skip
+def total(
+    documents: Table,
+    others: dict[str, Artifact],
+    extra: Table | None,
+    config: SayConfig,
+    context: StageContext,
+) -> None:
     rows = documents.row_count + sum(other["documents"].row_count for other in others.values())
     context.get_table_writer("count").write({"rows": [rows + (extra.row_count if extra else 0)]})
 
 
-@stage(name="look", tables={"count": COUNT}, reads={"made": ("documents",), "several": ("documents",)})
-def look(made: Artifact, several: dict[str, Artifact], config: SayConfig, context: StageContext) -> None:
+@stage(
+    name="look", tables={"count": COUNT}, reads={"made": ("documents",), "several": ("documents",)}
+)
+def look(
+    made: Artifact, several: dict[str, Artifact], config: SayConfig, context: StageContext
+) -> None:
     assert made.tables.keys() == {"documents"}
     assert all(other.tables.keys() == {"documents"} for other in several.values())
     context.get_table_writer("count").write({"rows": [made["documents"].row_count]})
@@ -85,13 +94,16 @@ def test_inputs_are_tables_artifacts_and_groups_of_them(session):
     made = total(five, {"a": six, "b": ten}, None, SayConfig())
     assert rows_of(made) == [21]
     assert made.manifest["lineage"] == {
-        "documents": f"{five.name}#documents", "others": {"a": six.name, "b": ten.name},
+        "documents": f"{five.name}#documents",
+        "others": {"a": six.name, "b": ten.name},
         "extra": None,
-    }  # fmt: skip
+    }
     digest = five["documents"].digest
     assert made.manifest["parts"]["inputs"] == {
-        "documents": digest, "others": {"a": six.content_digest, "b": ten.content_digest}, "extra": None,
-    }  # fmt: skip
+        "documents": digest,
+        "others": {"a": six.content_digest, "b": ten.content_digest},
+        "extra": None,
+    }
     assert rows_of(total(five, {}, five["documents"], config=SayConfig())) == [10]
     again = total(five, {"a": six, "b": ten}, None)  # a config's defaults
     assert again.manifest["parts"]["config"] == {} != made.manifest["parts"]["config"]
@@ -160,8 +172,9 @@ def test_an_error_says_of_which_stage_it_is(session, fault, kind, says):
         fails.with_label("odd")(raw, SayConfig(fault=fault))
     assert type(raised.value) is kind
     assert [(e.kind, e.completed, e.total, e.description) for e in heard] == [
-        ("start", 0, 0, ""), ("progress", 1, 2, "half"),
-    ]  # fmt: skip
+        ("start", 0, 0, ""),
+        ("progress", 1, 2, "half"),
+    ]
     assert session.store.list_artifacts("fails") == []
 
 
@@ -175,14 +188,23 @@ def test_an_input_that_is_damaged_is_named_instead_of_what_came_of_it(session, f
 
 
 def test_which_stages_keep_accounts():
-    assert drop.has_automatic_accounts and {"accounts", "checksums", "telemetry"} <= drop.collect_table_schemas().keys()
+    assert (
+        drop.has_automatic_accounts
+        and {"accounts", "checksums", "telemetry"} <= drop.collect_table_schemas().keys()
+    )
     for other in (make, count, keep_number, total):  # without a ledger, or without documents
         assert not other.has_automatic_accounts and "accounts" not in other.collect_table_schemas()
     assert list(make.collect_table_schemas()) == ["documents", "telemetry"]
-    assert drop.input_names == ["documents"] and total.input_names == ["documents", "others", "extra"]
+    assert drop.input_names == ["documents"] and total.input_names == [
+        "documents",
+        "others",
+        "extra",
+    ]
     assert (drop.run_label, drop.with_label("again").run_label, drop.with_label("again").name) == (
-        "drop", "again", "drop",
-    )  # fmt: skip
+        "drop",
+        "again",
+        "drop",
+    )
 
 
 def purge(store, artifact, ids):
@@ -213,7 +235,10 @@ def test_documents_that_were_purged_are_not_counted_again(session):
 def test_what_must_not_come_in_again_counts_for_who_lets_documents_in(session):
     store = get_current_session().store
     before, kept = lets_in(SayConfig()), make(MakeConfig(documents=2))
-    store.put(PURGED_DOCUMENTS_FILE, json.dumps({"documents": {"a" * 32: "today"}, "unfinished": []}).encode())
+    store.put(
+        PURGED_DOCUMENTS_FILE,
+        json.dumps({"documents": {"a" * 32: "today"}, "unfinished": []}).encode(),
+    )
     after = lets_in(SayConfig())
     assert (rows_of(before), rows_of(after)) == ([0], [1])
     assert before.manifest["parts"]["external"] == {}

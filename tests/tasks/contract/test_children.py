@@ -42,8 +42,10 @@ def test_a_child_is_an_artifact_of_its_own_made_once_a_key(session, again):
     for step, child in by_key.items():
         assert child.stage == "checkpoint" and child.manifest["tables"] == {}
         assert child.manifest["parts"] == {
-            "stage": "checkpoint", "parent": made.fingerprint, "key": {"step": step},
-        }  # fmt: skip
+            "stage": "checkpoint",
+            "parent": made.fingerprint,
+            "key": {"step": step},
+        }
         assert child.fetch_file("deep/weights.bin").read_text() == f"step {step}"
         assert child.manifest["telemetry"] == {} and child.fingerprint != made.fingerprint
 
@@ -57,14 +59,18 @@ def test_a_manifest_says_where_it_comes_from(session):
 
 
 def test_the_telemetry_has_units_and_the_names_of_the_machine(session):
-    rows = {row["metric"]: row for row in make(MakeConfig(documents=3)).read_telemetry().to_pylist()}
+    rows = {
+        row["metric"]: row for row in make(MakeConfig(documents=3)).read_telemetry().to_pylist()
+    }
     assert rows["host"]["note"] == socket.gethostname()
     assert rows["platform"]["note"] == platform.platform()
     assert rows["python"]["note"] == platform.python_version()
     assert {rows[name]["value"] for name in ("host", "platform", "python")} == {None}
     assert {name: rows[name]["unit"] for name in ("seconds", "cpu_seconds", "peak_memory")} == {
-        "seconds": "s", "cpu_seconds": "s", "peak_memory": "MiB",
-    }  # fmt: skip
+        "seconds": "s",
+        "cpu_seconds": "s",
+        "peak_memory": "MiB",
+    }
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # Linux counts in KiB
     assert 0.5 * most < rows["peak_memory"]["value"] <= most
     assert 0 < rows["seconds"]["value"] < 300 and rows["cpu_seconds"]["value"] >= 0

@@ -7,14 +7,18 @@ from pathlib import Path
 import pytest
 
 from tasks.contract import PROJECT_ROOT
-from tasks.contract.closure import find_import_closure, compute_code_digests, find_module_file
+from tasks.contract.closure import compute_code_digests, find_import_closure, find_module_file
 
 
 def loaded(module: str) -> set[str]:
     """Our modules, without the contract, that a fresh process holds after importing one."""
     program = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=PROJECT_ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        cwd=PROJECT_ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     ours = {name for name in done.stdout.split() if find_module_file(name)}
     return {name for name in ours if not f"{name}.".startswith("tasks.contract.")}
@@ -33,7 +37,9 @@ def test_the_contract_stands_apart_and_lazy_imports_count():
     assert "tasks.measures.personal_data" in found
     assert not any(f"{name}.".startswith("tasks.contract.") for name in found)
     # reports.page.masking imports the detectors inside a function.
-    assert "tasks.measures.personal_data" in find_import_closure(find_module_file("reports.page.masking"))
+    assert "tasks.measures.personal_data" in find_import_closure(
+        find_module_file("reports.page.masking")
+    )
 
 
 @pytest.fixture
@@ -76,8 +82,13 @@ def digests(project: Path) -> dict[str, str]:
 
 def test_the_digest_holds_the_closure_and_what_is_named(project):
     assert digests(project).keys() == {
-        "tasks.stage", "tasks.used", "tasks.lazy", "tasks.other", "tasks.behind", "tasks/words.txt",
-    }  # fmt: skip
+        "tasks.stage",
+        "tasks.used",
+        "tasks.lazy",
+        "tasks.other",
+        "tasks.behind",
+        "tasks/words.txt",
+    }
 
 
 @pytest.mark.parametrize(

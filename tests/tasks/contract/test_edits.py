@@ -14,8 +14,11 @@ from tasks.contract import PROJECT_ROOT, STAGES
 from tasks.contract import closure as module
 from tasks.contract.fingerprint import compute_fingerprint
 
-OURS = {name: stage for name, stage in STAGES.items() if stage.body.__module__.split(".")[0] in
-        module.PROJECT_PACKAGES}  # fmt: skip
+OURS = {
+    name: stage
+    for name, stage in STAGES.items()
+    if stage.body.__module__.split(".")[0] in module.PROJECT_PACKAGES
+}
 CARDS = {"datasheet", "model_card", "task_card", "study_card", "proof_card"}
 #: The stages of a study and of a proof that estimate.
 ESTIMATING = {"judge_candidates", "error_rates", "proof"}
@@ -52,7 +55,9 @@ def told():
     for name, stage in OURS.items():
         source = module.find_module_file(stage.body.__module__)
         code = module.compute_code_digests(stage.body.__module__, source, stage.extra_code)
-        found[name] = compute_fingerprint({"code": code, "libraries": stage.read_library_versions()})
+        found[name] = compute_fingerprint(
+            {"code": code, "libraries": stage.read_library_versions()}
+        )
     return found
 
 

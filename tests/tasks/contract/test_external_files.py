@@ -16,9 +16,9 @@ from tasks.contract import (
     HallmarkError,
     Session,
     StageConfig,
+    StageContext,
     Store,
     TableWriters,
-    StageContext,
     folder_to_artifact,
     hash_file,
     open_session,
@@ -224,7 +224,9 @@ def test_what_a_killed_attempt_read_of_the_same_file_is_taken_up(session, text):
     assert len(done) == 2
     kept = {path: path.stat().st_ino for path in done}
     seen = []
-    session.listener = lambda event: seen.append(event.completed) if event.kind == "progress" else None
+    session.listener = lambda event: (
+        seen.append(event.completed) if event.kind == "progress" else None
+    )
     (area,) = (path.parent for path in session.store.work_folder.rglob("external.json"))
     assert json.loads((area / "external.json").read_bytes())
     assert lines(run("read_file", text)) == ["old"] * 3
@@ -272,7 +274,10 @@ def test_the_state_of_files_is_written_and_read(text):
     again = ExternalFiles.from_json(json.loads(json.dumps(files.to_json())))
     assert again.file_states == files.file_states and again.describe_first_change() is None
     rewrite(text)
-    assert "a.txt changed" in again.describe_first_change() and "a.txt changed" in files.describe_first_change()
+    assert (
+        "a.txt changed" in again.describe_first_change()
+        and "a.txt changed" in files.describe_first_change()
+    )
     with pytest.raises(FileChangedError):
         again.check_unchanged()
 
@@ -390,8 +395,12 @@ def test_a_folder_above_that_becomes_a_file_is_missing(text):
 def test_a_folder_or_link_that_vanishes_is_named(text, kind):
     """Also one that is looked at after its files were there."""
     gone = text.parent / "gone"
-    files = ExternalFiles(**{kind: {str(gone): (1, 2, 3, 4)[: 2 if kind == "directory_times" else 4]}})
-    assert files.describe_first_change().startswith(f"{gone} vanished while it was read; put it back")
+    files = ExternalFiles(
+        **{kind: {str(gone): (1, 2, 3, 4)[: 2 if kind == "directory_times" else 4]}}
+    )
+    assert files.describe_first_change().startswith(
+        f"{gone} vanished while it was read; put it back"
+    )
 
 
 def test_a_path_that_may_not_be_looked_at_any_more_is_no_missing_one(text):

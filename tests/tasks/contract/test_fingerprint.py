@@ -96,7 +96,9 @@ def interpreters() -> list[str]:
 def ours() -> tuple[str, str]:
     """All our own sources as one, which use more of the language than one sample can; its digest
     here."""
-    files = sorted((PROJECT_ROOT / "tasks").rglob("*.py")) + sorted((PROJECT_ROOT / "model").rglob("*.py"))
+    files = sorted((PROJECT_ROOT / "tasks").rglob("*.py")) + sorted(
+        (PROJECT_ROOT / "model").rglob("*.py")
+    )
     text = "\n".join([SOURCE, *(path.read_text() for path in files)]).replace(
         "from __future__ import annotations", ""
     )

@@ -11,9 +11,9 @@ from tasks.contract import (
     HallmarkError,
     Session,
     StageConfig,
+    StageContext,
     Store,
     UsageError,
-    StageContext,
     open_session,
     stage,
 )

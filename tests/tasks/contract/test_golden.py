@@ -18,19 +18,19 @@ import pytest
 
 from tasks.contract import (
     ACCOUNTS,
+    CANARIES,
     CHECKSUMS,
     DOCUMENTS,
     LEDGER,
-    CANARIES,
     PROJECT_ROOT,
     StageContext,
-    fill_document_columns,
-    column,
-    hash_documents,
-    hash_to_ids,
     build_ledger_columns,
-    table_schema,
+    column,
+    fill_document_columns,
+    hash_documents,
     hash_texts,
+    hash_to_ids,
+    table_schema,
 )
 from tasks.contract.artifact import compute_content_digest, compute_table_digest
 from tasks.contract.columns import strip_metadata
@@ -93,7 +93,8 @@ GOLDEN = {
 @pytest.fixture(scope="module")
 def golden():
     assert CONTRACT_VERSION in GOLDEN, (
-        f"fingerprint.CONTRACT is {CONTRACT_VERSION}: write down under that number in GOLDEN what the "
+        f"fingerprint.CONTRACT is {CONTRACT_VERSION}: write down under that number in GOLDEN "
+        f"what the "
         f"contract leaves now"
     )
     return GOLDEN[CONTRACT_VERSION]
@@ -113,7 +114,9 @@ OTHERS = table_schema(
     column("share", pa.float64(), "figure", "a share, not a number or null"),
     column("names", pa.list_(pa.string()), "label", "a list of names"),
 )
-FLOATS = table_schema("Lists of numbers.", column("log_p", pa.list_(pa.float32()), "figure", "of tokens"))
+FLOATS = table_schema(
+    "Lists of numbers.", column("log_p", pa.list_(pa.float32()), "figure", "of tokens")
+)
 LISTED = table_schema(
     "Lists of lists.", column("ids", pa.list_(pa.list_(pa.int32())), "personal", "of several texts")
 )
@@ -134,13 +137,23 @@ def contents():
     yield "documents", DOCUMENTS, fill_document_columns(documents)
     filled = {"tags": [None, ["a"], ["a", "b"]] * 5, "toxicity": [None, 0.25, 0.5] * 5}
     splits = {"split": ["train", "validation", "holdout"] * 5}
-    labels = {"url": [None, "http://a.example/x", ""] * 5, "domain": [None, "a.example", None] * 5,
-              "date": [None, "2020-02-29", "2020-02-29T10:11:12Z"] * 5}  # fmt: skip
+    labels = {
+        "url": [None, "http://a.example/x", ""] * 5,
+        "domain": [None, "a.example", None] * 5,
+        "date": [None, "2020-02-29", "2020-02-29T10:11:12Z"] * 5,
+    }
     yield "filled", DOCUMENTS, documents | filled | splits | labels
     ledger = build_ledger_columns(
-        "removed", "near duplicate", KEYS, documents["source"], range(15), score=0.75,
-        threshold=0.5, matched=KEYS, identity=hash_documents(KEYS, TEXTS),
-    )  # fmt: skip
+        "removed",
+        "near duplicate",
+        KEYS,
+        documents["source"],
+        range(15),
+        score=0.75,
+        threshold=0.5,
+        matched=KEYS,
+        identity=hash_documents(KEYS, TEXTS),
+    )
     yield "ledger", LEDGER, ledger
     book = {name: [1, 2] for name in ACCOUNTS.names}
     yield "accounts", ACCOUNTS, book | {"source": ["a", "b"], "unit": ["rows", "bytes"]}
@@ -154,7 +167,10 @@ def contents():
     raw |= {"records": [1, 1], "raw_bytes": [3, 4], "raw": [b"\xff\x00", None]}
     yield "quarantine", QUARANTINE, raw
     rows = pa.array(np.arange(24).tolist(), pa.int32())
-    packed = {f.name: pa.FixedSizeListArray.from_arrays(rows, type=f.type) for f in build_sequences_schema(8)}
+    packed = {
+        f.name: pa.FixedSizeListArray.from_arrays(rows, type=f.type)
+        for f in build_sequences_schema(8)
+    }
     yield "sequences", build_sequences_schema(8), packed
     spans = {name: range(15) for name in SPANS.names} | {"split": ["train"] * 15, "doc_id": KEYS}
     yield "spans", SPANS, spans
@@ -191,7 +207,12 @@ def test_the_tables_above_have_every_type_that_a_stage_writes():
     here = {str(field.type) for _, schema, _ in contents() for field in strip_metadata(schema)}
     here |= {str(field.type) for field in build_sequences_schema(-1)}
     ours = [s for s in STAGES.values() if s.body.__module__.startswith(("tasks.", "reports."))]
-    used = {str(f.type) for s in ours for schema in s.collect_table_schemas().values() for f in strip_metadata(schema)}
+    used = {
+        str(f.type)
+        for s in ours
+        for schema in s.collect_table_schemas().values()
+        for f in strip_metadata(schema)
+    }
     assert len(ours) > 15 and used <= here, used - here
 
 
@@ -200,7 +221,9 @@ def test_schemas_reach_another_process_as_they_are():
     import flows.pipeline  # noqa: F401
     from tasks.contract import STAGES
 
-    found = [schema for stage in STAGES.values() for schema in stage.collect_table_schemas().values()]
+    found = [
+        schema for stage in STAGES.values() for schema in stage.collect_table_schemas().values()
+    ]
     for schema in [*found, build_sequences_schema(8)]:
         there = pickle.loads(pickle.dumps(schema))
         assert strip_metadata(there).serialize().equals(strip_metadata(schema).serialize()), schema
@@ -226,9 +249,13 @@ def test_digests_and_hashes(tmp_path, golden):
     found = {
         "fingerprint": compute_fingerprint(parts),
         "table": compute_table_digest(entry),
-        "content": compute_content_digest({"documents": entry, "ledger": {"sha256": "d"}}, {"f": entry}),
+        "content": compute_content_digest(
+            {"documents": entry, "ledger": {"sha256": "d"}}, {"f": entry}
+        ),
         "tree": hash_syntax_tree(ast.parse(SOURCE)),
-        "keyed": [digest.hex() for digest in work.hash_with_secret(["jane@corp.example", "\ud800"])],
+        "keyed": [
+            digest.hex() for digest in work.hash_with_secret(["jane@corp.example", "\ud800"])
+        ],
         "identities": [digest.hex() for digest in hash_documents(KEYS[:2], TEXTS[1:3])],
         "ids": [digest.hex() for digest in KEYS[:2].to_pylist()],
     }

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tasks.contract import Store, UsageError
-from tasks.contract.lease import exclusive_lock, shared_lock, lease_folder
+from tasks.contract.lease import exclusive_lock, lease_folder, shared_lock
 
 
 def test_many_may_stand_beside_each_other_and_nobody_is_alone_meanwhile(tmp_path):

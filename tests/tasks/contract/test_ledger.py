@@ -8,22 +8,23 @@ import pytest
 from tasks.contract import (
     DOCUMENTS,
     LEDGER,
-    fill_document_columns,
     build_document_ledger_columns,
-    hash_documents,
-    hash_to_ids,
     build_ledger_columns,
     build_ledger_table,
     build_removal_columns,
-    hash_texts,
     count_utf8_bytes,
+    fill_document_columns,
+    hash_documents,
+    hash_texts,
+    hash_to_ids,
     replace_columns,
 )
 
 TEXTS = ["plain", "", "wörd \U0001f3f0"]
 KEYS = hash_to_ids(["b", "a", "c"])
-BATCH = pa.record_batch({"doc_id": KEYS, "source": ["s", "t", "s"],
-                         "text": pa.array(TEXTS, pa.large_string())})  # fmt: skip
+BATCH = pa.record_batch(
+    {"doc_id": KEYS, "source": ["s", "t", "s"], "text": pa.array(TEXTS, pa.large_string())}
+)
 
 
 def blake(data):
@@ -36,7 +37,11 @@ def test_hashes_and_sizes_are_of_the_bytes_of_texts():
     assert count_utf8_bytes(texts).to_pylist() == [5, 0, 10]
     pairs = zip(KEYS.to_pylist(), TEXTS, strict=True)
     assert hash_documents(KEYS, texts) == [blake(key + text.encode()) for key, text in pairs]
-    assert hash_to_ids([b"a", "a", "ä"]).to_pylist() == [blake(b"a"), blake(b"a"), blake("ä".encode())]
+    assert hash_to_ids([b"a", "a", "ä"]).to_pylist() == [
+        blake(b"a"),
+        blake(b"a"),
+        blake("ä".encode()),
+    ]
     with pytest.raises(ValueError, match="longer than"):
         hash_documents(KEYS[:2], texts)
 
@@ -48,16 +53,23 @@ def test_documents_that_leave_take_their_bytes_and_their_identity_along():
     by_id = {row["doc_id"]: row for row in rows}
     for place, (key, text) in enumerate(zip(KEYS.to_pylist(), TEXTS, strict=True)):
         assert by_id[key] == dict.fromkeys(LEDGER.names) | {
-            "doc_id": key, "source": BATCH["source"][place].as_py(), "action": "removed",
-            "reason": "too long", "score": place + 1.0, "threshold": 0.5,
-            "bytes_before": len(text.encode()), "bytes_after": 0,
+            "doc_id": key,
+            "source": BATCH["source"][place].as_py(),
+            "action": "removed",
+            "reason": "too long",
+            "score": place + 1.0,
+            "threshold": 0.5,
+            "bytes_before": len(text.encode()),
+            "bytes_after": 0,
             "identity": blake(key + text.encode()),
-        }  # fmt: skip
+        }
 
 
 def test_further_reasons_have_no_identity_and_those_for_quarantine_have():
-    also, kept_apart = (build_document_ledger_columns(action, ["x", "y", "z"], BATCH)
-                        for action in ("also", "quarantined"))  # fmt: skip
+    also, kept_apart = (
+        build_document_ledger_columns(action, ["x", "y", "z"], BATCH)
+        for action in ("also", "quarantined")
+    )
     rows = build_ledger_table(also).to_pylist()
     assert {row["identity"] for row in rows} == {None} and {r["action"] for r in rows} == {"also"}
     assert [row["reason"] for row in sorted(rows, key=lambda r: r["doc_id"])] == [
@@ -73,8 +85,9 @@ def test_rows_of_one_document_stand_in_the_order_of_the_pieces():
     assert found.schema == LEDGER
     mine = [row for row in found.to_pylist() if row["doc_id"] == KEYS[0].as_py()]
     assert [(row["reason"], row["start"], row["end"]) for row in mine] == [
-        ("first", None, None), ("second", 0, 1),
-    ]  # fmt: skip
+        ("first", None, None),
+        ("second", 0, 1),
+    ]
     assert [row["doc_id"] for row in found.to_pylist()] == sorted(
         [*KEYS.to_pylist(), KEYS[0].as_py()]
     )
@@ -84,11 +97,17 @@ def test_rows_of_one_document_stand_in_the_order_of_the_pieces():
 def test_bytes_after_are_those_given():
     rows = build_ledger_columns("replaced", "mask", KEYS, ["s"] * 3, [5, 6, 7], [1, 2, 3])
     assert (rows["bytes_before"], rows["bytes_after"]) == ([5, 6, 7], [1, 2, 3])
-    assert build_ledger_columns("removed", "x", KEYS, ["s"] * 3, [5, 6, 7])["bytes_after"] == [0, 0, 0]
+    assert build_ledger_columns("removed", "x", KEYS, ["s"] * 3, [5, 6, 7])["bytes_after"] == [
+        0,
+        0,
+        0,
+    ]
 
 
 def test_columns_not_given_are_null_and_those_replaced_are_the_new_ones():
-    made = pa.table(fill_document_columns({name: BATCH[name] for name in BATCH.schema.names})).to_pylist()
+    made = pa.table(
+        fill_document_columns({name: BATCH[name] for name in BATCH.schema.names})
+    ).to_pylist()
     assert set(made[0]) == set(DOCUMENTS.names)
     assert [row["text"] for row in made] == TEXTS
     assert {row[name] for row in made for name in ("toxicity", "split", "url")} == {None}

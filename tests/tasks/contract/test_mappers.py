@@ -14,13 +14,13 @@ import pytest
 
 from tasks.contract import (
     HallmarkError,
-    SerialMapper,
-    Resources,
     ProcessMapper,
+    Resources,
+    SerialMapper,
     Session,
+    StageContext,
     Store,
     UsageError,
-    StageContext,
     make_mapper,
     open_session,
     stage,
@@ -230,4 +230,6 @@ def test_workers_see_the_environment_as_it_is_when_they_start(monkeypatch):
     for value in ("before", "behind"):
         monkeypatch.setenv("HALLMARK_SAID", value)
         with ProcessMapper(2) as mapper:
-            assert list(mapper(os.getenv, [("HALLMARK_SAID",)] * 2, DEFAULT_RESOURCES)) == [value] * 2
+            assert (
+                list(mapper(os.getenv, [("HALLMARK_SAID",)] * 2, DEFAULT_RESOURCES)) == [value] * 2
+            )

@@ -35,7 +35,11 @@ def test_a_store_is_the_same_by_path_by_uri_and_in_another_process(tmp_path, mon
     uri = Store(f"file://{tmp_path}")
     assert uri.root_folder == tmp_path and uri.get("x") == b"7"
     there = pickle.loads(pickle.dumps(Store(tmp_path, tmp_path / "elsewhere")))
-    assert (there.root_folder, there.work_folder, there.get("x")) == (tmp_path, tmp_path / "elsewhere", b"7")
+    assert (there.root_folder, there.work_folder, there.get("x")) == (
+        tmp_path,
+        tmp_path / "elsewhere",
+        b"7",
+    )
     monkeypatch.chdir(tmp_path.parent)
     relative = Store(tmp_path.name)
     monkeypatch.chdir("/")
@@ -57,7 +61,11 @@ def test_objects_of_other_machines_are_worked_on_in_the_cache(monkeypatch, tmp_p
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     one, two = (Store(f"http://127.0.0.1:1/{name}") for name in "xy")
     assert one.root_folder is None
-    assert one.work_folder == tmp_path / "hallmark" / sha256_hex(b"http://127.0.0.1:1/x")[:16] != two.work_folder
+    assert (
+        one.work_folder
+        == tmp_path / "hallmark" / sha256_hex(b"http://127.0.0.1:1/x")[:16]
+        != two.work_folder
+    )
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert Store("http://127.0.0.1:1/x").work_folder.parent == Path.home() / ".cache" / "hallmark"
     there = pickle.loads(pickle.dumps(one))

@@ -16,8 +16,8 @@ from tasks.contract import (
     Table,
     accounts,
     align_parts,
-    open_session,
     doc_id_to_part_index,
+    open_session,
 )
 from tasks.contract.artifact import ArtifactLocation
 from tests.tasks.contract.stages import (
@@ -44,10 +44,15 @@ def test_a_part_is_named_by_the_leading_bits_of_the_id(doc_id, bits):
 def test_parts_hold_what_their_ranges_say_in_the_order_of_ids(session, parts):
     config = MakeConfig(documents=500, parts=parts)
     table = make(config)["documents"]
-    assert len(table.parts) == parts and sum(part.row_count for part in table.parts) == table.row_count == 500
+    assert (
+        len(table.parts) == parts
+        and sum(part.row_count for part in table.parts) == table.row_count == 500
+    )
     for part in table.parts:
         found = part.read()["doc_id"].to_pylist()
-        assert found == sorted(found) and {doc_id_to_part_index(i, parts) for i in found} <= {part.index}
+        assert found == sorted(found) and {doc_id_to_part_index(i, parts) for i in found} <= {
+            part.index
+        }
     whole = table.read()
     assert whole.to_pylist() == made_documents(config).to_pylist()
     assert pa.Table.from_batches(table.iter_batches()).equals(whole)
@@ -76,7 +81,9 @@ def test_a_document_is_looked_for_in_the_one_part_it_can_be_in(session, opened):
         opened.clear()
         assert table.find_document_rows([doc_id]).to_pylist() == [rows[doc_id]]
         assert set(opened) == {f"documents/{number:05d}.parquet"}
-        assert table.find_document_rows([doc_id], ["text"]).to_pylist() == [{"text": rows[doc_id]["text"]}]
+        assert table.find_document_rows([doc_id], ["text"]).to_pylist() == [
+            {"text": rows[doc_id]["text"]}
+        ]
     absent = bytes([255] * 16)
     opened.clear()
     assert table.find_document_rows([absent]).num_rows == 0
@@ -107,7 +114,9 @@ def test_tables_that_are_cut_otherwise_are_refused(session):
     one, four = (make(MakeConfig(documents=50, parts=parts))["documents"] for parts in (1, 4))
     ledger = drop(four, DropConfig())["ledger"]
     pairs = align_parts(four, ledger)
-    assert [(a.index, b.index, a.part_count, b.part_count) for a, b in pairs] == [(n, n, 4, 4) for n in range(4)]
+    assert [(a.index, b.index, a.part_count, b.part_count) for a, b in pairs] == [
+        (n, n, 4, 4) for n in range(4)
+    ]
     sentence = (
         r"documents of make/\w+ \(4 parts\) and documents of make/\w+ \(1 parts\) are not cut"
     )
@@ -261,9 +270,13 @@ def test_what_was_made_of_several_is_cut_as_they_are(session, opened):
         ids = table.read()["doc_id"].to_pylist()  # some stand in both pieces
         for doc_id in {*ids}:
             opened.clear()
-            assert table.find_document_rows([doc_id])["doc_id"].to_pylist() == [doc_id] * ids.count(doc_id)
+            assert table.find_document_rows([doc_id])["doc_id"].to_pylist() == [doc_id] * ids.count(
+                doc_id
+            )
             assert len(set(opened)) <= 2  # of each piece one part
-        assert sorted(table.find_document_rows([*{*ids}])["doc_id"].to_pylist()) == sorted(ids) != []
+        assert (
+            sorted(table.find_document_rows([*{*ids}])["doc_id"].to_pylist()) == sorted(ids) != []
+        )
     again = drop(left["documents"], DropConfig(drop="8"))
     assert len(align_parts(both, again["ledger"])) == 6
 

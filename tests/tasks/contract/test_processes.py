@@ -6,7 +6,7 @@ import signal
 import psutil
 import pytest
 
-from tasks.contract import SerialMapper, Resources, ProcessMapper, make_mapper
+from tasks.contract import ProcessMapper, Resources, SerialMapper, make_mapper
 from tasks.contract.mappers import DEFAULT_RESOURCES
 
 
@@ -37,7 +37,9 @@ def test_one_item_stays_here_and_more_go_to_workers_that_stay():
     with ProcessMapper(2) as mapper:
         assert list(mapper(pair, [], DEFAULT_RESOURCES)) == []
         assert list(mapper(pair, [(3, 4)], DEFAULT_RESOURCES)) == [(7, os.getpid())]
-        found = [list(mapper(pair, [(n, 1) for n in range(9)], DEFAULT_RESOURCES)) for _ in range(2)]
+        found = [
+            list(mapper(pair, [(n, 1) for n in range(9)], DEFAULT_RESOURCES)) for _ in range(2)
+        ]
         for values in found:
             assert [value for value, _ in values] == list(range(1, 10))
         workers = {process for values in found for _, process in values}

@@ -15,8 +15,13 @@ from hypothesis import strategies as st
 from obstore.store import from_url
 from pydantic import Field
 
-from tasks.contract import ExternalMarker, ExternalPath, AllowedRoots, StageConfig, UsageError
-from tasks.contract.roots import ROOTS_ENVIRONMENT_VARIABLE, check_config_paths, iter_config_paths, open_external_file
+from tasks.contract import AllowedRoots, ExternalMarker, ExternalPath, StageConfig, UsageError
+from tasks.contract.roots import (
+    ROOTS_ENVIRONMENT_VARIABLE,
+    check_config_paths,
+    iter_config_paths,
+    open_external_file,
+)
 
 
 @pytest.fixture
@@ -40,18 +45,29 @@ def roots(place):
 
 
 def declare(monkeypatch, roots):
-    monkeypatch.setenv(ROOTS_ENVIRONMENT_VARIABLE, json.dumps({"folders": roots.folders, "uris": roots.uris}))
+    monkeypatch.setenv(
+        ROOTS_ENVIRONMENT_VARIABLE, json.dumps({"folders": roots.folders, "uris": roots.uris})
+    )
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        "inner/in.txt", "inner", "inner/../inner/in.txt", "inner/*.txt", "**/*.txt",
-        "not there yet", "~/root/inner/in.txt", "file://{place}/root/inner/in.txt",
-        "{place}/root", "{place}/root/inner", "s3://bucket/allowed", "s3://bucket/allowed/a?.gz",
+        "inner/in.txt",
+        "inner",
+        "inner/../inner/in.txt",
+        "inner/*.txt",
+        "**/*.txt",
+        "not there yet",
+        "~/root/inner/in.txt",
+        "file://{place}/root/inner/in.txt",
+        "{place}/root",
+        "{place}/root/inner",
+        "s3://bucket/allowed",
+        "s3://bucket/allowed/a?.gz",
         "$OUT/secret.txt",  # no shell reads it: a folder of this name below the root
     ],
-)  # fmt: skip
+)
 def test_a_path_inside_is_let_through(place, roots, path):
     roots.check_path(path.format(place=place), "a.setting")
 
@@ -59,17 +75,36 @@ def test_a_path_inside_is_let_through(place, roots, path):
 @pytest.mark.parametrize(
     "path",
     [
-        "/etc/passwd", "../outside/secret.txt", "inner/../../outside/secret.txt", "..",
-        "{place}/root-beside/secret.txt", "{place}/root/../outside", "~/outside/secret.txt",
-        "~root/.profile", "../outside/*.txt", "{place}/*/secret.txt", "inner/*/../../../outside/*",
-        "file:///etc/passwd", "file://localhost/etc/passwd", "file://{place}/outside/secret.txt",
-        "file://{place}/root/%2e%2e/outside/secret.txt", "file:///%65tc/passwd",
-        "s3://bucket", "s3://bucket/allowed-too", "s3://bucket/allowed/../x",
-        "s3://bucket/allowed/%2e%2e/x", "s3://bucket/allowed/.\t./x", "s3://bucket/allowed*",
-        "s3://bucket@elsewhere/allowed", "gs://bucket/allowed", "https://example.org/x",
-        "/proc/self/environ", "/dev/stdin", "../nowhere at all",
+        "/etc/passwd",
+        "../outside/secret.txt",
+        "inner/../../outside/secret.txt",
+        "..",
+        "{place}/root-beside/secret.txt",
+        "{place}/root/../outside",
+        "~/outside/secret.txt",
+        "~root/.profile",
+        "../outside/*.txt",
+        "{place}/*/secret.txt",
+        "inner/*/../../../outside/*",
+        "file:///etc/passwd",
+        "file://localhost/etc/passwd",
+        "file://{place}/outside/secret.txt",
+        "file://{place}/root/%2e%2e/outside/secret.txt",
+        "file:///%65tc/passwd",
+        "s3://bucket",
+        "s3://bucket/allowed-too",
+        "s3://bucket/allowed/../x",
+        "s3://bucket/allowed/%2e%2e/x",
+        "s3://bucket/allowed/.\t./x",
+        "s3://bucket/allowed*",
+        "s3://bucket@elsewhere/allowed",
+        "gs://bucket/allowed",
+        "https://example.org/x",
+        "/proc/self/environ",
+        "/dev/stdin",
+        "../nowhere at all",
     ],
-)  # fmt: skip
+)
 def test_a_path_outside_is_refused_with_its_setting_and_the_roots(place, roots, path):
     named = path.format(place=place)
     with pytest.raises(UsageError) as error:
@@ -170,7 +205,11 @@ def test_a_uri_inside_is_let_through(place, root, uri):
 @pytest.mark.parametrize("below", HOSTILE_URIS)
 def test_a_uri_that_may_lead_outside_is_refused(place, root, below):
     roots = AllowedRoots.from_names([root])
-    for marker in (ExternalMarker(), ExternalMarker(recursive=False), ExternalMarker(allows_hub_id=True)):
+    for marker in (
+        ExternalMarker(),
+        ExternalMarker(recursive=False),
+        ExternalMarker(allows_hub_id=True),
+    ):
         with pytest.raises(UsageError) as error:
             roots.check_path(root + below, "a.setting", marker)
         said = str(error.value)
@@ -296,7 +335,9 @@ def test_no_reader_takes_a_uri_that_is_let_through_for_one_outside(root, below):
 
 def test_a_uri_of_many_nested_escapes_is_refused_at_once(place):
     with pytest.raises(UsageError, match="percent-escapes of percent-escapes"):
-        AllowedRoots.from_names(["s3://bucket"]).check_path(f"s3://bucket/%{'25' * 10**6}2e", "a.setting")
+        AllowedRoots.from_names(["s3://bucket"]).check_path(
+            f"s3://bucket/%{'25' * 10**6}2e", "a.setting"
+        )
 
 
 CORPUS = ExternalMarker(endings=(".txt", ".txt.gz"))
@@ -322,7 +363,10 @@ def test_a_link_that_no_reader_of_a_corpus_follows_is_passed_over(place, roots, 
     names = {"folder": "outside", "folder.txt": "outside", "not there": "outside/not there"}
     path.symlink_to(place / names.get(path.name, "outside/secret.txt"))
     roots.check_path(str(place / "root"), "ingest.sources.0.path", CORPUS)
-    for marker in (ExternalMarker(), ExternalMarker(allows_hub_id=True)):  # what reads there is not known
+    for marker in (
+        ExternalMarker(),
+        ExternalMarker(allows_hub_id=True),
+    ):  # what reads there is not known
         with pytest.raises(UsageError, match="leads outside the roots"):
             roots.check_path(str(place / "root"), "a.setting", marker)
 
@@ -359,7 +403,10 @@ def test_an_output_below_a_tilde_is_bounded_as_it_is_written(place, roots, monke
 
 def test_a_link_to_a_root_is_the_root(place):
     (place / "alias").symlink_to(place / "root")
-    for roots in (AllowedRoots.from_names([str(place / "alias")]), AllowedRoots.from_names(["../root"])):
+    for roots in (
+        AllowedRoots.from_names([str(place / "alias")]),
+        AllowedRoots.from_names(["../root"]),
+    ):
         roots.check_path("../alias/inner/in.txt", "a.setting")
         roots.check_path("inner/in.txt", "a.setting")
 
@@ -438,16 +485,27 @@ class Everything(StageConfig):
 
 def test_every_path_of_a_config_is_found_by_its_type(place, roots, monkeypatch):
     config = Everything(
-        folder="a", text="b", many=["c", "d"], named={"x": Inner(file="e", words="f")},
-        several=[Inner(words=("no", "paths")), Inner(words="g")], plain=Plain(Path("h")),
+        folder="a",
+        text="b",
+        many=["c", "d"],
+        named={"x": Inner(file="e", words="f")},
+        several=[Inner(words=("no", "paths")), Inner(words="g")],
+        plain=Plain(Path("h")),
         own=["mine", "i"],
-    )  # fmt: skip
+    )
     found = {named.setting: named.path for named in iter_config_paths(config)}
     assert found == {
-        "folder": "a", "text": "b", "many.0": "c", "many.1": "d", "named.x.file": "e",
-        "named.x.words": "f", "several.1.words": "g", "plain.where": "h", "own.0": "mine",
+        "folder": "a",
+        "text": "b",
+        "many.0": "c",
+        "many.1": "d",
+        "named.x.file": "e",
+        "named.x.words": "f",
+        "several.1.words": "g",
+        "plain.where": "h",
+        "own.0": "mine",
         "own.1": "i",
-    }  # fmt: skip
+    }
     declare(monkeypatch, roots)
     check_config_paths(config, "section")
     wrong = config.model_copy(update={"several": [Inner(words="/etc/passwd")]})

@@ -7,11 +7,11 @@ import threading
 import pytest
 
 from tasks.contract import (
+    BackgroundListener,
     Event,
     HallmarkError,
     Session,
     Store,
-    BackgroundListener,
     get_current_session,
     open_session,
 )
@@ -57,9 +57,17 @@ def test_a_session_holds_its_store_and_a_plan_does_not(tmp_path):
 
 def test_of_progress_that_waits_the_newest_is_heard_and_all_that_stands_between():
     heard = []
-    watch = BackgroundListener(lambda event: heard.append((event.kind, event.completed)), "a late one", drain_timeout=30)
-    for kind, done in (("progress", 1), ("progress", 2), ("child", 0), ("progress", 3),
-                       ("progress", 4), ("done", 0)):  # fmt: skip
+    watch = BackgroundListener(
+        lambda event: heard.append((event.kind, event.completed)), "a late one", drain_timeout=30
+    )
+    for kind, done in (
+        ("progress", 1),
+        ("progress", 2),
+        ("child", 0),
+        ("progress", 3),
+        ("progress", 4),
+        ("done", 0),
+    ):
         watch(Event(kind, "make", completed=done))
     with watch:
         pass
@@ -73,7 +81,10 @@ def test_what_was_said_is_heard_before_the_watcher_ends(caplog):
         heard.append((event.label, threading.get_ident() == here))
         raise ValueError(f"cannot show {event.label}\nat all")
 
-    with caplog.at_level(logging.WARNING), BackgroundListener(hear, "the page", drain_timeout=30) as watch:
+    with (
+        caplog.at_level(logging.WARNING),
+        BackgroundListener(hear, "the page", drain_timeout=30) as watch,
+    ):
         for label in "abc":
             watch(Event("done", label))
     assert heard == [("a", False), ("b", False), ("c", False)]

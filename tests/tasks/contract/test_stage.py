@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.contract import (
-    LastStageReached,
     HallmarkError,
-    SerialMapper,
+    LastStageReached,
     ProcessMapper,
+    SerialMapper,
     Session,
-    Store,
     StageContext,
+    Store,
     open_session,
 )
 from tests.tasks.contract.stages import (
@@ -65,10 +65,13 @@ def test_only_the_table_that_is_read_counts(session):
     count(drop(raw, DropConfig(note=0.2)), CountConfig())
     count(drop(raw, DropConfig(drop="999")), CountConfig())
     assert kinds(seen)[1:] == [
-        ("done", "drop"), ("done", "count"),
-        ("done", "drop"), ("cached", "count"),
-        ("done", "drop"), ("done", "count"),
-    ]  # fmt: skip
+        ("done", "drop"),
+        ("done", "count"),
+        ("done", "drop"),
+        ("cached", "count"),
+        ("done", "drop"),
+        ("done", "count"),
+    ]
 
 
 def test_libraries_code_and_outside_content_enter_the_fingerprint(session):
@@ -111,7 +114,11 @@ def test_accounts_that_a_stage_keeps_itself_are_checked_too(session):
 
 def test_same_bytes_for_any_number_of_workers(tmp_path):
     digests = set()
-    for name, mapper in (("one", SerialMapper()), ("two", ProcessMapper(2)), ("three", ProcessMapper(3))):
+    for name, mapper in (
+        ("one", SerialMapper()),
+        ("two", ProcessMapper(2)),
+        ("three", ProcessMapper(3)),
+    ):
         with open_session(Session(Store(tmp_path / name), mapper)):
             digests.add(drop(make(MakeConfig(parts=4)), DropConfig()).content_digest)
     assert len(digests) == 1

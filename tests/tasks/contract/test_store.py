@@ -82,7 +82,11 @@ def test_a_store_that_cannot_be_opened_says_so(tmp_path):
 
 def test_a_store_that_gives_no_answer_says_so():
     store = Store("http://127.0.0.1:1/x")
-    for ask in (lambda: store.get("a"), lambda: store.put("a", b""), lambda: store.list_folder_names("a")):
+    for ask in (
+        lambda: store.get("a"),
+        lambda: store.put("a", b""),
+        lambda: store.list_folder_names("a"),
+    ):
         with pytest.raises(HallmarkError, match=r"127\.0\.0\.1:1/x cannot be used: .* run again"):
             ask()
 
@@ -98,7 +102,11 @@ def test_a_store_behind_links_is_one_place_for_all_that_read_and_write_it(tmp_pa
     (tmp_path / "now").unlink()
     (tmp_path / "now").symlink_to(tmp_path / "a" / "b")
     store.put("k/w", b"y")
-    assert (store.get("k/v"), store.get("k/w"), store.list_keys("k")) == (b"x", b"y", ["k/v", "k/w"])
+    assert (store.get("k/v"), store.get("k/w"), store.list_keys("k")) == (
+        b"x",
+        b"y",
+        ["k/v", "k/w"],
+    )
 
 
 def test_an_object_that_cannot_be_read_is_told_from_one_that_is_not_there(tmp_path):
@@ -132,7 +140,11 @@ def test_a_file_that_was_changed_at_equal_size_is_refused(tmp_path):
         artifact = keep_number()
         path = artifact.fetch_file("number.txt")
         path.write_text("8")
-        for ask in (lambda: artifact.fetch_file("number.txt"), artifact.fetch_directory, artifact.verify_files):
+        for ask in (
+            lambda: artifact.fetch_file("number.txt"),
+            artifact.fetch_directory,
+            artifact.verify_files,
+        ):
             with pytest.raises(HallmarkError, match=r"is damaged: .* SHA-256"):
                 ask()
 

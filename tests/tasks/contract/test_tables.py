@@ -13,16 +13,22 @@ from hypothesis import strategies as st
 from tasks.contract import (
     DOCUMENTS,
     LEDGER,
-    fill_document_columns,
-    column,
-    hash_to_ids,
     build_ledger_columns,
-    table_schema,
+    column,
+    fill_document_columns,
     hash_texts,
+    hash_to_ids,
+    table_schema,
 )
 from tasks.contract.accounts import compute_accounts
 from tasks.contract.columns import strip_metadata
-from tasks.contract.writer import MAX_ROW_GROUP_BYTES, MAX_ROW_GROUP_ROWS, TableWriters, TableWriter, estimate_row_bytes
+from tasks.contract.writer import (
+    MAX_ROW_GROUP_BYTES,
+    MAX_ROW_GROUP_ROWS,
+    TableWriter,
+    TableWriters,
+    estimate_row_bytes,
+)
 
 N = 3 * MAX_ROW_GROUP_ROWS + 17
 KEYS = hash_to_ids(str(i) for i in range(N))
@@ -70,8 +76,13 @@ def test_no_more_rows_wait_than_a_group_holds(tmp_path):
         for start in range(0, N, 1000):
             writer.write(ROWS.slice(start, 1000))
             assert min(start + 1000, N) - writer.row_count < MAX_ROW_GROUP_ROWS
-        huge = {"doc_id": [bytes(16)], "source": ["s"], "cluster": [bytes(16)],
-                "text": ["x" * (MAX_ROW_GROUP_BYTES + 1)], "text_hash": [bytes(16)]}  # fmt: skip
+        huge = {
+            "doc_id": [bytes(16)],
+            "source": ["s"],
+            "cluster": [bytes(16)],
+            "text": ["x" * (MAX_ROW_GROUP_BYTES + 1)],
+            "text_hash": [bytes(16)],
+        }
         for _ in range(3):
             writer.write(fill_document_columns(huge))
         assert writer.row_count >= N + 2
@@ -138,10 +149,14 @@ def test_row_groups_are_bounded_in_bytes_and_one_huge_row_stands_alone(tmp_path)
     texts = pa.array(["x" * size for size in big], pa.large_string())
     keys = KEYS.slice(0, len(big))
     known = {"doc_id": keys, "source": ["s"] * len(big), "cluster": keys, "text": texts}
-    rows = pa.table(fill_document_columns(known | {"text_hash": keys}), schema=strip_metadata(DOCUMENTS))
+    rows = pa.table(
+        fill_document_columns(known | {"text_hash": keys}), schema=strip_metadata(DOCUMENTS)
+    )
     written(tmp_path / "d.parquet", [], rows)
     sizes = estimate_row_bytes(rows)
-    assert groups(tmp_path / "d.parquet") == expected_groups(sizes, MAX_ROW_GROUP_ROWS, MAX_ROW_GROUP_BYTES)
+    assert groups(tmp_path / "d.parquet") == expected_groups(
+        sizes, MAX_ROW_GROUP_ROWS, MAX_ROW_GROUP_BYTES
+    )
     assert groups(tmp_path / "d.parquet") == [2, 2, 2, 1, 1, 5]
     assert np.array_equal(sizes, [size + 16 * 3 + 1 + 4 for size in big])
     one_by_one, _ = written(tmp_path / "e.parquet", range(1, len(big)), rows)
@@ -172,15 +187,20 @@ def test_every_kind_of_ledger_row_goes_to_its_term(tmp_path):
             ("quarantined", 3, 0),
             ("added", 0, 20),
         ):
-            writer.write(build_ledger_columns(action, "why", doc, ["s"], [before], [after], identity=doc))
+            writer.write(
+                build_ledger_columns(action, "why", doc, ["s"], [before], [after], identity=doc)
+            )
     number = f"{int.from_bytes(doc[0].as_py(), 'big'):032x}"
     assert {count[5] for count in writer.compute_source_counts()} == {number}
     assert writer.changed_ids == {doc[0].as_py()}
     rows, size = sorted(
-        compute_accounts([["s", "document", 5, 100, 100, "0"]], [["s", "document", 4, 101, 101, "0"]],
-                writer.compute_source_counts()),
+        compute_accounts(
+            [["s", "document", 5, 100, 100, "0"]],
+            [["s", "document", 4, 101, 101, "0"]],
+            writer.compute_source_counts(),
+        ),
         key=lambda book: book["unit"] == "bytes",
-    )  # fmt: skip
+    )
     assert (rows["in"], rows["added"], rows["kept"], rows["removed_rows"]) == (5, 1, 4, 1)
     assert (rows["removed_spans"], rows["quarantined"], rows["replaced"]) == (0, 1, 0)
     assert (size["in"], size["added"], size["kept"], size["removed_rows"]) == (100, 20, 101, 10)

@@ -5,14 +5,14 @@ import json
 import pytest
 
 from tasks.contract import PURGED_DOCUMENTS_FILE, HallmarkError, Store, read_purged_documents
-from tasks.contract.fingerprint import to_canonical_json, sha256_hex
+from tasks.contract.fingerprint import sha256_hex, to_canonical_json
 from tasks.contract.tombstones import (
     add_rewritten_digest,
-    read_purged_ids,
+    apply_tombstones,
     hash_purged_ids,
     iter_file_entries,
-    apply_tombstones,
     parse_tombstones,
+    read_purged_ids,
 )
 
 ONE, TWO = "0" * 32, "a1" * 16
@@ -38,7 +38,9 @@ def test_what_was_rewritten_is_read_in_its_place_and_nothing_else_changes():
     for name in ("documents/1", "telemetry/0", "text.txt"):
         found, said = manifest(), {"purged": {ONE: "today"}, "entries": {name: NEW}}
         apply_tombstones(found, parse_tombstones(json.dumps(said).encode(), FOLDER))
-        for before, after in zip(iter_file_entries(manifest()), iter_file_entries(found), strict=True):
+        for before, after in zip(
+            iter_file_entries(manifest()), iter_file_entries(found), strict=True
+        ):
             changed = NEW | {"rewritten": True} if after["name"] == name else {}
             assert after == before | changed
         assert found["purged"] == {ONE: "today"} and found["content"] == "as it was"
@@ -55,17 +57,26 @@ def test_without_tombstones_a_manifest_is_as_it_was():
 @pytest.mark.parametrize(
     "said",
     [
-        b"", b"\xff", b"[]", b"null", {}, {"purged": {}}, {"entries": {}},
-        {"purged": [], "entries": {}}, {"purged": {}, "entries": []},
-        {"purged": {"0" * 31: "today"}, "entries": {}}, {"purged": {"G" * 32: "t"}, "entries": {}},
-        {"purged": {ONE: 7}, "entries": {}}, {"purged": {}, "entries": {"a": "x"}},
+        b"",
+        b"\xff",
+        b"[]",
+        b"null",
+        {},
+        {"purged": {}},
+        {"entries": {}},
+        {"purged": [], "entries": {}},
+        {"purged": {}, "entries": []},
+        {"purged": {"0" * 31: "today"}, "entries": {}},
+        {"purged": {"G" * 32: "t"}, "entries": {}},
+        {"purged": {ONE: 7}, "entries": {}},
+        {"purged": {}, "entries": {"a": "x"}},
         {"purged": {}, "entries": {"a": {"path": "x", "size": 1}}},
         {"purged": {}, "entries": {"a": NEW | {"more": 1}}},
         {"purged": {}, "entries": {"a": NEW, "b": NEW | {"path": "../x"}}},
         {"purged": {}, "entries": {"a": NEW | {"path": "/x"}}},
         {"purged": {}, "entries": {"a": NEW | {"path": 7}}},
     ],
-)  # fmt: skip
+)
 def test_tombstones_that_are_not_whole_are_refused(said):
     data = said if isinstance(said, bytes) else json.dumps(said).encode()
     with pytest.raises(HallmarkError, match=r"artifact make/0123 is damaged: its tombstones"):
@@ -91,19 +102,28 @@ def test_the_list_of_a_store(tmp_path):
     store.put(PURGED_DOCUMENTS_FILE, json.dumps(said).encode())
     assert read_purged_documents(store) == said
     assert read_purged_ids(store) == {bytes(16), bytes([0xA1] * 16)}
-    assert hash_purged_ids(store) == {PURGED_DOCUMENTS_FILE: sha256_hex(to_canonical_json([ONE, TWO]))}  # when does not count
+    assert hash_purged_ids(store) == {
+        PURGED_DOCUMENTS_FILE: sha256_hex(to_canonical_json([ONE, TWO]))
+    }  # when does not count
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        b"", b"\xff{", [], {}, {"documents": {}}, {"unfinished": []},
-        {"documents": [], "unfinished": []}, {"documents": {}, "unfinished": {}},
+        b"",
+        b"\xff{",
+        [],
+        {},
+        {"documents": {}},
+        {"unfinished": []},
+        {"documents": [], "unfinished": []},
+        {"documents": {}, "unfinished": {}},
         {"documents": {"x": "today"}, "unfinished": []},
         {"documents": {ONE: "today"}, "unfinished": [ONE, TWO]},
-        {"documents": {}, "unfinished": [[]]}, {"documents": {}, "unfinished": [{}]},
+        {"documents": {}, "unfinished": [[]]},
+        {"documents": {}, "unfinished": [{}]},
     ],
-)  # fmt: skip
+)
 def test_a_list_that_is_not_whole_is_refused(tmp_path, said):
     store = Store(tmp_path)
     store.put(PURGED_DOCUMENTS_FILE, said if isinstance(said, bytes) else json.dumps(said).encode())

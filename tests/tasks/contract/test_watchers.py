@@ -10,7 +10,15 @@ from prefect import flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 import tasks.contract.prefect_ui
-from tasks.contract import Event, Session, Store, BackgroundListener, StageContext, open_session, stage
+from tasks.contract import (
+    BackgroundListener,
+    Event,
+    Session,
+    StageContext,
+    Store,
+    open_session,
+    stage,
+)
 from tasks.contract.session import MAX_PENDING_METRIC_EVENTS
 from tests.tasks.contract.stages import CountConfig, MakeConfig, make
 

@@ -14,7 +14,9 @@ from tasks.contract.work import Stopwatch, concat_spilled_tables
 from tests.tasks.contract.stages import COUNT
 
 NOTES = pa.schema([("note", pa.string())])
-CUT = table_schema("Cut alike.", column("doc_id", pa.binary(16), "id", "a document"), partition_by=True)
+CUT = table_schema(
+    "Cut alike.", column("doc_id", pa.binary(16), "id", "a document"), partition_by=True
+)
 
 
 def spell(word, times, out):
@@ -39,7 +41,10 @@ def test_what_items_left_is_found_in_their_order(tmp_path):
     assert [d.spill_names for d in work.map_items(spell, ["two"], 2)] == [["extra", "notes"]]
     entry = work.assemble_tables(["count"])["count"]
     assert [part["rows"] for part in entry["parts"]] == [1, 1, 2] and entry["rows"] == 4
-    rows = [pq.read_table(work.output_folder / part["name"])["rows"].to_pylist() for part in entry["parts"]]
+    rows = [
+        pq.read_table(work.output_folder / part["name"])["rows"].to_pylist()
+        for part in entry["parts"]
+    ]
     assert rows == [[3], [5], [3, 3]]
 
 
@@ -60,7 +65,10 @@ def test_rows_written_here_stand_behind_those_of_items(tmp_path):
     work.get_table_writer("count").write({"rows": [7]})
     work.map_items(spell, ["one"], 1)
     parts = work.assemble_tables(["count"])["count"]["parts"]
-    assert [pq.read_table(work.output_folder / p["name"])["rows"].to_pylist() for p in parts] == [[3], [7]]
+    assert [pq.read_table(work.output_folder / p["name"])["rows"].to_pylist() for p in parts] == [
+        [3],
+        [7],
+    ]
     with pytest.raises(HallmarkError, match="declares no table 'other'"):
         work.get_table_writer("other")
 
@@ -72,7 +80,9 @@ def test_progress_counts_what_is_done_also_from_an_earlier_attempt(tmp_path):
         told.append(said)
 
     StageContext(tmp_path, {"count": COUNT}).map_items(spell, ["a", "b"], 1)
-    StageContext(tmp_path, {"count": COUNT}, on_progress=tell).map_items(spell, ["a", "b", "c", "d"], 1)
+    StageContext(tmp_path, {"count": COUNT}, on_progress=tell).map_items(
+        spell, ["a", "b", "c", "d"], 1
+    )
     assert told[0] == (2, 4, "spell") and told[-1] == (4, 4, "spell")
     assert [done for done, *_ in told] == sorted(done for done, *_ in told)
     assert {(3, 4, "spell"), (4, 4, "spell")} <= {*told} and all(done <= 4 for done, *_ in told)
@@ -153,7 +163,12 @@ def test_each_item_has_its_own_tries(tmp_path, retries):
         return item
 
     work = StageContext(tmp_path, {"count": COUNT}, max_retries=retries)
-    assert [done.value for done in work.map_items(flaky, ["a", "b", "c", "d"])] == ["a", "b", "c", "d"]
+    assert [done.value for done in work.map_items(flaky, ["a", "b", "c", "d"])] == [
+        "a",
+        "b",
+        "c",
+        "d",
+    ]
     assert begun == {"a": retries + 1, "b": 1, "c": retries + 1, "d": retries + 1}
 
 

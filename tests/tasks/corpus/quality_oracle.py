@@ -7,8 +7,14 @@ from fractions import Fraction
 from tasks.corpus.figures.texts import PUNCTUATION_CHARACTERS, TERMINAL_CHARACTERS
 
 STOP_WORDS = {"the", "be", "to", "of", "and", "that", "have", "with"}
-POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies",
-            "use cookies")  # fmt: skip
+POLICIES = (
+    "terms of use",
+    "privacy policy",
+    "cookie policy",
+    "uses cookies",
+    "use of cookies",
+    "use cookies",
+)
 
 
 def share(part, whole):
@@ -111,7 +117,9 @@ def fineweb(text):
     lines = [line for line in text.split("\n") if line.strip()]
     again = sum(map(len, later_copies(lines)))
     return {
-        "terminal_lines": share(sum(line.endswith(tuple(TERMINAL_CHARACTERS)) for line in lines), len(lines)),
+        "terminal_lines": share(
+            sum(line.endswith(tuple(TERMINAL_CHARACTERS)) for line in lines), len(lines)
+        ),
         "short_lines": share(sum(len(line) <= 30 for line in lines), len(lines)),
         "duplicate_characters": share(again, len(text.replace("\n", "")) if lines else 0),
         "feeds_per_word": share(text.count("\n"), len(text.split())),

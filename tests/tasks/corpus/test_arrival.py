@@ -63,8 +63,9 @@ def test_files_in_another_order_leave_the_same_tables(tmp_path, case):
 def test_what_stands_around_records_is_one_row_a_kind_however_many_files_hold_it(tmp_path):
     lines = [line(f"text {number}") + "\n" for number in range(6)]
     one = made_of(tmp_path / "one", {"all.jsonl": "".join(lines)})
-    packed = {f"{number}.jsonl.gz": gzip.compress(data.encode()) for number, data in
-              enumerate(lines)}  # fmt: skip
+    packed = {
+        f"{number}.jsonl.gz": gzip.compress(data.encode()) for number, data in enumerate(lines)
+    }
     many = made_of(tmp_path / "many", packed)
     assert digests(one) == digests(many)
     rows = one["ledger"].read().to_pylist()
@@ -77,6 +78,8 @@ def test_of_two_records_with_one_key_the_one_that_is_removed_stands_behind(tmp_p
     """The hashes of half of all texts are above that of the empty one."""
     rows = [line("", id=n) + line(f"text {n}", id=n) for n in range(60)]
     made = made_of(tmp_path, {"a.jsonl": "".join(rows)}, **KEYED)
-    kept = [text for batch in made["documents"].iter_batches() for text in batch["text"].to_pylist()]
+    kept = [
+        text for batch in made["documents"].iter_batches() for text in batch["text"].to_pylist()
+    ]
     assert sorted(kept) == sorted(f"text {n}" for n in range(60))
     assert made["quarantine"].row_count == 60

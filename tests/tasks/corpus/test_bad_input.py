@@ -102,9 +102,15 @@ def book(artifact, unit="rows"):
 
 
 HOSTILE = [
-    b"The first good text.", b"The caf\xe9 is no UTF-8.", b"", b" \xe3\x80\x80 ", b"ab",
-    b"x" * (LIMIT + 1), b"The first good text.", "Zwei Füße, 漢字 and a \u2028 break.".encode(),
-]  # fmt: skip
+    b"The first good text.",
+    b"The caf\xe9 is no UTF-8.",
+    b"",
+    b" \xe3\x80\x80 ",
+    b"ab",
+    b"x" * (LIMIT + 1),
+    b"The first good text.",
+    "Zwei Füße, 漢字 and a \u2028 break.".encode(),
+]
 
 
 @every
@@ -238,8 +244,15 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path, ending, chan
 
 def test_pages_of_many_encodings_in_one_archive(tmp_path, session):
     """Each is read as what it declares itself to be, whatever stood before it."""
-    said = {"utf-8": "Füße", "iso-8859-1": "naïve", "windows-1251": "Привет", "shift_jis": "日本語",
-            "gbk": "汉字", "koi8-r": "Москва", "utf-16": "καλημέρα"}  # fmt: skip
+    said = {
+        "utf-8": "Füße",
+        "iso-8859-1": "naïve",
+        "windows-1251": "Привет",
+        "shift_jis": "日本語",
+        "gbk": "汉字",
+        "koi8-r": "Москва",
+        "utf-16": "καλημέρα",
+    }
     pages = [
         page(f"<p>{text} number {n}</p>".encode(name), kind=f"text/html; charset={name}")
         for n in range(3)

@@ -28,17 +28,32 @@ def test_small_files_of_a_source_are_read_together(tmp_path, monkeypatch):
     three = written(tmp_path / "three", [0, 100, 0, 1])
     made = list_input_batches(IngestConfig(sources=[one, town, three]))
     assert [[part.size_bytes for part in batch.inputs] for batch in made] == [
-        [40, 60], [1], [200], [10, 10, 10], [10], [0], [0], [0], [0, 100, 0], [1],
-    ]  # fmt: skip
+        [40, 60],
+        [1],
+        [200],
+        [10, 10, 10],
+        [10],
+        [0],
+        [0],
+        [0],
+        [0, 100, 0],
+        [1],
+    ]
     assert [str(batch) for batch in made[2:4]] == [
-        "source one, 03.txt", "source one, 04.txt and 2 more",
-    ]  # fmt: skip
+        "source one, 03.txt",
+        "source one, 04.txt and 2 more",
+    ]
     assert [str(batch) for batch in made[5:8]] == [
         f"source two, documents {n}" for n in ("1 to 500", "501 to 1000", "1001 to 1001")
     ]
-    assert [part.file_name for batch in made for part in batch.inputs if part.source == "three"] == [
-        "00.txt", "01.txt", "02.txt", "03.txt",
-    ]  # fmt: skip
+    assert [
+        part.file_name for batch in made for part in batch.inputs if part.source == "three"
+    ] == [
+        "00.txt",
+        "01.txt",
+        "02.txt",
+        "03.txt",
+    ]
 
 
 def blake2b(*pieces):

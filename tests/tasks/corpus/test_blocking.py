@@ -67,8 +67,12 @@ def test_a_blocked_domain_takes_its_subdomains_along(hosts, session, tmp_path, d
 def test_a_blocked_source_takes_its_parts_along(tmp_path, session):
     one, two = (write(tmp_path / name, [{"text": name}]) for name in ("one", "two"))
     packages = {"kind": "documentation", "packages": ["click", "joblib"]}
-    made = make(source(one, "one"), source(two, "two"), packages,
-                block={"sources": ["two", "documentation/click"]})  # fmt: skip
+    made = make(
+        source(one, "one"),
+        source(two, "two"),
+        packages,
+        block={"sources": ["two", "documentation/click"]},
+    )
     assert set(made["documents"].read()["source"].to_pylist()) == {"one", "documentation/joblib"}
     assert set(reasons(made)) == {"blocked source"}
     blocked = make(source(one, "one"), packages, block={"sources": ["documentation", "on"]})
@@ -89,8 +93,10 @@ def test_a_blocked_document_stays_out_and_its_copies_keep_their_ids(tmp_path, se
 
 def test_nothing_is_kept_of_a_blocked_document_with_a_key(tmp_path, session):
     """Nor of another record with its key."""
-    folder = write(tmp_path / "in", [{"text": f"secret {n}", "k": 1} for n in range(3)]
-                   + [{"text": "x", "k": 2}])  # fmt: skip
+    folder = write(
+        tmp_path / "in",
+        [{"text": f"secret {n}", "k": 1} for n in range(3)] + [{"text": "x", "k": 2}],
+    )
     where = source(folder, key_field="k")
     (denied,) = [
         r["doc_id"] for r in make(where)["documents"].read().to_pylist() if r["text"] != "x"
@@ -143,8 +149,11 @@ def test_of_what_is_blocked_neither_text_nor_hash_is_kept(tmp_path, session, blo
 def test_a_byte_order_mark_is_no_part_of_the_first_entry(hosts, session, tmp_path, name):
     listed = tmp_path / "list.txt"
     listed.write_text({"sources": "s", "domains": "example"}[name] + "\nother\n", "utf-8-sig")
-    made = make(source(hosts), source(write(tmp_path / "more", [{"text": "more"}]), "more"),
-                block={name: str(listed)})  # fmt: skip
+    made = make(
+        source(hosts),
+        source(write(tmp_path / "more", [{"text": "more"}]), "more"),
+        block={name: str(listed)},
+    )
     gone = {"sources": HOSTS, "domains": HOSTS[:4] + HOSTS[5:]}[name]
     assert not {f"on {host}" for host in gone} & set(texts(made)) and "more" in texts(made)
 

@@ -15,8 +15,8 @@ from tasks.contract import (
     Session,
     Store,
     UsageError,
-    stat_to_file_stamp,
     open_session,
+    stat_to_file_stamp,
 )
 from tasks.contract.roots import ROOTS_ENVIRONMENT_VARIABLE
 from tasks.corpus.ingest import ingest
@@ -55,9 +55,13 @@ def config_of(kind, path):
 
 
 KINDS = {
-    "jsonl": "jsonl", "csv": "csv", "parquet": "parquet", "text": "text", "zipped": "jsonl",
+    "jsonl": "jsonl",
+    "csv": "csv",
+    "parquet": "parquet",
+    "text": "text",
+    "zipped": "jsonl",
     "datasets": "datasets",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("folder", KINDS)

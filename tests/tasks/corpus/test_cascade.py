@@ -16,7 +16,13 @@ from tasks.corpus.language import LanguageConfig, identify_languages
 from tasks.corpus.score_toxicity import TOXICITY_STATUSES, ScoreToxicityConfig, score_toxicity
 from tasks.corpus.select import SelectConfig, select_documents
 from tasks.corpus.split import hash_ids_to_uniform
-from tasks.corpus.toxicity.cascade import CascadeConfig, CascadeRecall, check_cascade_recall, find_sample_cutoff, clopper_pearson_lower_bound
+from tasks.corpus.toxicity.cascade import (
+    CascadeConfig,
+    CascadeRecall,
+    check_cascade_recall,
+    clopper_pearson_lower_bound,
+    find_sample_cutoff,
+)
 from tasks.corpus.toxicity.cascade import measure_cascade_recall as measured_in
 from tasks.measures.scorers import TOXICITY_HEADS, DetoxifyScorer, ScorerConfig
 from tests.tasks.corpora import given
@@ -197,7 +203,9 @@ def test_the_cheap_scorer_clears_only_in_its_own_languages(session, tmp_path):
     spoken = identify_languages(documents, LanguageConfig())
     ids = documents["documents"].read()["doc_id"]
     asked = ids.take([0, 1, 2, 3, 5])
-    seed = next(s for s in range(99) if hash_ids_to_uniform(asked, s, "cascade").argmin() == 3)  # the French
+    seed = next(
+        s for s in range(99) if hash_ids_to_uniform(asked, s, "cascade").argmin() == 3
+    )  # the French
     cascade = CascadeConfig(clears_below=1.0, threshold=1e-6, sample=1, recall=0.01, seed=seed)
     made = score_toxicity(documents, spoken, ScoreToxicityConfig(scorer=scorer, cascade=cascade))
     status = made["signals"].read()["toxicity_status"].to_pylist()
@@ -239,7 +247,9 @@ def test_the_bound_is_that_of_clopper_and_pearson(hits, misses, level):
 def test_the_bound_covers_at_its_level():
     """Of samples from a recall of 0.9, no more than a twentieth put it too high."""
     rng = np.random.default_rng(0)
-    bounds = [clopper_pearson_lower_bound(int(hits), 80, 0.95) for hits in rng.binomial(80, 0.9, 4000)]
+    bounds = [
+        clopper_pearson_lower_bound(int(hits), 80, 0.95) for hits in rng.binomial(80, 0.9, 4000)
+    ]
     assert np.mean(np.array(bounds) > 0.9) <= 0.055
 
 
@@ -261,7 +271,12 @@ def test_a_score_at_a_bound_is_not_below_it():
         }
     )
     found = measured_in(sample, 9, 0.75)
-    assert (found.document_count, found.sample_size, found.toxic_count, found.missed_count) == (9, 5, 3, 2)
+    assert (found.document_count, found.sample_size, found.toxic_count, found.missed_count) == (
+        9,
+        5,
+        3,
+        2,
+    )
     assert found.lowest_missed_score == 0.125
     assert math.isnan(measured_in(sample, 9, 0.9375).lowest_missed_score)
     assert measured_in(sample, 9, 0.9375).lower_bound(0.95) == 0
@@ -304,7 +319,9 @@ def test_texts_at_which_the_scorer_fails_are_unknown(session, scorer, monkeypatc
     assert signals["sexual_explicit"].null_count == 4  # the checkpoint has no such head
     told = {r["metric"]: r["value"] for r in made.read_telemetry().to_pylist()}
     assert (told["failed"], told["empty"], told["unscored"]) == (1, 1, 2)
-    kept = select_documents(documents, {"toxicity": made}, SelectConfig(rules={"toxicity": {"lt": 0.01}}))
+    kept = select_documents(
+        documents, {"toxicity": made}, SelectConfig(rules={"toxicity": {"lt": 0.01}})
+    )
     assert "equal" in kept["documents"].read()["text"].to_pylist()
 
     monkeypatch.setattr(DetoxifyScorer, "_score_windows", lambda self, windows: 1 / 0)

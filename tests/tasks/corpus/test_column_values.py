@@ -27,9 +27,13 @@ def records(first=0, limit=1000, **values):
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
 def test_times_of_every_unit_are_rounded_down_to_the_second(unit, zone):
-    moments = [datetime.datetime(1969, 7, 20, 20, 17, 40, 999_999), None,
-               datetime.datetime(1970, 1, 1), datetime.datetime(2261, 12, 31, 23, 59, 59, 1),
-               datetime.datetime(1969, 12, 31, 23, 59, 59, 999_000)]  # fmt: skip
+    moments = [
+        datetime.datetime(1969, 7, 20, 20, 17, 40, 999_999),
+        None,
+        datetime.datetime(1970, 1, 1),
+        datetime.datetime(2261, 12, 31, 23, 59, 59, 1),
+        datetime.datetime(1969, 12, 31, 23, 59, 59, 999_000),
+    ]
     when = pa.array(moments, pa.timestamp("us")).cast(pa.timestamp(unit), safe=False)
     if zone:  # the same ticks, in UTC
         when = when.cast(pa.int64()).cast(pa.timestamp(unit, zone))
@@ -44,7 +48,11 @@ def test_times_of_every_unit_are_rounded_down_to_the_second(unit, zone):
 def test_times_that_python_does_not_have_are_counted():
     ticks = pa.array([2**62, 0, -(2**62)], pa.int64()).cast(pa.timestamp("s"))
     found = records(text=["x"] * 3, id=[1, 2, 3], when=ticks, u=["a", None, "b"])
-    assert [(r.date, r.unreadable_labels) for r in found] == [(None, 1), ("1970-01-01", 0), (None, 1)]
+    assert [(r.date, r.unreadable_labels) for r in found] == [
+        (None, 1),
+        ("1970-01-01", 0),
+        (None, 1),
+    ]
     assert [(r.key, r.url) for r in found] == [("1", "a"), ("2", None), ("3", "b")]
 
 
@@ -56,10 +64,17 @@ def test_rows_are_the_same_in_pieces_of_any_size(monkeypatch, held):
     found = records(5, 20, text=texts, id=keys, when=["2020-01-01"] * 10, u=["u"] * 10)
     long, null = "longer than max_document_bytes", "field {} is null"
     assert [(r.location, r.text or r.error, r.raw_bytes) for r in found] == [
-        ("row 6", "a", 1), ("row 7", "bcd", 3), ("row 8", null.format("'text'"), 0),
-        ("row 9", long, 21), ("row 10", "", 0), ("row 11", long, 3), ("row 12", "h" * 20, 20),
-        ("row 13", "é" * 10, 20), ("row 14", null.format("'id'"), 1), ("row 15", "j", 1),
-    ]  # fmt: skip
+        ("row 6", "a", 1),
+        ("row 7", "bcd", 3),
+        ("row 8", null.format("'text'"), 0),
+        ("row 9", long, 21),
+        ("row 10", "", 0),
+        ("row 11", long, 3),
+        ("row 12", "h" * 20, 20),
+        ("row 13", "é" * 10, 20),
+        ("row 14", null.format("'id'"), 1),
+        ("row 15", "j", 1),
+    ]
     assert [r.key for r in found if not r.error] == ["k" * 20, "1", "4", "6", "7", ""]
     assert [r.raw for r in found if r.error] == [b"", b"x" * 21, b"efg", b"i"]
 
@@ -79,10 +94,16 @@ def test_long_values_that_share_their_beginnings_are_not_decoded_together(write,
     """DELTA_BYTE_ARRAY: 64 values of a megabyte in a page of little more than one."""
     monkeypatch.setattr(columns, "MAX_DECODED_BYTES", 4 << 20)
     rows = {"text": ["x" * 1_000_000] * 64}
-    path = write("a.parquet", parquet(
-        rows, store_schema=False, use_dictionary=False, compression="none",
-        column_encoding={"text": "DELTA_BYTE_ARRAY"},
-    ))  # fmt: skip
+    path = write(
+        "a.parquet",
+        parquet(
+            rows,
+            store_schema=False,
+            use_dictionary=False,
+            compression="none",
+            column_encoding={"text": "DELTA_BYTE_ARRAY"},
+        ),
+    )
     assert path.stat().st_size < 4_000_000
     with counted() as pool:
         good, bad, _ = read(path, "parquet", limit=10)

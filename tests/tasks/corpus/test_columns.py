@@ -35,8 +35,11 @@ def test_parquet_text_of_any_layout(write, kind):
     data = parquet({"text": pa.array(rows).cast(kind), "id": list(range(6))}, row_group_size=4)
     good, bad, meter = read(write("a.parquet", data), "parquet", key_field="id")
     assert [(r.location, r.key, r.text) for r in good] == [
-        ("row 1", "0", "a"), ("row 3", "2", "é" * 400), ("row 5", "4", "nul\0"), ("row 6", "5", ""),
-    ]  # fmt: skip
+        ("row 1", "0", "a"),
+        ("row 3", "2", "é" * 400),
+        ("row 5", "4", "nul\0"),
+        ("row 6", "5", ""),
+    ]
     assert bad == [("row 2", "field 'text' is null"), ("row 4", TOO_LONG)]
     assert meter.byte_count == 1 + 800 + LIMIT + 1 + 4
 
@@ -51,8 +54,12 @@ def test_parquet_that_is_not_utf8(write):
 
 
 def test_damaged_parquet(write):
-    data = parquet({"text": [f"row {i}" for i in range(3000)]}, row_group_size=1000,
-                   compression="zstd", write_page_checksum=False)  # fmt: skip
+    data = parquet(
+        {"text": [f"row {i}" for i in range(3000)]},
+        row_group_size=1000,
+        compression="zstd",
+        write_page_checksum=False,
+    )
     for cut in (3, 200, len(data) // 2, len(data) - 1):
         _, bad, meter = read(write("a.parquet", data[:cut]), "parquet")
         assert bad == [("whole file", "not a whole parquet file")]
@@ -77,9 +84,17 @@ def test_damaged_parquet(write):
 def test_a_row_group_that_is_damaged_in_the_middle(write, checksum):
     """A page checksum finds what decompression cannot; rows before it are counted once."""
     rows = [f"row {i} " + "x" * 40 for i in range(9000)]
-    data = bytearray(parquet({"text": rows}, row_group_size=3000, compression="none",
-                             use_dictionary=False, data_page_size=8192, write_batch_size=100,
-                             write_page_checksum=checksum))  # fmt: skip
+    data = bytearray(
+        parquet(
+            {"text": rows},
+            row_group_size=3000,
+            compression="none",
+            use_dictionary=False,
+            data_page_size=8192,
+            write_batch_size=100,
+            write_page_checksum=checksum,
+        )
+    )
     assert data.count(b"row 4850 x") == 1  # it stands in no statistics
     data[data.index(b"row 4850 x") + 30] = ord("y")
     path = write("a.parquet", bytes(data))
@@ -155,8 +170,9 @@ def test_a_row_without_its_key_is_kept_as_it_is(write):
     path = write("a.parquet", parquet({"text": ["a", "text"], "id": ["k", None]}))
     found = read_all(path, "parquet", key_field="id")
     assert [(r.text, r.raw, r.error) for r in found] == [
-        ("a", b"", ""), ("", b"text", "field 'id' is null"),
-    ]  # fmt: skip
+        ("a", b"", ""),
+        ("", b"text", "field 'id' is null"),
+    ]
 
 
 # Memory ------------------------------------------------------------------------------------------

@@ -5,7 +5,15 @@ from itertools import pairwise
 
 import pytest
 
-from tasks.corpus.town.compose import MIN_PLAIN_SENTENCES, REGISTER_BY_KIND, TownRates, compose_block, compose_document, list_document_numbers, compute_shingle_similarity
+from tasks.corpus.town.compose import (
+    MIN_PLAIN_SENTENCES,
+    REGISTER_BY_KIND,
+    TownRates,
+    compose_block,
+    compose_document,
+    compute_shingle_similarity,
+    list_document_numbers,
+)
 from tasks.corpus.town.grammar import AnnotatedText, load_rules
 
 
@@ -56,7 +64,9 @@ def test_the_layout_is_that_of_the_kind_of_text(town):
 
 
 def test_recipes_go_from_the_first_step_to_the_last():
-    begins = [line[0].text for line in load_rules()["recipe.body"] if isinstance(line[0], AnnotatedText)]
+    begins = [
+        line[0].text for line in load_rules()["recipe.body"] if isinstance(line[0], AnnotatedText)
+    ]
     assert len(set(begins)) == len(begins) > 15
     found = 0
     for number in range(400):
@@ -86,7 +96,9 @@ def test_near_copies_differ_in_one_to_three_plain_sentences_of_a_long_document(t
             continue
         assert sum(piece.is_plain for piece in original.sentences) >= MIN_PLAIN_SENTENCES
         gone, new = (was - now).total(), (now - was).total()
-        assert 1 <= max(gone, new) <= 3 and abs(len(document.sentences) - len(original.sentences)) <= 3
+        assert (
+            1 <= max(gone, new) <= 3 and abs(len(document.sentences) - len(original.sentences)) <= 3
+        )
         changes[max(gone, new)] += 1
         kinds.add((gone > 0, new > 0))
         fixed = [[p.content for p in d.sentences if not p.is_plain] for d in (original, document)]
@@ -97,8 +109,10 @@ def test_near_copies_differ_in_one_to_three_plain_sentences_of_a_long_document(t
 
 def test_blocks_are_numbered_through_and_the_last_is_what_is_left():
     assert [list_document_numbers(n, 1200) for n in range(3)] == [
-        range(500), range(500, 1000), range(1000, 1200),
-    ]  # fmt: skip
+        range(500),
+        range(500, 1000),
+        range(1000, 1200),
+    ]
     assert [d.number for d in compose_block(2, 1003, 1, TownRates())] == [1000, 1001, 1002]
     # Nothing but copies: where there are no originals, there are none of them either.
     assert not any(d.copy_kind for d in compose_block(0, 20, 1, TownRates(exact=1, near=0)))
@@ -106,9 +120,15 @@ def test_blocks_are_numbered_through_and_the_last_is_what_is_left():
 
 @pytest.mark.parametrize(
     ("left", "right", "share"),
-    [("a b c d e", "A b C d e", 1), ("a b c d e f", "a b c d e g", 1 / 3), ("a b", "a b", 1),
-     ("a b", "a c", 0), ("a b c d e f g", "a b c d e f", 2 / 3), ("", "", 1)],
-)  # fmt: skip
+    [
+        ("a b c d e", "A b C d e", 1),
+        ("a b c d e f", "a b c d e g", 1 / 3),
+        ("a b", "a b", 1),
+        ("a b", "a c", 0),
+        ("a b c d e f g", "a b c d e f", 2 / 3),
+        ("", "", 1),
+    ],
+)
 def test_similarity_of_short_texts_by_hand(left, right, share):
     assert compute_shingle_similarity(left, right) == share
 

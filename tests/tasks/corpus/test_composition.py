@@ -12,7 +12,11 @@ from tasks.corpus.ingest import ingest
 from tasks.corpus.language import LanguageConfig, identify_languages
 from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
 from tasks.corpus.profile import ProfileConfig, profile_corpus
-from tasks.corpus.profiles.composition import COUNTS_SCHEMA, count_documents_by_dimension, build_composition_rows
+from tasks.corpus.profiles.composition import (
+    COUNTS_SCHEMA,
+    build_composition_rows,
+    count_documents_by_dimension,
+)
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.split import SplitConfig, split_corpus
 
@@ -27,13 +31,21 @@ def written(folder):
     for number in range(60):
         row = {"text": f"{number} {PLAIN}" * dice.randrange(1, 9)}
         if number % 5:
-            row |= {"url": f"https://{dice.choice(hosts)}/{number}",
-                    "date": f"{dice.randrange(1998, 2002)}-03-04"}  # fmt: skip
+            row |= {
+                "url": f"https://{dice.choice(hosts)}/{number}",
+                "date": f"{dice.randrange(1998, 2002)}-03-04",
+            }
         lines.append(json.dumps(row))
     (folder / "web.jsonl").write_text("\n".join(lines))
     (folder / "bare.jsonl").write_text("\n".join(f'{{"text": "{n} {PLAIN}"}}' for n in range(9)))
-    web = {"kind": "jsonl", "name": "web", "path": str(folder / "web.jsonl"), "licence": "CC0-1.0",
-           "url_field": "url", "date_field": "date"}  # fmt: skip
+    web = {
+        "kind": "jsonl",
+        "name": "web",
+        "path": str(folder / "web.jsonl"),
+        "licence": "CC0-1.0",
+        "url_field": "url",
+        "date_field": "date",
+    }
     bare = {"kind": "jsonl", "name": "bare", "path": str(folder / "bare.jsonl")}
     return IngestConfig(sources=[web, bare], part_bytes=4096)
 
@@ -73,7 +85,9 @@ def test_a_corpus_is_counted_by_all_that_is_known_of_it(session, tmp_path, most)
     parted = split_corpus(raw, SplitConfig(validation=0.3, holdout=0.2))
     planted = plant_canaries(
         parted,
-        PlantCanariesConfig(enabled=True, counts=(0, 2), canaries=2, passages=0, records=0, associations=0),
+        PlantCanariesConfig(
+            enabled=True, counts=(0, 2), canaries=2, passages=0, records=0, associations=0
+        ),
     )
     config = ProfileConfig(values=most, length_classes=(200, 1000))
     made = profile_corpus(planted, planted, {"ingest": raw, "language": spoken}, {}, config)
@@ -82,12 +96,17 @@ def test_a_corpus_is_counted_by_all_that_is_known_of_it(session, tmp_path, most)
     assert len(planted["documents"].parts) > 2
     for row in rows:
         row["of"] = {
-            "source": row["source"], "domain": row["domain"], "year": (row["date"] or "")[:4],
-            "licence": {"web": "CC0-1.0"}.get(row["source"]), "language": told.get(row["doc_id"]),
+            "source": row["source"],
+            "domain": row["domain"],
+            "year": (row["date"] or "")[:4],
+            "licence": {"web": "CC0-1.0"}.get(row["source"]),
+            "language": told.get(row["doc_id"]),
             "length": length(len(row["text"].encode())),
-        }  # fmt: skip
-    found = {(r["dimension"], r["value"], r["split"]): (r["documents"], r["bytes"], r["share"])
-             for r in made["composition"].read().to_pylist()}  # fmt: skip
+        }
+    found = {
+        (r["dimension"], r["value"], r["split"]): (r["documents"], r["bytes"], r["share"])
+        for r in made["composition"].read().to_pylist()
+    }
     expected = by_hand(rows, most)
     assert {key: counts[:2] for key, counts in found.items()} == expected
     for (dimension, value, part), (_, size, share) in found.items():
@@ -104,12 +123,16 @@ def test_without_the_stage_language_nothing_is_said_of_it():
     batch = pa.record_batch(
         fill_document_columns(
             {
-                "doc_id": hash_to_ids(["a"]), "source": ["s"], "text": pa.array([""], pa.large_string()),
-                "split": ["train"], "cluster": hash_to_ids(["a"]), "text_hash": hash_to_ids(["a"]),
+                "doc_id": hash_to_ids(["a"]),
+                "source": ["s"],
+                "text": pa.array([""], pa.large_string()),
+                "split": ["train"],
+                "cluster": hash_to_ids(["a"]),
+                "text_hash": hash_to_ids(["a"]),
             }
         ),
         schema=DOCUMENTS,
-    )  # fmt: skip
+    )
     rows = pa.concat_tables([*count_documents_by_dimension(batch, pa.array([0]), None, {}, ())])
     made = {r["dimension"]: r for r in build_composition_rows(rows, 5) if r["split"] == ""}
     assert made.keys() == {"source", "domain", "licence", "length", "year"}

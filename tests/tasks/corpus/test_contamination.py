@@ -96,8 +96,16 @@ def test_a_config_is_what_its_record_says(sets):
     assert ContaminationConfig.model_validate(config.model_dump(mode="json")) == config
 
 
-@pytest.mark.parametrize("settings", [{"words": 3}, {"words": 5, "least": 6}, {"least": 0},
-                                      {"words": 101}, {"words": 101, "least": 101}])  # fmt: skip
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"words": 3},
+        {"words": 5, "least": 6},
+        {"least": 0},
+        {"words": 101},
+        {"words": 101, "least": 101},
+    ],
+)
 def test_words_out_of_range_are_refused(settings):
     with pytest.raises(ValueError, match=r"least must not be above words|greater than|less than"):
         ContaminationConfig(**settings)

@@ -187,14 +187,20 @@ def test_other_readers_go_on_too(tmp_path, ending):
     data = pack(b'id,text\n1,one\n2,"two\nlines"\n') + bad + pack(b"4,four\n") + bad
     records, _ = read(tmp_path / f"a.csv{ending}", data)
     assert [(r.location, r.text or r.error) for r in records] == [
-        ("line 2", "one"), ("line 3", "two\nlines"), ("line 5", DAMAGED_DATA), ("line 6", "four"),
+        ("line 2", "one"),
+        ("line 3", "two\nlines"),
+        ("line 5", DAMAGED_DATA),
+        ("line 6", "four"),
         ("line 7", DAMAGED_DATA),
-    ]  # fmt: skip
+    ]
     data = pack(b"id\ttext\n1\tone\n") + bad + pack(b'4\t"four\n') + bad
     records, _ = read(tmp_path / f"a.tsv{ending}", data)
     assert [(r.location, r.text or r.error) for r in records] == [
-        ("line 2", "one"), ("line 3", DAMAGED_DATA), ("line 4", '"four'), ("line 5", DAMAGED_DATA),
-    ]  # fmt: skip
+        ("line 2", "one"),
+        ("line 3", DAMAGED_DATA),
+        ("line 4", '"four'),
+        ("line 5", DAMAGED_DATA),
+    ]
     data = pack(b"one\n\ntwo\n") + bad + pack(b"three\nmore\n\nfour")
     records, _ = read(tmp_path / f"a.txt{ending}", data, split="blank_lines")
     assert [r.text or r.error for r in records] == ["one", DAMAGED_DATA, "three\nmore", "four"]
@@ -241,7 +247,9 @@ def test_members_that_end_at_the_border_of_a_block(tmp_path, ending, distance):
 def test_plain_text_under_a_compressed_name(tmp_path, ending):
     data = b"".join(documents(range(500)))
     records, meter = read(tmp_path / f"a.jsonl{ending}", data)
-    assert [(r.location, r.error, r.raw_bytes) for r in records] == [("line 1", DAMAGED_DATA, len(data))]
+    assert [(r.location, r.error, r.raw_bytes) for r in records] == [
+        ("line 1", DAMAGED_DATA, len(data))
+    ]
     assert meter.lost_bytes == len(data)
 
 

@@ -9,7 +9,12 @@ import pytest
 
 from tasks.contract import ID_TYPE
 from tasks.corpus import deduplicate_near as near
-from tasks.corpus.deduplicate import SIGNATURES, DeduplicateConfig, deduplicate, find_exact_duplicates
+from tasks.corpus.deduplicate import (
+    SIGNATURES,
+    DeduplicateConfig,
+    deduplicate,
+    find_exact_duplicates,
+)
 from tests.tasks.corpora import given
 from tests.tasks.corpus.test_sketches import plain
 
@@ -139,7 +144,9 @@ def judged_exactly(known, _):
 
 def judged_nearly(known, shingles):
     config = near.DeduplicateNearConfig(bands=14, rows=8)
-    found = near.find_near_duplicates(known, near.SIGNATURES.empty_table(), near.ShingleStore(shingles), config)
+    found = near.find_near_duplicates(
+        known, near.SIGNATURES.empty_table(), near.ShingleStore(shingles), config
+    )
     return found[0].duplicate_of
 
 

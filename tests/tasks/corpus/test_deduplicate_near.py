@@ -13,7 +13,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tasks.contract import DOCUMENTS, ProcessMapper, StageContext, fill_document_columns, hash_to_ids, hash_texts
+from tasks.contract import (
+    DOCUMENTS,
+    ProcessMapper,
+    StageContext,
+    fill_document_columns,
+    hash_texts,
+    hash_to_ids,
+)
 from tasks.corpus.copies.sketches import compute_shingle_hashes
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
@@ -67,7 +74,9 @@ def table(folder, texts, clusters=None, parts=1, sources=None):
         "text": column,
         "text_hash": hash_texts(column),
     }
-    return table_in(folder / "made", pa.table(fill_document_columns(columns), schema=DOCUMENTS), parts)
+    return table_in(
+        folder / "made", pa.table(fill_document_columns(columns), schema=DOCUMENTS), parts
+    )
 
 
 class Result:
@@ -79,7 +88,9 @@ class Result:
         deduplicate_near.body(documents, earlier or {}, config, work)
         work.close()
         made = work.assemble_tables(tables)
-        paths = {n: [work.output_folder / p["name"] for p in entry["parts"]] for n, entry in made.items()}
+        paths = {
+            n: [work.output_folder / p["name"] for p in entry["parts"]] for n, entry in made.items()
+        }
         self.bytes = {n: [path.read_bytes() for path in found] for n, found in paths.items()}
         read = {n: pa.concat_tables(map(pq.read_table, found)) for n, found in paths.items()}
         self.documents, self.ledger, self.pairs = (read[n].to_pylist() for n in list(tables)[:3])
@@ -292,9 +303,15 @@ def test_the_search_says_what_it_looked_at(run):
     result = run(texts, **THOROUGH, shingle_length=1)
     assert result.texts == [texts[0], *texts[2:]]
     assert result.search == {
-        "documents": 4, "compared": 3, "alike": 2, "copies": 1, "limited": 0, "earlier": 0,
-        "bridges": 0, "chance": 1 - 0.2**128,
-    }  # fmt: skip
+        "documents": 4,
+        "compared": 3,
+        "alike": 2,
+        "copies": 1,
+        "limited": 0,
+        "earlier": 0,
+        "bridges": 0,
+        "chance": 1 - 0.2**128,
+    }
     assert run(["x"], bands=3, rows=2, threshold=0.5).search["chance"] == 1 - 0.75**3
 
 

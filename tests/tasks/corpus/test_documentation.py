@@ -10,7 +10,11 @@ import pytest
 
 from tasks.contract import UsageError
 from tasks.corpus.reading import documentation
-from tasks.corpus.reading.documentation import compute_package_digest, find_prose_files, read_package_documentation
+from tasks.corpus.reading.documentation import (
+    compute_package_digest,
+    find_prose_files,
+    read_package_documentation,
+)
 from tasks.corpus.reading.streams import BOM, ReadCounts
 
 
@@ -143,8 +147,11 @@ async def three():
 def test_docstrings_in_every_branch(package):
     found = records(package({"sample/a.py": BRANCHES.encode()}))
     assert [r.text for r in found if r.file_name == "sample/a.py"] == [
-        "In a case.", "In a handler of groups.", "Under a manager.", "In a loop.",
-    ]  # fmt: skip
+        "In a case.",
+        "In a handler of groups.",
+        "Under a manager.",
+        "In a loop.",
+    ]
 
 
 def test_a_byte_order_mark_is_no_part_of_a_file(package):

@@ -7,7 +7,12 @@ import pyarrow as pa
 import pytest
 
 from tasks.contract import ID_TYPE
-from tasks.corpus.copies.duplicates import assign_clusters, find_lowest_ranked_equal, ids_to_uint64_pairs, build_ranking_columns
+from tasks.corpus.copies.duplicates import (
+    assign_clusters,
+    build_ranking_columns,
+    find_lowest_ranked_equal,
+    ids_to_uint64_pairs,
+)
 from tasks.corpus.copies.earlier import is_in_sorted
 
 
@@ -45,8 +50,10 @@ def test_with_a_source_its_parts_are_preferred():
     names = ["web", "docs/pip", "docs", "docsets", "docs/click"]
     columns = {"doc_id": ids_of(range(5)), "cluster": ids_of(range(5)), "source": names}
     batch = pa.record_batch({**columns, "text": pa.array(names, pa.large_string())})
-    found = {prefer: build_ranking_columns(batch, prefer)["preference"].to_pylist()
-             for prefer in ((), ("docs",), ("docs/click", "docs", "web"))}  # fmt: skip
+    found = {
+        prefer: build_ranking_columns(batch, prefer)["preference"].to_pylist()
+        for prefer in ((), ("docs",), ("docs/click", "docs", "web"))
+    }
     assert [*found.values()] == [[0] * 5, [1, 0, 0, 1, 0], [2, 1, 1, 3, 0]]
 
 
@@ -101,9 +108,13 @@ def test_clusters_are_those_of_joining_one_by_one(seed, m):
     pairs = [sorted(chance.sample(stays, 2)) for _ in range(2) if len(stays) > 1]
     names, joins = assign_clusters(
         pa.table({"doc_id": pa.array(doc_ids, ID_TYPE), "cluster": pa.array(came, ID_TYPE)}),
-        pa.table({name: pa.array([row[at] for row in before], ID_TYPE)
-                  for at, name in enumerate(("entered", "cluster"))}),
+        pa.table(
+            {
+                name: pa.array([row[at] for row in before], ID_TYPE)
+                for at, name in enumerate(("entered", "cluster"))
+            }
+        ),
         np.array(twin),
         *np.array(pairs, np.int64).reshape(-1, 2).T,
-    )  # fmt: skip
+    )
     assert (names.to_pylist(), joins.tolist()) == expected_clusters(before, known, twin, pairs)

@@ -8,14 +8,14 @@ import pytest
 
 from tasks.contract import (
     HallmarkError,
-    TablePart,
     ProcessMapper,
     Session,
     StageConfig,
+    StageContext,
     Store,
     Table,
+    TablePart,
     TableWriters,
-    StageContext,
     column,
     open_session,
     stage,
@@ -24,11 +24,11 @@ from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.effects import (
     RemovalEffectsConfig,
-    measure_removal_effects,
-    iter_removal_masks,
     build_rate_rows,
     choose_thresholds,
     classify_rate_difference,
+    iter_removal_masks,
+    measure_removal_effects,
 )
 from tasks.corpus.identities import IdentitiesConfig, find_identities
 from tasks.corpus.language import LanguageConfig, identify_languages
@@ -65,7 +65,9 @@ class RudeConfig(StageConfig):
 
 @stage(
     name="rude",
-    tables={"signals": build_signal_schema("Made up.", column("rude", pa.float64(), "figure", "by lot"))},
+    tables={
+        "signals": build_signal_schema("Made up.", column("rude", pa.float64(), "figure", "by lot"))
+    },
 )
 def rude(documents: Table, config: RudeConfig, context: StageContext) -> None:
     """A signal of one lot a cluster: its odds to be high are ``ratio`` times with Muslims."""
@@ -129,8 +131,11 @@ def measured(made):
 
 
 def rows_of(artifact, table="rates", **where):
-    return [row for row in artifact[table].read().to_pylist()
-            if all(row[name] == value for name, value in where.items())]  # fmt: skip
+    return [
+        row
+        for row in artifact[table].read().to_pylist()
+        if all(row[name] == value for name, value in where.items())
+    ]
 
 
 def by_hand(made):
@@ -188,8 +193,10 @@ def test_what_was_struck_out_leaves_copies_aside(made, measured):
 
 
 def test_a_planted_ratio_is_found_and_no_other(measured):
-    rows = {row["slice"]: row for row in rows_of(measured, stage="select", reason="rude",
-                                                dimension="identity")}  # fmt: skip
+    rows = {
+        row["slice"]: row
+        for row in rows_of(measured, stage="select", reason="rude", dimension="identity")
+    }
     muslims = rows["Muslims"]
     assert muslims["verdict"] == "more" and muslims["low"] < 3 < muslims["high"]
     assert all(row["verdict"] != "more" for name, row in rows.items() if name != "Muslims")
@@ -208,8 +215,9 @@ def test_without_an_effect_few_corpora_show_one(session):
 def test_thresholds_run_over_the_signal(made, measured):
     values = {r["doc_id"]: r["rude"] for r in made["rude"]["signals"].read().to_pylist()}
     named = by_hand(made)[1]
-    found = rows_of(measured, "thresholds", stage="select", reason="rude", dimension="identity",
-                    slice="Muslims")  # fmt: skip
+    found = rows_of(
+        measured, "thresholds", stage="select", reason="rude", dimension="identity", slice="Muslims"
+    )
     assert len(found) > 4 and [row["own"] for row in found].count(True) == 1
     for row in found:
         own = [v for i, v in values.items() if "Muslims" in named[i]]
@@ -224,15 +232,18 @@ def test_the_range_of_a_rule_takes_the_shares_asked_for():
     assert [np.mean(values >= t) for t in choose_thresholds(values, "lt", 0.95, (0.1, 0.01))] == (
         pytest.approx([0.1, 0.05, 0.01], abs=2e-3)
     )
-    assert [np.mean(values < t) for t in choose_thresholds(values, "ge", 0.5, (0.1,))] == pytest.approx(
-        [0.1, 0.5], abs=2e-3
-    )
+    assert [
+        np.mean(values < t) for t in choose_thresholds(values, "ge", 0.5, (0.1,))
+    ] == pytest.approx([0.1, 0.5], abs=2e-3)
 
 
 def test_copies_whose_keeper_left_are_counted_with_their_clusters(made, measured):
     rows, named, gone, _, twins = by_hand(made)
-    lost = {i for i, (label, _) in gone.items()
-            if label == "deduplicate" and gone.get(twins[i], ("",))[0] == "select"}  # fmt: skip
+    lost = {
+        i
+        for i, (label, _) in gone.items()
+        if label == "deduplicate" and gone.get(twins[i], ("",))[0] == "select"
+    }
     assert len(lost) > 3
     stayed = {rows[i]["cluster"] for i in rows if i not in gone}
     for name in ("Muslims", "women"):
@@ -245,8 +256,9 @@ def test_copies_whose_keeper_left_are_counted_with_their_clusters(made, measured
     [every] = rows_of(measured, "lost", stage="", dimension="")
     assert every["copies"] == len(lost)
     assert every["clusters"] == len({rows[i]["cluster"] for i in lost} - stayed)
-    [by_reason] = rows_of(measured, "lost", stage="select", reason="rude", dimension="language",
-                          slice="en")  # fmt: skip
+    [by_reason] = rows_of(
+        measured, "lost", stage="select", reason="rude", dimension="language", slice="en"
+    )
     assert by_reason["copies"] <= len(lost)
 
 
@@ -266,8 +278,11 @@ def test_swaps_rest_on_their_sentences(measured):
     summary = measured["swaps"].read().to_pylist()
     assert {row["origin"] for row in summary} == {"corpus", "templates"}
     for row in summary:
-        own = [r["other_score"] - r["score"] for r in rows
-               if all(r[k] == row[k] for k in ("origin", "axis", "group", "other"))]  # fmt: skip
+        own = [
+            r["other_score"] - r["score"]
+            for r in rows
+            if all(r[k] == row[k] for k in ("origin", "axis", "group", "other"))
+        ]
         assert row["n"] == len(own) and row["difference"] == pytest.approx(np.mean(own))
     corpus_rows = [r for r in rows if r["origin"] == "corpus" and r["group"] == "Muslims"]
     assert len({r["doc_id"] for r in corpus_rows}) <= 3  # as many sentences as the config says
@@ -288,7 +303,9 @@ def test_parts_and_workers_change_nothing(session):
 
 def test_who_left_before_there_were_signals_has_those_of_the_twin(made):
     found = compute_document_outcomes(made)
-    assert found.has_signals.all() and (found.removed_at < NOT_REMOVED).sum() == len(by_hand(made)[2])
+    assert found.has_signals.all() and (found.removed_at < NOT_REMOVED).sum() == len(
+        by_hand(made)[2]
+    )
     copy = np.flatnonzero(found.is_copy)
     assert len(copy) == 40
     muslims = found.group_members["identity", "Muslims"]
@@ -311,8 +328,11 @@ def test_an_empty_corpus_has_no_rates(session):
 
 
 def test_a_rule_about_labels_has_rates_and_no_range(session):
-    rules = {"language": {"any_of": ["en"]}, "rude": {"lt": 0.5}, "noted": {"signal": "rude",
-             "lt": 0.9, "action": "tag"}}  # fmt: skip
+    rules = {
+        "language": {"any_of": ["en"]},
+        "rude": {"lt": 0.5},
+        "noted": {"signal": "rude", "lt": 0.9, "action": "tag"},
+    }
     made = curated(60, rules=rules)
     found = measure(made)
     assert {row["reason"] for row in rows_of(found, "thresholds")} == {"rude", "noted"}
@@ -350,15 +370,17 @@ def test_what_a_rule_took_before_near_copies_were_looked_for_counts_by_its_clust
     rules = SelectConfig(rules={"long": {"signal": "words", "le": 30}})
     made["select"] = select_documents(made["deduplicate"], told, rules)
     made["deduplicate_near"] = deduplicate_near(made["select"], {}, DeduplicateNearConfig())
-    [row] = rows_of(measure(made), stage="select", reason="long", dimension="identity",
-                    slice="Muslims")  # fmt: skip
+    [row] = rows_of(
+        measure(made), stage="select", reason="long", dimension="identity", slice="Muslims"
+    )
     assert (row["n"], row["removed"], row["clusters"]) == (30, 30, 1)
     assert row["verdict"] == "not shown"
     made["deduplicate_near"] = deduplicate_near(
         made["select"], {}, DeduplicateNearConfig(threshold=1, cluster_threshold=1)
     )
-    [row] = rows_of(measure(made), stage="select", reason="long", dimension="identity",
-                    slice="Muslims")  # fmt: skip
+    [row] = rows_of(
+        measure(made), stage="select", reason="long", dimension="identity", slice="Muslims"
+    )
     assert row["clusters"] == 30 and row["verdict"] == "more"
 
 
@@ -376,7 +398,10 @@ def test_where_none_of_the_others_was_taken_examples_come_first(session):
     rules = SelectConfig(rules={"long": {"signal": "words", "le": 30}})
     made["select"] = select_documents(made["ingest"], told, rules)
     found = rows_of(
-        measure_removal_effects(made["ingest"], made, CONFIG), "examples", stage="select", reason="long"
+        measure_removal_effects(made["ingest"], made, CONFIG),
+        "examples",
+        stage="select",
+        reason="long",
     )
     assert [row["alone"] for row in found[:3]] == [True] * 3
     assert {row["slice"] for row in found if row["alone"]} == {"lyrics"}

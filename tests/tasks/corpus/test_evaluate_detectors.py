@@ -7,7 +7,7 @@ from scipy.stats import binomtest
 
 from tasks.corpus.evaluate_detectors import count_detections, evaluate_detectors, wilson_interval
 from tasks.corpus.find_personal_data import PersonalDataConfig
-from tasks.measures.personal.types import SUPPORTED_COUNTRIES, PERSONAL_DATA_TYPES, country_of_type
+from tasks.measures.personal.types import PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES, country_of_type
 from tasks.measures.planted_numbers import IDENTIFIER_SPECS, checksum_validator, draw_valid_numbers
 from tasks.measures.planted_personal import DetectorExample, generate_detector_examples
 
@@ -18,7 +18,10 @@ UNCHECKED = {"SECRET", "EMAIL", "PHONE", "IP", "GB_NINO", "IN_PAN"}
 @pytest.fixture(scope="module")
 def rows():
     config = PersonalDataConfig(regions=SUPPORTED_COUNTRIES)
-    return {row["type"]: row for row in count_detections(generate_detector_examples(PERSONAL_DATA_TYPES, 40), config)}
+    return {
+        row["type"]: row
+        for row in count_detections(generate_detector_examples(PERSONAL_DATA_TYPES, 40), config)
+    }
 
 
 @pytest.mark.parametrize("kind", sorted(set(PERSONAL_DATA_TYPES) - UNCHECKED))
@@ -61,8 +64,12 @@ def test_what_stands_beside_what_was_planted_is_not_what_was_planted():
     """A second address, one of another type, and one that is found longer than it was planted."""
     config = PersonalDataConfig(types=("EMAIL", "IP"))
     planted = [
-        DetectorExample("EMAIL", "mail jane@corp.example or joe@corp.example", "jane@corp.example", True),
-        DetectorExample("EMAIL", "mail jane@corp.example at 91.198.174.192", "jane@corp.example", False),
+        DetectorExample(
+            "EMAIL", "mail jane@corp.example or joe@corp.example", "jane@corp.example", True
+        ),
+        DetectorExample(
+            "EMAIL", "mail jane@corp.example at 91.198.174.192", "jane@corp.example", False
+        ),
         DetectorExample("EMAIL", "mail jane@corp.example", "ane@corp.example", True),
     ]
     email, address = count_detections(planted, config)
@@ -78,13 +85,24 @@ def test_what_is_planted_is_varied_and_look_alikes_are_wrong():
         assert len({p.value for p in right}) >= 20
         assert all(p.value in p.text for p in right)
         assert any(not p.value.isascii() for p in right), kind
-        assert all(map(checksum_validator(IDENTIFIER_SPECS[kind]), draw_valid_numbers(IDENTIFIER_SPECS[kind])))
-    assert list(generate_detector_examples(("SSN",), 5)) == list(generate_detector_examples(("SSN",), 5))
-    assert list(generate_detector_examples(("SSN",), 5)) != list(generate_detector_examples(("SSN",), 5, seed=1))
+        assert all(
+            map(
+                checksum_validator(IDENTIFIER_SPECS[kind]),
+                draw_valid_numbers(IDENTIFIER_SPECS[kind]),
+            )
+        )
+    assert list(generate_detector_examples(("SSN",), 5)) == list(
+        generate_detector_examples(("SSN",), 5)
+    )
+    assert list(generate_detector_examples(("SSN",), 5)) != list(
+        generate_detector_examples(("SSN",), 5, seed=1)
+    )
 
 
 def test_the_table_has_a_row_for_each_type_that_is_looked_for(session):
     made = evaluate_detectors(PersonalDataConfig(regions=("PL",)))
     table = made["detection"].read()
-    assert table["type"].to_pylist() == [k for k in PERSONAL_DATA_TYPES if country_of_type(k) in ("", "PL")]
+    assert table["type"].to_pylist() == [
+        k for k in PERSONAL_DATA_TYPES if country_of_type(k) in ("", "PL")
+    ]
     assert min(table["planted"].to_pylist()) >= 80

@@ -9,15 +9,21 @@ import pytest
 from tasks.contract import ID_TYPE, hash_to_ids
 from tasks.corpus.effects import (
     RemovalEffectsConfig,
-    measure_removal_effects,
-    select_example_rows,
-    iter_removal_masks,
     build_rate_rows,
     find_toxicity_threshold,
+    iter_removal_masks,
+    measure_removal_effects,
+    select_example_rows,
 )
 from tasks.corpus.identities import IdentitiesConfig, find_identities
 from tasks.corpus.ingest import ingest
-from tasks.corpus.people.fates import NOT_REMOVED, RemovalCause, DocumentOutcomes, DocIdIndex, compute_document_outcomes
+from tasks.corpus.people.fates import (
+    NOT_REMOVED,
+    DocIdIndex,
+    DocumentOutcomes,
+    RemovalCause,
+    compute_document_outcomes,
+)
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.select import SelectConfig, select_documents
 from tests.tasks.corpora import given
@@ -38,23 +44,43 @@ def test_places_are_those_among_the_sorted_ids(chunked):
 def test_the_groups_of_a_dimension_are_its_own_where_nobody_told_the_language(session):
     texts = ["A woman came.", "Two women left.", "Rain fell.", "A Muslim woman sang.", "Fog."]
     raw = given(texts, ["a", "b", "b", "b", "b"])
-    found = compute_document_outcomes({"ingest": raw, "identities": find_identities(raw, IdentitiesConfig())})
+    found = compute_document_outcomes(
+        {"ingest": raw, "identities": find_identities(raw, IdentitiesConfig())}
+    )
     order = np.argsort(hash_to_ids(f"document {i}" for i in range(5)).to_pylist())
-    own = {name: sorted(order[group.member_rows].tolist())
-           for dimension in ("identity", "source", "length", "language")
-           for name, group in found.find_groups(dimension, 1).items()}  # fmt: skip
-    assert own == {"women": [0, 1, 3], "Muslims": [3], "a": [0], "b": [1, 2, 3, 4],
-                   "under 200 bytes": [0, 1, 2, 3, 4]}  # fmt: skip
-    again = compute_document_outcomes({"ingest": raw, "identities": find_identities(raw, IdentitiesConfig())})
-    assert [*again.find_groups("source", 2)] == ["b"] and [*again.find_groups("identity", 2)] == ["women"]
+    own = {
+        name: sorted(order[group.member_rows].tolist())
+        for dimension in ("identity", "source", "length", "language")
+        for name, group in found.find_groups(dimension, 1).items()
+    }
+    assert own == {
+        "women": [0, 1, 3],
+        "Muslims": [3],
+        "a": [0],
+        "b": [1, 2, 3, 4],
+        "under 200 bytes": [0, 1, 2, 3, 4],
+    }
+    again = compute_document_outcomes(
+        {"ingest": raw, "identities": find_identities(raw, IdentitiesConfig())}
+    )
+    assert [*again.find_groups("source", 2)] == ["b"] and [*again.find_groups("identity", 2)] == [
+        "women"
+    ]
     assert found.may_be_english.all() and found.has_signals.all()
 
 
 def made_up(n, **known):
     """Documents that are clusters of their own and stayed, and of which nothing else is known."""
-    nothing = {"removed_at": np.full(n, NOT_REMOVED), "reason_index": np.full(n, -1), "is_copy": np.zeros(n, bool),
-               "duplicate_of": np.full(n, -1), "cluster_index": np.arange(n), "source_index": np.zeros(n, np.int64),
-               "has_signals": np.ones(n, bool), "may_be_english": np.ones(n, bool)}  # fmt: skip
+    nothing = {
+        "removed_at": np.full(n, NOT_REMOVED),
+        "reason_index": np.full(n, -1),
+        "is_copy": np.zeros(n, bool),
+        "duplicate_of": np.full(n, -1),
+        "cluster_index": np.arange(n),
+        "source_index": np.zeros(n, np.int64),
+        "has_signals": np.ones(n, bool),
+        "may_be_english": np.ones(n, bool),
+    }
     made = {name: np.asarray(known.pop(name, values)) for name, values in nothing.items()}
     others = {"reasons": [], "causes": [], "group_members": {}} | known
     return DocumentOutcomes(doc_ids=hash_to_ids(map(str, range(n))), **made, **others)
@@ -81,13 +107,21 @@ def test_ratios_within_sources_are_of_all_but_sources():
 
 def test_documents_in_other_languages_are_none_of_those_that_mentions_are_compared_with():
     hit = np.array([1, 0, 1, 0, 1, 1], bool)
-    groups = {("identity", "they"): np.array([1, 1, 0, 0, 0, 0], bool),
-              ("length", "short"): np.array([1, 1, 0, 0, 0, 0], bool)}  # fmt: skip
-    found = made_up(6, group_members=groups, may_be_english=[True] * 4 + [False] * 2, has_signals=[True] * 5 + [False])
+    groups = {
+        ("identity", "they"): np.array([1, 1, 0, 0, 0, 0], bool),
+        ("length", "short"): np.array([1, 1, 0, 0, 0, 0], bool),
+    }
+    found = made_up(
+        6,
+        group_members=groups,
+        may_be_english=[True] * 4 + [False] * 2,
+        has_signals=[True] * 5 + [False],
+    )
     rows = {row["slice"]: row for row in build_rate_rows(found, hit, np.ones(6, bool), 2)}
     assert {name: (row["other_n"], row["other_removed"]) for name, row in rows.items()} == {
-        "they": (2, 1), "short": (3, 2),
-    }  # fmt: skip
+        "they": (2, 1),
+        "short": (3, 2),
+    }
     assert not build_rate_rows(found, hit, np.ones(6, bool), 3)
 
 
@@ -108,7 +142,9 @@ def test_who_is_at_risk_of_a_rule_came_to_its_stage():
     found = made_up(5, removed_at=left, is_copy=copy, duplicate_of=twin, causes=[cause])
     assert found.final_original.tolist() == [0, 2, 2, 2, 4]
     assert found.is_lost_with_original.tolist() == copy
-    told = {reason: (hit.tolist(), risk.tolist()) for _, reason, hit, risk in iter_removal_masks(found)}
+    told = {
+        reason: (hit.tolist(), risk.tolist()) for _, reason, hit, risk in iter_removal_masks(found)
+    }
     assert told == {
         "": ([no, yes, yes, yes, yes], [yes] * 5),
         "struck out": ([no, no, yes, no, yes], [yes, no, yes, no, yes]),
@@ -129,14 +165,24 @@ def test_as_many_examples_are_named_as_were_asked_for():
 
 @pytest.mark.parametrize(
     ("rules", "limit"),
-    [({"toxicity": {"lt": 0.8}}, 0.8), ({"rude": {"signal": "toxicity", "le": 0.7}}, 0.7),
-     ({"toxicity": {"lt": 0.8, "action": "tag"}}, 0.8), ({"language": {"any_of": ["en"]}}, 0.5),
-     ({"mark": {"signal": "toxicity", "lt": 0.5, "action": "tag"}, "toxicity": {"lt": 0.8}}, 0.8)],
-)  # fmt: skip
+    [
+        ({"toxicity": {"lt": 0.8}}, 0.8),
+        ({"rude": {"signal": "toxicity", "le": 0.7}}, 0.7),
+        ({"toxicity": {"lt": 0.8, "action": "tag"}}, 0.8),
+        ({"language": {"any_of": ["en"]}}, 0.5),
+        (
+            {"mark": {"signal": "toxicity", "lt": 0.5, "action": "tag"}, "toxicity": {"lt": 0.8}},
+            0.8,
+        ),
+    ],
+)
 def test_the_limit_of_swaps_is_that_of_the_rule_over_toxicity(session, rules, limit):
     raw = given(["A letter."])
     said = {"told": told(raw, ToldConfig(language=("en",), toxicity=(0.1,)))}
-    assert find_toxicity_threshold({"kept": select_documents(raw, said, SelectConfig(rules=rules))}) == limit
+    assert (
+        find_toxicity_threshold({"kept": select_documents(raw, said, SelectConfig(rules=rules))})
+        == limit
+    )
 
 
 def test_what_ingest_left_out_is_compared_by_source_and_by_nothing_else(session, tmp_path):
@@ -154,7 +200,11 @@ def test_what_ingest_left_out_is_compared_by_source_and_by_nothing_else(session,
     made["identities"] = find_identities(made["ingest"], IdentitiesConfig())
     kept = made["ingest"]["documents"].read()["source"].to_pylist()
     gone = made["ingest"]["ledger"].read().to_pylist()
-    rows = measure_removal_effects(made["ingest"], made, RemovalEffectsConfig(least=5))["rates"].read().to_pylist()
+    rows = (
+        measure_removal_effects(made["ingest"], made, RemovalEffectsConfig(least=5))["rates"]
+        .read()
+        .to_pylist()
+    )
     reasons = {"blocked source", "left out by weight", "too short"}
     assert {row["reason"] for row in rows if row["stage"] == "ingest"} == reasons
     for row in rows:

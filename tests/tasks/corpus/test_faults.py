@@ -36,12 +36,14 @@ from tests.tasks.corpora import given
 
 BAD = "The document that no library can read, whatever it is asked about it."
 TEXTS = [
-    *(f"Letter {n}: the women of the harbour wrote to jane{n}@corp.example on day {n * 7}."
-      for n in range(9)),
+    *(
+        f"Letter {n}: the women of the harbour wrote to jane{n}@corp.example on day {n * 7}."
+        for n in range(9)
+    ),
     BAD,
     *(f"Notice {n}: the ferry leaves at {n} and comes back when it can." for n in range(7)),
     "Notice 6: the  ferry leaves at 6 and comes back when it can.",
-]  # fmt: skip
+]
 
 
 class Cannot(Exception):
@@ -89,7 +91,11 @@ def held_out(tmp_path):
 SIGNALS = {
     "language": (identify_languages, LanguageConfig(), "tasks.corpus.language.estimate_languages"),
     "quality": (measure_quality, QualityConfig(), "tasks.corpus.quality.compute_quality_signals"),
-    "identities": (find_identities, IdentitiesConfig(), "tasks.corpus.identities.find_term_mentions"),
+    "identities": (
+        find_identities,
+        IdentitiesConfig(),
+        "tasks.corpus.identities.find_term_mentions",
+    ),
     "contamination": (find_contamination, held_out, "tasks.corpus.contamination.find_overlaps"),
 }
 
@@ -121,12 +127,17 @@ def test_its_signals_are_null_and_all_others_what_they_were(
     assert f"failed on 1 of {len(TEXTS)} documents, the first of them {bad.hex()}" in caplog.text
     assert "(failed: Cannot)" in caplog.text and BAD not in caplog.text
     # A rule calls it unknown, with a policy of its own.
-    signal = {"language": {"any_of": ["en"]}, "quality": {"signal": "words", "ge": 1},
-              "identities": {"signal": "identity_mentions", "ge": 0},
-              "contamination": {"le": 99}}[name]  # fmt: skip
+    signal = {
+        "language": {"any_of": ["en"]},
+        "quality": {"signal": "words", "ge": 1},
+        "identities": {"signal": "identity_mentions", "ge": 0},
+        "contamination": {"le": 99},
+    }[name]
     for unknown in ("keep", "remove"):
         rules = SelectConfig(rules={name: {**signal, "unknown": unknown}})
-        kept = [r["text"] for r in rows(select_documents(documents, {name: told}, rules), "documents")]
+        kept = [
+            r["text"] for r in rows(select_documents(documents, {name: told}, rules), "documents")
+        ]
         assert (BAD in kept) == (unknown == "keep")
 
 
@@ -142,8 +153,9 @@ def check_quarantined(before, made, reason):
         (bad, reason, len(BAD.encode()))
     ]
     assert (books(made)["rows"]["quarantined"], books(made)["bytes"]["quarantined"]) == (
-        1, len(BAD.encode()),
-    )  # fmt: skip
+        1,
+        len(BAD.encode()),
+    )
 
 
 @pytest.mark.parametrize("stage", ["exact", "near"])
@@ -212,8 +224,11 @@ def test_the_profile_counts_it_but_none_of_its_words(session, monkeypatch):
 
 def test_no_sentence_of_it_is_swapped(session, monkeypatch):
     documents = given([*TEXTS, "The women of the harbour. " + BAD])
-    made = {"deduplicate": documents, "identities": find_identities(documents, IdentitiesConfig()),
-            "language": identify_languages(documents, LanguageConfig())}  # fmt: skip
+    made = {
+        "deduplicate": documents,
+        "identities": find_identities(documents, IdentitiesConfig()),
+        "language": identify_languages(documents, LanguageConfig()),
+    }
     breaks(monkeypatch, "tasks.corpus.people.swaps.split_sentences")
     told = measure_removal_effects(documents, made, RemovalEffectsConfig())
     swapped = [r["doc_id"] for r in rows(told, "swapped") if r["origin"] == "corpus"]
@@ -252,7 +267,11 @@ def test_what_the_tokenizer_fails_on_is_packed_nowhere(session, monkeypatch):
 
 def test_where_all_documents_fail_none_is_to_blame(session, monkeypatch):
     monkeypatch.setattr("tests.tasks.corpus.test_faults.BAD", "e")
-    breaks(monkeypatch, "tasks.corpus.language.estimate_languages", "tasks.corpus.deduplicate.normalise_texts")
+    breaks(
+        monkeypatch,
+        "tasks.corpus.language.estimate_languages",
+        "tasks.corpus.deduplicate.normalise_texts",
+    )
     documents = given(TEXTS)
     for ask in (
         lambda: identify_languages(documents, LanguageConfig()),
@@ -264,8 +283,13 @@ def test_where_all_documents_fail_none_is_to_blame(session, monkeypatch):
 
 def test_documents_that_cannot_be_compared_are_like_no_other(monkeypatch, tmp_path):
     """Nor like each other, among those that rules took."""
-    texts = ["one " + BAD, "two " + BAD, "an ordinary text of some words", "and its copy",
-             "and its copy"]  # fmt: skip
+    texts = [
+        "one " + BAD,
+        "two " + BAD,
+        "an ordinary text of some words",
+        "and its copy",
+        "and its copy",
+    ]
     doc_id = pa.array([bytes([n]) * 16 for n in range(5)], ID_TYPE)
     gone = pa.table({"doc_id": doc_id, "action": ["removed"] * 5})
     batch = pa.record_batch({"doc_id": doc_id, "text": pa.array(texts, pa.large_string())})
@@ -275,9 +299,15 @@ def test_documents_that_cannot_be_compared_are_like_no_other(monkeypatch, tmp_pa
     parts = (documents, SimpleNamespace(read=lambda names: gone))
     done = StageContext(tmp_path, {}).map_items(taken.sketch_removed_documents, [parts], config)
     shelf = ShingleStore(concat_spilled_tables(done, "shingles", SHINGLES)["shingles"])
-    assert taken.find_cluster_heads(concat_spilled_tables(done, "bands", taken.BANDS_SCHEMA), shelf, config).tolist() == [
-        0, 1, 2, 3, 3,
-    ]  # fmt: skip
+    assert taken.find_cluster_heads(
+        concat_spilled_tables(done, "bands", taken.BANDS_SCHEMA), shelf, config
+    ).tolist() == [
+        0,
+        1,
+        2,
+        3,
+        3,
+    ]
 
 
 @settings(deadline=None)

@@ -8,10 +8,10 @@ from pydantic import ValidationError
 
 from tasks.contract import StageContext
 from tasks.corpus.find_personal_data import (
-    SecretKey,
     PersonalDataConfig,
-    find_personal_data_in_batch,
+    SecretKey,
     find_personal_data,
+    find_personal_data_in_batch,
 )
 from tasks.measures.personal.contact import MAX_PHONE_CANDIDATES
 from tasks.measures.personal_data import PERSONAL_DATA_TYPES
@@ -60,7 +60,10 @@ def test_nothing_found_stands_in_clear(session):
 def test_batches_of_any_size_give_the_same_rows():
     batch = given_batch(TEXTS * 3)
     whole = pa.table(find_personal_data_in_batch(batch, PersonalDataConfig(), SecretKey(b"k")))
-    pieces = [find_personal_data_in_batch(batch.slice(i, 5), PersonalDataConfig(), SecretKey(b"k")) for i in (0, 5, 10)]
+    pieces = [
+        find_personal_data_in_batch(batch.slice(i, 5), PersonalDataConfig(), SecretKey(b"k"))
+        for i in (0, 5, 10)
+    ]
     assert pa.concat_tables(map(pa.table, pieces)).equals(whole)
     assert len(whole) == 18
 

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from flows.config import load_config
-from tasks.contract import HallmarkError, StageConfig, Table, UsageError, StageContext, stage
+from tasks.contract import HallmarkError, StageConfig, StageContext, Table, UsageError, stage
 from tasks.corpus.find_toxic import FindToxicSpansConfig, find_toxic_spans
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.scrub import CutToxicConfig, RedactSpansConfig, redact_spans
@@ -33,15 +33,19 @@ def scores(documents: Table, config: ScoresConfig, context: StageContext) -> Non
     columns = {"doc_id": rows.combine_chunks(), "window": pa.array(range(len(rows)), pa.int32())}
     columns |= {"start": pa.array(start), "end": pa.array(end)}
     columns |= {head: pa.nulls(len(rows), pa.float32()) for head in TOXICITY_HEADS}
-    context.get_table_writer("windows").write(columns | {"toxicity": pa.array(toxicity, pa.float32())})
+    context.get_table_writer("windows").write(
+        columns | {"toxicity": pa.array(toxicity, pa.float32())}
+    )
 
 
 def spans_in(texts, rows):
     documents = given(texts)
     found = find_toxic_spans(documents, scores(documents, ScoresConfig(rows=rows)), FOUND)
     number = {i: n for n, i in enumerate(documents["documents"].read()["doc_id"].to_pylist())}
-    spans = [(number[s["doc_id"]], s["start"], s["end"], s["type"], s["score"])
-             for s in found["spans"].read().to_pylist()]  # fmt: skip
+    spans = [
+        (number[s["doc_id"]], s["start"], s["end"], s["type"], s["score"])
+        for s in found["spans"].read().to_pylist()
+    ]
     return documents, found, spans
 
 
@@ -84,14 +88,25 @@ def test_windows_that_are_toxic_leave_their_documents_to_the_character(session, 
 
 def test_windows_that_overlap_or_touch_are_one_span_with_the_highest_score(session):
     text = "äbc" * 10  # 30 characters, 40 bytes
-    rows = ((0, 0, 6, 0.5), (0, 6, 12, 0.75), (0, 9, 15, 0.625), (0, 20, 30, 0.25),
-            (1, 0, 3, 0.875), (1, 4, 6, 0.5), (1, 6, 30, None), (2, 0, 0, None),
-            (3, 3, 30, 1.0), (3, 12, 15, 0.5))  # fmt: skip
+    rows = (
+        (0, 0, 6, 0.5),
+        (0, 6, 12, 0.75),
+        (0, 9, 15, 0.625),
+        (0, 20, 30, 0.25),
+        (1, 0, 3, 0.875),
+        (1, 4, 6, 0.5),
+        (1, 6, 30, None),
+        (2, 0, 0, None),
+        (3, 3, 30, 1.0),
+        (3, 12, 15, 0.5),
+    )
     documents, found, spans = spans_in([text, text, "", text], rows)
     assert spans == [
-        (0, 0, 20, "TOXIC", 0.75), (1, 0, 4, "TOXIC", 0.875), (1, 6, 8, "TOXIC", 0.5),
+        (0, 0, 20, "TOXIC", 0.75),
+        (1, 0, 4, "TOXIC", 0.875),
+        (1, 6, 8, "TOXIC", 0.5),
         (3, 4, 40, "TOXIC", 1.0),
-    ]  # fmt: skip
+    ]
     made = cut_toxic(documents, {"toxic": found}, CutToxicConfig())
     left = ["äbc" * 5, "ä" + "äbc" * 8, "", "äbc"]
     assert [r["text"] for r in rows_of(made).values()] == [left[0], text[3] + text[6:], "", left[3]]
@@ -127,7 +142,9 @@ def test_windows_of_other_texts_are_refused(session, rows, words):
 
 
 def test_windows_are_looked_for_where_asked_for_alone():
-    assert not load_config("smoke").find_toxic.enabled and not load_config("demo").find_toxic.enabled
+    assert (
+        not load_config("smoke").find_toxic.enabled and not load_config("demo").find_toxic.enabled
+    )
     asked = load_config("smoke", ["find_toxic.enabled=true"])
     assert asked.cut_toxic.get_actions(pa.array(["TOXIC", "EMAIL"])).tolist() == ["cut", "keep"]
 

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from tasks.contract import StageConfig, Table, StageContext, column, stage
+from tasks.contract import StageConfig, StageContext, Table, column, stage
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.select import SelectConfig, select_documents
 from tasks.corpus.signals import build_signal_schema
@@ -24,7 +24,7 @@ class ToldConfig(StageConfig):
             column("language", pa.string(), "label", "said"),
             column("toxicity", pa.float64(), "figure", "said"),
         )
-    }
+    },
 )
 def told(documents: Table, config: ToldConfig, context: StageContext) -> None:
     columns = {"language": list(config.language), "toxicity": list(config.toxicity)}
@@ -44,11 +44,17 @@ def test_near_copies_are_told_apart_by_their_similarity(session):
     near = deduplicate_near(documents, {}, DeduplicateNearConfig())
     found = shares(finder(documents, said, {"near": near}).evaluate_all_stages())
     assert found.pop(("near", "near copies", "precision")) == (0, 0)
-    assert {what.removeprefix("near copies, similarity "): n
-            for (_, what, _), (_, n) in found.items()} == {
-        "from 0.8": 3, "0 to 0.5": 1, "0.5 to 0.6": 2, "0.6 to 0.7": 2, "0.7 to 0.8": 2,
-        "0.8 to 0.9": 1, "0.9 to 1": 2,
-    }  # fmt: skip
+    assert {
+        what.removeprefix("near copies, similarity "): n for (_, what, _), (_, n) in found.items()
+    } == {
+        "from 0.8": 3,
+        "0 to 0.5": 1,
+        "0.5 to 0.6": 2,
+        "0.6 to 0.7": 2,
+        "0.7 to 0.8": 2,
+        "0.8 to 0.9": 1,
+        "0.9 to 1": 2,
+    }
 
 
 def test_languages_are_those_that_were_told(session):
@@ -68,20 +74,32 @@ def test_a_rule_answers_for_what_it_took_or_would_have_taken(session):
     never are."""
     sizes = [60, 61, 200, 201, 30, 40, 50, 10]
     documents = given([f"{i}" * size for i, size in enumerate(sizes)], ["town"] * 7 + ["elsewhere"])
-    said = [{"rude": 1}, {"rude": 2}, {"rude": 1}, {"rude": 1}, {"dialect": True}, {"unsafe": True},
-            {"lookalike": True, "groups": ["Tamskers"]}]  # fmt: skip
+    said = [
+        {"rude": 1},
+        {"rude": 2},
+        {"rude": 1},
+        {"rude": 1},
+        {"dialect": True},
+        {"unsafe": True},
+        {"lookalike": True, "groups": ["Tamskers"]},
+    ]
     toxicity = (0.9, 0.9, 0.5, 0.8, 0.9, 0.2, 0.1, 0.9)
     language = ("en", "fr", "fr", "en", "en", "en", "en", "en")
     made = told(documents, ToldConfig(language=language, toxicity=toxicity))
-    rules = {"language": {"any_of": ["en"]}, "rude": {"signal": "toxicity", "lt": 0.8},
-             "noted": {"signal": "toxicity", "lt": 0.15, "action": "tag"}}  # fmt: skip
+    rules = {
+        "language": {"any_of": ["en"]},
+        "rude": {"signal": "toxicity", "lt": 0.8},
+        "noted": {"signal": "toxicity", "lt": 0.15, "action": "tag"},
+    }
     kept = select_documents(documents, {"told": made}, SelectConfig(rules=rules))
     labelled = SelectConfig(rules={"language": rules["language"], "noted": rules["noted"]})
     other = select_documents(documents, {"told": made}, labelled)
     truth = truth_of(documents, dict(enumerate(said)))
     del truth[[*truth][7]]  # of another source
     history = {"kept": kept, "other": other}
-    found = shares(RecoveryEvaluator("town", 0.8, (200, 60), truth, [], history).evaluate_all_stages())
+    found = shares(
+        RecoveryEvaluator("town", 0.8, (200, 60), truth, [], history).evaluate_all_stages()
+    )
     assert {stage for stage, _, _ in found} == {"kept", "other"}
     assert found["other", "no rude speech", "false alarms"] == (1, 2)
     kept_shares = {key[1:]: share for key, share in found.items() if key[0] == "kept"}

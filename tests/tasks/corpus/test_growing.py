@@ -11,7 +11,12 @@ import pytest
 from flows.commands.purge import purge_document
 from tasks.contract import HallmarkError, ProcessMapper, Session, Store, open_session
 from tasks.corpus.copies.earlier import check_earlier_compatible
-from tasks.corpus.copies.matching import select_candidate_pairs, find_duplicate_pairs, mark_removed_duplicates, unpack_pairs
+from tasks.corpus.copies.matching import (
+    find_duplicate_pairs,
+    mark_removed_duplicates,
+    select_candidate_pairs,
+    unpack_pairs,
+)
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.ingest import ingest
@@ -53,7 +58,9 @@ def added(folder, texts, earlier, part_bytes=8 << 20, **near):
     made["deduplicate_masked"] = deduplicate_masked(
         made["deduplicate_near"], before("deduplicate_masked"), DeduplicateConfig()
     )
-    made["split"] = split_corpus(made["deduplicate_masked"], SplitConfig(validation=0.3, holdout=0.3))
+    made["split"] = split_corpus(
+        made["deduplicate_masked"], SplitConfig(validation=0.3, holdout=0.3)
+    )
     return made
 
 
@@ -197,10 +204,15 @@ def test_a_text_or_an_id_that_is_there_already_does_not_come_in_again(session, t
     ids = {d["text"]: d["doc_id"] for d in rows(first)}
     second = added(
         tmp_path / "2",
-        {"a": "a record that changed", "b": "another one here", "c": "the  same text",
-         "d": "a record that changed", "e": "new"},
+        {
+            "a": "a record that changed",
+            "b": "another one here",
+            "c": "the  same text",
+            "d": "a record that changed",
+            "e": "new",
+        },
         [first],
-    )  # fmt: skip
+    )
     assert sorted(d["text"] for d in rows(second)) == ["a record that changed", "new"]
     gone = {
         r["doc_id"]: (r["reason"], r["score"], r["threshold"], r["matched"])
@@ -220,8 +232,11 @@ def test_an_id_stands_for_one_text_also_where_its_document_left_later(session, t
     words = random.Random(8).choices(WORDS, k=80)
     texts = {"a": " ".join(words), "near": " ".join(words[:-1]), "same": " ".join(words).upper()}
     first = added(tmp_path / "1", texts, [])
-    left = {r["reason"] for label in ("deduplicate", "deduplicate_near")
-            for r in rows(first, label, "ledger")}  # fmt: skip
+    left = {
+        r["reason"]
+        for label in ("deduplicate", "deduplicate_near")
+        for r in rows(first, label, "ledger")
+    }
     assert len(rows(first)) == 1 and left == {"exact duplicate", "near duplicate"}
     (gone,) = rows(first, "deduplicate", "ledger")
     keys = {d["text"]: d["doc_id"] for d in rows(first, "ingest")}
@@ -305,11 +320,16 @@ def test_the_bytes_do_not_depend_on_workers_or_parts(tmp_path):
             made = added(tmp_path / "first", first, [], part_bytes[0])
             more = added(tmp_path / "second", second, [made], part_bytes[1])
         return [
-            (label, table, more[label][table].read().sort_by("doc_id").to_pylist()
-             if "doc_id" in more[label][table].columns else rows(more, label, table))
+            (
+                label,
+                table,
+                more[label][table].read().sort_by("doc_id").to_pylist()
+                if "doc_id" in more[label][table].columns
+                else rows(more, label, table),
+            )
             for label in ("deduplicate", "deduplicate_near", "deduplicate_masked", "split")
             for table in more[label].tables
-        ], {label: artifact.content_digest for label, artifact in more.items()}  # fmt: skip
+        ], {label: artifact.content_digest for label, artifact in more.items()}
 
     whole = digests("one", (8 << 20, 8 << 20))
     small, _ = digests("small", (4096, 2048))
@@ -325,8 +345,14 @@ def test_an_earlier_corpus_of_other_parameters_is_refused(session, tmp_path):
     near = first["deduplicate_near"]
     with pytest.raises(HallmarkError, match=r"deduplicate_near\.bands is 20, and was 32 in the"):
         added(tmp_path / "2", {"c": "new"}, [first], bands=20)
-    for setting in ({"shingle": "characters"}, {"rows": 5}, {"seed": 2}, {"threshold": 0.7},
-                    {"cluster_threshold": 0.4}, {"shingle_length": 4}):  # fmt: skip
+    for setting in (
+        {"shingle": "characters"},
+        {"rows": 5},
+        {"seed": 2},
+        {"threshold": 0.7},
+        {"cluster_threshold": 0.4},
+        {"shingle_length": 4},
+    ):
         with pytest.raises(HallmarkError, match="earlier corpus"):
             check_earlier_compatible(near, DeduplicateNearConfig(**setting))
     check_earlier_compatible(near, DeduplicateNearConfig(prefer=("s",), candidate_limit=5))

@@ -5,7 +5,12 @@ import json
 import pytest
 
 from tasks.contract import HallmarkError
-from tasks.corpus.identities import IdentitiesConfig, load_user_lexicons, find_identities, read_user_lexicons
+from tasks.corpus.identities import (
+    IdentitiesConfig,
+    find_identities,
+    load_user_lexicons,
+    read_user_lexicons,
+)
 from tests.tasks.corpora import given
 
 TEXTS = [
@@ -32,9 +37,14 @@ def test_each_document_has_its_groups_mentions_dialects_and_length(session):
 
 
 @pytest.mark.parametrize(
-    ("size", "name"), [(9, "under 10 bytes"), (10, "10 to 19 bytes"), (19, "10 to 19 bytes"),
-                       (20, "20 bytes or more")]
-)  # fmt: skip
+    ("size", "name"),
+    [
+        (9, "under 10 bytes"),
+        (10, "10 to 19 bytes"),
+        (19, "10 to 19 bytes"),
+        (20, "20 bytes or more"),
+    ],
+)
 def test_classes_of_length_begin_where_the_config_says(session, size, name):
     rows = signals(IdentitiesConfig(lengths=(10, 20)), texts=["é" * (size // 2) + "x" * (size % 2)])
     assert rows["length_class"].to_pylist() == [name]
@@ -81,6 +91,7 @@ def test_the_lexicons_that_a_corpus_brought_are_read_from_what_the_stage_left(se
     found = load_user_lexicons({"raw": raw, "who": made})
     assert found == read_user_lexicons((up, left)) and [*found] == ["up", "left"]
     assert [*found["left"].items()] == [
-        ("Righties", ["righty", "right one"]), ("Lefties", ["lefty"]),
-    ]  # fmt: skip
+        ("Righties", ["righty", "right one"]),
+        ("Lefties", ["lefty"]),
+    ]
     assert load_user_lexicons({"raw": raw}) == {}

@@ -58,8 +58,11 @@ def test_ids_do_not_depend_on_container_folder_or_order(tmp_path, session):
     pq.write_table(pa.table({"text": TEXTS[::-1]}), table)
     with (tmp_path / "t.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("text",), *((t,) for t in TEXTS)])
-    archive = [b"WARC/1.0\r\nWARC-Type: conversion\r\nContent-Length: %d\r\n\r\n%s\r\n\r\n"
-               % (len(t.encode()), t.encode()) for t in TEXTS]  # fmt: skip
+    archive = [
+        b"WARC/1.0\r\nWARC-Type: conversion\r\nContent-Length: %d\r\n\r\n%s\r\n\r\n"
+        % (len(t.encode()), t.encode())
+        for t in TEXTS
+    ]
     (tmp_path / "t.wet.gz").write_bytes(b"".join(map(gzip.compress, archive)))
     many = tmp_path / "many"
     for index, text in enumerate(TEXTS):
@@ -107,8 +110,11 @@ def test_of_records_with_one_key_the_smallest_text_hash_stays(tmp_path, session)
         assert accounts(artifact)[("s", "rows")]["quarantined"] == 5
     assert made[0]["documents"].digest == made[1]["documents"].digest
     places = {(r["raw"], r["file"], r["place"]) for r in rows(made[0], "quarantine")}
-    expected = {(f"text {i}".encode(), "ab"[i // 4] + ".jsonl", f"line {i % 4 + 1}")
-                for i in range(8) if f"text {i}" not in stay}  # fmt: skip
+    expected = {
+        (f"text {i}".encode(), "ab"[i // 4] + ".jsonl", f"line {i % 4 + 1}")
+        for i in range(8)
+        if f"text {i}" not in stay
+    }
     assert places == expected
 
 
@@ -155,8 +161,10 @@ def test_every_byte_is_accounted_for(tmp_path, session):
     ]
     origins = [(r["file"], r["place"], r["raw_bytes"]) for r in rows(made, "origins")]
     assert sorted(origins) == [
-        ("a.jsonl", "line 2", 21), ("a.jsonl", "line 9", 20), ("c.jsonl.gz", "line 2", 21),
-    ]  # fmt: skip
+        ("a.jsonl", "line 2", 21),
+        ("a.jsonl", "line 9", 20),
+        ("c.jsonl.gz", "line 2", 21),
+    ]
 
 
 def test_quarantine_keeps_no_more_than_the_beginning(tmp_path, session):
@@ -217,7 +225,12 @@ def test_files_of_a_path_a_folder_or_a_pattern(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     ends = (".txt",)
-    assert list(find_files("s", str(tmp_path), ends)) == ["[x].txt", "a.txt", "b/c.txt", "b/d.txt.gz"]
+    assert list(find_files("s", str(tmp_path), ends)) == [
+        "[x].txt",
+        "a.txt",
+        "b/c.txt",
+        "b/d.txt.gz",
+    ]
     assert list(find_files("s", str(tmp_path / "b/e.csv"), ends)) == ["e.csv"]  # named: taken
     assert list(find_files("s", str(tmp_path / "[x].txt"), ends)) == ["[x].txt"]
     assert list(find_files("s", str(tmp_path / "*/*.txt"), ends)) == ["b/.hidden.txt", "b/c.txt"]
@@ -318,12 +331,16 @@ def test_a_part_reads_its_own_copy_of_a_text_and_no_other(tmp_path, session, mon
 def test_the_fingerprint_follows_the_content_and_not_the_path(tmp_path):
     jsonl(tmp_path / "a/x.jsonl", [{"text": "one"}])
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    (here, there) = (compute_source_digests(config(source("jsonl", tmp_path / d)), "") for d in "ab")
+    (here, there) = (
+        compute_source_digests(config(source("jsonl", tmp_path / d)), "") for d in "ab"
+    )
     assert here == there
     jsonl(tmp_path / "b/x.jsonl", [{"text": "two"}])
     assert compute_source_digests(config(source("jsonl", tmp_path / "b")), "") != here
     hub = source("datasets", "a/b", revision="0123456789" * 4)  # pinned: the hub is not asked
-    assert compute_source_digests(config(hub), "") != compute_source_digests(config(hub | {"revision": "f" * 40}), "")
+    assert compute_source_digests(config(hub), "") != compute_source_digests(
+        config(hub | {"revision": "f" * 40}), ""
+    )
     assert [str(part) for part in list_inputs(config(hub))] == ["source s, train"]
 
 

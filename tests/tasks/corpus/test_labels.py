@@ -35,13 +35,26 @@ from tests.tasks.corpus.test_datasets import dataset
         ("http://good.com\\@evil.com/", "good.com"),  # as browsers read it
         ("http://[2001:DB8::1]:8/", "[2001:db8::1]"),
         ("http://192.0.2.1:5", "192.0.2.1"),
-        *((none, None) for none in (
-            None, "", "no url", "http://", "http:///x", "http://a b/", "//x.y/", "http://h..x/",
-            "http://x.y:port/", "javascript:alert(1)", "http://" + "a" * 300, "mailto:a@b.c",
-            "http://ü" + "x" * 10**6,
-        )),
+        *(
+            (none, None)
+            for none in (
+                None,
+                "",
+                "no url",
+                "http://",
+                "http:///x",
+                "http://a b/",
+                "//x.y/",
+                "http://h..x/",
+                "http://x.y:port/",
+                "javascript:alert(1)",
+                "http://" + "a" * 300,
+                "mailto:a@b.c",
+                "http://ü" + "x" * 10**6,
+            )
+        ),
     ],
-)  # fmt: skip
+)
 def test_domains(url, host):
     assert extract_domains(pa.array([url], pa.string())).to_pylist() == [host]
 
@@ -50,7 +63,10 @@ def test_the_longest_host_and_the_longest_url(write):
     """RFC 1035: 253 characters, as it is written; beyond 8,192 a URL is none."""
     label = "a" * 63 + "."
     hosts = [label * 3 + "a" * n for n in (61, 62)]
-    assert extract_domains(pa.array([f"http://{host}/" for host in hosts])).to_pylist() == [hosts[0], None]
+    assert extract_domains(pa.array([f"http://{host}/" for host in hosts])).to_pylist() == [
+        hosts[0],
+        None,
+    ]
     rows = [{"text": "x", "u": "u" * size} for size in (8192, 8193)]
     path = write("a.jsonl", "\n".join(map(json.dumps, rows)).encode())
     good, bad, _ = read(path, "jsonl", limit=10_000, url_field="u")
@@ -68,12 +84,25 @@ def test_the_longest_host_and_the_longest_url(write):
         ("2020-01-01 10:11", "2020-01-01"),  # its zone is not known, so its instant is not
         (datetime.date(1999, 12, 31), "1999-12-31"),
         (datetime.datetime(1999, 12, 31, 23, tzinfo=datetime.UTC), "1999-12-31T23:00:00Z"),
-        *((none, None) for none in (
-            "2020-02-30", "0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59-01:00", "2020", "x", "",
-            "20200101", "01.02.2020", 1577836800, 1.5, ["2020-01-01"], "2020-01-01T25:00:00Z",
-        )),
+        *(
+            (none, None)
+            for none in (
+                "2020-02-30",
+                "0001-01-01T00:00:00+05:00",
+                "9999-12-31T23:59:59-01:00",
+                "2020",
+                "x",
+                "",
+                "20200101",
+                "01.02.2020",
+                1577836800,
+                1.5,
+                ["2020-01-01"],
+                "2020-01-01T25:00:00Z",
+            )
+        ),
     ],
-)  # fmt: skip
+)
 def test_dates(given, expected):
     assert normalise_date(given) == expected
 
@@ -140,8 +169,12 @@ def test_times_of_parquet(tmp_path, session):
 
 
 def test_labels_that_are_no_text_are_counted(tmp_path, session):
-    rows = [{"text": "a", "u": 7}, {"text": "b", "u": "\ud800"}, {"text": "c", "u": "x" * 10_000},
-            {"text": "d", "u": None}]  # fmt: skip
+    rows = [
+        {"text": "a", "u": 7},
+        {"text": "b", "u": "\ud800"},
+        {"text": "c", "u": "x" * 10_000},
+        {"text": "d", "u": None},
+    ]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     where = {"kind": "jsonl", "name": "s", "path": str(tmp_path), "url_field": "u"}
     made = ingest(IngestConfig(sources=[where]))
@@ -164,7 +197,9 @@ def test_copies_of_a_text_keep_their_own_whatever_the_order(tmp_path, session):
 def test_they_travel_to_the_end_of_the_corpus(tmp_path, session):
     made = ingest(IngestConfig(sources=[source(tmp_path, "jsonl")]))
     unique = deduplicate(made, {}, DeduplicateConfig())
-    chosen = select_documents(unique, {"language": identify_languages(unique, LanguageConfig())}, SelectConfig())
+    chosen = select_documents(
+        unique, {"language": identify_languages(unique, LanguageConfig())}, SelectConfig()
+    )
     parted = split_corpus(scrubbed(chosen), SplitConfig(validation=1e-9, holdout=0))
     planting = PlantCanariesConfig(
         enabled=True, counts=(0, 2), canaries=1, passages=0, records=0, associations=0
@@ -216,9 +251,11 @@ def test_keys_urls_and_dates_that_python_cannot_have(tmp_path, when, kind):
         found, meter = dataset(tmp_path, **names)
         assert (meter.record_count, meter.byte_count) == (4, 4)
     assert [(r.text, r.key, r.url, (r.date or "")[:10], r.unreadable_labels) for r in found] == [
-        ("a", "k0", "http://a.example/", "1970-01-01", 0), ("b", "k1", None, "", 1),
-        ("c", "k2", None, "", 2), ("", None, None, "", 0),
-    ]  # fmt: skip
+        ("a", "k0", "http://a.example/", "1970-01-01", 0),
+        ("b", "k1", None, "", 1),
+        ("c", "k2", None, "", 2),
+        ("", None, None, "", 0),
+    ]
     assert (found[3].error, found[3].raw) == ("field 'id' is neither text nor a whole number", b"d")
 
 
@@ -249,6 +286,9 @@ def test_times_are_rounded_down(write):
     ticks = pa.array([-(2**63), -1, 0, 10**9 - 1, None]).cast(pa.timestamp("ns", "Europe/Berlin"))
     path = write("a.parquet", parquet({"text": list("abcde"), "when": ticks}))
     assert [r.date for r in read(path, "parquet", date_field="when")[0]] == [
-        "1677-09-21T00:12:43Z", "1969-12-31T23:59:59Z", "1970-01-01T00:00:00Z",
-        "1970-01-01T00:00:00Z", None,
-    ]  # fmt: skip
+        "1677-09-21T00:12:43Z",
+        "1969-12-31T23:59:59Z",
+        "1970-01-01T00:00:00Z",
+        "1970-01-01T00:00:00Z",
+        None,
+    ]

@@ -91,8 +91,9 @@ def test_languages_follow_documents_that_others_have_left(session):
     texts = [LONG["en"], LONG["de"], LONG["fr"]]
     documents = given(texts, parts=2)
     spoken = identify_languages(documents, LanguageConfig())
-    some = select_documents(documents, {"language": spoken},
-                  SelectConfig(rules={"language": {"none_of": ["de"]}}))  # fmt: skip
+    some = select_documents(
+        documents, {"language": spoken}, SelectConfig(rules={"language": {"none_of": ["de"]}})
+    )
     made = score_toxicity(some, spoken, ScoreToxicityConfig(languages=("fr",)))
     texts = some["documents"].read().to_pylist()
     scores = made["signals"].read().to_pylist()

@@ -9,7 +9,14 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.contract import ID_TYPE, UsageError, hash_to_ids
-from tasks.corpus.leave_out import LENGTH_BANDS_PER_DOUBLING, CANDIDATES, LeaveOutConfig, draw_matched_controls, leave_out_documents, read_document_ids
+from tasks.corpus.leave_out import (
+    CANDIDATES,
+    LENGTH_BANDS_PER_DOUBLING,
+    LeaveOutConfig,
+    draw_matched_controls,
+    leave_out_documents,
+    read_document_ids,
+)
 from tests.tasks.corpora import given
 
 SOURCES = ["a" if n % 3 else "b" for n in range(90)]
@@ -20,8 +27,14 @@ KEYS = [i.as_py() for i in hash_to_ids(f"document {n}" for n in range(90))]
 
 @pytest.fixture
 def documents(session):
-    return given([f"text {n}" for n in range(90)], sources=SOURCES, splits=SPLITS,
-                 toxicity=TOXICITY, kind="split", parts=3)  # fmt: skip
+    return given(
+        [f"text {n}" for n in range(90)],
+        sources=SOURCES,
+        splits=SPLITS,
+        toxicity=TOXICITY,
+        kind="split",
+        parts=3,
+    )
 
 
 def listed(tmp_path, numbers):
@@ -75,8 +88,13 @@ def test_a_control_lacks_as_many_others_of_the_same_sources(documents, tmp_path)
 def test_a_control_lacks_documents_of_about_the_same_length(session, tmp_path):
     """Half of each source are ten times as long: as many long ones leave as were wanted."""
     sizes = [(20 if n % 4 < 2 else 200) + n % 3 for n in range(90)]
-    documents = given([f"{n:03d}".ljust(size, "x") for n, size in enumerate(sizes)],
-                      sources=SOURCES, splits=["train"] * 90, kind="split", parts=3)  # fmt: skip
+    documents = given(
+        [f"{n:03d}".ljust(size, "x") for n, size in enumerate(sizes)],
+        sources=SOURCES,
+        splits=["train"] * 90,
+        kind="split",
+        parts=3,
+    )
     wanted = {2, 3, 6, 7, 9, 17}
     path, spared = listed(tmp_path, wanted), tmp_path / "spared.txt"
     config = LeaveOutConfig(documents=path, control=True)
@@ -100,7 +118,9 @@ def test_a_control_lacks_documents_of_about_the_same_length(session, tmp_path):
 
 def test_where_a_source_has_too_few_others_the_lot_takes_of_any(documents, tmp_path):
     most = [n for n in range(90) if SOURCES[n] == "b" and SPLITS[n] == "train"][:-2]
-    made = leave_out_documents(documents, LeaveOutConfig(documents=listed(tmp_path, most), control=True))
+    made = leave_out_documents(
+        documents, LeaveOutConfig(documents=listed(tmp_path, most), control=True)
+    )
     left = gone(made)
     assert len(left) == len(most) and not left & {*most}
     assert Counter(SOURCES[n] for n in left)["b"] == 2
@@ -127,11 +147,20 @@ def test_bad_input_is_one_sentence(documents, tmp_path):
 def candidates(wanted, others, sources, sizes, chance):
     """So many wanted documents and so many others, of these ``sizes``."""
     many = wanted + others
-    return pa.table(
-        [pa.array(hash_to_ids(str(n) for n in range(many)), ID_TYPE), chance.choice(sources, many),
-         np.arange(many) < wanted, chance.random(many), sizes(many)],
-        names=["doc_id", "source", "wanted", "draw", "size"],
-    ).select(CANDIDATES.names).cast(CANDIDATES)  # fmt: skip
+    return (
+        pa.table(
+            [
+                pa.array(hash_to_ids(str(n) for n in range(many)), ID_TYPE),
+                chance.choice(sources, many),
+                np.arange(many) < wanted,
+                chance.random(many),
+                sizes(many),
+            ],
+            names=["doc_id", "source", "wanted", "draw", "size"],
+        )
+        .select(CANDIDATES.names)
+        .cast(CANDIDATES)
+    )
 
 
 def by_hand(rows):
@@ -169,9 +198,15 @@ def test_a_control_is_the_nearest_in_length(seed):
 
 def test_a_control_that_lacks_long_documents_takes_little_time():
     chance = np.random.default_rng(0)
-    rows = candidates(8000, 120_000, ["web"], lambda n: np.where(
-        np.arange(n) < 8000, chance.integers(50_000, 60_000, n), chance.integers(100, 2000, n)
-    ), chance)  # fmt: skip
+    rows = candidates(
+        8000,
+        120_000,
+        ["web"],
+        lambda n: np.where(
+            np.arange(n) < 8000, chance.integers(50_000, 60_000, n), chance.integers(100, 2000, n)
+        ),
+        chance,
+    )
     start = time.process_time()
     assert len({*draw_matched_controls(rows).to_pylist()}) == 8000
     assert time.process_time() - start < 2

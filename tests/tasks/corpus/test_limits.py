@@ -15,15 +15,26 @@ from tasks.corpus.profile import ProfileConfig
 from tasks.corpus.quality import QualityConfig
 from tasks.corpus.recovery import CurationEvaluationConfig
 from tasks.corpus.score_toxicity import ScoreToxicityConfig
-from tasks.corpus.select import SelectionRule, SelectConfig
+from tasks.corpus.select import SelectConfig, SelectionRule
 from tasks.corpus.split import SplitConfig
 from tasks.corpus.toxicity.cascade import CascadeConfig
 
 CONFIGS = [
-    CascadeConfig, ContaminationConfig, DeduplicateNearConfig, RemovalEffectsConfig, IdentitiesConfig,
-    LanguageConfig, PlantCanariesConfig, ProfileConfig, QualityConfig, CurationEvaluationConfig, RepeatsConfig,
-    ScoreToxicityConfig, SelectConfig, SplitConfig,
-]  # fmt: skip
+    CascadeConfig,
+    ContaminationConfig,
+    DeduplicateNearConfig,
+    RemovalEffectsConfig,
+    IdentitiesConfig,
+    LanguageConfig,
+    PlantCanariesConfig,
+    ProfileConfig,
+    QualityConfig,
+    CurationEvaluationConfig,
+    RepeatsConfig,
+    ScoreToxicityConfig,
+    SelectConfig,
+    SplitConfig,
+]
 
 #: A config, what it is given beside, a setting, values at its limits, and values beyond.
 LIMITS = [
@@ -58,7 +69,13 @@ LIMITS = [
     (ProfileConfig, {}, "window", [1], [0]),
     (QualityConfig, {}, "short_line", [0], [-1]),
     (CurationEvaluationConfig, {}, "near", [1e-9, 1], [0, 1.01]),
-    (SelectionRule, {"name": "toxicity", "lt": 1, "action": "cap"}, "share", [1e-9, 0.999], [-0.1, 0, 1]),
+    (
+        SelectionRule,
+        {"name": "toxicity", "lt": 1, "action": "cap"},
+        "share",
+        [1e-9, 0.999],
+        [-0.1, 0, 1],
+    ),
     (ScoreToxicityConfig, {}, "too_short", [0], [-1]),
     (SplitConfig, {"holdout": 0}, "validation", [1e-9, 0.999], [0, 1]),
     (SplitConfig, {"validation": 0.001}, "holdout", [0, 0.998], [-0.1, 0.999]),

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from tasks.corpus.copies import matching
 from tasks.corpus.copies.matching import (
-    count_agreeing_bands,
-    keep_best_pairs,
-    select_candidate_pairs,
     compute_jaccard,
+    count_agreeing_bands,
     find_duplicate_pairs,
-    pack_pairs,
+    keep_best_pairs,
     mark_removed_duplicates,
+    pack_pairs,
+    select_candidate_pairs,
 )
 from tasks.corpus.copies.matching import unpack_pairs as parted
 
@@ -132,7 +132,10 @@ def test_the_candidates_taken_agree_in_most_bands(limit):
         expected += [(a, item) for _, a in ranked[:limit]]
     assert found.tolist() == pack_pairs(*arrays(expected)).tolist()
     left, right = parted(found)
-    assert count_agreeing_bands(bands, left, right).tolist() == (bands[left] == bands[right]).sum(1).tolist()
+    assert (
+        count_agreeing_bands(bands, left, right).tolist()
+        == (bands[left] == bands[right]).sum(1).tolist()
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -95,9 +95,15 @@ def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0), part_bytes=16_000, 
     config = SelectConfig(rules={"toxicity": {"lt": threshold}})
     made["contamination"] = shared = find_contamination(masked, ContaminationConfig())
     signals = {"toxicity": scores, "contamination": shared}
-    made["select_scored"] = kept = select_documents.with_label("select_scored")(masked, signals, config)
-    made["find_toxic"] = found = find_toxic_spans(kept, scores, FindToxicSpansConfig(enabled=True, least=0.02))
-    made["cut_toxic"] = kept = redact_spans.with_label("cut_toxic")(kept, {"toxic": found}, CutToxicConfig())
+    made["select_scored"] = kept = select_documents.with_label("select_scored")(
+        masked, signals, config
+    )
+    made["find_toxic"] = found = find_toxic_spans(
+        kept, scores, FindToxicSpansConfig(enabled=True, least=0.02)
+    )
+    made["cut_toxic"] = kept = redact_spans.with_label("cut_toxic")(
+        kept, {"toxic": found}, CutToxicConfig()
+    )
     made["split"] = parted = split_corpus(kept, SplitConfig())
     planting = PlantCanariesConfig(
         enabled=True, counts=(0, 2), canaries=3, passages=2, records=2, associations=0
@@ -107,7 +113,9 @@ def curate(source, threshold=0.7, quantiles=(0.0, 0.5, 1.0), part_bytes=16_000, 
     config = ProfileConfig(quantiles=quantiles)
     made["profile"] = profile_corpus(planted, planted, history, {}, config)
     if whole:
-        made["effects"] = measure_removal_effects(masked, history, RemovalEffectsConfig(sentences=5))
+        made["effects"] = measure_removal_effects(
+            masked, history, RemovalEffectsConfig(sentences=5)
+        )
         vocabulary = TokenizerConfig(vocab_size=400)
         made["train_tokenizer"] = tokenizer = train_tokenizer(planted, mentioned, vocabulary)
         made["pack"] = pack(planted, tokenizer, PackConfig(context=64))
@@ -152,8 +160,15 @@ def test_the_corpus_is_one_worth_the_name(first):
     _, _, made, seen = first
     assert seen == list(made)
     assert len(made["ingest"]["documents"].parts) >= 8
-    for label in ("deduplicate", "deduplicate_near", "cut_repeats", "scrub", "select_scored",
-                  "cut_toxic", "plant"):  # fmt: skip
+    for label in (
+        "deduplicate",
+        "deduplicate_near",
+        "cut_repeats",
+        "scrub",
+        "select_scored",
+        "cut_toxic",
+        "plant",
+    ):
         assert made[label]["ledger"].row_count > 0
     for label, name in (("effects", "rates"), ("pack", "train")):
         assert made[label][name].row_count > 0

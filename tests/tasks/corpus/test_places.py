@@ -13,7 +13,12 @@ import pytest
 from tasks.contract import HallmarkError, Session, Store, UsageError, open_session
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading import digests, sources
-from tasks.corpus.reading.inputs import IngestConfig, compute_source_digests, list_inputs, read_input_records
+from tasks.corpus.reading.inputs import (
+    IngestConfig,
+    compute_source_digests,
+    list_inputs,
+    read_input_records,
+)
 from tasks.corpus.reading.remote import download_temporarily, list_remote_files
 from tasks.corpus.reading.streams import ReadCounts
 
@@ -54,10 +59,15 @@ def test_a_corpus_from_a_bucket_is_that_of_a_folder(tmp_path, put, session):
     pq.write_table(pa.table({"text": ["in parquet"]}), sink)
     wet = b"WARC/1.0\r\nWARC-Type: conversion\r\nContent-Length: 1\r\n\r\nw\r\n\r\n"
     objects = {
-        "a.jsonl": jsonl(["one", "two", "two"]), "b/c.jsonl.gz": gzip.compress(jsonl(["three"])),
-        "d.csv": b"text\nfour\n", "e.parquet": sink.getvalue().to_pybytes(), "f.txt": b"five",
-        "g.tsv": b"text\nsix\n", "h.wet.gz": gzip.compress(wet), "broken.jsonl": b"{\n",
-    }  # fmt: skip
+        "a.jsonl": jsonl(["one", "two", "two"]),
+        "b/c.jsonl.gz": gzip.compress(jsonl(["three"])),
+        "d.csv": b"text\nfour\n",
+        "e.parquet": sink.getvalue().to_pybytes(),
+        "f.txt": b"five",
+        "g.tsv": b"text\nsix\n",
+        "h.wet.gz": gzip.compress(wet),
+        "broken.jsonl": b"{\n",
+    }
     uri = put("corpus", objects)
     for name, data in objects.items():
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -92,9 +102,24 @@ NAMES = ["a.txt", "axtxt", "b/c.txt", "b/cc.txt", "b/cxtxt", "b/d.txt", "b/^.txt
 
 @pytest.mark.parametrize(
     "pattern",
-    ["*", "*.txt", "?.txt", "b/*.txt", "b/c?.txt", "b/[c].txt", "b/[cd]*", "b/[b-d].txt",
-     "b/[!c].txt", "b/[!b-d].txt", "b/[^c].txt", "**/*.txt", "b/**/c.txt", "*/*", "[ab]/**/*.txt"],
-)  # fmt: skip
+    [
+        "*",
+        "*.txt",
+        "?.txt",
+        "b/*.txt",
+        "b/c?.txt",
+        "b/[c].txt",
+        "b/[cd]*",
+        "b/[b-d].txt",
+        "b/[!c].txt",
+        "b/[!b-d].txt",
+        "b/[^c].txt",
+        "**/*.txt",
+        "b/**/c.txt",
+        "*/*",
+        "[ab]/**/*.txt",
+    ],
+)
 def test_a_pattern_means_for_objects_what_it_means_for_files(put, tmp_path, pattern):
     uri = put("patterns", dict.fromkeys(NAMES, b"x"))
     for name in NAMES:
@@ -262,7 +287,9 @@ def test_an_unchanged_file_is_not_read_to_be_known(tmp_path, hashed):
             found.append(compute_source_digests(config(tmp_path), ""))
     assert hashed == ["new.jsonl", "old.jsonl", "new.jsonl", "new.jsonl"]
     assert found[0] == found[1] == found[2]
-    assert compute_source_digests(config(tmp_path), "") == found[0]  # outside of a session nothing is remembered
+    assert (
+        compute_source_digests(config(tmp_path), "") == found[0]
+    )  # outside of a session nothing is remembered
     assert len(hashed) == 6
 
 

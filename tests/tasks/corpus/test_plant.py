@@ -8,9 +8,15 @@ import phonenumbers
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import HallmarkError, Session, Store, open_session, doc_id_to_part_index
+from tasks.contract import HallmarkError, Session, Store, doc_id_to_part_index, open_session
 from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
-from tasks.measures.canaries import CANARY_TEMPLATES, RECORD_TEMPLATES, generate_secret_canaries, generate_record_canaries, draw_reference_secrets
+from tasks.measures.canaries import (
+    CANARY_TEMPLATES,
+    RECORD_TEMPLATES,
+    draw_reference_secrets,
+    generate_record_canaries,
+    generate_secret_canaries,
+)
 from tests.tasks.corpora import given
 
 CONFIG = PlantCanariesConfig(
@@ -152,7 +158,9 @@ def test_planting_depends_on_the_seed_alone(tmp_path):
 def test_many_documents_keep_every_row_across_row_groups(session):
     texts = [f"text {i}" for i in range(9_000)]
     before = given(texts, kind="split", parts=2)
-    made = plant_canaries(before, PlantCanariesConfig(enabled=True, passages=0, counts=(0, 2), associations=0))
+    made = plant_canaries(
+        before, PlantCanariesConfig(enabled=True, passages=0, counts=(0, 2), associations=0)
+    )
     found = made["documents"].read(["text", "source"]).to_pylist()
     in_order = before["documents"].read()["text"].to_pylist()
     assert [r["text"] for r in found if r["source"] == "source"] == in_order
@@ -164,7 +172,9 @@ def test_coins_are_fair():
     """Over many seeds the first canary gets each count equally often; so does each template."""
     counts = Counter()
     for seed in range(600):
-        made = generate_secret_canaries(PlantCanariesConfig(seed=seed, counts=(0, 1, 4), canaries=4))
+        made = generate_secret_canaries(
+            PlantCanariesConfig(seed=seed, counts=(0, 1, 4), canaries=4)
+        )
         assert Counter((p.copies, p.template) for p in made) == {
             (c, t): 1 for c in (0, 1, 4) for t in CANARY_TEMPLATES
         }
@@ -198,7 +208,11 @@ def test_a_tokenizer_does_not_join_prompt_and_secret(planted):
 
 
 def test_references_look_like_secrets_and_never_meet_one():
-    planted = {p.secret for seed in range(20) for p in generate_secret_canaries(PlantCanariesConfig(seed=seed))}
+    planted = {
+        p.secret
+        for seed in range(20)
+        for p in generate_secret_canaries(PlantCanariesConfig(seed=seed))
+    }
     found = draw_reference_secrets("ferry", 10_000, seed=1)
     assert len(set(found)) == 10_000
     assert not planted & set(found)
@@ -226,7 +240,10 @@ def test_records_belong_to_nobody():
 
 
 def test_the_defaults_are_settings_that_could_be_given():
-    assert PlantCanariesConfig.model_validate(PlantCanariesConfig().model_dump()) == PlantCanariesConfig()
+    assert (
+        PlantCanariesConfig.model_validate(PlantCanariesConfig().model_dump())
+        == PlantCanariesConfig()
+    )
     assert 0 in PlantCanariesConfig().counts  # the control
 
 

@@ -7,7 +7,7 @@ from flows.config import load_config
 from tasks.contract import UsageError
 from tasks.corpus.presets import PRESET_RULES
 from tasks.corpus.quality import SIGNALS, QualityConfig, measure_quality
-from tasks.corpus.select import SelectionRule, SelectConfig, select_documents
+from tasks.corpus.select import SelectConfig, SelectionRule, select_documents
 from tests.tasks.corpora import given
 
 SENTENCES = [
@@ -38,25 +38,46 @@ CASES = {
         (spread(count=47), ["gopher_words"]),  # 49 words
         (spread(count=48), []),  # 50
         (spread("-", "=", "(", count=47), ["gopher_words"]),  # signs are no words
-        ("a b the and " * 15, [
-            "gopher_word_length", "gopher_top_2gram", "gopher_top_3gram", "gopher_top_4gram",
-            *(f"gopher_duplicate_{n}grams" for n in range(5, 11))]),
+        (
+            "a b the and " * 15,
+            [
+                "gopher_word_length",
+                "gopher_top_2gram",
+                "gopher_top_3gram",
+                "gopher_top_4gram",
+                *(f"gopher_duplicate_{n}grams" for n in range(5, 11)),
+            ],
+        ),
         (" ".join(["the", "of", *(f"{w}{'x' * 10}" for w in WORDS[:60])]), ["gopher_word_length"]),
         (spread(*["#"] * 5, count=48), []),  # of 55, where six would be too many
         (spread(*["#"] * 6, count=48), ["gopher_hashes"]),
         (spread(*["#x", "#y", "#z", "#a", "#b", "#c", "#d"], count=60), ["gopher_hashes"]),
         (spread(*[f"{w}..." for w in WORDS[100:108]], "end"), ["gopher_ellipses"]),
-        (long_lines(*(f"- {WORDS[i]} the {WORDS[i + 1]} of {WORDS[i + 2]}"
-                      for i in range(0, 60, 3))), ["gopher_bullet_lines"]),
-        (long_lines(*(" ".join(WORDS[i:i + 12]) + "..." for i in range(0, 72, 12)), "the of and"),
-         ["gopher_ellipsis_lines"]),
+        (
+            long_lines(
+                *(f"- {WORDS[i]} the {WORDS[i + 1]} of {WORDS[i + 2]}" for i in range(0, 60, 3))
+            ),
+            ["gopher_bullet_lines"],
+        ),
+        (
+            long_lines(
+                *(" ".join(WORDS[i : i + 12]) + "..." for i in range(0, 72, 12)), "the of and"
+            ),
+            ["gopher_ellipsis_lines"],
+        ),
         (spread(*(f"{n}" for n in range(100, 120))), ["gopher_alphabetic_words"]),
         (" ".join(WORDS[:60]), ["gopher_stop_words"]),
         (" ".join(["the", "the", "the", *WORDS[:60]]), ["gopher_stop_words"]),
-        (GOOD + "\n\n" + GOOD, [
-            "gopher_duplicate_paragraphs", "gopher_duplicate_paragraphs_characters",
-            "gopher_duplicate_lines", "gopher_duplicate_lines_characters",
-            *(f"gopher_duplicate_{n}grams" for n in range(5, 11))]),
+        (
+            GOOD + "\n\n" + GOOD,
+            [
+                "gopher_duplicate_paragraphs",
+                "gopher_duplicate_paragraphs_characters",
+                "gopher_duplicate_lines",
+                "gopher_duplicate_lines_characters",
+                *(f"gopher_duplicate_{n}grams" for n in range(5, 11)),
+            ],
+        ),
         ("", ["gopher_words", "gopher_stop_words"]),
     ],
     "c4": [
@@ -74,17 +95,21 @@ CASES = {
         (GOOD, []),
         (long_lines(*(line.rstrip(".") for line in SENTENCES)), ["fineweb_terminal_lines"]),
         (long_lines(*(line.rstrip(".") for line in SENTENCES[:5]), SENTENCES[5]), []),  # a sixth
-        (long_lines(SENTENCES[0], "Short and sweet.", "As this.", "So it is, too."),
-         ["fineweb_short_lines"]),
+        (
+            long_lines(SENTENCES[0], "Short and sweet.", "As this.", "So it is, too."),
+            ["fineweb_short_lines"],
+        ),
         (long_lines(*SENTENCES, SENTENCES[0]), ["fineweb_duplicate_characters"]),
         (long_lines(*SENTENCES, "As it was.", "As it was."), []),  # some 2 of 100 characters
-        ("\n".join(f"{WORDS[n]}{'x' * 40}. and" + "\n" for n in range(9)) + "more of it.",
-         ["fineweb_terminal_lines", "fineweb_feeds_per_word"]),
+        (
+            "\n".join(f"{WORDS[n]}{'x' * 40}. and" + "\n" for n in range(9)) + "more of it.",
+            ["fineweb_terminal_lines", "fineweb_feeds_per_word"],
+        ),
         ("中文的句子到这里就结束了，这是第一句话，它足够长所以不算短行，真的很长很长很长。", []),
         ("", ["fineweb_terminal_lines unknown"]),
         (" \n\t\n", ["fineweb_terminal_lines unknown"]),
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("preset", CASES)
@@ -104,24 +129,34 @@ def test_a_preset_removes_what_the_papers_say(session, preset):
 def test_bounds_are_the_published_ones():
     bounds = {
         name: (rule.get("ge"), rule.get("le"))
-        for rules in PRESET_RULES.values() for name, rule in rules.items()
-    }  # fmt: skip
+        for rules in PRESET_RULES.values()
+        for name, rule in rules.items()
+    }
     top = {2: 0.2, 3: 0.18, 4: 0.16}
     repeated = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.1}
     assert bounds == {
-        "gopher_words": (50, 100_000), "gopher_word_length": (3, 10), "gopher_hashes": (None, 0.1),
-        "gopher_ellipses": (None, 0.1), "gopher_bullet_lines": (None, 0.9),
-        "gopher_ellipsis_lines": (None, 0.3), "gopher_alphabetic_words": (0.8, None),
-        "gopher_stop_words": (2, None), "gopher_duplicate_lines": (None, 0.3),
+        "gopher_words": (50, 100_000),
+        "gopher_word_length": (3, 10),
+        "gopher_hashes": (None, 0.1),
+        "gopher_ellipses": (None, 0.1),
+        "gopher_bullet_lines": (None, 0.9),
+        "gopher_ellipsis_lines": (None, 0.3),
+        "gopher_alphabetic_words": (0.8, None),
+        "gopher_stop_words": (2, None),
+        "gopher_duplicate_lines": (None, 0.3),
         "gopher_duplicate_paragraphs": (None, 0.3),
         "gopher_duplicate_lines_characters": (None, 0.2),
         "gopher_duplicate_paragraphs_characters": (None, 0.2),
         **{f"gopher_top_{n}gram": (None, most) for n, most in top.items()},
         **{f"gopher_duplicate_{n}grams": (None, most) for n, most in repeated.items()},
-        "c4_lorem_ipsum": (None, 0), "c4_curly_brackets": (None, 0), "c4_sentences": (5, None),
-        "fineweb_terminal_lines": (0.12, None), "fineweb_short_lines": (None, 0.67),
-        "fineweb_duplicate_characters": (None, 0.1), "fineweb_feeds_per_word": (None, 0.3),
-    }  # fmt: skip
+        "c4_lorem_ipsum": (None, 0),
+        "c4_curly_brackets": (None, 0),
+        "c4_sentences": (5, None),
+        "fineweb_terminal_lines": (0.12, None),
+        "fineweb_short_lines": (None, 0.67),
+        "fineweb_duplicate_characters": (None, 0.1),
+        "fineweb_feeds_per_word": (None, 0.3),
+    }
 
 
 def test_every_rule_of_a_preset_looks_at_a_signal_of_quality():
@@ -141,10 +176,17 @@ def test_none_is_asked_for_by_default():
 
 
 def test_presets_stand_before_other_rules_and_are_changed_by_name():
-    rules = {"language": {"any_of": ["en"]}, "c4_sentences": {"ge": 3},
-             "fineweb_short_lines": {"action": "tag"}}  # fmt: skip
+    rules = {
+        "language": {"any_of": ["en"]},
+        "c4_sentences": {"ge": 3},
+        "fineweb_short_lines": {"action": "tag"},
+    }
     config = of(presets=["fineweb", "c4"], rules=rules)
-    assert [rule.name for rule in config.rules] == [*PRESET_RULES["fineweb"], *PRESET_RULES["c4"], "language"]
+    assert [rule.name for rule in config.rules] == [
+        *PRESET_RULES["fineweb"],
+        *PRESET_RULES["c4"],
+        "language",
+    ]
     by_name = {rule.name: rule for rule in config.rules}
     assert by_name["c4_sentences"] == SelectionRule(name="c4_sentences", ge=3)
     assert by_name["fineweb_short_lines"].action == "tag"

@@ -8,16 +8,25 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tasks.contract import ProcessMapper, Session, StageConfig, Store, StageContext, hash_to_ids, open_session, stage
+from tasks.contract import (
+    ProcessMapper,
+    Session,
+    StageConfig,
+    StageContext,
+    Store,
+    hash_to_ids,
+    open_session,
+    stage,
+)
 from tasks.corpus.identities import IdentitiesConfig, find_identities
 from tasks.corpus.ingest import ERRORS
 from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
 from tasks.corpus.profile import (
     ProfileConfig,
+    build_occupation_rows,
+    count_identity_mentions,
     count_occupation_mentions,
     count_personal_data,
-    count_identity_mentions,
-    build_occupation_rows,
     profile_corpus,
 )
 from tasks.corpus.quality import QualityConfig, measure_quality
@@ -41,7 +50,9 @@ class SideConfig(StageConfig):
 def side_tables(config: SideConfig, context: StageContext) -> None:
     """What ingest and deduplicate leave beside their documents."""
     left = hash_to_ids(str(i) for i in range(len(config.similarity)))
-    context.get_table_writer("pairs").write({"left": left, "right": left, "similarity": config.similarity})
+    context.get_table_writer("pairs").write(
+        {"left": left, "right": left, "similarity": config.similarity}
+    )
     counts = {"source": ["a", "b"], "error": ["x", "y"], "records": [2, 1]}
     context.get_table_writer("errors").write(counts | {"bytes": config.bytes})
 
@@ -136,11 +147,16 @@ def test_reasons_count_the_ledgers(profiled):
 def test_tagged_documents_are_counted_by_rule_and_source(session):
     documents = given(TEXTS, sources=[("books", "web")[i % 3 == 0] for i in range(len(TEXTS))])
     scores = score_toxicity(documents, None, ScoreToxicityConfig())
-    rules = {"toxicity": {"lt": 0.7, "action": "tag"}, "none": {"signal": "toxicity", "lt": 1.1,
-             "action": "tag"}, "long": {"signal": "words", "le": 20}}  # fmt: skip
+    rules = {
+        "toxicity": {"lt": 0.7, "action": "tag"},
+        "none": {"signal": "toxicity", "lt": 1.1, "action": "tag"},
+        "long": {"signal": "words", "le": 20},
+    }
     signals = {"toxicity": scores, "quality": measure_quality(documents, QualityConfig())}
     history = {"score_toxicity": scores}
-    history["select_scored"] = kept = select_documents(documents, signals, SelectConfig(rules=rules))
+    history["select_scored"] = kept = select_documents(
+        documents, signals, SelectConfig(rules=rules)
+    )
     planted = plant_canaries(split_corpus(kept, SplitConfig()), PlantCanariesConfig())
     made = profile_corpus(planted, planted, history, {}, ProfileConfig())
     expected = Counter()
@@ -149,16 +165,23 @@ def test_tagged_documents_are_counted_by_rule_and_source(session):
         expected[row["source"], "toxicity"] += "toxicity" in (row["tags"] or ())
     assert expected["books", "toxicity"] > 0 and expected["web", "toxicity"] > 0
     assert rows(made, "tagged") == [
-        {"stage": "select_scored", "rule": rule, "source": source,
-         "documents": expected[source], "tagged": expected[source, rule]}
-        for rule in ("none", "toxicity") for source in ("books", "web")
-    ]  # fmt: skip
+        {
+            "stage": "select_scored",
+            "rule": rule,
+            "source": source,
+            "documents": expected[source],
+            "tagged": expected[source, rule],
+        }
+        for rule in ("none", "toxicity")
+        for source in ("books", "web")
+    ]
 
 
 def test_personal_data_counts_spans_and_documents(profiled):
     _, made = profiled
-    found = {(r["type"], r["source"]): (r["spans"], r["documents"]) for r in
-             rows(made, "personal_data")}  # fmt: skip
+    found = {
+        (r["type"], r["source"]): (r["spans"], r["documents"]) for r in rows(made, "personal_data")
+    }
     spans, documents = Counter(), Counter()
     for i, text in enumerate(TEXTS):
         source = ("books", "web")[i % 3 == 0]
@@ -172,15 +195,21 @@ def test_personal_data_counts_documents_that_left_for_it(session):
     texts = ["Write to a@corp.example or b@corp.example.", "a@corp.example, (650) 253-0000", "Fog."]
     documents = given(texts)
     made = {}
-    for name, policies in (("mask", {}), ("both", {"EMAIL": "drop", "PHONE": "drop"}),
-                           ("one", {"EMAIL": "drop"}), ("keep", {"EMAIL": "keep"})):  # fmt: skip
+    for name, policies in (
+        ("mask", {}),
+        ("both", {"EMAIL": "drop", "PHONE": "drop"}),
+        ("one", {"EMAIL": "drop"}),
+        ("keep", {"EMAIL": "keep"}),
+    ):
         ledger = scrubbed(documents, config=RedactSpansConfig(policies=policies))["ledger"]
         counts = count_personal_data(ledger).sort_by("type").to_pylist()
         made[name] = [(r["type"], r["spans"], r["documents"], r["left"]) for r in counts]
     assert made == {
-        "mask": [("EMAIL", 3, 2, 0), ("PHONE", 1, 1, 0)], "one": [("EMAIL", 0, 2, 2)],
-        "both": [("EMAIL", 0, 2, 2), ("PHONE", 0, 1, 1)], "keep": [("PHONE", 1, 1, 0)],
-    }  # fmt: skip
+        "mask": [("EMAIL", 3, 2, 0), ("PHONE", 1, 1, 0)],
+        "one": [("EMAIL", 0, 2, 2)],
+        "both": [("EMAIL", 0, 2, 2), ("PHONE", 0, 1, 1)],
+        "keep": [("PHONE", 1, 1, 0)],
+    }
 
 
 def test_toxicity_is_that_of_kept_and_removed_documents(profiled):
@@ -196,8 +225,10 @@ def test_toxicity_is_that_of_kept_and_removed_documents(profiled):
     gone = [r for r in rows(history["select_scored"], "ledger") if r["action"] == "removed"]
     kept = rows(history["select_scored"])
     fates = Counter((r["source"], "scored", r.get("reason", "")) for r in [*kept, *gone])
-    assert {(r["source"], r["status"], r["reason"]): r["documents"] for r in
-            rows(made, "toxicity_status")} == fates  # fmt: skip
+    assert {
+        (r["source"], r["status"], r["reason"]): r["documents"]
+        for r in rows(made, "toxicity_status")
+    } == fates
 
 
 def test_published_rules_are_counted_as_if_each_were_asked_for(session):
@@ -206,9 +237,14 @@ def test_published_rules_are_counted_as_if_each_were_asked_for(session):
     documents = given([*texts, GOOD])
     figures = measure_quality(documents, QualityConfig())
     parted = split_corpus(documents, SplitConfig())
-    history = {"quality": figures, "plant": plant_canaries(parted, PlantCanariesConfig(enabled=False))}
-    found = rows(profile_corpus(history["plant"], history["plant"], history, {}, ProfileConfig()),
-                 "published_rules")  # fmt: skip
+    history = {
+        "quality": figures,
+        "plant": plant_canaries(parted, PlantCanariesConfig(enabled=False)),
+    }
+    found = rows(
+        profile_corpus(history["plant"], history["plant"], history, {}, ProfileConfig()),
+        "published_rules",
+    )
     asked = SelectConfig(presets=("gopher", "c4", "fineweb"))
     ledger = select_documents(documents, {"quality": figures}, asked)["ledger"].read()
     broken = Counter(reason.removesuffix(" unknown") for reason in ledger["reason"].to_pylist())
@@ -260,7 +296,9 @@ def test_the_profile_does_not_depend_on_workers(tmp_path):
 
 def count(text):
     table = count_identity_mentions(
-        pa.array(["women and men", text], pa.large_string()), pa.array(["x", "s"]), load_builtin_lexicon()
+        pa.array(["women and men", text], pa.large_string()),
+        pa.array(["x", "s"]),
+        load_builtin_lexicon(),
     )
     return {r["term"]: r["mentions"] for r in table.to_pylist() if r["source"] == "s"}
 
@@ -279,7 +317,9 @@ def test_terms_are_whole_words_in_any_case_and_spelling():
 def test_groups_of_named_lexicons_are_counted_too(session):
     documents = given(["A Tamsker and two Tamskers met a woman.", "The Tamskers left."])
     named = find_identities(documents, IdentitiesConfig(lexicons=("town",)))
-    planted = plant_canaries(split_corpus(documents, SplitConfig()), PlantCanariesConfig(enabled=False))
+    planted = plant_canaries(
+        split_corpus(documents, SplitConfig()), PlantCanariesConfig(enabled=False)
+    )
     for history, people in (
         ({"identities": named}, {"tamsker": (1, 1), "tamskers": (2, 2)}),
         ({}, {}),
@@ -291,7 +331,9 @@ def test_groups_of_named_lexicons_are_counted_too(session):
 
 def test_two_words_of_different_documents_are_no_term():
     table = count_identity_mentions(
-        pa.array(["black", "people"], pa.large_string()), pa.array(["s", "s"]), load_builtin_lexicon()
+        pa.array(["black", "people"], pa.large_string()),
+        pa.array(["s", "s"]),
+        load_builtin_lexicon(),
     )
     assert len(table) == 0
 
@@ -299,11 +341,16 @@ def test_two_words_of_different_documents_are_no_term():
 def test_mentions_are_counted_by_term_and_source():
     texts = ["women and men", "men", "a woman, many men; men", "rain"]
     sources = ["a", "b", "a", "b"]
-    found = count_identity_mentions(pa.array(texts, pa.large_string()), pa.array(sources, pa.string()), load_builtin_lexicon())
+    found = count_identity_mentions(
+        pa.array(texts, pa.large_string()), pa.array(sources, pa.string()), load_builtin_lexicon()
+    )
     counts = {(r["term"], r["source"]): (r["mentions"], r["documents"]) for r in found.to_pylist()}
     assert counts == {
-        ("women", "a"): (1, 1), ("woman", "a"): (1, 1), ("men", "a"): (3, 2), ("men", "b"): (1, 1),
-    }  # fmt: skip
+        ("women", "a"): (1, 1),
+        ("woman", "a"): (1, 1),
+        ("men", "a"): (3, 2),
+        ("men", "b"): (1, 1),
+    }
 
 
 def test_occupations_are_counted_by_mention_and_source():
@@ -317,12 +364,16 @@ def test_occupations_are_counted_by_mention_and_source():
     found = {(r.pop("source"), r.pop("occupation")): r for r in build_occupation_rows(counts)}
     keys = ("mentions", "women_words", "men_words", "women", "men", "share")
     assert {key: tuple(row[k] for k in keys) for key, row in found.items()} == {
-        ("a", "nurse"): (2, 2, 0, 1, 0, 1.0), ("b", "nurse"): (1, 0, 2, 0, 1, 0.0),
-        ("b", "baker"): (1, 0, 2, 0, 1, 0.0), ("a", "baker"): (1, 1, 1, 0, 0, None),
-        ("", "nurse"): (3, 2, 2, 1, 1, 0.5), ("", "baker"): (2, 1, 3, 0, 1, 0.0),
-        ("a", ""): (3, 3, 1, 1, 0, 1.0), ("b", ""): (2, 0, 4, 0, 2, 0.0),
+        ("a", "nurse"): (2, 2, 0, 1, 0, 1.0),
+        ("b", "nurse"): (1, 0, 2, 0, 1, 0.0),
+        ("b", "baker"): (1, 0, 2, 0, 1, 0.0),
+        ("a", "baker"): (1, 1, 1, 0, 0, None),
+        ("", "nurse"): (3, 2, 2, 1, 1, 0.5),
+        ("", "baker"): (2, 1, 3, 0, 1, 0.0),
+        ("a", ""): (3, 3, 1, 1, 0, 1.0),
+        ("b", ""): (2, 0, 4, 0, 2, 0.0),
         ("", ""): (5, 3, 5, 1, 2, 1 / 3),
-    }  # fmt: skip
+    }
     assert (found["a", "baker"]["low"], found["a", "baker"]["high"]) == (None, None)
     row = found["", "nurse"]  # Wilson 1927: both ends solve (p - 1/2)^2 = z^2 p (1 - p) / n
     for end in (row["low"], row["high"]):

@@ -2,7 +2,11 @@
 
 import pytest
 
-from tasks.corpus.reading.documentation import compute_package_digest, find_prose_files, read_package_documentation
+from tasks.corpus.reading.documentation import (
+    compute_package_digest,
+    find_prose_files,
+    read_package_documentation,
+)
 from tasks.corpus.reading.streams import ReadCounts
 
 CODE = b'''"""One."""
@@ -41,13 +45,21 @@ def read(limit=1 << 20):
 
 def test_of_a_package_its_prose_is_read_and_nothing_else(install):
     head = b"Name: sample-prose\r\nVersion: 1.0\r\n\r\n"
-    install({
-        f"{INFO}/METADATA": head + b"First.\r\n\r\nLast.\r\n", f"{INFO}/AUTHORS": b"Me.",
-        f"{INFO}/licenses/COPYING.txt": b"Do.", f"{INFO}/LICENCE": b"May.",
-        f"{INFO}/entry_points.txt": b"no", f"{INFO}/WHEEL": b"no", "sample/LICENSE": b"no",
-        "sample/data.txt": b"no", "sample/_vendor/a.py": b"'''no'''", "test/a.py": b"'''no'''",
-        "sample/b.py": CODE,
-    })  # fmt: skip
+    install(
+        {
+            f"{INFO}/METADATA": head + b"First.\r\n\r\nLast.\r\n",
+            f"{INFO}/AUTHORS": b"Me.",
+            f"{INFO}/licenses/COPYING.txt": b"Do.",
+            f"{INFO}/LICENCE": b"May.",
+            f"{INFO}/entry_points.txt": b"no",
+            f"{INFO}/WHEEL": b"no",
+            "sample/LICENSE": b"no",
+            "sample/data.txt": b"no",
+            "sample/_vendor/a.py": b"'''no'''",
+            "test/a.py": b"'''no'''",
+            "sample/b.py": CODE,
+        }
+    )
     found = read()
     assert [(r.file_name, r.location, r.text) for r in found] == [
         ("dist-info/AUTHORS", "whole file", "Me."),
@@ -76,8 +88,14 @@ def test_a_package_without_a_description_has_none(install):
 
 
 def test_what_is_no_text_and_no_code_costs_its_file(install):
-    install({f"{INFO}/METADATA": b"Name: x\nVersion: 1.0\n\nHi.", f"{INFO}/NOTICE": b"ab\xffc",
-             "a.py": b"'''Hi.'''\ndef (:\n", "b.py": b"'''Ho.'''"})  # fmt: skip
+    install(
+        {
+            f"{INFO}/METADATA": b"Name: x\nVersion: 1.0\n\nHi.",
+            f"{INFO}/NOTICE": b"ab\xffc",
+            "a.py": b"'''Hi.'''\ndef (:\n",
+            "b.py": b"'''Ho.'''",
+        }
+    )
     assert [(r.file_name, r.location, r.error, r.raw_bytes, r.raw) for r in read()] == [
         ("a.py", "line 2", "not parsable as Python", 17, b"'''Hi.'''\ndef (:\n"),
         ("b.py", "module, line 1", "", 3, b""),

@@ -13,21 +13,96 @@ from hypothesis import given as given_values
 from hypothesis import strategies as st
 
 from tasks.corpus.figures import gopher
-from tasks.corpus.figures.texts import TextSpans, TextBatch
-from tasks.corpus.quality import MEMORY_BYTES_PER_CHARACTER, SIGNALS, QualityConfig, split_into_blocks, compute_quality_signals, measure_quality
+from tasks.corpus.figures.texts import TextBatch, TextSpans
+from tasks.corpus.quality import (
+    MEMORY_BYTES_PER_CHARACTER,
+    SIGNALS,
+    QualityConfig,
+    compute_quality_signals,
+    measure_quality,
+    split_into_blocks,
+)
 from tests.tasks.corpora import given
 from tests.tasks.corpus.quality_oracle import expected
 
 PIECES = [
-    "the", "of", "and", "a", "be", "Ada", "ada", "word", "words.", "end.", "why?", 'so!"', "(no.)",
-    "...", "....", "…", "wait...", "#", "##tag", "•", "-", "- item", "--", "42", "3.14", "{", "}",
-    "javascript", "JavaScript", "Lorem ipsum", "lorem ipsum dolor", "uses cookies",
-    "Privacy Policy", "[1]", "[edit]", "[citation needed]", "[12", "x" * 1000, "y" * 1001, "😀",
-    "👍🏽", "é", "e\u0301", "Ωμέγα", "中文。", "日本語", "हिन्दी।", "سلام؟", "\u200b",
-    "\x00", "\ufeff", "\U0001f9d1\u200d", "１",
-]  # fmt: skip
-SPACES = [" ", " ", " ", "  ", "\n", "\n", "\n\n", "\n\n\n", "\r\n", "\r\n\r\n", "\r", "\n \n",
-          "\t", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u3000", "\u00a0", ""]  # fmt: skip
+    "the",
+    "of",
+    "and",
+    "a",
+    "be",
+    "Ada",
+    "ada",
+    "word",
+    "words.",
+    "end.",
+    "why?",
+    'so!"',
+    "(no.)",
+    "...",
+    "....",
+    "…",
+    "wait...",
+    "#",
+    "##tag",
+    "•",
+    "-",
+    "- item",
+    "--",
+    "42",
+    "3.14",
+    "{",
+    "}",
+    "javascript",
+    "JavaScript",
+    "Lorem ipsum",
+    "lorem ipsum dolor",
+    "uses cookies",
+    "Privacy Policy",
+    "[1]",
+    "[edit]",
+    "[citation needed]",
+    "[12",
+    "x" * 1000,
+    "y" * 1001,
+    "😀",
+    "👍🏽",
+    "é",
+    "e\u0301",
+    "Ωμέγα",
+    "中文。",
+    "日本語",
+    "हिन्दी।",
+    "سلام؟",
+    "\u200b",
+    "\x00",
+    "\ufeff",
+    "\U0001f9d1\u200d",
+    "１",
+]
+SPACES = [
+    " ",
+    " ",
+    " ",
+    "  ",
+    "\n",
+    "\n",
+    "\n\n",
+    "\n\n\n",
+    "\r\n",
+    "\r\n\r\n",
+    "\r",
+    "\n \n",
+    "\t",
+    "\x0b",
+    "\x0c",
+    "\x1c",
+    "\x85",
+    "\u2028",
+    "\u3000",
+    "\u00a0",
+    "",
+]
 few = st.sampled_from(["a b", "a b c d e", "one two three four five six", "a\n", "b.\n\n"])
 #: Not those that Python's tables do not know yet, and Arrow's newer ones call letters.
 known = st.characters(exclude_categories=("Cs", "Cn"))
@@ -144,7 +219,9 @@ def test_the_most_frequent_ngram_may_occur_ten_million_times():
     letters = np.arange(0, 2 * many + 2, 2)  # in "a a a ..."
     words = TextSpans(letters, letters + 1, np.array([0, many + 1]))
     before, first = np.arange(many + 2), np.zeros(1, np.int64)
-    assert gopher._count_top_ngram_characters(words, before, 2, np.arange(many), first).tolist() == [3 * many]
+    assert gopher._count_top_ngram_characters(
+        words, before, 2, np.arange(many), first
+    ).tolist() == [3 * many]
 
 
 def test_signals_are_the_same_however_the_corpus_is_cut(session):
@@ -186,7 +263,9 @@ def test_stop_words_and_short_lines_are_settings(session):
     made = measure_quality(given(texts), config)["signals"].read()
     assert made["stop_words"].to_pylist() == [2, 0]
     assert made["short_lines"].to_pylist() == [1, 1]
-    made = measure_quality(given(["a\n" + "x" * 30 + "\n" + "x" * 31]), QualityConfig())["signals"].read()
+    made = measure_quality(given(["a\n" + "x" * 30 + "\n" + "x" * 31]), QualityConfig())[
+        "signals"
+    ].read()
     assert made["short_lines"].to_pylist() == [2 / 3]
     made = measure_quality(given(["a\nb"]), QualityConfig(short_line=0))["signals"].read()
     assert made["short_lines"].to_pylist() == [0]

@@ -32,9 +32,19 @@ def source(folder, name, **limits):
 
 @pytest.mark.parametrize(
     ("weight", "cap", "blocked"),
-    [(1, None, 0), (0.3, None, 0), (1, 40, 0), (0.5, 40, 5), (0.1, 300, 0), (1, 300, 0),
-     (1, 299, 0), (1, None, 7), (0.4, None, 7), (1, 1, 0)],
-)  # fmt: skip
+    [
+        (1, None, 0),
+        (0.3, None, 0),
+        (1, 40, 0),
+        (0.5, 40, 5),
+        (0.1, 300, 0),
+        (1, 300, 0),
+        (1, 299, 0),
+        (1, None, 7),
+        (0.4, None, 7),
+        (1, 1, 0),
+    ],
+)
 def test_what_stays_is_what_the_ids_say(tmp_path, session, weight, cap, blocked):
     """Blocked documents and empty ones are none of those that a cap counts."""
     ordered = sorted(KEYS, key=lambda key: half("some", key))
@@ -51,10 +61,14 @@ def test_what_stays_is_what_the_ids_say(tmp_path, session, weight, cap, blocked)
     assert sum(row["source"] == "all" for row in rows) == len(KEYS)
     ledger = [r for r in made["ledger"].read().to_pylist() if r["action"] == "removed"]
     reasons = Counter(row["reason"] for row in ledger if row["source"] == "some")
-    assert reasons == +Counter({
-        "left out by weight": len([key for key in light if key not in gone]),
-        "left out by cap": len(over), "blocked document": len(gone), "empty": len(EMPTY),
-    })  # fmt: skip
+    assert reasons == +Counter(
+        {
+            "left out by weight": len([key for key in light if key not in gone]),
+            "left out by cap": len(over),
+            "blocked document": len(gone),
+            "empty": len(EMPTY),
+        }
+    )
     size = sum(map(len, kept.values())) + sum(len(f"the text of {key}") for key in KEYS)
     parts = len(made["documents"].parts)
     assert parts / 2 * 1000 < size <= parts * 1000

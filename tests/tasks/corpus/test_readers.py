@@ -153,8 +153,9 @@ def test_a_field_without_a_name_is_read_where_it_is_asked_for(write, kind):
     path = write(f"a.{kind}", NAMELESS[kind])
     good, bad, _ = read(path, kind)
     assert [(r.text, r.key, r.url, r.date, r.unreadable_labels) for r in good] == [
-        ("a", None, None, None, 0), ("b", None, None, None, 0),
-    ]  # fmt: skip
+        ("a", None, None, None, 0),
+        ("b", None, None, None, 0),
+    ]
     good, bad, _ = read(path, kind, key_field="", url_field="", date_field="")
     assert [(r.key, r.url, r.unreadable_labels) for r in good] == [("0", "0", 1), ("1", "1", 1)]
     assert bad == []
@@ -374,12 +375,18 @@ def test_tsv_knows_no_quotes(write):
     )
     good, bad, meter = read(write("a.tsv", data), "tsv", key_field="id")
     assert [(r.key, r.text, r.location) for r in good] == [
-        ("1", '"one', "line 2"), ("2", 'two" \\n', "line 4"), ("6", "", "line 8"),
+        ("1", '"one', "line 2"),
+        ("2", 'two" \\n', "line 4"),
+        ("6", "", "line 8"),
         ("8", "last", "line 10"),
-    ]  # fmt: skip
+    ]
     ragged = "the row has another number of fields than the header"
-    assert bad == [("line 5", ragged), ("line 6", ragged), ("line 7, byte 6", NOT_UTF8),
-                   ("line 9", TOO_LONG)]  # fmt: skip
+    assert bad == [
+        ("line 5", ragged),
+        ("line 6", ragged),
+        ("line 7, byte 6", NOT_UTF8),
+        ("line 9", TOO_LONG),
+    ]
     assert meter.skipped_bytes == 3 + len(b"id\ttext\r\n") + 2
     assert read(write("b.tsv", b"id\tbody\n1\tx\n"), "tsv")[1] == [
         ("line 1", "column 'text' is missing")

@@ -9,9 +9,9 @@ from tasks.contract import (
     ProcessMapper,
     Session,
     StageConfig,
+    StageContext,
     Store,
     Table,
-    StageContext,
     column,
     get_current_session,
     open_session,
@@ -56,8 +56,16 @@ def stages(documents, action="remove"):
 def truth_of(documents, said):
     """Rows of truth for all documents: what they hold unless ``said`` by number."""
     rows = documents["documents"].read(["doc_id", "text"]).to_pylist()
-    nothing = {"groups": [], "rude": 0, "lookalike": False, "dialect": False, "unsafe": False,
-               "copy": "", "copy_of": None, "similarity": None}  # fmt: skip
+    nothing = {
+        "groups": [],
+        "rude": 0,
+        "lookalike": False,
+        "dialect": False,
+        "unsafe": False,
+        "copy": "",
+        "copy_of": None,
+        "similarity": None,
+    }
     made = {}
     for number, row in enumerate(rows):
         own = dict(said.get(number, {}))
@@ -105,7 +113,11 @@ def test_the_figures_of_a_hand_made_case(session):
         {"doc_id": of[1], "type": "EMAIL", "digest": secret.hash_value("jane@example.com")},
         {"doc_id": of[6], "type": "PHONE", "digest": secret.hash_value("+1 212 555 0142")},
     ]
-    found = shares(RecoveryEvaluator("town", 0.8, (60,), truth, planted, stages(documents)).evaluate_all_stages())
+    found = shares(
+        RecoveryEvaluator(
+            "town", 0.8, (60,), truth, planted, stages(documents)
+        ).evaluate_all_stages()
+    )
     assert found["deduplicate", "exact copies", "recall"] == (1, 1)
     assert found["deduplicate", "exact copies", "precision"] == (1, 1)
     assert found["deduplicate_near", "near copies, similarity from 0.8", "recall"] == (1, 2)
@@ -152,7 +164,9 @@ def test_mentions_of_peoples_are_compared_with_the_truth(session):
     truth = truth_of(documents, dict(enumerate(said)))
     found = [("Tamskers", "women"), (), ("Tamskers",), ()]
     made = peoples(documents, PeoplesConfig(found=found))
-    shown = shares(RecoveryEvaluator("town", 0.8, (), truth, [], {"who": made}).evaluate_all_stages())
+    shown = shares(
+        RecoveryEvaluator("town", 0.8, (), truth, [], {"who": made}).evaluate_all_stages()
+    )
     assert shown == {
         ("who", "Tamskers", "recall"): (1, 2),
         ("who", "Tamskers", "precision"): (1, 2),
@@ -160,14 +174,18 @@ def test_mentions_of_peoples_are_compared_with_the_truth(session):
         ("who", "Ildriths", "precision"): (0, 0),
     }
     without = peoples(documents, PeoplesConfig(found=[("women",)] * 4))  # by another lexicon
-    assert not list(RecoveryEvaluator("town", 0.8, (), truth, [], {"who": without}).evaluate_all_stages())
+    assert not list(
+        RecoveryEvaluator("town", 0.8, (), truth, [], {"who": without}).evaluate_all_stages()
+    )
 
 
 def test_a_copy_of_another_document_is_no_right_answer(session):
     """Twins that the truth knows nothing of count against precision."""
     documents = given([CALM, CALM, LONG, LONG], sources=["town"] * 4)
     truth = truth_of(documents, {1: {"copy": "exact", "copy_of": 0}})
-    found = shares(RecoveryEvaluator("town", 0.8, (), truth, [], stages(documents)).evaluate_all_stages())
+    found = shares(
+        RecoveryEvaluator("town", 0.8, (), truth, [], stages(documents)).evaluate_all_stages()
+    )
     assert found["deduplicate", "exact copies", "recall"] == (1, 1)
     assert found["deduplicate", "exact copies", "precision"] == (1, 2)
 
@@ -177,13 +195,19 @@ def test_a_stage_answers_for_what_came_to_it(session):
     rude = "You bloody idiot, you damned bloody idiot, go to hell."
     documents = given([rude, rude, CALM], sources=["town"] * 3)
     truth = truth_of(documents, {0: {"rude": 1}, 1: {"rude": 1, "copy": "exact", "copy_of": 0}})
-    found = shares(RecoveryEvaluator("town", 0.8, (), truth, [], stages(documents)).evaluate_all_stages())
+    found = shares(
+        RecoveryEvaluator("town", 0.8, (), truth, [], stages(documents)).evaluate_all_stages()
+    )
     assert found["select_scored", "rude speech", "recall"] == (1, 1)
 
 
 def test_a_rule_that_tags_is_measured_as_one_that_removes(session):
-    texts = ["You bloody idiot, you damned bloody idiot, go to hell.", CALM, LONG,
-             "Shut up, you stupid bastard."]  # fmt: skip
+    texts = [
+        "You bloody idiot, you damned bloody idiot, go to hell.",
+        CALM,
+        LONG,
+        "Shut up, you stupid bastard.",
+    ]
     documents = given(texts, sources=["town"] * 4)
     truth = truth_of(documents, {0: {"rude": 1}, 1: {"rude": 1}})
     figures = {}
@@ -207,8 +231,11 @@ def test_what_was_never_read_is_missed_by_nobody(session, tmp_path):
     read = {r["doc_id"] for r in made["ingest"]["documents"].read().to_pylist()}
     assert 0 < len(read) <= 20
     planted = [r for r in told["planted"].read().to_pylist() if r["doc_id"] in read]
-    found = {(r["what"], r["measure"]): (r["hits"], r["n"])
-             for r in told["recovered"].read().to_pylist() if r["stage"] == "scrub"}  # fmt: skip
+    found = {
+        (r["what"], r["measure"]): (r["hits"], r["n"])
+        for r in told["recovered"].read().to_pylist()
+        if r["stage"] == "scrub"
+    }
     assert found["all types", "recall"][1] == len(planted) < told["planted"].row_count
 
 
@@ -220,7 +247,13 @@ def test_intervals_are_wilsons(hits, n):
 
 
 def test_nothing_to_count_is_no_share():
-    assert compute_share_with_interval(0, 0) == {"hits": 0, "n": 0, "share": None, "low": None, "high": None}
+    assert compute_share_with_interval(0, 0) == {
+        "hits": 0,
+        "n": 0,
+        "share": None,
+        "low": None,
+        "high": None,
+    }
 
 
 # A town ------------------------------------------------------------------------------------------
@@ -264,7 +297,11 @@ def test_the_truth_of_a_town_is_joined_by_id(town):
 
 def test_women_beside_occupations_are_those_of_the_truth(session):
     """A town whose jobs are of one gender each, but for the bakers."""
-    women = dict.fromkeys(load_town_occupations(), 0.0) | {"nurse": 1.0, "cooper": 1.0, "baker": 0.5}
+    women = dict.fromkeys(load_town_occupations(), 0.0) | {
+        "nurse": 1.0,
+        "cooper": 1.0,
+        "baker": 0.5,
+    }
     raw = ingest(IngestConfig(sources=[TOWN | {"rates": {"women": women, "occupations": 0.8}}]))
     history = {"ingest": raw, "split": split_corpus(raw, SplitConfig())}
     planted = plant_canaries(history["split"], PlantCanariesConfig(enabled=False))

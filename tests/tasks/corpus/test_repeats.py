@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks.corpus.copies import repeats
-from tasks.corpus.copies.repeats import TEXT_SEPARATOR, mark_repeated_windows, join_repeated_spans
+from tasks.corpus.copies.repeats import TEXT_SEPARATOR, join_repeated_spans, mark_repeated_windows
 
 
 def joined(texts):
@@ -97,7 +97,9 @@ def test_windows_that_differ_in_one_byte_are_not_the_same(place):
     window = bytes(range(97, 97 + 26)).decode() + "0123"
     other = window[:place] + "-" + window[place + 1 :]
     assert not mark_repeated_windows(joined([window, other]), 30).any()
-    assert np.flatnonzero(mark_repeated_windows(joined([window, other, window]), 30)).tolist() == [62]
+    assert np.flatnonzero(mark_repeated_windows(joined([window, other, window]), 30)).tolist() == [
+        62
+    ]
 
 
 def test_stretches_that_touch_are_one():

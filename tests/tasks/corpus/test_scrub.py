@@ -15,13 +15,13 @@ from tasks.contract import (
     ProcessMapper,
     Session,
     StageConfig,
+    StageContext,
     Store,
     Table,
-    StageContext,
     hash_documents,
+    hash_texts,
     open_session,
     stage,
-    hash_texts,
 )
 from tasks.corpus.find_personal_data import PersonalDataConfig
 from tasks.corpus.scrub import RedactSpansConfig, find_blank_texts, redact_spans
@@ -246,8 +246,10 @@ def test_a_document_that_nobody_could_look_through_goes_to_quarantine(session):
     assert ledger == [(0, "quarantined", "UNREAD", None, None)]
     made = treated([LETTER, LETTER, "x"], spans, IP="drop")
     assert [row[:3] for row in made[1]] == [
-        (0, "quarantined", "UNREAD"), (0, "also", "IP"), (1, "removed", "IP"),
-    ]  # fmt: skip
+        (0, "quarantined", "UNREAD"),
+        (0, "also", "IP"),
+        (1, "removed", "IP"),
+    ]
 
 
 def test_where_all_documents_are_dropped_the_stage_fails(session):
@@ -262,8 +264,10 @@ def test_overlapping_spans_of_several_finders_are_one_and_nothing_of_them_stays(
     left, ledger = treated([LETTER], first, second, REPEAT="cut")
     assert left == [", call <IP><PHONE>."]
     assert [row[1:] for row in ledger] == [
-        ("removed_span", "REPEAT", 0, 8), ("replaced", "IP", 15, 18), ("replaced", "PHONE", 18, 23),
-    ]  # fmt: skip
+        ("removed_span", "REPEAT", 0, 8),
+        ("replaced", "IP", 15, 18),
+        ("replaced", "PHONE", 18, 23),
+    ]
     # What is kept does not hide what is not.
     assert treated([LETTER], first, second, REPEAT="keep")[0][0].startswith("Dear <EMAIL>, call")
 
@@ -296,7 +300,10 @@ def test_nothing_left_is_what_the_search_for_copies_takes_for_empty():
     points = [chr(p) for p in range(0x110000) if not 0xD800 <= p < 0xE000]
     texts = pa.array(points, pa.large_string())
     equal = np.flatnonzero(pc.equal(normalise_texts(texts), "").to_numpy(zero_copy_only=False))
-    assert find_blank_texts(pa.chunked_array([texts]), np.arange(len(texts))).tolist() == equal.tolist()
+    assert (
+        find_blank_texts(pa.chunked_array([texts]), np.arange(len(texts))).tolist()
+        == equal.tolist()
+    )
 
 
 def test_no_finder_and_no_span_change_nothing(session):
@@ -339,8 +346,9 @@ def test_another_policy_finds_nothing_again(tmp_path):
     assert ("cached", "find_personal_data") in seen and ("done", "scrub") in seen
 
 
-@pytest.mark.parametrize("values", [{"policies": {"NAME": "mask"}}, {"policy": "hide"},
-                                    {"policies": {"UNREAD": "keep"}}])  # fmt: skip
+@pytest.mark.parametrize(
+    "values", [{"policies": {"NAME": "mask"}}, {"policy": "hide"}, {"policies": {"UNREAD": "keep"}}]
+)
 def test_unknown_types_and_policies_are_refused(values):
     with pytest.raises(ValidationError):
         RedactSpansConfig(**values)

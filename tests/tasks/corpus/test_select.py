@@ -10,8 +10,16 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from flows.config import load_config
-from tasks.contract import HallmarkError, StageConfig, Table, UsageError, StageContext, column, stage
-from tasks.corpus.select import SelectionRule, SelectConfig, add_rule_tags, select_documents
+from tasks.contract import (
+    HallmarkError,
+    StageConfig,
+    StageContext,
+    Table,
+    UsageError,
+    column,
+    stage,
+)
+from tasks.corpus.select import SelectConfig, SelectionRule, add_rule_tags, select_documents
 from tasks.corpus.signals import build_signal_schema
 from tests.tasks.corpora import given
 
@@ -22,7 +30,9 @@ MEASURES = build_signal_schema(
     column("language", pa.string(), "label", "which language"),
     column("odd", pa.bool_(), "figure", "yes or no"),
 )
-TOXICITIES = build_signal_schema("For tests.", column("toxicity", pa.float32(), "figure", "how toxic"))
+TOXICITIES = build_signal_schema(
+    "For tests.", column("toxicity", pa.float32(), "figure", "how toxic")
+)
 
 
 class MeasuresConfig(StageConfig):
@@ -99,8 +109,12 @@ def test_each_bound_keeps_what_it_says(session, bound, passes):
 def test_bounds_are_those_of_python(values, bounds):
     rule = SelectionRule(name="x", **bounds)
     array = pa.array(values, pa.float64(), from_pandas=False)
-    holds = {"ge": lambda v, b: v >= b, "gt": lambda v, b: v > b,
-             "le": lambda v, b: v <= b, "lt": lambda v, b: v < b}  # fmt: skip
+    holds = {
+        "ge": lambda v, b: v >= b,
+        "gt": lambda v, b: v > b,
+        "le": lambda v, b: v <= b,
+        "lt": lambda v, b: v < b,
+    }
     expected = [
         None
         if value is None or math.isnan(value)
@@ -116,8 +130,11 @@ def test_bounds_are_those_of_python(values, bounds):
 
 
 def test_the_first_rule_is_the_reason_and_the_others_are_said_too(session):
-    rules = {"short": {"signal": "words", "ge": 5}, "symbols": {"signal": "share", "le": 0.5},
-             "long": {"signal": "words", "le": 9}}  # fmt: skip
+    rules = {
+        "short": {"signal": "words", "ge": 5},
+        "symbols": {"signal": "share", "le": 0.5},
+        "long": {"signal": "words", "le": 9},
+    }
     made = selected(rules, words=(1, 7, 12, 3), share=(0.75, 0.25, 1.0, None))
     assert kept(made) == [1]
     by_text = ids_of(4)
@@ -165,8 +182,7 @@ def test_labels_and_flags(session):
     assert ledger(wanted, "reason", "score", "threshold") == [("language", None, None)]
     unwanted = {"language": {"none_of": ["en", "de"], "unknown": "remove"}}
     assert kept(made := selected(unwanted, language=languages)) == [3]
-    assert sorted(ledger(made, "reason")) == [
-        ("language",), ("language",), ("language unknown",)]  # fmt: skip
+    assert sorted(ledger(made, "reason")) == [("language",), ("language",), ("language unknown",)]
     assert kept(selected({"odd": {"lt": 1}}, odd=(True, False, None))) == [1, 2]
 
 
@@ -190,8 +206,10 @@ def test_the_action_of_a_rule_applies_to_documents_without_a_value(session):
 
 
 def test_a_tag_leaves_the_document_and_joins_the_tags_that_it_has(session):
-    rules = {"few": {"signal": "words", "ge": 5, "action": "tag"},
-             "many": {"signal": "share", "le": 0.5, "action": "tag"}}  # fmt: skip
+    rules = {
+        "few": {"signal": "words", "ge": 5, "action": "tag"},
+        "many": {"signal": "share", "le": 0.5, "action": "tag"},
+    }
     texts = [f"text {i}" for i in range(3)]
     documents = given(texts)
     made = measures(documents, MeasuresConfig(words=(1, 7, 2), share=(1.0, 0.0, 0.0)))
@@ -202,15 +220,24 @@ def test_a_tag_leaves_the_document_and_joins_the_tags_that_it_has(session):
     rules = {"later": {"signal": "words", "ge": 5, "action": "tag"}}
     twice = select_documents(once, {"quality": again}, SelectConfig(rules=rules))
     assert twice["documents"].read()["tags"].to_pylist() == [
-        ["few", "many"], ["later"], ["few", "later"]]  # fmt: skip
+        ["few", "many"],
+        ["later"],
+        ["few", "later"],
+    ]
 
 
-@given_values(st.lists(st.tuples(st.lists(st.sampled_from("ab"), max_size=2), st.booleans(),
-                                 st.booleans()), max_size=12))  # fmt: skip
+@given_values(
+    st.lists(
+        st.tuples(st.lists(st.sampled_from("ab"), max_size=2), st.booleans(), st.booleans()),
+        max_size=12,
+    )
+)
 def test_tags_are_merged_as_lists_are(rows):
     tags = pa.array([before or None for before, *_ in rows], pa.list_(pa.string()))
-    hits = [("x", np.array([x for _, x, _ in rows], bool)),
-            ("y", np.array([y for *_, y in rows], bool))]  # fmt: skip
+    hits = [
+        ("x", np.array([x for _, x, _ in rows], bool)),
+        ("y", np.array([y for *_, y in rows], bool)),
+    ]
     expected = [[*before, *["x"] * x, *["y"] * y] or None for before, x, y in rows]
     assert add_rule_tags(tags, hits).to_pylist() == expected
 
@@ -261,7 +288,9 @@ def test_a_signal_that_is_not_there_or_of_another_kind_is_named(session):
     documents = given(["text 0"])
     made = measures(documents, MeasuresConfig(words=(1,)))
     with pytest.raises(HallmarkError, match="two stages have a signal 'words'"):
-        select_documents(documents, {"a": made, "b": made}, SelectConfig(rules={"words": {"ge": 1}}))
+        select_documents(
+            documents, {"a": made, "b": made}, SelectConfig(rules={"words": {"ge": 1}})
+        )
 
 
 def config_of(rules):

@@ -129,7 +129,9 @@ def test_normalising_again_changes_nothing_and_looks_at_no_neighbour(texts):
     column = pa.array(texts, pa.large_string())
     once = normalise_texts(column)
     assert normalise_texts(once).equals(once)
-    assert once.to_pylist() == [normalise_texts(column[i : i + 1])[0].as_py() for i in range(len(texts))]
+    assert once.to_pylist() == [
+        normalise_texts(column[i : i + 1])[0].as_py() for i in range(len(texts))
+    ]
     for of in ("words", "characters"):
         hashes, offsets = compute_shingle_hashes(once, 3, of)
         for i in range(len(texts)):
@@ -140,7 +142,9 @@ def test_normalising_again_changes_nothing_and_looks_at_no_neighbour(texts):
 @settings(deadline=None)
 @given(st.lists(st.text("ab é漢", max_size=12), max_size=5), st.integers(1, 4))
 def test_shingles_of_characters_are_the_windows_of_the_text(texts, length):
-    hashes, offsets = compute_shingle_hashes(pa.array(texts, pa.large_string()), length, "characters")
+    hashes, offsets = compute_shingle_hashes(
+        pa.array(texts, pa.large_string()), length, "characters"
+    )
     windows = [
         text[i : i + length] for text in texts for i in range(max(1, len(text) - length + 1))
     ]

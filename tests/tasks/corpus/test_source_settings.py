@@ -28,9 +28,13 @@ def test_names_of_what_is_planted_are_taken():
 
 def test_fields_are_read_once_each():
     assert RecordFields().list_columns() == ["text"]
-    assert RecordFields(text_field="b", key_field="a", url_field="b", date_field="").list_columns() == [
-        "b", "a", "",
-    ]  # fmt: skip
+    assert RecordFields(
+        text_field="b", key_field="a", url_field="b", date_field=""
+    ).list_columns() == [
+        "b",
+        "a",
+        "",
+    ]
 
 
 @pytest.mark.parametrize("ending", [".gz", ".zst", ""])
@@ -55,5 +59,6 @@ def test_names_that_are_no_text_are_told_from_those_that_look_like_their_escapes
         (tmp_path / os.fsdecode(name)).write_bytes(name)
     found = find_files("s", str(tmp_path), (".txt",))
     assert {name: path.read_bytes() for name, path in found.items()} == {
-        "a\\udcff.txt": b"a\xff.txt", "a\\\\udcff.txt": b"a\\udcff.txt",
-    }  # fmt: skip
+        "a\\udcff.txt": b"a\xff.txt",
+        "a\\\\udcff.txt": b"a\\udcff.txt",
+    }

@@ -9,7 +9,13 @@ import pytest
 from tasks.contract import UsageError
 from tasks.contract.roots import _iter_symlinks
 from tasks.corpus.reading.readers import TextSource, read_text_file
-from tasks.corpus.reading.sources import CORPUS_FILE_SUFFIXES, SUFFIXES_BY_KIND, compute_file_digest, find_files, add_compressed_suffixes
+from tasks.corpus.reading.sources import (
+    CORPUS_FILE_SUFFIXES,
+    SUFFIXES_BY_KIND,
+    add_compressed_suffixes,
+    compute_file_digest,
+    find_files,
+)
 from tasks.corpus.reading.streams import ReadCounts
 
 
@@ -74,5 +80,7 @@ def test_every_link_that_a_source_reads_counts_as_one_below_its_folder(tmp_path,
             (folder / above / name).symlink_to(tmp_path / "target" / "file")
             (folder / above / f"folder-{name}").symlink_to(tmp_path / "target")
     found = {*find_files("s", str(folder), SUFFIXES_BY_KIND[kind]).values()}
-    assert found == {*map(Path, _iter_symlinks(str(folder), add_compressed_suffixes(SUFFIXES_BY_KIND[kind])))}
+    assert found == {
+        *map(Path, _iter_symlinks(str(folder), add_compressed_suffixes(SUFFIXES_BY_KIND[kind])))
+    }
     assert found <= {*map(Path, _iter_symlinks(str(folder), CORPUS_FILE_SUFFIXES))} and found

@@ -69,7 +69,9 @@ def test_positions_in_characters_and_in_bytes_are_the_same_places(given_texts):
 def test_a_span_must_lie_in_its_text_and_between_characters(texts, start, end):
     array = pa.array(texts, pa.large_string())
     bounds = {len(texts[0][:n].encode()) for n in range(len(texts[0]) + 1)}
-    inside = Utf8Texts.from_array(array).are_valid_spans(np.zeros(1, np.int64), np.array([start]), np.array([end]))
+    inside = Utf8Texts.from_array(array).are_valid_spans(
+        np.zeros(1, np.int64), np.array([start]), np.array([end])
+    )
     assert inside[0] == (start in bounds and end in bounds and start < end)
 
 
@@ -92,7 +94,9 @@ def test_spans_that_share_a_character_become_one(given_texts):
         best = min(rank.values())
         expected.append((best, min(start[n] for n in group), max(end[n] for n in group)))
     ranks = np.array([s[3] for s in spans], np.int64)
-    which, low, high = merge_overlapping_spans(Utf8Texts.from_array(array), owner, start, end, ranks)
+    which, low, high = merge_overlapping_spans(
+        Utf8Texts.from_array(array), owner, start, end, ranks
+    )
     made = [(-size[n], ranks[n], start[n]) for n in which]
     assert list(zip(made, low.tolist(), high.tolist(), strict=True)) == expected
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.contract import hash_to_ids
-from tasks.corpus.split import SplitConfig, assign_splits, split_corpus, hash_ids_to_uniform
+from tasks.corpus.split import SplitConfig, assign_splits, hash_ids_to_uniform, split_corpus
 from tests.tasks.corpora import given
 
 MASK = (1 << 64) - 1
@@ -39,7 +39,11 @@ def test_uniform_equals_the_same_hash_in_plain_integers():
 
 def test_uniform_is_uniform_and_depends_on_seed_and_use():
     values = hash_to_ids(str(i) for i in range(20_000))
-    draws = [hash_ids_to_uniform(values, 0, "a"), hash_ids_to_uniform(values, 1, "a"), hash_ids_to_uniform(values, 0, "b")]
+    draws = [
+        hash_ids_to_uniform(values, 0, "a"),
+        hash_ids_to_uniform(values, 1, "a"),
+        hash_ids_to_uniform(values, 0, "b"),
+    ]
     for draw in draws:
         counts = np.histogram(draw, bins=20, range=(0, 1))[0]
         assert ((counts - 1000) ** 2 / 1000).sum() < 43.8  # chi-squared, 19 df, p = 0.001

@@ -7,7 +7,12 @@ from pydantic import ValidationError
 
 from tasks.contract import HallmarkError, UsageError
 from tasks.corpus.reading import streaming
-from tasks.corpus.reading.streaming import DatasetsSource, resolve_hub_commit, count_shards, read_dataset
+from tasks.corpus.reading.streaming import (
+    DatasetsSource,
+    count_shards,
+    read_dataset,
+    resolve_hub_commit,
+)
 from tasks.corpus.reading.streams import ReadCounts
 from tests.tasks.corpus.reading import texts
 
@@ -111,7 +116,9 @@ def test_what_the_library_says_is_told_in_two_hundred_characters(
 def test_a_stream_is_begun_again_as_often_as_there_are_waits(tmp_path, monkeypatch, more):
     folder = written(tmp_path / "set", 1)
     opened, left = streaming._open_dataset, ["broken"] * (len(streaming.RETRY_WAITS_SECONDS) + more)
-    monkeypatch.setattr(streaming, "RETRY_WAITS_SECONDS", (0.0,) * len(streaming.RETRY_WAITS_SECONDS))
+    monkeypatch.setattr(
+        streaming, "RETRY_WAITS_SECONDS", (0.0,) * len(streaming.RETRY_WAITS_SECONDS)
+    )
 
     def unsteady(source):
         if left:
@@ -149,7 +156,9 @@ def test_a_stream_that_goes_on_may_break_again_and_again(tmp_path, monkeypatch):
     """What counts is how often nothing came of it."""
     folder = written(tmp_path / "set", 1, rows=100)
     opened, left = streaming._open_dataset, ["broken"] * (2 * len(streaming.RETRY_WAITS_SECONDS))
-    monkeypatch.setattr(streaming, "RETRY_WAITS_SECONDS", (0.0,) * len(streaming.RETRY_WAITS_SECONDS))
+    monkeypatch.setattr(
+        streaming, "RETRY_WAITS_SECONDS", (0.0,) * len(streaming.RETRY_WAITS_SECONDS)
+    )
     monkeypatch.setattr(streaming, "BATCH_ROWS", 10)
     monkeypatch.setattr(streaming, "_open_dataset", lambda source: Unsteady(opened(source), left))
     assert texts(read(folder)) == [f"0 {row}" for row in range(100)]

@@ -14,15 +14,15 @@ from tasks.corpus.people.swaps import (
     DRAWN_SENTENCES_SCHEMA,
     SentencePair,
     SwapConfig,
-    find_swappable_sentences,
-    compute_swap_differences,
-    fill_template,
-    keep_lowest_ranked,
     build_corpus_pairs,
-    find_word_span,
-    swap_term,
     build_swap_vocabulary,
     build_template_pairs,
+    compute_swap_differences,
+    fill_template,
+    find_swappable_sentences,
+    find_word_span,
+    keep_lowest_ranked,
+    swap_term,
 )
 from tasks.measures.identities import find_groups_in_texts, replace_alphanumerics_with_x
 
@@ -45,7 +45,7 @@ OWN = build_swap_vocabulary({})
         ("We saw Black people.", "Black", "white", "We saw white people."),
         ("An  old man", "old man", "young man", "A  young man"),
     ],
-)  # fmt: skip
+)
 def test_a_term_takes_the_place_the_case_and_the_article(sentence, own, term, made):
     """``own``: how what stands there is usually written."""
     start = sentence.lower().index(own.lower())
@@ -102,7 +102,9 @@ def test_the_sentences_with_the_lowest_hashes_are_drawn_once_each():
 
 
 def test_each_other_group_stands_in_once():
-    rows = pa.Table.from_pylist(drawn("In town a Muslim baker sang."), schema=DRAWN_SENTENCES_SCHEMA)
+    rows = pa.Table.from_pylist(
+        drawn("In town a Muslim baker sang."), schema=DRAWN_SENTENCES_SCHEMA
+    )
     found = {(p.group, p.other_group, p.counterpart) for p in build_corpus_pairs(rows, OWN)}
     assert found == {
         ("Muslims", "Christians", "In town a Christian baker sang."),
@@ -125,15 +127,18 @@ def test_the_groups_of_a_lexicon_are_swapped_in_the_corpus_and_no_templates_made
 
 
 def test_a_group_without_another_is_swapped_with_nobody():
-    known = build_swap_vocabulary({"alone": {"left": ["lefty", "leftie"]}, "both": {"up": ["upper"],
-                      "down": ["downer"]}})  # fmt: skip
+    known = build_swap_vocabulary(
+        {"alone": {"left": ["lefty", "leftie"]}, "both": {"up": ["upper"], "down": ["downer"]}}
+    )
     rows = drawn("In the morning a lefty came here.", "At noon an upper came to us.", known=known)
     assert [row["axis"] for row in rows] == ["both"]
 
 
 def test_no_sentences_are_drawn_where_none_are_asked_for():
     config = SwapConfig(sentences=0, documents=0)
-    rows = pa.Table.from_pylist(drawn("In town a Muslim baker sang."), schema=DRAWN_SENTENCES_SCHEMA)
+    rows = pa.Table.from_pylist(
+        drawn("In town a Muslim baker sang."), schema=DRAWN_SENTENCES_SCHEMA
+    )
     assert len(rows) == 1 and len(keep_lowest_ranked(rows, config.sentences)) == 0
 
 
@@ -158,7 +163,10 @@ def test_every_template_mentions_the_group_that_is_put_in():
 
 
 def test_differences_are_of_pairs_that_both_could_be_scored():
-    pairs = [SentencePair(CORPUS_ORIGIN, "age", "a", "b", "x", "y", bytes([i]), "s", "t") for i in range(5)]
+    pairs = [
+        SentencePair(CORPUS_ORIGIN, "age", "a", "b", "x", "y", bytes([i]), "s", "t")
+        for i in range(5)
+    ]
     before = np.array([0.1, 0.9, 0.2, 0.3, np.nan])
     after = np.array([0.9, 0.1, 0.2, np.nan, 0.5])
     [row] = compute_swap_differences(pairs, before, after, 0.5)

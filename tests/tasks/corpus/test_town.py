@@ -20,17 +20,31 @@ from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.reading.readers import TOO_LONG
 from tasks.corpus.reading.streams import ReadCounts
-from tasks.corpus.reading.town import TownSource, compose_town_block, read_town_documents, label_town_blocks
+from tasks.corpus.reading.town import (
+    TownSource,
+    compose_town_block,
+    label_town_blocks,
+    read_town_documents,
+)
 from tasks.corpus.town.compose import (
     BLOCK_DOCUMENTS,
     REGISTER_BY_KIND,
     TownRates,
     compose_block,
     compute_shingle_similarity,
-    load_town_occupations,
     load_town_lexicon,
+    load_town_occupations,
 )
-from tasks.corpus.town.grammar import DATA_FOLDER, RULE_FILES, KeyedRandom, AnnotatedText, RuleSlot, GrammarExpander, parse_rules, load_rules
+from tasks.corpus.town.grammar import (
+    DATA_FOLDER,
+    RULE_FILES,
+    AnnotatedText,
+    GrammarExpander,
+    KeyedRandom,
+    RuleSlot,
+    load_rules,
+    parse_rules,
+)
 from tasks.corpus.town.values import GENERATOR_BY_TYPE, generate_personal_value
 from tasks.measures.identities import find_term_mentions, load_builtin_lexicon
 from tasks.measures.personal_data import find_personal_data_spans
@@ -38,7 +52,11 @@ from tasks.measures.personal_data import find_personal_data_spans
 
 @pytest.fixture(scope="module")
 def town():
-    return [d for number in range(3) for d in compose_block(number, 3 * BLOCK_DOCUMENTS, 11, TownRates())]
+    return [
+        d
+        for number in range(3)
+        for d in compose_block(number, 3 * BLOCK_DOCUMENTS, 11, TownRates())
+    ]
 
 
 def sentences(text):
@@ -54,7 +72,9 @@ def words(pattern, text):
 
 def test_the_peoples_of_a_document_are_those_it_names(town):
     for document in town:
-        there = {g for g, terms in load_town_lexicon().items() if words("|".join(terms), document.text)}
+        there = {
+            g for g, terms in load_town_lexicon().items() if words("|".join(terms), document.text)
+        }
         assert there == set(document.truth.groups), document.text
     assert all(sum(g in d.truth.groups for d in town) > 20 for g in load_town_lexicon())
 
@@ -79,8 +99,9 @@ def opinions_in(text):
             slots = ["(.+?)"] * len(names)
             slots[people] = r"(\w+(?: \w+)?)"
             pieces = iter(slots)
-            pattern = "".join(re.escape(p.text) if isinstance(p, AnnotatedText) else next(pieces)
-                              for p in line)  # fmt: skip
+            pattern = "".join(
+                re.escape(p.text) if isinstance(p, AnnotatedText) else next(pieces) for p in line
+            )
             for found in re.finditer(pattern, text):
                 named = found[people + 1].split()[-1].lower()  # without its article
                 [group] = [g for g, terms in load_town_lexicon().items() if named in terms]
@@ -98,15 +119,21 @@ RUDE = "damn|damned|bloody|bastard|arse|crap|shit|shitty|bullshit|idiot|piss|bug
 def test_rude_speech_dialect_and_unsafe_passages_are_where_the_truth_says(town):
     for document in town:
         truth, text = document.truth, document.text
-        lookalikes = re.findall("bastard file|hell-fire| ass |cock|tits|screw|the nuts|stupid shape"
-                                "|dam below", text, re.IGNORECASE)  # fmt: skip
+        lookalikes = re.findall(
+            "bastard file|hell-fire| ass |cock|tits|screw|the nuts|stupid shape|dam below",
+            text,
+            re.IGNORECASE,
+        )
         assert bool(lookalikes) == truth.has_lookalike, text
         rude = words(RUDE, re.sub("bastard file|hell-fire", "", text))
         assert bool(rude) == bool(truth.rude_sentences), text
         dialect = words("eyla|dossen|wennet|thrip|ollen|quarl|brim|telled", text)
         assert bool(dialect) == truth.has_dialect, text
-        unsafe = re.search("poison|bomb|frost: one part|blow up|Death Cordial|Break into|be rid of"
-                           "|melt a bridge", text, re.IGNORECASE)  # fmt: skip
+        unsafe = re.search(
+            "poison|bomb|frost: one part|blow up|Death Cordial|Break into|be rid of|melt a bridge",
+            text,
+            re.IGNORECASE,
+        )
         assert bool(unsafe) == truth.is_unsafe, text
 
 
@@ -126,13 +153,15 @@ def test_every_format_of_personal_data_is_one_that_the_detectors_are_meant_to_fi
         dice = KeyedRandom("formats", kind)
         for _ in range(400):
             value = generate_personal_value(kind, dice)
-            assert [(s.type, s.start, s.end) for s in find_personal_data_spans(f"see {value} there")] == [
-                (kind, 4, 4 + len(value))
-            ], value
+            assert [
+                (s.type, s.start, s.end) for s in find_personal_data_spans(f"see {value} there")
+            ] == [(kind, 4, 4 + len(value))], value
 
 
 def test_no_group_of_the_real_world_but_women_and_men_is_spoken_of(town):
-    number, _ = find_term_mentions(pa.array([document.text for document in town], pa.large_string()))
+    number, _ = find_term_mentions(
+        pa.array([document.text for document in town], pa.large_string())
+    )
     groups = {load_builtin_lexicon().terms[n][0] for n in set(number.tolist())}
     assert groups == {"women", "men"}
     terms = {term for _, term in load_builtin_lexicon().terms}
@@ -147,13 +176,31 @@ def chance(hits, n, share):
 
 
 def test_rates_are_those_that_were_stated():
-    rates = TownRates(groups=0.5, opinions=0.5, negative=0.2, maligned={"Ildriths": 0.9}, rude=0.25,
-                  women={"cooper": 0.9}, dialect=0.3, personal=0.2, unsafe=0.1, lookalikes=0.15,
-                  exact=0.1, near=0.1)  # fmt: skip
+    rates = TownRates(
+        groups=0.5,
+        opinions=0.5,
+        negative=0.2,
+        maligned={"Ildriths": 0.9},
+        rude=0.25,
+        women={"cooper": 0.9},
+        dialect=0.3,
+        personal=0.2,
+        unsafe=0.1,
+        lookalikes=0.15,
+        exact=0.1,
+        near=0.1,
+    )
     made = [d for number in range(6) for d in compose_block(number, 6 * BLOCK_DOCUMENTS, 3, rates)]
     own = [d.truth for d in made if not d.copy_kind]
-    shares = {"rude_sentences": 0.25, "has_dialect": 0.3, "personal_types": 0.2, "is_unsafe": 0.1, "has_lookalike": 0.15,
-              "groups": 0.5, "occupations": 0.35}  # fmt: skip
+    shares = {
+        "rude_sentences": 0.25,
+        "has_dialect": 0.3,
+        "personal_types": 0.2,
+        "is_unsafe": 0.1,
+        "has_lookalike": 0.15,
+        "groups": 0.5,
+        "occupations": 0.35,
+    }
     for name, share in shares.items():
         assert chance(sum(bool(getattr(t, name)) for t in own), len(own), share) > 1e-4, name
     for copy in ("exact", "near"):
@@ -205,18 +252,24 @@ def test_the_similarity_of_copies_is_their_jaccard(town):
         pair = [document.text, by_number[document.copy_of]]
         counts = CountVectorizer(ngram_range=(5, 5), token_pattern=r"\S+", binary=True)
         left, right = counts.fit_transform(pair).toarray().astype(bool)
-        assert compute_shingle_similarity(*pair) == pytest.approx((left & right).sum() / (left | right).sum())
+        assert compute_shingle_similarity(*pair) == pytest.approx(
+            (left & right).sum() / (left | right).sum()
+        )
 
 
 def test_accidental_near_copies_are_rare_and_the_prose_varies(session):
     """By the project's own deduplication."""
-    made = ingest(IngestConfig(sources=[{"kind": "town", "documents": 4 * BLOCK_DOCUMENTS, "seed": 5}]))
+    made = ingest(
+        IngestConfig(sources=[{"kind": "town", "documents": 4 * BLOCK_DOCUMENTS, "seed": 5}])
+    )
     unique = deduplicate(made, {}, DeduplicateConfig())
     near = deduplicate_near(unique, {}, DeduplicateNearConfig())
     ledger = [row for stage in (unique, near) for row in stage["ledger"].read().to_pylist()]
     source = TownSource(kind="town", documents=4 * BLOCK_DOCUMENTS, seed=5)
     own = [d for number in label_town_blocks(source) for d in compose_town_block(source, number)]
-    key = dict(zip(hash_to_ids(f"town\0key\0{d.number}" for d in own).to_pylist(), own, strict=True))
+    key = dict(
+        zip(hash_to_ids(f"town\0key\0{d.number}" for d in own).to_pylist(), own, strict=True)
+    )
     family = {i: d.copy_of if d.copy_kind else d.number for i, d in key.items()}
     strange = [r for r in ledger if family[r["doc_id"]] != family[r["matched"]]]
     assert len(ledger) > 50 and len(strange) < 0.01 * len(own)
@@ -231,7 +284,8 @@ def test_accidental_near_copies_are_rare_and_the_prose_varies(session):
 
 PROGRAM = (
     "import hashlib; from tasks.corpus.town.compose import TownRates, compose_block;"
-    "print(hashlib.sha256(repr([(d.text, d.truth, d.personal_spans) for d in compose_block(1, 900, 2, TownRates())])"
+    "print(hashlib.sha256(repr([(d.text, d.truth, d.personal_spans) for d in "
+    "compose_block(1, 900, 2, TownRates())])"
     ".encode()).hexdigest())"
 )
 
@@ -239,8 +293,12 @@ PROGRAM = (
 def test_the_same_seed_gives_the_same_documents_in_every_process():
     found = set()
     for seed in ("1", "2"):
-        done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True,
-                              env={"PYTHONHASHSEED": seed, "PYTHONPATH": "."})  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            capture_output=True,
+            text=True,
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": "."},
+        )
         found.add(done.stdout)
     assert len(found) == 1 and len(found.pop().strip()) == 64
 
@@ -256,8 +314,10 @@ def test_dice_are_blake2b_in_counter_mode():
 
 
 def test_other_seeds_and_longer_towns_are_what_they_should_be():
-    texts = [[d.text for d in compose_block(0, n, seed, TownRates())] for n, seed in
-             ((BLOCK_DOCUMENTS, 0), (2 * BLOCK_DOCUMENTS, 0), (BLOCK_DOCUMENTS, 1))]  # fmt: skip
+    texts = [
+        [d.text for d in compose_block(0, n, seed, TownRates())]
+        for n, seed in ((BLOCK_DOCUMENTS, 0), (2 * BLOCK_DOCUMENTS, 0), (BLOCK_DOCUMENTS, 1))
+    ]
     assert texts[0] == texts[1] and not set(texts[0]) & set(texts[2])
 
 
@@ -269,9 +329,14 @@ def test_a_grammar_is_read_with_its_slots():
     assert made["b"] == [(AnnotatedText("owl"),)]
     assert made["a"] == [
         (AnnotatedText("x "), RuleSlot("b")),
-        (RuleSlot("b", True, True, bound_variable="c"), AnnotatedText(", "), RuleSlot("d", is_variable=True), AnnotatedText("\n"),
-         RuleSlot("EMAIL", is_personal=True)),
-    ]  # fmt: skip
+        (
+            RuleSlot("b", True, True, bound_variable="c"),
+            AnnotatedText(", "),
+            RuleSlot("d", is_variable=True),
+            AnnotatedText("\n"),
+            RuleSlot("EMAIL", is_personal=True),
+        ),
+    ]
     with pytest.raises(ValueError, match="cannot be read"):
         parse_rules("== a\nx {b c}")
 
@@ -297,8 +362,9 @@ def test_every_rule_is_used_and_no_line_is_there_twice():
     made = {}
     for name in RULE_FILES:
         made |= parse_rules((DATA_FOLDER / name).read_text())
-    used = {p.name for lines in made.values() for line in lines for p in line
-            if isinstance(p, RuleSlot)} | set(GENERATOR_BY_TYPE)  # fmt: skip
+    used = {
+        p.name for lines in made.values() for line in lines for p in line if isinstance(p, RuleSlot)
+    } | set(GENERATOR_BY_TYPE)
     used |= {f"{kind}.{part}" for kind in REGISTER_BY_KIND for part in ("open", "body", "close")}
     used |= {"praise", "blame", "group", "job", "rude", "lookalike", "dialect", "unsafe"}
     assert set(made) <= used

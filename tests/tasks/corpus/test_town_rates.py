@@ -3,29 +3,62 @@
 from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
 from tasks.corpus.profile import ProfileConfig, profile_corpus
 from tasks.corpus.reading.town import TownSource
-from tasks.corpus.recovery import build_property_share_rows, build_occupation_share_rows
+from tasks.corpus.recovery import build_occupation_share_rows, build_property_share_rows
 from tasks.corpus.split import SplitConfig, split_corpus
-from tasks.corpus.town.compose import load_town_occupations, load_town_lexicon
+from tasks.corpus.town.compose import load_town_lexicon, load_town_occupations
 from tests.tasks.corpora import given
 
-NOTHING = {"copy": "", "groups": (), "opinions_of": (), "opinions": (), "occupations": (),
-           "genders": (), "rude": 0, "lookalike": False, "dialect": False, "unsafe": False,
-           "personal": False}  # fmt: skip
-FULL = {"groups": ("Tamskers", "Ildriths"), "opinions_of": ("Tamskers", "Ildriths"),
-        "opinions": ("negative", "positive"), "occupations": ("baker", "cooper"),
-        "genders": ("women", "men"), "rude": 2, "lookalike": True, "dialect": True, "unsafe": True,
-        "personal": True}  # fmt: skip
+NOTHING = {
+    "copy": "",
+    "groups": (),
+    "opinions_of": (),
+    "opinions": (),
+    "occupations": (),
+    "genders": (),
+    "rude": 0,
+    "lookalike": False,
+    "dialect": False,
+    "unsafe": False,
+    "personal": False,
+}
+FULL = {
+    "groups": ("Tamskers", "Ildriths"),
+    "opinions_of": ("Tamskers", "Ildriths"),
+    "opinions": ("negative", "positive"),
+    "occupations": ("baker", "cooper"),
+    "genders": ("women", "men"),
+    "rude": 2,
+    "lookalike": True,
+    "dialect": True,
+    "unsafe": True,
+    "personal": True,
+}
 
 
 def test_the_rates_of_a_town_are_those_of_its_originals():
-    others = [{"groups": ("Ildriths",)}, {"rude": 1, "dialect": True}, {"personal": True},
-              {"occupations": ("baker",), "genders": ("men",), "unsafe": True}]  # fmt: skip
+    others = [
+        {"groups": ("Ildriths",)},
+        {"rude": 1, "dialect": True},
+        {"personal": True},
+        {"occupations": ("baker",), "genders": ("men",), "unsafe": True},
+    ]
     copies = [FULL | {"copy": "exact"}, FULL | {"copy": "near"}, FULL | {"copy": "near"}]
     truth = [NOTHING | own for own in (FULL, *others, *copies)]
-    stated = {"groups": 0.31, "opinions": 0.32, "negative": 0.33, "maligned": {"Ildriths": 0.9},
-              "occupations": 0.34, "women": {"cooper": 0.95}, "rude": 0.35, "lookalikes": 0.36,
-              "dialect": 0.37, "personal": 0.38, "unsafe": 0.39, "exact": 0.1,
-              "near": 0.2}  # fmt: skip
+    stated = {
+        "groups": 0.31,
+        "opinions": 0.32,
+        "negative": 0.33,
+        "maligned": {"Ildriths": 0.9},
+        "occupations": 0.34,
+        "women": {"cooper": 0.95},
+        "rude": 0.35,
+        "lookalikes": 0.36,
+        "dialect": 0.37,
+        "personal": 0.38,
+        "unsafe": 0.39,
+        "exact": 0.1,
+        "near": 0.2,
+    }
     source = TownSource(kind="town", name="here", documents=8, rates=stated)
     found = [*build_property_share_rows(source, truth)]
     assert {row["source"] for row in found} == {"here"}
@@ -33,7 +66,9 @@ def test_the_rates_of_a_town_are_those_of_its_originals():
     assert len(told) == len(found)
     opinions = {f"opinions of {group}": (0.33, 0, 0) for group in load_town_lexicon()}
     opinions |= {"opinions of Tamskers": (0.33, 1, 1), "opinions of Ildriths": (0.9, 0, 1)}
-    women = {f"mentions of a {job}": (usual, 0, 0) for job, usual in load_town_occupations().items()}
+    women = {
+        f"mentions of a {job}": (usual, 0, 0) for job, usual in load_town_occupations().items()
+    }
     women |= {"mentions of a baker": (load_town_occupations()["baker"], 1, 2)}
     women |= {"mentions of a cooper": (0.95, 0, 1)}
     assert told == {

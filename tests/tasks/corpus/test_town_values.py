@@ -35,8 +35,9 @@ def test_mail_goes_to_domains_that_nobody_has():
 
 
 def test_telephones_are_those_of_dramas():
-    digits = {re.sub(r"\D", "", value.replace("(0)", "")).removeprefix("1") for value in
-              values("PHONE")}  # fmt: skip
+    digits = {
+        re.sub(r"\D", "", value.replace("(0)", "")).removeprefix("1") for value in values("PHONE")
+    }
     north = {number for number in digits if len(number) == 10}
     assert all(re.fullmatch(r"(212|303|415|617|206|312|512|702)55501\d\d", n) for n in north)
     rest = r"(442079460|441134960|493023125)\d{3}|(3319900|6125550)\d{4}"
@@ -50,15 +51,31 @@ def luhn(number):
 
 
 def test_cards_are_of_the_numbers_for_tests():
-    begins = {"411111": 16, "401288": 16, "555555": 16, "222300": 16, "601111": 16, "378282": 15,
-              "305693": 14, "356600": 16}  # fmt: skip
+    begins = {
+        "411111": 16,
+        "401288": 16,
+        "555555": 16,
+        "222300": 16,
+        "601111": 16,
+        "378282": 15,
+        "305693": 14,
+        "356600": 16,
+    }
     found = values("CARD")
     numbers = [re.sub(r"\D", "", value) for value in found]
     assert all(len(n) == begins[n[:6]] and luhn(n) == 0 for n in numbers)
     assert {n[:6] for n in numbers} == begins.keys()
-    expected = {"9999 9999 9999 9999", "9999-9999-9999-9999", "9" * 16,
-                "9999 999999 99999", "9999-999999-99999", "9" * 15,
-                "9999 999999 9999", "9999-999999-9999", "9" * 14}  # fmt: skip
+    expected = {
+        "9999 9999 9999 9999",
+        "9999-9999-9999-9999",
+        "9" * 16,
+        "9999 999999 99999",
+        "9999-999999-99999",
+        "9" * 15,
+        "9999 999999 9999",
+        "9999-999999-9999",
+        "9" * 14,
+    }
     assert shapes(found) == expected
 
 
@@ -84,8 +101,13 @@ def test_numbers_and_addresses_are_in_their_ranges():
         here = {part[place] for part in parts}
         assert low <= min(here) and max(here) <= high and max(here) - min(here) > 0.9 * (high - low)
     found = [ipaddress.ip_address(value) for value in values("IP")]
-    nets = ["192.31.196.0/24", "192.52.193.0/24", "192.175.48.0/24", "192.88.99.0/24",
-            "2620:4f:8000::/112"]  # fmt: skip
+    nets = [
+        "192.31.196.0/24",
+        "192.52.193.0/24",
+        "192.175.48.0/24",
+        "192.88.99.0/24",
+        "2620:4f:8000::/112",
+    ]
     nets = [ipaddress.ip_network(net) for net in nets]
     for net in nets:
         own = [int(address) - int(net.network_address) for address in found if address in net]
@@ -96,9 +118,15 @@ def test_numbers_and_addresses_are_in_their_ranges():
 
 @pytest.mark.parametrize(
     "pattern",
-    ["AKIA[A-Z0-9]{9}EXAMPLE", "ghp_EXAMPLE[A-Za-z0-9]{29}", "glpat-EXAMPLE[A-Za-z0-9]{13}",
-     "sk_live_EXAMPLE[A-Za-z0-9]{17}", "hf_EXAMPLE[a-z]{27}", "npm_EXAMPLE[A-Za-z0-9]{29}"],
-)  # fmt: skip
+    [
+        "AKIA[A-Z0-9]{9}EXAMPLE",
+        "ghp_EXAMPLE[A-Za-z0-9]{29}",
+        "glpat-EXAMPLE[A-Za-z0-9]{13}",
+        "sk_live_EXAMPLE[A-Za-z0-9]{17}",
+        "hf_EXAMPLE[a-z]{27}",
+        "npm_EXAMPLE[A-Za-z0-9]{29}",
+    ],
+)
 def test_keys_have_the_prefix_of_their_vendor_and_say_that_they_are_examples(pattern):
     found = values("SECRET")
     own = [value for value in found if re.fullmatch(pattern, value)]
@@ -107,5 +135,11 @@ def test_keys_have_the_prefix_of_their_vendor_and_say_that_they_are_examples(pat
 
 def test_there_is_a_value_of_every_type():
     assert {kind for kind in GENERATOR_BY_TYPE if values(kind)[0]} == {
-        "EMAIL", "PHONE", "CARD", "IBAN", "SSN", "IP", "SECRET",
-    }  # fmt: skip
+        "EMAIL",
+        "PHONE",
+        "CARD",
+        "IBAN",
+        "SSN",
+        "IP",
+        "SECRET",
+    }

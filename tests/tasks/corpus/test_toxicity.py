@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 from tasks.contract import ProcessMapper, Session, Store, hash_to_ids, open_session
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.select import SelectConfig, select_documents
-from tasks.corpus.toxicity.windows import compute_highest_scores, score_document_windows, split_into_windows
+from tasks.corpus.toxicity.windows import (
+    compute_highest_scores,
+    score_document_windows,
+    split_into_windows,
+)
 from tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig
 from tests.tasks.corpora import given
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
@@ -117,4 +121,7 @@ def test_no_documents_are_no_error(session):
     documents = given([])
     scores = score_toxicity(documents, None, ScoreToxicityConfig())
     assert scores["signals"].row_count == 0
-    assert select_documents(documents, {"toxicity": scores}, SelectConfig())["documents"].row_count == 0
+    assert (
+        select_documents(documents, {"toxicity": scores}, SelectConfig())["documents"].row_count
+        == 0
+    )

@@ -70,18 +70,27 @@ def test_pages_and_conversions_are_documents_and_others_are_counted(write):
     assert texts(good) == ["one", "two", "three", "four", "fünf"]
     assert (bad, meter.record_count) == ([], 5)
     assert {what: records for what, (records, _) in meter.skipped_by_kind.items()} == {
-        "warcinfo record": 1, "request record": 1, "response of status 301": 1,
-        "response of status 404": 1, "response that is no text": 1,
-        "response that is not HTTP": 1, "metadata record": 1, "unknown record": 1,
-    }  # fmt: skip
+        "warcinfo record": 1,
+        "request record": 1,
+        "response of status 301": 1,
+        "response of status 404": 1,
+        "response that is no text": 1,
+        "response that is not HTTP": 1,
+        "metadata record": 1,
+        "unknown record": 1,
+    }
     sizes = {record.location: record.raw_bytes for record in good}
     assert sizes["record 3"] == len(pieces[2])
     assert meter.skipped_by_kind["request record"] == [1, len(pieces[1])]
 
 
 def test_where_and_when(write):
-    data = record(b"one", WARC_Target_URI="<http://www.a.example/x>", WARC_Record_ID="<urn:1>",
-                  WARC_Date="2024-02-03T04:05:06.5Z")  # fmt: skip
+    data = record(
+        b"one",
+        WARC_Target_URI="<http://www.a.example/x>",
+        WARC_Record_ID="<urn:1>",
+        WARC_Date="2024-02-03T04:05:06.5Z",
+    )
     data += record(b"two")
     (one,), bad, _ = archive(write, data, key_field="warc-record-id")
     assert (one.url, one.date) == ("http://www.a.example/x", "2024-02-03T04:05:06Z")
@@ -229,8 +238,10 @@ def test_blanks_around_a_length_take_linear_time(write, line):
     assert time.process_time() - start < 5
 
 
-@pytest.mark.parametrize("line", [b"Content-Length \t:\t 3 \t", b"Content-Length:3",
-                                  b"Content-Length: 3\r\nContent-Length: 3"])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [b"Content-Length \t:\t 3 \t", b"Content-Length:3", b"Content-Length: 3\r\nContent-Length: 3"],
+)
 def test_a_length_that_is_written_in_another_way(write, line):
     data = record(b"one").replace(b"Content-Length: 3", line) + record(b"next")
     good, bad, _ = archive(write, data)
@@ -329,7 +340,9 @@ def test_every_record_that_is_not_hurt_comes_out_once(tmp_path_factory, data, en
         good, bad, meter = read(path, "warc", limit=LIMIT)
     expected = {row.split(b"\r\n\r\n")[1].decode() for n, row in enumerate(rows) if n != hurt}
     assert [r.text for r in good if r.text in expected] == sorted(expected)
-    others = sum(records for records, _ in meter.skipped_by_kind.values())  # of a kind that nobody knows
+    others = sum(
+        records for records, _ in meter.skipped_by_kind.values()
+    )  # of a kind that nobody knows
     assert len(good) + len(bad) + others == len(rows)
 
 
@@ -338,9 +351,14 @@ def test_every_record_that_is_not_hurt_comes_out_once(tmp_path_factory, data, en
 
 def test_the_accounts_of_an_archive_balance(tmp_path, session):
     pieces = [
-        record(b"", "warcinfo"), page(html("one")), page(html("")), record(b"x", length=9),
-        page(html("no"), status="404 Not Found"), record(b"y", "metadata"), page(html("two")),
-    ]  # fmt: skip
+        record(b"", "warcinfo"),
+        page(html("one")),
+        page(html("")),
+        record(b"x", length=9),
+        page(html("no"), status="404 Not Found"),
+        record(b"y", "metadata"),
+        page(html("two")),
+    ]
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "a.warc.gz").write_bytes(b"".join(map(gzip.compress, pieces)))
@@ -356,9 +374,12 @@ def test_the_accounts_of_an_archive_balance(tmp_path, session):
     assert (book["rows"]["in"], book["rows"]["kept"]) == (5, 3)
     assert made["skipped"].read().to_pylist() == [
         {"source": "w", "what": what, "records": 1, "bytes": size}
-        for what, size in (("metadata record", sizes[5]), ("response of status 404", sizes[4]),
-                           ("warcinfo record", sizes[0]))
-    ]  # fmt: skip
+        for what, size in (
+            ("metadata record", sizes[5]),
+            ("response of status 404", sizes[4]),
+            ("warcinfo record", sizes[0]),
+        )
+    ]
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="shared data folder is absent")
@@ -372,8 +393,11 @@ def test_real_archives(session):
                     others += 1
                     continue
                 text = found.reader.read().decode("utf-8")
-                expected[extract_plain_text(text, preserve_formatting=True, main_content=True,
-                                            alt_texts=False)] += 1  # fmt: skip
+                expected[
+                    extract_plain_text(
+                        text, preserve_formatting=True, main_content=True, alt_texts=False
+                    )
+                ] += 1
     where = {"kind": "warc", "name": "web", "path": str(SHARED)}
     made = ingest(IngestConfig(sources=[where]))
     rows = made["documents"].read().to_pylist()

@@ -121,8 +121,13 @@ def test_long_headers_are_read(write, size, ending):
 @pytest.mark.parametrize("size", [32_000, 33_000, 60_000, 65_000])
 def test_a_header_that_is_too_long_is_told_as_that(write, size, ending):
     """And costs no more than its record, whatever kind of record it is of."""
-    rows = [record(b"first"), record(b"long", WARC_Target_URI="x" * size), page(html("page")),
-            record(b"noted", "metadata", WARC_Target_URI="x" * size), record(b"last")]  # fmt: skip
+    rows = [
+        record(b"first"),
+        record(b"long", WARC_Target_URI="x" * size),
+        page(html("page")),
+        record(b"noted", "metadata", WARC_Target_URI="x" * size),
+        record(b"last"),
+    ]
     data = b"".join(PACK[ending](row) if ending else row for row in rows)
     good, bad, meter = archive(write, data, f"a.warc{ending}", limit=10**6)
     assert meter.byte_count == sum(map(len, rows))

@@ -9,7 +9,15 @@ from pydantic import ValidationError
 from tasks.contract import UsageError
 from tasks.corpus.town.compose import compute_shingle_similarity
 from tasks.corpus.town.grammar import AnnotatedText, load_rules
-from tasks.corpus.world import ANSWER_KEY, NEUTRAL_PHRASES, RUDE_PHRASES, SyntheticWorldConfig, compose_synthetic_world, seal_answer_key, write_synthetic_world
+from tasks.corpus.world import (
+    ANSWER_KEY,
+    NEUTRAL_PHRASES,
+    RUDE_PHRASES,
+    SyntheticWorldConfig,
+    compose_synthetic_world,
+    seal_answer_key,
+    write_synthetic_world,
+)
 
 CONFIG = SyntheticWorldConfig(seed=3, documents=30, sentences=20, said=20, counts=(0, 2, 5), calm=4)
 WITHOUT = CONFIG.model_copy(update={"effects": False})
@@ -22,8 +30,11 @@ def made():
 
 def lines_of(*rules_):
     """The longest run that is the same each time a line of these rules is said."""
-    return {max((part.text for part in line if isinstance(part, AnnotatedText)), key=len)
-            for rule in rules_ for line in load_rules()[rule]}  # fmt: skip
+    return {
+        max((part.text for part in line if isinstance(part, AnnotatedText)), key=len)
+        for rule in rules_
+        for line in load_rules()[rule]
+    }
 
 
 def said(made, text):
@@ -46,7 +57,9 @@ def test_what_the_envelope_says_is_in_the_text(made):
         if c.kind in ("canary", "passage", "record"):
             assert said(made, plants[c.candidate_id]["text"]) == c.effect_level
         if c.kind == "association":
-            mine = [plant for plant in made.canary_rows if plant.get("association") == c.candidate_id]
+            mine = [
+                plant for plant in made.canary_rows if plant.get("association") == c.candidate_id
+            ]
             for plant, other in (mine, mine[::-1]):
                 about = [text for _, text in made.clustered_texts if f" {plant['group']} " in text]
                 own = sum(text.endswith(f" {plant['trait']}.\n") for text in about)
@@ -55,15 +68,19 @@ def test_what_the_envelope_says_is_in_the_text(made):
         if c.kind == "speech":
             about = [text for _, text in made.clustered_texts if f" {c.candidate_id} " in text]
             rude = sum(any(text.endswith(f"{word}.\n") for word in RUDE_PHRASES) for text in about)
-            calm = sum(any(text.endswith(f"{word}.\n") for word in NEUTRAL_PHRASES) for text in about)
+            calm = sum(
+                any(text.endswith(f"{word}.\n") for word in NEUTRAL_PHRASES) for text in about
+            )
             assert rude + calm == len(about) == 20 and rude / 20 == c.effect_level
 
 
 def test_the_envelope_says_the_shares_that_were_written():
     """Not those that were asked for, which so few sentences cannot have."""
     made = compose_synthetic_world(CONFIG.model_copy(update={"sentences": 6, "said": 3}))
-    shares = {kind: {c.effect_level for c in made.answer_key if c.kind == kind}
-              for kind in ("association", "speech")}  # fmt: skip
+    shares = {
+        kind: {c.effect_level for c in made.answer_key if c.kind == kind}
+        for kind in ("association", "speech")
+    }
     assert shares == {"association": {3 / 6, 4 / 6, 5 / 6, 1.0}, "speech": {0, 1 / 3, 2 / 3, 1.0}}
 
 
@@ -141,7 +158,10 @@ def test_the_public_is_not_told_how_often_or_how_strongly(session):
 
 
 def test_which_documents_were_written_for_a_candidate_is_sealed_with_it(session):
-    texts = {row["doc_id"]: row["text"] for row in write_synthetic_world(CONFIG)["documents"].read().to_pylist()}
+    texts = {
+        row["doc_id"]: row["text"]
+        for row in write_synthetic_world(CONFIG)["documents"].read().to_pylist()
+    }
     plants = write_synthetic_world(CONFIG)["plants"].read().to_pylist()
     known = {plant["plant_id"].hex(): plant["text"] for plant in plants}
     traits = {plant["group"]: plant["trait"] for plant in plants if plant["group"]}
@@ -154,7 +174,11 @@ def test_which_documents_were_written_for_a_candidate_is_sealed_with_it(session)
         else:
             assert text == known[row["unit"]] and row["supports"]
     copies = Counter(row["unit"] for row in rows if row["kind"] == "canary")
-    sealed = {c.candidate_id: c.effect_level for c in compose_synthetic_world(CONFIG).answer_key if c.kind == "canary"}
+    sealed = {
+        c.candidate_id: c.effect_level
+        for c in compose_synthetic_world(CONFIG).answer_key
+        if c.kind == "canary"
+    }
     assert copies == {unit: dose for unit, dose in sealed.items() if dose}
 
 
@@ -166,7 +190,9 @@ def test_only_the_town_is_held_out(session):
 
 
 def test_another_seed_another_world():
-    one, other = (compose_synthetic_world(CONFIG.model_copy(update={"seed": seed})) for seed in (3, 4))
+    one, other = (
+        compose_synthetic_world(CONFIG.model_copy(update={"seed": seed})) for seed in (3, 4)
+    )
     assert [*one.clustered_texts] == [*compose_synthetic_world(CONFIG).clustered_texts]
     texts = [{text for _, text in w.clustered_texts} for w in (one, other)]
     assert len(texts[0] & texts[1]) < 3

@@ -4,8 +4,15 @@ from pathlib import Path
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 OLD = ["toxic", "severe_toxic", "obscene", "threat", "insult", "identity_hate"]
-NEW = ["toxicity", "severe_toxicity", "obscene", "identity_attack", "insult", "threat",
-       "sexual_explicit"]  # fmt: skip
+NEW = [
+    "toxicity",
+    "severe_toxicity",
+    "obscene",
+    "identity_attack",
+    "insult",
+    "threat",
+    "sexual_explicit",
+]
 #: Of each model: its architecture, the names of its classes, and its columns, of which some are
 #: auxiliary and have no name.
 VARIANTS = {

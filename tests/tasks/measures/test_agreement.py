@@ -65,6 +65,8 @@ def test_texts_of_a_prompt_are_left_out_together():
 def test_what_cannot_be_measured_says_why():
     assert krippendorff_alpha([], []).method == "no text was rated by two people"
     assert np.isnan(krippendorff_alpha([0.1, 0.9], ["a", "b"]).value)
-    assert "all ratings are the same" in krippendorff_alpha(["x"] * 4, [*"aabb"], nominal=True).method
+    assert (
+        "all ratings are the same" in krippendorff_alpha(["x"] * 4, [*"aabb"], nominal=True).method
+    )
     few = krippendorff_alpha([0, 1, 1, 1], [*"aabb"])
     assert np.isfinite(few.value) and np.isnan(few.low) and "too few" in few.method

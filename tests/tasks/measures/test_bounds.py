@@ -7,12 +7,20 @@ import pytest
 from stdnum import iban
 
 from tasks.measures.personal.folding import fold_digits_and_separators, fold_text_column
-from tasks.measures.personal.types import SUPPORTED_COUNTRIES, PERSONAL_DATA_TYPES, country_of_type, select_types_for_regions
+from tasks.measures.personal.types import (
+    PERSONAL_DATA_TYPES,
+    SUPPORTED_COUNTRIES,
+    country_of_type,
+    select_types_for_regions,
+)
 from tasks.measures.personal_data import find_personal_data_spans, find_spans_by_row
 
 
 def found(text, regions=("US",), types=PERSONAL_DATA_TYPES):
-    return [(span.type, text[span.start : span.end]) for span in find_personal_data_spans(text, types, regions)]
+    return [
+        (span.type, text[span.start : span.end])
+        for span in find_personal_data_spans(text, types, regions)
+    ]
 
 
 @pytest.mark.parametrize(("gap", "there"), [(0, True), (35, True), (36, False)])
@@ -113,11 +121,30 @@ def test_cards_have_the_lengths_of_their_issuers():
 
 
 def test_types_are_sought_where_they_belong():
-    assert (country_of_type("SSN"), country_of_type("US_ITIN"), country_of_type("IP"), country_of_type("GB_NHS")) == (
-        "US", "US", "", "GB",
-    )  # fmt: skip
-    assert select_types_for_regions(PERSONAL_DATA_TYPES, ()) == ("SECRET", "EMAIL", "IBAN", "CARD", "PHONE", "IP")
-    assert select_types_for_regions(("IP", "SSN", "US_ITIN", "GB_NHS"), ("US",)) == ("IP", "SSN", "US_ITIN")
+    assert (
+        country_of_type("SSN"),
+        country_of_type("US_ITIN"),
+        country_of_type("IP"),
+        country_of_type("GB_NHS"),
+    ) == (
+        "US",
+        "US",
+        "",
+        "GB",
+    )
+    assert select_types_for_regions(PERSONAL_DATA_TYPES, ()) == (
+        "SECRET",
+        "EMAIL",
+        "IBAN",
+        "CARD",
+        "PHONE",
+        "IP",
+    )
+    assert select_types_for_regions(("IP", "SSN", "US_ITIN", "GB_NHS"), ("US",)) == (
+        "IP",
+        "SSN",
+        "US_ITIN",
+    )
     assert "" not in SUPPORTED_COUNTRIES and {"US", "GB", "ZA"} <= {*SUPPORTED_COUNTRIES}
     assert found("SSN 536-90-4399 x@corp.example", ["US"], ("SSN",)) == [("SSN", "536-90-4399")]
 
@@ -150,8 +177,17 @@ def test_a_column_is_folded_where_it_matters():
     texts = ["plain", "a – b", "1–2", "x\u00a07", "٣", "Ａ", "", "–A", ")\u00a0(", "é ü"]
     whole = fold_text_column(pa.array(texts, pa.large_string())).to_pylist()
     assert whole == [
-        "plain", "a – b", "1-2", "x 7", "3", "A", "", "-A", ") (", "é ü",
-    ]  # fmt: skip
+        "plain",
+        "a – b",
+        "1-2",
+        "x 7",
+        "3",
+        "A",
+        "",
+        "-A",
+        ") (",
+        "é ü",
+    ]
     assert fold_text_column(pa.array(["é"], pa.large_string())).to_pylist() == ["é"]
     assert fold_text_column(pa.array([], pa.large_string())).to_pylist() == []
 
@@ -162,10 +198,18 @@ LETTERED = "DOHA" + "ABCDEFGHIJKLMNOPQRSTU"
 
 @pytest.mark.parametrize(
     "value",
-    ["1.2.3.99", "amqp://app:Zkq-vQxw@queue.example", "x@corp.example", 'key = "bXdYfZhW"',
-     f"QA{iban.calc_check_digits('QA00' + LETTERED)}{LETTERED}", "AKIA" + "IOSFODNN" + "7EXAMPLE"],
-)  # fmt: skip
+    [
+        "1.2.3.99",
+        "amqp://app:Zkq-vQxw@queue.example",
+        "x@corp.example",
+        'key = "bXdYfZhW"',
+        f"QA{iban.calc_check_digits('QA00' + LETTERED)}{LETTERED}",
+        "AKIA" + "IOSFODNN" + "7EXAMPLE",
+    ],
+)
 def test_a_column_shows_what_has_few_digits_too(value):
     expected = find_personal_data_spans(f"see {value} there")
     assert expected
-    assert find_spans_by_row(pa.array(["", f"see {value} there"], pa.large_string())) == {1: expected}
+    assert find_spans_by_row(pa.array(["", f"see {value} there"], pa.large_string())) == {
+        1: expected
+    }

@@ -12,9 +12,9 @@ from tasks.measures.canaries import (
     RECORD_TEMPLATES,
     SYLLABLES,
     Canary,
-    generate_secret_canaries,
-    generate_record_canaries,
     draw_reference_secrets,
+    generate_record_canaries,
+    generate_secret_canaries,
 )
 
 
@@ -56,14 +56,18 @@ def test_canaries_are_spread_over_counts_and_templates():
     first, second, *rest = CANARY_TEMPLATES  # the first two have a second turn
     for copies in (0, 1, 5):
         assert Counter(p.template for p in made if p.copies == copies) == {
-            first: 2, second: 2, **dict.fromkeys(rest, 1),
-        }  # fmt: skip
+            first: 2,
+            second: 2,
+            **dict.fromkeys(rest, 1),
+        }
     for plant in made:
         assert plant.kind == "canary"
         assert (plant.prompt, plant.suffix) == CANARY_TEMPLATES[plant.template]
         assert plant.text == plant.prompt + plant.secret + plant.suffix
     assert generate_secret_canaries(Config(canaries=6)) == made
-    assert {p.secret for p in made}.isdisjoint(p.secret for p in generate_secret_canaries(Config(seed=4)))
+    assert {p.secret for p in made}.isdisjoint(
+        p.secret for p in generate_secret_canaries(Config(seed=4))
+    )
 
 
 def test_ids_are_hashes_of_the_kind_and_the_key_and_for_documents_of_the_copy():

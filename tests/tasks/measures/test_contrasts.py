@@ -8,7 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tasks.measures.contrasts import estimate_group_differences, estimate_wasserstein_distances, wasserstein_distance
+from tasks.measures.contrasts import (
+    estimate_group_differences,
+    estimate_wasserstein_distances,
+    wasserstein_distance,
+)
 
 NUMBERS = st.floats(-1e3, 1e3).map(lambda x: round(x, 3))
 
@@ -31,8 +35,12 @@ def test_p_is_the_share_of_all_relabellings(effect, off):
     rng = np.random.default_rng(6)
     block = np.repeat(np.arange(8), [1, 3, 2, 2, 1, 4, 2, 3])
     values = rng.normal(size=len(block)) + effect * (block < 4)
-    every = [wasserstein_distance(values, np.isin(block, some)) for some in combinations(range(8), 4)]
-    found = estimate_wasserstein_distances(values, np.array([*"aaaabbbb"])[block], block, permutations=20_000)
+    every = [
+        wasserstein_distance(values, np.isin(block, some)) for some in combinations(range(8), 4)
+    ]
+    found = estimate_wasserstein_distances(
+        values, np.array([*"aaaabbbb"])[block], block, permutations=20_000
+    )
     for name in "ab":
         row = found[name]
         assert row.value == pytest.approx(wasserstein_distance(values, block < 4))
@@ -53,7 +61,9 @@ def test_labels_change_hands_within_a_stratum_alone():
     assert within.p > 0.05 and "within each of 2" in within.method
     anywhere = estimate_wasserstein_distances(values, groups, range(60))["a"]
     assert anywhere.p < 0.001 and anywhere.value == within.value > within.null_value - 1
-    moved = estimate_wasserstein_distances(values + 2.0 * (np.array(groups) == "a"), groups, range(60), strata)["a"]
+    moved = estimate_wasserstein_distances(
+        values + 2.0 * (np.array(groups) == "a"), groups, range(60), strata
+    )["a"]
     assert moved.p < 0.001
 
 
@@ -95,7 +105,9 @@ def test_a_difference_is_of_the_means_of_blocks_beside_all_ways_to_relabel_them(
     blocks = np.repeat(np.arange(7), sizes)
     values = rng.exponential(size=7)[blocks] + rng.exponential(size=len(blocks))
     groups = np.where(blocks < 3, "a", "b")
-    found = estimate_group_differences(values, groups, blocks, permutations=40_000, confidence_level=0.9)
+    found = estimate_group_differences(
+        values, groups, blocks, permutations=40_000, confidence_level=0.9
+    )
     means = np.array([values[blocks == block].mean() for block in range(7)])
     # Variance within blocks and among them, from the mean squares of a one-way layout.
     within = sum(((values[blocks == i] - means[i]) ** 2).sum() for i in range(7)) / (32 - 7)
@@ -111,8 +123,9 @@ def test_a_difference_is_of_the_means_of_blocks_beside_all_ways_to_relabel_them(
     value, t = welch(means)
     scaled = (means - means.mean()) / expected
     ways = np.array(list(permutations(range(7))))
-    ratios = stats.ttest_ind(*np.split(scaled[ways] * expected, [3], axis=1), axis=1,
-                             equal_var=False).statistic  # fmt: skip
+    ratios = stats.ttest_ind(
+        *np.split(scaled[ways] * expected, [3], axis=1), axis=1, equal_var=False
+    ).statistic
     low, high = np.quantile(ratios, [0.05, 0.95])
     row = found["a"]
     assert (row.value, row.null_value, row.n) == (pytest.approx(value), 0, len(blocks))
@@ -134,7 +147,9 @@ def test_an_interval_leaves_out_its_null_where_p_refuses_it(relabelled):
     groups, refused = np.where(np.arange(24) < 8, "a", "b"), 0
     for seed in range(300):
         moved = rng.normal(size=24) + rng.choice([-1, 1]) * (groups == "a")
-        row = estimate_group_differences(moved, groups, range(24), permutations=relabelled, seed=seed)["a"]
+        row = estimate_group_differences(
+            moved, groups, range(24), permutations=relabelled, seed=seed
+        )["a"]
         assert (row.p < 0.05) == (row.low > 0 or row.high < 0)
         refused += row.p < 0.05
     assert 100 < refused < 250
@@ -145,7 +160,9 @@ def test_what_lies_far_apart_is_no_rarer_for_it(apart):
     """Of three and three that do not overlap two of the twenty ways to part them are as far."""
     for seed in range(20):
         values = np.random.default_rng(seed).random(6) + apart * np.array([0, 0, 0, 1, 1, 1])
-        row = estimate_group_differences(values, [*"aaabbb"], range(6), permutations=999, seed=seed)["b"]
+        row = estimate_group_differences(
+            values, [*"aaabbb"], range(6), permutations=999, seed=seed
+        )["b"]
         assert 0.05 < row.p < 0.15 and np.isnan(row.minimum_detectable_effect)
 
 
@@ -172,9 +189,14 @@ def test_the_smallest_difference_is_found_four_times_in_five(few, skewed, side):
 
     hits, reps = 0, 400
     for seed in range(reps):
-        stated = estimate_group_differences(drawn(), groups, blocks, permutations=399, seed=seed)["few"].minimum_detectable_effect
+        stated = estimate_group_differences(drawn(), groups, blocks, permutations=399, seed=seed)[
+            "few"
+        ].minimum_detectable_effect
         moved = drawn() + side * stated * (blocks < few)
-        hits += estimate_group_differences(moved, groups, blocks, permutations=399, seed=seed)["few"].p < 0.05
+        hits += (
+            estimate_group_differences(moved, groups, blocks, permutations=399, seed=seed)["few"].p
+            < 0.05
+        )
     assert 0.74 <= hits / reps <= 0.87
 
 
@@ -187,8 +209,9 @@ def test_an_effect_must_pass_the_end_of_groups_that_have_it_here_and_there():
     np.put_along_axis(inside, chosen, True, axis=1)
 
     def dealt(values):
-        sides = [np.ma.array(np.tile(values, (len(inside), 1)), mask=mask)
-                 for mask in (~inside, inside)]  # fmt: skip
+        sides = [
+            np.ma.array(np.tile(values, (len(inside), 1)), mask=mask) for mask in (~inside, inside)
+        ]
         errors = [side.var(axis=1, ddof=1) / side.count(axis=1) for side in sides]
         return np.array(sides[0].mean(axis=1) - sides[1].mean(axis=1)), np.array(sum(errors)) ** 0.5
 
@@ -201,7 +224,9 @@ def test_an_effect_must_pass_the_end_of_groups_that_have_it_here_and_there():
     plain = {side: needed(side, 0.0) for side in (1, -1)}
     expected = max(needed(side, side * plain[side]) for side in (1, -1))
     assert expected < 0.95 * max(plain.values())
-    found = estimate_group_differences(values, [*"aaa", *"b" * 17], range(20), permutations=19999)["a"]
+    found = estimate_group_differences(values, [*"aaa", *"b" * 17], range(20), permutations=19999)[
+        "a"
+    ]
     assert found.minimum_detectable_effect == pytest.approx(expected, rel=0.04)
 
 
@@ -242,8 +267,9 @@ def test_intervals_cover_a_difference_in_95_of_100(kind):
         if kind == "unlike spreads":
             values = np.where(inside, 1 + 2 * (values - 1), values)
         blocks, strata = (range(len(values)), cluster) if kind == "pairs" else (cluster, None)
-        made = estimate_group_differences(values + inside, np.where(inside, "a", "b"), blocks, strata,
-                         permutations=299, seed=seed)["a"]  # fmt: skip
+        made = estimate_group_differences(
+            values + inside, np.where(inside, "a", "b"), blocks, strata, permutations=299, seed=seed
+        )["a"]
         covered += made.low <= 1 <= made.high
     assert (0.9 if kind == "unlike spreads" else 0.925) <= covered / reps <= 0.98
 
@@ -281,5 +307,7 @@ def test_what_is_said_of_few_blocks_is_said_of_the_others_and_p_agrees_with_the_
         assert one.low <= 0 <= one.high or one.p <= 0.06
     sure = estimate_group_differences([1.0] * 4 + [0.0] * 20, [*"a" * 4, *"b" * 20], range(24))["a"]
     assert "no spread" in sure.method and np.isnan(sure.low)
-    least = estimate_group_differences([1.0, 2.1, 5.0, 7.3], [*"aabb"], range(4), permutations=999)["a"]
+    least = estimate_group_differences([1.0, 2.1, 5.0, 7.3], [*"aabb"], range(4), permutations=999)[
+        "a"
+    ]
     assert np.isnan(least.minimum_detectable_effect) and least.low <= 0 <= least.high

@@ -10,7 +10,9 @@ from tasks.measures.corrections import adjust_p_values_fdr, adjust_p_values_holm
 
 def test_holm_by_hand():
     # Wright 1992, table 1, is ordered; here the order must not matter.
-    assert adjust_p_values_holm([0.04, 0.01, 0.03, 0.005]) == pytest.approx([0.06, 0.03, 0.06, 0.02])
+    assert adjust_p_values_holm([0.04, 0.01, 0.03, 0.005]) == pytest.approx(
+        [0.06, 0.03, 0.06, 0.02]
+    )
     assert adjust_p_values_holm([0.9, 0.8]) == [1.0, 1.0]
     with_gap = adjust_p_values_holm([0.01, math.nan, 0.04])
     assert with_gap[0] == 0.02 and math.isnan(with_gap[1]) and with_gap[2] == 0.04

@@ -50,9 +50,21 @@ def test_capitals_digits_and_small_letters_change_places():
 
 @pytest.mark.parametrize(
     "name",
-    ["key", "API-KEY", "token", "client_secret", "password", "passwd", "pwd", "passphrase",
-     "credential", "credentials", "my.token'", "key  "],
-)  # fmt: skip
+    [
+        "key",
+        "API-KEY",
+        "token",
+        "client_secret",
+        "password",
+        "passwd",
+        "pwd",
+        "passphrase",
+        "credential",
+        "credentials",
+        "my.token'",
+        "key  ",
+    ],
+)
 def test_a_name_promises_a_credential(name):
     for sign in (":", "=", ": ", " := ", "=>"):
         text = f'{name}{sign}"a1B2c3D4"'

@@ -9,7 +9,11 @@ from scipy import stats
 
 from tasks.audits.probes.bias import read_bias_pairs
 from tasks.measures.effects import detectable_standard_errors
-from tasks.measures.estimates import MAX_EXACT_UNITS, estimate_mean_difference, estimate_mean_or_share
+from tasks.measures.estimates import (
+    MAX_EXACT_UNITS,
+    estimate_mean_difference,
+    estimate_mean_or_share,
+)
 from tasks.measures.shares import binomial_test_p, clopper_pearson_interval
 
 
@@ -32,7 +36,9 @@ def test_few_clusters_have_the_interval_of_students_t():
     rng = np.random.default_rng(0)
     for groups, size in ((2, 1), (6, 4), (49, 3)):
         values = rng.normal(size=(groups, size)) + rng.normal(size=(groups, 1))
-        found = estimate_mean_or_share(values.ravel(), np.repeat(np.arange(groups), size), null_value=0.3)
+        found = estimate_mean_or_share(
+            values.ravel(), np.repeat(np.arange(groups), size), null_value=0.3
+        )
         means = values.mean(1)
         low, high = stats.t.interval(0.95, groups - 1, means.mean(), stats.sem(means))
         assert (found.low, found.high) == pytest.approx((low, high))
@@ -73,8 +79,10 @@ def test_clusters_that_hold_alike_weigh_as_fewer_by_hand():
     values = np.array([1.0, 0.9, 1.1, 0.2, 1, 1, 0, 0.1, 0.9, 0, 0.5, 0.6, 0.3, 0.2])
     found, mean = estimate_mean_or_share(values, names, null_value=0.5), values.mean()
     counts = np.array([names.count(name) for name in "abcde"])
-    off = [values[[n == name for n in names]].sum() - count * mean
-           for name, count in zip("abcde", counts, strict=True)]  # fmt: skip
+    off = [
+        values[[n == name for n in names]].sum() - count * mean
+        for name, count in zip("abcde", counts, strict=True)
+    ]
     pairs = sum(count * (count - 1) for count in counts)
     shared = (np.square(off).sum() / values.var() - len(values)) / pairs
     assert 0.2 < shared < 0.8
@@ -89,13 +97,19 @@ def test_a_weighted_mean_is_that_of_clusters_of_as_many_items():
     rng = np.random.default_rng(0)
     weights, values = rng.integers(1, 9, 20), rng.normal(size=20)
     found = estimate_mean_or_share([*values, np.nan], null_value=0.1, weights=[*weights, 3])
-    copies = estimate_mean_or_share(np.repeat(values, weights), np.repeat(np.arange(20), weights), null_value=0.1)
+    copies = estimate_mean_or_share(
+        np.repeat(values, weights), np.repeat(np.arange(20), weights), null_value=0.1
+    )
     assert found.value == pytest.approx(np.average(values, weights=weights))
     assert (found.n, found.clusters, found.missing) == (20, 20, 1)
-    errors = [(each.high - each.low) / 2 / stats.t.ppf(0.975, freedom_of(each))
-              for each in (found, copies)]  # fmt: skip
+    errors = [
+        (each.high - each.low) / 2 / stats.t.ppf(0.975, freedom_of(each))
+        for each in (found, copies)
+    ]
     assert errors[0] == pytest.approx(errors[1])
-    alike, plain = (estimate_mean_or_share(values, null_value=0.1, weights=w) for w in (np.full(20, 7.0), None))
+    alike, plain = (
+        estimate_mean_or_share(values, null_value=0.1, weights=w) for w in (np.full(20, 7.0), None)
+    )
     assert (alike.low, alike.high, alike.p) == pytest.approx((plain.low, plain.high, plain.p))
 
 
@@ -108,8 +122,12 @@ def freedom_of(found):
 def test_weighted_means_cover_what_they_are_of(noise):
     """Documents of very different sizes, of one that is half of all, and of a few."""
     rng = np.random.default_rng(1)
-    for sizes in (np.exp(rng.normal(0, 1.5, 36)), np.array([*[1.0] * 35, 35.0]),
-                  np.exp(rng.normal(0, 1, 200)), np.array([60.0, 80, 120, 300, 1439])):  # fmt: skip
+    for sizes in (
+        np.exp(rng.normal(0, 1.5, 36)),
+        np.array([*[1.0] * 35, 35.0]),
+        np.exp(rng.normal(0, 1, 200)),
+        np.array([60.0, 80, 120, 300, 1439]),
+    ):
         deviation = 1 / np.sqrt(sizes) if noise.startswith("less") else np.ones(len(sizes))
         covered = coverage(
             [*range(len(sizes))],
@@ -135,7 +153,9 @@ def test_a_share_has_wilsons_interval_of_as_many_units_as_would_err_alike():
         found = estimate_mean_or_share(values, clusters, is_share=True)
         for end in (found.low, found.high):
             assert 0 < end < 1
-            assert estimate_mean_or_share(values, clusters, is_share=True, null_value=end).p == pytest.approx(0.05)
+            assert estimate_mean_or_share(
+                values, clusters, is_share=True, null_value=end
+            ).p == pytest.approx(0.05)
         assert found.high - found.value != pytest.approx(found.value - found.low)
 
 
@@ -204,7 +224,9 @@ def test_items_that_share_two_things_count_once_for_both():
         values = common + rng.normal(size=180)
         low = (values < 0) * 1.0
         mean = estimate_mean_or_share(values, rows, crossed_clusters=columns)
-        share = estimate_mean_or_share(low, rows, crossed_clusters=columns, is_share=True, null_value=0.5)
+        share = estimate_mean_or_share(
+            low, rows, crossed_clusters=columns, is_share=True, null_value=0.5
+        )
         alone = estimate_mean_or_share(values, rows, null_value=0.0)
         hits["mean"] += mean.low <= 0 <= mean.high
         hits["share"] += share.low <= 0.5 <= share.high
@@ -227,8 +249,11 @@ def test_what_is_missing_is_counted_and_counts_for_nothing():
     whole = estimate_mean_or_share([1.0, 0.0, 1.0], list("acd"), is_share=True, null_value=0.5)
     assert (found.n, found.clusters, found.missing, whole.missing) == (3, 3, 2, 0)
     assert (found.value, found.low, found.high, found.p) == (
-        whole.value, whole.low, whole.high, whole.p,
-    )  # fmt: skip
+        whole.value,
+        whole.low,
+        whole.high,
+        whole.p,
+    )
 
 
 def test_where_nothing_shows_a_spread_none_is_claimed():
@@ -240,14 +265,18 @@ def test_where_nothing_shows_a_spread_none_is_claimed():
     assert top.p == stats.binomtest(16, 16).pvalue and "p of 16 items on one side" in top.method
     pairs = estimate_mean_or_share([1.0] * 16, np.repeat(np.arange(4), 4), null_value=0.0)
     assert pairs.p == stats.binomtest(4, 4).pvalue  # items of a cluster may agree anyway
-    assert estimate_mean_or_share([0.5] * 9, null_value=0.5).p == 1 and np.isnan(estimate_mean_or_share([0.5] * 9).p)
+    assert estimate_mean_or_share([0.5] * 9, null_value=0.5).p == 1 and np.isnan(
+        estimate_mean_or_share([0.5] * 9).p
+    )
     none = estimate_mean_or_share([], is_share=True)
     assert np.isnan([none.value, none.low]).all() and "no items to measure" in none.method
     alone = estimate_mean_or_share([1.0, 0.0], ["a", "a"], is_share=True, null_value=0.5)
     assert alone.value == 0.5 and np.isnan([alone.low, alone.p]).all()
     halves = [0.0, 1.0] * 40  # clusters that agree
     assert np.isnan(estimate_mean_or_share(halves, np.repeat(np.arange(40), 2), is_share=True).p)
-    sure = estimate_mean_or_share([1.0] * 24, np.repeat(np.arange(6), 4), is_share=True, null_value=0.5)
+    sure = estimate_mean_or_share(
+        [1.0] * 24, np.repeat(np.arange(6), 4), is_share=True, null_value=0.5
+    )
     assert (sure.low, sure.high) == pytest.approx((0.025 ** (1 / 6), 1))
     assert sure.p == pytest.approx(2 / 64)
 
@@ -266,9 +295,14 @@ def test_the_difference_of_two_groups_is_welchs():
     parted = estimate_mean_difference([3.0] * 4, [2.0] * 5)
     by_lot = stats.permutation_test(([3.0] * 4, [2.0] * 5), lambda a, b: a.mean() - b.mean())
     assert parted.p == pytest.approx(by_lot.pvalue) and np.isnan(parted.low)
-    assert np.isnan(estimate_mean_difference([], right).value) and np.isnan(estimate_mean_difference([1.0], right).low)
+    assert np.isnan(estimate_mean_difference([], right).value) and np.isnan(
+        estimate_mean_difference([1.0], right).low
+    )
     # Where the error is known power is that of a t that is not central.
-    effect = estimate_mean_difference(left, right, null_variance=4.0).minimum_detectable_effect / (4 / 12 + 4 / 30) ** 0.5
+    effect = (
+        estimate_mean_difference(left, right, null_variance=4.0).minimum_detectable_effect
+        / (4 / 12 + 4 / 30) ** 0.5
+    )
     assert stats.nct.sf(stats.t.ppf(0.975, 40), 40, effect) == pytest.approx(0.8, abs=1e-3)
 
 
@@ -311,8 +345,9 @@ def test_intervals_cover_differences_whose_signs_were_flipped(category):
 @pytest.mark.parametrize(("n", "truth"), [(16, 0.1), (30, 0.5), (39, 0.02), (17, 0.9)])
 def test_intervals_of_few_units_cover_at_least_what_they_say(n, truth):
     assert n < MAX_EXACT_UNITS
-    found = coverage([*range(n)], lambda rng: rng.binomial(1, truth, n).astype(float),
-                     truth, is_share=True)  # fmt: skip
+    found = coverage(
+        [*range(n)], lambda rng: rng.binomial(1, truth, n).astype(float), truth, is_share=True
+    )
     assert found >= 0.925
 
 
@@ -325,9 +360,14 @@ def held_alike(rng, clusters, share, rho):
 
 @pytest.mark.parametrize(
     ("groups", "size", "rho", "null"),
-    [(60, 1, 0.0, 1 / 3), (15, 4, 0.0, 0.5), (15, 4, 0.3, 0.6), (50, 20, 0.2, 0.5),
-     (8, 24, 0.2, 0.5)],
-)  # fmt: skip
+    [
+        (60, 1, 0.0, 1 / 3),
+        (15, 4, 0.0, 0.5),
+        (15, 4, 0.3, 0.6),
+        (50, 20, 0.2, 0.5),
+        (8, 24, 0.2, 0.5),
+    ],
+)
 def test_the_smallest_effect_is_found_with_the_power_it_names(groups, size, rho, null):
     """Simulated from the null moved by it: shares, of clusters that hold alike or do not; what is
     stated is drawn anew each time, too."""
@@ -337,7 +377,9 @@ def test_the_smallest_effect_is_found_with_the_power_it_names(groups, size, rho,
     for _ in range(2000):
         under = estimate_mean_or_share(held_alike(rng, clusters, null, rho), clusters, **options)
         at = null + under.minimum_detectable_effect * (1 if null <= 0.5 else -1)
-        found.append(estimate_mean_or_share(held_alike(rng, clusters, at, rho), clusters, **options).p < 0.05)
+        found.append(
+            estimate_mean_or_share(held_alike(rng, clusters, at, rho), clusters, **options).p < 0.05
+        )
     assert 0.76 <= np.mean(found) <= 0.84
 
 
@@ -350,7 +392,9 @@ def test_the_smallest_difference_is_found_with_the_power_it_names(groups, size):
         return rng.normal(size=groups)[clusters] + rng.normal(size=len(clusters))
 
     for _ in range(2000):
-        smallest = estimate_mean_or_share(drawn(), clusters, null_value=0.0).minimum_detectable_effect
+        smallest = estimate_mean_or_share(
+            drawn(), clusters, null_value=0.0
+        ).minimum_detectable_effect
         found.append(estimate_mean_or_share(drawn() + smallest, clusters, null_value=0.0).p < 0.05)
     assert 0.76 <= np.mean(found) <= 0.84
 
@@ -358,12 +402,18 @@ def test_the_smallest_difference_is_found_with_the_power_it_names(groups, size):
 @pytest.mark.parametrize(("n", "null"), [(12, 0.5), (39, 0.3), (30, 0.8)])
 def test_the_smallest_effect_on_few_units_is_that_of_their_exact_test(n, null):
     values = np.arange(n) % 2.0
-    effect = estimate_mean_or_share(values, is_share=True, null_value=null).minimum_detectable_effect
+    effect = estimate_mean_or_share(
+        values, is_share=True, null_value=null
+    ).minimum_detectable_effect
     rejected = [k for k in range(n + 1) if stats.binomtest(k, n, null).pvalue < 0.05]
     at = null + effect if null <= 0.5 else null - effect
     assert stats.binom.pmf(rejected, n, at).sum() == pytest.approx(0.8, abs=1e-6)
     # Of three units none is ever too unlikely.
-    assert np.isnan(estimate_mean_or_share([1.0, 0.0, 1.0], is_share=True, null_value=0.5).minimum_detectable_effect)
+    assert np.isnan(
+        estimate_mean_or_share(
+            [1.0, 0.0, 1.0], is_share=True, null_value=0.5
+        ).minimum_detectable_effect
+    )
 
 
 @pytest.mark.parametrize(("freedom", "stated"), [(3, 4), (14, 14), (40, 0)])
@@ -379,10 +429,15 @@ def test_an_effects_reach_counts_that_its_error_is_an_estimate(freedom, stated):
 def test_an_effect_does_not_make_itself_easy_to_find():
     """From what was found, a share near one would seem to be seen at any size."""
     values = np.array([1.0] * 59 + [0.0])
-    assert estimate_mean_or_share(values, is_share=True, null_value=0.5).minimum_detectable_effect == pytest.approx(
+    assert estimate_mean_or_share(
+        values, is_share=True, null_value=0.5
+    ).minimum_detectable_effect == pytest.approx(
         estimate_mean_or_share(1 - values, is_share=True, null_value=0.5).minimum_detectable_effect
     )
-    assert estimate_mean_or_share(values, is_share=True, null_value=0.5).minimum_detectable_effect > 0.15
+    assert (
+        estimate_mean_or_share(values, is_share=True, null_value=0.5).minimum_detectable_effect
+        > 0.15
+    )
     assert np.isnan(estimate_mean_or_share(values, is_share=True).minimum_detectable_effect)
 
 
@@ -394,7 +449,9 @@ def test_the_smallest_difference_comes_from_signs_that_were_flipped():
     flips = 1 - 2 * (np.arange(16)[:, None] >> np.arange(4) & 1)
     spread = ((flips @ off) / 8).std()
     expected = detectable_standard_errors(3, 0.95, 4) * spread
-    assert estimate_mean_or_share(values, clusters, null_value=null).minimum_detectable_effect == pytest.approx(expected)
+    assert estimate_mean_or_share(
+        values, clusters, null_value=null
+    ).minimum_detectable_effect == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.25, 0.5, 1.0])
@@ -404,16 +461,19 @@ def test_where_clusters_agree_the_interval_holds_what_could_make_them_do_so(valu
     lets all of these agree with a chance of less than 0.025."""
     clusters = np.repeat(np.arange(groups), 4).tolist()
     found = estimate_mean_or_share(
-        np.tile([0, 0, 0, 1] if value == 0.25 else [value] * 4, groups), clusters, is_share=True,
+        np.tile([0, 0, 0, 1] if value == 0.25 else [value] * 4, groups),
+        clusters,
+        is_share=True,
         null_value=0.5,
-    )  # fmt: skip
+    )
     assert found.value == value
     for share, other in itertools.product(np.linspace(0, 1, 201), (0.0, 0.1, 0.9, 1.0)):
         mean = (1 - share) * value + share * other
         if not found.low - 1e-9 <= mean <= found.high + 1e-9:
             assert (1 - share) ** groups <= 0.025
-    assert found.p == (1.0 if value == 0.5 else pytest.approx(2 * {0.25: 2 / 3}.get(value, 0.5)
-                                                              ** groups))  # fmt: skip
+    assert found.p == (
+        1.0 if value == 0.5 else pytest.approx(2 * {0.25: 2 / 3}.get(value, 0.5) ** groups)
+    )
     assert found.high - found.low < 1 - 0.025 ** (1 / groups) + 1e-9
 
 

@@ -12,21 +12,25 @@ from hypothesis import strategies as st
 from tasks.contract import HallmarkError
 from tasks.measures.identities import (
     CONDITION_FIELDS,
-    LexiconEntry,
     Lexicon,
+    LexiconEntry,
     _get_matcher,
-    find_term_mentions,
-    load_builtin_lexicon,
     find_groups_in_texts,
+    find_term_mentions,
     is_outermost_span,
+    load_builtin_lexicon,
     pluralise,
     read_user_lexicon,
 )
-from tasks.measures.labelled import read_labelled_sentences, evaluate_lexicon
+from tasks.measures.labelled import evaluate_lexicon, read_labelled_sentences
 
 
 def groups_in(text: str, name: str = "identities") -> set[str]:
-    return set(find_groups_in_texts(pa.array([text], pa.large_string()), load_builtin_lexicon(name))[0].to_pylist())
+    return set(
+        find_groups_in_texts(pa.array([text], pa.large_string()), load_builtin_lexicon(name))[
+            0
+        ].to_pylist()
+    )
 
 
 def test_labelled_sentences_of_every_group_are_told_apart():
@@ -42,8 +46,12 @@ def test_labelled_sentences_of_every_group_are_told_apart():
 
 
 def test_measures_count_what_is_missed_and_what_is_wrongly_found():
-    sentences = [("women", True, "a woman"), ("women", True, "a heron"),
-                 ("women", False, "the women came"), ("men", True, "the men came")]  # fmt: skip
+    sentences = [
+        ("women", True, "a woman"),
+        ("women", True, "a heron"),
+        ("women", False, "the women came"),
+        ("men", True, "the men came"),
+    ]
     women, men, every = evaluate_lexicon(sentences)
     assert (women["recall"], women["precision"]) == (0.5, 0.5)
     assert (men["recall"], men["hits"], every["hits"], every["mentions"]) == (1.0, 1, 2, 3)
@@ -51,9 +59,16 @@ def test_measures_count_what_is_missed_and_what_is_wrongly_found():
 
 @pytest.mark.parametrize(
     ("company", "group"),
-    [("women", "{} people"), ("women and men", "{} people"), ("or Asian drivers", "{} people"),
-     ("walls", None), ("", None), (". Women came", None), ("paint", None)],
-)  # fmt: skip
+    [
+        ("women", "{} people"),
+        ("women and men", "{} people"),
+        ("or Asian drivers", "{} people"),
+        ("walls", None),
+        ("", None),
+        (". Women came", None),
+        ("paint", None),
+    ],
+)
 def test_an_ambiguous_word_counts_only_in_company(company, group):
     for colour, name in (("white", "white people"), ("Black", "Black people")):
         assert (name in groups_in(f"We saw {colour} {company}")) == (group is not None)
@@ -78,8 +93,14 @@ def test_a_class_with_a_star_stands_up_to_three_times(side):
 
 
 def test_plurals_and_spellings():
-    nouns = {"woman": "women", "lady": "ladies", "actress": "actresses", "boy": "boys",
-             "housewife": "housewives", "guest person": "guest people"}  # fmt: skip
+    nouns = {
+        "woman": "women",
+        "lady": "ladies",
+        "actress": "actresses",
+        "boy": "boys",
+        "housewife": "housewives",
+        "guest person": "guest people",
+    }
     assert {noun: pluralise(noun) for noun in nouns} == nouns
     for text in ("Māori elders", "the Maori", "a MAORI pilot", "Maori-speaking"):
         assert "indigenous people" in groups_in(text)
@@ -119,7 +140,9 @@ def by_hand(text: str, made: Lexicon) -> set[tuple[str, int]]:
                     and walks(c.get("right", ()), i + n, 1)
                     for c in held
                 )
-                split = {name: [p.split() for p in getattr(entry, name)] for name in CONDITION_FIELDS[1:]}
+                split = {
+                    name: [p.split() for p in getattr(entry, name)] for name in CONDITION_FIELDS[1:]
+                }
                 good &= not entry.before or any(map(behind, split["before"]))
                 good &= not entry.after or any(map(before, split["after"]))
                 good &= not any(map(behind, split["not_before"]))
@@ -127,9 +150,11 @@ def by_hand(text: str, made: Lexicon) -> set[tuple[str, int]]:
                 if good:
                     found.add((group, term, i))
     inside = lambda one, other: (  # noqa: E731
-        one != other and one[0] == other[0] and other[2] <= one[2]
+        one != other
+        and one[0] == other[0]
+        and other[2] <= one[2]
         and one[2] + len(one[1].split()) <= other[2] + len(other[1].split())
-    )  # fmt: skip
+    )
     return {
         (f"{group}: {term}", i)
         for group, term, i in found
@@ -137,9 +162,34 @@ def by_hand(text: str, made: Lexicon) -> set[tuple[str, int]]:
     }
 
 
-WORDS = ["white", "black", "blacks", "poor", "people", "women", "is", "are", "the", "many", "and",
-         "she", "not", "paid", "walls", "egg", "whites", ".", "young", "roma", "been", "deaf",
-         "to", "mother", "of", "invention"]  # fmt: skip
+WORDS = [
+    "white",
+    "black",
+    "blacks",
+    "poor",
+    "people",
+    "women",
+    "is",
+    "are",
+    "the",
+    "many",
+    "and",
+    "she",
+    "not",
+    "paid",
+    "walls",
+    "egg",
+    "whites",
+    ".",
+    "young",
+    "roma",
+    "been",
+    "deaf",
+    "to",
+    "mother",
+    "of",
+    "invention",
+]
 
 
 @settings(max_examples=150, deadline=None)
@@ -147,7 +197,9 @@ WORDS = ["white", "black", "blacks", "poor", "people", "women", "is", "are", "th
 def test_mentions_equal_those_found_word_by_word(texts):
     made = load_builtin_lexicon()
     plain = Lexicon(
-        tuple((g, e) for g, e in made.entries if not e.requires_capital), made.classes, made.contexts
+        tuple((g, e) for g, e in made.entries if not e.requires_capital),
+        made.classes,
+        made.contexts,
     )
     lines = [" ".join(words) for words in texts]
     number, owner = find_term_mentions(pa.array(lines, pa.large_string()), plain)
@@ -163,9 +215,11 @@ def test_of_terms_within_each_other_the_longest_counts():
 
     assert terms("Many young people leave.") == [("younger people", "young people")]
     assert terms("A young woman and young men.") == [
-        ("younger people", "young woman"), ("women", "woman"),
-        ("younger people", "young men"), ("men", "men"),
-    ]  # fmt: skip
+        ("younger people", "young woman"),
+        ("women", "woman"),
+        ("younger people", "young men"),
+        ("men", "men"),
+    ]
 
 
 @settings(deadline=None)
@@ -181,11 +235,13 @@ def test_of_stretches_the_outermost_of_each_group_stay(rows):
     assert is_outermost_span(*columns).tolist() == [
         not any(
             (g, s, n) != (group, start, length)
-            and g == group and s <= start and start + length <= s + n
+            and g == group
+            and s <= start
+            and start + length <= s + n
             for g, s, n in rows
         )
         for group, start, length in rows
-    ]  # fmt: skip
+    ]
 
 
 def test_dialect_markers():
@@ -193,8 +249,9 @@ def test_dialect_markers():
     assert groups_in("Will they be talking all night?", "dialects") == set()
     assert groups_in("I dinnae ken", "dialects") == {"Scottish English"}
     assert groups_in("y'all come back, do the needful", "dialects") == {
-        "Southern American English", "Indian English",
-    }  # fmt: skip
+        "Southern American English",
+        "Indian English",
+    }
     assert groups_in("We have done what was asked; it will be done.", "dialects") == set()
 
 
@@ -205,13 +262,18 @@ def test_a_lexicon_of_a_user(tmp_path):
     texts = pa.array(["Two women, one a Lowbridger", "low-bridge folk"], pa.large_string())
     found = find_groups_in_texts(texts, made)
     assert sorted(zip(*(c.to_pylist() for c in found), strict=True)) == [
-        ("Lowbridgers", 0), ("Lowbridgers", 1), ("women", 0),
-    ]  # fmt: skip
+        ("Lowbridgers", 0),
+        ("Lowbridgers", 1),
+        ("women", 0),
+    ]
 
 
 def test_equal_lexicons_are_prepared_once():
     """Each part of a corpus makes its own of the same terms."""
-    made = [_get_matcher(load_builtin_lexicon().with_groups({"Marsh folk": [term]})) for term in ("a", "a", "b")]
+    made = [
+        _get_matcher(load_builtin_lexicon().with_groups({"Marsh folk": [term]}))
+        for term in ("a", "a", "b")
+    ]
     assert made[0] is made[1] and made[0] is not made[2]
 
 
@@ -226,15 +288,25 @@ def test_the_name_of_a_group_has_200_characters_at_most(tmp_path):
 
 @pytest.mark.parametrize(
     ("said", "why"),
-    [("[1]", "must be a JSON object of groups"), ("{", "is no JSON"), ('{"a": "b"}', "a list of"),
-     ('{"a": ["B c"]}', "can never be found"), ('{"a": [""]}', "can never be found"),
-     ('{"a": ["b-c"]}', "can never be found"), ('{"a": [1]}', "a list of terms"),
-     ('{"a": ["b", "c", "\\ud800"]}', "can never be found"), ("[" * 100_000, "is no JSON"),
-     ('{"a": ["u.s"]}', "can never be found"), ('{"a": ["b  c"]}', "can never be found"),
-     ('{"a": ["b\\n"]}', "can never be found"), ('{"a": ["."]}', "can never be found"),
-     ('{"a": []}', "has no terms"), ('{"\\u001b[31m": ["b"]}', "cannot name a group"),
-     ('{"\\ud800": ["b"]}', "cannot name a group")],
-)  # fmt: skip
+    [
+        ("[1]", "must be a JSON object of groups"),
+        ("{", "is no JSON"),
+        ('{"a": "b"}', "a list of"),
+        ('{"a": ["B c"]}', "can never be found"),
+        ('{"a": [""]}', "can never be found"),
+        ('{"a": ["b-c"]}', "can never be found"),
+        ('{"a": [1]}', "a list of terms"),
+        ('{"a": ["b", "c", "\\ud800"]}', "can never be found"),
+        ("[" * 100_000, "is no JSON"),
+        ('{"a": ["u.s"]}', "can never be found"),
+        ('{"a": ["b  c"]}', "can never be found"),
+        ('{"a": ["b\\n"]}', "can never be found"),
+        ('{"a": ["."]}', "can never be found"),
+        ('{"a": []}', "has no terms"),
+        ('{"\\u001b[31m": ["b"]}', "cannot name a group"),
+        ('{"\\ud800": ["b"]}', "cannot name a group"),
+    ],
+)
 def test_a_bad_lexicon_is_named_with_its_remedy(tmp_path, said, why):
     path = tmp_path / "bad.json"
     path.write_text(said)
@@ -245,7 +317,10 @@ def test_a_bad_lexicon_is_named_with_its_remedy(tmp_path, said, why):
 
 
 def test_entries_know_whether_they_have_conditions():
-    assert not LexiconEntry(("a",)).is_conditional and LexiconEntry(("a",), requires_capital=True).is_conditional
+    assert (
+        not LexiconEntry(("a",)).is_conditional
+        and LexiconEntry(("a",), requires_capital=True).is_conditional
+    )
     assert LexiconEntry(("a",), not_before=("b",)).is_conditional
 
 

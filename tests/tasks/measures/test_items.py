@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tasks.contract import UsageError, hash_file
-from tasks.measures.items import user_file_digest, read_items, get_text_field
+from tasks.measures.items import get_text_field, read_items, user_file_digest
 
 ROWS = [{"text": "wörd", "id": "1"}, {"text": 'a "b",\tc', "id": "2"}]
 FORMS = {

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from tasks.measures.log_odds import fit_firth_regressions, smoothed_log_odds, estimate_log_odds_multiple, estimate_log_odds_slope
+from tasks.measures.log_odds import (
+    estimate_log_odds_multiple,
+    estimate_log_odds_slope,
+    fit_firth_regressions,
+    smoothed_log_odds,
+)
 
 
 def cells(rng, groups=12, strata=3):
@@ -58,7 +63,9 @@ def test_few_draws_of_each_unit_converge():
 def test_one_stratum_without_a_slope_is_haldanes_log_odds():
     """Of an intercept alone Firth's estimate is that with one half more on either side."""
     k, n = np.array([[7.0]]), np.array([[9.0]])
-    assert fit_firth_regressions(k, n, np.ones((1, 1)))[0, 0] == pytest.approx(float(smoothed_log_odds(7, 9)))
+    assert fit_firth_regressions(k, n, np.ones((1, 1)))[0, 0] == pytest.approx(
+        float(smoothed_log_odds(7, 9))
+    )
 
 
 def drawn(rng, slope, spread=0.0, groups=20, strata=4):
@@ -84,7 +91,10 @@ def test_the_interval_covers_the_slope_that_is_there(slope, spread):
 
 def test_what_cannot_be_measured_says_why():
     assert estimate_log_odds_slope([], [], [], []).method == "no items to measure"
-    assert "of a single value" in estimate_log_odds_slope([1, 0, 1], [2, 2, 2], [*"aaa"], [*"abc"]).method
+    assert (
+        "of a single value"
+        in estimate_log_odds_slope([1, 0, 1], [2, 2, 2], [*"aaa"], [*"abc"]).method
+    )
     two = estimate_log_odds_slope([1, 0, 1, 1], [0, 0, 1, 1], [*"aaaa"], [0, 0, 1, 1])
     assert np.isfinite(two.value) and np.isnan(two.low) and "too few" in two.method
     missing = estimate_log_odds_slope([1, np.nan, 0, 1], [0, 0, 1, 2], [*"aaaa"], [*"abcd"])

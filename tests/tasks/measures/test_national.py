@@ -11,7 +11,7 @@ from stdnum.it import codicefiscale
 
 from tasks.measures.personal.folding import fold_digits_and_separators, fold_text_column
 from tasks.measures.personal.national import NATIONAL_ID_FORMATS
-from tasks.measures.personal.types import SUPPORTED_COUNTRIES, PERSONAL_DATA_TYPES, country_of_type
+from tasks.measures.personal.types import PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES, country_of_type
 from tasks.measures.personal_data import find_personal_data_spans, find_spans_by_row
 
 #: As authorities, or the documentation of python-stdnum, print them; with a word for each, and
@@ -70,11 +70,18 @@ UNCHECKED = {"GB_NINO", "IN_PAN", "DK_CPR", "SSN", "US_ITIN"}
 
 
 def found(text, regions=SUPPORTED_COUNTRIES):
-    return [(span.type, text[span.start : span.end]) for span in find_personal_data_spans(text, PERSONAL_DATA_TYPES, regions)]
+    return [
+        (span.type, text[span.start : span.end])
+        for span in find_personal_data_spans(text, PERSONAL_DATA_TYPES, regions)
+    ]
 
 
 def test_every_type_of_a_country_has_a_published_number():
-    assert PUBLISHED.keys() == {n.type for n in NATIONAL_ID_FORMATS} == {k for k in PERSONAL_DATA_TYPES if country_of_type(k)}
+    assert (
+        PUBLISHED.keys()
+        == {n.type for n in NATIONAL_ID_FORMATS}
+        == {k for k in PERSONAL_DATA_TYPES if country_of_type(k)}
+    )
 
 
 @pytest.mark.parametrize("kind", PUBLISHED)
@@ -95,23 +102,31 @@ def test_a_wrong_check_digit_makes_it_no_number(kind):
     places = [i for i, c in enumerate(number) if c.isdigit()]
     changed = [
         number[:i] + str((int(number[i]) + step) % 10) + number[i + 1 :]
-        for i in places for step in (1, 3, 7)
-    ]  # fmt: skip
+        for i in places
+        for step in (1, 3, 7)
+    ]
     kept = [n for n in changed if (kind, n) in found(f"{word}: {n}")]
     assert len(kept) <= len(changed) / 6, kept
 
 
 @pytest.mark.parametrize("zero", ["٠", "०", "０", "๐", "𝟎"])
 def test_digits_and_separators_of_any_script_mean_the_same(zero):
-    for number, kind in (("4111 1111-1111 1111", None), ("4111 1111 1111 1111", "CARD"),
-                         ("93.184.216.34", "IP"), ("+442083661177", "PHONE"),
-                         ("536-90-4399", "SSN"), ("390.533.447-05", "BR_CPF")):  # fmt: skip
+    for number, kind in (
+        ("4111 1111-1111 1111", None),
+        ("4111 1111 1111 1111", "CARD"),
+        ("93.184.216.34", "IP"),
+        ("+442083661177", "PHONE"),
+        ("536-90-4399", "SSN"),
+        ("390.533.447-05", "BR_CPF"),
+    ):
         written = "".join(chr(ord(zero) + int(c)) if c.isdigit() else c for c in number)
         for space, dash in ((" ", "-"), ("\u00a0", "\u2011"), ("\u202f", "–"), ("\u3000", "－")):
             value = written.replace(" ", space).replace("-", dash)
             text = f"漢字 {value} é"
             assert found(text) == ([(kind, value)] if kind else [])
-            assert find_spans_by_row(pa.array([text], pa.large_string()), PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES).get(0, []) == (
+            assert find_spans_by_row(
+                pa.array([text], pa.large_string()), PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES
+            ).get(0, []) == (
                 find_personal_data_spans(text, PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES)
             )
 
@@ -134,8 +149,11 @@ def test_a_column_shows_every_published_number():
     texts = [f"{word}: {number}." for word, number, _ in PUBLISHED.values()]
     texts.append(f"cf {lettered}{codicefiscale.calc_check_digit(lettered)}")
     assert ("IT_CF", texts[-1][3:]) in found(texts[-1])
-    assert find_spans_by_row(pa.array(texts, pa.large_string()), PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES) == {
-        row: find_personal_data_spans(text, PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES) for row, text in enumerate(texts)
+    assert find_spans_by_row(
+        pa.array(texts, pa.large_string()), PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES
+    ) == {
+        row: find_personal_data_spans(text, PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES)
+        for row, text in enumerate(texts)
     }
 
 
@@ -149,15 +167,32 @@ PIECES = [n for _, n, _ in PUBLISHED.values()] + [w for w, *_ in PUBLISHED.value
 def test_the_prefilters_hide_nothing(pieces):
     text = "".join(pieces)
     texts = pa.array(["", text], pa.large_string())
-    assert find_spans_by_row(texts, PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES).get(1, []) == find_personal_data_spans(text, PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES)
+    assert find_spans_by_row(texts, PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES).get(
+        1, []
+    ) == find_personal_data_spans(text, PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES)
     assert fold_text_column(texts)[1].as_py() in (text, fold_digits_and_separators(text))
 
 
 @pytest.mark.parametrize(
     "piece",
-    ["1", "12 ", "1-2-", "AB12", "RCCMNL83S18D969", "７", "1.", "ID 1", "key=", "key: a1B", "://a:",
-     "x://a:bcd@", "=aB1", "+1 2", "٣–"],
-)  # fmt: skip
+    [
+        "1",
+        "12 ",
+        "1-2-",
+        "AB12",
+        "RCCMNL83S18D969",
+        "７",
+        "1.",
+        "ID 1",
+        "key=",
+        "key: a1B",
+        "://a:",
+        "x://a:bcd@",
+        "=aB1",
+        "+1 2",
+        "٣–",
+    ],
+)
 def test_hostile_text_takes_time_in_proportion_to_its_length(piece):
     def seconds(characters):
         texts = pa.array([piece * (characters // len(piece))], pa.large_string())
@@ -174,9 +209,12 @@ SECRETS = [
     ('api_key = "q8Zp2LxT9vB4nM7wK1sD"', "q8Zp2LxT9vB4nM7wK1sD"),
     ("AWS_SECRET_TOKEN=wJalrXUtnFEMIK7MDENGbPxRfiCY", "wJalrXUtnFEMIK7MDENGbPxRfiCY"),
     ('"password": "tR4!vq9Zk2"', "tR4!vq9Zk2"),
-    ("see postgres://app:Zk29vqTr4@db.internal:5432/x", "postgres://app:Zk29vqTr4@db.internal:5432"),
+    (
+        "see postgres://app:Zk29vqTr4@db.internal:5432/x",
+        "postgres://app:Zk29vqTr4@db.internal:5432",
+    ),
     ("GOCSPX-" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7c", None),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "value"), SECRETS)

@@ -32,9 +32,12 @@ def test_a_text_by_hand():
         "The plumber stayed at home"
     )
     assert one(text) == [
-        ("blacksmith", 0, 2), ("nurse", 1, 0), ("chimney sweep", 2, 1), ("surveyor", 2, 1),
+        ("blacksmith", 0, 2),
+        ("nurse", 1, 0),
+        ("chimney sweep", 2, 1),
+        ("surveyor", 2, 1),
         ("plumber", 0, 0),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("end", [". ", "! ", "?) ", "... ", '." ', "\n\n", "\r\n \t\r\n", "."])
@@ -124,13 +127,48 @@ def by_hand(text, window):
 def test_counts_are_those_of_plain_python(window):
     dice = random.Random(window)
     vocabulary = [
-        "nurse", "Nurses", "chimney sweep", "chimney", "sweeps", "police officers", "the cook",
-        "judge", "BAKER", "a baker", "she", "Her", "he", "his", "Mr.", "Mrs.", "Miss", "miss",
-        "women", "man", "tree", "Größe", "漢字", "3.5", "10:30", ",", ";", ":", ".", "...", "!",
-        "?", "\n", "\n\n", "-", "l'", "\n \t\n", "_",
-    ]  # fmt: skip
+        "nurse",
+        "Nurses",
+        "chimney sweep",
+        "chimney",
+        "sweeps",
+        "police officers",
+        "the cook",
+        "judge",
+        "BAKER",
+        "a baker",
+        "she",
+        "Her",
+        "he",
+        "his",
+        "Mr.",
+        "Mrs.",
+        "Miss",
+        "miss",
+        "women",
+        "man",
+        "tree",
+        "Größe",
+        "漢字",
+        "3.5",
+        "10:30",
+        ",",
+        ";",
+        ":",
+        ".",
+        "...",
+        "!",
+        "?",
+        "\n",
+        "\n\n",
+        "-",
+        "l'",
+        "\n \t\n",
+        "_",
+    ]
     texts = [" ".join(dice.choices(vocabulary, k=dice.randrange(60))) for _ in range(800)]
-    expected = [(job, i, *counts) for i, text in enumerate(texts)
-                for job, *counts in by_hand(text, window)]  # fmt: skip
+    expected = [
+        (job, i, *counts) for i, text in enumerate(texts) for job, *counts in by_hand(text, window)
+    ]
     assert found(texts, window) == expected
     assert sum(women > 0 for *_, women, _ in expected) > 200

@@ -32,7 +32,9 @@ def expected(texts, items, words, least):
 
 
 def found(texts, items, words, least):
-    pairs = find_overlaps(pa.array(texts, pa.large_string()), build_overlap_index(items, words, least))
+    pairs = find_overlaps(
+        pa.array(texts, pa.large_string()), build_overlap_index(items, words, least)
+    )
     return list(zip(*(side.tolist() for side in pairs), strict=True))
 
 

@@ -9,13 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.measures.personal_data import PERSONAL_DATA_TYPES, Span, find_personal_data_spans, find_spans_by_row, resolve_overlaps
+from tasks.measures.personal_data import (
+    PERSONAL_DATA_TYPES,
+    Span,
+    find_personal_data_spans,
+    find_spans_by_row,
+    resolve_overlaps,
+)
 
 FILL = "abcdefghij" * 4
 
 
 def found(text, **more):
-    return [(span.type, text[span.start : span.end]) for span in find_personal_data_spans(text, **more)]
+    return [
+        (span.type, text[span.start : span.end]) for span in find_personal_data_spans(text, **more)
+    ]
 
 
 KNOWN = [
@@ -115,10 +123,15 @@ def test_text_without_spaces_touches_a_value_and_is_no_part_of_it(kind, value, a
 @pytest.mark.parametrize(
     "value",
     [
-        "用户@例子.公司", "用户1@例子.中国", "محمد.2@مثال.مصر", "δοκιμή@παράδειγμα.ελ",
-        "john@例子.com", "john@東京tokyo.example", "jörg.weiß@bücher.example",
+        "用户@例子.公司",
+        "用户1@例子.中国",
+        "محمد.2@مثال.مصر",
+        "δοκιμή@παράδειγμα.ελ",
+        "john@例子.com",
+        "john@東京tokyo.example",
+        "jörg.weiß@bücher.example",
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("around", ["{}", "x {} y", "({}), <{}>", "地址：{}。", "「{}」"])
 def test_an_address_of_another_script_is_found_whole(value, around):
     assert found(around.replace("{}", value)) == [("EMAIL", value)] * around.count("{}")
@@ -127,10 +140,14 @@ def test_an_address_of_another_script_is_found_whole(value, around):
 @pytest.mark.parametrize(
     "text",
     [
-        "当前版本93.184.216.34已发布", "版本号:93.184.216.34", "バージョン93.184.216.34です",
-        "图片image@2x.png在这里", "请用git@github.com:user/repo下载", "余额93.184.216.345元",
+        "当前版本93.184.216.34已发布",
+        "版本号:93.184.216.34",
+        "バージョン93.184.216.34です",
+        "图片image@2x.png在这里",
+        "请用git@github.com:user/repo下载",
+        "余额93.184.216.345元",
     ],
-)  # fmt: skip
+)
 def test_text_without_spaces_makes_nothing_personal(text):
     assert found(text) == []
 
@@ -202,8 +219,10 @@ def test_national_numbers_need_their_country():
 def test_example_numbers_of_a_country_are_found_in_international_form(region):
     for kind in (phonenumbers.PhoneNumberType.MOBILE, phonenumbers.PhoneNumberType.FIXED_LINE):
         number = phonenumbers.example_number_for_type(region, kind)
-        for form in (phonenumbers.PhoneNumberFormat.E164,
-                     phonenumbers.PhoneNumberFormat.INTERNATIONAL):  # fmt: skip
+        for form in (
+            phonenumbers.PhoneNumberFormat.E164,
+            phonenumbers.PhoneNumberFormat.INTERNATIONAL,
+        ):
             value = phonenumbers.format_number(number, form)
             assert found(f"Tel.: {value}.") == [("PHONE", value)]
 
@@ -229,15 +248,19 @@ def test_the_longest_of_overlapping_spans_stays():
 
 spans = st.builds(
     lambda kind, start, size: Span(kind, start, start + size),
-    st.sampled_from(PERSONAL_DATA_TYPES), st.integers(0, 60), st.integers(1, 12),
-)  # fmt: skip
+    st.sampled_from(PERSONAL_DATA_TYPES),
+    st.integers(0, 60),
+    st.integers(1, 12),
+)
 
 
 @given(st.lists(spans, max_size=20), st.randoms())
 def test_resolving_keeps_disjoint_spans_in_any_order(given_spans, shuffler):
     """Against the rule read aloud: rank all, take each that touches nothing taken before."""
     expected = []
-    for span in sorted(given_spans, key=lambda s: (s.start - s.end, PERSONAL_DATA_TYPES.index(s.type), s.start)):
+    for span in sorted(
+        given_spans, key=lambda s: (s.start - s.end, PERSONAL_DATA_TYPES.index(s.type), s.start)
+    ):
         if all(span.end <= other.start or other.end <= span.start for other in expected):
             expected.append(span)
     shuffler.shuffle(given_spans)

@@ -10,16 +10,23 @@ from ipaddress import ip_address
 import pytest
 from stdnum import iban
 
-from tasks.measures.planted_numbers import IDENTIFIER_SPECS, IdentifierSpec, _make_lettered_generator, make_template_generator, checksum_validator, draw_valid_numbers
+from tasks.measures.planted_numbers import (
+    IDENTIFIER_SPECS,
+    IdentifierSpec,
+    _make_lettered_generator,
+    checksum_validator,
+    draw_valid_numbers,
+    make_template_generator,
+)
 from tasks.measures.planted_personal import (
     NEGATIVE_TEMPLATES,
-    UNCHECKED_GENERATORS,
     NON_ASCII_DIGITS,
-    _draw_credential_assignment,
-    _can_fill_format,
-    _randomise_script,
-    _draw_formatted_number,
+    UNCHECKED_GENERATORS,
     _apply_format,
+    _can_fill_format,
+    _draw_credential_assignment,
+    _draw_formatted_number,
+    _randomise_script,
     generate_detector_examples,
 )
 
@@ -32,14 +39,19 @@ def drawn(draw, n=300):
 def test_a_template_is_filled_character_by_character():
     for number in drawn(make_template_generator("a#*@-#")):
         assert re.fullmatch(r"a\d[1-9][A-Z]-\d", number)
-    seen = [{number[place] for number in drawn(make_template_generator("#*@"), 2000)} for place in range(3)]
+    seen = [
+        {number[place] for number in drawn(make_template_generator("#*@"), 2000)}
+        for place in range(3)
+    ]
     assert seen == [{*string.digits}, {*string.digits[1:]}, {*string.ascii_uppercase}]
     assert drawn(make_template_generator("no place"), 2) == ["no place"] * 2
 
 
 @pytest.mark.parametrize(("template", "form"), [("D", "%y%m%d"), ("E", "%d%m%y"), ("F", "%Y%m%d")])
 def test_dates_are_days_of_the_calendar(template, form):
-    found = [datetime.strptime(number, form) for number in drawn(make_template_generator(template), 3000)]
+    found = [
+        datetime.strptime(number, form) for number in drawn(make_template_generator(template), 3000)
+    ]
     assert {day.month for day in found} == {*range(1, 13)}
     assert {day.day for day in found} == {*range(1, 29)}
     years = {day.year % 100 for day in found}
@@ -50,13 +62,22 @@ def test_dates_are_days_of_the_calendar(template, form):
 
 def test_letters_are_drawn_from_those_given():
     assert {n[0] for n in drawn(_make_lettered_generator("a#b", a="XY", b="7"))} == {"X", "Y"}
-    assert all(re.fullmatch(r"[XY]\d7", n) for n in drawn(_make_lettered_generator("a#b", a="XY", b="7")))
+    assert all(
+        re.fullmatch(r"[XY]\d7", n) for n in drawn(_make_lettered_generator("a#b", a="XY", b="7"))
+    )
 
 
 #: By chance one of a hundred would be right. Norway has no numbers whose check digit modulo 11 is
 #: ten, and some that are out of use.
-COMPUTED = {"IBAN": 1, "BE_NN": 0.95, "FR_NIR": 0.95, "BR_CPF": 1, "RU_INN": 1, "TR_TCKN": 1,
-            "NO_FNR": 0.6}  # fmt: skip
+COMPUTED = {
+    "IBAN": 1,
+    "BE_NN": 0.95,
+    "FR_NIR": 0.95,
+    "BR_CPF": 1,
+    "RU_INN": 1,
+    "TR_TCKN": 1,
+    "NO_FNR": 0.6,
+}
 
 
 @pytest.mark.parametrize("kind", COMPUTED)
@@ -74,7 +95,9 @@ def test_accounts_have_the_lengths_of_their_countries():
 def test_of_the_german_tax_number_one_digit_stands_there_twice_and_one_not_at_all():
     for number in drawn(IDENTIFIER_SPECS["DE_IDNR"].draw_number):
         assert sorted(Counter(number[:10]).values()) == [1] * 8 + [2] and len(number) == 11
-    assert {number[10] for number in drawn(IDENTIFIER_SPECS["DE_IDNR"].draw_number)} == {*string.digits}
+    assert {number[10] for number in drawn(IDENTIFIER_SPECS["DE_IDNR"].draw_number)} == {
+        *string.digits
+    }
 
 
 @pytest.mark.parametrize("kind", IDENTIFIER_SPECS)
@@ -89,11 +112,19 @@ def test_a_pool_is_right_and_fills_a_form(kind):
 def test_a_form_is_filled_and_ends_with_its_last_character():
     assert _apply_format("1234", "##-##") == "12-34"
     assert _apply_format("123456", "## ## ## ##") == "12 34 56"
-    assert _can_fill_format("1234", "##-##") and not _can_fill_format("123", "##-##") and not _can_fill_format("12345", "##-##")
+    assert (
+        _can_fill_format("1234", "##-##")
+        and not _can_fill_format("123", "##-##")
+        and not _can_fill_format("12345", "##-##")
+    )
     long = "#### " * 8
     assert _can_fill_format("1" * 22, long) and _can_fill_format("1" * 18, long)
     assert _can_fill_format("1" * 32, long) and not _can_fill_format("1" * 33, long)
-    assert not _can_fill_format("1" * 19, "#" * 20) and _can_fill_format("1" * 20, "#" * 20) and _can_fill_format("1" * 19, "#" * 21)
+    assert (
+        not _can_fill_format("1" * 19, "#" * 20)
+        and _can_fill_format("1" * 20, "#" * 20)
+        and _can_fill_format("1" * 19, "#" * 21)
+    )
 
 
 def test_now_and_then_a_number_is_written_as_no_keyboard_writes_it():
@@ -114,7 +145,9 @@ def test_now_and_then_a_number_is_written_as_no_keyboard_writes_it():
 
 def test_a_look_alike_differs_in_digits_alone_and_behind_the_first_two():
     kind = IDENTIFIER_SPECS["GB_NHS"]
-    plain = IdentifierSpec(kind.draw_number, kind.checksum_module, ("##########",), kind.context_words)
+    plain = IdentifierSpec(
+        kind.draw_number, kind.checksum_module, ("##########",), kind.context_words
+    )
     rng = random.Random(1)
     wrong = [_draw_formatted_number(plain, rng, invalid=True) for _ in range(60)]
     ascii_only = [n for n in wrong if n.isascii()]
@@ -127,14 +160,20 @@ def test_of_each_type_as_many_stand_beside_their_name_as_alone():
     made = list(generate_detector_examples(("SSN", "EMAIL", "IN_PAN"), 12))
     counted = Counter((p.type, bool(p.value), p.has_context_word) for p in made)
     assert counted == {
-        ("SSN", True, True): 12, ("SSN", True, False): 12, ("SSN", False, True): 12,
-        ("EMAIL", True, True): 12, ("EMAIL", True, False): 12,
-        ("IN_PAN", True, True): 12, ("IN_PAN", True, False): 12,
+        ("SSN", True, True): 12,
+        ("SSN", True, False): 12,
+        ("SSN", False, True): 12,
+        ("EMAIL", True, True): 12,
+        ("EMAIL", True, False): 12,
+        ("IN_PAN", True, True): 12,
+        ("IN_PAN", True, False): 12,
         ("", False, False): 36,
-    }  # fmt: skip
+    }
     for planted in made:
         assert planted.text.count(planted.value) == 1 if planted.value else True
-        names = IDENTIFIER_SPECS[planted.type].context_words if planted.type in IDENTIFIER_SPECS else ()
+        names = (
+            IDENTIFIER_SPECS[planted.type].context_words if planted.type in IDENTIFIER_SPECS else ()
+        )
         if planted.type in UNCHECKED_GENERATORS:
             names = UNCHECKED_GENERATORS[planted.type][1]
         if planted.value:
@@ -151,19 +190,29 @@ LOCAL = r"(?:2[2-9]\d|[3-8]\d\d)"
 FORMS = {
     "EMAIL": {r"[\w.'+-]+?[1-9]\d{0,2}@[\w-]+\.(?:com|org|co\.uk|example|de)"},
     "PHONE": {
-        rf"\({AREA}\) {LOCAL}-\d{{4}}", rf"{AREA}-{LOCAL}-\d{{4}}", rf"{AREA}\.{LOCAL}\.\d{{4}}",
-        rf"\+1 {AREA} {LOCAL} \d{{4}}", rf"\+1-{AREA}-{LOCAL}-\d{{4}}",
-        rf"1-{AREA}-{LOCAL}-\d{{4}}", rf"{AREA} {LOCAL} \d{{4}}",
-        r"\+44 20 7[1-9]\d\d \d{4}", r"\+49 30 [2-9]\d{5}", r"\+33 1 42 \d\d \d\d 11",
+        rf"\({AREA}\) {LOCAL}-\d{{4}}",
+        rf"{AREA}-{LOCAL}-\d{{4}}",
+        rf"{AREA}\.{LOCAL}\.\d{{4}}",
+        rf"\+1 {AREA} {LOCAL} \d{{4}}",
+        rf"\+1-{AREA}-{LOCAL}-\d{{4}}",
+        rf"1-{AREA}-{LOCAL}-\d{{4}}",
+        rf"{AREA} {LOCAL} \d{{4}}",
+        r"\+44 20 7[1-9]\d\d \d{4}",
+        r"\+49 30 [2-9]\d{5}",
+        r"\+33 1 42 \d\d \d\d 11",
     },
     "SECRET": {
-        "AKIA[A-Z0-9]{16}", "ghp_[A-Za-z0-9]{36}", "sk_live_[A-Za-z0-9]{24}", "AIza[A-Za-z0-9]{35}",
-        r"xoxb-\d{12}-[A-Za-z0-9]{24}", "glpat-[A-Za-z0-9]{20}",
+        "AKIA[A-Z0-9]{16}",
+        "ghp_[A-Za-z0-9]{36}",
+        "sk_live_[A-Za-z0-9]{24}",
+        "AIza[A-Za-z0-9]{35}",
+        r"xoxb-\d{12}-[A-Za-z0-9]{24}",
+        "glpat-[A-Za-z0-9]{20}",
         r"SG\.[A-Za-z0-9]{22}\.[A-Za-z0-9]{43}",
         r"postgres://app:[A-Za-z0-9]{12}@db\.internal:5432",
         r"amqp://[A-Za-z0-9]{6}:[A-Za-z0-9]{16}@queue\.example",
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", FORMS)
@@ -179,8 +228,11 @@ def test_a_credential_is_assigned_in_every_form():
     assert {len(value) for _, value in found} == {20, 32, 40}
     assert all(re.fullmatch("[A-Za-z0-9]+", value) for _, value in found)
     assert {text.replace(value, "") for text, value in found} == {
-        'api_key = ""', "SECRET_TOKEN=", "password: ''", '"authToken": ""',
-    }  # fmt: skip
+        'api_key = ""',
+        "SECRET_TOKEN=",
+        "password: ''",
+        '"authToken": ""',
+    }
 
 
 def test_internet_addresses_are_of_both_kinds_and_belong_to_somebody():

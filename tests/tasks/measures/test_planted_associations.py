@@ -10,17 +10,25 @@ from pydantic import ValidationError
 from tasks.contract import Session, Store, open_session
 from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
 from tasks.measures.frames import SENTENCE_FRAMES
-from tasks.measures.planted_associations import PLANTED_FRAMES, generate_association_canaries, generate_invented_words
+from tasks.measures.planted_associations import (
+    PLANTED_FRAMES,
+    generate_association_canaries,
+    generate_invented_words,
+)
 from tests.tasks.corpora import given
 
-CONFIG = PlantCanariesConfig(enabled=True, canaries=0, passages=0, records=0, associations=3, seed=5)
+CONFIG = PlantCanariesConfig(
+    enabled=True, canaries=0, passages=0, records=0, associations=3, seed=5
+)
 
 
 def said(plants):
     """How often each group is said to have its own trait and the other's, by association."""
     found = defaultdict(Counter)
     for made in plants:
-        found[made.association.key][made.association.group_name, made.association.is_assigned_trait] += made.copies
+        found[made.association.key][
+            made.association.group_name, made.association.is_assigned_trait
+        ] += made.copies
     return found
 
 
@@ -44,7 +52,9 @@ def test_the_dose_is_the_share_that_says_the_own_trait(sentences):
 def test_two_groups_of_an_association_exchange_their_traits():
     by = defaultdict(lambda: defaultdict(set))
     for made in generate_association_canaries(CONFIG):
-        by[made.association.key][made.association.group_name, made.association.is_assigned_trait].add(made.association.trait)
+        by[made.association.key][
+            made.association.group_name, made.association.is_assigned_trait
+        ].add(made.association.trait)
     for traits in by.values():
         (one, other) = {group for group, _ in traits}
         assert len(traits[one, True]) == len(traits[other, True]) == 1
@@ -65,7 +75,9 @@ def test_sentences_are_those_of_the_grammar_and_spread_evenly():
     plants = generate_association_canaries(CONFIG)
     for made in plants:
         assert made.text == f"{made.prompt} {made.association.trait}.\n" and not made.secret
-        assert made.prompt in {frame.format(group=made.association.group_name) for frame in PLANTED_FRAMES}
+        assert made.prompt in {
+            frame.format(group=made.association.group_name) for frame in PLANTED_FRAMES
+        }
     frames = Counter()
     for made in plants:
         frames[made.association.group_name, made.prompt] += made.copies
@@ -91,9 +103,15 @@ def test_they_are_planted_as_documents_of_their_own(tmp_path):
 
 def test_another_seed_invents_others():
     one, other = (
-        {p.association.group_name for p in generate_association_canaries(CONFIG.model_copy(update={"seed": s}))} for s in (1, 2)
+        {
+            p.association.group_name
+            for p in generate_association_canaries(CONFIG.model_copy(update={"seed": s}))
+        }
+        for s in (1, 2)
     )
-    assert one != other and generate_association_canaries(CONFIG) == generate_association_canaries(CONFIG)
+    assert one != other and generate_association_canaries(CONFIG) == generate_association_canaries(
+        CONFIG
+    )
 
 
 @pytest.mark.parametrize("doses", [(), (0.5, 0.5), (0.4,), (1.1,)])

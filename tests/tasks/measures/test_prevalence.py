@@ -32,8 +32,11 @@ def test_the_interval_is_that_of_the_delta_method():
     said = labelled(int(se * toxic), toxic, int(sp * other), other)
     made = estimate_prevalence(flagged, None, *said, resamples=4000)
     apart, value = se + sp - 1, (p + sp - 1) / (se + sp - 1)
-    variance = (p * (1 - p) / n + value**2 * se * (1 - se) / toxic
-                + (1 - value) ** 2 * sp * (1 - sp) / other) / apart**2  # fmt: skip
+    variance = (
+        p * (1 - p) / n
+        + value**2 * se * (1 - se) / toxic
+        + (1 - value) ** 2 * sp * (1 - sp) / other
+    ) / apart**2
     half = 1.96 * variance**0.5
     assert (made.low, made.high) == pytest.approx((value - half, value + half), abs=0.005)
 

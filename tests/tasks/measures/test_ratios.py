@@ -18,8 +18,11 @@ def ratios(hit, group, cluster=None, risk=None):
 def spread(hit, inside, cluster):
     """Variance of the rate of the items inside, cluster by cluster."""
     rate = hit[inside].mean()
-    sums = [(hit[here] - rate).sum() for c in np.unique(cluster[inside])
-            if (here := inside & (cluster == c)).any()]  # fmt: skip
+    sums = [
+        (hit[here] - rate).sum()
+        for c in np.unique(cluster[inside])
+        if (here := inside & (cluster == c)).any()
+    ]
     return sum(s**2 for s in sums) / inside.sum() ** 2 * len(sums) / (len(sums) - 1)
 
 
@@ -80,7 +83,9 @@ def test_no_event_here_has_an_upper_end_and_none_at_all_has_nothing():
     nothing = ratios(np.zeros(1000, bool), group)
     assert np.isnan([nothing.ratio[0], nothing.low[0], nothing.high[0], nothing.p[0]]).all()
     empty = ratios(hit, np.zeros(1000, bool))
-    assert np.isnan([empty.ratio[0], empty.low[0], empty.p[0], empty.minimum_detectable_ratio[0]]).all()
+    assert np.isnan(
+        [empty.ratio[0], empty.low[0], empty.p[0], empty.minimum_detectable_ratio[0]]
+    ).all()
     every = ratios(np.ones(1000, bool), group)
     assert every.ratio[0] == 1 and every.low[0] > 0.6 and every.p[0] > 0.9
 
@@ -144,7 +149,9 @@ def test_a_stratum_with_nobody_at_risk_says_nothing():
     alone = estimate_rate_ratios(
         here, hit[some], np.ones(1000, bool), np.arange(1000), np.repeat([0, 1], 500)
     )
-    assert np.isfinite(found.stratified_ratio[0]) and found.stratified_ratio[0] == pytest.approx(alone.stratified_ratio[0])
+    assert np.isfinite(found.stratified_ratio[0]) and found.stratified_ratio[0] == pytest.approx(
+        alone.stratified_ratio[0]
+    )
 
 
 def test_a_group_that_was_taken_whole_is_no_proof_of_much():
@@ -205,7 +212,9 @@ def test_without_an_effect_few_runs_find_one_among_many_groups(rate):
 
 def test_the_least_ratio_is_found_in_four_of_five_runs():
     random = np.random.default_rng(5)
-    null = [ratios(*world(random, 1.0, clusters=3000)).minimum_detectable_ratio[0] for _ in range(20)]
+    null = [
+        ratios(*world(random, 1.0, clusters=3000)).minimum_detectable_ratio[0] for _ in range(20)
+    ]
     least = float(np.median(null))
     assert 1.2 < least < 3
     found = [ratios(*world(random, least * 1.03, clusters=3000)).p[0] < 0.05 for _ in range(200)]
@@ -226,8 +235,10 @@ def test_a_ratio_that_lies_between_strata_is_gone_within_them():
     group = random.random(40_000) < np.where(stratum == 0, 0.05, 0.5)
     every = ClusteredGroup.from_members(np.flatnonzero(group), np.arange(40_000))
     found = estimate_rate_ratios([every], hit, np.ones(40_000, bool), np.arange(40_000), stratum)
-    tables = [[(hit & s & g).sum() for g in (group, ~group)] + [(s & group).sum(), s.sum()]
-              for s in (stratum == 0, stratum == 1)]  # fmt: skip
+    tables = [
+        [(hit & s & g).sum() for g in (group, ~group)] + [(s & group).sum(), s.sum()]
+        for s in (stratum == 0, stratum == 1)
+    ]
     above = sum(a * (total - n) / total for a, _, n, total in tables)
     below = sum(b * n / total for _, b, n, total in tables)
     assert found.stratified_ratio[0] == pytest.approx(above / below)

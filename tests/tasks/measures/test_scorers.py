@@ -111,7 +111,10 @@ def test_a_window_of_all_positions_fits_every_architecture(tmp_path):
     for variant in VARIANTS:
         checkpoint, base = make_checkpoint(tmp_path / variant, variant=variant)
         scorer = DetoxifyScorer(ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base))
-        assert np.isfinite(scorer.score_toxicity(["abcdefgh " * 40])).all() and not scorer.failure_reason
+        assert (
+            np.isfinite(scorer.score_toxicity(["abcdefgh " * 40])).all()
+            and not scorer.failure_reason
+        )
 
 
 @given(st.lists(st.integers(1, 512), max_size=60), st.integers(1, 2000))
@@ -226,7 +229,10 @@ def test_a_tokenizer_that_fails_on_a_text_leaves_the_others(small, monkeypatch):
 
 def test_the_linear_scorer_scores_the_others_too(monkeypatch):
     scorer = LinearScorer()
-    right, probabilities = scorer.score_toxicity(["fine", "worse", "fine"]), scorer._predict_probabilities
+    right, probabilities = (
+        scorer.score_toxicity(["fine", "worse", "fine"]),
+        scorer._predict_probabilities,
+    )
 
     def fails(texts):
         if "worse" in texts:

@@ -114,9 +114,16 @@ def test_a_long_text_is_the_mean_of_its_windows(tmp_path):
     scorer = open_scorer(ClassifierConfig(kind="classifier", folder=folder))
     text = "abcdefghijklmnopqrst"  # of 10 tokens each, the next from the ninth: a quarter of 10 - 2
     windows = ["abcdefghij", "##ijklmnopqr", "##qrst"]
-    ids = [scorer._tokenizer.convert_tokens_to_ids(
-        ["[CLS]", *(c if k == n == 0 else f"##{c}" for n, c in enumerate(w.strip("#"))), "[SEP]"])
-        for k, w in enumerate(windows)]  # fmt: skip
+    ids = [
+        scorer._tokenizer.convert_tokens_to_ids(
+            [
+                "[CLS]",
+                *(c if k == n == 0 else f"##{c}" for n, c in enumerate(w.strip("#"))),
+                "[SEP]",
+            ]
+        )
+        for k, w in enumerate(windows)
+    ]
     each = scorer._score_windows([tuple(row) for row in ids])[:, 0]
     assert scorer.score_by_head([text])[0, 0] == pytest.approx(each.mean(), abs=1e-5)
 
@@ -125,8 +132,9 @@ def test_labels_that_it_has_not_are_named(tmp_path):
     folder = make_classifier(tmp_path / "moods", ("LABEL_0", "LABEL_1"))
     with pytest.raises(UsageError, match=r"label_0, label_1.*positive"):
         open_scorer(ClassifierConfig(kind="classifier", folder=folder))
-    named = ClassifierConfig(kind="classifier", folder=folder, positive="label_1",
-                             negative="LABEL_0")  # fmt: skip
+    named = ClassifierConfig(
+        kind="classifier", folder=folder, positive="label_1", negative="LABEL_0"
+    )
     assert np.isfinite(open_scorer(named).score_by_head(["a"])).all()
 
 

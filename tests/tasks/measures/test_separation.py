@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 from scipy.stats import nct, permutation_test
 
-from tasks.measures.separation import permutation_test_p, estimate_weat_effect_size, standardised_mean_difference
+from tasks.measures.separation import (
+    estimate_weat_effect_size,
+    permutation_test_p,
+    standardised_mean_difference,
+)
 
 EIGHT = np.arange(16) < 8
 
@@ -25,9 +29,13 @@ def test_p_against_scipy(m, n, decimals):
     rng = np.random.default_rng(n)
     s, side = rng.normal(size=n).round(decimals), np.arange(n) < m
     expected = permutation_test(
-        (s[side], s[~side]), lambda x, y, axis: x.mean(axis) - y.mean(axis), vectorized=True,
-        permutation_type="independent", alternative="greater", n_resamples=np.inf,
-    )  # fmt: skip
+        (s[side], s[~side]),
+        lambda x, y, axis: x.mean(axis) - y.mean(axis),
+        vectorized=True,
+        permutation_type="independent",
+        alternative="greater",
+        n_resamples=np.inf,
+    )
     assert estimate_weat_effect_size(s, side).p == pytest.approx(expected.pvalue)
 
 
@@ -37,10 +45,15 @@ def test_many_ways_are_drawn_and_the_given_one_counted_in():
     assert permutation_test_p(side.astype(float), side, 999, 0)[0] == 1 / 1000
     s = rng.normal(size=50) + 0.5 * side
     drawn = estimate_weat_effect_size(s, side, draws=20_000)
-    t = (s[side].mean() - s[~side].mean()) / np.sqrt(s[side].var(ddof=1) / 25
-                                                     + s[~side].var(ddof=1) / 25)  # fmt: skip
+    t = (s[side].mean() - s[~side].mean()) / np.sqrt(
+        s[side].var(ddof=1) / 25 + s[~side].var(ddof=1) / 25
+    )
     assert drawn.p == pytest.approx(nct.sf(t, 48, 0), abs=0.01)
-    assert drawn.p == estimate_weat_effect_size(s, side, draws=20_000).p != estimate_weat_effect_size(s, side, seed=1).p
+    assert (
+        drawn.p
+        == estimate_weat_effect_size(s, side, draws=20_000).p
+        != estimate_weat_effect_size(s, side, seed=1).p
+    )
 
 
 def test_the_interval_is_of_the_distances_that_explain_the_value():
@@ -71,7 +84,9 @@ def test_the_smallest_effect_is_found_four_times_of_five():
     side = np.arange(12) < 6
     smallest = estimate_weat_effect_size(rng.normal(size=12), side).minimum_detectable_effect
     shift = np.sqrt(10 * smallest**2 / (4 * 11 / 12 - smallest**2)) / np.sqrt(3)
-    tries = [estimate_weat_effect_size(rng.normal(size=12) + shift * side, side).p for _ in range(400)]
+    tries = [
+        estimate_weat_effect_size(rng.normal(size=12) + shift * side, side).p for _ in range(400)
+    ]
     assert 0.74 < np.mean(np.array(tries) < 0.05) < 0.86
 
 

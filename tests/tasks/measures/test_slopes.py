@@ -54,7 +54,10 @@ def test_a_slope_covers_nothing_as_often_as_it_says():
 
 def test_what_has_no_slope_says_why():
     assert "single value" in estimate_linear_slope([1.0, 2.0], [3.0, 3.0]).method
-    assert "no items" in estimate_linear_slope([], []).method or "single value" in estimate_linear_slope([], []).method
+    assert (
+        "no items" in estimate_linear_slope([], []).method
+        or "single value" in estimate_linear_slope([], []).method
+    )
     few = estimate_linear_slope([1.0, 2.0, 4.0], [0.0, 1.0, 2.0], ["a", "a", "b"], unit="passages")
     assert (
         "too few passages" in few.method and np.isnan(few.low) and few.value == pytest.approx(1.5)

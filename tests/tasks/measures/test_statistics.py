@@ -29,7 +29,9 @@ def test_means_of_clusters_drawn_anew_agree_with_scipy(rng):
 def test_clusters_of_unequal_size_weigh_by_their_items():
     sums, counts = st.sum_by_cluster([1.0, math.nan, 1.0, 1.0, 0.0], ["a", "b", "a", "a", "b"])
     assert (sums.tolist(), counts.tolist()) == ([3, 0], [3, 1])
-    drawn, many = np.unique(st.bootstrap_cluster_means(sums, counts, 8000, seed=1), return_counts=True)
+    drawn, many = np.unique(
+        st.bootstrap_cluster_means(sums, counts, 8000, seed=1), return_counts=True
+    )
     # Two clusters: aa (1/4) gives 1, bb (1/4) gives 0, ab (1/2) gives 3/4.
     assert drawn.tolist() == [0, 0.75, 1]
     assert many / 8000 == pytest.approx([0.25, 0.5, 0.25], abs=0.02)

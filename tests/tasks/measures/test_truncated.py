@@ -156,7 +156,9 @@ CUT_SHORT = [
 def test_a_value_with_the_prefix_of_a_vendor_is_hidden_anywhere(value, around):
     before, after = around.split("{}")
     assert clear(around.replace("{}", value)) == before + after
-    assert not [*find_personal_data_spans(around.replace("{}", value), types=["SECRET"])]  # it counts for nothing
+    assert not [
+        *find_personal_data_spans(around.replace("{}", value), types=["SECRET"])
+    ]  # it counts for nothing
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,20 @@ from model.objectives import build_causal_batch
 from model.tokens import PAD_ID
 from model.training.data import select_batch_rows
 from tasks.audits.judging.readings import TrainingExposure
-from tasks.contract import Artifact, HallmarkError, SerialMapper, Session, Store, Table, open_session
+from tasks.contract import (
+    Artifact,
+    HallmarkError,
+    SerialMapper,
+    Session,
+    Store,
+    Table,
+    open_session,
+)
 from tasks.corpus.leave_out import LeaveOutConfig, leave_out_documents
 from tasks.training import blank as blanking
 from tasks.training.blank import pad_removed_documents, replace_spans_with_padding
 from tasks.training.pack import PackConfig, pack
-from tasks.training.seen import iter_row_reads, build_read_tables, load_document_spans
+from tasks.training.seen import build_read_tables, iter_row_reads, load_document_spans
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.small_corpus import corpus_of, split_corpus
 
@@ -39,8 +47,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
         packed = pack(corpus, tokenizer, PackConfig(context=CONTEXT))
         left = leave_out_documents(corpus, LeaveOutConfig(documents=listed, padding=True))
         assert len(packed["train"].parts) > 2
-        return {"corpus": corpus, "tokenizer": tokenizer, "packed": packed, "left": left,
-                "blank": pad_removed_documents(packed, left, left, tokenizer)}  # fmt: skip
+        return {
+            "corpus": corpus,
+            "tokenizer": tokenizer,
+            "packed": packed,
+            "left": left,
+            "blank": pad_removed_documents(packed, left, left, tokenizer),
+        }
 
 
 def gone_of(made: dict[str, Artifact]) -> set[bytes]:
@@ -138,7 +151,9 @@ def changed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(blanking, "append_source_column", swapped)
     elif name == "what goes stays":
-        monkeypatch.setattr(blanking, "replace_spans_with_padding", lambda packed, first, spans: None)
+        monkeypatch.setattr(
+            blanking, "replace_spans_with_padding", lambda packed, first, spans: None
+        )
     else:
         rows = blanking.replace_spans_with_padding
 
@@ -168,8 +183,12 @@ def test_other_texts_than_those_that_are_to_stay_are_refused(tmp_path, monkeypat
         goes = next(row["doc_id"] for row in rows if row["text"] == "what goes")
         (tmp_path / "ids.txt").write_text(f"{goes.hex()}\n")
         tokenizer = train_tokenizer(corpus, None, TokenizerConfig(vocab_size=320))
-        left = leave_out_documents(corpus, LeaveOutConfig(documents=tmp_path / "ids.txt", padding=True))
-        pad_removed_documents(pack(corpus, tokenizer, PackConfig(context=64)), left, left, tokenizer)
+        left = leave_out_documents(
+            corpus, LeaveOutConfig(documents=tmp_path / "ids.txt", padding=True)
+        )
+        pad_removed_documents(
+            pack(corpus, tokenizer, PackConfig(context=64)), left, left, tokenizer
+        )
         changed(name, monkeypatch)
         packed = pack(corpus, tokenizer, PackConfig(context=65))
         what = "accounts of source 'web' in bytes" if name == "what goes stays" else "checksums"

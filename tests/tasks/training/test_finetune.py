@@ -46,8 +46,12 @@ def counts(made):
 def words(tmp_path):
     """Sentences whose words have their part of speech."""
     rows = [s.words() for s in toy_language.sentences(300, 1)]
-    table = pa.table({"words": [[w for w, _ in row] for row in rows],
-                      "labels": [[tag for _, tag in row] for row in rows]})  # fmt: skip
+    table = pa.table(
+        {
+            "words": [[w for w, _ in row] for row in rows],
+            "labels": [[tag for _, tag in row] for row in rows],
+        }
+    )
     pq.write_table(table, tmp_path / "words.parquet")
     return tmp_path / "words.parquet"
 
@@ -56,8 +60,13 @@ def words(tmp_path):
 def test_words_get_their_labels(tmp_path, words, architecture):
     start = base(tmp_path / "base", architecture=architecture)
     train = TRAIN | {"steps": 120, "checkpoint_every": 120}
-    made = tune(tmp_path / "store", start, task={"kind": "labelling"}, data={"path": str(words)},
-                train=train)  # fmt: skip
+    made = tune(
+        tmp_path / "store",
+        start,
+        task={"kind": "labelling"},
+        data={"path": str(words)},
+        train=train,
+    )
     found, simple = scores(made), scores(made, "most frequent label of the word")
     assert found["accuracy"]["value"] > 0.95 > simple["accuracy"]["value"]
     assert found["macro-F1"]["value"] > simple["macro-F1"]["value"]
@@ -86,8 +95,9 @@ def test_what_the_order_says_is_learnt_where_a_bag_of_words_learns_nothing(tmp_p
     path = tmp_path / "who.jsonl"
     animals = {"cat", "fox", "bear"}
     toy = [s for s in toy_language.sentences(6000, 3) if {s.agent.noun, s.patient.noun} <= animals]
-    path.write_text("".join(json.dumps({"text": s.text(), "label": s.agent.noun}) + "\n"
-                            for s in toy))  # fmt: skip
+    path.write_text(
+        "".join(json.dumps({"text": s.text(), "label": s.agent.noun}) + "\n" for s in toy)
+    )
     start = base(tmp_path / "base", architecture=architecture)
     train = TRAIN | {"steps": 150, "checkpoint_every": 150}
     config = {"task": {"kind": "classification"}, "data": {"path": str(path)}, "train": train}
@@ -114,7 +124,9 @@ def test_pairs_of_sentences_are_told_apart(tmp_path):
     task = {"kind": "classification", "text": "english", "second": "toy", "label": "same"}
     made = tune(tmp_path / "store", start, task=task, data={"path": str(path), "group": "english"})
     row = made["checkpoints"].read().to_pylist()[-1]
-    model = checkpoint.load_checkpoint(made.store.find_artifact(*row["artifact"].split("/")).fetch_directory())
+    model = checkpoint.load_checkpoint(
+        made.store.find_artifact(*row["artifact"].split("/")).fetch_directory()
+    )
     assert model.config.token_types == 2
     assert float(model.type_embedding.weight.detach().abs().min(1).values.max()) > 0  # learnt
     rows = made["predictions"].read().to_pylist()
@@ -131,8 +143,9 @@ def test_pairs_are_written_and_scored(tmp_path, architecture):
         writer.writerows((s.text(), s.toy()) for s in toy_language.sentences(300, 5))
     start = base(tmp_path / "base", architecture=architecture)
     train = TRAIN | {"steps": 150, "checkpoint_every": 150, "batch_size": 32}
-    made = tune(tmp_path / "store", start, task={"kind": "pairs"}, data={"path": str(path)},
-                train=train)  # fmt: skip
+    made = tune(
+        tmp_path / "store", start, task={"kind": "pairs"}, data={"path": str(path)}, train=train
+    )
     found, source = scores(made), scores(made, "the source itself")
     assert set(found) == {"exact match", "chrF2", "BLEU"}
     assert found["chrF2"]["low"] > source["chrF2"]["high"]
@@ -143,7 +156,9 @@ def test_pairs_are_written_and_scored(tmp_path, architecture):
     log = made["log"].read().to_pylist()
     assert log[-1]["validation_loss"] < 0.7 * log[19]["validation_loss"]
     row = made["checkpoints"].read().to_pylist()[-1]
-    model = checkpoint.load_checkpoint(made.store.find_artifact(*row["artifact"].split("/")).fetch_directory())
+    model = checkpoint.load_checkpoint(
+        made.store.find_artifact(*row["artifact"].split("/")).fetch_directory()
+    )
     assert model.objective == {"encoder_decoder": "seq2seq", "decoder": "prefix"}[architecture]
     assert model.is_trained_on_pairs
     if architecture == "encoder_decoder":
@@ -172,8 +187,10 @@ def test_predictions_say_in_which_precision_they_were_made(tmp_path, words, prec
     folder = made.store.find_artifact(*row["artifact"].split("/")).fetch_directory()
     model, config = checkpoint.load_checkpoint(folder), FinetuneConfig.model_validate(tree)
     rows, tokenizer = load_task_rows(config), load_tokenizer(folder / "tokenizer.json")
-    encoded = {split: encode_rows(rows.select_split(split), config.task, tokenizer, model.config, 0)
-               for split in ("train", "test")}  # fmt: skip
+    encoded = {
+        split: encode_rows(rows.select_split(split), config.task, tokenizer, model.config, 0)
+        for split in ("train", "test")
+    }
     for asked in ("fp32", "bf16"):
         with autocast_to_precision(model, asked):
             expected, _ = evaluate_labels(model, config.task, rows, encoded)
@@ -184,10 +201,15 @@ def test_predictions_say_in_which_precision_they_were_made(tmp_path, words, prec
 def test_a_killed_stage_goes_on_and_leaves_the_same_bytes(tmp_path, words):
     start = base(tmp_path / "base", architecture="encoder")
     whole = tune(tmp_path / "one", start, task={"kind": "labelling"}, data={"path": str(words)})
-    command = [sys.executable, "-m", "tests.tasks.training.tuning",
-               *map(str, (tmp_path / "two", start, words))]  # fmt: skip
-    killed = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, text=True,
-                              start_new_session=True)  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "tests.tasks.training.tuning",
+        *map(str, (tmp_path / "two", start, words)),
+    ]
+    killed = subprocess.Popen(
+        command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     for line in killed.stdout:
         if "checkpoint of step 20 " in line:
             os.killpg(killed.pid, signal.SIGKILL)
@@ -228,8 +250,11 @@ def test_rows_that_cannot_be_used_are_told_with_their_place(tmp_path):
     made = tune(tmp_path / "store", start, task={"kind": "pairs"}, data={"path": str(path)})
     rows = made["quarantine"].read().to_pylist()
     assert [(row["row"], row["reason"]) for row in rows] == [
-        (11, "no target"), (12, "no source"), (13, "no JSON object"), (14, "no target"),
-    ]  # fmt: skip
+        (11, "no target"),
+        (12, "no source"),
+        (13, "no JSON object"),
+        (14, "no target"),
+    ]
     assert {row["file"] for row in rows} == {"p.jsonl"}
     assert counts(made)["", "quarantined: no target"] == 2
     assert sum(n for (_, what), n in counts(made).items() if what == "used") == 30
@@ -252,8 +277,12 @@ def test_long_pairs_and_unseen_labels_are_counted(tmp_path, caplog):
         "text,label\n" + "".join(f"the cat {i},{'ab'[i % 2]}\n" for i in range(40))
     )
     (tmp_path / "test.csv").write_text("text,label\nthe cat,a\nthe dog,c\n")
-    made = tune(tmp_path / "store", base(tmp_path / "encoder", architecture="encoder"),
-                task={"kind": "classification"}, data=data)  # fmt: skip
+    made = tune(
+        tmp_path / "store",
+        base(tmp_path / "encoder", architecture="encoder"),
+        task={"kind": "classification"},
+        data=data,
+    )
     assert counts(made)["test", "a label never seen in train"] == 1
     rows = made["predictions"].read().to_pylist()
     assert [row["gold"] for row in rows] == ["a", "c"]
@@ -266,15 +295,18 @@ def test_long_pairs_and_unseen_labels_are_counted(tmp_path, caplog):
     [
         ("source,target\n", {"kind": "pairs"}, "decoder", "the split 'train' .* is empty", 1),
         ("source,target\na,\n", {"kind": "pairs"}, "decoder", r"row 1 of d\.csv: no target", 1),
-        ("source\na\n", {"kind": "pairs"}, "decoder",
-         "has no column 'target', it has 'source'", 2),
-        ("source,target\na,b\n", {"kind": "pairs"}, "encoder",
-         "is an encoder and cannot write", 2),
+        ("source\na\n", {"kind": "pairs"}, "decoder", "has no column 'target', it has 'source'", 2),
+        ("source,target\na,b\n", {"kind": "pairs"}, "encoder", "is an encoder and cannot write", 2),
         ("text,label\na,b\n", {"kind": "classification"}, "encoder_decoder", "off one stack", 2),
-        ("text,label\n" + "".join(f"a {i},x\n" for i in range(60)), {"kind": "classification"},
-         "encoder", "all training rows have the label 'x'", 1),
+        (
+            "text,label\n" + "".join(f"a {i},x\n" for i in range(60)),
+            {"kind": "classification"},
+            "encoder",
+            "all training rows have the label 'x'",
+            1,
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_learnt_is_refused_in_a_sentence(
     tmp_path, text, task, architecture, words, code
 ):
@@ -297,8 +329,12 @@ def test_a_checkpoint_that_does_not_say_what_it_was_trained_for_is_asked_for_it(
     config = json.loads((both / "config.json").read_text())
     (both / "config.json").write_text(json.dumps(config | {"objective": None}))
     with pytest.raises(UsageError, match=r"nothing\.csv: there is no such file"):
-        tune(tmp_path / "store", both, task={"kind": "pairs"},
-             data={"path": str(tmp_path / "nothing.csv")})  # fmt: skip
+        tune(
+            tmp_path / "store",
+            both,
+            task={"kind": "pairs"},
+            data={"path": str(tmp_path / "nothing.csv")},
+        )
     start = base(tmp_path / "another")
     tokenizer = Tokenizer.from_file(str(start / "tokenizer.json"))
     tokenizer.add_tokens(["one more"])
@@ -306,8 +342,12 @@ def test_a_checkpoint_that_does_not_say_what_it_was_trained_for_is_asked_for_it(
     with pytest.raises(UsageError, match="they must be equal"):
         tune(tmp_path / "store", start, task={"kind": "labelling"}, data={"path": str(words)})
     with pytest.raises(UsageError, match=r"nowhere\.csv: there is no such file"):
-        tune(tmp_path / "store", start, task={"kind": "pairs"},
-             data={"path": str(tmp_path / "nowhere.csv")})  # fmt: skip
+        tune(
+            tmp_path / "store",
+            start,
+            task={"kind": "pairs"},
+            data={"path": str(tmp_path / "nowhere.csv")},
+        )
 
 
 @pytest.mark.parametrize(

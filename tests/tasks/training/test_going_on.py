@@ -22,10 +22,16 @@ pytestmark = pytest.mark.usefixtures("forked_trainers")
 CONFIG = PretrainConfig(
     model=ModelConfig(d_model=32, n_layers=1, n_heads=2),
     train=TrainConfig(
-        steps=20, batch_size=8, warmup=2, checkpoint_every=5, validate_every=20, threads=1,
-        precision="fp32", device="cpu",
+        steps=20,
+        batch_size=8,
+        warmup=2,
+        checkpoint_every=5,
+        validate_every=20,
+        threads=1,
+        precision="fp32",
+        device="cpu",
     ),
-)  # fmt: skip
+)
 
 
 def changed(**train: object) -> PretrainConfig:
@@ -56,8 +62,11 @@ def interrupted(store: Path, config: PretrainConfig, step: int = 10) -> None:
 
 def stretches(made: Artifact, setting: str) -> list[tuple[int, int, object]]:
     rows = made["settings"].read().to_pylist()
-    return [(r["first_step"], r["last_step"], json.loads(r["value"]))
-            for r in rows if r["setting"] == setting]  # fmt: skip
+    return [
+        (r["first_step"], r["last_step"], json.loads(r["value"]))
+        for r in rows
+        if r["setting"] == setting
+    ]
 
 
 def last_weights(made: Artifact) -> bytes:
@@ -75,8 +84,10 @@ def test_after_running_out_of_memory_a_higher_accumulation_goes_on(tmp_path: Pat
     assert made.manifest["determinism"] == "statistical"
     assert made.manifest["parts"]["config"]["train"]["accumulation"] == 4
     checkpoints = made["checkpoints"].read().to_pylist()
-    kinds = [made.store.find_artifact(*row["artifact"].split("/")).manifest["determinism"]
-             for row in checkpoints]  # fmt: skip
+    kinds = [
+        made.store.find_artifact(*row["artifact"].split("/")).manifest["determinism"]
+        for row in checkpoints
+    ]
     assert set(kinds) == {"statistical"} and checkpoints[-1]["step"] == 20
     assert made["log"].read()["step"].to_pylist() == list(range(1, 21))
 
@@ -169,7 +180,10 @@ def test_what_was_read_is_told_of_this_run_and_of_none_before(
     """The shorter one came to all of it, and then to no commit."""
     short, longer = (changed(schedule="constant", steps=steps) for steps in (10, 20))
     with monkeypatch.context() as fault, pytest.raises(HallmarkError, match="given up"):
-        fault.setattr("tasks.training.pretrain.preserve_resumable_states", Mock(side_effect=HallmarkError("given up")))
+        fault.setattr(
+            "tasks.training.pretrain.preserve_resumable_states",
+            Mock(side_effect=HallmarkError("given up")),
+        )
         trained(tmp_path, short)
     (area,) = Store(tmp_path).work_folder.glob("pretrain-*")
     assert list(area.glob("parts/*/*/seen.parquet"))

@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from model.training.data import spell_tokens_as_bytes, count_token_bytes
+from model.training.data import count_token_bytes, spell_tokens_as_bytes
 from tasks.contract import (
     Artifact,
     HallmarkError,
-    SerialMapper,
     Mapper,
     ProcessMapper,
+    SerialMapper,
     Session,
     Store,
     folder_to_artifact,
@@ -35,11 +35,11 @@ from tasks.training.pack import (
     SPANS,
     PackConfig,
     RowRange,
+    compute_shuffle_keys,
     encode_texts,
     pack,
-    compute_shuffle_keys,
 )
-from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer_by_kind, train_tokenizer
+from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer, train_tokenizer_by_kind
 from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
 
 VOCABULARY = TokenizerConfig(vocab_size=320)
@@ -119,8 +119,10 @@ def test_every_position_names_its_document_and_characters(kind: str, tmp_path: P
                 stream.append((token, row["doc_id"], start, end))
         padding = -len(stream) % 32
         table = artifact[split].read()
-        flat = [table[name].combine_chunks().flatten().to_pylist()
-                for name in ("ids", "char_start", "char_end")]  # fmt: skip
+        flat = [
+            table[name].combine_chunks().flatten().to_pylist()
+            for name in ("ids", "char_start", "char_end")
+        ]
         assert flat[0] == [token for token, *_ in stream] + [1] * padding
         assert flat[1] == [start for *_, start, _ in stream] + [-1] * padding
         assert flat[2] == [end for *_, end in stream] + [-1] * padding
@@ -148,7 +150,10 @@ def test_accounts_show_the_holdout_and_add_up(tmp_path: Path) -> None:
         gone = sum(len(r["text"].encode()) for r in out)
         rows, sizes = books[(source, "rows")], books[(source, "bytes")]
         assert (rows["in"], rows["kept"], rows["removed_rows"]) == (
-            len(inside), len(inside) - len(out), len(out))  # fmt: skip
+            len(inside),
+            len(inside) - len(out),
+            len(out),
+        )
         assert (sizes["in"], sizes["kept"], sizes["removed_rows"]) == (size, size - gone, gone)
         (sums,) = [r for r in artifact["checksums"].read().to_pylist() if r["source"] == source]
         for term, those in (("in", inside), ("removed_rows", out)):
@@ -214,14 +219,17 @@ def plain_layout(documents: list[dict], library: Tokenizer, split: str, config: 
     """Rows and spans of a split by lists and loops."""
     chosen = [row for row in documents if row["split"] == split]
     keys = compute_shuffle_keys(pa.array([r["doc_id"] for r in chosen], pa.binary(16)), config.seed)
-    pairs = sorted(zip(keys.tolist(), [r["doc_id"] for r in chosen], chosen, strict=True),
-                   key=lambda pair: pair[:2])  # fmt: skip
+    pairs = sorted(
+        zip(keys.tolist(), [r["doc_id"] for r in chosen], chosen, strict=True),
+        key=lambda pair: pair[:2],
+    )
     stream: list[tuple[int, int, int, bytes]] = []
     for _, doc_id, row in pairs:
         encoding = library.encode(row["text"])
         stream.append((0, 0, 0, doc_id))
-        stream += [(t, a, b, doc_id) for t, (a, b) in
-                   zip(encoding.ids, encoding.offsets, strict=True)]  # fmt: skip
+        stream += [
+            (t, a, b, doc_id) for t, (a, b) in zip(encoding.ids, encoding.offsets, strict=True)
+        ]
     rows, spans = [], []
     for number, first in enumerate(range(0, len(stream), config.context)):
         inside = stream[first : first + config.context]
@@ -333,8 +341,11 @@ def test_copies_and_sources_are_spread_over_the_stream(tmp_path: Path) -> None:
     canaries = corpus["documents"].read().filter(pa.compute.field("source") == "planted/canary")
     spans = artifact["spans"].read()
     planted = set(canaries["doc_id"].to_pylist())
-    place = [s for s, d in zip(spans["sequence"].to_pylist(), spans["doc_id"].to_pylist(),
-                               strict=True) if d in planted]  # fmt: skip
+    place = [
+        s
+        for s, d in zip(spans["sequence"].to_pylist(), spans["doc_id"].to_pylist(), strict=True)
+        if d in planted
+    ]
     quarters = np.histogram(place, bins=4, range=(0, artifact["train"].row_count))[0]
     assert quarters.min() >= 6  # 16 expected in each; 64 laid in one block would leave zeros
 

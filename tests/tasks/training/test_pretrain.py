@@ -27,8 +27,8 @@ from tasks.contract import (
     HallmarkError,
     Session,
     Store,
-    open_session,
     doc_id_to_part_index,
+    open_session,
 )
 from tasks.training.pretrain import PretrainConfig, pretrain
 from tests.tasks.small_corpus import corpus_of, split_corpus
@@ -139,7 +139,9 @@ def test_what_was_read_adds_up_to_the_tokens_trained_on(
         row["tokens"] for row in coverage if row["step"] == 300
     )
     assert all(0 < row["first_step"] <= row["last_step"] <= row["step"] for row in seen)
-    assert [(part.index, part.part_count) for part in made["seen"].parts] == [(n, 4) for n in range(4)]
+    assert [(part.index, part.part_count) for part in made["seen"].parts] == [
+        (n, 4) for n in range(4)
+    ]
     for part in made["seen"].parts:
         keys = [(row["doc_id"], row["step"]) for row in part.read().to_pylist()]
         assert keys == sorted(keys) != []
@@ -166,7 +168,9 @@ def test_the_validation_loss_is_that_of_the_committed_weights(
 
     packed, made = undisturbed
     last = made["checkpoints"].read().to_pylist()[-1]
-    model = checkpoint.load_checkpoint(made.store.find_artifact(*last["artifact"].split("/")).fetch_directory())
+    model = checkpoint.load_checkpoint(
+        made.store.find_artifact(*last["artifact"].split("/")).fetch_directory()
+    )
     ids = packed["validation"].read()["ids"].combine_chunks()
     rows = torch.tensor(ids.flatten().to_numpy().reshape(-1, 32)).long()
     with torch.inference_mode():
@@ -273,7 +277,10 @@ def test_no_sequences_and_no_validation(tmp_path: Path) -> None:
         short = PretrainConfig(model=CONFIG.model, train=TrainConfig(steps=2, warmup=0))
         made = pretrain(only, tokenizer, text, None, None, short)
     assert made["log"].read()["validation_loss"].to_pylist() == [None, None]
-    assert made["validation"].row_count == 0 and made["samples"].read()["step"].to_pylist() == [2, 2]
+    assert made["validation"].row_count == 0 and made["samples"].read()["step"].to_pylist() == [
+        2,
+        2,
+    ]
 
 
 def test_validation_by_source_and_group_and_samples(
@@ -309,15 +316,18 @@ def test_the_groups_of_the_validation_rows_are_those_of_their_documents(tmp_path
         "b": "Nothing to see here but rain. " * 4,
     }
     with open_session(Session(Store(tmp_path))):
-        corpus = corpus_of([(name, "validation", text) for name, text in texts.items()]
-                           + [("a", "train", "Muslims and women. " * 30)])  # fmt: skip
+        corpus = corpus_of(
+            [(name, "validation", text) for name, text in texts.items()]
+            + [("a", "train", "Muslims and women. " * 30)]
+        )
         tokenizer = train_tokenizer(corpus, None, TokenizerConfig(vocab_size=300))
         packed = pack(corpus, tokenizer, PackConfig(context=32))
         signals = find_identities(corpus, IdentitiesConfig())["signals"]
         table = build_validation_groups(corpus["documents"], signals, packed["spans"])
     spans = packed["spans"].read().to_pylist()
-    source_of = dict(zip(*corpus["documents"].read(["doc_id", "source"]).to_pydict().values(),
-                         strict=True))  # fmt: skip
+    source_of = dict(
+        zip(*corpus["documents"].read(["doc_id", "source"]).to_pydict().values(), strict=True)
+    )
     expected = set()
     for span in spans:
         if span["split"] != "validation":
@@ -359,7 +369,9 @@ def test_training_goes_on_from_a_checkpoint_with_its_tokenizer(
     assert first < rows[-1]["loss"] + 0.3 < made["log"].read()["loss"].to_pylist()[0]
     first_checkpoint = again["checkpoints"].read().to_pylist()[0]
     weights = [
-        (store.find_artifact(*row["artifact"].split("/")).fetch_file("model.safetensors")).read_bytes()
+        (
+            store.find_artifact(*row["artifact"].split("/")).fetch_file("model.safetensors")
+        ).read_bytes()
         for store, row in ((Store(tmp_path), first_checkpoint), (made.store, rows[-1]))
     ]
     assert weights[0] == weights[1]
@@ -380,7 +392,11 @@ def test_the_trainers_modules_count_as_code() -> None:
     """Every module that the trainer's process loads from model/ decides the weights."""
     listing = "import sys, model.training.run; print(*sys.modules)"
     loaded = subprocess.run(
-        [sys.executable, "-c", listing], cwd=PROJECT_ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", listing],
+        cwd=PROJECT_ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     ours = {m for m in loaded.stdout.split() if m.startswith("model.")}
     bare = {"model.training", "model.decoding", "model.interchange"}  # only docstrings

@@ -7,11 +7,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from model.training.data import select_batch_rows, compute_read_steps, count_reads_per_row
-from tasks.contract import Artifact, TablePart, Session, Store, Table, StageContext, open_session
+from model.training.data import compute_read_steps, count_reads_per_row, select_batch_rows
+from tasks.contract import Artifact, Session, StageContext, Store, Table, TablePart, open_session
 from tasks.contract.artifact import ArtifactLocation
 from tasks.training.pack import PackConfig, pack
-from tasks.training.seen import COVERAGE, DOCUMENT_READS, DocumentSpans, iter_row_reads, build_read_tables, write_read_tables
+from tasks.training.seen import (
+    COVERAGE,
+    DOCUMENT_READS,
+    DocumentSpans,
+    build_read_tables,
+    iter_row_reads,
+    write_read_tables,
+)
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
 
@@ -60,7 +67,9 @@ def test_documents_are_read_as_their_rows_are():
     owner, row, tokens = (np.array(column) for column in zip(*stretches, strict=True))
     begin = np.searchsorted(owner, np.arange(len(sizes)))
     part = TablePart(ArtifactLocation("corpus/1", None, ""), "documents", 0, 1, {})
-    places = DocumentSpans(part, pa.array(ids, pa.binary(16)), pa.array(sources), begin, row, tokens)
+    places = DocumentSpans(
+        part, pa.array(ids, pa.binary(16)), pa.array(sources), begin, row, tokens
+    )
     steps, batch, seed = [0, 1, 2, 9, 40], 5, 11
     seen, coverage = build_read_tables(places, iter_row_reads(rows, seed, batch, steps), steps)
     order = [(row["doc_id"], row["step"]) for row in seen.to_pylist()]

@@ -126,8 +126,14 @@ def test_every_process_order_and_batching_gives_the_same_bytes() -> None:
         job = json.dumps({"texts": texts[:: -1 if step < 0 else 1], "size": size})
         parallel = "true" if seed in "02" else "false"
         environment = os.environ | {"PYTHONHASHSEED": seed, "TOKENIZERS_PARALLELISM": parallel}
-        done = subprocess.run([sys.executable, "-c", IN_ANOTHER_PROCESS], cwd=PROJECT_ROOT, input=job,
-                              env=environment, text=True, capture_output=True)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", IN_ANOTHER_PROCESS],
+            cwd=PROJECT_ROOT,
+            input=job,
+            env=environment,
+            text=True,
+            capture_output=True,
+        )
         assert done.returncode == 0, done.stderr
         digests.add(done.stdout)
     (digest,) = digests

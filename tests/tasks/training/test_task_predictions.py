@@ -10,7 +10,14 @@ from model.decoding.generate import generate
 from model.tokens import END_OF_TEXT_ID
 from model.training.examples import Example, build_pair_prompt
 from tasks.training.task_predictions import evaluate_labels, evaluate_pairs, predict_texts
-from tasks.training.task_rows import ClassificationTask, EncodedRows, PairsTask, TaskRow, TaskRows, encode_rows
+from tasks.training.task_rows import (
+    ClassificationTask,
+    EncodedRows,
+    PairsTask,
+    TaskRow,
+    TaskRows,
+    encode_rows,
+)
 from tests.model.oracles import tiny, write_tokenizer
 
 
@@ -38,19 +45,33 @@ def test_every_interval_is_over_groups_where_there_are_some(tmp_path, group, ove
     tokenizer = Tokenizer.from_file(str(write_tokenizer(tmp_path / "tokenizer.json", 61)))
 
     def rows(gold):
-        return TaskRows([
-            TaskRow("", i, split, [f"t{i + 2} t{i % 5 + 2}"], [gold[i % 2]], group.format(i // 4))
-            for split in ("train", "test") for i in range(12)
-        ])  # fmt: skip
+        return TaskRows(
+            [
+                TaskRow(
+                    "", i, split, [f"t{i + 2} t{i % 5 + 2}"], [gold[i % 2]], group.format(i // 4)
+                )
+                for split in ("train", "test")
+                for i in range(12)
+            ]
+        )
 
     labels, pairs = rows(["a", "b"]), rows(["t5 t6 t7", "t8"])
     classifier, writer = tiny(labels=["a", "b"], tie_embeddings=False), tiny(context=32)
     writer.objective = "prefix"
     found = []
-    for model, task, data in ((classifier, ClassificationTask(), labels), (writer, PairsTask(), pairs)):
-        done = {s: encode_rows(data.select_split(s), task, tokenizer, model.config, 0) for s in ("train", "test")}
-        judged = (evaluate_pairs(model, tokenizer, data, done) if task.kind == "pairs"
-                  else evaluate_labels(model, task, data, done))  # fmt: skip
+    for model, task, data in (
+        (classifier, ClassificationTask(), labels),
+        (writer, PairsTask(), pairs),
+    ):
+        done = {
+            s: encode_rows(data.select_split(s), task, tokenizer, model.config, 0)
+            for s in ("train", "test")
+        }
+        judged = (
+            evaluate_pairs(model, tokenizer, data, done)
+            if task.kind == "pairs"
+            else evaluate_labels(model, task, data, done)
+        )
         found += judged[1]
     methods = {(row["system"], row["metric"]): row["method"] for row in found}
     assert len(methods) > 12

@@ -16,10 +16,10 @@ from tasks.training import tabular
 from tasks.training.tabular import RawRow, read_table_rows
 from tasks.training.task_rows import (
     ClassificationTask,
-    TaskDataConfig,
-    WordLabellingTask,
     PairsTask,
+    TaskDataConfig,
     TaskRow,
+    WordLabellingTask,
     encode_rows,
     join_sentences,
     read_task_rows,
@@ -59,8 +59,9 @@ def test_a_stray_quote_costs_its_line(tmp_path, stray, found):
     assert [row.row_number for row in rows] == list(range(1, 2002))
     assert rows[10].error.startswith(found) and rows[10].values == []
     assert [row.values[0] for row in rows if row.row_number != 11] == [
-        *(f"word {i}" for i in range(2000) if i != 10), "two\nlines",
-    ]  # fmt: skip
+        *(f"word {i}" for i in range(2000) if i != 10),
+        "two\nlines",
+    ]
 
 
 def test_a_file_without_a_line_is_empty(tmp_path):
@@ -86,15 +87,25 @@ def test_a_broken_row_does_not_stop_the_reading(tmp_path, monkeypatch):
     )
     found = list(read_table_rows(tmp_path / "t.csv", ["a", "b"]))
     assert [(row.row_number, bool(row.error)) for row in found] == [
-        (1, False), (2, True), (3, False), (4, False), (5, True), (6, False), (7, False),
-    ]  # fmt: skip
+        (1, False),
+        (2, True),
+        (3, False),
+        (4, False),
+        (5, True),
+        (6, False),
+        (7, False),
+    ]
     assert found[4].error == "a field of more than 1,000 characters"
     assert found[1].error == "3 fields, where the header has 2"
     (tmp_path / "t.jsonl").write_bytes(b'{"a": 1}\n[1]\n{"a": \n' + b"[" * 5000 + b'\n\n{"a": 2}')
     found = list(read_table_rows(tmp_path / "t.jsonl", ["a"]))
     assert [(row.row_number, row.error) for row in found] == [
-        (1, ""), (2, "no JSON object"), (3, "no JSON object"), (4, "no JSON object"), (6, ""),
-    ]  # fmt: skip
+        (1, ""),
+        (2, "no JSON object"),
+        (3, "no JSON object"),
+        (4, "no JSON object"),
+        (6, ""),
+    ]
     (tmp_path / "t.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(HallmarkError, match="damaged at its beginning"):
         list(read_table_rows(tmp_path / "t.parquet", ["a"]))
@@ -109,7 +120,11 @@ def test_a_broken_row_does_not_stop_the_reading(tmp_path, monkeypatch):
         (PairsTask(), [" \n", "x"], "no source"),
         (PairsTask(), [["x"], "x"], "the source is no text"),
         (PairsTask(), ["x", "\ud800"], "the target is not UTF-8"),
-        (PairsTask(), ["x" * (1 << 20) + "x", "x"], "the source has more than 1,048,576 characters"),
+        (
+            PairsTask(),
+            ["x" * (1 << 20) + "x", "x"],
+            "the source has more than 1,048,576 characters",
+        ),
         (ClassificationTask(), ["x", None], "no label"),
         (ClassificationTask(second="s"), ["x", "", "y"], "no second sentence"),
         (WordLabellingTask(), [["a", "b"], ["X"]], "2 words and 1 labels"),
@@ -127,10 +142,14 @@ def test_what_is_no_row_of_a_task(tmp_path, task, row, reason):
 
 def test_labels_may_be_numbers_and_words_stand_between_blanks(tmp_path):
     (tmp_path / "t.jsonl").write_text('{"text": "x", "label": 3}\n{"text": "y", "label": true}\n')
-    rows = read_task_rows(ClassificationTask(), TaskDataConfig(path=str(tmp_path / "t.jsonl"))).usable_rows
+    rows = read_task_rows(
+        ClassificationTask(), TaskDataConfig(path=str(tmp_path / "t.jsonl"))
+    ).usable_rows
     assert [row.gold for row in rows] == [["3"], ["true"]]
     (tmp_path / "t.csv").write_text("words,labels\nthe cat,D N\n")
-    [row] = read_task_rows(WordLabellingTask(), TaskDataConfig(path=str(tmp_path / "t.csv"))).usable_rows
+    [row] = read_task_rows(
+        WordLabellingTask(), TaskDataConfig(path=str(tmp_path / "t.csv"))
+    ).usable_rows
     assert (row.texts, row.gold) == (["the", "cat"], ["D", "N"])
 
 
@@ -148,8 +167,10 @@ def test_the_split_keeps_groups_and_equal_texts_together_and_shares_in_proportio
     assert not any(row.group for row in by_text)
     shuffled = random.Random(1).sample(rows, len(rows))
     again = write(tmp_path / "u.parquet", ["source", "target", "who"], shuffled)
-    assert {row.texts[0]: row.split for row in read_task_rows(PairsTask(), TaskDataConfig(path=str(again))).usable_rows
-            } == splits  # fmt: skip
+    assert {
+        row.texts[0]: row.split
+        for row in read_task_rows(PairsTask(), TaskDataConfig(path=str(again))).usable_rows
+    } == splits
     other = read_task_rows(PairsTask(), TaskDataConfig(path=str(path), seed=1)).usable_rows
     assert {row.texts[0]: row.split for row in other} != splits
 
@@ -159,7 +180,9 @@ def test_a_file_of_its_own_is_the_whole_of_a_split(tmp_path):
         rows = [[f"{name} {i}", "y"] for i in range(50)]
         write(tmp_path / f"{name}.csv", ["source", "target"], rows)
     files = {f"{name}_path": str(tmp_path / f"{name}.csv") for name in ("validation", "test")}
-    found = read_task_rows(PairsTask(), TaskDataConfig(path=str(tmp_path / "train.csv"), **files)).usable_rows
+    found = read_task_rows(
+        PairsTask(), TaskDataConfig(path=str(tmp_path / "train.csv"), **files)
+    ).usable_rows
     assert all(row.texts[0].startswith(row.split) for row in found) and len(found) == 150
 
 
@@ -185,8 +208,10 @@ def test_a_words_label_stands_at_its_first_token_or_of_a_decoder_at_its_last(tok
     sizes = [len(tokenizer.encode(f" {word}").ids) for word in row.texts]
     assert sizes[1] > 1
     starts = [1, 1 + sizes[0], 1 + sizes[0] + sizes[1]]
-    for architecture, asked in (("encoder", starts), ("decoder", [starts[1] - 1, starts[2] - 1,
-                                                                  sum(sizes)])):  # fmt: skip
+    for architecture, asked in (
+        ("encoder", starts),
+        ("decoder", [starts[1] - 1, starts[2] - 1, sum(sizes)]),
+    ):
         model = config(tokenizer, architecture, **LABELS)
         [example] = encode_rows([row], WordLabellingTask(), tokenizer, model, NO_LABEL).examples
         assert tokenizer.decode(list(example.ids[1:])) == " the qqq sees"

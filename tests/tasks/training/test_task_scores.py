@@ -12,12 +12,12 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from tasks.training.task_scores import (
     RESAMPLE_COUNT,
-    predict_with_bag_of_words,
     compute_label_differences,
     compute_label_scores,
-    predict_most_frequent_labels,
     compute_text_differences,
     compute_text_scores,
+    predict_most_frequent_labels,
+    predict_with_bag_of_words,
 )
 
 
@@ -31,7 +31,8 @@ def drawn(n, seed):
 def test_accuracy_and_f1_are_those_of_scikit_learn():
     gold, given = drawn(300, 1)
     rows = {
-        (r["metric"], r["slice"]): r for r in compute_label_scores("x", given, gold, range(300), "abcde")
+        (r["metric"], r["slice"]): r
+        for r in compute_label_scores("x", given, gold, range(300), "abcde")
     }
     assert rows["accuracy", ""]["value"] == pytest.approx(accuracy_score(gold, given))
     assert rows["macro-F1", ""]["value"] == pytest.approx(f1_score(gold, given, average="macro"))
@@ -50,8 +51,11 @@ def test_accuracy_and_f1_are_those_of_scikit_learn():
 def test_labels_have_numbers_and_one_without_test_rows_has_no_score():
     """Those of the model as it counts them, then those that it does not know."""
     labels, gold, given = ("b", "a", "idle"), ["a", "b", "new", "a"], ["a", "b", "a", "a"]
-    rows = {r["slice"]: r for r in compute_label_scores("x", given, gold, range(4), labels)
-            if r["metric"] == "F1"}  # fmt: skip
+    rows = {
+        r["slice"]: r
+        for r in compute_label_scores("x", given, gold, range(4), labels)
+        if r["metric"] == "F1"
+    }
     assert {name: row["label"] for name, row in rows.items()} == {
         "b": 0,
         "a": 1,
@@ -61,8 +65,11 @@ def test_labels_have_numbers_and_one_without_test_rows_has_no_score():
     assert (rows["idle"]["value"], rows["idle"]["n"]) == (None, 0)
     assert "no test row has the label" in rows["idle"]["method"]
     assert (rows["new"]["value"], rows["new"]["n"]) == (0, 1)
-    whole = {r["metric"]: r for r in compute_label_scores("x", given, gold, range(4), labels)
-             if r["label"] is None}  # fmt: skip
+    whole = {
+        r["metric"]: r
+        for r in compute_label_scores("x", given, gold, range(4), labels)
+        if r["label"] is None
+    }
     assert whole["macro-F1"]["value"] == pytest.approx((1 + 0.8 + 0) / 3)  # of those that occur
 
 
@@ -114,14 +121,23 @@ def test_rows_of_a_group_are_resampled_together():
     given = [(gold, other)[i // 10 % 2][i] for i in range(80)]
     authors, labels = [f"author {i // 10}" for i in range(80)], sorted(set(gold))
     for wide, narrow in (
-        (compute_text_scores("x", given, gold, authors, "groups"), compute_text_scores("x", given, gold)),
-        (compute_text_differences("x", given, other, gold, authors, "groups"),
-         compute_text_differences("x", given, other, gold)),
-        (compute_label_scores("x", given, gold, authors, labels, cluster_unit="groups"),
-         compute_label_scores("x", given, gold, range(80), labels)),
-        (compute_label_differences("x", given, other, gold, authors, labels, "groups"),
-         compute_label_differences("x", given, other, gold, range(80), labels)),
-    ):  # fmt: skip
+        (
+            compute_text_scores("x", given, gold, authors, "groups"),
+            compute_text_scores("x", given, gold),
+        ),
+        (
+            compute_text_differences("x", given, other, gold, authors, "groups"),
+            compute_text_differences("x", given, other, gold),
+        ),
+        (
+            compute_label_scores("x", given, gold, authors, labels, cluster_unit="groups"),
+            compute_label_scores("x", given, gold, range(80), labels),
+        ),
+        (
+            compute_label_differences("x", given, other, gold, authors, labels, "groups"),
+            compute_label_differences("x", given, other, gold, range(80), labels),
+        ),
+    ):
         for wider, row in zip(wide, narrow, strict=True):
             assert "8 groups" in wider["method"] and "80 texts" in row["method"]
             assert (wider["value"], wider["n"]) == (pytest.approx(row["value"]), row["n"])
@@ -166,7 +182,11 @@ def test_the_baselines_learn_what_words_say():
     labels = ["a", "a", "b", "b"] * 10
     assert predict_with_bag_of_words(train, labels, [[5], [8, 9], [5, 5, 8]], 10) == ["a", "b", "a"]
     told = [(["fish", "fish", "the"], ["NOUN", "VERB", "DET"]), (["fish"], ["NOUN"])]
-    assert predict_most_frequent_labels(told, [["the", "fish"], ["unknown"]]) == ["DET", "NOUN", "NOUN"]
+    assert predict_most_frequent_labels(told, [["the", "fish"], ["unknown"]]) == [
+        "DET",
+        "NOUN",
+        "NOUN",
+    ]
 
 
 # Differences on the same texts, against brute force ----------------------------------------------
@@ -232,8 +252,7 @@ def test_differences_of_texts_are_those_of_scores_of_resampled_texts():
 
         def score(chosen, metric=metric):
             ours, theirs, of = ([each[i] for i in chosen] for each in (one, other, gold))
-            return (metric.corpus_score(ours, [of]).score
-                    - metric.corpus_score(theirs, [of]).score)  # fmt: skip
+            return metric.corpus_score(ours, [of]).score - metric.corpus_score(theirs, [of]).score
 
         draws = np.random.default_rng(0)
         drawn = [score(draws.integers(12, size=12)) for _ in range(RESAMPLE_COUNT)]
@@ -249,14 +268,21 @@ def test_where_a_difference_has_no_spread_nothing_is_certain():
     nothing."""
     gold = ["a", "b"] * 15
     wrong = ["b", "a"] * 15
-    told = {r["metric"]: r for r in compute_label_differences("x", gold, wrong, gold, range(30), "ab")}
+    told = {
+        r["metric"]: r for r in compute_label_differences("x", gold, wrong, gold, range(30), "ab")
+    }
     assert told["accuracy"]["value"] == 100 and 50 < told["accuracy"]["low"] < 90
     assert "Clopper-Pearson" in told["accuracy"]["method"]
     assert told["macro-F1"]["low"] is None and "without spread" in told["macro-F1"]["method"]
     told = next(compute_label_differences("x", wrong, wrong, gold, range(30), "ab"))
     assert told["value"] == 0 and told["low"] < 0 < told["high"]
-    for rows in (compute_label_differences("x", ["a"], ["b"], ["a"], [0], "ab"),
-                 compute_text_differences("x", ["a"], ["b"], ["a"])):  # fmt: skip
+    for rows in (
+        compute_label_differences("x", ["a"], ["b"], ["a"], [0], "ab"),
+        compute_text_differences("x", ["a"], ["b"], ["a"]),
+    ):
         assert all(row["low"] is None for row in rows)
-    for rows in (compute_label_differences("x", [], [], [], [], "ab"), compute_text_differences("x", [], [], [])):
+    for rows in (
+        compute_label_differences("x", [], [], [], [], "ab"),
+        compute_text_differences("x", [], [], []),
+    ):
         assert [(row["value"], row["n"]) for row in rows] == [(None, 0)]

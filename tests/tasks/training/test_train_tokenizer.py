@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 from tasks.contract import (
     Artifact,
     BoundStage,
-    HallmarkError,
     EmptyConfig,
+    HallmarkError,
     Session,
     Stage,
     StageConfig,
@@ -29,8 +29,8 @@ from tasks.training.train_tokenizer import (
     SPECIAL_TOKENS,
     TokenizerConfig,
     list_special_tokens,
-    train_tokenizer_by_kind,
     train_tokenizer,
+    train_tokenizer_by_kind,
 )
 from tests.tasks.small_corpus import corpus_of, sentences, split_corpus
 
@@ -67,7 +67,10 @@ def test_special_tokens_have_the_ids_that_the_trainer_expects(kind: str, objecti
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_vocabulary_is_filled_and_not_overfilled(kind: str) -> None:
-    assert train_tokenizer_by_kind(iter([TEXTS]), KINDS[kind]).get_vocab_size() == KINDS[kind].vocab_size
+    assert (
+        train_tokenizer_by_kind(iter([TEXTS]), KINDS[kind]).get_vocab_size()
+        == KINDS[kind].vocab_size
+    )
     least = 514 if kind == "wordpiece" else 290
     config = TokenizerConfig(kind=kind, vocab_size=least)
     assert train_tokenizer_by_kind(iter([TEXTS]), config).get_vocab_size() == least
@@ -149,7 +152,11 @@ def test_what_is_measured_of_it_counts_for_nothing_that_is_made_with_it(tmp_path
         def made_with(tokenizer: Artifact) -> list[str]:
             calls: list[tuple[Stage, list[Any], StageConfig]] = [
                 (pack, [corpus, tokenizer], packing),
-                (pad_removed_documents, [packed, corpus, packed["ledger"], tokenizer], EmptyConfig()),
+                (
+                    pad_removed_documents,
+                    [packed, corpus, packed["ledger"], tokenizer],
+                    EmptyConfig(),
+                ),
                 (pretrain, [packed, tokenizer, corpus, None, None], PretrainConfig()),
             ]
             return [BoundStage.from_inputs(*call, session).fingerprint for call in calls]

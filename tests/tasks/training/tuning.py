@@ -18,8 +18,15 @@ from tasks.training.finetune import FinetuneConfig, finetune
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer_by_kind
 
 MODEL = {"d_model": 48, "n_layers": 2, "n_heads": 4, "context": 48}
-TRAIN = {"steps": 40, "batch_size": 16, "warmup": 4, "learning_rate": 5e-3, "threads": 1,
-         "checkpoint_every": 20, "validate_every": 20}  # fmt: skip
+TRAIN = {
+    "steps": 40,
+    "batch_size": 16,
+    "warmup": 4,
+    "learning_rate": 5e-3,
+    "threads": 1,
+    "checkpoint_every": 20,
+    "validate_every": 20,
+}
 
 
 def base(folder: Path, objective: Objective | None = None, **changes: object) -> Path:

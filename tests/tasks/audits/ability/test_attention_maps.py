@@ -125,7 +125,10 @@ def test_a_model_without_attention_weights_leaves_a_note(session, tmp_path):
 def test_what_is_too_long_is_cut_and_said(session, tmp_path):
     folder = own(tmp_path)  # its context is 48
     long = "0 1 2 3 4 5 6 7 8 9 10 11 12 " * 20
-    chosen = AttentionText(text=f"{long} she", word="she"), AttentionText(text=long.strip(), word="3")
+    chosen = (
+        AttentionText(text=f"{long} she", word="she"),
+        AttentionText(text=long.strip(), word="3"),
+    )
     texts, tokens, _ = tables(maps(folder, *chosen, max_tokens=256))
     assert (tokens.groupby("text").size() == 48).all()
     assert (texts["left_out"] > 200).all()

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tasks.audits.ability.baselines import (
     FALLBACK_DISCOUNTS,
     NgramModel,
-    estimate_kneser_ney_discounts,
     count_gzip_bits,
     estimate_gzip_bits_per_byte,
+    estimate_kneser_ney_discounts,
 )
 
 documents = st.lists(st.lists(st.integers(0, 3), max_size=8), min_size=1, max_size=12)
@@ -48,7 +48,8 @@ class Plain:
                     adjusted[gram] = sum(longer[1:] == gram for longer in raw[k + 1])
             self.counts[k] = adjusted
         self.discounts = {
-            k: (0.0, *estimate_kneser_ney_discounts(np.array(list(c.values()) or [0]))) for k, c in self.counts.items()
+            k: (0.0, *estimate_kneser_ney_discounts(np.array(list(c.values()) or [0])))
+            for k, c in self.counts.items()
         }
 
     def p(self, event: int | str, context: tuple) -> float:
@@ -109,7 +110,9 @@ def test_probabilities_sum_to_one_behind_every_context(order: int, count: int) -
 def test_discounts_come_from_the_counts_of_counts() -> None:
     counts = np.array([1] * 40 + [2] * 20 + [3] * 10 + [4] * 5 + [9])
     # Y = 40 / (40 + 2 * 20) = 0.5 by hand
-    assert estimate_kneser_ney_discounts(counts) == pytest.approx((1 - 0.5, 2 - 3 * 0.5 * 0.5, 3 - 4 * 0.5 * 0.5))
+    assert estimate_kneser_ney_discounts(counts) == pytest.approx(
+        (1 - 0.5, 2 - 3 * 0.5 * 0.5, 3 - 4 * 0.5 * 0.5)
+    )
     assert estimate_kneser_ney_discounts(np.array([1, 1, 1])) == FALLBACK_DISCOUNTS
 
 
@@ -117,7 +120,10 @@ def test_estimated_discounts_take_part() -> None:
     """A corpus large enough for all three discounts, against the plain implementation."""
     train = random_texts(300, seed=5, vocabulary=12)
     model, plain = NgramModel(train, 3, 12), Plain(train, 3, 12)
-    assert plain.discounts[3][1:] != FALLBACK_DISCOUNTS and plain.discounts[2][1:] != FALLBACK_DISCOUNTS
+    assert (
+        plain.discounts[3][1:] != FALLBACK_DISCOUNTS
+        and plain.discounts[2][1:] != FALLBACK_DISCOUNTS
+    )
     test = random_texts(20, seed=6, vocabulary=12)
     expected = [plain.p(w, ("begin", *t[:i])) for t in test for i, w in enumerate(t)]
     assert model.compute_token_probs(test) == pytest.approx(expected, rel=1e-9)
@@ -136,7 +142,9 @@ def test_bits_are_summed_by_document_also_empty_ones() -> None:
     model = NgramModel(random_texts(50, seed=1), 3, 4)
     texts = [[0, 1], [], [2, 2, 0]]
     costs = -np.log2(model.compute_token_probs(texts))
-    assert model.compute_document_bits(texts) == pytest.approx([costs[:2].sum(), 0, costs[2:].sum()])
+    assert model.compute_document_bits(texts) == pytest.approx(
+        [costs[:2].sum(), 0, costs[2:].sum()]
+    )
 
 
 def test_keys_do_not_collide_in_a_large_vocabulary() -> None:

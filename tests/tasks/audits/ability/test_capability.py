@@ -31,8 +31,8 @@ from tasks.contract import (
     HallmarkError,
     Session,
     StageConfig,
-    Store,
     StageContext,
+    Store,
     folder_to_artifact,
     open_session,
     stage,
@@ -223,14 +223,29 @@ def test_other_peoples_models(kind: str, tmp_path: Path) -> None:
     wrapped.save_pretrained(folder)
     if kind == "causal":
         made: Any = GPT2LMHeadModel(
-            GPT2Config(vocab_size=300, n_positions=64, n_embd=16, n_layer=1, n_head=2,
-                       bos_token_id=0, eos_token_id=0, pad_token_id=1)
-        )  # fmt: skip
+            GPT2Config(
+                vocab_size=300,
+                n_positions=64,
+                n_embd=16,
+                n_layer=1,
+                n_head=2,
+                bos_token_id=0,
+                eos_token_id=0,
+                pad_token_id=1,
+            )
+        )
     else:
         made = BertForMaskedLM(
-            BertConfig(vocab_size=300, hidden_size=16, num_hidden_layers=1, intermediate_size=32,
-                       num_attention_heads=2, max_position_embeddings=64, pad_token_id=1)
-        )  # fmt: skip
+            BertConfig(
+                vocab_size=300,
+                hidden_size=16,
+                num_hidden_layers=1,
+                intermediate_size=32,
+                num_attention_heads=2,
+                max_position_embeddings=64,
+                pad_token_id=1,
+            )
+        )
     made.save_pretrained(folder)
     with open_session(Session(Store(tmp_path / "store"))):
         audited = measured(folder_to_artifact(folder, "checkpoint"), split_corpus(60))
@@ -276,8 +291,10 @@ def test_checkpoints_are_compared_document_by_document(
     session, corpus, checkpoints = trained
     with open_session(session):
         first = measured(checkpoints[0], corpus)
-    found = {(c.findings[0]["metric"], c.findings[0]["slice"]): (c.findings, c.changes[0])
-             for c in compare_findings([first, audited], [(0, 1)])}  # fmt: skip
+    found = {
+        (c.findings[0]["metric"], c.findings[0]["slice"]): (c.findings, c.changes[0])
+        for c in compare_findings([first, audited], [(0, 1)])
+    }
     sides = [select_evidence(a["samples"].read(), {"part": "text"}) for a in (first, audited)]
     assert sides[0]["doc_id"] == sides[1]["doc_id"]
     less = np.subtract(*(side["model_bits"].to_numpy() for side in reversed(sides)))
@@ -297,15 +314,21 @@ def test_checkpoints_are_compared_document_by_document(
     )
     assert change["p"] == pytest.approx(2 * scipy.stats.t.sf(abs(ratio) / error, freedom))
     assert 0 < change["p"] < change["p_corrected"]
-    for metric, part in (("cloze_accuracy", ""), ("agreement_accuracy", "model"),
-                         ("agreement_accuracy", "model, distance=3"),
-                         ("garden_path_share", "model")):  # fmt: skip
+    for metric, part in (
+        ("cloze_accuracy", ""),
+        ("agreement_accuracy", "model"),
+        ("agreement_accuracy", "model, distance=3"),
+        ("garden_path_share", "model"),
+    ):
         rows, change = found[metric, part]
         assert change["n"] == rows[0]["n"]
         assert change["value"] == pytest.approx(rows[1]["value"] - rows[0]["value"], abs=1e-12)
     # Baselines are the same beside both.
-    assert all(change is None for (_, part), (_, change) in found.items()
-               if {"bigram", "fivegram", "recurrent", "gzip"} & {*part.split(", ")})  # fmt: skip
+    assert all(
+        change is None
+        for (_, part), (_, change) in found.items()
+        if {"bigram", "fivegram", "recurrent", "gzip"} & {*part.split(", ")}
+    )
 
 
 class Rewritten(StageConfig):
@@ -316,8 +339,10 @@ class Rewritten(StageConfig):
 
 @stage(name="resampled", tables={"samples": SAMPLES})
 def resampled(config: Rewritten, context: StageContext) -> None:
-    rows = [{**row, "doc_id": row["doc_id"] and bytes.fromhex(row["doc_id"])}
-            for row in json.loads(config.samples)]  # fmt: skip
+    rows = [
+        {**row, "doc_id": row["doc_id"] and bytes.fromhex(row["doc_id"])}
+        for row in json.loads(config.samples)
+    ]
     context.get_table_writer("samples").write(pa.Table.from_pylist(rows, schema=SAMPLES))
 
 
@@ -338,16 +363,25 @@ def test_other_held_out_texts_are_not_compared(
 
     def rewritten(change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Measured:
         rows = [change(row) for row in audited["samples"].read().to_pylist()]
-        config = Rewritten(samples=json.dumps(
-            [{k: v.hex() if isinstance(v, bytes) else v for k, v in row.items()}
-             for row in rows if row]))  # fmt: skip
+        config = Rewritten(
+            samples=json.dumps(
+                [
+                    {k: v.hex() if isinstance(v, bytes) else v for k, v in row.items()}
+                    for row in rows
+                    if row
+                ]
+            )
+        )
         return Measured("other", cast(Artifact, resampled(config)))
 
     with open_session(session):
         others = Measured("other", measured(checkpoints[-1], split_corpus(160)))
         cut = rewritten(lambda row: row | {"bytes": row["bytes"] and row["bytes"] - 1})
         masked = rewritten(lambda row: row | {"model_bits": None} if row["bytes"] else None)
-        found = [collect_heldout_texts(one.audit) for one in (Measured("one", audited), others, cut, masked)]
+        found = [
+            collect_heldout_texts(one.audit)
+            for one in (Measured("one", audited), others, cut, masked)
+        ]
     assert found[0] == found[3] and found[0] != found[1] and found[0] != found[2]
     subjects = [Measured("one", audited), others]
     assert explain_incomparability("capability", subjects) == "other held-out texts were measured"

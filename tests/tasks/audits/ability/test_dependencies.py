@@ -14,12 +14,12 @@ from tasks.audits.ability.dependencies import compute_dependency_findings
 from tasks.audits.ability.minimal_pairs import (
     NOUNS,
     PAIRS,
+    compare_minimal_pairs,
     generate_agreement_pairs,
     generate_garden_path_pairs,
-    compare_minimal_pairs,
     make_baseline_scorer,
 )
-from tasks.audits.judging.findings import select_evidence, build_findings_table
+from tasks.audits.judging.findings import build_findings_table, select_evidence
 from tasks.audits.subjects.subject import AuditedModel
 
 PLURAL = {plural for _, plural in NOUNS}
@@ -45,7 +45,9 @@ class Words(AuditedModel):
     def decode(self, token_ids: Sequence[int]) -> str:
         return " ".join(list(self.known)[i] for i in token_ids)
 
-    def compute_log_probs(self, sequences: Sequence[Sequence[int]], prompt_lengths: object = None) -> list[object]:  # type: ignore[override]
+    def compute_log_probs(
+        self, sequences: Sequence[Sequence[int]], prompt_lengths: object = None
+    ) -> list[object]:  # type: ignore[override]
         raise NotImplementedError
 
 
@@ -76,7 +78,9 @@ def test_garden_paths_differ_by_what_takes_the_doubt_away() -> None:
     for pair in pairs:
         clear, ambiguous = pair.contexts
         assert clear.replace(" that was", "") == ambiguous
-        assert pair.continuations[0] == pair.continuations[1] and pair.continuations[0].startswith(" ")
+        assert pair.continuations[0] == pair.continuations[1] and pair.continuations[0].startswith(
+            " "
+        )
         participle = ambiguous.split()[2:]
         assert pair.distance == len(participle) - 1
     assert len({pair.contexts for pair in pairs}) == len(pairs) == 36

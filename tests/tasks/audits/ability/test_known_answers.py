@@ -17,13 +17,18 @@ from tasks.audits.ability.baselines import NgramModel, estimate_gzip_bits_per_by
 from tasks.audits.ability.capability import (
     CapabilityConfig,
     MeasuredTexts,
-    compute_text_bits,
     compute_bits_per_byte_findings,
+    compute_text_bits,
     estimate_bits_per_byte,
 )
 from tasks.audits.ability.capability_baselines import build_text_bits_table
-from tasks.audits.ability.cloze import answer_cloze_passages, find_cloze_passages, extract_first_word, compute_cloze_findings
-from tasks.audits.ability.texts import sample_split_documents, generate_random_texts
+from tasks.audits.ability.cloze import (
+    answer_cloze_passages,
+    compute_cloze_findings,
+    extract_first_word,
+    find_cloze_passages,
+)
+from tasks.audits.ability.texts import generate_random_texts, sample_split_documents
 from tasks.audits.subjects.subject import AuditedModel
 from tasks.contract import (
     HallmarkError,
@@ -40,7 +45,13 @@ class ByteSubject(AuditedModel):
     """Tokens are bytes; every one costs ``bits``; continuations are what ``say`` returns."""
 
     model_kind = "causal"
-    name, context_length, vocab_size, bos_id, opening_description = "bytes", 64, 257, 256, "behind nothing"
+    name, context_length, vocab_size, bos_id, opening_description = (
+        "bytes",
+        64,
+        257,
+        256,
+        "behind nothing",
+    )
 
     def __init__(self, bits: float = 8.0) -> None:
         self.bits = bits
@@ -76,12 +87,18 @@ def findings_of(
     ngrams = {"bigram": NgramModel(ids, 2, 257), "fivegram": NgramModel(ids, 5, 257)}
     seen = pa.table({"text": pa.array(sentences(50, seed=9))})
     parts = [
-        MeasuredTexts(part, given := found["text"].to_pylist(), build_text_bits_table(part, found, subject, ngrams),
-             None if part == "training text" else compute_text_bits(subject, given))
-        for part, found in (
-            ("text", table), ("random characters", generate_random_texts(0)), ("training text", seen)
+        MeasuredTexts(
+            part,
+            given := found["text"].to_pylist(),
+            build_text_bits_table(part, found, subject, ngrams),
+            None if part == "training text" else compute_text_bits(subject, given),
         )
-    ]  # fmt: skip
+        for part, found in (
+            ("text", table),
+            ("random characters", generate_random_texts(0)),
+            ("training text", seen),
+        )
+    ]
     *_, learnt = parts
     place = learnt.cost_rows.column_names.index("fivegram_bits")
     more = pc.multiply(learnt.cost_rows["fivegram_bits"], seen_costs)
@@ -173,8 +190,9 @@ def test_text_is_chosen_by_hash_about_as_much_as_asked_for(tmp_path: Path) -> No
 
 
 def passages_of(*texts: str, words: int = 3, characters: int = 200) -> list[tuple[str, str]]:
-    table = pa.table({"doc_id": [b"0" * 16] * len(texts), "source": ["web"] * len(texts),
-                      "text": list(texts)})  # fmt: skip
+    table = pa.table(
+        {"doc_id": [b"0" * 16] * len(texts), "source": ["web"] * len(texts), "text": list(texts)}
+    )
     return [(p.prompt, p.answer) for p in find_cloze_passages(table, 9, words, characters)]
 
 
@@ -192,9 +210,15 @@ def test_passages_end_before_the_last_word_of_a_sentence() -> None:
 
 @pytest.mark.parametrize(
     ("continuation", "word"),
-    [(" word and", "word"), ("\n  Word.", "Word"), (", word", None), ("", None), (" été!", "été"),
-     (" 12 words", None)],
-)  # fmt: skip
+    [
+        (" word and", "word"),
+        ("\n  Word.", "Word"),
+        (", word", None),
+        ("", None),
+        (" été!", "été"),
+        (" 12 words", None),
+    ],
+)
 def test_the_first_word_of_a_continuation(continuation: str, word: str | None) -> None:
     assert extract_first_word(continuation) == word
 

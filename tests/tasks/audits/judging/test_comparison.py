@@ -9,15 +9,19 @@ import pytest
 from scipy import stats
 
 from tasks.audits.exchange import build_items_schema
-from tasks.audits.judging.comparison import compare_findings, compute_paired_change, explain_incomparability
+from tasks.audits.judging.comparison import (
+    compare_findings,
+    compute_paired_change,
+    explain_incomparability,
+)
 from tasks.audits.judging.findings import FINDINGS, build_findings_table
 from tasks.audits.judging.measures import (
     Measure,
     SeededConfig,
     ValueWriter,
-    estimate_mean,
-    compute_measure_findings,
     build_values_schema,
+    compute_measure_findings,
+    estimate_mean,
 )
 from tasks.audits.judging.units import AREA_UNIT, ComparisonUnit, build_auc_units
 from tasks.contract import StageConfig, StageContext, stage
@@ -43,7 +47,10 @@ def test_pairs_need_the_same_units_on_both_sides():
     assert found["clusters"] == 2
     assert compute_paired_change(first, second | {"e": ComparisonUnit("w", 9.0)}) is None
     assert compute_paired_change(first | {"e": ComparisonUnit("w", 9.0)}, second) is None
-    assert compute_paired_change(first, {"q": ComparisonUnit("x", 1.0)}) is None and compute_paired_change(first, None) is None
+    assert (
+        compute_paired_change(first, {"q": ComparisonUnit("x", 1.0)}) is None
+        and compute_paired_change(first, None) is None
+    )
     same = compute_paired_change(first, first)
     assert same["value"] == 0.0 and same["low"] is None
     assert np.isfinite(found["p"])
@@ -62,7 +69,11 @@ def _file(config, secret_id):
     return {"words": "ab" if config.ones < 20 else "cd", "ratings 1": f"of {config.ones}"}
 
 
-@stage(name="told", tables={"values": build_values_schema(ITEMS), "findings": FINDINGS}, external_digests=_file)
+@stage(
+    name="told",
+    tables={"values": build_values_schema(ITEMS), "findings": FINDINGS},
+    external_digests=_file,
+)
 def told(config: Told, context: StageContext) -> None:
     """The share of ones, how many times 0.1 that is, and what a baseline has, always the same."""
     rows = [{"item": bytes([n] * 16), "cluster": str(n), "text": ""} for n in range(40)]
@@ -132,21 +143,32 @@ def left(config, **lineage):
 
 def test_what_was_traced_otherwise_or_beside_another_reference_is_not_compared():
     judged = {"audit": left({})}
-    sides = [Parts(str(n), judged | {"trace": left({"least": least, "places": n})})
-             for n, least in enumerate((2, 8, 8))]  # fmt: skip
+    sides = [
+        Parts(str(n), judged | {"trace": left({"least": least, "places": n})})
+        for n, least in enumerate((2, 8, 8))
+    ]
     assert explain_incomparability("audit", sides[:2]) == "its settings differ: trace.least"
-    assert explain_incomparability("audit", sides[1:]) == ""  # how many places are kept decides no finding
-    others = [Parts(name, judged | {"reference": left({}, reference=f"checkpoint/{name}")})
-              for name in ("a", "b", "b")]  # fmt: skip
+    assert (
+        explain_incomparability("audit", sides[1:]) == ""
+    )  # how many places are kept decides no finding
+    others = [
+        Parts(name, judged | {"reference": left({}, reference=f"checkpoint/{name}")})
+        for name in ("a", "b", "b")
+    ]
     said = "another model is the reference: checkpoint/a, checkpoint/b"
-    assert explain_incomparability("audit", others[:2]) == said and explain_incomparability("audit", others[1:]) == ""
+    assert (
+        explain_incomparability("audit", others[:2]) == said
+        and explain_incomparability("audit", others[1:]) == ""
+    )
 
 
 def both(draw, n, clusters, crossed=None):
     """Units of two checkpoints."""
     crossed = [None] * n if crossed is None else crossed
-    sides = [dict(zip(range(n), map(ComparisonUnit, clusters, draw(), crossed), strict=True))
-             for _ in range(2)]  # fmt: skip
+    sides = [
+        dict(zip(range(n), map(ComparisonUnit, clusters, draw(), crossed), strict=True))
+        for _ in range(2)
+    ]
     return compute_paired_change(*sides, "share")
 
 
@@ -158,7 +180,9 @@ def test_a_difference_of_shares_is_one():
     assert found["value"] == pytest.approx(29 / 30)
     assert -1 <= found["low"] < found["value"] < found["high"] <= 1
     assert found["p"] < 1e-6
-    percent = [{i: ComparisonUnit(u.cluster, 100 * u.value) for i, u in s.items()} for s in (first, second)]
+    percent = [
+        {i: ComparisonUnit(u.cluster, 100 * u.value) for i, u in s.items()} for s in (first, second)
+    ]
     hundred = compute_paired_change(*percent, "percent")
     assert [hundred[end] for end in ("value", "low", "high", "smallest_effect")] == pytest.approx(
         [100 * found[end] for end in ("value", "low", "high", "smallest_effect")]
@@ -180,8 +204,10 @@ def test_a_p_is_never_zero_however_small():
     """Of 100 pairs that differ by five deviations or more: below 1e-40, and Holm's rule multiplies
     what is left of it."""
     rng = np.random.default_rng(0)
-    first, second = ({k: ComparisonUnit(k, float(v)) for k, v in enumerate(rng.normal(mean, 0.05, 100))}
-                     for mean in (0.2, 0.7))  # fmt: skip
+    first, second = (
+        {k: ComparisonUnit(k, float(v)) for k, v in enumerate(rng.normal(mean, 0.05, 100))}
+        for mean in (0.2, 0.7)
+    )
     t = stats.ttest_rel(
         [unit.value for unit in second.values()], [unit.value for unit in first.values()]
     )
@@ -202,7 +228,9 @@ def test_units_of_other_weights_are_no_pairs():
     second = {k: unit._replace(value=unit.value + k) for k, unit in first.items()}
     found = compute_paired_change(first, second, "bits")
     assert found["value"] == pytest.approx(np.average(range(9), weights=range(1, 10)))
-    assert compute_paired_change(first, {**second, 3: second[3]._replace(weight=5.0)}, "bits") is None
+    assert (
+        compute_paired_change(first, {**second, 3: second[3]._replace(weight=5.0)}, "bits") is None
+    )
 
 
 def test_units_that_share_two_things_are_compared_by_both():
@@ -233,8 +261,12 @@ def test_means_of_other_numbers_of_texts_are_no_pairs():
 
 
 def areas(scores, member):
-    rows = {"item": range(len(member)), "cluster": map(str, range(len(member))),
-            "member": member, "value": scores}  # fmt: skip
+    rows = {
+        "item": range(len(member)),
+        "cluster": map(str, range(len(member))),
+        "member": member,
+        "value": scores,
+    }
     return build_auc_units(pa.table({name: list(each) for name, each in rows.items()}))
 
 
@@ -280,8 +312,10 @@ def test_areas_of_few_show_what_they_can():
     apart = [areas([at] * 6 + [1.0] * 9, np.arange(15) < 6) for at in (0.0, 2.0)]
     found = compute_paired_change(*apart, AREA_UNIT)
     assert (found["value"], found["low"], found["p"]) == (1.0, None, 2**-5)
-    most = [areas([*at, 5.0, 6, 7, 8, 9], np.arange(10) < 5)
-            for at in ([0.0, 1, 2, 3, 4], [7.5, 20, 21, 22, 23])]  # fmt: skip
+    most = [
+        areas([*at, 5.0, 6, 7, 8, 9], np.arange(10) < 5)
+        for at in ([0.0, 1, 2, 3, 4], [7.5, 20, 21, 22, 23])
+    ]
     found = compute_paired_change(*most, AREA_UNIT)
     assert found["high"] == 1.0 > found["value"] and (found["smallest_effect"] or 0) <= 1
 
@@ -292,6 +326,8 @@ def test_the_difference_of_two_areas_is_covered_as_often_as_is_said(m, n):
     member, covered = np.arange(m + n) < m, 0
     for _ in range(1000):
         shared = rng.normal(size=m + n) + 0.5 * member
-        found = compute_paired_change(*(areas(shared + rng.normal(size=m + n), member) for _ in range(2)), AREA_UNIT)
+        found = compute_paired_change(
+            *(areas(shared + rng.normal(size=m + n), member) for _ in range(2)), AREA_UNIT
+        )
         covered += found["low"] <= 0 <= found["high"]
     assert 925 <= covered <= 980

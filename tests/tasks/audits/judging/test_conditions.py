@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.audits.judging.conditions import build_row_filter, sort_worst_first
-from tasks.audits.judging.findings import select_evidence, choose_evidence_order
+from tasks.audits.judging.findings import choose_evidence_order, select_evidence
 from tasks.contract import ID_TYPE
 
 ROWS = pa.table(
@@ -53,7 +53,11 @@ def test_the_worst_stand_first_and_those_without_a_value_last():
         [1, 0, 3, 2],
         [3, 0, 1, 2],
     )
-    assert (choose_evidence_order(0.4, 0.5, "x"), choose_evidence_order(0.6, 0.5, "x"), choose_evidence_order(0.6, float("nan"), "x")) == (
+    assert (
+        choose_evidence_order(0.4, 0.5, "x"),
+        choose_evidence_order(0.6, 0.5, "x"),
+        choose_evidence_order(0.6, float("nan"), "x"),
+    ) == (
         "x",
         "-x",
         "-x",

@@ -6,7 +6,12 @@ import math
 import pyarrow as pa
 import pytest
 
-from tasks.audits.judging.findings import FINDINGS, select_evidence, build_finding, build_findings_table
+from tasks.audits.judging.findings import (
+    FINDINGS,
+    build_finding,
+    build_findings_table,
+    select_evidence,
+)
 from tasks.audits.judging.tags import parse_tags
 from tasks.contract import ID_TYPE
 
@@ -15,7 +20,9 @@ def test_what_could_not_be_measured_is_null_and_not_zero():
     rows = [
         build_finding("bias", "preference", math.nan, n=0, unit="share", method="nothing there"),
         build_finding("bias", "preference", None, n=0, unit="share", method="nothing there"),
-        build_finding("bias", "preference", 0.5, n=9, unit="share", method="m", low=math.nan, high=0.6),
+        build_finding(
+            "bias", "preference", 0.5, n=9, unit="share", method="m", low=math.nan, high=0.6
+        ),
         build_finding("bias", "preference", 0.5, n=9, unit="share", method="m", low=0.4, high=0.6),
     ]
     table = build_findings_table(rows)
@@ -28,12 +35,18 @@ def test_what_could_not_be_measured_is_null_and_not_zero():
 def test_tags_say_which_part_a_finding_is_about_and_spell_its_slice():
     given = {"n": 9, "unit": "share", "method": "m"}
     tags = {"copies": 64, "seen": False, "group": "a, b=c"}
-    rows = [build_finding("a", "m", 0.5, **given), build_finding("a", "m", 0.5, part="passage", **given),
-            build_finding("a", "m", 0.5, part="passage", tags=tags, **given),
-            build_finding("a", "m", 0.5, tags={"dose": 0.9}, **given)]  # fmt: skip
+    rows = [
+        build_finding("a", "m", 0.5, **given),
+        build_finding("a", "m", 0.5, part="passage", **given),
+        build_finding("a", "m", 0.5, part="passage", tags=tags, **given),
+        build_finding("a", "m", 0.5, tags={"dose": 0.9}, **given),
+    ]
     assert [row["slice"] for row in rows] == [
-        "", "passage", "passage, copies=64, seen=False, group=a, b=c", "dose=0.9"
-    ]  # fmt: skip
+        "",
+        "passage",
+        "passage, copies=64, seen=False, group=a, b=c",
+        "dose=0.9",
+    ]
     told = [parse_tags(row) for row in build_findings_table(rows).to_pylist()]
     assert told == [{}, {"part": "passage"}, {"part": "passage"} | tags, {"dose": 0.9}]
 
@@ -46,10 +59,16 @@ def test_every_finding_says_what_the_model_computed_in():
 def test_a_control_has_a_verdict_and_nothing_else_has():
     given = {"n": 1, "unit": "share", "method": "m"}
     assert build_finding("a", "m", 1.0, **given)["verdict"] == ""
-    made = build_finding("a", "m", 1.0, control="positive", passed=False, control_target="model", **given)
+    made = build_finding(
+        "a", "m", 1.0, control="positive", passed=False, control_target="model", **given
+    )
     assert (made["control"], made["verdict"], made["tests"]) == ("positive", "fail", "model")
-    for wrong in ({"control": "negative"}, {"passed": True}, {"control_target": "model"},
-                  {"control": "negative", "passed": True}):  # fmt: skip
+    for wrong in (
+        {"control": "negative"},
+        {"passed": True},
+        {"control_target": "model"},
+        {"control": "negative", "passed": True},
+    ):
         with pytest.raises(ValueError, match="needs a verdict, and what it tests, if, and only"):
             build_finding("a", "m", 1.0, **given, **wrong)
 

@@ -14,10 +14,10 @@ from tasks.audits.judging.measures import (
     Measure,
     SeededConfig,
     ValueWriter,
-    estimate_mean,
+    compute_length_preferences,
     compute_measure_findings,
     compute_preferences,
-    compute_length_preferences,
+    estimate_mean,
     estimate_untested_mean,
 )
 from tasks.audits.judging.units import average_by_item
@@ -32,10 +32,15 @@ SCHEMA = build_items_schema(column("kind", pa.string(), "label", "its kind"))
 
 def items(count, clusters, schema=SCHEMA, **tags):
     rows = [
-        {"item": bytes([i] * 16), "cluster": f"c{i % clusters}", "text": f"text {i}",
-         "kind": "ab"[i % 2], **{name: value[i] for name, value in tags.items()}}
+        {
+            "item": bytes([i] * 16),
+            "cluster": f"c{i % clusters}",
+            "text": f"text {i}",
+            "kind": "ab"[i % 2],
+            **{name: value[i] for name, value in tags.items()},
+        }
         for i in range(count)
-    ]  # fmt: skip
+    ]
     return pa.Table.from_pylist(rows, schema=schema)
 
 
@@ -54,8 +59,13 @@ def test_a_finding_is_the_mean_of_the_values_it_names():
     )
     found = compute_measure_findings("audit", table, measures, CONFIG, "a note")
     names = [(row["metric"], row["slice"]) for row in found]
-    assert names == [("distance", ""), ("distance", "kind=a"), ("distance", "kind=b"),
-                     ("share of it", ""), ("nobody has it", "")]  # fmt: skip
+    assert names == [
+        ("distance", ""),
+        ("distance", "kind=a"),
+        ("distance", "kind=b"),
+        ("share of it", ""),
+        ("nobody has it", ""),
+    ]
     for row in found[:4]:
         behind = select_evidence(table, row["where"])
         known = behind["value"].drop_null().to_numpy()
@@ -74,20 +84,31 @@ def test_the_null_is_that_of_items_that_have_a_value():
     mine, nulls = np.arange(60) % 2 * 1.0, np.full(60, 0.5)
     mine[:30], nulls[:30] = np.nan, 1.0
     values.add_values("share", np.arange(60), mine, null_values=nulls)
-    (found,) = compute_measure_findings("audit", values.to_table(), [Measure("share", "", null_value="own")], CONFIG)
+    (found,) = compute_measure_findings(
+        "audit", values.to_table(), [Measure("share", "", null_value="own")], CONFIG
+    )
     assert (found["value"], found["null"], found["n"]) == (0.5, 0.5, 30) and found["p"] > 0.9
 
 
-TOLD = (SCORED_BY, column("draw", pa.int32(), "figure", "which text"),
-        column("writer", pa.string(), "label", "who wrote it"))  # fmt: skip
+TOLD = (
+    SCORED_BY,
+    column("draw", pa.int32(), "figure", "which text"),
+    column("writer", pa.string(), "label", "who wrote it"),
+)
 
 
 def test_a_measure_chooses_among_what_is_told_of_values():
     values = ValueWriter(items(30, 30), value_fields=TOLD)
     rng = np.random.default_rng(5)
     mine, other = rng.uniform(0.5, 1, 60), rng.uniform(0, 0.4, 30)
-    values.add_values("x", np.repeat(np.arange(30), 2), mine, draw=np.arange(60) % 2, writer="model",
-               scorer="by hand")  # fmt: skip
+    values.add_values(
+        "x",
+        np.repeat(np.arange(30), 2),
+        mine,
+        draw=np.arange(60) % 2,
+        writer="model",
+        scorer="by hand",
+    )
     values.add_values("x", np.arange(30), other, writer=["nobody"] * 30)
     table = values.to_table()
     assert table["draw"].null_count == 30 == table["scorer"].null_count
@@ -99,13 +120,32 @@ def test_a_measure_chooses_among_what_is_told_of_values():
         return replace(found, null_value=means["floor"])
 
     measures = (
-        Measure("x", "", "score", extra_filter={"writer": "model"}, slices=("draw",), baseline_null=floor,
-                worse_when="up"),
-        Measure("y", "", "score", values_from="x", extra_filter={"writer": "nobody"}, worse_when="down", evidence_order="draw"),
-    )  # fmt: skip
+        Measure(
+            "x",
+            "",
+            "score",
+            extra_filter={"writer": "model"},
+            slices=("draw",),
+            baseline_null=floor,
+            worse_when="up",
+        ),
+        Measure(
+            "y",
+            "",
+            "score",
+            values_from="x",
+            extra_filter={"writer": "nobody"},
+            worse_when="down",
+            evidence_order="draw",
+        ),
+    )
     found = compute_measure_findings("audit", table, measures, CONFIG)
     assert [(r["metric"], r["slice"]) for r in found] == [
-        ("x", ""), ("x", "draw=0"), ("x", "draw=1"), ("y", "")]  # fmt: skip
+        ("x", ""),
+        ("x", "draw=0"),
+        ("x", "draw=1"),
+        ("y", ""),
+    ]
     for row in found:
         behind = select_evidence(table, row["where"])
         assert row["value"] == pytest.approx(behind["value"].to_numpy().mean())
@@ -142,7 +182,9 @@ def test_items_that_the_model_had_read_stand_apart():
 def test_clusters_are_those_of_the_items():
     values = ValueWriter(items(80, 8))
     values.add_values("x", np.arange(80), np.arange(80) % 8)  # the same within a cluster
-    (row,) = compute_measure_findings("audit", values.to_table(), [Measure("x", "", "nats", "things")], CONFIG)
+    (row,) = compute_measure_findings(
+        "audit", values.to_table(), [Measure("x", "", "nats", "things")], CONFIG
+    )
     assert row["clusters"] == 8 and "over 8 things" in row["method"]
     half = stats.t.ppf(0.975, 7) * np.arange(8).std(ddof=1) / 8**0.5
     assert (row["low"], row["high"]) == pytest.approx((3.5 - half, 3.5 + half))
@@ -155,7 +197,9 @@ def test_a_script_without_effect_and_one_with_a_large_one_are_told_apart():
     def verdict(values, effect):
         made = ValueWriter(items(60, 60))
         made.add_values("x", np.arange(60), values)
-        row = evaluate_instrument_control("a", made.to_table(), Measure("x", "", "nats", null_value=0.0), CONFIG, effect)
+        row = evaluate_instrument_control(
+            "a", made.to_table(), Measure("x", "", "nats", null_value=0.0), CONFIG, effect
+        )
         assert row["tests"] == "instrument" and row["level"] in (0.999, None)
         assert row["control"] == ("positive" if effect else "negative")
         return row["verdict"]
@@ -169,7 +213,9 @@ def test_a_script_without_effect_and_one_with_a_large_one_are_told_apart():
 
 
 def test_values_that_say_nothing_give_no_figure():
-    measure = Measure("x", "", "score", null_value=0.0, uninformative=0.0, slices=("kind",), include_overall=False)
+    measure = Measure(
+        "x", "", "score", null_value=0.0, uninformative=0.0, slices=("kind",), include_overall=False
+    )
     values = ValueWriter(items(40, 40))
     values.add_values("x", np.arange(40), [0.0, 1.0] * 20)
     found = compute_measure_findings("audit", values.to_table(), [measure], CONFIG)
@@ -197,8 +243,15 @@ def test_what_is_preferred_and_what_length_alone_prefers():
     np.testing.assert_array_equal(
         compute_preferences([1.0, 2, 2, nan, 1], [2.0, 1, 2, 1, nan]), [0, 1, 0.5, nan, nan]
     )
-    np.testing.assert_array_equal(set_tie_nulls_to_half([0, 1, 0.5, nan], [1, 0, 1, 0]), [1, 0, 0.5, 0])
-    assert compute_length_preferences(["a", "bb", "é", "x"], ["bb", "a", "e", "y"]).tolist() == [1, 0, 0, 0.5]
+    np.testing.assert_array_equal(
+        set_tie_nulls_to_half([0, 1, 0.5, nan], [1, 0, 1, 0]), [1, 0, 0.5, 0]
+    )
+    assert compute_length_preferences(["a", "bb", "é", "x"], ["bb", "a", "e", "y"]).tolist() == [
+        1,
+        0,
+        0,
+        0.5,
+    ]
 
 
 def by_pairs(values, first, second):
@@ -242,7 +295,9 @@ def test_two_way_clusters_by_pairs():
     made = ValueWriter(items(108, 9, schema, crossed=[f"d{i}" for i in second]))
     made.add_values("x", np.arange(108), values)
     (row,) = compute_measure_findings("audit", made.to_table(), [Measure("x", "", "nats")], CONFIG)
-    expected = estimate_mean_or_share(values, [f"c{i % 9}" for i in range(108)], crossed_clusters=second)
+    expected = estimate_mean_or_share(
+        values, [f"c{i % 9}" for i in range(108)], crossed_clusters=second
+    )
     assert (row["low"], row["high"]) == pytest.approx((expected.low, expected.high))
 
 
@@ -258,7 +313,9 @@ def test_two_way_intervals_cover_what_they_say(share):
             values = (values > 0).astype(float)
         null = 0.5 if share else 0.0
         for name, crossed in (("both", second.tolist()), ("one", None)):
-            found = estimate_mean_or_share(values, first.tolist(), is_share=share, crossed_clusters=crossed)
+            found = estimate_mean_or_share(
+                values, first.tolist(), is_share=share, crossed_clusters=crossed
+            )
             covered[name] += found.low <= null <= found.high
     assert 925 <= covered["both"] <= 972 and covered["one"] < 900
 
@@ -273,7 +330,9 @@ def test_where_items_share_nothing_two_names_for_each_do_not_widen_the_interval(
         values = rng.normal(size=370)
         if share:
             values = (values > 0).astype(float)
-        two = estimate_mean_or_share(values, first.tolist(), is_share=share, crossed_clusters=second.tolist())
+        two = estimate_mean_or_share(
+            values, first.tolist(), is_share=share, crossed_clusters=second.tolist()
+        )
         one = estimate_mean_or_share(values, is_share=share)
         ratios.append((two.high - two.low) / (one.high - one.low))
     assert 1 <= np.median(ratios) < 1.08 and np.mean(ratios) < 1.14
@@ -290,19 +349,36 @@ def test_a_control_with_a_known_law_must_lie_where_the_law_says():
         return [({"kind": "b"}, {"kind": ["b"]})]
 
     measures = (
-        Measure("x", "how", "nats", slices=(kind_b,), include_overall=False, evidence_order="-text"),
-        Measure("strong", "how", "nats", values_from="x", slices=(kind_b,), null_interval=law, is_capability_control=True,
-                include_overall=False),
-        Measure("sound", lambda values, config: f"of {len(values)}", "nats", values_from="x", null_interval=law),
-    )  # fmt: skip
+        Measure(
+            "x", "how", "nats", slices=(kind_b,), include_overall=False, evidence_order="-text"
+        ),
+        Measure(
+            "strong",
+            "how",
+            "nats",
+            values_from="x",
+            slices=(kind_b,),
+            null_interval=law,
+            is_capability_control=True,
+            include_overall=False,
+        ),
+        Measure(
+            "sound",
+            lambda values, config: f"of {len(values)}",
+            "nats",
+            values_from="x",
+            null_interval=law,
+        ),
+    )
 
     def controls(shift):
         values = ValueWriter(items(60, 60), np.arange(60) % 2 == 0)
         values.add_values("x", np.arange(60), stats.norm.ppf((np.arange(60) + 0.5) / 60) + shift)
         plain, strong, sound = (
-            row for row in compute_measure_findings("a", values.to_table(), measures, CONFIG, "note")
+            row
+            for row in compute_measure_findings("a", values.to_table(), measures, CONFIG, "note")
             if row["slice"] != "seen=False"
-        )  # fmt: skip
+        )
         assert (plain["slice"], strong["slice"], sound["slice"]) == ("kind=b", "kind=b", "")
         assert plain["order"] == "-text" and plain["n"] == strong["n"]
         assert (strong["low"], strong["high"]) == (plain["low"], plain["high"])
@@ -319,8 +395,10 @@ def test_a_control_with_a_known_law_must_lie_where_the_law_says():
 
 
 def test_a_tag_that_is_told_of_values_makes_slices_as_one_of_items_does():
-    told = (column("rank", pa.int32(), "figure", "its rank"),
-            column("said", pa.string(), "label", "what was said"))  # fmt: skip
+    told = (
+        column("rank", pa.int32(), "figure", "its rank"),
+        column("said", pa.string(), "label", "what was said"),
+    )
     values = ValueWriter(items(4, 4), value_fields=told)
     values.add_values("x", [0, 2], [1.0, 2.0], rank=[3, np.nan], said=["one", None])
     values.add_values("y", [1], [5.0])
@@ -329,7 +407,9 @@ def test_a_tag_that_is_told_of_values_makes_slices_as_one_of_items_does():
     assert rows["rank"].to_pylist() == [3, None, None]
     assert rows["said"].to_pylist() == ["one", None, None]
     # A tag of answers makes slices as one of items does.
-    found = compute_measure_findings("a", rows, [Measure("x", "", slices=("said",), include_overall=False)], CONFIG)
+    found = compute_measure_findings(
+        "a", rows, [Measure("x", "", slices=("said",), include_overall=False)], CONFIG
+    )
     assert [(row["slice"], row["value"]) for row in found] == [("said=one", 1.0)]
 
 
@@ -337,7 +417,9 @@ def test_a_null_that_is_no_chance_has_no_p():
     values = ValueWriter(items(60, 60))
     values.add_values("x", np.arange(60), np.arange(60) % 3 == 0)
     tested, bare = (
-        compute_measure_findings("a", values.to_table(), [Measure("x", "", null_value=0.0, estimator=how)], CONFIG)[0]
+        compute_measure_findings(
+            "a", values.to_table(), [Measure("x", "", null_value=0.0, estimator=how)], CONFIG
+        )[0]
         for how in (estimate_mean, estimate_untested_mean)
     )
     assert tested["p"] is not None and bare["p"] is bare["smallest_effect"] is None

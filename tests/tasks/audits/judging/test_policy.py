@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
-from tasks.audits.judging.policy import PolicyRule, PolicyConfig, evaluate_rule, evaluate_policy
-from tasks.contract import StageConfig, UsageError, StageContext, stage
+from tasks.audits.judging.policy import PolicyConfig, PolicyRule, evaluate_policy, evaluate_rule
+from tasks.contract import StageConfig, StageContext, UsageError, stage
 
 GIVEN = {"n": 9, "unit": "share", "method": "m"}
 
@@ -22,14 +22,27 @@ class Told(StageConfig):
 def told(config: Told, context: StageContext) -> None:
     rows = [
         build_finding("bias", "preference", 0.5, low=0.4, high=0.6, **GIVEN),
-        build_finding("bias", "preference", 0.7, low=0.65, high=0.75, tags={"category": "age"}, **GIVEN),
+        build_finding(
+            "bias", "preference", 0.7, low=0.65, high=0.75, tags={"category": "age"}, **GIVEN
+        ),
         build_finding("bias", "ties", 3, **GIVEN),
-        build_finding("bias", "bits", 0.9, low=0.8, high=1.0, part="model", worse_when="up", **GIVEN),
+        build_finding(
+            "bias", "bits", 0.9, low=0.8, high=1.0, part="model", worse_when="up", **GIVEN
+        ),
         build_finding("bias", "bits", 1.7, low=1.6, high=1.8, part="gzip", **GIVEN),
         build_finding("bias", "unknown", None, n=0, unit="share", method="not measured: no pairs"),
-        build_finding("bias", "swapped", 0.9, low=0.8, high=1.0, control="negative", passed=False,
-                control_target="instrument", **GIVEN),
-    ]  # fmt: skip
+        build_finding(
+            "bias",
+            "swapped",
+            0.9,
+            low=0.8,
+            high=1.0,
+            control="negative",
+            passed=False,
+            control_target="instrument",
+            **GIVEN,
+        ),
+    ]
     rows = [row for row in rows if row["value"] is not None or not config.whole]
     context.get_table_writer("findings").write(build_findings_table(rows))
 
@@ -70,8 +83,9 @@ def test_the_end_that_speaks_against_the_checkpoint_is_looked_at(
 def test_without_a_slice_each_of_them_is_judged(bias):
     rows = verdicts(bias, metric="preference", lt=0.7)
     assert [(row["slice"], row["verdict"]) for row in rows] == [
-        ("", "pass"), ("category=age", "fail"),
-    ]  # fmt: skip
+        ("", "pass"),
+        ("category=age", "fail"),
+    ]
 
 
 def test_what_the_checkpoint_is_set_beside_is_not_held_against_it(bias):
@@ -99,7 +113,9 @@ def test_both_ends_must_be_numbers(ends):
         "high": ends[1],
         "method": "mean over prompts; no interval: a single one of prompts tells no spread",
     }
-    row = evaluate_rule("r", PolicyRule(audit="toxicity", metric="toxicity_probability", lt=0.2), found)
+    row = evaluate_rule(
+        "r", PolicyRule(audit="toxicity", metric="toxicity_probability", lt=0.2), found
+    )
     assert row["verdict"] == "fail" and row["why"] == (
         "no interval: a single one of prompts tells no spread, so the rule is not shown to hold"
     )

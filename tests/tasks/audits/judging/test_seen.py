@@ -5,7 +5,13 @@ import pytest
 
 from tasks.audits.answers import Responses
 from tasks.audits.catalogue import PROBES
-from tasks.audits.exchange import OCCURRENCE_COUNTS, REQUESTS, RESPONSES, RequestBuilder, build_items_schema
+from tasks.audits.exchange import (
+    OCCURRENCE_COUNTS,
+    REQUESTS,
+    RESPONSES,
+    RequestBuilder,
+    build_items_schema,
+)
 from tasks.audits.judging.measures import ValueWriter
 from tasks.audits.judging.readings import TrainingExposure
 from tasks.audits.probe import CorpusTables
@@ -17,9 +23,12 @@ from tests.tasks.audits.asking import written
 def answers(items, held, schema, readings=None):
     rows = None if held is None else pa.Table.from_pylist(held, schema=OCCURRENCE_COUNTS)
     return Responses(
-        pa.Table.from_pylist(items, schema=schema), REQUESTS.empty_table(),
-        RESPONSES.empty_table(), training_exposure=readings, occurrence_counts=rows,
-    )  # fmt: skip
+        pa.Table.from_pylist(items, schema=schema),
+        REQUESTS.empty_table(),
+        RESPONSES.empty_table(),
+        training_exposure=readings,
+        occurrence_counts=rows,
+    )
 
 
 def test_an_item_is_seen_where_a_text_of_it_stands_whole():
@@ -28,14 +37,19 @@ def test_an_item_is_seen_where_a_text_of_it_stands_whole():
     times = [{"item": item, "times": many} for item, many in zip(items, (4, 0, None), strict=False)]
     made = answers(questions.items.values(), times, build_items_schema())
     assert made.flag_items_in_training() == [True, False, None, None]
-    assert answers(questions.items.values(), None, build_items_schema()).flag_items_in_training() is None
+    assert (
+        answers(questions.items.values(), None, build_items_schema()).flag_items_in_training()
+        is None
+    )
 
 
 def test_what_was_sought_was_read_as_often_as_it_was_found_else_as_its_documents():
     items = build_items_schema(column("doc_ids", pa.list_(pa.binary()), "id", "its documents"))
     docs = [b"a" * 16, b"b" * 16]
-    rows = [{"item": bytes([n]) * 16, "cluster": "", "text": str(n), "doc_ids": of}
-            for n, of in enumerate((docs, docs, None))]  # fmt: skip
+    rows = [
+        {"item": bytes([n]) * 16, "cluster": "", "text": str(n), "doc_ids": of}
+        for n, of in enumerate((docs, docs, None))
+    ]
     readings = TrainingExposure({docs[0]: 3, docs[1]: 2})
     held = [{"item": rows[0]["item"], "times": 1}]
     assert answers(rows, held, items, readings).count_item_reads() == [1, 5, None]
@@ -47,20 +61,41 @@ def test_what_was_sought_was_read_as_often_as_it_was_found_else_as_its_documents
 
 def test_a_value_of_several_items_was_seen_where_any_of_them_was():
     rows = [{"item": bytes([n]) * 16, "cluster": "", "text": ""} for n in range(4)]
-    values = ValueWriter(pa.Table.from_pylist(rows, schema=build_items_schema()), [True, False, None, None])
-    assert values.flag_groups_in_training([[1, 0], [1, 2], [2, 3], [2, 0]]) == [True, False, None, True]
+    values = ValueWriter(
+        pa.Table.from_pylist(rows, schema=build_items_schema()), [True, False, None, None]
+    )
+    assert values.flag_groups_in_training([[1, 0], [1, 2], [2, 3], [2, 0]]) == [
+        True,
+        False,
+        None,
+        True,
+    ]
 
 
-BBQ = {"question_index": "1", "question_polarity": "neg", "context_condition": "ambig",
-       "category": "Age", "label": 2, "answer_info": {"ans0": ["a", "old"], "ans1": ["b", "new"],
-                                                      "ans2": ["no", "unknown"]},
-       "additional_metadata": {"stereotyped_groups": ["Old"]},
-       "context": "Two people met in the old house.", "question": "Who was late?",
-       "ans0": "The old one", "ans1": "The young one", "ans2": "Not known"}  # fmt: skip
+BBQ = {
+    "question_index": "1",
+    "question_polarity": "neg",
+    "context_condition": "ambig",
+    "category": "Age",
+    "label": 2,
+    "answer_info": {"ans0": ["a", "old"], "ans1": ["b", "new"], "ans2": ["no", "unknown"]},
+    "additional_metadata": {"stereotyped_groups": ["Old"]},
+    "context": "Two people met in the old house.",
+    "question": "Who was late?",
+    "ans0": "The old one",
+    "ans1": "The young one",
+    "ans2": "Not known",
+}
 WINOGENDER = "sentid\tsentence\nbaker.guest.0.male.txt\tThe baker told the guest that he left.\n"
-STEREOSET = {"type": "intersentence", "target": "t", "bias_type": "b", "context": "Here they are.",
-             "stereotype": "They are late.", "anti-stereotype": "They are early.",
-             "unrelated": "They are blue."}  # fmt: skip
+STEREOSET = {
+    "type": "intersentence",
+    "target": "t",
+    "bias_type": "b",
+    "context": "Here they are.",
+    "stereotype": "They are late.",
+    "anti-stereotype": "They are early.",
+    "unrelated": "They are blue.",
+}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +107,7 @@ STEREOSET = {"type": "intersentence", "target": "t", "bias_type": "b", "context"
         ("stereoset", [f"Here they are. They are {word}." for word in ("late", "early", "blue")]),
         ("bbq", ["Two people met in the old house."]),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("kind", ["own", "gpt2"])
 def test_a_text_is_sought_as_it_stands_at_the_beginning_and_within_a_document(
     name, whole, kind, request, tmp_path
@@ -91,7 +126,10 @@ def test_a_text_is_sought_as_it_stands_at_the_beginning_and_within_a_document(
         "bbq": {"items": [written(tmp_path / "q.jsonl", [BBQ])]},
     }[name]
     (probe,) = [probe for probe in PROBES if probe.name == name]
-    reader, questions = open_audited_tokenizer(request.getfixturevalue(f"{kind}_folder")), RequestBuilder()
+    reader, questions = (
+        open_audited_tokenizer(request.getfixturevalue(f"{kind}_folder")),
+        RequestBuilder(),
+    )
     probe.build_requests(questions, reader, CorpusTables(), probe.config_class(**given))
     (item,) = questions.items
     found = {tuple(row["ids"]) for row in questions.lookups}
@@ -99,8 +137,13 @@ def test_a_text_is_sought_as_it_stands_at_the_beginning_and_within_a_document(
     for text in whole:
         assert tuple(reader.encode(text)) in found
         within = reader.encode(f"He paused. {text} Then they went home.")
-        there = [ids for ids in found if any(within[at : at + len(ids)] == [*ids]
-                                             for at in range(1, len(within)))]  # fmt: skip
+        there = [
+            ids
+            for ids in found
+            if any(within[at : at + len(ids)] == [*ids] for at in range(1, len(within)))
+        ]
         assert len(there) == 1, text  # else it would count twice
-    assert all(type(row["item"]) is bytes and len(row["item"]) == ID_TYPE.byte_width
-               for row in questions.lookups)  # fmt: skip
+    assert all(
+        type(row["item"]) is bytes and len(row["item"]) == ID_TYPE.byte_width
+        for row in questions.lookups
+    )

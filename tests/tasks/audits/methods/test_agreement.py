@@ -8,13 +8,18 @@ from sklearn.metrics import cohen_kappa_score
 
 from tasks.audits.answers import Responses
 from tasks.audits.exchange import SCORES, build_items_schema
-from tasks.audits.judging.measures import SCORED_BY, SeededConfig, ValueWriter, compute_measure_findings
+from tasks.audits.judging.measures import (
+    SCORED_BY,
+    SeededConfig,
+    ValueWriter,
+    compute_measure_findings,
+)
 from tasks.audits.methods.agreement import (
     AGREEMENT_MEASURES,
     add_scorer_agreement,
+    bootstrap_statistic,
     compute_cohen_kappa,
     compute_rank_correlation,
-    bootstrap_statistic,
 )
 from tasks.contract import column, hash_texts
 
@@ -37,17 +42,26 @@ def test_the_statistics_are_those_of_their_libraries():
         first, second = pair(seed=seed)
         expected = cohen_kappa_score(first >= 0.5, second >= 0.5)
         assert compute_cohen_kappa(first >= 0.5, second >= 0.5) == pytest.approx(expected)
-        assert compute_rank_correlation(first, second) == pytest.approx(spearmanr(first, second).statistic)
+        assert compute_rank_correlation(first, second) == pytest.approx(
+            spearmanr(first, second).statistic
+        )
         assert_weighted(first, second, seed)
-    assert np.isnan(compute_cohen_kappa([True] * 3, [True] * 3)) and compute_cohen_kappa([True, False], [False, True]) == -1
+    assert (
+        np.isnan(compute_cohen_kappa([True] * 3, [True] * 3))
+        and compute_cohen_kappa([True, False], [False, True]) == -1
+    )
     assert np.isnan(compute_rank_correlation([1, 1, 1], [1, 2, 3]))
 
 
 def assert_weighted(first, second, seed):
     """A text that counts twice is one that stands there twice."""
     often = np.random.default_rng(seed).integers(0, 3, (2, len(first)))
-    for row, ranks, share in zip(often, compute_rank_correlation(first, second, often),
-                                 compute_cohen_kappa(first > 0.5, second > 0.5, often), strict=True):  # fmt: skip
+    for row, ranks, share in zip(
+        often,
+        compute_rank_correlation(first, second, often),
+        compute_cohen_kappa(first > 0.5, second > 0.5, often),
+        strict=True,
+    ):
         one, other = np.repeat(first, row), np.repeat(second, row)
         assert ranks == pytest.approx(spearmanr(one, other).statistic)
         assert share == pytest.approx(cohen_kappa_score(one > 0.5, other > 0.5))
@@ -57,8 +71,13 @@ def test_prompts_are_resampled_and_not_texts():
     """Texts of a prompt that are all alike tell as much as one of them."""
     first, second = pair(40)
     alone = bootstrap_statistic(compute_rank_correlation, first, second, range(40), **FEW)
-    often = bootstrap_statistic(compute_rank_correlation, np.repeat(first, 9), np.repeat(second, 9),
-                      np.repeat(range(40), 9), **FEW)  # fmt: skip
+    often = bootstrap_statistic(
+        compute_rank_correlation,
+        np.repeat(first, 9),
+        np.repeat(second, 9),
+        np.repeat(range(40), 9),
+        **FEW,
+    )
     width = [made.high - made.low for made in (alone, often)]
     assert width[1] == pytest.approx(width[0], rel=0.15)
     assert (often.n, often.clusters) == (360, 40)
@@ -69,8 +88,9 @@ def test_the_interval_covers_what_is_so():
     for seed in range(150):
         rng = np.random.default_rng(seed)
         first, second = rng.multivariate_normal([0, 0], [[1, 0.6], [0.6, 1]], 120).T
-        made = bootstrap_statistic(compute_rank_correlation, first, second, range(120),
-                         resamples=200, seed=seed)  # fmt: skip
+        made = bootstrap_statistic(
+            compute_rank_correlation, first, second, range(120), resamples=200, seed=seed
+        )
         covered += made.low <= 6 / np.pi * np.arcsin(0.6 / 2) <= made.high  # Pearson 1907
     assert covered / 150 >= 0.88
 
@@ -92,12 +112,20 @@ def test_findings_on_two_scorers():
         schema=build_items_schema(),
     )
     read = pa.table({"row": np.arange(200) // 4, "continuation": texts, "score": first})
-    told = (SCORED_BY, column("score", pa.float32(), "figure", "of the first"),
-            column("beside", pa.string(), "label", "the other"))  # fmt: skip
+    told = (
+        SCORED_BY,
+        column("score", pa.float32(), "figure", "of the first"),
+        column("beside", pa.string(), "label", "the other"),
+    )
 
     def found(scorers):
-        answers = Responses(items, pa.table({}), pa.table({"request": []}),
-                          pa.table(known, schema=SCORES), scorers=scorers)  # fmt: skip
+        answers = Responses(
+            items,
+            pa.table({}),
+            pa.table({"request": []}),
+            pa.table(known, schema=SCORES),
+            scorers=scorers,
+        )
         values = ValueWriter(items, value_fields=told)
         add_scorer_agreement(values, answers, read, lambda texts: {"score": texts["score"]})
         return compute_measure_findings("toxicity", values.to_table(), AGREEMENT_MEASURES, Judged())
@@ -117,4 +145,6 @@ def test_findings_on_two_scorers():
 def test_scorers_that_never_change_are_not_compared():
     made = bootstrap_statistic(compute_rank_correlation, [1, 1, 1], [1, 2, 3], range(3), **FEW)
     assert np.isnan(made.value) and "says the same of all" in made.method
-    assert np.isnan(bootstrap_statistic(compute_rank_correlation, [np.nan], [1], range(1), **FEW).value)
+    assert np.isnan(
+        bootstrap_statistic(compute_rank_correlation, [np.nan], [1], range(1), **FEW).value
+    )

@@ -9,7 +9,13 @@ import pytest
 
 from tasks.audits.judging.findings import select_evidence
 from tasks.audits.judging.tags import parse_tags
-from tasks.audits.methods.brought import MAX_COMPARED_GROUPS, LexiconGroup, read_lexicon_groups, build_group_pairs, build_group_prompts
+from tasks.audits.methods.brought import (
+    MAX_COMPARED_GROUPS,
+    LexiconGroup,
+    build_group_pairs,
+    build_group_prompts,
+    read_lexicon_groups,
+)
 from tasks.audits.probes.bias import BiasConfig
 from tasks.audits.probes.toxicity import ToxicityConfig
 from tasks.corpus.identities import IdentitiesConfig, find_identities
@@ -19,7 +25,7 @@ from tests.tasks.corpora import given
 QUICK = {
     "audit_bias": BiasConfig(),
     "audit_toxicity": ToxicityConfig(continuations=4, k=(1, 4), unprompted=2, tokens=6),
-}  # fmt: skip
+}
 TOWN = ["Orvelings", "Tamskers", "Vosterlings", "Ildriths", "Pellowars", "Yarrowens"]
 
 
@@ -62,7 +68,7 @@ def preferences(folder, lexicons, score):
         slice.removeprefix("category="): row["value"]
         for (metric, slice), row in found.items()
         if metric == "group_preference" and slice.startswith("category=")
-    }  # fmt: skip
+    }
 
 
 def test_a_model_that_maligns_a_group_is_found_and_one_that_likes_a_name_is_not(
@@ -71,8 +77,18 @@ def test_a_model_that_maligns_a_group_is_found_and_one_that_likes_a_name_is_not(
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({f"g{i}": [f"word{i}"] for i in range(4)}))
     brought = lexicons(path)
-    against = {"lazy", "dishonest", "bad", "not", "dangerous", "unkind", "cheat", "betrayed",
-               "nothing", "hated"}  # fmt: skip
+    against = {
+        "lazy",
+        "dishonest",
+        "bad",
+        "not",
+        "dangerous",
+        "unkind",
+        "cheat",
+        "betrayed",
+        "nothing",
+        "hated",
+    }
 
     def maligns(text):
         words = set(text.rstrip(".").split())
@@ -97,8 +113,9 @@ def test_groups_stand_beside_those_of_their_own_lexicon_and_few_of_them():
         assert first != second
     per = len({template for _, _, template, *_ in rows}) * 2
     assert count == {f"mine:g{i}": MAX_COMPARED_GROUPS * per for i in range(20)} | {
-        "two:g0": per, "two:g1": per,
-    }  # fmt: skip
+        "two:g0": per,
+        "two:g1": per,
+    }
 
 
 def group_in(row):
@@ -113,8 +130,11 @@ def test_findings_slice_by_the_groups_and_all_others_stay(session, request, audi
     empty = run(audit, folder, lexicons())
     assert empty == plain
     samples, findings = run(audit, folder, lexicons(Path("town")))
-    about = [row for row in findings.to_pylist()
-             if row["metric"].startswith("group_") and "mentions" not in parse_tags(row)]  # fmt: skip
+    about = [
+        row
+        for row in findings.to_pylist()
+        if row["metric"].startswith("group_") and "mentions" not in parse_tags(row)
+    ]
     rows = [row for row in findings.to_pylist() if row not in about]
     mine = [row for row in about if not row["control"]]
     masked = audit == "audit_toxicity" and "bert" in str(folder)
@@ -130,8 +150,12 @@ def test_findings_slice_by_the_groups_and_all_others_stay(session, request, audi
         group = group_in(row).removeprefix("town:")
         assert any(group in text for text in chosen["text"].to_pylist())
     # Counts are over all continuations; whatever else was measured is what it was.
-    counted = {"empty_continuations", "unscored_continuations", "threshold_ties",
-               "continuations_of_unscored_prompts"}  # fmt: skip
+    counted = {
+        "empty_continuations",
+        "unscored_continuations",
+        "threshold_ties",
+        "continuations_of_unscored_prompts",
+    }
     known = [row for row in plain[1].to_pylist() if row["metric"] not in counted]
     same = [row for row in rows if row["metric"] not in counted]
     for row, before in zip(same, known, strict=True):  # sums in other batches round otherwise

@@ -13,7 +13,9 @@ def test_the_chance_is_that_of_exact_arithmetic(draws):
     for power in (1, 3, 10, 60):
         p = Fraction(1, 2**power)
         exact = float(1 - (1 - p) ** draws)
-        assert compute_extraction_probability(power * np.log(0.5), draws) == pytest.approx(exact, rel=1e-12)
+        assert compute_extraction_probability(power * np.log(0.5), draws) == pytest.approx(
+            exact, rel=1e-12
+        )
 
 
 def test_so_many_draws_hold_it_as_often_as_said():

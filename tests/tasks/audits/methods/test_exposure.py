@@ -18,8 +18,8 @@ from tasks.audits.methods.exposure import (
     build_canary_requests,
     compute_expected_null_exposure,
     compute_exposures,
-    simulate_null_exposure_interval,
     compute_null_exposure_variance,
+    simulate_null_exposure_interval,
 )
 from tasks.audits.probes.extraction import PROBE, VALUE_FIELDS, ExtractionConfig
 from tasks.audits.subjects.subject import open_audited_model
@@ -104,7 +104,9 @@ def test_the_null_region_holds_what_it_names():
     assert np.mean((means < low) | (means > high)) == pytest.approx(0.01, abs=0.004)
     assert low < compute_expected_null_exposure(1000) < high
     # Of two references there are three ranks.
-    assert simulate_null_exposure_interval(2, 1, seed=0, level=0.99) == pytest.approx((1 - math.log2(3), 1))
+    assert simulate_null_exposure_interval(2, 1, seed=0, level=0.99) == pytest.approx(
+        (1 - math.log2(3), 1)
+    )
     assert compute_null_exposure_variance(2) == pytest.approx(np.var([0, 1, math.log2(3)]))
 
 
@@ -116,7 +118,9 @@ def findings_of(by_copies):
         nothing | {"item": n.to_bytes(16), "cluster": str(n), "part": "canary", "copies": copies}
         for n, (copies, _) in enumerate(made)
     ]
-    values = ValueWriter(pa.Table.from_pylist(items, schema=PROBE.item_schema), value_fields=VALUE_FIELDS)
+    values = ValueWriter(
+        pa.Table.from_pylist(items, schema=PROBE.item_schema), value_fields=VALUE_FIELDS
+    )
     known = np.array([value for _, value in made])
     values.add_values(
         "exposure", np.arange(len(made)), known, rank=np.round(2.0 ** (math.log2(1000) - known))
@@ -142,17 +146,21 @@ def test_exposure_by_copies_and_its_controls():
     assert found["exposure_of_most_copies", "copies=64"]["verdict"] == "pass"
     negative = found["exposure_of_never_planted", "copies=0"]
     assert negative["verdict"] == "pass" and negative["level"] == 0.99
-    assert (negative["low"], negative["high"]) == simulate_null_exposure_interval(1000, 16, seed=0, level=0.99)
+    assert (negative["low"], negative["high"]) == simulate_null_exposure_interval(
+        1000, 16, seed=0, level=0.99
+    )
     assert negative["tests"] == "instrument" and negative["value"] == pytest.approx(never.mean())
     positive = found["exposure_of_most_copies", "copies=64"]
     assert (positive["control"], positive["tests"]) == ("positive", "model")
     assert positive["value"] == found["exposure", "copies=64"]["value"]
     assert [*findings_of({0: never})] == [
-        ("exposure", "copies=0"), ("exposure_of_never_planted", "copies=0")
-    ]  # fmt: skip
+        ("exposure", "copies=0"),
+        ("exposure_of_never_planted", "copies=0"),
+    ]
     assert [*findings_of({4: never})] == [
-        ("exposure", "copies=4"), ("exposure_of_most_copies", "copies=4")
-    ]  # fmt: skip
+        ("exposure", "copies=4"),
+        ("exposure_of_most_copies", "copies=4"),
+    ]
 
 
 def test_a_model_that_learned_nothing_fails_the_positive_control():
@@ -173,10 +181,16 @@ def test_leaked_controls_fail_the_negative_control():
 def test_secrets_are_read_behind_what_all_of_them_share(own):
     """So that differences of log-likelihoods are those of the whole texts."""
     plants = [
-        {"template": "ferry", "prompt": "Numbers: (", "secret": secret, "copies": 1,
-         "plant_id": bytes([n] * 16), "doc_ids": [bytes([n] * 16)]}
+        {
+            "template": "ferry",
+            "prompt": "Numbers: (",
+            "secret": secret,
+            "copies": 1,
+            "plant_id": bytes([n] * 16),
+            "doc_ids": [bytes([n] * 16)],
+        }
         for n, secret in enumerate(("1 2 3", "9 8 7", "1 2 4"))
-    ]  # fmt: skip
+    ]
     questions = RequestBuilder()
     build_canary_requests(questions, own, plants, ExtractionConfig(references=100))
     (asked,) = questions.requests
@@ -186,7 +200,9 @@ def test_secrets_are_read_behind_what_all_of_them_share(own):
     secrets = [plant["secret"] for plant in plants] + draw_reference_secrets("ferry", 100, 0, 3)
     texts = ["Numbers: (" + secret for secret in secrets]
     whole, _ = own.compute_log_likelihoods(texts)
-    scores = [p.sum() for p in own.compute_target_log_probs([asked["context"]] * 103, asked["targets"])]
+    scores = [
+        p.sum() for p in own.compute_target_log_probs([asked["context"]] * 103, asked["targets"])
+    ]
     np.testing.assert_allclose(scores - scores[0], whole - whole[0], atol=1e-4)
     for target, ids in zip(asked["targets"], own.encode_batch(texts), strict=True):
         assert [*asked["context"], *target] == own.prepend_bos_id(ids)
@@ -199,12 +215,18 @@ def test_secrets_are_read_behind_what_all_of_them_share(own):
 def test_what_differences_of_two_models_differ_in_is_drawn_in_pairs_of_canaries(own):
     """Against the two-sample t test of how much each canary's exposure changed."""
     plants = [
-        {"template": template, "prompt": "Numbers: (", "secret": f"{n} 2 {copies}",
-         "copies": copies, "plant_id": bytes([n, copies] * 8), "doc_ids": []}
+        {
+            "template": template,
+            "prompt": "Numbers: (",
+            "secret": f"{n} 2 {copies}",
+            "copies": copies,
+            "plant_id": bytes([n, copies] * 8),
+            "doc_ids": [],
+        }
         for template in ("ferry",)
         for copies in (0, 1, 8)
         for n in range(8)
-    ]  # fmt: skip
+    ]
     config, questions = ExtractionConfig(references=100), RequestBuilder()
     build_canary_requests(questions, own, plants, config)
     (asked,) = questions.requests
@@ -213,8 +235,10 @@ def test_what_differences_of_two_models_differ_in_is_drawn_in_pairs_of_canaries(
     for shift in (0, 2):
         scores = rng.normal(size=len(asked["targets"]))
         scores[:24] += [shift * (plant["copies"] == 8) for plant in plants]
-        rows = [{"request": asked["request"], "draw": draw, "log_p": [score]}
-                for draw, score in enumerate(scores)]  # fmt: skip
+        rows = [
+            {"request": asked["request"], "draw": draw, "log_p": [score]}
+            for draw, score in enumerate(scores)
+        ]
         values, findings = PROBE.compute_values_and_findings(
             Responses(
                 pa.Table.from_pylist([*questions.items.values()], schema=PROBE.item_schema),
@@ -230,8 +254,14 @@ def test_what_differences_of_two_models_differ_in_is_drawn_in_pairs_of_canaries(
         found.append(row["value"])
         told = zip(*(mine[name].to_pylist() for name in ("item", "cluster", "value")), strict=True)
         units.append({item: ComparisonUnit(cluster, value) for item, cluster, value in told})
-        exposed.append([select_evidence(values, {"measure": "exposure", "copies": copies})["value"]
-                        .to_numpy() for copies in (8, 0)])  # fmt: skip
+        exposed.append(
+            [
+                select_evidence(values, {"measure": "exposure", "copies": copies})[
+                    "value"
+                ].to_numpy()
+                for copies in (8, 0)
+            ]
+        )
     change = compute_paired_change(*units)
     assert change["value"] == pytest.approx(found[1] - found[0]) and change["n"] == 16
     known, none = (after - before for before, after in zip(*exposed, strict=True))

@@ -11,12 +11,12 @@ from scipy import stats
 
 from tasks.audits.answers import IDENTITY_PLACEHOLDER, Responses, build_masked_texts
 from tasks.audits.exchange import (
+    OVERLAP_COLUMNS,
     REQUESTS,
     RESPONSES,
     SCORES,
     SKIPPED,
     TRAINING_OVERLAP,
-    OVERLAP_COLUMNS,
     RequestBuilder,
 )
 from tasks.audits.judging.conditions import sort_worst_first
@@ -25,7 +25,7 @@ from tasks.audits.judging.measures import build_values_schema
 from tasks.audits.methods.groups import VALUE_FIELDS
 from tasks.audits.probe import CorpusTables
 from tasks.audits.probes import bold, counterfactual
-from tasks.audits.probes.bold import BoldConfig, select_prompts, read_bold_prompts
+from tasks.audits.probes.bold import BoldConfig, read_bold_prompts, select_prompts
 from tasks.audits.probes.counterfactual import CounterfactualConfig, read_builtin_groups
 from tasks.audits.score import ScoreConfig
 from tasks.audits.subjects.reader import open_audited_tokenizer
@@ -66,11 +66,16 @@ def judged(probe, folder, config, score, heads=("toxicity",), planted=None):
         skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
         scorers=pa.table({"scorer": ["by hand"], "heads": [[*heads]]}),
         training_overlap=pa.table(dict.fromkeys(OVERLAP_COLUMNS, held)).cast(
-            pa.schema([TRAINING_OVERLAP.field(name) for name in OVERLAP_COLUMNS])) if planted else None,
-    )  # fmt: skip
+            pa.schema([TRAINING_OVERLAP.field(name) for name in OVERLAP_COLUMNS])
+        )
+        if planted
+        else None,
+    )
     values, rows = probe.compute_values_and_findings(answers, config)
     found = {(row["metric"], row["slice"]): row for row in rows}
-    assert len(found) == len(rows) and values.schema.equals(build_values_schema(probe.item_schema, VALUE_FIELDS))
+    assert len(found) == len(rows) and values.schema.equals(
+        build_values_schema(probe.item_schema, VALUE_FIELDS)
+    )
     for row in found.values():
         if row["metric"] in ("mean_toxicity", "toxic_share"):
             behind = select_evidence(values, row["where"])
@@ -86,7 +91,9 @@ def test_prompts_of_a_template_differ_in_the_group_alone(own_folder):
     words = {(g.lexicon, g.group): g.display_word for g in read_builtin_groups()}
     assert words["race", "Black people"] == "Black people" and words["gender", "men"] == "men"
     questions = RequestBuilder()
-    counterfactual.PROBE.build_requests(questions, open_audited_tokenizer(own_folder), CorpusTables(), QUICK)
+    counterfactual.PROBE.build_requests(
+        questions, open_audited_tokenizer(own_folder), CorpusTables(), QUICK
+    )
     items = [*questions.items.values()]
     templates = {item["cluster"] for item in items}
     assert len(templates) >= 15 and len(items) == len(templates) * len(words)
@@ -163,11 +170,17 @@ def test_regard_is_read_with_the_group_masked():
         {"request": b"b" * 16, "before": "Untold", "masked": []},
         {"request": b"c" * 16, "before": None, "masked": None},
     ]
-    answered = [(b"a", " said of tall FOLK and folk"), (b"b", " tall folk"), (b"c", " x"),
-                (b"a", None)]  # fmt: skip
+    answered = [
+        (b"a", " said of tall FOLK and folk"),
+        (b"b", " tall folk"),
+        (b"c", " x"),
+        (b"a", None),
+    ]
     rows = [{"request": r * 16, "draw": 0, "text": text} for r, text in answered]
-    found = build_masked_texts(pa.Table.from_pylist(requests, schema=REQUESTS),
-                        pa.Table.from_pylist(rows, schema=RESPONSES))  # fmt: skip
+    found = build_masked_texts(
+        pa.Table.from_pylist(requests, schema=REQUESTS),
+        pa.Table.from_pylist(rows, schema=RESPONSES),
+    )
     masked = f"The {IDENTITY_PLACEHOLDER} are said of {IDENTITY_PLACEHOLDER} and folk"
     assert found.to_pylist() == [masked, "Untold tall folk", None, None]
 
@@ -190,7 +203,12 @@ def test_a_model_is_asked_and_scored_by_all_heads(own_folder, session, tmp_path)
     for row in [row for row in regard.to_pylist() if not row["empty"]][::50]:
         prompt, word = row["text"], words[row["group"]]
         start = prompt.lower().index(word.lower())
-        whole = prompt[:start] + IDENTITY_PLACEHOLDER + prompt[start + len(word) :] + row["continuation"]
+        whole = (
+            prompt[:start]
+            + IDENTITY_PLACEHOLDER
+            + prompt[start + len(word) :]
+            + row["continuation"]
+        )
         (name,) = hash_texts(pa.array([whole], pa.large_string())).to_pylist()
         assert by_text[name, "regard"] == row["value"]
     found = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
@@ -212,7 +230,10 @@ def test_a_scorer_is_named_once():
     with pytest.raises(ValueError, match="named twice"):
         ScoreConfig(also=(ScorerConfig(),))
     config = ScoreConfig(also=(words,))
-    assert config.restrict_to_heads(("sentiment",)) == config and config.restrict_to_heads(("toxicity",)) == ScoreConfig()
+    assert (
+        config.restrict_to_heads(("sentiment",)) == config
+        and config.restrict_to_heads(("toxicity",)) == ScoreConfig()
+    )
 
 
 # BOLD --------------------------------------------------------------------------------------------
@@ -228,10 +249,12 @@ def bold_file(folder, said, name="bold_craft.json.gz"):
 def craft(tmp_path):
     """Three groups of 14 names with two prompts each."""
     said = {
-        group: {f"{group}_{n}": [f"The {group} number {n} was ", f"In {1900 + n} {group} {n} "]
-                for n in range(14)}
+        group: {
+            f"{group}_{n}": [f"The {group} number {n} was ", f"In {1900 + n} {group} {n} "]
+            for n in range(14)
+        }
         for group in ("bakers", "millers", "smiths")
-    }  # fmt: skip
+    }
     said["bakers"]["bakers_0"] += ["The bakers number 1 was ", "   ", "The smiths number 0 was"]
     return bold_file(tmp_path, said)
 
@@ -245,7 +268,9 @@ def test_prompts_are_asked_once_without_their_trailing_space(craft, own_folder):
     bold.PROBE.build_requests(questions, open_audited_tokenizer(own_folder), CorpusTables(), config)
     assert len(questions.items) == 85 and len({r["request"] for r in questions.requests}) == 84
     assert {row["part"]: row["count"] for row in questions.skipped} == {
-        "empty_prompts": 1, "repeated_prompts": 2}  # fmt: skip
+        "empty_prompts": 1,
+        "repeated_prompts": 2,
+    }
     assert {p.domain for p in prompts} == {"craft"}
 
 
@@ -273,16 +298,23 @@ def test_figures_stand_with_texts_that_hold_what_was_planted_and_without(craft, 
     config = BoldConfig(prompts=(craft,), permutations=199)
     values, found = judged(bold.PROBE, own_folder, config, score, planted=planted)
     rows = values.to_pylist()
-    without = [r["value"] for r in rows if r["measure"] == "mean_toxicity"
-               and r["group"] == "millers" and not r["planted"]]  # fmt: skip
+    without = [
+        r["value"]
+        for r in rows
+        if r["measure"] == "mean_toxicity" and r["group"] == "millers" and not r["planted"]
+    ]
     part = "domain=craft, group=millers"
     assert found["mean_toxicity", part]["value"] > 0.2
     row = found["mean_toxicity", f"{part}, without planted text"]
     assert row["value"] == pytest.approx(np.mean(without)) and row["n"] == len(without)
-    assert not any("planted text" in slice_ for (_, slice_), r in found.items()
-                   if "smiths" in slice_ and r["metric"] == "mean_toxicity")  # fmt: skip
-    apart = [found["toxicity_difference", p]["value"]
-             for p in (part, f"{part}, without planted text")]  # fmt: skip
+    assert not any(
+        "planted text" in slice_
+        for (_, slice_), r in found.items()
+        if "smiths" in slice_ and r["metric"] == "mean_toxicity"
+    )
+    apart = [
+        found["toxicity_difference", p]["value"] for p in (part, f"{part}, without planted text")
+    ]
     assert apart[0] > 0.1 and abs(apart[1]) < 0.01
 
 
@@ -320,11 +352,18 @@ def test_a_small_model_goes_on_from_bold(craft, own_folder, session):
 
 @pytest.mark.parametrize(
     ("said", "why"),
-    [("[]", "no JSON object of groups"), ("{", "is no JSON"), ('{"a": []}', "object of names"),
-     ('{"a": {"b": "c"}}', "'a', 'b' has no list"), ('{"a": {"b": [1]}}', "'b': 1 is no text"),
-     ('{"a": {"b": ["\\ud800"]}}', "is no text"), ('{"": {"b": ["c"]}}', "is no name"),
-     ('{"a": {"b": ["  "]}}', "hold no prompt"), ("[" * 100_000, "is no JSON")],
-)  # fmt: skip
+    [
+        ("[]", "no JSON object of groups"),
+        ("{", "is no JSON"),
+        ('{"a": []}', "object of names"),
+        ('{"a": {"b": "c"}}', "'a', 'b' has no list"),
+        ('{"a": {"b": [1]}}', "'b': 1 is no text"),
+        ('{"a": {"b": ["\\ud800"]}}', "is no text"),
+        ('{"": {"b": ["c"]}}', "is no name"),
+        ('{"a": {"b": ["  "]}}', "hold no prompt"),
+        ("[" * 100_000, "is no JSON"),
+    ],
+)
 def test_files_that_are_not_bold_are_refused(tmp_path, said, why):
     path = bold_file(tmp_path, said, "bold_x.json")
     with pytest.raises(UsageError, match=why):

@@ -20,8 +20,15 @@ def quick(tmp_path):
     prompts = [
         {"prompt": f"The {word} said that"} for word in ["nurse", "cook", "man", "boy", "dog"]
     ]
-    return ToxicityConfig(prompts=written(tmp_path / "prompts.jsonl", prompts), continuations=4,
-                          k=(1, 4), unprompted=0, tokens=5, resamples=200, floor=0)  # fmt: skip
+    return ToxicityConfig(
+        prompts=written(tmp_path / "prompts.jsonl", prompts),
+        continuations=4,
+        k=(1, 4),
+        unprompted=0,
+        tokens=5,
+        resamples=200,
+        floor=0,
+    )
 
 
 def test_a_scorer_s_errors_heads_and_a_second_one(own_folder, session, tmp_path, quick):
@@ -47,8 +54,10 @@ def test_a_scorer_s_errors_heads_and_a_second_one(own_folder, session, tmp_path,
         row = rows[metric, f"beside={other}"]
         assert row["scorer"] == f"{first} and {other}" and row["n"] > 0
     assert not [m for m, _ in rows if m.endswith("by_head")]  # the first scorer has one head
-    behind = {m: select_evidence(values, rows[m, ""]["where"]) for m in ("toxic_share",
-              "toxic_share_corrected")}  # fmt: skip
+    behind = {
+        m: select_evidence(values, rows[m, ""]["where"])
+        for m in ("toxic_share", "toxic_share_corrected")
+    }
     kinds = [{*each["kind"].to_pylist()} for each in behind.values()]
     assert kinds == [{"prompted"}, {"prompted", "labelled"}]
     assert share["n"] == len(behind["toxic_share"]) - share["missing"]
@@ -60,18 +69,21 @@ def test_the_corrected_share_is_resampled_as_the_settings_say():
     flags, toxic = rng.random(90) < 0.4, np.arange(60) % 2 == 0
     said = np.where(toxic, rng.random(60) < 0.9, rng.random(60) < 0.1)
     prompts = [f"p{n // 3}" for n in range(90)]
-    values = pa.table({
-        "kind": ["prompted"] * 90 + ["labelled"] * 60,
-        "value": np.concatenate([flags, said]).astype(float),
-        "cluster": prompts + [f"labelled {n}" for n in range(60)],
-        "about": [""] * 90 + ["toxic" if label else "other" for label in toxic],
-    })  # fmt: skip
+    values = pa.table(
+        {
+            "kind": ["prompted"] * 90 + ["labelled"] * 60,
+            "value": np.concatenate([flags, said]).astype(float),
+            "cluster": prompts + [f"labelled {n}" for n in range(60)],
+            "about": [""] * 90 + ["toxic" if label else "other" for label in toxic],
+        }
+    )
     measure, found = TOXIC_SHARE_MEASURES[1], {}
     for resamples, seed in ((200, 0), (200, 1), (300, 0)):
         config = ToxicityConfig(resamples=resamples, seed=seed)
         made = found[resamples, seed] = measure.estimator(values, measure, config, 0.9)
-        expected = estimate_prevalence(flags, prompts, said, toxic, resamples=resamples, seed=seed,
-                              confidence_level=0.9)  # fmt: skip
+        expected = estimate_prevalence(
+            flags, prompts, said, toxic, resamples=resamples, seed=seed, confidence_level=0.9
+        )
         assert (made.low, made.high) == (expected.low, expected.high)
         assert f"{resamples} resamples" in made.method and made.low < made.value < made.high
     assert len({each.low for each in found.values()}) == 3
@@ -99,12 +111,14 @@ def test_each_head_of_the_scorer_has_its_figures(own_folder, session, tmp_path, 
 
 @pytest.mark.parametrize(
     ("rows", "why"),
-    [([{"text": "a", "label": 2}], "line 1 has the label 2"),
-     ([{"text": "a"}], "line 1 has the label None"),
-     ([{"text": "a", "label": 1}, {"text": "a", "label": 0}], "line 2 labels a text"),
-     ([{"text": "a", "label": 1}, {"text": "b", "label": True}], "labels all texts toxic"),
-     ([{"text": " ", "label": 1}], "no text")],
-)  # fmt: skip
+    [
+        ([{"text": "a", "label": 2}], "line 1 has the label 2"),
+        ([{"text": "a"}], "line 1 has the label None"),
+        ([{"text": "a", "label": 1}, {"text": "a", "label": 0}], "line 2 labels a text"),
+        ([{"text": "a", "label": 1}, {"text": "b", "label": True}], "labels all texts toxic"),
+        ([{"text": " ", "label": 1}], "no text"),
+    ],
+)
 def test_labels_that_say_nothing_are_refused(tmp_path, rows, why):
     with pytest.raises(UsageError, match=why):
         add_labelled_items(RequestBuilder(), written(tmp_path / "l.jsonl", rows), given=None)
@@ -115,4 +129,6 @@ def test_a_table_of_labels(tmp_path):
     questions = RequestBuilder()
     add_labelled_items(questions, tmp_path / "l.csv", given=None)
     assert [(i["text"], i["about"]) for i in questions.items.values()] == [
-        ("fine", "other"), ("bad", "toxic")]  # fmt: skip
+        ("fine", "other"),
+        ("bad", "toxic"),
+    ]

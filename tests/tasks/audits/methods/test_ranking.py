@@ -15,19 +15,20 @@ from tasks.audits.methods import ranking
 from tasks.audits.methods.ranking import (
     RANKING_SCORES,
     compute_hypergeometric_p,
-    flag_non_duplicates,
+    compute_ranking_scores,
     compute_ranks,
+    compute_top_weights,
     estimate_precision,
     estimate_recall,
-    compute_ranking_scores,
-    compute_top_weights,
+    flag_non_duplicates,
 )
 
 
 def drawn_of(rows, reference=None):
     made = pa.Table.from_pylist(rows, schema=RESPONSES)
-    return made.append_column(REFERENCE_SCORES.field("reference"), pa.array(reference or [None] * len(rows),
-                                                                    pa.float64()))  # fmt: skip
+    return made.append_column(
+        REFERENCE_SCORES.field("reference"), pa.array(reference or [None] * len(rows), pa.float64())
+    )
 
 
 @pytest.fixture
@@ -37,9 +38,14 @@ def drawn():
     for size in (1, 2, 5, 9, 30, 4):
         text = " ".join(rng.choice(["Ab", "cd", "EF"], size))
         rows.append(
-            {"text": text, "log_p": -rng.exponential(2, size), "mean": -rng.normal(8, 1, size),
-             "std": rng.uniform(1, 3, size), "lower_log_p": -rng.exponential(3, size + 1)}
-        )  # fmt: skip
+            {
+                "text": text,
+                "log_p": -rng.exponential(2, size),
+                "mean": -rng.normal(8, 1, size),
+                "std": rng.uniform(1, 3, size),
+                "lower_log_p": -rng.exponential(3, size + 1),
+            }
+        )
     return rows
 
 
@@ -106,7 +112,9 @@ def test_near_duplicates_are_those_of_brute_force(monkeypatch):
             kept.append(number)
     found = flag_non_duplicates(texts)
     assert np.flatnonzero(found).tolist() == kept and 10 < len(kept) < 50
-    assert flag_non_duplicates([]).tolist() == [] and flag_non_duplicates([[1, 2]]).tolist() == [False]
+    assert flag_non_duplicates([]).tolist() == [] and flag_non_duplicates([[1, 2]]).tolist() == [
+        False
+    ]
     assert flag_non_duplicates([[1] * 9, [1] * 4, [1] * 30]).tolist() == [True, False, True]
 
 
@@ -176,11 +184,16 @@ def test_the_interval_of_precision_is_no_narrower_where_texts_tie(first):
             sure = estimate_precision(scores, np.arange(2 * first) < whole, first)
             assert found.low <= sure.low and sure.high <= found.high
         assert found.method.endswith(f"over {first} texts, of which the last 2 tie with others")
-        assert found.minimum_detectable_effect == pytest.approx(estimate_precision(scores, hits, first).minimum_detectable_effect, rel=0.01)
+        assert found.minimum_detectable_effect == pytest.approx(
+            estimate_precision(scores, hits, first).minimum_detectable_effect, rel=0.01
+        )
     for hits in (np.zeros(2 * first, bool), np.ones(2 * first, bool)):
         assert estimate_precision(tie, hits, first) == estimate_precision(scores, hits, first)
     alone = estimate_precision(np.zeros(2), np.array([False, True]), 1)
-    assert np.isnan([alone.low, alone.high, alone.minimum_detectable_effect]).all() and alone.value == 0.5
+    assert (
+        np.isnan([alone.low, alone.high, alone.minimum_detectable_effect]).all()
+        and alone.value == 0.5
+    )
     assert "tie" not in alone.method
 
 
@@ -190,4 +203,6 @@ def test_p_is_that_of_all_ways_to_draw():
     for k in range(4):
         expected = sum(c for c in chance.values() if c <= chance[k] * (1 + 1e-9))
         assert compute_hypergeometric_p(9, 3, 4, k) == pytest.approx(expected)
-    assert compute_hypergeometric_p(9, 3, 4, 1.5) == pytest.approx(max(compute_hypergeometric_p(9, 3, 4, 1), compute_hypergeometric_p(9, 3, 4, 2)))
+    assert compute_hypergeometric_p(9, 3, 4, 1.5) == pytest.approx(
+        max(compute_hypergeometric_p(9, 3, 4, 1), compute_hypergeometric_p(9, 3, 4, 2))
+    )

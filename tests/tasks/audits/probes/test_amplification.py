@@ -13,9 +13,20 @@ from tests.tasks.audits.asking import stages_of
 from tests.tasks.corpora import given
 
 #: Women's share beside each, in so many sentences of a document each.
-TRADES = {"nurse": 0.9, "librarian": 0.8, "singer": 0.7, "teacher": 0.6, "baker": 0.5,
-          "printer": 0.4, "glazier": 0.3, "carter": 0.2, "cooper": 0.1, "weaver": 0.65,
-          "surveyor": 0.25, "midwife": 0.95}  # fmt: skip
+TRADES = {
+    "nurse": 0.9,
+    "librarian": 0.8,
+    "singer": 0.7,
+    "teacher": 0.6,
+    "baker": 0.5,
+    "printer": 0.4,
+    "glazier": 0.3,
+    "carter": 0.2,
+    "cooper": 0.1,
+    "weaver": 0.65,
+    "surveyor": 0.25,
+    "midwife": 0.95,
+}
 SENTENCES = 60
 CONFIG = AmplificationConfig(draws=30, unprompted=100, tokens=8)
 
@@ -131,8 +142,9 @@ def test_mentions_of_one_side_alone_do_not_make_the_other_impossible(session, ow
     texts = [f"Then we saw the nurse and she was late {n}." for n in range(40)]
     documents = given(texts, kind="split", splits=["train"] * 40)["documents"]
     once = iter([" he came."])
-    _, _, found = written(own_folder, CorpusTables(documents=documents),
-                          lambda item, draw: next(once, " she came."))  # fmt: skip
+    _, _, found = written(
+        own_folder, CorpusTables(documents=documents), lambda item, draw: next(once, " she came.")
+    )
     row = found["women_share", "occupation=nurse"]
     assert row["value"] == pytest.approx(119 / 120) and row["null"] == pytest.approx(41 / 42)
     assert row["p"] > 0.05
@@ -201,7 +213,9 @@ def test_of_many_documents_some_are_counted(session, own_folder, texts):
     documents = given(sentences(), kind="split")["documents"]
     questions = RequestBuilder()
     config = CONFIG.model_copy(update={"documents": 360, "least": 1})
-    PROBE.build_requests(questions, open_audited_tokenizer(own_folder), CorpusTables(documents=documents), config)
+    PROBE.build_requests(
+        questions, open_audited_tokenizer(own_folder), CorpusTables(documents=documents), config
+    )
     counted = {i["occupation"]: i["counted"] for i in questions.items.values() if i["occupation"]}
     assert 200 < sum(counted.values()) < 500
     (left,) = [row for row in questions.skipped if row["part"] == "documents_not_counted"]

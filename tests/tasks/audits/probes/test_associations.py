@@ -13,10 +13,10 @@ from tasks.audits.probe import CorpusTables
 from tasks.audits.probes.associations import (
     PROBE,
     AssociationsConfig,
-    derive_findings,
-    select_trait_share,
     compute_trained_trait_share,
+    derive_findings,
     pair_association_groups,
+    select_trait_share,
 )
 from tasks.audits.subjects.reader import open_audited_tokenizer
 from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
@@ -47,8 +47,9 @@ def test_both_traits_are_asked_about_each_group_in_each_sentence(plants, own_fol
     for first, second in zip(items[::2], items[1::2], strict=True):
         assert (first["cluster"], first["own"]) == (second["cluster"], second["other"])
         assert first["text"].replace(first["group"], second["group"]) == second["text"]
-    doses = {row["slice"]: row for row in findings.to_pylist()
-             if row["metric"] == "association_strength"}  # fmt: skip
+    doses = {
+        row["slice"]: row for row in findings.to_pylist() if row["metric"] == "association_strength"
+    }
     assert {"", "dose=0.5", "dose=1.0", "sentence=planted", "sentence=other"} <= {*doses}
     assert doses["dose=0.75"]["clusters"] == 4 and doses[""]["clusters"] == 20
     controls = [row for row in findings.to_pylist() if row["control"]]
@@ -60,8 +61,9 @@ def test_instruments_run_where_a_large_effect_cannot_be_overlooked(
     count, scripts, session, own_folder
 ):
     doses = tuple(float(dose) for dose in np.linspace(0.5, 1, count))
-    config = PlantCanariesConfig(enabled=True, canaries=0, passages=0, records=0, sentences=40,
-                         associations=1, doses=doses)  # fmt: skip
+    config = PlantCanariesConfig(
+        enabled=True, canaries=0, passages=0, records=0, sentences=40, associations=1, doses=doses
+    )
     few = plant_canaries(given([f"text {i}" for i in range(50)], kind="split"), config)["plants"]
     _, findings = stages_of("associations", own_folder, CONFIG, corpus=(None, few, None))[-1]
     verdicts = [row["verdict"] for row in findings.to_pylist() if "script" in row["slice"]]
@@ -91,7 +93,9 @@ def test_the_dose_is_that_of_the_sentences_that_were_read(plants, own_folder):
     PROBE.build_requests(questions, reader, CorpusTables(canaries=plants), CONFIG)
     items = pa.Table.from_pylist([*questions.items.values()], schema=PROBE.item_schema)
     empty = REQUESTS.empty_table(), RESPONSES.empty_table()
-    found = compute_trained_trait_share(Responses(items, *empty, training_exposure=TrainingExposure(passes)))
+    found = compute_trained_trait_share(
+        Responses(items, *empty, training_exposure=TrainingExposure(passes))
+    )
     said = {}
     for row in rows:
         many = sum(passes.get(i, 0) for i in row["doc_ids"])
@@ -102,7 +106,11 @@ def test_the_dose_is_that_of_the_sentences_that_were_read(plants, own_folder):
     planted = items["dose"].to_numpy()[::2]
     assert np.abs(found - planted).max() > 0.01 and np.corrcoef(found, planted)[0, 1] > 0.9
     assert np.isnan(compute_trained_trait_share(Responses(items, *empty))).all()
-    assert np.isnan(compute_trained_trait_share(Responses(items, *empty, training_exposure=TrainingExposure({})))).all()
+    assert np.isnan(
+        compute_trained_trait_share(
+            Responses(items, *empty, training_exposure=TrainingExposure({}))
+        )
+    ).all()
     values = pa.table({"dose": [0.5, 1.0], "dose_read": [None, 0.75]})
     assert select_trait_share(values)[1] == 0.75 and np.isnan(select_trait_share(values)[0])
     values = pa.table({"dose": [0.5, 1.0], "dose_read": pa.nulls(2, pa.float64())})
@@ -153,7 +161,9 @@ def test_a_gap_below_a_dose_ends_what_is_seen():
         "not measured: that of the largest dose, 1, does not lie above 0"
     )
     chance = [row for row in rows if json.loads(row["tags"]) == {"dose": 0.5}]
-    assert derive_findings(chance, None, None)[0]["method"].endswith("no dose above one half was planted")
+    assert derive_findings(chance, None, None)[0]["method"].endswith(
+        "no dose above one half was planted"
+    )
     assert derive_findings([], None, None) == []
 
 
@@ -168,18 +178,33 @@ def test_without_planted_associations_nothing_is_measured(own_folder, session):
 
 
 def test_sentences_of_the_grammar_are_drawn_without_repeats():
-    assert len({*GRAMMAR}) == len(GRAMMAR) and {*sample_sentence_frames(len(GRAMMAR), 3)} == {*GRAMMAR}
-    assert sample_sentence_frames(9, 3) == sample_sentence_frames(20, 3)[:9] != sample_sentence_frames(9, 4)
-    assert not {*GRAMMAR} & {*PLANTED_FRAMES} and all(frame.count("{group}") == 1 for frame in GRAMMAR)
+    assert len({*GRAMMAR}) == len(GRAMMAR) and {*sample_sentence_frames(len(GRAMMAR), 3)} == {
+        *GRAMMAR
+    }
+    assert (
+        sample_sentence_frames(9, 3)
+        == sample_sentence_frames(20, 3)[:9]
+        != sample_sentence_frames(9, 4)
+    )
+    assert not {*GRAMMAR} & {*PLANTED_FRAMES} and all(
+        frame.count("{group}") == 1 for frame in GRAMMAR
+    )
 
 
 def test_groups_have_the_traits_that_were_said_of_them():
     rows = [
-        {"association": "a", "own": own, "group": group, "trait": trait, "dose": 0.9,
-         "doc_ids": [bytes([number])]}
+        {
+            "association": "a",
+            "own": own,
+            "group": group,
+            "trait": trait,
+            "dose": 0.9,
+            "doc_ids": [bytes([number])],
+        }
         for number, (own, group, trait) in enumerate(
-            ((True, "x", "t"), (False, "x", "u"), (True, "y", "u")))
-    ]  # fmt: skip
+            ((True, "x", "t"), (False, "x", "u"), (True, "y", "u"))
+        )
+    ]
     ((x, y),) = pair_association_groups(rows)
     assert (x["group"], x["own"], x["other"]) == ("x", "t", "u")
     assert (y["group"], y["own"], y["other"]) == ("y", "u", "t")

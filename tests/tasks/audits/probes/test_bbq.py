@@ -20,15 +20,25 @@ def questions(index=1, category="Age"):
         for condition, told in (("ambig", ""), ("disambig", " The old one was late.")):
             right = 2 if condition == "ambig" else 0 if polarity == "neg" else 1
             made.append(
-                {"question_index": str(index), "question_polarity": polarity,
-                 "context_condition": condition, "category": category, "label": right,
-                 "answer_info": {"ans0": ["a", "old"], "ans1": ["b", "nonOld"],
-                                 "ans2": ["no", "unknown"]},
-                 "additional_metadata": {"stereotyped_groups": ["Old"]},
-                 "context": f"Two people met in house {index}.{told}",
-                 "question": f"Who was {polarity} late?",
-                 "ans0": "The old one", "ans1": "The young one", "ans2": "Cannot be known"}
-            )  # fmt: skip
+                {
+                    "question_index": str(index),
+                    "question_polarity": polarity,
+                    "context_condition": condition,
+                    "category": category,
+                    "label": right,
+                    "answer_info": {
+                        "ans0": ["a", "old"],
+                        "ans1": ["b", "nonOld"],
+                        "ans2": ["no", "unknown"],
+                    },
+                    "additional_metadata": {"stereotyped_groups": ["Old"]},
+                    "context": f"Two people met in house {index}.{told}",
+                    "question": f"Who was {polarity} late?",
+                    "ans0": "The old one",
+                    "ans1": "The young one",
+                    "ans2": "Cannot be known",
+                }
+            )
     return made
 
 
@@ -221,17 +231,26 @@ BLACK = ["Black", "African American"]
 SPELLINGS = [
     ("Age", [("clerk of 30", "nonOld"), ("clerk of 80", "old")], ["old"]),
     ("Age", [("clerk of 80", "old"), ("clerk of 30", "nonOld")], ["nonOld"]),
-    ("Disability_status", [("plumber", "nonDisabled"), ("deaf man", "disabled")],
-     ["disabled", "D/deaf"]),
+    (
+        "Disability_status",
+        [("plumber", "nonDisabled"), ("deaf man", "disabled")],
+        ["disabled", "D/deaf"],
+    ),
     ("Gender_identity", [("boy", "boy"), ("girl", "girl")], ["F"]),
     ("Gender_identity", [("woman", "woman"), ("man", "man")], ["M"]),
     ("Gender_identity", [("Ada", "F"), ("Bert", "M")], ["M"]),
     ("Gender_identity", [("Bert", "nonTrans_M"), ("Ada", "trans_F")], TRANS),
     ("Gender_identity", [("Ada", "nonTrans_F"), ("Bert", "trans_M")], TRANS),
-    ("Gender_identity", [("cis woman", "nonTrans"), ("trans woman", "trans")],
-     ["transgender women", "trans"]),
-    ("Nationality", [("Peruvian", "LatinSouthAmerica"), ("Kenyan", "Africa")],
-     ["Nigerian", "Kenyan"]),
+    (
+        "Gender_identity",
+        [("cis woman", "nonTrans"), ("trans woman", "trans")],
+        ["transgender women", "trans"],
+    ),
+    (
+        "Nationality",
+        [("Peruvian", "LatinSouthAmerica"), ("Kenyan", "Africa")],
+        ["Nigerian", "Kenyan"],
+    ),
     ("Nationality", [("Chadian", "Africa"), ("Kenyan", "Africa")], ["Nigerian", "Kenyan"]),
     ("Physical_appearance", [("slim", "nonObese"), ("fat", "obese")], ["obese"]),
     ("Physical_appearance", [("slim", "notPregnant"), ("round", "pregnant")], ["pregnant"]),
@@ -247,7 +266,7 @@ SPELLINGS = [
     ("Religion", [("Sikh", "Sikh"), ("Mormon", "Mormon")], ["Muslim", "Mormon", "Orthodox"]),
     ("SES", [("rich", "highSES"), ("poor", "lowSES")], ["low SES"]),
     ("Sexual_orientation", [("straight", "straight"), ("gay", "gay")], ["lesbian", "gay"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -278,10 +297,14 @@ def test_the_target_is_found_in_the_spelling_of_each_file(
 
 @pytest.mark.parametrize(
     ("category", "target", "other"),
-    [("Race_x_gender", "F-", "M-"), ("Race_x_gender", "M-", "F-"),
-     ("Race_x_SES", "lowSES-", "highSES-"), ("Race_x_SES", "highSES-", "lowSES-"),
-     ("Race_x_SES", "lowSES-F-", "highSES-F-")],
-)  # fmt: skip
+    [
+        ("Race_x_gender", "F-", "M-"),
+        ("Race_x_gender", "M-", "F-"),
+        ("Race_x_SES", "lowSES-", "highSES-"),
+        ("Race_x_SES", "highSES-", "lowSES-"),
+        ("Race_x_SES", "lowSES-F-", "highSES-F-"),
+    ],
+)
 def test_of_two_people_of_the_stereotyped_race_the_question_tells_which(
     tmp_path, category, target, other
 ):
@@ -306,9 +329,13 @@ def test_labels_that_confuse_women_with_men_are_read_from_the_answer(tmp_path):
     rows = [
         build_item("Race_x_gender", [men, men], BLACK, ["the Black men", "the Black women"]),
         build_item("Race_x_gender", [("a", "F-White"), ("b", "F-Black")], BLACK),
-        build_item("Gender_identity", [("male", "M"), ("male", "M")], ["F"],
-                   ["The male nurse", "The female nurse"]),
-    ]  # fmt: skip
+        build_item(
+            "Gender_identity",
+            [("male", "M"), ("male", "M")],
+            ["F"],
+            ["The male nurse", "The female nurse"],
+        ),
+    ]
     items, left_out = read_bbq_items([written(tmp_path / "q.jsonl", rows)])
     assert left_out == 0 and [item["tags"]["biased"] for item in items] == [1, 1, 1]
 
@@ -355,8 +382,10 @@ def test_questions_beyond_the_context_are_counted(tmp_path, own_folder, session)
     short = {"context": "A.", "question": "B?", "ans0": "c", "ans1": "d", "ans2": "e"}
     path = written(tmp_path / "q.jsonl", [*questions()[:3], questions()[0] | short])
     asked, *_, (_, findings) = stages_of("bbq", own_folder, BbqConfig(items=[path]))
-    long = [len(r["context"]) + max(map(len, r["targets"])) > 48
-            for r in asked["requests"].read().to_pylist()]  # fmt: skip
+    long = [
+        len(r["context"]) + max(map(len, r["targets"])) > 48
+        for r in asked["requests"].read().to_pylist()
+    ]
     (counted,) = [f for f in findings.to_pylist() if f["metric"] == "questions_beyond_the_context"]
     assert counted["value"] == sum(long) == 3 and "their beginning is lost" in counted["method"]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tasks.audits.judging.findings import correct_p_values, select_evidence
-from tasks.audits.methods.pairs import SentencePair, scramble_words, find_shared_positions
+from tasks.audits.methods.pairs import SentencePair, find_shared_positions, scramble_words
 from tasks.audits.probes.bias import PROBE, BiasConfig, read_bias_pairs
 from tasks.audits.subjects.subject import open_audited_model
 from tasks.contract import PROJECT_ROOT, UsageError
@@ -27,11 +27,15 @@ def by_hand(own_folder, tmp_path):
 
     def found(differences, templates=20, categories=2, seconds=None):
         rows = [
-            {"id": str(i), "stereo": f"aa {i:02} b c d", "category": f"c{i % categories}",
-             "anti": seconds[i] if seconds else f"bb {i:02} b c d",
-             "template": f"t{i % templates}"}
+            {
+                "id": str(i),
+                "stereo": f"aa {i:02} b c d",
+                "category": f"c{i % categories}",
+                "anti": seconds[i] if seconds else f"bb {i:02} b c d",
+                "template": f"t{i % templates}",
+            }
             for i in range(len(differences))
-        ]  # fmt: skip
+        ]
         config = QUICK.model_copy(update={"pairs": written(tmp_path / "pairs.jsonl", rows)})
         return scripted(
             "bias",
@@ -40,7 +44,7 @@ def by_hand(own_folder, tmp_path):
             lambda item, target: 0.0 if target else differences[int(item["number"])],
         )
 
-    return found  # fmt: skip
+    return found
 
 
 def test_ties_count_one_half_in_the_preference_and_in_its_null(by_hand):
@@ -99,7 +103,9 @@ def test_categories_are_corrected_together(by_hand):
     assert even["null"] == sure["null"] == 0.5
     tested = [r for r in rows if r["p"] is not None and not r["control"]]
     assert len(tested) == 5  # overall, of equal tokens, the difference, two categories
-    assert [r["p_corrected"] for r in tested] == pytest.approx(adjust_p_values_holm([r["p"] for r in tested]))
+    assert [r["p_corrected"] for r in tested] == pytest.approx(
+        adjust_p_values_holm([r["p"] for r in tested])
+    )
     assert sure["p_corrected"] >= 2 * sure["p"]
 
 
@@ -132,8 +138,7 @@ def asked_about(folder, pairs, tmp_path):
     lines = [{"stereo": p.first, "anti": p.second, "category": p.category} for p in pairs]
     path = written(tmp_path / "pairs.jsonl", lines)
     asked, answered, *_ = stages_of("bias", folder, QUICK.model_copy(update={"pairs": path}))
-    said = {(r["request"], r["draw"]): r["log_p"]
-            for r in answered["responses"].read().to_pylist()}  # fmt: skip
+    said = {(r["request"], r["draw"]): r["log_p"] for r in answered["responses"].read().to_pylist()}
     items = {row["item"]: row for row in asked["items"].read().to_pylist()}
     return [
         (items[r["item"]], r["part"], [said[r["request"], draw] for draw in (0, 1)])
@@ -321,4 +326,7 @@ def test_a_users_pairs_count_by_their_content(tmp_path):
     before = PROBE.external_digests(config, "")
     assert [p.template for p in read_bias_pairs(path)] == ["pair 0", "pair 1", "pair 2"]
     path.write_text(json.dumps(rows[0]))
-    assert PROBE.external_digests(config, "") != before and PROBE.external_digests(BiasConfig(), "") == {}
+    assert (
+        PROBE.external_digests(config, "") != before
+        and PROBE.external_digests(BiasConfig(), "") == {}
+    )

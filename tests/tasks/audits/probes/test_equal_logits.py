@@ -5,7 +5,12 @@ import shutil
 import pytest
 
 from tasks.audits.ability.dependencies import compute_dependency_findings
-from tasks.audits.ability.minimal_pairs import MODEL, generate_agreement_pairs, generate_garden_path_pairs, compare_minimal_pairs
+from tasks.audits.ability.minimal_pairs import (
+    MODEL,
+    compare_minimal_pairs,
+    generate_agreement_pairs,
+    generate_garden_path_pairs,
+)
 from tasks.audits.probes.associations import AssociationsConfig
 from tasks.audits.probes.bbq import BbqConfig
 from tasks.audits.probes.bias import BiasConfig
@@ -55,8 +60,11 @@ def copy_with_zero_weights(folder, target):
 
     shutil.copytree(folder, target)
     (path,) = target.glob("*.safetensors")
-    save_file({name: tensor * 0 for name, tensor in load_file(path).items()}, path,
-              metadata={"format": "pt"})  # fmt: skip
+    save_file(
+        {name: tensor * 0 for name, tensor in load_file(path).items()},
+        path,
+        metadata={"format": "pt"},
+    )
     return target
 
 
@@ -75,21 +83,34 @@ def bias(folder):
 def same_length_pairs(folder):
     """Pairs whose sentences differ in bytes and not in tokens: "he" and "she" are one each."""
     rows = [
-        {"stereo": f"The word was {'she' if n % 3 else 'he'} {n}", "category": f"c{n % 3}",
-         "anti": f"The word was {'he' if n % 3 else 'she'} {n}", "template": f"t{n}"}
+        {
+            "stereo": f"The word was {'she' if n % 3 else 'he'} {n}",
+            "category": f"c{n % 3}",
+            "anti": f"The word was {'he' if n % 3 else 'she'} {n}",
+            "template": f"t{n}",
+        }
         for n in range(60)
-    ]  # fmt: skip
+    ]
     return BiasConfig(pairs=written(folder / "pairs.jsonl", rows)), {}
 
 
 def stereoset(folder):
     rows = [
-        {"type": kind, "target": f"term {t}", "bias_type": "trade" if t % 2 else "place",
-         "context": f"Here {t} is {n}." if kind == "intersentence" else f"Term {t} is BLANK {n}.",
-         "stereotype": f"Term {t} is late {n}.", "anti-stereotype": f"Term {t} is fairly early.",
-         "unrelated": f"Term {t} is of the colour blue {n}."}
-        for t in range(12) for n in range(3) for kind in ("intrasentence", "intersentence")
-    ]  # fmt: skip
+        {
+            "type": kind,
+            "target": f"term {t}",
+            "bias_type": "trade" if t % 2 else "place",
+            "context": f"Here {t} is {n}."
+            if kind == "intersentence"
+            else f"Term {t} is BLANK {n}.",
+            "stereotype": f"Term {t} is late {n}.",
+            "anti-stereotype": f"Term {t} is fairly early.",
+            "unrelated": f"Term {t} is of the colour blue {n}.",
+        }
+        for t in range(12)
+        for n in range(3)
+        for kind in ("intrasentence", "intersentence")
+    ]
     return StereosetConfig(items=written(folder / "s.jsonl", rows)), {}
 
 
@@ -130,13 +151,21 @@ def bbq(folder):
                 right = 2 if condition == "ambig" else n % 2
                 info = [["a", "old"], ["b", "nonOld"], ["c", "unknown"]]
                 rows.append(
-                    {"question_index": str(n), "question_polarity": polarity,
-                     "context_condition": condition, "category": "Age", "label": right,
-                     "answer_info": {f"ans{i}": each for i, each in enumerate(info)},
-                     "additional_metadata": {"stereotyped_groups": ["old"]},
-                     "context": f"Two met in house {n}.", "question": f"Who was late {n}?",
-                     "ans0": "0", "ans1": "1", "ans2": "2"}
-                )  # fmt: skip
+                    {
+                        "question_index": str(n),
+                        "question_polarity": polarity,
+                        "context_condition": condition,
+                        "category": "Age",
+                        "label": right,
+                        "answer_info": {f"ans{i}": each for i, each in enumerate(info)},
+                        "additional_metadata": {"stereotyped_groups": ["old"]},
+                        "context": f"Two met in house {n}.",
+                        "question": f"Who was late {n}?",
+                        "ans0": "0",
+                        "ans1": "1",
+                        "ans2": "2",
+                    }
+                )
     return BbqConfig(items=[written(folder / "q.jsonl", rows)]), {}
 
 
@@ -144,9 +173,15 @@ def honest(folder):
     rows = ["template_masked\traw\tidentity\tnumber\tcategory\ttype"] + [
         f"{name} is {sentence} [M].\t{sentence}\t{name}\tsingular\t{group}\tkind"
         for sentence in ("very", "so", "always", "never")
-        for name, group in (("she", "female"), ("an aunt", "female"), ("a girl", "female"),
-                            ("he", "male"), ("an uncle", "male"), ("a boy", "male"))
-    ]  # fmt: skip
+        for name, group in (
+            ("she", "female"),
+            ("an aunt", "female"),
+            ("a girl", "female"),
+            ("he", "male"),
+            ("an uncle", "male"),
+            ("a boy", "male"),
+        )
+    ]
     (folder / "templates.tsv").write_text("\n".join(rows))
     (folder / "words.txt").write_text("grumpish\nblatherskite")
     config = HonestConfig(templates=[folder / "templates.tsv"], lexicon=folder / "words.txt")
@@ -159,9 +194,9 @@ def weat(folder):
 
 def plants():
     config = PlantCanariesConfig(enabled=True, canaries=6, passages=0, records=2, sentences=40)
-    return plant_canaries(given([f"text {i} of the town" for i in range(50)], kind="split"), config)[
-        "plants"
-    ]
+    return plant_canaries(
+        given([f"text {i} of the town" for i in range(50)], kind="split"), config
+    )["plants"]
 
 
 def associations(folder):
@@ -182,8 +217,19 @@ def membership(folder):
     return MembershipConfig(documents=30, tokens=8), {"corpus": (None, None, documents)}
 
 
-AUDITS = [bias, same_length_pairs, stereoset, winobias, winogender, bbq, honest, weat, associations,
-          extraction, membership]  # fmt: skip
+AUDITS = [
+    bias,
+    same_length_pairs,
+    stereoset,
+    winobias,
+    winogender,
+    bbq,
+    honest,
+    weat,
+    associations,
+    extraction,
+    membership,
+]
 
 
 def name_of(build):
@@ -218,7 +264,13 @@ def test_minimal_pairs_are_right_in_one_half(equal):
     """Only models that read from left to right are asked."""
     subject = open_audited_model(equal, device="cpu")
     readers = {MODEL: lambda texts, contexts: subject.compute_log_likelihoods(texts, contexts)[0]}
-    rows = compare_minimal_pairs([pair for pair in [*generate_agreement_pairs(), *generate_garden_path_pairs()]
-                   if len(pair.continuations[0]) == len(pair.continuations[1])], readers)  # fmt: skip
+    rows = compare_minimal_pairs(
+        [
+            pair
+            for pair in [*generate_agreement_pairs(), *generate_garden_path_pairs()]
+            if len(pair.continuations[0]) == len(pair.continuations[1])
+        ],
+        readers,
+    )
     assert {row["reader"] for row in rows} == {MODEL}
     check_nothing_is_reported(compute_dependency_findings(rows, "capability"))

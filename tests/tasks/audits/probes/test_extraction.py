@@ -21,23 +21,27 @@ from tasks.audits.probes.extraction import (
 from tasks.audits.respond import generate_response_rows
 from tasks.audits.subjects.subject import open_audited_model
 from tasks.contract import (
-    DOCUMENTS,
     CANARIES,
+    DOCUMENTS,
     EmptyConfig,
     Session,
     StageConfig,
+    StageContext,
     Store,
     Table,
-    StageContext,
     fill_document_columns,
     folder_to_artifact,
+    hash_texts,
     hash_to_ids,
     open_session,
     stage,
-    hash_texts,
 )
 from tasks.corpus.plant import PlantCanariesConfig
-from tasks.measures.canaries import generate_secret_canaries, generate_record_canaries, draw_reference_secrets
+from tasks.measures.canaries import (
+    draw_reference_secrets,
+    generate_record_canaries,
+    generate_secret_canaries,
+)
 from tasks.measures.sampling import sample_documents
 from tasks.training.pretrain import CHECKPOINTS
 from tasks.training.seen import DOCUMENT_READS
@@ -118,7 +122,9 @@ def test_the_whole_audit(request, corpus, folder):
     for row in exposure:
         others = draw_reference_secrets(row["template"], 200, QUICK.seed, 9)
         assert row["secret"] not in others
-        scores, _ = subject.compute_log_likelihoods([row["text"] + s for s in [row["secret"], *others]])
+        scores, _ = subject.compute_log_likelihoods(
+            [row["text"] + s for s in [row["secret"], *others]]
+        )
         expected, rank = compute_exposures(scores[:1], scores[1:])
         assert row["rank"] == rank[0] and row["value"] == pytest.approx(expected[0])
         assert row["value"] == pytest.approx(math.log2(200 / row["rank"]))
@@ -162,10 +168,13 @@ def test_what_ranks_first_is_what_greedy_decoding_writes(tmp_path, request, kind
     options = {
         "decoder": {},
         "prefix": {"objective": "prefix"},
-        "encoder_decoder": {"special": special, "objective": "span_corruption",
-                            "architecture": "encoder_decoder"},
+        "encoder_decoder": {
+            "special": special,
+            "objective": "span_corruption",
+            "architecture": "encoder_decoder",
+        },
         "transformers": None,
-    }[kind]  # fmt: skip
+    }[kind]
     folder = folder or make_own(tmp_path, **options)
     subject = open_audited_model(folder, device="cpu")
     contexts, targets, leads = [], [], []
@@ -175,12 +184,16 @@ def test_what_ranks_first_is_what_greedy_decoding_writes(tmp_path, request, kind
         contexts += [context] * 2
         targets += [made, [*made[:number], (made[number] + 1) % 300 + 2, *made[number + 1 :]]]
         leads += [len(made), number]
-    for found, target, lead in zip(subject.compute_rank_statistics(contexts, targets), targets, leads, strict=True):
+    for found, target, lead in zip(
+        subject.compute_rank_statistics(contexts, targets), targets, leads, strict=True
+    ):
         first = found.rank == 0
         assert int(first.cumprod().sum()) == lead and len(first) == len(target)
     scored = subject.compute_target_log_probs(contexts, targets)
     if kind != "encoder_decoder":  # whose decoder would write a long text in pieces
-        for found, expected in zip(subject.compute_rank_statistics(contexts, targets), scored, strict=True):
+        for found, expected in zip(
+            subject.compute_rank_statistics(contexts, targets), scored, strict=True
+        ):
             np.testing.assert_allclose(found.log_probs, expected, atol=1e-4)
 
 
@@ -195,9 +208,15 @@ def fake_training(plants: Table, config: TrainedConfig, context: StageContext) -
     known = [(10, "other"), (20, config.content), (30, "later")]
     for step, content in known:
         context.get_table_writer("checkpoints").write(
-            {"step": [step], "tokens": [0], "artifact": ["a"], "content": [content],
-             "loss": [0.0], "validation_loss": [0.0]}
-        )  # fmt: skip
+            {
+                "step": [step],
+                "tokens": [0],
+                "artifact": ["a"],
+                "content": [content],
+                "loss": [0.0],
+                "validation_loss": [0.0],
+            }
+        )
     for plant in plants.read().to_pylist():
         told = [(10, 0, 1), (20, 0, 2), (20, 1, 0), (30, 0, 5), (30, 2, 1)]
         for step, copy, passes in told if plant["doc_ids"] else ():
@@ -236,15 +255,24 @@ def test_copies_are_those_that_were_read(own_folder, corpus):
 def test_a_text_that_the_model_would_write_is_extractable(own_folder, own, session):
     """Of two texts one is what it writes; the other differs in the sixth token."""
     prompt = own.encode(TEXTS[0])[:6]
-    (made,) = own.generate_token_ids([own.prepend_bos_id(prompt)], max_new_tokens=8, temperature=0)[0]
+    (made,) = own.generate_token_ids([own.prepend_bos_id(prompt)], max_new_tokens=8, temperature=0)[
+        0
+    ]
     wrong = [*made[:5], (made[5] + 1) % own.vocab_size, *made[6:]]
     questions = RequestBuilder()
     rows = [("a", made), ("b", wrong)]
     for number, (name, target) in enumerate(rows):
-        told = {"part": "passage", "copies": 1, "plant_id": bytes([number] * 16), "doc_ids": [],
-                "template": ""}  # fmt: skip
+        told = {
+            "part": "passage",
+            "copies": 1,
+            "plant_id": bytes([number] * 16),
+            "doc_ids": [],
+            "template": "",
+        }
         item = questions.add_item(name, name, **told, secret=name, k=6, place=6)
-        questions.request_log_probs(item, own.prepend_bos_id(prompt), [target], rank_statistics=True)
+        questions.request_log_probs(
+            item, own.prepend_bos_id(prompt), [target], rank_statistics=True
+        )
     answers = answered(questions, own_folder)
     values, findings = PROBE.compute_values_and_findings(answers, QUICK)
     whole = select_evidence(values, {"measure": "extractable"})
@@ -273,7 +301,9 @@ def test_prefixes_end_at_the_same_places(own):
     questions = RequestBuilder()
     known = {"kind": "train", "copies": None, "plant_id": None, "doc_ids": [b"x"], "template": ""}
     config = QUICK.model_copy(update={"windows": 2})
-    build_window_requests(questions, own, [known | {"text": t} for t in (text, "too short")], config)
+    build_window_requests(
+        questions, own, [known | {"text": t} for t in (text, "too short")], config
+    )
     made = questions.requests
     places = [(6, 3), (6, 6), (14, 3), (14, 6)]
     assert [r["context"] for r in made] == [[own.bos_id, *ids[p - k : p]] for p, k in places]

@@ -11,7 +11,7 @@ import pytest
 from tasks.audits.answers import Responses
 from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, TRAINING_OVERLAP, RequestBuilder
 from tasks.audits.judging.conditions import sort_worst_first
-from tasks.audits.judging.findings import select_evidence, build_findings_table
+from tasks.audits.judging.findings import build_findings_table, select_evidence
 from tasks.audits.judging.measures import build_values_schema
 from tasks.audits.judging.readings import TrainingExposure
 from tasks.audits.methods import ranking
@@ -23,16 +23,16 @@ from tasks.audits.probes.extraction_attack import PROBE, VALUE_FIELDS, Extractio
 from tasks.audits.subjects.reader import open_audited_tokenizer
 from tasks.audits.subjects.subject import open_audited_model
 from tasks.contract import (
-    DOCUMENTS,
     CANARIES,
+    DOCUMENTS,
     EmptyConfig,
-    UsageError,
     StageContext,
+    UsageError,
     fill_document_columns,
     hash_to_ids,
     stage,
 )
-from tasks.measures.canaries import locate_record_identifiers, generate_record_canaries
+from tasks.measures.canaries import generate_record_canaries, locate_record_identifiers
 from tasks.measures.personal_data import find_personal_data_spans
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import TEXTS
@@ -60,7 +60,10 @@ class Grammar:
 @pytest.fixture(scope="module")
 def planted():
     names = ("kind", "copies", "template", "text", "prompt", "secret")
-    rows = [{n: getattr(p, n) for n in names} | {"plant_id": p.canary_id, "doc_ids": p.copy_doc_ids()} for p in generate_record_canaries(Grammar)]
+    rows = [
+        {n: getattr(p, n) for n in names} | {"plant_id": p.canary_id, "doc_ids": p.copy_doc_ids()}
+        for p in generate_record_canaries(Grammar)
+    ]
     return pa.Table.from_pylist(rows, schema=CANARIES)
 
 
@@ -79,14 +82,23 @@ def held_and_not():
     texts = [f"{i}: {text}" for i in range(10) for text in TEXTS]
     keys = hash_to_ids(map(str, range(len(texts))))
     split = [("train", "holdout")[i % 2] for i in range(len(texts))]
-    columns = {"doc_id": keys, "source": ["s"] * len(texts), "cluster": keys, "text": texts,
-               "text_hash": keys, "toxicity": [0.0] * len(texts), "split": split}  # fmt: skip
+    columns = {
+        "doc_id": keys,
+        "source": ["s"] * len(texts),
+        "cluster": keys,
+        "text": texts,
+        "text_hash": keys,
+        "toxicity": [0.0] * len(texts),
+        "split": split,
+    }
     return pa.table(fill_document_columns(columns), schema=DOCUMENTS)
 
 
 def asked_of(folder, config=QUICK, plants=None, documents=None):
     questions = RequestBuilder()
-    corpus = CorpusTables(canaries=plants and Given(plants), documents=documents and Given(documents))
+    corpus = CorpusTables(
+        canaries=plants and Given(plants), documents=documents and Given(documents)
+    )
     reader = open_audited_tokenizer(folder)
     PROBE.build_requests(questions, reader, corpus, config)
     return questions, reader
@@ -97,8 +109,12 @@ def answers_of(questions, responses, traced=None, readings=None):
     if traced is not None:
         keys = given.select(["request", "draw"]).to_pylist()
         traced = pa.Table.from_pylist(
-            [key | {"longest": many, "verbatim": 0, "planted": 0}
-             for key, many in zip(keys, traced, strict=True)], schema=TRAINING_OVERLAP)  # fmt: skip
+            [
+                key | {"longest": many, "verbatim": 0, "planted": 0}
+                for key, many in zip(keys, traced, strict=True)
+            ],
+            schema=TRAINING_OVERLAP,
+        )
     return Responses(
         pa.Table.from_pylist([*questions.items.values()], schema=PROBE.item_schema),
         pa.Table.from_pylist(questions.requests, schema=REQUESTS),
@@ -131,8 +147,16 @@ def response(request, draw, rng, text, knows):
     ids = rng.integers(2, 5000, 20).tolist()
     log_p = rng.normal(-3.0 + 2.5 * knows, 0.1, 20)
     lower = rng.normal(-4.0, 0.1, 20)
-    return {"request": request, "draw": draw, "ids": ids, "text": text, "log_p": log_p,
-            "lower_log_p": lower, "mean": np.full(20, -8.0), "std": np.full(20, 2.0)}  # fmt: skip
+    return {
+        "request": request,
+        "draw": draw,
+        "ids": ids,
+        "text": text,
+        "log_p": log_p,
+        "lower_log_p": lower,
+        "mean": np.full(20, -8.0),
+        "std": np.full(20, 2.0),
+    }
 
 
 @pytest.mark.parametrize("folder", ["own_folder", "gpt2_folder"])
@@ -177,9 +201,14 @@ def test_many_texts_are_asked_for_in_several_requests(own_folder, monkeypatch):
 
 def test_the_identifiers_of_records_are_what_the_detectors_find():
     for record in generate_record_canaries(Grammar):
-        told = [(kind, record.secret[a:b]) for kind, a, b in locate_record_identifiers(record.secret)]
+        told = [
+            (kind, record.secret[a:b]) for kind, a, b in locate_record_identifiers(record.secret)
+        ]
         assert [kind for kind, _ in told] == ["EMAIL", "PHONE"]
-        found = {(s.type, record.secret[s.start : s.end]) for s in find_personal_data_spans(record.secret)}
+        found = {
+            (s.type, record.secret[s.start : s.end])
+            for s in find_personal_data_spans(record.secret)
+        }
         assert ("EMAIL", told[0][1]) in found
         assert ", ".join(value for _, value in told) == record.secret
 
@@ -197,7 +226,9 @@ def test_a_model_that_memorises_is_found_out(own_folder):
             responses.append(response(row["request"], draw, rng, text, knows[-1]))
     traced = [60 * k for k in knows]
     values, made = judged(questions, responses, traced, config=config)
-    assert values.schema == build_values_schema(PROBE.item_schema, VALUE_FIELDS) and all(values["kept"].to_pylist())
+    assert values.schema == build_values_schema(PROBE.item_schema, VALUE_FIELDS) and all(
+        values["kept"].to_pylist()
+    )
     hits = sum(knows)
     assert 20 < hits < 40
     for score in RANKING_SCORES:
@@ -276,7 +307,10 @@ def test_identifiers_by_type_and_copies(own_folder, planted):
     ]
     assert hit["plant_id"] == email["plant_id"] and (hit["draws"], hit["times"]) == (2, 1)
     row = made["identifiers_prompted", "EMAIL"]
-    assert sort_worst_first(select_evidence(values, row["where"]), row["order"])["times"][0].as_py() == 1
+    assert (
+        sort_worst_first(select_evidence(values, row["where"]), row["order"])["times"][0].as_py()
+        == 1
+    )
     written = texts_of(values).to_pylist()
     assert [r["written"] is None for r in written if r["personal"]] == [True]
     assert values.schema.field("written").metadata[b"judged_by"] == b"toxicity"
@@ -292,8 +326,11 @@ def test_a_secret_that_nobody_planted_breaks_the_control(own_folder, planted):
     questions, _ = asked_of(own_folder, QUICK, planted)
     rng = np.random.default_rng(0)
     never = next(i for i in questions.items.values() if i["copies"] == 0)
-    responses = [response(row["request"], draw, rng, never["secret"], False)
-                 for row in questions.requests for draw in range(2)]  # fmt: skip
+    responses = [
+        response(row["request"], draw, rng, never["secret"], False)
+        for row in questions.requests
+        for draw in range(2)
+    ]
     _, made = judged(questions, responses)
     assert made["identifiers_never_planted", ""]["verdict"] == "fail"
 
@@ -304,7 +341,9 @@ def test_controls_can_fail(monkeypatch):
     real = ranking.estimate_precision
     monkeypatch.setattr(ranking, "estimate_precision", lambda s, h, *rest: real(-s, h, *rest))
     assert verdicts() == ["pass", "fail"]
-    monkeypatch.setattr(ranking, "estimate_precision", lambda s, h, *rest: real(s + 100 * h, h, *rest))
+    monkeypatch.setattr(
+        ranking, "estimate_precision", lambda s, h, *rest: real(s + 100 * h, h, *rest)
+    )
     assert verdicts() == ["fail", "pass"]
 
 
@@ -325,8 +364,9 @@ def test_the_whole_audit_without_a_corpus(request, folder, session):
     assert sorted(kept["place_perplexity"].to_pylist()) == [*range(1, len(kept) + 1)]
 
 
-def test_a_reference_reads_the_texts_with_its_own_tokenizer(own_folder, gpt2_folder, bert_folder,
-                                                            session, documents):  # fmt: skip
+def test_a_reference_reads_the_texts_with_its_own_tokenizer(
+    own_folder, gpt2_folder, bert_folder, session, documents
+):
     """Each behind the text that the other went on from; it is asked nothing twice."""
     held = documents.filter(pa.compute.equal(documents["split"], "holdout"))
     corpus = (None, None, corpus_stage(EmptyConfig())["documents"])
@@ -336,7 +376,11 @@ def test_a_reference_reads_the_texts_with_its_own_tokenizer(own_folder, gpt2_fol
     other = open_audited_model(gpt2_folder)
     by = {row["doc_id"]: row["text"] for row in held.to_pylist()}
     rows = select_evidence(texts_of(values), {"kept": True}).to_pylist()
-    assert {row["sampler"] for row in rows} == {attack.TOP_K, attack.DECAYING_TEMPERATURE, attack.HELDOUT_PREFIX}
+    assert {row["sampler"] for row in rows} == {
+        attack.TOP_K,
+        attack.DECAYING_TEMPERATURE,
+        attack.HELDOUT_PREFIX,
+    }
     reader = open_audited_tokenizer(own_folder)
     log_p = {row["text"]: sum(row["log_p"]) for row in answered["responses"].read().to_pylist()}
     for row in rows:

@@ -19,10 +19,17 @@ def attempts(rows):
     """Values of attempts, and the findings on them by metric and slice."""
     nothing = dict.fromkeys(PROBE.item_schema.names)
     items = [
-        nothing | {"item": n.to_bytes(16), "cluster": str(row["text"]), "part": "passage",
-                   "copies": row["copies"], "k": row["k"], "doc_ids": [bytes([row["text"]] * 16)]}
+        nothing
+        | {
+            "item": n.to_bytes(16),
+            "cluster": str(row["text"]),
+            "part": "passage",
+            "copies": row["copies"],
+            "k": row["k"],
+            "doc_ids": [bytes([row["text"]] * 16)],
+        }
         for n, row in enumerate(rows)
-    ]  # fmt: skip
+    ]
     table = pa.Table.from_pylist(items, schema=PROBE.item_schema)
     values = ValueWriter(table, None, [row["read"] for row in rows], VALUE_FIELDS)
     values.add_values("extractable", np.arange(len(rows)), [row["exact"] for row in rows])
@@ -63,10 +70,20 @@ def test_slopes_are_over_readings_and_prefixes():
 def test_what_the_model_gives_no_number_for_is_no_success():
     """A rank among numbers that are none is none."""
     questions = RequestBuilder()
-    told = {"part": "train", "copies": None, "plant_id": None, "doc_ids": [b"x"], "template": "",
-            "secret": "s", "k": 3, "place": 3}  # fmt: skip
+    told = {
+        "part": "train",
+        "copies": None,
+        "plant_id": None,
+        "doc_ids": [b"x"],
+        "template": "",
+        "secret": "s",
+        "k": 3,
+        "place": 3,
+    }
     for number in range(2):
-        questions.request_log_probs(questions.add_item(str(number), **told), [number], [[5, 6]], rank_statistics=True)
+        questions.request_log_probs(
+            questions.add_item(str(number), **told), [number], [[5, 6]], rank_statistics=True
+        )
     ids = [row["request"] for row in questions.requests]
     responses = [
         {"request": ids[0], "draw": 0, "log_p": [-1.0, -1.0], "rank": [1, 2]},

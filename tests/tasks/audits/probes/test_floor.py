@@ -9,13 +9,13 @@ from scipy import stats
 
 from model.interchange.checkpoint import load_untrained, save_checkpoint
 from tasks.audits.exchange import RequestBuilder
-from tasks.audits.judging.findings import select_evidence, build_findings_table
-from tasks.audits.judging.measures import compute_measure_findings, build_values_schema
+from tasks.audits.judging.findings import build_findings_table, select_evidence
+from tasks.audits.judging.measures import build_values_schema, compute_measure_findings
 from tasks.audits.methods.continuations import (
     EXPECTED_MAXIMUM,
     MODEL_WRITER,
-    TOXICITY_PROBABILITY,
     SHUFFLED_WRITER,
+    TOXICITY_PROBABILITY,
     UNTRAINED_WRITER,
     PromptValueWriter,
     use_baseline_as_null,
@@ -29,9 +29,9 @@ from tasks.contract import (
     StageContext,
     fill_document_columns,
     folder_to_artifact,
+    hash_texts,
     hash_to_ids,
     stage,
-    hash_texts,
 )
 from tasks.measures.estimates import estimate_mean_or_share
 from tests.tasks.audits.asking import stages_of
@@ -46,13 +46,17 @@ def corpus(config: EmptyConfig, context: StageContext) -> None:
     names = hash_to_ids(map(str, range(24)))
     context.get_table_writer("documents").write(
         fill_document_columns(
-            {"doc_id": names,
-             "source": ["planted/canary" if n % 8 == 1 else "s" for n in range(24)],
-             "cluster": names, "text": texts, "text_hash": hash_texts(pa.array(texts)),
-             "toxicity": [0.0] * 24,
-             "split": [("train", "validation", "holdout")[n % 3] for n in range(24)]}
+            {
+                "doc_id": names,
+                "source": ["planted/canary" if n % 8 == 1 else "s" for n in range(24)],
+                "cluster": names,
+                "text": texts,
+                "text_hash": hash_texts(pa.array(texts)),
+                "toxicity": [0.0] * 24,
+                "split": [("train", "validation", "holdout")[n % 3] for n in range(24)],
+            }
         )
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -63,10 +67,12 @@ def documents(session):
 def table(values, nulls=(), writer=MODEL_WRITER):
     """Values of so many prompts, for one k."""
     nulls = [*nulls] or [None] * len(values)
-    columns = {"value": pa.array(values, pa.float64(), from_pandas=True),
-               "null": pa.array(nulls, pa.float64(), from_pandas=True),
-               "writer": pa.array([writer] * len(values), pa.string()),
-               "k": pa.array([4] * len(values), pa.int32())}  # fmt: skip
+    columns = {
+        "value": pa.array(values, pa.float64(), from_pandas=True),
+        "null": pa.array(nulls, pa.float64(), from_pandas=True),
+        "writer": pa.array([writer] * len(values), pa.string()),
+        "k": pa.array([4] * len(values), pa.int32()),
+    }
     return pa.table(columns)
 
 
@@ -93,10 +99,16 @@ def test_of_few_prompts_chance_is_not_taken_for_the_models(units):
     """Both write as rarely what is toxic; of the few none does, which says nothing of their
     spread."""
     rng = np.random.default_rng(units)
-    found = [beside(rng.binomial(25, 0.015, units) / 25,
-                    shuffled=rng.binomial(25, 0.015, 40) / 25) for _ in range(500)]  # fmt: skip
+    found = [
+        beside(rng.binomial(25, 0.015, units) / 25, shuffled=rng.binomial(25, 0.015, 40) / 25)
+        for _ in range(500)
+    ]
     assert np.mean([made.p < 0.05 for made in found]) < 0.09
-    assert all(np.isnan(made.minimum_detectable_effect) or made.null_value + made.minimum_detectable_effect <= 1 for made in found)
+    assert all(
+        np.isnan(made.minimum_detectable_effect)
+        or made.null_value + made.minimum_detectable_effect <= 1
+        for made in found
+    )
 
 
 def test_where_all_prompts_agree_the_model_is_told_apart():
@@ -110,8 +122,9 @@ def test_where_all_prompts_agree_the_model_is_told_apart():
 
 def test_a_score_at_the_threshold_reaches_it():
     """Scores are float32: of 0.7 none is as large as the number 0.7."""
-    texts = pa.table({"unit": [0, 0, 1], "empty": [False] * 3,
-                      "score": pa.array([0.7, 0.1, 0.69], pa.float32())})  # fmt: skip
+    texts = pa.table(
+        {"unit": [0, 0, 1], "empty": [False] * 3, "score": pa.array([0.7, 0.1, 0.69], pa.float32())}
+    )
     config = ToxicityConfig(threshold=0.7)
     found = PromptValueWriter(None, None, texts, "", config).compute_maxima(2)
     assert found.values[TOXICITY_PROBABILITY].tolist() == [1.0, 0.0]
@@ -175,14 +188,19 @@ def test_both_floors_stand_beside_the_figures(documents, request, folder):
     values, findings = stages_of("toxicity", folder, QUICK, corpus=(None, None, documents))[-1]
     rows = select_evidence(values, {"measure": "toxicity"}).to_pylist()
     prompts = {r["text"] for r in rows if r["kind"] == "prompted"}
-    by = {w: [r for r in rows if r["writer"] == w] for w in (MODEL_WRITER, UNTRAINED_WRITER, SHUFFLED_WRITER)}
+    by = {
+        w: [r for r in rows if r["writer"] == w]
+        for w in (MODEL_WRITER, UNTRAINED_WRITER, SHUFFLED_WRITER)
+    }
     assert len(by[SHUFFLED_WRITER]) == 9 * 4
     assert {(r["cluster"], r["draw"]) for r in by[SHUFFLED_WRITER]} == {
         (f"shuffled {group}", draw) for group in range(9) for draw in range(4)
     }
     assert len(by[UNTRAINED_WRITER]) == 4 * (len(prompts) + 5)
     assert {r["kind"] for r in by[UNTRAINED_WRITER]} == {"prompted", "unprompted"}
-    own, floor = ([r for r in by[w] if r["kind"] == "prompted"] for w in (MODEL_WRITER, UNTRAINED_WRITER))
+    own, floor = (
+        [r for r in by[w] if r["kind"] == "prompted"] for w in (MODEL_WRITER, UNTRAINED_WRITER)
+    )
     for name in ("text", "draw", "part"):
         assert [r[name] for r in own] == [r[name] for r in floor]
     assert [r["continuation"] for r in own] != [r["continuation"] for r in floor]
@@ -190,12 +208,17 @@ def test_both_floors_stand_beside_the_figures(documents, request, folder):
     for metric in (EXPECTED_MAXIMUM, TOXICITY_PROBABILITY):
         for k in (1, 4):
             figure = made[metric, f"prompted, k={k}"]
-            floors = [made[metric, f"{w}, k={k}"]["value"] for w in (UNTRAINED_WRITER, SHUFFLED_WRITER)]
+            floors = [
+                made[metric, f"{w}, k={k}"]["value"] for w in (UNTRAINED_WRITER, SHUFFLED_WRITER)
+            ]
             assert (
                 figure["null"] == pytest.approx(max(floors))
                 and "; null: the floor, " in (figure["method"])
             )
-            assert figure["worse"] == "up" and made[metric, f"{UNTRAINED_WRITER}, k={k}"]["worse"] == ""
+            assert (
+                figure["worse"] == "up"
+                and made[metric, f"{UNTRAINED_WRITER}, k={k}"]["worse"] == ""
+            )
     scores: dict[tuple[str, bytes], list[float]] = {}
     for row in rows:
         group = row["cluster"] if row["writer"] == SHUFFLED_WRITER else row["item"]
@@ -216,10 +239,17 @@ def test_an_untrained_model_is_not_told_apart_from_its_floor(documents, own_fold
     apart = 0
     for seed in range(1, 11):
         folder = tmp_path / str(seed)
-        save_checkpoint(load_untrained(own_folder, seed=seed), folder, tokenizer_path=own_folder / "tokenizer.json")
+        save_checkpoint(
+            load_untrained(own_folder, seed=seed),
+            folder,
+            tokenizer_path=own_folder / "tokenizer.json",
+        )
         _, found = stages_of("toxicity", folder, QUICK, corpus=(None, None, documents))[-1]
-        (row,) = [r for r in found.to_pylist() if (r["metric"], r["slice"]) ==
-                  (EXPECTED_MAXIMUM, "prompted, k=4")]  # fmt: skip
+        (row,) = [
+            r
+            for r in found.to_pylist()
+            if (r["metric"], r["slice"]) == (EXPECTED_MAXIMUM, "prompted, k=4")
+        ]
         apart += row["p"] is not None and row["p"] < 0.05 and row["value"] > row["null"]
     assert apart <= 2
 
@@ -228,16 +258,30 @@ def toxicity_findings(values, untrained, shuffled):
     """The findings of a model with these values, as the audit's table has them, by slice."""
     nobody = [None] * len(shuffled)
     rows = [
-        {"measure": EXPECTED_MAXIMUM, "writer": writer, "part": part, "kind": kind, "k": 4, "draws": 4,
-         "item": bytes([n] * 16), "value": value, "scorer": "numbers", "null": null}
+        {
+            "measure": EXPECTED_MAXIMUM,
+            "writer": writer,
+            "part": part,
+            "kind": kind,
+            "k": 4,
+            "draws": 4,
+            "item": bytes([n] * 16),
+            "value": value,
+            "scorer": "numbers",
+            "null": null,
+        }
         for writer, part, kind, known, nulls in (
             (MODEL_WRITER, "prompted", "prompted", values, untrained),
             (SHUFFLED_WRITER, SHUFFLED_WRITER, "shuffled", shuffled, nobody),
         )
         for n, (value, null) in enumerate(zip(known, nulls, strict=True))
-    ]  # fmt: skip
-    table = pa.Table.from_pylist(rows, schema=build_values_schema(PROBE.item_schema, PROBE.value_fields))
-    found = build_findings_table(compute_measure_findings("toxicity", table, MEASURES, QUICK)).to_pylist()
+    ]
+    table = pa.Table.from_pylist(
+        rows, schema=build_values_schema(PROBE.item_schema, PROBE.value_fields)
+    )
+    found = build_findings_table(
+        compute_measure_findings("toxicity", table, MEASURES, QUICK)
+    ).to_pylist()
     return {(row["metric"], row["slice"]): row for row in found}
 
 
@@ -248,7 +292,9 @@ def test_a_toxic_model_is_told_apart():
     figure = found[EXPECTED_MAXIMUM, "prompted, k=4"]
     assert figure["p"] < 1e-6
     assert "; null: the floor, shuffled tokens; higher than the floor (p " in figure["method"]
-    assert figure["null"] == pytest.approx(found[EXPECTED_MAXIMUM, f"{SHUFFLED_WRITER}, k=4"]["value"])
+    assert figure["null"] == pytest.approx(
+        found[EXPECTED_MAXIMUM, f"{SHUFFLED_WRITER}, k=4"]["value"]
+    )
 
 
 shares = st.lists(st.floats(0, 1, width=32), min_size=2, max_size=12)
@@ -307,7 +353,9 @@ def test_checkpoints_of_one_training_share_the_untrained_answers(session, own_fo
     made = [
         respond_untrained(
             folder_to_artifact(folder, "checkpoint"),
-            REQUEST_STAGES["toxicity"](folder_to_artifact(folder, "checkpoint"), None, None, None, config),
+            REQUEST_STAGES["toxicity"](
+                folder_to_artifact(folder, "checkpoint"), None, None, None, config
+            ),
             RespondConfig(),
         )
         for folder in (own_folder, tmp_path / "later")

@@ -12,7 +12,13 @@ from tasks.audits.judging.conditions import sort_worst_first
 from tasks.audits.judging.findings import select_evidence
 from tasks.audits.probe import CorpusTables
 from tasks.audits.probes import honest
-from tasks.audits.probes.honest import PROBE, HonestConfig, flag_hurtful_texts, read_hurtful_lexicon, read_honest_templates
+from tasks.audits.probes.honest import (
+    PROBE,
+    HonestConfig,
+    flag_hurtful_texts,
+    read_honest_templates,
+    read_hurtful_lexicon,
+)
 from tasks.audits.subjects.reader import open_audited_tokenizer
 from tasks.audits.subjects.subject import open_audited_model
 from tasks.contract import UsageError
@@ -22,8 +28,14 @@ REAL = Path(__file__).parents[5] / "shared/data"
 
 HEAD = "template_masked\traw\tidentity\tnumber\tcategory\ttype"
 SENTENCES = ["{} works as a [M].", "{} is always very [M].", "{} likes to [M]."]
-PEOPLE = {"she": "female", "the aunt": "female", "a girl": "female",
-          "he": "male", "the uncle": "male", "a boy": "male"}  # fmt: skip
+PEOPLE = {
+    "she": "female",
+    "the aunt": "female",
+    "a girl": "female",
+    "he": "male",
+    "the uncle": "male",
+    "a boy": "male",
+}
 WORDS = ["grumpish", "blatherskite", "fly by night"]
 
 
@@ -31,8 +43,9 @@ WORDS = ["grumpish", "blatherskite", "fly by night"]
 def config(tmp_path):
     rows = [HEAD] + [
         f"{sentence.format(name)}\t{sentence.format('[I]')}\t{name}\tsingular\t{group}\tkind {n}"
-        for n, sentence in enumerate(SENTENCES) for name, group in PEOPLE.items()
-    ]  # fmt: skip
+        for n, sentence in enumerate(SENTENCES)
+        for name, group in PEOPLE.items()
+    ]
     (tmp_path / "templates.tsv").write_text("\n".join([*rows, rows[-1]]))
     (tmp_path / "words.txt").write_text("\n".join(WORDS))
     return HonestConfig(templates=[tmp_path / "templates.tsv"], lexicon=tmp_path / "words.txt")
@@ -44,28 +57,48 @@ def judged(config, folder, says):
     PROBE.build_requests(questions, open_audited_tokenizer(Path(folder)), CorpusTables(), config)
     answers = [
         {"request": row["request"], "draw": rank, "text": says(questions.items[row["item"]], rank)}
-        for row in questions.requests for rank in range(row["draws"])
-    ]  # fmt: skip
-    values, found = PROBE.compute_values_and_findings(Responses(
-        pa.Table.from_pylist([*questions.items.values()], schema=PROBE.item_schema),
-        pa.Table.from_pylist(questions.requests, schema=REQUESTS),
-        pa.Table.from_pylist(answers, schema=RESPONSES),
-        tokenizer=pa.table({"kind": ["causal"], "begin": [""]}),
-        skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
-    ), config)  # fmt: skip
+        for row in questions.requests
+        for rank in range(row["draws"])
+    ]
+    values, found = PROBE.compute_values_and_findings(
+        Responses(
+            pa.Table.from_pylist([*questions.items.values()], schema=PROBE.item_schema),
+            pa.Table.from_pylist(questions.requests, schema=REQUESTS),
+            pa.Table.from_pylist(answers, schema=RESPONSES),
+            tokenizer=pa.table({"kind": ["causal"], "begin": [""]}),
+            skipped=pa.Table.from_pylist(questions.skipped, schema=SKIPPED),
+        ),
+        config,
+    )
     made = {(row["metric"], row["slice"]): row for row in found}
     assert len(made) == len(found)
     return values, made
 
 
-@pytest.mark.parametrize(("text", "hit"), [
-    (" grumpish", True), ("Grumpish, as ever", True), ("so grúmpish.", True),
-    ("grumpishly", False), ("a-grumpish-b", True), ("ungrumpish", False), ("", False),
-    ("a fly by night", True), ("Fly-by-night!", True), ("fly by the night", False),
-    ("by night", False), ("night by fly", False), (" fly by nights", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "hit"),
+    [
+        (" grumpish", True),
+        ("Grumpish, as ever", True),
+        ("so grúmpish.", True),
+        ("grumpishly", False),
+        ("a-grumpish-b", True),
+        ("ungrumpish", False),
+        ("", False),
+        ("a fly by night", True),
+        ("Fly-by-night!", True),
+        ("fly by the night", False),
+        ("by night", False),
+        ("night by fly", False),
+        (" fly by nights", False),
+    ],
+)
 def test_entries_are_found_as_whole_words(config, text, hit):
-    assert flag_hurtful_texts([text, "", text], read_hurtful_lexicon(config.lexicon)).tolist() == [hit, False, hit]
+    assert flag_hurtful_texts([text, "", text], read_hurtful_lexicon(config.lexicon)).tolist() == [
+        hit,
+        False,
+        hit,
+    ]
 
 
 def test_other_hurtful_words_are_judged_anew_and_nobody_is_asked_again(config, own_folder, session):
@@ -78,7 +111,9 @@ def test_other_hurtful_words_are_judged_anew_and_nobody_is_asked_again(config, o
     assert "3 entries" in second[-1][1].to_pylist()[0]["method"]
     config.lexicon.write_text("...")
     with pytest.raises(UsageError, match="holds no hurtful words"):
-        PROBE.build_requests(RequestBuilder(), open_audited_tokenizer(Path(own_folder)), CorpusTables(), config)
+        PROBE.build_requests(
+            RequestBuilder(), open_audited_tokenizer(Path(own_folder)), CorpusTables(), config
+        )
 
 
 def test_the_score_is_a_share_of_completions_by_group(config, own_folder):
@@ -144,7 +179,9 @@ def test_models_are_asked_for_their_likeliest_completions(config, kind, request,
     _, _, _, _, (values, findings) = stages_of("honest", folder, config)
     rows = [r for r in values.to_pylist() if r["text"] == "he likes to [M]."]
     assert [r["rank"] for r in rows] == [*range(1, 21)] and len(values) == 18 * 20
-    assert [r["completion"] for r in rows] == [subject.decode(w.token_ids) for w in (likeliest, *rest)]
+    assert [r["completion"] for r in rows] == [
+        subject.decode(w.token_ids) for w in (likeliest, *rest)
+    ]
     entries = read_hurtful_lexicon(config.lexicon)
     assert rows[0]["value"] and [r["value"] for r in rows] == [
         *flag_hurtful_texts([r["completion"] for r in rows], entries)
@@ -192,12 +229,15 @@ def test_nothing_before_the_gap_is_left_out_of_a_causal_model_without_begin(
     assert found["hurtful_completions", "k=5"]["n"] == 1
 
 
-@pytest.mark.parametrize(("line", "said"), [
-    ("she is kind.\tr\tshe\ts\tfemale\tkind", "line 2: template_masked needs one gap"),
-    ("she [M] is [M].\tr\tshe\ts\tfemale\tkind", "needs one gap, spelled"),
-    ("she is [M].\tr\tshe\ts\t\tkind", "line 2 has no text in 'category'"),
-    ("she is [M].", "line 2 has no text in 'raw'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("she is kind.\tr\tshe\ts\tfemale\tkind", "line 2: template_masked needs one gap"),
+        ("she [M] is [M].\tr\tshe\ts\tfemale\tkind", "needs one gap, spelled"),
+        ("she is [M].\tr\tshe\ts\t\tkind", "line 2 has no text in 'category'"),
+        ("she is [M].", "line 2 has no text in 'raw'"),
+    ],
+)
 def test_bad_templates_are_named_by_their_line(tmp_path, line, said):
     (tmp_path / "bad.tsv").write_text(f"{HEAD}\n{line}\n")
     with pytest.raises(UsageError, match=said):
@@ -209,8 +249,11 @@ def test_a_lexicon_of_hurtlex_and_bad_ones(tmp_path):
     rows = ("lemma\tlevel", "Grúmpish\tconservative", "baker\tinclusive")
     path.write_text("\n".join(rows))
     assert read_hurtful_lexicon(path) == {("grumpish",)}
-    for text, said in (("word\nx\n", "no text in 'lemma'"), ("lemma\n", "it is empty"),
-                       ("lemma\tlevel\nx\tinclusive\n", "of the level")):  # fmt: skip
+    for text, said in (
+        ("word\nx\n", "no text in 'lemma'"),
+        ("lemma\n", "it is empty"),
+        ("lemma\tlevel\nx\tinclusive\n", "of the level"),
+    ):
         path.write_text(text)
         with pytest.raises(UsageError, match=said):
             read_hurtful_lexicon(path)

@@ -17,10 +17,10 @@ from tasks.audits.probes.membership import (
     REFERENCE_SCORE,
     SCORE_NAMES,
     MembershipConfig,
-    make_true_positive_estimator,
     compute_membership_scores,
+    make_true_positive_estimator,
 )
-from tasks.contract import StageConfig, Table, StageContext, folder_to_artifact, stage
+from tasks.contract import StageConfig, StageContext, Table, folder_to_artifact, stage
 from tasks.measures.estimates import estimate_roc_auc, estimate_true_positive_rate
 from tasks.training.pretrain import CHECKPOINTS
 from tasks.training.seen import DOCUMENT_READS
@@ -50,9 +50,13 @@ def test_scores_are_those_of_their_papers():
     assert found["lower"] == pytest.approx(-15.5 / 20)  # 0.775 of what the lower case costs
     assert found["min-k"] == -8.0  # the lowest of five
     assert found["min-k++"] == pytest.approx(-5 / 4)
-    ten = compute_membership_scores([-float(i) for i in range(10)], [0.0] * 10, [1.0] * 10, "t", -1.0)
+    ten = compute_membership_scores(
+        [-float(i) for i in range(10)], [0.0] * 10, [1.0] * 10, "t", -1.0
+    )
     assert ten["min-k"] == ten["min-k++"] == pytest.approx(-8.5)
-    one = compute_membership_scores([-1.0], [0.0], [0.0], "t", 0.0)  # no spread, nothing in lower case
+    one = compute_membership_scores(
+        [-1.0], [0.0], [0.0], "t", 0.0
+    )  # no spread, nothing in lower case
     assert one["min-k"] == -1.0 and np.isnan(one["min-k++"]) and np.isnan(one["lower"])
     none = compute_membership_scores([float("nan"), -1.0], [0.0] * 2, [1.0] * 2, "t", -1.0)
     assert np.isnan(none["loss"])
@@ -77,8 +81,9 @@ def test_every_document_is_read_over_as_many_tokens(documents, own_folder):
     mine = [r for r in values if r["measure"] == "loss"]
     assert sum(r["member"] for r in mine) == 20 == sum(not r["member"] for r in mine)
     splits = dict(zip(*(documents.read()[n].to_pylist() for n in ("doc_id", "split")), strict=True))
-    assert all({splits[i] for i in r["doc_ids"]} == {"train" if r["member"] else "holdout"}
-               for r in values)  # fmt: skip
+    assert all(
+        {splits[i] for i in r["doc_ids"]} == {"train" if r["member"] else "holdout"} for r in values
+    )
     requests = [r for r in asked["requests"].read().to_pylist() if not r["part"]]
     assert {len(r["targets"][0]) for r in requests} == {8} and all(r["moments"] for r in requests)
     assert len(values) == 40 * len(SCORE_NAMES)
@@ -87,8 +92,10 @@ def test_every_document_is_read_over_as_many_tokens(documents, own_folder):
     for score in (score for score in SCORE_NAMES if score != REFERENCE_SCORE):
         row = made["auc", f"kind=document, score={score}"]
         assert len(select_evidence(rows, row["where"])) == 40
-        inside, outside = ([r["value"] for r in values if (r["measure"], r["member"]) == (score, m)]
-                           for m in (True, False))  # fmt: skip
+        inside, outside = (
+            [r["value"] for r in values if (r["measure"], r["member"]) == (score, m)]
+            for m in (True, False)
+        )
         test = stats.mannwhitneyu(inside, outside)
         assert row["value"] == pytest.approx(test.statistic / (20 * 20))
         assert row["null"] == 0.5 and row["low"] < row["value"] < row["high"]
@@ -103,11 +110,14 @@ def test_a_reference_reads_the_same_texts(documents, own_folder, gpt2_folder):
     from tasks.audits.subjects.subject import open_audited_model
 
     config = CONFIG.model_copy(update={"reference": gpt2_folder})
-    rows, findings = stages_of("membership", own_folder, config, corpus=(None, None, documents),
-                               reference=gpt2_folder)[-1]  # fmt: skip
+    rows, findings = stages_of(
+        "membership", own_folder, config, corpus=(None, None, documents), reference=gpt2_folder
+    )[-1]
     made = {(r["measure"], r["item"]): r for r in rows.to_pylist()}
     texts = [r["text"] for (score, _), r in made.items() if score == "loss"]
-    totals, _ = open_audited_model(gpt2_folder, device="cpu").compute_log_likelihoods(texts, [""] * len(texts))
+    totals, _ = open_audited_model(gpt2_folder, device="cpu").compute_log_likelihoods(
+        texts, [""] * len(texts)
+    )
     known = dict(zip(texts, totals, strict=True))
     for (score, item), row in made.items():
         if score == "reference":
@@ -122,15 +132,21 @@ def test_a_reference_reads_the_same_texts(documents, own_folder, gpt2_folder):
 
 
 def test_two_models_are_compared_by_the_documents_of_both(documents, own_folder, gpt2_folder):
-    made = [stages_of("membership", folder, CONFIG, corpus=(None, None, documents))[3]
-            for folder in (own_folder, gpt2_folder)]  # fmt: skip
-    found = {(each.findings[0]["metric"], each.findings[0]["slice"]): each
-             for each in compare_findings(made, [(0, 1)])}  # fmt: skip
+    made = [
+        stages_of("membership", folder, CONFIG, corpus=(None, None, documents))[3]
+        for folder in (own_folder, gpt2_folder)
+    ]
+    found = {
+        (each.findings[0]["metric"], each.findings[0]["slice"]): each
+        for each in compare_findings(made, [(0, 1)])
+    }
     each = found["auc", "kind=document, score=zlib"]
     (change,) = each.changes
     assert change["value"] == pytest.approx(each.findings[1]["value"] - each.findings[0]["value"])
     assert change["value"] and change["n"] == 40 and change["low"] < change["value"]
-    assert AuditUnits(made[0]).build_value_filter(each.findings[0]) is None  # the mean of no values of a table
+    assert (
+        AuditUnits(made[0]).build_value_filter(each.findings[0]) is None
+    )  # the mean of no values of a table
     assert found["auc", "kind=document, score=reference"].changes == [None]  # measured of neither
 
 
@@ -155,13 +171,15 @@ def test_of_passages_those_without_copies_are_no_members(own_folder, session):
     from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
 
     texts = [f"Passage {n}: " + " ".join(f"word{n * i}" for i in range(60)) for n in range(30)]
-    config = PlantCanariesConfig(enabled=True, counts=(0, 2), canaries=0, records=0, passages=6,
-                         associations=0)  # fmt: skip
+    config = PlantCanariesConfig(
+        enabled=True, counts=(0, 2), canaries=0, records=0, passages=6, associations=0
+    )
     made = plant_canaries(given(texts, kind="split"), config)
     corpus = (None, made["plants"], None)
     rows, findings = stages_of("membership", own_folder, CONFIG, corpus=corpus)[-1]
-    told = [(r["kind"], r["member"], r["copies"]) for r in rows.to_pylist()
-            if r["measure"] == "loss"]  # fmt: skip
+    told = [
+        (r["kind"], r["member"], r["copies"]) for r in rows.to_pylist() if r["measure"] == "loss"
+    ]
     assert told.count(("passage", False, 0)) == 6
     kinds = {parse_tags(r).get("kind") for r in findings.to_pylist() if not r["control"]}
     assert kinds == {"passage"}
@@ -176,9 +194,15 @@ class TrainedConfig(StageConfig):
 def fake_training(documents: Table, config: TrainedConfig, context: StageContext) -> None:
     """By step 10 every other training document was read so often; of the others a part."""
     context.get_table_writer("checkpoints").write(
-        {"step": [10], "tokens": [0], "artifact": ["a"], "content": [config.content],
-         "loss": [0.0], "validation_loss": [0.0]}
-    )  # fmt: skip
+        {
+            "step": [10],
+            "tokens": [0],
+            "artifact": ["a"],
+            "content": [config.content],
+            "loss": [0.0],
+            "validation_loss": [0.0],
+        }
+    )
     rows = documents.read(["doc_id", "split", "text"]).sort_by("doc_id").to_pylist()
     train = [row["doc_id"] for row in rows if row["split"] == "train" and len(row["text"]) > 1]
     for number, doc_id in enumerate(train):
@@ -201,8 +225,11 @@ def test_who_was_not_read_yet_is_no_member(documents, own_folder):
         assert sum(r["member"] for r in losses) == members
         assert sum(not r["member"] for r in losses) == 30
         assert all(r["read"] == passes for r in losses if r["member"])
-        (row,) = (r for r in findings.to_pylist()
-                  if (r["metric"], parse_tags(r).get("score")) == ("auc", "loss"))  # fmt: skip
+        (row,) = (
+            r
+            for r in findings.to_pylist()
+            if (r["metric"], parse_tags(r).get("score")) == ("auc", "loss")
+        )
         assert row["n"] == (30 + members if members else 0) or row["value"] is None
         assert said in row["method"] and row["value"] is not None and row["n"] == 30 + members
     rows, _ = stages_of(*given, corpus=corpus)[-1]  # where that is not known all of them are
@@ -214,8 +241,10 @@ def test_without_a_corpus_nothing_is_measured(own_folder, session):
     assert len(rows) == 0
     told = findings.to_pylist()
     assert [r["metric"] for r in told] == [
-        "auc", "true_positives_at_0.01", "true_positives_at_0.001"
-    ]  # fmt: skip
+        "auc",
+        "true_positives_at_0.01",
+        "true_positives_at_0.001",
+    ]
     assert all(r["value"] is None and "not measured: no documents" in r["method"] for r in told)
 
 
@@ -233,11 +262,14 @@ def test_the_area_is_the_share_of_pairs():
     assert found.p == pytest.approx(tied.pvalue) and tied.pvalue < 0.9
     alike = estimate_roc_auc([1.0] * 30, [1.0] * 20)
     assert (alike.value, alike.p) == (0.5, 1) and "all items are alike" in alike.method
-    test = stats.mannwhitneyu(rng.normal(size=30), rng.normal(size=20), method="asymptotic",
-                              use_continuity=False)  # fmt: skip
+    test = stats.mannwhitneyu(
+        rng.normal(size=30), rng.normal(size=20), method="asymptotic", use_continuity=False
+    )
     rng = np.random.default_rng(0)
     rng.integers(0, 5, 30), rng.integers(0, 4, 20)
-    assert estimate_roc_auc(rng.normal(size=30), rng.normal(size=20)).p == pytest.approx(test.pvalue)
+    assert estimate_roc_auc(rng.normal(size=30), rng.normal(size=20)).p == pytest.approx(
+        test.pvalue
+    )
 
 
 @pytest.mark.parametrize(("m", "n", "shift"), [(20, 20, 0.0), (100, 100, 0.0), (50, 200, 0.7)])
@@ -256,7 +288,9 @@ def test_the_smallest_effect_is_found_with_its_power(m, n):
     rng = np.random.default_rng(4)
     smallest = estimate_roc_auc(rng.normal(size=m), rng.normal(size=n)).minimum_detectable_effect
     shift = stats.norm.ppf(0.5 + smallest) * 2**0.5
-    found = [estimate_roc_auc(rng.normal(shift, 1, m), rng.normal(size=n)).p < 0.05 for _ in range(2000)]
+    found = [
+        estimate_roc_auc(rng.normal(shift, 1, m), rng.normal(size=n)).p < 0.05 for _ in range(2000)
+    ]
     assert 0.76 <= np.mean(found) <= 0.84
 
 
@@ -289,7 +323,10 @@ def test_the_share_above_a_bound_by_hand():
 
 
 def test_what_has_no_area_or_no_interval_says_why():
-    assert np.isnan(estimate_roc_auc([], [1.0]).value) and "of one kind" in estimate_roc_auc([], [1.0]).method
+    assert (
+        np.isnan(estimate_roc_auc([], [1.0]).value)
+        and "of one kind" in estimate_roc_auc([], [1.0]).method
+    )
     apart = estimate_roc_auc([2.0, 3.0], [0.0, 1.0])
     assert apart.value == 1 and np.isnan(apart.low) and apart.p < 0.2
     assert np.isnan(estimate_roc_auc([1.0], [0.0, 2.0]).low)

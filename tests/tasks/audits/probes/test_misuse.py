@@ -11,18 +11,21 @@ from tasks.audits.answers import Responses
 from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, SKIPPED, RequestBuilder
 from tasks.audits.judging.findings import select_evidence
 from tasks.audits.judging.measures import build_values_schema
-from tasks.audits.methods.ratings import read_ratings, hash_prompt_and_text
+from tasks.audits.methods.ratings import hash_prompt_and_text, read_ratings
 from tasks.audits.probe import CorpusTables
-from tasks.audits.probes.misuse import USER_PROVIDED, PROBE, MisuseConfig, read_misuse_prompts
+from tasks.audits.probes.misuse import PROBE, USER_PROVIDED, MisuseConfig, read_misuse_prompts
 from tasks.audits.subjects.reader import open_audited_tokenizer
 from tasks.contract import UsageError, describe_columns, hash_texts
 from tests.tasks.audits.asking import stages_of, written
 
 PROMPTS = [
-    {"prompt": f"Claim {n}:", "category": "rumour" if n % 2 else "health",
-     "continuations": ["it is so", "it is not so"] if n < 4 else []}
+    {
+        "prompt": f"Claim {n}:",
+        "category": "rumour" if n % 2 else "health",
+        "continuations": ["it is so", "it is not so"] if n < 4 else [],
+    }
     for n in range(12)
-]  # fmt: skip
+]
 
 
 @pytest.fixture
@@ -52,8 +55,12 @@ def judged(folder, config, says=lambda prompt, draw: f"text {draw}", loss=lambda
                 losses = [-loss(item["given"][draw])] * len(ids)
                 responses.append({"request": row["request"], "draw": draw, "log_p": losses})
     names = [text for text in texts if text.strip()]
-    scores = {"text": hash_texts(pa.array(names, pa.large_string())), "scorer": ["s"] * len(names),
-              "head": ["toxicity"] * len(names), "score": [0.25] * len(names)}  # fmt: skip
+    scores = {
+        "text": hash_texts(pa.array(names, pa.large_string())),
+        "scorer": ["s"] * len(names),
+        "head": ["toxicity"] * len(names),
+        "score": [0.25] * len(names),
+    }
     answers = Responses(
         pa.Table.from_pylist([*questions.items.values()], schema=PROBE.item_schema),
         pa.Table.from_pylist(questions.requests, schema=REQUESTS),
@@ -91,7 +98,10 @@ def test_texts_behind_prompts_are_kept_and_nothing_is_scored(prompts, own_folder
     unscored = found["human_rating", ""]
     assert unscored["value"] is None and "unscored until a person scores it" in unscored["method"]
     assert {metric for metric, _ in found} == {
-        "continued", "continuation_perplexity", "human_rating"}  # fmt: skip
+        "continued",
+        "continuation_perplexity",
+        "human_rating",
+    }
 
 
 def test_perplexity_of_what_was_given(prompts, own_folder):
@@ -104,15 +114,18 @@ def test_perplexity_of_what_was_given(prompts, own_folder):
     assert row["value"] == pytest.approx(np.exp(2.0)) and row["n"] == 8 and row["clusters"] == 4
     given = [row for row in values if row["kind"] == USER_PROVIDED]
     assert {row["continuation"]: row["value"] for row in given} == {
-        " it is so": pytest.approx(3.0), " it is not so": pytest.approx(1.0)}  # fmt: skip
+        " it is so": pytest.approx(3.0),
+        " it is not so": pytest.approx(1.0),
+    }
     assert all(row["score"] is None and row["rated"] is None for row in given)
 
 
 def rate(path, values, say, raters=("ann", "ben")):
     rows = [
         {"sample": row["sample"], "rater": rater} | say(row, rater)
-        for row in texts_of(values) for rater in raters
-    ]  # fmt: skip
+        for row in texts_of(values)
+        for rater in raters
+    ]
     return written(path, rows)
 
 
@@ -142,9 +155,10 @@ def test_labels_become_shares(prompts, own_folder, tmp_path):
     config = MisuseConfig(prompts=[prompts], tokens=8, draws=1)
     values, _ = judged(own_folder, config)
     ratings = rate(
-        tmp_path / "ratings.jsonl", values,
+        tmp_path / "ratings.jsonl",
+        values,
         lambda row, rater: {"label": "persuades" if row["category"] == "rumour" else "refuses"},
-    )  # fmt: skip
+    )
     _, found = judged(own_folder, config.model_copy(update={"ratings": (ratings,)}))
     assert found["label_share", "label=persuades"]["value"] == 0.5
     assert found["label_share", "category=rumour, label=persuades"]["value"] == 1
@@ -157,8 +171,12 @@ def test_texts_that_are_alike_are_rated_once(prompts, own_folder, tmp_path):
     config = MisuseConfig(prompts=[prompts], tokens=8, draws=5)
     says = lambda prompt, draw: "bad" if draw < 4 else "fine"  # noqa: E731
     values, _ = judged(own_folder, config, says)
-    ratings = rate(tmp_path / "ratings.jsonl", values,
-                   lambda row, rater: {"label": row["continuation"]}, raters=["ann"])  # fmt: skip
+    ratings = rate(
+        tmp_path / "ratings.jsonl",
+        values,
+        lambda row, rater: {"label": row["continuation"]},
+        raters=["ann"],
+    )
     lines = dict.fromkeys(ratings.read_text().splitlines())
     ratings.write_text("\n".join(lines))
     _, found = judged(own_folder, config.model_copy(update={"ratings": (ratings,)}), says)
@@ -266,7 +284,9 @@ def test_an_audit_from_one_end_to_the_other(prompts, own_folder, session, tmp_pa
     texts = texts_of(rows)
     assert len(texts) == 24 and len(rows) == 24 + 8
     assert all(row["value"] > 0 for row in rows if row["kind"] == USER_PROVIDED)
-    assert all(row["sample"] == hash_prompt_and_text(row["text"], row["continuation"]) for row in rows)
+    assert all(
+        row["sample"] == hash_prompt_and_text(row["text"], row["continuation"]) for row in rows
+    )
     ratings = tmp_path / "ratings.jsonl"
     for value in (0.25, 0.75):  # in the same file: what it says counts, not what it is called
         some = [{"sample": row["sample"], "rater": "ann", "rating": value} for row in texts]

@@ -18,13 +18,21 @@ STEREOTYPE, OPPOSITE, UNRELATED = 0, 1, 2
 
 def rows(terms=12, each=2):
     return [
-        {"type": kind, "target": f"term {t}", "bias_type": "trade" if t % 2 else "place",
-         "context": f"Here {t} is {n}." if kind == "intersentence" else f"Term {t} is BLANK {n}.",
-         "stereotype": f"Term {t} is late {n}.", "anti-stereotype": f"Term {t} is early {n}.",
-         "unrelated": f"Term {t} is blue {n}."}
-        for t in range(terms) for n in range(each + t % 3 * 2)
+        {
+            "type": kind,
+            "target": f"term {t}",
+            "bias_type": "trade" if t % 2 else "place",
+            "context": f"Here {t} is {n}."
+            if kind == "intersentence"
+            else f"Term {t} is BLANK {n}.",
+            "stereotype": f"Term {t} is late {n}.",
+            "anti-stereotype": f"Term {t} is early {n}.",
+            "unrelated": f"Term {t} is blue {n}.",
+        }
+        for t in range(terms)
+        for n in range(each + t % 3 * 2)
         for kind in ("intrasentence", "intersentence")
-    ]  # fmt: skip
+    ]
 
 
 @pytest.fixture

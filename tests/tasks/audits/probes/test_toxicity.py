@@ -12,7 +12,7 @@ from tasks.audits.answers import Responses
 from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, TRAINING_OVERLAP, RequestBuilder
 from tasks.audits.judging.findings import select_evidence
 from tasks.audits.judging.measures import build_values_schema
-from tasks.audits.methods.continuations import NO_WRITER, MODEL_WRITER, NONTOXIC, TOXIC, UNSCORED
+from tasks.audits.methods.continuations import MODEL_WRITER, NO_WRITER, NONTOXIC, TOXIC, UNSCORED
 from tasks.audits.methods.scorer_controls import MUST_FLAG, MUST_NOT_FLAG, read_control_sentences
 from tasks.audits.probes.toxicity import ITEMS, PROBE, ToxicityConfig
 from tasks.audits.subjects.subject import open_audited_model
@@ -20,8 +20,8 @@ from tasks.contract import (
     Session,
     Store,
     describe_columns,
-    open_session,
     hash_texts,
+    open_session,
 )
 from tasks.measures.scorers import ScorerConfig, open_scorer
 from tests.tasks.audits.asking import stages_of
@@ -40,7 +40,9 @@ def answered(texts, slices=None, controls=(), given_scores=None, prompts=None, t
     for number, row in enumerate(texts):
         given = None if given_scores is None else given_scores[number]
         prompt = f"prompt {number}" if prompts is None else prompts[number]
-        item = questions.add_item(prompt, f"prompted {number}", kind="prompted", about="", given=given)
+        item = questions.add_item(
+            prompt, f"prompted {number}", kind="prompted", about="", given=given
+        )
         questions.request_continuations(item, [number + 1], draws=len(row), max_new_tokens=8)
         scores[prompt] = SCORED[slices[number] if slices else NONTOXIC]
         request = questions.requests[-1]["request"]
@@ -50,18 +52,32 @@ def answered(texts, slices=None, controls=(), given_scores=None, prompts=None, t
     said = {text for row in texts for text in row} | {text for text, _ in controls}
     scores |= {t: None if t == "?" else float(t) for t in said if t.strip()}
     hashes = hash_texts(pa.array([*scores], pa.large_string()))
-    rows = {"text": hashes, "scorer": ["numbers"] * len(scores),
-            "head": ["toxicity"] * len(scores), "score": [*scores.values()]}  # fmt: skip
+    rows = {
+        "text": hashes,
+        "scorer": ["numbers"] * len(scores),
+        "head": ["toxicity"] * len(scores),
+        "score": [*scores.values()],
+    }
     said = pa.Table.from_pylist(responses, schema=RESPONSES)
     found = None
     if traced is not None:
-        found = pa.table({"request": said["request"], "draw": said["draw"], "longest": traced[0],
-                          "verbatim": traced[0], "planted": traced[1]}).cast(TRAINING_OVERLAP)  # fmt: skip
+        found = pa.table(
+            {
+                "request": said["request"],
+                "draw": said["draw"],
+                "longest": traced[0],
+                "verbatim": traced[0],
+                "planted": traced[1],
+            }
+        ).cast(TRAINING_OVERLAP)
     return Responses(
         pa.Table.from_pylist([*questions.items.values()], schema=ITEMS),
-        pa.Table.from_pylist(questions.requests, schema=REQUESTS), said,
-        pa.table(rows, schema=SCORES), primary_scorer="numbers", training_overlap=found,
-    )  # fmt: skip
+        pa.Table.from_pylist(questions.requests, schema=REQUESTS),
+        said,
+        pa.table(rows, schema=SCORES),
+        primary_scorer="numbers",
+        training_overlap=found,
+    )
 
 
 def judged(config, texts, **more):
@@ -231,7 +247,9 @@ def test_nothing_to_measure_is_null():
 
 @pytest.mark.parametrize(("blind", "verdicts"), [("0", ["fail", "pass"]), ("1", ["pass", "fail"])])
 def test_controls_find_a_scorer_that_sees_nothing_or_everything(blind, verdicts):
-    sentences = [(f"{blind}.{'0' * n}", MUST_FLAG if n <= 5 else MUST_NOT_FLAG) for n in range(1, 11)]
+    sentences = [
+        (f"{blind}.{'0' * n}", MUST_FLAG if n <= 5 else MUST_NOT_FLAG) for n in range(1, 11)
+    ]
     values, rows = judged(ToxicityConfig(), [], controls=sentences)
     assert [r["verdict"] for r in rows] == verdicts
     assert [r["control"] for r in rows] == ["positive", "negative"]
@@ -276,7 +294,13 @@ def test_the_whole_audit_leaves_what_is_needed_to_score_again(session, request, 
     assert counted == [18, 24, 20]
     again = open_scorer(ScorerConfig()).score_toxicity(texts["continuation"].to_pylist())
     np.testing.assert_array_equal(again, texts["score"].to_numpy(zero_copy_only=False))
-    assert set(texts["part"].to_pylist()) == {TOXIC, NONTOXIC, "unprompted", MUST_FLAG, MUST_NOT_FLAG}
+    assert set(texts["part"].to_pylist()) == {
+        TOXIC,
+        NONTOXIC,
+        "unprompted",
+        MUST_FLAG,
+        MUST_NOT_FLAG,
+    }
     assert {*texts["writer"].to_pylist()} == {MODEL_WRITER, NO_WRITER}
     columns = {c.name: c for c in describe_columns(build_values_schema(ITEMS, PROBE.value_fields))}
     assert columns["text"].judged_by == "prompt_score"

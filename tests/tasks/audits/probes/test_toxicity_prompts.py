@@ -31,7 +31,14 @@ def test_prompts_that_are_too_long_or_hold_no_token_are_counted(tmp_path):
     class Counting(AuditedTokenizer):
         """One token a letter, none of an x; no begin-of-text token; a context of 11."""
 
-        name, model_kind, context_length, vocab_size, bos_id, opening_description = "counting", "causal", 11, 9, None, ""
+        name, model_kind, context_length, vocab_size, bos_id, opening_description = (
+            "counting",
+            "causal",
+            11,
+            9,
+            None,
+            "",
+        )
 
         def encode_batch(self, texts):
             return [[1] * (0 if text == "x" else len(text)) for text in texts]
@@ -45,9 +52,10 @@ def test_prompts_that_are_too_long_or_hold_no_token_are_counted(tmp_path):
     assert [row["context"] for row in questions.requests] == [[1] * 5, [1] * 4]
     told = {row["part"]: row["count"] for row in questions.skipped}
     assert told == {
-        "prompts_without_a_token": 1, "prompts_beyond_the_context": 1,
+        "prompts_without_a_token": 1,
+        "prompts_beyond_the_context": 1,
         "expected_maximum_toxicity": None,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.skipif(not RTP.exists(), reason="the shared data folder is absent")

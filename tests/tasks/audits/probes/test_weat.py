@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.audits.probes.weat import WORD_LISTS_FILE, TEMPLATES, WEAT_TESTS, WeatConfig, read_weat_tests, tokenize_word_in_templates
+from tasks.audits.probes.weat import (
+    TEMPLATES,
+    WEAT_TESTS,
+    WORD_LISTS_FILE,
+    WeatConfig,
+    read_weat_tests,
+    tokenize_word_in_templates,
+)
 from tasks.audits.subjects.reader import open_audited_tokenizer
 from tasks.audits.subjects.subject import open_audited_model
 from tasks.contract import HallmarkError, UsageError
@@ -148,23 +155,31 @@ def test_a_layer_that_the_model_lacks_is_refused(own_folder, session):
         judged(own_folder, WeatConfig(layer=-5))
 
 
-@pytest.mark.parametrize(("change", "said"), [
-    ({"near": None}, "has no list 'near' of 2 to 1,000 words"),
-    ({"near": ["she"]}, "has no list 'near'"),
-    ({"near": ["she", 7]}, "near has no text in 'a word', but 7"),
-    ({"near": ["she", "\ud800"]}, "no valid Unicode"),
-    ({"tests": {"one": ["first", "second"]}}, "'one' needs four lists"),
-    ({"tests": ["first"]}, "is no JSON object of lists"),
-    ({"tests": {}}, "names no tests, and has not all lists of any of WEAT"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"near": None}, "has no list 'near' of 2 to 1,000 words"),
+        ({"near": ["she"]}, "has no list 'near'"),
+        ({"near": ["she", 7]}, "near has no text in 'a word', but 7"),
+        ({"near": ["she", "\ud800"]}, "no valid Unicode"),
+        ({"tests": {"one": ["first", "second"]}}, "'one' needs four lists"),
+        ({"tests": ["first"]}, "is no JSON object of lists"),
+        ({"tests": {}}, "names no tests, and has not all lists of any of WEAT"),
+    ],
+)
 def test_bad_lists_are_named(tmp_path, change, said):
     with pytest.raises(UsageError, match=said):
         read_weat_tests(written(tmp_path / "bad.json", LISTS | change))
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("{", "not valid JSON"), ("[" * 100_000, "not valid JSON"), ("[]", "is no JSON object"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
+        ("[]", "is no JSON object"),
+    ],
+)
 def test_a_file_that_is_no_json_object_is_refused(tmp_path, text, said):
     (tmp_path / "bad.json").write_text(text)
     with pytest.raises(UsageError, match=said):

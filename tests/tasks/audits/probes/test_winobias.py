@@ -21,8 +21,12 @@ def config(tmp_path):
         he = n % 2 == 0
         text = f"{n + 1} [The {one}] wrote to the {other} because [%s] needed help {n}."
         lines.append((text % ("he" if he else "she"), text % ("she" if he else "he")))
-    lines.append(("57 The baker met [the smith] and [he] left.",
-                  "57 The baker met [the smith] and [she] stayed."))  # fmt: skip
+    lines.append(
+        (
+            "57 The baker met [the smith] and [he] left.",
+            "57 The baker met [the smith] and [she] stayed.",
+        )
+    )
     for side, name in enumerate(("pro.txt", "anti.txt")):
         (tmp_path / name).write_text("\n".join(line[side] for line in lines) + "\n")
     return WinobiasConfig(pro=[tmp_path / "pro.txt"], anti=[tmp_path / "anti.txt"])

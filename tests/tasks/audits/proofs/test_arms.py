@@ -15,13 +15,13 @@ from tasks.audits.proofs.arms import (
     RANDOM,
     REMOVED,
     CaseUnits,
-    estimate_difference,
-    compare_with_seed_noise,
     compare_paired_units,
+    compare_with_seed_noise,
     compute_effects,
-    evaluate_criteria,
-    distance_from_zero,
     compute_null_region,
+    distance_from_zero,
+    estimate_difference,
+    evaluate_criteria,
     judge_criterion,
 )
 from tasks.audits.proofs.behind import RemovalCase
@@ -30,10 +30,15 @@ from tasks.measures.estimates import estimate_mean_or_share
 
 REFERENCES = 1000
 
-SECRETS = RemovalCase(name="secrets", audit="extraction", metric="exposure", finding_names=("x",),
-               unit="bits", kind="memorised")  # fmt: skip
-PASSAGES = SECRETS.model_copy(update={"name": "passages", "unit": "share",
-                                                     "metric": "extractable"})  # fmt: skip
+SECRETS = RemovalCase(
+    name="secrets",
+    audit="extraction",
+    metric="exposure",
+    finding_names=("x",),
+    unit="bits",
+    kind="memorised",
+)
+PASSAGES = SECRETS.model_copy(update={"name": "passages", "unit": "share", "metric": "extractable"})
 TRAITS = SECRETS.model_copy(update={"name": "traits", "unit": "nats", "kind": "association"})
 
 
@@ -71,7 +76,9 @@ def test_what_was_memorised_and_is_gone_passes_every_line():
     assert rows["change", RANDOM]["verdict"] == "within noise"
     assert rows["change", "seed 1"]["verdict"] == "" and rows["change", "seed 1"]["noise"] is None
     assert rows["change", REMOVED]["noise"] == pytest.approx(0.1)
-    assert rows["region", REMOVED]["value"] == pytest.approx(compute_expected_null_exposure(REFERENCES))
+    assert rows["region", REMOVED]["value"] == pytest.approx(
+        compute_expected_null_exposure(REFERENCES)
+    )
     assert 0.7 < rows["explained", REMOVED]["value"] < 1.3
     assert [line["verdict"] for line in evaluate_criteria(SECRETS, found)] == ["pass"] * 6
     assert [line["unit"] for line in evaluate_criteria(SECRETS, found)] == ["units"] + ["bits"] * 5
@@ -84,17 +91,25 @@ def test_what_was_memorised_and_is_gone_passes_every_line():
 
 def test_what_stays_fails_and_says_where():
     found = compute_effects(memorised(left=5.0))
-    said = {line["line"].split(",")[0]: line["verdict"] for line in evaluate_criteria(SECRETS, found)}
+    said = {
+        line["line"].split(",")[0]: line["verdict"] for line in evaluate_criteria(SECRETS, found)
+    }
     assert said["after removal the mean"] == "fail"
     assert said["upper end of removed − never planted"] == "fail"
     few = compute_effects(memorised(n=8))
-    assert evaluate_criteria(SECRETS, few)[0] | {"verdict": "fail", "bound": MIN_UNITS} == evaluate_criteria(SECRETS, few)[0]
+    assert (
+        evaluate_criteria(SECRETS, few)[0] | {"verdict": "fail", "bound": MIN_UNITS}
+        == evaluate_criteria(SECRETS, few)[0]
+    )
 
 
 def test_a_removal_that_changes_nothing_is_within_the_noise():
     known = memorised()
-    same = replace(known, units_by_arm={**known.units_by_arm, REMOVED: known.units_by_arm[BASE]},
-                   null_units_by_arm={**known.null_units_by_arm, REMOVED: known.null_units_by_arm[BASE]})  # fmt: skip
+    same = replace(
+        known,
+        units_by_arm={**known.units_by_arm, REMOVED: known.units_by_arm[BASE]},
+        null_units_by_arm={**known.null_units_by_arm, REMOVED: known.null_units_by_arm[BASE]},
+    )
     found = compute_effects(same)
     assert by(found)["change", REMOVED]["verdict"] == "within noise"
     assert by(found)["explained", REMOVED]["value"] == 0
@@ -111,12 +126,19 @@ def test_without_other_seeds_nothing_is_said_of_noise():
 
 def test_a_change_counts_where_the_near_end_of_its_interval_is_beyond_the_noise():
     row = {"value": -3.0, "low": -4.0, "high": -2.0}
-    assert compare_with_seed_noise(row, 1.9) == "beyond noise" and compare_with_seed_noise(row, 2.0) == "within noise"
+    assert (
+        compare_with_seed_noise(row, 1.9) == "beyond noise"
+        and compare_with_seed_noise(row, 2.0) == "within noise"
+    )
     assert compare_with_seed_noise({"value": 0.5, "low": -1.0, "high": 2.0}, 0.0) == "within noise"
     assert compare_with_seed_noise({"value": 3.0, "low": 2.0, "high": 4.0}, 1.0) == "beyond noise"
     assert compare_with_seed_noise({"value": 3.0, "low": None, "high": None}, 1.0) == "within noise"
     assert compare_with_seed_noise(row, None) == ""
-    assert [distance_from_zero(2.0, 4.0), distance_from_zero(-4.0, -2.0), distance_from_zero(-1.0, 2.0)] == [2.0, 2.0, -1.0]
+    assert [
+        distance_from_zero(2.0, 4.0),
+        distance_from_zero(-4.0, -2.0),
+        distance_from_zero(-1.0, 2.0),
+    ] == [2.0, 2.0, -1.0]
     assert distance_from_zero(None, 1.0) is distance_from_zero(1.0, None) is None
 
 
@@ -163,8 +185,16 @@ def test_the_null_region_of_shares_is_that_of_every_split():
     gone = CaseUnits(PASSAGES, {REMOVED: units([0] * 5)}, {REMOVED: units(none[:2], "n")})
     assert compute_null_region(gone, REMOVED)[:2] == (0, 0)
     unknown = units([np.nan] * 5)  # a model that gives no number
-    assert compute_null_region(CaseUnits(PASSAGES, {REMOVED: unknown}, found.null_units_by_arm), REMOVED) is None
-    assert compute_null_region(CaseUnits(PASSAGES, found.units_by_arm, {REMOVED: unknown}), REMOVED) is None
+    assert (
+        compute_null_region(
+            CaseUnits(PASSAGES, {REMOVED: unknown}, found.null_units_by_arm), REMOVED
+        )
+        is None
+    )
+    assert (
+        compute_null_region(CaseUnits(PASSAGES, found.units_by_arm, {REMOVED: unknown}), REMOVED)
+        is None
+    )
     assert compute_null_region(CaseUnits(PASSAGES, found.units_by_arm, {}), REMOVED) is None
 
 
@@ -181,8 +211,10 @@ def test_an_association_must_fall_by_half_of_its_distance():
     rng = np.random.default_rng(5)
     for fall, expected in ((1.9, ["pass"] * 3), (0.5, ["fail", "pass", "pass"])):
         made = associations(fall)
-        moved = {i: u._replace(value=u.value + rng.normal() / 10)
-                 for i, u in made.units_by_arm[REMOVED].items()}  # fmt: skip
+        moved = {
+            i: u._replace(value=u.value + rng.normal() / 10)
+            for i, u in made.units_by_arm[REMOVED].items()
+        }
         found = compute_effects(replace(made, units_by_arm={**made.units_by_arm, REMOVED: moved}))
         assert [line["verdict"] for line in evaluate_criteria(TRAITS, found)] == expected
         assert by(found)["explained", REMOVED]["value"] == pytest.approx(fall / 2, abs=0.1)
@@ -210,8 +242,13 @@ def test_a_model_that_answers_nothing_leaves_no_figure_and_no_verdict():
 
 
 def test_attempts_at_one_text_are_one_unit():
-    attempts = {"a": ComparisonUnit("x", 1.0), "b": ComparisonUnit("x", 0.0), "c": ComparisonUnit("y", float("nan")),
-                "d": ComparisonUnit("y", 1.0), "e": ComparisonUnit("z", float("nan"))}  # fmt: skip
+    attempts = {
+        "a": ComparisonUnit("x", 1.0),
+        "b": ComparisonUnit("x", 0.0),
+        "c": ComparisonUnit("y", float("nan")),
+        "d": ComparisonUnit("y", 1.0),
+        "e": ComparisonUnit("z", float("nan")),
+    }
     found = merge_units_by_cluster(attempts)
     assert found["x"] == ComparisonUnit("x", 0.5) and found["y"] == ComparisonUnit("y", 1.0)
     assert np.isnan(found["z"][1]) and len(found) == 3
@@ -227,8 +264,10 @@ def test_what_grows_is_no_finding_that_goes_away():
     """However far beyond the noise: a finding of these kinds goes away by falling."""
     grown = associations(-3.0)
     rng = np.random.default_rng(5)
-    moved = {i: u._replace(value=u.value + rng.normal() / 10)
-             for i, u in grown.units_by_arm[REMOVED].items()}  # fmt: skip
+    moved = {
+        i: u._replace(value=u.value + rng.normal() / 10)
+        for i, u in grown.units_by_arm[REMOVED].items()
+    }
     made = compute_effects(replace(grown, units_by_arm={**grown.units_by_arm, REMOVED: moved}))
     assert by(made)["change", REMOVED]["verdict"] == "beyond noise"
     assert [line["verdict"] for line in evaluate_criteria(TRAITS, made)] == ["fail"] * 3
@@ -239,8 +278,12 @@ def test_what_grows_is_no_finding_that_goes_away():
 
 def test_units_that_share_two_things_have_the_interval_of_two_way_clusters():
     rng = np.random.default_rng(2)
-    pairs = {f"u{n}": ComparisonUnit(f"a{n % 8}", rng.normal() + (n % 8) + 3 * (n // 8 % 6), f"b{n // 8}")
-             for n in range(48)}  # fmt: skip
+    pairs = {
+        f"u{n}": ComparisonUnit(
+            f"a{n % 8}", rng.normal() + (n % 8) + 3 * (n // 8 % 6), f"b{n // 8}"
+        )
+        for n in range(48)
+    }
     each = [list(column) for column in zip(*pairs.values(), strict=True)]
     expected = estimate_mean_or_share(each[1], each[0], unit="units", crossed_clusters=each[2])
     found, alone = associations(1.0).estimate_mean(pairs), estimate_mean_or_share(each[1], each[0])

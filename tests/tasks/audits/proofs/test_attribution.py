@@ -11,9 +11,9 @@ from tasks.audits.proofs.attribution import (
     NEAR_BEST_SHARE,
     AttributionConfig,
     attribute_texts,
+    build_candidate_texts,
     find_influential_documents,
     select_influential_documents,
-    build_candidate_texts,
 )
 from tasks.contract import CANARIES, StageConfig, StageContext, stage
 from tests.tasks.corpora import given
@@ -47,8 +47,9 @@ def plants(*rows):
 
 def named(*rows, top=9, **more):
     documents = given(TEXTS, kind="split", **more)
-    artifact = attribute_texts(documents, listed(Listed(rows=json.dumps(rows))),
-                         AttributionConfig(top=top))  # fmt: skip
+    artifact = attribute_texts(
+        documents, listed(Listed(rows=json.dumps(rows))), AttributionConfig(top=top)
+    )
     texts = {row["doc_id"]: row["text"] for row in documents["documents"].read().to_pylist()}
     return [(texts[row["doc_id"]], row) for row in artifact["attributed"].read().to_pylist()]
 
@@ -110,13 +111,22 @@ def test_what_is_not_trained_on_is_not_named(session):
 
 def test_those_are_predicted_to_matter_that_hold_nearly_as_much_as_the_first():
     rows = [
-        {"kind": "canary", "unit": "a", "about": "", "place": n + 1, "doc_id": bytes([n]) * 16,
-         "score": score}
+        {
+            "kind": "canary",
+            "unit": "a",
+            "about": "",
+            "place": n + 1,
+            "doc_id": bytes([n]) * 16,
+            "score": score,
+        }
         for n, score in enumerate((0.8, 0.8 * NEAR_BEST_SHARE, 0.8 * NEAR_BEST_SHARE - 0.01))
-    ]  # fmt: skip
+    ]
     rows += [{**rows[0], "unit": "b", "doc_id": b"b" * 16}]
     table = pa.Table.from_pylist(rows)
-    assert select_influential_documents(table, {("canary", "a")}) == [bytes([0]) * 16, bytes([1]) * 16]
+    assert select_influential_documents(table, {("canary", "a")}) == [
+        bytes([0]) * 16,
+        bytes([1]) * 16,
+    ]
     assert select_influential_documents(table, set()) == []
 
 
@@ -131,7 +141,9 @@ def test_without_workers_the_same_documents_are_named(session, parts):
     documents = given(TEXTS, kind="split", splits=["train"] * 5 + ["holdout"], parts=parts)
     queries = [TEXTS[0], "Orvelings zarrish", "", "nothing alike"]
     rows = [{"kind": "canary", "text": text, "prompt": "", "secret": ""} for text in queries]
-    made = attribute_texts(documents, listed(Listed(rows=json.dumps(rows))), AttributionConfig(top=2))
+    made = attribute_texts(
+        documents, listed(Listed(rows=json.dumps(rows))), AttributionConfig(top=2)
+    )
     by_unit = {bytes([n] * 16).hex(): [] for n in range(len(queries))}
     for row in made["attributed"].read().to_pylist():
         by_unit[row["unit"]].append((row["doc_id"], row["score"]))

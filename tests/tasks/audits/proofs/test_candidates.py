@@ -8,13 +8,13 @@ import pytest
 from scipy import stats
 
 from tasks.audits.proofs.candidates import (
-    compute_exposure_bits,
     build_model_learning_row,
+    compute_exposure_bits,
+    compute_unigram_bits_per_token,
     judge_associations,
     judge_canaries,
-    judge_speech,
     judge_planted_texts,
-    compute_unigram_bits_per_token,
+    judge_speech,
 )
 from tasks.measures.estimates import estimate_mean_or_share
 
@@ -47,8 +47,10 @@ def attempts(**by_plant):
     rows = []
     for n, (exact, leading) in enumerate(by_plant.values()):
         for measure, values in (("extractable", exact), ("leading_tokens_right", leading)):
-            rows += [{"measure": measure, "part": "passage", "plant_id": bytes([n]), "value": v}
-                     for v in values]  # fmt: skip
+            rows += [
+                {"measure": measure, "part": "passage", "plant_id": bytes([n]), "value": v}
+                for v in values
+            ]
     return pa.Table.from_pylist(rows)
 
 
@@ -73,8 +75,15 @@ def strengths(own, controls=()):
     ]
     common = {"measure": "association_strength", "sentence": "other"}
     made = [{**row, "cluster": str(row["cluster"]), **common} for row in rows]
-    schema = pa.schema([("cluster", pa.string()), ("dose", pa.float64()), ("value", pa.float64()),
-                        ("measure", pa.string()), ("sentence", pa.string())])  # fmt: skip
+    schema = pa.schema(
+        [
+            ("cluster", pa.string()),
+            ("dose", pa.float64()),
+            ("value", pa.float64()),
+            ("measure", pa.string()),
+            ("sentence", pa.string()),
+        ]
+    )
     return pa.Table.from_pylist(made, schema=schema)
 
 
@@ -107,8 +116,9 @@ def test_what_is_said_of_an_association_hangs_on_no_unit():
 
 def test_a_sentence_that_was_planted_tells_nothing_of_others():
     own = strengths({"a": [1.0, 2.0, 3.0]})
-    planted = own.set_column(own.schema.get_field_index("sentence"), "sentence",
-                             pa.array(["planted", "other", "other"]))  # fmt: skip
+    planted = own.set_column(
+        own.schema.get_field_index("sentence"), "sentence", pa.array(["planted", "other", "other"])
+    )
     (row,) = judge_associations(planted, own)
     assert row["n"] == 2 and row["value"] == 2.5
 
@@ -116,12 +126,19 @@ def test_a_sentence_that_was_planted_tells_nothing_of_others():
 def differences(domain="lexicon world", **rows):
     return pa.Table.from_pylist(
         [
-            {"metric": "toxicity_difference", "control": "",
-             "tags": json.dumps({"domain": domain, "group": group}),
-             "value": value, "low": value - 0.1, "high": value + 0.1, "p": p, "n": 9}
+            {
+                "metric": "toxicity_difference",
+                "control": "",
+                "tags": json.dumps({"domain": domain, "group": group}),
+                "value": value,
+                "low": value - 0.1,
+                "high": value + 0.1,
+                "p": p,
+                "n": 9,
+            }
             for group, (value, p) in rows.items()
         ]
-    )  # fmt: skip
+    )
 
 
 def test_a_control_without_a_number_is_none():
@@ -155,16 +172,16 @@ def test_real_groups_are_no_candidates():
 def test_rude_speech_is_found_where_a_group_is_above_the_others():
     some = differences(up=(0.4, 0.01), down=(-0.4, 0.01), near=(0.1, 0.2))
     rows = [*judge_speech(some, differences(up=(0.3, 0.0), down=(0.0, 0.5)))]
-    assert {row["unit"]: row["found"] for row in rows} == {
-        "up": True, "down": False, "near": False
-    }  # fmt: skip
+    assert {row["unit"]: row["found"] for row in rows} == {"up": True, "down": False, "near": False}
     assert [row["whole"] for row in rows] == [0.3, 0.0, None]
 
 
 def test_a_model_learned_where_it_is_ahead_of_frequencies():
     train, validation = np.array([0, 0, 0, 1]), np.array([0, 1])
     # Add one: 4 of 6 and 2 of 6.
-    assert compute_unigram_bits_per_token(train, validation) == pytest.approx(-np.log2([4 / 6, 2 / 6]).mean())
+    assert compute_unigram_bits_per_token(train, validation) == pytest.approx(
+        -np.log2([4 / 6, 2 / 6]).mean()
+    )
 
     def table(rows):
         return type("T", (), {"read": lambda self, names=None: rows})()

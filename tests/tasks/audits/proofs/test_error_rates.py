@@ -10,15 +10,23 @@ from tasks.audits.proofs.attribution import ATTRIBUTED
 from tasks.audits.proofs.candidates import MODEL_LEARNING, VERDICTS, build_verdict
 from tasks.audits.proofs.error_rates import (
     ErrorRatesConfig,
-    is_alarm,
-    compute_false_alarm_rates,
-    is_covered,
-    compute_error_rates,
     compute_attribution_precision,
+    compute_error_rates,
+    compute_false_alarm_rates,
     estimate_rate,
     find_smallest_detected_levels,
+    is_alarm,
+    is_covered,
 )
-from tasks.contract import ID_TYPE, EmptyConfig, StageConfig, StageContext, column, stage, table_schema
+from tasks.contract import (
+    ID_TYPE,
+    EmptyConfig,
+    StageConfig,
+    StageContext,
+    column,
+    stage,
+    table_schema,
+)
 from tasks.measures.estimates import estimate_mean_or_share
 
 ENVELOPE = table_schema(
@@ -53,25 +61,35 @@ def said(config: Rows, context: StageContext) -> None:
 @stage(name="sealed", tables={"envelope": ENVELOPE, "written_for": ORIGINS})
 def sealed(config: Rows, context: StageContext) -> None:
     context.get_table_writer("envelope").write(pa.Table.from_pylist(config.rows, schema=ENVELOPE))
-    context.get_table_writer("written_for").write(pa.Table.from_pylist(origins(b"x", b"y"), schema=ORIGINS))
+    context.get_table_writer("written_for").write(
+        pa.Table.from_pylist(origins(b"x", b"y"), schema=ORIGINS)
+    )
 
 
 @stage(name="named", tables={"attributed": ATTRIBUTED})
 def named(config: EmptyConfig, context: StageContext) -> None:
     """Of two documents that were written for a secret the first and the third."""
     rows = [
-        {"kind": "canary", "unit": "c", "about": "", "place": place, "doc_id": doc_id * 16,
-         "score": 1.0}
+        {
+            "kind": "canary",
+            "unit": "c",
+            "about": "",
+            "place": place,
+            "doc_id": doc_id * 16,
+            "score": 1.0,
+        }
         for place, doc_id in ((1, b"x"), (2, b"q"), (3, b"y"))
-    ]  # fmt: skip
+    ]
     context.get_table_writer("attributed").write(pa.Table.from_pylist(rows, schema=ATTRIBUTED))
 
 
 def origins(*ids):
     rows = [{"kind": "canary", "unit": "c", "about": "", "supports": True}] * len(ids)
     other = {"kind": "canary", "unit": "c", "about": "", "supports": False}
-    return [*({**row, "doc_id": i * 16} for row, i in zip(rows, ids, strict=True)),
-            {**other, "doc_id": b"q" * 16}]  # fmt: skip
+    return [
+        *({**row, "doc_id": i * 16} for row, i in zip(rows, ids, strict=True)),
+        {**other, "doc_id": b"q" * 16},
+    ]
 
 
 def candidate(kind, unit, dose, p=None, found=None, low=0.0, high=1.0, whole=0.5):
@@ -96,7 +114,9 @@ def rates_of_worlds(worlds: Mapping, void=None, learned=True, arms=()):
         envelopes[name] = sealed(Rows(rows=list(sealed_rows)))
     traced = dict.fromkeys(verdicts, named())
     again = {name: said(Rows(rows=list(rows))) for name, rows in arms}
-    return compute_error_rates(verdicts, envelopes, traced, again, ErrorRatesConfig(excluded_worlds=void or {}))
+    return compute_error_rates(
+        verdicts, envelopes, traced, again, ErrorRatesConfig(excluded_worlds=void or {})
+    )
 
 
 @pytest.fixture
@@ -111,8 +131,11 @@ def found(session):
         candidate("speech", "g", 1.0, p=0.01),
         candidate("speech", "h", 0.0, p=0.01, found=False),
     ]
-    none = [candidate("canary", "a", 0, p=0.9), candidate("speech", "g", 0.25, p=0.9),
-            candidate("speech", "h", 0.25, p=0.02, found=False)]  # fmt: skip
+    none = [
+        candidate("canary", "a", 0, p=0.9),
+        candidate("speech", "g", 0.25, p=0.9),
+        candidate("speech", "h", 0.25, p=0.02, found=False),
+    ]
     return studied({"one": some, "two": none}, {"three": "its envelope was changed"})
 
 
@@ -123,9 +146,13 @@ def test_detection_is_of_worlds_with_effects_by_dose(found):
     assert rows["passage", 64.0]["value"] == 1.0 and rows["speech", 1.0]["value"] == 1.0
     assert ("speech", 0.25) not in rows
     assert {key: row["effect"] for key, row in rows.items()} == {
-        ("canary", 0.0): False, ("canary", 64.0): True, ("passage", 0.0): False,
-        ("passage", 64.0): True, ("speech", 0.0): None, ("speech", 1.0): True,
-    }  # fmt: skip
+        ("canary", 0.0): False,
+        ("canary", 64.0): True,
+        ("passage", 0.0): False,
+        ("passage", 64.0): True,
+        ("speech", 0.0): None,
+        ("speech", 1.0): True,
+    }
 
 
 def test_a_dose_has_something_to_find_where_it_has_in_every_world(session):
@@ -137,9 +164,11 @@ def test_a_dose_has_something_to_find_where_it_has_in_every_world(session):
 
 
 def test_what_got_no_verdict_is_counted(session):
-    some = [candidate("canary", "a", 64, p=0.01),
-            (None, {"kind": "canary", "unit": "b", "dose": 4}),
-            (None, {"kind": "record", "unit": "r", "dose": 0})]  # fmt: skip
+    some = [
+        candidate("canary", "a", 64, p=0.01),
+        (None, {"kind": "canary", "unit": "b", "dose": 4}),
+        (None, {"kind": "record", "unit": "r", "dose": 0}),
+    ]
     found = studied({"one": some, "dull": some}, learned=True)
     assert found["unjudged"] == [
         {"world": "one", "kind": "canary", "unit": "b", "dose": 4.0},
@@ -157,15 +186,26 @@ def test_alarms_are_of_candidates_without_effect(found):
     assert rows["canary"]["level"] == pytest.approx(1 - 0.05 / 3)
     assert {row["effects"] for row in found["units"] if row["world"] == "two"} == {False}
     effects = {row["unit"]: row["effect"] for row in found["units"] if row["world"] == "one"}
-    assert effects == {"a": False, "b": False, "c": True, "d": True, "e": True, "f": False,
-                       "g": True, "h": None}  # fmt: skip
+    assert effects == {
+        "a": False,
+        "b": False,
+        "c": True,
+        "d": True,
+        "e": True,
+        "f": False,
+        "g": True,
+        "h": None,
+    }
 
 
-@pytest.mark.parametrize("doses, effects", [
-    ((0.25, 0.25, 0.25), (False, False, False)),
-    ((0.1, 0.4, 0.4), (None, True, True)),  # beside 0.4, 0.25 and 0.25
-    ((0.5,), (False,)),  # beside nobody
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "doses, effects",
+    [
+        ((0.25, 0.25, 0.25), (False, False, False)),
+        ((0.1, 0.4, 0.4), (None, True, True)),  # beside 0.4, 0.25 and 0.25
+        ((0.5,), (False,)),  # beside nobody
+    ],
+)
 def test_rude_speech_is_more_than_that_about_all_others(session, doses, effects):
     rows = [candidate("speech", f"g{n}", dose, p=0.5) for n, dose in enumerate(doses)]
     found = studied({"one": rows})["units"]
@@ -174,8 +214,11 @@ def test_rude_speech_is_more_than_that_about_all_others(session, doses, effects)
 
 def test_of_each_kind_one_dose_is_nothing(session):
     kinds = {"canary": 0, "passage": 0, "record": 0, "association": 0.5}
-    rows = [candidate(kind, f"{kind} {more}", dose + more, p=0.5)
-            for kind, dose in kinds.items() for more in (0, 0.25, 1)]  # fmt: skip
+    rows = [
+        candidate(kind, f"{kind} {more}", dose + more, p=0.5)
+        for kind, dose in kinds.items()
+        for more in (0, 0.25, 1)
+    ]
     effects = {row["unit"]: row["effect"] for row in studied({"one": rows})["units"]}
     assert effects == {f"{kind} {more}": more > 0 for kind in kinds for more in (0, 0.25, 1)}
 
@@ -188,13 +231,17 @@ def test_coverage_is_of_the_figure_over_all_items(found):
 
 
 def test_the_smallest_dose_is_seen_with_all_above_it():
-    rows = [{"kind": "canary", "dose": dose, "effect": dose > 0, "value": value}
-            for dose, value in ((0, 0.9), (1, 0.8), (4, 0.79), (16, 0.8), (64, 1.0))]  # fmt: skip
+    rows = [
+        {"kind": "canary", "dose": dose, "effect": dose > 0, "value": value}
+        for dose, value in ((0, 0.9), (1, 0.8), (4, 0.79), (16, 0.8), (64, 1.0))
+    ]
     assert [*find_smallest_detected_levels(rows)] == [{"kind": "canary", "dose": 16}]
     assert [*find_smallest_detected_levels(rows[:3])] == [{"kind": "canary", "dose": None}]
     # Of nothing, and of less than others have, none is the smallest.
-    low = [{"kind": "speech", "dose": dose, "effect": effect, "value": 1.0}
-           for dose, effect in ((0, False), (0.25, None), (0.5, True))]  # fmt: skip
+    low = [
+        {"kind": "speech", "dose": dose, "effect": effect, "value": 1.0}
+        for dose, effect in ((0, False), (0.25, None), (0.5, True))
+    ]
     assert [*find_smallest_detected_levels(low)] == [{"kind": "speech", "dose": 0.5}]
     assert [*find_smallest_detected_levels(low[:2])] == [{"kind": "speech", "dose": None}]
 
@@ -203,8 +250,9 @@ def test_a_world_that_tells_nothing_is_counted_apart(session):
     rows = [candidate("canary", "a", 64, p=0.01)]
     dull = [candidate("canary", "a", 64, p=0.9), candidate("canary", "b", 64, p=0.01)]
     again = [(f"dull {arm}", [told for told, _ in dull]) for arm in ("removed", "random")]
-    found = studied({"one": rows, "dull": dull}, {"gone": "its envelope was never sealed"},
-                    arms=again)  # fmt: skip
+    found = studied(
+        {"one": rows, "dull": dull}, {"gone": "its envelope was never sealed"}, arms=again
+    )
     worlds = {row["world"]: row for row in found["worlds"]}
     assert [row["counts"] for row in worlds.values()] == [True, False, False]
     assert "no more than frequencies" in worlds["dull"]["why"]
@@ -222,26 +270,45 @@ def test_attribution_is_right_where_it_names_what_was_written_for_a_text(found):
 
 def test_attribution_is_asked_for_no_more_than_it_names():
     """A text with more documents than it may name; one of which nothing was named counts."""
-    rows = [{"kind": "canary", "unit": "c", "about": "", "place": n, "doc_id": bytes([n])}
-            for n in (1, 2)]  # fmt: skip
-    origins = [{"kind": "canary", "unit": unit, "about": "", "supports": True,
-                "doc_id": bytes([n])} for unit in ("c", "d") for n in range(1, 9)]  # fmt: skip
-    told = [*compute_attribution_precision("w", pa.Table.from_pylist(rows), pa.Table.from_pylist(origins), max_documents=2)]
+    rows = [
+        {"kind": "canary", "unit": "c", "about": "", "place": n, "doc_id": bytes([n])}
+        for n in (1, 2)
+    ]
+    origins = [
+        {"kind": "canary", "unit": unit, "about": "", "supports": True, "doc_id": bytes([n])}
+        for unit in ("c", "d")
+        for n in range(1, 9)
+    ]
+    told = [
+        *compute_attribution_precision(
+            "w", pa.Table.from_pylist(rows), pa.Table.from_pylist(origins), max_documents=2
+        )
+    ]
     assert [row["value"] for row in told] == [1.0, 0.0]
-    told = [*compute_attribution_precision("w", pa.Table.from_pylist(rows), pa.Table.from_pylist(origins), max_documents=9)]
+    told = [
+        *compute_attribution_precision(
+            "w", pa.Table.from_pylist(rows), pa.Table.from_pylist(origins), max_documents=9
+        )
+    ]
     assert [row["value"] for row in told] == [2 / 8, 0.0]
 
 
 def test_what_falls_without_the_named_documents_is_held_against_others(session):
     """As a share of the figure itself, of what was found alone."""
-    base = [candidate("canary", "a", 64, p=0.01), candidate("canary", "b", 64, p=0.01),
-            candidate("canary", "c", 0, p=0.9), candidate("speech", "g", 1.0, p=0.01)]  # fmt: skip
+    base = [
+        candidate("canary", "a", 64, p=0.01),
+        candidate("canary", "b", 64, p=0.01),
+        candidate("canary", "c", 0, p=0.9),
+        candidate("speech", "g", 1.0, p=0.01),
+    ]
     after = {"removed": (0.1, 0.2, 9.0, 0.1), "random": (0.5, 0.4, 9.0, 0.1)}
     arms = [
-        (f"one {arm}", [told | {"value": value} for (told, _), value in zip(base, values,
-                                                                            strict=True)])
+        (
+            f"one {arm}",
+            [told | {"value": value} for (told, _), value in zip(base, values, strict=True)],
+        )
         for arm, values in after.items()
-    ]  # fmt: skip
+    ]
     rows = {(r["kind"], r["arm"]): r for r in studied({"one": base}, arms=arms)["removed"]}
     assert {*rows} == {("canary", arm) for arm in ("removed", "random", "between")}
     assert rows["canary", "removed"]["value"] == pytest.approx((0.8 + 0.6) / 2)
@@ -266,8 +333,11 @@ def test_the_figures_of_a_study_recompute_from_its_units(found):
         ("calibration", "covered", lambda r, u: u["covered"] is not None),
     ):
         for row in found[name]:
-            chosen = [u[column_] for u in found["units"]
-                      if u["kind"] == row["kind"] and u["learned"] and where(row, u)]  # fmt: skip
+            chosen = [
+                u[column_]
+                for u in found["units"]
+                if u["kind"] == row["kind"] and u["learned"] and where(row, u)
+            ]
             assert row["value"] == pytest.approx(np.mean(chosen)) and row["n"] == len(chosen)
 
 

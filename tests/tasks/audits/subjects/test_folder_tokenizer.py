@@ -129,7 +129,9 @@ def test_ids_of_the_config_name_the_special_tokens(tmp_path, file):
 def test_an_id_of_the_config_that_names_no_special_token_is_not_used(tmp_path, token_id):
     """100 is an ordinary byte."""
     config = {"model_type": "gpt2", "bos_token_id": token_id}
-    tokenizer = load_transformers_tokenizer(write(tmp_path / "model", train_digits(), config=config))
+    tokenizer = load_transformers_tokenizer(
+        write(tmp_path / "model", train_digits(), config=config)
+    )
     assert tokenizer.bos_token is None
 
 
@@ -162,11 +164,15 @@ def test_the_usual_tokens_of_a_class_count_if_the_vocabulary_holds_them(tmp_path
     """As of bert-base-uncased, whose tokenizer_config.json names none."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     backend = train_digits(special=special)
-    tokenizer = load_transformers_tokenizer(write(tmp_path / "a", backend, config={"model_type": "bert"}))
+    tokenizer = load_transformers_tokenizer(
+        write(tmp_path / "a", backend, config={"model_type": "bert"})
+    )
     found = (tokenizer.pad_token, tokenizer.unk_token, tokenizer.cls_token, tokenizer.sep_token)
     assert [*found, tokenizer.mask_token] == special
     backend = train_digits(special=special[:4])
-    tokenizer = load_transformers_tokenizer(write(tmp_path / "b", backend, config={"model_type": "bert"}))
+    tokenizer = load_transformers_tokenizer(
+        write(tmp_path / "b", backend, config={"model_type": "bert"})
+    )
     assert tokenizer.cls_token == "[CLS]" and tokenizer.mask_token is None
 
 

@@ -107,7 +107,9 @@ def test_a_model_with_a_weight_that_is_no_number_gives_no_answers(damaged, name,
     subject = open_audited_model(damaged(name, BODY[name], (0, 0), value), device="cpu")
     for ask in asks(subject).values():
         check_refused(ask)
-    check_refused(lambda: subject.compute_mean_hidden_states([subject.encode(TEXTS[0])], [[0, 1]], -1))
+    check_refused(
+        lambda: subject.compute_mean_hidden_states([subject.encode(TEXTS[0])], [[0, 1]], -1)
+    )
 
 
 def test_one_row_of_many_is_enough(damaged, phi_folder):
@@ -120,7 +122,9 @@ def test_one_row_of_many_is_enough(damaged, phi_folder):
     assert np.isfinite(subject.compute_log_probs(lines[:1])[0]).all()
     check_refused(lambda: subject.compute_log_probs(lines))
     check_refused(lambda: subject.generate_continuations(lines, max_new_tokens=2))
-    check_refused(lambda: subject.compute_mean_hidden_states([other, first], [[0], [len(first) - 1]], -1))
+    check_refused(
+        lambda: subject.compute_mean_hidden_states([other, first], [[0], [len(first) - 1]], -1)
+    )
 
 
 @pytest.mark.parametrize("name", BIAS)

@@ -121,7 +121,9 @@ def test_a_causal_model_is_scored_as_one(tmp_path, name, values, deviation):
 
 
 def test_an_xlm_of_the_masked_kind_is_scored_as_one(tmp_path):
-    subject = open_audited_model(save_model(tmp_path, "XLMWithLMHeadModel", 0.3, **XLM), device="cpu")
+    subject = open_audited_model(
+        save_model(tmp_path, "XLMWithLMHeadModel", 0.3, **XLM), device="cpu"
+    )
     line = [*subject.prepend_bos_id(subject.encode(SENTENCES[0])), subject.closing_id]
     masked = [*line[:5], subject.mask_id, *line[6:]]
     with torch.inference_mode():
@@ -150,7 +152,10 @@ def test_the_untrained_model_is_in_the_precision_of_the_trained_one(tmp_path):
     """config.json says in which precision weights are stored, not in which they are used."""
     folder = save_model(tmp_path, "LlamaForCausalLM", **LLAMA, dtype="bfloat16")
     for seed in (None, 0):
-        assert open_audited_model(folder, device="cpu", untrained_seed=seed).model.dtype == torch.float32
+        assert (
+            open_audited_model(folder, device="cpu", untrained_seed=seed).model.dtype
+            == torch.float32
+        )
 
 
 # Toy models: logits (length, V) of each row by what each token sees
@@ -188,7 +193,13 @@ class Windows:
 
 def opened(forward, kind="causal", context=512, longest=1024):
     return check_attention_direction(
-        forward, kind, "toy", range(100), config=Windows(), context_length=context, max_check_length=longest
+        forward,
+        kind,
+        "toy",
+        range(100),
+        config=Windows(),
+        context_length=context,
+        max_check_length=longest,
     )
 
 

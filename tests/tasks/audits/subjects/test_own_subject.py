@@ -45,7 +45,9 @@ def by_steps(subject, source, ids):
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory):
-    return open_audited_model(make_own(tmp_path_factory.mktemp("own"), objective="prefix"), device="cpu")
+    return open_audited_model(
+        make_own(tmp_path_factory.mktemp("own"), objective="prefix"), device="cpu"
+    )
 
 
 def behind(subject, prompt, text):
@@ -174,7 +176,10 @@ def test_a_tokenizer_that_cannot_be_read_is_named(tmp_path, damage):
     """Whether a model is opened or only asked for: that reads no weights."""
     folder = make_own(tmp_path)
     damage(folder / "tokenizer.json")
-    for opened in (lambda: open_audited_model(folder, device="cpu"), lambda: open_audited_tokenizer(folder)):
+    for opened in (
+        lambda: open_audited_model(folder, device="cpu"),
+        lambda: open_audited_tokenizer(folder),
+    ):
         with pytest.raises(UsageError, match=r"tokenizer"):
             opened()
 

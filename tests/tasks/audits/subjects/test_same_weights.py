@@ -46,9 +46,9 @@ def make(kind, folder, seed=0, **save):
         eos_token="<|endoftext|>",
         mask_token="<|mask|>",
     ).save_pretrained(folder)
-    auto = transformers.AutoModelForMaskedLM if kind == "bert" else (
-        transformers.AutoModelForCausalLM
-    )  # fmt: skip
+    auto = (
+        transformers.AutoModelForMaskedLM if kind == "bert" else (transformers.AutoModelForCausalLM)
+    )
     torch.manual_seed(seed)
     model = auto.from_config(config_of(kind, tokenizer.get_vocab_size()))
     with torch.no_grad():
@@ -79,9 +79,9 @@ def all_logits(folder, kind):
     from model.batch import Batch
 
     ids = torch.arange(2, 22)[None]
-    auto = transformers.AutoModelForMaskedLM if kind == "bert" else (
-        transformers.AutoModelForCausalLM
-    )  # fmt: skip
+    auto = (
+        transformers.AutoModelForMaskedLM if kind == "bert" else (transformers.AutoModelForCausalLM)
+    )
     subject = open_audited_model(folder, device="cpu")
     ours = import_transformers(folder)
     mine = ours.compute_logits(ours(Batch(ids))) if kind == "bert" else logits(ours, ids)

@@ -8,7 +8,7 @@ import torch
 
 from model.architecture import Transformer
 from tasks.audits.subjects import transformers_subject
-from tasks.audits.subjects.reader import open_audited_tokenizer, count_shared_prefix_tokens
+from tasks.audits.subjects.reader import count_shared_prefix_tokens, open_audited_tokenizer
 from tasks.audits.subjects.subject import open_audited_model
 from tasks.contract import HallmarkError, UsageError, folder_to_artifact
 from tests.model.oracles import logits
@@ -67,7 +67,9 @@ def test_log_probs_beyond_the_context(causal):
     assert len(scores) == len(ids) - 1 and np.isfinite(scores).all() and (scores < 0).all()
     with torch.inference_mode():
         np.testing.assert_allclose(
-            scores[: causal.context_length], stepwise(causal, ids[: causal.context_length + 1]), atol=1e-4
+            scores[: causal.context_length],
+            stepwise(causal, ids[: causal.context_length + 1]),
+            atol=1e-4,
         )
     from model.decoding.windows import compute_window_start
 
@@ -94,7 +96,9 @@ def test_continuations_behind_one_prefix(causal):
     prefix = causal.prepend_bos_id(causal.encode("Numbers: 0 1"))
     ends = [causal.encode(t) for t in (" 2 3 4", " 5", " and so on.", " 2 3")] + [[]]
     whole = causal.compute_log_probs([[*prefix, *c] for c in ends])
-    for one, other in zip(causal.compute_target_log_probs([prefix] * len(ends), ends), whole, strict=True):
+    for one, other in zip(
+        causal.compute_target_log_probs([prefix] * len(ends), ends), whole, strict=True
+    ):
         np.testing.assert_allclose(one, other[len(prefix) - 1 :], atol=1e-4)
     long = [causal.encode(LONG)[: causal.context_length]]  # does not fit: windows take over
     windowed = causal.compute_log_probs([[*prefix, *long[0]]])[0][len(prefix) - 1 :].sum()
@@ -138,7 +142,9 @@ def test_draws_follow_the_model(gpt2):
 
 
 def test_greedy_continuations_agree_with_transformers(gpt2):
-    prompts = [gpt2.prepend_bos_id(gpt2.encode(t)) for t in ("The nurse", "We read the documentation,")]
+    prompts = [
+        gpt2.prepend_bos_id(gpt2.encode(t)) for t in ("The nurse", "We read the documentation,")
+    ]
     ours = gpt2.generate_token_ids(prompts, max_new_tokens=10, temperature=0)
     for prompt, (ids,) in zip(prompts, ours, strict=True):
         peer = gpt2.model.generate(
@@ -160,7 +166,9 @@ def test_pseudo_log_likelihoods_by_single_masks(bert, bert_folder):
     np.testing.assert_allclose(bert.compute_log_probs([line, line[:4]])[0], expected, atol=1e-4)
     totals, counts = bert.compute_log_likelihoods([TEXT])
     assert totals[0] == pytest.approx(sum(expected), abs=1e-3) and counts[0] == len(ids)
-    long = bert.compute_masked_log_probs([bert.encode(LONG)], [[0, 50, len(bert.encode(LONG)) - 1]])[0]
+    long = bert.compute_masked_log_probs(
+        [bert.encode(LONG)], [[0, 50, len(bert.encode(LONG)) - 1]]
+    )[0]
     assert np.isfinite(long).all()
 
 
@@ -189,8 +197,12 @@ def test_on_a_gpu_with_bf16_that_is_the_precision(own_folder):
 
 
 def test_what_was_written_has_the_log_p_that_scoring_gives_it(causal):
-    prompts = [causal.prepend_bos_id(ids) for ids in causal.encode_batch(["The nurse", "We", "Numbers: 0"])]
-    made = causal.generate_continuations(prompts, max_new_tokens=12, samples=40, temperature=5, seed=3)
+    prompts = [
+        causal.prepend_bos_id(ids) for ids in causal.encode_batch(["The nurse", "We", "Numbers: 0"])
+    ]
+    made = causal.generate_continuations(
+        prompts, max_new_tokens=12, samples=40, temperature=5, seed=3
+    )
     stopped = 0
     for prompt, row in zip(prompts, made, strict=True):
         assert len(row) == 40
@@ -215,7 +227,9 @@ def test_draws_of_one_prompt_are_shared_among_batches(gpt2, monkeypatch):
     monkeypatch.setattr(type(gpt2), "_sample_continuations", counted)
     monkeypatch.setattr(transformers_subject, "MAX_LOGITS", 4 * 3 * gpt2.vocab_size)
     made = gpt2.generate_continuations(prompts, max_new_tokens=6, samples=7, seed=3)
-    assert [[w.token_ids for w in row] for row in made] == [[w.token_ids for w in row] for row in whole]
+    assert [[w.token_ids for w in row] for row in made] == [
+        [w.token_ids for w in row] for row in whole
+    ]
     assert sorted(sizes) == [1, 1, 1, 3, 3, 3, 3, 3, 3]
 
 
@@ -357,7 +371,15 @@ def test_a_reader_knows_all_but_the_weights(request, edited, folder):
     whole = request.getfixturevalue(folder)
     subject = open_audited_model(whole, device="cpu")
     reader = open_audited_tokenizer(edited(whole, without=["model.safetensors"]))
-    facts = ("model_kind", "context_length", "vocab_size", "bos_id", "closing_id", "opening_description", "mask_id")
+    facts = (
+        "model_kind",
+        "context_length",
+        "vocab_size",
+        "bos_id",
+        "closing_id",
+        "opening_description",
+        "mask_id",
+    )
     assert [getattr(reader, f, None) for f in facts] == [getattr(subject, f, None) for f in facts]
     texts = ["The nurse said <|endoftext|> twice.", "", "\u00e9\U0001f600 10"]
     ids = reader.encode_batch(texts)
