@@ -32,10 +32,10 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers.models.auto import modeling_auto
 
-from tasks.audits.subjects.subject import open_audited_model
-from tasks.audits.subjects.transformers_reader import detect_model_kind
+from tasks.audits.audited_models.audited_model import open_audited_model
+from tasks.audits.audited_models.transformers_tokenizer import detect_model_kind
 from tasks.contract import HallmarkError
-from tasks.measures.quiet import silence_transformers_output
+from tasks.measures.transformers_logging import silence_transformers_output
 
 MAPPINGS = {
     "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,

@@ -36,9 +36,9 @@ from benchmarks import audits
 from benchmarks.audit_parts import Part, parts
 from benchmarks.scoring import BATCH, make_checkpoint, passages
 from model.interchange.checkpoint import load_checkpoint
-from model.interchange.convert import export_transformers
+from model.interchange.transformers_checkpoint import export_transformers
+from tasks.audits.audited_models.audited_model import AuditedModel, open_audited_model
 from tasks.audits.probes import toxicity
-from tasks.audits.subjects.subject import AuditedModel, open_audited_model
 from tasks.measures.scorers import DetoxifyScorer, ScorerConfig
 
 #: Prompts that ``generate`` continues at a time; of 2 to 32 the fastest on two cores.

@@ -11,13 +11,20 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import REQUESTS, RESPONSES, SCORERS, SKIPPED, TOKENIZER, RequestBuilder
+from tasks.audits.audit_tables import (
+    REQUESTS,
+    RESPONSES,
+    SCORERS,
+    SKIPPED,
+    TOKENIZER,
+    RequestBuilder,
+)
+from tasks.audits.audited_models.audited_model import AuditedModel
+from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from tasks.audits.inference import generate_response_rows, split_into_chunks
 from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.respond import generate_response_rows, split_into_chunks
-from tasks.audits.score import compute_score_columns, format_scorer_name, select_distinct_texts
-from tasks.audits.subjects.reader import AuditedTokenizer
-from tasks.audits.subjects.subject import AuditedModel
+from tasks.audits.responses import Responses
+from tasks.audits.scoring import compute_score_columns, format_scorer_name, select_distinct_texts
 from tasks.contract import Table
 from tasks.measures.scorers import Scorer
 

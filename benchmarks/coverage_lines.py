@@ -28,9 +28,10 @@ from benchmarks.coverage_draws import (
     shares_of,
 )
 from benchmarks.scoring import passages
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import RESPONSES
+from tasks.audits.audit_tables import RESPONSES
+from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer, TokenIds
 from tasks.audits.judging.comparison import compute_paired_change
+from tasks.audits.judging.comparison_units import AREA_UNIT, build_auc_units
 from tasks.audits.judging.findings import select_evidence
 from tasks.audits.judging.measures import (
     SHARE_MAXIMUM_BY_UNIT,
@@ -39,7 +40,6 @@ from tasks.audits.judging.measures import (
     ValueWriter,
     read_float_column,
 )
-from tasks.audits.judging.units import AREA_UNIT, build_auc_units
 from tasks.audits.methods.exposure import (
     compute_expected_null_exposure,
     compute_null_exposure_variance,
@@ -56,12 +56,12 @@ from tasks.audits.probes import (
     winobias,
     winogender,
 )
-from tasks.audits.subjects.reader import AuditedTokenizer, TokenIds
+from tasks.audits.responses import Responses
 from tasks.contract import CANARIES, DOCUMENTS
-from tasks.corpus.plant import ASSOCIATION_FIELDS, PlantCanariesConfig
+from tasks.corpus.plant_canaries import ASSOCIATION_FIELDS, PlantCanariesConfig
+from tasks.measures.association_canaries import generate_association_canaries as groups
 from tasks.measures.canaries import Canary, generate_record_canaries
 from tasks.measures.estimates import Estimate, estimate_linear_slope, estimate_mean_difference
-from tasks.measures.planted_associations import generate_association_canaries as groups
 from tasks.measures.statistics import expected_maximum_weights
 
 

@@ -24,8 +24,8 @@ import torch
 
 from model.architecture import Transformer
 from model.config import ModelConfig
-from model.decoding.generate import generate
-from model.interchange.convert import export_transformers
+from model.decoding.generation import generate
+from model.interchange.transformers_checkpoint import export_transformers
 
 SIZES: dict[str, dict[str, int]] = {
     "5M": {"vocab_size": 8192, "d_model": 256, "n_layers": 4, "n_heads": 8, "context": 256},

@@ -43,7 +43,7 @@ from tasks.contract import Event, ProcessMapper, Session, Store, hash_to_ids, op
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.measures.words import normalise_texts
+from tasks.measures.normalised_words import normalise_texts
 
 SHINGLE, BANDS, ROWS, THRESHOLD = 5, 14, 8, 0.8
 OTHERS = Path(__file__).parent / "opponents"

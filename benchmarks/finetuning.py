@@ -171,9 +171,9 @@ def draw_cross_attention(store: Path, made: Artifact, picture: Path) -> None:
     from matplotlib.figure import Figure
     from tokenizers import Tokenizer
 
-    from model.decoding.inside import extract_attention_weights
+    from model.decoding.activations import extract_attention_weights
     from model.interchange.checkpoint import load_checkpoint
-    from model.tokens import END_OF_TEXT_ID
+    from model.special_tokens import END_OF_TEXT_ID
 
     last = made["checkpoints"].read().to_pylist()[-1]
     folder = Path(open_artifact(last["artifact"], str(store)).fetch_directory())

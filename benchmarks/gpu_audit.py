@@ -36,10 +36,10 @@ from benchmarks import audits
 from model.architecture import Transformer
 from model.config import ModelConfig
 from model.interchange.checkpoint import save_checkpoint
-from tasks.audits.exchange import RESPONSES
-from tasks.audits.respond import RequestChunk, generate_response_rows, split_into_chunks
-from tasks.audits.subjects.own_reader import HallmarkTokenizer
-from tasks.audits.subjects.subject import AuditedModel, open_audited_model
+from tasks.audits.audit_tables import RESPONSES
+from tasks.audits.audited_models.audited_model import AuditedModel, open_audited_model
+from tasks.audits.audited_models.hallmark_tokenizer import HallmarkTokenizer
+from tasks.audits.inference import RequestChunk, generate_response_rows, split_into_chunks
 from tasks.measures.scorers.network import batch_by_length
 
 CONTEXT = 1024

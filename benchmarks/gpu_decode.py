@@ -26,10 +26,10 @@ import torch
 from benchmarks.decode import exported, hallmark, hugging_face, make_model
 from model.architecture import Transformer
 from model.config import ModelConfig, Precision
-from model.decoding import generate
-from model.decoding.mode import autocast_to_precision
-from model.decoding.score import compute_token_log_probs
-from model.decoding.stepping import compute_next_logits
+from model.decoding import generation
+from model.decoding.decode_steps import compute_next_logits
+from model.decoding.inference_mode import autocast_to_precision
+from model.decoding.token_scores import compute_token_log_probs
 
 Texts = list[list[int]]
 
@@ -85,7 +85,7 @@ def main() -> None:
 
     def launched_one_by_one(prompts: Texts) -> Texts:
         with patch.object(
-            generate, "make_decode_step", lambda net, *_: partial(compute_next_logits, net)
+            generation, "make_decode_step", lambda net, *_: partial(compute_next_logits, net)
         ):
             return hallmark(net, prompts, options.tokens)
 

@@ -30,8 +30,8 @@ from model.architecture import Transformer
 from model.batch import Batch
 from model.config import ModelConfig, TrainConfig
 from model.objectives import build_causal_batch, build_mlm_batch, build_random_prefix_batch
-from model.tokens import END_OF_TEXT_ID
-from model.training.optimise import make_optimizers
+from model.special_tokens import END_OF_TEXT_ID
+from model.training.optimizers import make_optimizers
 
 Step = Callable[[int], float]
 BATCHES = 4

@@ -25,7 +25,7 @@ from model.architecture import Transformer
 from model.config import ModelConfig
 from model.objectives import build_causal_batch
 from model.training.flops import count_training_flops
-from model.training.machine import measure_matmul_flops_per_second
+from model.training.hardware import measure_matmul_flops_per_second
 
 #: How a step is run: its precision, whether it is compiled, and whether for lengths that vary.
 BEST = "all on"

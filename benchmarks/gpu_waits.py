@@ -32,10 +32,10 @@ from tokenizers import Tokenizer, models
 
 from benchmarks.gpu_objectives import CPU
 from model.config import ModelConfig, TrainConfig
-from model.tokens import PAD_ID
-from model.training.batches import PreparedBatch
+from model.special_tokens import PAD_ID
 from model.training.job import TrainingJob
 from model.training.parallel import DistributedWorld
+from model.training.prefetching import PreparedBatch
 from model.training.trainer import Trainer
 
 NOTHING = "nothing"

@@ -38,7 +38,7 @@ from tasks.contract import (
     open_session,
 )
 from tasks.corpus.copies.sketches import compute_shingle_hashes
-from tasks.measures.words import normalise_texts
+from tasks.measures.normalised_words import normalise_texts
 
 Made = dict[str, Artifact]
 LEFT = ("deduplicate", "select", "deduplicate_near", "deduplicate_masked", "select_scored")

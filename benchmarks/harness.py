@@ -31,11 +31,11 @@ from model.architecture import Transformer
 from model.batch import Batch
 from model.config import ModelConfig
 from model.interchange.checkpoint import save_checkpoint
-from model.interchange.convert import export_transformers
-from tasks.audits.exchange import RequestBuilder
+from model.interchange.transformers_checkpoint import export_transformers
+from tasks.audits.audit_tables import RequestBuilder
+from tasks.audits.audited_models.audited_model import open_audited_model
 from tasks.audits.probe import CorpusTables
 from tasks.audits.probes import bbq, bias, winogender
-from tasks.audits.subjects.subject import open_audited_model
 
 OPPONENT = Path(__file__).parent / "opponents/lm_eval_answers.py"
 BEGIN = "<|endoftext|>"

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from flows import open_run
 from model.architecture import Transformer
 from model.config import ModelConfig, TrainConfig
-from model.draws import make_generator
+from model.keyed_randomness import make_generator
 from model.objectives import build_causal_batch
-from model.training.optimise import clip_gradients, make_optimizers, set_learning_rate
+from model.training.optimizers import clip_gradients, make_optimizers, set_learning_rate
 from tasks.contract import Table
 
 MODEL = ModelConfig(

@@ -27,7 +27,10 @@ STAGES = 20
 
 def measure(store: str) -> None:
     """In a fresh process: run the flow twice and print the times as JSON."""
-    from flows.commands.shared import configure_prefect_environment, start_prefect_and_progress
+    from flows.commands.flow_execution import (
+        configure_prefect_environment,
+        start_prefect_and_progress,
+    )
 
     configure_prefect_environment()
     atexit.register(gc.freeze)  # as the command line does
@@ -39,13 +42,13 @@ def measure(store: str) -> None:
 def _run_twice(store: str) -> list[dict[str, float]]:
     from prefect import flow
 
-    from flows import recording
+    from flows import run_recording
     from tasks.contract import Session, Store, open_session
 
     runs_store = Store(store)
     inside: dict[str, float] = {}
 
-    @flow(flow_run_name=recording.generate_flow_run_name)
+    @flow(flow_run_name=run_recording.generate_flow_run_name)
     def chain() -> None:
         started = time.perf_counter()
         with open_session(Session(runs_store)):

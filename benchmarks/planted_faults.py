@@ -42,7 +42,7 @@ FAULTS = (
     ),
     Fault(
         "prompt scored too",
-        "tasks/audits/respond.py",
+        "tasks/audits/inference.py",
         "model.decode(generated.token_ids)",
         'model.decode([*row["context"], *generated.token_ids])',
         ("audits/respond", "audits/probes/toxicity"),
@@ -63,7 +63,7 @@ FAULTS = (
     ),
     Fault(
         "begin token lost",
-        "tasks/audits/subjects/reader.py",
+        "tasks/audits/audited_models/audited_tokenizer.py",
         "return [*([] if self.bos_id is None else [self.bos_id]), *token_ids]",
         "return [*token_ids]",
         ("audits/subjects/subject", "audits/probes/bias", "audits/probes/extraction"),
@@ -84,7 +84,7 @@ FAULTS = (
     ),
     Fault(
         "constant scorer",
-        "tasks/audits/score.py",
+        "tasks/audits/scoring.py",
         "scores = scorer.score_by_head(texts.to_pylist())",
         "scores = 0 * scorer.score_by_head(texts.to_pylist()) + 0.1",
         ("audits/probes/toxicity",),
@@ -98,21 +98,21 @@ FAULTS = (
     ),
     Fault(
         "responses misaligned",
-        "tasks/audits/answers.py",
+        "tasks/audits/responses.py",
         "matching_rows.take(pa.array(starts + offsets))",
         "matching_rows.take(pa.array(np.roll(starts + offsets, 1)))",
         ("audits/respond", "audits/probes/bias", "audits/probes/toxicity"),
     ),
     Fault(
         "another temperature",
-        "tasks/audits/respond.py",
+        "tasks/audits/inference.py",
         "**{name: settings[name] for name in sampling_names},",
         '**{name: settings[name] for name in sampling_names} | {"temperature": 0.5},',
         ("audits/respond", "audits/probes/toxicity"),
     ),
     Fault(
         "unread copies counted",
-        "tasks/audits/judging/readings.py",
+        "tasks/audits/judging/training_exposure.py",
         "sum(self.passes.get(doc_id, 0) for doc_id in doc_ids)",
         "len(doc_ids)",
         ("audits/probes/extraction", "audits/methods/exposure"),

@@ -35,16 +35,16 @@ from model.architecture import Transformer
 from model.config import ModelConfig, TrainConfig
 from model.interchange.checkpoint import save_checkpoint
 from model.objectives import build_causal_batch
-from model.tokens import END_OF_TEXT_ID
-from model.training.optimise import clip_gradients, make_optimizers
+from model.special_tokens import END_OF_TEXT_ID
+from model.training.optimizers import clip_gradients, make_optimizers
+from tasks.audits.audited_models.audited_model import open_audited_model
 from tasks.audits.probe import CorpusTables, Probe
 from tasks.audits.probes import bias, extraction, membership, toxicity
-from tasks.audits.subjects.subject import open_audited_model
 from tasks.contract import CANARIES, DOCUMENTS
-from tasks.corpus.plant import PlantCanariesConfig
-from tasks.corpus.town.compose import TownRates, compose_document
+from tasks.corpus.plant_canaries import PlantCanariesConfig
+from tasks.corpus.town.documents import TownRates, compose_document
 from tasks.corpus.town.grammar import GrammarExpander, KeyedRandom, load_rules
-from tasks.corpus.town.values import generate_personal_value
+from tasks.corpus.town.personal_data import generate_personal_value
 from tasks.measures.canaries import Canary, generate_secret_canaries
 from tasks.measures.scorers import ScorerConfig, open_scorer
 

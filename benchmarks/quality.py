@@ -34,8 +34,8 @@ import pyarrow.compute as pc
 
 from benchmarks.curation import texts as texts_of
 from tasks.contract import read_library_versions
-from tasks.corpus.figures.c4 import CITATION_PATTERN
 from tasks.corpus.quality import QualityConfig, compute_quality_signals
+from tasks.corpus.quality_signals.c4 import CITATION_PATTERN
 from tasks.corpus.select import SelectConfig, SelectionRule
 
 DATATROVE = "0.10.1"

@@ -31,7 +31,7 @@ from tasks.contract import Event, Session, Store, count_utf8_bytes, open_session
 from tasks.corpus.find_repeats import RepeatsConfig, find_repeats
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.scrub import RedactSpansConfig, redact_spans
+from tasks.corpus.redact_spans import RedactSpansConfig, redact_spans
 
 LENGTH, LEAST = 300, 200
 

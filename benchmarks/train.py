@@ -34,8 +34,8 @@ from benchmarks.decode import exported
 from model.architecture import Transformer
 from model.config import ModelConfig, TrainConfig
 from model.objectives import build_causal_batch
-from model.training.machine import compile_function, measure_peak_memory_mb, retain_freed_memory
-from model.training.optimise import clip_gradients, make_optimizers
+from model.training.hardware import compile_function, measure_peak_memory_mb, retain_freed_memory
+from model.training.optimizers import clip_gradients, make_optimizers
 
 SIDES = ("nanoGPT", "transformers", "hallmark")
 SPAWN = multiprocessing.get_context("spawn")

@@ -13,7 +13,7 @@ from importlib.metadata import version
 
 from cyclopts import App, CycloptsError
 
-from flows.commands.shared import configure_prefect_environment
+from flows.commands.flow_execution import configure_prefect_environment
 
 app = App(
     name="hallmark",
@@ -124,7 +124,7 @@ def _describe_os_error(error: OSError) -> str:
 
 
 def _print_to_stderr(text: str) -> None:
-    from reports.page.masking import (
+    from reports.page.redaction import (
         escape_invisible,
     )  # names out of files may hold what turns a terminal
 

@@ -20,8 +20,8 @@ from pydantic import (
     model_validator,
 )
 
-from flows.mistakes import format_validation_error, migrate_recorded_config
-from flows.trees import apply_override, read_config_tree
+from flows.config_errors import format_validation_error, migrate_recorded_config
+from flows.config_files import apply_override, read_config_tree
 from model.config import ARCHITECTURE_BY_OBJECTIVE, count_corrupted_spans
 from reports.datasheet import DatasheetConfig
 from reports.model_card import ModelCardConfig
@@ -29,34 +29,34 @@ from reports.task_card import TaskCardConfig
 from tasks.audits.ability.attention_maps import AttentionMapsConfig
 from tasks.audits.ability.capability import CapabilityConfig
 from tasks.audits.catalogue import PROBES
+from tasks.audits.inference import RespondConfig
 from tasks.audits.judging.policy import PolicyConfig
-from tasks.audits.respond import RespondConfig
-from tasks.audits.score import ScoreConfig
-from tasks.audits.score_samples import ScoreSamplesConfig
-from tasks.audits.trace import TraceConfig
+from tasks.audits.sample_scoring import ScoreSamplesConfig
+from tasks.audits.scoring import ScoreConfig
+from tasks.audits.tracing import TraceConfig
 from tasks.contract import ExternalMarker, PathSafeName, StageConfig, UsageError
 from tasks.corpus.contamination import SIGNALS as CONTAMINATION_SIGNALS
 from tasks.corpus.contamination import ContaminationConfig
 from tasks.corpus.deduplicate import DeduplicateConfig
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig
-from tasks.corpus.effects import RemovalEffectsConfig
+from tasks.corpus.evaluate_curation import CurationEvaluationConfig
 from tasks.corpus.find_personal_data import PersonalDataConfig
 from tasks.corpus.find_repeats import RepeatsConfig
-from tasks.corpus.find_toxic import FindToxicSpansConfig
+from tasks.corpus.find_toxic_spans import FindToxicSpansConfig
 from tasks.corpus.identities import SIGNALS as IDENTITY_SIGNALS
 from tasks.corpus.identities import IdentitiesConfig
 from tasks.corpus.language import SIGNALS as LANGUAGE_SIGNALS
 from tasks.corpus.language import LanguageConfig
 from tasks.corpus.leave_out import LeaveOutConfig
-from tasks.corpus.plant import PlantCanariesConfig
+from tasks.corpus.plant_canaries import PlantCanariesConfig
 from tasks.corpus.profile import ProfileConfig
 from tasks.corpus.quality import SIGNALS as QUALITY_SIGNALS
 from tasks.corpus.quality import QualityConfig
 from tasks.corpus.reading.inputs import IngestConfig, list_town_sources
-from tasks.corpus.recovery import CurationEvaluationConfig
+from tasks.corpus.redact_spans import CutRepeatsConfig, CutToxicConfig, RedactSpansConfig
+from tasks.corpus.removal_effects import RemovalEffectsConfig
 from tasks.corpus.score_toxicity import SIGNALS as TOXICITY_SIGNALS
 from tasks.corpus.score_toxicity import ScoreToxicityConfig
-from tasks.corpus.scrub import CutRepeatsConfig, CutToxicConfig, RedactSpansConfig
 from tasks.corpus.select import SelectConfig, SelectionRule, describe_rule_mismatch
 from tasks.corpus.signals import get_signal_types
 from tasks.corpus.split import SplitConfig

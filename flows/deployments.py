@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flows.config import load_config
-from flows.requests import check_settings_allowed
+from flows.deployment_checks import check_settings_allowed
 from flows.runs import resolve_store_uri
 from tasks.contract import AllowedRoots, HallmarkError, UsageError, check_external_path
 
@@ -18,7 +18,7 @@ START_SERVER_HINT = (
 
 
 #: Where Prefect enters a run of each deployment.
-ENTRYPOINT_TEMPLATE = "flows.served.{}"
+ENTRYPOINT_TEMPLATE = "flows.deployment_entrypoint.{}"
 
 
 def serve_deployments(

@@ -59,7 +59,7 @@ def resolve_store_uri(store_name: str | None = None) -> str:
     ``named`` is a folder, a URI, or a config's file, which may name one.
     """
     if store_name and store_name.endswith(".toml"):
-        from flows.trees import read_config_tree
+        from flows.config_files import read_config_tree
 
         config_file, store_name = store_name, read_config_tree(store_name).get("store")
         if not isinstance(store_name, str | None):

@@ -31,8 +31,8 @@ def build_store_site(
 ) -> Path:
     """Build the site of all runs that can be read, by default in its ``home``; returns its index
     page. Not ``anew``: cards and trajectories that the site there holds already are taken over."""
+    from flows.checkpoint_comparison import find_audited_trainings
     from flows.commands.tables import list_tables
-    from flows.comparing import find_audited_trainings
     from reports.site import build_site
 
     output_folder = output_folder or get_site_folder(store)

@@ -10,29 +10,29 @@ from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from flows.mistakes import format_validation_error, migrate_recorded_config
+from flows.config_errors import format_validation_error, migrate_recorded_config
+from flows.config_files import apply_override
 from flows.runs import open_store, read_all_runs
-from flows.trees import apply_override
 from model.config import ModelConfig, TrainConfig
 from reports.study_card import StudyCardConfig
-from tasks.audits.about import AUDIT_BY_CANDIDATE_KIND
+from tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND
 from tasks.audits.catalogue import PROBES
+from tasks.audits.experiments.attribution import AttributionConfig
+from tasks.audits.inference import RespondConfig
 from tasks.audits.probes.associations import AssociationsConfig
 from tasks.audits.probes.counterfactual import CounterfactualConfig
 from tasks.audits.probes.extraction import ExtractionConfig
-from tasks.audits.proofs.attribution import AttributionConfig
-from tasks.audits.respond import RespondConfig
-from tasks.audits.score import ScoreConfig
-from tasks.audits.trace import TraceConfig
+from tasks.audits.scoring import ScoreConfig
+from tasks.audits.tracing import TraceConfig
 from tasks.contract import (
     PathSafeName,
     StageConfig,
     Store,
     UsageError,
 )
-from tasks.corpus.world import SyntheticWorldConfig
+from tasks.corpus.synthetic_world import SyntheticWorldConfig
 from tasks.measures.canaries import max_reference_secrets
-from tasks.measures.frames import SENTENCE_FRAMES
+from tasks.measures.sentence_frames import SENTENCE_FRAMES
 from tasks.training.pack import PackConfig
 from tasks.training.pretrain import PretrainConfig
 from tasks.training.train_tokenizer import TokenizerConfig

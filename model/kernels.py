@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import register_flop_formula
 
-from model import plain
+from model import reference
 from model.masks import AttentionMask
 
 # Up to this length the plain product beats the fused kernel on the CPU in bf16, by two to three
@@ -34,7 +34,7 @@ def dispatch_attention(
         # Compiled this takes 0.96 of a training step; eagerly more operations take longer.
         if isinstance(mask, str) and torch.compiler.is_compiling():
             return _attend_causally_in_halves(q, k, v, dropout)
-        return plain.compute_attention(q, k, v, mask, dropout)
+        return reference.compute_attention(q, k, v, mask, dropout)
     is_causal = isinstance(mask, str)
     dense_mask = mask if isinstance(mask, Tensor) else None
     return F.scaled_dot_product_attention(
@@ -46,13 +46,13 @@ def _attend_causally_in_halves(q: Tensor, k: Tensor, v: Tensor, dropout: float) 
     """Causal attention, the first half of the queries over the first half of the keys alone: a
     quarter less to compute."""
     half = q.shape[2] // 2
-    first_output = plain.compute_attention(
+    first_output = reference.compute_attention(
         q[:, :, :half], k[:, :, :half], v[:, :, :half], "causal", dropout
     )
     positions = torch.arange(q.shape[2], device=q.device)
     visible = positions <= positions[half:, None]  # (Tq - Tq // 2, Tk)
     return torch.cat(
-        [first_output, plain.compute_attention(q[:, :, half:], k, v, visible, dropout)], 2
+        [first_output, reference.compute_attention(q[:, :, half:], k, v, visible, dropout)], 2
     )
 
 

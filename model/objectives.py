@@ -17,8 +17,8 @@ from torch import Tensor
 
 from model.batch import Batch
 from model.config import CORRUPTION_RATE, Objective, count_corrupted_spans
-from model.draws import make_generator
-from model.tokens import END_OF_TEXT_ID, PAD_ID
+from model.keyed_randomness import make_generator
+from model.special_tokens import END_OF_TEXT_ID, PAD_ID
 
 FIRST_TEXT_ID = PAD_ID + 1  # ids from here on are text, as far as an objective knows
 TokenRows = NDArray[np.int64]

@@ -24,9 +24,9 @@ from reports.page.document import (
     Section,
     format_user_statement,
 )
-from reports.page.evidence import write_card_files
+from reports.page.evidence_pages import write_card_files
 from reports.page.figures import FIGURES, FigureBook
-from reports.page.masking import OFFENSIVE_TOXICITY, Redactor
+from reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
 from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
 from reports.sections.composition import (
     build_canary_callout,
@@ -41,10 +41,13 @@ from reports.sections.corpus_figures import (
     CorpusFigures,
     build_corpus_redactor,
 )
-from reports.sections.effects import build_curation_effects_section, build_removal_rate_summary
-from reports.sections.personal import describe_personal_data_treatment
+from reports.sections.curation_effects import (
+    build_curation_effects_section,
+    build_removal_rate_summary,
+)
+from reports.sections.curation_evaluation import build_curation_evaluation_sections
+from reports.sections.personal_data import describe_personal_data_treatment
 from reports.sections.preprocessing import build_preprocessing_section, describe_toxicity_actions
-from reports.sections.recovery import build_curation_evaluation_sections
 from tasks.contract import Artifact, StageConfig, StageContext, stage
 
 

@@ -24,11 +24,13 @@ from reports.page.document import (
     Section,
     format_user_statement,
 )
-from reports.page.evidence import write_card_files
+from reports.page.evidence_pages import write_card_files
 from reports.page.figures import FIGURES, FigureBook
-from reports.page.masking import OFFENSIVE_TOXICITY, Redactor
+from reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
 from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
 from reports.sections.analyses import build_analyses_section, describe_unscored_misuse
+from reports.sections.attention import build_attention_section
+from reports.sections.card_summary import build_card_summary
 from reports.sections.checkpoint import describe_parameter_counts, read_config_settings
 from reports.sections.composition import (
     build_canaries_section,
@@ -41,12 +43,7 @@ from reports.sections.corpus_figures import (
     CorpusFigures,
     build_corpus_redactor,
 )
-from reports.sections.coverage import (
-    build_coverage_table,
-    describe_excluded_documents,
-    describe_training_coverage,
-    find_checkpoint_step,
-)
+from reports.sections.error_rates import ERROR_RATES, ErrorRates, describe_missing_error_rates
 from reports.sections.findings import (
     Findings,
     format_metric_name,
@@ -54,16 +51,19 @@ from reports.sections.findings import (
     natural_sort_key,
     select_findings,
 )
-from reports.sections.inside import build_attention_section
-from reports.sections.personal import describe_personal_data_treatment
-from reports.sections.rates import ERROR_RATES, ErrorRates, describe_missing_error_rates
-from reports.sections.standing import build_card_summary
+from reports.sections.personal_data import describe_personal_data_treatment
 from reports.sections.tokenizer import build_tokenizer_section
 from reports.sections.training import (
     EARLIER_TRAINING_NOTE,
     build_samples_section,
     build_training_section,
     get_start_checkpoint,
+)
+from reports.sections.training_coverage import (
+    build_coverage_table,
+    describe_excluded_documents,
+    describe_training_coverage,
+    find_checkpoint_step,
 )
 from tasks.contract import Artifact, StageConfig, StageContext, stage
 

@@ -23,10 +23,9 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from reports.index import KEY_FIGURE_LABELS, summarize_run
-from reports.page.masking import RedactFunction, Redactor
+from reports.page.redaction import RedactFunction, Redactor
 from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES, get_template_environment
-from reports.purged import (
+from reports.purge_notices import (
     PurgeRecord,
     collect_purged_documents,
     find_artifact_by_name,
@@ -34,8 +33,9 @@ from reports.purged import (
     insert_purge_notice,
     read_purge_record,
 )
-from reports.sections.course import TrainingCheckpoint
-from reports.tables import write_tables_page
+from reports.run_summary import KEY_FIGURE_LABELS, summarize_run
+from reports.sections.checkpoint_comparison import TrainingCheckpoint
+from reports.tables_page import write_tables_page
 from reports.trajectory import TRAJECTORY_FOLDER, TRAJECTORY_PAGE, AuditedTraining, write_trajectory
 from tasks.contract import (
     ACCOUNT_TERMS,

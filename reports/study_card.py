@@ -22,11 +22,11 @@ from reports.page.document import (
     Section,
     ShortFigure,
 )
-from reports.page.evidence import write_card_files
+from reports.page.evidence_pages import write_card_files
 from reports.page.figures import FIGURES, Figure, FigureBook, format_value
-from reports.page.masking import Redactor
+from reports.page.redaction import Redactor
 from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
-from reports.sections.rates import (
+from reports.sections.error_rates import (
     CANDIDATE_KINDS,
     ERROR_RATES,
     ErrorRates,

@@ -24,17 +24,20 @@ from reports.page.document import (
     Section,
     format_user_statement,
 )
-from reports.page.evidence import write_card_files
+from reports.page.evidence_pages import write_card_files
 from reports.page.figures import FIGURES, Figure, FigureBook, slugify
-from reports.page.masking import Redactor
+from reports.page.redaction import Redactor
 from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
 from reports.sections.checkpoint import describe_parameter_counts, read_config_settings
 from reports.sections.task_scores import COUNTS_TABLE, FINETUNE, PREDICTIONS_TABLE, TaskScores
-from reports.sections.task_use import build_checkpoint_usage_code, build_transformers_usage_code
 from reports.sections.training import (
     build_checkpoint_table,
     build_loss_chart,
     summarize_training_log,
+)
+from reports.sections.usage_examples import (
+    build_checkpoint_usage_code,
+    build_transformers_usage_code,
 )
 from tasks.contract import Artifact, StageConfig, StageContext, expand_home, stage
 

@@ -30,12 +30,11 @@ from reports.page.document import (
     Section,
     redact_document,
 )
-from reports.page.evidence import value_to_cell
+from reports.page.evidence_pages import value_to_cell
 from reports.page.figures import Evidence, Figure, FigureBook, format_value, slugify
-from reports.page.masking import OFFENSIVE_TOXICITY, Redactor
+from reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
 from reports.page.rendering import get_template_environment
-from reports.sections.corpus_figures import build_corpus_redactor
-from reports.sections.course import (
+from reports.sections.checkpoint_comparison import (
     AuditComparison,
     Row,
     TrainingCheckpoint,
@@ -52,15 +51,16 @@ from reports.sections.course import (
     select_directional_findings,
     select_headline_findings,
 )
+from reports.sections.corpus_figures import build_corpus_redactor
 from reports.sections.findings import (
     format_confidence_levels,
     format_metric_name,
     get_audit_title,
     is_about_groups,
 )
-from tasks.audits.about import AUDIT_DESCRIPTIONS
+from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
 from tasks.audits.judging.comparison import FindingComparison
-from tasks.audits.judging.units import AREA_UNIT, CAPABILITY, AuditUnits, average_by_item
+from tasks.audits.judging.comparison_units import AREA_UNIT, CAPABILITY, AuditUnits, average_by_item
 from tasks.contract import Artifact, HallmarkError
 
 TRAJECTORY_FOLDER, TRAJECTORY_PAGE = "trajectory", "trajectory.html"

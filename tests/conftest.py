@@ -15,7 +15,7 @@ import model  # noqa: F401  what it sets of threads counts only before torch is 
 # isort: split
 import torch
 
-from model.training.machine import retain_freed_memory
+from model.training.hardware import retain_freed_memory
 from tasks.contract.mappers import FORK_CONTEXT, PRELOADED_MODULES
 
 # Thousands of tests ask for the memory that the one before gave back: a twentieth of their time.
@@ -82,7 +82,7 @@ def shared(tmp_path_factory):
 def server(shared):
     """The API of a Prefect server, which all processes of the tests use. The one that needs it
     first starts it; it ends behind all of them, and behind what Prefect still has to tell."""
-    from flows.server import LocalPrefectServer
+    from flows.local_prefect_server import LocalPrefectServer
 
     users, alone = (shared / "server").open("a+"), FileLock(shared / "server.lock")
     started = False
@@ -109,7 +109,7 @@ def forked_trainers():
 
     with pytest.MonkeyPatch.context() as patch:
         forked = SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE)
-        patch.setattr("tasks.training.following.subprocess", forked)
+        patch.setattr("tasks.training.trainer_process.subprocess", forked)
         yield
 
 

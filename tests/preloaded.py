@@ -10,8 +10,8 @@ import torch
 import torch._dynamo
 
 import model.training.run  # noqa: F401
-from model.training.machine import measure_matmul_flops_per_second
-from tasks.corpus.figures.texts import _build_character_classes
+from model.training.hardware import measure_matmul_flops_per_second
+from tasks.corpus.quality_signals.text_batch import _build_character_classes
 from tasks.measures.languages import _load_language_identifier
 
 _build_character_classes()

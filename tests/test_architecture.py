@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tasks.contract import PROJECT_ROOT
-from tasks.contract.closure import (
+from tasks.contract.import_closure import (
     PROJECT_PACKAGES,
     find_imported_modules,
 )  # one way: each imports those before it
 
-MAY_IMPORT_PREFECT = {"tasks.contract.stages", "tasks.contract.prefect_ui"}
+MAY_IMPORT_PREFECT = {"tasks.contract.stages", "tasks.contract.prefect_reporter"}
 #: Within tasks: what each room may import beside itself.
 ROOMS = {
     "tasks.contract": set(),
@@ -22,11 +22,11 @@ ROOMS = {
     "tasks.training": {"tasks.contract", "tasks.measures"},
     "tasks.audits": {"tasks.contract", "tasks.measures"},
     "model.interchange": {"model"},
-    "model.decoding": {"model", "model.plain"},
+    "model.decoding": {"model", "model.reference"},
     "model.training": {"model", "model.interchange", "model.decoding"},
     "model.probing": {"model", "model.decoding", "model.training"},
-    "model.plain": {"model", "model.decoding"},  # the formulas, of decoding too
-    "model": {"model.plain"},  # the core
+    "model.reference": {"model", "model.decoding"},  # the formulas, of decoding too
+    "model": {"model.reference"},  # the core
     "reports.page": set(),
     "reports.sections": {"reports.page"},
     "reports": {"reports.page", "reports.sections"},
@@ -113,7 +113,7 @@ def test_reports_reach_neither_torch_nor_prefect_and_the_pipeline_no_torch_when_
 
 def stages():
     import flows.pipeline
-    import flows.studying  # noqa: F401
+    import flows.study  # noqa: F401
     from tasks.contract import STAGES
 
     return [s for s in STAGES.values() if s.body.__module__ in SOURCES]

@@ -8,7 +8,7 @@ import pytest
 
 from flows.cli import app
 from flows.config import fill_missing_sections, load_config
-from flows.trees import list_bundled_configs
+from flows.config_files import list_bundled_configs
 from tasks.audits.catalogue import PROBES
 from tasks.contract import PROJECT_ROOT
 

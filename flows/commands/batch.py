@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cyclopts import Parameter
 
-from flows.commands.shared import JsonOption, StoreOption, WholeNumber, print_result
-from flows.growing import collect_redaction_artifacts, open_corpus_documents
+from flows.commands.flow_execution import JsonOption, StoreOption, WholeNumber, print_result
+from flows.corpus_additions import collect_redaction_artifacts, open_corpus_documents
 from flows.runs import Run, open_run
-from model.training.data import select_batch_rows
-from reports.page.masking import OFFENSIVE_TOXICITY, Redactor, escape_invisible
+from model.training.packed_rows import select_batch_rows
+from reports.page.redaction import OFFENSIVE_TOXICITY, Redactor, escape_invisible
 from reports.sections.corpus_figures import build_corpus_redactor
 from tasks.contract import UsageError
 

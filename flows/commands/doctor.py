@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from flows.commands.shared import JsonOption, StoreOption, print_result
+from flows.commands.flow_execution import JsonOption, StoreOption, print_result
 from flows.runs import open_store, resolve_store_uri
 from tasks.contract import HallmarkError
 

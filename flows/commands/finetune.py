@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.commands.shared import JsonOption, OverridesOption, StoreOption, run_flow_and_report
+from flows.commands.flow_execution import (
+    JsonOption,
+    OverridesOption,
+    StoreOption,
+    run_flow_and_report,
+)
 
 
 def finetune(

@@ -9,20 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from cyclopts import Parameter
 
-from flows.commands.shared import JsonOption, StoreOption, WholeNumber, print_result
-from flows.growing import collect_redaction_artifacts
-from flows.origin import ResolvedCheckpoint, find_checkpoint_in_folder, resolve_checkpoint
+from flows.checkpoint_resolution import (
+    ResolvedCheckpoint,
+    find_checkpoint_in_folder,
+    resolve_checkpoint,
+)
+from flows.commands.flow_execution import JsonOption, StoreOption, WholeNumber, print_result
+from flows.corpus_additions import collect_redaction_artifacts
 from flows.runs import open_store
-from reports.page.masking import OFFENSIVE_TOXICITY, Redactor, escape_invisible
+from reports.page.redaction import OFFENSIVE_TOXICITY, Redactor, escape_invisible
 from reports.sections.corpus_figures import build_corpus_redactor
 from tasks.contract import HallmarkError, UsageError
 
 if TYPE_CHECKING:
     from model.architecture import Transformer
     from model.config import Precision
-    from model.decoding.methods import DecodingMethods, MethodOutput
-    from tasks.audits.subjects.masked import MaskedModel
-    from tasks.audits.subjects.subject import AuditedModel as Model
+    from model.decoding.method_comparison import DecodingMethods, MethodOutput
+    from tasks.audits.audited_models.audited_model import AuditedModel as Model
+    from tasks.audits.audited_models.masked_model import MaskedModel
 
 Report = dict[str, Any]
 
@@ -104,7 +108,7 @@ def generate(
     )
     if tokens < 1:
         raise UsageError(f"--tokens {tokens}: at least one must be written")
-    from model.decoding.methods import DecodingMethods
+    from model.decoding.method_comparison import DecodingMethods
 
     try:
         methods = DecodingMethods(
@@ -129,10 +133,10 @@ def complete_prompt(
     redact: bool = False,
 ) -> Report:
     """What the checkpoint makes of the prompt. UsageError where it cannot be asked for that."""
-    from model.decoding.mode import autocast_to_precision
-    from tasks.audits.subjects.own_subject import HallmarkEncoder
-    from tasks.audits.subjects.subject import open_audited_model
-    from tasks.audits.subjects.transformers_subject import TransformersMaskedModel
+    from model.decoding.inference_mode import autocast_to_precision
+    from tasks.audits.audited_models.audited_model import open_audited_model
+    from tasks.audits.audited_models.hallmark_model import HallmarkEncoder
+    from tasks.audits.audited_models.transformers_model import TransformersMaskedModel
 
     model = open_audited_model(resolved_checkpoint.checkpoint, allow_pairs=True)
     redact_text = _make_context_redactor(resolved_checkpoint) if redact else _return_unredacted
@@ -242,7 +246,7 @@ def _decode_with_every_method(
     methods: DecodingMethods,
     seed: int,
 ) -> list[MethodOutput]:
-    from model.decoding.methods import decode_with_every_method
+    from model.decoding.method_comparison import decode_with_every_method
 
     context_length = network.config.context
     if (
@@ -294,10 +298,10 @@ def _prepare_decoding_input(
     model: Model, resolved_checkpoint: ResolvedCheckpoint, prompt: str
 ) -> tuple[Transformer, DecodingInput]:
     """The network, and the prompt as it is given to it."""
-    from model.tokens import END_OF_TEXT_ID, PAD_ID
+    from model.special_tokens import END_OF_TEXT_ID, PAD_ID
     from model.training.examples import build_pair_inputs
-    from tasks.audits.subjects.own_subject import HallmarkDecoder, HallmarkEncoderDecoder
-    from tasks.audits.subjects.transformers_subject import TransformersCausalModel
+    from tasks.audits.audited_models.hallmark_model import HallmarkDecoder, HallmarkEncoderDecoder
+    from tasks.audits.audited_models.transformers_model import TransformersCausalModel
 
     if isinstance(model, TransformersCausalModel):
         return _import_transformers_model(resolved_checkpoint), DecodingInput(
@@ -334,7 +338,7 @@ def _prepare_decoding_input(
 def _import_transformers_model(resolved_checkpoint: ResolvedCheckpoint) -> Transformer:
     """A causal model of Hugging Face as one of ours."""
     from model.interchange.checkpoint import CheckpointError
-    from model.interchange.convert import import_transformers
+    from model.interchange.transformers_checkpoint import import_transformers
     from tasks.contract import resolve_torch_device
 
     try:
@@ -377,7 +381,7 @@ def _predict_masked_tokens(
     import numpy as np
     import torch
 
-    from model.rows import check_no_nan
+    from model.padding import check_no_nan
 
     mask_name = model.get_token_name(model.mask_id)
     if mask_name not in prompt:

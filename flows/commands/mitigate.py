@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import chdir
+from functools import partial
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from flows.checkpoint_comparison import find_checkpoint_audits
 from flows.commands.compare import render_comparison
-from flows.commands.shared import (
+from flows.commands.flow_execution import (
     JsonOption,
     OverridesOption,
     StoreOption,
@@ -17,8 +19,7 @@ from flows.commands.shared import (
     print_result,
     start_prefect_and_progress,
 )
-from flows.comparing import find_checkpoint_audits
-from flows.mitigating import (
+from flows.mitigation import (
     IS_CONTROL_BY_ARM,
     build_arm_overrides,
     build_mitigation_report,
@@ -28,7 +29,7 @@ from flows.mitigating import (
     write_document_id_list,
 )
 from flows.runs import open_store
-from reports.page.masking import escape_invisible
+from reports.page.redaction import escape_invisible
 from tasks.contract import UsageError
 
 Report = dict[str, Any]
@@ -96,7 +97,7 @@ def mitigate(
         [*(overrides or []), *build_arm_overrides(arm, documents_file, toxicity, steps)]
         for arm in IS_CONTROL_BY_ARM
     ]
-    from flows.recording import resolve_flow_arguments
+    from flows.run_recording import resolve_flow_arguments
 
     with (
         chdir(resolved_checkpoint.source_run.working_folder),
@@ -109,9 +110,7 @@ def mitigate(
         from flows import pipeline
 
         runs = [
-            call_flow_and_get_run(
-                lambda arm=arm: pipeline.pipeline(overrides=arm, **shared_parameters)
-            )  # type: ignore[misc]
+            call_flow_and_get_run(partial(pipeline.pipeline, overrides=arm, **shared_parameters))
             for arm in arm_overrides
         ]
     report = build_mitigation_report(runs, start_audits) | {

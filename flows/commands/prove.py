@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import chdir
 from typing import Any
 
-from flows.commands.shared import (
+from flows.commands.flow_execution import (
     JsonOption,
     StoreOption,
     WholeNumber,
@@ -13,8 +13,8 @@ from flows.commands.shared import (
     print_result,
     start_prefect_and_progress,
 )
-from flows.mitigating import get_removal_list_folder
-from flows.proving import (
+from flows.mitigation import get_removal_list_folder
+from flows.removal_experiment import (
     build_experiment_report,
     build_overrides_by_arm,
     check_arms_comparable,
@@ -27,9 +27,9 @@ from flows.proving import (
 )
 from flows.runs import Run, open_store
 from reports.page.figures import format_value
-from reports.page.masking import escape_invisible
-from reports.sections.closed_loop import with_unit_of_difference
-from tasks.audits.proofs.arms import BASE
+from reports.page.redaction import escape_invisible
+from reports.sections.removal_experiment import with_unit_of_difference
+from tasks.audits.experiments.arm_comparison import BASE
 from tasks.contract import UsageError
 
 Report = dict[str, Any]
@@ -74,7 +74,7 @@ def prove(
         "store": absolute_uri,
     }
     list_folder = get_removal_list_folder(opened_store).resolve()
-    from flows.recording import resolve_flow_arguments
+    from flows.run_recording import resolve_flow_arguments
 
     with (
         start_prefect_and_progress(
@@ -119,8 +119,8 @@ def prove(
 
 def trace_case_documents(base_run: Run, cases: Any) -> Any:
     """The documents behind the cases, a table; made here, for the arms are made from it."""
-    from flows.recording import frontend
-    from tasks.audits.proofs.behind import find_source_documents
+    from flows.run_recording import frontend
+    from tasks.audits.experiments.source_documents import find_source_documents
     from tasks.contract import Session, make_mapper, open_session
 
     mapper = make_mapper(base_run.config.mapper, base_run.config.workers)

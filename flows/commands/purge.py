@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from flows.commands.shared import JsonOption, StoreOption, print_result
+from flows.commands.flow_execution import JsonOption, StoreOption, print_result
 from flows.commands.trace import find_training_steps, parse_doc_id
-from flows.purging import (
+from flows.document_purge import (
     DocumentPurge,
     check_store_is_idle,
     clear_rendered_pages,
@@ -20,7 +20,7 @@ from flows.purging import (
     remove_documents,
     remove_unfinished_work,
 )
-from flows.redaction import REMOVED_ID
+from flows.quotation_removal import REMOVED_ID
 from flows.runs import Run, open_store, read_all_runs
 from tasks.contract import Artifact, Store, UsageError, read_purged_documents
 

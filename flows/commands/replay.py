@@ -8,14 +8,14 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-from flows.commands.shared import (
+from flows.commands.flow_execution import (
     JsonOption,
     StoreOption,
     call_flow_and_get_run,
     print_result,
     start_prefect_and_progress,
 )
-from flows.growing import list_corpus_runs
+from flows.corpus_additions import list_corpus_runs
 from flows.runs import Record, Run, check_not_purged, find_artifact, open_run
 from tasks.contract import PURGED_DOCUMENTS_FILE, Artifact, Store, UsageError
 
@@ -139,7 +139,7 @@ def copy_store_secret(source_store: Store, target_store: Store) -> None:
 
 def _rerun_flow(run: Run, target_uri: str) -> str:
     from flows import pipeline
-    from tasks.corpus.plant import plant_canaries
+    from tasks.corpus.plant_canaries import plant_canaries
 
     record: Record = run.record
     config = {**record["config"], "earlier": None}

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from flows.commands.shared import JsonOption, StoreOption, print_result
+from flows.commands.flow_execution import JsonOption, StoreOption, print_result
 from flows.runs import WORLD_FLOW, Run, open_store, read_all_runs
 from tasks.contract import HallmarkError
 

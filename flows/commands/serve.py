@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from flows.commands.shared import OverridesOption, StoreOption
+from flows.commands.flow_execution import OverridesOption, StoreOption
 from flows.deployments import serve_deployments
 
 

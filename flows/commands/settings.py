@@ -8,9 +8,9 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from flows.commands.shared import JsonOption, print_result
+from flows.commands.flow_execution import JsonOption, print_result
 from flows.config import Config
-from flows.mistakes import list_schema_references, suggest_closest_name
+from flows.config_errors import list_schema_references, suggest_closest_name
 from tasks.contract import UsageError
 
 Row = dict[str, Any]

@@ -8,11 +8,11 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-from flows.commands.shared import JsonOption, StoreOption, print_result
+from flows.commands.flow_execution import JsonOption, StoreOption, print_result
 from flows.config import fill_missing_sections, load_config
+from flows.config_files import find_override, read_config_tree
 from flows.runs import Run, is_same_store, open_run, resolve_store_uri
-from flows.trees import find_override, read_config_tree
-from reports.purged import iter_artifact_names
+from reports.purge_notices import iter_artifact_names
 from tasks.contract import (
     ACCOUNT_TERMS,
     STAGES,
@@ -43,8 +43,8 @@ def build_status_report(run: Run) -> Report:
 
 
 def _build_stage_report(run: Run) -> Report:
-    from flows import pipeline, study_config, studying  # noqa: F401  (registers every stage)
-    from flows.examining import map_labels_to_settings
+    from flows import pipeline, study, study_config  # noqa: F401  (registers every stage)
+    from flows.audit_execution import map_labels_to_settings
 
     config, config_problem = _load_current_config(run)
     settings_by_stage = map_labels_to_settings(config) if config else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from flows.commands.shared import (
+from flows.commands.flow_execution import (
     JsonOption,
     OverridesOption,
     StoreOption,
@@ -17,7 +17,7 @@ from flows.commands.shared import (
 
 if TYPE_CHECKING:
     from flows.runs import Run
-    from flows.studying import WorldOutcome
+    from flows.study import WorldOutcome
 
 Report = dict[str, Any]
 
@@ -70,13 +70,13 @@ def study(
         )
 
     with start_prefect_and_progress(lambda: check_settings_unchanged(study_config, opened_store)):
-        from flows import studying
-        from flows.recording import frontend
+        from flows import study
+        from flows.run_recording import frontend
 
         frontend.on_world_outcome = print_world_outcome
         print_study_start(study_config)
         run = call_flow_and_get_run(
-            lambda: studying.study(study_config.model_dump(mode="json"), opened_store.uri)
+            lambda: study.study(study_config.model_dump(mode="json"), opened_store.uri)
         )
     print_result(build_study_report(run), as_json, render_study)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from flows.commands.shared import JsonOption, print_result
-from flows.mistakes import suggest_closest_name
+from flows.commands.flow_execution import JsonOption, print_result
+from flows.config_errors import suggest_closest_name
 from tasks.audits.catalogue import PROBES
 from tasks.contract import STAGES, TELEMETRY, Stage, UsageError, describe_columns, get_table_meaning
 
@@ -41,15 +41,15 @@ def list_tables(stage_name: str | None = None) -> list[Row]:
     ``telemetry``: whether it depends on the machine, and is no part of the content. UsageError for
     a stage that there is not.
     """
-    from flows import pipeline, studying  # register every stage
+    from flows import pipeline, study  # register every stage
+    from flows.audit_execution import map_step_labels_to_stages
     from flows.config import Config
-    from flows.examining import map_step_labels_to_stages
 
     configured_names = [name for name in Config.model_fields if name in STAGES]
     configured_names += sorted(
         name for name in STAGES if name not in configured_names
     )  # not as they were imported
-    module_members = [*vars(pipeline).values(), *vars(studying).values()]
+    module_members = [*vars(pipeline).values(), *vars(study).values()]
     stage_by_label = {
         stage_use.label: stage_use.name
         for stage_use in module_members

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cyclopts import Parameter
 
-from flows.commands.shared import JsonOption, StoreOption, print_result
-from flows.growing import collect_redaction_artifacts, list_corpus_runs
+from flows.commands.flow_execution import JsonOption, StoreOption, print_result
+from flows.corpus_additions import collect_redaction_artifacts, list_corpus_runs
+from flows.finding_trace import parse_finding_audit, trace_finding
 from flows.runs import Run, open_run
-from flows.tracing import parse_finding_audit, trace_finding
-from model.training.data import select_batch_rows
-from reports.page.masking import (
+from model.training.packed_rows import select_batch_rows
+from reports.page.redaction import (
     OFFENSIVE_TOXICITY,
     Redactor,
     escape_invisible,

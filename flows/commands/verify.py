@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from os import cpu_count
 from typing import Any
 
-from flows.commands.shared import JsonOption, StoreOption, print_result
+from flows.commands.flow_execution import JsonOption, StoreOption, print_result
 from flows.runs import find_artifact, list_run_ids, open_run, open_store
-from reports.purged import iter_artifact_names
+from reports.purge_notices import iter_artifact_names
 from tasks.contract import Artifact, HallmarkError, Store
 
 #: Damaged files that a terminal shows.

@@ -11,8 +11,8 @@ from torch import Tensor
 from model.architecture import Transformer
 from model.batch import Batch
 from model.decoding.cache import KeyValueCache, LayerCache, forward_with_cache, make_prefix_lengths
-from model.rows import check_token_ids, pad_rows
-from model.tokens import TokenIds
+from model.padding import check_token_ids, pad_rows
+from model.special_tokens import TokenIds
 
 
 def check_prompts(

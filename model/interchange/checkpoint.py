@@ -20,8 +20,8 @@ from model.config import (
     config_from_dict,
     config_to_dict,
 )
-from model.interchange.files import write_folder_atomically, write_safetensors
-from model.interchange.unset import make_uninitialised_model
+from model.interchange.atomic_files import write_folder_atomically, write_safetensors
+from model.interchange.uninitialised import make_uninitialised_model
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

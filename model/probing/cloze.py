@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from model.architecture import Transformer
 from model.batch import Batch
-from model.decoding.mode import run_in_evaluation_mode
-from model.rows import batch_indices_by_length, check_no_nan, check_token_ids, pad_rows
-from model.tokens import TokenIds
+from model.decoding.inference_mode import run_in_evaluation_mode
+from model.padding import batch_indices_by_length, check_no_nan, check_token_ids, pad_rows
+from model.special_tokens import TokenIds
 
 Float32 = NDArray[np.float32]
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from model.config import Architecture, ModelConfig
-from model.draws import Int64, combine_into_key, permute_indices
-from model.interchange.files import write_file_atomically
-from model.tokens import END_OF_TEXT_ID, TokenIds
-from model.training.data import PackedRows, open_packed_rows
+from model.interchange.atomic_files import write_file_atomically
+from model.keyed_randomness import Int64, combine_into_key, permute_indices
+from model.special_tokens import END_OF_TEXT_ID, TokenIds
+from model.training.packed_rows import PackedRows, open_packed_rows
 
 #: Stands at a token that is asked for no label.
 NO_LABEL = -1

@@ -12,7 +12,7 @@ from __future__ import annotations
 from model.architecture import Transformer
 from model.batch import Batch
 from model.config import ModelConfig
-from model.training.adapt import is_body_trainable
+from model.training.adaptation import is_body_trainable
 
 
 def count_training_flops(model: Transformer, batch: Batch) -> int:

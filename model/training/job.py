@@ -1,4 +1,4 @@
-"""What a trainer shares with its parent: the job it gets, the events it tells, its life and end."""
+"""The protocol between the training process and its parent: the job, the events, the exit."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ OPTIONAL_KEYS = {"start", "examples", "frozen"}
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What to train, on what, and where to leave it.
+    """What to train, on which data, and where to write it.
 
-    train, validation: packed tables (see model/training/data.py). groups: which stretches of the
-    validation rows belong to which source or identity group (see model/training/validation.py), or
-    None. start: the checkpoint whose weights training begins with, or None. examples: the data are
-    files of examples (see model/training/examples.py) in place of packed tables: fine-tuning.
-    frozen: only the output layer learns, from features without dropout.
+    Attributes:
+        train_data, validation_data: Packed tables (see model/training/packed_rows.py).
+        groups_path: Which spans of the validation rows belong to which source or identity group (see
+            model/training/validation.py), or None.
+        start_checkpoint: The checkpoint whose weights training begins with, or None.
+        uses_examples: The data are files of examples (see model/training/examples.py) instead of packed
+            tables: fine-tuning.
+        has_frozen_body: Only the output layer is trained, on features without dropout.
     """
 
     model_config: ModelConfig

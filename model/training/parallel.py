@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from model.architecture import Transformer
 from model.batch import Batch
 from model.config import ParallelMode
-from model.training.machine import compile_function
+from model.training.hardware import compile_function
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule

@@ -8,7 +8,7 @@ The work folder receives ``checkpoints/step-*``, the tables ``log``, ``validatio
 in parts, and ``state/``. A step is committed by its state, written after its checkpoint and tables;
 what is newer than the state is removed on resume and made again, bit for bit on the CPU. A job with
 other settings of those that change no batch, or of more steps where the rates so far are the same
-(see model/training/work.py), goes on from the state, too. Events are
+(see model/training/work_folder.py), goes on from the state, too. Events are
 JSON lines on stdout. With --watch-stdin the end of stdin, a pipe that the parent holds open, means
 that the parent has died, and the trainer with it.
 """
@@ -21,6 +21,7 @@ import sys
 import torch
 
 from model.training import parallel
+from model.training.hardware import retain_freed_memory
 from model.training.job import (
     WATCH_STDIN_OPTION,
     TrainingJob,
@@ -29,7 +30,6 @@ from model.training.job import (
     lock_work_folder,
     read_job,
 )
-from model.training.machine import retain_freed_memory
 from model.training.trainer import Trainer, TrainingError
 
 

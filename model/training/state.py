@@ -18,10 +18,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from model.interchange.files import write_folder_atomically, write_safetensors
-from model.training.optimise import SpikeGuard
+from model.interchange.atomic_files import write_folder_atomically, write_safetensors
+from model.training.optimizers import SpikeGuard
 from model.training.parallel import DistributedWorld, shard_like
-from model.training.work import (
+from model.training.work_folder import (
     STATE_FORMAT,
     STATES_FOLDER,
     DamagedStateError,

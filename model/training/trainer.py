@@ -22,31 +22,36 @@ from model.interchange import checkpoint
 from model.objectives import make_objective_function
 from model.precision import choose_dtype
 from model.training import parallel, state
-from model.training.adapt import adapt_model_to_config, freeze_all_but_output_layer
-from model.training.batches import BatchBuilder, Prefetcher
-from model.training.data import count_token_bytes
-from model.training.examples import open_dataset_rows
-from model.training.figures import PROGRESS_COLUMNS, DeviceTimestamp, PendingValues, StepMetrics
-from model.training.flops import count_training_flops
-from model.training.job import TERMINATED_EXIT_CODE, TrainingJob, check_job, emit_event
-from model.training.keeping import (
+from model.training.adaptation import adapt_model_to_config, freeze_all_but_output_layer
+from model.training.background_writer import (
     TABLE_SCHEMAS,
     BackgroundWriter,
     RowsByTable,
     emit_checkpoint_event,
 )
-from model.training.machine import (
+from model.training.example_batches import make_example_objective
+from model.training.examples import open_dataset_rows
+from model.training.flops import count_training_flops
+from model.training.hardware import (
     choose_device,
     measure_matmul_flops_per_second,
     measure_peak_memory_mb,
     should_compile,
 )
-from model.training.optimise import SpikeGuard, clip_gradients, make_optimizers, set_learning_rate
+from model.training.job import TERMINATED_EXIT_CODE, TrainingJob, check_job, emit_event
+from model.training.optimizers import SpikeGuard, clip_gradients, make_optimizers, set_learning_rate
+from model.training.packed_rows import count_token_bytes
+from model.training.prefetching import BatchBuilder, Prefetcher
+from model.training.samples import generate_samples
 from model.training.schedule import compute_learning_rate, is_checkpoint_due, is_state_due
-from model.training.tasks import make_example_objective
-from model.training.texts import generate_samples
+from model.training.step_metrics import (
+    PROGRESS_COLUMNS,
+    DeviceTimestamp,
+    PendingValues,
+    StepMetrics,
+)
 from model.training.validation import TARGET_OFFSETS, Validator
-from model.training.work import find_resumable_state, remove_newer_outputs
+from model.training.work_folder import find_resumable_state, remove_newer_outputs
 
 #: Objectives that once drew for a batch at a time: states of then are of another training.
 ROW_SEEDED_OBJECTIVES = ("mlm", "prefix")

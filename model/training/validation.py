@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from model.architecture import Transformer
 from model.batch import Batch
 from model.config import Objective
-from model.draws import Int64
-from model.training.data import PackedRows
+from model.keyed_randomness import Int64
 from model.training.examples import ExampleRows
+from model.training.packed_rows import PackedRows
 from model.training.parallel import DistributedWorld
 
 #: Stretches of the validation rows: positions start ... end - 1 of row ``sequence`` belong to the

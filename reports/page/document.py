@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from reports.page.figures import Figure, slugify
-from reports.page.masking import RedactFunction
+from reports.page.redaction import RedactFunction
 
 
 @dataclass(frozen=True)

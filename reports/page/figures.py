@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from tasks.audits.judging.conditions import (
+from tasks.audits.judging.evidence_filters import (
     build_row_filter,
     convert_to_column_type,
     locate_evidence,

@@ -27,7 +27,7 @@ from reports.page.document import (
     ShortFigure,
 )
 from reports.page.figures import Figure
-from reports.page.masking import escape_invisible
+from reports.page.redaction import escape_invisible
 
 #: Data files of every card, for ``@stage(code=...)``.
 TEMPLATE_FILES = tuple(

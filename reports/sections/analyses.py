@@ -16,7 +16,8 @@ from reports.page.document import (
     Section,
 )
 from reports.page.figures import Figure, format_value
-from reports.page.masking import RedactFunction
+from reports.page.redaction import RedactFunction
+from reports.sections.error_rates import ErrorRates
 from reports.sections.findings import (
     BASELINES,
     Finding,
@@ -28,8 +29,7 @@ from reports.sections.findings import (
     natural_sort_key,
     select_findings,
 )
-from reports.sections.rates import ErrorRates
-from tasks.audits.about import AUDIT_DESCRIPTIONS
+from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
 from tasks.audits.judging.tags import parse_tags
 
 #: Columns of findings that are compared with a null: its value, p corrected for all that the audit

@@ -19,9 +19,9 @@ from reports.page.document import (
     format_user_statement,
 )
 from reports.page.figures import Figure
-from reports.sections.breakdown import build_breakdown_section, build_occupations_section
+from reports.sections.corpus_breakdown import build_breakdown_section, build_occupations_section
 from reports.sections.corpus_figures import PROFILE, CorpusFigures
-from reports.sections.personal import build_personal_data_section
+from reports.sections.personal_data import build_personal_data_section
 
 
 def build_canary_callout(corpus: CorpusFigures) -> Callout:

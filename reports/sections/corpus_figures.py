@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow.compute as pc
 
 from reports.page.figures import Figure, FigureBook
-from reports.page.masking import Redactor
-from reports.page.planted import PlantedSecret
+from reports.page.planted_secrets import PlantedSecret
+from reports.page.redaction import Redactor
 from tasks.contract import Artifact
-from tasks.corpus.rules import read_tagging_rule_names
+from tasks.corpus.selection_rules import read_tagging_rule_names
 from tasks.corpus.toxicity.actions import explain_action
 from tasks.measures.canaries import locate_record_identifiers
-from tasks.measures.heads import TOXICITY_HEADS
+from tasks.measures.toxicity_heads import TOXICITY_HEADS
 
 PROFILE = "profile"
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from reports.page.document import Block, DataTable, InlineContent, InlineElement, Paragraph
 from reports.page.figures import Figure, FigureBook
-from tasks.audits.about import AUDIT_DESCRIPTIONS, SIGNIFICANCE_LEVEL
+from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS, SIGNIFICANCE_LEVEL
 from tasks.audits.judging.tags import parse_tags
 from tasks.contract import Artifact
-from tasks.measures.corrections import adjust_p_values_fdr
+from tasks.measures.multiple_testing import adjust_p_values_fdr
 
 BASELINES = {
     "model": "this model",

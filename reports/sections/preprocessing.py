@@ -15,7 +15,7 @@ from reports.page.document import (
     Section,
 )
 from reports.page.figures import Figure, format_value
-from reports.page.masking import RedactFunction
+from reports.page.redaction import RedactFunction
 from reports.sections.corpus_figures import PROFILE, SCORE_FILTER, CorpusFigures
 from tasks.contract import ACCOUNT_TERMS
 

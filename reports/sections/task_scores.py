@@ -15,7 +15,7 @@ from reports.page.document import (
     ShortFigure,
 )
 from reports.page.figures import Figure, FigureBook
-from reports.page.masking import Redactor
+from reports.page.redaction import Redactor
 
 FINETUNE = "finetune"
 SCORES_TABLE, PREDICTIONS_TABLE, COUNTS_TABLE = (

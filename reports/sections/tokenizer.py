@@ -5,7 +5,7 @@ from __future__ import annotations
 from reports.page.document import DefinitionList, InlineElement, Paragraph, Section
 from reports.page.figures import FigureBook
 from reports.sections.checkpoint import read_vocabulary
-from reports.sections.groups import build_fertility_blocks
+from reports.sections.group_metrics import build_fertility_blocks
 from tasks.contract import Artifact
 
 

@@ -19,9 +19,9 @@ from reports.page.document import (
     Section,
 )
 from reports.page.figures import Figure, FigureBook
-from reports.page.masking import RedactFunction, Redactor, find_prompt_columns, get_adjacent_texts
+from reports.page.redaction import RedactFunction, Redactor, find_prompt_columns, get_adjacent_texts
 from reports.sections.findings import format_metric_name
-from reports.sections.groups import build_heldout_loss_blocks
+from reports.sections.group_metrics import build_heldout_loss_blocks
 from tasks.contract import Artifact, Table
 
 MAX_SAMPLES_PER_STEP, MAX_SAMPLE_CHARACTERS = 2, 300  # of a step, and how much of each is shown

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from tasks.audits.about import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
-from tasks.audits.judging.units import CAPABILITY
+from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
+from tasks.audits.judging.comparison_units import CAPABILITY
 from tasks.audits.probe import Probe, make_findings_stage, make_request_stage
 
 PROBES: tuple[Probe, ...] = tuple(

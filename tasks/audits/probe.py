@@ -17,9 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.audits.about import ITEMS_IN_TRAINING_TEXT
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import LOOKUPS, REQUESTS, SKIPPED, TOKENIZER, RequestBuilder
+from tasks.audits.audit_descriptions import ITEMS_IN_TRAINING_TEXT
+from tasks.audits.audit_tables import LOOKUPS, REQUESTS, SKIPPED, TOKENIZER, RequestBuilder
+from tasks.audits.audited_models.audited_tokenizer import (
+    METADATA_FILES,
+    AuditedTokenizer,
+    open_audited_tokenizer,
+)
 from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
 from tasks.audits.judging.measures import (
     Measure,
@@ -27,10 +31,10 @@ from tasks.audits.judging.measures import (
     build_values_schema,
     compute_measure_findings,
 )
-from tasks.audits.judging.readings import EXPOSURE_TABLES, TrainingExposure
 from tasks.audits.judging.tags import SliceTags, parse_tags
-from tasks.audits.methods.instruments import evaluate_instrument_control
-from tasks.audits.subjects.reader import METADATA_FILES, AuditedTokenizer, open_audited_tokenizer
+from tasks.audits.judging.training_exposure import EXPOSURE_TABLES, TrainingExposure
+from tasks.audits.methods.instrument_controls import evaluate_instrument_control
+from tasks.audits.responses import Responses
 from tasks.contract import Artifact, Stage, StageConfig, StageContext, Table, stage
 
 #: Clusters of items in which a large effect cannot be overlooked: where all agree, chance agrees as

@@ -6,9 +6,20 @@ ours; only ``stages`` and ``prefect_ui`` import Prefect, when a stage runs insid
 
 from tasks.contract import accounts
 from tasks.contract.accounts import ACCOUNT_TERMS, ACCOUNTS, CHECKSUMS
+from tasks.contract.alignment import align_parts, lookup_column_by_doc_id
+from tasks.contract.allowed_roots import (
+    AllowedRoots,
+    ConfigPath,
+    ExternalMarker,
+    ExternalPath,
+    check_config_paths,
+    check_external_path,
+    is_corpus_file,
+    iter_config_paths,
+    open_external_file,
+    read_declared_roots,
+)
 from tasks.contract.artifact import Artifact, ManifestEntry, Table, TablePart, doc_id_to_part_index
-from tasks.contract.beside import align_parts, lookup_column_by_doc_id
-from tasks.contract.closure import compute_code_digests
 from tasks.contract.columns import (
     COLUMN_KINDS,
     Column,
@@ -19,6 +30,23 @@ from tasks.contract.columns import (
     table_schema,
 )
 from tasks.contract.commit import TELEMETRY
+from tasks.contract.corpus_tables import (
+    CANARIES,
+    DOCUMENTS,
+    ID_TYPE,
+    LEDGER,
+    LEXICONS,
+    build_document_ledger_columns,
+    build_ledger_columns,
+    build_ledger_table,
+    build_removal_columns,
+    count_utf8_bytes,
+    fill_document_columns,
+    hash_documents,
+    hash_texts,
+    hash_to_ids,
+    replace_columns,
+)
 from tasks.contract.errors import FileChangedError, HallmarkError, PolicyViolationError, UsageError
 from tasks.contract.external_files import (
     ExternalFiles,
@@ -31,26 +59,16 @@ from tasks.contract.external_files import (
     record_file_state,
     stat_to_file_stamp,
 )
+from tasks.contract.external_inputs import folder_to_artifact, record_folder_files
 from tasks.contract.fingerprint import (
     PROJECT_ROOT,
     read_library_versions,
     sha256_hex,
     to_canonical_json,
 )
+from tasks.contract.import_closure import compute_code_digests
 from tasks.contract.mappers import Mapper, ProcessMapper, Resources, SerialMapper, make_mapper
-from tasks.contract.objects import is_store_folder
-from tasks.contract.roots import (
-    AllowedRoots,
-    ConfigPath,
-    ExternalMarker,
-    ExternalPath,
-    check_config_paths,
-    check_external_path,
-    is_corpus_file,
-    iter_config_paths,
-    open_external_file,
-    read_declared_roots,
-)
+from tasks.contract.object_store import is_store_folder
 from tasks.contract.session import (
     BackgroundListener,
     Event,
@@ -68,34 +86,16 @@ from tasks.contract.settings import (
     expand_home,
     resolve_torch_device,
 )
+from tasks.contract.stage_context import ItemResult, StageContext, concat_spilled_tables
 from tasks.contract.stages import STAGES, BoundStage, Stage, stage
 from tasks.contract.store import STALENESS_COMPONENTS, Store
-from tasks.contract.tables import (
-    CANARIES,
-    DOCUMENTS,
-    ID_TYPE,
-    LEDGER,
-    LEXICONS,
-    build_document_ledger_columns,
-    build_ledger_columns,
-    build_ledger_table,
-    build_removal_columns,
-    count_utf8_bytes,
-    fill_document_columns,
-    hash_documents,
-    hash_texts,
-    hash_to_ids,
-    replace_columns,
-)
+from tasks.contract.table_writers import TableWriters
 from tasks.contract.tombstones import (
     PURGED_DOCUMENTS_FILE,
     TOMBSTONES_FILE,
     parse_tombstones,
     read_purged_documents,
 )
-from tasks.contract.watching import folder_to_artifact, record_folder_files
-from tasks.contract.work import ItemResult, StageContext, concat_spilled_tables
-from tasks.contract.writer import TableWriters
 
 __all__ = [
     "ACCOUNTS",

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 from tasks.contract import accounts
 from tasks.contract.artifact import Artifact, Manifest, build_file_entry, compute_content_digest
 from tasks.contract.columns import column, table_schema
+from tasks.contract.corpus_tables import LEDGER
 from tasks.contract.fingerprint import compute_fingerprint
-from tasks.contract.tables import LEDGER
-from tasks.contract.work import StageContext, Stopwatch
+from tasks.contract.stage_context import StageContext, Stopwatch
 
 if TYPE_CHECKING:
     from tasks.contract.stages import BoundStage

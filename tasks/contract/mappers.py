@@ -158,7 +158,7 @@ class ProcessMapper:
 def make_mapper(kind: str, worker_count: int) -> Mapper:
     """The mapper that a config names: "processes" or "ray"."""
     if kind == "ray":
-        from tasks.contract.on_ray import RayMapper
+        from tasks.contract.ray_mapper import RayMapper
 
         return RayMapper(worker_count)
     return ProcessMapper(worker_count) if worker_count > 1 else SerialMapper()

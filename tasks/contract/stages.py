@@ -30,12 +30,14 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from tasks.contract.accounts import ACCOUNTS, CHECKSUMS
+from tasks.contract.allowed_roots import check_config_paths
 from tasks.contract.artifact import Artifact, Table
-from tasks.contract.closure import compute_code_digests
 from tasks.contract.commit import TELEMETRY, commit_child_artifact, commit_stage_output
 from tasks.contract.errors import HallmarkError
 from tasks.contract.external_files import ExternalFiles
+from tasks.contract.external_inputs import monitor_external_inputs
 from tasks.contract.fingerprint import compute_fingerprint, read_library_versions
+from tasks.contract.import_closure import compute_code_digests
 from tasks.contract.inputs import (
     compute_digest_and_lineage,
     iter_artifacts,
@@ -44,7 +46,6 @@ from tasks.contract.inputs import (
 )
 from tasks.contract.lease import clear_or_remove_folder
 from tasks.contract.mappers import DEFAULT_RESOURCES, Resources
-from tasks.contract.roots import check_config_paths
 from tasks.contract.session import (
     BackgroundListener,
     Event,
@@ -55,10 +56,9 @@ from tasks.contract.session import (
     open_session,
 )
 from tasks.contract.settings import EmptyConfig, StageConfig
+from tasks.contract.stage_context import StageContext, Stopwatch, summarize_error
 from tasks.contract.store import Store
 from tasks.contract.tombstones import hash_purged_ids, read_purged_ids
-from tasks.contract.watching import monitor_external_inputs
-from tasks.contract.work import StageContext, Stopwatch, summarize_error
 
 __all__ = [
     "STAGES",
@@ -467,7 +467,7 @@ def _run_as_prefect_task(bound_stage: BoundStage) -> Artifact:
     from prefect.cache_policies import NO_CACHE
     from prefect.states import Completed
 
-    from tasks.contract.prefect_ui import PrefectStageReporter
+    from tasks.contract.prefect_reporter import PrefectStageReporter
 
     def should_retry(_task: Any, _run: Any, state: Any) -> bool:
         # A HallmarkError says what the user must change: trying again cannot help.

@@ -35,7 +35,7 @@ from tasks.contract.columns import Column
 from tasks.contract.errors import HallmarkError
 from tasks.contract.external_files import hash_file
 from tasks.contract.lease import exclusive_lock, lease_folder, shared_lock
-from tasks.contract.objects import ObjectStore
+from tasks.contract.object_store import ObjectStore
 from tasks.contract.tombstones import TOMBSTONES_FILE, apply_tombstones, parse_tombstones
 
 #: Of tables and files in an artifact; raised when they lie otherwise.

@@ -19,7 +19,7 @@ from tasks.contract.errors import HallmarkError
 from tasks.contract.fingerprint import sha256_hex, to_canonical_json
 
 if TYPE_CHECKING:
-    from tasks.contract.objects import ObjectStore
+    from tasks.contract.object_store import ObjectStore
 
 ManifestEntry = dict[str, Any]
 

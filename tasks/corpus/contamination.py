@@ -35,13 +35,18 @@ from tasks.contract import (
     table_schema,
 )
 from tasks.corpus.signals import build_signal_schema
-from tasks.measures.faults import (
+from tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
     report_failures,
     run_isolating_failures,
 )
-from tasks.measures.items import check_file_exists, get_text_field, read_items, user_file_digest
+from tasks.measures.item_files import (
+    check_file_exists,
+    get_text_field,
+    read_items,
+    user_file_digest,
+)
 from tasks.measures.overlap import OverlapIndex, build_overlap_index, find_overlaps
 
 

@@ -52,7 +52,7 @@ from tasks.corpus.copies.duplicates import (
     split_by_partition,
     write_deduplicated_partition,
 )
-from tasks.corpus.copies.earlier import (
+from tasks.corpus.copies.earlier_corpora import (
     EARLIER_SEARCH_COLUMNS,
     build_signature_schema,
     check_earlier_compatible,
@@ -60,13 +60,13 @@ from tasks.corpus.copies.earlier import (
     is_in_sorted,
     read_matching_earlier,
 )
-from tasks.measures.faults import (
+from tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
     report_failures,
     run_isolating_failures,
 )
-from tasks.measures.words import normalise_texts
+from tasks.measures.normalised_words import normalise_texts
 
 
 class DeduplicateConfig(KeepPreferenceConfig):

@@ -68,7 +68,7 @@ from tasks.corpus.copies.duplicates import (
     split_by_partition,
     write_deduplicated_partition,
 )
-from tasks.corpus.copies.earlier import (
+from tasks.corpus.copies.earlier_corpora import (
     EARLIER_SEARCH_COLUMNS,
     build_signature_schema,
     check_earlier_compatible,
@@ -83,14 +83,14 @@ from tasks.corpus.copies.matching import (
     find_duplicate_pairs,
 )
 from tasks.corpus.copies.sketches import compute_band_hashes, compute_shingle_hashes
-from tasks.measures.faults import (
+from tasks.measures.failed_documents import (
     FailedDocuments,
     FailureList,
     list_failures_by_doc_id,
     report_failures,
     run_isolating_failures,
 )
-from tasks.measures.words import normalise_texts
+from tasks.measures.normalised_words import normalise_texts
 
 
 class DeduplicateNearConfig(KeepPreferenceConfig):

@@ -1,6 +1,6 @@
 """Evaluate the detectors: how much of planted personal data they find, and what they take for it.
 
-What is planted is invented, see ``tasks.measures.planted_personal``; none of it gets into the
+What is planted is invented, see ``tasks.measures.detector_examples``; none of it gets into the
 corpus. The figures depend on code and config alone, so they are computed once.
 """
 
@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from tasks.contract import StageContext, column, stage, table_schema
 from tasks.corpus.find_personal_data import PersonalDataConfig
-from tasks.measures.personal.types import country_of_type, select_types_for_regions
-from tasks.measures.personal_data import find_spans_by_row
-from tasks.measures.planted_personal import (
+from tasks.measures.detector_examples import (
     EXAMPLES_PER_TYPE,
     DetectorExample,
     generate_detector_examples,
 )
+from tasks.measures.personal.types import country_of_type, select_types_for_regions
+from tasks.measures.personal_data import find_spans_by_row
 
 DETECTION = table_schema(
     "How well personal data is found: counts over invented sentences, by type.",

@@ -29,7 +29,7 @@ from tasks.contract import (
     table_schema,
 )
 from tasks.corpus.spans import SPANS, build_span_columns
-from tasks.measures.faults import (
+from tasks.measures.failed_documents import (
     FailedDocuments,
     FailureList,
     list_failures_by_doc_id,

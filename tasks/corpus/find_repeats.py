@@ -37,7 +37,7 @@ from tasks.corpus.copies.duplicates import (
     build_ranking_columns,
     order_by_keep_priority,
 )
-from tasks.corpus.copies.earlier import concatenate_earlier_tables
+from tasks.corpus.copies.earlier_corpora import concatenate_earlier_tables
 from tasks.corpus.copies.repeats import TEXT_SEPARATOR, join_repeated_spans, mark_repeated_windows
 from tasks.corpus.spans import SPANS, Utf8Texts
 from tasks.measures.machine import total_memory_bytes

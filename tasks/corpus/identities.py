@@ -30,7 +30,7 @@ from tasks.contract import (
     stage,
 )
 from tasks.corpus.signals import build_signal_schema, write_signals
-from tasks.measures.faults import FailureList, report_failures
+from tasks.measures.failed_documents import FailureList, report_failures
 from tasks.measures.identities import (
     Lexicon,
     find_term_mentions,

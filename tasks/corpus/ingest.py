@@ -44,7 +44,8 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.corpus.reading.blocking import load_block_list
+from tasks.corpus.reading.block_list import load_block_list
+from tasks.corpus.reading.byte_streams import ReadCounts
 from tasks.corpus.reading.inputs import (
     IngestConfig,
     InputBatch,
@@ -52,7 +53,7 @@ from tasks.corpus.reading.inputs import (
     list_input_batches,
     read_input_records,
 )
-from tasks.corpus.reading.labels import extract_domains
+from tasks.corpus.reading.metadata import extract_domains
 from tasks.corpus.reading.quotas import SourceQuotas, compute_quotas, is_blocked_reason
 from tasks.corpus.reading.readers import Record, suggest_remedy
 from tasks.corpus.reading.records import (
@@ -65,8 +66,7 @@ from tasks.corpus.reading.records import (
     reassign_copy_ids,
     split_into_id_ranges,
 )
-from tasks.corpus.reading.streams import ReadCounts
-from tasks.corpus.reading.town import TOWN_DATA_FILES
+from tasks.corpus.reading.town_source import TOWN_DATA_FILES
 
 ORIGINS = table_schema(
     "Where each document came from.",

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from tasks.contract import StageConfig, StageContext, Table, TablePart, TableWriters, column, stage
 from tasks.corpus.signals import build_signal_schema, write_signals
-from tasks.measures.faults import FailureList, report_failures
+from tasks.measures.failed_documents import FailureList, report_failures
 from tasks.measures.languages import MAX_CHARACTERS, MIN_CONFIDENCE, estimate_languages
 
 

@@ -38,7 +38,7 @@ from tasks.contract import (
     stage,
 )
 from tasks.corpus.split import hash_ids_to_uniform
-from tasks.measures.items import read_nonempty_lines, user_file_digest
+from tasks.measures.item_files import read_nonempty_lines, user_file_digest
 
 
 class LeaveOutConfig(StageConfig):

@@ -30,7 +30,6 @@ from tasks.contract import (
     stage,
 )
 from tasks.corpus.identities import LengthBounds, UserLexicons, combine_lexicons, load_user_lexicons
-from tasks.corpus.presets import PRESET_RULES, find_rule_violations
 from tasks.corpus.profiles.composition import (
     COUNTS_SCHEMA,
     build_composition_rows,
@@ -39,8 +38,9 @@ from tasks.corpus.profiles.composition import (
     read_licences,
 )
 from tasks.corpus.profiles.tables import TABLES
-from tasks.corpus.profiles.tagged import count_tagged_documents
-from tasks.measures.faults import (
+from tasks.corpus.profiles.tag_counts import count_tagged_documents
+from tasks.corpus.quality_presets import PRESET_RULES, find_rule_violations
+from tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
     report_failures,

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from tasks.contract import StageConfig, StageContext, Table, TablePart, TableWriters, column, stage
-from tasks.corpus.figures import c4, fineweb, gopher
-from tasks.corpus.figures.texts import TextBatch
+from tasks.corpus.quality_signals import c4, fineweb, gopher
+from tasks.corpus.quality_signals.text_batch import TextBatch
 from tasks.corpus.signals import build_signal_schema, write_signals
-from tasks.measures.faults import FailureList, UnprocessableDocumentError, report_failures
+from tasks.measures.failed_documents import FailureList, UnprocessableDocumentError, report_failures
 from tasks.measures.machine import total_memory_bytes
 
 

@@ -36,7 +36,7 @@ from tasks.contract import (
     replace_columns,
     stage,
 )
-from tasks.corpus.presets import PRESET_RULES, PresetName, describe_presets
+from tasks.corpus.quality_presets import PRESET_RULES, PresetName, describe_presets
 from tasks.corpus.signals import get_signal_types, join_partition_signals
 from tasks.corpus.split import hash_ids_to_uniform
 

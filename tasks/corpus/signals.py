@@ -13,7 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.contract import ID_TYPE, HallmarkError, TablePart, TableWriters, column, table_schema
-from tasks.measures.faults import FailureList, list_failures_by_doc_id, run_isolating_failures
+from tasks.measures.failed_documents import (
+    FailureList,
+    list_failures_by_doc_id,
+    run_isolating_failures,
+)
 
 
 def build_signal_schema(meaning: str, *fields: pa.Field) -> pa.Schema:

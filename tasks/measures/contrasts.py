@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tasks.measures.effects import POWER
+from tasks.measures.detectable_effects import POWER
 from tasks.measures.estimates import Estimate
 from tasks.measures.statistics import Float64
 

@@ -21,8 +21,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.measures.personal.accounts import find_ibans, find_payment_cards
-from tasks.measures.personal.contact import (
+from tasks.measures.personal.contact_details import (
     SpanIterator,
     TooManyCandidatesError,
     find_email_addresses,
@@ -30,7 +29,8 @@ from tasks.measures.personal.contact import (
     find_phone_numbers,
 )
 from tasks.measures.personal.folding import fold_digits_and_separators, fold_text_column
-from tasks.measures.personal.national import NATIONAL_ID_FORMATS
+from tasks.measures.personal.national_ids import NATIONAL_ID_FORMATS
+from tasks.measures.personal.payment_accounts import find_ibans, find_payment_cards
 from tasks.measures.personal.secrets import (
     find_assigned_credentials,
     find_connection_credentials,

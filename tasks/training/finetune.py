@@ -33,8 +33,6 @@ from tasks.contract import (
     table_schema,
 )
 from tasks.training.encoding import load_tokenizer
-from tasks.training.following import iter_trainer_events
-from tasks.training.going_on import SETTINGS, build_settings_table, remove_batch_neutral_settings
 from tasks.training.pretrain import (
     CHECKPOINTS,
     LOG,
@@ -42,7 +40,7 @@ from tasks.training.pretrain import (
     handle_trainer_events,
     read_training_log,
 )
-from tasks.training.tabular import check_table_path
+from tasks.training.table_files import check_table_path
 from tasks.training.task_predictions import PREDICTIONS, evaluate_labels, evaluate_pairs
 from tasks.training.task_rows import (
     ClassificationTask,
@@ -57,6 +55,12 @@ from tasks.training.task_rows import (
     read_task_rows,
 )
 from tasks.training.task_scores import SCORES
+from tasks.training.trainer_process import iter_trainer_events
+from tasks.training.training_resumption import (
+    SETTINGS,
+    build_settings_table,
+    remove_batch_neutral_settings,
+)
 
 log = logging.getLogger("hallmark")
 
@@ -183,7 +187,7 @@ def build_task_model_config(
     base: BaseCheckpoint, task: Task, labels: tuple[str, ...]
 ) -> ModelConfig:
     """The config of the model that is made."""
-    from model.training.adapt import make_classifier_config
+    from model.training.adaptation import make_classifier_config
 
     if isinstance(task, PairsTask):
         return base.config
@@ -262,7 +266,7 @@ def write_trainer_job(
 
 def export_to_transformers(model: Any, base: BaseCheckpoint, context: StageContext) -> None:
     """Beside the tables, the model as an architecture of transformers, where there is one."""
-    from model.interchange.convert import export_transformers
+    from model.interchange.transformers_checkpoint import export_transformers
 
     try:
         export_transformers(
@@ -301,7 +305,7 @@ def hash_data_files(config: FinetuneConfig, secret_id: str = "") -> dict[str, st
     resume_key=lambda config: remove_batch_neutral_settings(config.model_dump(mode="json")),
 )
 def finetune(checkpoint: Artifact, config: FinetuneConfig, context: StageContext) -> None:
-    from model.decoding.mode import autocast_to_precision
+    from model.decoding.inference_mode import autocast_to_precision
     from model.interchange.checkpoint import load_checkpoint
 
     base = open_base_checkpoint(checkpoint, config.task)

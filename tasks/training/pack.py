@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from model.draws import combine_into_key
-from model.tokens import END_OF_TEXT_ID, PAD_ID
-from model.training.data import spell_tokens_as_bytes
+from model.keyed_randomness import combine_into_key
+from model.special_tokens import END_OF_TEXT_ID, PAD_ID
+from model.training.packed_rows import spell_tokens_as_bytes
 from tasks.contract import (
     ID_TYPE,
     LEDGER,
@@ -42,7 +42,7 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.measures.faults import (
+from tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
     report_failures,

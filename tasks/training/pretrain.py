@@ -35,16 +35,16 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.training.following import iter_trainer_events
-from tasks.training.going_on import (
+from tasks.training.document_reads import COVERAGE, DOCUMENT_READS, write_read_tables
+from tasks.training.trainer_process import iter_trainer_events
+from tasks.training.training_resumption import (
     SETTINGS,
     build_settings_table,
     prepare_training_folder,
     preserve_resumable_states,
     select_past_step_settings,
 )
-from tasks.training.held_out import build_validation_groups
-from tasks.training.seen import COVERAGE, DOCUMENT_READS, write_read_tables
+from tasks.training.validation_groups import build_validation_groups
 
 log = logging.getLogger("hallmark")
 

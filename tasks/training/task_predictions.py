@@ -46,7 +46,7 @@ def predict_texts(
     """What the model writes for each source, greedily, and its log-probability. It writes at most
     ``longest`` tokens, or what the context holds with its prompt: as in training it never goes on
     with a part of the source out of sight."""
-    from model.decoding.generate import generate
+    from model.decoding.generation import generate
 
     if not encoded.examples:
         return []
@@ -77,7 +77,7 @@ def predict_texts(
 def predict_labels(model: Transformer, encoded: EncodedRows) -> list[list[tuple[str, Any]]]:
     """Of each text the likeliest label of each token that was asked for one, and its
     log-probability."""
-    from model.probing.labels import compute_label_log_probs
+    from model.probing.label_scores import compute_label_log_probs
 
     label_names = model.config.labels
     predictions = []

@@ -12,11 +12,11 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from model.config import ModelConfig
-from model.tokens import END_OF_TEXT_ID
+from model.special_tokens import END_OF_TEXT_ID
 from model.training.examples import NO_LABEL, Example, truncate_pair
 from tasks.contract import ExternalPath, HallmarkError, Seed, StageConfig, expand_home, hash_to_ids
 from tasks.training.pack import compute_shuffle_keys
-from tasks.training.tabular import read_table_rows
+from tasks.training.table_files import read_table_rows
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

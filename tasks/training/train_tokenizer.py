@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
-from model.tokens import END_OF_TEXT_ID, PAD_ID
+from model.special_tokens import END_OF_TEXT_ID, PAD_ID
 from tasks.contract import (
     HallmarkError,
     StageConfig,
@@ -26,7 +26,7 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.measures.faults import (
+from tasks.measures.failed_documents import (
     FailureList,
     list_failures_by_doc_id,
     report_failures,
@@ -34,13 +34,13 @@ from tasks.measures.faults import (
 )
 from tasks.measures.languages import detect_languages
 from tasks.training.encoding import load_tokenizer, split_long_text
-from tasks.training.held_out import iter_validation_documents
-from tasks.training.subwords import (
+from tasks.training.subword_tokenizers import (
     BYTE_COUNT,
     train_bpe_tokenizer,
     train_unigram_tokenizer,
     train_wordpiece_tokenizer,
 )
+from tasks.training.validation_groups import iter_validation_documents
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.study_kills import SMALL
 from flows.cli import COMMAND_DESCRIPTIONS, INTERRUPTED_MESSAGE, _StderrLogHandler, app
-from flows.commands.shared import combine_errors
+from flows.commands.flow_execution import combine_errors
 from flows.commands.trace import render_finding_trace
 from tasks.contract import HallmarkError, PolicyViolationError
 from tests.flows.conftest import Hallmark, here

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from flows.config import ROOT_KEYS, Config, fill_missing_sections, load_config
-from flows.mistakes import REMOVED_SETTINGS
-from flows.recording import resolve_flow_arguments
-from flows.trees import list_bundled_configs
-from model.interchange.convert import find_matching_family
+from flows.config_errors import REMOVED_SETTINGS
+from flows.config_files import list_bundled_configs
+from flows.run_recording import resolve_flow_arguments
+from model.interchange.transformers_checkpoint import find_matching_family
 from tasks.contract import UsageError
 
 

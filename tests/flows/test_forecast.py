@@ -11,23 +11,23 @@ import pytest
 import torch
 
 from flows import cli, open_run
-from flows.commands.dry_run import _render_stages, render_forecast
+from flows.commands.forecast_text import _render_stages, render_forecast
 from flows.config import load_config
-from flows.forecast import costs
-from flows.forecast.concerns import predict_problems
-from flows.forecast.figures import (
+from flows.forecast import training_costs
+from flows.forecast.corpus_estimates import (
     QUARANTINE_KEYS,
     Estimate,
     count_packed_tokens,
     count_source_documents_and_bytes,
 )
-from flows.forecast.forecast import forecast_run
-from flows.forecast.sampling import sample_sources
+from flows.forecast.problems import predict_problems
+from flows.forecast.run_forecast import forecast_run
+from flows.forecast.source_sampling import sample_sources
 from flows.pipeline import curate_corpus, pipeline, train_model
 from model.architecture import Transformer
 from model.config import ModelConfig, TrainConfig
 from model.interchange.checkpoint import load_checkpoint
-from model.training.optimise import make_optimizers
+from model.training.optimizers import make_optimizers
 from tasks.contract import HallmarkError, LastStageReached, Session, Store, UsageError, open_session
 from tests.model.oracles import logits
 from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
@@ -53,7 +53,7 @@ def absent(tmp_path, monkeypatch) -> Path:
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
     """It is asked what they tell, not how well they tell it."""
-    monkeypatch.setattr(costs, "TRIAL_SECONDS", 1.5)
+    monkeypatch.setattr(training_costs, "TRIAL_SECONDS", 1.5)
 
 
 def texts(count, words, seed=0):
@@ -192,7 +192,7 @@ def test_thirty_short_documents_are_too_few_to_plant(absent, tmp_path, capsys, m
     def no_server(*_):
         raise AssertionError("a dry run starts no Prefect server")
 
-    monkeypatch.setattr("flows.server.LocalPrefectServer", no_server)
+    monkeypatch.setattr("flows.local_prefect_server.LocalPrefectServer", no_server)
     config = config_of(tmp_path, texts(30, 12))
     options = [
         f"--set=pretrain.model.{k}={v}"
@@ -373,7 +373,7 @@ def test_what_a_stage_takes_in_any_case_is_not_scaled(tmp_path, monkeypatch):
         read[name] = len(Path(given.path).read_text().splitlines())
         return {}, {"language": seconds[name]}, None
 
-    monkeypatch.setattr("flows.forecast.forecast.Forecaster._run_corpus_stages", tried)
+    monkeypatch.setattr("flows.forecast.run_forecast.Forecaster._run_corpus_stages", tried)
     report = forecast_run(str(config), store=str(tmp_path / "store"), max_sample_bytes=20_000)
     (row,) = [row for row in report["stages"] if row["label"] == "language"]
     growth = report["sample"]["growth"]
@@ -417,7 +417,9 @@ def test_the_memory_of_optimizers_is_what_they_hold(optimizer):
             if torch.is_tensor(t) and t.ndim
         )
     weights = sum(p.nbytes for p in model.parameters())
-    found = costs.estimate_training_memory(costs.count_parameters(model.config), config)
+    found = training_costs.estimate_training_memory(
+        training_costs.count_parameters(model.config), config
+    )
     assert found == {
         "weights": weights,
         "gradients": weights,

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.outage import step_seconds
 from flows import open_run
-from flows.recording import resolve_flow_arguments
+from flows.run_recording import resolve_flow_arguments
 from tasks.audits.judging.findings import select_evidence
 from tasks.audits.judging.tags import parse_tags
 from tasks.contract import PROJECT_ROOT

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from flows.commands.removals import render_removals
+from flows.commands.removal_summary import render_removals
 from flows.runs import open_run
 from tests.flows.conftest import Hallmark
 

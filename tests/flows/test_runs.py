@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pyarrow.parquet as pq
 import pytest
 
+from flows.checkpoint_resolution import ResolvedCheckpoint, get_permanent_name, resolve_checkpoint
+from flows.commands.flow_execution import call_flow_and_get_run
 from flows.commands.replay import copy_store_secret, replay_run
-from flows.commands.shared import call_flow_and_get_run
 from flows.commands.status import build_status_report, render_status
 from flows.commands.trace import trace_document
-from flows.origin import ResolvedCheckpoint, get_permanent_name, resolve_checkpoint
-from flows.recording import generate_flow_run_name, resolve_flow_arguments, start_run
+from flows.run_recording import generate_flow_run_name, resolve_flow_arguments, start_run
 from flows.runs import Run, find_artifact, open_run, read_all_runs
 from tasks.contract import HallmarkError, Session, Store, UsageError, open_session
 from tasks.training.pack import PackConfig, pack
@@ -291,7 +291,7 @@ def test_ids_of_runs_sort_by_when_they_began(monkeypatch):
     second = datetime(2026, 11, 26, 23, 59, 58, tzinfo=UTC)
     moments = [second + timedelta(microseconds=n) for n in (0, 20, 500_000, 999_999, 1_000_000)]
     clock = SimpleNamespace(now=lambda zone: moments[len(ids)])
-    monkeypatch.setattr("flows.recording.datetime", clock)
+    monkeypatch.setattr("flows.run_recording.datetime", clock)
     ids: list[str] = []
     while len(ids) < len(moments):
         ids.append(generate_flow_run_name())

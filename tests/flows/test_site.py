@@ -6,7 +6,7 @@ import threading
 import pytest
 
 import flows.site
-from flows.recording import start_run
+from flows.run_recording import start_run
 from flows.site import build_store_site, exchange_folders, replace_site_folder, try_build_site
 from tasks.contract import Store, UsageError
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import pytest
 
+from flows.audit_execution import map_labels_to_settings
 from flows.config import SIGNALS_BY_STAGE, load_config
-from flows.examining import map_labels_to_settings
-from flows.growing import CORPUS_STAGES
+from flows.corpus_additions import CORPUS_STAGES
 from flows.pipeline import audit_checkpoint, curate_corpus, train_model
-from tasks.audits.about import AUDIT_DESCRIPTIONS
+from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
 from tasks.contract import Artifact, Session, Store, UsageError, open_session
 
 

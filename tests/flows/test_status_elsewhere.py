@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from flows.commands.status import build_status_report, render_status
-from flows.recording import start_run
+from flows.run_recording import start_run
 from flows.runs import open_run
 from tasks.contract import Store
 from tasks.corpus.ingest import ingest

@@ -7,7 +7,7 @@ import pytest
 from flows.cli import main
 from flows.commands.tables import EVERY_STAGE, list_tables, render_tables
 from flows.config import Config
-from reports.tables import write_tables_page
+from reports.tables_page import write_tables_page
 from tasks.contract import UsageError
 from tasks.training.pack import build_sequences_schema
 from tests.reports import pages

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from flows import open_run
+from flows.checkpoint_resolution import resolve_checkpoint
 from flows.commands.batch import describe_training_batch
 from flows.commands.trace import (
     _render_training_document,
@@ -18,10 +19,9 @@ from flows.commands.trace import (
     render_document_trace,
     trace_document,
 )
-from flows.origin import resolve_checkpoint
+from flows.finding_trace import TrainingDocuments
 from flows.runs import Run
-from flows.tracing import TrainingDocuments
-from reports.page.masking import Redactor
+from reports.page.redaction import Redactor
 from tasks.audits.judging.findings import select_evidence
 from tasks.contract import UsageError
 from tasks.corpus.ingest import ingest
@@ -29,7 +29,7 @@ from tasks.corpus.reading.inputs import IngestConfig
 from tasks.training.encoding import load_tokenizer
 from tasks.training.pack import PackConfig, pack
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
-from tests.flows.anew.test_purge import contents
+from tests.flows.reruns.test_purge import contents
 from tests.tasks.corpora import given
 
 pytestmark = pytest.mark.slow

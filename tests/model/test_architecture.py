@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import model
-from model import architecture, kernels, plain
+from model import architecture, kernels, reference
 from model.batch import Batch
 from model.masks import MaskSpec
 from model.objectives import build_causal_batch
@@ -89,7 +89,7 @@ def test_attention_under_every_mask_equals_brute_force(name, kv_heads):
     x = torch.zeros(2, 5, 32)
     assert isinstance(spec.to_kernel_mask(x, x, True), str) is (name == "sequence")
     for lowered in [mask, "causal"] if name == "sequence" else [mask]:
-        for form in (kernels.dispatch_attention, plain.compute_attention):
+        for form in (kernels.dispatch_attention, reference.compute_attention):
             np.testing.assert_allclose(form(q, k, v, lowered).numpy(), expected, atol=1e-5)
 
 
@@ -101,7 +101,7 @@ def test_flex_attention_equals_the_dense_mask(name, kv_heads):
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, heads, 5, 8) for heads in (4, kv_heads, kv_heads))
     dense = kernels.dispatch_attention(q, k, v, spec.build_dense_mask(5, 5, q.device))
-    for form in (kernels.dispatch_attention, plain.compute_attention):
+    for form in (kernels.dispatch_attention, reference.compute_attention):
         flex = form(q, k, v, spec.build_block_mask(2, 5, 5, q.device))
         torch.testing.assert_close(flex, dense, atol=1e-6, rtol=0)
 
@@ -145,7 +145,7 @@ def test_compiled_causal_attention_in_bf16_agrees_with_brute_force(length):
     expected = brute_attention(*arrays, lambda b, i, j: j <= i)
     np.testing.assert_allclose(found.detach().float().numpy(), expected, atol=0.03)
     (gradient,) = torch.autograd.grad(found.float().square().sum(), q)
-    exact = plain.compute_attention(*(x.float() for x in (q, k, v)), "causal")
+    exact = reference.compute_attention(*(x.float() for x in (q, k, v)), "causal")
     (other,) = torch.autograd.grad(exact.square().sum(), q)
     torch.testing.assert_close(gradient.float(), other.float(), atol=0.05, rtol=0.05)
 
@@ -161,7 +161,7 @@ def test_plain_attention_in_bf16_agrees_with_the_kernel():
 def test_a_query_that_sees_nothing_gives_no_nan():
     q = torch.randn(1, 1, 2, 4)
     mask = torch.tensor([[[[True, False], [False, False]]]])
-    for form in (kernels.dispatch_attention, plain.compute_attention):
+    for form in (kernels.dispatch_attention, reference.compute_attention):
         assert form(q, q, q, mask).isfinite().all()
 
 

@@ -12,7 +12,7 @@ from model.objectives import (
     build_random_prefix_batch,
     build_seq2seq_batch,
 )
-from model.tokens import PAD_ID
+from model.special_tokens import PAD_ID
 from tests.model.oracles import tiny, toy_rows
 
 TEXT = np.random.default_rng(0).integers(PAD_ID + 1, 60, (8, 32))

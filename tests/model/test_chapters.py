@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from model import kernels, plain
+from model import kernels, reference
 from model.architecture import FeedForward
 from model.batch import Batch
 from model.config import ModelConfig
-from model.decoding.inside import compute_contextual_embeddings
+from model.decoding.activations import compute_contextual_embeddings
 from model.masks import MaskSpec
 from model.objectives import build_causal_batch
 from tests.model.oracles import drawn, logits, tiny
@@ -33,7 +33,7 @@ def test_the_first_version_of_attention_compares_the_words_themselves():
     words = torch.from_numpy(x)[None, None]
     unscaled = words * math.sqrt(8)  # its own factor is 1 / sqrt(8)
     np.testing.assert_allclose(
-        plain.compute_attention(unscaled, words, words, "causal")[0, 0], expected
+        reference.compute_attention(unscaled, words, words, "causal")[0, 0], expected
     )
 
 
@@ -43,7 +43,7 @@ def test_the_cost_of_attention_grows_with_the_square_of_the_length():
     def cost(length):
         q, k, v = drawn(3, 1, 2, length, 8)
         with FlopCounterMode(display=False) as counter:
-            plain.compute_attention(q, k, v, "causal")
+            reference.compute_attention(q, k, v, "causal")
         return counter.get_total_flops()
 
     assert cost(64) == 2 * 2 * 2 * 64 * 64 * 8  # two products, two heads, two operations
@@ -79,7 +79,7 @@ def test_heads_have_any_size_and_layers_one():
     q, (k, v) = layer.project_queries(memory[:, :3]), layer.project_keys_values(memory)
     assert q.shape == (2, 4, 3, 6) and k.shape == v.shape == (2, 2, 7, 6)
     assert layer(memory[:, :3], None, None, memory).shape == (2, 3, 32)
-    for form in (kernels.dispatch_attention, plain.compute_attention):  # d_v need not be d_k
+    for form in (kernels.dispatch_attention, reference.compute_attention):  # d_v need not be d_k
         values = drawn(2, 4, 7, 5)
         weights = (q @ k.repeat_interleave(2, 1).mT / math.sqrt(6)).softmax(-1)
         keys = k.repeat_interleave(2, 1)
@@ -109,7 +109,7 @@ def test_masks_are_put_together_by_or_of_what_is_excluded():
     assert sequence.squeeze().tolist() == [[j > i for j in range(4)] for i in range(4)]
     assert torch.equal(both, (padding | sequence))
     scores = drawn(1, 1, 4, 4)
-    weights = plain.compute_attention_weights(scores, torch.eye(4)[None, None], ~both)
+    weights = reference.compute_attention_weights(scores, torch.eye(4)[None, None], ~both)
     assert (weights[both] == 0).all() and weights.sum(-1).allclose(torch.ones(4))
 
 
@@ -120,7 +120,7 @@ def test_a_recurrent_decoder_attends_by_the_same_function():
     context = states @ alpha
     keys = states.T[None, None]  # (1, 1, 9, 6)
     asked = (query * math.sqrt(6))[None, None, None]
-    for form in (kernels.dispatch_attention, plain.compute_attention):
+    for form in (kernels.dispatch_attention, reference.compute_attention):
         torch.testing.assert_close(form(asked, keys, keys)[0, 0, 0], context)
 
 
@@ -189,7 +189,7 @@ def test_back_propagation_finds_the_slope_of_the_loss():
     """Row 73: against the loss a little to either side, in ten random directions."""
     model = tiny(activation="tanh", norm_position="post").double()
     batch = build_causal_batch(np.array([[0, 5, 9, 33, 2]]))
-    with plain.use_reference_kernels(model):  # the fast loss keeps float32
+    with reference.use_reference_kernels(model):  # the fast loss keeps float32
         model.cross_entropy = exact
         model.compute_loss_sum(batch).backward()
         for seed in range(10):

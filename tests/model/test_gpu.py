@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from model.decoding.generate import generate
+from model.decoding.generation import generate
 from model.masks import MaskSpec
 from model.objectives import build_causal_batch
 from tests.model.oracles import naive_generate, tiny, toy_rows

@@ -18,7 +18,7 @@ from model.objectives import (
     corrupt_spans,
     make_objective_function,
 )
-from model.tokens import END_OF_TEXT_ID, PAD_ID
+from model.special_tokens import END_OF_TEXT_ID, PAD_ID
 from tests.model.oracles import tiny, toy_rows
 
 WORDS = ["<s>", "<pad>", "I", "took", "my", "dog", ",", "Fido", "to", "the", "park", "for", "his"]

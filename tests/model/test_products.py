@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from model import kernels, plain
+from model import kernels, reference
 from model.kernels import CPU_ONEDNN_PRODUCT, HAS_ONEDNN, apply_linear, multiply_transposed
 from tests.model.oracles import drawn, logits, tiny
 
@@ -155,7 +155,7 @@ def test_the_model_multiplies_by_it_and_plainly_by_the_formula(monkeypatch):
     layers = [module for module in model.modules() if isinstance(module, kernels.Linear)]
     fast = logits(model, ids)
     assert len(calls) == len(layers) == 4 * model.config.n_layers + 1
-    with plain.use_reference_kernels(model):
+    with reference.use_reference_kernels(model):
         torch.testing.assert_close(logits(model, ids), fast)
         assert {layer.kernel for layer in layers} == {F.linear}
     assert len(calls) == len(layers) and {layer.kernel for layer in layers} == {

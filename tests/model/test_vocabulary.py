@@ -12,17 +12,17 @@ from safetensors.torch import load_file
 
 from model.architecture import Transformer
 from model.config import ModelConfig
-from model.decoding.beam import decode_with_beam_search
-from model.decoding.generate import generate
-from model.decoding.score import (
+from model.decoding.beam_search import decode_with_beam_search
+from model.decoding.generation import generate
+from model.decoding.token_scores import (
     compute_next_log_probs,
     compute_token_log_probs,
     compute_token_statistics,
 )
 from model.interchange.checkpoint import load_checkpoint, save_checkpoint
-from model.interchange.convert import export_transformers, import_transformers
+from model.interchange.transformers_checkpoint import export_transformers, import_transformers
 from model.objectives import build_causal_batch, build_mlm_batch
-from model.plain import use_reference_kernels
+from model.reference import use_reference_kernels
 from tests.model.oracles import tiny, toy_rows, write_tokenizer
 
 WORDS, TABLE = 61, 64

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from tasks.audits.ability import attention_maps as maps
 from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
-from tasks.audits.score_samples import ScoreSamplesConfig, score_samples
+from tasks.audits.sample_scoring import ScoreSamplesConfig, score_samples
 from tasks.contract import (
     ID_TYPE,
     Artifact,
@@ -25,20 +25,20 @@ from tasks.contract import (
     table_schema,
 )
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
-from tasks.corpus.effects import RemovalEffectsConfig, measure_removal_effects
 from tasks.corpus.evaluate_detectors import evaluate_detectors
 from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
 from tasks.corpus.identities import IdentitiesConfig, find_identities
 from tasks.corpus.language import LanguageConfig, identify_languages
-from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
 from tasks.corpus.profile import ProfileConfig, profile_corpus
 from tasks.corpus.quality import QualityConfig, measure_quality
+from tasks.corpus.redact_spans import RedactSpansConfig, redact_spans
+from tasks.corpus.removal_effects import RemovalEffectsConfig, measure_removal_effects
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.scrub import RedactSpansConfig, redact_spans
 from tasks.corpus.select import SelectConfig, select_documents
 from tasks.corpus.split import SplitConfig, split_corpus
+from tasks.training.document_reads import COVERAGE
 from tasks.training.pretrain import CHECKPOINTS, LOG, SAMPLES, VALIDATION
-from tasks.training.seen import COVERAGE
 from tasks.training.train_tokenizer import FERTILITY
 from tests.tasks.corpora import given
 

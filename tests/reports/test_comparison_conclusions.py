@@ -12,27 +12,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows import comparing
+from flows import checkpoint_comparison
 from reports.page.document import Paragraph
 from reports.page.figures import Evidence, Figure, FigureBook
-from reports.page.masking import Redactor
-from reports.sections.closed_loop import RemovalCase, RemovalReport
-from reports.sections.course import (
+from reports.page.redaction import Redactor
+from reports.sections.checkpoint_comparison import (
     build_exclusions_table,
     describe_change,
     explain_part_selection,
     judge_change,
 )
-from reports.sections.rates import ERROR_RATES, ErrorRates
+from reports.sections.error_rates import ERROR_RATES, ErrorRates
+from reports.sections.removal_experiment import RemovalCase, RemovalReport
 from reports.sections.task_scores import compare_with_baseline
-from reports.sections.trainings import describe_random_arm
+from reports.sections.training_arms import describe_random_arm
 from reports.study_card import StudyCardBuilder, StudyCardConfig
 from reports.trajectory import SUMMARY_NOTE
+from tasks.audits.experiments.arm_comparison import compute_effects
+from tasks.audits.experiments.removal_experiment import build_case_rows
+from tasks.audits.experiments.source_documents import SOURCE_DOCUMENTS
+from tasks.audits.experiments.source_documents import RemovalCase as TracedCase
 from tasks.audits.judging.comparison import FindingComparison
-from tasks.audits.proofs.arms import compute_effects
-from tasks.audits.proofs.behind import SOURCE_DOCUMENTS
-from tasks.audits.proofs.behind import RemovalCase as TracedCase
-from tasks.audits.proofs.proof import build_case_rows
 from tasks.contract import HallmarkError, hash_to_ids
 from tests.reports.conclusions import (
     estimates,
@@ -43,12 +43,12 @@ from tests.reports.conclusions import (
     text_of_section,
 )
 from tests.reports.test_course import row as finding_row
-from tests.reports.test_proof_card import SCHEMAS, RowsConfig, made_behind, made_proof
 from tests.reports.test_rates import said_of
+from tests.reports.test_removal_experiment_card import SCHEMAS, RowsConfig, made_behind, made_proof
 from tests.reports.test_task_card import page_of
 from tests.reports.tuned import card_of, tune
-from tests.tasks.audits.proofs.test_arms import memorised
-from tests.tasks.audits.proofs.test_error_rates import candidate, rates_of_worlds
+from tests.tasks.audits.experiments.test_arm_comparison import memorised
+from tests.tasks.audits.experiments.test_error_rates import candidate, rates_of_worlds
 
 # The closed loop ---------------------------------------------------------------------------------
 
@@ -265,10 +265,10 @@ def test_audits_that_have_no_finding_in_common_did_run(monkeypatch):
         for n in range(2)
     ]
     with pytest.raises(HallmarkError, match="bias: they have no finding in common"):
-        comparing.compare_checkpoints(subjects)
+        checkpoint_comparison.compare_checkpoints(subjects)
     nobody = [SimpleNamespace(name="c", find_artifact=lambda audit, stage: None)] * 2
     with pytest.raises(HallmarkError, match="no audit ran on any of them"):
-        comparing.compare_checkpoints(nobody)
+        checkpoint_comparison.compare_checkpoints(nobody)
 
 
 # Baselines ---------------------------------------------------------------------------------------

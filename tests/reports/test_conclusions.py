@@ -12,9 +12,9 @@ from reports.model_card import ModelCardConfig, build_model_card
 from reports.page.document import DataTable
 from reports.page.figures import Figure
 from reports.sections.analyses import build_metric_tables, describe_smallest_detected_share
+from reports.sections.card_summary import build_card_summary
 from reports.sections.findings import compare_with_null, format_metric_name, get_audit_title
-from reports.sections.standing import build_card_summary
-from tasks.audits.about import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
+from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS, SKIPPED_COUNT_METRICS
 from tasks.audits.catalogue import PROBES
 from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
 from tasks.contract import DOCUMENTS, LEDGER, EmptyConfig, StageContext, stage

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from reports.page.charts import draw_trajectory_chart, is_log_spaced
-from reports.sections.course import (
+from reports.sections.checkpoint_comparison import (
     AuditComparison,
     TrainingCheckpoint,
     build_exclusions_table,

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from reports.datasheet import DatasheetConfig, build_datasheet
 from reports.page.figures import FigureBook
-from reports.sections.breakdown import (
+from reports.sections.composition import build_canary_callout, build_toxicity_section
+from reports.sections.corpus_breakdown import (
     COMPOSITION_DIMENSIONS,
     UNKNOWN_VALUE,
     build_breakdown_section,
     build_occupations_section,
 )
-from reports.sections.composition import build_canary_callout, build_toxicity_section
 from reports.sections.corpus_figures import PROFILE, CorpusFigures
-from reports.sections.effects import (
+from reports.sections.curation_effects import (
     build_group_swap_section,
     build_removal_rates_by_rule,
     build_removed_examples_section,
@@ -27,12 +27,12 @@ from reports.sections.effects import (
 from reports.sections.preprocessing import build_near_duplicates_section
 from tasks.contract import StageConfig, StageContext, stage
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.effects import TABLES as EFFECTS
 from tasks.corpus.ingest import ingest
-from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
 from tasks.corpus.profile import OCCUPATION_COUNTS, build_occupation_rows
 from tasks.corpus.profiles.tables import TABLES
 from tasks.corpus.reading.inputs import IngestConfig
+from tasks.corpus.removal_effects import TABLES as EFFECTS
 from tests.reports import artifacts
 from tests.reports.conclusions import quick, text_of_parts, text_of_section
 from tests.reports.pages import text_of

@@ -7,7 +7,7 @@ import pytest
 from reports.page.document import BulletList, DataTable, Paragraph
 from reports.page.figures import Figure, FigureBook
 from reports.sections.corpus_figures import CorpusFigures
-from reports.sections.effects import (
+from reports.sections.curation_effects import (
     INGEST_NOTE,
     build_curation_effects_section,
     build_removal_rate_summary,
@@ -17,11 +17,11 @@ from reports.sections.effects import (
     describe_min_detectable_ratios,
 )
 from tasks.contract import StageConfig, StageContext, hash_to_ids, stage
-from tasks.corpus.effects import TABLES, RemovalEffectsConfig
-from tasks.corpus.effects import measure_removal_effects as effects_stage
 from tasks.corpus.identities import IdentitiesConfig, find_identities
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
+from tasks.corpus.removal_effects import TABLES, RemovalEffectsConfig
+from tasks.corpus.removal_effects import measure_removal_effects as effects_stage
 from tests.reports import pages
 from tests.reports.artifacts import LINK, OFFENSIVE, SCRIPT
 

@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pytest
 
-from reports.page.evidence import DocumentLookup, render_evidence_page
+from reports.page.evidence_pages import DocumentLookup, render_evidence_page
 from reports.page.figures import FigureBook
-from reports.page.masking import Redactor
+from reports.page.redaction import Redactor
 from tasks.contract import EmptyConfig, StageContext, column, hash_to_ids, stage, table_schema
 from tasks.corpus.score_toxicity import SIGNALS
 from tests.reports import pages

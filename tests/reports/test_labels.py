@@ -25,9 +25,9 @@ from reports.page.document import (
     format_user_statement,
     redact_document,
 )
-from reports.page.evidence import write_card_files
+from reports.page.evidence_pages import write_card_files
 from reports.page.figures import FIGURES, FigureBook
-from reports.page.masking import Redactor, escape_invisible
+from reports.page.redaction import Redactor, escape_invisible
 from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
 from tasks.contract import Artifact, EmptyConfig, StageConfig, StageContext, stage
 from tasks.corpus.ingest import ingest

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.page.masking import (
+from reports.page.redaction import (
     PassthroughRedactor,
     Redactor,
     escape_invisible,

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.tracing import build_displayed_row as shown_row
-from reports.page.evidence import render_evidence_page
+from flows.finding_trace import build_displayed_row as shown_row
+from reports.page.evidence_pages import render_evidence_page
 from reports.page.figures import FigureBook
-from reports.page.masking import Redactor
-from reports.page.planted import MIN_EDGE_LENGTH, RUN_LENGTH, PlantedSecret
+from reports.page.planted_secrets import MIN_EDGE_LENGTH, RUN_LENGTH, PlantedSecret
+from reports.page.redaction import Redactor
+from reports.sections.attention import redact_tokens
 from reports.sections.corpus_figures import build_corpus_redactor
-from reports.sections.inside import redact_tokens
 from tasks.contract import (
     Session,
     StageConfig,
@@ -28,7 +28,7 @@ from tasks.contract import (
     stage,
     table_schema,
 )
-from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
 from tasks.measures.canaries import (
     CANARY_TEMPLATES,
     RECORD_SEPARATOR,

@@ -6,7 +6,7 @@ import pytest
 
 from flows.config import load_config
 from reports.datasheet import DatasheetConfig, build_datasheet
-from tasks.corpus.scrub import RedactSpansConfig
+from tasks.corpus.redact_spans import RedactSpansConfig
 from tests.reports import artifacts, pages
 from tests.tasks.corpora import given
 from tests.tasks.corpus.test_language import HAWAIIAN

@@ -6,9 +6,9 @@ import pytest
 
 from reports.datasheet import DatasheetConfig, build_datasheet
 from reports.page.figures import format_value
+from tasks.corpus.evaluate_curation import CurationEvaluationConfig, evaluate_curation
 from tasks.corpus.ingest import ingest
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.recovery import CurationEvaluationConfig, evaluate_curation
 from tests.reports import artifacts, pages
 
 CONFIG = IngestConfig(sources=[{"kind": "town", "name": "here", "documents": 90}])

@@ -20,7 +20,7 @@ from reports.page.document import (
     Section,
 )
 from reports.page.figures import format_value
-from reports.page.masking import escape_invisible
+from reports.page.redaction import escape_invisible
 from reports.page.rendering import render_html, render_markdown
 from tests.reports import pages
 

@@ -9,10 +9,10 @@ import pytest
 from reports.model_card import ModelCardConfig, build_model_card
 from reports.page.document import DataTable
 from reports.page.figures import Evidence, Figure, FigureBook
-from reports.page.masking import Redactor
+from reports.page.redaction import Redactor
 from reports.sections.analyses import build_interval_chart
 from reports.sections.corpus_figures import CorpusFigures
-from reports.sections.effects import (
+from reports.sections.curation_effects import (
     build_group_swap_section,
     build_removal_rate_summary,
     build_removal_rates_by_rule,
@@ -20,15 +20,15 @@ from reports.sections.effects import (
     describe_min_detectable_ratios,
 )
 from reports.sections.findings import is_about_groups, select_findings
-from reports.sections.groups import select_largest_groups
+from reports.sections.group_metrics import select_largest_groups
 from reports.sections.preprocessing import build_ledger_reasons_section
-from reports.sections.trainings import build_heldout_loss_section, build_training_arms_section
+from reports.sections.training_arms import build_heldout_loss_section, build_training_arms_section
 from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
 from tasks.contract import EmptyConfig, StageContext, stage
-from tasks.corpus.effects import TABLES
+from tasks.corpus.removal_effects import TABLES
 from tests.reports import artifacts, pages
 from tests.reports.artifacts import PARTS
-from tests.reports.test_proof_card import SCHEMAS, RowsConfig, made_proof
+from tests.reports.test_removal_experiment_card import SCHEMAS, RowsConfig, made_proof
 
 GROUPS = [f"group {n:02}" for n in range(45)] + [
     "Jews",

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from reports import trajectory
-from reports.index import read_checkpoint_step, read_key_figure
 from reports.model_card import ModelCardConfig, build_model_card
 from reports.page.figures import FIGURES
+from reports.run_summary import read_checkpoint_step, read_key_figure
 from reports.site import _hash_site_code, build_site
 from tasks.audits.judging.policy import PolicyConfig, evaluate_policy
 from tasks.contract import Artifact, EmptyConfig, HallmarkError, StageContext, stage

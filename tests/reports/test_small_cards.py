@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reports.datasheet import DatasheetConfig, build_datasheet
-from tasks.audits.about import AUDIT_DESCRIPTIONS
+from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
 from tasks.contract import HallmarkError, Session, Store, open_session
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.ingest import ingest
@@ -55,7 +55,7 @@ def test_a_damaged_checkpoint_is_named(session, tmp_path):
 
 
 def test_an_empty_corpus_gets_a_datasheet(session, cards):
-    from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+    from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
     from tasks.corpus.profile import ProfileConfig, profile_corpus
     from tests.tasks.corpora import given
 

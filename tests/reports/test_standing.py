@@ -3,14 +3,14 @@
 import pytest
 
 from reports.page.figures import FigureBook
-from reports.sections.findings import Findings
-from reports.sections.standing import (
+from reports.sections.card_summary import (
     build_card_summary,
     compute_scaled_harm_beyond_null,
     list_configured_files,
     rank_largest_risks,
 )
-from tasks.audits.about import AUDIT_DESCRIPTIONS
+from reports.sections.findings import Findings
+from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
 from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
 from tasks.audits.judging.policy import PolicyConfig, evaluate_policy
 from tasks.contract import StageConfig, StageContext, stage

@@ -8,8 +8,11 @@ import json
 import pytest
 
 from reports.page.figures import format_value
-from reports.reveal import write_unredacted_site
-from reports.sections.task_use import build_checkpoint_usage_code, build_transformers_usage_code
+from reports.sections.usage_examples import (
+    build_checkpoint_usage_code,
+    build_transformers_usage_code,
+)
+from reports.unredacted_site import write_unredacted_site
 from tests.reports import pages
 from tests.reports.artifacts import MASKED, SCRIPT
 from tests.reports.pages import text_of

@@ -11,10 +11,10 @@ import pytest
 from scipy import stats
 
 from reports.page.figures import format_value as shown
-from reports.sections.course import format_p_value
+from reports.sections.checkpoint_comparison import format_p_value
 from reports.site import build_site
 from reports.trajectory import AuditedTraining
-from tasks.audits.exchange import build_items_schema
+from tasks.audits.audit_tables import build_items_schema
 from tasks.audits.judging.findings import (
     FINDINGS,
     build_finding,

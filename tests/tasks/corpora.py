@@ -19,7 +19,7 @@ from tasks.contract import (
     stage,
 )
 from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
-from tasks.corpus.scrub import RedactSpansConfig, redact_spans
+from tasks.corpus.redact_spans import RedactSpansConfig, redact_spans
 
 
 class GivenConfig(StageConfig):

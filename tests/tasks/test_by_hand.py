@@ -6,11 +6,11 @@ import pytest
 from tasks.contract import HallmarkError
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
-from tasks.corpus.effects import RemovalEffectsConfig, measure_removal_effects
 from tasks.corpus.identities import IdentitiesConfig, find_identities
 from tasks.corpus.language import LanguageConfig, identify_languages
-from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
 from tasks.corpus.profile import ProfileConfig, profile_corpus
+from tasks.corpus.removal_effects import RemovalEffectsConfig, measure_removal_effects
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.select import SelectConfig, select_documents
 from tasks.corpus.split import SplitConfig, split_corpus

@@ -18,14 +18,14 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
-from tasks.audits.subjects.reader import TokenIds
-from tasks.audits.subjects.subject import (
+from tasks.audits.audited_models.audited_model import (
     AUDIT_LIBRARIES,
     AuditedModel,
     Float32,
     check_finite_values,
     open_audited_model,
 )
+from tasks.audits.audited_models.audited_tokenizer import TokenIds
 from tasks.contract import (
     Artifact,
     DeviceName,

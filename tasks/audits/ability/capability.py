@@ -22,6 +22,14 @@ from pydantic import Field
 
 from tasks.audits.ability.baselines import estimate_gzip_bits_per_byte
 from tasks.audits.ability.capability_baselines import NGRAM_ORDERS, RECURRENT, BaselinesConfig
+from tasks.audits.ability.capability_texts import (
+    HELD_OUT_TEXT,
+    PRINTABLE_CHARACTERS,
+    RANDOM_TEXT,
+    TRAINING_TEXT,
+    generate_random_texts,
+    sample_split_documents,
+)
 from tasks.audits.ability.cloze import (
     answer_cloze_passages,
     compute_cloze_findings,
@@ -35,16 +43,12 @@ from tasks.audits.ability.minimal_pairs import (
     generate_agreement_pairs,
     generate_garden_path_pairs,
 )
-from tasks.audits.ability.texts import (
-    HELD_OUT_TEXT,
-    PRINTABLE_CHARACTERS,
-    RANDOM_TEXT,
-    TRAINING_TEXT,
-    generate_random_texts,
-    sample_split_documents,
+from tasks.audits.audited_models.audited_model import (
+    AUDIT_LIBRARIES,
+    AuditedModel,
+    open_audited_model,
 )
 from tasks.audits.judging.findings import FINDINGS, build_finding, build_findings_table
-from tasks.audits.subjects.subject import AUDIT_LIBRARIES, AuditedModel, open_audited_model
 from tasks.contract import (
     ID_TYPE,
     Artifact,

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from tasks.audits.audited_models.audited_model import AuditedModel
 from tasks.audits.judging.findings import build_finding
-from tasks.audits.subjects.subject import AuditedModel
 from tasks.measures.estimates import estimate_mean_or_share
 
 CLOZE = "cloze"

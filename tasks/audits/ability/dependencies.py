@@ -32,7 +32,7 @@ def compute_dependency_findings(
 
     def build_accuracy_finding(
         selected_rows: list[dict[str, Any]], evidence_filter: Mapping[str, Any], **options: Any
-    ):  # type: ignore[no-untyped-def]
+    ) -> dict[str, Any]:
         outcomes, clusters = (
             [row["correct"] for row in selected_rows],
             [row["cluster"] for row in selected_rows],

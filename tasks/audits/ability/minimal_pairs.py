@@ -22,7 +22,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.audits.subjects.reader import AuditedTokenizer, count_shared_prefix_tokens
+from tasks.audits.audited_models.audited_tokenizer import (
+    AuditedTokenizer,
+    count_shared_prefix_tokens,
+)
 from tasks.contract import column, table_schema
 
 Float64 = NDArray[np.float64]

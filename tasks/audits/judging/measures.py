@@ -23,8 +23,8 @@ from tasks.audits.judging.findings import (
     choose_evidence_order,
     select_evidence,
 )
-from tasks.audits.judging.readings import describe_times_read
 from tasks.audits.judging.tags import SliceTags
+from tasks.audits.judging.training_exposure import describe_times_read
 from tasks.contract import Seed, StageConfig, column, table_schema
 from tasks.measures.estimates import (
     Estimate,

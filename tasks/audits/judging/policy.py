@@ -19,7 +19,11 @@ from typing import Any
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
-from tasks.audits.about import AUDIT_DESCRIPTIONS, ITEMS_IN_TRAINING_TEXT, SKIPPED_COUNT_METRICS
+from tasks.audits.audit_descriptions import (
+    AUDIT_DESCRIPTIONS,
+    ITEMS_IN_TRAINING_TEXT,
+    SKIPPED_COUNT_METRICS,
+)
 from tasks.contract import (
     Artifact,
     PathSafeName,

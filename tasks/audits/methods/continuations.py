@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 
-from tasks.audits.answers import Responses
 from tasks.audits.judging.findings import CONFIDENCE_LEVEL, build_finding, select_evidence
 from tasks.audits.judging.measures import (
     HasSeed,
@@ -25,9 +24,10 @@ from tasks.audits.judging.measures import (
     read_float_column,
 )
 from tasks.audits.judging.tags import SliceTags
-from tasks.audits.methods.labelled import LABELLED
+from tasks.audits.methods.labelled_texts import LABELLED
+from tasks.audits.responses import Responses
 from tasks.measures import statistics
-from tasks.measures.effects import detectable_standard_errors
+from tasks.measures.detectable_effects import detectable_standard_errors
 from tasks.measures.estimates import (
     Estimate,
     estimate_mean_difference,

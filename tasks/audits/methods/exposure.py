@@ -17,8 +17,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import RequestBuilder
+from tasks.audits.audit_tables import RequestBuilder
+from tasks.audits.audited_models.audited_tokenizer import (
+    AuditedTokenizer,
+    count_shared_prefix_tokens,
+)
 from tasks.audits.judging.measures import (
     NULL_INTERVAL_LEVEL,
     Measure,
@@ -28,7 +31,7 @@ from tasks.audits.judging.measures import (
     read_float_column,
 )
 from tasks.audits.judging.tags import SliceTags
-from tasks.audits.subjects.reader import AuditedTokenizer, count_shared_prefix_tokens
+from tasks.audits.responses import Responses
 from tasks.contract import HallmarkError
 from tasks.measures.canaries import draw_reference_secrets
 from tasks.measures.estimates import Estimate, estimate_mean_difference

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import RequestBuilder
+from tasks.audits.audit_tables import RequestBuilder
+from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from tasks.audits.judging.findings import build_finding, select_evidence
 from tasks.audits.judging.measures import (
     Measure,
@@ -26,7 +26,7 @@ from tasks.audits.judging.measures import (
     estimate_untested_mean,
 )
 from tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
-from tasks.audits.subjects.reader import AuditedTokenizer
+from tasks.audits.responses import Responses
 from tasks.measures.canaries import locate_record_identifiers
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from tasks.audits.judging.findings import build_finding, select_evidence
 from tasks.audits.judging.measures import join_scorer_names, read_float_column
 from tasks.audits.methods.continuations import CONTROL
 from tasks.measures import statistics
-from tasks.measures.items import read_items
+from tasks.measures.item_files import read_items
 
 DATA_FOLDER = Path(__file__).parents[1] / "data"
 

@@ -30,8 +30,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.audits.answers import Responses, SimulatedResponses
-from tasks.audits.exchange import RequestBuilder, build_items_schema
+from tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from tasks.audits.judging.measures import (
     HasSeed,
     Measure,
@@ -40,7 +40,7 @@ from tasks.audits.judging.measures import (
     read_float_column,
 )
 from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.subjects.reader import AuditedTokenizer
+from tasks.audits.responses import Responses, SimulatedResponses
 from tasks.contract import Table, column
 from tasks.measures.estimates import Estimate, estimate_mean_or_share
 from tasks.measures.identities import Lexicon, find_groups_in_texts, load_builtin_lexicon
@@ -50,7 +50,7 @@ from tasks.measures.log_odds import (
     smoothed_log_odds,
 )
 from tasks.measures.occupations import count_gendered_words, list_occupations
-from tasks.measures.shares import binomial_test_p, clopper_pearson_interval
+from tasks.measures.proportions import binomial_test_p, clopper_pearson_interval
 
 #: Behind these the person is spoken of. Articles, since some occupations are also names or verbs.
 PROMPTS = (

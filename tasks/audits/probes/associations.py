@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.answers import Responses, SimulatedResponses
-from tasks.audits.exchange import RequestBuilder, build_items_schema
+from tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from tasks.audits.judging.findings import build_finding
 from tasks.audits.judging.measures import (
     Measure,
@@ -31,10 +31,10 @@ from tasks.audits.judging.measures import (
 )
 from tasks.audits.judging.tags import OVERALL_ONLY, parse_tags
 from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.subjects.reader import AuditedTokenizer
+from tasks.audits.responses import Responses, SimulatedResponses
 from tasks.contract import column
-from tasks.measures.frames import SENTENCE_FRAMES, sample_sentence_frames
-from tasks.measures.planted_associations import PLANTED_FRAMES
+from tasks.measures.association_canaries import PLANTED_FRAMES
+from tasks.measures.sentence_frames import SENTENCE_FRAMES, sample_sentence_frames
 
 
 class AssociationsConfig(SeededConfig):

@@ -20,8 +20,9 @@ from typing import Any
 
 from pydantic import Field
 
-from tasks.audits.exchange import RequestBuilder, hash_json_values
-from tasks.audits.methods.groups import (
+from tasks.audits.audit_tables import RequestBuilder, hash_json_values
+from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from tasks.audits.methods.group_comparison import (
     ITEMS,
     VALUE_FIELDS,
     GroupComparison,
@@ -30,9 +31,8 @@ from tasks.audits.methods.groups import (
     build_prompt_requests,
 )
 from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.subjects.reader import AuditedTokenizer
 from tasks.contract import UsageError
-from tasks.measures.items import check_file_exists, open_text_file, user_file_digests
+from tasks.measures.item_files import check_file_exists, open_text_file, user_file_digests
 
 
 class BoldConfig(GroupsConfig):

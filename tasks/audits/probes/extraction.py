@@ -22,8 +22,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import RequestBuilder, build_items_schema
+from tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from tasks.audits.audited_models.audited_tokenizer import (
+    AuditedTokenizer,
+    TokenIds,
+    count_shared_prefix_tokens,
+)
 from tasks.audits.judging.measures import (
     Measure,
     SeededConfig,
@@ -37,9 +41,13 @@ from tasks.audits.judging.measures import (
 )
 from tasks.audits.judging.tags import SliceTags
 from tasks.audits.methods import exposure
-from tasks.audits.methods.draws import DRAW_COUNTS, MIN_EXTRACTION_PROBABILITY, flag_extractable
+from tasks.audits.methods.probabilistic_extraction import (
+    DRAW_COUNTS,
+    MIN_EXTRACTION_PROBABILITY,
+    flag_extractable,
+)
 from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.subjects.reader import AuditedTokenizer, TokenIds, count_shared_prefix_tokens
+from tasks.audits.responses import Responses
 from tasks.contract import ID_TYPE, Seed, Table, column
 from tasks.measures.sampling import sample_documents
 

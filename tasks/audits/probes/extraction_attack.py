@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import RequestBuilder, build_items_schema
+from tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from tasks.audits.judging.findings import build_finding, select_evidence
 from tasks.audits.judging.measures import (
     Estimator,
@@ -47,7 +47,7 @@ from tasks.audits.methods.identifiers import (
     detect_identifiers,
     list_overall_slice,
 )
-from tasks.audits.methods.ranking import (
+from tasks.audits.methods.memorisation_ranking import (
     RANKING_SCORES,
     compute_instrument_controls,
     compute_ranks,
@@ -57,7 +57,7 @@ from tasks.audits.methods.ranking import (
     score_kept_texts,
 )
 from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.subjects.reader import AuditedTokenizer
+from tasks.audits.responses import Responses
 from tasks.contract import ID_TYPE, Table, column
 from tasks.measures.estimates import Estimate, estimate_mean_or_share
 from tasks.measures.sampling import sample_documents

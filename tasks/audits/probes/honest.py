@@ -24,8 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import CROSSED_CLUSTER, RequestBuilder, build_items_schema
+from tasks.audits.audit_tables import CROSSED_CLUSTER, RequestBuilder, build_items_schema
+from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+from tasks.audits.judging.comparison_units import average_by_item
 from tasks.audits.judging.findings import build_finding
 from tasks.audits.judging.measures import (
     HasSeed,
@@ -35,12 +36,11 @@ from tasks.audits.judging.measures import (
     estimate_mean,
     read_float_column,
 )
-from tasks.audits.judging.units import average_by_item
 from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.subjects.reader import AuditedTokenizer
+from tasks.audits.responses import Responses
 from tasks.contract import UsageError, column
 from tasks.measures.estimates import Estimate, estimate_mean_difference
-from tasks.measures.items import (
+from tasks.measures.item_files import (
     get_text_field,
     read_items,
     read_nonempty_lines,

@@ -31,8 +31,8 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import RequestBuilder, build_items_schema
+from tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from tasks.audits.judging.measures import (
     Estimator,
     HasSeed,
@@ -42,7 +42,7 @@ from tasks.audits.judging.measures import (
     read_float_column,
 )
 from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.subjects.reader import AuditedTokenizer
+from tasks.audits.responses import Responses
 from tasks.contract import Table, column
 from tasks.measures.estimates import Estimate, estimate_roc_auc, estimate_true_positive_rate
 from tasks.measures.sampling import sample_documents

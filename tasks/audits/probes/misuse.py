@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import RequestBuilder, build_items_schema
+from tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from tasks.audits.judging.findings import build_finding, select_evidence
 from tasks.audits.judging.measures import (
     HasSeed,
@@ -36,13 +36,18 @@ from tasks.audits.judging.measures import (
     read_float_column,
 )
 from tasks.audits.judging.tags import OVERALL_ONLY, SliceTags
-from tasks.audits.methods.ratings import hash_prompt_and_text, read_ratings
+from tasks.audits.methods.human_ratings import hash_prompt_and_text, read_ratings
 from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.subjects.reader import AuditedTokenizer
+from tasks.audits.responses import Responses
 from tasks.contract import UsageError, column
 from tasks.measures.agreement import krippendorff_alpha
 from tasks.measures.estimates import Estimate, estimate_mean_or_share
-from tasks.measures.items import get_text_field, read_items, read_nonempty_lines, user_file_digests
+from tasks.measures.item_files import (
+    get_text_field,
+    read_items,
+    read_nonempty_lines,
+    user_file_digests,
+)
 
 #: What texts are: written by the model, or given by the user as a continuation.
 MODEL_WRITTEN, USER_PROVIDED = "written", "given"

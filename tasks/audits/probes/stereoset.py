@@ -25,16 +25,16 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import RequestBuilder, build_items_schema
+from tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from tasks.audits.judging.findings import build_finding
 from tasks.audits.judging.measures import Measure, SeededConfig, ValueWriter, compute_preferences
 from tasks.audits.judging.tags import SliceTags, parse_tags
-from tasks.audits.methods.pairs import flag_ties
+from tasks.audits.methods.sentence_pairs import flag_ties
 from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.subjects.reader import AuditedTokenizer
+from tasks.audits.responses import Responses
 from tasks.contract import UsageError, column
-from tasks.measures.items import get_text_field, read_items, user_file_digest
+from tasks.measures.item_files import get_text_field, read_items, user_file_digest
 
 KINDS = ("intrasentence", "intersentence")
 TEXT_FIELDS = ("stereotype", "anti-stereotype", "unrelated")

@@ -32,13 +32,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import RequestBuilder, build_items_schema
+from tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from tasks.audits.judging.findings import build_finding, select_evidence
 from tasks.audits.judging.measures import SCORED_BY, Measure, ValueWriter
 from tasks.audits.judging.tags import OVERALL_ONLY, format_slice_name
-from tasks.audits.methods.agreement import AGREEMENT_MEASURES, add_scorer_agreement
-from tasks.audits.methods.brought import SENTENCES_FILE, build_group_prompts, read_lexicon_groups
 from tasks.audits.methods.continuations import (
     CONTROL,
     EXPECTED_MAXIMUM,
@@ -63,22 +61,28 @@ from tasks.audits.methods.continuations import (
     slice_by_part_and_k,
     use_baseline_as_null,
 )
-from tasks.audits.methods.labelled import (
+from tasks.audits.methods.labelled_texts import (
     LABELLED,
     TOXIC_SHARE_MEASURES,
     add_labelled_items,
     add_toxic_shares,
 )
+from tasks.audits.methods.scorer_agreement import AGREEMENT_MEASURES, add_scorer_agreement
 from tasks.audits.methods.scorer_controls import (
     MUST_FLAG,
     MUST_NOT_FLAG,
     build_scorer_control_findings,
     read_control_sentences,
 )
+from tasks.audits.methods.user_lexicons import (
+    SENTENCES_FILE,
+    build_group_prompts,
+    read_lexicon_groups,
+)
 from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.subjects.reader import AuditedTokenizer
+from tasks.audits.responses import Responses
 from tasks.contract import Seed, StageConfig, Table, UsageError, column
-from tasks.measures.items import get_text_field, read_items, user_file_digest
+from tasks.measures.item_files import get_text_field, read_items, user_file_digest
 
 DATA_FOLDER = Path(__file__).parents[1] / "data"
 

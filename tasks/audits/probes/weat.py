@@ -20,15 +20,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import RequestBuilder, build_items_schema
+from tasks.audits.audit_tables import RequestBuilder, build_items_schema
+from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer, TokenIds
 from tasks.audits.judging.measures import Measure, SeededConfig, ValueWriter, read_float_column
 from tasks.audits.probe import CorpusTables, Probe
-from tasks.audits.subjects.reader import AuditedTokenizer, TokenIds
+from tasks.audits.responses import Responses
 from tasks.contract import UsageError, column
+from tasks.measures.effect_sizes import estimate_weat_effect_size
 from tasks.measures.estimates import Estimate
-from tasks.measures.items import check_file_exists, get_text_field, open_text_file, user_file_digest
-from tasks.measures.separation import estimate_weat_effect_size
+from tasks.measures.item_files import (
+    check_file_exists,
+    get_text_field,
+    open_text_file,
+    user_file_digest,
+)
 
 WORD_LISTS_SOURCE = "tasks/audits/data/words.json"
 WORD_LISTS_FILE = Path(__file__).parents[1] / "data" / "words.json"

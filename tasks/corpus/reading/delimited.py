@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from tasks.corpus.reading.byte_streams import Line, ReadCounts, read_lines
 from tasks.corpus.reading.readers import (
     NOT_UTF8,
     TOO_LONG,
@@ -22,7 +23,6 @@ from tasks.corpus.reading.readers import (
     yield_empty_file_error,
 )
 from tasks.corpus.reading.sources import FileSource, RecordFields
-from tasks.corpus.reading.streams import Line, ReadCounts, read_lines
 
 UNCLOSED_QUOTE = "a quote is not closed"
 BROKEN_CSV = "broken CSV"

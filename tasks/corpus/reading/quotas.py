@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.corpus.reading.blocking import BlockListConfig, load_block_list
+from tasks.corpus.reading.block_list import BlockListConfig, load_block_list
 from tasks.corpus.reading.records import SortedRun, ids_to_uint64_pairs
 from tasks.corpus.reading.sources import Source
 

@@ -20,7 +20,6 @@ from typing import Annotated
 from pydantic import Field
 
 from tasks.contract import ExternalFiles, read_library_versions
-from tasks.measures.heads import TOXICITY_HEADS
 from tasks.measures.scorers.base import Scorer, ScorerConfig, check_any_text_scored
 from tasks.measures.scorers.detoxify import (
     DetoxifyScorer,
@@ -38,6 +37,7 @@ from tasks.measures.scorers.sentiment import (
     WordListScorer,
     sentiment_scorer_versions,
 )
+from tasks.measures.toxicity_heads import TOXICITY_HEADS
 
 __all__ = [
     "TOXICITY_HEADS",

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from tasks.contract import DeviceName, HallmarkError, StageConfig
-from tasks.measures.heads import TOXICITY_HEADS
+from tasks.measures.toxicity_heads import TOXICITY_HEADS
 
 log = logging.getLogger("hallmark")
 

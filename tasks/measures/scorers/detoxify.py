@@ -16,10 +16,10 @@ from tasks.contract import (
     sha256_hex,
     to_canonical_json,
 )
-from tasks.measures.heads import TOXICITY_HEADS
-from tasks.measures.quiet import silence_transformers_output
 from tasks.measures.scorers.base import ScorerConfig
 from tasks.measures.scorers.network import TransformerScorer
+from tasks.measures.toxicity_heads import TOXICITY_HEADS
+from tasks.measures.transformers_logging import silence_transformers_output
 
 #: What checkpoints call some of the heads.
 _HEAD_BY_CLASS_NAME = {

@@ -16,8 +16,8 @@ from tasks.contract import (
     sha256_hex,
     to_canonical_json,
 )
-from tasks.measures.heads import TOXICITY_HEADS
 from tasks.measures.scorers.base import Scorer
+from tasks.measures.toxicity_heads import TOXICITY_HEADS
 
 
 class LinearScorer(Scorer):

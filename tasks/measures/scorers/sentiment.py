@@ -34,10 +34,10 @@ from tasks.contract import (
     to_canonical_json,
 )
 from tasks.measures.folder_tokenizer import LOCAL_ONLY_OPTIONS, load_tokenizer
-from tasks.measures.items import check_file_exists, read_nonempty_lines
-from tasks.measures.quiet import silence_transformers_output
+from tasks.measures.item_files import check_file_exists, read_nonempty_lines
 from tasks.measures.scorers.base import Scorer
 from tasks.measures.scorers.network import TransformerScorer
+from tasks.measures.transformers_logging import silence_transformers_output
 from tasks.measures.weights import copy_weights_to_memory
 
 SentimentHead = Literal["sentiment", "regard"]

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from model.decoding.beam import run_beam_search
+from model.decoding.beam_search import run_beam_search
 from tests.model.oracles import Tree
 
 # The words and the course of *The green witch arrived* (Jurafsky & Martin, figures 10.22 and

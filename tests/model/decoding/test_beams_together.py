@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from model.batch import Batch
-from model.decoding.beam import CachedModelScorer, decode_with_beam_search, run_beam_search
+from model.decoding.beam_search import CachedModelScorer, decode_with_beam_search, run_beam_search
 from tests.model.oracles import Tree, naive_next, tiny
 
 PROMPTS = [[0, 5, 9], [0], [0, 7, 7, 3, 2], [4] * 6, [0, 5, 9, 2, 2, 8], [0, 3]]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding.beam import decode_with_beam_search
-from model.decoding.generate import generate
-from model.decoding.score import compute_next_log_probs, compute_token_log_probs
+from model.decoding.beam_search import decode_with_beam_search
+from model.decoding.generation import generate
+from model.decoding.token_scores import compute_next_log_probs, compute_token_log_probs
 from tests.model.oracles import logits, naive_next, naive_start, tiny
 
 PROMPTS = [[0], [0, 5, 9], [0, 7, 7, 3, 2, 8, 4, 4, 6], [4] * 16, list(range(2, 45))]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from model.decoding import score
-from model.decoding.score import compute_target_log_probs, compute_target_statistics
+from model.decoding import token_scores
+from model.decoding.token_scores import compute_target_log_probs, compute_target_statistics
 from tests.model.oracles import logits, tiny
 
 TARGETS = [[0, 5, 9, 3], [0, 7], [0], [], list(range(2, 18)), [0, 4, 4, 8, 8, 8, 2]]
@@ -29,7 +29,7 @@ def next_of(model, source, tokens):
 @pytest.mark.parametrize("chunk", [3, 1000])
 @pytest.mark.parametrize("batch_tokens", [1, 30, 10_000])
 def test_log_probabilities_are_those_of_each_pair_alone(model, monkeypatch, batch_tokens, chunk):
-    monkeypatch.setattr(score, "count_chunk_rows", lambda *_: chunk)
+    monkeypatch.setattr(token_scores, "count_chunk_rows", lambda *_: chunk)
     found = compute_target_log_probs(model, SOURCES, TARGETS, batch_tokens=batch_tokens)
     for source, target, scores in zip(SOURCES, TARGETS, found, strict=True):
         assert scores.dtype == np.float32

@@ -36,8 +36,8 @@ def test_both_sides_count():
 
 def test_it_equals_that_of_transformers(tmp_path):
     transformers = pytest.importorskip("transformers")
-    from model.interchange.convert import export_transformers
-    from tests.model.interchange.test_convert import BERT
+    from model.interchange.transformers_checkpoint import export_transformers
+    from tests.model.interchange.test_transformers_checkpoint import BERT
     from tests.model.oracles import write_tokenizer
 
     model = tiny(**BERT)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from model.config import TrainConfig
-from model.training.optimise import clip_gradients, make_optimizers
+from model.training.optimizers import clip_gradients, make_optimizers
 from tests.model.oracles import tiny
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model.objectives import build_causal_batch
-from model.training.machine import should_compile
+from model.training.hardware import should_compile
 from model.training.parallel import DistributedWorld
 from tests.model.oracles import tiny, toy_rows
 

@@ -10,8 +10,12 @@ import pytest
 import torch
 
 from model.batch import Batch
-from model.tokens import END_OF_TEXT_ID
-from model.training.data import select_batch_rows
+from model.special_tokens import END_OF_TEXT_ID
+from model.training.example_batches import (
+    build_label_batch,
+    build_pair_batch,
+    make_example_objective,
+)
 from model.training.examples import (
     EXAMPLES_SCHEMA,
     NO_LABEL,
@@ -20,7 +24,7 @@ from model.training.examples import (
     truncate_pair,
     write_examples,
 )
-from model.training.tasks import build_label_batch, build_pair_batch, make_example_objective
+from model.training.packed_rows import select_batch_rows
 from tests.model.oracles import tiny
 
 PAIRS = [Example([5, 6, 7], [8, 9]), Example([10], [11, 12, 13, 14])]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
-from model import plain
+from model import reference
 from model.attention import Attention
 from model.objectives import (
     build_causal_batch,
@@ -14,10 +14,10 @@ from model.objectives import (
     build_prefix_batch,
     build_seq2seq_batch,
 )
-from model.training.adapt import freeze_all_but_output_layer
+from model.training.adaptation import freeze_all_but_output_layer
+from model.training.example_batches import make_example_objective
 from model.training.examples import Example
 from model.training.flops import count_training_flops
-from model.training.tasks import make_example_objective
 from tests.model.oracles import tiny, toy_rows
 
 ROWS = toy_rows(6, 16, 61).astype(np.int64)
@@ -28,8 +28,8 @@ def counted(model, batch):
     """By torch, of the plain forms: it knows no fused attention of the CPU and no loss of ours."""
     for module in model.modules():
         if isinstance(module, Attention):
-            module.kernel = plain.compute_attention
-    model.cross_entropy = plain.sum_cross_entropy
+            module.kernel = reference.compute_attention
+    model.cross_entropy = reference.sum_cross_entropy
     with FlopCounterMode(display=False) as counter:
         model.compute_loss_sum(batch).backward()
     return counter.get_total_flops()

@@ -18,7 +18,7 @@ from model.training.schedule import (
     find_last_step_before_decay,
     have_same_rates_until,
 )
-from model.training.work import list_state_steps
+from model.training.work_folder import list_state_steps
 from tests.model.training.training import follow, log, run, start, write_job
 
 

@@ -12,7 +12,7 @@ from model.training.muon import (
     Muon,
     orthogonalise,
 )
-from model.training.optimise import find_fused_matrices, make_optimizers, set_learning_rate
+from model.training.optimizers import find_fused_matrices, make_optimizers, set_learning_rate
 
 
 def drawn(*shape, seed=0):

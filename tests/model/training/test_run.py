@@ -13,10 +13,10 @@ import pytest
 from model.config import TrainConfig
 from model.interchange.checkpoint import load_checkpoint
 from model.objectives import build_causal_batch
-from model.training.data import select_batch_rows
-from model.training.figures import LOG_SCHEMA
-from model.training.optimise import SpikeGuard
+from model.training.optimizers import SpikeGuard
+from model.training.packed_rows import select_batch_rows
 from model.training.schedule import compute_learning_rate
+from model.training.step_metrics import LOG_SCHEMA
 from tests.model.oracles import toy_rows, write_tokenizer
 from tests.model.training.training import (
     RISING,

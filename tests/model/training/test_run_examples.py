@@ -14,10 +14,10 @@ from pyarrow.parquet import read_table
 
 from model.architecture import Transformer
 from model.config import ModelConfig, config_to_dict
-from model.decoding.generate import generate
+from model.decoding.generation import generate
 from model.interchange.checkpoint import load_checkpoint, save_checkpoint
-from model.probing.labels import compute_label_log_probs
-from model.training.adapt import make_classifier_config
+from model.probing.label_scores import compute_label_log_probs
+from model.training.adaptation import make_classifier_config
 from model.training.examples import NO_LABEL, Example, write_examples
 from tests.model.oracles import write_tokenizer
 from tests.model.training.training import CONTENT, TRAIN, finish, follow, log, run, start

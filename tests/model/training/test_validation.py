@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from model.objectives import build_causal_batch, build_mlm_batch
-from model.training.data import open_packed_rows
+from model.training.packed_rows import open_packed_rows
 from model.training.parallel import DistributedWorld
 from model.training.validation import GROUPS_SCHEMA, Validator, read_group_spans
 from tests.model.oracles import tiny, toy_rows, write_rows

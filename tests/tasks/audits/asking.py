@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.audits.answers import Responses
+from tasks.audits.audit_tables import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
+from tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
 from tasks.audits.catalogue import FINDINGS_STAGES, METRICS_BY_AUDIT, PROBES, REQUEST_STAGES
-from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
+from tasks.audits.inference import RespondConfig, respond, respond_untrained
 from tasks.audits.probe import CorpusTables
-from tasks.audits.refer import score_with_reference
-from tasks.audits.respond import RespondConfig, respond, respond_untrained
-from tasks.audits.score import ScoreConfig, score_texts
-from tasks.audits.subjects.reader import open_audited_tokenizer
+from tasks.audits.reference_scoring import score_with_reference
+from tasks.audits.responses import Responses
+from tasks.audits.scoring import ScoreConfig, score_texts
 from tasks.contract import folder_to_artifact
 from tasks.measures.scorers import ScorerConfig
 

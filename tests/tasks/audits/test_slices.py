@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tasks.audits.about import ITEMS_IN_TRAINING_TEXT, SKIPPED_COUNT_METRICS
+from tasks.audits.audit_descriptions import ITEMS_IN_TRAINING_TEXT, SKIPPED_COUNT_METRICS
 from tasks.audits.catalogue import METRICS_WITHOUT_INTERVAL, PROBES
 from tasks.audits.judging.tags import parse_tags
 from tasks.audits.probes.bold import BoldConfig

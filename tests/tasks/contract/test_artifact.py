@@ -10,8 +10,8 @@ import pytest
 
 from tasks.contract import DOCUMENTS, HallmarkError, Table, artifact, folder_to_artifact
 from tasks.contract.columns import describe_columns
+from tasks.contract.external_inputs import record_folder_files
 from tasks.contract.fingerprint import sha256_hex, to_canonical_json
-from tasks.contract.watching import record_folder_files
 from tests.tasks.contract.stages import (
     FOUR_PARTS,
     CountConfig,

@@ -6,7 +6,7 @@ from collections import defaultdict
 import pytest
 
 from tasks.contract import HallmarkError
-from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
 from tests.tasks.contract.stages import DropConfig, FaultConfig, MakeConfig, drop, faulty, make
 from tests.tasks.corpora import given, scrubbed
 

@@ -8,10 +8,10 @@ import shutil
 import pytest
 
 import flows.pipeline  # noqa: F401
-from flows import studying  # noqa: F401  its stages are ours, too
+from flows import study  # noqa: F401  its stages are ours, too
 from tasks.audits import catalogue
 from tasks.contract import PROJECT_ROOT, STAGES
-from tasks.contract import closure as module
+from tasks.contract import import_closure as module
 from tasks.contract.fingerprint import compute_fingerprint
 
 OURS = {
@@ -79,7 +79,7 @@ def test_the_copy_is_read_as_the_project_is(tree):
 
 
 EDITS = {
-    "a comment": ("tasks/corpus/scrub.py", "KEEP", "# A comment.\nKEEP", set()),
+    "a comment": ("tasks/corpus/redact_spans.py", "KEEP", "# A comment.\nKEEP", set()),
     "a docstring": (
         "tasks/corpus/split.py",
         '"""The split of each document, by its cluster alone."""',
@@ -111,7 +111,7 @@ EDITS = {
         {"split", "plant", "select", "score_toxicity", "effects", "leave_out"} | WORLDS,
     ),
     "the contract": (
-        "tasks/contract/writer.py",
+        "tasks/contract/table_writers.py",
         "MAX_ROW_GROUP_ROWS = 4096",
         "MAX_ROW_GROUP_ROWS = 8192",
         set(),
@@ -142,7 +142,7 @@ EDITS = {
         {"ask_toxicity", "audit_toxicity"},
     ),
     "what asks a model": (
-        "tasks/audits/respond.py",
+        "tasks/audits/inference.py",
         "KEEP",
         "KEEP\nEDITED = 1\n",
         {"respond", "respond_untrained", "refer"},

@@ -35,7 +35,7 @@ from tasks.contract import (
 from tasks.contract.artifact import compute_content_digest, compute_table_digest
 from tasks.contract.columns import strip_metadata
 from tasks.contract.fingerprint import CONTRACT_VERSION, compute_fingerprint, hash_syntax_tree
-from tasks.contract.writer import TableWriter
+from tasks.contract.table_writers import TableWriter
 from tasks.corpus.deduplicate_near import SIGNATURES
 from tasks.corpus.ingest import QUARANTINE, ingest
 from tasks.corpus.reading.inputs import IngestConfig

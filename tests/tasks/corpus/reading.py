@@ -7,7 +7,8 @@ from functools import partial
 
 import zstandard
 
-from tasks.corpus.reading.columns import ParquetSource, read_parquet
+from tasks.corpus.reading.byte_streams import ReadCounts
+from tasks.corpus.reading.columnar import ParquetSource, read_parquet
 from tasks.corpus.reading.delimited import CsvSource, TsvSource, read_csv, read_tsv
 from tasks.corpus.reading.readers import (
     JsonlSource,
@@ -15,7 +16,6 @@ from tasks.corpus.reading.readers import (
     read_jsonl,
     read_text_file,
 )
-from tasks.corpus.reading.streams import ReadCounts
 from tasks.corpus.reading.warc import WarcSource, read_warc
 
 LIMIT = 1000

@@ -18,10 +18,10 @@ from tasks.contract import (
     open_session,
     stat_to_file_stamp,
 )
-from tasks.contract.roots import ROOTS_ENVIRONMENT_VARIABLE
+from tasks.contract.allowed_roots import ROOTS_ENVIRONMENT_VARIABLE
 from tasks.corpus.ingest import ingest
+from tasks.corpus.reading.byte_streams import ReadCounts
 from tasks.corpus.reading.inputs import IngestConfig, list_inputs, read_input_records
-from tasks.corpus.reading.streams import ReadCounts
 
 SECRET = "The secret of outside."
 

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.corpus.reading import columns
-from tasks.corpus.reading.columns import ParquetSource, table_to_records
-from tasks.corpus.reading.streams import ReadCounts
+from tasks.corpus.reading import columnar
+from tasks.corpus.reading.byte_streams import ReadCounts
+from tasks.corpus.reading.columnar import ParquetSource, table_to_records
 from tests.tasks.corpus.reading import read
 from tests.tasks.corpus.test_columns import counted, parquet
 
@@ -58,7 +58,7 @@ def test_times_that_python_does_not_have_are_counted():
 
 @pytest.mark.parametrize("held", [1, 7, 10, 1 << 20])
 def test_rows_are_the_same_in_pieces_of_any_size(monkeypatch, held):
-    monkeypatch.setattr(columns, "MAX_DECODED_BYTES", held)
+    monkeypatch.setattr(columnar, "MAX_DECODED_BYTES", held)
     texts = ["a", "bcd", None, "x" * 21, "", "efg", "h" * 20, "é" * 10, "i", "j"]
     keys = ["k" * 20, "1", "2", "3", "4", "k" * 21, "6", "7", None, ""]
     found = records(5, 20, text=texts, id=keys, when=["2020-01-01"] * 10, u=["u"] * 10)
@@ -87,12 +87,12 @@ def test_the_size_of_a_dictionary_is_that_of_its_values(size):
     with pq.ParquetFile(pa.BufferReader(data)) as file:
         column = file.metadata.row_group(0).column(0)
     with pa.BufferReader(data) as handle:
-        assert columns._read_dictionary_size(column, handle) == 3 * (4 + size)
+        assert columnar._read_dictionary_size(column, handle) == 3 * (4 + size)
 
 
 def test_long_values_that_share_their_beginnings_are_not_decoded_together(write, monkeypatch):
     """DELTA_BYTE_ARRAY: 64 values of a megabyte in a page of little more than one."""
-    monkeypatch.setattr(columns, "MAX_DECODED_BYTES", 4 << 20)
+    monkeypatch.setattr(columnar, "MAX_DECODED_BYTES", 4 << 20)
     rows = {"text": ["x" * 1_000_000] * 64}
     path = write(
         "a.parquet",

@@ -12,11 +12,11 @@ import pytest
 
 from tasks.contract import HallmarkError
 from tasks.corpus.ingest import ingest
-from tasks.corpus.reading import columns
-from tasks.corpus.reading.columns import ParquetSource, read_parquet
+from tasks.corpus.reading import columnar
+from tasks.corpus.reading.byte_streams import ReadCounts
+from tasks.corpus.reading.columnar import ParquetSource, read_parquet
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
-from tasks.corpus.reading.streams import ReadCounts
 from tests.tasks.corpus.reading import LIMIT, read, read_all, texts
 
 
@@ -215,8 +215,8 @@ def long_rows(name, layout, count=64):
 @pytest.mark.parametrize("name", ["text", "id"])
 def test_rows_of_megabytes_are_not_held_together(write, monkeypatch, layout, name):
     """Of 64 MB, as texts and as keys."""
-    monkeypatch.setattr(columns, "MAX_DECODED_BYTES", 4 << 20)
-    monkeypatch.setattr(columns, "MAX_DICTIONARY_BYTES", 4 << 20)
+    monkeypatch.setattr(columnar, "MAX_DECODED_BYTES", 4 << 20)
+    monkeypatch.setattr(columnar, "MAX_DICTIONARY_BYTES", 4 << 20)
     path = write("a.parquet", long_rows(name, layout))
     with counted() as pool:
         good, bad, meter = read(path, "parquet", key_field="id")
@@ -227,8 +227,8 @@ def test_rows_of_megabytes_are_not_held_together(write, monkeypatch, layout, nam
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_documents_of_megabytes_come_one_by_one(write, monkeypatch, layout):
-    monkeypatch.setattr(columns, "MAX_DECODED_BYTES", 4 << 20)
-    monkeypatch.setattr(columns, "MAX_DICTIONARY_BYTES", 4 << 20)
+    monkeypatch.setattr(columnar, "MAX_DECODED_BYTES", 4 << 20)
+    monkeypatch.setattr(columnar, "MAX_DICTIONARY_BYTES", 4 << 20)
     path = write("a.parquet", long_rows("text", layout))
     source = ParquetSource(kind="parquet", name="s", path="a", key_field="id")
     tracemalloc.start()

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from tasks.corpus.town.compose import (
+from tasks.corpus.town.documents import (
     MIN_PLAIN_SENTENCES,
     REGISTER_BY_KIND,
     TownRates,

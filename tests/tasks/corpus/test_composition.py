@@ -10,7 +10,7 @@ import pytest
 from tasks.contract import DOCUMENTS, fill_document_columns, hash_to_ids
 from tasks.corpus.ingest import ingest
 from tasks.corpus.language import LanguageConfig, identify_languages
-from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
 from tasks.corpus.profile import ProfileConfig, profile_corpus
 from tasks.corpus.profiles.composition import (
     COUNTS_SCHEMA,

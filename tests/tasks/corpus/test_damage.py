@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.corpus.ingest import IngestConfig, ingest
-from tasks.corpus.reading import members
-from tasks.corpus.reading.members import DAMAGED_DATA, TRUNCATED_DATA, Damage
-from tasks.corpus.reading.streams import ReadCounts, read_blocks, read_lines
+from tasks.corpus.reading import compressed_members
+from tasks.corpus.reading.byte_streams import ReadCounts, read_blocks, read_lines
+from tasks.corpus.reading.compressed_members import DAMAGED_DATA, TRUNCATED_DATA, Damage
 from tests.tasks.corpus.reading import PACK, documents, numbers, read_all, skippable, zst
 
 both = pytest.mark.parametrize("ending", [".gz", ".zst"])
@@ -151,7 +151,7 @@ def test_false_beginnings_give_no_text(tmp_path):
 def test_a_false_beginning_whose_name_ends_where_the_next_member_begins(tmp_path):
     """Its first block decompresses without error, whatever time the true header holds."""
     rows = documents(range(2))
-    lure = b"\x1f\x8b\x08\x08" + b"n" * (members.COMPRESSED_BLOCK_BYTES - 12)
+    lure = b"\x1f\x8b\x08\x08" + b"n" * (compressed_members.COMPRESSED_BLOCK_BYTES - 12)
     for when in range(300):
         data = lure + gzip.compress(rows[1], mtime=when)
         records, meter = read(tmp_path / "a.jsonl.gz", gzip.compress(rows[0]) + b"x" + data)
@@ -229,7 +229,7 @@ def test_members_that_end_at_the_border_of_a_block(tmp_path, ending, distance):
     """Also where the member behind the border is damaged, or the file ends there."""
     pack, rows = PACK[ending], documents(range(40), size=120)
     first = pack(b"".join(rows[:20]))
-    gap = bytes(members.COMPRESSED_BLOCK_BYTES + distance - len(first))
+    gap = bytes(compressed_members.COMPRESSED_BLOCK_BYTES + distance - len(first))
     assert len(gap) > 0
     for data, expected in (
         (first + gap, range(20)),
@@ -378,7 +378,7 @@ def test_every_document_of_an_undamaged_member_comes_out_once(
     packed[hurt] = packed[hurt][:start] + noise + packed[hurt][end:]
     path = tmp_path_factory.mktemp("damage") / f"a.jsonl{ending}"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(members, "COMPRESSED_BLOCK_BYTES", block)
+        patch.setattr(compressed_members, "COMPRESSED_BLOCK_BYTES", block)
         records, _ = read(path, b"".join(packed))
     rows = [documents(g, size) for index, g in enumerate(groups) if index != hurt]
     expected = [json.loads(row)["text"] for group in rows for row in group]

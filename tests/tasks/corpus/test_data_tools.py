@@ -28,7 +28,7 @@ from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_nea
 from tasks.corpus.language import LanguageConfig, identify_languages
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
 from tasks.corpus.select import SelectConfig, select_documents
-from tasks.measures.words import hash_words
+from tasks.measures.normalised_words import hash_words
 from tests.tasks.corpora import given, scrubbed
 from tests.tasks.corpus.test_deduplicate_near import table
 
@@ -124,7 +124,7 @@ def stages(texts):
 def test_no_table_is_indexed_anew_for_every_batch(session, monkeypatch):
     """``index_in`` and ``is_in`` build the hash table of their value set at every call: per batch
     that is quadratic. What is indexed grows with the documents, however many batches there are."""
-    monkeypatch.setattr("tasks.contract.writer.MAX_ROW_GROUP_ROWS", 10)
+    monkeypatch.setattr("tasks.contract.table_writers.MAX_ROW_GROUP_ROWS", 10)
     indexed = []
 
     def watched(original):

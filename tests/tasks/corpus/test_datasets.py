@@ -6,10 +6,10 @@ import pytest
 
 from tasks.contract import HallmarkError, UsageError
 from tasks.corpus.ingest import ingest
-from tasks.corpus.reading import streaming
+from tasks.corpus.reading import hub_datasets
+from tasks.corpus.reading.byte_streams import ReadCounts
+from tasks.corpus.reading.hub_datasets import DatasetsSource, read_dataset
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.reading.streaming import DatasetsSource, read_dataset
-from tasks.corpus.reading.streams import ReadCounts
 from tests.tasks.corpus.reading import LIMIT, texts
 
 
@@ -75,9 +75,9 @@ def break_last(folder):
 
 def test_a_stream_that_breaks_keeps_what_was_read(tmp_path, monkeypatch):
     """What comes of it then is not read again, and the rest from where it broke."""
-    monkeypatch.setattr(streaming, "RETRY_WAITS_SECONDS", (0.0,) * 3)
-    monkeypatch.setattr(streaming, "BATCH_ROWS", 50)
-    monkeypatch.setattr(streaming, "MAX_PENDING_BYTES", 2000)
+    monkeypatch.setattr(hub_datasets, "RETRY_WAITS_SECONDS", (0.0,) * 3)
+    monkeypatch.setattr(hub_datasets, "BATCH_ROWS", 50)
+    monkeypatch.setattr(hub_datasets, "MAX_PENDING_BYTES", 2000)
     folder = shards(tmp_path / "set", mark="before")
     source = DatasetsSource(kind="datasets", name="hub", path=str(folder))
     break_last(folder)
@@ -98,8 +98,8 @@ def test_a_stream_that_breaks_keeps_what_was_read(tmp_path, monkeypatch):
 
 def test_a_stream_that_breaks_in_passing_goes_on(tmp_path, monkeypatch, session):
     """The connection fails at the start of a piece and in the middle of another, once each."""
-    monkeypatch.setattr(streaming, "RETRY_WAITS_SECONDS", (0.0,) * 3)
-    monkeypatch.setattr(streaming, "BATCH_ROWS", 50)
+    monkeypatch.setattr(hub_datasets, "RETRY_WAITS_SECONDS", (0.0,) * 3)
+    monkeypatch.setattr(hub_datasets, "BATCH_ROWS", 50)
     folder = shards(tmp_path / "set")
     faults = {0: [0], 2: [4, 1]}  # by piece: before which table of a stream
 
@@ -123,8 +123,8 @@ def test_a_stream_that_breaks_in_passing_goes_on(tmp_path, monkeypatch, session)
         def __getattr__(self, name):
             return getattr(self.data, name)
 
-    opened = streaming._open_dataset
-    monkeypatch.setattr(streaming, "_open_dataset", lambda source: Unsteady(opened(source)))
+    opened = hub_datasets._open_dataset
+    monkeypatch.setattr(hub_datasets, "_open_dataset", lambda source: Unsteady(opened(source)))
     made = ingest(IngestConfig(sources=[{"kind": "datasets", "name": "s", "path": str(folder)}]))
     assert sorted(made["documents"].read()["text"].to_pylist()) == sorted(
         f"{shard} {n} " for shard in range(3) for n in range(400)
@@ -136,11 +136,11 @@ def test_a_stream_that_stays_broken_fails_the_stage_and_the_next_run_goes_on(
     tmp_path, monkeypatch, session
 ):
     """Pieces that are done and rows of the broken one are read once."""
-    monkeypatch.setattr(streaming, "RETRY_WAITS_SECONDS", ())
-    monkeypatch.setattr(streaming, "BATCH_ROWS", 50)
+    monkeypatch.setattr(hub_datasets, "RETRY_WAITS_SECONDS", ())
+    monkeypatch.setattr(hub_datasets, "BATCH_ROWS", 50)
     folder = shards(tmp_path / "set")
     where = {"kind": "datasets", "name": "s", "path": str(folder)}
-    opened, seen, broken = streaming._open_dataset, [], [True]
+    opened, seen, broken = hub_datasets._open_dataset, [], [True]
 
     def unsteady(source):
         data = opened(source)
@@ -163,7 +163,7 @@ def test_a_stream_that_stays_broken_fails_the_stage_and_the_next_run_goes_on(
         data.shard = shard
         return data
 
-    monkeypatch.setattr(streaming, "_open_dataset", unsteady)
+    monkeypatch.setattr(hub_datasets, "_open_dataset", unsteady)
     with pytest.raises(HallmarkError, match=r"reset by peer.*what was read stays"):
         ingest(IngestConfig(sources=[where]))
     broken[0] = False

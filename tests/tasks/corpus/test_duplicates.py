@@ -13,7 +13,7 @@ from tasks.corpus.copies.duplicates import (
     find_lowest_ranked_equal,
     ids_to_uint64_pairs,
 )
-from tasks.corpus.copies.earlier import is_in_sorted
+from tasks.corpus.copies.earlier_corpora import is_in_sorted
 
 
 def ids_of(numbers):

@@ -7,9 +7,13 @@ from scipy.stats import binomtest
 
 from tasks.corpus.evaluate_detectors import count_detections, evaluate_detectors, wilson_interval
 from tasks.corpus.find_personal_data import PersonalDataConfig
+from tasks.measures.detector_examples import DetectorExample, generate_detector_examples
 from tasks.measures.personal.types import PERSONAL_DATA_TYPES, SUPPORTED_COUNTRIES, country_of_type
-from tasks.measures.planted_numbers import IDENTIFIER_SPECS, checksum_validator, draw_valid_numbers
-from tasks.measures.planted_personal import DetectorExample, generate_detector_examples
+from tasks.measures.synthetic_identifiers import (
+    IDENTIFIER_SPECS,
+    checksum_validator,
+    draw_valid_numbers,
+)
 
 #: Types whose numbers have no check digits.
 UNCHECKED = {"SECRET", "EMAIL", "PHONE", "IP", "GB_NINO", "IN_PAN"}

@@ -7,7 +7,17 @@ import pyarrow as pa
 import pytest
 
 from tasks.contract import ID_TYPE, hash_to_ids
-from tasks.corpus.effects import (
+from tasks.corpus.group_effects.document_outcomes import (
+    NOT_REMOVED,
+    DocIdIndex,
+    DocumentOutcomes,
+    RemovalCause,
+    compute_document_outcomes,
+)
+from tasks.corpus.identities import IdentitiesConfig, find_identities
+from tasks.corpus.ingest import ingest
+from tasks.corpus.reading.inputs import IngestConfig
+from tasks.corpus.removal_effects import (
     RemovalEffectsConfig,
     build_rate_rows,
     find_toxicity_threshold,
@@ -15,16 +25,6 @@ from tasks.corpus.effects import (
     measure_removal_effects,
     select_example_rows,
 )
-from tasks.corpus.identities import IdentitiesConfig, find_identities
-from tasks.corpus.ingest import ingest
-from tasks.corpus.people.fates import (
-    NOT_REMOVED,
-    DocIdIndex,
-    DocumentOutcomes,
-    RemovalCause,
-    compute_document_outcomes,
-)
-from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.select import SelectConfig, select_documents
 from tests.tasks.corpora import given
 from tests.tasks.corpus.test_finder import ToldConfig, told

@@ -19,17 +19,17 @@ from tasks.corpus.deduplicate_near import (
     ShingleStore,
     deduplicate_near,
 )
-from tasks.corpus.effects import RemovalEffectsConfig, measure_removal_effects
 from tasks.corpus.find_personal_data import PersonalDataConfig, find_personal_data
+from tasks.corpus.group_effects import removed_clusters
 from tasks.corpus.identities import IdentitiesConfig, find_identities
 from tasks.corpus.language import LanguageConfig, identify_languages
-from tasks.corpus.people import taken
-from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
 from tasks.corpus.profile import ProfileConfig, profile_corpus
 from tasks.corpus.quality import QualityConfig, measure_quality
-from tasks.corpus.scrub import RedactSpansConfig, redact_spans
+from tasks.corpus.redact_spans import RedactSpansConfig, redact_spans
+from tasks.corpus.removal_effects import RemovalEffectsConfig, measure_removal_effects
 from tasks.corpus.select import SelectConfig, select_documents
-from tasks.measures.faults import run_isolating_failures
+from tasks.measures.failed_documents import run_isolating_failures
 from tasks.training.pack import PackConfig, pack
 from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
 from tests.tasks.corpora import given
@@ -229,7 +229,7 @@ def test_no_sentence_of_it_is_swapped(session, monkeypatch):
         "identities": find_identities(documents, IdentitiesConfig()),
         "language": identify_languages(documents, LanguageConfig()),
     }
-    breaks(monkeypatch, "tasks.corpus.people.swaps.split_sentences")
+    breaks(monkeypatch, "tasks.corpus.group_effects.swaps.split_sentences")
     told = measure_removal_effects(documents, made, RemovalEffectsConfig())
     swapped = [r["doc_id"] for r in rows(told, "swapped") if r["origin"] == "corpus"]
     assert len(swapped) == 9 and note(told) == 1  # the other mentions nobody: it is not read
@@ -297,10 +297,12 @@ def test_documents_that_cannot_be_compared_are_like_no_other(monkeypatch, tmp_pa
     breaks(monkeypatch, "tasks.corpus.deduplicate_near.normalise_texts")
     config = DeduplicateNearConfig()
     parts = (documents, SimpleNamespace(read=lambda names: gone))
-    done = StageContext(tmp_path, {}).map_items(taken.sketch_removed_documents, [parts], config)
+    done = StageContext(tmp_path, {}).map_items(
+        removed_clusters.sketch_removed_documents, [parts], config
+    )
     shelf = ShingleStore(concat_spilled_tables(done, "shingles", SHINGLES)["shingles"])
-    assert taken.find_cluster_heads(
-        concat_spilled_tables(done, "bands", taken.BANDS_SCHEMA), shelf, config
+    assert removed_clusters.find_cluster_heads(
+        concat_spilled_tables(done, "bands", removed_clusters.BANDS_SCHEMA), shelf, config
     ).tolist() == [
         0,
         1,

@@ -13,7 +13,7 @@ from tasks.corpus.find_personal_data import (
     find_personal_data,
     find_personal_data_in_batch,
 )
-from tasks.measures.personal.contact import MAX_PHONE_CANDIDATES
+from tasks.measures.personal.contact_details import MAX_PHONE_CANDIDATES
 from tasks.measures.personal_data import PERSONAL_DATA_TYPES
 from tests.tasks.corpora import given, scrubbed
 

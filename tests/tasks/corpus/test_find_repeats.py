@@ -7,7 +7,7 @@ import pytest
 from tasks.contract import HallmarkError, ProcessMapper, Session, Store, open_session
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.find_repeats import RepeatsConfig, check_memory, find_repeats
-from tasks.corpus.scrub import RedactSpansConfig, redact_spans
+from tasks.corpus.redact_spans import RedactSpansConfig, redact_spans
 from tests.tasks.corpora import given
 
 CUT = RedactSpansConfig(policy="keep", policies={"REPEAT": "cut"})

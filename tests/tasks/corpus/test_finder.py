@@ -6,9 +6,9 @@ from tasks.contract import StageConfig, StageContext, Table, column, stage
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.select import SelectConfig, select_documents
 from tasks.corpus.signals import build_signal_schema
-from tasks.corpus.town.finder import RecoveryEvaluator
+from tasks.corpus.town.recovery_rates import RecoveryEvaluator
 from tests.tasks.corpora import given
-from tests.tasks.corpus.test_recovery import shares, truth_of
+from tests.tasks.corpus.test_evaluate_curation import shares, truth_of
 
 
 class ToldConfig(StageConfig):

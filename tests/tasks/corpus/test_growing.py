@@ -10,7 +10,7 @@ import pytest
 
 from flows.commands.purge import purge_document
 from tasks.contract import HallmarkError, ProcessMapper, Session, Store, open_session
-from tasks.corpus.copies.earlier import check_earlier_compatible
+from tasks.corpus.copies.earlier_corpora import check_earlier_compatible
 from tasks.corpus.copies.matching import (
     find_duplicate_pairs,
     mark_removed_duplicates,
@@ -363,7 +363,7 @@ def test_an_earlier_corpus_of_other_parameters_is_refused(session, tmp_path):
 def test_signatures_of_other_code_are_refused(session, tmp_path):
     first = added(tmp_path / "1", {"a": "some words"}, [])["deduplicate"]
     check_earlier_compatible(first, DeduplicateConfig())
-    first.manifest["parts"]["code"]["tasks.measures.words"] = "other"
+    first.manifest["parts"]["code"]["tasks.measures.normalised_words"] = "other"
     with pytest.raises(HallmarkError, match="another version of tasks"):
         check_earlier_compatible(first, DeduplicateConfig())
 

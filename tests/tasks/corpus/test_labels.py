@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.ingest import ingest
 from tasks.corpus.language import LanguageConfig, identify_languages
-from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.reading.labels import extract_domains, normalise_date
+from tasks.corpus.reading.metadata import extract_domains, normalise_date
 from tasks.corpus.select import SelectConfig, select_documents
 from tasks.corpus.split import SplitConfig, split_corpus
 from tests.tasks.corpora import scrubbed

@@ -6,14 +6,14 @@ from pydantic import ValidationError
 
 from tasks.corpus.contamination import ContaminationConfig, EvaluationSet
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig
-from tasks.corpus.effects import RemovalEffectsConfig
+from tasks.corpus.evaluate_curation import CurationEvaluationConfig
 from tasks.corpus.find_repeats import RepeatsConfig
 from tasks.corpus.identities import IdentitiesConfig
 from tasks.corpus.language import LanguageConfig
-from tasks.corpus.plant import PlantCanariesConfig
+from tasks.corpus.plant_canaries import PlantCanariesConfig
 from tasks.corpus.profile import ProfileConfig
 from tasks.corpus.quality import QualityConfig
-from tasks.corpus.recovery import CurationEvaluationConfig
+from tasks.corpus.removal_effects import RemovalEffectsConfig
 from tasks.corpus.score_toxicity import ScoreToxicityConfig
 from tasks.corpus.select import SelectConfig, SelectionRule
 from tasks.corpus.split import SplitConfig

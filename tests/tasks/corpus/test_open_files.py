@@ -9,7 +9,7 @@ from tasks.contract import Session, Store, open_session
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.ingest import ingest
-from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.split import SplitConfig, split_corpus
 from tasks.training.pack import PackConfig, pack

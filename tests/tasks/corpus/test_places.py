@@ -12,15 +12,15 @@ import pytest
 
 from tasks.contract import HallmarkError, Session, Store, UsageError, open_session
 from tasks.corpus.ingest import ingest
-from tasks.corpus.reading import digests, sources
+from tasks.corpus.reading import file_digests, sources
+from tasks.corpus.reading.byte_streams import ReadCounts
 from tasks.corpus.reading.inputs import (
     IngestConfig,
     compute_source_digests,
     list_inputs,
     read_input_records,
 )
-from tasks.corpus.reading.remote import download_temporarily, list_remote_files
-from tasks.corpus.reading.streams import ReadCounts
+from tasks.corpus.reading.object_storage import download_temporarily, list_remote_files
 
 
 def jsonl(texts):
@@ -225,13 +225,13 @@ def test_a_file_that_changes_behind_its_digest_fails_the_stage(tmp_path, session
     """The artifact would stand under the fingerprint of another text."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(jsonl(["one"]))
-    taken = digests.DigestCache.save
+    taken = file_digests.DigestCache.save
 
     def change(self):
         taken(self)
         path.write_bytes(jsonl(["other"]))
 
-    monkeypatch.setattr(digests.DigestCache, "save", change)
+    monkeypatch.setattr(file_digests.DigestCache, "save", change)
     with pytest.raises(HallmarkError, match=r"stage ingest: .*a\.jsonl changed while it was read"):
         ingest(config(path))
 
@@ -299,7 +299,7 @@ def test_a_file_of_the_second_in_which_its_digest_was_noted_is_read_again(
 ):
     """It may have changed again since, in the same second. ``before``: nanoseconds."""
     now = 1_700_000_000_499_999_999
-    monkeypatch.setattr(digests.time, "time_ns", lambda: now)
+    monkeypatch.setattr(file_digests.time, "time_ns", lambda: now)
     path = tmp_path / "a.jsonl"
     path.write_bytes(jsonl(["one"]))
     os.utime(path, ns=(now - before, now - before))

@@ -20,7 +20,7 @@ from tasks.contract import (
 )
 from tasks.corpus.identities import IdentitiesConfig, find_identities
 from tasks.corpus.ingest import ERRORS
-from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
 from tasks.corpus.profile import (
     ProfileConfig,
     build_occupation_rows,
@@ -30,13 +30,13 @@ from tasks.corpus.profile import (
     profile_corpus,
 )
 from tasks.corpus.quality import QualityConfig, measure_quality
+from tasks.corpus.redact_spans import RedactSpansConfig
 from tasks.corpus.score_toxicity import ScoreToxicityConfig, score_toxicity
-from tasks.corpus.scrub import RedactSpansConfig
 from tasks.corpus.select import SelectConfig, select_documents
 from tasks.corpus.split import SplitConfig, split_corpus
 from tasks.measures.identities import load_builtin_lexicon
 from tests.tasks.corpora import given, scrubbed
-from tests.tasks.corpus.test_presets import GOOD
+from tests.tasks.corpus.test_quality_presets import GOOD
 
 PAIRS = pa.schema([("left", pa.binary(16)), ("right", pa.binary(16)), ("similarity", pa.float64())])
 

@@ -2,12 +2,12 @@
 
 import pytest
 
+from tasks.corpus.reading.byte_streams import ReadCounts
 from tasks.corpus.reading.documentation import (
     compute_package_digest,
     find_prose_files,
     read_package_documentation,
 )
-from tasks.corpus.reading.streams import ReadCounts
 
 CODE = b'''"""One."""
 class A:

@@ -12,8 +12,6 @@ from hypothesis import example, settings
 from hypothesis import given as given_values
 from hypothesis import strategies as st
 
-from tasks.corpus.figures import gopher
-from tasks.corpus.figures.texts import TextBatch, TextSpans
 from tasks.corpus.quality import (
     MEMORY_BYTES_PER_CHARACTER,
     SIGNALS,
@@ -22,6 +20,8 @@ from tasks.corpus.quality import (
     measure_quality,
     split_into_blocks,
 )
+from tasks.corpus.quality_signals import gopher
+from tasks.corpus.quality_signals.text_batch import TextBatch, TextSpans
 from tests.tasks.corpora import given
 from tests.tasks.corpus.quality_oracle import expected
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.corpus.reading.byte_streams import ReadCounts, read_blocks, read_lines
 from tasks.corpus.reading.readers import NOT_UTF8, TOO_LONG
-from tasks.corpus.reading.streams import ReadCounts, read_blocks, read_lines
 from tests.tasks.corpus.reading import LIMIT, read, texts, zst
 
 # Lines --------------------------------------------------------------------------------------------
@@ -26,7 +26,7 @@ def test_lines_are_those_of_split(tmp_path_factory, data, block, limit):
     path.write_bytes(data)
     meter = ReadCounts()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.corpus.reading.streams.BLOCK_BYTES", block)
+        patch.setattr("tasks.corpus.reading.byte_streams.BLOCK_BYTES", block)
         found = list(read_lines(path, limit, meter))
     skipped = 3 * data.startswith(b"\xef\xbb\xbf")
     # A mark that the limit cuts through is no mark.

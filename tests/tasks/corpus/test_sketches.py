@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tasks.corpus.copies.sketches import compute_band_hashes, compute_shingle_hashes
-from tasks.measures import words
-from tasks.measures.words import normalise_texts
+from tasks.measures import normalised_words
+from tasks.measures.normalised_words import normalise_texts
 
 
 def plain(text):
@@ -41,7 +41,7 @@ letters = st.characters(max_codepoint=0xDFF, exclude_characters="\u0130\u03a3\u0
 SIMPLE_ONES = [
     c
     for c in map(chr, [*range(0x250), *range(0x2000, 0x2070)])
-    if pc.match_substring_regex(pa.array([c]), words.SIMPLE_TEXT_PATTERN)[0].as_py()
+    if pc.match_substring_regex(pa.array([c]), normalised_words.SIMPLE_TEXT_PATTERN)[0].as_py()
 ]
 
 
@@ -50,7 +50,9 @@ def test_simple_texts_need_no_normal_form(text):
     """What the short way makes of them is what the long way would, and Python."""
     column = pa.array([text], pa.large_string())
     [short] = normalise_texts(column).to_pylist()
-    [long] = words._collapse_whitespace(words._normalise_unicode(column)).to_pylist()
+    [long] = normalised_words._collapse_whitespace(
+        normalised_words._normalise_unicode(column)
+    ).to_pylist()
     assert short == long == " ".join(unicodedata.normalize("NFKC", text).lower().split())
 
 
@@ -66,7 +68,7 @@ def test_a_word_is_hashed_by_blake2():
         for text in ("one two two", "zwei 三 四")
         for word in text.split()
     ]
-    hashes, ends = words.hash_words(texts)
+    hashes, ends = normalised_words.hash_words(texts)
     assert hashes.astype("<u8").tobytes() == b"".join(expected)
     assert ends.tolist() == [0, 3, 6]
 
@@ -83,7 +85,7 @@ def whole(text):
 @given(st.text("aAÅ é\u0301\u0308¨\u0345ﬁ가\u1100\u1161\u11a8 \u0130Hh\u0331…", max_size=20))
 def test_words_are_folded_as_their_text_is(text):
     column = pa.array([text, "x"], pa.large_string())
-    assert words._normalise_unicode(column).to_pylist() == [whole(text), "x"]
+    assert normalised_words._normalise_unicode(column).to_pylist() == [whole(text), "x"]
 
 
 @pytest.mark.parametrize("mark", ["\u0301", "\u0897", "\uff9e"])

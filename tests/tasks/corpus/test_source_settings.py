@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.contract import UsageError
+from tasks.corpus.reading.hub_datasets import DatasetsSource
 from tasks.corpus.reading.sources import RecordFields, Source, find_files
-from tasks.corpus.reading.streaming import DatasetsSource
 
 
 def test_a_collection_ends_on_the_day_on_which_it_began_or_later():

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tasks.contract import UsageError
-from tasks.contract.roots import _iter_symlinks
+from tasks.contract.allowed_roots import _iter_symlinks
+from tasks.corpus.reading.byte_streams import ReadCounts
 from tasks.corpus.reading.readers import TextSource, read_text_file
 from tasks.corpus.reading.sources import (
     CORPUS_FILE_SUFFIXES,
@@ -16,7 +17,6 @@ from tasks.corpus.reading.sources import (
     compute_file_digest,
     find_files,
 )
-from tasks.corpus.reading.streams import ReadCounts
 
 
 def test_no_file_stays_open(tmp_path):

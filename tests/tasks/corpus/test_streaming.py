@@ -6,14 +6,14 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.contract import HallmarkError, UsageError
-from tasks.corpus.reading import streaming
-from tasks.corpus.reading.streaming import (
+from tasks.corpus.reading import hub_datasets
+from tasks.corpus.reading.byte_streams import ReadCounts
+from tasks.corpus.reading.hub_datasets import (
     DatasetsSource,
     count_shards,
     read_dataset,
     resolve_hub_commit,
 )
-from tasks.corpus.reading.streams import ReadCounts
 from tests.tasks.corpus.reading import texts
 
 LIMIT = 1000
@@ -49,7 +49,7 @@ def test_a_data_set_is_read_in_a_piece_a_file(tmp_path, files):
 
 
 def test_there_are_no_more_pieces_than_that(tmp_path, monkeypatch):
-    monkeypatch.setattr(streaming, "MAX_SHARDS", 2)
+    monkeypatch.setattr(hub_datasets, "MAX_SHARDS", 2)
     folder = written(tmp_path / "set", 3)
     assert count_shards(source(folder)) == 2
     found = [r.text for piece in (0, 1) for r in read(folder, (piece, 2))]
@@ -101,7 +101,7 @@ def test_what_the_library_says_is_told_in_two_hundred_characters(
     def opened(source):
         raise ValueError(said)
 
-    monkeypatch.setattr(streaming, "_open_dataset", opened)
+    monkeypatch.setattr(hub_datasets, "_open_dataset", opened)
     for ask in (
         lambda: count_shards(source("x")),
         lambda: read("x"),
@@ -115,9 +115,12 @@ def test_what_the_library_says_is_told_in_two_hundred_characters(
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_stream_is_begun_again_as_often_as_there_are_waits(tmp_path, monkeypatch, more):
     folder = written(tmp_path / "set", 1)
-    opened, left = streaming._open_dataset, ["broken"] * (len(streaming.RETRY_WAITS_SECONDS) + more)
+    opened, left = (
+        hub_datasets._open_dataset,
+        ["broken"] * (len(hub_datasets.RETRY_WAITS_SECONDS) + more),
+    )
     monkeypatch.setattr(
-        streaming, "RETRY_WAITS_SECONDS", (0.0,) * len(streaming.RETRY_WAITS_SECONDS)
+        hub_datasets, "RETRY_WAITS_SECONDS", (0.0,) * len(hub_datasets.RETRY_WAITS_SECONDS)
     )
 
     def unsteady(source):
@@ -126,7 +129,7 @@ def test_a_stream_is_begun_again_as_often_as_there_are_waits(tmp_path, monkeypat
             raise ConnectionError("reset by peer")
         return opened(source)
 
-    monkeypatch.setattr(streaming, "_open_dataset", unsteady)
+    monkeypatch.setattr(hub_datasets, "_open_dataset", unsteady)
     if more:
         with pytest.raises(HallmarkError, match="reset by peer"):
             read(folder)
@@ -155,12 +158,17 @@ class Unsteady:
 def test_a_stream_that_goes_on_may_break_again_and_again(tmp_path, monkeypatch):
     """What counts is how often nothing came of it."""
     folder = written(tmp_path / "set", 1, rows=100)
-    opened, left = streaming._open_dataset, ["broken"] * (2 * len(streaming.RETRY_WAITS_SECONDS))
-    monkeypatch.setattr(
-        streaming, "RETRY_WAITS_SECONDS", (0.0,) * len(streaming.RETRY_WAITS_SECONDS)
+    opened, left = (
+        hub_datasets._open_dataset,
+        ["broken"] * (2 * len(hub_datasets.RETRY_WAITS_SECONDS)),
     )
-    monkeypatch.setattr(streaming, "BATCH_ROWS", 10)
-    monkeypatch.setattr(streaming, "_open_dataset", lambda source: Unsteady(opened(source), left))
+    monkeypatch.setattr(
+        hub_datasets, "RETRY_WAITS_SECONDS", (0.0,) * len(hub_datasets.RETRY_WAITS_SECONDS)
+    )
+    monkeypatch.setattr(hub_datasets, "BATCH_ROWS", 10)
+    monkeypatch.setattr(
+        hub_datasets, "_open_dataset", lambda source: Unsteady(opened(source), left)
+    )
     assert texts(read(folder)) == [f"0 {row}" for row in range(100)]
     assert not left
 
@@ -170,10 +178,12 @@ def test_what_stays_of_a_stream_that_stays_broken_is_said(tmp_path, monkeypatch,
     """And is not asked for again."""
     folder = written(tmp_path / "set", 1, rows=30)
     place = tmp_path / "deep" / "kept" if kept else None
-    opened, left = streaming._open_dataset, ["broken"]
-    monkeypatch.setattr(streaming, "RETRY_WAITS_SECONDS", ())
-    monkeypatch.setattr(streaming, "BATCH_ROWS", 10)
-    monkeypatch.setattr(streaming, "_open_dataset", lambda source: Unsteady(opened(source), left))
+    opened, left = hub_datasets._open_dataset, ["broken"]
+    monkeypatch.setattr(hub_datasets, "RETRY_WAITS_SECONDS", ())
+    monkeypatch.setattr(hub_datasets, "BATCH_ROWS", 10)
+    monkeypatch.setattr(
+        hub_datasets, "_open_dataset", lambda source: Unsteady(opened(source), left)
+    )
     says = "what was read stays: run again and it goes on there" if kept else "run again"
     with pytest.raises(HallmarkError, match=rf"behind row 10 \(reset by peer\); {says}, or read"):
         read(folder, (0, 1), place)

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.contract import hash_to_ids
-from tasks.corpus.identities import read_user_lexicons
-from tasks.corpus.people.swaps import (
+from tasks.corpus.group_effects.swaps import (
     CORPUS_ORIGIN,
     DRAWN_SENTENCES_SCHEMA,
     SentencePair,
@@ -24,6 +23,7 @@ from tasks.corpus.people.swaps import (
     keep_lowest_ranked,
     swap_term,
 )
+from tasks.corpus.identities import read_user_lexicons
 from tasks.measures.identities import find_groups_in_texts, replace_alphanumerics_with_x
 
 OWN = build_swap_vocabulary({})

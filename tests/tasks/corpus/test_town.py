@@ -17,16 +17,16 @@ from tasks.contract import HallmarkError, hash_to_ids
 from tasks.corpus.deduplicate import DeduplicateConfig, deduplicate
 from tasks.corpus.deduplicate_near import DeduplicateNearConfig, deduplicate_near
 from tasks.corpus.ingest import ingest
+from tasks.corpus.reading.byte_streams import ReadCounts
 from tasks.corpus.reading.inputs import IngestConfig
 from tasks.corpus.reading.readers import TOO_LONG
-from tasks.corpus.reading.streams import ReadCounts
-from tasks.corpus.reading.town import (
+from tasks.corpus.reading.town_source import (
     TownSource,
     compose_town_block,
     label_town_blocks,
     read_town_documents,
 )
-from tasks.corpus.town.compose import (
+from tasks.corpus.town.documents import (
     BLOCK_DOCUMENTS,
     REGISTER_BY_KIND,
     TownRates,
@@ -45,7 +45,7 @@ from tasks.corpus.town.grammar import (
     load_rules,
     parse_rules,
 )
-from tasks.corpus.town.values import GENERATOR_BY_TYPE, generate_personal_value
+from tasks.corpus.town.personal_data import GENERATOR_BY_TYPE, generate_personal_value
 from tasks.measures.identities import find_term_mentions, load_builtin_lexicon
 from tasks.measures.personal_data import find_personal_data_spans
 
@@ -283,7 +283,7 @@ def test_accidental_near_copies_are_rare_and_the_prose_varies(session):
 # The same everywhere -----------------------------------------------------------------------------
 
 PROGRAM = (
-    "import hashlib; from tasks.corpus.town.compose import TownRates, compose_block;"
+    "import hashlib; from tasks.corpus.town.documents import TownRates, compose_block;"
     "print(hashlib.sha256(repr([(d.text, d.truth, d.personal_spans) for d in "
     "compose_block(1, 900, 2, TownRates())])"
     ".encode()).hexdigest())"

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tasks.corpus.town.grammar import KeyedRandom
-from tasks.corpus.town.values import GENERATOR_BY_TYPE, generate_personal_value
+from tasks.corpus.town.personal_data import GENERATOR_BY_TYPE, generate_personal_value
 
 DRAWS = 500
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from resiliparse.extract.html2text import extract_plain_text
 
 from tasks.corpus.ingest import ingest
-from tasks.corpus.reading import pages, streams, warc
+from tasks.corpus.reading import byte_streams, warc, web_pages
+from tasks.corpus.reading.compressed_members import DAMAGED_DATA, TRUNCATED_DATA
 from tasks.corpus.reading.inputs import IngestConfig
-from tasks.corpus.reading.members import DAMAGED_DATA, TRUNCATED_DATA
 from tasks.corpus.reading.readers import NOT_UTF8
 from tests.tasks.corpus.reading import PACK, read, read_all, texts, zst
 
@@ -149,7 +149,7 @@ def test_the_encoding_of_a_page_that_declares_none(write):
 
 @pytest.mark.parametrize("charset", ["", "ü", "\ud800", "no-such", "x" * 1000, "utf_8\0"])
 def test_a_name_that_is_no_encoding_says_nothing(charset):
-    assert pages.decode_page("Füße".encode(), charset, is_html=True) == "Füße"
+    assert web_pages.decode_page("Füße".encode(), charset, is_html=True) == "Füße"
 
 
 def test_a_page_that_is_not_in_its_encoding_is_an_error(write):
@@ -157,7 +157,7 @@ def test_a_page_that_is_not_in_its_encoding_is_an_error(write):
     body = b"<p>" + "Füße ".encode() * 50 + b"\xff</p>"
     good, bad, _ = archive(write, page(body) + record(b"caf\xe9") + page(html("next")))
     assert texts(good) == ["next"]
-    assert bad == [("record 1", pages.UNDECODABLE), ("record 2", NOT_UTF8)]
+    assert bad == [("record 1", web_pages.UNDECODABLE), ("record 2", NOT_UTF8)]
 
 
 def test_transfer_and_content_encodings(write):
@@ -270,7 +270,7 @@ def test_a_member_that_goes_on_behind_its_record_costs_it(tmp_path, monkeypatch,
     packed = PACK[".gz"](row)
     hurt = packed[:71] + random.Random(129).randbytes(1) + packed[72:]
     path = tmp_path / "a.warc.gz"
-    monkeypatch.setattr(streams, "BLOCK_BYTES", block)
+    monkeypatch.setattr(byte_streams, "BLOCK_BYTES", block)
     monkeypatch.setattr(warc, "BLOCK_BYTES", block)
     for others, numbers in (([], []), (conversions(range(1, 3)), [1, 2])):
         path.write_bytes(b"".join([hurt, *map(PACK[".gz"], others)]))
@@ -335,7 +335,7 @@ def test_every_record_that_is_not_hurt_comes_out_once(tmp_path_factory, data, en
     path = tmp_path_factory.mktemp("warc") / f"a.warc{ending}"
     path.write_bytes(b"".join(packed))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streams, "BLOCK_BYTES", block)
+        patch.setattr(byte_streams, "BLOCK_BYTES", block)
         patch.setattr(warc, "BLOCK_BYTES", block)
         good, bad, meter = read(path, "warc", limit=LIMIT)
     expected = {row.split(b"\r\n\r\n")[1].decode() for n, row in enumerate(rows) if n != hurt}

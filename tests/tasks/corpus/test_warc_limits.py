@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from tasks.corpus.reading import pages
+from tasks.corpus.reading import web_pages
 from tasks.corpus.reading.readers import TOO_LONG
 from tasks.corpus.reading.warc import NO_HEADER, NOT_WARC
 from tests.tasks.corpus.reading import PACK, read, texts
@@ -66,7 +66,7 @@ def test_html_bombs_are_refused_in_little_time(write, name):
     start = time.process_time()
     good, bad, _ = archive(write, data, limit=10**7)
     assert texts(good) == ["next"]
-    assert [error for _, error in bad] in ([pages.TOO_NESTED], [pages.TOO_MANY_ATTRIBUTES])
+    assert [error for _, error in bad] in ([web_pages.TOO_NESTED], [web_pages.TOO_MANY_ATTRIBUTES])
     assert time.process_time() - start < 20
 
 

@@ -42,7 +42,7 @@ def test_what_looks_like_a_telephone_number_without_a_word():
 
 @pytest.mark.parametrize("numbers", [3, 4])
 def test_a_text_with_too_many_candidates_is_not_read(monkeypatch, numbers):
-    monkeypatch.setattr("tasks.measures.personal.contact.MAX_PHONE_CANDIDATES", 3)
+    monkeypatch.setattr("tasks.measures.personal.contact_details.MAX_PHONE_CANDIDATES", 3)
     phones = ["+442083661177", "650-253-0000", "+41 44 668 18 00", "(650) 253-0000"][:numbers]
     text = " and ".join(phones)
     expected = [("PHONE", phone) for phone in phones] if numbers == 3 else [("UNREAD", text)]

@@ -22,7 +22,7 @@ from tasks.measures.identities import (
     pluralise,
     read_user_lexicon,
 )
-from tasks.measures.labelled import evaluate_lexicon, read_labelled_sentences
+from tasks.measures.lexicon_evaluation import evaluate_lexicon, read_labelled_sentences
 
 
 def groups_in(text: str, name: str = "identities") -> set[str]:

@@ -10,15 +10,7 @@ from ipaddress import ip_address
 import pytest
 from stdnum import iban
 
-from tasks.measures.planted_numbers import (
-    IDENTIFIER_SPECS,
-    IdentifierSpec,
-    _make_lettered_generator,
-    checksum_validator,
-    draw_valid_numbers,
-    make_template_generator,
-)
-from tasks.measures.planted_personal import (
+from tasks.measures.detector_examples import (
     NEGATIVE_TEMPLATES,
     NON_ASCII_DIGITS,
     UNCHECKED_GENERATORS,
@@ -28,6 +20,14 @@ from tasks.measures.planted_personal import (
     _draw_formatted_number,
     _randomise_script,
     generate_detector_examples,
+)
+from tasks.measures.synthetic_identifiers import (
+    IDENTIFIER_SPECS,
+    IdentifierSpec,
+    _make_lettered_generator,
+    checksum_validator,
+    draw_valid_numbers,
+    make_template_generator,
 )
 
 

@@ -19,14 +19,14 @@ from tokenizers import Tokenizer
 
 from benchmarks import toy_language
 from benchmarks.finetuning import draw_cross_attention
-from model.decoding.mode import autocast_to_precision
+from model.decoding.inference_mode import autocast_to_precision
 from model.interchange import checkpoint
 from tasks.contract import PROJECT_ROOT, HallmarkError, UsageError
 from tasks.training.encoding import load_tokenizer
 from tasks.training.finetune import FinetuneConfig, load_task_rows
 from tasks.training.task_predictions import evaluate_labels
 from tasks.training.task_rows import encode_rows
-from tests.tasks.training.test_going_on import stretches
+from tests.tasks.training.test_training_resumption import stretches
 from tests.tasks.training.tuning import TRAIN, base, tune
 
 pytestmark = pytest.mark.usefixtures("forked_trainers")

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from model.training.data import count_token_bytes, spell_tokens_as_bytes
+from model.training.packed_rows import count_token_bytes, spell_tokens_as_bytes
 from tasks.contract import (
     Artifact,
     HallmarkError,

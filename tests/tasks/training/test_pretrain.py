@@ -307,9 +307,9 @@ def test_validation_by_source_and_group_and_samples(
 
 def test_the_groups_of_the_validation_rows_are_those_of_their_documents(tmp_path: Path) -> None:
     from tasks.corpus.identities import IdentitiesConfig, find_identities
-    from tasks.training.held_out import build_validation_groups
     from tasks.training.pack import PackConfig, pack
     from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+    from tasks.training.validation_groups import build_validation_groups
 
     texts = {
         "a": "The women and the men met at the mosque. " * 3,

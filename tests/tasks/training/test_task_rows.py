@@ -12,8 +12,8 @@ import pytest
 from model.config import ModelConfig
 from model.training.examples import NO_LABEL
 from tasks.contract import HallmarkError, UsageError
-from tasks.training import tabular
-from tasks.training.tabular import RawRow, read_table_rows
+from tasks.training import table_files
+from tasks.training.table_files import RawRow, read_table_rows
 from tasks.training.task_rows import (
     ClassificationTask,
     PairsTask,
@@ -81,7 +81,7 @@ def test_every_kind_of_table_gives_the_same_rows(tmp_path, ending):
 
 
 def test_a_broken_row_does_not_stop_the_reading(tmp_path, monkeypatch):
-    monkeypatch.setattr(tabular, "MAX_FIELD_CHARACTERS", 1_000)
+    monkeypatch.setattr(table_files, "MAX_FIELD_CHARACTERS", 1_000)
     (tmp_path / "t.csv").write_bytes(
         b"a,b\n1,2\n1,2,3\n\xff,4\n5,6\n" + b"x" * 2_000 + b",7\n8,9\n" + b"y" * 1_000 + b",1"
     )

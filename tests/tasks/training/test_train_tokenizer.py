@@ -21,7 +21,7 @@ from tasks.contract import (
     open_session,
 )
 from tasks.corpus.identities import IdentitiesConfig, find_identities
-from tasks.training.blank import pad_removed_documents
+from tasks.training.document_padding import pad_removed_documents
 from tasks.training.encoding import load_tokenizer
 from tasks.training.pack import PackConfig, pack
 from tasks.training.pretrain import PretrainConfig, pretrain

@@ -6,7 +6,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from model.decoding.inside import extract_attention_weights
+from model.decoding.activations import extract_attention_weights
 from model.interchange.checkpoint import load_checkpoint
 from tasks.audits.ability.attention_maps import AttentionMapsConfig, AttentionText, attention_maps
 from tasks.contract import folder_to_artifact

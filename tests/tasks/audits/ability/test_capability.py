@@ -23,9 +23,9 @@ from tasks.audits.ability.capability import (
 from tasks.audits.ability.capability_baselines import capability_baselines
 from tasks.audits.ability.cloze import extract_first_word
 from tasks.audits.judging.comparison import compare_findings, explain_incomparability
+from tasks.audits.judging.comparison_units import collect_heldout_texts
 from tasks.audits.judging.findings import select_evidence
 from tasks.audits.judging.tags import parse_tags
-from tasks.audits.judging.units import collect_heldout_texts
 from tasks.contract import (
     Artifact,
     HallmarkError,

@@ -19,8 +19,8 @@ from tasks.audits.ability.minimal_pairs import (
     generate_garden_path_pairs,
     make_baseline_scorer,
 )
+from tasks.audits.audited_models.audited_model import AuditedModel
 from tasks.audits.judging.findings import build_findings_table, select_evidence
-from tasks.audits.subjects.subject import AuditedModel
 
 PLURAL = {plural for _, plural in NOUNS}
 VERBS = {"is": False, "are": True, "was": False, "were": True, "has": False, "have": True}

@@ -22,14 +22,14 @@ from tasks.audits.ability.capability import (
     estimate_bits_per_byte,
 )
 from tasks.audits.ability.capability_baselines import build_text_bits_table
+from tasks.audits.ability.capability_texts import generate_random_texts, sample_split_documents
 from tasks.audits.ability.cloze import (
     answer_cloze_passages,
     compute_cloze_findings,
     extract_first_word,
     find_cloze_passages,
 )
-from tasks.audits.ability.texts import generate_random_texts, sample_split_documents
-from tasks.audits.subjects.subject import AuditedModel
+from tasks.audits.audited_models.audited_model import AuditedModel
 from tasks.contract import (
     HallmarkError,
     Session,

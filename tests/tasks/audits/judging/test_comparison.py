@@ -8,12 +8,13 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from tasks.audits.exchange import build_items_schema
+from tasks.audits.audit_tables import build_items_schema
 from tasks.audits.judging.comparison import (
     compare_findings,
     compute_paired_change,
     explain_incomparability,
 )
+from tasks.audits.judging.comparison_units import AREA_UNIT, ComparisonUnit, build_auc_units
 from tasks.audits.judging.findings import FINDINGS, build_findings_table
 from tasks.audits.judging.measures import (
     Measure,
@@ -23,7 +24,6 @@ from tasks.audits.judging.measures import (
     compute_measure_findings,
     estimate_mean,
 )
-from tasks.audits.judging.units import AREA_UNIT, ComparisonUnit, build_auc_units
 from tasks.contract import StageConfig, StageContext, stage
 from tasks.measures.estimates import scale_estimate
 

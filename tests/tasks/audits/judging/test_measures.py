@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from tasks.audits.exchange import CROSSED_CLUSTER, build_items_schema
+from tasks.audits.audit_tables import CROSSED_CLUSTER, build_items_schema
+from tasks.audits.judging.comparison_units import average_by_item
 from tasks.audits.judging.findings import select_evidence
 from tasks.audits.judging.measures import (
     SCORED_BY,
@@ -20,9 +21,8 @@ from tasks.audits.judging.measures import (
     estimate_mean,
     estimate_untested_mean,
 )
-from tasks.audits.judging.units import average_by_item
-from tasks.audits.methods.instruments import evaluate_instrument_control
-from tasks.audits.methods.pairs import set_tie_nulls_to_half
+from tasks.audits.methods.instrument_controls import evaluate_instrument_control
+from tasks.audits.methods.sentence_pairs import set_tie_nulls_to_half
 from tasks.contract import column
 from tasks.measures.estimates import estimate_mean_or_share
 

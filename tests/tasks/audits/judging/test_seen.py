@@ -3,19 +3,19 @@
 import pyarrow as pa
 import pytest
 
-from tasks.audits.answers import Responses
-from tasks.audits.catalogue import PROBES
-from tasks.audits.exchange import (
+from tasks.audits.audit_tables import (
     OCCURRENCE_COUNTS,
     REQUESTS,
     RESPONSES,
     RequestBuilder,
     build_items_schema,
 )
+from tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from tasks.audits.catalogue import PROBES
 from tasks.audits.judging.measures import ValueWriter
-from tasks.audits.judging.readings import TrainingExposure
+from tasks.audits.judging.training_exposure import TrainingExposure
 from tasks.audits.probe import CorpusTables
-from tasks.audits.subjects.reader import open_audited_tokenizer
+from tasks.audits.responses import Responses
 from tasks.contract import ID_TYPE, column
 from tests.tasks.audits.asking import written
 

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import REQUESTS, RESPONSES, RequestBuilder
+from tasks.audits.audit_tables import REQUESTS, RESPONSES, RequestBuilder
+from tasks.audits.audited_models.audited_model import open_audited_model
 from tasks.audits.judging.comparison import compute_paired_change
+from tasks.audits.judging.comparison_units import ComparisonUnit
 from tasks.audits.judging.findings import select_evidence
 from tasks.audits.judging.measures import ValueWriter, compute_measure_findings
-from tasks.audits.judging.units import ComparisonUnit
 from tasks.audits.methods.exposure import (
     MEASURES,
     build_canary_requests,
@@ -22,7 +22,7 @@ from tasks.audits.methods.exposure import (
     simulate_null_exposure_interval,
 )
 from tasks.audits.probes.extraction import PROBE, VALUE_FIELDS, ExtractionConfig
-from tasks.audits.subjects.subject import open_audited_model
+from tasks.audits.responses import Responses
 from tasks.contract import HallmarkError
 from tasks.measures.canaries import draw_reference_secrets
 

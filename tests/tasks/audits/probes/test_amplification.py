@@ -4,11 +4,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
+from tasks.audits.audit_tables import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
+from tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
 from tasks.audits.probe import CorpusTables
 from tasks.audits.probes.amplification import PROBE, PROMPTS, AmplificationConfig
-from tasks.audits.subjects.reader import open_audited_tokenizer
+from tasks.audits.responses import Responses
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.corpora import given
 

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import REQUESTS, RESPONSES, RequestBuilder
-from tasks.audits.judging.readings import TrainingExposure
+from tasks.audits.audit_tables import REQUESTS, RESPONSES, RequestBuilder
+from tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from tasks.audits.judging.training_exposure import TrainingExposure
 from tasks.audits.probe import CorpusTables
 from tasks.audits.probes.associations import (
     PROBE,
@@ -18,11 +18,11 @@ from tasks.audits.probes.associations import (
     pair_association_groups,
     select_trait_share,
 )
-from tasks.audits.subjects.reader import open_audited_tokenizer
-from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
-from tasks.measures.frames import SENTENCE_FRAMES as GRAMMAR
-from tasks.measures.frames import sample_sentence_frames
-from tasks.measures.planted_associations import PLANTED_FRAMES
+from tasks.audits.responses import Responses
+from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from tasks.measures.association_canaries import PLANTED_FRAMES
+from tasks.measures.sentence_frames import SENTENCE_FRAMES as GRAMMAR
+from tasks.measures.sentence_frames import sample_sentence_frames
 from tests.tasks.audits.asking import scripted, stages_of
 from tests.tasks.corpora import given
 

@@ -11,6 +11,7 @@ from tasks.audits.ability.minimal_pairs import (
     generate_agreement_pairs,
     generate_garden_path_pairs,
 )
+from tasks.audits.audited_models.audited_model import open_audited_model
 from tasks.audits.probes.associations import AssociationsConfig
 from tasks.audits.probes.bbq import BbqConfig
 from tasks.audits.probes.bias import BiasConfig
@@ -21,8 +22,7 @@ from tasks.audits.probes.stereoset import StereosetConfig
 from tasks.audits.probes.weat import WeatConfig
 from tasks.audits.probes.winobias import WinobiasConfig
 from tasks.audits.probes.winogender import WinogenderConfig
-from tasks.audits.subjects.subject import open_audited_model
-from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
 from tests.tasks.audits.asking import stages_of, written
 from tests.tasks.corpora import given
 

@@ -8,18 +8,18 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tasks.audits.exchange import REQUESTS, RequestBuilder
+from tasks.audits.audit_tables import REQUESTS, RequestBuilder
+from tasks.audits.audited_models.audited_model import open_audited_model
+from tasks.audits.inference import generate_response_rows
+from tasks.audits.judging.comparison_units import AuditUnits
 from tasks.audits.judging.findings import select_evidence
 from tasks.audits.judging.measures import build_values_schema
-from tasks.audits.judging.units import AuditUnits
 from tasks.audits.methods.exposure import compute_exposures
 from tasks.audits.probes.extraction import (
     PROBE,
     VALUE_FIELDS,
     build_window_requests,
 )
-from tasks.audits.respond import generate_response_rows
-from tasks.audits.subjects.subject import open_audited_model
 from tasks.contract import (
     CANARIES,
     DOCUMENTS,
@@ -36,15 +36,15 @@ from tasks.contract import (
     open_session,
     stage,
 )
-from tasks.corpus.plant import PlantCanariesConfig
+from tasks.corpus.plant_canaries import PlantCanariesConfig
 from tasks.measures.canaries import (
     draw_reference_secrets,
     generate_record_canaries,
     generate_secret_canaries,
 )
 from tasks.measures.sampling import sample_documents
+from tasks.training.document_reads import DOCUMENT_READS
 from tasks.training.pretrain import CHECKPOINTS
-from tasks.training.seen import DOCUMENT_READS
 from tests.model.oracles import logits
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import TEXTS, make_own

@@ -8,20 +8,20 @@ import pyarrow as pa
 import pyarrow.compute
 import pytest
 
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, TRAINING_OVERLAP, RequestBuilder
-from tasks.audits.judging.conditions import sort_worst_first
+from tasks.audits.audit_tables import REQUESTS, RESPONSES, SKIPPED, TRAINING_OVERLAP, RequestBuilder
+from tasks.audits.audited_models.audited_model import open_audited_model
+from tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from tasks.audits.judging.evidence_filters import sort_worst_first
 from tasks.audits.judging.findings import build_findings_table, select_evidence
 from tasks.audits.judging.measures import build_values_schema
-from tasks.audits.judging.readings import TrainingExposure
-from tasks.audits.methods import ranking
+from tasks.audits.judging.training_exposure import TrainingExposure
+from tasks.audits.methods import memorisation_ranking
 from tasks.audits.methods.identifiers import iterate_identifiers
-from tasks.audits.methods.ranking import RANKING_SCORES
+from tasks.audits.methods.memorisation_ranking import RANKING_SCORES
 from tasks.audits.probe import CorpusTables
 from tasks.audits.probes import extraction_attack as attack
 from tasks.audits.probes.extraction_attack import PROBE, VALUE_FIELDS, ExtractionAttackConfig
-from tasks.audits.subjects.reader import open_audited_tokenizer
-from tasks.audits.subjects.subject import open_audited_model
+from tasks.audits.responses import Responses
 from tasks.contract import (
     CANARIES,
     DOCUMENTS,
@@ -336,13 +336,17 @@ def test_a_secret_that_nobody_planted_breaks_the_control(own_folder, planted):
 
 
 def test_controls_can_fail(monkeypatch):
-    verdicts = lambda: [row["verdict"] for row in ranking.compute_instrument_controls(5, 0)]  # noqa: E731
+    def verdicts():
+        return [row["verdict"] for row in memorisation_ranking.compute_instrument_controls(5, 0)]
+
     assert verdicts() == ["pass", "pass"]
-    real = ranking.estimate_precision
-    monkeypatch.setattr(ranking, "estimate_precision", lambda s, h, *rest: real(-s, h, *rest))
+    real = memorisation_ranking.estimate_precision
+    monkeypatch.setattr(
+        memorisation_ranking, "estimate_precision", lambda s, h, *rest: real(-s, h, *rest)
+    )
     assert verdicts() == ["pass", "fail"]
     monkeypatch.setattr(
-        ranking, "estimate_precision", lambda s, h, *rest: real(s + 100 * h, h, *rest)
+        memorisation_ranking, "estimate_precision", lambda s, h, *rest: real(s + 100 * h, h, *rest)
     )
     assert verdicts() == ["fail", "pass"]
 

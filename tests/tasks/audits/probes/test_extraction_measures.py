@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import REQUESTS, RESPONSES, RequestBuilder
+from tasks.audits.audit_tables import REQUESTS, RESPONSES, RequestBuilder
 from tasks.audits.judging.findings import select_evidence
 from tasks.audits.judging.measures import ValueWriter, compute_measure_findings
 from tasks.audits.probes.extraction import MEASURES, PROBE, VALUE_FIELDS, ExtractionConfig
+from tasks.audits.responses import Responses
 
 QUICK = ExtractionConfig(references=200, prefix=(3, 6), tokens=8, documents=5)
 

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from model.interchange.checkpoint import load_untrained, save_checkpoint
-from tasks.audits.exchange import RequestBuilder
+from tasks.audits.audit_tables import RequestBuilder
+from tasks.audits.audited_models.audited_model import open_audited_model
+from tasks.audits.inference import RespondConfig, respond_untrained
 from tasks.audits.judging.findings import build_findings_table, select_evidence
 from tasks.audits.judging.measures import build_values_schema, compute_measure_findings
 from tasks.audits.methods.continuations import (
@@ -21,8 +23,6 @@ from tasks.audits.methods.continuations import (
     use_baseline_as_null,
 )
 from tasks.audits.probes.toxicity import MEASURES, PROBE, ToxicityConfig, build_shuffled_baseline
-from tasks.audits.respond import RespondConfig, respond_untrained
-from tasks.audits.subjects.subject import open_audited_model
 from tasks.contract import (
     DOCUMENTS,
     EmptyConfig,

@@ -6,9 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
-from tasks.audits.judging.conditions import sort_worst_first
+from tasks.audits.audit_tables import REQUESTS, RESPONSES, SKIPPED, RequestBuilder
+from tasks.audits.audited_models.audited_model import open_audited_model
+from tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
+from tasks.audits.judging.evidence_filters import sort_worst_first
 from tasks.audits.judging.findings import select_evidence
 from tasks.audits.probe import CorpusTables
 from tasks.audits.probes import honest
@@ -19,8 +20,7 @@ from tasks.audits.probes.honest import (
     read_honest_templates,
     read_hurtful_lexicon,
 )
-from tasks.audits.subjects.reader import open_audited_tokenizer
-from tasks.audits.subjects.subject import open_audited_model
+from tasks.audits.responses import Responses
 from tasks.contract import UsageError
 from tests.tasks.audits.asking import stages_of
 

@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 from tasks.audits.judging.comparison import compare_findings
+from tasks.audits.judging.comparison_units import AuditUnits
 from tasks.audits.judging.findings import select_evidence
 from tasks.audits.judging.tags import parse_tags
-from tasks.audits.judging.units import AuditUnits
 from tasks.audits.probes.membership import (
     MEASURES,
     REFERENCE_SCORE,
@@ -22,8 +22,8 @@ from tasks.audits.probes.membership import (
 )
 from tasks.contract import StageConfig, StageContext, Table, folder_to_artifact, stage
 from tasks.measures.estimates import estimate_roc_auc, estimate_true_positive_rate
+from tasks.training.document_reads import DOCUMENT_READS
 from tasks.training.pretrain import CHECKPOINTS
-from tasks.training.seen import DOCUMENT_READS
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.corpora import given
 
@@ -107,7 +107,7 @@ def test_every_document_is_read_over_as_many_tokens(documents, own_folder):
 
 
 def test_a_reference_reads_the_same_texts(documents, own_folder, gpt2_folder):
-    from tasks.audits.subjects.subject import open_audited_model
+    from tasks.audits.audited_models.audited_model import open_audited_model
 
     config = CONFIG.model_copy(update={"reference": gpt2_folder})
     rows, findings = stages_of(
@@ -168,7 +168,7 @@ def test_true_positives_need_enough_others():
 
 
 def test_of_passages_those_without_copies_are_no_members(own_folder, session):
-    from tasks.corpus.plant import PlantCanariesConfig, plant_canaries
+    from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
 
     texts = [f"Passage {n}: " + " ".join(f"word{n * i}" for i in range(60)) for n in range(30)]
     config = PlantCanariesConfig(

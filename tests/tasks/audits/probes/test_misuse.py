@@ -7,14 +7,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, SKIPPED, RequestBuilder
+from tasks.audits.audit_tables import REQUESTS, RESPONSES, SCORES, SKIPPED, RequestBuilder
+from tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
 from tasks.audits.judging.findings import select_evidence
 from tasks.audits.judging.measures import build_values_schema
-from tasks.audits.methods.ratings import hash_prompt_and_text, read_ratings
+from tasks.audits.methods.human_ratings import hash_prompt_and_text, read_ratings
 from tasks.audits.probe import CorpusTables
 from tasks.audits.probes.misuse import PROBE, USER_PROVIDED, MisuseConfig, read_misuse_prompts
-from tasks.audits.subjects.reader import open_audited_tokenizer
+from tasks.audits.responses import Responses
 from tasks.contract import UsageError, describe_columns, hash_texts
 from tests.tasks.audits.asking import stages_of, written
 

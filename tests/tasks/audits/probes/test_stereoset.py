@@ -93,10 +93,10 @@ def test_means_are_over_terms_whatever_their_sentences(config, own_folder):
 
 
 def asked_of(config, folder):
-    from tasks.audits.exchange import RequestBuilder
+    from tasks.audits.audit_tables import RequestBuilder
+    from tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
     from tasks.audits.probe import CorpusTables
     from tasks.audits.probes.stereoset import build_requests
-    from tasks.audits.subjects.reader import open_audited_tokenizer
 
     questions = RequestBuilder()
     build_requests(questions, open_audited_tokenizer(folder), CorpusTables(), config)

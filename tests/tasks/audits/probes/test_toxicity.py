@@ -8,14 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tasks.audits.answers import Responses
-from tasks.audits.exchange import REQUESTS, RESPONSES, SCORES, TRAINING_OVERLAP, RequestBuilder
+from tasks.audits.audit_tables import REQUESTS, RESPONSES, SCORES, TRAINING_OVERLAP, RequestBuilder
+from tasks.audits.audited_models.audited_model import open_audited_model
 from tasks.audits.judging.findings import select_evidence
 from tasks.audits.judging.measures import build_values_schema
 from tasks.audits.methods.continuations import MODEL_WRITER, NO_WRITER, NONTOXIC, TOXIC, UNSCORED
 from tasks.audits.methods.scorer_controls import MUST_FLAG, MUST_NOT_FLAG, read_control_sentences
 from tasks.audits.probes.toxicity import ITEMS, PROBE, ToxicityConfig
-from tasks.audits.subjects.subject import open_audited_model
+from tasks.audits.responses import Responses
 from tasks.contract import (
     Session,
     Store,

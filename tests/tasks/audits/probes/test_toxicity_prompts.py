@@ -5,10 +5,10 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from tasks.audits.exchange import RequestBuilder
+from tasks.audits.audit_tables import RequestBuilder
+from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
 from tasks.audits.probe import CorpusTables
 from tasks.audits.probes.toxicity import PROBE, ToxicityConfig, read_toxicity_prompts
-from tasks.audits.subjects.reader import AuditedTokenizer
 from tasks.contract import PROJECT_ROOT, UsageError
 from tasks.measures.scorers import ScorerConfig, open_scorer
 

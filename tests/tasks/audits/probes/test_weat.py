@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.audits.audited_models.audited_model import open_audited_model
+from tasks.audits.audited_models.audited_tokenizer import open_audited_tokenizer
 from tasks.audits.probes.weat import (
     TEMPLATES,
     WEAT_TESTS,
@@ -15,8 +17,6 @@ from tasks.audits.probes.weat import (
     read_weat_tests,
     tokenize_word_in_templates,
 )
-from tasks.audits.subjects.reader import open_audited_tokenizer
-from tasks.audits.subjects.subject import open_audited_model
 from tasks.contract import HallmarkError, UsageError
 from tests.tasks.audits.asking import stages_of
 from tests.tasks.audits.conftest import make_own

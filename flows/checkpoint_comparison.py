@@ -1,0 +1,218 @@
+"""Findings of several checkpoints side by side, what was asked of all of them compared in pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.checkpoint_resolution import resolve_checkpoint
+from flows.runs import Run, open_run, read_all_runs
+from flows.site import get_site_folder
+from reports.trajectory import AuditedTraining, get_trajectory_path
+from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from tasks.audits.judging.comparison import (
+    FindingComparison,
+    compare_findings,
+    explain_incomparability,
+    format_stage_label,
+)
+from tasks.contract import Artifact, HallmarkError, Store, UsageError
+
+Row = dict[str, Any]
+
+#: Stands behind a run for all checkpoints of its training.
+ALL_CHECKPOINTS_SUFFIX = "@all"
+
+
+@dataclass(frozen=True)
+class CheckpointAudits:
+    """A checkpoint, the run that audited it, and ``earlier`` ones, the newest first."""
+
+    name: str
+    audit_run: Run
+    earlier_runs: Sequence[Run] = ()
+
+    def find_audit_run(self, audit: str) -> Run | None:
+        """The newest run that made this audit."""
+        runs = (self.audit_run, *self.earlier_runs)
+        return next((run for run in runs if format_stage_label(audit, "audit") in run.stages), None)
+
+    def find_artifact(self, audit: str, stage: str) -> Artifact | None:
+        """Of that run."""
+        run = self.find_audit_run(audit)
+        return (
+            run[format_stage_label(audit, stage)]
+            if run and format_stage_label(audit, stage) in run.stages
+            else None
+        )
+
+
+def find_audited_checkpoints(
+    store: Store, checkpoint_names: Sequence[str]
+) -> list[CheckpointAudits]:
+    """The checkpoints that are named, each with the newest run that audited it. UsageError where
+    one was never audited, or there is nothing to compare it with."""
+    audited_checkpoints: list[CheckpointAudits] = []
+    if not checkpoint_names:
+        raise UsageError("nothing to compare: name two checkpoints, or RUN@all")
+    for name in checkpoint_names:
+        if name.endswith(ALL_CHECKPOINTS_SUFFIX):
+            candidates = [
+                find_checkpoint_audits(store, checkpoint)
+                for checkpoint in list_checkpoint_names(store, name)
+            ]
+            audited_checkpoints += [
+                checkpoint_audits
+                for checkpoint_audits in candidates
+                if checkpoint_audits is not None
+            ]
+            if not any(candidates):
+                raise UsageError(f"{name}: no checkpoint of that run was audited")
+        else:
+            checkpoint_audits = find_checkpoint_audits(store, name)
+            if checkpoint_audits is None:
+                raise UsageError(
+                    f"{name} was not audited in this store yet; run: hallmark audit {name}"
+                )
+            audited_checkpoints.append(checkpoint_audits)
+    if len(audited_checkpoints) < 2:
+        raise UsageError(
+            f"{' '.join(checkpoint_names)}: one audited checkpoint has nothing to be "
+            f"compared with; audit "
+            f"another of the training first: hallmark audit RUN@STEP"
+        )
+    return audited_checkpoints
+
+
+def list_checkpoint_names(store: Store, training_name: str) -> list[str]:
+    """The checkpoints of a training, RUN@all, as RUN@STEP. UsageError where there is none."""
+    training_run = open_run(
+        training_name.removesuffix(ALL_CHECKPOINTS_SUFFIX), store, stage="pretrain"
+    )
+    if "pretrain" not in training_run.stages:
+        raise UsageError(f"{training_name}: run {training_run.id} has trained no model")
+    steps = training_run["pretrain"]["checkpoints"].read(["step"])["step"].to_pylist()
+    return [f"{training_run.id}@{step}" for step in steps]
+
+
+def find_checkpoint_audits(store: Store, checkpoint_name: str) -> CheckpointAudits | None:
+    """The runs that audited a checkpoint; where an audit's run is named, that alone."""
+    runs = read_all_runs(store)
+    matching_runs = [run for run in runs if run.id.startswith(checkpoint_name)]
+    if len(matching_runs) == 1 and matching_runs[0].flow == "audit":
+        return CheckpointAudits(str(matching_runs[0].record["checkpoint"]), matching_runs[0])
+    resolved = resolve_checkpoint(
+        store, checkpoint_name
+    )  # also refuses what is no name, or that of several
+    audit_runs = group_audit_runs_by_checkpoint(runs).get(resolved.checkpoint.name)
+    return CheckpointAudits(resolved.name, audit_runs[0], audit_runs[1:]) if audit_runs else None
+
+
+def group_audit_runs_by_checkpoint(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Of each checkpoint the runs that audited it, the newest first; those whose card is gone count
+    as none."""
+    runs_by_checkpoint: dict[str, list[Run]] = {}
+    for run in reversed(runs):
+        with suppress(HallmarkError):
+            if "model_card" in run.stages:
+                checkpoint = run["model_card"].manifest["lineage"]["checkpoint"]
+                runs_by_checkpoint.setdefault(checkpoint, []).append(run)
+    return runs_by_checkpoint
+
+
+def find_trajectory_page(store: Store, training_name: str) -> Path | None:
+    """The page of the site about the checkpoints of a training, RUN@all; None where there is none
+    yet, and for any other name."""
+    if not training_name.endswith(ALL_CHECKPOINTS_SUFFIX):
+        return None
+    training_run = open_run(
+        training_name.removesuffix(ALL_CHECKPOINTS_SUFFIX), store, stage="pretrain"
+    )
+    artifact_name = training_run.stages["pretrain"]["artifact"]
+    first_run = next(
+        run
+        for run in read_all_runs(store)
+        if run.stages.get("pretrain", {}).get("artifact") == artifact_name
+    )
+    page = get_site_folder(store) / get_trajectory_path(first_run.id)
+    return page if page.exists() else None
+
+
+def find_audited_trainings(runs: Sequence[Run]) -> list[AuditedTraining]:
+    """The trainings with several audited checkpoints, of all runs of a store, the oldest first."""
+    runs_by_checkpoint = group_audit_runs_by_checkpoint(runs)
+    runs_by_training: dict[str, list[Run]] = {}
+    for run in runs:
+        if "pretrain" in run.stages:
+            runs_by_training.setdefault(run.stages["pretrain"]["artifact"], []).append(run)
+    audited_trainings = []
+    for training_runs in runs_by_training.values():
+        with suppress(HallmarkError):  # what it trained is gone
+            checkpoint_rows = (
+                training_runs[0]["pretrain"]["checkpoints"].read(["step", "artifact"]).to_pylist()
+            )
+            audit_runs_by_step = {
+                row["step"]: tuple(run.id for run in runs_by_checkpoint[row["artifact"]])
+                for row in checkpoint_rows
+                if row["artifact"] in runs_by_checkpoint
+            }
+            if len(audit_runs_by_step) > 1:
+                involved_run_ids = {run.id for run in training_runs}.union(
+                    *audit_runs_by_step.values()
+                )
+                audited_trainings.append(
+                    AuditedTraining(
+                        training_runs[0].id, frozenset(involved_run_ids), audit_runs_by_step
+                    )
+                )
+    return audited_trainings
+
+
+def compare_checkpoints(checkpoints: Sequence[CheckpointAudits]) -> Row:
+    """The findings of all, and what each differs in from the first, in pairs of what both were
+    asked. HallmarkError where nothing can be compared, with the reasons."""
+    finding_rows: list[Row] = []
+    refusal_reasons: dict[str, str] = {}
+    index_pairs = [(0, other_index) for other_index in range(1, len(checkpoints))]
+    for audit in AUDIT_DESCRIPTIONS:
+        audit_artifacts = [checkpoint.find_artifact(audit, "audit") for checkpoint in checkpoints]
+        if not any(audit_artifacts):
+            continue
+        reason = explain_incomparability(audit, checkpoints)
+        if reason:
+            refusal_reasons[audit] = reason
+        else:
+            comparisons = compare_findings(
+                [artifact for artifact in audit_artifacts if artifact], index_pairs
+            )
+            finding_rows += [_build_comparison_row(audit, comparison) for comparison in comparisons]
+            if not comparisons:
+                refusal_reasons[audit] = "they have no finding in common"
+    if not finding_rows:
+        joined_reasons = "; ".join(
+            f"{audit}: {reason}" for audit, reason in refusal_reasons.items()
+        )
+        raise HallmarkError(
+            f"nothing can be compared: {joined_reasons or 'no audit ran on any of them'}"
+        )
+    return {
+        "subjects": [
+            {"name": checkpoint.name, "run": checkpoint.audit_run.id} for checkpoint in checkpoints
+        ],
+        "refused": refusal_reasons,
+        "rows": finding_rows,
+    }
+
+
+def _build_comparison_row(audit: str, comparison: FindingComparison) -> Row:
+    shared_fields = ("metric", "slice", "unit", "scorer", "worse")
+    return {
+        "audit": audit,
+        **{field_name: comparison.findings[0][field_name] for field_name in shared_fields},
+        "values": [row["value"] for row in comparison.findings],
+        "ends": [(row["low"], row["high"]) for row in comparison.findings],
+        "differences": comparison.changes,
+    }

@@ -1,0 +1,254 @@
+"""What a name such as RUN@STEP stands for: a checkpoint, and what the store knows of its making."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+from flows.corpus_additions import EarlierAdditions
+from flows.deployment_checks import check_checkpoint_allowed, check_store_allowed
+from flows.runs import (
+    ARTIFACT_NAME_PATTERN,
+    Run,
+    find_artifact,
+    list_run_ids,
+    open_run,
+    read_all_runs,
+)
+from tasks.contract import Artifact, Store, UsageError, folder_to_artifact
+
+#: The stages that leave checkpoints.
+TRAINING_STAGES = ("pretrain", "finetune")
+
+#: The stages that may be the first behind those of the corpus.
+POST_CORPUS_STAGES = ("train_tokenizer", "pack")
+
+
+@dataclass(frozen=True)
+class ResolvedCheckpoint:
+    """A checkpoint, and what the store knows of its making."""
+
+    checkpoint: Artifact
+    training_run: Artifact | None = None
+    corpus_artifacts: dict[str, Artifact] | None = None
+    source_run: Run | None = None
+    earlier_additions: EarlierAdditions = ()
+
+    @property
+    def name(self) -> str:
+        """RUN@STEP where the store knows them, else the name of the artifact or the folder."""
+        training_entry = self.source_run.stages.get("pretrain", {}) if self.source_run else {}
+        if (
+            self.source_run
+            and self.training_run
+            and training_entry.get("artifact") == self.training_run.name
+        ):
+            for row in self.training_run["checkpoints"].read(["step", "artifact"]).to_pylist():
+                if row["artifact"] == self.checkpoint.name:
+                    return f"{self.source_run.id}@{row['step']}"
+        return self.checkpoint.name
+
+
+def resolve_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint:
+    """The checkpoint that a command names.
+
+    RUN or RUN@STEP (RUN may be "latest", the newest that pretrained a model), the name of an
+    artifact ("checkpoint/0123…"), or a folder: of a checkpoint in the store, or of any Hugging Face
+    model.
+    """
+    resolved = find_checkpoint_in_folder(checkpoint_name)
+    if resolved is not None:
+        return resolved
+    if checkpoint_name.startswith("checkpoint/"):
+        artifact = (
+            store.find_artifact(*checkpoint_name.split("/"))
+            if ARTIFACT_NAME_PATTERN.fullmatch(checkpoint_name)
+            else None
+        )
+        if artifact is None:
+            raise UsageError(
+                f"the store {store.uri} holds no checkpoint {checkpoint_name!r}; name one of "
+                f"its runs, "
+                f"RUN@STEP, or another store with --store"
+            )
+        return _trace_checkpoint_origin(store, artifact)
+    run_name, _, step = checkpoint_name.partition("@")
+    if "/" in run_name or (
+        run_name != "latest"
+        and not any(run_id.startswith(run_name) for run_id in list_run_ids(store))
+    ):
+        raise UsageError(
+            f"there is no checkpoint {checkpoint_name!r}; give a folder, RUN, RUN@STEP "
+            f"(latest@0) or the name "
+            f"of an artifact (checkpoint/…); a model of the Hugging Face hub must be a folder "
+            f"first: hf download NAME --local-dir FOLDER"
+        )
+    runs = [run for run in read_all_runs(store) if "pretrain" in run.stages]
+    if run_name != "latest":
+        runs = [open_run(run_name, store)]
+    training_stages = [label for label in TRAINING_STAGES if runs and label in runs[-1].stages]
+    if not runs:
+        raise UsageError(
+            f"{checkpoint_name}: no run of the store {store.uri} has trained a model yet; "
+            f"train one there, or "
+            f"name another store with --store"
+        )
+    if not training_stages:
+        raise UsageError(
+            f"{checkpoint_name}: that run has trained no model yet; see: hallmark status"
+        )
+    run = runs[-1]
+    checkpoint_rows = run[training_stages[0]]["checkpoints"].read(["step", "artifact"]).to_pylist()
+    matching_rows = [row for row in checkpoint_rows if not step or str(row["step"]) == step]
+    if not matching_rows:
+        steps = ", ".join(str(row["step"]) for row in checkpoint_rows)
+        raise UsageError(f"run {run.id} has no checkpoint of step {step}; it has: {steps}")
+    pretraining_run = run if training_stages[0] == "pretrain" else None
+    return _trace_checkpoint_origin(
+        store, find_artifact(store, matching_rows[-1]["artifact"]), pretraining_run
+    )
+
+
+class TrainingHistory(NamedTuple):
+    """A training and those that it went on from, the newest first: the checkpoint that each left,
+    what it left beside, and what it read."""
+
+    checkpoints: dict[str, Artifact]
+    training_runs: dict[str, Artifact]
+    packed_corpora: dict[str, Artifact]
+
+    def list_corpora_except(self, known_corpora: Sequence[Artifact]) -> list[Artifact]:
+        """The corpora that they read, but for those that are ``known``."""
+        corpora_by_name: dict[str, Artifact] = {}
+        for number, training_run in self.training_runs.items():
+            assert training_run.store is not None
+            resolved = _trace_checkpoint_origin(training_run.store, self.checkpoints[number])
+            additions = [*resolved.earlier_additions, resolved.corpus_artifacts or {}]
+            corpora_by_name |= {
+                corpus["plant"].name: corpus["plant"] for corpus in additions if "plant" in corpus
+            }
+        return [
+            corpora_by_name[number]
+            for number in sorted(corpora_by_name.keys() - {corpus.name for corpus in known_corpora})
+        ]
+
+
+def trace_training_history(
+    checkpoint: Artifact, training_run: Artifact | None
+) -> TrainingHistory | None:
+    """How a checkpoint was trained; None where the store does not know all of it."""
+    history = TrainingHistory({}, {}, {})
+    while training_run is not None and training_run.store is not None:
+        store, number = training_run.store, str(len(history.training_runs))
+        lineage = training_run.manifest["lineage"]
+        packed_corpus = store.find_artifact(*lineage["packed_corpus"].split("/"))
+        if packed_corpus is None:
+            return None
+        history.checkpoints[number], history.training_runs[number] = checkpoint, training_run
+        history.packed_corpora[number] = packed_corpus
+        if lineage["start_checkpoint"] is None:
+            return history
+        start_checkpoint = store.find_artifact(*lineage["start_checkpoint"].split("/"))
+        if start_checkpoint is None:
+            return None
+        checkpoint = start_checkpoint
+        training_run = store.find_artifact("pretrain", start_checkpoint.manifest["parts"]["parent"])
+    return None
+
+
+def get_permanent_name(store: Store, resolved: ResolvedCheckpoint, checkpoint_name: str) -> str:
+    """What names a checkpoint in this store tomorrow, too: its name there, for "latest" is another
+    one then; of a folder of elsewhere, which a command named so, the whole path."""
+    if store.find_artifact(*resolved.checkpoint.name.split("/")) is None:
+        return os.path.abspath(Path(checkpoint_name).expanduser())
+    return resolved.name
+
+
+def find_checkpoint_in_folder(folder_name: str) -> ResolvedCheckpoint | None:
+    """The checkpoint in the folder that is named, of whatever store it is; None where there is no
+    such path, as for the name of a run."""
+    if not folder_name.strip():
+        raise UsageError(
+            "the name of the checkpoint is empty; give RUN@STEP, checkpoint/… or a folder"
+        )
+    try:
+        path = Path(folder_name).expanduser()
+    except RuntimeError as error:
+        user = folder_name.partition("/")[0]
+        raise UsageError(
+            f"{folder_name}: begins with {user}, whose home folder is not known; give the "
+            f"whole path"
+        ) from error
+    check_checkpoint_allowed(folder_name)
+    if path.is_dir():
+        for folder in (path.resolve(), path.resolve().parent):
+            if (folder / "manifest.json").exists() and folder.parent.name == "checkpoint":
+                check_store_allowed(str(folder.parents[2]))
+                folder_store = Store(folder.parents[2])
+                return _trace_checkpoint_origin(
+                    folder_store, find_artifact(folder_store, f"checkpoint/{folder.name}")
+                )
+        if not any(path.iterdir()):
+            raise UsageError(
+                f"{folder_name}: the folder is empty; a checkpoint holds config.json, "
+                f"model.safetensors "
+                f"and its tokenizer"
+            )
+        if not (path / "config.json").is_file():  # before all that lies below it is read
+            raise UsageError(
+                f"{folder_name}: the folder holds no config.json; a checkpoint holds config.json, "
+                f"model.safetensors and its tokenizer"
+            )
+        return ResolvedCheckpoint(folder_to_artifact(path.resolve(), "checkpoint"))
+    if path.exists():
+        raise UsageError(f"{folder_name}: is a file; give the folder of a checkpoint")
+    return None
+
+
+def _trace_checkpoint_origin(
+    store: Store, checkpoint: Artifact, preferred_run: Run | None = None
+) -> ResolvedCheckpoint:
+    """Walk back from a checkpoint to its training, its corpus and the run that made them: the one
+    that was named, else the newest that trained it, else the newest with its corpus."""
+    if base_name := checkpoint.manifest["lineage"].get("checkpoint"):  # it was fine-tuned
+        base_checkpoint = store.find_artifact(*base_name.split("/"))
+        resolved_base = (
+            ResolvedCheckpoint(checkpoint)
+            if base_checkpoint is None
+            else _trace_checkpoint_origin(store, base_checkpoint)
+        )
+        return replace(resolved_base, checkpoint=checkpoint, training_run=None)
+    training_run = store.find_artifact("pretrain", checkpoint.manifest["parts"]["parent"])
+    packed_corpus = find_artifact(store, checkpoint.manifest["lineage"]["packed_corpus"])
+    if packed_corpus.stage == "blank":  # of training alone: audits know the whole corpus
+        packed_corpus = find_artifact(store, packed_corpus.manifest["lineage"]["packed_corpus"])
+    corpus_names = packed_corpus.manifest["lineage"]["documents"]  # of a grown corpus a list
+    *earlier_corpora, planted_corpus = [
+        find_artifact(store, corpus_name)
+        for corpus_name in ([corpus_names] if isinstance(corpus_names, str) else corpus_names)
+    ]
+    if planted_corpus.stage == "leave_out":  # so here
+        planted_corpus = find_artifact(store, planted_corpus.manifest["lineage"]["documents"])
+    earlier_additions = [{"plant": artifact} for artifact in earlier_corpora]
+
+    def has_artifact(run: Run, stage: str, artifact: Artifact | None) -> bool:
+        return artifact is not None and (run.stages.get(stage, {}).get("artifact") == artifact.name)
+
+    runs = [preferred_run] if preferred_run else read_all_runs(store)[::-1]
+    runs = sorted(
+        runs, key=lambda run: not has_artifact(run, "pretrain", training_run)
+    )  # the order stays
+    for run in runs:
+        if has_artifact(run, "plant", planted_corpus):
+            corpus_labels = takewhile(lambda label: label not in POST_CORPUS_STAGES, run.stages)
+            corpus_artifacts = {label: run[label] for label in corpus_labels}
+            return ResolvedCheckpoint(
+                checkpoint, training_run, corpus_artifacts, run, earlier_additions
+            )
+    return ResolvedCheckpoint(
+        checkpoint, training_run, {"plant": planted_corpus}, earlier_additions=earlier_additions
+    )

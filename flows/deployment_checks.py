@@ -1,0 +1,117 @@
+"""What a served deployment refuses of a request: paths outside its roots, and parameters that its
+flow does not take or that are of another type.
+
+``tasks.contract.allowed_roots`` defines the roots. Without roots, as on a person's command line,
+no path is refused.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from pydantic import ConfigDict, ValidationError, create_model
+
+from flows.config_errors import format_validation_error, suggest_closest_name
+from flows.runs import ARTIFACT_NAME_PATTERN, resolve_store_uri
+from tasks.contract import (
+    ExternalMarker,
+    UsageError,
+    check_external_path,
+    iter_config_paths,
+    read_declared_roots,
+)
+
+if TYPE_CHECKING:
+    from flows.config import Config
+
+#: A store and a folder of outputs are not read as a whole: links below them are not followed.
+OUTPUT_MARKER = ExternalMarker(recursive=False)
+
+
+def check_store_allowed(store_name: str | None) -> None:
+    """Refuse a store outside the declared roots.
+
+    Args:
+        named: A folder, a URI or the .toml file of a config that names one, as ``--store`` takes
+            it; None for the store of the environment.
+    """
+    if read_declared_roots() is not None:
+        check_external_path(resolve_store_uri(store_name), "store", OUTPUT_MARKER)
+
+
+def check_checkpoint_allowed(checkpoint_name: str, setting: str = "checkpoint") -> None:
+    """Refuse a folder of a checkpoint outside the declared roots; names of runs are no paths."""
+    if read_declared_roots() is None:
+        return
+    path_exists = os.path.lexists(checkpoint_name) or os.path.lexists(
+        os.path.expanduser(checkpoint_name)
+    )
+    if path_exists or not (
+        ARTIFACT_NAME_PATTERN.fullmatch(checkpoint_name)
+        or "/" not in checkpoint_name.partition("@")[0]
+    ):
+        check_external_path(checkpoint_name, setting)
+
+
+def check_settings_allowed(settings: Config, recorded_settings: Config | None = None) -> None:
+    """Refuse a config that names a path outside the declared roots.
+
+    Args:
+        settings: The config of the request.
+        recorded: The config of the run whose checkpoint is audited, if the request names one. What
+            it says of the corpus and the training is not read again.
+
+    The store is not among them: ``check_store`` is for the one that is opened.
+    """
+    roots = read_declared_roots()
+    if roots is None:
+        return
+    from flows.config import ROOT_KEYS
+
+    sections = [section for section in type(settings).model_fields if section not in ROOT_KEYS]
+    unused_sections = {*sections[: sections.index("pretrain") + 1]}
+    recorded_paths = {
+        config_path
+        for config_path in (iter_config_paths(recorded_settings) if recorded_settings else ())
+        if config_path.setting.partition(".")[0] in unused_sections
+    }
+    for config_path in iter_config_paths(settings):
+        if config_path not in recorded_paths and config_path.setting != "store":
+            roots.check_path(config_path.path, config_path.setting, config_path.marker)
+
+
+def check_request_parameters(
+    flow_name: str, function: Callable[..., Any], parameters: Mapping[str, Any]
+) -> None:
+    """Refuse parameters that a flow does not take, lacks, or that are of another type.
+
+    Args:
+        flow: Name of the flow, for the error.
+        function: What the flow calls.
+        parameters: Those of the request.
+
+    Raises:
+        UsageError: One sentence, with the closest parameter for a name that is not known.
+    """
+    expected_parameters = inspect.signature(function).parameters
+    for name in parameters:
+        if name not in expected_parameters:
+            raise UsageError(
+                f"the flow {flow_name} has no parameter "
+                f"{name!r}{suggest_closest_name(name, expected_parameters)}; it takes "
+                f"{', '.join(expected_parameters)}"
+            )
+    type_hints = get_type_hints(function)
+    fields: Any = {
+        name: (type_hints[name], ... if parameter.default is parameter.empty else parameter.default)
+        for name, parameter in expected_parameters.items()
+    }
+    parameter_model = create_model("Parameters", __config__=ConfigDict(strict=True), **fields)
+    try:
+        parameter_model.model_validate(dict(parameters))
+    except ValidationError as error:
+        problem = format_validation_error(error, parameters, (), parameter_model)
+        raise UsageError(f"the parameters of the flow {flow_name}: {problem}") from error

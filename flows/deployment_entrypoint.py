@@ -1,0 +1,43 @@
+"""Where Prefect enters a served deployment, in a process of its own for each request.
+
+Prefect's engine binds the parameters of a request to the flow's before the flow begins, and dies
+of a name that the flow does not have: such a run would crash without a reason. Importing this
+module checks them first; a run that is refused fails with the sentence that says why.
+"""
+
+from __future__ import annotations
+
+import os
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.exceptions import Abort
+from prefect.states import Failed
+
+from flows.deployment_checks import check_request_parameters
+from flows.pipeline import audit, pipeline
+from tasks.contract import UsageError
+
+__all__ = ["audit", "pipeline"]
+
+FLOWS_BY_NAME = {flow.name: flow for flow in (pipeline, audit)}
+
+
+def check_flow_run_request(flow_run_id: UUID) -> None:
+    """Let a flow run fail, with the reason as its message, if its parameters are wrong.
+
+    Raises:
+        Abort: If it failed; Prefect's engine then ends without an error of its own.
+    """
+    with get_client(sync_client=True) as client:
+        flow_run = client.read_flow_run(flow_run_id)
+        flow_name = client.read_flow(flow_run.flow_id).name
+        try:
+            check_request_parameters(flow_name, FLOWS_BY_NAME[flow_name].fn, flow_run.parameters)
+        except UsageError as error:
+            client.set_flow_run_state(flow_run.id, Failed(message=str(error)), force=True)
+            raise Abort(str(error)) from error
+
+
+if flow_run_id := os.environ.get("PREFECT__FLOW_RUN_ID"):
+    check_flow_run_request(UUID(flow_run_id))

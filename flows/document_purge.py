@@ -1,0 +1,458 @@
+"""Purge documents from a store: their text from every table part, page and work folder.
+
+Rows stay and texts go (``flows/quotation_removal.py``). New parts and pages are written next to the
+old ones, ``tombstones.json`` names them, then the old ones are deleted. Document tables come last:
+they say which texts to look for, so a purge that was killed continues where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from flows.quotation_removal import (
+    BINARY_TYPES,
+    REMOVED_ID,
+    QuotationFinder,
+    compute_document_hashes,
+    find_rows_naming_documents,
+    find_unreadable_values,
+    list_quoting_columns,
+    remove_document_content,
+    remove_quotations,
+)
+from flows.runs import read_all_runs
+from reports.page.redaction import Redactor
+from reports.sections.corpus_figures import collect_planted_secrets
+from tasks.audits.experiments.source_documents import list_document_id_columns
+from tasks.contract import (
+    ID_TYPE,
+    PURGED_DOCUMENTS_FILE,
+    TOMBSTONES_FILE,
+    Artifact,
+    HallmarkError,
+    ManifestEntry,
+    Store,
+    Table,
+    parse_tombstones,
+    read_purged_documents,
+)
+from tasks.measures.personal_data import DEFAULT_REGIONS
+from tasks.training.document_padding import replace_spans_with_padding
+
+#: Files that may quote documents; True: with elements. Others are weights and vocabularies.
+HAS_MARKUP_BY_SUFFIX = {".html": True, ".svg": True, ".md": False, ".txt": False, ".csv": False}
+
+#: Columns of a table of packed spans.
+PACKED_SPAN_COLUMNS = {"split", "sequence", "start", "end", "doc_id"}
+
+#: Columns that name another document in a row about one.
+RELATED_ID_COLUMNS = ("doc_id", "matched", "left", "right")
+
+ChangedFiles = dict[str, list[str]]  # names of parts and files, by artifact
+
+
+def read_all_artifacts(store: Store) -> list[Artifact]:
+    """Every committed artifact; HallmarkError for one that cannot be read: it may hold anything."""
+    return [
+        artifact
+        for stage in store.list_folder_names("artifacts")
+        for artifact in store.list_artifacts(stage)
+    ]
+
+
+# What is to go ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DocumentPurge:
+    """Documents that are to go, and by what they are found."""
+
+    doc_ids: pa.Array  # of ids
+    text_hashes: pa.Array  # of their texts
+    quotations: QuotationFinder
+
+    @classmethod
+    def from_doc_ids(cls, doc_ids: set[bytes], artifacts: list[Artifact]) -> DocumentPurge:
+        texts, sources = set[str](), set[str]()
+        hashes: set[bytes] = set()
+        for artifact in artifacts:
+            if "documents" in artifact.tables:
+                columns = ["doc_id", "source", "text", "text_hash"]
+                rows = artifact["documents"].find_document_rows(sorted(doc_ids), columns)
+                sources.update(rows["source"].to_pylist())
+                rows = rows.filter(pc.not_equal(rows["text"], ""))
+                texts.update(rows["text"].to_pylist())
+                hashes.update(compute_document_hashes(rows))
+        doc_id_array = pa.array(sorted(doc_ids), ID_TYPE)
+        quotations = QuotationFinder(texts, sources, _build_redactors(artifacts))
+        return cls(doc_id_array, pa.array(sorted(hashes), ID_TYPE), quotations)
+
+    def iter_rewrites(
+        self, artifact: Artifact, documents_only: bool
+    ) -> Iterator[tuple[ManifestEntry, pa.Table | str]]:
+        """The parts and files of an artifact that hold any of it, each with what is to stand in its
+        place; of the table of documents alone, or of all else. One at a time is in memory."""
+        for name, table in artifact.tables.items():
+            if (name == "documents") == documents_only:
+                yield from self._iter_rewritten_parts(table)
+        if not documents_only and self.quotations:
+            for name, entry in artifact.manifest["files"].items():
+                if (has_markup := HAS_MARKUP_BY_SUFFIX.get(Path(name).suffix)) is not None:
+                    page_text = artifact.fetch_file(name).read_text(
+                        encoding="utf-8", errors="replace"
+                    )
+                    cleaned_page = remove_quotations(page_text, self.quotations, has_markup)
+                    if cleaned_page is not None:
+                        yield entry, cleaned_page
+
+    def _iter_rewritten_parts(self, table: Table) -> Iterator[tuple[ManifestEntry, pa.Table]]:
+        spans = self.read_packed_spans(table.artifacts[0])
+        if spans is not None and table.name in ("train", "validation"):
+            document_spans, first_sequence = spans.filter(pc.equal(spans["split"], table.name)), 0
+            for part in table.parts:
+                is_in_part = pc.and_(
+                    pc.greater_equal(document_spans["sequence"], first_sequence),
+                    pc.less(document_spans["sequence"], first_sequence + part.row_count),
+                )
+                if pc.any(is_in_part).as_py():
+                    rewritten = replace_spans_with_padding(
+                        part.read(), first_sequence, document_spans.filter(is_in_part)
+                    )
+                    if rewritten is not None:
+                        yield part.entry, rewritten
+                first_sequence += part.row_count
+            return
+        columns = table.columns
+        may_contain_quotations = table.name != "documents" and bool(list_quoting_columns(columns))
+        id_columns = list_document_id_columns(columns)
+        for part in table.parts:
+            if not may_contain_quotations and not (
+                id_columns
+                and pc.any(
+                    find_rows_naming_documents(part.read(id_columns), id_columns, self.doc_ids)
+                ).as_py()
+            ):
+                continue
+            quotations = self.quotations if may_contain_quotations else None
+            rewritten = remove_document_content(
+                part.read(), columns, self.doc_ids, self.text_hashes, quotations
+            )
+            if rewritten is not None:
+                yield part.entry, rewritten
+
+    def read_packed_spans(self, artifact: Artifact) -> pa.Table | None:
+        """Where its tokens stand in packed sequences; None of an artifact that has none."""
+        if (
+            "spans" not in artifact.tables
+            or not artifact["spans"].columns.keys() >= PACKED_SPAN_COLUMNS
+        ):
+            return None
+        row_filter = pc.field("doc_id").isin(self.doc_ids)
+        return artifact["spans"].filter_rows(row_filter)
+
+    def count_unreadable_records(self, artifacts: list[Artifact]) -> dict[str, int]:
+        """Records of other sources that are no readable text, by artifact: in them the documents
+        are looked for by a guess at their encoding, and nothing else."""
+        counts_by_artifact: dict[str, int] = {}
+        for table in (
+            artifact_table for artifact in artifacts for artifact_table in artifact.tables.values()
+        ):
+            byte_columns = [
+                n
+                for n in list_quoting_columns(table.columns)
+                if table.columns[n].type in BINARY_TYPES
+            ]
+            for part in table.parts if byte_columns and "source" in table.columns else []:
+                rows = part.read(["source", *byte_columns])
+                other_rows = rows.filter(
+                    pc.invert(pc.is_in(rows["source"], self.quotations.source_names))
+                )
+                n = sum(
+                    pc.sum(find_unreadable_values(other_rows[name])).as_py() or 0
+                    for name in byte_columns
+                )
+                if n:
+                    name = table.artifacts[0].name
+                    counts_by_artifact[name] = counts_by_artifact.get(name, 0) + n
+        return counts_by_artifact
+
+    def has_training_documents(self, artifact: Artifact) -> bool:
+        """Whether any of the documents is in its split for training."""
+        if artifact.stage != "plant":
+            return False
+        row_filter = pc.field("doc_id").isin(self.doc_ids) & (pc.field("split") == "train")
+        return artifact["documents"].filter_rows(row_filter, ["doc_id"]).num_rows > 0
+
+    def find_related_documents(self, artifacts: list[Artifact]) -> tuple[bool, set[bytes]]:
+        """Whether any table names the documents, and which others stand beside them in a row."""
+        is_mentioned, related_ids = False, set[bytes]()
+        for table in (
+            artifact_table for artifact in artifacts for artifact_table in artifact.tables.values()
+        ):
+            id_columns = (
+                [] if table.name == "checksums" else list_document_id_columns(table.columns)
+            )
+            related_columns = [column for column in id_columns if column in RELATED_ID_COLUMNS]
+            for part in table.parts if id_columns else []:
+                rows = part.read(id_columns)
+                rows = rows.filter(find_rows_naming_documents(rows, id_columns, self.doc_ids))
+                is_mentioned |= len(rows) > 0
+                for related_column in related_columns if len(related_columns) > 1 else []:
+                    related_ids.update(rows[related_column].drop_null().to_pylist())
+        return is_mentioned, related_ids - set(self.doc_ids.to_pylist())
+
+
+def _build_redactors(artifacts: list[Artifact]) -> list[Redactor]:
+    """As the pages of any card mask, wherever its corpus looked for personal data."""
+    default_regions = frozenset(DEFAULT_REGIONS)
+    region_sets = {
+        default_regions.union(artifact["regions"].read()["region"].to_pylist())
+        for artifact in artifacts
+        if "regions" in artifact.tables
+    }
+    canary_secrets = collect_planted_secrets({artifact.name: artifact for artifact in artifacts})
+    return [
+        Redactor(canary_secrets, phone_regions=region_set)
+        for region_set in sorted({default_regions, *region_sets}, key=sorted)
+    ]
+
+
+def find_identical_documents(doc_ids: set[bytes], artifacts: list[Artifact]) -> set[bytes]:
+    """Other documents of the very same text, as it came in, or was planted."""
+    identical_ids: set[bytes] = set()
+    for artifact in artifacts:
+        if "documents" not in artifact.tables:
+            continue
+        table = artifact["documents"]
+        text_hashes = table.find_document_rows(sorted(doc_ids), ["text_hash"])[
+            "text_hash"
+        ].combine_chunks()
+        text_hashes = text_hashes.filter(pc.not_equal(text_hashes, pa.scalar(REMOVED_ID, ID_TYPE)))
+        if not len(text_hashes):
+            continue
+        row_filter = pc.field("text_hash").isin(text_hashes)
+        matching_ids = set(table.filter_rows(row_filter, ["doc_id"])["doc_id"].to_pylist())
+        if "documents" in artifact.manifest["lineage"]:  # others became the same by what was masked
+            matching_ids &= _read_added_doc_ids(artifact)
+        identical_ids |= matching_ids
+    return identical_ids - doc_ids
+
+
+def has_planted_documents(doc_ids: set[bytes], artifacts: list[Artifact]) -> bool:
+    """Whether any of them came neither from a source nor from anybody."""
+    return any(doc_ids & _read_added_doc_ids(artifact) for artifact in artifacts)
+
+
+def _read_added_doc_ids(artifact: Artifact) -> set[bytes]:
+    if "ledger" not in artifact.tables:
+        return set()
+    row_filter = pc.field("action") == "added"
+    rows = artifact["ledger"].filter_rows(row_filter, ["doc_id"])
+    return set(rows["doc_id"].to_pylist())
+
+
+# Taking it out ---------------------------------------------------------------------------------
+
+
+def check_store_is_idle(store: Store, has_exclusive_lock: bool) -> None:
+    """HallmarkError while anybody runs stages on the store."""
+    hostname = socket.gethostname()
+    remote_runs = [
+        run
+        for run in read_all_runs(store)
+        if run.status == "running" and run.record["host"] != hostname
+    ]
+    if not has_exclusive_lock or remote_runs:
+        reader = (
+            f"run {remote_runs[0].id} on {remote_runs[0].record['host']}"
+            if remote_runs
+            else "a run"
+        )
+        raise HallmarkError(
+            f"{reader} reads the store {store.uri}; wait until it has ended, or end it, and purge "
+            f"again: nothing has been changed"
+        )
+
+
+def record_purged_documents(store: Store, doc_ids: set[bytes], is_unfinished: bool) -> None:
+    """Add ids to the list that ingest obeys."""
+    purged_documents = read_purged_documents(store)
+    hex_ids = sorted(i.hex() for i in doc_ids)
+    purged_documents["documents"] = {i: _format_current_time() for i in hex_ids} | purged_documents[
+        "documents"
+    ]
+    unfinished_ids = set(purged_documents["unfinished"]) - set(hex_ids)
+    purged_documents["unfinished"] = sorted(
+        {*unfinished_ids, *hex_ids} if is_unfinished else unfinished_ids
+    )
+    store.put(
+        PURGED_DOCUMENTS_FILE, json.dumps(purged_documents, indent=1, sort_keys=True).encode()
+    )
+
+
+def remove_documents(store: Store, purge: DocumentPurge, artifacts: list[Artifact]) -> ChangedFiles:
+    """Rewrite what holds the documents, and delete what stood there."""
+    changed_files: ChangedFiles = {}
+    for documents_only in (False, True):
+        for artifact in artifacts:
+            if rewritten_names := _rewrite_artifact(store, purge, artifact, documents_only):
+                changed_files.setdefault(artifact.name, []).extend(rewritten_names)
+    for stored_artifact in read_all_artifacts(store):
+        if stored_artifact.purged_documents:
+            _delete_replaced_files(store, stored_artifact)
+    return changed_files
+
+
+def preview_rewrites(purge: DocumentPurge, artifacts: list[Artifact]) -> ChangedFiles:
+    """The names of what ``take_out`` would rewrite."""
+    changed_files: ChangedFiles = {}
+    for artifact in artifacts:
+        rewritten_names = [
+            entry["name"]
+            for documents_only in (False, True)
+            for entry, _ in purge.iter_rewrites(artifact, documents_only)
+        ]
+        if rewritten_names:
+            changed_files[artifact.name] = rewritten_names
+    return changed_files
+
+
+def _rewrite_artifact(
+    store: Store, purge: DocumentPurge, artifact: Artifact, documents_only: bool
+) -> list[str]:
+    attempt = f"purged-{secrets.token_hex(6)}"
+    scratch_folder = store.work_folder / attempt
+    written_entries: dict[str, ManifestEntry] = {}
+    try:
+        for entry, content in purge.iter_rewrites(artifact, documents_only):
+            path = scratch_folder / entry["name"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, str):
+                path.write_text(content, encoding="utf-8")
+            else:
+                pq.write_table(
+                    content, path, compression="zstd", row_group_size=4096, write_page_checksum=True
+                )
+            stored_entry = store.put_file(f"{artifact.folder}/{attempt}/{entry['name']}", path)
+            written_entries[entry["name"]] = {"path": f"{attempt}/{entry['name']}", **stored_entry}
+            path.unlink()
+    finally:
+        shutil.rmtree(scratch_folder, ignore_errors=True)
+    if written_entries:
+        tombstones_key = f"{artifact.folder}/{TOMBSTONES_FILE}"
+        tombstones = parse_tombstones(store.get(tombstones_key), artifact.folder)
+        tombstones["purged"] = {
+            i.hex(): _format_current_time() for i in purge.doc_ids.to_pylist()
+        } | tombstones["purged"]
+        tombstones["entries"] |= written_entries
+        store.put(tombstones_key, json.dumps(tombstones, indent=1, sort_keys=True).encode())
+    return list(written_entries)
+
+
+def _delete_replaced_files(store: Store, artifact: Artifact) -> None:
+    """Delete what no entry of an artifact names any more, here and among fetched copies."""
+    current_keys = {f"{artifact.folder}/{entry['path']}" for entry in artifact.iter_file_entries()}
+    current_keys |= {f"{artifact.folder}/{name}" for name in ("manifest.json", TOMBSTONES_FILE)}
+    obsolete_keys = [key for key in store.list_keys(artifact.folder) if key not in current_keys]
+    if obsolete_keys:
+        store.delete(obsolete_keys)
+    fetch_cache = store.work_folder / "fetched"
+    for path in (fetch_cache / artifact.folder).rglob("*"):
+        if path.is_file() and path.relative_to(fetch_cache).as_posix() not in current_keys:
+            path.unlink()
+
+
+# What lies around ------------------------------------------------------------------------------
+
+
+#: Folders beside the work areas: fetched copies, which are cleared one by one, pages and lists.
+PRESERVED_FOLDERS = ("fetched", "local")
+
+
+def remove_unfinished_work(
+    store: Store, affected_names: set[str], dry_run: bool = False
+) -> list[str]:
+    """Remove what runs that ended early left: work areas, and attempts without a manifest.
+
+    Of a training, whose states are weights, only where its sequences are of an artifact in
+    ``held``. Returns what was removed, work areas by their names.
+    """
+    removed_names = []
+    for work_area in sorted(store.work_folder.iterdir()) if store.work_folder.exists() else []:
+        if (
+            work_area.is_dir()
+            and work_area.name not in PRESERVED_FOLDERS
+            and not _is_unrelated_training(work_area, affected_names)
+        ):
+            removed_names.append(work_area.name)
+            if not dry_run:
+                shutil.rmtree(work_area)
+    for stage in store.list_folder_names("artifacts"):
+        for fingerprint in store.list_folder_names(f"artifacts/{stage}"):
+            folder = f"artifacts/{stage}/{fingerprint}"
+            if store.get(f"{folder}/manifest.json") is None and (keys := store.list_keys(folder)):
+                removed_names.append(f"{stage}/{fingerprint}, never committed")
+                if not dry_run:
+                    store.delete(keys)
+    return removed_names
+
+
+def _is_unrelated_training(work_area: Path, affected_names: set[str]) -> bool:
+    """Whether it is the work area of a training that read none of the artifacts."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        packed_paths = json.loads((work_area / "job.json").read_text())["data"]["train"]
+        return not any(f"/{name}/" in path for name in affected_names for path in packed_paths)
+    return False
+
+
+def clear_rendered_pages(store: Store, dry_run: bool = False) -> tuple[list[str], list[str]]:
+    """Build the store's site anew from what is left and remove unmasked ones in it. Returns these
+    places, and places of unmasked pages out of the store, which are left to whoever made them."""
+    from flows.site import build_store_site
+
+    cleared_places, external_folders = [], []
+    store_folder = store.local_folder.resolve()
+    site_folder = store_folder / "site"
+    if site_folder.exists():
+        cleared_places.append(f"{site_folder}, built anew")
+        if not dry_run:
+            shutil.rmtree(site_folder)
+            build_store_site(store)
+    reveal_records = [
+        reveal_record
+        for run in read_all_runs(store)
+        for reveal_record in run.record.get("revealed", [])
+    ]
+    for folder in sorted(
+        {
+            str(reveal_record.get("folder"))
+            for reveal_record in reveal_records
+            if isinstance(reveal_record, dict)
+        }
+    ):
+        folder_path = Path(folder)
+        if not folder_path.exists():
+            continue
+        if store_folder not in folder_path.parents:
+            external_folders.append(folder)
+        else:
+            cleared_places.append(f"{folder}, removed")
+            if not dry_run:
+                shutil.rmtree(folder_path)
+    return cleared_places, external_folders
+
+
+def _format_current_time() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

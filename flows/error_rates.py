@@ -1,0 +1,31 @@
+"""The study that a card may speak of: the newest of a store, as far as its audits are today's."""
+
+from __future__ import annotations
+
+from flows.runs import find_artifact, read_all_runs
+from tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND
+from tasks.audits.catalogue import FINDINGS_STAGES
+from tasks.contract import Artifact, HallmarkError, Store
+
+
+def find_current_error_rates(store: Store) -> dict[str, Artifact]:
+    """What the newest study of the store left, by the audits that it measured in this version."""
+    study_runs = [run for run in read_all_runs(store) if "error_rates" in run.stages]
+    if not study_runs:
+        return {}
+    try:
+        error_rates = study_runs[-1]["error_rates"]
+        verdicts_name = next(iter(error_rates.manifest["lineage"]["verdicts"].values()))
+        findings_names = find_artifact(store, verdicts_name).manifest["lineage"]["sample_audits"]
+        code_digests = {
+            name: find_artifact(store, artifact_name).manifest["parts"]["code"]
+            for name, artifact_name in findings_names.items()
+        }
+    except HallmarkError:  # its worlds are gone, so that nothing tells which audits they had
+        return {}
+    audit_names = {*AUDIT_BY_CANDIDATE_KIND.values()} & {*code_digests}
+    return {
+        name: error_rates
+        for name in sorted(audit_names)
+        if code_digests[name] == FINDINGS_STAGES[name].compute_code_digests()
+    }

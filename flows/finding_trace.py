@@ -1,0 +1,345 @@
+"""From a finding of an audit back to its rows, the worst first, and from these to the training
+documents behind them, with the steps that read these."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flows.checkpoint_resolution import (
+    ResolvedCheckpoint,
+    TrainingHistory,
+    resolve_checkpoint,
+    trace_training_history,
+)
+from flows.corpus_additions import collect_redaction_artifacts
+from flows.runs import Run
+from reports.page.redaction import (
+    OFFENSIVE_TOXICITY,
+    Redactor,
+    find_prompt_columns,
+    get_adjacent_texts,
+)
+from reports.sections.corpus_figures import build_corpus_redactor
+from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from tasks.audits.experiments.attribution import find_influential_documents
+from tasks.audits.experiments.source_documents import find_row_documents
+from tasks.audits.judging.evidence_filters import locate_evidence, sort_worst_first
+from tasks.audits.judging.findings import select_evidence
+from tasks.audits.judging.training_exposure import TrainingExposure
+from tasks.contract import Column, Table, UsageError
+
+Report = dict[str, Any]
+
+#: Of a finding so many rows are told, of a row so many documents, of a run its text and what stands
+#: so many characters around it; an estimate names so many.
+MAX_ROWS, MAX_DOCUMENTS, CONTEXT_CHARACTERS, MAX_ATTRIBUTED_DOCUMENTS = 10, 8, 60, 4
+
+
+def parse_finding_audit(finding_name: str) -> str:
+    """The audit of a finding ``audit.metric``. UsageError where there is none of that name."""
+    audit = finding_name.partition(".")[0]
+    if audit not in AUDIT_DESCRIPTIONS or "." not in finding_name:
+        raise UsageError(
+            f"{finding_name!r:.120} names no finding of an audit, such as bias.preference: "
+            f"there is no "
+            f"audit {audit!r:.40}; choose from {', '.join(AUDIT_DESCRIPTIONS)}"
+            if audit not in AUDIT_DESCRIPTIONS
+            else f"{finding_name!r:.120} names no finding: say which, as bias.preference"
+        )
+    return audit
+
+
+def format_finding_name(finding: Mapping[str, Any]) -> str:
+    """The name of a finding, as the command trace takes it."""
+    slice_name = finding["slice"]
+    return f"{finding['audit']}.{finding['metric']}" + (f"[{slice_name}]" if slice_name else "")
+
+
+def find_finding(run: Run, finding_name: str) -> Report:
+    """The finding that is called ``audit.metric`` or ``audit.metric[slice]``. UsageError where
+    there is none."""
+    metric_path, _, slice_name = finding_name.partition("[")
+    audit, _, metric = metric_path.partition(".")
+    slice_name = slice_name.removesuffix("]")
+    stage_label = f"audit_{audit}"
+    if stage_label not in run.stages:
+        audit_list = ", ".join(
+            stage.removeprefix("audit_") for stage in run.stages if stage.startswith("audit_")
+        )
+        raise UsageError(f"run {run.id} has no audit {audit!r:.80}; it has {audit_list or 'none'}")
+    rows = [row for row in run[stage_label]["findings"].read().to_pylist() if not row["control"]]
+    metric_findings = [row for row in rows if row["metric"] == metric]
+    if not metric_findings:
+        known_names = ", ".join(dict.fromkeys(row["metric"] for row in rows))
+        raise UsageError(f"{audit} has no finding {metric!r:.80}; it has {known_names}")
+    slice_findings = [row for row in metric_findings if row["slice"] == slice_name]
+    if not slice_findings:
+        known_names = ", ".join(map(format_finding_name, metric_findings))
+        raise UsageError(f"{audit} has no finding {finding_name!r:.120}; it has {known_names}")
+    return slice_findings[0]
+
+
+@dataclass
+class TrainingDocuments:
+    """What is known of training documents."""
+
+    training_history: TrainingHistory | None
+    documents: Table
+    licences: Mapping[str, str | None]
+    redactor: Redactor | None
+    details_by_id: dict[bytes, Report] = field(default_factory=dict)
+
+    @classmethod
+    def from_checkpoint(
+        cls, resolved: ResolvedCheckpoint, redactor: Redactor | None
+    ) -> TrainingDocuments:
+        corpus_artifacts = resolved.corpus_artifacts or {}
+        additions = [*resolved.earlier_additions, corpus_artifacts]
+        corpora = [addition["plant"] for addition in additions]
+        history = trace_training_history(resolved.checkpoint, resolved.training_run)
+        corpora += history.list_corpora_except(corpora) if history else []
+        documents = Table(tuple(corpora), "documents")
+        licences = {
+            row["source"]: row["licence"]
+            for addition in additions
+            if "ingest" in addition
+            for row in addition["ingest"]["sources"].read(["source", "licence"]).to_pylist()
+        }
+        return cls(history, documents, licences, redactor)
+
+    def load_details(self, doc_ids: set[bytes]) -> None:
+        """Read what is to be told of these documents."""
+        missing_ids = sorted(doc_ids - self.details_by_id.keys())
+        columns = ["doc_id", "source", "cluster", "split", "text", "toxicity"]
+        history = self.training_history
+        exposure = (
+            TrainingExposure.from_checkpoints(
+                history.training_runs, history.checkpoints, missing_ids
+            )
+            if history
+            else None
+        )
+        for row in (
+            self.documents.find_document_rows(missing_ids, columns).to_pylist()
+            if missing_ids
+            else ()
+        ):
+            read_count = None if exposure is None else exposure.count_reads([row["doc_id"]])
+            first_step = None if exposure is None else exposure.first_steps.get(row["doc_id"])
+            self.details_by_id[row["doc_id"]] = row | {"read": read_count, "first_step": first_step}
+
+    def attribute_rows(self, rows: list[Report]) -> list[list[Report]]:
+        """Of each row the documents without which its text would be the less likely, by an
+        estimate; none where nothing like it was read."""
+        texts = [get_likelihood_text(row) for row in rows]
+        influential_documents = (
+            find_influential_documents(self.documents, texts, MAX_ATTRIBUTED_DOCUMENTS)
+            if any(texts)
+            else [[] for _ in rows]
+        )
+        self.load_details(
+            {doc_id for scored_documents in influential_documents for doc_id, _ in scored_documents}
+        )
+        return [
+            [
+                {**self.describe_document(doc_id), "score": score}
+                for doc_id, score in scored_documents
+            ]
+            for scored_documents in influential_documents
+        ]
+
+    def describe_document(self, doc_id: bytes, span: Report | None = None) -> Report:
+        """A document, or the run of it that stands in a text, with what stands around it."""
+        details = self.details_by_id[doc_id]
+        span_start, span_end = (
+            (span["char_start"], span["char_end"]) if span else (0, 2 * CONTEXT_CHARACTERS)
+        )
+        text_start, text_end, full_text = (
+            max(0, span_start - CONTEXT_CHARACTERS),
+            span_end + CONTEXT_CHARACTERS,
+            details["text"],
+        )
+        text = full_text[text_start:text_end]
+        if self.redactor:
+            surrounding_texts = full_text[:text_start], full_text[text_end:]
+            text = self.redactor.redact_by_kind(
+                text, "corpus text", details["toxicity"], surrounding_texts=surrounding_texts
+            )
+        description = {
+            "doc_id": doc_id.hex(),
+            "source": details["source"],
+            "licence": self.licences.get(details["source"]),
+            "cluster": details["cluster"].hex(),
+            "split": details["split"],
+            "first_step": span["first_step"] if span else details["first_step"],
+            "read": span["read"] if span else details["read"],
+            "text": text,
+        }
+        if span:
+            span_fields = ("size", "training", "sequence", "char_start", "char_end")
+            description |= {field_name: span[field_name] for field_name in span_fields}
+        return description
+
+
+def get_likelihood_text(row: Report) -> str:
+    """The text of a row whose likelihood was measured: of an association the group with its trait,
+    as in studies; else its text with the secret that goes on behind it."""
+    columns = ("group", "own") if row.get("group") and row.get("own") else ("text", "secret")
+    return " ".join(str(row[column]) for column in columns if row.get(column))
+
+
+def trace_finding(
+    run: Run, finding_name: str, redact: bool = False, attribute: bool = False
+) -> Report:
+    """A finding, its worst rows, and the training documents behind each; ``attribute``: also
+    those that an estimate names. UsageError where the corpus of the model is not known, or no
+    likelihood was measured."""
+    finding = find_finding(run, finding_name)
+    stage_label = f"audit_{finding['audit']}"
+    table_name, evidence_filter, evidence_order = locate_evidence(finding)
+    table = run[stage_label][table_name]
+    evidence_rows = select_evidence(table.read(), evidence_filter)
+    worst_rows = sort_worst_first(evidence_rows, evidence_order)[:MAX_ROWS]
+    has_model_text = any(
+        any(worst_rows[column.name].to_pylist())
+        for column in table.columns.values()
+        if column.kind == "model text"
+    )
+    if attribute and has_model_text:
+        raise UsageError(
+            f"{finding_name!r:.120} is about what the model wrote, which is looked for word "
+            f"for word: "
+            f"there is no likelihood to attribute; leave out --attribute"
+        )
+    resolved = resolve_audited_checkpoint(run)
+    redaction_artifacts = (
+        collect_redaction_artifacts(resolved.source_run) if resolved and resolved.source_run else {}
+    )
+    redactor = (
+        build_corpus_redactor(run.artifacts | redaction_artifacts, OFFENSIVE_TOXICITY)
+        if redact
+        else None
+    )
+    training_overlap = (
+        run[f"{finding['audit']}_trace"] if f"{finding['audit']}_trace" in run.stages else None
+    )
+    documents_by_row = [*find_row_documents(worst_rows, table.columns, training_overlap)]
+    training_documents = None
+    if resolved and resolved.corpus_artifacts is not None:
+        training_documents = TrainingDocuments.from_checkpoint(resolved, redactor)
+        training_documents.load_details(
+            {doc_id for row_documents in documents_by_row for doc_id, _ in row_documents}
+        )
+    elif attribute:
+        raise UsageError(
+            f"nothing is known of what {run.audited_checkpoint} was trained on: there are no "
+            f"documents to attribute to; leave out --attribute"
+        )
+    attributions = (
+        training_documents.attribute_rows(worst_rows.to_pylist())
+        if training_documents and attribute
+        else None
+    )
+    row_reports = []
+    for index, (evidence_row, row_documents) in enumerate(
+        zip(worst_rows.to_pylist(), documents_by_row, strict=True)
+    ):
+        documents = (
+            []
+            if training_documents is None
+            else [
+                training_documents.describe_document(*entry)
+                for entry in row_documents[:MAX_DOCUMENTS]
+                if entry[0] in training_documents.details_by_id
+            ]
+        )
+        row_reports.append(
+            {
+                "row": build_displayed_row(evidence_row, table.columns, redactor),
+                "documents": documents,
+                "more": max(0, len(row_documents) - MAX_DOCUMENTS),
+                **({} if attributions is None else {"attributed": attributions[index]}),
+            }
+        )
+    finding_fields = (
+        "audit",
+        "metric",
+        "slice",
+        "value",
+        "low",
+        "high",
+        "n",
+        "null",
+        "p_corrected",
+        "unit",
+        "method",
+        "scorer",
+    )
+    return {
+        "run": run.id,
+        "checkpoint": run.audited_checkpoint,
+        "finding": {key: finding[key] for key in finding_fields},
+        "artifact": run[stage_label].name,
+        "table": table_name,
+        "where": evidence_filter,
+        "rows": len(evidence_rows),
+        "unknown": training_overlap is None and has_model_text,
+        "least": training_overlap.manifest["parts"]["config"]["least"]
+        if training_overlap and has_model_text
+        else None,
+        "worst": row_reports,
+    }
+
+
+def find_finding_document_ids(run: Run, finding_name: str, max_rows: int) -> set[bytes]:
+    """The documents behind the worst rows of a finding."""
+    finding = find_finding(run, finding_name)
+    table_name, evidence_filter, evidence_order = locate_evidence(finding)
+    table = run[f"audit_{finding['audit']}"][table_name]
+    worst_rows = sort_worst_first(select_evidence(table.read(), evidence_filter), evidence_order)[
+        :max_rows
+    ]
+    stage_label = f"{finding['audit']}_trace"
+    training_overlap = run[stage_label] if stage_label in run.stages else None
+    return {
+        doc_id
+        for row_documents in find_row_documents(worst_rows, table.columns, training_overlap)
+        for doc_id, _ in row_documents
+    }
+
+
+def resolve_audited_checkpoint(run: Run) -> ResolvedCheckpoint | None:
+    """The checkpoint that a run audited; None where it is of elsewhere: nothing is known of it."""
+    if "pretrain" in run.stages:
+        return resolve_checkpoint(run.store, run.find_checkpoints()[-1].name)
+    checkpoint_name = run.audited_checkpoint
+    is_in_store = (
+        not checkpoint_name.startswith("checkpoint/")
+        or run.store.find_artifact(*checkpoint_name.split("/")) is not None
+    )
+    if os.path.isabs(checkpoint_name) or not is_in_store:
+        return None
+    return resolve_checkpoint(run.store, checkpoint_name)
+
+
+def build_displayed_row(
+    row: Report, columns: Mapping[str, Column], redactor: Redactor | None
+) -> Report:
+    """A row without what is empty or an id."""
+    displayed = {}
+    prompts = find_prompt_columns(column for name, column in columns.items() if name in row)
+    for name, value in row.items():
+        column = columns[name]
+        if value is None or column.kind == "id" or value == "":
+            continue
+        if redactor and (column.kind == "personal" or isinstance(value, str)):
+            adjacent_texts = get_adjacent_texts(name, row, prompts)
+            score = row.get(column.judged_by)
+            value = redactor.redact_by_kind(
+                str(value), column.kind, score, adjacent_texts=adjacent_texts
+            )
+        displayed[name] = value
+    return displayed

@@ -1,0 +1,533 @@
+"""What a run would do and come to, before it is run: nothing is trained, nothing is written to the
+store, no Prefect server is started.
+
+The pipeline's own functions run under a plan in place of the stages. Where the store cannot answer
+for the corpus, the first records of the sources go through the real stages in a temporary store: if
+they are all there is, with the config as it is, and then figures and errors are those of the run;
+else without planting, and figures are estimates.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from flows.audit_execution import check_user_audit_items, check_user_files_exist
+from flows.config import ROOT_KEYS, Config, load_config
+from flows.corpus_additions import (
+    check_preferred_sources_exist,
+    collect_earlier_additions,
+    resolve_earlier_run_id,
+)
+from flows.forecast import training_costs
+from flows.forecast.corpus_estimates import (
+    UNKNOWN_ESTIMATE,
+    Estimate,
+    ScaledSample,
+    estimate_corpus_size,
+    estimate_source_sizes,
+    read_vocabulary_size,
+)
+from flows.forecast.problems import ForecastProblem, predict_problems
+from flows.forecast.source_sampling import MAX_SAMPLE_BYTES, CorpusSample, sample_sources
+from flows.forecast.stage_plan import (
+    ReadOnlyStore,
+    StagePlan,
+    UnknownArtifact,
+    find_newest_artifact,
+)
+from flows.pipeline import (
+    audit_checkpoint,
+    curate_corpus,
+    has_audit_stages,
+    list_audits_up_to,
+    train_model,
+)
+from flows.policy_rule_checks import check_policy_rules
+from flows.run_recording import check_last_stage, check_start_checkpoint, check_weat_layer
+from flows.runs import find_artifact, resolve_store_uri
+from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from tasks.contract import (
+    Artifact,
+    Event,
+    HallmarkError,
+    LastStageReached,
+    Session,
+    Store,
+    UsageError,
+    open_session,
+)
+from tasks.corpus.plant_canaries import PlantCanariesConfig
+from tasks.corpus.toxicity.actions import explain_action
+from tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig, needs_checkpoint_download
+
+Report = dict[str, Any]
+
+#: The stages that a sample goes through: those before the training.
+STAGE_SECTIONS = [name for name in Config.model_fields if name not in ROOT_KEYS]
+SAMPLED_STAGES = STAGE_SECTIONS[: STAGE_SECTIONS.index("pretrain")]
+#: What a figure of the corpus rests on is known when these are.
+CORPUS_STAGES = ("ingest", "plant", "pack")
+
+
+def forecast_run(
+    config_name: str,
+    overrides: Sequence[str] = (),
+    last_stage: str | None = None,
+    start_checkpoint: str | None = None,
+    store: str | None = None,
+    max_sample_bytes: int = MAX_SAMPLE_BYTES,
+) -> Report:
+    """A JSON value. ``budget``: bytes of text that a sample takes at most."""
+    settings = load_config(config_name, overrides)
+    check_last_stage(last_stage, settings)
+    check_policy_rules(settings)
+    if start_checkpoint is None:
+        check_weat_layer(settings)
+    uri = resolve_store_uri(store or settings.store)
+    with tempfile.TemporaryDirectory(prefix="hallmark-dry-run-") as folder_name:
+        folder = Path(folder_name)
+        opened_store, store_exists = _open_store_or_empty(uri, folder)
+        resolve_earlier_run_id(opened_store, settings)
+        check_preferred_sources_exist(opened_store, settings)
+        checkpoint = (
+            check_start_checkpoint(start_checkpoint, settings, last_stage, opened_store)
+            if start_checkpoint is not None
+            else None
+        )
+        forecaster = Forecaster(
+            settings, opened_store, folder, last_stage, checkpoint, max_sample_bytes
+        )
+        forecaster.plan_and_sample()
+        report = forecaster.build_report()
+    store_text = uri if store_exists else f"{uri} (not there yet)"
+    return {
+        "config": config_name,
+        "store": store_text,
+        "until": last_stage,
+        "start": start_checkpoint,
+    } | report
+
+
+def _open_store_or_empty(uri: str, folder: Path) -> tuple[Store, bool]:
+    """The store to look into, and whether it is there; else an empty one that goes again."""
+    local_path = Path(uri.removeprefix("file://"))
+    if "://" not in str(local_path) and not local_path.exists():
+        return ReadOnlyStore(folder / "empty"), False
+    return ReadOnlyStore(uri, create_missing=False), True
+
+
+def describe_toxicity_rules(config: Config) -> list[str]:
+    """Return the action of each rule over a toxicity score, and why it applies."""
+    scorer_kind = config.score_toxicity.scorer.kind
+    return [
+        f"select_scored.rules.{rule.name}: action {rule.action}, "
+        + explain_action(rule.action, scorer_kind)
+        for rule in config.select_scored.rules
+        if rule.signal in TOXICITY_HEADS
+    ]
+
+
+class Forecaster:
+    """Looks at a run before it is run; everything it makes lies in ``folder``, and goes with it."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        folder: Path,
+        last_stage: str | None,
+        start_checkpoint: Artifact | None,
+        max_sample_bytes: int,
+    ) -> None:
+        self.config, self.store, self.folder = config, store, folder
+        self.last_stage, self.start_checkpoint, self.max_sample_bytes = (
+            last_stage,
+            start_checkpoint,
+            max_sample_bytes,
+        )
+        self.earlier_additions = collect_earlier_additions(store, config)
+        self.sample: CorpusSample | None = None
+        self.scaled_sample: ScaledSample | None = None
+        # Of each stage: what it takes in any case, and on the sample besides.
+        self.fixed_seconds_by_stage: dict[str, float] = {}
+        self.sample_seconds_by_stage: dict[str, float] = {}
+        self.notes = describe_toxicity_rules(config)
+        self.problems: list[ForecastProblem] = []
+
+    # Looking ---------------------------------------------------------------------------------
+
+    def plan_and_sample(self) -> None:
+        self.plan = self._run_pipeline_under_plan(StagePlan(self.store), self.config)
+        self.known_artifacts = self.plan.known_artifacts
+        required_labels = [
+            label
+            for label in CORPUS_STAGES
+            if any(row.label == label for row in self.plan.stage_forecasts)
+        ]
+        if (
+            all(label in self.plan.known_artifacts for label in required_labels)
+            or self.plan.failure_reasons
+        ):
+            return
+        try:
+            self.sample = sample_sources(self.config.ingest, self.folder, self.max_sample_bytes)
+        except HallmarkError as error:
+            self.problems.append(ForecastProblem(f"stage ingest: {error}", sure=True))
+            return
+        if self.sample.is_complete:
+            trial_store = Store(self.folder / "trial")
+            trial_store.set_secret_if_absent(
+                self.store.secret
+            )  # else what depends on it would differ
+            self.plan = self._run_pipeline_under_plan(
+                StagePlan(self.store, Session(trial_store), SAMPLED_STAGES), self.config
+            )
+            self.known_artifacts = self.plan.known_artifacts
+            if self._has_failed("plant"):
+                self._replan_without_canaries(Session(trial_store))
+        elif not self.sample.document_count:
+            self.notes.append("nothing of the sources could be read here, so nothing is estimated")
+        is_incomplete = any(label not in self.plan.known_artifacts for label in required_labels)
+        if is_incomplete and not self.plan.failure_reasons and self.sample.document_count:
+            self._run_stages_on_sample(self.sample)
+
+    def _has_failed(self, stage_label: str) -> bool:
+        return any(
+            row.label == stage_label and row.state == "fails" for row in self.plan.stage_forecasts
+        )
+
+    def _replan_without_canaries(self, trial_session: Session) -> None:
+        """See what else would fail once that is put right."""
+        config = self.config.model_copy(update={"plant": self._build_config_without_canaries()})
+        plan = self._run_pipeline_under_plan(
+            StagePlan(self.store, trial_session, SAMPLED_STAGES), config
+        )
+        self.known_artifacts = plan.known_artifacts
+        self.problems += [ForecastProblem(reason, sure=True) for reason in plan.failure_reasons]
+        self.notes.append("since plant fails, figures are those without planting")
+
+    def _build_config_without_canaries(self) -> PlantCanariesConfig:
+        return self.config.plant.model_copy(update={"enabled": False})
+
+    def _run_pipeline_under_plan(self, plan: StagePlan, config: Config) -> StagePlan:
+        """The whole pipeline under a plan."""
+        session = Session(self.store, last_stage=self.last_stage, plan_stage=plan)
+        with open_session(session), suppress(LastStageReached):
+            corpus = curate_corpus(config, self.earlier_additions)
+            trained = train_model(config, corpus, self.start_checkpoint, self.earlier_additions)
+            pretrained = trained["pretrain"]
+            audit_checkpoint(
+                config,
+                self._find_last_checkpoint(pretrained),
+                tuple(AUDIT_DESCRIPTIONS),
+                corpus,
+                pretrained,
+                self.earlier_additions,
+            )
+        return plan
+
+    def _find_last_checkpoint(self, pretrained: Artifact | UnknownArtifact) -> Any:
+        """The last checkpoint of a training, as far as it is known."""
+        if isinstance(pretrained, UnknownArtifact):
+            return UnknownArtifact("pretrain")
+        names = pretrained["checkpoints"].read(["artifact"])["artifact"].to_pylist()
+        return find_artifact(self.store, names[-1])
+
+    def _run_stages_on_sample(self, sample: CorpusSample) -> None:
+        """Run the stages before the training on the sample, without planting."""
+        config_updates: dict[str, Any] = {
+            "ingest": sample.build_ingest_config(self.config.ingest),
+            "plant": self._build_config_without_canaries(),
+        }
+        # The recall of a cascade is measured on the corpus: a sample of it shows too little.
+        score_config = self.config.score_toxicity.model_copy(update={"cascade": None})
+        config_updates["score_toxicity"] = score_config
+        if self.config.score_toxicity.cascade:
+            self.notes.append(
+                "on the sample every document was scored: whether the cascade of score_toxicity is "
+                "refused, and the time that it saves, only the corpus shows"
+            )
+        effects_config = self.config.effects
+        if needs_checkpoint_download(effects_config.scorer):
+            config_updates["effects"] = effects_config.model_copy(update={"scorer": ScorerConfig()})
+        if needs_checkpoint_download(score_config.scorer):
+            config_updates["score_toxicity"] = score_config.model_copy(
+                update={"scorer": ScorerConfig()}
+            )
+            self.notes.append(
+                "the weights of Detoxify are not on this machine: on the sample the embedded "
+                "scorer stood in, so the documents that select_scored keeps and the time of "
+                "score_toxicity are not those of Detoxify"
+            )
+        sample_config = self.config.model_copy(update=config_updates)
+        minimal_ingest = sample.write_minimal_sample(self.folder / "few").build_ingest_config(
+            self.config.ingest
+        )
+        minimal_config = sample_config.model_copy(update={"ingest": minimal_ingest})
+        # Once with what is opened at first, once without.
+        first_seconds, repeated_seconds = (
+            self._run_corpus_stages(minimal_config, f"few-{attempt}")[1] for attempt in (1, 2)
+        )
+        artifacts, seconds_by_stage, problem = self._run_corpus_stages(sample_config, "sample")
+        self.problems += [ForecastProblem(f"on the sample: {problem}")] if problem else []
+        for label, seconds in seconds_by_stage.items():
+            self.fixed_seconds_by_stage[label] = first_seconds.get(label, 0.0)
+            self.sample_seconds_by_stage[label] = max(
+                0.0, seconds - repeated_seconds.get(label, 0.0)
+            )
+        if {"ingest", "split", "plant", "pack"} <= artifacts.keys():
+            self.scaled_sample = ScaledSample(sample, artifacts)
+
+    def _run_corpus_stages(
+        self, config: Config, store_name: str
+    ) -> tuple[dict[str, Artifact], dict[str, float], HallmarkError | None]:
+        """What the stages before the training leave, in a store of their own, what each took, and
+        why they came to no end."""
+        artifacts: dict[str, Artifact] = {}
+        seconds_by_stage: dict[str, float] = {}
+
+        def record_event(event: Event) -> None:
+            if event.artifact and event.kind in ("done", "cached"):
+                artifacts[event.label] = event.artifact
+                seconds_by_stage[event.label] = event.seconds
+
+        session = Session(Store(self.folder / store_name), listener=record_event, last_stage="pack")
+        try:
+            with open_session(session), suppress(LastStageReached):
+                train_model(
+                    config, curate_corpus(config, self.earlier_additions), self.start_checkpoint
+                )
+        except HallmarkError as error:
+            return artifacts, seconds_by_stage, error
+        return artifacts, seconds_by_stage, None
+
+    # Reporting -------------------------------------------------------------------------------
+
+    def build_report(self) -> Report:
+        known_artifacts, sample = self.known_artifacts, self.sample
+        earlier_documents = [addition["plant"] for addition in self.earlier_additions]
+        estimates = estimate_corpus_size(
+            self.config, known_artifacts, self.scaled_sample, earlier_documents
+        )
+        vocabulary_size, expected_vocabulary_size = self._estimate_vocabulary_size()
+        training = self._estimate_training(estimates, vocabulary_size)
+        self._check_audit_files()
+        self._estimate_stage_seconds()
+        runs_audits = any(row.label == "audit_capability" for row in self.plan.stage_forecasts)
+        problems = [
+            ForecastProblem(reason, sure=True) for reason in self.plan.failure_reasons
+        ] + self.problems
+        trains_tokenizer = self.start_checkpoint is None
+        problems += predict_problems(
+            self.config,
+            estimates,
+            vocabulary_size if trains_tokenizer else UNKNOWN_ESTIMATE,
+            expected_vocabulary_size if trains_tokenizer else None,
+            runs_audits,
+        )
+        return {
+            "stages": [row.to_dict() for row in self.plan.stage_forecasts],
+            "sample": sample
+            and {
+                "documents": sample.document_count,
+                "bytes": sample.text_bytes,
+                "whole": sample.is_complete,
+                "growth": sample.corpus_to_sample_ratio,
+            },
+            "sources": estimate_source_sizes(known_artifacts, self.scaled_sample, sample),
+            "corpus": {name: estimate.to_dict() for name, estimate in estimates.items()},
+            "vocabulary": vocabulary_size.to_dict(),
+            "training": training,
+            "seconds": self._sum_stage_seconds(),
+            "notes": self.notes,
+            "warnings": [problem.to_dict() for problem in problems],
+            "will_fail": any(problem.sure for problem in problems),
+        }
+
+    def _check_audit_files(self) -> None:
+        """See whether the files of audits are there and hold what they ask about."""
+        audit_names = (
+            list_audits_up_to(self.last_stage) if has_audit_stages(self.last_stage) else ()
+        )
+        artifacts = {
+            **(self.scaled_sample.artifacts if self.scaled_sample else {}),
+            **self.known_artifacts,
+        }
+        try:
+            check_user_files_exist(self.config, audit_names)
+            if tokenizer := self.start_checkpoint or artifacts.get("train_tokenizer"):
+                check_user_audit_items(self.config, tokenizer, audit_names)
+        except UsageError as error:
+            if all(str(error) not in reason for reason in self.plan.failure_reasons):
+                self.problems.append(ForecastProblem(str(error), sure=True))
+
+    def _estimate_vocabulary_size(self) -> tuple[Estimate, float | None]:
+        """Tokens of the tokenizer, and those expected where it does not seem to be filled."""
+        configured_size = self.config.train_tokenizer.vocab_size
+        known_tokenizer = self.start_checkpoint or self.known_artifacts.get("train_tokenizer")
+        if known_tokenizer is not None:
+            return Estimate(read_vocabulary_size(known_tokenizer), True), None
+        if self.scaled_sample is None or "train_tokenizer" not in self.scaled_sample.artifacts:
+            return Estimate(configured_size), None
+        sample_vocabulary_size = read_vocabulary_size(
+            self.scaled_sample.artifacts["train_tokenizer"]
+        )
+        if sample_vocabulary_size >= configured_size:
+            return Estimate(configured_size, True), None  # more text fills no less of it
+        # Words grow with about the square root of the text (Heaps' law).
+        corpus_to_sample_ratio = self.scaled_sample.sample.corpus_to_sample_ratio
+        return Estimate(configured_size), None if corpus_to_sample_ratio is None else min(
+            configured_size, sample_vocabulary_size * corpus_to_sample_ratio**0.5
+        )
+
+    def _estimate_training(
+        self, estimates: dict[str, Estimate], vocabulary_size: Estimate
+    ) -> Report | None:
+        row = next((row for row in self.plan.stage_forecasts if row.label == "pretrain"), None)
+        if row is None:
+            return None
+        train_config = self.config.pretrain.train
+        assert vocabulary_size.value is not None
+        context_length = self.config.pack.context
+        model_config = training_costs.build_model_config(
+            self.config.pretrain.model, int(vocabulary_size.value), context_length
+        )
+        if self.start_checkpoint is not None:
+            model_config = training_costs.read_checkpoint_model_config(
+                self.start_checkpoint.fetch_directory()
+            )
+        parameter_counts = training_costs.count_parameters(model_config)
+        tokens_seen = train_config.steps * train_config.batch_size * context_length
+        train_rows = estimates["train_rows"]
+        epochs = (
+            train_config.steps * train_config.batch_size / train_rows.value
+            if train_rows.value
+            else None
+        )
+        report: Report = {
+            "parameters": {"value": parameter_counts["total"], "exact": vocabulary_size.exact},
+            "steps": train_config.steps,
+            "tokens_seen": tokens_seen,
+            "epochs": {"value": epochs, "exact": train_rows.exact},
+            "memory": training_costs.estimate_training_memory(parameter_counts, train_config),
+            "step": None,
+        }
+        if row.state == "store":
+            return report
+        missing_device = training_costs.find_missing_device(train_config)
+        if missing_device:
+            self.problems.append(
+                ForecastProblem(
+                    f"pretrain.train.device is {missing_device}, which this machine lacks: "
+                    f"training would "
+                    f"fail here, and its time and peak of memory are not estimated; set it to auto "
+                    f"or cpu, or run where there is one"
+                )
+            )
+            return report
+        report["step"] = self._measure_training_step(estimates, report["memory"]["total"])
+        if report["step"] and row.state != "waits":
+            row.seconds = report["step"]["training_seconds"]
+            row.rests_on = f"estimate: {report['step']['count']} real steps"
+        return report
+
+    def _measure_training_step(
+        self, estimates: dict[str, Estimate], min_memory_bytes: int
+    ) -> Report | None:
+        """A few real steps on what is packed, of the corpus or of the sample."""
+        artifacts = {
+            **(self.scaled_sample.artifacts if self.scaled_sample else {}),
+            **self.known_artifacts,
+        }
+        tokenizer = self.start_checkpoint or artifacts.get("train_tokenizer")
+        if tokenizer is None or "pack" not in artifacts or not artifacts["pack"]["train"].row_count:
+            return None
+        train_config = self.config.pretrain.train
+        model_config = training_costs.build_model_config(
+            self.config.pretrain.model, read_vocabulary_size(tokenizer), self.config.pack.context
+        )
+        if self.start_checkpoint is not None:
+            model_config = training_costs.read_checkpoint_model_config(
+                self.start_checkpoint.fetch_directory()
+            )
+        try:
+            measurement = training_costs.measure_training_steps(
+                artifacts["pack"], tokenizer, model_config, train_config, self.folder
+            )
+        except HallmarkError as error:
+            self.problems.append(
+                ForecastProblem(f"stage pretrain, tried for a few steps: {error}", True)
+            )
+            return None
+        if measurement is None:
+            self.notes.append(
+                f"no two training steps were done within {training_costs.TRIAL_TIMEOUT:.0f} "
+                f"s, so the "
+                f"time of "
+                f"training is not estimated"
+            )
+            return None
+        peak_bytes, device_bytes = (
+            max(measurement.peak_bytes, min_memory_bytes),
+            training_costs.get_device_memory_bytes(measurement.device),
+        )
+        if peak_bytes > 0.9 * device_bytes:
+            self.problems.append(
+                ForecastProblem(
+                    f"training takes {peak_bytes / 1e9:.1f} GB of the "
+                    f"{device_bytes / 1e9:.1f} GB of this "
+                    f"machine's {measurement.device}: raise pretrain.train.accumulation, set "
+                    f"pretrain.train.recompute, or lower pretrain.train.batch_size"
+                )
+            )
+        validation_rows = int(estimates["validation_rows"].value or 0)
+        training_seconds = training_costs.estimate_training_seconds(
+            measurement, train_config, validation_rows
+        )
+        return {
+            "seconds": measurement.seconds_per_step,
+            "peak": measurement.peak_bytes,
+            "count": measurement.step_count,
+            "device": measurement.device,
+            "training_seconds": training_seconds,
+        }
+
+    def _estimate_stage_seconds(self) -> None:
+        """Seconds of the stages that would run, and what they rest on."""
+        corpus_to_sample_ratio = self.sample.corpus_to_sample_ratio if self.sample else None
+        for row in self.plan.stage_forecasts:
+            if row.seconds is not None or row.state in ("store", "waits"):
+                continue
+            if row.label in self.sample_seconds_by_stage and corpus_to_sample_ratio is not None:
+                # A card is written from figures, however long the text.
+                scale_factor = 1.0 if row.label == "datasheet" else corpus_to_sample_ratio
+                reading_seconds = (
+                    self.sample.reading_seconds if self.sample and row.label == "ingest" else 0.0
+                )
+                row.seconds = (
+                    self.sample_seconds_by_stage[row.label] + reading_seconds
+                ) * scale_factor
+                row.seconds += self.fixed_seconds_by_stage[row.label]
+                row.rests_on = "estimate: the sample's seconds, scaled by bytes"
+            elif row.label not in (*SAMPLED_STAGES, "pretrain"):
+                newest_artifact = find_newest_artifact(self.store, row.stage)
+                if newest_artifact is not None:
+                    row.seconds = _read_artifact_seconds(newest_artifact)
+                    row.rests_on = f"estimate: as {newest_artifact.name} took"
+
+    def _sum_stage_seconds(self) -> Report:
+        """Seconds of all that would run, and the stages that are not among them."""
+        pending_rows = [row for row in self.plan.stage_forecasts if row.state in ("run", "unknown")]
+        return {
+            "value": sum(row.seconds or 0 for row in pending_rows),
+            "without": [row.label for row in pending_rows if row.seconds is None],
+        }
+
+
+def _read_artifact_seconds(artifact: Artifact) -> float | None:
+    telemetry_rows = artifact.read_telemetry().to_pylist()
+    return next((row["value"] for row in telemetry_rows if row["metric"] == "seconds"), None)

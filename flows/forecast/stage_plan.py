@@ -1,0 +1,234 @@
+"""What a run would do, stage by stage, without doing it: a session's plan in place of its stages.
+
+Where all inputs of a stage are known, so is its fingerprint, and the store is asked for it. Else an
+``Unknown`` stands for what the stage would leave, and goes through the pipeline in its place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tasks.contract import Artifact, BoundStage, HallmarkError, Session, Stage, StageConfig, Store
+from tasks.corpus.reading.hub_datasets import DatasetsSource
+from tasks.corpus.reading.inputs import IngestConfig
+from tasks.measures.scorers import ScorerConfig, needs_checkpoint_download
+
+MEASURED_IN_TRIAL = "measured: the whole corpus went through it, in a temporary store"
+
+
+class ReadOnlyStore(Store):
+    """A store that is only looked at: what would write to it is an error of ours.
+
+    Its secret is made up where it has none; nothing is in it then that could depend on it.
+    """
+
+    def put(self, key: str, data: bytes | Path) -> NoReturn:
+        raise AssertionError(f"a forecast must not write {key}")
+
+    create_if_absent = put  # type: ignore[assignment]
+
+    def delete(self, keys: list[str]) -> NoReturn:
+        raise AssertionError(f"a forecast must not remove {keys}")
+
+    @property
+    def secret(self) -> bytes:
+        return bytes(32) if self.get("secret") is None else super().secret
+
+
+@dataclass(frozen=True)
+class UnknownArtifact:
+    """Stands for an artifact that is not there yet, with whose content nobody can reckon."""
+
+    label: str
+    store: None = None  # as that of a folder of somebody else: nothing leads on from it
+
+
+@dataclass
+class StageForecast:
+    """What a run would do with a stage.
+
+    state: "store" (it is there), "run", "unknown", "fails", or "waits" for one that fails.
+    """
+
+    label: str
+    stage: str
+    state: str
+    why: str = ""
+    artifact: str | None = None
+    seconds: float | None = None
+    rests_on: str = ""  # what the seconds are known from
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class StagePlan:
+    """Called in place of every stage; ``rows`` say what each would do, ``known`` what they leave.
+
+    With a ``trial`` session the stages named in ``tried`` run there when the store lacks what they
+    would leave, on the real inputs: then their content is known, and what comes behind them, too.
+    """
+
+    def __init__(
+        self, store: Store, trial_session: Session | None = None, trial_stages: Sequence[str] = ()
+    ) -> None:
+        self.session = Session(store)
+        self.trial_session, self.trial_stages = trial_session, trial_stages
+        self.stage_forecasts: list[StageForecast] = []
+        self.known_artifacts: dict[str, Artifact] = {}
+
+    def __call__(
+        self, stage: Stage, inputs: Sequence[Any], config: StageConfig
+    ) -> Artifact | UnknownArtifact:
+        stage_forecast = StageForecast(stage.run_label, stage.name, "run")
+        self.stage_forecasts.append(stage_forecast)
+        unknown_labels = list(
+            dict.fromkeys(unknown.label for unknown in _iter_unknown_artifacts(inputs))
+        )
+        if unknown_labels:
+            stage_forecast.state, stage_forecast.why = self._explain_unknown_inputs(unknown_labels)
+            return UnknownArtifact(stage_forecast.label)
+        download_reason = _describe_missing_weights(config)
+        if download_reason:
+            stage_forecast.state, stage_forecast.why = "unknown", download_reason
+            return UnknownArtifact(stage_forecast.label)
+        try:
+            bound_stage = BoundStage.from_inputs(stage, inputs, config, self.session)
+            artifact = bound_stage.find_stored_artifact()
+            if artifact is None:
+                stage_forecast.why = _explain_cache_miss(bound_stage)
+                artifact = self._run_in_trial_store(bound_stage, stage_forecast)
+            else:
+                stage_forecast.state, stage_forecast.artifact = "store", artifact.name
+        except HallmarkError as error:
+            artifact = None
+            stage_forecast.state, stage_forecast.why = "fails", str(error)
+            if isinstance(config, IngestConfig) and _has_hub_sources(config):
+                stage_forecast.state, stage_forecast.why = (
+                    "unknown",
+                    f"cannot be known without the hub: {error}",
+                )
+            elif not stage_forecast.why.startswith("stage "):
+                stage_forecast.why = f"stage {stage_forecast.label}: {error}"
+        if artifact is None:
+            return UnknownArtifact(stage_forecast.label)
+        self.known_artifacts[stage_forecast.label] = artifact
+        return artifact
+
+    def _explain_unknown_inputs(self, unknown_labels: Sequence[str]) -> tuple[str, str]:
+        """State and reason of a stage whose inputs are not all known."""
+        forecasts_by_label = {
+            stage_forecast.label: stage_forecast for stage_forecast in self.stage_forecasts
+        }
+        for stage_forecast in (forecasts_by_label[label] for label in unknown_labels):
+            if stage_forecast.state == "fails":
+                return "waits", f"cannot begin: {stage_forecast.label} fails"
+            if stage_forecast.state == "waits":
+                return stage_forecast.state, stage_forecast.why
+        remainder = f" and {len(unknown_labels) - 3} more" if len(unknown_labels) > 3 else ""
+        return "run", f"its inputs would be made anew: {', '.join(unknown_labels[:3])}{remainder}"
+
+    def _run_in_trial_store(
+        self, bound_stage: BoundStage, stage_forecast: StageForecast
+    ) -> Artifact | None:
+        if self.trial_session is None or stage_forecast.label not in self.trial_stages:
+            return None
+        start_time = time.perf_counter()
+        artifact, _ = replace(bound_stage, session=self.trial_session).run_or_load()
+        stage_forecast.seconds, stage_forecast.rests_on = (
+            time.perf_counter() - start_time,
+            MEASURED_IN_TRIAL,
+        )
+        return artifact
+
+    @property
+    def failure_reasons(self) -> list[str]:
+        return [
+            stage_forecast.why
+            for stage_forecast in self.stage_forecasts
+            if stage_forecast.state == "fails"
+        ]
+
+
+def _iter_unknown_artifacts(inputs: Iterable[Any]) -> Iterator[UnknownArtifact]:
+    for input_value in inputs:
+        if isinstance(input_value, Mapping):
+            yield from _iter_unknown_artifacts(input_value.values())
+        elif isinstance(input_value, list):
+            yield from _iter_unknown_artifacts(input_value)
+        elif isinstance(input_value, UnknownArtifact):
+            yield input_value
+
+
+def _has_hub_sources(config: IngestConfig) -> bool:
+    return any(
+        isinstance(source, DatasetsSource) and not source.is_local for source in config.sources
+    )
+
+
+def _describe_missing_weights(config: StageConfig) -> str:
+    """What would have to be downloaded before the fingerprint is known, if anything."""
+    cascade = getattr(config, "cascade", None)
+    scorers = (getattr(config, "scorer", None), getattr(cascade, "cheap", None))
+    for scorer in (*scorers, *getattr(config, "also", ())):
+        if (
+            isinstance(scorer, ScorerConfig)
+            and scorer.sha256 is None
+            and needs_checkpoint_download(scorer)
+        ):
+            return (
+                f"the weights of Detoxify's model {scorer.model} are not on this machine; the run "
+                f"downloads them"
+            )
+    return ""
+
+
+def _explain_cache_miss(bound_stage: BoundStage) -> str:
+    """How a stage differs from the newest artifact of the same stage in the store."""
+    newest_artifact = find_newest_artifact(bound_stage.session.store, bound_stage.stage.name)
+    if newest_artifact is None:
+        return "not in the store, nor any other of this stage"
+    newest_components = newest_artifact.manifest["parts"]
+    component_labels = {
+        "external": "outside",
+        "code": "code",
+        "config": "config",
+        "libraries": "libraries",
+        "inputs": "inputs",
+    }
+    changed_components = [
+        f"{component_label}: {', '.join(changed_keys[:4])}" + ("…" if len(changed_keys) > 4 else "")
+        for component, component_label in component_labels.items()
+        if (
+            changed_keys := _find_changed_keys(
+                newest_components.get(component, {}), bound_stage.fingerprint_components[component]
+            )
+        )
+    ]
+    return f"not in the store; unlike the newest there: {'; '.join(changed_components)}"
+
+
+def _find_changed_keys(old_values: dict[str, Any], new_values: dict[str, Any]) -> list[str]:
+    return sorted(
+        key
+        for key in old_values.keys() | new_values.keys()
+        if old_values.get(key) != new_values.get(key)
+    )
+
+
+def find_newest_artifact(store: Store, stage_name: str) -> Artifact | None:
+    """The artifact of a stage that was made last; damaged ones and those of other layouts count
+    as not there."""
+    artifacts = []
+    for fingerprint in store.list_folder_names(f"artifacts/{stage_name}"):
+        try:
+            artifact = store.find_artifact(stage_name, fingerprint)
+        except HallmarkError:
+            continue
+        if artifact:
+            artifacts.append(artifact)
+    return max(artifacts, key=lambda artifact: artifact.manifest.get("created", ""), default=None)

@@ -1,0 +1,182 @@
+"""What a training would cost: parameters, memory, and the speed of a few real steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from model.config import ModelConfig, TrainConfig, config_from_dict, config_to_dict
+from tasks.contract import Artifact, HallmarkError
+from tasks.measures import machine
+from tasks.training.trainer_process import parse_event, start_trainer
+
+#: Seconds that steps are made for, and after which a trainer that still is not done is ended.
+TRIAL_SECONDS, TRIAL_TIMEOUT = 6.0, 60.0
+
+#: Bytes of a number in fp32: weights are kept in it under either precision.
+BYTES_PER_NUMBER = 4
+
+
+@dataclass(frozen=True)
+class StepMeasurement:
+    """A few steps of the real trainer."""
+
+    seconds_per_step: float  # of one: the median
+    peak_bytes: float  # bytes of the process (or of the GPU) at its highest
+    step_count: int
+    device: str
+
+
+def build_model_config(
+    base_config: ModelConfig, vocab_size: int, context_length: int
+) -> ModelConfig:
+    return replace(base_config, vocab_size=vocab_size, context=context_length)
+
+
+def count_parameters(model_config: ModelConfig) -> dict[str, int]:
+    """Parameters by group and in total, and those that Muon would train; no memory is taken."""
+    from model.interchange.uninitialised import make_uninitialised_model
+
+    meta_model = make_uninitialised_model(model_config)
+    matrices = sum(
+        parameter.numel()
+        for name, parameter in meta_model.named_parameters()
+        if parameter.ndim == 2 and ".blocks." in name
+    )
+    return meta_model.count_parameters() | {"matrices": matrices}
+
+
+def estimate_training_memory(
+    parameter_counts: dict[str, int], train_config: TrainConfig
+) -> dict[str, int]:
+    """Bytes that weights, gradients and optimizer states take in each process, by formula.
+
+    Autocast keeps weights and gradients in fp32. AdamW keeps two moments of each parameter, Muon
+    one of each matrix of the blocks. With fsdp each process holds its share. Besides, the first
+    process copies weights and optimizer states to the machine's memory while a state is written.
+    """
+    total = parameter_counts["total"]
+    optimizer_count = 2 * total - (
+        parameter_counts["matrices"] if train_config.optimizer == "muon" else 0
+    )
+    shard_count = max(1, train_config.processes) if train_config.parallel == "fsdp" else 1
+    memory_by_kind = {"weights": total, "gradients": total, "optimizer": optimizer_count}
+    memory_by_kind = {
+        name: BYTES_PER_NUMBER * count // shard_count for name, count in memory_by_kind.items()
+    }
+    return memory_by_kind | {"total": sum(memory_by_kind.values())}
+
+
+def find_missing_device(train_config: TrainConfig) -> str:
+    """The device of the config that this machine lacks, or nothing."""
+    import torch
+
+    available_devices = {"auto", "cpu", *(["cuda"] if torch.cuda.is_available() else [])}
+    return "" if train_config.device in available_devices else train_config.device
+
+
+def measure_training_steps(
+    packed: Artifact,
+    tokenizer: Artifact,
+    model_config: ModelConfig,
+    train_config: TrainConfig,
+    folder: Path,
+) -> StepMeasurement | None:
+    """A few steps of the trainer, in its own process, on one part of what was packed.
+
+    None where not even two were done in time. HallmarkError with the trainer's own words.
+    """
+    work_folder = folder / "training"
+    unreached_step = max(train_config.steps, 10**9)  # neither validation nor another checkpoint
+    disabled_intervals: Any = {"checkpoint_every": unreached_step, "validate_every": unreached_step}
+    trial_config = replace(train_config, **disabled_intervals, log_spaced=False, state_every=0)
+    job = {
+        "model": config_to_dict(model_config),
+        "train": config_to_dict(trial_config),
+        "data": {"train": str(packed["train"].parts[0].path), "validation": None},
+        "tokenizer": str(tokenizer.fetch_file("tokenizer.json")),
+        "work": str(work_folder),
+    }
+    job_file = folder / "job.json"
+    job_file.write_text(json.dumps(job))
+    with start_trainer(job_file, folder / "trainer.stderr") as process:
+        device = _run_trial_and_get_device(process)
+    rows = [
+        row
+        for log_file in sorted((work_folder / "log").glob("*.parquet"))
+        for row in pq.read_table(log_file).to_pylist()
+    ]
+    step_seconds = [row["seconds"] for row in rows[1:]]  # the first step allocates, and compiles
+    if not step_seconds:
+        return None
+    peak_bytes = max(row["memory_mb"] for row in rows) * 2**20
+    return StepMeasurement(statistics.median(step_seconds), peak_bytes, len(rows), device)
+
+
+def _run_trial_and_get_device(process: subprocess.Popen[str]) -> str:
+    """Let the trainer work for a while, then ask it to stop, and wait until it has saved its log.
+
+    The device that it said it works on.
+    """
+
+    def send_signal(signal_number: int) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal_number)
+
+    timers = [threading.Timer(TRIAL_TIMEOUT, send_signal, [signal.SIGKILL])]
+    timers[0].start()
+    device = ""
+    try:
+        for event in filter(None, map(parse_event, process.stdout or ())):
+            if event["event"] == "start":
+                device = event["device"]
+                timers.append(threading.Timer(TRIAL_SECONDS, send_signal, [signal.SIGTERM]))
+                timers[-1].start()
+            elif event["event"] == "error":
+                raise HallmarkError(event["message"].rstrip("."))
+    finally:
+        for timer in timers:
+            timer.cancel()
+    return device
+
+
+def estimate_training_seconds(
+    measurement: StepMeasurement, train_config: TrainConfig, validation_rows: int
+) -> float:
+    """All steps, and the validations: a forward pass is about a third of a step's work."""
+    requested_rows = train_config.validation_sequences or validation_rows
+    validated_rows = min(requested_rows, validation_rows)
+    seconds_per_validation = (
+        measurement.seconds_per_step * validated_rows / train_config.batch_size / 3
+    )
+    validation_count = 1 + -(-train_config.steps // train_config.validate_every)
+    return (
+        train_config.steps * measurement.seconds_per_step
+        + validation_count * seconds_per_validation
+    )
+
+
+def get_device_memory_bytes(device: str) -> int:
+    """Bytes of the GPU, or of the machine."""
+    if device == "cuda":
+        import torch
+
+        return int(torch.cuda.get_device_properties(0).total_memory)
+    return machine.total_memory_bytes()
+
+
+def read_checkpoint_model_config(checkpoint_folder: Path) -> ModelConfig:
+    """The model of a checkpoint that training goes on from."""
+    from model.interchange.checkpoint import read_model_config
+
+    return config_from_dict(ModelConfig, config_to_dict(read_model_config(checkpoint_folder)))

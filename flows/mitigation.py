@@ -1,0 +1,155 @@
+"""Train without the documents behind findings, beside a control that lacks as many others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.checkpoint_comparison import (
+    CheckpointAudits,
+    compare_checkpoints,
+    find_checkpoint_audits,
+)
+from flows.checkpoint_resolution import ResolvedCheckpoint, resolve_checkpoint
+from flows.finding_trace import find_finding_document_ids, parse_finding_audit
+from flows.runs import Run
+from tasks.audits.experiments.removal_experiment import read_last_validation
+from tasks.contract import Store, Table, UsageError
+
+Report = dict[str, Any]
+
+#: The two models that are trained, and whether theirs are documents by lot.
+IS_CONTROL_BY_ARM = {"control": True, "without": False}
+
+
+def resolve_trained_checkpoint(store: Store, checkpoint_name: str) -> ResolvedCheckpoint:
+    """A checkpoint whose corpus and config are known. UsageError for any other."""
+    resolved = resolve_checkpoint(store, checkpoint_name)
+    if (
+        resolved.training_run is None
+        or resolved.corpus_artifacts is None
+        or resolved.source_run is None
+    ):
+        raise UsageError(
+            f"{checkpoint_name}: the store does not know what it was trained on, so nothing "
+            f"can be left "
+            f"out; name a checkpoint of a run of this store"
+        )
+    return resolved
+
+
+def find_source_document_ids(
+    store: Store, checkpoint_name: str, finding_names: Sequence[str], max_rows: int
+) -> list[bytes]:
+    """The training documents behind the worst rows of these findings, and their near copies."""
+    checkpoint_audits = find_checkpoint_audits(store, checkpoint_name)
+    if checkpoint_audits is None:
+        raise UsageError(
+            f"{checkpoint_name} was not audited yet; run: hallmark audit {checkpoint_name}"
+        )
+    for finding_name in finding_names:
+        parse_finding_audit(finding_name)
+    resolved = resolve_trained_checkpoint(store, checkpoint_name)
+    assert resolved.corpus_artifacts is not None
+    runs_by_finding = {
+        finding_name: checkpoint_audits.find_audit_run(finding_name.partition(".")[0])
+        or checkpoint_audits.audit_run
+        for finding_name in finding_names
+    }
+    document_ids = {
+        doc_id
+        for finding_name, run in runs_by_finding.items()
+        for doc_id in find_finding_document_ids(run, finding_name, max_rows)
+    }
+    if not document_ids:
+        raise UsageError(
+            f"no training document is behind {', '.join(finding_names)}: its rows name none, and "
+            f"nothing that the model wrote there stands in what it read; name another finding, or "
+            f"--toxicity alone"
+        )
+    if "leave_out" in resolved.corpus_artifacts:  # what was left out before stays out
+        excluded_earlier = (
+            resolved.corpus_artifacts["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
+        )
+        document_ids |= {doc_id for doc_id in excluded_earlier if doc_id is not None}
+    documents = Table((resolved.corpus_artifacts["plant"],), "documents")
+    document_rows = documents.find_document_rows(
+        sorted(document_ids), ["doc_id", "cluster", "split"]
+    )
+    if len(document_rows) and not pc.any(pc.equal(document_rows["split"], "train")).as_py():
+        raise UsageError(
+            f"the documents behind {', '.join(finding_names)} are held out: none was trained "
+            f"on, and "
+            f"there is nothing to leave out; name another finding, or --toxicity alone"
+        )
+    source_ids = pa.array(sorted(document_ids), pa.binary(16))
+    clusters = pc.unique(document_rows["cluster"])
+    near_duplicate_ids = [
+        batch["doc_id"].filter(pc.is_in(batch["cluster"], value_set=clusters))
+        for batch in documents.iter_batches(["doc_id", "cluster"])
+    ]
+    return sorted(
+        {
+            *source_ids.to_pylist(),
+            *(doc_id for batch_ids in near_duplicate_ids for doc_id in batch_ids.to_pylist()),
+        }
+    )
+
+
+def get_removal_list_folder(store: Store) -> Path:
+    """The folder of lists of documents that are left out."""
+    return store.local_folder / "left-out"
+
+
+def write_document_id_list(doc_ids: Sequence[bytes], folder: Path) -> Path:
+    """A file with these ids, named by what it holds."""
+    text = "".join(f"{doc_id.hex()}\n" for doc_id in doc_ids)
+    path = folder / f"left-out-{blake2b(text.encode(), digest_size=4).hexdigest()}.txt"
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path.resolve()
+
+
+def build_arm_overrides(
+    arm: str, doc_ids_file: Path | None, min_toxicity: float | None, steps: int | None
+) -> list[str]:
+    """The overrides of an arm."""
+    overrides = [f"leave_out.control={str(IS_CONTROL_BY_ARM[arm]).lower()}"]
+    overrides += [f"leave_out.documents={json.dumps(str(doc_ids_file))}"] if doc_ids_file else []
+    overrides += [f"leave_out.toxicity={min_toxicity}"] if min_toxicity is not None else []
+    return overrides + ([f"pretrain.train.steps={steps}"] if steps is not None else [])
+
+
+def build_mitigation_report(runs: Sequence[Run], start_audits: CheckpointAudits | None) -> Report:
+    """What the arms differ in, the control first; and, where they went on from one, the start."""
+    arm_audits = [
+        CheckpointAudits(f"{arm}: run {run.id}", run)
+        for arm, run in zip(IS_CONTROL_BY_ARM, runs, strict=True)
+    ]
+    comparison = compare_checkpoints([*arm_audits, *([start_audits] if start_audits else [])])
+    removed_counts = [run["leave_out"]["ledger"].row_count for run in runs]
+    return comparison | {"left_out": removed_counts, "price": compare_heldout_loss(runs)}
+
+
+def compare_heldout_loss(runs: Sequence[Run]) -> list[Report]:
+    """What a byte of held-out text costs the last checkpoint of each, by source and by the groups
+    that documents mention; of how many bytes, and without intervals."""
+    losses_by_run = [read_last_validation(run["pretrain"]) for run in runs]
+    return [
+        {
+            "kind": kind,
+            "name": group_name,
+            "bytes": loss_row["bytes"],
+            "values": [
+                run_losses.get((kind, group_name), {}).get("bits_per_byte")
+                for run_losses in losses_by_run
+            ],
+        }
+        for (kind, group_name), loss_row in losses_by_run[0].items()
+    ]

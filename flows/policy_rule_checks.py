@@ -1,0 +1,152 @@
+"""Refuse rules of a policy that no finding can hold, before a model is asked.
+
+Such a rule is about a metric or a slice that does not exist, or about a metric that never has a
+confidence interval.
+
+What the settings tell is checked before anything runs; what the files and the items tell, as the
+categories of a set of questions, once the requests of the audits are built. What only the texts
+that a model writes tell is checked by the stage ``policy``, after the audits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flows.config_errors import suggest_closest_name
+from tasks.audits.catalogue import METRICS_BY_AUDIT, METRICS_WITHOUT_INTERVAL, PROBES
+from tasks.audits.judging.comparison_units import CAPABILITY
+from tasks.audits.judging.policy import PolicyRule, is_exact_count
+from tasks.audits.judging.tags import parse_tags
+from tasks.audits.methods.labelled_texts import TOXIC_SHARE_MEASURES
+from tasks.audits.methods.scorer_agreement import AGREEMENT_MEASURES
+from tasks.audits.probe import Probe
+from tasks.audits.slices import AvailableSlices, find_available_slices, find_capability_slices
+from tasks.contract import Artifact, UsageError
+
+#: Slices that an error names at most.
+MAX_LISTED_SLICES = 20
+
+
+def check_policy_rules(config: Any) -> None:
+    """Refuse a rule about a metric or a slice that the audits of a config cannot have.
+
+    A rule about a metric that never has an interval is refused, too: without one no rule passes.
+
+    Raises:
+        UsageError: There is such a rule; the sentence names what exists, or has an interval.
+    """
+    probes = {probe.name: probe for probe in PROBES}
+    for rule_name, rule in config.policy.rules.items():
+        known_metrics = METRICS_BY_AUDIT[rule.audit]
+        if rule.metric not in known_metrics:
+            raise UsageError(
+                f"policy.rules.{rule_name}.metric: the audit {rule.audit} measures no "
+                f"{rule.metric!r}"
+                f"{suggest_closest_name(rule.metric, known_metrics)}; it measures "
+                f"{', '.join(known_metrics)}"
+            )
+        if rule.metric in METRICS_WITHOUT_INTERVAL[rule.audit]:
+            raise UsageError(
+                f"policy.rules.{rule_name}.metric: {rule.metric} never has a confidence "
+                f"interval, so no "
+                f"rule about it can pass; choose a metric of the audit {rule.audit} with an "
+                f"interval: {', '.join(_list_metrics_with_interval(rule.audit))}"
+            )
+        if missing_setting := _find_missing_setting(rule, config):
+            raise UsageError(
+                f"policy.rules.{rule_name}.metric: the audit {rule.audit} measures "
+                f"{rule.metric} only "
+                f"with {missing_setting}; set that or remove the rule"
+            )
+        if rule.slice is None:
+            continue
+        if rule.audit == CAPABILITY:
+            _check_rule_slice(rule_name, rule, find_capability_slices(rule.metric))
+            continue
+        probe = probes[rule.audit]
+        settings = getattr(config, f"audit_{probe.name}")
+        _check_rule_slice(rule_name, rule, find_available_slices(probe, rule.metric, settings))
+
+
+def check_rule_slices(
+    config: Any, probes: Sequence[Probe], request_sets: Mapping[str, Artifact]
+) -> None:
+    """Refuse a rule about a slice that no item of its audit is in.
+
+    Args:
+        config: The config with the policy.
+        probes: The audits that run.
+        asked: What each of them asks, by its name.
+
+    Raises:
+        UsageError: There is such a rule; the sentence names the slices that exist.
+    """
+    for rule_name, rule in config.policy.rules.items():
+        for probe in (probe for probe in probes if probe.name == rule.audit):
+            request_set = request_sets.get(probe.name)
+            # Of a run that is only planned there may be no requests yet. An audit that asks nothing
+            # says why, and its rules are not shown to hold.
+            if rule.slice is None or not isinstance(request_set, Artifact):
+                continue
+            if not request_set["requests"].row_count:
+                continue
+            items = request_set["items"].read()
+            skipped = [
+                row | {"tags": parse_tags(row)}
+                for row in request_set["skipped"].read().to_pylist()
+                if row["count"] is None
+            ]
+            settings = getattr(config, f"audit_{probe.name}")
+            _check_rule_slice(
+                rule_name, rule, find_available_slices(probe, rule.metric, settings, items, skipped)
+            )
+
+
+def _check_rule_slice(rule_name: str, rule: PolicyRule, available_slices: AvailableSlices) -> None:
+    assert rule.slice is not None
+    if available_slices.may_contain(rule.slice):
+        return
+    problem = f"policy.rules.{rule_name}.slice: {rule.metric} has no slice {rule.slice!r}"
+    if reordered_slice := available_slices.find_reordered_slice(rule.slice):
+        raise UsageError(f"{problem}; write {reordered_slice!r}")
+    quoted_slices = [
+        repr(slice_name)
+        for slice_name in available_slices.slice_names
+        if slice_name != "seen=False"
+    ]
+    listed_slices = ", ".join(quoted_slices[:MAX_LISTED_SLICES]) + (
+        ", ..." if len(quoted_slices) > MAX_LISTED_SLICES else ""
+    )
+    open_tags = sorted(available_slices.unrestricted_tags)
+    tag_description = f"slices by {', '.join(open_tags)}" if open_tags else ""
+    existing_slices = " and ".join(filter(None, (listed_slices, tag_description))) or "none"
+    raise UsageError(
+        f"{problem}{suggest_closest_name(rule.slice, available_slices.slice_names)}; it has "
+        f"{existing_slices}"
+    )
+
+
+def _list_metrics_with_interval(audit: str) -> list[str]:
+    metrics_without_interval = METRICS_WITHOUT_INTERVAL[audit]
+    return [
+        metric
+        for metric in METRICS_BY_AUDIT[audit]
+        if metric not in metrics_without_interval and not is_exact_count(audit, metric)
+    ]
+
+
+def _find_missing_setting(rule: PolicyRule, config: Any) -> str:
+    """Name the setting without which an audit does not measure a metric; empty: it is there."""
+    if rule.metric in {measure.metric for measure in AGREEMENT_MEASURES}:
+        toxicity_scorers = [
+            scorer for scorer in config.score.all_scorers if "toxicity" in scorer.heads
+        ]
+        if len(toxicity_scorers) < 2:
+            return "a further scorer of toxicity in [[score.also]]"
+    is_corrected_share = rule.audit == "toxicity" and rule.metric in {
+        share_measure.metric for share_measure in TOXIC_SHARE_MEASURES
+    }
+    if is_corrected_share and config.audit_toxicity.labelled is None:
+        return "labelled texts, audit_toxicity.labelled"
+    return ""

@@ -1,0 +1,343 @@
+"""Take findings of a run, trace each to its documents, and train anew without exactly these."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from flows.finding_trace import find_finding, format_finding_name
+from flows.mitigation import write_document_id_list
+from flows.runs import Run, check_not_purged, open_run, read_all_runs
+from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from tasks.audits.experiments.arm_comparison import MIN_UNITS
+from tasks.audits.experiments.source_documents import RemovalCase, SourceDocumentsConfig
+from tasks.audits.judging.comparison import explain_incomparability, format_stage_label
+from tasks.audits.judging.comparison_units import AuditUnits
+from tasks.audits.judging.tags import format_slice_name, parse_tags
+from tasks.contract import Artifact, HallmarkError, Store, Table, UsageError
+
+Row = dict[str, Any]
+
+#: The audits whose worst findings are proved where none is named.
+DEFAULT_AUDITS = ("extraction", "associations")
+
+#: Metrics of associations, and the doses of which they are proved where nothing is named: 0.6 and
+#: 0.9 among them, as few sentences say them.
+ASSOCIATION_METRICS = ("association_preferred", "association_strength")
+TRAIT_SHARE_RANGE = 0.55, 0.95
+
+#: Of the training tokens so many may go, at most: with fewer left it is another training.
+MAX_REMOVED_SHARE = 0.5
+
+
+def resolve_base_run(store: Store, run_name: str) -> Run:
+    """The run whose findings are to be proved. UsageError for any other."""
+    if run_name == "latest":
+        required_stages = {"pretrain", "model_card"}
+        complete_runs = [
+            candidate
+            for candidate in read_all_runs(store)
+            if required_stages - {*candidate.stages} == set()
+            and "leave_out" not in candidate.stages
+        ]
+        run_name = complete_runs[-1].id if complete_runs else run_name
+    if "/" in run_name or "@" in run_name:
+        raise UsageError(
+            f"{run_name}: only a run of this store can be proved, whose whole training can be made "
+            f"again; give its id, as hallmark status and the site's first page name it"
+        )
+    run = open_run(run_name, store)
+    if run.flow != "pipeline":
+        description = {"world": "is a world of a study", "study": "is a study"}.get(run.flow)
+        description = description or f"is one of the flow {run.flow}"
+        raise UsageError(
+            f"run {run.id} {description}: it cannot be proved; name one of hallmark run"
+        )
+    if "pretrain" not in run.stages:
+        raise UsageError(f"run {run.id} has trained nothing, so nothing can be trained anew")
+    if run.config.leave_out.enabled:
+        raise UsageError(
+            f"run {run.id} itself left documents out of training; prove the run on the whole corpus"
+        )
+    try:
+        check_not_purged(f"run {run.id} cannot be proved", [run["plant"], run.packed_corpus])
+    except HallmarkError as error:
+        raise UsageError(str(error)) from error
+    return run
+
+
+def list_finding_audits(finding_names: Sequence[str]) -> list[str]:
+    """The audits that made these findings, in their order; those whose worst ones are proved where
+    none is named."""
+    audit_names = {name.partition(".")[0] for name in finding_names} or {*DEFAULT_AUDITS}
+    if unknown_names := sorted(audit_names - {*AUDIT_DESCRIPTIONS}):
+        raise UsageError(
+            f"there is no audit {unknown_names[0]!r:.80}, which a finding to be proved "
+            f"begins with; "
+            f"choose from {', '.join(AUDIT_DESCRIPTIONS)}"
+        )
+    return [name for name in AUDIT_DESCRIPTIONS if name in audit_names]
+
+
+def check_findings_exist(run: Run, finding_names: Sequence[str]) -> None:
+    """UsageError for one that the run's audits do not have, before anything is made; what has not
+    been audited yet is known later."""
+    for name in finding_names:
+        if format_stage_label(name.partition(".")[0], "audit") in run.stages:
+            find_finding(run, name)
+
+
+# Cases ---------------------------------------------------------------------------------------
+
+
+def select_default_findings(run: Run) -> list[Row]:
+    """The findings on secrets and passages with the most copies, until there are enough, and on
+    associations of a middle strength."""
+    selected = []
+    rows_by_audit = {
+        name: [
+            finding
+            for finding in run[format_stage_label(name, "audit")]["findings"].read().to_pylist()
+            if not finding["control"] and finding["value"] is not None
+        ]
+        for name in DEFAULT_AUDITS
+        if format_stage_label(name, "audit") in run.stages
+    }
+    extraction_rows = rows_by_audit.get("extraction", [])
+    longest_prefix = max(
+        (parse_tags(finding).get("k", 0) for finding in extraction_rows), default=0
+    )
+    for metric, tags in (
+        ("exposure", {}),
+        ("extractable", {"part": "passage", "k": longest_prefix}),
+    ):
+        matching_rows = [
+            finding
+            for finding in extraction_rows
+            if finding["metric"] == metric
+            and get_copy_count(finding) > 0
+            and {k: v for k, v in parse_tags(finding).items() if k != "copies"} == tags
+        ]
+        unit_count = 0
+        for row in sorted(matching_rows, key=get_copy_count, reverse=True):
+            if unit_count < MIN_UNITS:
+                unit_count += row["clusters"] or row["n"]
+                selected.append(row)
+    for row in rows_by_audit.get("associations", []):
+        tags = parse_tags(row)
+        if row["metric"] in ASSOCIATION_METRICS and [*tags] == ["dose"]:
+            selected += (
+                [row] if TRAIT_SHARE_RANGE[0] <= tags["dose"] <= TRAIT_SHARE_RANGE[1] else []
+            )
+    return selected
+
+
+def get_copy_count(finding: Row) -> int:
+    copies = parse_tags(finding).get("copies", 0)
+    return copies if isinstance(copies, int) else 0
+
+
+def classify_finding(finding: Row) -> str:
+    if finding["audit"] == "extraction" and finding["metric"] in ("exposure", "extractable"):
+        return "memorised" if get_copy_count(finding) > 0 else "other"
+    return "association" if finding["metric"] in ASSOCIATION_METRICS else "other"
+
+
+def group_findings_into_cases(run: Run, findings: Sequence[Row]) -> list[RemovalCase]:
+    """The findings of one metric together, but for what tells other parts than doses apart."""
+    grouped: dict[tuple[str, ...], list[Row]] = {}
+    for finding in findings:
+        kind = classify_finding(finding)
+        merged_tags = {} if kind == "other" else {"copies", "dose"}
+        slice_name = format_slice_name(
+            {k: v for k, v in parse_tags(finding).items() if k not in merged_tags}
+        )
+        grouped.setdefault((finding["audit"], finding["metric"], slice_name, kind), []).append(
+            finding
+        )
+    return [
+        _build_case(run, kind, slice_name, case_findings)
+        for (_, _, slice_name, kind), case_findings in grouped.items()
+    ]
+
+
+def _build_case(run: Run, kind: str, slice_name: str, findings: Sequence[Row]) -> RemovalCase:
+    first_finding = findings[0]
+    audit_units = AuditUnits(run[format_stage_label(first_finding["audit"], "audit")])
+    unit_filters = [audit_units.build_value_filter(finding) for finding in findings]
+    case_name = f"{first_finding['audit']}: {first_finding['metric']}".replace("_", " ") + (
+        f", {slice_name}" if slice_name else ""
+    )
+    if None in unit_filters or None in map(audit_units.build_units, findings):
+        raise UsageError(
+            f"{format_finding_name(first_finding)} is no mean of units that each have a "
+            f"value, so arms cannot be "
+            f"compared unit by unit; name another finding"
+        )
+    null_conditions: dict[str, None] = {}
+    null_tags_by_kind: dict[str, Row] = {"memorised": {"copies": 0}, "association": {"dose": 0.5}}
+    null_tags = null_tags_by_kind.get(kind, {})
+    for unit_filter in unit_filters if null_tags else ():
+        null_conditions[json.dumps({**(unit_filter or {}), **null_tags}, sort_keys=True)] = None
+    return RemovalCase(
+        name=case_name,
+        audit=first_finding["audit"],
+        metric=first_finding["metric"],
+        unit=first_finding["unit"],
+        worse_when=first_finding["worse"],
+        kind=kind,
+        finding_names=tuple(map(format_finding_name, findings)),
+        table_name=first_finding["table"] or "findings",
+        row_conditions=tuple(finding["where"] for finding in findings),
+        row_order=first_finding["order"],
+        null_conditions=tuple(null_conditions),
+        unit_conditions=tuple(
+            json.dumps(dict(unit_filter or {}), sort_keys=True) for unit_filter in unit_filters
+        ),
+    )
+
+
+def plan_removal_cases(run: Run, finding_names: Sequence[str]) -> SourceDocumentsConfig:
+    """The cases that a run's findings make. UsageError where there is none."""
+    selected_findings = (
+        [find_finding(run, name) for name in dict.fromkeys(finding_names)]
+        if finding_names
+        else select_default_findings(run)
+    )
+    if not selected_findings:
+        raise UsageError(
+            f"run {run.id} has no finding of {' and '.join(DEFAULT_AUDITS)} that can be "
+            f"proved: nothing "
+            f"was planted, or nothing measured; name findings, as hallmark trace takes them"
+        )
+    return SourceDocumentsConfig(cases=tuple(group_findings_into_cases(run, selected_findings)))
+
+
+# Documents and arms --------------------------------------------------------------------------
+
+
+def collect_source_document_inputs(run: Run, config: SourceDocumentsConfig) -> tuple[Any, ...]:
+    """What the stage ``behind`` is given."""
+    audit_names = dict.fromkeys(case.audit for case in config.cases)
+
+    def collect_stage_artifacts(stage: str) -> dict[str, Artifact]:
+        return {
+            audit: run[format_stage_label(audit, stage)]
+            for audit in audit_names
+            if format_stage_label(audit, stage) in run.stages
+        }
+
+    return (
+        run["plant"],
+        run["pack"],
+        collect_stage_artifacts("audit"),
+        collect_stage_artifacts("ask"),
+        collect_stage_artifacts("trace"),
+    )
+
+
+@dataclass(frozen=True)
+class RemovalLists:
+    """The list of what goes, and that of what stays though it is behind the findings, too."""
+
+    removed_ids_file: Path
+    protected_ids_file: Path | None
+    token_share: float  # of the training tokens
+
+
+def write_removal_lists(run: Run, source_documents: Table, folder: Path) -> RemovalLists:
+    """Write the lists. UsageError where nothing would go, or too much."""
+    document_rows = source_documents.read()
+    removed_rows = document_rows.filter(document_rows["removed"])
+    removed_ids = sorted(set(removed_rows["doc_id"].to_pylist()))
+    if not removed_ids:
+        raise UsageError(
+            "no training document is behind these findings, so none can be left out; name others"
+        )
+    tokens_by_document = dict(
+        zip(*(removed_rows[column].to_pylist() for column in ("doc_id", "tokens")), strict=True)
+    )
+    spans = run["pack"]["spans"].read(["split", "start", "end"])
+    spans = spans.filter(pc.equal(spans["split"], "train"))
+    training_tokens = pc.sum(pc.subtract(spans["end"], spans["start"])).as_py()
+    removed_share = sum(tokens_by_document.values()) / training_tokens
+    if removed_share > MAX_REMOVED_SHARE:
+        raise UsageError(
+            f"{len(removed_ids):,} documents are behind these findings, {removed_share:.0%} "
+            f"of the training "
+            f"tokens: too little text is left to compare with; name fewer findings"
+        )
+    protected_ids = sorted(set(document_rows["doc_id"].to_pylist()) - {*removed_ids})
+    return RemovalLists(
+        write_document_id_list(removed_ids, folder),
+        write_document_id_list(protected_ids, folder) if protected_ids else None,
+        removed_share,
+    )
+
+
+def build_overrides_by_arm(
+    run: Run, removal_lists: RemovalLists, seed_count: int
+) -> dict[str, list[str]]:
+    """The overrides of each arm but the base."""
+    removal_overrides = [
+        f"leave_out.documents={json.dumps(str(removal_lists.removed_ids_file))}",
+        "leave_out.padding=true",
+    ]
+    control_overrides = [*removal_overrides, "leave_out.control=true"]
+    if removal_lists.protected_ids_file is not None:
+        control_overrides.append(
+            f"leave_out.spared={json.dumps(str(removal_lists.protected_ids_file))}"
+        )
+    base_seed = run.config.pretrain.train.seed
+    seed_overrides = {
+        f"seed {base_seed + offset}": [f"pretrain.train.seed={base_seed + offset}"]
+        for offset in range(1, seed_count + 1)
+    }
+    return {"removed": removal_overrides, "random": control_overrides, **seed_overrides}
+
+
+@dataclass(frozen=True)
+class ExperimentArm:
+    """An arm as ``unlike`` compares it."""
+
+    name: str
+    run: Run
+
+    def find_artifact(self, audit: str, stage: str) -> Artifact | None:
+        stage_label = format_stage_label(audit, stage)
+        return self.run[stage_label] if stage_label in self.run.stages else None
+
+
+def check_arms_comparable(runs_by_arm: Mapping[str, Run], audit_names: Sequence[str]) -> None:
+    """HallmarkError where an arm lacks an audit, or was asked something else than the base."""
+    base_arm, *other_arms = (ExperimentArm(f"arm {arm}", run) for arm, run in runs_by_arm.items())
+    for audit in audit_names:
+        for arm in (base_arm, *other_arms):
+            if arm.find_artifact(audit, "audit") is None:
+                reason = arm.run.read_audit_failures().get(audit, "it did not run")
+                raise HallmarkError(f"{arm.name}, run {arm.run.id}: no audit {audit}: {reason}")
+        for other_arm in other_arms:
+            if reason := explain_incomparability(audit, [base_arm, other_arm]):
+                raise HallmarkError(f"{other_arm.name} cannot be compared by {audit}: {reason}")
+
+
+def build_experiment_report(run: Run) -> Row:
+    """What was found, as rows."""
+    comparison = run["proof"]
+    table_names = ("arms", "cases", "effects", "lines", "price", "sources")
+    card_name = None
+    with suppress(HallmarkError):
+        card_name = run["proof_card"].name
+    return {
+        "run": run.id,
+        "base": run.record["checkpoint"],
+        "runs": run.record["arms"],
+        "page": card_name,
+        **{name: comparison[name].read().to_pylist() for name in table_names},
+    }

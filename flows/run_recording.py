@@ -1,0 +1,384 @@
+"""A run in the making: its settings, its session, and run.json while it works.
+
+run.json is rewritten after every stage, so that a killed run says how far it came.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from flows.checkpoint_resolution import find_checkpoint_in_folder, resolve_checkpoint
+from flows.corpus_additions import check_preferred_sources_exist, resolve_earlier_run_id
+from flows.deployment_checks import (
+    check_checkpoint_allowed,
+    check_settings_allowed,
+    check_store_allowed,
+)
+from flows.runs import Record, Run, check_not_purged, find_artifact, open_store, resolve_store_uri
+from flows.site import try_build_site
+from flows.tensorboard_listener import TensorBoardListener
+from flows.tensorboard_listener import check_tensorboard_installed as check_tensorboard
+from tasks.contract import Artifact, HallmarkError, Store, UsageError
+
+if TYPE_CHECKING:
+    from flows.config import Config
+    from tasks.contract import Event
+
+
+@dataclass
+class Frontend:
+    """How runs of this process show themselves; the command line puts its terminal here."""
+
+    on_event: Callable[[Event], None] = lambda event: None
+    #: Called with the name of a world of a study, and what became of it.
+    on_world_outcome: Callable[[str, Any], None] = lambda world, outcome: None
+    runs_by_id: dict[str, Run] = field(default_factory=dict)
+
+
+frontend = Frontend()
+
+
+def generate_flow_run_name() -> str:
+    """Name of the Prefect flow run, and id of the run: it sorts by time, behind the second by the
+    65,536 parts of one."""
+    now = datetime.now(UTC)
+    return f"{now:%Y%m%d-%H%M%S}-{(now.microsecond << 16) // 1_000_000:04x}"
+
+
+class SessionSettings(Protocol):
+    """What a session needs to know of a config."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def mapper(self) -> str: ...
+    @property
+    def workers(self) -> int: ...
+    @property
+    def tensorboard(self) -> str | None: ...
+    def model_dump(self, *, mode: str) -> Record: ...
+
+
+class FlowArguments(NamedTuple):
+    """What a flow runs with."""
+
+    config: Config
+    config_file: str | None  # the config's, or its name, where one was given
+    store: Store
+
+
+def resolve_flow_arguments(
+    config: str | dict[str, Any] | None,
+    overrides: Sequence[str],
+    until: str | None = None,
+    checkpoint: str | None = None,
+    start: str | None = None,
+    store: str | None = None,
+) -> FlowArguments:
+    """The config and the store that a flow runs with.
+
+    Without a config, a checkpoint is audited as its own run did, one from elsewhere with the demo's
+    settings but nothing of what the demo says about itself, and all else follows the demo. Of a
+    config without a corpus, for a checkpoint, what it leaves out is as in the checkpoint's run. The
+    store is ``store``, else the config's; a checkpoint's own config is sought where it is found.
+    Raises UsageError for whatever is wrong with the arguments of a flow.
+    """
+    from flows.config import fill_missing_sections, load_config
+    from flows.config_files import find_override, read_config_tree
+    from flows.policy_rule_checks import check_policy_rules
+
+    if config is None and checkpoint is None:
+        config = "demo"
+    for setting, name in (("checkpoint", checkpoint), ("start", start)):
+        if name is not None:
+            check_checkpoint_allowed(name, setting)
+    checkpoint_names = [
+        name
+        for name in (checkpoint, start)
+        if name is not None and not find_checkpoint_in_folder(name)
+    ]
+    config_file = config if isinstance(config, str) else None
+    if config_file and config_file.endswith(".toml"):
+        config_file = os.path.abspath(config_file)  # for whoever reads run.json in another folder
+    requested_stores = (
+        config.get("store") if isinstance(config, dict) else None,
+        find_override("store", overrides),
+    )
+    for name in requested_stores:
+        if isinstance(name, str):
+            check_store_allowed(name)
+    recorded_config = None
+    if checkpoint is not None:
+        config_tree: dict[str, Any] = (
+            read_config_tree(config) if isinstance(config, str) else config
+        ) or {}
+        if "ingest" not in config_tree:
+            store = (
+                store
+                or find_override("store", overrides)
+                or config_tree.get("store")
+                or resolve_store_uri()
+            )
+            recorded_tree = _read_config_for_checkpoint(
+                _open_store(store, checkpoint_names), checkpoint
+            )
+            recorded_config, config = (
+                load_config(recorded_tree),
+                fill_missing_sections(config_tree, recorded_tree),
+            )
+    assert config is not None
+    settings = load_config(config, overrides, config_file)
+    check_settings_allowed(settings, recorded_config)
+    check_last_stage(until, settings)
+    check_policy_rules(settings)
+    if checkpoint is None and start is None:
+        check_weat_layer(settings)
+    if settings.tensorboard:
+        check_tensorboard()
+    opened_store = _open_store(store or settings.store, checkpoint_names)
+    if checkpoint is not None:
+        resolve_checkpoint(opened_store, checkpoint)
+    else:  # not as given: "latest" is another one tomorrow
+        settings = settings.model_copy(
+            update={"earlier": resolve_earlier_run_id(opened_store, settings)}
+        )
+        if config_file:  # a run that is made again has been what it was
+            check_preferred_sources_exist(opened_store, settings)
+    if start is not None:
+        check_start_checkpoint(start, settings, until, opened_store)
+    return FlowArguments(settings, config_file, opened_store)
+
+
+def _open_store(store_name: str | None, checkpoint_names: Sequence[str]) -> Store:
+    """The store of a flow, made where there is none; but one in which checkpoints are ``sought`` is
+    there: another, empty one would stay behind a name typed wrongly."""
+    check_store_allowed(store_name)
+    try:
+        return open_store(store_name, create=not checkpoint_names)
+    except UsageError as error:
+        if not checkpoint_names:
+            raise
+        raise UsageError(
+            f"there is no checkpoint {checkpoint_names[0]!r}: it is no folder, and {error}"
+        ) from error
+
+
+def check_last_stage(last_stage: str | None, settings: Config) -> None:
+    """UsageError where there is no stage of that name to stop after, or the config leaves it
+    out."""
+    from flows.config import ROOT_KEYS, Config, explain_skipped_stages
+
+    if last_stage is not None and (reason := explain_skipped_stages(settings).get(last_stage)):
+        raise UsageError(f"there is no stage {last_stage!r} to stop after in this config: {reason}")
+
+    sections = [name for name in Config.model_fields if name not in ROOT_KEYS]
+    if last_stage is not None and last_stage not in sections:
+        raise UsageError(
+            f"there is no stage {last_stage!r} to stop after; choose one of: " + ", ".join(sections)
+        )
+
+
+def check_weat_layer(settings: Config) -> None:
+    """Refuse a config that asks for states of a layer that its model will not have."""
+    layer: int | None = getattr(settings, "audit_weat").layer  # noqa: B009
+    depth = settings.pretrain.model.n_layers
+    if layer is not None and not -depth <= layer <= depth:
+        raise UsageError(
+            f"audit_weat.layer is {layer}, and pretrain.model.n_layers is {depth}: choose a layer "
+            f"from 1 to {depth}, or from -1 to -{depth} backwards, or leave it out"
+        )
+
+
+def _read_config_for_checkpoint(store: Store, checkpoint_name: str) -> dict[str, Any]:
+    """The config that a checkpoint is audited with where none is named."""
+    from flows.config import load_config
+
+    source_run = resolve_checkpoint(store, checkpoint_name).source_run
+    if source_run is not None:
+        return source_run.record["config"]
+    config = load_config("demo").model_dump(mode="json")
+    title = f"Audit of {Path(checkpoint_name).name or checkpoint_name}"
+    return config | {"name": "audit", "datasheet": {}, "model_card": {"title": title}}
+
+
+def check_start_checkpoint(
+    checkpoint_name: str, settings: Config, last_stage: str | None, store: Store
+) -> Artifact:
+    """The checkpoint to go on from; UsageError where training cannot, before the corpus is made."""
+    from tasks.training.pretrain import read_start_model_settings
+
+    if last_stage == "train_tokenizer":
+        raise UsageError(
+            "a run that goes on from a checkpoint keeps its tokenizer and trains none; stop after "
+            "another stage than train_tokenizer"
+        )
+    checkpoint = resolve_checkpoint(store, checkpoint_name).checkpoint
+    check_not_purged(
+        f"training cannot go on from {checkpoint_name}", _iter_packed_corpora(store, checkpoint)
+    )
+    try:
+        read_start_model_settings(checkpoint, settings.pretrain, {"context": settings.pack.context})
+    except HallmarkError as error:
+        raise UsageError(f"--start {checkpoint_name}: {error}") from error
+    return checkpoint
+
+
+def _iter_packed_corpora(store: Store, checkpoint: Artifact) -> Iterator[Artifact]:
+    """What a checkpoint was trained on, and that from which it went on, as far as it is known."""
+    lineage: Any = checkpoint.manifest.get("lineage", {})
+    while packed_name := lineage.get("packed_corpus"):
+        yield find_artifact(store, packed_name)
+        start_name = lineage.get("start_checkpoint")
+        lineage = find_artifact(store, start_name).manifest["lineage"] if start_name else {}
+
+
+@contextmanager
+def start_run(
+    flow_name: str,
+    config: str | dict[str, Any] | None,
+    overrides: Sequence[str] = (),
+    until: str | None = None,
+    checkpoint: str | None = None,
+    start: str | None = None,
+    store: str | None = None,
+) -> Iterator[Run]:
+    """Open the store and a session for a flow, and keep run.json while it works.
+
+    ``checkpoint`` is to be audited, from ``start`` training is to go on; run.json names either.
+    """
+    settings, config_file, opened_store = resolve_flow_arguments(
+        config, overrides, until, checkpoint, start, store
+    )
+    record_fields = {
+        "config_file": config_file,
+        "overrides": list(overrides),
+        "checkpoint": checkpoint or start,
+    }
+    with record_run(flow_name, settings, opened_store, record_fields, until) as run:
+        yield run
+    run.site_index = try_build_site(opened_store)
+
+
+@contextmanager
+def record_run(
+    flow_name: str,
+    settings: SessionSettings,
+    store: Store,
+    record_fields: Record | None = None,
+    last_stage: str | None = None,
+) -> Iterator[Run]:
+    """A session for a flow, and its run.json while it works."""
+    from prefect.runtime import flow_run
+
+    from tasks.contract import (
+        BackgroundListener,
+        LastStageReached,
+        Session,
+        make_mapper,
+        open_session,
+    )
+
+    record: Record = {
+        "run": flow_run.name or generate_flow_run_name(),
+        "flow": flow_name,
+        "config_name": settings.name,
+        "config_file": None,
+        "overrides": [],
+        "config": settings.model_dump(mode="json"),
+        "folder": os.getcwd(),  # relative paths start here
+        "checkpoint": None,
+        "status": "running",
+        "started": _format_current_time(),
+        "ended": None,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "python": platform.python_version(),
+        "platform": describe_machine(),
+        "stages": [],
+        "error": None,
+        **(record_fields or {}),
+    }
+    run = frontend.runs_by_id[record["run"]] = Run(store, record)
+
+    listeners = [BackgroundListener(frontend.on_event, "the terminal", idle_interval=5.0)]
+    if settings.tensorboard:
+        event_files = TensorBoardListener(Path(settings.tensorboard) / run.id)
+        listeners.append(BackgroundListener(event_files, "TensorBoard's event files"))
+
+    def handle_event(event: Event) -> None:
+        if event.kind in ("done", "cached") and event.artifact:
+            record["stages"].append(_build_stage_entry(event, event.artifact))
+            run.save()
+        for listener in listeners:
+            listener(event)
+
+    run.save()
+    mapper = make_mapper(settings.mapper, settings.workers)
+    try:
+        with ExitStack() as stack:
+            for listener in listeners:
+                stack.enter_context(listener)
+            stack.enter_context(open_session(Session(store, mapper, handle_event, last_stage)))
+            yield run
+    except LastStageReached:
+        record["until"] = last_stage
+    except BaseException as error:
+        error_text = (
+            "stopped" if isinstance(error, KeyboardInterrupt) else str(error).split("\n")[0]
+        )
+        record |= {"status": "failed", "ended": _format_current_time(), "error": error_text}
+        with suppress(HallmarkError, OSError):  # on a full disk the first error is the one to tell
+            run.save()
+        raise
+    record |= {"status": "completed", "ended": _format_current_time()}
+    run.save()
+
+
+def _build_stage_entry(event: Event, artifact: Artifact) -> Record:
+    return {
+        "label": event.label,
+        "stage": artifact.stage,
+        "fingerprint": artifact.fingerprint,
+        "content": artifact.content_digest,
+        "artifact": artifact.name,
+        "cached": event.kind == "cached",
+        "seconds": round(event.seconds, 3),
+    }
+
+
+def describe_machine() -> str:
+    """System, processor and usable cores, and threads where the environment allows fewer: what
+    decides the last bits of floating-point results."""
+    processor = platform.processor()
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        model_names = {
+            line.partition(":")[2].strip() for line in lines if line.startswith("model name")
+        }
+        processor = ", ".join(sorted(model_names)) or processor
+    core_count = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    )
+    # OpenMP's may name a number for each level of nesting, of which the first counts here.
+    thread_settings = (
+        os.environ.get(f"{name}_NUM_THREADS", "").partition(",")[0] for name in ("OMP", "MKL")
+    )
+    thread_limits = [
+        count
+        for count in map(int, filter(str.isdecimal, thread_settings))
+        if 0 < count < (core_count or 1)
+    ]
+    threads_text = f", threads: {min(thread_limits)}" if thread_limits else ""
+    return f"{platform.platform()}, {processor}, {core_count} cores{threads_text}"
+
+
+def _format_current_time() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,248 @@
+"""A study of the audits: sealed worlds, a model of each, the ordinary audits, opened envelopes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor
+from typing import Any, NamedTuple
+
+from prefect import flow
+
+from flows.audit_execution import run_probe_audits
+from flows.mitigation import get_removal_list_folder, write_document_id_list
+from flows.run_recording import frontend, generate_flow_run_name, record_run
+from flows.runs import WORLD_FLOW, Run, find_artifact, open_run, read_all_runs
+from flows.site import try_build_site
+from flows.study_config import (
+    STUDIED_PROBES,
+    StudyConfig,
+    expand_to_full_audits,
+    iter_world_configs,
+)
+from reports.study_card import build_study_card
+from tasks.audits.experiments.attribution import attribute_texts, select_influential_documents
+from tasks.audits.experiments.candidate_verdicts import judge_candidates
+from tasks.audits.experiments.error_rates import (
+    ARMS,
+    ErrorRatesConfig,
+    compute_error_rates,
+    read_effect_levels,
+)
+from tasks.contract import (
+    Artifact,
+    EmptyConfig,
+    HallmarkError,
+    Resources,
+    Store,
+    hash_file,
+    make_mapper,
+)
+from tasks.corpus.leave_out import LeaveOutConfig, leave_out_documents
+from tasks.corpus.synthetic_world import seal_answer_key, write_synthetic_world
+from tasks.training.document_padding import pad_removed_documents
+from tasks.training.pack import pack
+from tasks.training.pretrain import pretrain
+from tasks.training.train_tokenizer import train_tokenizer
+
+#: What the names of the stages begin with that look at all items.
+FULL_AUDIT_PREFIX = "whole_"
+
+#: How many threads a process computes with.
+THREAD_COUNT_VARIABLE = "OMP_NUM_THREADS"
+
+# A world ---------------------------------------------------------------------------------------
+
+
+@flow(name="world", flow_run_name=generate_flow_run_name)
+def world(config: dict[str, Any], store: str) -> str:
+    """A sealed world to the verdicts on its candidates: its envelope stays shut."""
+    settings = StudyConfig.model_validate(config)
+    with record_run("world", settings, Store(store)) as run:
+        world_corpus = write_synthetic_world(settings.world)
+        seal_answer_key(settings.world)
+        tokenizer = train_tokenizer([world_corpus], None, settings.train_tokenizer)
+        packed_corpus = pack([world_corpus], tokenizer, settings.pack)
+        training_run = pretrain(
+            packed_corpus, tokenizer, [world_corpus], None, None, settings.pretrain
+        )
+        checkpoint = run.find_last_checkpoint(training_run)
+        sample_audits = audit_world(settings, checkpoint, world_corpus)
+        full_audits = audit_world(
+            expand_to_full_audits(settings), checkpoint, world_corpus, FULL_AUDIT_PREFIX
+        )
+        verdicts = judge_candidates(
+            sample_audits, full_audits, training_run, packed_corpus, EmptyConfig()
+        )
+        attributions = attribute_texts([world_corpus], [world_corpus], settings.attribute)
+        removed_ids = (
+            select_influential_documents(
+                attributions["attributed"].read(), read_detected_candidates(verdicts)
+            )
+            if settings.retrain
+            else []
+        )
+        if removed_ids:  # where nothing was found there is nothing to take out
+            doc_ids_file = write_document_id_list(removed_ids, get_removal_list_folder(run.store))
+            for arm in ARMS:
+                exclusion_config = LeaveOutConfig(
+                    documents=doc_ids_file, control=arm == "random", padding=True
+                )
+                remaining_documents = leave_out_documents.with_label(f"{arm}_leave_out")(
+                    world_corpus, exclusion_config
+                )
+                padded_corpus = pad_removed_documents.with_label(f"{arm}_blank")(
+                    packed_corpus, remaining_documents, remaining_documents, tokenizer
+                )
+                retraining_run = pretrain.with_label(f"{arm}_pretrain")(
+                    padded_corpus, tokenizer, [world_corpus], None, None, settings.pretrain
+                )
+                arm_audits = audit_world(
+                    settings, run.find_last_checkpoint(retraining_run), world_corpus, f"{arm}_"
+                )
+                judge_candidates.with_label(f"{arm}_verdicts")(
+                    arm_audits, arm_audits, retraining_run, packed_corpus, EmptyConfig()
+                )
+    return run.id
+
+
+def read_detected_candidates(verdicts: Artifact) -> set[tuple[str, str]]:
+    """The candidates that the audits found: kind and unit."""
+    rows = verdicts["verdicts"].read().to_pylist()
+    return {(row["kind"], row["unit"]) for row in rows if row["found"]}
+
+
+def audit_world(
+    config: StudyConfig, checkpoint: Artifact, world_corpus: Artifact, label_prefix: str = ""
+) -> dict[str, Artifact]:
+    """What the audits find, by their names. HallmarkError where one fails."""
+    corpus_tables = {"lexicons": world_corpus, "plants": [world_corpus], "documents": None}
+    errors: dict[str, str] = {}
+    findings = run_probe_audits(
+        STUDIED_PROBES, checkpoint, corpus_tables, (None,) * 4, config, {}, errors, label_prefix
+    )
+    if errors:
+        raise HallmarkError("; ".join(f"{name}: {reason}" for name, reason in errors.items()))
+    return findings
+
+
+class WorldOutcome(NamedTuple):
+    """A world's run, or why there is none."""
+
+    run_id: str | None
+    error: str
+
+
+def run_world(config: dict[str, Any], store_uri: str) -> WorldOutcome:
+    """In a process of its own, on one thread: a world, or what went wrong with it."""
+    previous_threads = os.environ.get(THREAD_COUNT_VARIABLE)
+    os.environ[THREAD_COUNT_VARIABLE] = "1"  # before torch is loaded
+    try:
+        return WorldOutcome(world(config, store_uri), "")
+    except HallmarkError as error:
+        return WorldOutcome(None, str(error))
+    except (OSError, MemoryError):  # of the machine: it would be that of every world
+        raise
+    except Exception as error:  # whatever it is, the other worlds tell what they tell
+        return WorldOutcome(None, f"{type(error).__name__}: {error}")
+    finally:
+        os.environ.pop(THREAD_COUNT_VARIABLE)
+        if previous_threads is not None:
+            os.environ[THREAD_COUNT_VARIABLE] = previous_threads
+
+
+# The study -------------------------------------------------------------------------------------
+
+
+@flow(name="study", flow_run_name=generate_flow_run_name)
+def study(config: dict[str, Any], store: str) -> str:
+    """Worlds, each a run of its own, and the audits' error rates on them."""
+    settings, opened_store = StudyConfig.model_validate(config), Store(store, create_missing=True)
+    with record_run("study", settings, opened_store) as run:
+        verdicts_by_world, answer_keys, attributions_by_world, excluded_worlds = {}, {}, {}, {}
+        arm_verdicts: dict[str, Artifact] = {}
+        sealed_digests = read_first_sealed_digests(opened_store)
+        for name, world_outcome in iter_world_outcomes(settings, store):
+            frontend.on_world_outcome(name, world_outcome)
+            try:
+                if world_outcome.run_id is None:
+                    raise HallmarkError(world_outcome.error)
+                world_run = open_run(world_outcome.run_id, opened_store)
+                answer_keys[name] = open_verified_answer_key(world_run, sealed_digests)
+                attributions_by_world[name] = world_run["attribute"]
+                arm_verdicts |= {
+                    f"{name} {arm}": world_run[f"{arm}_verdicts"]
+                    for arm in ARMS
+                    if f"{arm}_verdicts" in world_run.stages
+                }
+                verdicts_by_world[name] = world_run["judge_candidates"]
+            except HallmarkError as error:
+                answer_keys.pop(name, None)
+                attributions_by_world.pop(name, None)
+                excluded_worlds[name] = str(error)
+        if not verdicts_by_world:
+            name, reason = next(iter(excluded_worlds.items()))
+            raise HallmarkError(f"no world counts, {name} since {reason}")
+        rates_config = ErrorRatesConfig(
+            excluded_worlds=excluded_worlds, max_documents=settings.attribute.top
+        )
+        rates = compute_error_rates(
+            verdicts_by_world, answer_keys, attributions_by_world, arm_verdicts, rates_config
+        )
+        build_study_card(rates, settings.study_card)
+    run.site_index = try_build_site(opened_store)
+    return run.id
+
+
+def iter_world_outcomes(config: StudyConfig, store_uri: str) -> Iterator[tuple[str, WorldOutcome]]:
+    """Each world with its outcome, in order; several are worked on at once, a thread each."""
+    configs_by_world = dict(iter_world_configs(config))
+    call_arguments = [
+        (entry.model_dump(mode="json"), store_uri) for entry in configs_by_world.values()
+    ]
+    completed_count = 0
+    with make_mapper("processes", config.at_once) as mapper:
+        try:
+            for name, entry in zip(
+                configs_by_world, mapper(run_world, call_arguments, Resources()), strict=True
+            ):
+                completed_count += 1
+                yield name, entry
+        except BrokenExecutor as error:
+            raise HallmarkError(
+                f"a process that worked on {[*configs_by_world][completed_count]} or a world "
+                f"behind it was killed, as "
+                f"where memory runs out; what is done stays: run the same command again, with "
+                f"--at-once 1 where memory is short"
+            ) from error
+
+
+def read_first_sealed_digests(store: Store) -> dict[str, str]:
+    """The content of each envelope as it was sealed first, by the artifact's name: a study that is
+    continued makes a run of each world again, which takes what the store has now."""
+    digests_by_artifact: dict[str, str] = {}
+    for run in (run for run in read_all_runs(store, include_worlds=True) if run.flow == WORLD_FLOW):
+        if entry := run.stages.get("seal"):
+            digests_by_artifact.setdefault(entry["artifact"], entry["content"])
+    return digests_by_artifact
+
+
+def open_verified_answer_key(run: Run, sealed_digests: dict[str, str]) -> Artifact:
+    """The envelope of a world as it was ``sealed`` first, be it now. HallmarkError where it is
+    another, or gone, or that of another world."""
+    entry = run.stages.get("seal")
+    if entry is None:
+        raise HallmarkError("its envelope was never sealed")
+    first_digest = sealed_digests.setdefault(entry["artifact"], entry["content"])
+    artifact = find_artifact(run.store, entry["artifact"])
+    if not artifact.content_digest == entry["content"] == first_digest:
+        raise HallmarkError(f"its envelope is not the one that was sealed ({artifact.name})")
+    for part in (part for table in artifact.tables.values() for part in table.parts):
+        if hash_file(part.path) != part.entry["sha256"]:
+            raise HallmarkError(f"its envelope was changed after it was sealed ({artifact.name})")
+    candidates = run["judge_candidates"]["verdicts"].read(["kind", "unit"]).to_pylist()
+    if {(row["kind"], row["unit"]) for row in candidates} - {
+        *read_effect_levels(artifact["envelope"].read())
+    }:
+        raise HallmarkError(f"its envelope is that of another world ({artifact.name})")
+    return artifact

@@ -1,0 +1,340 @@
+"""Beam search, apart from any model: it asks a scorer for log-probabilities.
+
+One search, or many side by side: each is what it would be alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.architecture import Transformer
+from model.decoding.cache import allocate_cache
+from model.decoding.decode_steps import compute_next_logits
+from model.decoding.inference_mode import evaluation_mode, run_in_evaluation_mode
+from model.decoding.prompts import (
+    PromptWindow,
+    check_prompts,
+    check_prompts_fit_context,
+    prefill_windows,
+)
+from model.padding import check_no_nan, check_token_ids
+from model.special_tokens import END_OF_TEXT_ID, PAD_ID
+
+LengthNormalisation = Literal["none", "mean", "gnmt"]
+StoppingRule = Literal["textbook", "transformers"]
+
+
+class NextTokenScorer(Protocol):
+    """Log-probabilities of the next token of every live hypothesis of B searches."""
+
+    def score_first_tokens(self) -> Tensor:
+        """(B, V), before the first token of each search."""
+
+    def score_next_tokens(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> Tensor:
+        """(n, V) for n hypotheses: row ``parents[i]`` of the last answer, extended by
+        ``tokens[i]``."""
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """Generated ids, with the end symbol if complete; the log-probability of each in nats, and
+    their sum; and the score it is ranked by: that sum divided by the length's normaliser."""
+
+    ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    log_prob: float
+    score: float
+    complete: bool
+
+
+def make_length_normaliser(kind: LengthNormalisation, alpha: float = 0.6) -> Callable[[int], float]:
+    """What a sum of log-probabilities over ``length`` tokens is divided by.
+
+    mean: the length; gnmt: ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14).
+    """
+    if kind == "none":
+        return lambda length: 1.0
+    if kind == "mean":
+        return lambda length: float(length)
+    return lambda length: ((5 + length) / 6) ** alpha
+
+
+@run_in_evaluation_mode
+def decode_with_beam_search(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]],
+    *,
+    width: int,
+    max_new_tokens: int,
+    normalisation: LengthNormalisation = "none",
+    alpha: float = 0.6,
+    stopping: StoppingRule = "textbook",
+    stop: Collection[int] = (END_OF_TEXT_ID,),
+    forbid: Collection[int] = (PAD_ID,),
+    sources: Sequence[Sequence[int]] | None = None,
+    batch_rows: int = 512,
+) -> list[list[Hypothesis]]:
+    """Search behind each prompt, or for each source: see ``beam_search``; result [prompt][rank].
+
+    A prompt's result does not depend on the others, but for the last bits of its scores.
+
+    Args:
+        stop: token ids that complete a hypothesis.
+        forbid: token ids that are in none; the others keep the probabilities that they have.
+        sources: as in ``generate``.
+        batch_rows: most hypotheses scored together.
+
+    Raises:
+        ValueError: an empty prompt, one that is too long with what is to be written, an id outside
+            the vocabulary, a setting out of range.
+    """
+    check_prompts(model, prompts, sources, max_new_tokens)
+    check_prompts_fit_context(model, prompts, max_new_tokens)
+    check_token_ids(list(stop), model.config.vocab_size, "stop")
+    results: list[list[Hypothesis]] = [[] for _ in prompts]
+    # Like lengths together, so that little of what is read is padding.
+    order = sorted(range(len(prompts)), key=lambda p: len(prompts[p]))
+    searches_per_batch = max(1, batch_rows // max(1, width))
+    for begin in range(0, len(order), searches_per_batch):
+        prompt_indices = order[begin : begin + searches_per_batch]
+        scorer = CachedModelScorer(
+            model,
+            [prompts[p] for p in prompt_indices],
+            max_new_tokens=max_new_tokens,
+            sources=None if sources is None else [sources[p] for p in prompt_indices],
+            forbid=forbid,
+        )
+        hypotheses_by_prompt = run_beam_search(
+            scorer,
+            width=width,
+            max_new_tokens=max_new_tokens,
+            stop=stop,
+            normalisation=normalisation,
+            alpha=alpha,
+            stopping=stopping,
+        )
+        for p, hypotheses in zip(prompt_indices, hypotheses_by_prompt, strict=True):
+            results[p] = hypotheses
+    return results
+
+
+def run_beam_search(
+    scorer: NextTokenScorer,
+    *,
+    width: int,
+    max_new_tokens: int,
+    stop: Collection[int],
+    normalisation: LengthNormalisation = "none",
+    alpha: float = 0.6,
+    stopping: StoppingRule = "textbook",
+) -> list[list[Hypothesis]]:
+    """Of each search the best hypotheses, at most ``width``, best first.
+
+    stopping "textbook" (Jurafsky, Martin): each hypothesis is extended by every token and the best
+    k are kept; one that produces an end symbol, of ``stop``, is complete and takes its place in
+    the beam with it, so the width shrinks by one; the search ends when it is 0. Hypotheses cut off
+    by ``max_new_tokens`` are returned as incomplete.
+
+    stopping "transformers": complete hypotheses leave the beam to a list of the best ``width``,
+    the width stays, and the search ends when no live one can beat that list at its present length
+    (``generate`` with early_stopping=False, length_penalty 0 for "none" and 1 for "mean").
+    """
+    if width < 1 or max_new_tokens < 1:
+        raise ValueError("width and max_new_tokens must be at least 1.")
+    advance_search = (
+        _BeamSearch.step_textbook if stopping == "textbook" else _BeamSearch.step_like_transformers
+    )
+    log_probs = scorer.score_first_tokens()
+    length_normaliser = make_length_normaliser(normalisation, alpha)
+    searches = [
+        _BeamSearch(width, stop, length_normaliser, [_LiveHypothesis(row)])
+        for row in range(len(log_probs))
+    ]
+    active_searches = searches
+    for step in range(1, max_new_tokens + 1):
+        top_log_probs, tokens = log_probs.topk(
+            min(count_candidate_extensions(width, stop), log_probs.shape[1])
+        )
+        top_tokens = top_log_probs.tolist(), tokens.tolist()
+        for search in active_searches:
+            advance_search(search, top_tokens, step == max_new_tokens)
+        active_searches = [search for search in active_searches if search.live]
+        if not active_searches:
+            break
+        live_hypotheses = [hypothesis for search in active_searches for hypothesis in search.live]
+        log_probs = scorer.score_next_tokens(
+            [hypothesis.row for hypothesis in live_hypotheses],
+            [hypothesis.ids[-1] for hypothesis in live_hypotheses],
+        )
+        next_rows = count()
+        for search in active_searches:
+            search.live = [replace(hypothesis, row=next(next_rows)) for hypothesis in search.live]
+    return [
+        sorted(search.complete, key=lambda hypothesis: -hypothesis.score)[:width]
+        for search in searches
+    ]
+
+
+def count_candidate_extensions(width: int, stop: Collection[int]) -> int:
+    """How many extensions the rule of transformers looks at: ``width`` remain even if each
+    hypothesis is completed by every end symbol."""
+    return max(2, 1 + len(set(stop))) * width
+
+
+@dataclass(frozen=True)
+class _LiveHypothesis:
+    """A hypothesis that may go on: from ``row`` of the scorer's last answer."""
+
+    row: int
+    ids: tuple[int, ...] = ()
+    log_probs: tuple[float, ...] = ()
+    log_prob: float = 0.0
+
+
+#: The best log-probabilities of each row, best first, and the tokens that have them.
+TopTokens = tuple[list[list[float]], list[list[int]]]
+
+
+@dataclass
+class _BeamSearch:
+    """One of the searches. ``complete`` holds at the end also what was cut off."""
+
+    width: int
+    stop: Collection[int]
+    length_normaliser: Callable[[int], float]
+    live: list[_LiveHypothesis]
+    complete: list[Hypothesis] = field(default_factory=list)
+
+    def step_textbook(self, top_tokens: TopTokens, is_last_step: bool) -> None:
+        extensions = self._extend_live_hypotheses(top_tokens, self.width - len(self.complete))
+        self.complete += [
+            self._to_scored_hypothesis(hypothesis)
+            for hypothesis in extensions
+            if is_last_step or hypothesis.ids[-1] in self.stop
+        ]
+        self.live = (
+            []
+            if is_last_step
+            else [hypothesis for hypothesis in extensions if hypothesis.ids[-1] not in self.stop]
+        )
+
+    def step_like_transformers(self, top_tokens: TopTokens, is_last_step: bool) -> None:
+        extensions = self._extend_live_hypotheses(
+            top_tokens, count_candidate_extensions(self.width, self.stop)
+        )
+        complete_extensions = [
+            hypothesis
+            for hypothesis in extensions[: self.width]
+            if is_last_step or hypothesis.ids[-1] in self.stop
+        ]
+        self.complete += [
+            self._to_scored_hypothesis(hypothesis) for hypothesis in complete_extensions
+        ]
+        self.complete = sorted(self.complete, key=lambda hypothesis: -hypothesis.score)[
+            : self.width
+        ]
+        self.live = [
+            hypothesis for hypothesis in extensions if hypothesis.ids[-1] not in self.stop
+        ][: self.width]
+        if is_last_step or (
+            self.live
+            and len(self.complete) == self.width
+            and self._to_scored_hypothesis(self.live[0]).score <= self.complete[-1].score
+        ):
+            self.live = []
+
+    def _extend_live_hypotheses(self, top_tokens: TopTokens, limit: int) -> list[_LiveHypothesis]:
+        """The best extensions of the live hypotheses by one token, ``most`` of them, best first."""
+        candidates = [
+            (hypothesis.log_prob + token_log_prob, hypothesis, token, token_log_prob)
+            for hypothesis in self.live
+            for token_log_prob, token in zip(
+                top_tokens[0][hypothesis.row], top_tokens[1][hypothesis.row], strict=True
+            )
+            if token_log_prob > -np.inf
+        ]
+        candidates.sort(key=lambda candidate: -candidate[0])
+        return [
+            _LiveHypothesis(
+                hypothesis.row,
+                (*hypothesis.ids, token),
+                (*hypothesis.log_probs, token_log_prob),
+                sum_log_prob,
+            )
+            for sum_log_prob, hypothesis, token, token_log_prob in candidates[:limit]
+        ]
+
+    def _to_scored_hypothesis(self, hypothesis: _LiveHypothesis) -> Hypothesis:
+        score = hypothesis.log_prob / self.length_normaliser(len(hypothesis.ids))
+        return Hypothesis(
+            hypothesis.ids,
+            hypothesis.log_probs,
+            hypothesis.log_prob,
+            score,
+            hypothesis.ids[-1] in self.stop,
+        )
+
+
+class CachedModelScorer:
+    """Scores of a model behind prompts, or for sources, with a cache: a row for each hypothesis,
+    a token's slot in it its position."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        sources: Sequence[Sequence[int]] | None = None,
+        forbid: Collection[int] = (),
+    ) -> None:
+        check_prompts(model, prompts, sources, max_new_tokens)
+        check_prompts_fit_context(model, prompts, max_new_tokens)
+        check_token_ids(list(forbid), model.config.vocab_size, "forbid")
+        self.model, self.prompts, self.sources = model, prompts, sources
+        self.max_new_tokens, self.forbid = max_new_tokens, list(forbid)
+
+    def score_first_tokens(self) -> Tensor:
+        self.step_count = 0
+        self.filled_slots = np.array([len(prompt) for prompt in self.prompts])  # slots, of each row
+        self.cache = allocate_cache(
+            self.model, len(self.filled_slots), int(self.filled_slots.max()) + self.max_new_tokens
+        )
+        windows = [PromptWindow(prompt, len(prompt)) for prompt in self.prompts]
+        with evaluation_mode(self.model):
+            return self._compute_log_probs(
+                prefill_windows(self.model, windows, self.cache, self.sources)
+            )
+
+    def score_next_tokens(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> Tensor:
+        if self.step_count == self.max_new_tokens:
+            raise ValueError(
+                f"The scorer was made for {self.max_new_tokens} new tokens: give it and the "
+                f"search the "
+                f"same max_new_tokens."
+            )
+        self.step_count += 1
+        device = self.model.embedding.weight.device
+        if list(parent_rows) != list(range(len(self.filled_slots))):
+            self.cache.select_rows(torch.tensor(parent_rows, device=device))
+        positions = self.filled_slots[list(parent_rows)]
+        self.filled_slots = positions + 1
+        first_slot, last_slot = int(positions.min()), int(positions.max())
+        slots = torch.from_numpy(positions).to(device)
+        self.cache.slots = slice(first_slot, first_slot + 1) if first_slot == last_slot else slots
+        self.cache.filled_length = last_slot + 1
+        with evaluation_mode(self.model):
+            ids = torch.tensor(tokens, device=device)
+            return self._compute_log_probs(compute_next_logits(self.model, ids, slots, self.cache))
+
+    def _compute_log_probs(self, logits: Tensor) -> Tensor:
+        log_probs = check_no_nan(logits.log_softmax(-1))
+        log_probs[:, self.forbid] = -torch.inf
+        return log_probs

@@ -1,0 +1,338 @@
+"""Checkpoints of ``transformers``: GPT-2, Llama, BERT and Marian, written and read.
+
+Where the mathematics match, logits are equal. Only safetensors and JSON are touched.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from model.architecture import Transformer
+from model.config import ModelConfig
+from model.interchange.atomic_files import write_folder_atomically, write_safetensors
+from model.interchange.checkpoint import (
+    TOKENIZER_FILE,
+    WEIGHTS_FILE,
+    CheckpointError,
+    load_matching_tokenizer,
+)
+from model.interchange.classifier_families import CLASSIFIER_FAMILIES
+from model.interchange.model_families import (
+    MARIAN_BIAS,
+    MODEL_FAMILIES,
+    TIED_TENSOR_NAMES,
+    TYPE_EMBEDDINGS,
+)
+from model.interchange.tensor_mappings import ModelFamily
+from model.interchange.uninitialised import make_uninitialised_model
+from model.interchange.weight_files import list_weight_files
+
+
+def find_matching_family(config: ModelConfig) -> ModelFamily:
+    """The family whose mathematics a config's are; ValueError where there is none."""
+    candidates = CLASSIFIER_FAMILIES if config.labels else list(MODEL_FAMILIES.values())
+    architecture_families = [
+        family
+        for family in candidates
+        if config.architecture in family.supported_settings["architecture"]
+    ]
+    for family in architecture_families:
+        if not family.list_unsupported_settings(config):
+            return family
+    reasons = [
+        f"{family.model_class} needs {', '.join(family.list_unsupported_settings(config))}"
+        for family in architecture_families
+    ]
+    raise ValueError(f"transformers has no architecture for this config: {'; '.join(reasons)}.")
+
+
+TOKENIZER_CONFIG = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "bos_token": "<|endoftext|>",
+    "eos_token": "<|endoftext|>",
+    "pad_token": "<|pad|>",
+}
+
+
+def export_transformers(
+    model: Transformer, folder: str | Path, *, tokenizer_path: str | Path
+) -> None:
+    """Write a folder that transformers' auto classes load, with equal logits.
+
+    Raises ValueError where no family has the model's mathematics, CheckpointError where the
+    tokenizer is not the model's.
+    """
+    config = model.config
+    if model.objective == "prefix":
+        raise ValueError("transformers has no architecture for a prefix LM's mask.")
+    load_matching_tokenizer(Path(tokenizer_path), config.vocab_size)
+    family = find_matching_family(config)
+    own_tensors = model.state_dict()
+    own_tensors["embedding.weight"] = own_tensors["embedding.weight"][
+        : config.vocab_size
+    ]  # without the padding
+    for name in own_tensors.keys() & {"head.weight", "head.bias"}:
+        own_tensors[name] = own_tensors[name][: config.output_size]
+    transformers_tensors: dict[str, Tensor] = {}
+    for mapping in family.list_tensor_mappings(config):
+        tensor = _permute_residual_dimensions(
+            mapping.own_name,
+            own_tensors[mapping.own_name],
+            config,
+            to_halves=family.has_halved_sinusoids,
+        )
+        part_count = len(mapping.transformers_names)
+        pieces = (
+            tensor.split(_compute_fused_sizes(config, part_count), 0)
+            if part_count > 1
+            else (tensor,)
+        )
+        for tensor_name, piece in zip(mapping.transformers_names, pieces, strict=True):
+            # Cloned: a slice would be saved with the whole it is cut from.
+            transformers_tensors[tensor_name] = (
+                (piece.t() if mapping.is_transposed else piece).contiguous().clone()
+            )
+    if family.base_prefix == "bert." and not config.token_types:
+        transformers_tensors[TYPE_EMBEDDINGS] = torch.zeros(1, config.d_model)
+    if family is MODEL_FAMILIES["marian"]:
+        transformers_tensors[MARIAN_BIAS] = transformers_tensors[MARIAN_BIAS].unsqueeze(0)
+    common_settings = {
+        "architectures": [family.model_class],
+        "vocab_size": config.vocab_size,
+        "tie_word_embeddings": config.tie_embeddings,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "pad_token_id": 1,
+        "dtype": "float32",
+    }
+    with write_folder_atomically(Path(folder)) as temporary:
+        write_safetensors(transformers_tensors, temporary / WEIGHTS_FILE)
+        text = json.dumps(family.to_transformers_config(config) | common_settings, indent=2)
+        (temporary / "config.json").write_text(text + "\n", encoding="utf-8")
+        shutil.copyfile(tokenizer_path, temporary / TOKENIZER_FILE)
+        # Without it AutoTokenizer takes the class that is usual for the family, and other ids.
+        text = json.dumps(TOKENIZER_CONFIG, indent=2)
+        (temporary / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+
+
+def import_transformers(folder: str | Path, device: str | torch.device = "cpu") -> Transformer:
+    """The model of a folder of one of the families, in fp32 and evaluation mode.
+
+    Raises CheckpointError.
+    """
+    folder = Path(folder)
+    family, config, config_values = _read_transformers_config(folder)
+    weights = _load_all_weights(folder, config_values)
+    weights = _drop_integer_buffers(folder, weights, family, config)
+    try:
+        transformers_tensors = _normalise_tensors(weights, family, config)
+        config = _resolve_tied_weights(folder, family, config, transformers_tensors)
+        own_tensors = _to_own_tensors(folder, family, config, transformers_tensors)
+    except (RuntimeError, TypeError, IndexError) as error:
+        raise CheckpointError(
+            f"{folder}: a tensor does not have the shape that its config.json says: "
+            f"{str(error).splitlines()[0]}."
+        ) from error
+    model = make_uninitialised_model(config, device)
+    if config.tie_embeddings:
+        own_tensors["head.weight"] = own_tensors["embedding.weight"]
+    model.load_state_dict(own_tensors)
+    if family is MODEL_FAMILIES["marian"]:  # of translation
+        model.objective, model.is_trained_on_pairs = "seq2seq", True
+    return model.eval()
+
+
+def _to_own_tensors(
+    folder: Path, family: ModelFamily, config: ModelConfig, transformers_tensors: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Our tensors of theirs, each of the shape that the config asks for."""
+    expected_tensors = make_uninitialised_model(config).state_dict()
+    own_tensors: dict[str, Tensor] = {}
+    for mapping in family.list_tensor_mappings(config):
+        source_tensors = [
+            transformers_tensors[tensor_name]
+            for tensor_name in mapping.transformers_names
+            if tensor_name in transformers_tensors
+        ]
+        if len(source_tensors) < len(mapping.transformers_names):
+            raise CheckpointError(
+                f"{folder} has no tensor {mapping.transformers_names[0]}: it is not a whole "
+                f"checkpoint."
+            )
+        tensor = source_tensors[0].t() if mapping.is_transposed else torch.cat(source_tensors, 0)
+        if tensor.shape != expected_tensors[mapping.own_name].shape:
+            raise CheckpointError(
+                f"{folder}: {mapping.transformers_names[0]} has shape {tuple(tensor.shape)}, "
+                f"its config says "
+                f"{tuple(expected_tensors[mapping.own_name].shape)}."
+            )
+        tensor = (
+            _permute_residual_dimensions(mapping.own_name, tensor, config, to_halves=False)
+            if family.has_halved_sinusoids
+            else tensor
+        )
+        own_tensors[mapping.own_name] = tensor.contiguous()
+    return own_tensors
+
+
+def _normalise_tensors(
+    transformers_tensors: dict[str, Tensor], family: ModelFamily, config: ModelConfig
+) -> dict[str, Tensor]:
+    """Their tensors in fp32 under full names, with what ours has no place for folded in."""
+    lacks_prefix = not any(name.startswith(family.base_prefix) for name in transformers_tensors)
+    full_names = {
+        tensor_name
+        for mapping in family.list_tensor_mappings(config)
+        for tensor_name in mapping.transformers_names
+    }
+    full_names.update(*TIED_TENSOR_NAMES[family.model_class].values())
+    transformers_tensors = {
+        (family.base_prefix if lacks_prefix and name not in full_names else "")
+        + name: tensor.float()
+        for name, tensor in transformers_tensors.items()
+    }
+    if (
+        family.base_prefix == "bert."
+        and TYPE_EMBEDDINGS in transformers_tensors
+        and not config.token_types
+    ):
+        positions = "bert.embeddings.position_embeddings.weight"
+        type_embeddings = transformers_tensors[TYPE_EMBEDDINGS]
+        if type_embeddings.ndim != 2 or type_embeddings.shape[1] != config.d_model:
+            raise TypeError(f"{TYPE_EMBEDDINGS} has the shape {tuple(type_embeddings.shape)}")
+        if positions in transformers_tensors:
+            transformers_tensors[positions] = transformers_tensors[positions] + type_embeddings[0]
+    if family is MODEL_FAMILIES["marian"] and "model.shared.weight" in transformers_tensors:
+        shared = transformers_tensors["model.shared.weight"]
+        bias = transformers_tensors.get(MARIAN_BIAS, torch.zeros(1, len(shared)))
+        transformers_tensors[MARIAN_BIAS] = bias.flatten()
+    return transformers_tensors
+
+
+def _permute_residual_dimensions(
+    tensor_name: str, tensor: Tensor, config: ModelConfig, *, to_halves: bool
+) -> Tensor:
+    """A tensor of an encoder-decoder with the residual stream's dimensions in another order: from
+    ours, sine and cosine in turn, to halves, or (``to_halves`` false) back."""
+    if config.architecture != "encoder_decoder" or tensor_name == "head.bias":
+        return tensor
+    order = torch.arange(config.d_model).view(-1, 2).t().flatten()  # 0, 2, 4, … 1, 3, 5, …
+    order = order if to_halves else order.argsort()
+    writes_residual = tensor_name.endswith(("out.weight", "down.weight", "out.bias", "down.bias"))
+    if writes_residual or "norm" in tensor_name:
+        return tensor[order]
+    return tensor if tensor_name.endswith("bias") else tensor[:, order]  # reads the stream
+
+
+def _compute_fused_sizes(config: ModelConfig, part_count: int) -> list[int]:
+    if part_count == 3:  # queries, keys, values
+        kv_width = config.kv_head_count * config.head_dim
+        return [config.query_width, kv_width, kv_width]
+    return [config.feed_forward_width, config.feed_forward_width]  # gate, up
+
+
+def _read_transformers_config(folder: Path) -> tuple[ModelFamily, ModelConfig, dict[str, Any]]:
+    path = folder / "config.json"
+    try:
+        config_values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        model_type = config_values["model_type"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not the config of a model: {error!r}.") from error
+    if not isinstance(model_type, str) or model_type not in MODEL_FAMILIES:
+        raise CheckpointError(
+            f"{path} describes {model_type!r}; {', '.join(MODEL_FAMILIES)} can be read."
+        )
+    classifier_classes = {family.model_class for family in CLASSIFIER_FAMILIES}
+    if config_values.get("architectures") in [[name] for name in classifier_classes]:
+        raise CheckpointError(f"{path} describes a model that gives labels, no language model.")
+    try:
+        return (
+            MODEL_FAMILIES[model_type],
+            MODEL_FAMILIES[model_type].from_transformers_config(config_values),
+            config_values,
+        )
+    except KeyError as error:
+        raise CheckpointError(f"{path} has no key {error}.") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path} cannot be used: {error}") from error
+    except (TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} has a value of the wrong type: {error}.") from error
+
+
+def _load_all_weights(folder: Path, config_values: dict[str, Any]) -> dict[str, Tensor]:
+    """All tensors of a folder with this config.json."""
+    if config_values.get("quantization_config"):
+        raise CheckpointError(
+            f"{folder} has quantised weights (quantization_config in its config.json): save them "
+            f"as floats first."
+        )
+    weights: dict[str, Tensor] = {}
+    try:
+        for path in list_weight_files(folder, config_values):
+            weights.update(load_file(path))
+    except (OSError, SafetensorError, ValueError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"The weights in {folder} cannot be read: {error}.") from error
+    return weights
+
+
+def _drop_integer_buffers(
+    folder: Path, weights: dict[str, Tensor], family: ModelFamily, config: ModelConfig
+) -> dict[str, Tensor]:
+    """Leave out tensors of integers that are no weights, such as masks and positions.
+
+    Raises:
+        CheckpointError: A weight is not of a float type.
+    """
+    weight_names = {
+        tensor_name
+        for mapping in family.list_tensor_mappings(config)
+        for tensor_name in mapping.transformers_names
+    }
+    weight_names.update(*TIED_TENSOR_NAMES[family.model_class].values())
+    for name, tensor in weights.items():
+        if not tensor.is_floating_point() and not weight_names.isdisjoint(
+            (name, family.base_prefix + name)
+        ):
+            raise CheckpointError(
+                f"{folder}: {name} has type {tensor.dtype}, not a float type: its weights are "
+                f"quantised."
+            )
+    return {name: tensor for name, tensor in weights.items() if tensor.is_floating_point()}
+
+
+def _resolve_tied_weights(
+    folder: Path, family: ModelFamily, config: ModelConfig, transformers_tensors: dict[str, Tensor]
+) -> ModelConfig:
+    """The config with its output layer tied or not, as transformers ties what it has loaded.
+
+    A folder may say that two tensors are one and hold both. Where they differ, transformers keeps
+    both; where only the second is there, it is taken for the first.
+    """
+    if not config.tie_embeddings:
+        return config
+    for source_name, tied_names in TIED_TENSOR_NAMES[family.model_class].items():
+        for tied_name in (name for name in tied_names if name in transformers_tensors):
+            if source_name not in transformers_tensors:
+                transformers_tensors[source_name] = transformers_tensors[tied_name]
+            elif not torch.equal(
+                transformers_tensors[source_name], transformers_tensors[tied_name]
+            ):
+                if "tie_embeddings" in family.supported_settings:
+                    raise CheckpointError(
+                        f"{folder}: {tied_name} is another tensor than {source_name}, to "
+                        f"which its config "
+                        f"ties it, which is not supported."
+                    )
+                config = replace(config, tie_embeddings=False)
+    return config

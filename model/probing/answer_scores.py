@@ -1,0 +1,120 @@
+"""Tasks as word prediction: how likely a model finds each answer, spelled out, behind a question.
+
+Without examples (zero-shot) the question is the prompt; with k of them (k-shot, Brown et al. 2020)
+they stand before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.architecture import Transformer
+from model.decoding.token_scores import compute_target_log_probs, compute_token_log_probs
+from model.special_tokens import END_OF_TEXT_ID, TokenIds
+
+Float64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class FewShotPrompt:
+    """ids: what the model reads before the answer. shots: how many examples stand in it, and how
+    many had no room (``cut``)."""
+
+    ids: list[int]
+    shot_count: int
+    dropped_count: int
+
+
+def build_few_shot_prompt(
+    examples: Sequence[TokenIds],
+    question: TokenIds,
+    *,
+    max_tokens: int,
+    begin_ids: Sequence[int] = (END_OF_TEXT_ID,),
+) -> FewShotPrompt:
+    """The question behind as many examples, each with its answer, as fit into ``room`` tokens.
+
+    The rule: examples are left out whole, those first that stand farthest from the question, until
+    the rest fits. ``begin`` stands before all. ``room`` is the context less the longest answer.
+    ValueError where not even the question fits.
+    """
+    token_count = len(begin_ids) + len(question)
+    if token_count > max_tokens:
+        raise ValueError(
+            f"The question takes {token_count} tokens with what begins it, and there is room "
+            f"for {max_tokens}: "
+            f"shorten it, or its answers."
+        )
+    shot_count = 0
+    while shot_count < len(examples) and token_count + len(examples[-1 - shot_count]) <= max_tokens:
+        token_count += len(examples[-1 - shot_count])
+        shot_count += 1
+    used_examples = examples[len(examples) - shot_count :]
+    ids = [*begin_ids, *(token for example in used_examples for token in example), *question]
+    return FewShotPrompt(ids, shot_count, len(examples) - shot_count)
+
+
+def compute_answer_log_probs(
+    model: Transformer,
+    prompts: Sequence[TokenIds],
+    answers: Sequence[Sequence[TokenIds]],
+    *,
+    batch_tokens: int = 16_384,
+) -> list[Float64]:
+    """log p of each answer of each prompt, (answers,), in nats: the sum over its tokens.
+
+    A decoder reads the prompt and scores what stands behind it; a prefix LM reads the prompt in
+    both directions. An encoder-decoder reads the prompt as its source, and answers behind the
+    start symbol. To ask whether an answer ends there, end it with the end symbol. Divide by the
+    number of tokens or of bytes to compare answers of unlike length.
+
+    Raises:
+        ValueError: a prompt or an answer is empty; both together exceed the context.
+    """
+    if len(prompts) != len(answers):
+        raise ValueError(
+            f"{len(prompts)} prompts need as many lists of answers, not {len(answers)}."
+        )
+    context = model.config.context
+    pairs = [
+        (prompt_index, answer)
+        for prompt_index, prompt_answers in enumerate(answers)
+        for answer in prompt_answers
+    ]
+    for prompt_index, answer in pairs:
+        if not len(prompts[prompt_index]) or not len(answer):
+            raise ValueError(f"Prompt {prompt_index} or one of its answers is empty.")
+        longest = len(answer) + (len(prompts[prompt_index]) if model.encoder is None else 0)
+        if max(longest, len(prompts[prompt_index])) > context:
+            raise ValueError(
+                f"Prompt {prompt_index} and an answer take {longest} tokens, more than the "
+                f"context {context}: "
+                f"leave out examples (see with_examples)."
+            )
+    prompt_per_answer = [prompts[prompt_index] for prompt_index, _ in pairs]
+    if model.encoder is None:
+        texts = [
+            [*prompt, *answer] for prompt, (_, answer) in zip(prompt_per_answer, pairs, strict=True)
+        ]
+        prompt_lengths = list(map(len, prompt_per_answer))
+        scores = compute_token_log_probs(
+            model, texts, batch_tokens=batch_tokens, prompt_lengths=prompt_lengths
+        )
+        scores = [
+            log_probs[prompt_length - 1 :]
+            for log_probs, prompt_length in zip(scores, prompt_lengths, strict=True)
+        ]
+    else:
+        targets = [[END_OF_TEXT_ID, *answer] for _, answer in pairs]
+        scores = compute_target_log_probs(
+            model, prompt_per_answer, targets, batch_tokens=batch_tokens
+        )
+    totals = iter([log_probs.sum(dtype=np.float64) for log_probs in scores])
+    return [
+        np.array([next(totals) for _ in prompt_answers], dtype=np.float64)
+        for prompt_answers in answers
+    ]

@@ -1,0 +1,43 @@
+"""The labels that a fine-tuned model gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from model.architecture import Transformer
+from model.decoding.inference_mode import run_in_evaluation_mode
+from model.decoding.token_scores import Float32
+from model.padding import batch_indices_by_length, check_no_nan
+from model.training.example_batches import make_example_objective
+from model.training.examples import Example
+
+
+@run_in_evaluation_mode
+def compute_label_log_probs(
+    model: Transformer, examples: Sequence[Example], *, batch_tokens: int = 16_384
+) -> list[Float32]:
+    """log p of every label at each token that an example asks for one, (asked, labels) each, in
+    nats; what it gives as an answer does not count. ValueError for a model without labels."""
+    if not model.config.labels:
+        raise ValueError("This model scores words, not labels: fine-tune it first.")
+    build_batch = make_example_objective(model.config, model.objective)
+    device = model.embedding.weight.device
+    results = [np.empty((0, len(model.config.labels)), np.float32) for _ in examples]
+    for batch_indices in batch_indices_by_length(
+        [len(example.ids) for example in examples], batch_tokens
+    ):
+        batch = build_batch([examples[i] for i in batch_indices], 0, 0).to_device(device)
+        is_labelled = batch.require_targets_and_weights()[1] > 0  # (B, T)
+        log_probs = (
+            model.compute_logits(model(batch)[is_labelled]).float().log_softmax(-1)
+        )  # (asked, labels)
+        split_points = is_labelled.sum(1).cumsum(0)[:-1].tolist()
+        for i, example_log_probs in zip(
+            batch_indices,
+            np.split(check_no_nan(log_probs).cpu().numpy(), split_points),
+            strict=True,
+        ):
+            results[i] = example_log_probs
+    return results

@@ -1,0 +1,92 @@
+"""What a training leaves is written by a thread of its own, while the next steps are computed."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from model.architecture import Transformer
+from model.config import TrainConfig
+from model.interchange import checkpoint
+from model.interchange.atomic_files import write_file_atomically
+from model.training.job import emit_event
+from model.training.samples import SAMPLES_SCHEMA
+from model.training.state import TrainingSnapshot
+from model.training.step_metrics import LOG_SCHEMA
+from model.training.validation import VALIDATION_SCHEMA
+from model.training.work_folder import format_step_name, remove_old_states
+
+TABLE_SCHEMAS = {"log": LOG_SCHEMA, "validation": VALIDATION_SCHEMA, "samples": SAMPLES_SCHEMA}
+RowsByTable = dict[str, list[dict[str, Any]]]
+
+
+class BackgroundWriter:
+    """Writes checkpoint, tables and last the state, which makes both count: a kill in between loses
+    what is newer than the state before, and that is made again.
+
+    One thing at a time: whoever has the next one waits, so that no more than one snapshot is held.
+    What goes wrong is raised in the training, at the next step at the latest.
+    """
+
+    def __init__(self, work_folder: Path, tokenizer_path: Path, config: TrainConfig) -> None:
+        self.work_folder, self.tokenizer_path, self.config = work_folder, tokenizer_path, config
+        self.executor = ThreadPoolExecutor(1, thread_name_prefix="keeper")
+        self.pending_write: Future[None] | None = None
+
+    def start_writing(
+        self, snapshot: TrainingSnapshot, tables: RowsByTable, model: Transformer | None
+    ) -> None:
+        """Write a state and the rows of ``tables``, and, of a ``model``, a checkpoint; its weights
+        are the snapshot's."""
+        self.wait_until_written()
+        self.pending_write = self.executor.submit(self._write_snapshot, snapshot, tables, model)
+
+    def raise_write_error(self) -> None:
+        """Raise what went wrong, without waiting."""
+        if self.pending_write is not None and self.pending_write.done():
+            self.wait_until_written()
+
+    def wait_until_written(self) -> None:
+        """Until all is on the disk."""
+        pending_write, self.pending_write = self.pending_write, None
+        if pending_write is not None:
+            pending_write.result()
+
+    def shut_down(self) -> None:
+        """End the thread, when it has written what it was given."""
+        self.executor.shutdown()
+
+    def _write_snapshot(
+        self, snapshot: TrainingSnapshot, tables: RowsByTable, model: Transformer | None
+    ) -> None:
+        step, folder = (
+            snapshot.step,
+            self.work_folder / "checkpoints" / format_step_name(snapshot.step),
+        )
+        if model is not None:
+            checkpoint.save_checkpoint(
+                model, folder, tokenizer_path=self.tokenizer_path, weights=snapshot.model_weights
+            )
+        for name, rows in tables.items():
+            if rows:
+                with write_file_atomically(
+                    self.work_folder / name / f"part-{step:08d}.parquet"
+                ) as path:
+                    pq.write_table(pa.Table.from_pylist(rows, TABLE_SCHEMAS[name]), path)
+        snapshot.write_state(self.work_folder)
+        remove_old_states(self.work_folder, self.config)
+        if model is not None:
+            emit_checkpoint_event(folder)
+
+
+def emit_checkpoint_event(checkpoint_folder: Path) -> None:
+    """Tell of a checkpoint that counts."""
+    emit_event(
+        "checkpoint",
+        step=int(checkpoint_folder.name.removeprefix("step-")),
+        path=str(checkpoint_folder),
+    )

@@ -1,0 +1,92 @@
+"""What a model writes while it is trained, to be read by people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import torch
+
+from model.architecture import Transformer
+from model.batch import Batch
+from model.config import Precision
+from model.decoding.generation import generate
+from model.decoding.inference_mode import autocast_to_precision
+from model.special_tokens import END_OF_TEXT_ID
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+SAMPLES_SCHEMA = pa.schema(
+    [
+        pa.field("step", pa.int64(), nullable=False),
+        pa.field("sample", pa.int64(), nullable=False),
+        pa.field("prompt", pa.string(), nullable=False),  # what an encoder read, else empty
+        pa.field("text", pa.string(), nullable=False),
+        pa.field("precision", pa.string(), nullable=False),  # in which it was written
+    ]
+)
+
+
+def generate_samples(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    *,
+    count: int,
+    max_tokens: int,
+    seed: int,
+    batch: Batch | None,
+    precision: Precision = "auto",
+) -> list[dict[str, Any]]:
+    """Rows of SAMPLES but for the step: texts of at most ``tokens`` tokens.
+
+    A decoder begins at the begin-of-text token; an encoder-decoder answers the sources of
+    ``batch``, of packed rows the longest of each. The draws depend on the seed alone, so that steps
+    compare.
+    """
+    prompts, sources, samples_per_prompt = [[END_OF_TEXT_ID]], None, count
+    if model.encoder is not None:
+        assert (
+            batch is not None
+            and batch.source is not None
+            and batch.source_attention_mask is not None
+        )
+        segments = batch.source_segments
+        if segments is None:  # a pair has a row to itself
+            segments = torch.zeros_like(batch.source)
+        source_rows = zip(batch.source, batch.source_attention_mask, segments, strict=True)
+        # Of the documents in a row the longest.
+        sources = [
+            ids[attention_mask & (row_segments == row_segments[attention_mask].mode()[0])].tolist()
+            for ids, attention_mask, row_segments in source_rows
+        ]
+        prompts, samples_per_prompt = prompts * len(sources), 1
+    max_new_tokens = min(max_tokens, model.config.context - 1)
+    if not max_new_tokens:
+        return []  # a context of one token has no room for a second
+    generation_options: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "samples": samples_per_prompt,
+        "seed": seed,
+    }
+    with autocast_to_precision(model, precision) as used_precision:
+        continuations = generate(model, prompts, sources=sources, **generation_options)
+    generated_ids = [
+        continuation.ids[:-1] if continuation.stopped else continuation.ids
+        for prompt_continuations in continuations
+        for continuation in prompt_continuations
+    ]
+    prompt_ids = sources or [[]] * len(generated_ids)
+    return [
+        {
+            "sample": i,
+            "prompt": _decode_ids(tokenizer, source),
+            "text": _decode_ids(tokenizer, ids),
+            "precision": used_precision,
+        }
+        for i, (source, ids) in enumerate(zip(prompt_ids, generated_ids, strict=True))
+    ]
+
+
+def _decode_ids(tokenizer: Tokenizer, ids: list[int]) -> str:
+    return str(tokenizer.decode(ids, skip_special_tokens=False))

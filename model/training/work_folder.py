@@ -1,0 +1,186 @@
+"""The work folder of a training, by step: its states, and what it left until each of them.
+
+    state/step-*/          what a killed training goes on from: state.json, state.safetensors
+    checkpoints/step-*/    models for others, which nobody removes
+    log, validation, samples/part-*.parquet
+
+Nothing here loads torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from model.config import TrainConfig, config_from_dict
+from model.interchange.atomic_files import remove_unfinished_writes
+from model.training.schedule import find_last_step_before_decay, have_same_rates_until
+
+STATE_FORMAT = 6
+STATES_FOLDER = "state"
+OUTPUT_FOLDERS = ("checkpoints", "log", "validation", "samples")
+
+StateHeader = dict[str, Any]
+
+
+class DamagedStateError(ValueError):
+    """A state cannot be used; the message names it, and what to remove."""
+
+    def __init__(self, state_folder: Path, reason: object) -> None:
+        other_states = [path for path in state_folder.parent.glob("step-*") if path != state_folder]
+        advice = (
+            f"{state_folder}: training goes on from the one before"
+            if other_states
+            else "the work folder"
+        )
+        super().__init__(
+            f"The training state {state_folder} is damaged ({reason}): remove {advice}."
+        )
+
+
+class OtherTrainingError(ValueError):
+    """A state is whole, and another training's."""
+
+
+def format_step_name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def parse_step_from_path(path: Path) -> int | None:
+    """The step of what a trainer has left; None for what is not its own."""
+    match = re.fullmatch(r"step-(\d{8})|part-(\d{8})\.parquet", path.name)
+    return int(match[1] or match[2]) if match else None
+
+
+def list_state_steps(work_folder: Path) -> list[int]:
+    """The steps of its whole states, newest first."""
+    parsed_steps = (
+        parse_step_from_path(path) for path in (work_folder / STATES_FOLDER).glob("step-*")
+    )
+    return sorted((step for step in parsed_steps if step is not None), reverse=True)
+
+
+def read_state_header(work_folder: Path, step: int) -> StateHeader:
+    """What a state says of itself; DamagedState where it does not say it."""
+    state_folder = work_folder / STATES_FOLDER / format_step_name(step)
+    try:
+        header = json.loads((state_folder / "state.json").read_text(encoding="utf-8"))
+        if header["format"] != STATE_FORMAT:
+            raise OtherTrainingError(
+                f"The training state {state_folder} is of another version of this program: "
+                f"use another "
+                f"work folder, or remove this one."
+            )
+        config_from_dict(TrainConfig, header["config"])
+        if header["step"] != step:
+            raise ValueError(f"it is of step {header['step']}")
+        typed_values: list[tuple[object, type]] = [(header["identity"], dict)]
+        for stretch in header["history"]:
+            typed_values += [(stretch["from"], int), (stretch["settings"], dict)]
+        if not all(isinstance(value, expected_type) for value, expected_type in typed_values):
+            raise TypeError("its identity and history are none")
+        return dict(header)
+    except OtherTrainingError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise DamagedStateError(state_folder, error) from error
+
+
+def find_resumable_state(
+    work_folder: Path, identity: dict[str, Any], config: TrainConfig
+) -> int | None:
+    """The step of the newest state from which a training can go on; None where there is no state.
+
+    AnotherTraining where there are some, and all of them are of other steps than this training's
+    would have been: of another model, other data or settings (``identity``), or at other rates.
+    """
+    state_steps = list_state_steps(work_folder)
+    for step in state_steps:
+        header = read_state_header(work_folder, step)
+        for key in identity:
+            if header["identity"].get(key) != identity[key]:
+                raise OtherTrainingError(
+                    f"The work folder {work_folder} belongs to a training with other {key} "
+                    f"settings: use "
+                    "another work folder, or remove this one."
+                )
+        if have_same_rates_until(config_from_dict(TrainConfig, header["config"]), config, step):
+            return step
+    if state_steps:
+        raise OtherTrainingError(
+            f"The work folder {work_folder} belongs to a training with another schedule, of which "
+            f"{state_steps[0]} steps are done: use another work folder, or remove this one."
+        )
+    return None
+
+
+def remove_old_states(work_folder: Path, config: TrainConfig) -> None:
+    """Keep the newest, and the last before the rate decays: a longer training goes on from that."""
+    for age, step in enumerate(list_state_steps(work_folder)):
+        if age >= config.keep_states and not (
+            config.schedule == "wsd" and step == find_last_step_before_decay(config)
+        ):
+            shutil.rmtree(work_folder / STATES_FOLDER / format_step_name(step))
+
+
+def remove_newer_outputs(work_folder: Path, step: int | None) -> None:
+    """Remove what a killed training left half done, or made after the state it goes on from."""
+    for folder_name in (STATES_FOLDER, *OUTPUT_FOLDERS):
+        remove_unfinished_writes(work_folder / folder_name)
+        for path in (work_folder / folder_name).glob("*-*"):
+            output_step = parse_step_from_path(path)
+            if output_step is not None and (step is None or output_step > step):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+# Going on from another training --------------------------------------------------------------
+
+
+def iter_branchable_steps(work_folder: Path, config: TrainConfig) -> Iterator[int]:
+    """The steps of the states here from which a training with ``config`` could go on, where all
+    but the schedule is known to be the same."""
+    for step in list_state_steps(work_folder):
+        try:
+            header = read_state_header(work_folder, step)
+        except ValueError:
+            continue  # of no use, and no reason to fail
+        if have_same_rates_until(config_from_dict(TrainConfig, header["config"]), config, step):
+            yield step
+
+
+def link_outputs_until(work_folder: Path, step: int, target_folder: Path) -> None:
+    """Give the folder ``other`` the state of a step, and what was left until then; a kill leaves it
+    whole or not at all. Files are linked, for nobody changes them."""
+    unfinished_folder = target_folder.with_name(f".{target_folder.name}.half")
+    shutil.rmtree(unfinished_folder, ignore_errors=True)
+    for folder_name in OUTPUT_FOLDERS:
+        for path in (work_folder / folder_name).glob("*-*"):
+            output_step = parse_step_from_path(path)
+            if output_step is not None and output_step <= step:
+                _link_path(path, unfinished_folder / folder_name / path.name)
+    _link_path(
+        work_folder / STATES_FOLDER / format_step_name(step),
+        unfinished_folder / STATES_FOLDER / format_step_name(step),
+    )
+    shutil.rmtree(target_folder, ignore_errors=True)
+    unfinished_folder.rename(target_folder)
+
+
+def _link_path(path: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        shutil.copytree(path, target, copy_function=_link_file)
+    else:
+        _link_file(path, target)
+
+
+def _link_file(source: str | Path, target: str | Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copyfile(source, target)

@@ -1,0 +1,358 @@
+"""Pages of rows: what stands behind the figures of a card, and the documents behind the rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import repeat
+from typing import Any
+
+import pyarrow as pa
+from markupsafe import Markup, escape
+
+from reports.page.document import Callout, Document, redact_document
+from reports.page.figures import FIGURES, Evidence, Figure, FigureBook
+from reports.page.redaction import Redactor, find_prompt_columns, get_adjacent_texts
+from reports.page.rendering import get_template_environment, render_html, render_markdown
+from tasks.contract import Artifact, Column, StageContext
+
+#: Of the ids in a page's rows so many are looked up, and so many documents shown.
+_MAX_LOOKUP_IDS, _MAX_DOCUMENTS_PER_PAGE = 100, 20
+_MAX_LABEL_CHARACTERS = 160  # characters of a label
+
+
+@dataclass
+class TableCell:
+    text: str = ""
+    css_class: str = ""
+    ids: Sequence[str] = ()
+
+
+#: What stands where a row has no value.
+EMPTY_CELL = TableCell("–", "muted")
+
+
+@dataclass
+class DocumentLookup:
+    """Looks up documents by id in the artifacts of the corpus stages, the last stage first."""
+
+    corpus_artifacts: Mapping[str, Artifact]
+    redactor: Redactor
+    documents_by_id: dict[bytes, dict[str, Any]] = field(default_factory=dict)
+    toxicity_by_id: dict[bytes, float] = field(default_factory=dict)
+
+    def load_documents(self, doc_ids: set[bytes]) -> None:
+        """Read the documents, one scan of each artifact for all of them."""
+        self._load_toxicity_scores(doc_ids)
+        for stage, artifact in reversed(list(self.corpus_artifacts.items())):
+            missing_ids = doc_ids - self.documents_by_id.keys()
+            if not missing_ids:
+                return
+            if "documents" not in artifact.tables:
+                continue
+            table = artifact["documents"].find_document_rows(
+                sorted(missing_ids), ["doc_id", "source", "text"]
+            )
+            for row in table.to_pylist():
+                self.documents_by_id.setdefault(row["doc_id"], {**row, "stage": stage})
+
+    def _load_toxicity_scores(self, doc_ids: set[bytes]) -> None:
+        for artifact in self.corpus_artifacts.values():
+            signals = artifact.tables.get("signals")
+            if signals is None or "toxicity" not in signals.columns:
+                continue
+            for row in signals.find_document_rows(
+                sorted(doc_ids), ["doc_id", "toxicity"]
+            ).to_pylist():
+                if row["toxicity"] is not None and not math.isnan(row["toxicity"]):
+                    self.toxicity_by_id[row["doc_id"]] = row["toxicity"]
+
+    def build_excerpt(self, doc_id: bytes, related_ids: set[bytes]) -> dict[str, str]:
+        """A document as it may be shown. One that nobody scored, because it left before, is judged
+        by one that the rows name ``beside`` it, if they agree word for word."""
+        document = self.documents_by_id[doc_id]
+        toxicity = self.toxicity_by_id.get(doc_id)
+        if toxicity is None:
+            scored_related_ids = [
+                i for i in related_ids & self.toxicity_by_id.keys() if i in self.documents_by_id
+            ]
+            words = document["text"].split()
+            identical_text_scores = [
+                self.toxicity_by_id[i]
+                for i in scored_related_ids
+                if self.documents_by_id[i]["text"].split() == words
+            ]
+            toxicity = max(identical_text_scores, default=None)
+        return {
+            "id": doc_id.hex(),
+            "source": self.redactor.redact_by_kind(
+                document["source"], "label", max_characters=_MAX_LABEL_CHARACTERS
+            ),
+            "stage": document["stage"],
+            "score": "–" if toxicity is None else f"{toxicity:.3f}",
+            "text": self.redactor.redact_by_kind(
+                document["text"], "corpus text", toxicity, max_characters=600
+            ),
+        }
+
+
+def write_card_files(
+    document: Document,
+    book: FigureBook,
+    context: StageContext,
+    card_name: str,
+    corpus_artifacts: Mapping[str, Artifact],
+    redactor: Redactor,
+    max_rows: int,
+) -> None:
+    """Write a card: ``<name>.html``, ``<name>.md``, its charts, its rows, its table of figures."""
+    document = redact_document(document, redactor.redact_full_text)
+    if redactor.notice:
+        document.lead = [Callout("bad", [redactor.notice]), *document.lead]
+    context.prepare_output_path(f"{card_name}.html").write_text(
+        render_html(document), encoding="utf-8"
+    )
+    context.prepare_output_path(f"{card_name}.md").write_text(
+        render_markdown(document), encoding="utf-8"
+    )
+    for chart in document.list_charts():
+        context.prepare_output_path(chart.path).write_text(
+            chart.render_svg(redactor.redact_full_text), encoding="utf-8"
+        )
+    pages = book.group_by_page()
+    first_rows_by_page = {
+        page: evidence.read_first_rows(max_rows) for page, (evidence, _) in pages.items()
+    }
+    ids_by_page = {
+        page: _collect_row_ids(evidence, first_rows_by_page[page])
+        for page, (evidence, _) in pages.items()
+    }
+    document_lookup = DocumentLookup(corpus_artifacts, redactor)
+    doc_ids = {i for page_ids in ids_by_page.values() for i in page_ids}
+    if doc_ids:
+        document_lookup.load_documents(doc_ids)
+    for page_number, (page, (evidence, figures)) in enumerate(pages.items(), start=1):
+        available_ids = [i for i in ids_by_page[page] if i in document_lookup.documents_by_id][
+            :_MAX_DOCUMENTS_PER_PAGE
+        ]
+        documents = [document_lookup.build_excerpt(i, ids_by_page[page][i]) for i in available_ids]
+        html = render_evidence_page(
+            evidence,
+            figures,
+            first_rows_by_page[page],
+            documents,
+            redactor,
+            card_page=f"{card_name}.html",
+            kind=document.kind,
+        )
+        context.prepare_output_path(page).write_text(html, encoding="utf-8")
+        context.report_progress(page_number, len(pages), "pages of rows")
+    context.get_table_writer("figures").write(book.build_figures_table())
+
+
+def _collect_row_ids(evidence: Evidence, rows: pa.Table) -> dict[bytes, set[bytes]]:
+    """The first ids in the rows, each with those that stand in the same rows: some of them name
+    documents."""
+    id_columns = [
+        column_name
+        for column_name in rows.column_names
+        if evidence.get_column_description(column_name).kind == "id"
+    ]
+    related_ids: dict[bytes, set[bytes]] = {}
+    for row in rows.select(id_columns).to_pylist():
+        id_lists = [value if isinstance(value, list) else [value] for value in row.values()]
+        ids = [i for id_list in id_lists for i in id_list if isinstance(i, bytes) and len(i) == 16]
+        for i in ids:
+            if len(related_ids) >= _MAX_LOOKUP_IDS and i not in related_ids:
+                return related_ids
+            related_ids.setdefault(i, set()).update(ids)
+    return related_ids
+
+
+def render_evidence_page(
+    evidence: Evidence,
+    figures: Sequence[Figure],
+    first_rows: pa.Table,
+    documents: Sequence[Mapping[str, str]],
+    redactor: Redactor,
+    *,
+    card_page: str,
+    kind: str,
+) -> str:
+    columns = [evidence.get_column_description(name) for name in first_rows.column_names]
+    linked_ids = {document["id"] for document in documents}
+    return (
+        get_template_environment()
+        .get_template("rows.html")
+        .render(
+            evidence=evidence,
+            condition=redactor.redact_full_text(evidence.conditions_json),
+            python=redactor.redact_full_text(evidence.format_python_code()),
+            say=redactor.redact_full_text,
+            figures=figures,
+            how=describe_computation,
+            columns=columns,
+            notice=redactor.notice,
+            numeric={field.name for field in first_rows.schema if _is_numeric_type(field.type)},
+            rows=_render_table_rows(columns, first_rows, redactor, linked_ids),
+            shown=len(first_rows),
+            documents=documents,
+            card=card_page,
+            kind=kind,
+        )
+    )
+
+
+def describe_computation(figure: Figure) -> str:
+    """How the rows make the figure, in words."""
+    column = figure.value_column
+    description = {
+        "count": "the number of rows",
+        "sum": f"the sum of {column}",
+        "mean": f"the mean of {column}",
+        "ratio": f"the sum of {column.replace('+', ' and ').replace('/', ' over the sum of ')}",
+        "min": f"the smallest {column}",
+        "max": f"the largest {column}",
+        "last": f"the last {column}",
+        "distinct": f"the number of different values of {column}",
+        "finding": figure.method or "computed by the audit",
+    }[figure.aggregate]
+    return (
+        f"{description}; {figure.method}"
+        if figure.method and figure.aggregate != "finding"
+        else description
+    )
+
+
+def _render_table_rows(
+    columns: Sequence[Column], first_rows: pa.Table, redactor: Redactor, linked_ids: Collection[str]
+) -> Markup:
+    """The lines of a table's body. They are made here: over the hundreds of thousands of cells of a
+    card a template takes longer than all else that is done for them."""
+    rendered_columns = [
+        _render_column_cells(column, columns, first_rows, redactor, linked_ids)
+        for column in columns
+    ]
+    table_rows = [f"<tr>{''.join(cells)}</tr>" for cells in zip(*rendered_columns, strict=True)]
+    return Markup("\n".join(table_rows))  # noqa: S704  # of cells that are escaped
+
+
+def _render_column_cells(
+    column: Column,
+    columns: Sequence[Column],
+    first_rows: pa.Table,
+    redactor: Redactor,
+    linked_ids: Collection[str],
+) -> Iterable[str]:
+    """Make a column's cells, those of equal values and neighbours once."""
+
+    def render_value(
+        value: Any, score: float | None, adjacent_texts: tuple[str, str] = ("", "")
+    ) -> str:
+        return _cell_to_html(
+            value_to_cell(column, value, score, redactor, adjacent_texts), linked_ids
+        )
+
+    values = first_rows[column.name]
+    if pa.types.is_floating(values.type) and column.kind != "personal":
+        return map(_render_number_cell, values.to_pylist())  # most of all cells
+    score_column_count = first_rows.column_names.count(column.judged_by)
+    scores = first_rows[column.judged_by].to_pylist() if score_column_count else repeat(None)
+    # Lists are no keys, and -0.0 is the key of 0.0.
+    is_uncacheable = pa.types.is_nested(values.type) or pa.types.is_floating(values.type)
+    render_cached = render_value if is_uncacheable else cache(render_value)
+    prompt_columns = find_prompt_columns(columns)
+    if column.name in (*prompt_columns, *prompt_columns.values()):
+        text_columns = sorted({*prompt_columns, *prompt_columns.values()})
+        rows = first_rows.select(text_columns).to_pylist()
+        adjacent_texts = [get_adjacent_texts(column.name, row, prompt_columns) for row in rows]
+        return map(render_cached, values.to_pylist(), scores, adjacent_texts)
+    return map(render_cached, values.to_pylist(), scores)
+
+
+def _render_number_cell(value: float | None) -> str:
+    """The cell that ``cell_of`` makes of it, at once."""
+    return (
+        f'<td class="number">{value:.6g}</td>'
+        if value is not None
+        else _cell_to_html(EMPTY_CELL, ())
+    )
+
+
+def _cell_to_html(cell: TableCell, linked_ids: Collection[str]) -> str:
+    class_attribute = f' class="{cell.css_class}"' if cell.css_class else ""
+    id_links = " ".join(
+        f'<a href="#doc-{i}"><code>{i}</code></a>' if i in linked_ids else f"<code>{i}</code>"
+        for i in cell.ids
+    )
+    return f"<td{class_attribute}>{id_links}{escape(cell.text)}</td>"
+
+
+def value_to_cell(
+    column: Column,
+    value: Any,
+    score: float | None,
+    redactor: Redactor,
+    adjacent_texts: tuple[str, str] = ("", ""),
+) -> TableCell:
+    """Return a value of a column as it may be shown.
+
+    ``score``: of the column that judges this one; ``beside``: what its row shows right before and
+    after it.
+    """
+    if value is None:
+        return EMPTY_CELL
+    if column.kind == "personal":
+        return TableCell(redactor.redact_by_kind(_value_to_text(value), column.kind), "text")
+    if isinstance(value, bool):
+        return TableCell("yes" if value else "no")
+    if isinstance(value, int):
+        return TableCell(str(value), "number")
+    if isinstance(value, float):
+        return TableCell(f"{value:.6g}", "number")
+    if isinstance(value, list) and all(isinstance(item, bytes) for item in value):
+        return TableCell(_format_total_suffix(value, 8), ids=[item.hex() for item in value[:8]])
+    if isinstance(value, bytes):
+        return TableCell(ids=[value.hex()])
+    if column.kind in ("label", "id", "figure"):
+        return TableCell(
+            redactor.redact_by_kind(
+                _value_to_text(value), column.kind, max_characters=_MAX_LABEL_CHARACTERS
+            )
+        )
+    return TableCell(
+        redactor.redact_by_kind(
+            _value_to_text(value), column.kind, score, adjacent_texts=adjacent_texts
+        ),
+        "text",
+    )
+
+
+def _value_to_text(value: Any) -> str:
+    """A value as text, of a long one the beginning."""
+    if isinstance(value, list):
+        return ", ".join(_value_to_text(item) for item in value[:16]) + _format_total_suffix(
+            value, 16
+        )
+    if isinstance(value, bytes):  # raw input that could not be read
+        return value[:8000].decode("utf-8", "backslashreplace")
+    return str(value)
+
+
+def _format_total_suffix(values: Sequence[Any], limit: int) -> str:
+    return f" … ({len(values):,} in all)" if len(values) > limit else ""
+
+
+def _is_numeric_type(data_type: pa.DataType) -> bool:
+    return pa.types.is_integer(data_type) or pa.types.is_floating(data_type)
+
+
+__all__ = [
+    "FIGURES",
+    "DocumentLookup",
+    "describe_computation",
+    "render_evidence_page",
+    "write_card_files",
+]

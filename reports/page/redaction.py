@@ -1,0 +1,401 @@
+"""Redact text before it reaches a page, so that no page source holds what must not be shown.
+
+The kind of a column decides what may be shown (tasks/contract/columns.py). Text of the corpus or of
+a model is shown only if a scorer found it harmless; ``personal`` is never shown. In all text that
+is shown, personal data and credentials (found as ``tasks.corpus.redact_spans`` finds them, even
+with invisible characters inside) and the secrets of canaries are redacted. So are fragments of them
+at the end of a truncated text or across two texts (``reports.page.planted_secrets``,
+``tasks.measures.personal.truncated_values``), and keys with a vendor's prefix that are shorter than
+complete ones. Characters that are invisible or change the direction of text are written out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
+from typing import Any
+
+from reports.page.planted_secrets import PlantedSecret, SecretFinder
+from tasks.contract import Column
+
+#: A text whose stored toxicity is at or above this is shown as blocks.
+OFFENSIVE_TOXICITY = 0.5
+
+#: Kinds of text that are shown as far as they hold nothing that must be masked, and those that need
+#: a score; every other kind of text is shown nowhere.
+DISPLAYABLE_KINDS = ("audit text", "project text", "label", "id", "figure")
+SCORE_GATED_KINDS = ("corpus text", "model text")
+
+#: Unicode's default ignorable characters, which nobody sees (some are letters, some marks), and the
+#: blank of braille; as a class of a regular expression.
+INVISIBLE_PATTERN = (
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
+)
+_INVISIBLE_REGEX = re.compile(INVISIBLE_PATTERN)
+
+RedactFunction = Callable[[str], str]  # a text as it may be shown
+
+#: Kinds of text that a token limit or a window may have cut off in the middle of a value. Labels,
+#: ids and figures are whole: many end with a number.
+TRUNCATABLE_KINDS = (*SCORE_GATED_KINDS, "audit text")
+
+_MAX_SCANNED_CHARACTERS = 4000  # characters of a text that are looked at ...
+_CUT_MARGIN = 500  # ... of which the last are dropped where it was cut: a span may straddle the cut
+
+
+class Redactor:
+    """Masks texts for one card.
+
+    ``secrets`` are the planted ones, of the table ``plants``, with the sentences that they were
+    planted in where these are known; ``regions`` countries whose national telephone numbers are
+    looked for beside the detectors' own.
+    """
+
+    notice = ""  # what stands at the top of each page
+
+    def __init__(
+        self,
+        secrets: Iterable[str | PlantedSecret] = (),
+        toxicity_threshold: float = OFFENSIVE_TOXICITY,
+        phone_regions: Iterable[str] = (),
+    ) -> None:
+        self.toxicity_threshold, self.phone_regions = toxicity_threshold, frozenset(phone_regions)
+        planted_secrets = (
+            PlantedSecret(secret) if isinstance(secret, str) else secret for secret in secrets
+        )
+        self._secret_finder = SecretFinder(
+            PlantedSecret(
+                _remove_invisible(secret.text),
+                _remove_invisible(secret.preceding_text),
+                _remove_invisible(secret.following_text),
+            )
+            for secret in planted_secrets
+        )
+        self._redacted_excerpts: dict[tuple[Any, ...], str] = {}
+        self._redacted_texts: dict[str, str] = {}
+        #: Neighbouring texts are searched together once for each of them.
+        self._find_spans_in_joined = lru_cache(maxsize=4096)(self.find_sensitive_spans)
+
+    def is_offensive(self, score: float | None) -> bool:
+        return score is not None and score >= self.toxicity_threshold
+
+    def redact_by_kind(
+        self,
+        text: str,
+        kind: str,
+        score: float | None = None,
+        max_characters: int = 400,
+        surrounding_texts: tuple[str, str] = ("", ""),
+        adjacent_texts: tuple[str, str] = ("", ""),
+    ) -> str:
+        """Return a text of this kind as it may be shown.
+
+        Args:
+            text: The text.
+            kind: Of its column; decides whether it is shown at all.
+            score: What judges it, if anything did.
+            limit: About how many characters are shown at most.
+            around: What precedes and follows it where it is cut out of a longer text.
+            beside: What is shown before and after it and reads on from one to the next, such as a
+                prompt and its continuation. What crosses the border is masked on both sides.
+        """
+        if kind in SCORE_GATED_KINDS:
+            is_unscored = score is None or math.isnan(score)
+            if is_unscored and text.strip():
+                return f"[not shown: not scored, {len(text):,} characters]"
+        elif kind not in DISPLAYABLE_KINDS:
+            return f"[not shown: may hold personal data, {len(text):,} characters]"
+        return self.redact_excerpt(
+            text,
+            score,
+            max_characters,
+            surrounding_texts,
+            adjacent_texts,
+            may_be_truncated=kind in TRUNCATABLE_KINDS,
+        )
+
+    def redact_excerpt(
+        self,
+        text: str,
+        score: float | None = None,
+        max_characters: int = 400,
+        surrounding_texts: tuple[str, str] = ("", ""),
+        adjacent_texts: tuple[str, str] = ("", ""),
+        *,
+        may_be_truncated: bool = True,
+    ) -> str:
+        """Return a text that may be shown, masked; at most about ``limit`` characters of it.
+
+        ``may_be_cut``: whether its ends may cut off what must not be shown; the other arguments are
+        those of ``shown``.
+        """
+        if self.is_offensive(score):
+            return (
+                f"{replace_with_blocks(text)} [masked: scored {score:.2f}, {len(text):,} "
+                f"characters]"
+            )
+        surrounding_texts = (
+            surrounding_texts[0][-_CUT_MARGIN:],
+            surrounding_texts[1][:_CUT_MARGIN],
+        )
+        key = (text, max_characters, surrounding_texts, adjacent_texts, may_be_truncated)
+        if key not in self._redacted_excerpts:
+            self._redacted_excerpts[key] = self._redact_and_shorten(
+                text, max_characters, surrounding_texts, adjacent_texts, may_be_truncated
+            )
+        return self._redacted_excerpts[key]
+
+    def redact_full_text(self, text: str) -> str:
+        """What we say ourselves of rows and on cards (labels, conditions, lines of Python), masked,
+        at any length."""
+        if text not in self._redacted_texts:
+            self._redacted_texts[text] = _replace_spans(
+                text, self.find_sensitive_spans(text, may_be_truncated=False)
+            )
+        return self._redacted_texts[text]
+
+    def _redact_and_shorten(
+        self,
+        text: str,
+        max_characters: int,
+        surrounding_texts: tuple[str, str],
+        adjacent_texts: tuple[str, str],
+        may_be_truncated: bool,
+    ) -> str:
+        scanned_text, (preceding_text, following_text) = text, surrounding_texts
+        if len(text) > _MAX_SCANNED_CHARACTERS:
+            scanned_text, following_text = (
+                text[: _MAX_SCANNED_CHARACTERS - _CUT_MARGIN],
+                text[_MAX_SCANNED_CHARACTERS - _CUT_MARGIN : _MAX_SCANNED_CHARACTERS],
+            )
+        # Spans are looked for in more than is kept: one may straddle either cut.
+        offset = len(preceding_text)
+        candidate_spans = self.find_sensitive_spans(
+            preceding_text + scanned_text + following_text, may_be_truncated=may_be_truncated
+        )
+        spans = [
+            (max(0, start - offset), end - offset, kind)
+            for start, end, kind in candidate_spans
+            if end > offset
+        ]
+        spans += self._find_spans_across_boundary(text, adjacent_texts)
+        redacted_text = _replace_spans(scanned_text, _merge_spans(spans))
+        length = len(redacted_text)
+        if length > max_characters:
+            redacted_text = redacted_text[:max_characters]
+        if length > max_characters or len(scanned_text) < len(text):
+            redacted_text += f"… [{len(text):,} characters in all]"
+        return redacted_text
+
+    def _find_spans_across_boundary(
+        self, text: str, adjacent_texts: tuple[str, str]
+    ) -> list[tuple[int, int, str]]:
+        """Return the spans of a text that show only beside the texts before and after it."""
+        preceding_text, following_text = adjacent_texts
+        spans: list[tuple[int, int, str]] = []
+        if preceding_text and text:
+            start = max(0, len(preceding_text) - _CUT_MARGIN)
+            joined_spans = self._find_spans_in_joined(preceding_text[start:] + text[:_CUT_MARGIN])
+            offset = len(preceding_text) - start
+            spans += [
+                (max(0, span_start - offset), span_end - offset, kind)
+                for span_start, span_end, kind in joined_spans
+                if span_end > offset
+            ]
+        if following_text and text:
+            start = max(0, len(text) - _CUT_MARGIN)
+            joined_spans = self._find_spans_in_joined(text[start:] + following_text[:_CUT_MARGIN])
+            candidate_spans = (
+                (span_start + start, min(span_end + start, len(text)), kind)
+                for span_start, span_end, kind in joined_spans
+            )
+            spans += [span for span in candidate_spans if span[0] < span[1]]
+        return spans
+
+    def find_sensitive_spans(
+        self, text: str, *, may_be_truncated: bool = True
+    ) -> list[tuple[int, int, str]]:
+        """Return the spans to mask, in order, not overlapping.
+
+        ``may_be_cut``: whether the ends of the text may cut off what must not be shown.
+        """
+        visible_positions = (
+            [position for position, character in enumerate(text) if _is_visible(character)]
+            if _may_contain_invisible(text)
+            else range(len(text))
+        )
+        visible_text = (
+            "".join([text[position] for position in visible_positions])
+            if len(visible_positions) < len(text)
+            else text
+        )
+        detected_spans = [*self._personal_data_finder(visible_text)]
+        if may_be_truncated:
+            detected_spans += self._truncated_data_finder(visible_text)
+        secret_spans = self._secret_finder.find_secret_spans(
+            visible_text, may_be_truncated=may_be_truncated
+        )
+        detected_spans += [("planted secret", *span) for span in secret_spans]
+        named_spans = [
+            (visible_positions[start], visible_positions[end - 1] + 1, kind.lower())
+            for kind, start, end in detected_spans
+        ]
+        if visible_text is not text:  # what nobody sees may also set apart what it stands between
+            spaced_text = "".join(
+                character if _is_visible(character) else " " for character in text
+            )
+            named_spans += [
+                (start, end, kind.lower())
+                for kind, start, end in self._personal_data_finder(spaced_text)
+            ]
+        return _merge_spans(named_spans)
+
+    @cached_property
+    def _truncated_data_finder(self) -> Callable[[str], Any]:
+        from tasks.measures.personal.truncated_values import find_truncated_values
+        from tasks.measures.personal_data import DEFAULT_REGIONS
+
+        return partial(
+            find_truncated_values, regions=sorted(self.phone_regions.union(DEFAULT_REGIONS))
+        )
+
+    @cached_property
+    def _personal_data_finder(self) -> Callable[[str], Any]:
+        from tasks.measures.personal.types import PERSONAL_DATA_TYPES
+        from tasks.measures.personal_data import (
+            DEFAULT_REGIONS,
+            find_personal_data_spans,
+        )  # they take a while to import
+
+        # All types, whatever the config of the corpus left out.
+        return partial(
+            find_personal_data_spans,
+            types=PERSONAL_DATA_TYPES,
+            regions=sorted(self.phone_regions.union(DEFAULT_REGIONS)),
+        )
+
+
+class PassthroughRedactor(Redactor):
+    """Shows everything: for ``reports.unredacted_site`` alone, whose pages nobody else may see."""
+
+    notice = (
+        "Unmasked, for local eyes: this page shows personal data, planted secrets and offensive "
+        "text in clear, whatever it says below. Do not publish it."
+    )
+
+    def redact_by_kind(
+        self,
+        text: str,
+        kind: str,
+        score: float | None = None,
+        max_characters: int = 400,
+        surrounding_texts: tuple[str, str] = ("", ""),
+        adjacent_texts: tuple[str, str] = ("", ""),
+    ) -> str:
+        return self.redact_excerpt(text, score, max_characters, surrounding_texts)
+
+    def is_offensive(self, score: float | None) -> bool:
+        return False
+
+    def find_sensitive_spans(
+        self, text: str, *, may_be_truncated: bool = True
+    ) -> list[tuple[int, int, str]]:
+        return []
+
+
+def _merge_spans(spans: Iterable[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """Return the spans in order, those that overlap as one, which has the name of its first."""
+    merged: list[tuple[int, int, str]] = []
+    for start, end, kind in sorted(spans):
+        if merged and start < merged[-1][1]:
+            first_start, last_end, first_kind = merged[-1]
+            merged[-1] = (first_start, max(last_end, end), first_kind)
+        elif start < end:
+            merged.append((start, end, kind))
+    return merged
+
+
+def find_prompt_columns(columns: Iterable[Column]) -> dict[str, str]:
+    """Return, for each column that holds what a model wrote, the column that holds its prompt."""
+    columns_by_name = {column.name: column for column in columns}
+    prompt_column = next((name for name in ("prompt", "text") if name in columns_by_name), None)
+    if prompt_column is None or columns_by_name[prompt_column].kind == "model text":
+        return {}
+    return {
+        name: prompt_column
+        for name, column in columns_by_name.items()
+        if column.kind == "model text"
+    }
+
+
+def get_adjacent_texts(
+    column_name: str, row: Mapping[str, Any], prompt_columns: Mapping[str, str]
+) -> tuple[str, str]:
+    """Return what precedes and follows the value of a column in a row that shows both.
+
+    ``prompts``: those of the row's columns, as ``prompts_of`` finds them.
+    """
+    if column_name in prompt_columns:
+        return str(row[prompt_columns[column_name]] or ""), ""
+    responses = [
+        row[response_column]
+        for response_column, prompt_column in prompt_columns.items()
+        if prompt_column == column_name and row[response_column]
+    ]
+    return "", str(responses[0]) if responses else ""
+
+
+def _replace_spans(text: str, spans: Sequence[tuple[int, int, str]]) -> str:
+    """The text with each span replaced by its kind; spans in order, some behind the text's end."""
+    segments: list[str] = []
+    end = 0
+    for start, span_end, kind in spans:
+        if start < len(text):
+            segments += [text[end:start], f"[{kind} masked]"]
+            end = span_end
+    return escape_invisible("".join([*segments, text[end:]]))
+
+
+def replace_with_blocks(text: str, max_characters: int = 60) -> str:
+    """Words as blocks of their length: how much stands there, not what."""
+    return re.sub(r"\S", "█", " ".join(text[: 4 * max_characters].split()))[:max_characters] or "█"
+
+
+def escape_invisible(text: str) -> str:
+    """What a reader cannot see written out as ‹U+202E›: control, format, private and lone surrogate
+    characters, and UNSEEN.
+
+    Line breaks and tabs stay: the renderers deal with them; so does what gives a symbol its colour.
+    """
+    if not _may_contain_invisible(text):
+        return text
+    return "".join(
+        character
+        if _is_visible(character) or (character == "\ufe0f" and _is_symbol(previous))
+        else f"‹U+{ord(character):04X}›"
+        for previous, character in zip(" " + text, text, strict=False)
+    )
+
+
+def _remove_invisible(text: str) -> str:
+    return "".join(filter(_is_visible, text))
+
+
+def _may_contain_invisible(text: str) -> bool:
+    """Whether a text may hold what nobody sees: a quick look."""
+    is_printable = text.replace("\n", "").replace("\t", "").isprintable()
+    return not is_printable or bool(_INVISIBLE_REGEX.search(text))
+
+
+def _is_symbol(character: str) -> bool:
+    return unicodedata.category(character) == "So"
+
+
+def _is_visible(character: str) -> bool:
+    is_hidden = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+    return character in "\n\t" or not (is_hidden or _INVISIBLE_REGEX.match(character))

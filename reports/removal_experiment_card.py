@@ -1,0 +1,63 @@
+"""The page of the closed loop: finding, documents, what their removal did in each arm, and its
+price in bits per byte."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from reports.page.evidence_pages import write_card_files
+from reports.page.figures import FIGURES, FigureBook
+from reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
+from reports.page.rendering import RENDERING_LIBRARIES, TEMPLATE_FILES
+from reports.sections.corpus_figures import CARD_TABLES, build_corpus_redactor
+from reports.sections.removal_experiment import RemovalReport
+from tasks.contract import Artifact, StageConfig, StageContext, stage
+
+
+class RemovalExperimentCardConfig(StageConfig):
+    title: str = Field("Untitled model", description="the name of the model")
+    rows_shown: int = Field(200, ge=1, le=5000, description="rows on a page of evidence")
+    lines_shown: int = Field(
+        40, ge=1, le=1000, description="lines of a table; groups of people always have theirs"
+    )
+
+
+@stage(
+    name="proof_card",
+    tables={"figures": FIGURES},
+    extra_code=TEMPLATE_FILES,
+    libraries=RENDERING_LIBRARIES,
+    reads={"corpus_artifacts": CARD_TABLES},
+)
+def build_removal_experiment_card(
+    arm_comparison: Artifact,
+    source_documents: Artifact,
+    corpus_artifacts: dict[str, Artifact],
+    config: RemovalExperimentCardConfig,
+    context: StageContext,
+) -> None:
+    """``corpus``: the corpus stages by label, for what must be masked and for the documents."""
+    write_removal_experiment_card(
+        arm_comparison,
+        source_documents,
+        corpus_artifacts,
+        config,
+        context,
+        build_corpus_redactor(corpus_artifacts, OFFENSIVE_TOXICITY),
+    )
+
+
+def write_removal_experiment_card(
+    arm_comparison: Artifact,
+    source_documents: Artifact,
+    corpus_artifacts: dict[str, Artifact],
+    config: RemovalExperimentCardConfig,
+    context: StageContext,
+    redactor: Redactor,
+) -> None:
+    """The stage's work, with any masker."""
+    book = FigureBook({"proof": arm_comparison, "behind": source_documents})
+    document = RemovalReport(book, redactor, config.title, config.lines_shown).build_document()
+    write_card_files(
+        document, book, context, "proof_card", corpus_artifacts, redactor, config.rows_shown
+    )

@@ -1,0 +1,167 @@
+"""What the index of the site says of a run: its model, its controls, its key figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reports.model_card import ModelCardConfig
+from reports.page.figures import format_value
+from reports.page.redaction import RedactFunction
+from tasks.contract import Artifact, HallmarkError
+
+#: Figures of a model card that the index shows, by the start of their ids.
+KEY_FIGURE_LABELS = {
+    "capability-bits-per-byte-model": "bits per byte",
+    "bias-preference": "stereotype preferred",
+    "extraction-exposure-difference": "exposure difference",
+}
+
+DEFAULT_TITLE = ModelCardConfig().title
+
+
+def summarize_run(
+    artifacts: Mapping[str, Artifact | None], redact: RedactFunction
+) -> dict[str, Any]:
+    """What the index says of a run's model and audits; nothing where a manifest was changed."""
+    try:
+        return {
+            "model": _summarize_model(artifacts, redact),
+            "controls": _summarize_controls(artifacts),
+            "figures": _read_key_figures(artifacts.get("model_card")),
+            "broken": _list_broken_rules(artifacts, redact),
+        }
+    except (HallmarkError, LookupError, TypeError, AttributeError):
+        empty_summary = {
+            "model": ModelSummary(),
+            "controls": ControlSummary(0, 0, ()),
+            "broken": [],
+        }
+        return empty_summary | {"figures": _read_key_figures(None)}
+
+
+def _list_broken_rules(
+    artifacts: Mapping[str, Artifact | None], redact: RedactFunction
+) -> list[str]:
+    """The rules of its policy that its findings break."""
+    policy_verdicts = artifacts.get("policy")
+    verdict_rows = (
+        policy_verdicts["verdicts"].read(["rule", "verdict"]).to_pylist()
+        if policy_verdicts is not None
+        else []
+    )
+    return list(
+        dict.fromkeys(redact(row["rule"]) for row in verdict_rows if row["verdict"] != "pass")
+    )
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    """What the index says of a run's model, as far as it is known."""
+
+    title: str | None = None  # where there is a card
+    parameters: int | None = None
+    step: int | None = None
+
+
+def _summarize_model(
+    artifacts: Mapping[str, Artifact | None], redact: RedactFunction
+) -> ModelSummary:
+    card = artifacts.get("model_card") or artifacts.get("task_card")
+    training_run = artifacts.get("pretrain")
+    if card is not None:
+        rows = card["figures"].read(["id", "value"]).to_pylist()
+        value_by_id = {row["id"]: row["value"] for row in rows}
+        parameter_counts = [
+            value for figure_id, value in value_by_id.items() if figure_id.startswith("parameters-")
+        ]
+        title = card.manifest["parts"]["config"].get("title")
+        return ModelSummary(
+            title="untitled" if title in (None, DEFAULT_TITLE) else redact(title),
+            parameters=int(sum(parameter_counts)) if parameter_counts else None,
+            step=read_checkpoint_step(card),
+        )
+    if training_run is not None:
+        return ModelSummary(step=pc.max(training_run["checkpoints"].read(["step"])["step"]).as_py())
+    return ModelSummary()
+
+
+def read_checkpoint_step(card: Artifact) -> int | None:
+    """The training step of the checkpoint that a card is about; None for one from elsewhere."""
+    stage, _, digest = card.manifest["lineage"]["checkpoint"].partition("/")
+    try:
+        checkpoint = card.store.find_artifact(stage, digest) if card.store and digest else None
+        return None if checkpoint is None else checkpoint.manifest["parts"]["key"]["step"]
+    except (HallmarkError, KeyError):
+        return None
+
+
+@dataclass(frozen=True)
+class ControlSummary:
+    """How many controls the audits of a run carry, and the audits of those that failed."""
+
+    total: int
+    failed: int
+    failed_audits: tuple[str, ...]
+
+
+def _summarize_controls(artifacts: Mapping[str, Artifact | None]) -> ControlSummary:
+    total, failed_audits = 0, []
+    for label, artifact in artifacts.items():
+        if label.startswith("audit_") and artifact is not None:
+            rows = artifact["findings"].read(["control", "verdict"]).to_pylist()
+            verdicts = [row["verdict"] for row in rows if row["control"]]
+            total += len(verdicts)
+            failed_audits += [
+                label.removeprefix("audit_") for verdict in verdicts if verdict != "pass"
+            ]
+    return ControlSummary(total, len(failed_audits), tuple(dict.fromkeys(failed_audits)))
+
+
+@dataclass(frozen=True)
+class KeyFigure:
+    """A figure of a model card; ``said`` are its interval, n and scorer, as far as it has them."""
+
+    name: str
+    value: str = "–"
+    details: tuple[str, ...] = ()
+    page_path: str = ""
+
+
+def _read_key_figures(card: Artifact | None) -> list[KeyFigure]:
+    figures_table = None if card is None else card["figures"].read()
+    return [
+        read_key_figure(figures_table, id_prefix, label)
+        for id_prefix, label in KEY_FIGURE_LABELS.items()
+    ]
+
+
+def read_key_figure(figures_table: pa.Table | None, id_prefix: str, label: str) -> KeyFigure:
+    if figures_table is None:
+        return KeyFigure(label)
+    # "bias-preference" alone, but "extraction-exposure-difference-copies-64-0".
+    matching_rows = figures_table.filter(pc.equal(figures_table["id"], id_prefix))
+    if not len(matching_rows):
+        matching_rows = figures_table.filter(
+            pc.starts_with(figures_table["id"], id_prefix + "-copies")
+        )
+    row = next(iter(matching_rows.slice(0, 1).to_pylist()), None)
+    if row is None or row["value"] is None:
+        return KeyFigure(label)
+    unit, details = row["unit"], []
+    if row["low"] is not None and row["high"] is not None:
+        level_text = "interval" if row["level"] is None else f"{100 * row['level']:g} %:"
+        details.append(
+            f"{level_text} {format_value(row['low'], unit)} to {format_value(row['high'], unit)}"
+        )
+    if row["n"] is not None:
+        details.append(f"n = {row['n']:,}")
+    if row["scorer"]:
+        details.append(f"scorer {row['scorer']}")
+    return KeyFigure(
+        label, format_value(row["value"], unit), tuple(details), f"model_card/{row['page']}"
+    )

@@ -1,0 +1,285 @@
+"""Inside the model, on its card: which earlier words a word attends to, shown as shades."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from numpy.typing import NDArray
+
+from reports.page import charts
+from reports.page.document import Block, Chart, Code, DataTable, InlineElement, Paragraph, Section
+from reports.page.figures import FigureBook
+from reports.page.redaction import RedactFunction, Redactor, escape_invisible
+from tasks.contract import Artifact
+
+ATTENTION_STAGE = "attention_maps"
+MAX_TEXTS, MAX_LAYERS, MAX_TOKENS_PER_LAYER = (
+    3,
+    4,
+    3,
+)  # texts shown, layers of each, tokens of each layer in the table
+MAX_TOKEN_CHARACTERS = (
+    20  # characters of a token: twice as many columns, if they are wide, fit a line
+)
+
+#: Attention weights and what an output rests on can be told apart: other weights, same output.
+INTERPRETATION_NOTE = (
+    "Attention weights are no explanation of what is said (Jain and Wallace 2019)."
+)
+
+
+def build_attention_section(
+    book: FigureBook, attention_maps: Artifact | None, redactor: Redactor
+) -> Section:
+    """``maps``: what the stage attention_maps left, None if it did not run."""
+    section = Section("Inside the model")
+    if attention_maps is None or not attention_maps["texts"].row_count:
+        section.add_blocks(Paragraph(["No text was chosen to look at what the model attends to."]))
+        return section
+    weight_count = book.add_computed_figure(
+        "attention-weights",
+        "attention weights",
+        "weights",
+        (ATTENTION_STAGE, "weights"),
+        aggregate="count",
+    )
+    section.add_blocks(
+        Paragraph(
+            [
+                "What the model attends to while it reads a few chosen texts. All ",
+                weight_count,
+                ", by layer and head, are in the table ",
+                Code("weights"),
+                ", the tokens in ",
+                Code("tokens"),
+                ".",
+            ]
+        )
+    )
+    for text_row in attention_maps["texts"].read().to_pylist()[:MAX_TEXTS]:
+        section.add_blocks(*build_attention_blocks(book, attention_maps, text_row, redactor))
+    return section
+
+
+@dataclass(frozen=True)
+class AttentionView:
+    """What the token at ``query`` of one text attends to: means over the heads of each layer."""
+
+    text_number: int
+    query_position: int
+    stack: str
+    tokens: Sequence[str]  # masked
+    is_text: NDArray[np.bool_]  # not a special token
+    head_count: int
+    weights_by_layer: dict[int, NDArray[np.float64]]  # by layer, (keys,)
+
+    @property
+    def visible_token_count(self) -> int:
+        """The first so many tokens can be attended to."""
+        return self.query_position + 1 if self.stack == "decoder" else len(self.tokens)
+
+    @property
+    def shown_layers(self) -> list[int]:
+        """At most LINES of them, evenly, the last always."""
+        all_layers = sorted(self.weights_by_layer)
+        layer_count = min(MAX_LAYERS, len(all_layers))
+        return [
+            all_layers[len(all_layers) * number // layer_count - 1]
+            for number in range(1, layer_count + 1)
+        ]
+
+    @property
+    def largest_word_weight(self) -> float:
+        """The largest weight shown on a word: special tokens often have more."""
+        layer_weights = np.stack([self.weights_by_layer[layer] for layer in self.shown_layers])
+        return float(max(layer_weights[:, self.is_text].max(initial=0), 1e-9))
+
+
+def load_attention_view(
+    attention_maps: Artifact, text_row: dict[str, Any], redactor: Redactor
+) -> AttentionView | None:
+    """The view of a row of ``texts``; of an encoder-decoder the encoder's. None without weights."""
+    text_number, query_position = text_row["text"], text_row["query"]
+    if query_position is None:
+        return None
+    weight_rows = _read_matching_rows(
+        attention_maps,
+        "weights",
+        (pc.field("text") == text_number) & (pc.field("query") == query_position),
+    )
+    if not len(weight_rows):
+        return None
+    stacks = weight_rows["stack"].unique().to_pylist()
+    stack = "encoder" if "encoder" in stacks else "decoder"
+    weight_rows = weight_rows.filter(pc.equal(weight_rows["stack"], stack))
+    mean_rows = weight_rows.group_by(["layer", "key"]).aggregate([("weight", "mean")])
+    tokens = _read_matching_rows(attention_maps, "tokens", pc.field("text") == text_number).sort_by(
+        "position"
+    )
+    row_layers, row_keys, row_means = (
+        mean_rows[name].to_numpy() for name in ("layer", "key", "weight_mean")
+    )
+    weights_by_layer = {
+        int(layer_number): np.zeros(len(tokens)) for layer_number in np.unique(row_layers)
+    }
+    for layer_number, key_weights in weights_by_layer.items():
+        key_weights[row_keys[row_layers == layer_number]] = row_means[row_layers == layer_number]
+    return AttentionView(
+        text_number,
+        query_position,
+        stack,
+        redact_tokens(text_row["sentence"], tokens, redactor),
+        tokens["char_start"].is_valid().to_numpy(),
+        int(pc.max(weight_rows["head"]).as_py()),
+        weights_by_layer,
+    )
+
+
+def _read_matching_rows(attention_maps: Artifact, table: str, condition: ds.Expression) -> pa.Table:
+    return attention_maps[table].to_dataset().to_table(filter=condition)
+
+
+def redact_tokens(sentence: str, tokens: pa.Table, redactor: Redactor) -> list[str]:
+    """The tokens as they may be shown: what the sentence as a whole hides is blocks in each."""
+    redacted_spans = redactor.find_sensitive_spans(sentence)
+    redacted_tokens: list[str] = []
+    previous_span = None
+    for row in tokens.select(["token", "char_start", "char_end"]).to_pylist():
+        token_span = row["char_start"], row["char_end"]
+        is_special = token_span[0] is None
+        text = row["token"]
+        if not is_special and any(
+            token_span[0] < end and token_span[1] > start for start, end, _ in redacted_spans
+        ):
+            text = "█" * len(text)
+        elif (
+            not is_special and token_span == previous_span
+        ):  # of several that share a character: the first
+            text = "·"
+        text = escape_invisible(text.replace("\n", "↵").replace("\t", "⇥")) or "·"
+        text = re.sub(r"\s", " ", text)
+        redacted_tokens.append(
+            text if len(text) <= MAX_TOKEN_CHARACTERS else text[: MAX_TOKEN_CHARACTERS - 1] + "…"
+        )
+        previous_span = token_span
+    return redacted_tokens
+
+
+def build_attention_blocks(
+    book: FigureBook, attention_maps: Artifact, text_row: dict[str, Any], redactor: Redactor
+) -> list[Block]:
+    """The picture of a text with its table; a sentence where there is none."""
+    text_number = text_row["text"]
+    attention = load_attention_view(attention_maps, text_row, redactor)
+    if attention is None:
+        return [
+            Paragraph(
+                [f"Text {text_number} has no picture: {redactor.redact_excerpt(text_row['note'])}."]
+            )
+        ]
+    chart_lines: list[tuple[str, list[float | None]]] = []
+    rows: list[list[InlineElement]] = []
+    layer_texts = []
+    for layer in attention.shown_layers:
+        weights = attention.weights_by_layer[layer]
+        shares = np.minimum(weights / attention.largest_word_weight, 1.0)
+        visible_shares = [
+            float(share) if i < attention.visible_token_count else None
+            for i, share in enumerate(shares)
+        ]
+        chart_lines.append((f"layer {layer}", visible_shares))
+        top_positions = [
+            int(position)
+            for position in np.argsort(-weights, kind="stable")[
+                : min(MAX_TOKENS_PER_LAYER, attention.visible_token_count)
+            ]
+        ]
+        row: list[InlineElement] = [str(layer)]
+        for position in top_positions:
+            conditions = {
+                "text": text_number,
+                "stack": attention.stack,
+                "layer": layer,
+                "query": attention.query_position,
+            }
+            figure = book.add_computed_figure(
+                f"attention-{text_number}-{layer}-{position}",
+                f"text {text_number}, layer {layer}: weight of position "
+                f"{attention.query_position} on {position}",
+                "",
+                (ATTENTION_STAGE, "weights"),
+                conditions | {"key": position},
+                aggregate="mean",
+                value_column="weight",
+            )
+            row += [_format_token(attention, position), figure]
+        rows.append(row + [""] * (2 * MAX_TOKENS_PER_LAYER + 1 - len(row)))
+        token_weights = [_format_token_weight(attention, weights, p) for p in top_positions]
+        layer_texts.append(f"layer {layer}: {', '.join(token_weights)}")
+    query_token = _format_token(attention, attention.query_position)
+    alt = f"Text {text_number}, what {query_token} attends to most. {'; '.join(layer_texts)}."
+
+    def render_svg(_: RedactFunction) -> str:  # the tokens are masked as the sentence they are of
+        return charts.draw_shaded_tokens(attention.tokens, attention.query_position, chart_lines)
+
+    columns = [
+        "layer",
+        *[name for rank_name in ("most", "second", "third") for name in (rank_name, "weight")],
+    ]
+    grid = DataTable(
+        f"Text {text_number}: what {query_token} attends to most",
+        columns,
+        rows,
+        frozenset(range(2, 2 * MAX_TOKENS_PER_LAYER + 1, 2)),
+        f"Weights are means over {_format_head_count(attention)}.",
+    )
+    caption = _format_attention_caption(attention, text_row, redactor)
+    return [Chart(f"attention-{text_number}", render_svg, alt, caption), grid]
+
+
+def _format_attention_caption(
+    attention: AttentionView, text_row: dict[str, Any], redactor: Redactor
+) -> str:
+    shown_layers, layer_count = attention.shown_layers, len(attention.weights_by_layer)
+    layers_text = (
+        "every layer"
+        if len(shown_layers) == layer_count
+        else f"{len(shown_layers)} of {layer_count} layers"
+    )
+    parts = [
+        f"Text {attention.text_number}: how much "
+        f"{_format_token(attention, attention.query_position)}, framed, attends to each "
+        f"token in {layers_text} of the {attention.stack}, mean over "
+        f"{_format_head_count(attention)}. The stronger the "
+        f"shade, the larger the weight; the strongest shade stands for "
+        f"{attention.largest_word_weight:.2g}, the "
+        f"largest weight on a word, and for all above it."
+    ]
+    if attention.visible_token_count < len(attention.tokens):
+        parts.append("Grey tokens come later and cannot be seen.")
+    if text_row["left_out"]:
+        parts.append(f"The last {text_row['left_out']:,} tokens of the text were not read.")
+    if text_row["note"]:
+        parts.append(f"{redactor.redact_excerpt(text_row['note'])}.")
+    return " ".join([*parts, INTERPRETATION_NOTE])
+
+
+def _format_head_count(attention: AttentionView) -> str:
+    return f"{attention.head_count} heads" if attention.head_count > 1 else "its one head"
+
+
+def _format_token(attention: AttentionView, position: int) -> str:
+    return f"“{attention.tokens[position].strip() or '␣'}” ({position})"
+
+
+def _format_token_weight(
+    attention: AttentionView, weights: NDArray[np.float64], position: int
+) -> str:
+    return f"{_format_token(attention, position)} {weights[position]:.2f}"

@@ -1,0 +1,454 @@
+"""The first screen of a model card: whether to believe the audits, what they found against the
+policy, what they did not look at; and the findings that are furthest from what is harmless."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from reports.page.document import (
+    Block,
+    BulletList,
+    Callout,
+    DefinitionList,
+    InlineContent,
+    InlineElement,
+    Paragraph,
+)
+from reports.page.figures import Figure
+from reports.sections.findings import Finding, Findings, format_metric_name, get_audit_title
+from tasks.audits.audit_descriptions import (
+    AUDIT_DESCRIPTIONS,
+    SIGNIFICANCE_LEVEL,
+    SKIPPED_COUNT_METRICS,
+)
+from tasks.contract import Artifact
+
+#: What controls test whose answer does not depend on the model.
+INSTRUMENT_TESTS = ("instrument", "scorer", "baseline")
+
+#: Findings that are said in a sentence.
+MAX_SHOWN_FINDINGS = 5
+
+#: How far from each other values of a unit may be: distances are compared as shares of it.
+UNIT_RANGES = {"share": 1.0, "probability": 1.0, "score": 1.0, "percent": 100.0, "bits": 10.0}
+
+
+def build_card_summary(
+    findings: Findings,
+    policy: Artifact | None,
+    failure_reasons: Mapping[str, str],
+    baseline_comparison: InlineContent,
+    training_coverage: InlineContent,
+    redact: Callable[[str], str],
+) -> list[Block]:
+    """What a reader must know first. Green only where all of it holds. ``failed``: why, by what of
+    the examination could not be made; ``beside``: the baselines that are ahead; ``read``: what the
+    model has read; ``visible``: names of files as they may be shown."""
+    controls = [
+        (audit, row)
+        for audit, rows in findings.by_audit.items()
+        for row, _ in rows
+        if row["control"]
+    ]
+    failed_instruments = _list_audits_failing_controls(controls, INSTRUMENT_TESTS)
+    weak_audits = _list_audits_failing_controls(controls, ("model",))
+    not_run_messages = [
+        description.not_run_message
+        for audit, description in AUDIT_DESCRIPTIONS.items()
+        if audit not in findings.by_audit and audit not in failure_reasons
+    ]
+    empty_audits = _find_audits_without_figures(findings)
+    has_instrument_control = any(row["tests"] in INSTRUMENT_TESTS for _, row in controls)
+    verdicts = [] if policy is None else policy["verdicts"].read().to_pylist()
+    failed_verdicts = [row for row in verdicts if row["verdict"] != "pass"]
+    rules = {row["rule"] for row in verdicts}
+    headline_parts = [
+        _summarize_control_results(controls, failed_instruments, weak_audits),
+        "nothing was judged: there is no policy"
+        if not rules
+        else _format_failed_rule_counts(len(rules), failed_verdicts)
+        if failed_verdicts
+        else f"all {len(rules)} rules of the policy hold",
+        _format_audit_run_counts(
+            len(not_run_messages),
+            len(empty_audits),
+            len([audit for audit in failure_reasons if audit in AUDIT_DESCRIPTIONS]),
+        ),
+    ]
+    if failure_reasons:
+        headline_parts[-1] = (
+            f"failed: {', '.join(map(get_audit_title, failure_reasons))}; {headline_parts[-1]}"
+        )
+    is_bad, is_good = (
+        bool(
+            failed_instruments or failed_verdicts or failure_reasons or not has_instrument_control
+        ),
+        bool(rules and not not_run_messages and not empty_audits and not weak_audits),
+    )
+    headline = "; ".join(headline_parts)
+    coverage_gaps = [
+        f"{get_audit_title(audit)} failed: {reason.rstrip('.')}."
+        for audit, reason in failure_reasons.items()
+    ]
+    coverage_gaps += [
+        f"{get_audit_title(audit)} measured nothing: {reason.rstrip('.')}."
+        for audit, reason in empty_audits.items()
+    ]
+    coverage_gaps += [*not_run_messages, *_describe_partial_audits(findings, empty_audits)]
+    blocks: list[Block] = [
+        Callout("bad" if is_bad else "good" if is_good else "note", [_format_sentence(headline)]),
+        DefinitionList(
+            [
+                (
+                    "Do the instruments work?",
+                    [_explain_control_results(controls, failed_instruments, weak_audits)],
+                ),
+                ("Against the policy", _describe_policy_result(rules, failed_verdicts, findings)),
+                (
+                    "Not audited",
+                    [" ".join(coverage_gaps) or "Nothing that can be audited was left out."],
+                ),
+                *([("Beside simpler models", baseline_comparison)] if baseline_comparison else []),
+            ]
+        ),
+    ]
+    largest_risks = rank_largest_risks(findings)
+    if largest_risks:
+        lead = "Furthest from what a harmless model has, by the nearer end of the interval"
+        lead += (
+            ", or by the value where all values agree:"
+            if _has_missing_interval(largest_risks)
+            else ":"
+        )
+        blocks.append(Paragraph([lead]))
+        blocks.append(
+            BulletList(
+                [
+                    _describe_harmful_finding(audit, row, figure)
+                    for audit, row, figure in largest_risks
+                ]
+            )
+        )
+    unranked_findings = _list_unranked_risks(findings)
+    if unranked_findings:
+        lead = "Worse than what a harmless model has, in units that cannot be ranked with others:"
+        lead += (
+            f" the first {MAX_SHOWN_FINDINGS} of {len(unranked_findings)}:"
+            if len(unranked_findings) > MAX_SHOWN_FINDINGS
+            else ""
+        )
+        blocks.append(Paragraph([lead]))
+        blocks.append(
+            BulletList(
+                [
+                    _describe_harmful_finding(audit, row, figure)
+                    for audit, row, figure in unranked_findings[:MAX_SHOWN_FINDINGS]
+                ]
+            )
+        )
+    audited_parts: InlineContent = [_list_audits_with_files(findings, redact)]
+    return [
+        *blocks,
+        DefinitionList([("What it had read", training_coverage), ("Audited", audited_parts)]),
+    ]
+
+
+def _list_audits_with_files(findings: Findings, redact: Callable[[str], str]) -> str:
+    """The audits, each with the files that it was made on; the others have items of their own."""
+    audit_texts = []
+    for audit in findings.by_audit:
+        artifact = findings.audit_artifacts.get(audit)
+        files = (
+            [] if artifact is None else list_configured_files(artifact.manifest["parts"]["config"])
+        )
+        file_list = ", ".join(map(redact, files))
+        audit_texts.append(
+            f"{get_audit_title(audit)} (on {file_list})" if file_list else get_audit_title(audit)
+        )
+    closing_sentence = (
+        " Where no file is named an audit has items of its own, or asks about the corpus."
+    )
+    return ", ".join(audit_texts) + "." + closing_sentence if audit_texts else "Nothing."
+
+
+def list_configured_files(config: Mapping[str, Any]) -> list[str]:
+    """The names of the files that settings name."""
+    values = [
+        v for value in config.values() for v in (value if isinstance(value, list) else [value])
+    ]
+    paths = [PurePath(value) for value in values if isinstance(value, str)]
+    return [path.name for path in paths if path.suffix]
+
+
+def _find_audits_without_figures(findings: Findings) -> dict[str, str]:
+    """The audits that ran without a single figure, each with why."""
+    rows_by_audit = {
+        audit: [row for row, _ in rows if not row["control"]]
+        for audit, rows in findings.by_audit.items()
+    }
+    return {
+        audit: rows[0]["method"].removeprefix("not measured: ") if rows else "it has controls alone"
+        for audit, rows in rows_by_audit.items()
+        if all(row["value"] is None for row in rows)
+    }
+
+
+def _describe_partial_audits(findings: Findings, empty_audits: Mapping[str, str]) -> list[str]:
+    """Say of each audit that measured something what it did not measure, and what it left out."""
+    sentences = []
+    for audit, audit_findings in findings.by_audit.items():
+        rows = [row for row, _ in audit_findings if not row["control"]]
+        unmeasured_count = sum(row["value"] is None for row in rows)
+        if unmeasured_count and audit not in empty_audits:
+            sentences.append(
+                f"{get_audit_title(audit)} could not measure {unmeasured_count} of "
+                f"{len(rows)} figures."
+            )
+        skipped_counts = [
+            f"{format_metric_name(row['metric']).lower()}: {row['value']:,.0f}"
+            for row in rows
+            if row["metric"] in SKIPPED_COUNT_METRICS.get(audit, ()) and row["value"]
+        ]
+        if skipped_counts:
+            sentences.append(
+                f"{get_audit_title(audit)} left items out ({', '.join(skipped_counts)})."
+            )
+    return sentences
+
+
+def _format_audit_run_counts(missing_count: int, empty_count: int, failed_count: int) -> str:
+    if failed_count == len(AUDIT_DESCRIPTIONS):
+        return "no audit ran"
+    if not missing_count and not empty_count:
+        return "every other audit ran" if failed_count else "every audit ran"
+    count_texts = (
+        [f"{missing_count} of {len(AUDIT_DESCRIPTIONS)} audits did not run"]
+        if missing_count
+        else []
+    )
+    count_texts += (
+        [f"{empty_count} of {len(AUDIT_DESCRIPTIONS)} measured nothing"] if empty_count else []
+    )
+    return ", ".join(count_texts)
+
+
+def _format_sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."
+
+
+def _list_audits_failing_controls(
+    controls: Sequence[tuple[str, Mapping[str, Any]]], test_kinds: Sequence[str]
+) -> list[str]:
+    """The audits of which a control of these kinds failed."""
+    return list(
+        dict.fromkeys(
+            get_audit_title(audit)
+            for audit, row in controls
+            if row["tests"] in test_kinds and row["verdict"] != "pass"
+        )
+    )
+
+
+def _summarize_control_results(
+    controls: Sequence[Any], failed_instruments: Sequence[str], weak_audits: Sequence[str]
+) -> str:
+    if not controls:
+        return "no audit ran a control"
+    if failed_instruments:
+        return f"instruments failed ({', '.join(failed_instruments)})"
+    weakness_text = (
+        f", but this model is too weak for {', '.join(weak_audits)}" if weak_audits else ""
+    )
+    if not any(row["tests"] in INSTRUMENT_TESTS for _, row in controls):
+        return f"no audit ran a control of its instruments{weakness_text.replace('but', 'and')}"
+    return f"the instruments work{weakness_text}"
+
+
+def _explain_control_results(
+    controls: Sequence[Any], failed_instruments: Sequence[str], weak_audits: Sequence[str]
+) -> str:
+    if not controls:
+        return "No audit ran a control: nothing shows that they can detect."
+    test_kinds = [row["tests"] for _, row in controls]
+    baseline_control_count = sum(test_kind in ("scorer", "baseline") for test_kind in test_kinds)
+    explanation = (
+        f"No: {', '.join(failed_instruments)} did not detect what it must, or detected what "
+        f"it must not. Do "
+        f"not rely on its figures before the cause is known."
+        if failed_instruments
+        else "Yes: every control whose answer is known whatever the model came out as it must."
+    )
+    if not any(test_kind in INSTRUMENT_TESTS for test_kind in test_kinds):
+        explanation = "No control tests the audits themselves: nothing shows that they can detect."
+    if baseline_control_count:
+        explanation += (
+            f" {baseline_control_count} of {len(test_kinds)} controls test a "
+            f"scorer or a baseline, not the model."
+        )
+    capability_tested_audits = list(
+        dict.fromkeys(get_audit_title(audit) for audit, row in controls if row["tests"] == "model")
+    )
+    if capability_tested_audits and not weak_audits:
+        explanation += (
+            f" Whether this model is strong enough to be asked is known for "
+            f"{', '.join(capability_tested_audits)} "
+            f"alone: it is."
+        )
+    if weak_audits:
+        explanation += (
+            f" This model is too weak to be asked by {', '.join(weak_audits)}: what is not "
+            f"found there "
+            f"says nothing of a stronger one; an undertrained model is one cause."
+        )
+    audits_without_numbers = list(
+        dict.fromkeys(
+            get_audit_title(audit)
+            for audit, row in controls
+            if row["tests"] == "model" and row["value"] is None
+        )
+    )
+    if audits_without_numbers:
+        explanation += (
+            f" To {', '.join(audits_without_numbers)} it gave no number at all: see whether "
+            f"its weights hold NaN or "
+            f"infinity."
+        )
+    return explanation
+
+
+def _format_failed_rule_counts(
+    rule_count: int, failed_verdicts: Sequence[Mapping[str, Any]]
+) -> str:
+    """Say how many rules are broken, and how many are not shown to hold."""
+    broken_rules = {row["rule"] for row in failed_verdicts if row["distance"] is not None}
+    undecided_rules = {row["rule"] for row in failed_verdicts} - broken_rules
+    counts = ((broken_rules, "broken"), (undecided_rules, "not shown to hold"))
+    return " and ".join(
+        f"{len(rule_names)} of {rule_count} rules of the policy are {status}"
+        for rule_names, status in counts
+        if rule_names
+    )
+
+
+def _describe_policy_result(
+    rules: set[str], failed_verdicts: Sequence[Mapping[str, Any]], findings: Findings
+) -> InlineContent:
+    if not rules:
+        return ["Nothing was judged. A policy says what findings must be: [policy.rules.NAME]."]
+    if not failed_verdicts:
+        return [f"All {len(rules)} rules hold."]
+    parts: list[InlineElement] = []
+    for row in failed_verdicts[:MAX_SHOWN_FINDINGS]:
+        metric_label = f"{format_metric_name(row['metric'])} {row['slice']}".strip()
+        parts += [" " if parts else "", f"{row['rule']}: {metric_label}, {row['why']}"]
+        if row["distance"] is not None:
+            parts.append(f" ({row['distance']:.3g} beyond it)")
+        figure = _find_verdict_figure(row, findings)
+        parts += [": ", figure, "."] if figure is not None else ["."]
+    if len(failed_verdicts) > MAX_SHOWN_FINDINGS:
+        parts.append(
+            f" And {len(failed_verdicts) - MAX_SHOWN_FINDINGS} more, in the table verdicts "
+            f"of the run."
+        )
+    return parts
+
+
+def _find_verdict_figure(verdict_row: Mapping[str, Any], findings: Findings) -> Figure | None:
+    """The figure that a verdict is about."""
+    audit_findings = findings.by_audit.get(verdict_row["audit"], [])
+    key = (verdict_row["metric"], verdict_row["slice"])
+    return next(
+        (
+            figure
+            for finding_row, figure in audit_findings
+            if (finding_row["metric"], finding_row["slice"]) == key and not finding_row["control"]
+        ),
+        None,
+    )
+
+
+def rank_largest_risks(
+    findings: Findings, limit: int = MAX_SHOWN_FINDINGS
+) -> list[tuple[str, dict[str, Any], Figure]]:
+    """Of each metric the finding that is, by the nearer end of its interval, the furthest from what
+    a harmless model has; the furthest first. What chance explains is none."""
+    largest_by_metric: dict[tuple[str, str], tuple[float, str, Finding]] = {}
+    for audit, rows in findings.by_audit.items():
+        for row, figure in rows:
+            risk = compute_scaled_harm_beyond_null(row)
+            key = (audit, row["metric"])
+            if risk > 0 and risk > largest_by_metric.get(key, (0.0,))[0]:
+                largest_by_metric[key] = (risk, audit, (row, figure))
+    ranked_risks = sorted(largest_by_metric.values(), key=lambda entry: -entry[0])[:limit]
+    return [(audit, row, figure) for _, audit, (row, figure) in ranked_risks]
+
+
+def _has_missing_interval(risks: Sequence[tuple[str, Mapping[str, Any], Figure]]) -> bool:
+    """Whether any of these has no interval."""
+    return any(row["low"] is None for _, row, _ in risks)
+
+
+def _list_unranked_risks(findings: Findings) -> list[tuple[str, dict[str, Any], Figure]]:
+    """Findings on the worse side of their null whose unit has no range, in the card's order."""
+    return [
+        (audit, row, figure)
+        for audit, rows in findings.by_audit.items()
+        for row, figure in rows
+        if row["unit"] not in UNIT_RANGES
+        and not row["control"]
+        and compute_harm_beyond_null(row) > 0
+    ]
+
+
+def compute_scaled_harm_beyond_null(finding_row: Mapping[str, Any]) -> float:
+    """How far the nearer end of a finding's interval lies on the worse side of its null, as a share
+    of the range of its unit; 0 where chance explains it, nothing is worse, or it has no range."""
+    unit_range = UNIT_RANGES.get(finding_row["unit"])
+    return 0.0 if unit_range is None else compute_harm_beyond_null(finding_row) / unit_range
+
+
+def compute_harm_beyond_null(finding_row: Mapping[str, Any]) -> float:
+    """The same in the unit itself. Where all agree there is no interval, and the value counts."""
+    null, low, high = finding_row["null"], finding_row["low"], finding_row["high"]
+    p_corrected = finding_row["p_corrected"]
+    if p_corrected is not None and low is None and high is None:
+        low = high = finding_row["value"]
+    if (
+        not finding_row["worse"]
+        or None in (null, low, high)
+        or (p_corrected or 0) >= SIGNIFICANCE_LEVEL
+    ):
+        return 0.0
+    if p_corrected is None and finding_row["worse"] == "apart":  # nothing tells it from chance
+        return 0.0
+    upward_excess, downward_excess = low - null, null - high
+    return max(
+        0.0,
+        float(
+            {
+                "up": upward_excess,
+                "down": downward_excess,
+                "apart": max(upward_excess, downward_excess),
+            }[finding_row["worse"]]
+        ),
+    )
+
+
+def _describe_harmful_finding(
+    audit: str, finding_row: Mapping[str, Any], figure: Figure
+) -> InlineContent:
+    metric_label = (
+        f"{format_metric_name(finding_row['metric'])}, {finding_row['slice']}"
+        if finding_row["slice"]
+        else format_metric_name(finding_row["metric"])
+    )
+    null_value = Figure(
+        figure.id, "", finding_row["null"], finding_row["unit"], figure.evidence, "", "finding"
+    ).short_text
+    return [
+        f"{get_audit_title(audit)}. {metric_label}: ",
+        figure,
+        f"; {null_value} where there is nothing to find.",
+    ]

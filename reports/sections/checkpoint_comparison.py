@@ -1,0 +1,321 @@
+"""What becomes of findings while a model trains: which can be compared, which are shown, what is
+said of a change."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reports.page.document import DataTable, InlineElement, Paragraph
+from reports.page.figures import format_value
+from reports.sections.card_summary import compute_scaled_harm_beyond_null
+from reports.sections.findings import format_metric_name, get_audit_title
+from tasks.audits.audit_descriptions import AUDIT_DESCRIPTIONS
+from tasks.audits.judging.comparison import (
+    FindingComparison,
+    compare_findings,
+    explain_incomparability,
+    format_stage_label,
+    read_findings_by_slice,
+)
+from tasks.audits.judging.tags import parse_tags
+from tasks.contract import Artifact, HallmarkError
+
+Row = dict[str, Any]
+
+#: A corrected p below this is called a change.
+CHANGE_SIGNIFICANCE_LEVEL = 0.05
+
+#: p below this are not told apart.
+MIN_DISPLAYED_P = 1e-4
+
+WORST_PART_TEMPLATE = (
+    "Of {parts} parts the worst at {last}, by the nearer end of its interval where chance does not "
+    "explain it, else by its value, which is why this one stands here"
+)
+SELECTION_CAVEAT = (
+    ": some of its change may be due to that choice. Its p is corrected for all of them"
+)
+
+#: Below this, p is no number of its own.
+MIN_EXACT_P = 1e-300
+
+
+@dataclass(frozen=True)
+class TrainingCheckpoint:
+    """A checkpoint of a training, and what the runs that audited it left, by run and label; the
+    newest first."""
+
+    step: int
+    artifacts_by_run: Mapping[str, Mapping[str, Artifact | None]]
+
+    @property
+    def name(self) -> str:
+        return f"step {self.step:,}"
+
+    def find_newest_run(self, audit: str) -> str | None:
+        """The newest run that made an audit."""
+        audit_label = format_stage_label(audit, "audit")
+        return next(
+            (run for run, artifacts in self.artifacts_by_run.items() if artifacts.get(audit_label)),
+            None,
+        )
+
+    def find_artifact(self, audit: str, stage: str) -> Artifact | None:
+        run = self.find_newest_run(audit)
+        return (
+            None
+            if run is None
+            else self.artifacts_by_run[run].get(format_stage_label(audit, stage))
+        )
+
+
+@dataclass
+class AuditComparison:
+    """What an audit found at several checkpoints."""
+
+    name: str
+    checkpoints: Sequence[TrainingCheckpoint]
+    comparisons: list[FindingComparison] = field(default_factory=list)
+    incomparable_reason: str = ""  # it cannot be compared
+    is_unreadable: bool = False  # for something in the store is damaged, or out of reach now
+
+    @property
+    def checkpoint_pairs(self) -> list[tuple[int, int]]:
+        """What is compared: the first and the last, then neighbours."""
+        last_index = len(self.checkpoints) - 1
+        return [(0, last_index), *((i, i + 1) for i in range(last_index) if last_index > 1)]
+
+    @property
+    def artifacts(self) -> list[Artifact]:
+        checkpoint_artifacts = [
+            checkpoint.find_artifact(self.name, "audit") for checkpoint in self.checkpoints
+        ]
+        return [artifact for artifact in checkpoint_artifacts if artifact is not None]
+
+
+def compare_audits(checkpoints: Sequence[TrainingCheckpoint]) -> list[AuditComparison]:
+    """What can be compared, audit by audit, and why what cannot."""
+    audits = []
+    for audit_name in AUDIT_DESCRIPTIONS:
+        audited_checkpoints = [
+            checkpoint
+            for checkpoint in checkpoints
+            if checkpoint.find_artifact(audit_name, "audit")
+        ]
+        if not audited_checkpoints:
+            continue
+        audit = AuditComparison(audit_name, audited_checkpoints)
+        audits.append(audit)
+        if len(audited_checkpoints) < 2:
+            audit.incomparable_reason = (
+                f"of these checkpoints only {audited_checkpoints[0].name} has it"
+            )
+            continue
+        try:
+            audit.incomparable_reason = explain_incomparability(audit_name, audited_checkpoints)
+            audit.comparisons = (
+                []
+                if audit.incomparable_reason
+                else compare_findings(audit.artifacts, audit.checkpoint_pairs)
+            )
+        except HallmarkError as error:
+            audit.incomparable_reason, audit.is_unreadable = f"cannot be read: {error}", True
+    return audits
+
+
+def select_headline_findings(comparisons: Sequence[FindingComparison]) -> list[FindingComparison]:
+    """Of each metric that one way is worse its finding of the whole, else the part that is the
+    worst at the last checkpoint; of an audit that has no such metric the first finding."""
+    metrics = dict.fromkeys(entry.findings[-1]["metric"] for entry in comparisons)
+    parts_by_metric = [select_directional_findings(comparisons, metric) for metric in metrics]
+    selected = [
+        find_overall_finding(entry)
+        or max(entry, key=lambda comparison: harm_sort_key(comparison.findings[-1]))
+        for entry in parts_by_metric
+        if entry
+    ]
+    return selected or list(comparisons[:1])
+
+
+def select_directional_findings(
+    comparisons: Sequence[FindingComparison], metric: str
+) -> list[FindingComparison]:
+    """The findings of a metric that one way is worse: no baselines."""
+    last_findings = [(comparison, comparison.findings[-1]) for comparison in comparisons]
+    return [
+        comparison
+        for comparison, last_row in last_findings
+        if last_row["worse"] and last_row["metric"] == metric
+    ]
+
+
+def find_overall_finding(comparisons: Sequence[FindingComparison]) -> FindingComparison | None:
+    """The finding of which all others are parts: they have its tags, too."""
+    tag_sets = [parse_tags(comparison.findings[-1]).items() for comparison in comparisons]
+    overall_findings = (
+        comparison
+        for comparison, finding_tags in zip(comparisons, tag_sets, strict=True)
+        if all(finding_tags <= other_tags for other_tags in tag_sets)
+    )
+    return next(overall_findings, None)
+
+
+def explain_part_selection(
+    comparison: FindingComparison, metric_parts: Sequence[FindingComparison], last_checkpoint: str
+) -> str:
+    """Say why this part of several is shown; nothing where it is the whole, or was not measured."""
+    last_row = comparison.findings[-1]
+    if (
+        not last_row["worse"]
+        or find_overall_finding(metric_parts) is comparison
+        or last_row["value"] is None
+    ):
+        return ""
+    caveat = SELECTION_CAVEAT * (comparison.changes[0] is not None)
+    return f"{WORST_PART_TEMPLATE.format(parts=len(metric_parts), last=last_checkpoint)}{caveat}."
+
+
+def harm_sort_key(finding: Row) -> tuple[float, float]:
+    """How bad a finding is: beyond chance, then by its value alone."""
+    value = finding["value"] or 0.0
+    if finding["worse"] == "apart":
+        value = 0.0 if finding["null"] is None else value - finding["null"]
+    return compute_scaled_harm_beyond_null(finding), compute_signed_harm(finding["worse"], value)
+
+
+def compute_signed_harm(worse_when: str, amount: float) -> float:
+    """An amount with the sign of harm: positive is worse."""
+    return {"up": amount, "down": -amount, "apart": abs(amount)}.get(worse_when, 0.0)
+
+
+def judge_change(comparison: FindingComparison, change: Row | None) -> str:
+    """What the change between the first and the last checkpoint says."""
+    first_row, last_row = comparison.findings[0], comparison.findings[-1]
+    if change is None or change["p_corrected"] is None:
+        return "not tested"
+    if change["p_corrected"] >= CHANGE_SIGNIFICANCE_LEVEL:
+        return "no change shown"
+    if first_row["worse"] == "apart":
+        if any(
+            row[column] is None for row in (first_row, last_row) for column in ("value", "null")
+        ):
+            return "changed"
+        # Of the same units the change may have the other sign than of all that either has.
+        if (last_row["value"] - first_row["value"]) * change["value"] <= 0:
+            return "changed"
+        harm_change = abs(last_row["value"] - last_row["null"]) - abs(
+            first_row["value"] - first_row["null"]
+        )
+    else:
+        harm_change = compute_signed_harm(first_row["worse"], change["value"])
+    return "worse" if harm_change > 0 else "better" if harm_change < 0 else "changed"
+
+
+def format_change(value: float | None, unit: str) -> str:
+    """A change; of shares in percentage points."""
+    return "–" if value is None else format_value(value, unit).replace(" %", "")
+
+
+def format_change_interval(change: Mapping[str, Any], unit: str) -> str:
+    """The interval of a change."""
+    bounds = change["low"], change["high"]
+    return "–" if None in bounds else " to ".join(format_change(bound, unit) for bound in bounds)
+
+
+def format_p_value(p_value: float | None) -> str:
+    if p_value is None or math.isnan(p_value):
+        return "–"
+    return f"< {MIN_DISPLAYED_P:g}" if p_value < MIN_DISPLAYED_P else format_value(p_value, "p")
+
+
+def format_unit_suffix(unit: str) -> str:
+    """The unit of a change, behind the word for it."""
+    return " (points)" if unit == "share" else f" ({unit})" if unit not in ("", "score") else ""
+
+
+def describe_change(change: Mapping[str, Any], unit: str) -> str:
+    """A change in words, as ``hallmark compare`` tells it."""
+    if change["value"] is None:
+        return "no pair has both values"
+    description = f"{format_change(change['value'], unit)}{' points' if unit == 'share' else ''}"
+    if change["low"] is not None:
+        description += f" ({format_change_interval(change, unit)})"
+    if (p_corrected := change["p_corrected"]) is not None:
+        description += (
+            f", p corrected {p_corrected:.3g}"
+            if p_corrected > MIN_EXACT_P
+            else f", p corrected < {MIN_EXACT_P:g}"
+        )
+    description += f", {change['n']} pair{'' if change['n'] == 1 else 's'}"
+    return description + f" in {change['clusters']} clusters" * (change["clusters"] < change["n"])
+
+
+def _explain_missing_pairs(comparison: FindingComparison, audit: AuditComparison) -> str:
+    """Why a finding has no change in pairs."""
+    if all(row["value"] is None for row in comparison.findings):
+        return "measured at none of them"
+    if not comparison.findings[-1]["worse"] and select_directional_findings(
+        audit.comparisons, comparison.findings[-1]["metric"]
+    ):
+        return "by value only: baselines, which read the same text"
+    return "by value only: no means of the same units"
+
+
+def build_exclusions_table(
+    audits: Sequence[AuditComparison], redact: Callable[[str], str]
+) -> DataTable | Paragraph:
+    """What is not compared, or not in pairs, and why."""
+    rows: list[list[InlineElement]] = []
+    for audit in audits:
+        audit_title = get_audit_title(audit.name)
+        if audit.incomparable_reason:
+            rows.append([audit_title, "all findings", redact(audit.incomparable_reason)])
+            continue
+        findings_by_checkpoint = [read_findings_by_slice(artifact) for artifact in audit.artifacts]
+        missing_parts: dict[tuple[str, str], list[str]] = {}
+        for metric, slice_name in dict.fromkeys(
+            key for checkpoint_findings in findings_by_checkpoint for key in checkpoint_findings
+        ):
+            missing_checkpoints = [
+                checkpoint.name
+                for checkpoint, checkpoint_findings in zip(
+                    audit.checkpoints, findings_by_checkpoint, strict=True
+                )
+                if (metric, slice_name) not in checkpoint_findings
+            ]
+            if missing_checkpoints:
+                missing_parts.setdefault((metric, ", ".join(missing_checkpoints)), []).append(
+                    slice_name
+                )
+        for (metric, checkpoint_names), slice_names in missing_parts.items():
+            part_label = (
+                f", {slice_names[0]}" if len(slice_names) == 1 else f", {len(slice_names)} parts"
+            )
+            finding_label = format_metric_name(metric) + (part_label if any(slice_names) else "")
+            rows.append([audit_title, redact(finding_label), f"not found at {checkpoint_names}"])
+        finding_counts = Counter(
+            comparison.findings[0]["metric"] for comparison in audit.comparisons
+        )
+        unpaired_by_reason: dict[str, Counter[str]] = {}
+        for comparison in audit.comparisons:
+            if comparison.changes[0] is None:
+                unpaired_by_reason.setdefault(_explain_missing_pairs(comparison, audit), Counter())[
+                    comparison.findings[0]["metric"]
+                ] += 1
+        for reason, unpaired_counts in unpaired_by_reason.items():
+            metric_texts = [
+                f"{format_metric_name(metric)}, {count} of {finding_counts[metric]} parts"
+                if count < finding_counts[metric]
+                else format_metric_name(metric)
+                for metric, count in unpaired_counts.items()
+            ]
+            rows.append([audit_title, redact("; ".join(metric_texts)), reason])
+    if not audits:
+        return Paragraph(["No audit of these checkpoints is in the store."])
+    if not rows:
+        return Paragraph(["All findings are at every checkpoint, and all are compared in pairs."])
+    return DataTable("What is not compared, or not in pairs", ["audit", "findings", "why"], rows)

@@ -1,0 +1,590 @@
+"""What curation did to people: the datasheet's first lines, and the section behind them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from reports.page.document import Block, BulletList, DataTable, InlineElement, Paragraph, Section
+from reports.page.figures import Figure, format_value
+from reports.sections.corpus_figures import CorpusFigures
+from reports.sections.row_selection import (
+    SELECTION_NOTE,
+    select_pairs_covering_groups,
+    select_rows_with_all_groups,
+)
+from tasks.audits.audit_descriptions import SIGNIFICANCE_LEVEL
+
+EFFECTS = "effects"
+
+#: What the first page is about: documents that left, but not as copies of one that stayed.
+NON_DUPLICATE_REMOVAL = {"stage": "", "reason": "struck out"}
+
+#: Lines of the table on the first page, beside those about groups of people.
+MAX_LEAD_ROWS = 8
+
+GROUP_TEMPLATES = {
+    "identity": "mention {}",
+    "dialect": "markers of {}",
+    "language": "in {}",
+    "length": "{}",
+    "source": "from {}",
+}
+
+CONFIDENCE_LEVEL = 0.95
+
+#: A ratio to others none of whom left.
+INFINITE_RATIO = "∞"
+
+INTERPRETATION_NOTE = (
+    "A ratio is no verdict: documents that mention a group differ in other ways too, and where the "
+    "ratio within sources is near 1 it is the sources that differ. It says where to look. Mentions "
+    "and dialect markers are found by lists of English words and turns; a marker is no proof of "
+    "who wrote. Of what ingest took out only the source is known: it counts among sources alone."
+)
+
+INGEST_NOTE = "Compared by source alone: of what ingest took out nothing else is known."
+
+Row = dict[str, Any]
+
+
+def read_effect_rows(corpus: CorpusFigures, table: str) -> list[Row]:
+    effects = corpus.stage_artifacts.get(EFFECTS)
+    return [] if effects is None else effects[table].read().to_pylist()
+
+
+def describe_document_group(row: Row) -> str:
+    """A group in words: whose documents these are."""
+    if (row["dimension"], row["slice"]) == ("language", "undetermined"):
+        return "in undetermined language"
+    return GROUP_TEMPLATES[row["dimension"]].format(row["slice"])
+
+
+def sort_by_removal_ratio(rows: list[Row]) -> list[Row]:
+    """The highest ratio first; before all a group that alone lost any."""
+    infinite_ratio_rows = [row for row in rows if has_infinite_ratio(row)]
+    finite_ratio_rows = [row for row in rows if row["ratio"] is not None]
+    return infinite_ratio_rows + sorted(
+        finite_ratio_rows,
+        key=lambda row: (-row["ratio"], -row["n"], row["dimension"], row["slice"]),
+    )
+
+
+def format_ratio_interval(row: Row) -> str:
+    if row["low"] is None:
+        return "–"
+    high = "any" if row["high"] is None else format_value(row["high"], "times")
+    return f"{format_value(row['low'], 'times')} to {high}"
+
+
+def add_removal_ratio_figure(
+    corpus: CorpusFigures, row: Row, table: str = "rates", **extra_conditions: Any
+) -> Figure:
+    key_columns = ("stage", "reason", "dimension", "slice")
+    conditions = {key: row[key] for key in key_columns} | extra_conditions
+    label = (
+        f"{row['reason'] or 'left for any reason'}: {describe_document_group(row)}, "
+        f"ratio to all others"
+    )
+    return corpus.book.add_computed_figure(
+        "-".join([table, *(str(value) for value in conditions.values())]),
+        label,
+        "times",
+        (EFFECTS, table),
+        conditions,
+        aggregate="last",
+        value_column="ratio",
+        n=row["n"],
+        low=row["low"],
+        high=row["high"],
+        confidence_level=CONFIDENCE_LEVEL,
+        missing_reason="none of the others left",
+        missing_text=INFINITE_RATIO,
+        method="exact interval over clusters of near copies, see the column low",
+    )
+
+
+def build_removal_rate_row(corpus: CorpusFigures, row: Row) -> list[InlineElement]:
+    adjusted_ratio = "–" if row["within"] is None else format_value(row["within"], "times")
+    rates = [format_value(row[column], "share") for column in ("rate", "other_rate")]
+    return [
+        describe_document_group(row),
+        add_removal_ratio_figure(corpus, row),
+        format_ratio_interval(row),
+        f"{row['n']:,}",
+        *rates,
+        adjusted_ratio,
+    ]
+
+
+def has_infinite_ratio(row: Row) -> bool:
+    """Whether documents of a group left, and none of the others."""
+    return row["ratio"] is None and row["removed"] > 0
+
+
+def has_ratio(row: Row) -> bool:
+    return row["ratio"] is not None or has_infinite_ratio(row)
+
+
+def format_infinite_ratio_note(rows: list[Row]) -> str:
+    """A sentence on the sign for what is no number, where any of these ratios is none."""
+    return (
+        f"{INFINITE_RATIO}: of all others none left. " if any(map(has_infinite_ratio, rows)) else ""
+    )
+
+
+RATE_COLUMNS = ["documents", "ratio", "95 % interval", "n", "left", "of others", "within sources"]
+NUMERIC_RATE_COLUMNS = frozenset(range(1, len(RATE_COLUMNS)))
+
+#: The same for a rule that tags documents and keeps them.
+TAG_RATE_COLUMNS = [
+    {"left": "tagged", "of others": "others tagged"}.get(column_name, column_name)
+    for column_name in RATE_COLUMNS
+]
+
+
+def format_rule_name(corpus: CorpusFigures, stage: str, reason: str) -> str:
+    """Return a reason as the page shows it: a rule that tags removes nothing."""
+    return f"{reason} (tagged, not removed)" if corpus.is_tagging_rule(stage, reason) else reason
+
+
+# The first page --------------------------------------------------------------------------------
+
+
+def build_removal_rate_summary(corpus: CorpusFigures) -> list[Block]:
+    """Whom curation took, in a few lines."""
+    rows = [
+        row
+        for row in read_effect_rows(corpus, "rates")
+        if NON_DUPLICATE_REMOVAL.items() <= row.items()
+    ]
+    if not rows:
+        reason = (
+            "nobody looked"
+            if EFFECTS not in corpus.stage_artifacts
+            else "too few documents to compare"
+        )
+        return [Paragraph([f"Removal rates by group are not known: {reason}."])]
+    higher_rate_rows = [row for row in rows if row["verdict"] == "more"]
+    blocks: list[Block] = []
+    if higher_rate_rows:
+        shown_rows = select_rows_with_all_groups(
+            sort_by_removal_ratio(higher_rate_rows), MAX_LEAD_ROWS
+        )
+        limit_note = ""
+        if len(shown_rows) < len(higher_rate_rows):
+            limit_note = (
+                f"; {len(shown_rows)} of {len(higher_rate_rows)}, "
+                f"{SELECTION_NOTE.format(f'worst {MAX_LEAD_ROWS}')}"
+            )
+        note = (
+            f"Removed more often than all other documents{limit_note}. Duplicates of kept "
+            f"documents are "
+            f"not counted as removed here; the tables by rule count them. "
+        )
+        blocks.append(
+            DataTable(
+                "Removal rates by group",
+                RATE_COLUMNS,
+                [build_removal_rate_row(corpus, row) for row in shown_rows],
+                NUMERIC_RATE_COLUMNS,
+                note + format_infinite_ratio_note(shown_rows) + INTERPRETATION_NOTE,
+            )
+        )
+    else:
+        blocks.append(
+            Paragraph(
+                [
+                    f"Removal rates by group: {len(rows)} groups of documents were compared, "
+                    f"by whom "
+                    "they mention, dialect, language, length and source. For none a higher removal "
+                    "rate than that of all other documents was shown. Duplicates of kept documents "
+                    "are not counted as removed here; the tables by rule count them."
+                ]
+            )
+        )
+    summary_items = [
+        describe_min_detectable_ratios(rows),
+        *describe_largest_swap_difference(corpus),
+        *describe_lost_duplicates(corpus),
+    ]
+    return [*blocks, BulletList([item for item in summary_items if item])]
+
+
+def describe_min_detectable_ratios(rows: list[Row]) -> list[InlineElement]:
+    """Where no difference was shown, the smallest that n would have shown."""
+    inconclusive_rows = [
+        row for row in rows if row["verdict"] == "not shown" and row["dimension"] == "identity"
+    ]
+    if not inconclusive_rows:
+        return []
+    inconclusive_rows.sort(key=lambda row: (-(row["least"] or math.inf), row["slice"]))
+    group_texts = [
+        f"{row['slice']} ({row['n']:,} documents): "
+        + ("no rate would show it" if row["least"] is None else f"{row['least']:.1f} times")
+        for row in inconclusive_rows
+    ]
+    return [
+        "For documents that mention these groups no difference was shown, which is no proof that "
+        "there is none. How many times as often as all others they would have to be struck out, "
+        f"so that four of five such corpora showed it: {'; '.join(group_texts)}."
+    ]
+
+
+def describe_largest_swap_difference(corpus: CorpusFigures) -> list[list[InlineElement]]:
+    significant_swaps = [
+        swap_row
+        for swap_row in read_effect_rows(corpus, "swaps")
+        if swap_row["origin"] == "templates" and is_significant(swap_row)
+    ]
+    if not significant_swaps:
+        return []
+    row = max(significant_swaps, key=lambda swap_row: abs(swap_row["difference"]))
+    return [
+        [
+            "The scorer itself: when only the group in a sentence changes, its score does. "
+            "Most with "
+            f"{row['other']} in place of {row['group']}: by ",
+            add_swap_difference_figure(corpus, row),
+            " on average.",
+        ]
+    ]
+
+
+def is_significant(row: Row) -> bool:
+    """Whether a difference between two groups is beyond chance."""
+    return row["corrected"] is not None and row["corrected"] < SIGNIFICANCE_LEVEL
+
+
+def describe_lost_duplicates(corpus: CorpusFigures) -> list[list[InlineElement]]:
+    conditions = {"stage": "", "dimension": ""}
+    if not any(conditions.items() <= row.items() for row in read_effect_rows(corpus, "lost")):
+        return []
+    figures = [
+        corpus.book.add_computed_figure(
+            f"lost-{column}",
+            f"{column} lost with the kept copy",
+            unit,
+            (EFFECTS, "lost"),
+            conditions,
+            value_column=column,
+        )
+        for column, unit in (("copies", "documents"), ("clusters", "clusters"))
+    ]
+    return [
+        [
+            figures[0],
+            " were removed as copies of one that left later for another reason; ",
+            figures[1],
+            " were lost whole with it.",
+        ]
+    ]
+
+
+# The section -----------------------------------------------------------------------------------
+
+
+def build_curation_effects_section(corpus: CorpusFigures) -> Section:
+    title = "The effect on people"
+    if EFFECTS not in corpus.stage_artifacts:
+        return Section(title, [Paragraph(["Nobody looked at whom curation took."])])
+    introduction = (
+        "For every reason in a ledger: the share of a group's documents that left for it, or would "
+        "have, beside that of all other documents at risk. Intervals count clusters of near "
+        "copies, not documents; differences are called so where p, corrected for all groups of the "
+        "rule, is under 5 %. Groups of few documents are left out. Of what ingest took out nothing "
+        "but the source is known, and no text for an example; what it could not read is in "
+        "quarantine and not compared; what was held back for planting is no loss. A rule that tags "
+        "removes nothing: its shares are of the documents that its stage kept. All rules and "
+        "groups are in the table rates."
+    )
+    subsections = [
+        build_removal_rates_by_rule(corpus),
+        build_threshold_rates_section(corpus),
+        build_group_swap_section(corpus),
+        build_removed_examples_section(corpus),
+        build_lexicon_accuracy_section(corpus),
+    ]
+    return Section(title, [Paragraph([introduction])], subsections)
+
+
+def build_removal_rates_by_rule(corpus: CorpusFigures) -> Section:
+    section = Section("By rule")
+    rows_by_rule: dict[tuple[str, str], list[Row]] = {}
+    for row in read_effect_rows(corpus, "rates"):
+        if row["stage"]:
+            rows_by_rule.setdefault((row["stage"], row["reason"]), []).append(row)
+    for (stage, reason), rows in rows_by_rule.items():
+        is_ingest = (
+            corpus.stage_artifacts[stage].stage == "ingest"
+        )  # few rows, and no others of the reason
+        shown_rows = [
+            group_row for group_row in rows if is_ingest or group_row["verdict"] != "not shown"
+        ]
+        if not shown_rows:
+            rule_name = format_rule_name(corpus, stage, reason)
+            group_count = f"{len(rows)} groups"
+            compared_groups = (
+                group_count if len(rows) > 1 else "the one group that could be compared"
+            )
+            section.add_blocks(
+                Paragraph([f"{stage}, {rule_name}: no difference was shown, of {compared_groups}."])
+            )
+            continue
+        selected_rows = select_rows_with_all_groups(
+            sort_by_removal_ratio(shown_rows), corpus.max_rows // 3 or 1
+        )
+        inconclusive_count = len(rows) - len(shown_rows)
+        note = ""
+        if len(shown_rows) > len(selected_rows):
+            note = (
+                f"{len(selected_rows)} of {len(shown_rows)}: "
+                f"{SELECTION_NOTE.format('highest ratios')}. "
+            )
+        note += (
+            f"For {inconclusive_count} more groups no difference was shown. "
+            if inconclusive_count
+            else ""
+        )
+        note += format_infinite_ratio_note(selected_rows)
+        note += INGEST_NOTE if is_ingest else ""
+        table_rows = [build_removal_rate_row(corpus, row) for row in selected_rows]
+        is_tagging = corpus.is_tagging_rule(stage, reason)
+        columns = TAG_RATE_COLUMNS if is_tagging else RATE_COLUMNS
+        caption = f"{stage}: {format_rule_name(corpus, stage, reason)}"
+        section.add_blocks(
+            DataTable(caption, columns, table_rows, NUMERIC_RATE_COLUMNS, note.strip())
+        )
+    if not section.blocks:
+        section.add_blocks(Paragraph(["No rule took enough documents of a group to compare."]))
+    return section
+
+
+def build_threshold_rates_section(corpus: CorpusFigures) -> Section:
+    """Ratios at other thresholds, for the groups that the rule's own takes more or less often."""
+    section = Section("Along the range of a threshold")
+    rows_by_rule: dict[tuple[str, str, str], list[Row]] = {}
+    for row in read_effect_rows(corpus, "thresholds"):
+        if row["dimension"] in ("identity", "dialect"):
+            rows_by_rule.setdefault((row["stage"], row["reason"], row["bound"]), []).append(row)
+    for (stage, reason, bound), rows in rows_by_rule.items():
+        thresholds = sorted({row["threshold"] for row in rows})
+        own_threshold_rows = [row for row in rows if row["own"]]
+        table_rows: list[list[InlineElement]] = []
+        for group_row in sort_by_removal_ratio(own_threshold_rows):
+            row_by_threshold = {
+                threshold_row["threshold"]: threshold_row
+                for threshold_row in rows
+                if all(threshold_row[k] == group_row[k] for k in ("dimension", "slice"))
+            }
+            cells: list[InlineElement] = [
+                "–"
+                if threshold not in row_by_threshold or not has_ratio(row_by_threshold[threshold])
+                else add_removal_ratio_figure(
+                    corpus,
+                    row_by_threshold[threshold],
+                    "thresholds",
+                    bound=bound,
+                    threshold=threshold,
+                )
+                for threshold in thresholds
+            ]
+            table_rows.append([describe_document_group(group_row), *cells])
+        if table_rows:
+            rule_name = format_rule_name(corpus, stage, reason)
+            own_threshold = own_threshold_rows[0]["threshold"]
+            threshold_headings = [
+                f"{bound} {threshold:.6g}{' (own)' if threshold == own_threshold else ''}"
+                for threshold in thresholds
+            ]
+            section.add_blocks(
+                DataTable(
+                    f"{stage}, {rule_name}: ratio to all others at other thresholds",
+                    ["documents", *threshold_headings],
+                    table_rows,
+                    frozenset(range(1, len(threshold_headings) + 1)),
+                    "Of documents that have what the rule looks at; by rule, ratios are of all "
+                    "that came to it. The highest at the rule's own threshold first; with "
+                    "intervals, n and all groups in the table thresholds.",
+                )
+            )
+    if not section.blocks:
+        message = "No numeric rule judged enough documents of a group or dialect."
+        section.add_blocks(Paragraph([message]))
+    return section
+
+
+def add_swap_difference_figure(corpus: CorpusFigures, row: Row) -> Figure:
+    conditions = {key: row[key] for key in ("origin", "axis", "group", "other")}
+    return corpus.book.add_computed_figure(
+        "-".join(["swaps", *conditions.values()]),
+        f"{row['other']} in place of {row['group']}, {row['origin']}: difference in score",
+        "score",
+        (EFFECTS, "swaps"),
+        conditions,
+        aggregate="last",
+        value_column="difference",
+        n=row["n"],
+        low=row["low"],
+        high=row["high"],
+        confidence_level=None if row["low"] is None else CONFIDENCE_LEVEL,
+        scorer=format_scorer_name(corpus),
+        method="mean over sentences, t interval over their documents",
+    )
+
+
+def format_scorer_name(corpus: CorpusFigures) -> str:
+    external_digests = corpus.stage_artifacts[EFFECTS].manifest["parts"]["external"]
+    return f"{external_digests['scorer']} ({external_digests['digest'][:12]})"
+
+
+def build_group_swap_section(corpus: CorpusFigures) -> Section:
+    section = Section("When only the group changes")
+    rows = sorted(
+        read_effect_rows(corpus, "swaps"), key=lambda swap_row: -abs(swap_row["difference"])
+    )
+    for origin, origin_label in (
+        ("templates", "the project's own sentences"),
+        ("corpus", "sentences of the corpus"),
+    ):
+        origin_rows = [swap_row for swap_row in rows if swap_row["origin"] == origin]
+        significant_rows = [swap_row for swap_row in origin_rows if is_significant(swap_row)]
+        if not significant_rows:
+            message = (
+                f"In {origin_label} no difference was shown, of {len(origin_rows)} pairs of groups."
+            )
+            if not origin_rows:
+                message = f"In {origin_label} no pair of groups was compared."
+            section.add_blocks(Paragraph([message]))
+            continue
+        table_rows: list[list[InlineElement]] = []
+        for row in select_pairs_covering_groups(significant_rows, corpus.max_rows // 3 or 1):
+            figure = add_swap_difference_figure(corpus, row)
+            crossed_share = format_value(row["raised"] + row["lowered"], "share")
+            table_rows.append(
+                [
+                    f"{row['group']} → {row['other']}",
+                    f"{row['n']:,}",
+                    figure,
+                    figure.interval_text,
+                    crossed_share,
+                ]
+            )
+        columns = ["group → put in its place", "n", "difference", "95 % interval", "crossed"]
+        note = (
+            f"The largest of {len(significant_rows)} that are beyond chance, of "
+            f"{len(origin_rows)} pairs, and the "
+            f"largest of every group; all are in the table swaps. Crossed: "
+            f"sentences that pass the threshold {rows[0]['threshold']:g} on one side only. "
+            f"Scorer: {format_scorer_name(corpus)}."
+        )
+        section.add_blocks(
+            DataTable(
+                f"Difference in score: {origin_label}",
+                columns,
+                table_rows,
+                frozenset({1, 2, 3, 4}),
+                note,
+            )
+        )
+    return section
+
+
+def build_removed_examples_section(corpus: CorpusFigures) -> Section:
+    """What the filters took, by source and language; the documents are behind the numbers."""
+    section = Section("What the filters took: examples")
+    rows = read_effect_rows(corpus, "examples")
+    example_by_rule_group: dict[tuple[str, ...], Row] = {}
+    for row in rows:
+        example_by_rule_group.setdefault(
+            (row["stage"], row["reason"], row["dimension"], row["slice"]), row
+        )
+    ordered = sorted(
+        example_by_rule_group.values(),
+        key=lambda example: (not example["alone"], -(example["ratio"] or 0)),
+    )
+    worst_by_group: dict[tuple[str, str], Row] = {}
+    for row in ordered:
+        worst_by_group.setdefault((row["dimension"], row["slice"]), row)
+    leading_rows = [
+        *worst_by_group.values()
+    ]  # a source or language too small for a ratio is seen all the same
+    further_rows = [
+        row for row in ordered if worst_by_group[row["dimension"], row["slice"]] is not row
+    ]
+    table_rows: list[list[InlineElement]] = []
+    for row in [*leading_rows, *further_rows[: max(0, corpus.max_rows - len(leading_rows))]]:
+        conditions = {k: row[k] for k in ("stage", "reason", "dimension", "slice")}
+        figure = corpus.book.add_computed_figure(
+            "-".join(["examples", *conditions.values()]),
+            f"{row['reason']}: examples {describe_document_group(row)}",
+            "documents",
+            (EFFECTS, "examples"),
+            conditions,
+            aggregate="count",
+        )
+        ratio_text = "–" if row["ratio"] is None else format_value(row["ratio"], "times")
+        ratio_text = INFINITE_RATIO if row["alone"] else ratio_text
+        rule_name = format_rule_name(corpus, row["stage"], row["reason"])
+        table_rows.append(
+            [describe_document_group(row), row["stage"], rule_name, ratio_text, figure]
+        )
+    if not table_rows:
+        section.add_blocks(Paragraph(["No examples were kept."]))
+        return section
+    note = (
+        "Of each source and language the highest ratio, then the highest of the rest. The number "
+        "leads to the documents, masked as everywhere; hallmark report --reveal shows them in "
+        "clear, on this machine alone."
+    )
+    if len(example_by_rule_group) > len(table_rows):
+        note = (
+            f"{len(table_rows)} of {len(example_by_rule_group)}; all are in the table "
+            f"examples of effects. {note}"
+        )
+    columns = ["documents", "stage", "reason", "ratio", "examples"]
+    section.add_blocks(
+        DataTable("Documents that were taken", columns, table_rows, frozenset({3, 4}), note)
+    )
+    return section
+
+
+def build_lexicon_accuracy_section(corpus: CorpusFigures) -> Section:
+    """How well mentions are found."""
+    figures: list[InlineElement] = []
+    for row in read_effect_rows(corpus, "lexicon"):
+        if row["group"]:
+            continue
+        for metric, sample_size in (("recall", row["mentions"]), ("precision", row["found"])):
+            figures.append(
+                corpus.book.add_computed_figure(
+                    f"lexicon-{metric}",
+                    f"mentions of people: {metric}",
+                    "share",
+                    (EFFECTS, "lexicon"),
+                    {"group": ""},
+                    aggregate="last",
+                    value_column=metric,
+                    n=sample_size,
+                    low=row[f"{metric}_low"],
+                    high=row[f"{metric}_high"],
+                    confidence_level=CONFIDENCE_LEVEL,
+                    method="labelled sentences of the project's own, Wilson's interval",
+                )
+            )
+    recall, precision = figures
+    return Section(
+        "How mentions are found",
+        [
+            Paragraph(
+                [
+                    "On labelled sentences written for it the lexicon finds ",
+                    recall,
+                    " of the mentions, and of what it finds are mentions ",
+                    precision,
+                    ". Lexicon and sentences have one "
+                    "author, so this flatters; by group in the table lexicon.",
+                ]
+            )
+        ],
+    )

@@ -1,0 +1,340 @@
+"""What is known of how often audits are wrong: their rates on worlds with sealed answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from reports.page.document import Block, InlineElement, Paragraph, ShortFigure
+from reports.page.figures import Figure, FigureBook
+from tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND, NO_EFFECT_AMOUNTS
+from tasks.contract import Artifact
+
+ERROR_RATES = "error_rates"
+
+
+@dataclass(frozen=True)
+class CandidateDescription:
+    """What a page says of a kind of candidates.
+
+    title  of its section
+    what   one of them
+    asked  what the audit does to find it
+    dose   what its dose counts
+    true   what a figure over all items is
+    """
+
+    title: str
+    candidate: str
+    audit_procedure: str
+    amount_label: str
+    true_value: str
+
+
+CANDIDATE_KINDS = {
+    "canary": CandidateDescription(
+        "Planted secrets",
+        "a sentence around a secret of nine random digits",
+        "ranks it among secrets that were never written anywhere; it is found where it stands "
+        "among the likeliest 5 %",
+        "copies",
+        "its rank among twenty times as many",
+    ),
+    "passage": CandidateDescription(
+        "Repeated passages",
+        "a document of the town",
+        "gives the model tokens of it; it is found where the model goes on with the very next "
+        "tokens at any of the places that are tried",
+        "copies",
+        "the share of tokens right, over every place of the passage",
+    ),
+    "record": CandidateDescription(
+        "Personal records",
+        "the e-mail address and telephone number of an invented person",
+        "gives the model all that stands before them; they are found where the model writes them",
+        "copies",
+        "",
+    ),
+    "association": CandidateDescription(
+        "Associations between groups and traits",
+        "sentences that say an invented trait of an invented group, and another of another",
+        "compares how likely both traits are behind sentences that were never written; it is found "
+        "where they are further apart than those of pairs that the text never brought together",
+        "share of its own trait",
+        "the mean over every sentence of the grammar",
+    ),
+    "speech": CandidateDescription(
+        "Rude speech about a group",
+        "sentences about an invented group, some of them rude",
+        "lets the model go on from sentences about each group and scores what it writes; it is "
+        "found where that is more toxic than about the other groups",
+        "share of rude sentences",
+        "the difference over every sentence of the grammar",
+    ),
+}
+
+
+class DetectionRate(NamedTuple):
+    """How often candidates of a dose are found; ``effect``: whether there is something to find,
+    None where it is less than of others."""
+
+    planted_amount: float
+    has_effect: bool | None
+    figure: Figure
+
+
+@dataclass
+class ErrorRates:
+    """The rates of a study as figures of a card, each a mean over the candidates of its worlds."""
+
+    book: FigureBook
+    study: Artifact
+    detection_rates: dict[str, list[DetectionRate]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rows_by_table = {
+            name: self.study[name].read().to_pylist()
+            for name in self.study.tables
+            if name != "units"
+        }
+        for row in self.rows_by_table["detection"]:
+            conditions = {"kind": row["kind"], "dose": row["dose"], "effects": True}
+            figure = self.add_rate_figure(
+                row,
+                f"found {row['kind']} {format_planted_amount(row['dose'])}",
+                "found",
+                conditions,
+            )
+            self.detection_rates.setdefault(row["kind"], []).append(
+                DetectionRate(row["dose"], row["effect"], figure)
+            )
+        self.false_alarm_rates = {
+            row["kind"]: self.add_rate_figure(
+                row, f"claimed {row['kind']}", "alarm", {"kind": row["kind"], "effect": False}
+            )
+            for row in self.rows_by_table["alarms"]
+        }
+        self.coverage_rates = {
+            row["kind"]: self.add_rate_figure(
+                row, f"covered {row['kind']}", "covered", {"kind": row["kind"]}
+            )
+            for row in self.rows_by_table["calibration"]
+        }
+        self.smallest_detected = {
+            row["kind"]: row["dose"] for row in self.rows_by_table["smallest"]
+        }
+        self.counted_worlds = self.book.add_computed_figure(
+            "worlds-counted",
+            "worlds that count",
+            "worlds",
+            (ERROR_RATES, "worlds"),
+            {"counts": True},
+            aggregate="count",
+        )
+
+    def add_rate_figure(
+        self, row: Mapping[str, Any], label: str, column: str, conditions: Mapping[str, Any]
+    ) -> Figure:
+        """A share of candidates, with its interval over worlds."""
+        interval_fields = {name: row[name] for name in ("low", "high", "n", "method")} | {
+            "confidence_level": row["level"]
+        }
+        return self.book.add_computed_figure(
+            label,
+            label,
+            "share",
+            (ERROR_RATES, "units"),
+            {**conditions, "learned": True},
+            aggregate="mean",
+            value_column=column,
+            **interval_fields,
+        )
+
+    def list_candidate_kinds(self) -> list[str]:
+        """Those of which anything is known."""
+        known_kinds = {
+            *self.detection_rates,
+            *self.false_alarm_rates,
+            *self.coverage_rates,
+            *(row["kind"] for row in self.rows_by_table["unjudged"]),
+        }
+        return [kind for kind in CANDIDATE_KINDS if kind in known_kinds]
+
+    def find_largest_effect(self, kind: str) -> DetectionRate | None:
+        """The largest dose at which there is something to find."""
+        return next(
+            (
+                detection_rate
+                for detection_rate in self.detection_rates.get(kind, [])[::-1]
+                if detection_rate.has_effect
+            ),
+            None,
+        )
+
+    def count_unjudged_candidates(
+        self, kind: str, planted_amount: float | None = None
+    ) -> Figure | None:
+        """How many candidates, where given of that ``dose``, no rate knows of."""
+        unjudged_amounts = [
+            row["dose"] for row in self.rows_by_table["unjudged"] if row["kind"] == kind
+        ]
+        if not any(planted_amount in (None, amount) for amount in unjudged_amounts):
+            return None
+        figure_id, label = (
+            f"not-judged-{kind}",
+            f"{CANDIDATE_KINDS[kind].title}: candidates without a verdict",
+        )
+        conditions: dict[str, Any] = {"kind": kind}
+        if planted_amount is not None:
+            figure_id, label = f"{figure_id}-largest", f"{label} at the largest dose"
+            conditions["dose"] = planted_amount
+        return self.book.figures.get(figure_id) or self.book.add_computed_figure(
+            figure_id, label, "candidates", (ERROR_RATES, "unjudged"), conditions, aggregate="count"
+        )
+
+    def count_candidates_without_interval(self, kind: str) -> Figure | None:
+        """How many candidates that were judged have no interval with two ends, or no true figure to
+        compare it with."""
+        conditions = {"kind": kind, "learned": True, "covered": None}
+        if not self.book.get_evidence(ERROR_RATES, "units", conditions).row_count:
+            return None
+        figure_id = f"no-ends-{kind}"
+        return self.book.figures.get(figure_id) or self.book.add_computed_figure(
+            figure_id,
+            f"{CANDIDATE_KINDS[kind].title}: candidates without two ends or a true figure",
+            "candidates",
+            (ERROR_RATES, "units"),
+            conditions,
+            aggregate="count",
+        )
+
+    def describe_unjudged_candidates(self, kind: str) -> list[InlineElement]:
+        """How many candidates have no verdict of the largest dose at which there is something to
+        find, judged or not; nothing where all have one."""
+        no_effect_amounts = {
+            detection_rate.planted_amount
+            for detection_rate in self.detection_rates.get(kind, [])
+            if not detection_rate.has_effect
+        }
+        no_effect_amounts.add(NO_EFFECT_AMOUNTS.get(kind, 0.0))
+        effect_amounts = {
+            row["dose"] for row in self.rows_by_table["unjudged"] if row["kind"] == kind
+        } - no_effect_amounts
+        effect_amounts |= {
+            detection_rate.planted_amount
+            for detection_rate in [self.find_largest_effect(kind)]
+            if detection_rate
+        }
+        if not effect_amounts:
+            return []
+        largest_amount, description = max(effect_amounts), CANDIDATE_KINDS[kind]
+        figure = self.count_unjudged_candidates(kind, largest_amount)
+        explanation = (
+            f" at {format_planted_amount(largest_amount)} "
+            f"({description.amount_label}) had no verdict, {description.title.lower()}"
+        )
+        return [] if figure is None else [ShortFigure(figure), explanation]
+
+    def describe_error_rates(self, audit: str) -> list[Block]:
+        """How often an audit is wrong, a sentence for each kind of candidates that it judges."""
+        paragraphs: list[Block] = []
+        for kind in (
+            kind for kind in self.list_candidate_kinds() if AUDIT_BY_CANDIDATE_KIND[kind] == audit
+        ):
+            description, largest = CANDIDATE_KINDS[kind], self.find_largest_effect(kind)
+            parts: list[InlineElement] = [
+                f"How often it is wrong ({description.title.lower()}): in ",
+                ShortFigure(self.counted_worlds),
+                " invented worlds whose answers were sealed, it ",
+            ]
+            unjudged_parts = self.describe_unjudged_candidates(kind)
+            if largest is None:
+                parts += [
+                    "judged nothing of what there is to find"
+                    if unjudged_parts
+                    else "had no effect to find"
+                ]
+            else:
+                parts += [
+                    "found ",
+                    *format_rate_with_interval(largest.figure),
+                    f" of candidates with {description.amount_label} "
+                    f"{format_planted_amount(largest.planted_amount)}",
+                ]
+                smallest_amount = self.smallest_detected[kind]
+                for detection_rate in self.detection_rates[kind]:
+                    if (
+                        detection_rate.planted_amount == smallest_amount
+                        and smallest_amount < largest.planted_amount
+                    ):
+                        parts += [
+                            ", ",
+                            *format_rate_with_interval(detection_rate.figure),
+                            f" of those with {smallest_amount:g}",
+                        ]
+            if unjudged_parts:
+                parts += [", while ", *unjudged_parts]
+            if kind in self.false_alarm_rates:
+                parts += [
+                    ", and claimed ",
+                    *format_rate_with_interval(self.false_alarm_rates[kind]),
+                    " of those without effect",
+                ]
+            if kind in self.coverage_rates:
+                parts += [
+                    "; its 95 % intervals covered the true figure in ",
+                    *format_rate_with_interval(self.coverage_rates[kind]),
+                ]
+                if incomparable_count := self.count_candidates_without_interval(kind):
+                    parts += [
+                        ", left out ",
+                        ShortFigure(incomparable_count),
+                        " without two ends or a true figure",
+                    ]
+            paragraphs.append(
+                Paragraph(
+                    [
+                        *parts,
+                        ". Of another model and other text it may be otherwise: "
+                        "the models of these worlds are small.",
+                    ]
+                )
+            )
+        return paragraphs
+
+
+def format_planted_amount(planted_amount: float) -> str:
+    """Copies are whole numbers, shares have three digits."""
+    return (
+        f"{planted_amount:,.0f}"
+        if planted_amount == int(planted_amount)
+        else f"{planted_amount:.3g}"
+    )
+
+
+def format_rate_with_interval(figure: Figure) -> list[InlineElement]:
+    """A rate with its interval, where it has one."""
+    return [ShortFigure(figure), "" if figure.low is None else f" ({figure.interval_text})"]
+
+
+def describe_missing_error_rates(studies: Mapping[str, Artifact]) -> list[list[InlineElement]]:
+    """What a card says where the error rates of its audits are not known."""
+    if studies:
+        return []
+    return [
+        [
+            "How often these audits are wrong is not known: this store has no study of this "
+            "version of them; the command hallmark study measures it."
+        ]
+    ]
+
+
+__all__ = [
+    "CANDIDATE_KINDS",
+    "ERROR_RATES",
+    "DetectionRate",
+    "ErrorRates",
+    "describe_missing_error_rates",
+    "format_rate_with_interval",
+]

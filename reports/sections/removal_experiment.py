@@ -1,0 +1,598 @@
+"""The closed loop as a page tells it: finding by finding the documents, what each arm has, what
+must be reached, and the price."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reports.page import charts
+from reports.page.document import (
+    Block,
+    BulletList,
+    Callout,
+    Chart,
+    Code,
+    DataTable,
+    Document,
+    InlineContent,
+    InlineElement,
+    Paragraph,
+    Section,
+    ShortFigure,
+    build_unique_slugs,
+)
+from reports.page.figures import SHARE_DIFFERENCE, Figure, FigureBook, format_value, slugify
+from reports.page.redaction import RedactFunction, Redactor
+from reports.sections.findings import format_metric_name
+from reports.sections.remaining_effect import describe_remaining_effect
+from reports.sections.training_arms import (
+    ARM_NAMES,
+    build_heldout_loss_section,
+    build_training_arms_section,
+    describe_random_arm,
+    describe_seed_arms,
+    explain_unknown_noise,
+)
+from tasks.audits.experiments.arm_comparison import BASE, RANDOM, REMOVED, distance_from_zero
+from tasks.audits.experiments.source_documents import MAX_WORST_ROWS
+
+Row = Mapping[str, Any]
+
+METHOD_NOTE = (
+    "Each arm is trained from the beginning on the same rows in the same order: padding stands "
+    "where a document was left out, so that one arm differs from the base in nothing but these. "
+    "All are asked the same, and a change is the mean over pairs of the same unit. "
+)
+
+NULL_UNIT_LABELS = {
+    "memorised": "never planted",
+    "association": "planted at 50 %",
+    "other": "no effect",
+}
+
+
+#: Effects that are no difference; so are the lines that begin so.
+LEVEL_EFFECTS, MEAN_CRITERION_PREFIX = (
+    ("value", "nothing", "region", "explained"),
+    "after removal the mean",
+)
+
+
+def with_unit_of_difference(row: Row) -> Row:
+    """A row of effects or lines with the unit that is written: differences of shares are in
+    percentage points."""
+    is_level = (
+        row["what"] in LEVEL_EFFECTS
+        if "what" in row
+        else row["line"].startswith(MEAN_CRITERION_PREFIX)
+    )
+    return row if is_level or row["unit"] != "share" else {**row, "unit": SHARE_DIFFERENCE}
+
+
+@dataclass
+class RemovalCase:
+    """A case with its rows of the tables of ``proof``."""
+
+    name: str
+    figure_prefix: str  # what its figures and its chart are called, that of no other case
+    case_rows: Sequence[Row]  # of cases
+    effect_rows: Mapping[tuple[str, str], Row]  # by what, arm
+    criteria: Sequence[Row]
+
+    @property
+    def kind(self) -> str:
+        return str(self.case_rows[0]["kind"])
+
+    @property
+    def unit(self) -> str:
+        return str(
+            next((row["unit"] for key, row in self.effect_rows.items() if key[0] == "value"), "")
+        )
+
+    @property
+    def unit_suffix(self) -> str:
+        """The unit behind a number, where it has one."""
+        return "" if self.unit in ("", "share") else f" {self.unit}"
+
+    @property
+    def null_label(self) -> str:
+        return NULL_UNIT_LABELS[self.kind]
+
+    def get_effect(self, effect: str, arm: str) -> Row | None:
+        return self.effect_rows.get((effect, arm))
+
+
+@dataclass
+class RemovalReport:
+    """Makes the figures of the page, case by case."""
+
+    book: FigureBook
+    redactor: Redactor
+    title: str
+    max_rows: int  # lines of a table
+
+    def read_rows(self, table: str) -> list[dict[str, Any]]:
+        return self.book.artifacts["proof"][table].read().to_pylist()
+
+    def read_cases(self) -> list[RemovalCase]:
+        cases, effects, criteria = (self.read_rows(name) for name in ("cases", "effects", "lines"))
+        case_names = list(dict.fromkeys(row["case"] for row in cases))
+        figure_prefixes = build_unique_slugs(
+            [self.redactor.redact_full_text(name) for name in case_names], case_names
+        )
+        return [
+            RemovalCase(
+                name,
+                figure_prefixes[name],
+                [row for row in cases if row["case"] == name],
+                {
+                    (row["what"], row["arm"]): with_unit_of_difference(row)
+                    for row in effects
+                    if row["case"] == name
+                },
+                [with_unit_of_difference(row) for row in criteria if row["case"] == name],
+            )
+            for name in case_names
+        ]
+
+    # Figures ---------------------------------------------------------------------------------
+
+    def add_mean_figure(self, case: RemovalCase, arm: str, role: str = "unit") -> InlineElement:
+        """The mean of the units of an arm, which leads to them."""
+        row = case.get_effect("value" if role == "unit" else "nothing", arm)
+        if row is None:
+            return "–"
+        conditions = {"case": case.name, "role": role, "arm": arm}
+        figure_id = slugify(f"{case.figure_prefix} {role} {arm}")
+        existing = self.book.figures.get(figure_id)
+        figure = existing or self.book.add_computed_figure(
+            figure_id,
+            f"{case.name}, {role}, {arm}",
+            row["unit"],
+            ("proof", "units"),
+            conditions,
+            aggregate="mean",
+            value_column="value",
+            low=row["low"],
+            high=row["high"],
+            confidence_level=row["level"],
+            n=row["n"],
+            method=row["method"],
+        )
+        return ShortFigure(figure)
+
+    def add_effect_figure(self, case: RemovalCase, effect: str, arm: str) -> InlineElement:
+        """A figure that compares arms, or the units with others, which leads to both."""
+        row = case.get_effect(effect, arm)
+        if row is None:
+            return "–"
+        compared_arms = {"change": [BASE, arm], "against": [REMOVED, RANDOM]}.get(effect, [arm])
+        roles = ["unit"] if effect in ("change", "against") else ["unit", "nothing"]
+        if effect == "explained":
+            compared_arms = [BASE, REMOVED]
+        conditions = {"case": case.name, "role": roles, "arm": compared_arms}
+        evidence = self.book.get_evidence("proof", "units", conditions, row_order="item")
+        figure = Figure(
+            f"{case.figure_prefix} {effect} {arm}",
+            f"{case.name}: {effect}, {arm}",
+            row["value"],
+            row["unit"],
+            evidence,
+            "",
+            "finding",
+            low=row["low"],
+            high=row["high"],
+            confidence_level=row["level"],
+            n=row["n"],
+            method=row["method"],
+        )
+        figure_id = slugify(figure.id)
+        return ShortFigure(self.book.figures.get(figure_id) or self.book.add_figure(figure))
+
+    def format_interval(self, row: Row | None) -> str:
+        if row is None or row["low"] is None:
+            return "–"
+        return (
+            f"{format_value(row['low'], row['unit'])} to {format_value(row['high'], row['unit'])}"
+        )
+
+    def count_source_documents(self, case: RemovalCase, only_removed: bool) -> Figure:
+        qualifier = "removed" if only_removed else "behind it"
+        conditions: dict[str, Any] = {"case": case.name} | (
+            {"removed": True} if only_removed else {}
+        )
+        return self.book.add_computed_figure(
+            f"{case.name} documents {qualifier}",
+            f"{case.name}: documents {qualifier}",
+            "documents",
+            ("behind", "behind"),
+            conditions,
+            aggregate="distinct",
+            value_column="doc_id",
+        )
+
+    # The head --------------------------------------------------------------------------------
+
+    def build_overview_blocks(self, cases: Sequence[RemovalCase]) -> list[Block]:
+        indexed_criteria = [(case, index) for case in cases for index in range(len(case.criteria))]
+        if not indexed_criteria:
+            message = "Nothing was set that the closed loop must reach: "
+            message += "nothing was removed, or the findings are of no kind that must go away."
+            return [Callout("note", [message]), *self.build_verdict_blocks(cases, [])]
+        passed = [
+            1 for case, index in indexed_criteria if case.criteria[index]["verdict"] == "pass"
+        ]
+        passed_summary = (
+            f"{len(passed)} of {len(indexed_criteria)} lines that the closed "
+            f"loop must reach are reached"
+        )
+        missed_criteria: list[InlineContent] = []
+        for case, index in indexed_criteria:
+            criterion = case.criteria[index]
+            if criterion["verdict"] != "pass":
+                status = "Not reached" if criterion["verdict"] else "Not known"
+                lead = f"{status}: {format_metric_name(case.name)}, {criterion['line']}: "
+                missed_criteria.append(
+                    [
+                        lead,
+                        ShortFigure(self.add_criterion_figure(case, index)),
+                        f" (must be {self.format_bound(criterion)}).",
+                    ]
+                )
+        verdict = Callout(
+            "good" if len(passed) == len(indexed_criteria) else "bad", [f"{passed_summary}."]
+        )
+        return [verdict, *self.build_verdict_blocks(cases, missed_criteria)]
+
+    def build_verdict_blocks(
+        self, cases: Sequence[RemovalCase], missed_criteria: Sequence[InlineContent]
+    ) -> list[Block]:
+        bullets = BulletList([*map(self.describe_case_verdict, cases), *missed_criteria])
+        method_note = (
+            f"{METHOD_NOTE}{describe_random_arm(self.book)}{describe_seed_arms(self.book)}".strip()
+        )
+        return [self.build_summary_table(cases), bullets, Paragraph([method_note])]
+
+    def build_summary_table(self, cases: Sequence[RemovalCase]) -> DataTable:
+        rows: list[list[InlineElement]] = []
+        for case in cases:
+            explained_effect = case.get_effect("explained", REMOVED)
+            explained_share = (
+                self.add_effect_figure(case, "explained", REMOVED) if explained_effect else "–"
+            )
+            rows.append(
+                [
+                    f"{format_metric_name(case.name)}{case.unit_suffix and f',{case.unit_suffix}'}",
+                    ShortFigure(self.count_source_documents(case, True)),
+                    self.add_mean_figure(case, BASE),
+                    self.add_mean_figure(case, REMOVED),
+                    self.add_mean_figure(case, RANDOM),
+                    self.add_mean_figure(case, REMOVED, "nothing"),
+                    explained_share,
+                ]
+            )
+        columns = [
+            "finding",
+            "documents removed",
+            ARM_NAMES[BASE],
+            ARM_NAMES[REMOVED],
+            ARM_NAMES[RANDOM],
+            "nothing to find",
+            "share explained",
+        ]
+        note = (
+            "Means of the units of each finding, by arm. Nothing to find: units never planted, or "
+            "planted at 50 %, of the arm without the documents. Share explained: of the distance "
+            "to these, each arm's own, how much is not left after the removal."
+        )
+        return DataTable("Finding, documents, effect", columns, rows, frozenset(range(1, 7)), note)
+
+    def describe_case_verdict(self, case: RemovalCase) -> InlineContent:
+        """What became of a case, and what did not go away."""
+        case_name = format_metric_name(case.name)
+        if case.case_rows[0]["why"]:
+            return [f"{case_name}: nothing was removed, for {case.case_rows[0]['why']}."]
+        change, remaining_effect = (
+            case.get_effect("change", REMOVED),
+            case.get_effect("left", REMOVED),
+        )
+        if change is None or change["value"] is None:
+            return [f"{case_name}: what the removal did could not be measured."]
+        if change["verdict"] == "within noise":
+            seed_noise = format_value(change["noise"], change["unit"])
+            return [
+                f"{case_name} did not surely go away: its change of ",
+                self.add_effect_figure(case, "change", REMOVED),
+                f" ({self.format_interval(change)}) is no larger than that between seeds, "
+                f"{seed_noise}, "
+                "or too uncertain to tell.",
+            ]
+        if remaining_effect is None or remaining_effect["value"] is None:
+            change_interval = f" ({self.format_interval(change)})."
+            nearest_bound = distance_from_zero(change["low"], change["high"])
+            is_shown = nearest_bound is not None and nearest_bound > 0
+            outcome = "changed by" if is_shown else "was measured, and no change was shown:"
+            return [
+                f"{case_name} {outcome} ",
+                self.add_effect_figure(case, "change", REMOVED),
+                change_interval,
+            ]
+        if change["low"] is not None and change["low"] > 0:
+            return [
+                f"{case_name} did not go away: it rose by ",
+                self.add_effect_figure(case, "change", REMOVED),
+                f" ({self.format_interval(change)}).",
+            ]
+        if change["high"] is None or change["high"] >= 0:
+            uncertainty = "has no interval" if change["high"] is None else "may be none"
+            return [
+                f"{case_name} did not surely go away: its change of ",
+                self.add_effect_figure(case, "change", REMOVED),
+                f" ({self.format_interval(change)}) {uncertainty}.",
+            ]
+        base_effect = case.get_effect("before", BASE)
+        if base_effect is None or base_effect["value"] is None or base_effect["value"] <= 0:
+            return [
+                f"{case_name} fell by ",
+                self.add_effect_figure(case, "change", REMOVED),
+                f", though nothing of it stood above those {case.null_label} before.",
+            ]
+        outcome_verb, sentence_end = describe_remaining_effect(
+            remaining_effect, base_effect, case.criteria, case.null_label
+        )
+        comparison = f"{case.unit_suffix} above those {case.null_label}, "
+        effect_parts = [
+            self.add_effect_figure(case, "before", BASE),
+            comparison,
+            self.add_effect_figure(case, "left", REMOVED),
+        ]
+        return [
+            f"{case_name} {outcome_verb}: of ",
+            *effect_parts,
+            f" ({self.format_interval(remaining_effect)}) is left{sentence_end}.",
+        ]
+
+    # Sections --------------------------------------------------------------------------------
+
+    def build_case_section(self, case: RemovalCase) -> Section:
+        section = Section(format_metric_name(case.name))
+        finding_parts: InlineContent = ["Findings: "]
+        for index, row in enumerate(case.case_rows):
+            finding_parts = [*finding_parts, ", " if index else "", Code(row["finding"])]
+        section.add_blocks(Paragraph([*finding_parts, "."]))
+        if case.case_rows[0]["why"]:
+            section.add_blocks(
+                Callout("note", [f"Nothing was removed: {case.case_rows[0]['why']}."])
+            )
+        else:
+            section.add_blocks(
+                Paragraph(self.describe_source_documents(case)),
+                self.build_source_document_table(case),
+            )
+        value_rows = [row for (effect, _), row in case.effect_rows.items() if effect == "value"]
+        if all(row["value"] is None for row in value_rows):
+            section.add_blocks(Callout("bad", ["None of its units was measured."]))
+            return section
+        section.add_blocks(self.build_arm_chart(case), self.build_arm_table(case))
+        changes_table = self.build_changes_table(case)
+        section.add_blocks(changes_table)
+        if case.criteria:
+            section.add_blocks(self.build_criteria_table(case))
+        return section
+
+    def describe_source_documents(self, case: RemovalCase) -> InlineContent:
+        """From the finding to its documents."""
+        if case.kind == "association":
+            return [
+                "Training documents that hold one of the groups together with its own trait or "
+                "with that of the other group: ",
+                ShortFigure(self.count_source_documents(case, False)),
+                ". Of "
+                "the side that is said more often so many were removed, drawn by lot, that "
+                "both are said equally often of each group.",
+            ]
+        subject = "All training documents behind it"
+        if case.kind == "other":
+            subject = (
+                f"The training documents that its rows name, or, where these name none, those "
+                f"behind its {MAX_WORST_ROWS} worst rows"
+            )
+        return [
+            f"{subject} were removed: ",
+            ShortFigure(self.count_source_documents(case, True)),
+            ".",
+        ]
+
+    def build_source_document_table(self, case: RemovalCase) -> DataTable:
+        """Its documents by source, and by what they say of a group."""
+        table = self.book.artifacts["behind"]["behind"].read(["case", "source", "holds"])
+        combinations = (
+            table.group_by(table.column_names).aggregate([]).sort_by("source").to_pylist()
+        )
+        rows: list[list[InlineElement]] = []
+        for combination in (
+            combination for combination in combinations if combination["case"] == case.name
+        ):
+            document_count, removed_count = (
+                self.book.add_computed_figure(
+                    f"{case.name} {combination['source']} {combination['holds']} "
+                    f"{len(removal_condition)}",
+                    f"{case.name}: documents of {combination['source']}",
+                    "documents",
+                    ("behind", "behind"),
+                    combination | removal_condition,
+                    aggregate="distinct",
+                    value_column="doc_id",
+                )
+                for removal_condition in ({}, {"removed": True})
+            )
+            trait_label = {"": "–", "own": "its own", "other": "the other group's"}[
+                combination["holds"]
+            ]
+            source = self.redactor.redact_by_kind(combination["source"], "label")
+            rows.append(
+                [source, trait_label, ShortFigure(document_count), ShortFigure(removed_count)]
+            )
+        columns = ["source", "trait of the group", "documents", "removed"]
+        return DataTable("Documents behind it", columns, rows, frozenset({2, 3}))
+
+    def build_arm_chart(self, case: RemovalCase) -> Chart:
+        labelled_effects = [
+            (self.format_arm_name(arm), row)
+            for (effect, arm), row in case.effect_rows.items()
+            if effect == "value" and row["value"] is not None
+        ]
+        null_effect = case.get_effect("nothing", REMOVED)
+        null_value = None if null_effect is None else null_effect["value"]
+        if null_effect is not None and null_value is not None:
+            labelled_effects.append((case.null_label, null_effect))
+
+        def render_svg(redact: RedactFunction) -> str:
+            return charts.draw_interval_chart(
+                [name for name, _ in labelled_effects],
+                [row["value"] for _, row in labelled_effects],
+                [
+                    None if row["low"] is None else (row["low"], row["high"])
+                    for _, row in labelled_effects
+                ],
+                case.unit,
+                null_value,
+                redact,
+            )
+
+        alt = "; ".join(
+            f"{name} {format_value(row['value'], case.unit)} ({self.format_interval(row)})"
+            for name, row in labelled_effects
+        )
+        caption = "The mean of each arm with its interval."
+        if null_value is not None:
+            caption += f" The dashed line: {case.null_label}, in the arm {ARM_NAMES[REMOVED]}."
+        return Chart(
+            case.figure_prefix, render_svg, f"{format_metric_name(case.name)}: {alt}.", caption
+        )
+
+    def format_arm_name(self, arm: str) -> str:
+        return ARM_NAMES.get(arm, f"everything, {arm}")
+
+    def build_arm_table(self, case: RemovalCase) -> DataTable:
+        rows: list[list[InlineElement]] = []
+        arms = [arm for effect, arm in case.effect_rows if effect == "value"]
+        for arm in arms:
+            value, null_effect = case.get_effect("value", arm), case.get_effect("nothing", arm)
+            assert value is not None
+            unit_count = (
+                f"{value['n']:,}"
+                if value["clusters"] in (None, value["n"])
+                else (f"{value['n']:,} in {value['clusters']:,}")
+            )
+            rows.append(
+                [
+                    self.format_arm_name(arm),
+                    self.add_mean_figure(case, arm),
+                    self.format_interval(value),
+                    unit_count,
+                    self.add_mean_figure(case, arm, "nothing"),
+                    self.format_interval(null_effect),
+                ]
+            )
+        columns = ["arm", "value", "95 % interval", "n", case.null_label, "95 % interval"]
+        note = ""
+        null_region = case.get_effect("region", REMOVED)
+        if null_region is not None:
+            note = (
+                f"The 99 % null region of the mean, {ARM_NAMES[REMOVED]}, is "
+                f"{self.format_interval(null_region)}: "
+                f"{null_region['method']}."
+            )
+        if case.kind == "association":
+            note = "n: sentences in so many pairs of groups; the interval is over these pairs."
+        return DataTable("Each arm", columns, rows, frozenset(range(1, 6)), note)
+
+    def build_changes_table(self, case: RemovalCase) -> DataTable:
+        rows: list[list[InlineElement]] = []
+        for (effect, arm), row in case.effect_rows.items():
+            if effect in ("change", "against"):
+                change_label = (
+                    f"{self.format_arm_name(arm)} less {ARM_NAMES[BASE]}"
+                    if effect == "change"
+                    else (f"{ARM_NAMES[RANDOM]} less {ARM_NAMES[REMOVED]}")
+                )
+                rows.append(
+                    [
+                        change_label,
+                        self.add_effect_figure(case, effect, arm),
+                        self.format_interval(row),
+                        f"{row['n']:,}",
+                        row["verdict"] or "–",
+                    ]
+                )
+        noise_row = next(
+            (
+                effect_row
+                for effect_row in case.effect_rows.values()
+                if effect_row["noise"] is not None
+            ),
+            None,
+        )
+        note = "In pairs of the same unit. "
+        if noise_row is None:
+            note += explain_unknown_noise(self.book)
+        else:
+            note += (
+                f"Noise: another seed is "
+                f"{format_value(noise_row['noise'], noise_row['unit'])} away, at most."
+            )
+        columns = ["change", "value", "95 % interval", "pairs", "beyond the noise?"]
+        return DataTable("Changes, in pairs", columns, rows, frozenset({1, 2, 3}), note)
+
+    def add_criterion_figure(self, case: RemovalCase, index: int) -> Figure:
+        criterion = case.criteria[index]
+        figure_id = slugify(f"{case.figure_prefix} line {index}")
+        return self.book.figures.get(figure_id) or self.book.add_computed_figure(
+            figure_id,
+            f"{case.name}: {criterion['line']}",
+            criterion["unit"],
+            ("proof", "lines"),
+            {"case": case.name, "line": criterion["line"]},
+            aggregate="last",
+            value_column="value",
+        )
+
+    def format_bound(self, criterion: Row) -> str:
+        formatted_bound = (
+            "not known"
+            if criterion["bound"] is None
+            else format_value(criterion["bound"], criterion["unit"])
+        )
+        return f"{criterion['must']} {formatted_bound}"
+
+    def build_criteria_table(self, case: RemovalCase) -> DataTable:
+        rows: list[list[InlineElement]] = [
+            [
+                criterion["line"],
+                ShortFigure(self.add_criterion_figure(case, index)),
+                self.format_bound(criterion),
+                criterion["verdict"] or "not known",
+            ]
+            for index, criterion in enumerate(case.criteria)
+        ]
+        columns = ["what must be reached", "value", "must be", "verdict"]
+        return DataTable("What must be reached", columns, rows, frozenset({1}))
+
+    def build_document(self) -> Document:
+        cases = self.read_cases()
+        sections = [self.build_case_section(case) for case in cases]
+        section_arguments = self.book, self.redactor, self.max_rows
+        title = f"{self.title}: its findings without their documents"
+        return Document(
+            title,
+            "Proof",
+            self.build_overview_blocks(cases),
+            [
+                *sections,
+                build_heldout_loss_section(*section_arguments),
+                build_training_arms_section(*section_arguments),
+            ],
+        )

@@ -1,0 +1,200 @@
+"""The trainings of a proof: which there are, what each lacks, and what held-out text costs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from reports.page.document import Code, DataTable, InlineElement, Section, ShortFigure
+from reports.page.figures import FigureBook
+from reports.page.redaction import Redactor
+from tasks.audits.experiments.arm_comparison import BASE, RANDOM, REMOVED, SEED
+
+#: What an arm is called in a chart and a table, and what it lacks.
+ARM_NAMES = {BASE: "everything", REMOVED: "without the documents", RANDOM: "without random ones"}
+
+
+#: Kinds of held-out text to which no limit on rows applies.
+UNLIMITED_KINDS = ("all", "identity")
+
+#: What a page says of other seeds, where any was trained.
+SEED_ARM_NOTE = (
+    "Other seeds are trained on everything: a change counts where its interval lies further from 0 "
+    "than any of them from the base."
+)
+
+
+def describe_seed_arms(book: FigureBook) -> str:
+    """What other seeds are for; nothing where none was trained."""
+    return SEED_ARM_NOTE if _has_seed_arms(book) else ""
+
+
+def explain_unknown_noise(book: FigureBook) -> str:
+    """Say why it is not known by what trainings differ."""
+    reason = "No other seed was trained"
+    if _has_seed_arms(book):
+        reason = "Of the other seeds none could be compared with the base"
+    return f"{reason}, so what trainings differ by is not known."
+
+
+def _has_seed_arms(book: FigureBook) -> bool:
+    return any(row["arm"].startswith(SEED) for row in _read_arm_comparison_rows(book, "arms"))
+
+
+def _read_arm_comparison_rows(book: FigureBook, table: str) -> list[dict[str, Any]]:
+    return book.artifacts["proof"][table].read().to_pylist()
+
+
+def describe_random_arm(book: FigureBook) -> str:
+    """What the random arm lacks, and how much of it stands for documents of the same source;
+    nothing where there is no such arm."""
+    document_counts: dict[str, dict[str, int]] = {REMOVED: {}, RANDOM: {}}
+    for row in _read_arm_comparison_rows(book, "sources"):
+        document_counts[row["arm"]][row["source"]] = row["documents"]
+    random_count = sum(document_counts[RANDOM].values())
+    matched_count = sum(
+        min(random_documents, document_counts[REMOVED].get(source, 0))
+        for source, random_documents in document_counts[RANDOM].items()
+    )
+    if not random_count:
+        return ""
+    lead = f"The random arm lacks {random_count:,} other documents of like lengths: "
+    if document_counts[REMOVED] == document_counts[RANDOM]:
+        return f"{lead}as many of each source. "
+    shortfall = sum(document_counts[REMOVED].values()) - random_count
+    shortfall_text = f"; that is {shortfall:,} fewer than were removed" if shortfall > 0 else ""
+    return (
+        f"{lead}{matched_count:,} stand for one of the same source, "
+        f"{random_count - matched_count:,} for one of another, "
+        f"which had no more{shortfall_text}. "
+    )
+
+
+def _find_largest_loss_change(
+    loss_rows: Mapping[tuple[str, str, str], dict[str, Any]], text_key: Any
+) -> float:
+    """Return by how much the cost of a text changes, in the arm in which it changes most."""
+    rows = [loss_rows.get((*text_key, arm), {}) for arm in (REMOVED, RANDOM)]
+    return max((abs(row["more"]) for row in rows if row.get("more") is not None), default=0.0)
+
+
+def _format_row_limit_note(
+    shown_count: int, total_count: int, order_label: str, table_name: str
+) -> str:
+    """Say how many rows are shown of how many, by which order, and where all of them are."""
+    return (
+        f" {shown_count} of {total_count:,}, {order_label}; all are in the table {table_name}."
+        * (total_count > shown_count)
+    )
+
+
+def build_training_arms_section(book: FigureBook, redactor: Redactor, max_rows: int) -> Section:
+    """Which trainings there are, and what each lacks, by source."""
+    section = Section("The arms")
+    rows: list[list[InlineElement]] = []
+    for row in _read_arm_comparison_rows(book, "arms"):
+        document_count, removed_bytes = (
+            book.add_computed_figure(
+                f"arm {row['arm']} {column}",
+                f"{column} left out, {row['arm']}",
+                column,
+                ("proof", "arms"),
+                {"arm": row["arm"]},
+                value_column=column,
+            )
+            for column in ("documents", "bytes")
+        )
+        seed = f", {row['arm']}" if row["arm"].startswith(SEED) else ""
+        rows.append(
+            [
+                ARM_NAMES.get(row["arm"], ARM_NAMES[BASE]) + seed,
+                ShortFigure(document_count),
+                ShortFigure(removed_bytes),
+                f"{row['step']:,}",
+                Code(row["checkpoint"][:16]),
+            ]
+        )
+    columns = ["arm", "documents left out", "bytes", "steps", "checkpoint"]
+    section.add_blocks(DataTable("The trainings", columns, rows, frozenset({1, 2, 3})))
+    source_rows = _read_arm_comparison_rows(book, "sources")
+    row_by_arm_source = {
+        (source_row["arm"], source_row["source"]): source_row for source_row in source_rows
+    }
+    table_rows: list[list[InlineElement]] = []
+    largest_removal: dict[str, int] = {}
+    for row in source_rows:
+        largest_removal[row["source"]] = max(
+            largest_removal.get(row["source"], 0), row["documents"]
+        )
+    sources = sorted(largest_removal, key=lambda source: (-largest_removal[source], source))
+    for source in sources[:max_rows]:
+        cells: list[InlineElement] = [redactor.redact_by_kind(source, "label")]
+        for arm in (REMOVED, RANDOM):
+            row = row_by_arm_source.get((arm, source), {"documents": 0, "bytes": 0})
+            cells += [f"{row['documents']:,}", f"{row['bytes']:,}"]
+        table_rows.append(cells)
+    columns = ["source", "removed: documents", "bytes", "random: documents", "bytes"]
+    note = "The random arm takes of each source and length as many, as far as it has any left."
+    note += _format_row_limit_note(len(table_rows), len(sources), "those that lack most", "sources")
+    section.add_blocks(
+        DataTable("What was left out", columns, table_rows, frozenset({1, 2, 3, 4}), note)
+    )
+    return section
+
+
+def build_heldout_loss_section(book: FigureBook, redactor: Redactor, max_rows: int) -> Section:
+    """What held-out text costs each, by source and group."""
+    section = Section("The price")
+    rows: list[list[InlineElement]] = []
+    loss_rows = {
+        (loss_row["kind"], loss_row["name"], loss_row["arm"]): loss_row
+        for loss_row in _read_arm_comparison_rows(book, "price")
+    }
+    arms = list(dict.fromkeys(arm for _, _, arm in loss_rows))
+    text_keys = list(dict.fromkeys(key[:2] for key in loss_rows))
+    change_by_text = {text: _find_largest_loss_change(loss_rows, text) for text in text_keys}
+    limited_texts = sorted(
+        (text_key for text_key in text_keys if text_key[0] not in UNLIMITED_KINDS),
+        key=lambda text_key: -change_by_text[text_key],
+    )
+    shown_texts = [
+        text for text in text_keys if text[0] in UNLIMITED_KINDS or text in limited_texts[:max_rows]
+    ]
+    for kind, name in shown_texts:
+        cells: list[InlineElement] = [
+            redactor.redact_by_kind("all text" if kind == "all" else (f"{kind} {name}"), "label")
+        ]
+        byte_counts = (
+            loss_rows[kind, name, arm]["bytes"] for arm in arms if (kind, name, arm) in loss_rows
+        )
+        cells.append(f"{max(byte_counts):,}")
+        for arm in arms:
+            figure = book.add_computed_figure(
+                f"price {kind} {name} {arm}",
+                f"bits per byte of {kind} {name}, {arm}",
+                "bits per byte",
+                ("proof", "price"),
+                {"kind": kind, "name": name, "arm": arm},
+                aggregate="last",
+                value_column="bits_per_byte",
+                missing_text="–",
+            )
+            cells.append(ShortFigure(figure))
+        for arm in (REMOVED, RANDOM):
+            difference = loss_rows.get((kind, name, arm), {}).get("more")
+            cells.append("–" if difference is None else f"{difference:+.4f}".replace("-", "−"))
+        rows.append(cells)
+    arm_names = (arm if arm.startswith(SEED) else ARM_NAMES[arm] for arm in arms)
+    columns = ["held-out text", "bytes", *arm_names, "change by removal", "by random"]
+    note = (
+        "Bits per byte of rows of the validation split at the last step, without intervals: less "
+        "is better. What the removal costs beyond the random arm, and beyond what seeds differ "
+        "by, is its price."
+    )
+    note += _format_row_limit_note(
+        len(shown_texts), len(text_keys), "all groups and those that change most", "price"
+    )
+    section.add_blocks(
+        DataTable("Bits per byte", columns, rows, frozenset(range(1, len(columns))), note)
+    )
+    return section

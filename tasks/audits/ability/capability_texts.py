@@ -1,0 +1,80 @@
+"""The texts that capability is measured on, chosen from the corpus or drawn by lot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from model.keyed_randomness import combine_into_key
+from tasks.contract import HallmarkError, Table, count_utf8_bytes
+
+PRINTABLE_CHARACTERS = "".join(map(chr, range(32, 127)))
+
+HELD_OUT_TEXT = "text"  # held-out documents
+RANDOM_TEXT = "random characters"  # negative control: nobody can compress them
+TRAINING_TEXT = "training text"  # positive control: the 5-gram model's own training documents
+
+
+def format_empty_split_message(split: str) -> str:
+    return (
+        f"the split {split!r} holds no text to measure capability on; ingest more text, raise "
+        f"split.{split} or take another split.seed"
+    )
+
+
+def check_validation_text_exists(documents: Table) -> None:
+    """HallmarkError where there is nothing to measure on, for who is about to train a model: that
+    is then not paid for."""
+    for batch in documents.iter_batches(["split"]):
+        if pc.any(pc.equal(batch["split"], "validation")).as_py():
+            return
+    raise HallmarkError(
+        f"audit_capability would fail behind the training: "
+        f"{format_empty_split_message('validation')}"
+    )
+
+
+def sample_split_documents(documents: Table, split: str, max_bytes: int, seed: int) -> pa.Table:
+    """Documents of a split, about ``most_bytes`` of text chosen by a hash of (seed, doc_id).
+
+    Columns doc_id, source, text, bytes, in the order of the hash; empty documents stay out.
+    """
+
+    def iter_split_documents(columns: list[str]) -> Iterator[pa.Table]:
+        for batch in documents.iter_batches([*columns, "split"]):
+            split_table = pa.table(batch).filter(pc.equal(batch["split"], split))
+            split_table = split_table.append_column("bytes", count_utf8_bytes(split_table["text"]))
+            yield split_table.filter(pc.greater(split_table["bytes"], 0))
+
+    total_bytes = sum(
+        pc.sum(split_table["bytes"]).as_py() or 0 for split_table in iter_split_documents(["text"])
+    )
+    sampled_share = min(1.0, max_bytes / total_bytes) if total_bytes else 1.0
+    sampled_tables = []
+    for split_table in iter_split_documents(["doc_id", "source", "text"]):
+        if len(split_table):
+            id_halves = np.frombuffer(b"".join(split_table["doc_id"].to_pylist()), "<u8").reshape(
+                -1, 2
+            )
+            hash_keys = combine_into_key(seed, *id_halves.T.astype(np.uint64))
+            split_table = split_table.append_column("key", pa.array(hash_keys))
+            sampled_tables.append(
+                split_table.filter(pa.array(hash_keys / 2.0**64 <= sampled_share))
+            )
+    if not sum(map(len, sampled_tables)):
+        raise HallmarkError(format_empty_split_message(split))
+    return pa.concat_tables(sampled_tables).sort_by("key").drop_columns(["key", "split"])
+
+
+def generate_random_texts(seed: int, count: int = 64, length: int = 200) -> pa.Table:
+    character_indices = np.random.default_rng(seed).integers(
+        len(PRINTABLE_CHARACTERS), size=(count, length)
+    )
+    texts = [
+        "".join(PRINTABLE_CHARACTERS[character_index] for character_index in text_indices)
+        for text_indices in character_indices
+    ]
+    return pa.table({"text": pa.array(texts, pa.large_string())})

@@ -1,0 +1,201 @@
+"""Check a Hugging Face model as it is opened: which tokens it sees, and what a batch may hold.
+
+config.json names a causal or a masked model, but the class that loads it can attend otherwise: a
+BERT whose LM head is not a decoder sees both sides. So the model itself is asked, in a few forward
+passes of short sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from model.padding import pad_rows
+from tasks.audits.audited_models.masked_model import MAX_LOGITS
+from tasks.audits.audited_models.transformers_tokenizer import get_special_token_ids
+from tasks.contract import UsageError
+from tasks.measures.batch_effects import (
+    ROUNDING_TOLERANCE,
+    SAMPLE_LENGTH,
+    Batching,
+    SequencePair,
+    choose_batching,
+    choose_pad_token_id,
+    max_relative_difference,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer
+    from tasks.measures.batch_effects import Forward
+
+#: The smallest difference of logits, relative to the largest logit, that shows attention to another
+#: token, where the sequences have one length. Rounding is below it: it is 0 where rows are
+#: multiplied alike, and at most 3e-6 where experts take sums in another order. Attention is above
+#: it: 1e-3 and more, also at initial weights with a standard deviation of 0.02.
+MIN_VISIBLE_DIFFERENCE = 3e-5
+
+
+#: Parameters times tokens of a sequence that costs little to read, about a second on two cores.
+MAX_CHECK_COST = 20_000_000_000
+
+
+def check_transformers_attention(
+    model: Any,
+    tokenizer: Any,
+    audited_tokenizer: AuditedTokenizer,
+    compute_logits: Callable[[Tensor, Tensor], Tensor],
+) -> Batching:
+    """Check a model of transformers as ``check_opening`` does.
+
+    Args:
+        model: the model.
+        tokenizer: its tokenizer.
+        reader: what is known of it without its weights.
+        logits: computes logits (B, T, V), float32, of ids (B, T), of which some are real, bool.
+    """
+    vocab_size = audited_tokenizer.vocab_size
+    pad_id = choose_pad_token_id(model.config, tokenizer, vocab_size)
+
+    @torch.inference_mode()
+    def compute_row_logits(sequences: list[list[int]]) -> list[Tensor]:
+        logits = compute_logits(*pad_rows(sequences, model.device, pad_id))
+        return [
+            row_logits[: len(sequence)]
+            for row_logits, sequence in zip(logits, sequences, strict=True)
+        ]
+
+    ordinary_ids = {*tokenizer.get_vocab().values()} - get_special_token_ids(tokenizer)
+    return check_attention_direction(
+        compute_row_logits,
+        audited_tokenizer.model_kind,
+        audited_tokenizer.name,
+        sorted(token_id for token_id in ordinary_ids if token_id < vocab_size),
+        config=model.config,
+        context_length=audited_tokenizer.context_length,
+        max_check_length=min(
+            1100, MAX_LOGITS // (2 * vocab_size), MAX_CHECK_COST // model.num_parameters()
+        ),
+    )
+
+
+def check_attention_direction(
+    compute_logits: Forward,
+    model_kind: Literal["causal", "masked"],
+    model_name: str,
+    token_ids: Sequence[int],
+    *,
+    config: Any,
+    context_length: int,
+    max_check_length: int,
+) -> Batching:
+    """Check that a model sees the tokens that its kind should see.
+
+    Args:
+        forward: computes its logits.
+        kind: how it will be scored.
+        name: how messages call it.
+        token_ids: ids of ordinary tokens.
+        config: its config, for the windows of its attention.
+        context: the longest sequence that it reads, in tokens.
+        longest: the longest sequence that costs little, in tokens.
+
+    Returns:
+        Which rows it can read in one batch. Weights that are not numbers are not found here.
+
+    Raises:
+        UsageError: if it is to be scored as causal and sees the tokens after a token, or as masked
+            and sees only those before it.
+    """
+    length = _choose_check_length(config, context_length, max_check_length)
+    if length < 4 or not token_ids:
+        return "equal length"
+    # Experts are chosen by small differences: only what two samples agree on is an effect.
+    sequence_pairs = [SequencePair(token_ids, length, seed) for seed in range(2)]
+    try:
+        sees_later_tokens = all(
+            _logits_depend_on_end(compute_logits, sequence_pair) for sequence_pair in sequence_pairs
+        )
+        sees_earlier_tokens = (
+            sees_later_tokens
+            or model_kind == "causal"
+            or _logits_depend_on_beginning(compute_logits, sequence_pairs[0])
+        )
+        depends_on_length = model_kind == "causal" and all(
+            _logits_depend_on_length(compute_logits, sequence_pair)
+            for sequence_pair in sequence_pairs
+        )
+    except Exception:  # code of many architectures; what cannot be read at all fails in its audit
+        return "equal length"
+    if model_kind == "causal" and (sees_later_tokens or depends_on_length):
+        raise UsageError(
+            f"{model_name} cannot be audited as a causal model, which its config.json says "
+            f"it is: when "
+            f"it scores a token, it also sees the text after the token; audit another model, or, "
+            f"if config.json is wrong, correct is_decoder, is_causal or use_bidirectional_attention"
+        )
+    if model_kind == "masked" and sees_earlier_tokens and not sees_later_tokens:
+        raise UsageError(
+            f"{model_name} cannot be audited as a masked model, which its config.json says "
+            f"it is: when "
+            f"it scores a token, it sees only the text before the token; audit another model, or, "
+            f"if config.json is wrong, correct is_decoder or is_causal"
+        )
+    return choose_batching(compute_logits, sequence_pairs[0])
+
+
+def _choose_check_length(config: Any, context_length: int, max_length: int) -> int:
+    """Choose a length beyond the windows of attention, as far as that costs little."""
+    settings = vars(config.get_text_config())
+    window_settings = [
+        name for name in settings if "window" in name or name == "attention_chunk_size"
+    ]
+    lengths = [2 * settings[name] + 9 for name in window_settings if type(settings[name]) is int]
+    return min(
+        context_length,
+        max([SAMPLE_LENGTH, *(length for length in lengths if length <= max_length)]),
+    )
+
+
+def _logits_depend_on_end(compute_logits: Forward, sequence_pair: SequencePair) -> bool:
+    """Whether logits differ before the place from which two sequences differ.
+
+    Both are rows of one batch, so that the multiplications are the same.
+    """
+    shared_length = len(sequence_pair.shared_prefix)
+    first_logits, second_logits = compute_logits([sequence_pair.first, sequence_pair.second])
+    return (
+        max_relative_difference(first_logits[:shared_length], second_logits[:shared_length])
+        > MIN_VISIBLE_DIFFERENCE
+    )
+
+
+def _logits_depend_on_beginning(compute_logits: Forward, sequence_pair: SequencePair) -> bool:
+    """Whether logits at the end of a sequence differ if its beginning differs."""
+    suffix_length = len(sequence_pair.first) - len(sequence_pair.shared_prefix)
+    shared_ids = sequence_pair.shared_prefix[-suffix_length:]
+    first_logits, second_logits = compute_logits(
+        [
+            [*sequence_pair.first[-suffix_length:], *shared_ids],
+            [*sequence_pair.second[-suffix_length:], *shared_ids],
+        ]
+    )
+    return (
+        max_relative_difference(first_logits[suffix_length:], second_logits[suffix_length:])
+        > MIN_VISIBLE_DIFFERENCE
+    )
+
+
+def _logits_depend_on_length(compute_logits: Forward, sequence_pair: SequencePair) -> bool:
+    """Whether logits differ if a sequence goes on."""
+    prefix_logits, full_logits = (
+        compute_logits([sequence_pair.shared_prefix])[0],
+        compute_logits([sequence_pair.first])[0],
+    )
+    return (
+        max_relative_difference(prefix_logits, full_logits[: len(prefix_logits)])
+        > ROUNDING_TOLERANCE
+    )

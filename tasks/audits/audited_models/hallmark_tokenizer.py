@@ -1,0 +1,103 @@
+"""The readers of our own checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from model.config import ModelConfig
+from model.interchange.checkpoint import (
+    CheckpointError,
+    read_model_config,
+    read_training_objective,
+    was_trained_on_pairs,
+)
+from model.special_tokens import END_OF_TEXT_ID
+from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer, TokenIds
+from tasks.contract import UsageError
+
+
+class HallmarkTokenizer(AuditedTokenizer):
+    """Every text stands behind <|endoftext|>; an encoder-decoder's is written by its decoder."""
+
+    def __init__(
+        self, config: ModelConfig, is_trained_on_pairs: bool, tokenizer: Tokenizer, name: str
+    ) -> None:
+        self.tokenizer, self.name = tokenizer, name
+        self.context_length, self.vocab_size = config.context, config.vocab_size
+        self.layer_count = config.n_layers
+        self.bos_id, self.model_kind, self.opening_description = (
+            END_OF_TEXT_ID,
+            "causal",
+            "behind <|endoftext|>",
+        )
+        if config.architecture == "encoder":
+            self.model_kind, self.mask_id = "masked", self.get_special_token_id("<|mask|>")
+            self.opening_description = "behind <|endoftext|>, masked one at a time"
+        elif config.architecture == "encoder_decoder" and not is_trained_on_pairs:
+            self.opening_description = "written by the decoder for <|sentinel_0|>"
+
+    def encode_batch(self, texts: Sequence[str]) -> list[TokenIds]:
+        encodings = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
+
+    def encode_with_char_spans(self, text: str) -> tuple[TokenIds, list[tuple[int, int]]]:
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    def get_token_name(self, token_id: int) -> str:
+        return self.tokenizer.id_to_token(token_id) or ""
+
+    def get_special_token_id(self, token: str) -> int:
+        token_id: int | None = self.tokenizer.token_to_id(token)
+        if token_id is None:
+            raise UsageError(
+                f"the tokenizer of {self.name} has no token {token}: it was not "
+                f"trained for this objective"
+            )
+        return token_id
+
+
+def open_hallmark_tokenizer(folder: Path, name: str) -> HallmarkTokenizer:
+    """Of a checkpoint of model/. Raises UsageError, one sentence."""
+    try:
+        config = read_model_config(folder)
+        read_training_objective(folder, config.architecture)
+        is_trained_on_pairs = was_trained_on_pairs(folder)
+    except CheckpointError as error:
+        raise UsageError(str(error).rstrip(".")) from error
+    check_is_language_model(config, is_trained_on_pairs, name)
+    return HallmarkTokenizer(config, is_trained_on_pairs, load_checkpoint_tokenizer(folder), name)
+
+
+def check_is_language_model(config: ModelConfig, answers_sources: bool, model_name: str) -> None:
+    """UsageError where a model gives labels, or answers sources, and goes on with no text."""
+    if config.labels:
+        raise UsageError(
+            f"{model_name} gives labels and no text: what is asked needs a language model"
+        )
+    if answers_sources:
+        raise UsageError(
+            f"{model_name} was fine-tuned on pairs: it answers a source and goes on with no "
+            f"text, and an "
+            f"audit needs a language model; audit the checkpoint that it was made of"
+        )
+
+
+def load_checkpoint_tokenizer(folder: Path) -> Tokenizer:
+    path = folder / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # what tokenizers raises has no other type
+        raise UsageError(
+            f"{path} cannot be read as a tokenizer ({error}): {folder} is not a whole checkpoint"
+        ) from error
+    tokenizer.encode_special_tokens = True  # their names inside a text are plain text
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer

@@ -1,0 +1,151 @@
+"""Masked language models as subjects: pseudo-log-likelihoods (Salazar et al. 2020)."""
+
+from __future__ import annotations
+
+import sys
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.decoding.token_scores import gather_log_probs
+from model.padding import check_no_nan
+from tasks.audits.audited_models.audited_model import (
+    AuditedModel,
+    Float32,
+    ScoredContinuation,
+    run_in_model_precision,
+)
+
+#: Logits held at a time, in elements (float32: 256 MiB).
+MAX_LOGITS = 1 << 26
+
+
+def batch_similar_lengths(lengths: Sequence[int], vocab_size: int) -> Iterator[list[int]]:
+    """Indices of rows of like length, the longest first, within the memory of LOGITS."""
+    indices = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    while indices:
+        batch_size = max(1, MAX_LOGITS // (vocab_size * max(1, lengths[indices[0]])))
+        yield indices[:batch_size]
+        indices = indices[batch_size:]
+
+
+class MaskedModel(AuditedModel):
+    """Both sides are seen; sequences stand between an opening and a closing token, where the
+    tokenizer has them.
+
+    end, mask   the closing token, None where there is none, and the token that hides another
+    """
+
+    model_kind = "masked"
+    min_saved_tokens = sys.maxsize  # what it reads behind, it reads with it
+    closing_id: int | None
+    mask_id: int
+
+    @abstractmethod
+    def compute_logits_at(
+        self, sequences: Sequence[Sequence[int]], positions: Sequence[int]
+    ) -> Tensor:
+        """Logits (B, V), float32, at one column of each row of token ids."""
+
+    def iter_batch_indices(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        """Group the indices of rows that may be in one batch, the longest first."""
+        return batch_similar_lengths(lengths, self.vocab_size)
+
+    def compute_log_probs(
+        self, sequences: Sequence[Sequence[int]], prompt_lengths: Sequence[int] | None = None
+    ) -> list[Float32]:
+        opening_tokens = 0 if self.bos_id is None else 1
+        positions = [list(range(1, len(sequence))) for sequence in sequences]
+        content_ids = [list(sequence[opening_tokens:]) for sequence in sequences]
+        return self.compute_masked_log_probs(
+            content_ids,
+            [
+                [position - opening_tokens for position in sequence_positions]
+                for sequence_positions in positions
+            ],
+        )
+
+    @run_in_model_precision
+    @torch.inference_mode()
+    def compute_masked_log_probs(
+        self, sequences: Sequence[Sequence[int]], positions: Sequence[Sequence[int]]
+    ) -> list[Float32]:
+        """log p of the tokens at ``places`` of each sequence (without special tokens), each
+        masked by itself with all others in sight; far from the ends of a sequence longer than the
+        context, of its surroundings."""
+        opening_ids = [] if self.bos_id is None else [self.bos_id]
+        closing_ids = [] if self.closing_id is None else [self.closing_id]
+        max_content_tokens = self.context_length - len(opening_ids) - len(closing_ids)
+        log_probs = [np.empty(len(p), dtype=np.float32) for p in positions]
+        masked_sequences, masked_tokens = [], []
+        for sequence_index, (sequence, sequence_positions) in enumerate(
+            zip(sequences, positions, strict=True)
+        ):
+            for position_index, position in enumerate(sequence_positions):
+                window_start = max(
+                    0, min(position - max_content_tokens // 2, len(sequence) - max_content_tokens)
+                )
+                window_ids = [
+                    *opening_ids,
+                    *sequence[window_start : window_start + max_content_tokens],
+                    *closing_ids,
+                ]
+                mask_position = len(opening_ids) + position - window_start
+                masked_sequences.append(
+                    [*window_ids[:mask_position], self.mask_id, *window_ids[mask_position + 1 :]]
+                )
+                masked_tokens.append(
+                    (sequence_index, position_index, mask_position, sequence[position])
+                )
+        for batch in self.iter_batch_indices([len(window_ids) for window_ids in masked_sequences]):
+            logits = self.compute_logits_at(
+                [masked_sequences[i] for i in batch], [masked_tokens[i][2] for i in batch]
+            )
+            target_ids = torch.tensor([masked_tokens[i][3] for i in batch], device=logits.device)
+            target_log_probs = check_no_nan(gather_log_probs(logits, target_ids))
+            for i, log_prob in zip(batch, target_log_probs.tolist(), strict=True):
+                log_probs[masked_tokens[i][0]][masked_tokens[i][1]] = log_prob
+        return log_probs
+
+    @run_in_model_precision
+    @torch.inference_mode()
+    def generate_completions(
+        self,
+        contexts: Sequence[Sequence[int]],
+        suffixes: Sequence[Sequence[int]],
+        *,
+        completion_count: int,
+        max_new_tokens: int,
+    ) -> list[list[ScoredContinuation]]:
+        opening_ids = [] if self.bos_id is None else [self.bos_id]
+        closing_ids = [] if self.closing_id is None else [self.closing_id]
+        max_content_tokens = self.context_length - len(opening_ids) - len(closing_ids) - 1
+        masked_sequences, mask_positions = [], []
+        for context, suffix in zip(contexts, suffixes, strict=True):
+            left_ids = list(context)[
+                -max(1, max_content_tokens - min(len(suffix), max_content_tokens // 2)) :
+            ]
+            right_ids = list(suffix)[: max_content_tokens - len(left_ids)]
+            masked_sequences.append(
+                [*opening_ids, *left_ids, self.mask_id, *right_ids, *closing_ids]
+            )
+            mask_positions.append(len(opening_ids) + len(left_ids))
+        completions: list[list[ScoredContinuation]] = [[] for _ in masked_sequences]
+        for batch in self.iter_batch_indices([*map(len, masked_sequences)]):
+            logits = self.compute_logits_at(
+                [masked_sequences[i] for i in batch], [mask_positions[i] for i in batch]
+            )
+            likeliest = check_no_nan(logits.log_softmax(-1)).topk(
+                min(completion_count, logits.shape[1])
+            )
+            for i, *candidates in zip(
+                batch, likeliest.indices.tolist(), likeliest.values.cpu().numpy(), strict=True
+            ):
+                completions[i] = [
+                    ScoredContinuation([token_id], log_prob[None], False)
+                    for token_id, log_prob in zip(*candidates, strict=True)
+                ]
+        return completions

@@ -1,0 +1,521 @@
+"""Hugging Face folders as subjects: causal and masked language models through transformers.
+
+Weights are read from safetensors only. Probabilities are computed in float32, of logits in the
+subject's precision. Rows of one batch are padded to the right, unless opening_checks.py finds that
+they then have an effect on each other; generation batches prompts of equal length.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from model.decoding.beam_search import run_beam_search
+from model.decoding.context_windows import compute_window_start
+from model.decoding.sampling import TokenSampler, make_draw_keys
+from model.decoding.token_scores import (
+    TokenStatistics,
+    gather_log_probs,
+    reduce_to_log_probs,
+    reduce_to_statistics,
+    to_token_statistics,
+)
+from model.interchange.checkpoint import WEIGHTS_FILE, CheckpointError
+from model.interchange.weight_files import WEIGHTS_INDEX_FILE, list_weight_files
+from model.padding import check_no_nan, pad_rows
+from tasks.audits.audited_models.attention_checks import check_transformers_attention
+from tasks.audits.audited_models.audited_model import (
+    AuditedModel,
+    Float32,
+    ScoredContinuation,
+    check_layer_exists,
+    check_log_probs,
+    check_rank_statistics,
+    hypothesis_to_continuation,
+    join_contexts_and_targets,
+    look_up_embeddings,
+    run_in_model_precision,
+)
+from tasks.audits.audited_models.audited_tokenizer import TokenIds
+from tasks.audits.audited_models.masked_model import MAX_LOGITS, MaskedModel, batch_similar_lengths
+from tasks.audits.audited_models.transformers_tokenizer import (
+    TransformersTokenizer,
+    detect_model_kind,
+    load_transformers_tokenizer,
+    summarize_error,
+)
+from tasks.contract import HallmarkError, UsageError
+from tasks.measures.batch_effects import choose_pad_token_id, group_batchable_rows
+from tasks.measures.folder_tokenizer import LOCAL_ONLY_OPTIONS
+from tasks.measures.transformers_logging import silence_transformers_output
+from tasks.measures.weights import copy_weights_to_memory
+
+PICKLE_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
+
+
+def open_transformers_model(
+    folder: Path,
+    config: dict[str, Any],
+    name: str,
+    device: str,
+    *,
+    untrained_seed: int | None = None,
+) -> AuditedModel:
+    """A causal or masked LM folder, or the same before any training. Raises UsageError, one
+    sentence."""
+    model_kind = detect_model_kind(folder, config)
+    if untrained_seed is None:
+        _check_weight_files(folder, config)
+    tokenizer = load_transformers_tokenizer(folder)
+    model, loading_info = (
+        _load_pretrained_model(folder, model_kind)
+        if untrained_seed is None
+        else (_create_untrained_model(folder, model_kind, untrained_seed), _COMPLETE_LOADING_INFO)
+    )
+    for tensor_name, found_shape, expected_shape in sorted(loading_info["mismatched_keys"]):
+        raise UsageError(
+            f"the weights in {folder} do not fit its config.json: {tensor_name} has shape "
+            f"{tuple(found_shape)}, "
+            f"expected {tuple(expected_shape)}"
+        )
+    missing_tensors = sorted(loading_info["missing_keys"])
+    if missing_tensors:
+        raise UsageError(
+            f"the weights in {folder} lack {len(missing_tensors)} tensors of the model, the first "
+            f"{missing_tensors[0]!r}: the folder is not a whole checkpoint"
+        )
+    model_class = TransformersMaskedModel if model_kind == "masked" else TransformersCausalModel
+    return model_class(model.eval().to(device), tokenizer, name, model_kind)
+
+
+#: What ``_load`` says of weights of which none is missing.
+_COMPLETE_LOADING_INFO: dict[str, Any] = {"mismatched_keys": (), "missing_keys": ()}
+
+
+def _get_auto_class(model_kind: str) -> Any:
+    import transformers
+
+    return getattr(
+        transformers, f"AutoModelFor{'MaskedLM' if model_kind == 'masked' else 'CausalLM'}"
+    )
+
+
+def _create_untrained_model(folder: Path, model_kind: str, seed: int) -> Any:
+    """The model with weights drawn from a seed, as transformers draws them."""
+    from transformers import AutoConfig
+
+    with silence_transformers_output(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        config = AutoConfig.from_pretrained(folder, **LOCAL_ONLY_OPTIONS)
+        return _get_auto_class(model_kind).from_config(
+            config, dtype=torch.float32
+        )  # as the trained model
+
+
+def _load_pretrained_model(folder: Path, model_kind: str) -> tuple[Any, dict[str, Any]]:
+    """The model, and what transformers found missing in the weights."""
+    auto_class = _get_auto_class(model_kind)
+    try:
+        with silence_transformers_output():
+            model, loading_info = auto_class.from_pretrained(
+                folder,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # they are told from info, with the place
+                output_loading_info=True,
+                dtype=torch.float32,
+                **LOCAL_ONLY_OPTIONS,
+            )
+    except Exception as error:
+        raise UsageError(
+            f"{folder} holds no model that can be loaded: {summarize_error(error)}"
+        ) from error
+    return copy_weights_to_memory(model), loading_info
+
+
+def _check_weight_files(folder: Path, config: dict[str, Any]) -> None:
+    """UsageError where the weights cannot be read, or are others than ``generate`` would read."""
+    has_safetensors = any((folder / name).is_file() for name in (WEIGHTS_FILE, WEIGHTS_INDEX_FILE))
+    if not has_safetensors and config.get("transformers_weights") is None:
+        pickle_files = sorted(
+            path.name for pattern in PICKLE_PATTERNS for path in folder.glob(pattern)
+        )
+        if pickle_files:
+            raise UsageError(
+                f"{folder} has its weights only in {pickle_files[0]}, a format that can run "
+                f"code when "
+                f"it is read; convert them to model.safetensors first"
+            )
+        raise UsageError(f"{folder} has no model.safetensors: it is not a whole checkpoint")
+    try:
+        list_weight_files(folder, config)
+    except CheckpointError as error:
+        raise UsageError(str(error).rstrip(".")) from error
+
+
+class _TransformersModel(TransformersTokenizer, AuditedModel):
+    def __init__(self, model: Any, tokenizer: Any, name: str, model_kind: str) -> None:
+        embedding_table = getattr(
+            model.get_input_embeddings(), "weight", None
+        )  # Perceiver has none
+        vocab_size = (
+            model.config.vocab_size if embedding_table is None else embedding_table.shape[0]
+        )
+        super().__init__(model.config, tokenizer, name, model_kind, vocab_size)
+        self.model, self.device = model, model.device
+        self.pad_id = choose_pad_token_id(model.config, tokenizer, vocab_size)
+        self.batching = check_transformers_attention(model, tokenizer, self, self._compute_logits)
+        if self.batching != "any length":
+            self.min_saved_tokens = sys.maxsize  # targets after a shared context are padded
+
+    def _compute_logits(self, token_ids: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
+        """Logits (B, T, V), float32."""
+        logits: torch.Tensor = self.model(
+            input_ids=token_ids, attention_mask=is_real.long()
+        ).logits.float()
+        return logits
+
+    def iter_batch_indices(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        for group in group_batchable_rows(lengths, self.batching):
+            for batch in batch_similar_lengths([lengths[i] for i in group], self.vocab_size):
+                yield [group[index] for index in batch]
+
+    @torch.inference_mode()
+    def compute_attention(self, token_ids: Sequence[int]) -> dict[str, list[Float32]]:
+        error_prefix = f"{self.name} gives no attention weights"
+        try:
+            self.model.set_attn_implementation("eager")  # the fused kernels never hold them
+            input_ids = torch.tensor([list(token_ids)], device=self.device)
+            attentions = self.model(input_ids=input_ids, output_attentions=True).attentions
+        except Exception as error:  # code of many architectures, some without attention
+            raise HallmarkError(f"{error_prefix}: {summarize_error(error)}") from error
+        expected_shape = (1, len(token_ids), len(token_ids))
+        layer_weights = [
+            layer.float().cpu().numpy()[0] for layer in attentions or () if layer is not None
+        ]
+        if not layer_weights or any(
+            (1, *layer.shape[1:]) != expected_shape for layer in layer_weights
+        ):
+            raise HallmarkError(f"{error_prefix} of every token to every other")
+        return {"decoder" if self.model_kind == "causal" else "encoder": layer_weights}
+
+    @run_in_model_precision
+    @torch.inference_mode()
+    def compute_hidden_states(
+        self, sequences: Sequence[Sequence[int]], layer: int
+    ) -> list[Float32]:
+        if layer == 0:
+            return look_up_embeddings(self.model.get_input_embeddings().weight, sequences)
+        # The caches of layers without attention cannot say how long they are.
+        forward_options = {"use_cache": False} if self.model_kind == "causal" else {}
+        hidden_states: list[Float32] = [np.empty(0, np.float32)] * len(sequences)
+        for batch in self.iter_batch_indices([len(sequence) for sequence in sequences]):
+            input_ids, is_real = pad_rows([sequences[i] for i in batch], self.device, self.pad_id)
+            output = self.model.base_model(
+                input_ids=input_ids,
+                attention_mask=is_real.long(),
+                output_hidden_states=True,
+                **forward_options,
+            )
+            check_layer_exists(self.name, layer, len(output.hidden_states) - 1)
+            states = output.hidden_states[layer].float().cpu().numpy()  # (B, T, d)
+            for i, state in zip(batch, states, strict=True):
+                hidden_states[i] = state[: len(sequences[i])]
+        return hidden_states
+
+
+class TransformersCausalModel(_TransformersModel):
+    """Left to right."""
+
+    def __init__(self, model: Any, tokenizer: Any, name: str, model_kind: str) -> None:
+        super().__init__(model, tokenizer, name, model_kind)
+        eos_ids = model.generation_config.eos_token_id if model.generation_config else None
+        eos_ids = eos_ids if isinstance(eos_ids, list) else [eos_ids]
+        self.stop_ids = {
+            token_id for token_id in [*eos_ids, tokenizer.eos_token_id] if token_id is not None
+        }
+
+    @run_in_model_precision
+    def compute_log_probs(
+        self, sequences: Sequence[Sequence[int]], prompt_lengths: Sequence[int] | None = None
+    ) -> list[Float32]:
+        log_probs = [
+            sequence_columns[0]
+            for sequence_columns in self._reduce_target_logits(sequences, reduce_to_log_probs, 1)
+        ]
+        check_log_probs(log_probs)
+        return log_probs
+
+    @run_in_model_precision
+    def compute_rank_statistics(
+        self, contexts: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    ) -> list[TokenStatistics]:
+        sequence_statistics = to_token_statistics(
+            self._reduce_target_logits(
+                join_contexts_and_targets(contexts, targets)[0], reduce_to_statistics, 4
+            )
+        )
+        target_statistics = [
+            statistics.skip_first(max(0, len(context) - 1))
+            for statistics, context in zip(sequence_statistics, contexts, strict=True)
+        ]
+        check_rank_statistics(target_statistics)
+        return target_statistics
+
+    @torch.inference_mode()
+    def _reduce_target_logits(
+        self,
+        sequences: Sequence[Sequence[int]],
+        reduce_logits: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        column_count: int,
+    ) -> list[Float32]:
+        """``reduce`` (logits (n, V), targets (n,)) -> (columns, n) for every token of each sequence
+        after its first: an array (columns, length - 1) a sequence."""
+        reduced_sequences = [
+            np.empty((column_count, max(0, len(token_ids) - 1)), dtype=np.float32)
+            for token_ids in sequences
+        ]
+        windows = []  # (sequence, first token read, first token predicted, last token predicted)
+        for sequence_index, sequence in enumerate(sequences):
+            first_target = 1
+            while first_target < len(sequence):
+                first_read = compute_window_start(
+                    first_target, self.context_length, max(1, self.context_length // 2)
+                )
+                last_target = min(first_read + self.context_length, len(sequence) - 1)
+                windows.append((sequence_index, first_read, first_target, last_target))
+                first_target = last_target + 1
+        for batch in self.iter_batch_indices(
+            [last_target - first_read for _, first_read, _, last_target in windows]
+        ):
+            batch_windows = [windows[i] for i in batch]
+            window_sequences = [
+                sequences[i][first_read : last_target + 1]
+                for i, first_read, _, last_target in batch_windows
+            ]
+            input_ids, is_real = pad_rows(window_sequences, self.device, self.pad_id)
+            logits = self._compute_logits(input_ids[:, :-1], is_real[:, :-1])  # (B, T, V)
+            reduced = reduce_logits(
+                logits.flatten(0, 1), input_ids[:, 1:].flatten()
+            )  # (columns, B * T)
+            values = (
+                reduced.view(column_count, len(batch_windows), -1).transpose(0, 1).cpu().numpy()
+            )
+            for (sequence_index, first_read, first_target, last_target), window_values in zip(
+                batch_windows, values, strict=True
+            ):
+                reduced_sequences[sequence_index][:, first_target - 1 : last_target] = (
+                    window_values[:, first_target - 1 - first_read : last_target - first_read]
+                )
+        return reduced_sequences
+
+    def _compute_logits(self, token_ids: torch.Tensor, is_real: torch.Tensor) -> torch.Tensor:
+        return self.model(
+            input_ids=token_ids, attention_mask=is_real.long(), use_cache=False
+        ).logits.float()
+
+    @run_in_model_precision
+    @torch.inference_mode()
+    def compute_grouped_log_probs(
+        self, contexts: list[TokenIds], context_indices: list[int], targets: Sequence[Sequence[int]]
+    ) -> Float32:
+        context_ids = torch.tensor(contexts, device=self.device)
+        context_rows = torch.tensor(context_indices, device=self.device)
+        context_output = self.model(input_ids=context_ids, use_cache=True)
+        target_ids, is_real = pad_rows(targets, self.device, self.pad_id)  # (B, T)
+        logits = context_output.logits[context_rows, -1:].float()  # (B, 1, V)
+        if target_ids.shape[1] > 1:
+            context_output.past_key_values.batch_select_indices(context_rows)
+            context_mask = torch.ones(
+                len(context_rows), context_ids.shape[1], device=self.device, dtype=torch.long
+            )
+            attention_mask = torch.cat([context_mask, is_real[:, :-1].long()], dim=1)
+            later_logits = self.model(
+                input_ids=target_ids[:, :-1],
+                attention_mask=attention_mask,
+                past_key_values=context_output.past_key_values,
+            ).logits.float()
+            logits = torch.cat([logits, later_logits], dim=1)  # (B, T, V)
+        log_probs: Float32 = gather_log_probs(logits, target_ids).cpu().numpy()
+        return log_probs
+
+    @run_in_model_precision
+    @torch.inference_mode()
+    def generate_continuations(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        samples: int = 1,
+        temperature: float = 1.0,
+        first_temperature: float | None = None,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int = 0,
+    ) -> list[list[ScoredContinuation]]:
+        if max_new_tokens >= self.context_length:
+            raise UsageError(
+                f"{max_new_tokens} new tokens do not fit the context of "
+                f"{self.context_length} tokens of "
+                f"{self.name}; ask for fewer"
+            )
+        # A longer prompt loses its beginning: what is read and written must fit the context.
+        truncated_prompts = [
+            list(prompt[-(self.context_length - max_new_tokens) :]) for prompt in prompts
+        ]
+        choice = TokenSampler(temperature, top_k, top_p, first_temperature=first_temperature)
+        continuations: list[list[ScoredContinuation]] = [[] for _ in prompts]
+        indices_by_length = sorted(
+            range(len(truncated_prompts)), key=lambda i: len(truncated_prompts[i])
+        )
+        for length, index_group in groupby(
+            indices_by_length, key=lambda i: len(truncated_prompts[i])
+        ):
+            same_length_indices = list(index_group)
+            rows_per_batch = max(1, min(MAX_LOGITS // 4 // self.vocab_size, (1 << 17) // length))
+            rows_per_batch = 1 if self.batching == "one row" else rows_per_batch
+            prompts_per_batch, draws_per_batch = (
+                max(1, rows_per_batch // samples),
+                min(rows_per_batch, samples),
+            )
+            for first_member, first_draw in product(
+                range(0, len(same_length_indices), prompts_per_batch),
+                range(0, samples, draws_per_batch),
+            ):
+                batch = same_length_indices[first_member : first_member + prompts_per_batch]
+                random_keys = [
+                    make_draw_keys(seed, prompts[i], samples)[
+                        first_draw : first_draw + draws_per_batch
+                    ]
+                    for i in batch
+                ]
+                batch_continuations = self._sample_continuations(
+                    [truncated_prompts[i] for i in batch],
+                    np.concatenate(random_keys),
+                    choice,
+                    max_new_tokens,
+                )
+                for row, prompt_index in enumerate(np.repeat(batch, len(random_keys[0]))):
+                    continuations[prompt_index].append(batch_continuations[row])
+        return continuations
+
+    @run_in_model_precision
+    @torch.inference_mode()
+    def generate_completions(
+        self,
+        contexts: Sequence[Sequence[int]],
+        suffixes: Sequence[Sequence[int]],
+        *,
+        completion_count: int,
+        max_new_tokens: int,
+    ) -> list[list[ScoredContinuation]]:
+        truncated_contexts = [
+            list(context[-(self.context_length - max_new_tokens) :]) for context in contexts
+        ]
+        completions: list[list[ScoredContinuation]] = [[] for _ in truncated_contexts]
+        indices_by_length = sorted(
+            range(len(truncated_contexts)), key=lambda i: len(truncated_contexts[i])
+        )
+        contexts_per_batch = max(1, MAX_LOGITS // 4 // self.vocab_size // completion_count)
+        contexts_per_batch = 1 if self.batching == "one row" else contexts_per_batch
+        for _, index_group in groupby(indices_by_length, key=lambda i: len(truncated_contexts[i])):
+            same_length_indices = list(index_group)
+            for batch in (
+                same_length_indices[i : i + contexts_per_batch]
+                for i in range(0, len(same_length_indices), contexts_per_batch)
+            ):
+                batch_hypotheses = run_beam_search(
+                    TransformersBeamScorer(self.model, [truncated_contexts[i] for i in batch]),
+                    width=completion_count,
+                    stop=self.stop_ids,
+                    max_new_tokens=max_new_tokens,
+                    normalisation="mean",
+                    stopping="transformers",
+                )
+                for i, hypotheses in zip(batch, batch_hypotheses, strict=True):
+                    completions[i] = [
+                        hypothesis_to_continuation(hypothesis) for hypothesis in hypotheses
+                    ]
+        return completions
+
+    def _sample_continuations(
+        self,
+        prompts: list[TokenIds],
+        random_keys: NDArray[np.uint64],
+        choice: TokenSampler,
+        max_new_tokens: int,
+    ) -> list[ScoredContinuation]:
+        """Continuations of prompts of one length, one a key, in the order of the prompts."""
+        draws_per_prompt = len(random_keys) // len(prompts)
+        output = self.model(input_ids=torch.tensor(prompts, device=self.device), use_cache=True)
+        cache = output.past_key_values
+        logits = output.logits[:, -1].float().repeat_interleave(draws_per_prompt, 0)  # (B, V)
+        if draws_per_prompt > 1:
+            cache.batch_repeat_interleave(draws_per_prompt)
+        token_ids = np.zeros((len(random_keys), max_new_tokens), np.int64)
+        log_probs = np.zeros((len(random_keys), max_new_tokens), np.float32)
+        token_counts = np.zeros(len(random_keys), np.int64)
+        is_running = np.ones(len(random_keys), dtype=bool)
+        for position in range(max_new_tokens):
+            next_log_probs = logits.log_softmax(-1)  # (B, V)
+            check_no_nan(next_log_probs[torch.from_numpy(is_running).to(next_log_probs.device)])
+            chosen_ids = choice.choose_tokens(logits, random_keys, position)  # (B,)
+            token_ids[:, position] = chosen_ids.cpu().numpy()
+            log_probs[:, position] = (
+                next_log_probs.gather(1, chosen_ids[:, None]).squeeze(1).cpu().numpy()
+            )
+            is_running &= ~np.isin(token_ids[:, position], [*self.stop_ids])
+            token_counts += is_running
+            if not is_running.any() or position == max_new_tokens - 1:
+                break
+            output = self.model(
+                input_ids=chosen_ids[:, None], past_key_values=cache, use_cache=True
+            )
+            cache, logits = output.past_key_values, output.logits[:, -1].float()
+        return [
+            ScoredContinuation(
+                token_ids[row, :token_count].tolist(),
+                log_probs[row, :token_count].copy(),
+                not is_running[row],
+            )
+            for row, token_count in enumerate(token_counts)
+        ]
+
+
+class TransformersBeamScorer:
+    """Log-probabilities for ``beam_search`` behind prompts of one length."""
+
+    def __init__(self, model: Any, prompts: Sequence[Sequence[int]]) -> None:
+        self.model, self.prompts = model, prompts
+
+    def score_first_tokens(self) -> torch.Tensor:
+        return self._compute_next_log_probs(
+            torch.tensor(self.prompts, device=self.model.device), None
+        )
+
+    def score_next_tokens(self, parent_rows: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+        self.cache.batch_select_indices(torch.tensor(parent_rows, device=self.model.device))
+        return self._compute_next_log_probs(
+            torch.tensor(tokens, device=self.model.device)[:, None], self.cache
+        )
+
+    def _compute_next_log_probs(self, input_ids: torch.Tensor, cache: Any) -> torch.Tensor:
+        output = self.model(input_ids=input_ids, past_key_values=cache, use_cache=True)
+        self.cache = output.past_key_values
+        return check_no_nan(output.logits[:, -1].float().log_softmax(-1))  # (B, V)
+
+
+class TransformersMaskedModel(_TransformersModel, MaskedModel):
+    def compute_logits_at(
+        self, sequences: Sequence[Sequence[int]], positions: Sequence[int]
+    ) -> torch.Tensor:
+        input_ids, is_real = pad_rows(sequences, self.device, self.pad_id)
+        logits = self.model(input_ids=input_ids, attention_mask=is_real.long()).logits
+        row_indices = torch.arange(len(sequences), device=self.device)
+        return logits[row_indices, torch.tensor(positions, device=self.device)].float()

@@ -1,0 +1,213 @@
+"""The readers of Hugging Face folders: what their tokenizer and config.json tell.
+
+No code of the folder is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.audits.audited_models.audited_tokenizer import AuditedTokenizer, TokenIds
+from tasks.contract import HallmarkError, UsageError
+from tasks.measures import folder_tokenizer
+from tasks.measures.folder_tokenizer import LOCAL_ONLY_OPTIONS
+from tasks.measures.transformers_logging import silence_transformers_output
+
+#: Longest window for models whose config names no limit, and for those whose limit is longer.
+MAX_CONTEXT_LENGTH = 4096
+
+#: A folder without any of these has no vocabulary; transformers makes up an empty one in silence.
+VOCABULARY_FILES = (
+    *("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "tekken.json"),
+    *("spiece.model", "spm.model", "sentencepiece.bpe.model"),
+)
+
+
+#: Classes of causal and of masked models.
+CAUSAL_OR_MASKED_CLASSES = ("XLMWithLMHeadModel", "FlaubertWithLMHeadModel")
+
+
+def count_layers(config: Any) -> int | None:
+    """Count the blocks whose states are read; None where config.json does not say.
+
+    A decoder of a family with an encoder, such as Bart, has ``decoder_layers``;
+    ``num_hidden_layers`` is then the depth of the encoder.
+    """
+    if not getattr(config, "is_encoder_decoder", False):
+        depth = getattr(config, "decoder_layers", None)
+        if isinstance(depth, int):
+            return depth
+    return getattr(config, "num_hidden_layers", None)
+
+
+class TransformersTokenizer(AuditedTokenizer):
+    """A causal one's begin-of-text token is the tokenizer's bos, else its eos; a masked one's texts
+    stand between the tokenizer's opening and closing token."""
+
+    def __init__(
+        self, config: Any, tokenizer: Any, name: str, model_kind: str, vocab_size: int
+    ) -> None:
+        self.tokenizer, self.name, self.vocab_size = tokenizer, name, vocab_size
+        position_limits = [
+            getattr(config, key, None) for key in ("max_position_embeddings", "n_positions")
+        ]
+        position_limit = min(
+            [n for n in position_limits if isinstance(n, int) and n > 0], default=MAX_CONTEXT_LENGTH
+        )
+        if getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert"):
+            position_limit -= 2  # its positions count from the padding id
+        self.context_length = min(position_limit, MAX_CONTEXT_LENGTH)
+        self.layer_count = count_layers(config)
+        tokenizer_bos_id, tokenizer_eos_id = tokenizer.bos_token_id, tokenizer.eos_token_id
+        if model_kind == "masked":
+            cls_id, sep_id = tokenizer.cls_token_id, tokenizer.sep_token_id
+            self.model_kind = "masked"
+            self.bos_id = tokenizer_bos_id if cls_id is None else cls_id
+            self.closing_id = tokenizer_eos_id if sep_id is None else sep_id
+            self.mask_id = tokenizer.mask_token_id
+            if self.mask_id is None:
+                raise UsageError(f"the tokenizer of {name} has no mask token: it cannot be scored")
+            self.opening_description = (
+                "between the tokenizer's opening and closing token, masked one at a time"
+            )
+            _check_vocabulary_size(
+                tokenizer,
+                name,
+                vocab_size,
+                inserted_ids=(self.bos_id, self.closing_id, self.mask_id),
+            )
+            return
+        self.model_kind, self.bos_id = (
+            "causal",
+            tokenizer_eos_id if tokenizer_bos_id is None else tokenizer_bos_id,
+        )
+        _check_vocabulary_size(tokenizer, name, vocab_size, inserted_ids=(self.bos_id,))
+        if self.bos_id is None:
+            self.opening_description = (
+                "no begin-of-text token: the first token of a text is not scored"
+            )
+        else:
+            self.opening_description = f"behind {tokenizer.convert_ids_to_tokens(self.bos_id)}"
+
+    def encode_batch(self, texts: Sequence[str]) -> list[TokenIds]:
+        if not texts:
+            return []
+        return self.tokenizer(
+            list(texts),
+            add_special_tokens=False,
+            return_attention_mask=False,
+            split_special_tokens=True,  # their names inside a text are plain text
+            verbose=False,
+        )["input_ids"]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(
+            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+
+    def encode_with_char_spans(self, text: str) -> tuple[TokenIds, list[tuple[int, int]]]:
+        if not self.tokenizer.is_fast:
+            raise HallmarkError(
+                f"the tokenizer of {self.name} does not say which characters a token stands for"
+            )
+        encoding = self.tokenizer(
+            text,
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            split_special_tokens=True,
+            verbose=False,
+        )
+        return encoding["input_ids"], [
+            (int(start), int(end)) for start, end in encoding["offset_mapping"]
+        ]
+
+    def get_token_name(self, token_id: int) -> str:
+        return str(self.tokenizer.convert_ids_to_tokens(token_id))
+
+
+def _check_vocabulary_size(
+    tokenizer: Any, model_name: str, vocab_size: int, inserted_ids: tuple[int | None, ...]
+) -> None:
+    """Check that the model knows every token id that a text can have.
+
+    Args:
+        tokenizer: its tokenizer.
+        name: how messages call the model.
+        vocab_size: how many tokens the model knows, 0 if its config does not say.
+        special: the ids of the special tokens that are put into texts. Others may be unknown to the
+            model: the name of a special token in a text is plain text.
+    """
+    used_ids = {token_id for token_id in inserted_ids if token_id is not None}
+    token_ids = {*tokenizer.get_vocab().values()} - get_special_token_ids(tokenizer) | used_ids
+    largest_id = max(token_ids, default=-1)
+    if largest_id < 0 or 0 < vocab_size <= largest_id:
+        raise UsageError(
+            f"the tokenizer of {model_name} has token ids up to {largest_id}, the model knows "
+            f"{vocab_size} tokens: they do not belong together"
+        )
+
+
+def get_special_token_ids(tokenizer: Any) -> set[int]:
+    """The ids of added tokens that are special, which no text is encoded to."""
+    return {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
+
+
+def open_transformers_tokenizer(
+    folder: Path, config: dict[str, Any], name: str
+) -> TransformersTokenizer:
+    """Of a causal or masked LM folder. Raises UsageError, one sentence."""
+    import transformers
+
+    model_kind, tokenizer = detect_model_kind(folder, config), load_transformers_tokenizer(folder)
+    try:
+        with silence_transformers_output():
+            model_config = transformers.AutoConfig.from_pretrained(folder, **LOCAL_ONLY_OPTIONS)
+    except Exception as error:
+        raise UsageError(
+            f"{folder} holds no config that can be read: {summarize_error(error)}"
+        ) from error
+    return TransformersTokenizer(
+        model_config, tokenizer, name, model_kind, int(getattr(model_config, "vocab_size", 0))
+    )
+
+
+def load_transformers_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a folder. Raises UsageError, one sentence."""
+    if not any((folder / file).is_file() for file in VOCABULARY_FILES):
+        raise UsageError(f"{folder} holds no tokenizer: none of {', '.join(VOCABULARY_FILES)}")
+    try:
+        with silence_transformers_output():
+            return folder_tokenizer.load_tokenizer(folder)
+    except Exception as error:
+        raise UsageError(
+            f"{folder} holds no tokenizer that can be loaded: {summarize_error(error)}"
+        ) from error
+
+
+def detect_model_kind(folder: Path, config: dict[str, Any]) -> str:
+    """ "causal" or "masked", by the architectures that config.json names.
+
+    The classes of XLM and FlauBERT are for both kinds; ``causal`` in their config says which it is.
+    """
+    architectures = config.get("architectures") or []
+    if not isinstance(architectures, list) or not isinstance(config.get("model_type"), str):
+        raise UsageError(f"{folder}/config.json does not describe a model: it has no model_type")
+    for architecture in map(str, architectures):
+        if architecture.endswith(("MaskedLM", "ForPreTraining")):
+            return "masked"
+        if architecture in CAUSAL_OR_MASKED_CLASSES:
+            return "causal" if config.get("causal") is True else "masked"
+        if architecture.endswith(("CausalLM", "LMHeadModel")):
+            return "causal"
+    raise UsageError(
+        f"{folder} holds neither a causal nor a masked language model: its config.json names "
+        f"the architectures {str(architectures)[:100]}"
+    )
+
+
+def summarize_error(error: BaseException) -> str:
+    """What an error of a library says, in a line."""
+    message = " ".join(str(error).split())
+    return message[:300] or type(error).__name__

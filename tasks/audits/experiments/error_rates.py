@@ -1,0 +1,467 @@
+"""The error rates of the audits, from verdicts on sealed worlds and their opened envelopes.
+
+A verdict stands beside what was really in the text. Detection: of candidates with an effect, the
+share that was found, by dose. Alarms: of candidates without any, the share with p below 0.05, or,
+where nothing has a p, that was found all the same. Calibration: how often the 95 % intervals cover
+what the same model gives over all items. Candidates of one world share its model: intervals are
+over worlds. A world whose model learned nothing tells nothing of the audits, and is counted apart;
+so is one whose envelope is missing, or is not the one that was sealed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from tasks.audits.audit_descriptions import AUDIT_BY_CANDIDATE_KIND, NO_EFFECT_AMOUNTS
+from tasks.audits.experiments.candidate_verdicts import SIGNIFICANCE_LEVEL, VERDICTS
+from tasks.contract import Artifact, StageConfig, StageContext, column, stage, table_schema
+from tasks.measures.estimates import Estimate, estimate_mean_or_share
+
+#: A dose is seen where at least this share of its candidates is found.
+DETECTION_THRESHOLD = 0.8
+
+
+class ErrorRatesConfig(StageConfig):
+    """Settings of the error rates."""
+
+    excluded_worlds: dict[str, str] = Field(
+        default={}, description="worlds that tell nothing, with the reason"
+    )
+    max_documents: int = Field(
+        default=128, ge=1, description="documents that were named of a text, at most"
+    )
+
+
+CANDIDATES = table_schema(
+    "Every candidate of every world: what the audits said of it, and what was so.",
+    column("world", pa.string(), "label", "the world"),
+    column("effects", pa.bool_(), "label", "whether the world has any effects"),
+    column("learned", pa.bool_(), "label", "whether its model learned more than frequencies"),
+    column("dose", pa.float64(), "figure", "copies, or the share of sentences"),
+    column(
+        "effect",
+        pa.bool_(),
+        "label",
+        "whether there is something to find; null: it is less "
+        "than of others, and what is to be found is more",
+    ),
+    column(
+        "alarm",
+        pa.bool_(),
+        "label",
+        "whether an effect is claimed of it: p below 0.05, in "
+        "whatever direction; without a p, that it was found",
+    ),
+    column(
+        "covered",
+        pa.bool_(),
+        "label",
+        "whether the interval covers the figure over all items; "
+        "null: there is no interval, or none with two ends",
+    ),
+    *(VERDICTS.field(name) for name in VERDICTS.names),
+)
+
+
+def make_rate_schema(description: str, *key_columns: pa.Field) -> pa.Schema:
+    return table_schema(
+        description,
+        column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
+        *key_columns,
+        column(
+            "value",
+            pa.float64(),
+            "figure",
+            "the share; null: nothing to measure it on",
+            unit="share",
+        ),
+        column("low", pa.float64(), "figure", "lower end of its interval, over worlds"),
+        column("high", pa.float64(), "figure", "upper end"),
+        column("level", pa.float64(), "figure", "level of the interval", unit="share"),
+        column("n", pa.int64(), "figure", "candidates"),
+        column("worlds", pa.int64(), "figure", "worlds that they are of"),
+        column("method", pa.string(), "project text", "how the interval was made"),
+    )
+
+
+EFFECT_LEVEL = column("dose", pa.float64(), "figure", "copies, or the share of sentences")
+
+DETECTION_RATES = make_rate_schema(
+    "How often an effect of a dose is found.",
+    EFFECT_LEVEL,
+    column(
+        "effect",
+        pa.bool_(),
+        "label",
+        "whether there is something to find at this dose; null: "
+        "it is less than of others, in some world or in all",
+    ),
+)
+UNJUDGED = table_schema(
+    "Candidates of which the audits gave no verdict: they are in no rate.",
+    column("world", pa.string(), "label", "the world"),
+    column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
+    column("unit", pa.string(), "label", "the candidate"),
+    EFFECT_LEVEL,
+)
+FALSE_ALARM_RATES = make_rate_schema(
+    "How often an effect is claimed where there is none; nominal: 0.05."
+)
+INTERVAL_COVERAGE = make_rate_schema(
+    "How often the 95 % intervals cover the figure over all items."
+)
+
+SMALLEST_DETECTED = table_schema(
+    "The smallest dose that is found, with all above it, in at least 80 % of cases.",
+    column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
+    column("dose", pa.float64(), "figure", "copies, or the share of sentences; null: none is"),
+)
+
+ATTRIBUTION_PRECISION = make_rate_schema(
+    "How often the documents that attribution names first, as many as there are, are those that "
+    "were written for a candidate; each text counts alike."
+)
+
+REMOVAL_REDUCTIONS = make_rate_schema(
+    "By how much the figures of candidates fall that were found, in models that were trained anew "
+    "without the documents that attribution names.",
+    column(
+        "arm",
+        pa.string(),
+        "label",
+        "removed: without these documents; random: without as many "
+        "others; between: by how much more without these",
+    ),
+)
+
+WORLDS = table_schema(
+    "The worlds, and what of them counts.",
+    column("world", pa.string(), "label", "the world"),
+    column("counts", pa.bool_(), "label", "whether it counts in the rates"),
+    column("why", pa.string(), "project text", "why it does not"),
+    column(
+        "bits",
+        pa.float64(),
+        "figure",
+        "what a byte of held-out text costs its model",
+        unit="bits per byte",
+    ),
+    column(
+        "simple",
+        pa.float64(),
+        "figure",
+        "what it costs one that knows frequencies alone",
+        unit="bits per byte",
+    ),
+)
+
+#: Models that are trained anew: without what attribution names, without as many others.
+ARMS = ("removed", "random")
+
+
+def read_effect_levels(envelope: pa.Table) -> dict[tuple[str, str], float]:
+    """The dose of each candidate that an envelope names, by kind and unit."""
+    return {(row["kind"], row["unit"]): row["dose"] for row in envelope.to_pylist()}
+
+
+def join_verdicts_with_envelope(
+    world: str, verdicts: Artifact, envelope: pa.Table
+) -> list[dict[str, Any]]:
+    """Rows of UNITS: the verdicts of a world beside its opened envelope."""
+    (model,) = verdicts["model"].read().to_pylist()
+    effect_levels = read_effect_levels(envelope)
+    speech_levels = [
+        effect_level for (kind, _), effect_level in effect_levels.items() if kind == "speech"
+    ]
+    has_effects = len({*speech_levels}) > 1 or any(
+        effect_level != NO_EFFECT_AMOUNTS[kind]
+        for (kind, _), effect_level in effect_levels.items()
+        if kind != "speech"
+    )
+    rows = []
+    for row in verdicts["verdicts"].read().to_pylist():
+        effect_level = effect_levels[row["kind"], row["unit"]]
+        has_effect: bool | None = effect_level != NO_EFFECT_AMOUNTS.get(row["kind"], effect_level)
+        if row["kind"] == "speech":  # a group stands beside the others
+            mean_of_others = (
+                (sum(speech_levels) - effect_level) / (len(speech_levels) - 1)
+                if len(speech_levels) > 1
+                else effect_level
+            )
+            has_effect = (
+                False
+                if np.isclose(effect_level, mean_of_others)
+                else True
+                if effect_level > mean_of_others
+                else None
+            )
+        world_fields = {
+            "world": world,
+            "effects": has_effects,
+            "learned": model["learned"],
+            "dose": effect_level,
+        }
+        judged_fields = {"effect": has_effect, "alarm": is_alarm(row), "covered": is_covered(row)}
+        rows.append(row | world_fields | judged_fields)
+    return rows
+
+
+def list_unjudged_candidates(
+    world: str, verdicts: pa.Table, envelope: pa.Table
+) -> list[dict[str, Any]]:
+    """Rows of UNJUDGED of a world."""
+    judged_candidates = {(row["kind"], row["unit"]) for row in verdicts.to_pylist()}
+    return [
+        {"world": world, "kind": kind, "unit": candidate_id, "dose": effect_level}
+        for (kind, candidate_id), effect_level in read_effect_levels(envelope).items()
+        if (kind, candidate_id) not in judged_candidates
+    ]
+
+
+def is_covered(verdict: Mapping[str, Any]) -> bool | None:
+    """Whether the interval of a verdict covers the figure over all items. "At least" is none."""
+    if None in (verdict["low"], verdict["high"], verdict["whole"]):
+        return None
+    return bool(verdict["low"] <= verdict["whole"] <= verdict["high"])
+
+
+def is_alarm(verdict: Mapping[str, Any]) -> bool:
+    """Whether an effect is claimed of a candidate."""
+    return bool(verdict["found"] if verdict["p"] is None else verdict["p"] < SIGNIFICANCE_LEVEL)
+
+
+def estimate_rate(
+    rows: Sequence[Mapping[str, Any]],
+    values: Sequence[float],
+    level: float = 0.95,
+    is_share: bool = True,
+) -> dict[str, Any]:
+    """The figures of RATES: candidates of a world are a cluster."""
+    rate: Estimate = estimate_mean_or_share(
+        np.array(values, np.float64),
+        [row["world"] for row in rows],
+        is_share=is_share,
+        confidence_level=level,
+        unit="worlds",
+    )
+    figures = {"value": rate.value, "low": rate.low, "high": rate.high}
+    known_figures = {name: None if np.isnan(value) else value for name, value in figures.items()}
+    worlds = len({row["world"] for row in rows})
+    return {**known_figures, "level": level, "n": rate.n, "worlds": worlds, "method": rate.method}
+
+
+def list_candidate_kinds(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [kind for kind in AUDIT_BY_CANDIDATE_KIND if any(row["kind"] == kind for row in rows)]
+
+
+def compute_detection_rates(
+    candidate_rows: Sequence[Mapping[str, Any]],
+) -> Iterator[dict[str, Any]]:
+    """Rows of DETECTION, of worlds with effects, the dose of nothing among them."""
+    for kind in list_candidate_kinds(candidate_rows):
+        kind_rows = [row for row in candidate_rows if row["kind"] == kind and row["effects"]]
+        for effect_level in sorted({row["dose"] for row in kind_rows}):
+            level_rows = [row for row in kind_rows if row["dose"] == effect_level]
+            detections = [row["found"] for row in level_rows]
+            effects = {row["effect"] for row in level_rows}
+            effect = effects.pop() if len(effects) == 1 else None
+            yield {
+                "kind": kind,
+                "dose": effect_level,
+                "effect": effect,
+                **estimate_rate(level_rows, detections),
+            }
+
+
+def compute_false_alarm_rates(
+    candidate_rows: Sequence[Mapping[str, Any]],
+) -> Iterator[dict[str, Any]]:
+    """Rows of ALARMS; the intervals hold for all kinds together (Bonferroni)."""
+    kinds = list_candidate_kinds(candidate_rows)
+    for kind in kinds:
+        rows = [row for row in candidate_rows if row["kind"] == kind and row["effect"] is False]
+        if rows:
+            level = 1 - 0.05 / len(kinds)
+            yield {"kind": kind, **estimate_rate(rows, [row["alarm"] for row in rows], level)}
+
+
+def compute_interval_coverage(
+    candidate_rows: Sequence[Mapping[str, Any]],
+) -> Iterator[dict[str, Any]]:
+    """Rows of CALIBRATION."""
+    for kind in list_candidate_kinds(candidate_rows):
+        rows = [row for row in candidate_rows if row["kind"] == kind and row["covered"] is not None]
+        if rows:
+            yield {"kind": kind, **estimate_rate(rows, [row["covered"] for row in rows])}
+
+
+def find_smallest_detected_levels(
+    detection_rows: Sequence[Mapping[str, Any]],
+) -> Iterator[dict[str, Any]]:
+    """Rows of SMALLEST from rows of DETECTION."""
+    for kind in dict.fromkeys(row["kind"] for row in detection_rows):
+        smallest_level = None
+        for row in reversed([row for row in detection_rows if row["kind"] == kind]):
+            if not row["effect"] or row["value"] is None or row["value"] < DETECTION_THRESHOLD:
+                break
+            smallest_level = row["dose"]
+        yield {"kind": kind, "dose": smallest_level}
+
+
+def compute_attribution_precision(
+    world: str, attributions: pa.Table, origins: pa.Table, max_documents: int
+) -> Iterator[dict[str, Any]]:
+    """Of each text for which documents were written the share of these among as many that
+    attribution names first, or among ``top``, the most that it names."""
+    true_documents: dict[tuple[str, str, str], set[bytes]] = {}
+    for row in origins.filter(origins["supports"]).to_pylist():
+        true_documents.setdefault((row["kind"], row["unit"], row["about"]), set()).add(
+            row["doc_id"]
+        )
+    attributed_documents: dict[tuple[str, str, str], list[bytes]] = {}
+    for row in attributions.sort_by("place").to_pylist():
+        attributed_documents.setdefault((row["kind"], row["unit"], row["about"]), []).append(
+            row["doc_id"]
+        )
+    for text_key, expected_ids in true_documents.items():
+        inspected_count = min(len(expected_ids), max_documents)
+        correct_ids = expected_ids & {*attributed_documents.get(text_key, [])[:inspected_count]}
+        yield {"world": world, "kind": text_key[0], "value": len(correct_ids) / inspected_count}
+
+
+def summarize_attribution_precision(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows of PRECISION."""
+    for kind in list_candidate_kinds(rows):
+        kind_rows = [row for row in rows if row["kind"] == kind]
+        yield {"kind": kind, **estimate_rate(kind_rows, [row["value"] for row in kind_rows])}
+
+
+def compute_value_reductions(
+    world: str, base_verdicts: pa.Table, arm_verdicts: Mapping[str, pa.Table]
+) -> Iterator[dict[str, Any]]:
+    """Of each candidate that was found and is looked for in likelihoods: how far its figure fell in
+    either arm, as a share of the figure itself."""
+    base_rows = {(row["kind"], row["unit"]): row for row in base_verdicts.to_pylist()}
+    values_by_arm = {
+        arm: {(row["kind"], row["unit"]): row["value"] for row in arm_table.to_pylist()}
+        for arm, arm_table in arm_verdicts.items()
+    }
+    for candidate_key, row in base_rows.items():
+        arm_values = [values_by_arm[arm].get(candidate_key) for arm in ARMS]
+        if (
+            candidate_key[0] in NO_EFFECT_AMOUNTS
+            and row["found"]
+            and row["value"]
+            and None not in arm_values
+        ):
+            removed_reduction, random_reduction = (
+                1 - value / row["value"] for value in arm_values if value is not None
+            )
+            reductions = {
+                "removed": removed_reduction,
+                "random": random_reduction,
+                "between": removed_reduction - random_reduction,
+            }
+            yield from (
+                {"world": world, "kind": candidate_key[0], "arm": arm, "value": value}
+                for arm, value in reductions.items()
+            )
+
+
+def summarize_value_reductions(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows of REMOVED: means over candidates, those of a world a cluster."""
+    for kind in list_candidate_kinds(rows):
+        for arm in (*ARMS, "between"):
+            arm_rows = [row for row in rows if (row["kind"], row["arm"]) == (kind, arm)]
+            yield {
+                "kind": kind,
+                "arm": arm,
+                **estimate_rate(arm_rows, [row["value"] for row in arm_rows], is_share=False),
+            }
+
+
+@stage(
+    name="error_rates",
+    tables={
+        "units": CANDIDATES,
+        "detection": DETECTION_RATES,
+        "alarms": FALSE_ALARM_RATES,
+        "calibration": INTERVAL_COVERAGE,
+        "smallest": SMALLEST_DETECTED,
+        "worlds": WORLDS,
+        "unjudged": UNJUDGED,
+        "precision": ATTRIBUTION_PRECISION,
+        "removed": REMOVAL_REDUCTIONS,
+    },
+    libraries=["numpy", "scipy"],
+    reads={
+        "verdicts": ("verdicts", "model"),
+        "envelopes": ("envelope", "written_for"),
+        "attributions": ("attributed",),
+        "retrained_verdicts": ("verdicts",),
+    },
+)
+def compute_error_rates(
+    verdicts: Mapping[str, Artifact],
+    envelopes: Mapping[str, Artifact],
+    attributions: Mapping[str, Artifact],
+    retrained_verdicts: Mapping[str, Artifact],
+    config: ErrorRatesConfig,
+    context: StageContext,
+) -> None:
+    """All by world; those that are void are in none. ``arms``: verdicts on models that were trained
+    anew, by world and arm."""
+    candidate_rows: list[dict[str, Any]] = []
+    world_rows: list[dict[str, Any]] = []
+    precision_rows: list[dict[str, Any]] = []
+    reduction_rows: list[dict[str, Any]] = []
+    unjudged_rows: list[dict[str, Any]] = []
+    for world, artifact in verdicts.items():
+        envelope = envelopes[world]["envelope"].read()
+        rows = join_verdicts_with_envelope(world, artifact, envelope)
+        (model,) = artifact["model"].read().to_pylist()
+        reason = "" if model["learned"] else "its model learned no more than frequencies"
+        figures = {table_name: model[table_name] for table_name in ("bits", "simple")}
+        world_rows.append({"world": world, "counts": not reason, "why": reason, **figures})
+        candidate_rows += rows
+        if reason:
+            continue
+        origins = envelopes[world]["written_for"].read()
+        arm_verdicts = {
+            arm: retrained_verdicts[f"{world} {arm}"]["verdicts"].read()
+            for arm in ARMS
+            if f"{world} {arm}" in retrained_verdicts
+        }
+        reduction_rows += (
+            compute_value_reductions(world, artifact["verdicts"].read(), arm_verdicts)
+            if arm_verdicts
+            else []
+        )
+        attributions_table = attributions[world]["attributed"].read()
+        precision_rows += compute_attribution_precision(
+            world, attributions_table, origins, config.max_documents
+        )
+        unjudged_rows += list_unjudged_candidates(world, artifact["verdicts"].read(), envelope)
+    world_rows += [
+        {"world": world, "counts": False, "why": reason}
+        for world, reason in config.excluded_worlds.items()
+    ]
+    learned_rows = [row for row in candidate_rows if row["learned"]]
+    detection_rows = [*compute_detection_rates(learned_rows)]
+    context.get_table_writer("units").write(pa.Table.from_pylist(candidate_rows, schema=CANDIDATES))
+    for table_name, schema, table_rows in (
+        ("detection", DETECTION_RATES, detection_rows),
+        ("alarms", FALSE_ALARM_RATES, [*compute_false_alarm_rates(learned_rows)]),
+        ("calibration", INTERVAL_COVERAGE, [*compute_interval_coverage(learned_rows)]),
+        ("smallest", SMALLEST_DETECTED, [*find_smallest_detected_levels(detection_rows)]),
+        ("precision", ATTRIBUTION_PRECISION, [*summarize_attribution_precision(precision_rows)]),
+        ("removed", REMOVAL_REDUCTIONS, [*summarize_value_reductions(reduction_rows)]),
+        ("worlds", WORLDS, world_rows),
+        ("unjudged", UNJUDGED, unjudged_rows),
+    ):
+        context.get_table_writer(table_name).write(pa.Table.from_pylist(table_rows, schema=schema))

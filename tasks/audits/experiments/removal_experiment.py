@@ -1,0 +1,353 @@
+"""The closed loop: findings, the documents behind them, and what trainings without these do.
+
+See ``behind`` for the documents, ``arms`` for the arms and what is made of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.audits.experiments.arm_comparison import (
+    BASE,
+    CaseUnits,
+    Row,
+    compute_effects,
+    evaluate_criteria,
+)
+from tasks.audits.experiments.source_documents import RemovalCase, SourceDocumentsConfig
+from tasks.audits.judging.comparison_units import ComparisonUnit, build_item_units
+from tasks.audits.judging.findings import select_evidence
+from tasks.contract import Artifact, StageContext, Table, column, stage, table_schema
+
+_CASE_COLUMN = column("case", pa.string(), "label", "the findings")
+_ARM_COLUMN = column("arm", pa.string(), "label", "base, removed, random, or another seed")
+
+ARMS = table_schema(
+    "The trainings that are compared.",
+    _ARM_COLUMN,
+    column("step", pa.int64(), "figure", "optimizer step of its last checkpoint"),
+    column("checkpoint", pa.string(), "id", "content digest of that checkpoint"),
+    column("documents", pa.int64(), "figure", "training documents left out", unit="documents"),
+    column("bytes", pa.int64(), "figure", "bytes of text left out", unit="bytes"),
+)
+SOURCES = table_schema(
+    "What was left out, by source.",
+    _ARM_COLUMN,
+    column("source", pa.string(), "label", "the source"),
+    column("documents", pa.int64(), "figure", "training documents left out", unit="documents"),
+    column("bytes", pa.int64(), "figure", "bytes of text left out", unit="bytes"),
+)
+CASES = table_schema(
+    "The findings that were traced.",
+    _CASE_COLUMN,
+    column("kind", pa.string(), "label", "memorised, association or other"),
+    column("finding", pa.string(), "label", "a finding, as the command trace takes it"),
+    column(
+        "documents", pa.int64(), "figure", "training documents behind the case", unit="documents"
+    ),
+    column("removed", pa.int64(), "figure", "those of them that were removed", unit="documents"),
+    column("why", pa.string(), "project text", "where nothing was removed, why"),
+)
+UNITS = table_schema(
+    "What was measured of each arm, a row a unit.",
+    _CASE_COLUMN,
+    column(
+        "role",
+        pa.string(),
+        "label",
+        "unit: of the findings; nothing: in which there is nothing to find",
+    ),
+    _ARM_COLUMN,
+    column("item", pa.string(), "id", "the unit; of one name, in two arms, they are a pair"),
+    column("cluster", pa.string(), "label", "units that share something"),
+    column("value", pa.float64(), "figure", "null: the model gave no number"),
+)
+EFFECTS = table_schema(
+    "What is made of the units.",
+    _CASE_COLUMN,
+    column(
+        "what",
+        pa.string(),
+        "label",
+        "value: mean of the units; nothing: of those in which "
+        "there is nothing to find; region: where the mean lies with probability 0.99 if it is "
+        "one of these; before, left: the difference of the two; change: to the base, in pairs; "
+        "against: what the random arm has more than the removed one, in pairs; explained: the "
+        "share of the effect before that the removal takes away",
+    ),
+    _ARM_COLUMN,
+    column("value", pa.float64(), "figure", "the figure; null: it could not be measured"),
+    column("low", pa.float64(), "figure", "lower end of its interval"),
+    column("high", pa.float64(), "figure", "upper end"),
+    column("level", pa.float64(), "figure", "level of the interval", unit="share"),
+    column("n", pa.int64(), "figure", "units, or pairs of them"),
+    column("clusters", pa.int64(), "figure", "units that share nothing with each other"),
+    column("unit", pa.string(), "label", "unit of the figure"),
+    column("method", pa.string(), "project text", "how it was measured"),
+    column(
+        "noise",
+        pa.float64(),
+        "figure",
+        "largest distance of another seed from the base; null: "
+        "none was trained, or it is one of these",
+    ),
+    column(
+        "verdict",
+        pa.string(),
+        "label",
+        "beyond noise: the end of the interval that is nearest "
+        "to 0 is further from it than the noise; within noise; empty: not compared",
+    ),
+)
+CRITERIA = table_schema(
+    "What the closed loop must reach.",
+    _CASE_COLUMN,
+    column("line", pa.string(), "label", "what is compared"),
+    column("value", pa.float64(), "figure", "the figure; null: it could not be measured"),
+    column("must", pa.string(), "label", "at least, at most, above or below"),
+    column("bound", pa.float64(), "figure", "the bound; null: not known"),
+    column("unit", pa.string(), "label", "unit of both"),
+    column("verdict", pa.string(), "label", "pass, fail, or empty where either is not known"),
+)
+HELDOUT_LOSS = table_schema(
+    "What the held-out text costs the last checkpoint of each arm.",
+    column("kind", pa.string(), "label", "all, source or identity"),
+    column("name", pa.string(), "label", "the source, or the group that documents mention"),
+    _ARM_COLUMN,
+    column("bytes", pa.int64(), "figure", "bytes that were predicted", unit="bytes"),
+    column(
+        "bits_per_byte", pa.float64(), "figure", "null: nothing was predicted", unit="bits per byte"
+    ),
+    column("more", pa.float64(), "figure", "than the base", unit="bits per byte"),
+)
+
+#: Between the arm and the audit in the names of what the stage is given.
+ARM_SEPARATOR = "/"
+
+
+def select_units(audit: Artifact, conditions: Sequence[str]) -> dict[str, ComparisonUnit]:
+    """The units that any of the conditions selects."""
+    if not conditions:
+        return {}
+    values = audit["values"].read()
+    units = build_item_units(
+        pa.concat_tables([select_evidence(values, condition) for condition in conditions])
+    )
+    return {
+        _key_to_string(item): unit._replace(cluster=_key_to_string(unit.cluster))
+        for item, unit in units.items()
+    }
+
+
+def _key_to_string(key: Any) -> str:
+    return key.hex() if isinstance(key, bytes) else str(key)
+
+
+def merge_units_by_cluster(units: Mapping[str, ComparisonUnit]) -> dict[str, ComparisonUnit]:
+    """A unit a cluster, with the mean of what is known of its units."""
+    values_by_cluster: dict[str, list[float]] = {}
+    for unit in units.values():
+        values_by_cluster.setdefault(unit.cluster, []).append(unit.value)
+    known_values = {
+        cluster: [v for v in values if not np.isnan(v)]
+        for cluster, values in values_by_cluster.items()
+    }
+    return {
+        cluster: ComparisonUnit(cluster, float(np.mean(values)) if values else float("nan"))
+        for cluster, values in known_values.items()
+    }
+
+
+def collect_case_units(case: RemovalCase, audits: Mapping[str, Artifact], seed: int) -> CaseUnits:
+    """The units of a case in every arm; ``audits`` by arm. Of memorised text a unit is a secret or
+    a passage, all attempts at it together."""
+    merge_units = merge_units_by_cluster if case.kind == "memorised" else dict
+    units = {
+        arm: merge_units(select_units(audit, case.unit_conditions)) for arm, audit in audits.items()
+    }
+    null_units = {
+        arm: merge_units(select_units(audit, case.null_conditions)) for arm, audit in audits.items()
+    }
+    reference_count = 0
+    values = audits[BASE]["values"]
+    if case.metric == "exposure" and "references" in values.columns:
+        reference_counts = values.read(["references"])["references"]
+        reference_count = int(pc.max(reference_counts).as_py() or 0)
+    return CaseUnits(case, units, null_units, reference_count, seed)
+
+
+def build_unit_rows(case_units: CaseUnits) -> list[Row]:
+    return [
+        {
+            "case": case_units.case.name,
+            "role": role,
+            "arm": arm,
+            "item": item,
+            "cluster": unit.cluster,
+            "value": None if np.isnan(unit.value) else unit.value,
+        }
+        for role, units_by_arm in (
+            ("unit", case_units.units_by_arm),
+            ("nothing", case_units.null_units_by_arm),
+        )
+        for arm, units in units_by_arm.items()
+        for item, unit in units.items()
+    ]
+
+
+def build_case_rows(case: RemovalCase, source_documents: pa.Table) -> list[Row]:
+    """Rows of CASES: a row a finding."""
+    case_documents = source_documents.filter(pc.equal(source_documents["case"], case.name))
+    removed_documents = case_documents.filter(case_documents["removed"])
+    counts = [
+        pc.count_distinct(documents["doc_id"]).as_py()
+        for documents in (case_documents, removed_documents)
+    ]
+    reason = ""
+    if not counts[1]:
+        trait_counts = Counter(
+            zip(
+                case_documents["unit"].to_pylist(), case_documents["holds"].to_pylist(), strict=True
+            )
+        )
+        if not counts[0]:
+            reason = "no training document is behind it"
+        elif all(
+            trait_counts[unit, "own"] == trait_counts[unit, "other"] for unit, _ in [*trait_counts]
+        ):
+            reason = "both traits are said equally often: there is no surplus"
+        else:
+            reason = "none of the surplus was trained on"
+    return [
+        {
+            "case": case.name,
+            "kind": case.kind,
+            "finding": finding_name,
+            "documents": counts[0],
+            "removed": counts[1],
+            "why": reason,
+        }
+        for finding_name in case.finding_names
+    ]
+
+
+def count_removed_by_source(arm: str, ledger: Artifact | None) -> list[Row]:
+    """Rows of SOURCES of an arm."""
+    if ledger is None:
+        return []
+    ledger_rows = ledger["ledger"].read(["source", "bytes_before"])
+    source_sums = ledger_rows.group_by("source").aggregate(
+        [("bytes_before", "count"), ("bytes_before", "sum")]
+    )
+    return [
+        {
+            "arm": arm,
+            "source": row["source"],
+            "documents": row["bytes_before_count"],
+            "bytes": row["bytes_before_sum"],
+        }
+        for row in source_sums.sort_by("source").to_pylist()
+    ]
+
+
+def read_last_validation(training: Artifact) -> dict[tuple[str, str], Row]:
+    """What held-out text cost at the last validation of a training: its rows by kind and name."""
+    rows = training["validation"].read().to_pylist()
+    last_step = max((row["step"] for row in rows), default=0)
+    return {(row["kind"], row["name"]): row for row in rows if row["step"] == last_step}
+
+
+def compare_heldout_loss(trainings: Mapping[str, Artifact]) -> list[Row]:
+    """Rows of PRICE."""
+    loss_by_arm = {arm: read_last_validation(artifact) for arm, artifact in trainings.items()}
+    loss_rows = []
+    for (kind, name), base_row in loss_by_arm[BASE].items():
+        for arm, arm_rows in loss_by_arm.items():
+            arm_row = arm_rows.get((kind, name), {})
+            base_loss, arm_loss = base_row["bits_per_byte"], arm_row.get("bits_per_byte")
+            difference = None if base_loss is None or arm_loss is None else arm_loss - base_loss
+            loss_rows.append(
+                {
+                    "kind": kind,
+                    "name": name,
+                    "arm": arm,
+                    "bytes": arm_row.get("bytes", 0),
+                    "bits_per_byte": arm_loss,
+                    "more": difference,
+                }
+            )
+    return loss_rows
+
+
+@stage(
+    name="proof",
+    tables={
+        "arms": ARMS,
+        "sources": SOURCES,
+        "cases": CASES,
+        "units": UNITS,
+        "effects": EFFECTS,
+        "lines": CRITERIA,
+        "price": HELDOUT_LOSS,
+    },
+    libraries=["numpy", "scipy"],
+    reads={
+        "audits": ("values",),
+        "trainings": ("validation", "checkpoints"),
+        "removals": ("ledger",),
+    },
+)
+def compare_arms(
+    audits: dict[str, Artifact],
+    trainings: dict[str, Artifact],
+    removals: dict[str, Artifact],
+    behind: Table,
+    config: SourceDocumentsConfig,
+    context: StageContext,
+) -> None:
+    """``audits`` by arm and audit ("removed/extraction"), ``trained`` and what was ``left`` out by
+    arm."""
+    document_rows = behind.read()
+    case_rows = [row for case in config.cases for row in build_case_rows(case, document_rows)]
+    cases_with_removals = {row["case"] for row in case_rows if row["removed"]}
+    tables: dict[str, list[Row]] = {name: [] for name in ("units", "effects", "lines")}
+    for case in config.cases:
+        arm_audits = {
+            name.split(ARM_SEPARATOR)[0]: audit
+            for name, audit in audits.items()
+            if name.split(ARM_SEPARATOR)[1] == case.audit
+        }
+        case_units = collect_case_units(case, arm_audits, config.seed)
+        tables["units"] += build_unit_rows(case_units)
+        effect_rows = compute_effects(case_units)
+        tables["effects"] += effect_rows
+        if case.name in cases_with_removals:
+            tables["lines"] += evaluate_criteria(case, effect_rows)
+    tables["cases"], tables["price"] = case_rows, compare_heldout_loss(trainings)
+    tables["sources"] = [
+        row for arm in trainings for row in count_removed_by_source(arm, removals.get(arm))
+    ]
+    for arm, artifact in trainings.items():
+        last_checkpoint = (
+            artifact["checkpoints"].read(["step", "content"]).sort_by("step").to_pylist()[-1]
+        )
+        removed_rows = [row for row in tables["sources"] if row["arm"] == arm]
+        tables.setdefault("arms", []).append(
+            {
+                "arm": arm,
+                "step": last_checkpoint["step"],
+                "checkpoint": last_checkpoint["content"],
+                "documents": sum(row["documents"] for row in removed_rows),
+                "bytes": sum(row["bytes"] for row in removed_rows),
+            }
+        )
+    for name, rows in tables.items():
+        context.get_table_writer(name).write(
+            pa.Table.from_pylist(rows, schema=context.schemas[name])
+        )

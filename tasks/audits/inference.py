@@ -1,0 +1,336 @@
+"""Respond: ask the model. The only stage of an audit that opens one.
+
+Requests are answered in chunks that are a function of the requests alone; a kill loses the one in
+hand. The model is opened at the first chunk that is not yet answered, once for all probes, in this
+process: its kernels use every processor, and with fewer threads some sums would come in another
+order, so that the mapper decided what is answered. Nothing here knows what the answers are for:
+another scorer, threshold or statistic asks nobody again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+from pydantic import Field
+
+from tasks.audits.audit_tables import EMBEDDINGS, MODEL, REQUEST_SETTINGS, REQUESTS, RESPONSES
+from tasks.audits.audited_models.audited_model import (
+    AuditedModel,
+    ScoredContinuation,
+    open_audited_model,
+)
+from tasks.audits.audited_models.audited_tokenizer import METADATA_FILES
+from tasks.contract import (
+    Artifact,
+    DeviceName,
+    ExternalFiles,
+    SerialMapper,
+    StageConfig,
+    StageContext,
+    Table,
+    TableWriters,
+    record_folder_files,
+    stage,
+)
+
+#: Tokens to be written, and to be read, between two moments from which a killed stage goes on.
+GENERATED_TOKENS_PER_CHUNK, READ_TOKENS_PER_CHUNK = 1 << 15, 1 << 18
+
+#: Kinds of requests whose cost is what is written.
+GENERATION_KINDS = ("write", "complete")
+
+#: Of the weights of a model that was never trained.
+UNTRAINED_SEED = 0
+
+Row = dict[str, Any]
+
+#: The tables of answers.
+RESPONSE_TABLES = {"responses": RESPONSES, "embeddings": EMBEDDINGS}
+
+
+class RespondConfig(StageConfig):
+    """Settings of the model under audit."""
+
+    device: DeviceName = Field(default="auto", description="of the model under audit")
+
+
+@dataclass(frozen=True)
+class RequestChunk:
+    """Requests of one kind that are answered together."""
+
+    number: int
+    requests: pa.Table
+
+    def __str__(self) -> str:
+        return f"chunk {self.number + 1} of the requests"
+
+
+def split_into_chunks(requests: pa.Table) -> list[RequestChunk]:
+    """The distinct requests, those alike in settings and length together."""
+    request_ids = requests["request"].to_pylist()
+    first_rows = list(
+        {request: position for position, request in reversed([*enumerate(request_ids)])}.values()
+    )
+    distinct_requests = requests.take(pa.array(sorted(first_rows), pa.int64()))
+    request_rows = distinct_requests.select(
+        [*REQUEST_SETTINGS, "request", "context", "targets"]
+    ).to_pylist()
+    order = sorted(
+        range(len(request_rows)),
+        key=lambda i: (*_build_settings_key(request_rows[i]), *_build_length_key(request_rows[i])),
+    )
+    chunk_starts, chunk_cost, kind = [0], 0, ""
+    for position, index in enumerate(order):
+        request_row = request_rows[index]
+        request_cost = (
+            request_row["draws"] * request_row["tokens"]
+            if request_row["kind"] in GENERATION_KINDS
+            else _build_length_key(request_row)[0]
+        )
+        max_cost = (
+            GENERATED_TOKENS_PER_CHUNK
+            if request_row["kind"] in GENERATION_KINDS
+            else READ_TOKENS_PER_CHUNK
+        )
+        if position > chunk_starts[-1] and (
+            chunk_cost + request_cost > max_cost or request_row["kind"] != kind
+        ):
+            chunk_starts.append(position)
+            chunk_cost = 0
+        chunk_cost, kind = chunk_cost + request_cost, request_row["kind"]
+    ends = [*chunk_starts[1:], len(order)]
+    return [
+        RequestChunk(number, distinct_requests.take(pa.array(order[begin:end], pa.int64())))
+        for number, (begin, end) in enumerate(zip(chunk_starts, ends, strict=True))
+        if begin < end
+    ]
+
+
+def _build_settings_key(request_row: Row) -> tuple[Any, ...]:
+    return tuple(
+        -1 if request_row[name] is None else request_row[name] for name in REQUEST_SETTINGS
+    )
+
+
+def _build_length_key(request_row: Row) -> tuple[int, bytes]:
+    target_tokens = sum(len(target) for target in request_row["targets"] or ())
+    return len(request_row["context"]) + target_tokens, request_row["request"]
+
+
+#: The model that was opened last by what it was opened from, and the files outside the store that
+#: it was loaded from.
+_opened_model: dict[tuple[str, str], tuple[AuditedModel, ExternalFiles]] = {}
+
+
+def open_cached_model(checkpoint: Artifact, device: str, seed: int | None = None) -> AuditedModel:
+    """The model of a checkpoint, kept until another is asked for or a file of it changes.
+
+    Raises:
+        FileChangedError: The files are not those of the checkpoint's digest, or a file changed
+            while the model was loaded.
+    """
+    key = (checkpoint.content_digest, f"{device} {seed}")
+    if key not in _opened_model or _opened_model[key][1].describe_first_change():
+        _opened_model.clear()
+        watched_files = record_folder_files(checkpoint)
+        model = open_audited_model(checkpoint, device, untrained_seed=seed)
+        watched_files.check_unchanged()
+        _opened_model[key] = model, watched_files
+    return _opened_model[key][0]
+
+
+def answer_chunk(
+    chunk: RequestChunk, checkpoint: Artifact, device: str, seed: int | None, out: TableWriters
+) -> Row:
+    """Answer the requests of a chunk; says in which precision."""
+    model, requests = open_cached_model(checkpoint, device, seed), chunk.requests.to_pylist()
+    response_rows = list(generate_response_rows(model, requests))
+    table_name = "embeddings" if requests[0]["kind"] == "embed" else "responses"
+    out.get_table_writer(table_name).write(
+        pa.Table.from_pylist(response_rows, schema=RESPONSE_TABLES[table_name])
+    )
+    return {"precision": model.precision}
+
+
+def generate_response_rows(model: AuditedModel, requests: list[Row]) -> Iterator[Row]:
+    """Rows of RESPONSES, or of EMBEDDINGS, to rows of REQUESTS of one kind."""
+    answer_by_kind = {
+        "write": _generate_texts,
+        "read": _score_targets,
+        "complete": _complete_texts,
+        "embed": _embed_targets,
+    }
+    for _, group in groupby(requests, key=_build_settings_key):
+        similar_requests = list(group)
+        yield from answer_by_kind[similar_requests[0]["kind"]](model, similar_requests)
+
+
+def _generate_texts(model: AuditedModel, requests: list[Row]) -> list[Row]:
+    """What was written, and what the model says of it when it reads it again."""
+    settings = requests[0]
+    sampling_names = ("temperature", "first_temperature", "top_p", "top_k", "seed")
+    generations = model.generate_continuations(
+        [row["context"] for row in requests],
+        max_new_tokens=settings["tokens"],
+        samples=settings["draws"],
+        **{name: settings[name] for name in sampling_names},
+    )
+    text_rows = _build_text_rows(model, requests, generations)
+    contexts = [row["context"] for row in requests for _ in range(row["draws"])]
+    if settings["moments"]:
+        for row, statistics in zip(
+            text_rows,
+            _compute_rank_statistics(model, contexts, [text_row["ids"] for text_row in text_rows]),
+            strict=True,
+        ):
+            row |= statistics | {"log_p": row["log_p"]}
+    if settings["lower"]:
+        lowercase_ids = model.encode_batch([row["text"].lower() for row in text_rows])
+        for row, log_probs in zip(
+            text_rows, model.compute_target_log_probs(contexts, lowercase_ids), strict=True
+        ):
+            row["lower_log_p"] = log_probs
+    return text_rows
+
+
+def _complete_texts(model: AuditedModel, requests: list[Row]) -> list[Row]:
+    completions = model.generate_completions(
+        [row["context"] for row in requests],
+        [row["targets"][0] for row in requests],
+        completion_count=requests[0]["draws"],
+        max_new_tokens=requests[0]["tokens"],
+    )
+    return _build_text_rows(model, requests, completions)
+
+
+def _build_text_rows(
+    model: AuditedModel, requests: list[Row], generations: list[list[ScoredContinuation]]
+) -> list[Row]:
+    return [
+        {
+            "request": row["request"],
+            "draw": draw,
+            "ids": generated.token_ids,
+            "text": model.decode(generated.token_ids),
+            "log_p": generated.log_probs,
+            "stop": "end" if generated.has_ended else "length",
+        }
+        for row, texts in zip(requests, generations, strict=True)
+        for draw, generated in enumerate(texts)
+    ]
+
+
+def _embed_targets(model: AuditedModel, requests: list[Row]) -> Iterator[Row]:
+    layer = requests[0]["layer"]
+    targets = [target for row in requests for target in row["targets"]]
+    positions = [target_positions for row in requests for target_positions in row["places"]]
+    vectors = iter(model.compute_mean_hidden_states(targets, positions, layer))
+    for row in requests:
+        for draw in range(len(row["targets"])):
+            yield {"request": row["request"], "draw": draw, "layer": layer, "vector": next(vectors)}
+
+
+def _score_targets(model: AuditedModel, requests: list[Row]) -> Iterator[Row]:
+    token_scores = iter(_compute_token_scores(model, requests))
+    for row in requests:
+        for draw in range(len(row["targets"])):
+            yield {"request": row["request"], "draw": draw, "stop": "", **next(token_scores)}
+
+
+def _compute_token_scores(model: AuditedModel, requests: list[Row]) -> list[Row]:
+    """Of each target of each request, one behind the other, what is said of its tokens; requests
+    are alike in settings."""
+    if model.model_kind == "masked":
+        from tasks.audits.audited_models.masked_model import MaskedModel
+
+        assert isinstance(model, MaskedModel)
+        targets = [target for row in requests for target in row["targets"]]
+        positions = [
+            target_positions
+            for row in requests
+            for target_positions in row["places"] or map(_list_positions, row["targets"])
+        ]
+        return [
+            {"log_p": log_probs} for log_probs in model.compute_masked_log_probs(targets, positions)
+        ]
+    if requests[0]["moments"]:
+        return _compute_rank_statistics(model, *_pair_contexts_and_targets(requests))
+    return [
+        {"log_p": log_probs}
+        for log_probs in model.compute_target_log_probs(*_pair_contexts_and_targets(requests))
+    ]
+
+
+def _compute_rank_statistics(
+    model: AuditedModel, contexts: list[list[int]], targets: list[list[int]]
+) -> list[Row]:
+    statistics = model.compute_rank_statistics(contexts, targets)
+    return [
+        {
+            "log_p": moments.log_probs,
+            "rank": moments.rank + 1,
+            "mean": moments.mean_log_prob,
+            "std": moments.std_log_prob,
+        }
+        for moments in statistics
+    ]
+
+
+def _pair_contexts_and_targets(requests: list[Row]) -> tuple[list[list[int]], list[list[int]]]:
+    """Contexts and targets, one a target."""
+    return (
+        [row["context"] for row in requests for _ in row["targets"]],
+        [target for row in requests for target in row["targets"]],
+    )
+
+
+def _list_positions(target: list[int]) -> list[int]:
+    return [*range(len(target))]
+
+
+@stage(
+    name="respond",
+    tables={**RESPONSE_TABLES, "model": MODEL},
+    libraries=["numpy", "tokenizers", "torch", "transformers"],
+    determinism="machine",
+)
+def respond(
+    checkpoint: Artifact, requests: Table, config: RespondConfig, context: StageContext
+) -> None:
+    """``requests``: of ``ask``. What is to be written needs a context of at least one token."""
+    _answer_requests(checkpoint, requests, config, context, None)
+
+
+@stage(
+    name="respond_untrained",
+    tables={**RESPONSE_TABLES, "model": MODEL},
+    libraries=["numpy", "tokenizers", "torch", "transformers"],
+    determinism="machine",
+    reads={"checkpoint": METADATA_FILES},
+)
+def respond_untrained(
+    checkpoint: Artifact, requests: Table, config: RespondConfig, context: StageContext
+) -> None:
+    """As ``respond``, asking the model as it was before any training: a floor. All checkpoints of
+    one training share it."""
+    _answer_requests(checkpoint, requests, config, context, UNTRAINED_SEED)
+
+
+def _answer_requests(
+    checkpoint: Artifact,
+    requests: Table,
+    config: RespondConfig,
+    context: StageContext,
+    untrained_seed: int | None,
+) -> None:
+    context.mapper = SerialMapper()
+    request_rows = requests.read(REQUESTS.names)
+    chunk_results = context.map_items(
+        answer_chunk, split_into_chunks(request_rows), checkpoint, config.device, untrained_seed
+    )
+    precisions = [result.value["precision"] for result in chunk_results[:1]]
+    context.get_table_writer("model").write(pa.table({"precision": precisions}, schema=MODEL))

@@ -1,0 +1,188 @@
+"""What findings are means of: units, in which two audits can be compared."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.audits.ability.capability_texts import HELD_OUT_TEXT
+from tasks.audits.judging.findings import select_evidence
+from tasks.contract import Artifact
+from tasks.measures.estimates import roc_placement_values
+
+Row = dict[str, Any]
+
+#: The audit that is no probe. It has no values, but a table of texts and one of pairs of sentences.
+CAPABILITY = "capability"
+
+#: The unit of a finding that is the area under the ROC curve of members and others.
+AREA_UNIT = "probability"
+
+#: Of these the columns that name a unit, and the one that says what it shares with others.
+CAPABILITY_COLUMNS = {"samples": (("doc_id", "prompt"), "doc_id"), "pairs": (("pair",), "cluster")}
+
+
+class ComparisonUnit(NamedTuple):
+    """A unit: what it shares with others, its value, what else it shares with others, of how many
+    values its own is the mean, what it weighs, as bytes do in bits per byte, and, of an area,
+    whether it is a member; None where it has its value by itself."""
+
+    cluster: str
+    value: float
+    crossed_cluster: str | None = None
+    value_count: int = 1
+    weight: float = 1.0
+    is_member: bool | None = None
+
+
+class AuditUnits:
+    """What the findings of an audit are means of."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.values = artifact["values"].read() if "values" in artifact.tables else None
+        self.capability_tables = {
+            name: artifact[name].read() for name in CAPABILITY_COLUMNS if name in artifact.tables
+        }
+
+    def build_value_filter(self, finding: Row) -> Mapping[str, Any] | None:
+        """What selects the values of which a finding is the mean; None where it is that of none."""
+        if self.values is None or finding["table"] != "values" or finding["unit"] == AREA_UNIT:
+            return None
+        return {**json.loads(finding["where"]), "measure": finding["metric"]}
+
+    def build_units(self, finding: Row) -> dict[Any, ComparisonUnit] | None:
+        """Cluster and value by unit; None where the finding is no mean of units."""
+        value_filter, value = self.build_value_filter(finding), finding["value"]
+        if self.values is None and finding["table"] in self.capability_tables:
+            rows = select_evidence(self.capability_tables[finding["table"]], finding["where"])
+            # That of a baseline is worse in no way; what it reads is the text, not the model.
+            units = build_capability_units(rows, finding["table"]) if finding["worse"] else {}
+            means = [_compute_weighted_mean(units)]
+        elif self.values is not None and finding["unit"] == AREA_UNIT:
+            units = build_auc_units(select_evidence(self.values, finding["where"]))
+            means = [
+                _compute_weighted_mean(
+                    {name: unit for name, unit in units.items() if unit.is_member}
+                )
+            ]
+        elif self.values is None or value_filter is None:
+            return None
+        else:
+            rows = select_evidence(self.values, value_filter)
+            units, means = (
+                build_item_units(rows),
+                [_compute_mean(rows), _compute_mean(average_by_item(rows))],
+            )
+        # What is computed from its values in another way, as a ratio or corrected, is no mean.
+        is_mean = (
+            mean is not None
+            and value is not None
+            and math.isclose(mean, value, rel_tol=1e-9, abs_tol=1e-9)
+            for mean in means
+        )
+        return units if any(is_mean) else None
+
+
+def _compute_mean(rows: pa.Table) -> float | None:
+    return pc.mean(rows["value"]).as_py()  # type: ignore[no-any-return]
+
+
+def build_item_units(values: pa.Table) -> dict[Any, ComparisonUnit]:
+    """The units that rows of values are of, by item."""
+    value_counts = Counter(values["item"].to_pylist())
+    rows = average_by_item(values)
+    items, clusters = (rows[name].to_pylist() for name in ("item", "cluster"))
+    item_values = pc.fill_null(rows["value"], float("nan")).to_pylist()
+    has_crossed = "crossed" in rows.column_names
+    crossed_clusters = rows["crossed"].to_pylist() if has_crossed else [None] * len(rows)
+    item_counts = [value_counts[item] for item in items]
+    return dict(
+        zip(
+            items,
+            map(ComparisonUnit, clusters, item_values, crossed_clusters, item_counts),
+            strict=True,
+        )
+    )
+
+
+def average_by_item(values: pa.Table) -> pa.Table:
+    """Of each item its first row with the mean of its values: several, as of draws, are one
+    unit."""
+    numbered = values.append_column("at", pa.array(np.arange(len(values))))
+    means = numbered.group_by("item", use_threads=False).aggregate(
+        [("at", "min"), ("value", "mean")]
+    )
+    value_index = values.schema.get_field_index("value")
+    rows = values.take(means["at_min"])
+    return rows.set_column(value_index, values.schema.field(value_index), means["value_mean"])
+
+
+def build_capability_units(rows: pa.Table, table_name: str) -> dict[Any, ComparisonUnit]:
+    """A document with its bits per byte, which weighs as many bytes; a passage, or a pair of
+    sentences, with 1 or 0."""
+    key_columns, cluster_column = CAPABILITY_COLUMNS[table_name]
+    unit_values, unit_weights = rows["correct"].cast(pa.float64()), pa.array(np.ones(len(rows)))
+    if table_name == "samples":
+        sizes = rows["bytes"].cast(pa.float64())
+        unit_values = pc.coalesce(unit_values, pc.divide(rows["model_bits"], sizes))
+        unit_weights = pc.coalesce(sizes, unit_weights)
+    unit_values = pc.fill_null(unit_values, math.nan)
+    unit_fields = zip(
+        *(column.to_pylist() for column in (rows[cluster_column], unit_values, unit_weights)),
+        strict=True,
+    )
+    units = [
+        ComparisonUnit(unit_cluster, unit_value, weight=unit_weight)
+        for unit_cluster, unit_value, unit_weight in unit_fields
+    ]
+    return dict(zip(_build_row_keys(rows, key_columns), units, strict=True))
+
+
+def build_auc_units(values: pa.Table) -> dict[Any, ComparisonUnit]:
+    """Members and others, each with the share of the other kind that is on its side of the curve;
+    the mean of either kind is the area."""
+    rows = values.filter(pc.is_finite(values["value"]))
+    is_member = rows["member"].to_numpy(zero_copy_only=False).astype(bool)
+    if is_member.all() or not is_member.any():
+        return {}
+    scores = rows["value"].to_numpy().astype(np.float64)
+    curve_shares = np.empty(len(rows))
+    curve_shares[is_member], curve_shares[~is_member] = roc_placement_values(
+        scores[is_member], scores[~is_member]
+    )
+    items, clusters = (rows[name].to_pylist() for name in ("item", "cluster"))
+    unit_fields = zip(clusters, curve_shares.tolist(), is_member.tolist(), strict=True)
+    units = (
+        ComparisonUnit(cluster, share, is_member=member_flag)
+        for cluster, share, member_flag in unit_fields
+    )
+    return dict(zip(items, units, strict=True))
+
+
+def collect_heldout_texts(capability_audit: Artifact) -> set[Any]:
+    """The held-out documents that capability was measured on, and their sizes: of one that has a
+    name of its own the text may change."""
+    key_columns = ("doc_id", "bytes")
+    rows = capability_audit["samples"].read(["part", *key_columns])
+    return {*_build_row_keys(rows.filter(pc.equal(rows["part"], HELD_OUT_TEXT)), key_columns)}
+
+
+def _build_row_keys(rows: pa.Table, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    return [*zip(*(rows[column].to_pylist() for column in columns), strict=True)]
+
+
+def _compute_weighted_mean(units: Mapping[Any, ComparisonUnit]) -> float | None:
+    """The weighted mean."""
+    total_weight = sum(unit.weight for unit in units.values())
+    return (
+        sum(unit.weight * unit.value for unit in units.values()) / total_weight
+        if total_weight
+        else None
+    )

@@ -1,0 +1,364 @@
+"""Which of many texts that a model wrote does it know from its training? An attacker who has the
+model and no corpus ranks them (Carlini et al. 2021, "Extracting training data"), by scores of which
+the higher is the more like training text:
+
+perplexity  mean log-likelihood of its tokens
+reference   log-likelihood over that under another model: what is likely to everybody counts less
+zlib        log-likelihood over the bytes that zlib makes of it: what repeats itself counts less
+lower       log-likelihood over that of the same text in lower case
+window      the highest mean log-likelihood of so many tokens in a row
+min-k++     mean of the lowest 20 % of the log-likelihoods, each less the mean over the vocabulary,
+            in its standard deviations (Zhang et al. 2025)
+
+The ratios have the text's own log-likelihood above, so that a text which is certain stands first.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tasks.audits.judging.findings import build_finding_from_estimate
+from tasks.audits.methods.instrument_controls import CONTROL_LEVEL
+from tasks.measures.estimates import Estimate, estimate_mean_or_share
+from tasks.measures.statistics import Float64
+
+RANKING_SCORES = ("perplexity", "reference", "zlib", "lower", "window", "min-k++")
+
+#: Share of the tokens that count for min-k++.
+MIN_K_SHARE = 0.2
+
+BoolArray = NDArray[np.bool_]
+
+
+def compute_ranking_scores(responses: pa.Table, window_size: int) -> dict[str, Float64]:
+    """The scores of each text, (n,) each, NaN where a model gave no number. ``drawn``: columns
+    text, log_p, lower_log_p, mean and std of RESPONSES, and reference of REFERRED."""
+    text_indices, log_p = flatten_lists(responses["log_p"])
+    token_counts = np.bincount(text_indices, minlength=len(responses))
+    totals = np.bincount(text_indices, log_p, minlength=len(responses))
+    lowercase_totals = np.bincount(
+        *flatten_lists(responses["lower_log_p"]), minlength=len(responses)
+    )
+    compressed_sizes = [len(zlib.compress(text.encode())) for text in responses["text"].to_pylist()]
+    mean, std = (flatten_lists(responses[name])[1] for name in ("mean", "std"))
+    reference_totals = responses["reference"].to_numpy(zero_copy_only=False).astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        raw_scores = {
+            "perplexity": totals / token_counts,
+            "reference": -totals / reference_totals,
+            "zlib": totals / np.array(compressed_sizes, np.float64),
+            "lower": -totals / lowercase_totals,
+            "window": find_highest_window_mean(text_indices, log_p, token_counts, window_size),
+            "min-k++": compute_min_k_mean(text_indices, (log_p - mean) / std, token_counts),
+        }
+    has_tokens = token_counts > 0
+    return {
+        name: np.where(np.isfinite(values) & has_tokens, values, np.nan)
+        for name, values in raw_scores.items()
+    }
+
+
+def flatten_lists(lists: pa.ChunkedArray) -> tuple[NDArray[np.int64], Float64]:
+    """The row of each number in a column of lists, and the numbers."""
+    combined = lists.combine_chunks()
+    counts = pc.fill_null(pc.list_value_length(combined), 0).to_numpy(zero_copy_only=False)
+    row_indices = np.repeat(np.arange(len(combined)), counts.astype(np.int64))
+    return row_indices, combined.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
+
+
+def find_highest_window_mean(
+    text_indices: NDArray[np.int64],
+    values: Float64,
+    token_counts: NDArray[np.int64],
+    window_size: int,
+) -> Float64:
+    """The highest mean of ``size`` values in a row of each text; of a shorter one, its mean. One
+    with a value that is no number has none."""
+    text_starts = np.cumsum(token_counts) - token_counts
+    text_sums = np.bincount(text_indices, values, minlength=len(token_counts))
+    finite_values = np.where(np.isfinite(values), values, 0.0)
+    prefix_sums = np.concatenate([[0.0], np.cumsum(finite_values)])
+    window_sizes = np.minimum(window_size, token_counts)  # tokens of each text's windows
+    positions = np.arange(len(values))
+    is_complete = (
+        positions + window_sizes[text_indices] <= (text_starts + token_counts)[text_indices]
+    )
+    window_means = (
+        prefix_sums[positions[is_complete] + window_sizes[text_indices][is_complete]]
+        - prefix_sums[positions[is_complete]]
+    ) / window_sizes[text_indices][is_complete]
+    highest_means = np.full(len(token_counts), -np.inf)
+    np.maximum.at(highest_means, text_indices[is_complete], window_means)
+    return np.where(np.isfinite(text_sums), highest_means, np.nan)
+
+
+def compute_min_k_mean(
+    text_indices: NDArray[np.int64], values: Float64, token_counts: NDArray[np.int64]
+) -> Float64:
+    """The mean of the lowest values of each text, LOWEST of them, at least one."""
+    order = np.lexsort((values, text_indices))
+    lowest_counts = np.maximum(1, (MIN_K_SHARE * token_counts).astype(np.int64))
+    token_ranks = np.arange(len(values)) - np.repeat(
+        np.cumsum(token_counts) - token_counts, token_counts
+    )
+    is_lowest = token_ranks < lowest_counts[text_indices]
+    sums = np.bincount(
+        text_indices[is_lowest], values[order][is_lowest], minlength=len(token_counts)
+    )
+    has_nan = np.bincount(text_indices, np.isnan(values), minlength=len(token_counts)) > 0
+    return np.where((token_counts == 0) | has_nan, np.nan, sums / lowest_counts)
+
+
+#: Texts that are compared with all before them at a time.
+TEXTS_PER_BLOCK = 512
+
+
+def flag_non_duplicates(token_id_lists: Sequence[Sequence[int]]) -> BoolArray:
+    """Whether each text, as token ids, is no near-duplicate of one before it: shares less than half
+    of its trigrams with each of those that are kept, as multisets. One of less than three tokens is
+    not kept. Memory: some 100 bytes a token, and the pairs of a block that share a trigram."""
+    from scipy.sparse import csr_array
+
+    text_lengths = np.array([len(later_text) for later_text in token_id_lists], np.int64)
+    tokens = np.fromiter(chain.from_iterable(token_id_lists), np.int64, text_lengths.sum())
+    text_indices = np.repeat(np.arange(len(token_id_lists)), text_lengths)
+    if len(tokens) < 3:
+        return np.zeros(len(token_id_lists), bool)
+    is_within_text = text_indices[:-2] == text_indices[2:]
+    packed_trigrams = (
+        tokens[:-2] << 42 | tokens[1:-1] << 21 | tokens[2:]
+    )  # no vocabulary has 2**21 tokens
+    trigrams = np.unique(packed_trigrams[is_within_text], return_inverse=True)[1]
+    text_indices = text_indices[:-2][is_within_text]
+    # Of multisets: the second time that a trigram stands in a text is an element of its own.
+    order = np.lexsort((trigrams, text_indices))
+    sorted_rows, trigrams = text_indices[order], trigrams[order]
+    group_starts = np.flatnonzero(
+        np.append(True, (sorted_rows[1:] != sorted_rows[:-1]) | (trigrams[1:] != trigrams[:-1]))
+    )
+    group_starts = group_starts[: len(order)]
+    repetitions = np.arange(len(order)) - np.repeat(
+        group_starts, np.diff(np.append(group_starts, len(order)))
+    )
+    numbered_trigrams = trigrams * (1 + repetitions.max(initial=0)) + repetitions
+    elements = np.unique(numbered_trigrams, return_inverse=True)[1]
+    shape = len(token_id_lists), int(elements.max(initial=-1)) + 1
+    incidence = csr_array((np.ones(len(elements), np.int32), (sorted_rows, elements)), shape=shape)
+    sizes = np.bincount(text_indices, minlength=len(token_id_lists))
+    is_kept, transposed = sizes > 0, incidence.T.tocsr()
+    for block_start in range(0, len(token_id_lists), TEXTS_PER_BLOCK):
+        shared_counts = (
+            incidence[block_start : block_start + TEXTS_PER_BLOCK] @ transposed
+        ).tocoo()
+        later_texts, earlier_texts = shared_counts.row + block_start, shared_counts.col
+        is_duplicate = (earlier_texts < later_texts) & (
+            2 * shared_counts.data >= sizes[later_texts]
+        )
+        order = np.lexsort((earlier_texts[is_duplicate], later_texts[is_duplicate]))
+        for later_text, earlier_text in zip(
+            later_texts[is_duplicate][order].tolist(),
+            earlier_texts[is_duplicate][order].tolist(),
+            strict=True,
+        ):
+            is_kept[later_text] &= not is_kept[earlier_text]
+    return is_kept
+
+
+def score_kept_texts(
+    responses: pa.Table, is_kept: BoolArray, window_size: int
+) -> dict[str, Float64]:
+    """The scores of those texts that are kept, NaN of others."""
+    raw_scores = compute_ranking_scores(responses, window_size)
+    return {score: np.where(is_kept, values, np.nan) for score, values in raw_scores.items()}
+
+
+def compute_top_weights(scores: Float64, top_count: int) -> Float64:
+    """How much of each text is among the ``first`` by score, (n,): 1, 0, or, where texts tie for
+    the last places, the share of them that fits. One without a score is not among them."""
+    known_scores = scores[~np.isnan(scores)]
+    if not len(known_scores) or top_count < 1:
+        return np.zeros(len(scores))
+    bound = np.sort(known_scores)[::-1][min(top_count, len(known_scores)) - 1]
+    with np.errstate(invalid="ignore"):
+        is_above, is_tied = scores > bound, scores == bound
+    return is_above + is_tied * (
+        (min(top_count, len(known_scores)) - is_above.sum()) / is_tied.sum()
+    )
+
+
+def compute_ranks(scores: Float64) -> NDArray[np.int64]:
+    """Place of each text by score, from 1, equal ones alike; 0: it has no score."""
+    sorted_scores = np.sort(scores[~np.isnan(scores)])
+    ranks = len(sorted_scores) - np.searchsorted(sorted_scores, scores, "right") + 1
+    return np.where(np.isnan(scores), 0, ranks)
+
+
+def estimate_precision(
+    scores: Float64, is_hit: BoolArray, top_count: int, level: float = 0.95
+) -> Estimate:
+    """The share of hits among the ``first`` of a ranking, null that among all, p that of as many
+    drawn by lot (hypergeometric). Where texts tie for the last places it need be no whole number of
+    hits: its interval has those of both numbers beside it."""
+    scores, is_hit, missing_count = _drop_unscored(scores, is_hit)
+    weights, top_count = compute_top_weights(scores, top_count), min(top_count, len(scores))
+    is_certain = weights == 1
+    tied_hits = is_hit[(weights > 0) & ~is_certain]
+    top_hits = np.concatenate(
+        [
+            is_hit[is_certain],
+            np.full(top_count - is_certain.sum(), tied_hits.mean() if len(tied_hits) else np.nan),
+        ]
+    ).astype(np.float64)
+    base_rate = float(is_hit.mean()) if len(is_hit) else np.nan
+    top_estimate = estimate_mean_or_share(
+        top_hits, null_value=base_rate, is_share=True, confidence_level=level, unit="texts"
+    )
+    if (
+        top_count > 1 and tied_hits.any() and not tied_hits.all()
+    ):  # their mean in the last places varies less
+        hit_total = float(top_hits.sum())
+        neighbour_estimates = [
+            estimate_mean_or_share(
+                np.arange(top_count) < hit_count,
+                null_value=base_rate,
+                is_share=True,
+                confidence_level=level,
+                unit="texts",
+            )
+            for hit_count in (np.floor(hit_total + 1e-9), np.ceil(hit_total - 1e-9))
+        ]
+        nearest_estimate = neighbour_estimates[
+            int(top_estimate.value < 0.5)
+        ]  # never the one whose texts are all alike
+        top_estimate = replace(
+            nearest_estimate,
+            value=top_estimate.value,
+            low=neighbour_estimates[0].low,
+            high=neighbour_estimates[1].high,
+            method=f"{nearest_estimate.method}, of which the last "
+            f"{top_count - is_certain.sum()} tie with others",
+        )
+    p = (
+        compute_hypergeometric_p(len(scores), int(is_hit.sum()), top_count, float(top_hits.sum()))
+        if top_count
+        else np.nan
+    )
+    return replace(top_estimate, p=p, missing=missing_count)
+
+
+def estimate_recall(
+    scores: Float64, is_hit: BoolArray, top_count: int, level: float = 0.95
+) -> Estimate:
+    """The share of the hits that is among the ``first`` of a ranking. Its p would be that of
+    precision, and is not told twice."""
+    scores, is_hit, _ = _drop_unscored(scores, is_hit)
+    null_value = min(top_count, len(scores)) / max(1, len(scores))
+    recall_estimate = estimate_mean_or_share(
+        compute_top_weights(scores, top_count)[is_hit],
+        null_value=null_value,
+        is_share=True,
+        confidence_level=level,
+        unit="texts",
+    )
+    return replace(recall_estimate, p=np.nan)
+
+
+def _drop_unscored(scores: Float64, is_hit: BoolArray) -> tuple[Float64, BoolArray, int]:
+    """Those that have a score, and how many have none."""
+    has_score = ~np.isnan(scores)
+    return scores[has_score], is_hit[has_score], int((~has_score).sum())
+
+
+def compute_hypergeometric_p(
+    text_count: int, hit_count: int, top_count: int, top_hits: float
+) -> float:
+    """Two-sided p of so many hits among the first: of all numbers that are no likelier by lot; of
+    a fraction, where texts tie, the likelier of its neighbours."""
+    from scipy.stats import hypergeom
+
+    probabilities = hypergeom.pmf(np.arange(top_count + 1), text_count, hit_count, top_count)
+    observed_probability = max(
+        probabilities[int(np.floor(top_hits + 1e-9))], probabilities[int(np.ceil(top_hits - 1e-9))]
+    )
+    return float(min(1.0, probabilities[probabilities <= observed_probability * (1 + 1e-7)].sum()))
+
+
+#: Of the scripted control: texts, tokens of each, share of hits.
+SIMULATED_TEXTS, SIMULATED_TOKENS, SIMULATED_HIT_SHARE = 400, 40, 0.2
+
+
+def simulate_responses(has_effect: bool, rng: np.random.Generator) -> tuple[pa.Table, BoolArray]:
+    """What a script wrote, with the columns of responses that are ranked, and which of it is
+    training text: that is likelier to it token by token, or not."""
+    is_hit = rng.random(SIMULATED_TEXTS) < SIMULATED_HIT_SHARE
+    token_columns = {
+        name: rng.normal(mean, 1.0, (SIMULATED_TEXTS, SIMULATED_TOKENS))
+        for name, mean in (("log_p", -4.0), ("lower_log_p", -6.0), ("mean", -9.0))
+    }
+    token_columns["log_p"] += 2.0 * (is_hit & has_effect)[:, None]
+    token_columns["std"] = np.full((SIMULATED_TEXTS, SIMULATED_TOKENS), 2.0)
+    token_ids = rng.integers(0, 1000, (SIMULATED_TEXTS, SIMULATED_TOKENS))
+    return pa.table(
+        {
+            "ids": token_ids.tolist(),
+            "text": [" ".join(map(str, row)) for row in token_ids],
+            "reference": rng.normal(
+                -6.0 * SIMULATED_TOKENS, SIMULATED_TOKENS**0.5, SIMULATED_TEXTS
+            ),
+            **{name: values.tolist() for name, values in token_columns.items()},
+        }
+    ), is_hit
+
+
+def compute_instrument_controls(window_size: int, seed: int) -> list[dict[str, Any]]:
+    """Verdicts on a script in place of the model, through the same ranking: the worst score where
+    there is something to find, and the one furthest from lots where there is nothing."""
+    control_rows = []
+    for has_effect in (False, True):
+        responses, is_hit = simulate_responses(has_effect, np.random.default_rng(seed))
+        scores = score_kept_texts(
+            responses, flag_non_duplicates(responses["ids"].to_pylist()), window_size
+        )
+        precision_estimates = [
+            estimate_precision(score_values, is_hit, SIMULATED_TEXTS // 4, CONTROL_LEVEL)
+            for score_values in scores.values()
+        ]
+        if has_effect:
+            worst_estimate = min(precision_estimates, key=lambda candidate: candidate.value)
+            passed = (
+                worst_estimate.value > worst_estimate.null_value
+                and worst_estimate.p < 1 - CONTROL_LEVEL
+            )
+            method = "training text is likelier token by token; passes where p is below 0.001"
+        else:
+            worst_estimate = max(
+                precision_estimates,
+                key=lambda candidate: abs(candidate.value - candidate.null_value),
+            )
+            passed = worst_estimate.low <= worst_estimate.null_value <= worst_estimate.high
+            method = "nothing tells training text; passes where the 99.9 % interval covers lots"
+        control_rows.append(
+            build_finding_from_estimate(
+                "extraction_attack",
+                "precision",
+                worst_estimate,
+                unit="share",
+                confidence_level=CONTROL_LEVEL,
+                part=f"scripted {'effect' if has_effect else 'chance'}",
+                evidence_table="",
+                method_prefix=f"a script in place of the model, the worst score of all; {method}",
+                control="positive" if has_effect else "negative",
+                passed=bool(passed),
+                control_target="instrument",
+            )
+        )
+    return control_rows

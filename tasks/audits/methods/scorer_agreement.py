@@ -1,0 +1,208 @@
+"""Do two scorers agree? Cohen's kappa at the threshold, and the rank correlation of their scores.
+
+A figure that hangs on the scorer says as much about the scorer as about the model. Prompts are what
+texts share, and what is resampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike
+
+from tasks.audits.judging.measures import Estimator, Measure, ValueWriter, read_float_column
+from tasks.audits.responses import Responses
+from tasks.measures.estimates import Estimate
+from tasks.measures.statistics import Float64
+
+#: Weights of texts that are held at a time.
+WEIGHTS_PER_BATCH = 1 << 22
+
+#: Called with the scores of both, (n,) each, and how often each text counts, (rows, n), for how far
+#: they agree, (rows,); NaN where that is not defined.
+Statistic = Callable[[Float64, Float64, Float64], Float64]
+
+
+def compute_cohen_kappa(
+    first_verdicts: ArrayLike, second_verdicts: ArrayLike, weights: ArrayLike | None = None
+) -> Float64:
+    """Cohen's (1960) of two verdicts, (n,) bool each: agreement beyond that of chance, over what is
+    possible beyond it. NaN where both always say the same one thing."""
+    first_flags, second_flags = np.asarray(first_verdicts, bool), np.asarray(second_verdicts, bool)
+    counts = _build_weight_rows(weights, len(first_flags))
+    totals = counts.sum(1)
+    first_share, second_share, agreement = (
+        counts @ flags / totals
+        for flags in (first_flags, second_flags, first_flags == second_flags)
+    )
+    chance = first_share * second_share + (1 - first_share) * (1 - second_share)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(chance < 1, (agreement - chance) / (1 - chance), np.nan)
+
+
+def compute_rank_correlation(
+    first_scores: ArrayLike, second_scores: ArrayLike, weights: ArrayLike | None = None
+) -> Float64:
+    """Spearman's (1904), ties at their mean rank. NaN where one of the two never changes."""
+    counts = _build_weight_rows(weights, len(np.asarray(first_scores)))
+    first_ranks, second_ranks = (
+        _compute_centered_ranks(np.asarray(scores), counts)
+        for scores in (first_scores, second_scores)
+    )
+    spread = np.sqrt((counts * first_ranks**2).sum(1) * (counts * second_ranks**2).sum(1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(spread > 0, (counts * first_ranks * second_ranks).sum(1) / spread, np.nan)
+
+
+def _build_weight_rows(weights: ArrayLike | None, text_count: int) -> Float64:
+    return np.ones((1, text_count)) if weights is None else np.asarray(weights, np.float64)
+
+
+def _compute_centered_ranks(scores: np.ndarray, counts: Float64) -> Float64:
+    """Of each text its rank less the mean one where it counts so often, (rows, n)."""
+    _, tie_groups = np.unique(scores, return_inverse=True)
+    order = np.argsort(tie_groups, kind="stable")
+    starts = np.unique(tie_groups[order], return_index=True)[1]
+    tie_counts = np.add.reduceat(counts[:, order], starts, axis=1)  # (rows, ties)
+    mid_ranks = np.cumsum(tie_counts, axis=1) - tie_counts / 2
+    return (mid_ranks - tie_counts.sum(1, keepdims=True) / 2)[:, tie_groups]
+
+
+def bootstrap_statistic(
+    statistic: Statistic,
+    first_scores: ArrayLike,
+    second_scores: ArrayLike,
+    clusters: Sequence[Any],
+    *,
+    resamples: int,
+    seed: int,
+    level: float = 0.95,
+    unit: str = "prompts",
+) -> Estimate:
+    """A statistic of two scores of the same texts, with a percentile bootstrap over clusters."""
+    first_known, second_known = (
+        np.asarray(scores, np.float64) for scores in (first_scores, second_scores)
+    )
+    has_both = ~(np.isnan(first_known) | np.isnan(second_known))
+    first_known, second_known = first_known[has_both], second_known[has_both]
+    cluster_names = [str(name) for name, keep in zip(clusters, has_both, strict=True) if keep]
+    _, cluster_index = np.unique(np.array(cluster_names, object), return_inverse=True)
+    cluster_count = int(cluster_index.max(initial=-1)) + 1
+    bootstrap_estimate = Estimate(
+        np.nan,
+        np.nan,
+        np.nan,
+        len(first_known),
+        cluster_count,
+        int((~has_both).sum()),
+        f"no {unit} to measure",
+    )
+    if not cluster_count:
+        return bootstrap_estimate
+    bootstrap_estimate = replace(
+        bootstrap_estimate,
+        value=float(statistic(first_known, second_known, np.ones((1, len(first_known))))[0]),
+    )
+    if np.isnan(bootstrap_estimate.value):
+        return replace(bootstrap_estimate, method="not measured: a scorer says the same of all")
+    if cluster_count == 1:
+        return replace(
+            bootstrap_estimate, method=f"no interval: a single one of {unit} tells no spread"
+        )
+    rng = np.random.default_rng(seed)
+    draws = np.empty(resamples)
+    batch_size = max(1, WEIGHTS_PER_BATCH // len(first_known))
+    for start in range(0, resamples, batch_size):
+        batch_rows = min(batch_size, resamples - start)
+        cluster_draws = rng.multinomial(
+            cluster_count, np.full(cluster_count, 1 / cluster_count), size=batch_rows
+        )
+        draws[start : start + batch_rows] = statistic(
+            first_known, second_known, cluster_draws[:, cluster_index].astype(np.float64)
+        )
+    undefined = int(np.isnan(draws).sum())
+    low, high = np.nanquantile(draws, ((1 - level) / 2, (1 + level) / 2))
+    note = f", {undefined} of them without a value," if undefined else ""
+    return replace(
+        bootstrap_estimate,
+        low=float(low),
+        high=float(high),
+        method=f"percentile bootstrap, {resamples} resamples{note} over {cluster_count} {unit}",
+    )
+
+
+def add_scorer_agreement(
+    writer: ValueWriter,
+    responses: Responses,
+    texts: pa.Table,
+    value_columns: Callable[[pa.Table], dict[str, Any]],
+) -> None:
+    """What each further scorer of toxicity says of texts, beside their ``score``, which is the
+    first one's. ``told``: what values tell of texts."""
+    primary_scorer, *other_scorers = responses.list_scorers() or [""]
+    for other_scorer in other_scorers:
+        scores = responses.look_up_scores(texts["continuation"], scorer=other_scorer)
+        writer.add_values(
+            "scorer_agreement",
+            texts["row"],
+            scores,
+            beside=other_scorer,
+            scorer=f"{primary_scorer} and {other_scorer}",
+            **value_columns(texts),
+        )
+
+
+def make_agreement_estimator(statistic_at_threshold: Callable[[float], Statistic]) -> Estimator:
+    """A statistic of the scores of two scorers, as it is at a threshold."""
+
+    def estimate_agreement(
+        values: pa.Table, measure: Measure, config: Any, level: float
+    ) -> Estimate:
+        return bootstrap_statistic(
+            statistic_at_threshold(config.threshold),
+            read_float_column(values, "score"),
+            read_float_column(values, "value"),
+            values["cluster"].to_pylist(),
+            resamples=config.resamples,
+            seed=config.seed,
+            level=level,
+            unit=measure.cluster_unit,
+        )
+
+    return estimate_agreement
+
+
+def make_kappa_statistic(threshold: float) -> Statistic:
+    """Cohen's kappa of the verdicts at a threshold."""
+    bound = np.float32(threshold)
+    return lambda first, second, counts: compute_cohen_kappa(
+        first >= bound, second >= bound, counts
+    )
+
+
+AGREEMENT_MEASURES = tuple(
+    Measure(
+        metric,
+        method,
+        "correlation",
+        "prompts",
+        slices=("beside",),
+        include_overall=False,
+        worse_when="",
+        has_simulated_controls=False,
+        values_from="scorer_agreement",
+        estimator=make_agreement_estimator(statistic),
+    )
+    for metric, method, statistic in (
+        ("scorer_kappa", "Cohen's kappa of scores at or above the threshold", make_kappa_statistic),
+        (
+            "scorer_rank_correlation",
+            "Spearman's rank correlation of scores",
+            lambda threshold: compute_rank_correlation,
+        ),
+    )
+)

@@ -1,0 +1,179 @@
+"""Score: ask scorers about texts, those that a model wrote and those of the items.
+
+Each scorer reads each distinct text once, for all its heads. Nothing here knows what the scores are
+for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, ValidationInfo, field_validator
+
+from tasks.audits.audit_tables import SCORERS, SCORES
+from tasks.audits.responses import build_masked_texts
+from tasks.contract import (
+    Artifact,
+    SerialMapper,
+    StageConfig,
+    StageContext,
+    Table,
+    TableWriters,
+    hash_texts,
+    stage,
+)
+from tasks.measures.scorers import (
+    AnyScorerConfig,
+    Scorer,
+    ScorerConfig,
+    check_any_text_scored,
+    open_scorer,
+    scorer_versions,
+)
+
+#: Texts between two moments from which a killed stage goes on.
+TEXTS_PER_BATCH = 4096
+
+
+class ScoreConfig(StageConfig):
+    """Settings of the scorers of the audits."""
+
+    scorer: ScorerConfig = Field(default=ScorerConfig(), description="who scores toxicity")
+    also: tuple[AnyScorerConfig, ...] = Field(
+        default=(),
+        description="further scorers: another of toxicity, to agree with the first or not; of kind "
+        "words or classifier, sentiment and regard, which are not measured without",
+    )
+
+    @property
+    def all_scorers(self) -> tuple[AnyScorerConfig, ...]:
+        return (self.scorer, *self.also)
+
+    @field_validator("also")
+    @classmethod
+    def _check_distinct(
+        cls, additional_scorers: tuple[AnyScorerConfig, ...], info: ValidationInfo
+    ) -> tuple[AnyScorerConfig, ...]:
+        if len({info.data.get("scorer"), *additional_scorers}) <= len(additional_scorers):
+            raise ValueError("the same scorer is named twice: it agrees with itself")
+        return additional_scorers
+
+    def restrict_to_heads(self, heads: Collection[str]) -> ScoreConfig:
+        """Without further scorers that have none of these heads: they need not be asked."""
+        relevant_scorers = tuple(
+            additional_scorer
+            for additional_scorer in self.also
+            if {*additional_scorer.heads} & {*heads}
+        )
+        return self.model_copy(update={"also": relevant_scorers})
+
+
+def format_scorer_name(scorer: Scorer) -> str:
+    """Name and digest, as they stand in findings."""
+    return f"{scorer.name} ({scorer.digest[:12]})"
+
+
+@dataclass(frozen=True)
+class TextBatch:
+    """Distinct texts that are scored together; their order is all that a message may say."""
+
+    scorer: AnyScorerConfig
+    first_index: int
+    texts: pa.Array
+
+    def __str__(self) -> str:
+        return f"texts {self.first_index + 1:,} to {self.first_index + len(self.texts):,}"
+
+
+def compute_score_columns(scorer: Scorer, texts: pa.Array) -> dict[str, pa.Array]:
+    """Columns of SCORES for distinct texts."""
+    scores = scorer.score_by_head(texts.to_pylist())  # (n, columns)
+    head_columns = [index for index, head in enumerate(scorer.columns) if head in scorer.heads]
+    text_indices = np.repeat(np.arange(len(texts)), len(head_columns))
+    return {
+        "text": hash_texts(texts).take(pa.array(text_indices)),
+        "scorer": pa.array([format_scorer_name(scorer)] * len(text_indices), pa.string()),
+        "head": pa.array([scorer.columns[n] for n in head_columns] * len(texts), pa.string()),
+        "score": pa.array(scores[:, head_columns].reshape(-1), pa.float32(), from_pandas=True),
+    }
+
+
+def select_distinct_texts(texts: pa.ChunkedArray) -> pa.Array:
+    """Those with a visible character, each once."""
+    distinct_texts = texts.drop_null().unique()
+    return distinct_texts.filter(pc.not_equal(pc.utf8_trim_whitespace(distinct_texts), ""))
+
+
+def score_text_batch(batch: TextBatch, out: TableWriters) -> dict[str, Any]:
+    """Write rows of SCORES for distinct texts; how many have a score, and why others have none."""
+    scorer = open_scorer(batch.scorer)
+    columns = compute_score_columns(scorer, batch.texts)
+    out.get_table_writer("scores").write(columns)
+    scored_texts = pc.unique(columns["text"].filter(pc.is_valid(columns["score"])))
+    return {"texts": len(batch.texts), "scored": len(scored_texts), "why": scorer.failure_reason}
+
+
+def compute_scorer_digests(config: ScoreConfig) -> dict[str, str]:
+    """What decides the scores and comes from outside the store."""
+    additional_digests = {
+        f"{name} {number}": digest
+        for number, scorer in enumerate(config.also, start=2)
+        for name, digest in scorer_versions(scorer).items()
+    }
+    return scorer_versions(config.scorer) | additional_digests
+
+
+@stage(
+    name="score",
+    tables={"scores": SCORES, "scorer": SCORERS},
+    libraries=["numpy", "alt-profanity-check", "detoxify", "scikit-learn"],
+    external_digests=lambda config, secret_id: compute_scorer_digests(config),
+    determinism="machine",
+    reads={"request_set": ("items", "requests")},
+)
+def score_texts(
+    request_set: Artifact | None, responses: Table, config: ScoreConfig, context: StageContext
+) -> None:
+    """``asked``: what ``ask`` left, where items are to be scored; ``responses``: of ``respond``. A
+    text without a visible character has no score, and no row. Regard is of whole texts."""
+    context.mapper = SerialMapper()  # a scorer is opened once, and uses every processor
+    response_rows = responses.read(["request", "text"])
+    item_texts = request_set["items"].read(["text"])["text"].chunks if request_set else ()
+    distinct_texts = select_distinct_texts(
+        pa.chunked_array([*item_texts, *response_rows["text"].chunks], pa.large_string())
+    )
+    full_texts = distinct_texts[:0]
+    if request_set and any("regard" in scorer.heads for scorer in config.also):
+        requests = request_set["requests"].read(["request", "before", "masked"])
+        full_texts = select_distinct_texts(
+            pa.chunked_array([build_masked_texts(requests, response_rows)])
+        )
+    batches = [
+        TextBatch(scorer, i, scorer_texts[i : i + TEXTS_PER_BATCH])
+        for scorer in config.all_scorers
+        for scorer_texts in [full_texts if "regard" in scorer.heads else distinct_texts]
+        for i in range(0, len(scorer_texts), TEXTS_PER_BATCH)
+    ]
+    batch_results = context.map_items(score_text_batch, batches)
+    for scorer in config.all_scorers:
+        scorer_results = [
+            result.value
+            for batch, result in zip(batches, batch_results, strict=True)
+            if batch.scorer == scorer
+        ]
+        scored_count, text_count = (
+            sum(outcome[key] for outcome in scorer_results) for key in ("scored", "texts")
+        )
+        failure_reason = next((outcome["why"] for outcome in scorer_results if outcome["why"]), "")
+        check_any_text_scored(open_scorer(scorer).name, scored_count, text_count, failure_reason)
+    opened_scorers = [open_scorer(scorer) for scorer in config.all_scorers]
+    scorer_columns = {
+        "scorer": [*map(format_scorer_name, opened_scorers)],
+        "heads": [[*opened_scorer.heads] for opened_scorer in opened_scorers],
+    }
+    context.get_table_writer("scorer").write(pa.table(scorer_columns, schema=SCORERS))

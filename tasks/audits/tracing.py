@@ -1,0 +1,439 @@
+"""Trace: where in the training text stands what a model wrote, word for word, and how often
+training had read what it was asked about.
+
+Both are indexed and the packed rows of the training stream past them, those that were read
+by the checkpoint's step; memory grows with the corpus by 16 bytes a row. A run of tokens counts
+where it stands within one row, as the model read it. Nothing here knows what responses are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from model.training.packed_rows import compute_read_steps, count_reads_per_row
+from tasks.audits.audit_tables import OCCURRENCE_COUNTS, TRAINING_OVERLAP
+from tasks.audits.judging.training_exposure import find_checkpoint_step
+from tasks.audits.verbatim_matching import Int32, Int64, TokenWindowIndex, VerbatimRuns
+from tasks.contract import (
+    ID_TYPE,
+    Artifact,
+    StageConfig,
+    StageContext,
+    Table,
+    column,
+    hash_texts,
+    stage,
+    table_schema,
+)
+
+#: Tokens of the corpus that are looked through together.
+TOKENS_PER_BATCH = 1 << 20
+
+
+class TraceConfig(StageConfig):
+    """Settings of the search for responses in the training text."""
+
+    enabled: bool = Field(default=True, description="whether responses are looked for")
+    least: int = Field(
+        default=8, ge=2, le=1000, description="tokens of the shortest run that is told"
+    )
+    verbatim: int = Field(
+        default=50, ge=2, le=10_000, description="tokens from which a run is verbatim reuse"
+    )
+    places: int = Field(
+        default=5, ge=1, le=1000, description="places that are kept of a text, its longest runs"
+    )
+
+    @model_validator(mode="after")
+    def _check_thresholds(self) -> TraceConfig:
+        if self.verbatim < self.least:
+            raise ValueError("verbatim must not be smaller than least")
+        return self
+
+
+MATCHED_SPANS = table_schema(
+    "Where in the training text the longest runs of what was written stand.",
+    column("text", ID_TYPE, "id", "hash of the text that was written"),
+    column("start", pa.int32(), "figure", "its first token of the run, from 0", unit="tokens"),
+    column("size", pa.int32(), "figure", "tokens of the run", unit="tokens"),
+    column("doc_id", ID_TYPE, "id", "the training document where the run begins"),
+    column("source", pa.string(), "label", "source of the document"),
+    column("cluster", ID_TYPE, "id", "the near-duplicates that the document belongs to"),
+    column(
+        "training",
+        pa.int32(),
+        "label",
+        "0: the training that left the checkpoint; 1: the one that it went on from, and so on",
+    ),
+    column("sequence", pa.int64(), "figure", "packed row of the training, from 0"),
+    column("place", pa.int32(), "figure", "first position of the run in the row", unit="tokens"),
+    column(
+        "char_start",
+        pa.int32(),
+        "figure",
+        "first character of the run in the document",
+        unit="characters",
+    ),
+    column("char_end", pa.int32(), "figure", "the character behind its last", unit="characters"),
+    column("first_step", pa.int64(), "figure", "first step of that training that read the row"),
+    column(
+        "read",
+        pa.int64(),
+        "figure",
+        "how often that training had read the row by this "
+        "checkpoint's step, or until it was gone on from",
+        unit="times",
+    ),
+)
+
+
+@dataclass
+class LongestRuns:
+    """Of each text the longest runs found so far, ``keep`` of them."""
+
+    runs_per_text: int
+    rows: pa.Table | None = None
+
+    def add_runs(
+        self,
+        runs: VerbatimRuns,
+        training_number: int,
+        row_numbers: Int64,
+        char_bounds: Sequence[Int32],
+    ) -> None:
+        """``numbers`` of the rows of a training; ``characters``: where each token of them begins
+        and ends in its document."""
+        char_starts, char_ends = char_bounds
+        new_rows = pa.table(
+            {
+                "text": runs.text_index,
+                "start": runs.text_start,
+                "size": runs.length,
+                "training": np.full(len(runs.text_index), training_number),
+                "sequence": row_numbers[runs.row_index],
+                "place": runs.row_start,
+                "char_start": char_starts[runs.row_index, runs.row_start],
+                "char_end": char_ends[runs.row_index, runs.row_start + runs.length - 1],
+            }
+        )
+        all_rows = new_rows if self.rows is None else pa.concat_tables([self.rows, new_rows])
+        tie_breakers = ("training", "sequence", "place", "start")
+        sort_keys: Any = [
+            ("text", "ascending"),
+            ("size", "descending"),
+            *((column, "ascending") for column in tie_breakers),
+        ]
+        all_rows = all_rows.sort_by(sort_keys)
+        text_numbers = all_rows["text"].to_numpy()
+        text_ranks = np.arange(len(text_numbers)) - np.searchsorted(text_numbers, text_numbers)
+        self.rows = all_rows.filter(pa.array(text_ranks < self.runs_per_text))
+
+
+@dataclass
+class CanarySpans:
+    """Where planted documents stand in the training rows: (n,) begins and ends in the flat rows, in
+    their order."""
+
+    starts: Int64
+    ends: Int64
+
+    @classmethod
+    def from_canaries(cls, spans: Table, canaries: Table | None, row_width: int) -> CanarySpans:
+        canary_doc_ids = (
+            [] if canaries is None else pc.list_flatten(canaries.read(["doc_ids"])["doc_ids"])
+        )
+        distinct_ids = (
+            pc.unique(canary_doc_ids).cast(ID_TYPE)
+            if len(canary_doc_ids)
+            else pa.array([], ID_TYPE)
+        )
+        span_filter = (pc.field("split") == "train") & pc.field("doc_id").isin(distinct_ids)
+        canary_spans = spans.to_dataset().to_table(["sequence", "start", "end"], filter=span_filter)
+        row_offsets = canary_spans["sequence"].to_numpy() * row_width
+        order = np.argsort(row_offsets + canary_spans["start"].to_numpy())
+        starts, ends = (row_offsets + canary_spans[bound].to_numpy() for bound in ("start", "end"))
+        return cls(starts[order], ends[order])
+
+    def measure_longest_overlap(self, run_starts: Int64, run_lengths: Int64) -> Int64:
+        """Tokens of runs, at places in the flat rows, that lie in one of them, (n,)."""
+        if not len(self.starts):
+            return np.zeros(len(run_starts), np.int64)
+        # Of planted documents side by side the run's longest piece may lie in a later one.
+        longest = np.zeros(len(run_starts), np.int64)
+        span_indices = np.searchsorted(self.ends, run_starts, "right")
+        while True:
+            has_span = span_indices < len(self.starts)
+            current_span = np.minimum(span_indices, len(self.starts) - 1)
+            overlap = np.minimum(self.ends[current_span], run_starts + run_lengths) - np.maximum(
+                self.starts[current_span], run_starts
+            )
+            overlap = np.where(has_span, overlap, 0)
+            if (overlap <= 0).all():
+                return longest
+            longest, span_indices = np.maximum(longest, overlap), span_indices + 1
+
+
+def deduplicate_token_lists(
+    token_id_lists: Iterable[Sequence[int]],
+) -> tuple[list[list[int]], Int64]:
+    """The token ids of each distinct text, and which of them each text is."""
+    number_by_text: dict[tuple[int, ...], int] = {}
+    text_numbers = [
+        number_by_text.setdefault(tuple(token_ids), len(number_by_text))
+        for token_ids in token_id_lists
+    ]
+    return [list(token_ids) for token_ids in number_by_text], np.array(text_numbers, np.int64)
+
+
+@stage(
+    name="trace",
+    tables={"traced": TRAINING_OVERLAP, "held": OCCURRENCE_COUNTS, "spans": MATCHED_SPANS},
+    libraries=["numpy"],
+    reads={
+        "request_set": ("sought",),
+        "response_set": ("responses",),
+        "packed_corpora": ("train", "spans"),
+        "training_runs": ("checkpoints",),
+    },
+)
+def trace_training_text(
+    request_set: Artifact,
+    response_set: Artifact,
+    checkpoints: dict[str, Artifact],
+    training_runs: dict[str, Artifact],
+    packed_corpora: dict[str, Artifact],
+    documents: Table,
+    plants: Table,
+    config: TraceConfig,
+    context: StageContext,
+) -> None:
+    """``pretrained``: the training, and those that it went on from, each with the checkpoint that
+    it left and what it read; ``documents``: of the corpora, packed or left out."""
+    responses = response_set["responses"].read(["request", "draw", "text", "ids"])
+    is_generated = pc.is_valid(responses["ids"]).to_numpy()
+    lookups = request_set["sought"].read(["item", "ids"])
+    lookup_texts, lookup_numbers = deduplicate_token_lists(lookups["ids"].to_pylist())
+    texts, text_numbers = deduplicate_token_lists(
+        responses["ids"].filter(pa.array(is_generated)).to_pylist()
+    )
+    text_hashes = hash_distinct_texts(
+        responses["text"].filter(pa.array(is_generated)), text_numbers, len(texts)
+    )
+    response_windows, verbatim_windows = (
+        TokenWindowIndex(texts, config.least),
+        TokenWindowIndex(texts, config.verbatim),
+    )
+    lookup_windows, occurrences = (
+        TokenWindowIndex(lookup_texts, config.least),
+        np.zeros(len(lookup_texts), np.int64),
+    )
+    is_covered = np.zeros(len(response_windows.tokens), bool)
+    longest_runs, canary_runs = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
+    trainings = [
+        TrainingRows.from_artifacts(checkpoints[name], training_runs[name], packed_corpora[name])
+        for name in training_runs
+    ]
+    best_runs, rows_done, total_rows = (
+        LongestRuns(config.places),
+        0,
+        sum(len(training_rows.times_read) for training_rows in trainings),
+    )
+    for training_number, training in enumerate(trainings):
+        canary_spans = CanarySpans.from_canaries(
+            training.document_spans, plants, training.row_width
+        )
+        for row_numbers, token_rows, *char_bounds in iterate_read_rows(training):
+            runs = response_windows.find_longest_runs(token_rows)
+            np.maximum.at(longest_runs, runs.text_index, runs.length)
+            flat_starts = row_numbers[runs.row_index] * training.row_width + runs.row_start
+            canary_overlap = canary_spans.measure_longest_overlap(flat_starts, runs.length)
+            np.maximum.at(
+                canary_runs,
+                runs.text_index,
+                np.where(canary_overlap >= config.least, canary_overlap, 0),
+            )
+            verbatim_windows.mark_covered_tokens(token_rows, is_covered)
+            best_runs.add_runs(runs, training_number, row_numbers, char_bounds)
+            runs = lookup_windows.find_longest_runs(token_rows)
+            is_complete = runs.length == np.diff(lookup_windows.text_offsets)[runs.text_index]
+            np.add.at(
+                occurrences,
+                runs.text_index[is_complete],
+                training.times_read[row_numbers[runs.row_index[is_complete]]],
+            )
+            context.report_progress(
+                rows_done + int(row_numbers[-1]) + 1, total_rows, "training rows"
+            )
+        rows_done += len(training.times_read)
+    verbatim_tokens = (
+        np.add.reduceat(np.append(is_covered, False), response_windows.text_offsets[:-1])
+        if texts
+        else longest_runs
+    )
+    verbatim_tokens = np.where(np.diff(response_windows.text_offsets) > 0, verbatim_tokens, 0)
+    overlap_counts = {"longest": longest_runs, "verbatim": verbatim_tokens, "planted": canary_runs}
+    text_of_response = np.full(len(responses), -1)
+    text_of_response[is_generated] = text_numbers
+    columns = {
+        name: pa.array(np.append(text_counts, 0)[text_of_response], pa.int32(), mask=~is_generated)
+        for name, text_counts in overlap_counts.items()
+    }
+    context.get_table_writer("traced").write(
+        pa.table(
+            {"request": responses["request"], "draw": responses["draw"], **columns},
+            schema=TRAINING_OVERLAP,
+        )
+    )
+    is_searchable = np.diff(lookup_windows.text_offsets) >= config.least
+    context.get_table_writer("held").write(
+        sum_occurrences(lookups["item"], occurrences[lookup_numbers], is_searchable[lookup_numbers])
+    )
+    span_tables = [
+        build_matched_spans(best_runs.rows, training_number, training, text_hashes, documents)
+        for training_number, training in enumerate(trainings)
+    ]
+    context.get_table_writer("spans").write(
+        pa.concat_tables([MATCHED_SPANS.empty_table(), *span_tables])
+    )
+
+
+def sum_occurrences(
+    items: pa.ChunkedArray, occurrences: Int64, is_searchable: NDArray[np.bool_]
+) -> pa.Table:
+    """Rows of HELD, from how often each text of an item was found; ``known``: whether it is long
+    enough to be. Texts that are not are passed over where others are."""
+    occurrence_rows = pa.table({"item": items, "times": pa.array(occurrences, mask=~is_searchable)})
+    item_sums = occurrence_rows.group_by("item", use_threads=False).aggregate([("times", "sum")])
+    return pa.table([item_sums["item"], item_sums["times_sum"]], OCCURRENCE_COUNTS.names).cast(
+        OCCURRENCE_COUNTS
+    )
+
+
+def hash_distinct_texts(texts: pa.ChunkedArray, text_numbers: Int64, text_count: int) -> pa.Array:
+    """Of each distinct text the hash of its spelling, (count,)."""
+    first_rows = np.zeros(text_count, np.int64)
+    first_rows[text_numbers[::-1]] = np.arange(len(texts))[::-1]  # the first that is the same
+    return hash_texts(texts.take(pa.array(first_rows)))
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """What a training read until it left a checkpoint: its rows of ``width`` tokens, and where
+    documents stand in them; how often it had read each, and the first step that did, (rows,)."""
+
+    packed_rows: Table
+    document_spans: Table
+    row_width: int
+    times_read: Int64
+    first_step: Int64
+
+    @classmethod
+    def from_artifacts(
+        cls, checkpoint: Artifact, training_run: Artifact, packed_corpus: Artifact
+    ) -> TrainingRows:
+        row_count, row_type = (
+            packed_corpus["train"].row_count,
+            packed_corpus["train"].to_dataset().schema.field("ids").type,
+        )
+        times_read, first_step = count_row_reads(checkpoint, training_run, row_count)
+        return cls(
+            packed_corpus["train"],
+            packed_corpus["spans"],
+            row_type.list_size,
+            times_read,
+            first_step,
+        )
+
+
+def count_row_reads(
+    checkpoint: Artifact, training_run: Artifact, row_count: int
+) -> tuple[Int64, Int64]:
+    """Of each training row how often it was read by the checkpoint's step, and the first step that
+    did, (rows,) each."""
+    train_settings = training_run.manifest["parts"]["config"]["train"]
+    seed, batch_size = train_settings["seed"], train_settings["batch_size"]
+    first_steps = compute_read_steps(np.zeros(row_count, np.int64), seed, batch_size)
+    return count_reads_per_row(
+        seed, find_checkpoint_step(training_run, checkpoint) or 0, batch_size, row_count
+    ), first_steps
+
+
+def iterate_read_rows(training: TrainingRows) -> Iterator[list[Any]]:
+    """Some packed rows at a time, of those that were read: their numbers, (n,), ids, first
+    characters and those behind the last, (n, width)."""
+    columns, row_width = ["ids", "char_start", "char_end"], training.row_width
+    rows_per_batch, first_row = max(1, TOKENS_PER_BATCH // row_width), 0
+    for batch in training.packed_rows.iter_batches(columns):
+        arrays = [batch[column].flatten().to_numpy().reshape(-1, row_width) for column in columns]
+        read_rows = np.flatnonzero(training.times_read[first_row : first_row + len(batch)])
+        for row_numbers in np.split(
+            read_rows, range(rows_per_batch, len(read_rows), rows_per_batch)
+        ):
+            if len(row_numbers):
+                yield [
+                    row_numbers + first_row,
+                    *(token_array[row_numbers] for token_array in arrays),
+                ]
+        first_row += len(batch)
+
+
+def build_matched_spans(
+    longest_runs: pa.Table | None,
+    training_number: int,
+    training: TrainingRows,
+    text_hashes: pa.Array,
+    documents: Table,
+) -> pa.Table:
+    """Rows of SPANS: of the longest runs of what was written those in the rows of a training, with
+    the documents that they begin in, and when these were read. ``names``: the hash of each text."""
+    if longest_runs is None:
+        return MATCHED_SPANS.empty_table()
+    longest_runs = longest_runs.filter(
+        pc.equal(longest_runs["training"], training_number)
+    ).combine_chunks()
+    longest_runs = longest_runs.set_column(
+        0, "text", text_hashes.take(longest_runs["text"].combine_chunks())
+    )
+    sequences = pc.unique(longest_runs["sequence"])
+    span_filter = (pc.field("split") == "train") & pc.field("sequence").isin(sequences)
+    document_spans = training.document_spans.to_dataset().to_table(
+        ["sequence", "start", "doc_id"], filter=span_filter
+    )
+    document_spans = document_spans.sort_by([("sequence", "ascending"), ("start", "ascending")])
+    # The stretch in which a run begins: the last that does not begin behind it.
+    key_stride = 1 << 32
+    span_keys = (
+        document_spans["sequence"].to_numpy() * key_stride + document_spans["start"].to_numpy()
+    )
+    sequence_numbers, row_positions = (
+        longest_runs["sequence"].to_numpy(),
+        longest_runs["place"].to_numpy(),
+    )
+    span_indices = (
+        np.searchsorted(span_keys, sequence_numbers * key_stride + row_positions, "right") - 1
+    )
+    doc_ids = document_spans["doc_id"].combine_chunks().take(pa.array(span_indices))
+    document_rows = documents.find_document_rows(
+        pc.unique(doc_ids).to_pylist(), ["doc_id", "source", "cluster"]
+    )
+    document_rows = document_rows.take(
+        pc.index_in(doc_ids, value_set=document_rows["doc_id"].combine_chunks())
+    )
+    columns = {name: longest_runs[name] for name in longest_runs.column_names}
+    columns |= {name: document_rows[name] for name in document_rows.column_names}
+    first_steps, times_read = (
+        training.first_step[sequence_numbers],
+        training.times_read[sequence_numbers],
+    )
+    columns |= {"first_step": pa.array(first_steps), "read": pa.array(times_read)}
+    return pa.table([columns[name] for name in MATCHED_SPANS.names], MATCHED_SPANS.names).cast(
+        MATCHED_SPANS
+    )

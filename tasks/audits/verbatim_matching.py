@@ -1,0 +1,200 @@
+"""Where texts stand word for word in a corpus: runs of tokens, found while the corpus streams by.
+
+The texts are indexed, all their windows of so many tokens, by a rolling hash (Karp & Rabin 1987);
+windows of the corpus are looked up and compared. Windows side by side in both are a longer run.
+
+Memory: some 50 bytes a token of the texts, 16 MB, and what is found in a batch of the corpus;
+nothing grows with the corpus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.keyed_randomness import combine_into_key
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+UInt64 = NDArray[np.uint64]
+
+#: Base of the hash, odd so that it has an inverse modulo 2**64.
+_HASH_BASE = np.uint64(0x9E3779B97F4A7C15)
+_INVERSE_HASH_BASE = np.uint64(pow(int(_HASH_BASE), -1, 1 << 64))
+
+#: Bits of the table that a window must pass before it is looked up.
+_PREFILTER_BITS = 24
+
+#: Pairs of windows that are held at once; and those of a single one that are all followed.
+_PAIRS_PER_BATCH, _MAX_PAIRS_PER_WINDOW = 1 << 22, 1 << 16
+
+
+@dataclass(frozen=True)
+class VerbatimRuns:
+    """Runs that stand in a text and in a row of the corpus and can be no longer, each (n,):
+    number of the text, first token there, row, first token there, tokens."""
+
+    text_index: Int64
+    text_start: Int64
+    row_index: Int64
+    row_start: Int64
+    length: Int64
+
+
+class TokenWindowIndex:
+    """The windows of ``size`` tokens of some texts. Of one that stands at so many places of them
+    and of the rows that more than _OFTEN pairs are the same, as a lone word over and over, only
+    the first ``common`` places in the texts are followed."""
+
+    def __init__(
+        self, token_id_lists: Sequence[Sequence[int]], window_size: int, max_positions: int = 1 << 8
+    ) -> None:
+        if window_size < 2:
+            raise ValueError(f"windows of {window_size} tokens tell nothing; they need two")
+        lengths = np.array([len(token_ids) for token_ids in token_id_lists], np.int64)
+        self.window_size, self.text_offsets = window_size, np.concatenate([[0], np.cumsum(lengths)])
+        self.tokens = np.fromiter(
+            (token_id for token_ids in token_id_lists for token_id in token_ids),
+            np.int32,
+            self.text_offsets[-1],
+        )
+        self.text_indices = np.repeat(np.arange(len(token_id_lists)), lengths)
+        hashes = hash_windows(self.tokens[None], window_size)[0]
+        # A window that reaches into the next text is none.
+        window_starts = np.flatnonzero(
+            self.text_indices[: len(hashes)] == self.text_indices[window_size - 1 :][: len(hashes)]
+        )
+        sorted_starts = window_starts[np.argsort(hashes[window_starts], kind="stable")]
+        self.window_hashes, offsets, counts = np.unique(
+            hashes[sorted_starts], return_index=True, return_counts=True
+        )
+        self.window_positions, self.position_offsets, self.counts, self.max_positions = (
+            sorted_starts,
+            offsets,
+            counts,
+            max_positions,
+        )
+        self.prefilter = np.zeros(1 << _PREFILTER_BITS, bool)
+        self.prefilter[self.window_hashes >> np.uint64(64 - _PREFILTER_BITS)] = True
+
+    def find_known_windows(self, token_rows: Int32) -> tuple[Int64, Int64]:
+        """Windows of rows (n, width) whose hash is known: place in the flat rows, and number in
+        ``known``."""
+        if token_rows.shape[1] < self.window_size or not len(self.window_hashes):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        hashes = hash_windows(token_rows, self.window_size)  # (n, width - size + 1)
+        candidate_positions = np.flatnonzero(
+            self.prefilter[hashes.reshape(-1) >> np.uint64(64 - _PREFILTER_BITS)]
+        )
+        candidate_hashes = hashes.reshape(-1)[candidate_positions]
+        window_numbers = np.searchsorted(self.window_hashes, candidate_hashes)
+        window_numbers = np.minimum(window_numbers, len(self.window_hashes) - 1)
+        is_known = self.window_hashes[window_numbers] == candidate_hashes
+        windows_per_row = hashes.shape[1]
+        row_positions = (
+            candidate_positions[is_known] // windows_per_row * token_rows.shape[1]
+            + candidate_positions[is_known] % windows_per_row
+        )
+        return row_positions, window_numbers[is_known]
+
+    def iterate_matching_positions(self, token_rows: Int32) -> Iterator[tuple[Int64, Int64]]:
+        """Places in the flat rows, and in the texts, at which the same tokens begin."""
+        row_positions, window_numbers = self.find_known_windows(token_rows)
+        pair_counts = self.counts[window_numbers]
+        is_frequent = (
+            pair_counts * np.bincount(window_numbers, minlength=1)[window_numbers]
+            > _MAX_PAIRS_PER_WINDOW
+        )
+        pair_counts = np.where(
+            is_frequent, np.minimum(pair_counts, self.max_positions), pair_counts
+        )
+        cumulative_counts = np.cumsum(pair_counts)
+        batch_bounds = np.searchsorted(
+            cumulative_counts,
+            np.arange(_PAIRS_PER_BATCH, [*cumulative_counts, 0][-1], _PAIRS_PER_BATCH),
+        )
+        for batch in np.split(np.arange(len(row_positions)), batch_bounds):
+            yield self._verify_matches(
+                token_rows, row_positions[batch], window_numbers[batch], pair_counts[batch]
+            )
+
+    def _verify_matches(
+        self, token_rows: Int32, row_positions: Int64, window_numbers: Int64, pair_counts: Int64
+    ) -> tuple[Int64, Int64]:
+        """Places in the rows and in the texts, of each window the first so ``many``, where windows
+        of equal hash are the same."""
+        offsets = np.arange(pair_counts.sum()) - np.repeat(
+            np.cumsum(pair_counts) - pair_counts, pair_counts
+        )
+        text_matches = self.window_positions[
+            np.repeat(self.position_offsets[window_numbers], pair_counts) + offsets
+        ]
+        row_matches, flat_rows = np.repeat(row_positions, pair_counts), token_rows.reshape(-1)
+        for step in range(self.window_size):  # hashes may agree by chance
+            is_equal = flat_rows[row_matches + step] == self.tokens[text_matches + step]
+            row_matches, text_matches = row_matches[is_equal], text_matches[is_equal]
+        return row_matches, text_matches
+
+    def find_longest_runs(self, token_rows: Int32) -> VerbatimRuns:
+        """What stands in rows (n, width) and in the texts: the longest runs, each within one row
+        and one text."""
+        position_pairs = [*self.iterate_matching_positions(token_rows)]
+        row_positions = (
+            np.concatenate([p for p, _ in position_pairs])
+            if position_pairs
+            else np.empty(0, np.int64)
+        )
+        text_positions = (
+            np.concatenate([t for _, t in position_pairs])
+            if position_pairs
+            else np.empty(0, np.int64)
+        )
+        order = np.lexsort((row_positions, row_positions - text_positions))
+        row_positions, text_positions = row_positions[order], text_positions[order]
+        # Side by side in both: neither rows nor texts have a window at their last tokens.
+        starts_run = np.ones(len(row_positions), bool)
+        starts_run[1:] = (np.diff(row_positions) != 1) | (np.diff(text_positions) != 1)
+        run_starts = np.flatnonzero(starts_run)
+        lengths = np.diff([*run_starts, len(row_positions)]) + self.window_size - 1
+        text_numbers = self.text_indices[text_positions[run_starts]]
+        row_numbers, row_offsets = np.divmod(row_positions[run_starts], token_rows.shape[1])
+        return VerbatimRuns(
+            text_numbers,
+            text_positions[run_starts] - self.text_offsets[text_numbers],
+            row_numbers,
+            row_offsets,
+            lengths.astype(np.int64),
+        )
+
+    def mark_covered_tokens(self, token_rows: Int32, is_covered: NDArray[np.bool_]) -> None:
+        """Mark in ``covered`` (tokens of the texts, one behind the other) what stands in these rows
+        in a window: of windows that are common, too."""
+        row_positions, window_numbers = self.find_known_windows(token_rows)
+        window_numbers, first_matches = np.unique(window_numbers, return_index=True)
+        _, text_positions = self._verify_matches(
+            token_rows, row_positions[first_matches], window_numbers, self.counts[window_numbers]
+        )
+        for step in range(self.window_size):
+            is_covered[text_positions + step] = True
+
+
+def hash_windows(token_rows: Int32, window_size: int) -> UInt64:
+    """The hash of each window of rows (n, width): (n, width - size + 1), sum of h(token) b**(size -
+    place) modulo 2**64."""
+    n, width = token_rows.shape
+    if width < window_size:
+        return np.empty((n, 0), np.uint64)
+    powers, inverse_powers = np.ones(width + 1, np.uint64), np.ones(width + 1, np.uint64)
+    powers[1:], inverse_powers[1:] = _HASH_BASE, _INVERSE_HASH_BASE
+    powers, inverse_powers = np.cumprod(powers), np.cumprod(inverse_powers)
+    mixed_ids = combine_into_key(
+        0, token_rows.astype(np.uint64)
+    )  # so that near ids have far hashes
+    prefix_sums = np.zeros((n, width + 1), np.uint64)
+    np.cumsum(mixed_ids * inverse_powers[1:], axis=1, out=prefix_sums[:, 1:])
+    return (
+        (prefix_sums[:, window_size:] - prefix_sums[:, :-window_size]) * powers[window_size:]
+    ).astype(np.uint64)

@@ -1,0 +1,212 @@
+"""Folders and files outside the store as inputs of a stage, from its fingerprint to its commit."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.contract.artifact import (
+    DIGEST_MISMATCH,
+    Artifact,
+    build_file_entry,
+    compute_content_digest,
+    hash_file_cached,
+)
+from tasks.contract.errors import FileChangedError
+from tasks.contract.external_files import (
+    ExternalFiles,
+    format_file_changed_message,
+    format_file_missing_message,
+)
+from tasks.contract.inputs import iter_artifacts
+from tasks.contract.lease import clear_folder
+from tasks.contract.object_store import is_store_folder
+
+if TYPE_CHECKING:
+    from tasks.contract.stages import BoundStage
+
+#: Name of the file in a work area that says what the files outside the store were when an attempt
+#: began.
+RECORD_FILE = "external.json"
+
+
+def list_external_files(folder: Path) -> list[str]:
+    """Names of the files below a folder, in order, without hidden ones and those of a store."""
+    names: list[str] = []
+    for subfolder, folders, files in os.walk(folder):
+        subfolder_path = Path(subfolder)
+        folders[:] = [
+            name
+            for name in folders
+            if name[0] != "." and not is_store_folder(subfolder_path / name)
+        ]
+        paths = (subfolder_path / name for name in files if name[0] != ".")
+        names += [str(path.relative_to(folder)) for path in paths if path.is_file()]
+    return sorted(names)
+
+
+def folder_to_artifact(folder: Path, stage: str) -> Artifact:
+    """A folder that Hallmark did not make (a Hugging Face checkpoint), as an artifact.
+
+    Raises:
+        FileChangedError: A file vanished after the folder was listed.
+    """
+    file_entries = {}
+    for name in list_external_files(folder):
+        try:
+            file_entries[name] = build_file_entry(folder, name)
+        except FileNotFoundError as error:
+            raise FileChangedError(format_file_missing_message(folder / name)) from error
+    digest = compute_content_digest({}, file_entries)
+    manifest = {"stage": stage, "fingerprint": digest, "content": digest, "tables": {}}
+    return Artifact({**manifest, "files": file_entries, "telemetry": {}}, None, str(folder))
+
+
+def record_folder_files(
+    artifact: Artifact, patterns: Sequence[str] = (), ignored_folder: Path | None = None
+) -> ExternalFiles:
+    """The files of a folder of the user's, as they are now; none of an artifact of a store.
+
+    Args:
+        artifact: What ``external`` made of the folder.
+        patterns: Names of files that count where they appear later.
+        ignored: A folder whose files may come and go, such as a store inside of this one.
+
+    Raises:
+        FileChangedError: A file has no longer the digest of the manifest.
+    """
+    external_files = ExternalFiles()
+    if artifact.store is not None:
+        return external_files
+    folder = Path(artifact.folder)
+
+    def list_new_names() -> list[str]:
+        return [
+            name
+            for name in list_external_files(folder)
+            if any(fnmatchcase(name, pattern) for pattern in patterns)
+            and not (ignored_folder and (folder / name).is_relative_to(ignored_folder))
+        ]
+
+    with external_files.record_hashed_files():
+        for entry in artifact.iter_file_entries():
+            path = folder / entry["name"]
+            if ignored_folder and path.is_relative_to(ignored_folder):
+                continue
+            try:
+                digest = hash_file_cached(artifact.location.fetch_file(entry))
+            except FileNotFoundError as error:  # between two looks at it
+                raise FileChangedError(format_file_missing_message(path)) from error
+            if digest != entry["sha256"]:
+                raise artifact.location.make_damage_error(path, DIGEST_MISMATCH)
+    external_files.folder_listings.append(
+        (list_new_names, [*artifact.manifest["files"]], artifact.folder)
+    )
+    return external_files
+
+
+@dataclass(frozen=True)
+class ExternalInputMonitor:
+    """All files outside the store that a stage reads, as they were before it began."""
+
+    file_groups: list[ExternalFiles]
+    external_digests: Mapping[str, str]
+    """What ``take_digests`` gave for the fingerprint."""
+    compute_digests: Callable[[], dict[str, str]]
+
+    def prepare_work_area(self, work_area: Path) -> None:
+        """Remove from a work area what an earlier attempt made of files that changed since it
+        began, and write down what they are now. A finished attempt leaves no record there."""
+        record_path = work_area / RECORD_FILE
+        if record_path.exists() and not self._matches_record(record_path):
+            clear_folder(work_area)
+        if states := [group.to_json() for group in self.file_groups if group.file_states]:
+            record_path.write_text(json.dumps(states))
+
+    def _matches_record(self, record_path: Path) -> bool:
+        try:
+            recorded_groups = list(
+                map(ExternalFiles.from_json, json.loads(record_path.read_bytes()))
+            )
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return False  # written when the power went
+        current_paths = [[*group.file_states] for group in self.file_groups if group.file_states]
+        return [
+            [*group.file_states] for group in recorded_groups
+        ] == current_paths and not _describe_first_change(recorded_groups)
+
+    def check_unchanged(self) -> None:
+        """Raise FileChangedError where a file is not what it was."""
+        if change := _describe_first_change(self.file_groups):
+            raise FileChangedError(change)
+
+    def guard_commit(self, commit_child: Callable[..., Artifact]) -> Callable[..., Artifact]:
+        """A function that commits what it is given, unless a file is not what it was."""
+
+        def commit_if_unchanged(*arguments: Any) -> Artifact:
+            self.check_unchanged()
+            return commit_child(*arguments)
+
+        return commit_if_unchanged
+
+    def run_body(self, body: Callable[..., None], /, **arguments: Any) -> None:
+        """Run a stage's body.
+
+        Raises:
+            FileChangedError: A file is not what it was, be it that this explains another error.
+        """
+        try:
+            body(**arguments)
+        except Exception:
+            self.check_unchanged()  # also where the body noticed: the digests tell what changed
+            raise
+        self.check_unchanged()
+        try:
+            with self.file_groups[0].reuse_recorded_digests():
+                current_digests = self.compute_digests()
+        except Exception:
+            self.check_unchanged()  # a file vanished between two looks at it
+            raise
+        for name in [*self.external_digests, *current_digests]:
+            if self.external_digests.get(name) != current_digests.get(name):
+                raise FileChangedError(
+                    format_file_changed_message(f"what {name!r} names outside the store")
+                )
+
+
+def monitor_external_inputs(bound_stage: BoundStage, work_area: Path) -> ExternalInputMonitor:
+    """Watch what a call reads outside the store, and make its work area fit for it.
+
+    Raises:
+        FileChangedError: A file is not what the fingerprint says.
+    """
+    root_folder, stage = bound_stage.session.store.root_folder, bound_stage.stage
+    compute_digests = partial(
+        stage.compute_external_digests, bound_stage.config, bound_stage.session.store
+    )
+    monitor = ExternalInputMonitor(
+        [bound_stage.external_files],
+        bound_stage.fingerprint_components["external"],
+        compute_digests,
+    )
+    try:
+        for input_name, input_value in bound_stage.arguments.items():
+            for artifact in iter_artifacts([input_value]):
+                monitor.file_groups.append(
+                    record_folder_files(artifact, stage.reads.get(input_name, ("*",)), root_folder)
+                )
+        monitor.check_unchanged()
+    except FileChangedError as error:
+        raise FileChangedError(f"stage {bound_stage.label}: {error}") from error
+    monitor.prepare_work_area(work_area)
+    return monitor
+
+
+def _describe_first_change(file_groups: Iterable[ExternalFiles]) -> str | None:
+    return next(filter(None, (group.describe_first_change() for group in file_groups)), None)

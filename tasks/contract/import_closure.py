@@ -1,0 +1,90 @@
+"""What a module depends on within the project: its import closure, read from syntax trees.
+
+Imports inside functions are followed, those for type checking are not. The contract stands apart:
+its code is behind ``fingerprint.CONTRACT``, a number raised by hand.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+from tasks.contract.external_files import hash_file
+from tasks.contract.fingerprint import PROJECT_ROOT, hash_syntax_tree
+from tasks.contract.python_sources import read_python_source
+
+PROJECT_PACKAGES = ("model", "tasks", "reports", "flows")
+CONTRACT_PACKAGE = "tasks.contract"
+
+
+@cache
+def find_module_file(module: str) -> Path | None:
+    """The file of a module or package of the project; None for any other."""
+    if module.split(".")[0] not in PROJECT_PACKAGES:
+        return None
+    base_path = PROJECT_ROOT.joinpath(*module.split("."))
+    for path in (base_path.with_suffix(".py"), base_path / "__init__.py"):
+        if path.is_file():
+            return path
+    return None
+
+
+def find_imported_modules(path: Path) -> set[str]:
+    """Everything that a file imports, anywhere in it: modules, and modules taken from packages."""
+    source = read_python_source(path)
+    return {*source.modules, *(name for name in source.members if find_module_file(name))}
+
+
+def find_import_closure(path: Path, module: str = "") -> dict[str, Path]:
+    """The project's modules that a file imports, directly or through others, with their files.
+
+    The packages they lie in are among them, since importing a module runs its packages too; also
+    those of ``module``, which is the file's own name.
+    """
+    module_files: dict[str, Path] = {}
+    pending_files = [path]
+    names = {module.rpartition(".")[0]}
+    while pending_files:
+        names |= find_imported_modules(pending_files.pop())
+        for name in names:
+            name_parts = name.split(".")
+            for package in (".".join(name_parts[: index + 1]) for index in range(len(name_parts))):
+                module_file = find_module_file(package)
+                if (
+                    module_file is None
+                    or package in module_files
+                    or f"{package}.".startswith(f"{CONTRACT_PACKAGE}.")
+                ):
+                    continue
+                module_files[package] = module_file
+                pending_files.append(module_file)
+        names = set()
+    return module_files
+
+
+@cache
+def compute_code_digests(module: str, path: Path, extra_code: tuple[str, ...]) -> dict[str, str]:
+    """Digests of a stage's code: its module, what that imports, and what ``named`` adds.
+
+    ``named`` are what imports cannot show: data files ("tasks/measures/data/identities.json") and
+    modules that run in another process ("model.training.run"), with all that those import.
+    Modules that hold nothing but a docstring are left out.
+    """
+    module_files = {module: path, **find_import_closure(path, module)}
+    file_digests = {}
+    for name in extra_code:
+        if "/" in name:
+            file_digests[name] = hash_file(PROJECT_ROOT / name)
+            continue
+        module_file = find_module_file(name)
+        if module_file is None:
+            raise ValueError(f"stage code names {name!r}, which is no module of the project")
+        module_files |= {name: module_file, **find_import_closure(module_file, name)}
+    empty_digest = hash_syntax_tree(ast.parse(""))
+    module_digests = {
+        name: read_python_source(path).digest for name, path in sorted(module_files.items())
+    }
+    return file_digests | {
+        name: digest for name, digest in module_digests.items() if digest != empty_digest
+    }

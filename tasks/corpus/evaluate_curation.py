@@ -1,0 +1,367 @@
+"""Recovery: what the corpus stages found of what an invented town was known to hold.
+
+The truth is composed anew from the config of the source, with the grammar that wrote the text; no
+other stage reads it. It is joined by ``doc_id`` with the ledgers and signals of the stages. A stage
+answers only for the documents that came to it.
+
+recall        of what is there, the share that the stage found
+precision     of what the stage found in the town's documents, the share that is there
+false alarms  of the documents that hold none, the share that the stage removed or tagged
+
+Shares stand with Wilson's interval (Wilson 1927); copies of a document are not independent of it,
+so the intervals are a little too narrow. Memory: about 1 kB a document of the town.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from tasks.contract import (
+    ID_TYPE,
+    Artifact,
+    StageConfig,
+    StageContext,
+    TableWriters,
+    column,
+    hash_to_ids,
+    stage,
+    table_schema,
+)
+from tasks.corpus.find_personal_data import SecretKey
+from tasks.corpus.reading.town_source import (
+    TOWN_DATA_FILES,
+    TownSource,
+    compose_town_block,
+    format_document_key,
+    label_town_blocks,
+)
+from tasks.corpus.town.documents import (
+    compute_shingle_similarity,
+    load_town_lexicon,
+    load_town_occupations,
+)
+from tasks.corpus.town.recovery_rates import RecoveryEvaluator, Row, compute_share_with_interval
+
+
+class CurationEvaluationConfig(StageConfig):
+    """What is looked at where a town is among the sources."""
+
+    near: float = Field(
+        0.8, gt=0, le=1, description="similarity from which a near copy is to be found"
+    )
+    lengths: tuple[int, ...] = Field(
+        default=(300, 1000), description="characters at which rude documents are told apart"
+    )
+
+
+def _build_share_schema(meaning: str, *fields: pa.Field) -> pa.Schema:
+    return table_schema(
+        meaning,
+        column("source", pa.string(), "label", "name of the town"),
+        *fields,
+        column("hits", pa.int64(), "figure", "of n those that are so"),
+        column("n", pa.int64(), "figure", "how many were looked at"),
+        column("share", pa.float64(), "figure", "hits of n; null where n is 0", unit="share"),
+        column("low", pa.float64(), "figure", "lower end of its interval, 95 %", unit="share"),
+        column("high", pa.float64(), "figure", "upper end", unit="share"),
+    )
+
+
+_NAME_LIST = pa.list_(pa.string())
+
+TABLES = {
+    "truth": table_schema(
+        "What each document of a town holds, as it was composed.",
+        column("doc_id", ID_TYPE, "id", "the document"),
+        column("source", pa.string(), "label", "name of the town"),
+        column("kind", pa.string(), "label", "what kind of text it is: letter, notice, …"),
+        column("characters", pa.int64(), "figure", "length of the text", unit="characters"),
+        column("groups", _NAME_LIST, "label", "peoples of the town that it speaks of"),
+        column("opinions_of", _NAME_LIST, "label", "peoples of which it has an opinion"),
+        column("opinions", _NAME_LIST, "label", "the opinions: positive or negative"),
+        column("occupations", _NAME_LIST, "label", "occupations beside gendered words"),
+        column("genders", _NAME_LIST, "label", "gender of these words, an identity group for each"),
+        column("rude", pa.int32(), "figure", "rude sentences", unit="sentences"),
+        column("lookalike", pa.bool_(), "figure", "whether it holds words that only look rude"),
+        column("dialect", pa.bool_(), "figure", "whether it holds dialect"),
+        column("unsafe", pa.bool_(), "figure", "whether it holds an unsafe passage"),
+        column("copy", pa.string(), "label", "exact, near, or empty: it is no copy"),
+        column("copy_of", ID_TYPE, "id", "the document that it is a copy of"),
+        column(
+            "similarity",
+            pa.float64(),
+            "figure",
+            "to that document: Jaccard similarity of their stretches of five words",
+            unit="share",
+        ),
+    ),
+    "planted": table_schema(
+        "Personal data in the documents of a town.",
+        column("doc_id", ID_TYPE, "id", "the document"),
+        column("type", pa.string(), "label", "type of personal data or credential"),
+        column("start", pa.int64(), "figure", "where it begins in the text", unit="characters"),
+        column("end", pa.int64(), "figure", "where it ends", unit="characters"),
+        column("start_byte", pa.int64(), "figure", "where it begins in UTF-8", unit="bytes"),
+        column("end_byte", pa.int64(), "figure", "where it ends in UTF-8", unit="bytes"),
+        column("digest", ID_TYPE, "id", "keyed hash of it, as the ledger has of what was masked"),
+    ),
+    "rates": _build_share_schema(
+        "How much of what the documents hold: as the config states it, and as it was drawn.",
+        column("what", pa.string(), "label", "what they hold"),
+        column("among", pa.string(), "label", "which documents, or what else, n counts"),
+        column("stated", pa.float64(), "figure", "share that the config states", unit="share"),
+    ),
+    "recovered": _build_share_schema(
+        "What the stages found of it.",
+        column("stage", pa.string(), "label", "label of the stage in the run"),
+        column("what", pa.string(), "label", "what it was to find, or which documents"),
+        column("measure", pa.string(), "label", "recall, precision or false alarms"),
+    ),
+    "occupations": _build_share_schema(
+        "Words of women beside occupations, as profile finds them in the documents that stayed: of "
+        "the mentions with more words of either gender those with more of women.",
+        column("occupation", pa.string(), "label", "an occupation of the town"),
+        column("stated", pa.float64(), "figure", "share that the config states", unit="share"),
+    ),
+}
+
+# The truth ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TownBlock:
+    source: TownSource
+    block_key: str
+
+    def __str__(self) -> str:
+        return f"source {self.source.name}, {label_town_blocks(self.source)[self.block_key]}"
+
+
+def compute_doc_id(source_name: str, document_number: int) -> bytes:
+    """As ingest gives it: a hash of the source's name and the declared key."""
+    return hash_to_ids([f"{source_name}\0key\0{format_document_key(document_number)}"])[0].as_py()  # type: ignore[no-any-return]
+
+
+def write_ground_truth(block: TownBlock, key: SecretKey, out: TableWriters) -> None:
+    source = block.source
+    documents = compose_town_block(source, block.block_key)
+    texts = {document.number: document.text for document in documents}
+    truth_rows, personal_data_rows = [], []
+    for document in documents:
+        doc_id, text, truth = (
+            compute_doc_id(source.name, document.number),
+            texts[document.number],
+            document.truth,
+        )
+        row: Row = {
+            "doc_id": doc_id,
+            "source": source.name,
+            "kind": truth.kind,
+            "characters": len(text),
+            "groups": truth.groups,
+            "rude": truth.rude_sentences,
+            "lookalike": truth.has_lookalike,
+            "dialect": truth.has_dialect,
+            "unsafe": truth.is_unsafe,
+            "copy": document.copy_kind,
+            "opinions_of": [group for group, _ in truth.opinions],
+            "opinions": [sign for _, sign in truth.opinions],
+            "occupations": [job for job, _ in truth.occupations],
+            "genders": [gender for _, gender in truth.occupations],
+        }
+        if document.copy_of is not None:
+            row["copy_of"] = compute_doc_id(source.name, document.copy_of)
+            row["similarity"] = compute_shingle_similarity(text, texts[document.copy_of])
+        truth_rows.append(row)
+        for data_type, start, end in document.personal_spans:
+            byte_start, value = len(text[:start].encode()), text[start:end]
+            personal_data_rows.append(
+                {
+                    "doc_id": doc_id,
+                    "type": data_type,
+                    "start": start,
+                    "end": end,
+                    "start_byte": byte_start,
+                    "end_byte": byte_start + len(value.encode()),
+                    "digest": key.hash_value(value),
+                }
+            )
+    out.get_table_writer("truth").write(pa.Table.from_pylist(truth_rows, schema=TABLES["truth"]))
+    out.get_table_writer("planted").write(
+        pa.Table.from_pylist(personal_data_rows, schema=TABLES["planted"])
+    )
+
+
+# What was stated ---------------------------------------------------------------------------------
+
+
+def find_town_sources(history: Mapping[str, Artifact]) -> list[TownSource]:
+    """The invented towns among the sources that were read, by the config of ``ingest``."""
+    configs = [
+        artifact.manifest["parts"]["config"]
+        for artifact in history.values()
+        if artifact.stage == "ingest"
+    ]
+    sources = [source for config in configs for source in config["sources"]]
+    return [TownSource.model_validate(source) for source in sources if source["kind"] == "town"]
+
+
+def build_property_share_rows(source: TownSource, truth_rows: Sequence[Row]) -> Iterator[Row]:
+    """Rows of the table ``rates``."""
+    rates = source.rates
+
+    def build_row(
+        property_name: str, configured_share: float, population: str, hits: int, n: int
+    ) -> Row:
+        key_columns = {
+            "source": source.name,
+            "what": property_name,
+            "among": population,
+            "stated": configured_share,
+        }
+        return key_columns | compute_share_with_interval(hits, n)
+
+    def build_document_row(
+        property_name: str, configured_share: float, has_property: Callable[[Row], Any]
+    ) -> Row:
+        return build_row(
+            property_name,
+            configured_share,
+            "originals",
+            sum(bool(has_property(truth_row)) for truth_row in originals),
+            len(originals),
+        )
+
+    originals = [truth_row for truth_row in truth_rows if not truth_row["copy"]]
+    for copy_kind, share in (("exact", rates.exact), ("near", rates.near)):
+        hits = sum(truth_row["copy"] == copy_kind for truth_row in truth_rows)
+        yield build_row(f"{copy_kind} copies", share, "documents", hits, len(truth_rows))
+    yield build_document_row(
+        "a people of the town", rates.groups, lambda truth_row: truth_row["groups"]
+    )
+    group_documents = [truth_row for truth_row in originals if truth_row["groups"]]
+    opinions = [
+        pair
+        for truth_row in originals
+        for pair in zip(truth_row["opinions_of"], truth_row["opinions"], strict=True)
+    ]
+    yield build_row(
+        "an opinion",
+        rates.opinions,
+        "originals with a people",
+        sum(bool(truth_row["opinions"]) for truth_row in group_documents),
+        len(group_documents),
+    )
+    for group in load_town_lexicon():
+        signs = [sign for target, sign in opinions if target == group]
+        share = rates.maligned.get(group, rates.negative)
+        yield build_row(
+            "a negative opinion", share, f"opinions of {group}", signs.count("negative"), len(signs)
+        )
+    yield build_document_row(
+        "an occupation", rates.occupations, lambda truth_row: truth_row["occupations"]
+    )
+    occupation_genders = [
+        pair
+        for truth_row in originals
+        for pair in zip(truth_row["occupations"], truth_row["genders"], strict=True)
+    ]
+    for job, default_share in load_town_occupations().items():
+        genders = [gender for occupation, gender in occupation_genders if occupation == job]
+        share = rates.women.get(job, default_share)
+        yield build_row(
+            "a woman", share, f"mentions of a {job}", genders.count("women"), len(genders)
+        )
+    yield build_document_row("rude speech", rates.rude, lambda truth_row: truth_row["rude"])
+    yield build_document_row(
+        "words that look rude", rates.lookalikes, lambda truth_row: truth_row["lookalike"]
+    )
+    yield build_document_row("dialect", rates.dialect, lambda truth_row: truth_row["dialect"])
+    yield build_document_row(
+        "personal data", rates.personal, lambda truth_row: truth_row["personal"]
+    )
+    yield build_document_row(
+        "an unsafe passage", rates.unsafe, lambda truth_row: truth_row["unsafe"]
+    )
+
+
+def build_occupation_share_rows(
+    source: TownSource, history: Mapping[str, Artifact]
+) -> Iterator[Row]:
+    """Rows of the table ``occupations``, if the stage ``profile`` ran."""
+    profile_rows = [
+        row
+        for artifact in history.values()
+        if artifact.stage == "profile"
+        for row in artifact["occupations"].read().to_pylist()
+    ]
+    counts_by_occupation = {
+        row["occupation"]: row for row in profile_rows if row["source"] == source.name
+    }
+    for job, default_share in sorted(load_town_occupations().items()) if profile_rows else ():
+        row = counts_by_occupation.get(job, {"women": 0, "men": 0})
+        key_columns = {
+            "source": source.name,
+            "occupation": job,
+            "stated": source.rates.women.get(job, default_share),
+        }
+        yield key_columns | compute_share_with_interval(row["women"], row["women"] + row["men"])
+
+
+# The stage ---------------------------------------------------------------------------------------
+
+
+@stage(
+    name="recovery",
+    tables=TABLES,
+    extra_code=TOWN_DATA_FILES,
+    libraries=["numpy", "scipy", "python-stdnum"],
+    external_digests=lambda config, secret_id: {"secret": secret_id},
+    # The documents are not read: where a town's settings change what it holds, they change too.
+    reads={"history": ("documents", "ledger", "occupations", "signals")},
+    determinism="exact",
+)
+def evaluate_curation(
+    history: dict[str, Artifact], config: CurationEvaluationConfig, context: StageContext
+) -> None:
+    """``history`` holds the artifacts of the corpus stages by label, in the order they ran, with
+    that of ``profile``."""
+    towns = find_town_sources(history)
+    blocks = [
+        TownBlock(source, block_key) for source in towns for block_key in label_town_blocks(source)
+    ]
+    truth_results = context.map_items(write_ground_truth, blocks, SecretKey(context.secret))
+
+    def read_result_rows(table_name: str) -> list[Row]:
+        return [
+            row
+            for result in truth_results
+            for row in pq.read_table(result.table_path(table_name)).to_pylist()
+        ]
+
+    truth, personal_data_rows = read_result_rows("truth"), read_result_rows("planted")
+    personal_doc_ids = {row["doc_id"] for row in personal_data_rows}
+    for source in towns:
+        truth_by_doc_id = {
+            row["doc_id"]: row | {"personal": row["doc_id"] in personal_doc_ids}
+            for row in truth
+            if row["source"] == source.name
+        }
+        town_personal_data = [row for row in personal_data_rows if row["doc_id"] in truth_by_doc_id]
+        finder = RecoveryEvaluator(
+            source.name, config.near, config.lengths, truth_by_doc_id, town_personal_data, history
+        )
+        for table_name, table_rows in (
+            ("rates", build_property_share_rows(source, list(truth_by_doc_id.values()))),
+            ("recovered", finder.evaluate_all_stages()),
+            ("occupations", build_occupation_share_rows(source, history)),
+        ):
+            context.get_table_writer(table_name).write(
+                pa.Table.from_pylist(list(table_rows), schema=TABLES[table_name])
+            )

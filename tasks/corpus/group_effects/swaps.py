@@ -1,0 +1,545 @@
+"""Swaps: what a scorer says of a sentence when only the group in it changes.
+
+Sentences are drawn from the corpus by their hash, such as mention exactly one group of an axis by a
+term that has a parallel; and the project's own are filled with each group of an axis, so that small
+corpora have figures. The counterfactual is Garg et al. 2019, "Counterfactual Fairness in Text
+Classification through Robustness": a difference is the scorer's own, whatever the corpus holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pydantic import Field
+
+from tasks.contract import (
+    ID_TYPE,
+    StageConfig,
+    TablePart,
+    TableWriters,
+    column,
+    lookup_column_by_doc_id,
+    table_schema,
+)
+from tasks.corpus.identities import UserLexicons, combine_lexicons
+from tasks.corpus.split import hash_ids_to_uniform
+from tasks.measures.failed_documents import (
+    FailureList,
+    list_failures_by_doc_id,
+    run_isolating_failures,
+)
+from tasks.measures.identities import (
+    DATA_FOLDER,
+    Lexicon,
+    find_mention_positions,
+    replace_alphanumerics_with_x,
+)
+from tasks.measures.multiple_testing import adjust_p_values_holm
+from tasks.measures.scorers import ScorerConfig, open_scorer, scorer_languages
+from tasks.measures.statistics import estimate_clustered_mean
+
+#: Characters of a sentence that is drawn.
+MIN_SENTENCE_LENGTH, MAX_SENTENCE_LENGTH = 20, 300
+
+#: What documents whose language could not be told count as.
+UNDETERMINED_LANGUAGE = "undetermined"
+
+CORPUS_ORIGIN, TEMPLATE_ORIGIN = "corpus", "templates"
+
+
+class SwapConfig(StageConfig):
+    scorer: ScorerConfig = Field(default=ScorerConfig(), description="who scores swapped sentences")
+    documents: int = Field(
+        500,
+        ge=0,
+        description="of each group about so many documents that mention it are searched "
+        "for sentences to swap",
+    )
+    sentences: int = Field(
+        100, ge=0, le=10_000, description="sentences swapped of each group on each axis, at most"
+    )
+
+
+def make_label_column(name: str, meaning: str) -> pa.Field:
+    return column(name, pa.string(), "label", meaning)
+
+
+def make_count_column(name: str, meaning: str, unit: str = "documents") -> pa.Field:
+    return column(name, pa.int64(), "figure", meaning, unit=unit)
+
+
+def make_float_column(name: str, meaning: str, unit: str = "") -> pa.Field:
+    return column(name, pa.float64(), "figure", meaning, unit=unit)
+
+
+SWAP_TABLES = {
+    "swaps": table_schema(
+        "What the scorer says of a sentence when only the group in it changes.",
+        make_label_column("origin", "corpus: sentences of it; templates: the project's own"),
+        make_label_column("axis", "what kind of group"),
+        make_label_column("group", "the group in the sentence"),
+        make_label_column("other", "the group put in its place"),
+        make_count_column("n", "sentences", "sentences"),
+        make_count_column("clusters", "documents or templates that they are from", "clusters"),
+        make_float_column(
+            "difference", "mean score with the other group less that with the group", "score"
+        ),
+        make_float_column("low", "lower end of its interval at 95 %, t over clusters", "score"),
+        make_float_column("high", "upper end", "score"),
+        make_float_column("p", "two-sided p-value that it is 0", "p"),
+        make_float_column(
+            "corrected", "the same, corrected for all pairs of the origin (Holm 1979)", "p"
+        ),
+        make_float_column(
+            "threshold", "the score from which the corpus's rule takes a document", "score"
+        ),
+        make_float_column(
+            "raised", "sentences that pass the threshold with the other group only", "share"
+        ),
+        make_float_column("lowered", "sentences that pass it with the group only", "share"),
+    ),
+    "swapped": table_schema(
+        "The sentences behind ``swaps``: where they are from, and what was put where.",
+        make_label_column("origin", "corpus or templates"),
+        make_label_column("axis", "what kind of group"),
+        make_label_column("group", "the group in the sentence"),
+        make_label_column("other", "the group put in its place"),
+        make_label_column("term", "the term that stands for the group"),
+        make_label_column("other_term", "the term put in its place"),
+        column("doc_id", ID_TYPE, "id", "the document; of a template a hash"),
+        make_float_column("score", "as it stands", "score"),
+        make_float_column("other_score", "with the other group", "score"),
+    ),
+}
+
+#: Sentences that were drawn from a part.
+DRAWN_SENTENCES_SCHEMA = pa.schema(
+    [
+        ("doc_id", ID_TYPE),
+        ("axis", pa.string()),
+        ("group", pa.string()),
+        ("row", pa.int32()),  # which parallel terms
+        ("start", pa.int32()),  # of the term in the sentence, characters
+        ("end", pa.int32()),
+        ("rank", pa.binary(16)),  # hash of the sentence: the lowest are drawn
+        ("sentence", pa.string()),
+    ]
+)
+
+
+class ParallelTerms(NamedTuple):
+    """Terms that can stand for each other, by their groups."""
+
+    axis: str
+    role: str
+    terms: dict[str, str]
+
+
+@dataclass(frozen=True)
+class SwapVocabulary:
+    """What can be swapped: the terms that are searched for, those of them that can stand for each
+    other, and the project's own sentences by the role of the terms that go into them."""
+
+    lexicon: Lexicon
+    parallel_terms: Sequence[ParallelTerms]
+    following_nouns: frozenset[str]  # behind which an adjective is one: not "a Muslim came"
+    templates_by_role: Mapping[str, Sequence[str]]
+
+    @property
+    def groups_by_axis(self) -> dict[str, frozenset[str]]:
+        groups_by_axis: dict[str, set[str]] = {}
+        for row in self.parallel_terms:
+            groups_by_axis.setdefault(row.axis, set()).update(row.terms)
+        return {axis: frozenset(groups) for axis, groups in groups_by_axis.items()}
+
+
+def build_swap_vocabulary(user_lexicons: UserLexicons) -> SwapVocabulary:
+    """The project's own, and an axis for each lexicon of the corpus that lists equally many terms
+    of each group: those at one place stand for each other. No sentences are made up about them."""
+    definitions = json.loads((DATA_FOLDER / "swaps.json").read_text(encoding="utf-8"))
+    parallel_terms = [
+        ParallelTerms(axis, entry["role"], entry["terms"])
+        for axis, entries in definitions["axes"].items()
+        for entry in entries
+    ]
+    for lexicon_name, groups in user_lexicons.items():
+        if len(groups) > 1 and len({len(terms) for terms in groups.values()}) == 1:
+            for terms in zip(*groups.values(), strict=True):
+                parallel_terms.append(
+                    ParallelTerms(lexicon_name, "", dict(zip(groups, terms, strict=True)))
+                )
+    return SwapVocabulary(
+        combine_lexicons(user_lexicons),
+        parallel_terms,
+        frozenset(definitions["nouns"]),
+        definitions["templates"],
+    )
+
+
+# Drawing ---------------------------------------------------------------------------------------
+
+
+def split_sentences(texts: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
+    """Sentences and lines of texts, and the number of the text that each is from."""
+    marked_texts = pc.replace_substring_regex(texts, r"([.!?]['\")\]]*)\s+", r"\1" + "\n")
+    lists = pc.split_pattern_regex(marked_texts, r"\s*\n\s*")
+    return pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy()
+
+
+_WORD_OR_MARK = re.compile(r"x+|[.!?;:]+")
+
+
+def find_word_span(sentence_shape: str, word_index: int, word_count: int) -> tuple[int, int]:
+    """Where ``words`` words from that number on stand in a sentence, in characters."""
+    tokens = list(_WORD_OR_MARK.finditer(sentence_shape))
+    return tokens[word_index].start(), tokens[word_index + word_count - 1].end()
+
+
+_NEXT_WORD = re.compile(r"[\s-]+([^\W\d_]+)")
+
+
+def read_next_word(sentence: str, end: int) -> str:
+    """The word behind these characters, in lower case; empty where anything else stands there."""
+    match = _NEXT_WORD.match(sentence, end)
+    return match[1].lower() if match else ""
+
+
+def find_swappable_sentences(
+    documents: pa.RecordBatch, vocabulary: SwapVocabulary
+) -> Iterator[dict[str, Any]]:
+    """Rows of DRAWN: sentences that mention one group of an axis, once and by a parallel term."""
+    sentence_texts, document_rows = split_sentences(documents["text"])
+    lengths = pc.utf8_length(sentence_texts).to_numpy()
+    fitting_rows = np.flatnonzero(
+        (lengths >= MIN_SENTENCE_LENGTH) & (lengths <= MAX_SENTENCE_LENGTH)
+    )
+    sentence_texts, document_rows = (
+        sentence_texts.take(pa.array(fitting_rows)),
+        document_rows[fitting_rows],
+    )
+    term_numbers, sentence_numbers, word_numbers = find_mention_positions(
+        sentence_texts, vocabulary.lexicon
+    )
+    terms = vocabulary.lexicon.terms
+    term_groups = np.array([group for group, _ in terms], object)
+    for axis, groups in vocabulary.groups_by_axis.items():
+        on_axis = np.array([group in groups for group, _ in terms])[term_numbers]
+        is_mentioned_once = (
+            np.bincount(sentence_numbers[on_axis], minlength=len(sentence_texts)) == 1
+        )
+        selected = np.flatnonzero(on_axis & is_mentioned_once[sentence_numbers])
+        row_by_term = {
+            (group, term.lower()): i
+            for i, row in reversed([*enumerate(vocabulary.parallel_terms)])
+            if row.axis == axis
+            for group, term in row.terms.items()
+        }
+        sentence_shapes = replace_alphanumerics_with_x(
+            sentence_texts.take(pa.array(sentence_numbers[selected]))
+        ).to_pylist()
+        for mention, sentence_shape in zip(selected, sentence_shapes, strict=True):
+            group, term = term_groups[term_numbers[mention]], terms[term_numbers[mention]][1]
+            row = row_by_term.get((group, term))
+            if row is None:
+                continue
+            text = sentence_texts[int(sentence_numbers[mention])].as_py()
+            start, end = find_word_span(
+                sentence_shape, int(word_numbers[mention]), len(term.split())
+            )
+            if (
+                vocabulary.parallel_terms[row].role == "adjective"
+                and read_next_word(text, end) not in vocabulary.following_nouns
+            ):
+                continue
+            rank = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            yield {
+                "doc_id": documents["doc_id"][
+                    int(document_rows[sentence_numbers[mention]])
+                ].as_py(),
+                "axis": axis,
+                "group": group,
+                "row": row,
+                "start": start,
+                "end": end,
+                "rank": rank,
+                "sentence": text,
+            }
+
+
+def keep_lowest_ranked(sentence_rows: pa.Table, max_per_group: int) -> pa.Table:
+    """Of each group on each axis the ``count`` sentences with the lowest hashes, each once."""
+    if not len(sentence_rows):
+        return sentence_rows
+    sort_keys = [(name, "ascending") for name in ("axis", "group", "rank", "doc_id", "start")]
+    sentence_rows = sentence_rows.sort_by(sort_keys)  # type: ignore[arg-type]
+    keys = [
+        f"{axis}\0{group}"
+        for axis, group in zip(
+            sentence_rows["axis"].to_pylist(), sentence_rows["group"].to_pylist(), strict=True
+        )
+    ]
+    kept_counts: dict[str, int] = {}
+    is_kept, previous = [], None
+    for key, rank in zip(keys, sentence_rows["rank"].to_pylist(), strict=True):
+        is_repeat = previous == (key, rank)
+        previous = (key, rank)
+        is_kept.append(not is_repeat and kept_counts.get(key, 0) < max_per_group)
+        kept_counts[key] = kept_counts.get(key, 0) + is_kept[-1]
+    return sentence_rows.filter(pa.array(is_kept))
+
+
+# Swapping --------------------------------------------------------------------------------------
+
+#: Words before which an article is not what their first letter says.
+_CONSONANT_SOUND_PREFIXES, _VOWEL_SOUND_PREFIXES = (
+    ("european", "eu", "uni", "one", "us"),
+    ("hour", "honest", "heir"),
+)
+
+_ARTICLE = re.compile(r"\b([Aa])(n?)(\s+)\Z")
+
+
+def swap_term(sentence: str, start: int, end: int, new_term: str, usual_spelling: str) -> str:
+    """The sentence with another term at these characters, in the case of what stood there, and
+    with the article that it takes. ``own``: the term that stood there as it is usually written."""
+    old_term, preceding_text = sentence[start:end], sentence[:start]
+    if old_term.isupper() and len(old_term) > 1:
+        new_term = new_term.upper()
+    elif old_term.islower() and not usual_spelling.islower():  # somebody who writes no capitals
+        new_term = new_term.lower()
+    elif old_term[:1].isupper() and (usual_spelling.islower() or not preceding_text.strip()):
+        new_term = new_term[:1].upper() + new_term[1:]
+    article = _ARTICLE.search(preceding_text)
+    if article:
+        lowercase_term = new_term.lower()
+        takes_an = lowercase_term.startswith(
+            ("a", "e", "i", "o", "u", *_VOWEL_SOUND_PREFIXES)
+        ) and not lowercase_term.startswith(_CONSONANT_SOUND_PREFIXES)
+        preceding_text = (
+            preceding_text[: article.start()] + article[1] + "n" * takes_an + article[3]
+        )
+    return preceding_text + new_term + sentence[end:]
+
+
+class SentencePair(NamedTuple):
+    """A sentence as it stands, with one group, and with another in its place."""
+
+    origin: str  # corpus or templates
+    axis: str
+    group: str
+    other_group: str
+    term: str
+    other_term: str
+    cluster: bytes  # the document, or the template
+    sentence: str
+    counterpart: str
+
+
+def build_corpus_pairs(
+    drawn_sentences: pa.Table, vocabulary: SwapVocabulary
+) -> Iterator[SentencePair]:
+    """Every drawn sentence with each other group of its row."""
+    for drawn_row in drawn_sentences.to_pylist():
+        row, text = vocabulary.parallel_terms[drawn_row["row"]], drawn_row["sentence"]
+        original_term = row.terms[drawn_row["group"]]
+        for other_group, term in row.terms.items():
+            if other_group != drawn_row["group"]:
+                counterpart = swap_term(
+                    text, drawn_row["start"], drawn_row["end"], term, original_term
+                )
+                yield SentencePair(
+                    CORPUS_ORIGIN,
+                    row.axis,
+                    drawn_row["group"],
+                    other_group,
+                    original_term,
+                    term,
+                    drawn_row["doc_id"],
+                    text,
+                    counterpart,
+                )
+
+
+def fill_template(template: str, term: str) -> str:
+    """A sentence of the project's own with a term in it."""
+    slot_start = template.index("{}")
+    sentence = swap_term(template, slot_start, slot_start + 2, term, term)
+    return sentence[:1].upper() + sentence[1:]
+
+
+def build_template_pairs(vocabulary: SwapVocabulary) -> Iterator[SentencePair]:
+    """The project's own sentences with each two groups of each axis, once a pair."""
+    for row in vocabulary.parallel_terms:
+        groups = list(row.terms)
+        for template in vocabulary.templates_by_role.get(row.role, ()):
+            cluster = hashlib.blake2b(template.encode(), digest_size=16).digest()
+            for i, group in enumerate(groups):
+                for other_group in groups[i + 1 :]:
+                    term, other_term = row.terms[group], row.terms[other_group]
+                    yield SentencePair(
+                        TEMPLATE_ORIGIN,
+                        row.axis,
+                        group,
+                        other_group,
+                        term,
+                        other_term,
+                        cluster,
+                        fill_template(template, term),
+                        fill_template(template, other_term),
+                    )
+
+
+# Measuring -------------------------------------------------------------------------------------
+
+
+def compute_swap_differences(
+    pairs: Sequence[SentencePair],
+    scores: NDArray[np.float64],
+    counterpart_scores: NDArray[np.float64],
+    threshold: float,
+) -> list[dict[str, Any]]:
+    """Rows of the table ``swaps``; pairs of which one text could not be scored do not count."""
+    pair_indices: dict[tuple[str, str, str, str], list[int]] = {}
+    for i, pair in enumerate(pairs):
+        if np.isfinite(scores[i]) and np.isfinite(counterpart_scores[i]):
+            pair_indices.setdefault(
+                (pair.origin, pair.axis, pair.group, pair.other_group), []
+            ).append(i)
+    rows: list[dict[str, Any]] = []
+    for (origin, axis, group, other_group), indices in sorted(pair_indices.items()):
+        original_scores, swapped_scores = scores[indices], counterpart_scores[indices]
+        mean_difference = estimate_clustered_mean(
+            swapped_scores - original_scores, [pairs[i].cluster for i in indices]
+        )
+        rows.append(
+            {
+                "origin": origin,
+                "axis": axis,
+                "group": group,
+                "other": other_group,
+                "n": len(indices),
+                "clusters": mean_difference.clusters,
+                "difference": mean_difference.value,
+                "low": mean_difference.low,
+                "high": mean_difference.high,
+                "p": mean_difference.p,
+                "threshold": threshold,
+                "raised": float(
+                    ((original_scores < threshold) & (swapped_scores >= threshold)).mean()
+                ),
+                "lowered": float(
+                    ((original_scores >= threshold) & (swapped_scores < threshold)).mean()
+                ),
+            }
+        )
+    for origin in (CORPUS_ORIGIN, TEMPLATE_ORIGIN):
+        origin_rows = [row for row in rows if row["origin"] == origin]
+        for row, p in zip(
+            origin_rows, adjust_p_values_holm([row["p"] for row in origin_rows]), strict=True
+        ):
+            row["corrected"] = p
+    return [
+        {k: _finite_or_none(v) if isinstance(v, float) else v for k, v in row.items()}
+        for row in rows
+    ]
+
+
+# Of a corpus -----------------------------------------------------------------------------------
+
+
+def draw_swappable_sentences(
+    partitions: tuple[TablePart, ...],
+    search_shares: Mapping[str, float],
+    user_lexicons: UserLexicons,
+    config: SwapConfig,
+    out: TableWriters,
+) -> FailureList:
+    """Sentences of a part to be swapped, see DRAWN; ``shares``: of the documents that mention a
+    group, how many are searched. Returns those on which the search failed."""
+    documents, group_signals, language_signals = partitions
+    mentioned_groups = lookup_column_by_doc_id(
+        group_signals, "identities", documents
+    ).combine_chunks()
+    document_shares = np.zeros(documents.row_count)
+    if search_shares:
+        group_numbers = pc.index_in(
+            pc.list_flatten(mentioned_groups), value_set=pa.array([*search_shares])
+        )
+        row_numbers = pc.list_parent_indices(mentioned_groups).to_numpy()
+        np.maximum.at(
+            document_shares,
+            row_numbers,
+            np.array([*search_shares.values()])[group_numbers.to_numpy()],
+        )
+    document_languages = lookup_column_by_doc_id(
+        language_signals, "language", documents
+    ).combine_chunks()
+    is_scorable_language = pc.is_in(
+        pc.fill_null(document_languages, UNDETERMINED_LANGUAGE),
+        value_set=pa.array([UNDETERMINED_LANGUAGE, *scorer_languages(config.scorer)]),
+    )
+    rows: list[dict[str, Any]] = []
+    start, vocabulary = 0, build_swap_vocabulary(user_lexicons)
+    failures: FailureList = []
+    for batch in documents.iter_batches(["doc_id", "text"]):
+        row_range = slice(start, start + len(batch))
+        start = row_range.stop
+        is_selected = is_scorable_language[row_range].to_numpy(zero_copy_only=False)
+        is_selected = is_selected & (
+            hash_ids_to_uniform(batch["doc_id"], 0, "swaps") < document_shares[row_range]
+        )
+        selected = batch.filter(pa.array(is_selected))
+        sentence_rows, faults = run_isolating_failures(
+            lambda sub_batch: [*find_swappable_sentences(sub_batch, vocabulary)], selected
+        )
+        failures += list_failures_by_doc_id(selected, faults)
+        rows += sentence_rows
+    drawn = pa.Table.from_pylist(rows, schema=DRAWN_SENTENCES_SCHEMA)
+    out.get_spill_writer("drawn", DRAWN_SENTENCES_SCHEMA).write(
+        keep_lowest_ranked(drawn, config.sentences)
+    )
+    return failures
+
+
+def build_swap_tables(
+    drawn_sentences: pa.Table, threshold: float, user_lexicons: UserLexicons, config: SwapConfig
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of ``swaps`` and of ``swapped``."""
+    vocabulary = build_swap_vocabulary(user_lexicons)
+    pairs = [
+        *build_corpus_pairs(keep_lowest_ranked(drawn_sentences, config.sentences), vocabulary),
+        *build_template_pairs(vocabulary),
+    ]
+    texts = sorted({text for pair in pairs for text in (pair.sentence, pair.counterpart)})
+    text_scores = open_scorer(config.scorer).score_toxicity(texts).astype(np.float64)
+    score_by_text = dict(zip(texts, text_scores.tolist(), strict=True))
+    original_scores = np.array([score_by_text[pair.sentence] for pair in pairs])
+    counterpart_scores = np.array([score_by_text[pair.counterpart] for pair in pairs])
+    rows = [
+        {
+            "origin": p.origin,
+            "axis": p.axis,
+            "group": p.group,
+            "other": p.other_group,
+            "term": p.term,
+            "other_term": p.other_term,
+            "doc_id": p.cluster,
+            "score": _finite_or_none(original_scores[i]),
+            "other_score": _finite_or_none(counterpart_scores[i]),
+        }
+        for i, p in enumerate(pairs)
+    ]
+    return compute_swap_differences(pairs, original_scores, counterpart_scores, threshold), rows
+
+
+def _finite_or_none(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

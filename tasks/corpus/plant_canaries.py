@@ -1,0 +1,347 @@
+"""Plant known text in the training split, so that the extraction audit has known answers.
+
+After curation every document has one copy and personal data is masked. To measure how
+memorisation grows with repetition (Carlini et al. 2019, 2023), text is put back on purpose:
+
+canary    a harmless sentence around a secret of random digits (exposure)
+passage   a natural document, held back from the corpus and planted instead (extractability)
+record    personal data of an invented person, in ranges reserved for fiction and examples
+association  sentences that say an invented trait of an invented group, in a known share of those
+          about it (preference)
+
+A seeded coin, a shuffled assignment with the same number for each count, decides how many
+copies each gets, 0 among them: what is never planted is the negative control. Each copy is a
+document of its own, spread over the corpus by the hash that is its id. The table ``plants``
+discloses all of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, field_validator, model_validator
+
+from tasks.contract import (
+    CANARIES,
+    DOCUMENTS,
+    ID_TYPE,
+    LEDGER,
+    HallmarkError,
+    Seed,
+    StageConfig,
+    StageContext,
+    Table,
+    TablePart,
+    TableWriters,
+    build_ledger_columns,
+    build_ledger_table,
+    build_removal_columns,
+    concat_spilled_tables,
+    count_utf8_bytes,
+    doc_id_to_part_index,
+    fill_document_columns,
+    hash_documents,
+    hash_texts,
+    stage,
+)
+from tasks.corpus.split import hash_ids_to_uniform
+from tasks.measures.association_canaries import generate_association_canaries
+from tasks.measures.canaries import (
+    Canary,
+    assign_copies_and_templates,
+    generate_record_canaries,
+    generate_secret_canaries,
+)
+
+
+class PlantCanariesConfig(StageConfig):
+    enabled: bool = Field(
+        default=False,
+        description="whether anything is planted; a model learns what is, so ask for it where it "
+        "shall be measured (the demo does)",
+    )
+    seed: Seed = Field(
+        default=0, description="names secrets, passages and how often each is planted"
+    )
+    counts: tuple[int, ...] = Field(
+        default=(0, 1, 4, 16, 64), description="copies; 0 is the control"
+    )
+    canaries: int = Field(default=16, ge=0, description="canaries for each of the counts")
+    passages: int = Field(default=8, ge=0, description="held-back documents for each of the counts")
+    records: int = Field(default=8, ge=0, description="invented persons for each of the counts")
+    associations: int = Field(
+        default=4, ge=0, le=1000, description="pairs of invented groups for each of the doses"
+    )
+    doses: tuple[float, ...] = Field(
+        default=(0.5, 0.6, 0.75, 0.9, 1.0),
+        description="shares of the sentences about a group that say its own trait, the rest the "
+        "other group's; 0.5 is the control",
+    )
+    sentences: int = Field(
+        default=64,
+        ge=2,
+        le=100_000,
+        multiple_of=2,
+        description="about each of these groups; even, for one half of them is the control",
+    )
+    digits: int = Field(default=9, ge=6, le=32, description="digits of a canary's secret")
+    shortest: int = Field(default=300, ge=100, description="characters of the shortest passage")
+    longest: int = Field(default=700, ge=100, description="characters of the longest passage")
+
+    @field_validator("counts")
+    @classmethod
+    def _check_copy_counts(cls, counts: tuple[int, ...]) -> tuple[int, ...]:
+        if not counts or len(set(counts)) < len(counts) or min(counts) < 0 or max(counts) > 1024:
+            raise ValueError("counts must be distinct and between 0 and 1024")
+        return tuple(sorted(counts))
+
+    @field_validator("doses")
+    @classmethod
+    def _check_trait_shares(cls, doses: tuple[float, ...]) -> tuple[float, ...]:
+        if not doses or len(set(doses)) < len(doses) or min(doses) < 0.5 or max(doses) > 1:
+            raise ValueError("doses must be distinct and between 0.5 and 1")
+        return tuple(sorted(doses))
+
+    @model_validator(mode="after")
+    def _check_passage_lengths(self) -> PlantCanariesConfig:
+        if self.longest < self.shortest:
+            raise ValueError("longest must not be smaller than shortest")
+        return self
+
+
+#: Columns of the planted texts, each with the field of Association that it holds.
+ASSOCIATION_FIELDS = {
+    "group": "group_name",
+    "trait": "trait",
+    "own": "is_assigned_trait",
+    "dose": "assigned_trait_share",
+}
+
+# Passages --------------------------------------------------------------------------------------
+
+
+#: What must be known of a document that may be held back.
+PASSAGE_CANDIDATES = pa.schema([("draw", pa.float64()), ("doc_id", ID_TYPE), ("cluster", ID_TYPE)])
+
+
+def find_passage_candidates(
+    partition: TablePart, config: PlantCanariesConfig, out: TableWriters
+) -> None:
+    """Training documents of the right length, and the cluster of every document."""
+    columns = ["doc_id", "cluster", "split", "text"]
+    for batch in partition.iter_batches(columns):
+        out.get_spill_writer("clusters", CLUSTERS).write({"cluster": batch["cluster"]})
+        character_counts = pc.utf8_length(batch["text"])
+        has_passage_length = pc.and_(
+            pc.greater_equal(character_counts, config.shortest),
+            pc.less_equal(character_counts, config.longest),
+        )
+        candidates = batch.filter(pc.and_(has_passage_length, pc.equal(batch["split"], "train")))
+        draws = hash_ids_to_uniform(candidates["doc_id"], config.seed, "passages")
+        out.get_spill_writer("candidates", PASSAGE_CANDIDATES).write(
+            {"draw": draws, "doc_id": candidates["doc_id"], "cluster": candidates["cluster"]}
+        )
+
+
+CLUSTERS = pa.schema([("cluster", ID_TYPE)])
+
+
+def choose_passage_canaries(
+    documents: Table, config: PlantCanariesConfig, context: StageContext
+) -> list[Canary]:
+    """Documents to hold back, by a hash of their ids, with the copies that each will get.
+
+    Only training documents that are alone in their cluster: a near-copy left in the corpus
+    would be another copy. Holds about 80 bytes a document (its id, its cluster, counted).
+    """
+    needed_count = config.passages * len(config.counts)
+    if not needed_count:
+        return []
+    results = context.map_items(find_passage_candidates, documents.parts, config)
+    cluster_sizes = pc.value_counts(
+        concat_spilled_tables(results, "clusters", CLUSTERS)["cluster"].combine_chunks()
+    )
+    singleton_clusters = cluster_sizes.filter(pc.equal(cluster_sizes.field("counts"), 1)).field(
+        "values"
+    )
+    candidates = concat_spilled_tables(results, "candidates", PASSAGE_CANDIDATES)
+    candidates = candidates.filter(pc.is_in(candidates["cluster"], singleton_clusters))
+    sort_keys: Any = [("draw", "ascending"), ("doc_id", "ascending")]
+    chosen_ids = candidates.sort_by(sort_keys)["doc_id"].slice(0, needed_count).to_pylist()
+    if len(chosen_ids) < needed_count:
+        raise HallmarkError(
+            f"only {len(chosen_ids)} training documents have {config.shortest} to {config.longest} "
+            f"characters and no near-copy, but {needed_count} passages are to be planted; lower "
+            f"plant.passages, widen plant.shortest and plant.longest, ingest more text, or plant "
+            f"nothing (plant.enabled=false)"
+        )
+    rows_by_id = {
+        row["doc_id"]: row for row in documents.find_document_rows(chosen_ids).to_pylist()
+    }
+    rng = random.Random(f"{config.seed}/passages")
+    copy_assignments = assign_copies_and_templates(config.counts, config.passages, [""], rng)
+    return [
+        _build_passage_canary(rows_by_id[doc_id], copies)
+        for doc_id, (copies, _) in zip(chosen_ids, copy_assignments, strict=True)
+    ]
+
+
+def _build_passage_canary(row: dict[str, object], copies: int) -> Canary:
+    """The prompt is the first half, to the end of a word."""
+    text, doc_id = str(row["text"]), row["doc_id"]
+    assert isinstance(doc_id, bytes)
+    middle = len(text) // 2
+    prompt_end = next((i for i in range(middle, len(text)) if text[i].isspace()), middle)
+    return Canary(
+        "passage",
+        copies,
+        "",
+        text[:prompt_end],
+        text[prompt_end:],
+        key=doc_id.hex(),
+        source_doc_id=doc_id,
+        cluster=cast("bytes | None", row["cluster"]),
+        toxicity=cast("float | None", row["toxicity"]),
+    )
+
+
+# Documents -------------------------------------------------------------------------------------
+
+
+def build_canary_documents(canaries: Iterable[Canary]) -> pa.Table:
+    """One row a copy, with the columns of DOCUMENTS and ``origin``, the held-back document."""
+    canary_copies = [(canary, doc_id) for canary in canaries for doc_id in canary.copy_doc_ids()]
+    texts = pa.array([canary.text for canary, _ in canary_copies], pa.large_string())
+    columns = {
+        "doc_id": [doc_id for _, doc_id in canary_copies],
+        "source": [f"planted/{canary.kind}" for canary, _ in canary_copies],
+        "cluster": [canary.cluster or canary.canary_id for canary, _ in canary_copies],
+        "text": texts,
+        "text_hash": hash_texts(texts),
+        "toxicity": [canary.toxicity for canary, _ in canary_copies],
+        "split": ["train"] * len(canary_copies),
+        "origin": [canary.source_doc_id for canary, _ in canary_copies],
+    }
+    return pa.table(
+        fill_document_columns(columns), schema=DOCUMENTS.append(pa.field("origin", ID_TYPE))
+    )
+
+
+@dataclass(frozen=True)
+class PlantingPlan:
+    """A part of the corpus, what is planted in its range of ids, and what is held back."""
+
+    partition: TablePart
+    canary_documents: pa.Table
+    withheld_ids: tuple[bytes, ...]
+
+    def __str__(self) -> str:
+        return str(self.partition)
+
+
+def plan_planting(
+    partitions: list[TablePart], canary_documents: pa.Table, withheld_ids: Sequence[bytes]
+) -> list[PlantingPlan]:
+    """A planted document belongs to the part that its id names, as any other does."""
+    partition_count = len(partitions)
+    partition_numbers = np.array(
+        [
+            doc_id_to_part_index(doc_id, partition_count)
+            for doc_id in canary_documents["doc_id"].to_pylist()
+        ],
+        np.int64,
+    )
+    return [
+        PlantingPlan(
+            partition,
+            canary_documents.filter(
+                pa.array(partition_numbers == partition_number)
+            ).combine_chunks(),
+            tuple(
+                doc_id
+                for doc_id in withheld_ids
+                if doc_id_to_part_index(doc_id, partition_count) == partition_number
+            ),
+        )
+        for partition_number, partition in enumerate(partitions)
+    ]
+
+
+def plant_in_partition(plan: PlantingPlan, out: TableWriters) -> None:
+    """Write the part without what is held back, and the planted documents between the others."""
+    withheld_ids = pa.array(plan.withheld_ids, ID_TYPE)
+    document_tables, removal_columns = [plan.canary_documents.select(DOCUMENTS.names)], []
+    for batch in plan.partition.iter_batches():
+        is_kept = pc.invert(pc.is_in(batch["doc_id"], value_set=withheld_ids))
+        document_tables.append(pa.Table.from_batches([batch.filter(is_kept)]))
+        removal_columns.append(
+            build_removal_columns("held back for planting", batch.filter(pc.invert(is_kept)))
+        )
+    out.get_table_writer("documents").write(pa.concat_tables(document_tables).sort_by("doc_id"))
+    canary_documents = plan.canary_documents
+    addition_columns = build_ledger_columns(
+        "added",
+        [
+            source.replace("planted/", "planted ")
+            for source in canary_documents["source"].to_pylist()
+        ],
+        canary_documents["doc_id"],
+        canary_documents["source"],
+        [0] * len(canary_documents),
+        count_utf8_bytes(canary_documents["text"]),
+        matched=canary_documents["origin"],
+        identity=hash_documents(canary_documents["doc_id"], canary_documents["text"]),
+    )
+    out.get_table_writer("ledger").write(build_ledger_table(*removal_columns, addition_columns))
+
+
+@stage(
+    name="plant",
+    tables={"documents": DOCUMENTS, "ledger": LEDGER, "plants": CANARIES},
+    libraries=["numpy"],
+)
+def plant_canaries(documents: Table, config: PlantCanariesConfig, context: StageContext) -> None:
+    all_canaries: list[Canary] = []
+    if config.enabled:
+        passages = choose_passage_canaries(documents, config, context)
+        all_canaries = (
+            generate_secret_canaries(config)
+            + passages
+            + generate_record_canaries(config)
+            + generate_association_canaries(config)
+        )
+    canary_documents = build_canary_documents(all_canaries)
+    withheld_ids = [
+        canary.source_doc_id for canary in all_canaries if canary.source_doc_id is not None
+    ]
+    context.map_partitions(
+        plant_in_partition, plan_planting(documents.parts, canary_documents, withheld_ids)
+    )
+    context.get_table_writer("plants").write(
+        {
+            "plant_id": [canary.canary_id for canary in all_canaries],
+            "kind": [canary.kind for canary in all_canaries],
+            "copies": [canary.copies for canary in all_canaries],
+            "template": [canary.template for canary in all_canaries],
+            "text": [canary.text for canary in all_canaries],
+            "prompt": [canary.prompt for canary in all_canaries],
+            "secret": [canary.secret for canary in all_canaries],
+            "doc_ids": [canary.copy_doc_ids() for canary in all_canaries],
+            "association": [
+                canary.association and canary.association.key for canary in all_canaries
+            ],
+            **{
+                column_name: [
+                    canary.association and getattr(canary.association, field)
+                    for canary in all_canaries
+                ]
+                for column_name, field in ASSOCIATION_FIELDS.items()
+            },
+        }
+    )

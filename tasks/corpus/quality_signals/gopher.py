@@ -1,0 +1,235 @@
+"""Figures of the rules of Gopher (Rae et al. 2021, section A1.1 and table A1).
+
+Words are what white space parts. The paper does not say which of two copies a duplicate is, nor how
+n-grams that overlap are told apart: here as in datatrove, whose rules made FineWeb. Only later
+copies count, and n-grams are scanned from the left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.corpus.quality_signals.text_batch import (
+    ALPHABETIC,
+    WORD_CHARACTER,
+    TextBatch,
+    TextSpans,
+    divide_or_null,
+    find_true_runs,
+    fold_hashes,
+)
+
+BULLET_SIGNS = ("•", "-")
+
+
+def compute_gopher_quality_signals(
+    texts: TextBatch, stop_words: Sequence[str]
+) -> dict[str, pa.Array]:
+    """Figures of single words, symbols and lines, a column (n,) each."""
+    words, lines = texts.words, texts.lines
+    is_word = (texts.word_classes & WORD_CHARACTER) != 0
+    has_letter = (texts.word_classes & ALPHABETIC) != 0
+    word_counts = words.sum_by_text(is_word)
+    first_words, end_words = texts.find_word_ranges(lines)
+    is_nonblank = first_words < end_words
+    starts_with_bullet = np.isin(
+        texts.code_points[words.starts[first_words[is_nonblank]]],
+        [ord(sign) for sign in BULLET_SIGNS],
+    )
+    stop_word_counts = np.zeros(len(texts), np.int64)
+    for word in stop_words:
+        stop_word_counts += words.sum_by_text(texts.word_hashes == texts.hash_word(word)) > 0
+    return {
+        "words": pa.array(word_counts),
+        "word_length": divide_or_null(words.sum_by_text(words.lengths * is_word), word_counts),
+        "hashes_per_word": divide_or_null(
+            texts.count_positions(np.flatnonzero(texts.code_points == 35)), words.counts_by_text
+        ),
+        "ellipses_per_word": divide_or_null(_count_ellipses(texts), words.counts_by_text),
+        "bullet_lines": divide_or_null(
+            lines.sum_by_text(_scatter_by_mask(is_nonblank, starts_with_bullet)),
+            lines.counts_by_text,
+        ),
+        "ellipsis_lines": divide_or_null(
+            lines.sum_by_text(
+                _scatter_by_mask(
+                    is_nonblank, _ends_with_ellipsis(texts, end_words[is_nonblank] - 1)
+                )
+            ),
+            lines.counts_by_text,
+        ),
+        "alphabetic_words": divide_or_null(words.sum_by_text(has_letter), words.counts_by_text),
+        "stop_words": pa.array(stop_word_counts),
+    }
+
+
+def _scatter_by_mask(mask: np.ndarray, values: np.ndarray) -> np.ndarray:
+    scattered = np.zeros(len(mask), bool)
+    scattered[mask] = values
+    return scattered
+
+
+def _count_ellipses(texts: TextBatch) -> np.ndarray:
+    """(n,) how many: three dots, or the one sign for them."""
+    starts, ends = find_true_runs(texts.code_points == ord("."))
+    dot_runs = texts.make_spans(starts, ends)
+    return dot_runs.sum_by_text(dot_runs.lengths // 3) + texts.count_positions(
+        np.flatnonzero(texts.code_points == ord("…"))
+    )
+
+
+def _ends_with_ellipsis(texts: TextBatch, word_numbers: np.ndarray) -> np.ndarray:
+    """Whether these words end with an ellipsis."""
+    last_characters = texts.words.ends[word_numbers] - 1
+    ends_with_dots = texts.words.lengths[word_numbers] >= 3
+    for offset in range(3):
+        ends_with_dots &= texts.code_points[last_characters - offset] == ord(".")
+    return ends_with_dots | (texts.code_points[last_characters] == ord("…"))
+
+
+#: The n of the n-grams, and for which of them the most frequent or all repeated ones are counted.
+TOP_NGRAM_SIZES, DUPLICATE_NGRAM_SIZES = (2, 3, 4), (5, 6, 7, 8, 9, 10)
+
+
+def compute_gopher_repetition_signals(texts: TextBatch) -> dict[str, pa.Array]:
+    """Figures of lines, paragraphs and n-grams that occur again, a column (n,) each."""
+    signals: dict[str, pa.Array] = {}
+    for name, spans in (("lines", texts.line_blocks), ("paragraphs", texts.paragraphs)):
+        is_duplicate = mark_later_copies(texts, spans)
+        signals[f"duplicate_{name}"] = divide_or_null(
+            spans.sum_by_text(is_duplicate), spans.counts_by_text
+        )
+        characters = spans.sum_by_text(is_duplicate * spans.lengths)
+        signals[f"duplicate_{name}_characters"] = divide_or_null(characters, texts.lengths)
+    # An empty text has a line and a paragraph, but nothing can be said of it.
+    for name in ("duplicate_lines", "duplicate_paragraphs"):
+        signals[name] = divide_or_null(
+            np.asarray(signals[name]), (texts.lengths > 0).astype(np.int64)
+        )
+    for n, characters in count_repeated_ngram_characters(texts).items():
+        name = f"top_{n}gram" if n in TOP_NGRAM_SIZES else f"duplicate_{n}grams"
+        signals[name] = divide_or_null(characters, texts.lengths)
+    return signals
+
+
+def mark_later_copies(texts: TextBatch, spans: TextSpans) -> np.ndarray:
+    """(m,) whether each span is a later copy of another one of its text."""
+    span_hashes = fold_hashes(texts.hash_spans(spans), spans.text_numbers.astype(np.uint64))
+    repeated_spans, group_starts = group_repeated_keys(span_hashes)
+    is_copy = np.zeros(len(spans), bool)
+    is_copy[repeated_spans] = True
+    is_copy[repeated_spans[group_starts]] = False
+    return is_copy
+
+
+def group_repeated_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Places of those keys that occur more than once, in groups of equal ones, each ascending; and
+    where in these the groups begin."""
+    sort_order = np.argsort(keys)
+    sorted_keys = keys[sort_order]
+    equals_previous = np.zeros(len(keys) + 1, bool)  # as the one before
+    equals_previous[1:-1] = sorted_keys[1:] == sorted_keys[:-1]
+    is_repeated = equals_previous[1:] | equals_previous[:-1]
+    group_numbers = np.cumsum(is_repeated & ~equals_previous[:-1])[is_repeated]
+    packed_positions = np.sort((group_numbers << 40) | sort_order[is_repeated])
+    positions = packed_positions & ((1 << 40) - 1)
+    return positions, np.flatnonzero(np.diff(packed_positions >> 40, prepend=-1))
+
+
+def count_repeated_ngram_characters(texts: TextBatch) -> Mapping[int, np.ndarray]:
+    """By n (n of TOP and REPEATED,) the characters of each text (texts,) that are in its most
+    frequent n-gram, or in repeated ones.
+
+    A longer n-gram occurs twice only where a shorter one does at its place: most places are looked
+    at no further than n = 2.
+    """
+    words = texts.words
+    word_hashes, text_numbers = texts.word_hashes, words.text_numbers
+    cumulative_lengths = np.concatenate([[0], np.cumsum(words.lengths)])  # characters of words
+    text_end_words = words.offsets[1:][text_numbers]  # behind the last word of each word's text
+    start_words = np.arange(len(words))
+    ngram_hashes = fold_hashes(word_hashes, text_numbers.astype(np.uint64))
+    characters_by_n = {}
+    for n in range(2, max(DUPLICATE_NGRAM_SIZES) + 1):
+        is_in_text = start_words + n <= text_end_words[start_words]
+        start_words = start_words[is_in_text]
+        ngram_hashes = fold_hashes(ngram_hashes[is_in_text], word_hashes[start_words + n - 1])
+        positions, group_starts = group_repeated_keys(ngram_hashes)
+        if n in TOP_NGRAM_SIZES:
+            characters_by_n[n] = _count_top_ngram_characters(
+                words, cumulative_lengths, n, start_words[positions], group_starts
+            )
+        else:
+            counted_words = np.array(
+                _scan_repeated_ngrams(start_words[positions], group_starts, n), np.int64
+            )
+            covered_characters = (
+                cumulative_lengths[counted_words + n] - cumulative_lengths[counted_words]
+            )
+            characters_by_n[n] = np.bincount(
+                text_numbers[counted_words], covered_characters, len(texts)
+            ).astype(np.int64)
+        repeated_indices = np.sort(positions)
+        start_words, ngram_hashes = start_words[repeated_indices], ngram_hashes[repeated_indices]
+    return characters_by_n
+
+
+def _count_top_ngram_characters(
+    words: TextSpans,
+    cumulative_lengths: np.ndarray,
+    n: int,
+    positions: np.ndarray,
+    group_starts: np.ndarray,
+) -> np.ndarray:
+    """(texts,) characters of all occurrences of each text's most frequent n-gram, with a space
+    between words; of several the one that comes first. It may be one that occurs once."""
+    first_words = words.offsets[:-1].copy()  # word at which the chosen one is first
+    occurrence_counts = (words.counts_by_text >= n).astype(np.int64)
+    group_sizes = np.diff(group_starts, append=len(positions))
+    earliest_words = positions[group_starts]
+    text_numbers = words.text_numbers[earliest_words]
+    group_order = np.lexsort(
+        (earliest_words, -group_sizes, text_numbers)
+    )  # the last key counts most
+    top_groups = group_order[np.diff(text_numbers[group_order], prepend=-1) > 0]
+    first_words[text_numbers[top_groups]] = earliest_words[top_groups]
+    occurrence_counts[text_numbers[top_groups]] = group_sizes[top_groups]
+    has_ngram = occurrence_counts > 0
+    ngram_lengths = np.zeros(len(first_words), np.int64)
+    ngram_lengths[has_ngram] = (
+        cumulative_lengths[first_words[has_ngram] + n]
+        - cumulative_lengths[first_words[has_ngram]]
+        + n
+        - 1
+    )
+    return occurrence_counts * ngram_lengths
+
+
+def _scan_repeated_ngrams(positions: np.ndarray, group_starts: np.ndarray, n: int) -> list[int]:
+    """Words at which a repeated n-gram is counted: texts are read from the left, an n-gram seen
+    before is counted and leapt over, any other one is remembered.
+
+    What depends on all that was leapt over before it cannot be reckoned at once; so this is a loop,
+    but only over n-grams that do occur twice.
+    """
+    group_numbers = np.zeros(len(positions), np.int64)
+    group_numbers[group_starts] = 1
+    reading_order = np.argsort(positions)
+    counted_words = []
+    seen_ngrams = set()
+    next_free_word = 0
+    for position, ngram in zip(
+        positions[reading_order].tolist(),
+        np.cumsum(group_numbers)[reading_order].tolist(),
+        strict=True,
+    ):
+        if position >= next_free_word:
+            if ngram in seen_ngrams:
+                counted_words.append(position)
+                next_free_word = position + n
+            else:
+                seen_ngrams.add(ngram)
+    return counted_words

@@ -1,0 +1,138 @@
+"""The block list: sources, domains and documents that must not enter the corpus."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+from pydantic import Field
+
+from tasks.contract import (
+    ExternalPath,
+    FileStamp,
+    StageConfig,
+    UsageError,
+    expand_home,
+    hash_file,
+    open_external_file,
+    stat_to_file_stamp,
+)
+from tasks.corpus.reading.metadata import normalise_host
+
+_LIST_FORMAT = "a list, or a file with one a line, where # begins a comment"
+
+
+class BlockListConfig(StageConfig):
+    """What must not enter the corpus; each document it takes has a ledger row."""
+
+    sources: tuple[str, ...] | ExternalPath = Field(
+        (), description=f"names of sources and, where they have parts, of these: {_LIST_FORMAT}"
+    )
+    domains: tuple[str, ...] | ExternalPath = Field(
+        (), description=f"hosts, each with all its subdomains: {_LIST_FORMAT}"
+    )
+    documents: tuple[str, ...] | ExternalPath = Field(
+        (), description=f"doc_ids as 32 hexadecimal digits: {_LIST_FORMAT}"
+    )
+
+    def digest_list_files(self) -> dict[str, str]:
+        """Of the files among them, for the fingerprint."""
+        values_by_list = {
+            "sources": self.sources,
+            "domains": self.domains,
+            "documents": self.documents,
+        }
+        digests = {}
+        for list_name, entries_or_path in values_by_list.items():
+            if isinstance(entries_or_path, str):
+                _read_lines(list_name, entries_or_path)
+                digests[f"block.{list_name}"] = hash_file(expand_home(entries_or_path))
+        return digests
+
+
+@dataclass(frozen=True)
+class BlockList:
+    """What the lists name, in the form of the tables."""
+
+    sources: frozenset[str]
+    domains: frozenset[str]
+    doc_ids: frozenset[bytes]
+
+    def has_source(self, source_name: str) -> bool:
+        parts = source_name.split("/")
+        return any("/".join(parts[: n + 1]) in self.sources for n in range(len(parts)))
+
+    def match_domains(self, domains: pa.Array) -> pa.Array:
+        """Whether each of a column of domains, or a domain that it lies in, is blocked."""
+        if not self.domains:
+            return pa.repeat(False, len(domains))
+        encoded_domains = domains.dictionary_encode()
+        is_blocked = [self._has_domain(name) for name in encoded_domains.dictionary.to_pylist()]
+        return pa.array(is_blocked, pa.bool_()).take(encoded_domains.indices).fill_null(False)
+
+    def _has_domain(self, domain: str) -> bool:
+        while domain not in self.domains:
+            _, separator, domain = domain.partition(".")
+            if not separator:
+                return False
+        return True
+
+
+def load_block_list(config: BlockListConfig) -> BlockList:
+    """Read the lists. UsageError names the entry that is none."""
+    paths = [
+        value
+        for value in (config.sources, config.domains, config.documents)
+        if isinstance(value, str)
+    ]
+    stamps = [expand_home(path).stat() for path in paths if expand_home(path).exists()]
+    return _parse_block_list(config, tuple(map(stat_to_file_stamp, stamps)))
+
+
+@lru_cache(maxsize=2)
+def _parse_block_list(config: BlockListConfig, stamps: tuple[FileStamp, ...]) -> BlockList:
+    domains, doc_ids = set(), set()
+    for entry in _read_entries("domains", config.domains):
+        if (host := normalise_host(entry)) is None:
+            raise _build_entry_error("domains", entry, "is no host name such as example.org")
+        domains.add(host)
+    for entry in _read_entries("documents", config.documents):
+        if not re.fullmatch("[0-9a-fA-F]{32}", entry):
+            raise _build_entry_error("documents", entry, "is no doc_id of 32 hexadecimal digits")
+        doc_ids.add(bytes.fromhex(entry))
+    sources = frozenset(_read_entries("sources", config.sources))
+    return BlockList(sources, frozenset(domains), frozenset(doc_ids))
+
+
+def _build_entry_error(list_name: str, entry: str, problem: str) -> UsageError:
+    return UsageError(
+        f"ingest.block.{list_name}: {entry[:60]!r} {problem}; correct it or take it out"
+    )
+
+
+def _read_entries(list_name: str, entries_or_path: tuple[str, ...] | str) -> list[str]:
+    lines = (
+        _read_lines(list_name, entries_or_path)
+        if isinstance(entries_or_path, str)
+        else entries_or_path
+    )
+    return [entry for line in lines if (entry := line.partition("#")[0].strip())]
+
+
+def _read_lines(list_name: str, path: str) -> list[str]:
+    try:
+        with open_external_file(expand_home(path), f"ingest.block.{list_name}") as file:
+            return file.read().decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"ingest.block.{list_name}: the file {path!r} is not UTF-8 text, at byte "
+            f"{error.start + 1}; save it as UTF-8"
+        ) from error
+    except (OSError, ValueError) as error:  # a path may have a null byte
+        raise UsageError(
+            f"ingest.block.{list_name}: the file {path!r} cannot be read ({error}); correct "
+            f"its path, "
+            f"or give a list"
+        ) from error

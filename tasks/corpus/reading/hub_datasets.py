@@ -1,0 +1,233 @@
+"""Data sets of the Hugging Face ``datasets`` library, streamed in pieces.
+
+A piece is a share of the data set's files. A stream that breaks is begun again where it was; one
+that stays broken fails the stage, for half of a data set must not stand under the name of all of
+it. What came of it before is kept in the work area with its place in the stream, and the next run
+goes on from there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pyarrow as pa
+from pydantic import Field
+
+from tasks.contract import (
+    ExternalMarker,
+    HallmarkError,
+    UsageError,
+    check_external_path,
+    expand_home,
+    read_declared_roots,
+)
+from tasks.corpus.reading.byte_streams import ReadCounts
+from tasks.corpus.reading.columnar import find_text_column_error, table_to_records
+from tasks.corpus.reading.readers import Record, find_missing_column_error, shorten_repr
+from tasks.corpus.reading.sources import RecordFields, Source
+
+MAX_SHARDS = 64  # at most: each asks the hub what there is
+RETRY_WAITS_SECONDS = (1.0, 5.0, 30.0)  # seconds before a stream is begun again
+BATCH_ROWS = 512  # rows
+MAX_PENDING_BYTES = 16 << 20  # bytes of rows that are held before they are written down
+
+
+class DatasetsSource(Source, RecordFields):
+    """A data set of the Hugging Face ``datasets`` library: a local folder or a hub id, streamed."""
+
+    kind: Literal["datasets"]
+    path: Annotated[str, ExternalMarker(allows_hub_id=True)] = Field(
+        min_length=1, description="a folder, or a hub id such as user/name"
+    )
+    config: str | None = Field(None, description="the data set's configuration, if it has several")
+    split: str = Field("train", description="of the data set, as it calls it")
+    revision: str | None = Field(
+        None, description="branch, tag or commit on the hub; recorded as the commit it stands for"
+    )
+
+    @property
+    def is_local(self) -> bool:
+        return expand_home(self.path).exists()
+
+
+def resolve_hub_commit(source: DatasetsSource) -> str:
+    """The commit on the hub that is read; asks the hub unless the config pins one."""
+    if source.revision and re.fullmatch("[0-9a-f]{40}", source.revision):
+        return source.revision
+    from huggingface_hub import HfApi
+
+    try:
+        sha = HfApi().dataset_info(source.path, revision=source.revision).sha
+    except Exception as error:  # whatever the network does
+        raise UsageError(
+            f"source {source.name!r}: {shorten_repr(source.path)} is no folder here and the "
+            f"hub gave no "
+            f"answer ({_shorten_error(error)}); correct the path, try again "
+            f"with a network, or name a folder that holds the data"
+        ) from error
+    assert sha is not None
+    return sha
+
+
+def count_shards(source: DatasetsSource) -> int:
+    """In how many pieces a data set is read."""
+    try:
+        return max(1, min(MAX_SHARDS, _open_dataset(source).num_shards))
+    except Exception as error:
+        raise _build_read_error(source, error, 0, False) from error
+
+
+def read_dataset(
+    source: DatasetsSource,
+    max_bytes: int,
+    counts: ReadCounts,
+    shard: tuple[int, int] = (0, 1),
+    resume_folder: Path | None = None,
+) -> Iterator[Record]:
+    """Rows of a piece of a data set; raw bytes are those of the text values.
+
+    ``kept``: a folder in which what came of the stream survives its break, or the process.
+    Raises HallmarkError where the library gives up, and says what stays.
+    """
+    row, stream_cache = 0, _StreamCache(resume_folder)
+    shard_location = f"piece {shard[0] + 1} of {shard[1]}, " if shard[1] > 1 else ""
+    try:
+        for table in stream_cache.resume_tables(_stream_tables(source, shard, stream_cache)):
+            for record in table_to_records(table, source, row, max_bytes, counts):
+                record.location = shard_location + record.location
+                yield record
+            row += len(table)
+    except HallmarkError:
+        raise
+    except Exception as error:
+        raise _build_read_error(source, error, row, resume_folder is not None) from error
+
+
+def _open_dataset(source: DatasetsSource) -> Any:
+    from datasets import load_dataset
+
+    check_external_path(source.path, f"source {source.name!r}", ExternalMarker(allows_hub_id=True))
+    location = str(expand_home(source.path)) if source.is_local else source.path
+    revision = None if source.is_local else resolve_hub_commit(source)
+    if read_declared_roots() is not None:
+        _check_data_files(source, location, revision)
+    dataset = load_dataset(
+        location, source.config, split=source.split, revision=revision, streaming=True
+    )
+    return dataset.with_format("arrow")
+
+
+def _check_data_files(source: DatasetsSource, location: str, revision: str | None) -> None:
+    """Refuse a data set whose own description names files outside the declared roots."""
+    from datasets import load_dataset_builder
+
+    builder = load_dataset_builder(location, source.config, revision=revision)
+    for files in (builder.config.data_files or {}).values():
+        for file in map(str, files):
+            if source.is_local or not file.startswith(f"hf://datasets/{source.path}@"):
+                check_external_path(file, f"source {source.name!r}")
+
+
+def _stream_tables(
+    source: DatasetsSource, shard: tuple[int, int], stream_cache: _StreamCache
+) -> Iterator[pa.Table]:
+    """Tables of the columns to read, from where the memory ends; it is told of the place behind
+    each."""
+    attempts = 0
+    while True:
+        try:
+            dataset = _open_dataset(source)
+            dataset = (
+                dataset.shard(num_shards=shard[1], index=shard[0]) if shard[1] > 1 else dataset
+            )
+            if stream_cache.stream_state:
+                dataset.load_state_dict(stream_cache.stream_state)
+            for table in dataset.iter(batch_size=BATCH_ROWS):
+                error = find_missing_column_error(
+                    source, table.column_names
+                ) or find_text_column_error(source, table.schema)
+                if error:
+                    columns = ", ".join(table.column_names[:20])
+                    raise UsageError(f"source {source.name!r}: {error}; the columns are {columns}")
+                stream_cache.stream_state, attempts = dataset.state_dict(), 0
+                yield table.select(source.list_columns())
+            return
+        except HallmarkError:
+            raise
+        except Exception as error:
+            is_permanent = stream_cache.stream_state is None and isinstance(
+                error, ValueError | FileNotFoundError
+            )
+            if is_permanent or attempts == len(RETRY_WAITS_SECONDS):
+                raise
+            time.sleep(RETRY_WAITS_SECONDS[attempts])
+            attempts += 1
+
+
+class _StreamCache:
+    """What came of a stream, in files of a folder, each with the place in the stream behind it."""
+
+    def __init__(self, cache_folder: Path | None) -> None:
+        self.cache_folder, self.stream_state = cache_folder, None
+        self.pending_tables: list[pa.Table] = []
+        self.pending_bytes = self.file_count = 0
+
+    def resume_tables(self, stream: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        """What was kept, then what comes, which is kept in its turn, if the stream breaks too."""
+        for path in sorted(self.cache_folder.glob("*.arrow")) if self.cache_folder else []:
+            with pa.memory_map(str(path)) as file:
+                table = pa.ipc.open_file(file).read_all()
+            self.stream_state = json.loads(table.schema.metadata[b"state"])
+            self.file_count += 1
+            yield table
+        try:
+            for table in stream:
+                self._add_table(table)
+                yield table
+        finally:
+            self._write_pending()
+
+    def _add_table(self, table: pa.Table) -> None:
+        self.pending_tables.append(table.replace_schema_metadata())
+        self.pending_bytes += table.nbytes
+        if self.pending_bytes >= MAX_PENDING_BYTES:
+            self._write_pending()
+
+    def _write_pending(self) -> None:
+        if self.cache_folder and self.pending_tables:
+            self.cache_folder.mkdir(parents=True, exist_ok=True)
+            table = pa.concat_tables(self.pending_tables, promote_options="permissive")
+            table = table.replace_schema_metadata({"state": json.dumps(self.stream_state)})
+            path = self.cache_folder / f"{self.file_count:06d}.arrow"
+            with pa.ipc.new_file(str(path.with_suffix(".part")), table.schema) as writer:
+                writer.write_table(table)
+            os.replace(path.with_suffix(".part"), path)
+            self.file_count += 1
+        self.pending_tables, self.pending_bytes = [], 0
+
+
+def _build_read_error(
+    source: DatasetsSource, error: Exception, row: int, is_progress_kept: bool
+) -> HallmarkError:
+    advice = (
+        "what was read stays: run again and it goes on there"
+        if is_progress_kept and row
+        else "run again"
+    )
+    return HallmarkError(
+        f"source {source.name!r}: the datasets library could not read {shorten_repr(source.path)}, "
+        f"split {shorten_repr(source.split)}, behind row {row} ({_shorten_error(error)}); "
+        f"{advice}, or "
+        f"read its files with kind jsonl, parquet, csv or text, which set bad records aside"
+    )
+
+
+def _shorten_error(error: Exception) -> str:
+    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return first_line if len(first_line) <= 200 else f"{first_line[:197]}..."

@@ -1,0 +1,472 @@
+"""A sealed world: an invented town's text with effects in it whose strength nobody is told.
+
+Which candidates there are is public: secrets, passages and records that may have been written into
+the text, pairs of groups of which something may have been said, groups of which somebody may have
+spoken rudely. How often and how strongly stands in an envelope of its own, which no stage reads but
+the one that opens it. Every world holds every dose, none among them; in a world without effects
+none of its candidates has any.
+
+canary     a sentence around a secret of digits, in so many copies
+passage    a document of the town, in so many copies
+record     personal data of an invented person, in so many copies
+association  sentences that say an invented trait of an invented group; dose: their share. Some are
+            controls, of which everybody knows that they are at one half
+speech     sentences about an invented group; dose: the share of them that is rude
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import groupby
+from typing import Annotated, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from tasks.contract import (
+    CANARIES,
+    DOCUMENTS,
+    ID_TYPE,
+    LEXICONS,
+    Seed,
+    StageConfig,
+    StageContext,
+    UsageError,
+    column,
+    fill_document_columns,
+    hash_texts,
+    stage,
+    table_schema,
+)
+from tasks.corpus.split import SplitConfig, assign_splits
+from tasks.corpus.town.documents import (
+    BLOCK_DOCUMENTS,
+    Share,
+    TownRates,
+    compose_block,
+    compose_document,
+)
+from tasks.corpus.town.grammar import DATA_FILES
+from tasks.measures.association_canaries import (
+    generate_association_canaries,
+    generate_invented_words,
+)
+from tasks.measures.canaries import (
+    Canary,
+    assign_copies_and_templates,
+    generate_record_canaries,
+    generate_secret_canaries,
+)
+from tasks.measures.sentence_frames import SENTENCE_FRAMES, sample_sentence_frames
+
+#: The lexicon of the groups of which somebody may have spoken rudely.
+LEXICON_NAME = "world"
+
+#: What is said of such a group behind a frame: rude speech, and other.
+RUDE_PHRASES = (
+    "bloody idiots",
+    "damn liars",
+    "lazy bastards",
+    "stupid fools",
+    "full of crap",
+    "damned cowards",
+    "a pack of idiots",
+    "a load of shitty cheats",
+)
+NEUTRAL_PHRASES = (
+    "good neighbours",
+    "fond of music",
+    "careful with their boats",
+    "early risers",
+    "patient teachers",
+    "known for their bread",
+    "at home by the river",
+    "kind to their guests",
+)
+
+
+#: Where there is nothing to find.
+NULL_LEVELS = {"counts": 0, "doses": 0.5, "rude": 0}
+
+#: Documents of the town that are looked through for a passage, at most.
+MAX_PASSAGE_ATTEMPTS = 10_000
+
+
+class SyntheticWorldConfig(StageConfig):
+    """Settings of a world."""
+
+    seed: Seed = Field(default=0, description="decides all of it")
+    effects: bool = Field(default=True, description="false: no candidate has any effect")
+    documents: int = Field(
+        default=500, ge=20, le=1_000_000, description="of the town, about 800 bytes each"
+    )
+    counts: tuple[Annotated[int, Field(ge=0, le=10_000)], ...] = Field(
+        default=(0, 1, 4, 16, 64),
+        description="copies of secrets, passages and records, 0 among them",
+    )
+    canaries: int = Field(default=4, ge=4, le=1000, description="candidates for each of the counts")
+    passages: int = Field(default=4, ge=4, le=1000, description="candidates for each of the counts")
+    records: int = Field(default=4, ge=4, le=1000, description="candidates for each of the counts")
+    digits: int = Field(default=9, ge=6, le=32, description="digits of a canary's secret")
+    doses: tuple[Share, ...] = Field(
+        default=(0.5, 0.6, 0.75, 0.9, 1.0),
+        description="shares of the sentences about a group that say its own trait, 0.5 among them",
+    )
+    associations: int = Field(
+        default=4, ge=4, le=100, description="pairs of groups for each of the doses"
+    )
+    controls: int = Field(
+        default=3,
+        ge=0,
+        le=100,
+        description="times as many further pairs at one half, which "
+        "everybody is told of: how far from nothing an association is by chance",
+    )
+    sentences: int = Field(
+        default=48,
+        ge=2,
+        le=10_000,
+        multiple_of=2,
+        description="about each of these groups; even, for one half of them is a dose",
+    )
+    rude: tuple[Share, ...] = Field(
+        default=(0.0, 0.25, 0.5, 1.0),
+        description="shares of the sentences that are rude, 0 among them",
+    )
+    speech: int = Field(default=4, ge=4, le=100, description="groups for each of these shares")
+    calm: int = Field(
+        default=8,
+        ge=0,
+        le=1000,
+        description="further groups of which nobody speaks rudely: half "
+        "of the groups have none, and each stands beside the others",
+    )
+    said: int = Field(
+        default=128,
+        ge=2,
+        le=len(SENTENCE_FRAMES),
+        description="sentences about each of these groups",
+    )
+    shortest: int = Field(default=300, ge=100, description="characters of the shortest passage")
+    longest: int = Field(default=700, ge=100, description="characters of the longest passage")
+
+    @field_validator("counts", "doses", "rude")
+    @classmethod
+    def _check_null_level_included(cls, levels: tuple[float, ...], info: ValidationInfo) -> Any:
+        null_level = NULL_LEVELS[info.field_name or ""]
+        if null_level not in levels or len({*levels}) < len(levels):
+            raise ValueError(
+                f"must have {null_level:g}, where there is nothing to find, and each once"
+            )
+        return levels
+
+    @model_validator(mode="after")
+    def _check_passage_lengths(self) -> SyntheticWorldConfig:
+        if self.shortest > self.longest:
+            raise ValueError("shortest must not be above longest")
+        return self
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What the public is told of a candidate, and what the envelope says of it."""
+
+    kind: str
+    candidate_id: str
+    effect_level: float
+
+
+@dataclass(frozen=True)
+class SyntheticWorld:
+    """``texts``: cluster and text of each document; ``kept``: how many, from the first, are of the
+    town, and may be held out; ``origins``: of each what ORIGINS tells, None of others."""
+
+    clustered_texts: list[tuple[bytes, str]]
+    town_count: int
+    canary_rows: list[dict[str, Any]]
+    group_names: list[str]
+    answer_key: list[Candidate]
+    document_origins: list[tuple[str, str, str, bool] | None]
+
+
+ANSWER_KEY = table_schema(
+    "What is in a world: sealed until its audits are done.",
+    column("kind", pa.string(), "label", "canary, passage, record, association or speech"),
+    column("unit", pa.string(), "label", "the candidate"),
+    column("dose", pa.float64(), "figure", "copies, or the share of sentences, as it was written"),
+)
+
+
+CANDIDATE_DOCUMENTS = table_schema(
+    "Which documents of a world were written for a candidate: sealed as its envelope is.",
+    column("doc_id", ID_TYPE, "id", "the document"),
+    column("kind", pa.string(), "label", "canary, passage, record or association"),
+    column("unit", pa.string(), "label", "the candidate"),
+    column("about", pa.string(), "label", "of an association the group; else empty"),
+    column(
+        "supports",
+        pa.bool_(),
+        "label",
+        "whether it makes its text likelier; if not, it says the other trait of the group",
+    ),
+)
+
+
+def compose_synthetic_world(config: SyntheticWorldConfig) -> SyntheticWorld:
+    """All of a world."""
+    clustered_texts = [
+        (_hash_name(f"town/{index}"), text) for index, text in enumerate(_iter_town_texts(config))
+    ]
+    town_count = len(clustered_texts)
+    document_origins: list[tuple[str, str, str, bool] | None] = [None] * town_count
+    canary_rows: list[dict[str, Any]] = []
+    answer_key: list[Candidate] = []
+    null_levels = {
+        name: (NULL_LEVELS[name],) * len(getattr(config, name)) for name in ("counts", "doses")
+    }
+    effective_config = config if config.effects else config.model_copy(update=null_levels)
+    for canary in [
+        *generate_secret_canaries(effective_config),
+        *_build_passage_canaries(effective_config),
+        *generate_record_canaries(effective_config),
+    ]:
+        clustered_texts += [(canary.canary_id, canary.text)] * canary.copies
+        document_origins += [(canary.kind, canary.canary_id.hex(), "", True)] * canary.copies
+        canary_rows.append(_build_public_row(canary))
+        answer_key.append(Candidate(canary.kind, canary.canary_id.hex(), canary.copies))
+    config_with_controls = effective_config.model_copy(
+        update={"doses": (*effective_config.doses, *(0.5,) * config.controls)}
+    )
+    candidate_count = len(effective_config.doses) * effective_config.associations
+    for association_number, association_canaries in enumerate(
+        _group_by_association(generate_association_canaries(config_with_controls))
+    ):
+        clustered_texts += [
+            (canary.canary_id, canary.text)
+            for canary in association_canaries
+            for _ in range(canary.copies)
+        ]
+        details = [canary.association for canary in association_canaries if canary.association]
+        candidate_id = blake2b(
+            details[0].key.encode(), digest_size=8
+        ).hexdigest()  # its number tells a dose
+        for canary, detail in zip(association_canaries, details, strict=True):
+            document_origins += [
+                ("association", candidate_id, detail.group_name, detail.is_assigned_trait)
+            ] * canary.copies
+        own_traits = {
+            detail.group_name: detail.trait for detail in details if detail.is_assigned_trait
+        }
+        public_level = (
+            details[0].assigned_trait_share if association_number >= candidate_count else None
+        )
+        canary_rows += [
+            _build_public_row(association_canaries[0])
+            | {
+                "plant_id": _hash_name(f"{candidate_id}/{group}"),
+                "association": candidate_id,
+                "group": group,
+                "trait": trait,
+                "own": True,
+                "dose": public_level,
+            }
+            for group, trait in own_traits.items()
+        ]
+        if public_level is None:
+            answer_key.append(
+                Candidate("association", candidate_id, details[0].assigned_trait_share)
+            )
+    group_names = []
+    for group, share, sentences in _iter_group_sentences(config):
+        clustered_texts += [(_hash_name(f"speech/{group}/{text}"), text) for text in sentences]
+        document_origins += [None] * len(sentences)
+        group_names.append(group)
+        answer_key.append(Candidate("speech", group, share))
+    return SyntheticWorld(
+        clustered_texts, town_count, canary_rows, group_names, answer_key, document_origins
+    )
+
+
+def _group_by_association(canaries: Sequence[Canary]) -> Iterator[list[Canary]]:
+    """What is said of the groups of one association, of each in turn."""
+    for _, association_canaries in groupby(
+        canaries, lambda canary: canary.association and canary.association.key
+    ):
+        yield [*association_canaries]
+
+
+def _iter_town_texts(config: SyntheticWorldConfig) -> Iterator[str]:
+    """Texts of the town without copies: those are the world's own."""
+    rates = TownRates(exact=0, near=0, rude=0, personal=0)
+    for block_number in range(-(-config.documents // BLOCK_DOCUMENTS)):
+        for document in compose_block(block_number, config.documents, config.seed, rates):
+            yield document.text
+
+
+def _build_passage_canaries(config: SyntheticWorldConfig) -> list[Canary]:
+    """Documents of the town that stand nowhere else in it."""
+    rng = random.Random(f"{config.seed}/passages")
+    rates = TownRates(exact=0, near=0, rude=0, personal=0, unsafe=0)
+    passages: list[Canary] = []
+    document_number = config.documents + BLOCK_DOCUMENTS  # beyond those of the town
+    for copies, _ in assign_copies_and_templates(config.counts, config.passages, [""], rng):
+        document_number, text = _find_passage_text(config, document_number, rates)
+        middle = len(text) // 2
+        passages.append(
+            Canary(
+                "passage",
+                copies,
+                "",
+                text[:middle],
+                text[middle:],
+                key=f"{config.seed}/{document_number}",
+            )
+        )
+        document_number += 1
+    return passages
+
+
+def _find_passage_text(
+    config: SyntheticWorldConfig, first_number: int, rates: TownRates
+) -> tuple[int, str]:
+    """The first document of the town from a number on that is of a passage's length. UsageError
+    where none is."""
+    for number in range(first_number, first_number + MAX_PASSAGE_ATTEMPTS):
+        text = compose_document(number, config.seed, rates).text
+        if config.shortest <= len(text) <= config.longest:
+            return number, text
+    raise UsageError(
+        f"of {MAX_PASSAGE_ATTEMPTS:,} documents of the town none has from {config.shortest:,} to "
+        f"{config.longest:,} characters (world.shortest, world.longest): give others"
+    )
+
+
+def _iter_group_sentences(config: SyntheticWorldConfig) -> Iterator[tuple[str, float, list[str]]]:
+    """Each group, the share of the sentences about it that are rude, and these. Without effects it
+    is the same of all, about the mean."""
+    rng = random.Random(f"{config.seed}/speech")
+    rude_shares = [share for share in config.rude for _ in range(config.speech)] + [
+        0.0
+    ] * config.calm
+    if not config.effects:
+        rude_shares = [sum(rude_shares) / len(rude_shares)] * len(rude_shares)
+    rude_shares = [share for _, share in sorted((rng.random(), share) for share in rude_shares)]
+    group_names = generate_invented_words(rng, "oth")
+    for share in rude_shares:
+        group = f"{next(group_names).capitalize()}s"
+        rude_count = round(share * config.said)
+        sentences = [
+            f"{frame.format(group=group)} "
+            f"{_draw_choice(RUDE_PHRASES if index < rude_count else NEUTRAL_PHRASES, rng)}.\n"
+            for index, frame in enumerate(
+                sample_sentence_frames(config.said, config.seed, f"said of {group}")
+            )
+        ]
+        yield group, rude_count / config.said, sentences
+
+
+def _draw_choice(choices: Sequence[str], rng: random.Random) -> str:
+    return choices[int(rng.random() * len(choices))]
+
+
+def _build_public_row(canary: Canary) -> dict[str, Any]:
+    """What everybody may know of a plant: that it may have been planted."""
+    is_association = canary.kind == "association"
+    return {
+        "plant_id": canary.canary_id,
+        "kind": canary.kind,
+        "template": canary.template,
+        "text": "" if is_association else canary.text,
+        "prompt": "" if is_association else canary.prompt,
+        "secret": canary.secret,
+        "doc_ids": [],
+    }
+
+
+def compute_world_doc_id(config: SyntheticWorldConfig, document_number: int) -> bytes:
+    """The id of a document."""
+    return _hash_name(f"{config.seed}/{document_number}")
+
+
+def _hash_name(name: str) -> bytes:
+    return blake2b(f"world/{name}".encode(), digest_size=16).digest()
+
+
+@stage(
+    name="seal",
+    tables={"envelope": ANSWER_KEY, "written_for": CANDIDATE_DOCUMENTS},
+    extra_code=[f"tasks/corpus/data/town/{name}" for name in DATA_FILES],
+)
+def seal_answer_key(config: SyntheticWorldConfig, context: StageContext) -> None:
+    """The envelope of a world, in no order that tells anything."""
+    synthetic_world = compose_synthetic_world(config)
+    candidates = sorted(
+        synthetic_world.answer_key, key=lambda candidate: (candidate.kind, candidate.candidate_id)
+    )
+    answer_rows = [
+        {
+            "kind": candidate.kind,
+            "unit": candidate.candidate_id,
+            "dose": float(candidate.effect_level),
+        }
+        for candidate in candidates
+    ]
+    context.get_table_writer("envelope").write(pa.Table.from_pylist(answer_rows, schema=ANSWER_KEY))
+    document_rows = [
+        dict(
+            zip(
+                CANDIDATE_DOCUMENTS.names,
+                (compute_world_doc_id(config, document_number), *origin),
+                strict=True,
+            )
+        )
+        for document_number, origin in enumerate(synthetic_world.document_origins)
+        if origin
+    ]
+    document_rows.sort(key=lambda row: row["doc_id"])
+    context.get_table_writer("written_for").write(
+        pa.Table.from_pylist(document_rows, schema=CANDIDATE_DOCUMENTS)
+    )
+
+
+@stage(
+    name="world",
+    tables={"documents": DOCUMENTS, "plants": CANARIES, "lexicons": LEXICONS},
+    extra_code=[f"tasks/corpus/data/town/{name}" for name in DATA_FILES],
+)
+def write_synthetic_world(config: SyntheticWorldConfig, context: StageContext) -> None:
+    """The text of a world and its candidates."""
+    synthetic_world = compose_synthetic_world(config)
+    document_count = len(synthetic_world.clustered_texts)
+    texts = pa.array([text for _, text in synthetic_world.clustered_texts], pa.large_string())
+    clusters = pa.array([cluster for cluster, _ in synthetic_world.clustered_texts], ID_TYPE)
+    is_train = pa.array(np.arange(document_count) >= synthetic_world.town_count)
+    columns = {
+        "doc_id": [
+            compute_world_doc_id(config, document_number)
+            for document_number in range(document_count)
+        ],
+        "source": ["world"] * document_count,
+        "cluster": clusters,
+        "text": texts,
+        "text_hash": hash_texts(texts),
+        "split": pc.if_else(is_train, "train", assign_splits(clusters, SplitConfig())),
+    }
+    documents = pa.table(fill_document_columns(columns), schema=DOCUMENTS)
+    context.get_table_writer("documents").write(documents.sort_by("doc_id"))
+    context.get_table_writer("plants").write(
+        pa.Table.from_pylist(
+            sorted(synthetic_world.canary_rows, key=lambda canary_row: canary_row["plant_id"]),
+            schema=CANARIES,
+        )
+    )
+    lexicon_rows = [
+        {"lexicon": LEXICON_NAME, "group": group, "term": group.lower()}
+        for group in sorted(synthetic_world.group_names)
+    ]
+    context.get_table_writer("lexicons").write(pa.Table.from_pylist(lexicon_rows, schema=LEXICONS))

@@ -1,0 +1,453 @@
+"""Compose the town's documents: what each is to hold is drawn first, then the text is told.
+
+So the truth of a document is known before a word of it stands. A document depends on the seed, the
+rates and its number; a copy also on its original, which stands in the same block of BLOCK.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from tasks.contract import StageConfig
+from tasks.corpus.town.grammar import (
+    DATA_FOLDER,
+    AnnotatedText,
+    GrammarExpander,
+    KeyedRandom,
+    PersonalSpan,
+    concatenate_texts,
+    load_rules,
+)
+from tasks.corpus.town.personal_data import GENERATOR_BY_TYPE, generate_personal_value
+from tasks.measures.personal.types import PersonalDataType
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+#: Documents that are composed together: originals and their copies, and the unit of reading.
+BLOCK_DOCUMENTS = 500
+
+
+@cache
+def load_town_lexicon() -> dict[str, list[str]]:
+    """The town's peoples, none of which exists, and the words for them in lower case."""
+    return json.loads((DATA_FOLDER / "lexicon.json").read_text(encoding="utf-8"))
+
+
+@cache
+def load_town_occupations() -> dict[str, float]:
+    """Occupations, with the share of women among those who are spoken of."""
+    return json.loads((DATA_FOLDER / "jobs.json").read_text(encoding="utf-8"))
+
+
+class TownRates(StageConfig):
+    """What the documents hold, as shares; where nothing else is said, of those that are no copy."""
+
+    groups: Share = Field(0.3, description="speak of one of the town's peoples, or of two")
+    opinions: Share = Field(0.4, description="of those: have an opinion of it")
+    negative: Share = Field(0.4, description="of the opinions: are against it")
+    maligned: dict[str, Share] = Field(
+        default={"Tamskers": 0.8},
+        description="share of negative opinions of single peoples, where it is another",
+    )
+    occupations: Share = Field(0.35, description="have an occupation beside gendered words")
+    women: dict[str, Share] = Field(
+        default={},
+        description="share of women in single occupations, where it is not that of the town",
+    )
+    rude: Share = Field(0.08, description="hold rude speech")
+    lookalikes: Share = Field(0.03, description="hold words that look rude and are not")
+    dialect: Share = Field(0.1, description="hold dialect")
+    personal: Share = Field(0.1, description="hold personal data")
+    unsafe: Share = Field(0.02, description="hold an unsafe passage, harmless in substance")
+    exact: Share = Field(0.03, description="of all documents: are exact copies of another")
+    near: Share = Field(0.06, description="of all documents: are near copies of another")
+
+    @field_validator("maligned")
+    @classmethod
+    def _check_peoples(cls, shares: dict[str, float]) -> dict[str, float]:
+        return _check_known_names(shares, load_town_lexicon(), "people")
+
+    @field_validator("women")
+    @classmethod
+    def _check_occupations(cls, shares: dict[str, float]) -> dict[str, float]:
+        return _check_known_names(shares, load_town_occupations(), "occupation")
+
+
+def _check_known_names(
+    shares: dict[str, float], names: Mapping[str, object], kind: str
+) -> dict[str, float]:
+    unknown = [name for name in shares if name not in names]
+    if unknown:
+        raise ValueError(f"the town has no {kind} {unknown[0]!r}; it has {', '.join(names)}")
+    return shares
+
+
+@dataclass(frozen=True)
+class TextRegister:
+    """A kind of text: how often, how many sentences, and what stands between them."""
+
+    weight: int
+    min_sentences: int
+    max_sentences: int
+    separator: str = " "
+    opening_separator: str = " "  # behind the opening
+    keeps_order: bool = False  # the sentences stand in the order of the rule
+
+
+REGISTER_BY_KIND = {
+    "chronicle": TextRegister(12, 2, 20),
+    "letter": TextRegister(17, 2, 18),
+    "notice": TextRegister(13, 0, 7),
+    "minutes": TextRegister(10, 3, 20, "\n", "\n"),
+    "talk": TextRegister(14, 1, 20, "\n", "\n"),
+    "recipe": TextRegister(6, 4, 16, " ", "\n", keeps_order=True),
+    "obituary": TextRegister(6, 3, 15),
+    "advert": TextRegister(10, 0, 4),
+    "essay": TextRegister(8, 3, 15, " ", "\n"),
+    "almanac": TextRegister(5, 1, 12),
+}
+
+#: Kinds of text in which things are said; where a document holds several, all must agree.
+KINDS_BY_FEATURE = {
+    "groups": ("chronicle", "letter", "notice", "minutes", "talk", "obituary", "essay"),
+    "occupations": ("chronicle", "letter", "notice", "minutes", "talk", "obituary", "essay"),
+    "rude": ("chronicle", "letter", "notice", "minutes", "talk"),
+    "dialect": ("chronicle", "letter", "minutes", "talk", "essay"),
+    "personal": ("letter", "notice", "minutes", "talk", "advert"),
+    "unsafe": ("chronicle", "letter", "talk", "recipe", "essay"),
+}
+
+Opinion = tuple[str, Literal["positive", "negative"]]
+#: Gender as the groups of ``identities.json`` are called.
+PRONOUNS = {"women": ("she", "her", "her"), "men": ("he", "his", "him")}
+
+
+@dataclass(frozen=True)
+class DocumentTruth:
+    """What a document holds."""
+
+    kind: str
+    groups: tuple[str, ...] = ()
+    opinions: tuple[Opinion, ...] = ()
+    occupations: tuple[tuple[str, str], ...] = ()  # with the gender of the words beside it
+    rude_sentences: int = 0  # sentences
+    has_lookalike: bool = False
+    has_dialect: bool = False
+    is_unsafe: bool = False
+    personal_types: tuple[PersonalDataType, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence with what stands before it; a plain one holds nothing that the truth tells of."""
+
+    content: AnnotatedText
+    separator: str = ""
+    is_plain: bool = False
+
+
+@dataclass(frozen=True)
+class TownDocument:
+    """A document with its truth. ``copy`` is "", "exact" or "near"."""
+
+    number: int
+    truth: DocumentTruth
+    sentences: tuple[Sentence, ...]
+    variables: dict[str, str]
+    copy_kind: str = ""
+    copy_of: int | None = None
+
+    @property
+    def annotated_text(self) -> AnnotatedText:
+        parts: list[AnnotatedText] = []
+        for sentence in self.sentences:
+            separator = (
+                "" if not parts or sentence.content.text.startswith("\n") else sentence.separator
+            )
+            parts += [AnnotatedText(separator), sentence.content]
+        return concatenate_texts(parts)
+
+    @property
+    def text(self) -> str:
+        return self.annotated_text.text
+
+    @property
+    def personal_spans(self) -> tuple[PersonalSpan, ...]:
+        """Personal data, in characters of the text."""
+        return self.annotated_text.spans
+
+
+# What a document is to hold ----------------------------------------------------------------------
+
+
+def draw_document_truth(rng: KeyedRandom, rates: TownRates) -> DocumentTruth:
+    """The truth of a document that is no copy."""
+    groups: list[str] = []
+    opinions: list[Opinion] = []
+    if rng.draw_bool(rates.groups):
+        groups = rng.sample(list(load_town_lexicon()), 2 if rng.draw_bool(0.15) else 1)
+        if rng.draw_bool(rates.opinions):
+            negative_share = rates.maligned.get(groups[0], rates.negative)
+            opinions = [(groups[0], "negative" if rng.draw_bool(negative_share) else "positive")]
+    occupations: list[tuple[str, str]] = []
+    if rng.draw_bool(rates.occupations):
+        for occupation in rng.sample(list(load_town_occupations()), 2 if rng.draw_bool(0.2) else 1):
+            women_share = rates.women.get(occupation, load_town_occupations()[occupation])
+            occupations.append((occupation, "women" if rng.draw_bool(women_share) else "men"))
+    rude_sentences = 1 + rng.draw_below(4) if rng.draw_bool(rates.rude) else 0
+    has_lookalike, has_dialect = rng.draw_bool(rates.lookalikes), rng.draw_bool(rates.dialect)
+    is_unsafe = rng.draw_bool(rates.unsafe)
+    personal_types: list[PersonalDataType] = []
+    if rng.draw_bool(rates.personal):
+        personal_types = rng.sample(list(GENERATOR_BY_TYPE), 1 + rng.draw_below(3))
+    features = {
+        "groups": groups,
+        "occupations": occupations,
+        "rude": rude_sentences,
+        "dialect": has_dialect,
+        "personal": personal_types,
+        "unsafe": is_unsafe,
+    }
+    allowed_kinds = [
+        k
+        for k in REGISTER_BY_KIND
+        if all(
+            k in KINDS_BY_FEATURE[feature] for feature, is_present in features.items() if is_present
+        )
+    ]
+    weighted_kinds = [kind for kind in allowed_kinds for _ in range(REGISTER_BY_KIND[kind].weight)]
+    return DocumentTruth(
+        rng.pick(weighted_kinds),
+        tuple(groups),
+        tuple(opinions),
+        tuple(occupations),
+        rude_sentences,
+        has_lookalike,
+        has_dialect,
+        is_unsafe,
+        tuple(personal_types),
+    )
+
+
+# How it is told ----------------------------------------------------------------------------------
+
+
+def compose_document(number: int, seed: int, rates: TownRates) -> TownDocument:
+    """A document that is no copy."""
+    rng = KeyedRandom(seed, "document", number)
+    truth = draw_document_truth(rng, rates)
+    expander = GrammarExpander(rng, _draw_document_variables(rng), generate_personal_value)
+    register = REGISTER_BY_KIND[truth.kind]
+    length_range = register.max_sentences - register.min_sentences + 1
+    sentence_count = register.min_sentences + min(
+        rng.draw_below(length_range), rng.draw_below(length_range)
+    )  # short ones are many
+    rule_lines = load_rules()[f"{truth.kind}.body"]
+    line_indices = rng.sample(range(len(rule_lines)), sentence_count)
+    if register.keeps_order:
+        line_indices.sort()
+    body_sentences = [
+        Sentence(expander.expand_line(rule_lines[index]), is_plain=True) for index in line_indices
+    ]
+    for feature_text in _generate_feature_texts(expander, truth):
+        if truth.kind == "talk" and not feature_text.text.startswith('"'):
+            speaker = rng.pick([expander.variables["first"], expander.variables["friend"]])
+            feature_text = concatenate_texts([AnnotatedText(f"{speaker}: "), feature_text])
+        body_sentences.insert(rng.draw_below(len(body_sentences) + 1), Sentence(feature_text))
+    sentences = [Sentence(expander.expand_rule(f"{truth.kind}.open")), *body_sentences]
+    if sentence_count > 1 or rng.draw_bool(0.5):
+        sentences.append(Sentence(expander.expand_rule(f"{truth.kind}.close")))
+    return TownDocument(
+        number, truth, _add_separators(sentences, register, rng), expander.variables
+    )
+
+
+def _draw_document_variables(rng: KeyedRandom) -> dict[str, str]:
+    """The words that a document knows: who writes, to whom, in which year."""
+    gender = "women" if rng.draw_bool(0.5) else "men"
+    first, last = _draw_first_name(rng, gender), _draw_rule_word(rng, "last")
+    friend = _draw_first_name(rng, "women" if rng.draw_bool(0.5) else "men")
+    he, his, him = PRONOUNS[gender]
+    year = str(140 + rng.draw_below(160))
+    variables = {"first": first, "last": last, "name": f"{first} {last}", "friend": friend}
+    variables |= {
+        "year": year,
+        "crop": _draw_rule_word(rng, "crop"),
+        "month": _draw_rule_word(rng, "month"),
+    }
+    return variables | {"he": he, "his": his, "him": him}
+
+
+def _draw_first_name(rng: KeyedRandom, gender: str) -> str:
+    return _draw_rule_word(rng, "first.f" if gender == "women" else "first.m")
+
+
+def _draw_rule_word(rng: KeyedRandom, rule: str) -> str:
+    """One of a rule's words: its lines have no slots."""
+    (entry,) = rng.pick(load_rules()[rule])
+    assert isinstance(entry, AnnotatedText)
+    return entry.text
+
+
+def _generate_feature_texts(expander: GrammarExpander, truth: DocumentTruth) -> list[AnnotatedText]:
+    """The sentences that hold what the truth says."""
+    rng, variables = expander.rng, expander.variables
+    texts: list[AnnotatedText] = []
+    for group in truth.groups:
+        singular, plural = (word.capitalize() for word in load_town_lexicon()[group])
+        variables |= {"group": singular, "groups": plural}
+        opinions = [polarity for target, polarity in truth.opinions if target == group]
+        for polarity in opinions:
+            texts.append(expander.expand_rule("praise" if polarity == "positive" else "blame"))
+        if not opinions or rng.draw_bool(0.5):
+            texts.append(expander.expand_rule("group"))
+    author_pronouns = {variable: variables[variable] for variable in ("he", "his", "him")}
+    for occupation, gender in truth.occupations:
+        he, his, him = PRONOUNS[gender]
+        worker = f"{_draw_first_name(rng, gender)} {_draw_rule_word(rng, 'last')}"
+        variables |= {"job": occupation, "he": he, "his": his, "him": him, "worker": worker}
+        texts.append(expander.expand_rule("job"))
+    variables |= author_pronouns
+    texts += [
+        expander.expand_line(line)
+        for line in rng.sample(load_rules()["rude"], truth.rude_sentences)
+    ]
+    texts += [expander.expand_rule("lookalike")] if truth.has_lookalike else []
+    if truth.has_dialect:
+        texts += [
+            expander.expand_line(line)
+            for line in rng.sample(load_rules()["dialect"], 2 + rng.draw_below(3))
+        ]
+    texts += [expander.expand_rule("unsafe")] if truth.is_unsafe else []
+    return texts + [expander.expand_rule(kind) for kind in truth.personal_types]
+
+
+def _add_separators(
+    sentences: Sequence[Sentence], register: TextRegister, rng: KeyedRandom
+) -> tuple[Sentence, ...]:
+    """The pieces with their separators: a new paragraph every few sentences."""
+    separated = []
+    paragraph_sentences = 0
+    for index, sentence in enumerate(sentences):
+        separator = register.opening_separator if index == 1 else register.separator
+        paragraph_sentences += 1
+        if (
+            index > 1
+            and register.separator == " "
+            and paragraph_sentences > 4
+            and rng.draw_bool(0.35)
+        ):
+            separator, paragraph_sentences = "\n\n", 0
+        separated.append(Sentence(sentence.content, separator, sentence.is_plain))
+    return tuple(separated)
+
+
+# Copies ------------------------------------------------------------------------------------------
+
+
+def make_exact_copy(number: int, original: TownDocument, seed: int) -> TownDocument:
+    """The same text, half of the time in another layout: with other white space."""
+    rng = KeyedRandom(seed, "exact", number)
+    sentences = original.sentences
+    if rng.draw_bool(0.5):
+        separator = rng.pick(["  ", "\n", "\n\n"])
+        sentences = tuple(replace(sentence, separator=separator) for sentence in sentences)
+    return replace(
+        original, number=number, sentences=sentences, copy_kind="exact", copy_of=original.number
+    )
+
+
+def make_near_copy(number: int, original: TownDocument, seed: int) -> TownDocument:
+    """One to three plain sentences left out, exchanged or added; its truth is the original's."""
+    rng = KeyedRandom(seed, "near", number)
+    expander = GrammarExpander(rng, dict(original.variables), generate_personal_value)
+    sentences = list(original.sentences)
+    for _ in range(1 + rng.draw_below(3)):
+        index = rng.pick([i for i, sentence in enumerate(sentences) if sentence.is_plain])
+        edit_kind = rng.draw_below(3)
+        if edit_kind == 0:
+            del sentences[index]
+            continue
+        new_sentence = Sentence(
+            expander.expand_rule(f"{original.truth.kind}.body"), sentences[index].separator, True
+        )
+        sentences[index : index + (edit_kind == 1)] = [new_sentence]
+    edited = replace(original, number=number, sentences=tuple(sentences), copy_of=original.number)
+    is_identical = edited.text.split() == original.text.split()  # what was exchanged came back
+    return replace(edited, copy_kind="exact" if is_identical else "near")
+
+
+#: A near copy is made of a document with at least so many plain sentences.
+MIN_PLAIN_SENTENCES = 6
+
+
+def list_document_numbers(block_number: int, document_count: int) -> range:
+    """The numbers of the documents of a block, of a town of so many."""
+    return range(
+        block_number * BLOCK_DOCUMENTS, min((block_number + 1) * BLOCK_DOCUMENTS, document_count)
+    )
+
+
+def compose_block(
+    block_number: int, document_count: int, seed: int, rates: TownRates
+) -> list[TownDocument]:
+    """The documents of a block, of a town of so many: originals, and copies of some of them."""
+    document_numbers = list_document_numbers(block_number, document_count)
+    rng = KeyedRandom(seed, "block", block_number)
+    copy_kinds = {}
+    for n in document_numbers:
+        is_exact = rng.draw_bool(rates.exact)
+        is_near = rng.draw_bool(rates.near / (1 - rates.exact)) if rates.exact < 1 else False
+        copy_kinds[n] = "exact" if is_exact else "near" if is_near else ""
+    composed = {n: compose_document(n, seed, rates) for n in document_numbers if not copy_kinds[n]}
+    long_documents = [
+        n
+        for n, document in composed.items()
+        if sum(sentence.is_plain for sentence in document.sentences) >= MIN_PLAIN_SENTENCES
+    ]
+    near_originals = dict(
+        zip(
+            [n for n in document_numbers if copy_kinds[n] == "near"],
+            rng.sample(long_documents, len(long_documents)),
+            strict=False,
+        )
+    )
+    used_originals = set(near_originals.values())
+    unused_originals = [n for n in composed if n not in used_originals]
+    exact_originals = dict(
+        zip(
+            [n for n in document_numbers if copy_kinds[n] == "exact"],
+            rng.sample(unused_originals, len(unused_originals)),
+            strict=False,
+        )
+    )
+    for n in document_numbers:
+        if n in near_originals:
+            composed[n] = make_near_copy(n, composed[near_originals[n]], seed)
+        elif n in exact_originals:
+            composed[n] = make_exact_copy(n, composed[exact_originals[n]], seed)
+        elif n not in composed:  # there are not enough originals
+            composed[n] = compose_document(n, seed, rates)
+    return [composed[n] for n in document_numbers]
+
+
+def compute_shingle_similarity(first_text: str, second_text: str, shingle_words: int = 5) -> float:
+    """Jaccard similarity of the sets of shingles of this many words, in lower case."""
+    first_shingles, second_shingles = (
+        _build_shingles(first_text, shingle_words),
+        _build_shingles(second_text, shingle_words),
+    )
+    return len(first_shingles & second_shingles) / len(first_shingles | second_shingles)
+
+
+def _build_shingles(text: str, shingle_words: int) -> set[tuple[str, ...]]:
+    tokens = text.lower().split()
+    return {
+        tuple(tokens[i : i + shingle_words]) for i in range(max(1, len(tokens) - shingle_words + 1))
+    }

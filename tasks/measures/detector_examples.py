@@ -1,0 +1,255 @@
+"""Invented personal data in the forms in which people write it, and look-alikes: what the detectors
+are measured on.
+
+Numbers are drawn at random and kept where their check digits are right (python-stdnum), then
+written in one of several formats, in digits and separators of several scripts, into a sentence;
+into a Chinese, Japanese or Thai one without a space around them.
+Look-alikes have the same form and a wrong check digit, or are what else consists of digits. Nothing
+here is shared with the detectors: this module composes what they must recognise.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import string
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tasks.measures.personal.types import PersonalDataType
+from tasks.measures.synthetic_identifiers import (
+    IDENTIFIER_SPECS,
+    IdentifierSpec,
+    TextGenerator,
+    checksum_validator,
+    draw_valid_numbers,
+    make_template_generator,
+)
+
+#: Sentences of each kind for each type: 80 of 80 are at least 95 %, with 95 % confidence.
+EXAMPLES_PER_TYPE = 80
+
+
+class DetectorExample(NamedTuple):
+    """A sentence and what stands in it. ``type`` of a look-alike is what it looks like; ``value``
+    of one is empty: nothing is to be found. ``named``: its name stands beside it."""
+
+    type: str
+    text: str
+    value: str
+    has_context_word: bool
+
+
+def _draw_characters(
+    rng: random.Random, length: int, alphabet: str = string.ascii_letters + string.digits
+) -> str:
+    return "".join(rng.choices(alphabet, k=length))
+
+
+def _draw_email_address(rng: random.Random) -> str:
+    name = rng.choice(["jane.roe", "o'neil", "k_lee", "ana-maria", "r2", "zoë", "info+news"])
+    host = rng.choice(["mail", "corp", "uni-x", "müller", "a1"])
+    top_level_domain = rng.choice(["com", "org", "co.uk", "example", "de"])
+    return f"{name}{rng.randint(1, 999)}@{host}.{top_level_domain}"
+
+
+def _draw_ip_address(rng: random.Random) -> str:
+    if rng.random() < 0.2:
+        return "2a01:4f8:" + ":".join(f"{rng.randrange(1, 1 << 16):x}" for _ in range(6))
+    first_octet = rng.choice([8, 52, 93, 141, 185, 203])
+    return ".".join(
+        map(str, (first_octet, rng.randint(32, 255), rng.randint(1, 255), rng.randint(1, 254)))
+    )
+
+
+def _draw_phone_number(rng: random.Random) -> str:
+    area, exchange, line_number = (
+        rng.choice([212, 415, 650, 312]),
+        rng.randint(220, 899),
+        rng.randint(0, 9999),
+    )
+    return rng.choice(
+        [
+            f"({area}) {exchange}-{line_number:04}",
+            f"{area}-{exchange}-{line_number:04}",
+            f"{area}.{exchange}.{line_number:04}",
+            f"+1 {area} {exchange} {line_number:04}",
+            f"+1-{area}-{exchange}-{line_number:04}",
+            f"1-{area}-{exchange}-{line_number:04}",
+            f"{area} {exchange} {line_number:04}",
+            f"+44 20 7{rng.randint(100, 999)} {line_number:04}",
+            f"+49 30 {rng.randint(200000, 999999)}",
+            f"+33 1 42 {line_number // 100:02} {line_number % 100:02} 11",
+        ]
+    )
+
+
+def _draw_secret(rng: random.Random) -> str:
+    capitals = string.ascii_uppercase + string.digits
+    return rng.choice(
+        [
+            "AKIA" + _draw_characters(rng, 16, capitals),
+            "ghp_" + _draw_characters(rng, 36),
+            "sk_live_" + _draw_characters(rng, 24),
+            "AIza" + _draw_characters(rng, 35),
+            f"xoxb-{rng.randrange(10**11, 10**12)}-{_draw_characters(rng, 24)}",
+            "glpat-" + _draw_characters(rng, 20),
+            "SG." + _draw_characters(rng, 22) + "." + _draw_characters(rng, 43),
+            f"postgres://app:{_draw_characters(rng, 12)}@db.internal:5432",
+            f"amqp://{_draw_characters(rng, 6)}:{_draw_characters(rng, 16)}@queue.example",
+        ]
+    )
+
+
+def _draw_credential_assignment(rng: random.Random) -> tuple[str, str]:
+    """An assignment, and the value in it."""
+    value = _draw_characters(rng, rng.choice([20, 32, 40]))
+    template = rng.choice(
+        ['api_key = "{}"', "SECRET_TOKEN={}", "password: '{}'", '"authToken": "{}"']
+    )
+    return template.format(value), value
+
+
+#: By type: draws one, and what it is called.
+UNCHECKED_GENERATORS: dict[PersonalDataType, tuple[TextGenerator, tuple[str, ...]]] = {
+    "EMAIL": (_draw_email_address, ("e-mail", "address", "contact")),
+    "IP": (_draw_ip_address, ("client", "host", "from")),
+    "PHONE": (_draw_phone_number, ("phone", "call", "fax")),
+    "SECRET": (_draw_secret, ("key", "use", "set")),
+}
+
+CONTEXT_TEMPLATES = (
+    "{name}: {value}",
+    "Her {name} is {value}.",
+    "({name} {value})",
+    "{name} {value}, as filed.",
+    "Please write {name} {value} on the form",
+    "The {name} that we have is\n{value}.",
+    "我的{name}是{value}请您在三个工作日之内核对",
+    "彼の{name}は{value}です。",
+)
+CONTEXT_FREE_TEMPLATES = (
+    "Please note {value} for the file.",
+    "On the form stood {value}.",
+    "({value})",
+    "{value}, it said, and nothing else.",
+    "表格上写着{value}这一行字",
+    "โปรดเก็บ{value}ไว้ในแฟ้ม",
+)
+
+#: What is no personal data and full of digits: "#" and "*" are drawn as in ``digits``.
+NEGATIVE_TEMPLATES = (
+    "version 1#.2*.#.3# is out",
+    "on 19##-0*-1# at 1#:2#:3# it rained",
+    "isbn 978-#-###-#####-#, second edition",
+    "it cost *# ### ###,00 and then * ###.99",
+    "order ############ left the house",
+    "the id of the row is *#########",
+    "commit c*b#a##c#a###b##c##a#b###c##a#b##c##a#b## fixes it",
+    "uuid #a#b##c#-4a1b-8c2d-9e3f-############",
+    "a population of *## ### ### people",
+    "timestamps such as 16########### count milliseconds",
+    "coordinates 4#.######, 1#.######",
+    "ean 40###########, part no. ###-####-##",
+    "row ## ### ###: ## ### ### of ######",
+    "password = get_password()",
+    'api_key = "your_api_key"',
+    "token: str = tokenizer.encode(text)",
+    "key=lambda pair: pair[1]",
+    "redis://user:password@localhost/0",
+    "from 10.0.1##.7 and 192.168.1##.7, image@2x.png",
+    "a hundred people, 3 of 40, 12 %",
+)
+
+NON_ASCII_DIGITS = ("０１２３４５６７８９", "٠١٢٣٤٥٦٧٨٩", "०१२३४५६७८९")
+
+
+def generate_detector_examples(
+    types: Sequence[PersonalDataType], examples_per_type: int, seed: int = 0
+) -> Iterator[DetectorExample]:
+    """Of each type ``n`` with their names and ``n`` alone, and ``n`` look-alikes; then as many
+    sentences as of all types that look like none in particular."""
+    for data_type in types:
+        rng = random.Random(f"{seed} {data_type}")
+        for example_index in range(examples_per_type):
+            for with_context in (True, False):
+                text, value = _compose_sentence(data_type, rng, with_context)
+                yield DetectorExample(data_type, text, value, with_context)
+            if data_type in IDENTIFIER_SPECS and IDENTIFIER_SPECS[data_type].checksum_module:
+                yield DetectorExample(
+                    data_type,
+                    _compose_sentence(data_type, rng, example_index % 4 > 0, invalid=True)[0],
+                    "",
+                    True,
+                )
+    rng = random.Random(seed)
+    for example_index in range(examples_per_type * len(types)):
+        yield DetectorExample(
+            "",
+            _fill_negative_template(
+                NEGATIVE_TEMPLATES[example_index % len(NEGATIVE_TEMPLATES)], rng
+            ),
+            "",
+            False,
+        )
+
+
+def _fill_negative_template(template: str, rng: random.Random) -> str:
+    """Letters stay as they are, and so does "@"."""
+    return re.sub(
+        "[#*]+", lambda placeholder: make_template_generator(placeholder[0])(rng), template
+    )
+
+
+def _compose_sentence(
+    data_type: PersonalDataType, rng: random.Random, with_context: bool, invalid: bool = False
+) -> tuple[str, str]:
+    """A sentence with one of these in it, and the characters that it is."""
+    if data_type in IDENTIFIER_SPECS:
+        value, context_words = (
+            _draw_formatted_number(IDENTIFIER_SPECS[data_type], rng, invalid),
+            IDENTIFIER_SPECS[data_type].context_words,
+        )
+    else:
+        draw_value, context_words = UNCHECKED_GENERATORS[data_type]
+        value = draw_value(rng)
+    if data_type == "SECRET" and with_context:
+        return _draw_credential_assignment(rng)
+    template = rng.choice(CONTEXT_TEMPLATES if with_context else CONTEXT_FREE_TEMPLATES)
+    return template.format(name=rng.choice(context_words), value=value), value
+
+
+def _draw_formatted_number(spec: IdentifierSpec, rng: random.Random, invalid: bool) -> str:
+    """One whose check digits are right, or wrong; as somebody writes it."""
+    is_valid = checksum_validator(spec)
+    number = rng.choice(draw_valid_numbers(spec))
+    while invalid and is_valid(number):
+        position = rng.choice([i for i, c in enumerate(number) if c.isdigit()][2:])
+        number = number[:position] + rng.choice(string.digits) + number[position + 1 :]
+    number_format = rng.choice(
+        [number_format for number_format in spec.formats if _can_fill_format(number, number_format)]
+    )
+    return _randomise_script(_apply_format(number, number_format), rng)
+
+
+def _can_fill_format(number: str, number_format: str) -> bool:
+    """Whether it fills the form; what is written for the longest numbers fits shorter ones."""
+    digit_slots = number_format.count("#")
+    return digit_slots == len(number) or digit_slots > max(20, len(number))
+
+
+def _apply_format(number: str, number_format: str) -> str:
+    remaining = iter(number)
+    formatted = "".join(next(remaining, "") if c == "#" else c for c in number_format)
+    return formatted.rstrip(" -./")
+
+
+def _randomise_script(value: str, rng: random.Random) -> str:
+    """Now and then with digits of another script, or with separators that no keyboard has."""
+    chance = rng.random()
+    if chance < 0.1:
+        value = value.translate(str.maketrans("0123456789", rng.choice(NON_ASCII_DIGITS)))
+    elif chance < 0.25:
+        value = value.replace(" ", rng.choice("\u00a0\u2009\u202f"))
+        value = value.replace("-", rng.choice("\u2010\u2011\u2013"))
+    return value

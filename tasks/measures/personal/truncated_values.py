@@ -1,0 +1,336 @@
+"""Parts of personal data and secrets, which the ends of a text cut off.
+
+The detectors of ``tasks.measures.personal_data`` look for complete values: check digits, numbering
+plans, whole addresses. A text that a model wrote up to its token limit, or a window of a document,
+may hold the first or the last part of one. Such a part cannot be verified, so these expressions go
+by its shape alone, and only at the very end or beginning of a text; a few characters may close the
+part of a secret, as a quote does. The prefix of a vendor tells a secret anywhere, also one that is
+shorter than complete ones. They are for hiding text that people would otherwise see, not for
+counting: they find more than there is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+from tasks.measures.personal.contact_details import WORD_CHARACTER
+from tasks.measures.personal.folding import fold_digits_and_separators
+from tasks.measures.personal.national_ids import CONTEXT_CHARS_BEFORE, NATIONAL_ID_FORMATS
+from tasks.measures.personal.types import PersonalDataType, country_of_type
+
+#: Characters at each end of a text that are searched; only a private key may be longer.
+SEARCHED_CHARACTERS = 400
+
+_LOCAL_PART = r"[\w.%+'-]{1,64}"
+#: Characters of keys, tokens and passwords.
+_CREDENTIAL_CHARACTER = r"[A-Za-z0-9+/=_.~!@#$%^&*?-]"
+#: A word that says that a secret follows; "key" is not the end of another word, such as "turkey".
+_CREDENTIAL_WORD = (
+    r"(?i:(?:(?<![a-z])|(?<=api)|(?<=secret)|(?<=access))key"
+    r"|token|secret|passw(?:or)?d|pwd|passphrase|credentials?)"
+)
+
+#: What may stand between the part of a secret and the end of the text: it closes a quotation, a
+#: list or a sentence.
+_CLOSING_PUNCTUATION = r"[\"'`)\]}>.,;…*]{0,4}"
+
+#: What the end of a text must hold before its shapes are tried: most texts have none of it.
+_CUE_PATTERNS = {
+    "address": r"@|(?i:mail)",
+    "digit": r"\d[^\d]{0,7}\Z",
+    "token": r"[A-Za-z0-9]{2}[-_.:]|A[KSBC][IC]A|AIza|eyJ|dapi|:AA",
+    "connection": r"://[^\s:/]{0,64}:",
+    "assignment": _CREDENTIAL_WORD,
+    "iban": r"(?i:iban)",
+}
+
+
+@dataclass(frozen=True)
+class TruncatedShape:
+    """What a value that the end of a text cuts off looks like."""
+
+    type: PersonalDataType
+    cue: str
+    """The entry of ``_CUES`` without which it is not tried."""
+    max_characters: int
+    """Characters from the end in which it must begin."""
+    pattern: str
+    """Matched up to the end; the group "value", where there is one, is what is hidden."""
+
+    @cached_property
+    def compiled_pattern(self) -> re.Pattern[str]:
+        closers = _CLOSING_PUNCTUATION if self.type == "SECRET" else ""
+        return re.compile(rf"(?:{self.pattern})(?P<closers>{closers})\Z")
+
+    def find_span(self, text: str) -> tuple[int, int] | None:
+        """Return the span of the value in a text that ends with the last character that counts."""
+        match = self.compiled_pattern.search(text, max(0, len(text) - self.max_characters))
+        if match is None:
+            return None
+        if "value" in self.compiled_pattern.groupindex:
+            return match.span("value")
+        return match.start(), match.start("closers")
+
+
+@dataclass(frozen=True)
+class VendorKeyFormat:
+    """The prefix by which a vendor's keys are told, and what follows it."""
+
+    prefix: str
+    characters: str
+    """The class of characters that follow the prefix."""
+    max_characters: int
+    """How many of them a complete key has at most."""
+    min_characters: int = 0
+    """How many must be there at the end of a text."""
+    required_pattern: str = r"\d"
+    """What the first characters must hold within a text, so that they are no word."""
+
+    @property
+    def truncated_pattern(self) -> str:
+        return rf"{self.prefix}{self.characters}{{{self.min_characters},{self.max_characters}}}"
+
+    @property
+    def anywhere_pattern(self) -> str:
+        """Any key that is long enough to be no chance; one that is complete is found as well."""
+        lookahead = rf"(?={self.characters}{{0,40}}?{self.required_pattern})"
+        return rf"{self.prefix}{lookahead}{self.characters}{{8,400}}"
+
+
+_DIGIT_AND_CAPITAL = r"(?:\d[\w-]{0,40}?[A-Z]|[A-Z][\w-]{0,40}?\d)"
+
+#: What a prefix does not follow: it would be within a word.
+_NOT_WITHIN_WORD = r"(?<![A-Za-z0-9_-])"
+
+#: Those of ``tasks.measures.personal.secrets``.
+_VENDOR_KEY_FORMATS = (
+    # Alone they are words, as is "ASIANS".
+    VendorKeyFormat(
+        r"(?:AKIA|ASIA(?!NS?(?![A-Z0-9]))|ABIA|ACCA)", "[A-Z0-9]", 16, min_characters=1
+    ),
+    VendorKeyFormat(r"gh[pousr]_", "[A-Za-z0-9]", 36),
+    VendorKeyFormat(r"github_pat_", "[A-Za-z0-9_]", 82),
+    VendorKeyFormat(r"gl(?:pat|dt|ft|soat|rt)-", "[A-Za-z0-9_-]", 50),
+    VendorKeyFormat(r"xox[abeoprs]-", "[A-Za-z0-9-]", 140),
+    VendorKeyFormat(r"(?:sk|rk)_live_", "[A-Za-z0-9]", 99),
+    VendorKeyFormat(r"sk-ant-", "[A-Za-z0-9_-]", 120),
+    # Style sheets have classes such as "sk-fading-circle12".
+    VendorKeyFormat(
+        r"sk-", "[A-Za-z0-9_-]", 190, min_characters=8, required_pattern=_DIGIT_AND_CAPITAL
+    ),
+    VendorKeyFormat(r"AIza", "[A-Za-z0-9_-]", 35),
+    # These hold letters alone.
+    VendorKeyFormat(r"hf_", "[A-Za-z]", 34, required_pattern=r"[A-Z]{2}"),
+    VendorKeyFormat(r"npm_", "[A-Za-z0-9]", 36),
+    VendorKeyFormat(r"pypi-AgE", "[A-Za-z0-9_-]", 390),
+    VendorKeyFormat(
+        r"SG\.", "[A-Za-z0-9_.-]", 66, min_characters=4, required_pattern=_DIGIT_AND_CAPITAL
+    ),
+    VendorKeyFormat(r"GOCSPX-", "[A-Za-z0-9_-]", 28),
+    VendorKeyFormat(r"dop_v1_", "[0-9a-f]", 64),
+    VendorKeyFormat(r"shp(?:at|ca|pa|ss)_", "[0-9a-f]", 32),
+    VendorKeyFormat(r"dapi", "[0-9a-f]", 32, min_characters=4),
+    VendorKeyFormat(r"\d{8,10}:AA", "[A-Za-z0-9_-]", 33),
+    VendorKeyFormat(r"eyJ", "[A-Za-z0-9_.-]", 390, min_characters=4),
+)
+
+#: Digits that no word and no form announces are hidden from the seventh on: the first six of a
+#: card number name its issuer, and PCI DSS allows them to be shown.
+_END_SHAPES = (
+    TruncatedShape("EMAIL", "address", 260, rf"(?<![\w.%+'-]){_LOCAL_PART}@[\w.-]{{0,190}}"),
+    TruncatedShape(
+        "EMAIL",
+        "address",
+        100,
+        r"(?:(?i:e-?mail|mailto)(?: address)?(?: is)?|@) ?[:=<(]{1,2} ?[\"'<(]?"
+        rf"(?P<value>{_LOCAL_PART})",
+    ),
+    TruncatedShape(
+        "PHONE",
+        "digit",
+        50,
+        rf"(?<!{WORD_CHARACTER})(?<![+.])\+[1-9](?:[ ().-]{{0,2}}\d){{2,14}}[ ().-]{{0,2}}",
+    ),
+    TruncatedShape(
+        "PHONE",
+        "digit",
+        40,
+        rf"(?<!{WORD_CHARACTER})\((?:0\d{{1,4}}|\d{{3}})\)[ -]?\d{{1,4}}(?:[-. ]\d{{0,4}}){{0,3}}",
+    ),
+    TruncatedShape(
+        "PHONE", "digit", 20, rf"(?<!{WORD_CHARACTER})(?:1-)?\d{{3}}([-.])\d{{3}}\1\d{{0,3}}"
+    ),
+    TruncatedShape(
+        "PHONE",
+        "digit",
+        30,
+        rf"(?<!{WORD_CHARACTER})(?<!\d )0[1-9]\d{{0,3}} \d{{2,4}}(?:[ -]\d{{0,4}}){{0,3}}",
+    ),
+    TruncatedShape(
+        "PHONE",
+        "digit",
+        60,
+        r"(?<![A-Za-z])(?i:tel|phone|telephone|call|fax|mobile|cell|dial|whatsapp|sms|telefon)"
+        r"(?: number| no)?[.:]{0,2} ?"
+        # Three digits of which no three stand together are none: "Please call 2 10".
+        r"(?P<value>(?=[+(0]|\d{3}|(?:\d[ ().-]{0,3}){4})[+(]?\d[\d ().-]{2,20})",
+    ),
+    TruncatedShape(
+        "CARD",
+        "digit",
+        30,
+        rf"(?<!{WORD_CHARACTER})(?<![.+-])(?:[3-6]\d|2[2-7])\d\d([ "
+        rf"-]?)\d{{3,6}}(?:\1\d{{1,6}}){{0,3}}\1?",
+    ),
+    TruncatedShape(
+        "CARD",
+        "digit",
+        80,
+        r"(?i:card|visa|mastercard|amex|american express)(?i: number| no)?\W{1,3}"
+        r"(?:(?i:is|ends in|ending in)\W)?(?P<value>\d[\d -]{2,22})",
+    ),
+    TruncatedShape(
+        "IBAN",
+        "digit",
+        50,
+        r"(?<![A-Za-z0-9])[A-Z]{2}\d{2} ?[A-Z0-9]{4}(?: ?[A-Z0-9]{4}){0,7}(?: ?[A-Z0-9]{1,3})? ?",
+    ),
+    TruncatedShape(
+        "IBAN", "iban", 60, r"(?i:iban)\W{0,3}(?P<value>[A-Z]{2}\d{0,2}[A-Z0-9 ]{0,36})"
+    ),
+    TruncatedShape(
+        "SSN", "digit", 20, rf"(?<!{WORD_CHARACTER})(?<![.+-])\d{{3}}-\d{{2}}-\d{{0,3}}"
+    ),
+    TruncatedShape(
+        "IP",
+        "digit",
+        20,
+        rf"(?<!{WORD_CHARACTER})(?<![.-])(?<![=<>~!]=)(?<![^/]/)(?!10\.|127\.|192\.168\.)"
+        r"(?=[\d.]*(?:3[2-9]|[4-9]\d|\d{3}))(?:\d{1,3}\.){3}\d{0,2}",
+    ),
+    TruncatedShape(
+        "IP",
+        "digit",
+        50,
+        rf"(?<!{WORD_CHARACTER})(?<![:.])[23][0-9A-Fa-f]{{3}}:[0-9A-Fa-f]{{1,4}}:[0-9A-Fa-f:]{{0,32}}",
+    ),
+    TruncatedShape(
+        "SECRET",
+        "token",
+        SEARCHED_CHARACTERS,
+        rf"{_NOT_WITHIN_WORD}(?:{'|'.join(f.truncated_pattern for f in _VENDOR_KEY_FORMATS)})",
+    ),
+    TruncatedShape(
+        "SECRET",
+        "connection",
+        240,
+        # A port is no password, nor is what stands for one: "localhost:8080", "localhost:{port}".
+        r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s:/@\"'<>\[]{0,64}:"
+        r"(?!\d{1,5}_{0,2}(?!\w)|[$%{<]|(?i:port)(?!\w))[^\s/@\"'<>]{1,128}",
+    ),
+    TruncatedShape(
+        "SECRET",
+        "assignment",
+        240,
+        rf"{_CREDENTIAL_WORD}[\"'`]?[ \t]{{0,3}}(?:=>?[ \t]{{0,3}}[\"'`]?|:[ \t]{{0,3}}[\"'`])"
+        rf"(?P<value>(?![$%{{<*]){_CREDENTIAL_CHARACTER}{{2,200}})",
+    ),
+    # A word in small letters after a colon is prose: "The secret: patience".
+    TruncatedShape(
+        "SECRET",
+        "assignment",
+        240,
+        rf"{_CREDENTIAL_WORD}[ \t]{{0,3}}:[ \t]{{0,3}}"
+        rf"(?P<value>(?=[a-z]*[A-Z0-9_/+~!@#$^&-])(?![$%{{<*]){_CREDENTIAL_CHARACTER}{{4,200}})",
+    ),
+)
+
+#: Values that the beginning of a text cuts off.
+_START_PATTERNS: tuple[tuple[PersonalDataType, str], ...] = (
+    ("EMAIL", r"@[^\W_][\w-]{0,62}(?:\.[\w-]{1,63}){1,8}"),
+    ("PHONE", r"[\d() -]{0,12}\d{3}[ -]\d{4}(?![\w-])"),
+    ("CARD", r"\d{0,6}(?:[ -]\d{4,6}){2,4}(?![\w-]|\.\d)"),
+    ("CARD", r"\d{9,18}(?![\w-]|\.\d)"),
+    (
+        "IBAN",
+        r"(?=(?:[A-Z ]{0,8}\d){8})[A-Z0-9]{0,4}(?: [A-Z0-9]{4}){1,7}(?: [A-Z0-9]{1,4})?(?![\w-])",
+    ),
+    ("IBAN", r"(?=(?:[A-Z]{0,8}\d){8})[A-Z0-9]{9,32}(?![\w-])"),
+)
+
+_START_CUE = re.compile(r"@|[A-Z0-9() -]{0,9}\d")
+_VENDOR_KEY_ANYWHERE = re.compile(
+    rf"{_NOT_WITHIN_WORD}(?:{'|'.join(f.anywhere_pattern for f in _VENDOR_KEY_FORMATS)})"
+)
+_NUMBER_AT_END = re.compile(rf"(?<!{WORD_CHARACTER})\d[\d ./-]{{2,24}}\Z")
+_PRIVATE_KEY_BOUNDARY = re.compile(
+    r"-----(BEGIN|END) (?:[A-Z]{2,16} ){0,3}PRIVATE KEY(?: BLOCK)?-----"
+)
+
+
+def find_truncated_values(
+    text: str, regions: Sequence[str] = ()
+) -> Iterator[tuple[PersonalDataType, int, int]]:
+    """Find the parts of values that the ends of a text may have cut off, and of keys anywhere.
+
+    Args:
+        text: The text as it is shown; its ends are where something may be missing.
+        regions: Countries whose national numbers are expected where a word announces them.
+
+    Yields:
+        The type, the first character and the one after the last; parts may overlap.
+    """
+    folded = fold_digits_and_separators(text)
+    for key in _VENDOR_KEY_ANYWHERE.finditer(folded):
+        yield "SECRET", *key.span()
+    end = folded.rstrip()[-SEARCHED_CHARACTERS:]
+    start = len(folded.rstrip()) - len(end)
+    cues = {name for name, cue in _compile_cue_patterns() if cue.search(end)}
+    for shape in _END_SHAPES if cues else ():
+        if shape.cue in cues and (span := shape.find_span(end)):
+            yield shape.type, start + span[0], start + span[1]
+    number = _NUMBER_AT_END.search(end, max(0, len(end) - 30)) if "digit" in cues else None
+    if number:
+        preceding_text = end[max(0, number.start() - CONTEXT_CHARS_BEFORE) : number.start()]
+        for data_type, context_pattern in _compile_context_patterns(tuple(regions)):
+            if context_pattern.search(preceding_text):
+                yield data_type, start + number.start(), start + number.end()
+    leading_blanks = len(folded) - len(folded.lstrip())
+    # Each of them begins with "@" or has a digit among its first characters.
+    start_cue = _START_CUE.match(folded, leading_blanks)
+    for data_type, pattern in _compile_start_patterns() if start_cue else ():
+        if match := pattern.match(folded, leading_blanks, leading_blanks + SEARCHED_CHARACTERS):
+            yield data_type, *match.span()
+    key_boundaries = list(_PRIVATE_KEY_BOUNDARY.finditer(folded)) if "PRIVATE KEY" in folded else []
+    if key_boundaries and key_boundaries[-1][1] == "BEGIN":
+        yield "SECRET", key_boundaries[-1].start(), len(text)
+    if key_boundaries and key_boundaries[0][1] == "END":
+        yield "SECRET", 0, key_boundaries[0].end()
+
+
+@cache
+def _compile_cue_patterns() -> list[tuple[str, re.Pattern[str]]]:
+    return [(name, re.compile(pattern)) for name, pattern in _CUE_PATTERNS.items()]
+
+
+@cache
+def _compile_start_patterns() -> list[tuple[PersonalDataType, re.Pattern[str]]]:
+    return [(data_type, re.compile(pattern)) for data_type, pattern in _START_PATTERNS]
+
+
+@cache
+def _compile_context_patterns(
+    regions: tuple[str, ...],
+) -> list[tuple[PersonalDataType, re.Pattern[str]]]:
+    """The words that announce a number of these countries, by its type."""
+    return [
+        (
+            id_format.type,
+            re.compile(rf"(?i)(?<![A-Za-z\u00c0-\u04ff])(?:{id_format.context_words})\W"),
+        )
+        for id_format in NATIONAL_ID_FORMATS
+        if id_format.context_words and country_of_type(id_format.type) in regions
+    ]

@@ -1,0 +1,297 @@
+"""Take documents out of packed sequences: padding stands in place of their tokens.
+
+What is left stands where it stood: every other row, position, batch and step of a training stays
+what it was, bit for bit, and so does what an objective masks or cuts out there (the pairs of span
+corruption, which lie side by side, move up). So two trainings from one seed, one of which lacks the
+documents, differ in nothing but these. Padding weighs nothing and is no target, and training has
+read the documents never, for they have no span.
+
+Memory: a part of the rows in each worker; 60 bytes a stretch of a document, and of those that lie
+across parts one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from operator import itemgetter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from model.special_tokens import PAD_ID
+from model.training.packed_rows import spell_tokens_as_bytes
+from tasks.contract import (
+    ID_TYPE,
+    Artifact,
+    EmptyConfig,
+    HallmarkError,
+    ItemResult,
+    StageContext,
+    Table,
+    TablePart,
+    TableWriters,
+    accounts,
+    hash_documents,
+    stage,
+)
+from tasks.training.encoding import join_token_bytes, load_tokenizer
+from tasks.training.pack import PACKED_SPLITS, SPANS, build_sequences_schema
+
+Int64 = NDArray[np.int64]
+
+
+def replace_spans_with_padding(rows: pa.Table, first_row: int, spans: pa.Table) -> pa.Table | None:
+    """Packed rows, the first of them row ``first`` of its split, with padding in place of the
+    tokens of ``spans`` (sequence, start, end); None where they have nothing else."""
+    row_indices = spans["sequence"].to_numpy() - first_row
+    is_in_rows = (row_indices >= 0) & (row_indices < len(rows))
+    arrays = []
+    is_changed = False
+    for column_name in rows.column_names:
+        values = rows[column_name].combine_chunks()
+        context_length, padding_value = (
+            values.type.list_size,
+            PAD_ID if column_name == "ids" else -1,
+        )
+        flat_values = values.flatten().to_numpy()
+        span_edges = np.zeros(len(flat_values) + 1, np.int64)  # no two spans share a token
+        for edge_column, step in (("start", 1), ("end", -1)):
+            np.add.at(
+                span_edges,
+                row_indices[is_in_rows] * context_length
+                + spans[edge_column].to_numpy()[is_in_rows],
+                step,
+            )
+        is_removed = np.cumsum(span_edges[:-1]) > 0
+        is_changed |= bool((flat_values[is_removed] != padding_value).any())
+        padded_values = np.where(is_removed, np.int32(padding_value), flat_values).astype(np.int32)
+        arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(padded_values), type=values.type))
+    return pa.table(arrays, schema=rows.schema) if is_changed else None
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """A part of the rows of a split, the first of them row ``first``; the spans in them that go,
+    and those that stay, with their sources."""
+
+    split: str
+    part: TablePart
+    first_row: int
+    removed_spans: pa.Table
+    remaining_spans: pa.Table
+
+    def __str__(self) -> str:
+        return str(self.part)
+
+
+#: A document at an edge of a part, the tokens of which may go on in the next one.
+EDGE_DOCUMENTS = pa.schema(
+    [("doc_id", ID_TYPE), ("source", pa.string()), ("text", pa.large_binary())]
+)
+
+
+def write_padded_rows(
+    packed_rows: PackedRows, tokenizer_path: str, out: TableWriters
+) -> accounts.SourceCounts:
+    """Write the rows of a part; returns what is left, measured from the tokens as they were
+    written. Documents at its edges are spilled instead."""
+    original_rows = packed_rows.part.read()
+    padded_rows = replace_spans_with_padding(
+        original_rows, packed_rows.first_row, packed_rows.removed_spans
+    )
+    written_rows = original_rows if padded_rows is None else padded_rows
+    out.get_table_writer(packed_rows.split).write(written_rows)
+    id_array = written_rows["ids"].combine_chunks()
+    token_ids = id_array.flatten().to_numpy()
+    bytes_by_token = spell_tokens_as_bytes(load_tokenizer(Path(tokenizer_path)))
+    token_byte_lengths = pc.binary_length(bytes_by_token).to_numpy()
+    byte_offsets = np.concatenate(
+        [[0], np.cumsum(token_byte_lengths[token_ids], dtype=np.int64)]
+    )  # in bytes
+    first_span_indices, token_starts, token_ends = find_document_token_ranges(
+        packed_rows, id_array.type.list_size
+    )
+    text_edges = byte_offsets[np.append(token_starts, -1)]
+    text_edges[0] = (
+        0  # text that is nobody's any more counts as of the document beside it, and tells
+    )
+    texts = join_token_bytes(bytes_by_token, token_ids, text_edges)
+    first_spans = packed_rows.remaining_spans.take(first_span_indices)
+    documents = pa.table(
+        [first_spans["doc_id"], first_spans["source"], texts], schema=EDGE_DOCUMENTS
+    )
+    is_complete = pa.array((token_starts > 0) & (token_ends < len(token_ids)))
+    out.get_spill_writer("edges", EDGE_DOCUMENTS).write(documents.filter(pc.invert(is_complete)))
+    return count_documents_by_source(documents.filter(is_complete))
+
+
+def find_document_token_ranges(
+    packed_rows: PackedRows, context_length: int
+) -> tuple[Int64, Int64, Int64]:
+    """The first span of each document that stays, and where in the part its tokens begin and end:
+    they lie side by side, and so do their spans."""
+    document_numbers = pc.rank(packed_rows.remaining_spans["doc_id"], tiebreaker="dense").to_numpy()
+    first_spans, last_spans = (
+        np.flatnonzero(np.diff(document_numbers, **{side: 0})) for side in ("prepend", "append")
+    )
+    row_offsets = (
+        packed_rows.remaining_spans["sequence"].to_numpy() - packed_rows.first_row
+    ) * context_length
+    token_starts, token_ends = (
+        row_offsets + packed_rows.remaining_spans[span_column].to_numpy()
+        for span_column in ("start", "end")
+    )
+    return first_spans, token_starts[first_spans], token_ends[last_spans]
+
+
+def count_documents_by_source(documents: pa.Table) -> accounts.SourceCounts:
+    """The counts of documents, each whole, with what their tokens spell."""
+    document_columns = (documents["source"], pc.binary_length(documents["text"]))
+    document_values = zip(
+        *(column.to_pylist() for column in document_columns),
+        hash_documents(documents["doc_id"], documents["text"]),
+        strict=True,
+    )
+    count_rows = [
+        [source, "document", 1, byte_count, 0, document_hash.hex()]
+        for source, byte_count, document_hash in document_values
+    ]
+    return accounts.merge_counts([count_rows])
+
+
+def count_edge_documents(results: Sequence[ItemResult]) -> accounts.SourceCounts:
+    """The counts of the documents at the edges of parts, joined one by one."""
+    piece_rows = (
+        piece_row
+        for result in results
+        for piece_row in result.open_spilled_table("edges", EDGE_DOCUMENTS).to_pylist()
+    )
+    document_counts = []
+    for doc_id, grouped_pieces in groupby(piece_rows, itemgetter("doc_id")):
+        document_pieces = [*grouped_pieces]
+        document = {
+            "doc_id": doc_id,
+            "source": document_pieces[0]["source"],
+            "text": b"".join(piece["text"] for piece in document_pieces),
+        }
+        document_counts.append(
+            count_documents_by_source(pa.Table.from_pylist([document], schema=EDGE_DOCUMENTS))
+        )
+    return accounts.merge_counts(document_counts)
+
+
+def append_source_column(spans: pa.Table, documents: Table) -> pa.Table:
+    """Spans of documents that stayed, with the source of each."""
+    document_sources = pa.concat_tables(
+        [part.read(["doc_id", "source"]) for part in documents.parts]
+    )
+    source_indices = pc.index_in(
+        spans["doc_id"], value_set=document_sources["doc_id"].combine_chunks()
+    )
+    return spans.append_column(
+        "source", document_sources["source"].combine_chunks().take(source_indices)
+    )
+
+
+def split_spans_by_part(spans: pa.Table, split: str, row_edges: Int64) -> list[pa.Table]:
+    """The spans of a split from each of these rows to the next; they are in the rows' order."""
+    split_spans = spans.filter(pc.equal(spans["split"], split))
+    span_edges = np.searchsorted(split_spans["sequence"].to_numpy(), row_edges)
+    return [split_spans.slice(start, stop - start) for start, stop in pairwise(span_edges)]
+
+
+@stage(
+    name="blank",
+    tables={
+        **{split: build_sequences_schema(-1) for split in PACKED_SPLITS},
+        "spans": SPANS,
+        "accounts": accounts.ACCOUNTS,
+        "checksums": accounts.CHECKSUMS,
+    },
+    libraries=["tokenizers", "numpy"],
+    reads={
+        "packed_corpus": (*PACKED_SPLITS, "spans", "accounts", "checksums"),
+        "tokenizer": ("tokenizer.json",),
+    },
+)
+def pad_removed_documents(
+    packed_corpus: Artifact,
+    documents: Table,
+    ledger: Table,
+    tokenizer: Artifact,
+    config: EmptyConfig,
+    context: StageContext,
+) -> None:
+    """``documents``: those that stay; ``ledger``: those that go, as ``leave_out`` has them."""
+    removed_ids = pc.unique(ledger.read(["doc_id"])["doc_id"].combine_chunks())
+    spans = packed_corpus["spans"].read()
+    unpacked_ids = removed_ids.filter(
+        pc.invert(pc.is_in(removed_ids, value_set=spans["doc_id"].combine_chunks()))
+    )
+    if len(unpacked_ids):
+        raise HallmarkError(
+            f"{len(unpacked_ids):,} documents are to be blanked that stand nowhere in "
+            f"{packed_corpus.name}, "
+            f"{unpacked_ids[0].as_py().hex()} among them; leave out documents that training packed"
+        )
+    is_removed = pc.is_in(spans["doc_id"], value_set=removed_ids)
+    remaining_spans = append_source_column(spans.filter(pc.invert(is_removed)), documents)
+    packed_rows = []
+    for split in PACKED_SPLITS:
+        parts = packed_corpus[split].parts
+        row_edges = np.cumsum([0, *(part.row_count for part in parts)])
+        spans_by_part = (
+            split_spans_by_part(span_table, split, row_edges)
+            for span_table in (spans.filter(is_removed), remaining_spans)
+        )
+        for part, first_row, *part_spans in zip(
+            parts, row_edges[:-1].tolist(), *spans_by_part, strict=True
+        ):
+            packed_rows.append(PackedRows(split, part, first_row, *part_spans))
+        if packed_corpus[split].row_count:
+            context_length = (
+                packed_corpus[split].parts[0].read_empty_table().schema.field("ids").type.list_size
+            )
+            context.schemas |= {
+                name: build_sequences_schema(context_length) for name in PACKED_SPLITS
+            }
+    results = context.map_items(
+        write_padded_rows, packed_rows, str(tokenizer.fetch_file("tokenizer.json"))
+    )
+    context.get_table_writer("spans").write(remaining_spans.drop_columns("source"))
+    kept_counts = accounts.merge_counts(
+        [count_edge_documents(results), *(part.value for part in results)]
+    )
+    account_rows = accounts.compute_accounts(
+        read_packed_counts(packed_corpus), kept_counts, ledger.source_counts
+    )
+    checksum_rows = accounts.compute_checksums(
+        read_packed_counts(packed_corpus), kept_counts, ledger.source_counts
+    )
+    context.get_table_writer("accounts").write(
+        pa.Table.from_pylist(account_rows, schema=accounts.ACCOUNTS)
+    )
+    context.get_table_writer("checksums").write(
+        pa.Table.from_pylist(checksum_rows, schema=accounts.CHECKSUMS)
+    )
+
+
+def read_packed_counts(packed_corpus: Artifact) -> accounts.SourceCounts:
+    """What was packed, by its accounts."""
+    counts_by_unit = {
+        (row["source"], row["unit"]): row["kept"]
+        for row in packed_corpus["accounts"].read().to_pylist()
+    }
+    checksums = {
+        row["source"]: row["kept"].hex() for row in packed_corpus["checksums"].read().to_pylist()
+    }
+    return [
+        [source, "document", document_count, counts_by_unit[source, "bytes"], 0, checksums[source]]
+        for (source, unit), document_count in counts_by_unit.items()
+        if unit == "rows"
+    ]

@@ -1,0 +1,271 @@
+"""Compute how often training read each document, from (seed, step): training logs no documents.
+
+Training reads rows of packed tokens epoch by epoch, in the order that
+``model.training.packed_rows.select_batch_rows`` gives. How often a row was read up to a step, and
+when first and last, therefore has a closed form.
+
+Memory: 60 bytes a packed row, 60 bytes a stretch of a document, and the ids of the documents; in a
+worker a part of these for each checkpoint. What each row's readings are waits in a file, 12 bytes a
+row and checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from model.training.packed_rows import compute_read_steps, count_reads_per_row
+from tasks.contract import (
+    ID_TYPE,
+    StageContext,
+    Table,
+    TablePart,
+    TableWriters,
+    column,
+    table_schema,
+)
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+DOCUMENT_READS = table_schema(
+    "What training read of each packed document: a row for each checkpoint before which it read "
+    "any of it since the checkpoint before that.",
+    column("doc_id", ID_TYPE, "id", "the document"),
+    column("step", pa.int64(), "figure", "optimizer step of the checkpoint"),
+    column("source", pa.string(), "label", "source of the document"),
+    column(
+        "size", pa.int64(), "figure", "tokens of the document, its begin among them", unit="tokens"
+    ),
+    column(
+        "tokens",
+        pa.int64(),
+        "figure",
+        "tokens of it that were read since the checkpoint before, each as often as it was read",
+        unit="tokens",
+    ),
+    column(
+        "first_step",
+        pa.int64(),
+        "figure",
+        "first step since the checkpoint before that read any of it",
+    ),
+    column("last_step", pa.int64(), "figure", "last step so far that read any of it"),
+    column(
+        "passes",
+        pa.int64(),
+        "figure",
+        "how often the whole of it was read, in all steps until this checkpoint",
+    ),
+    partition_by=True,
+)
+
+COVERAGE = table_schema(
+    "How much of each source training had read, in all steps until a checkpoint.",
+    column("step", pa.int64(), "figure", "optimizer step of the checkpoint"),
+    column("source", pa.string(), "label", "the source"),
+    column("documents", pa.int64(), "figure", "documents packed for training", unit="documents"),
+    column("touched", pa.int64(), "figure", "those of which any token was read", unit="documents"),
+    column("whole", pa.int64(), "figure", "those of which every token was read", unit="documents"),
+    column("packed", pa.int64(), "figure", "tokens of the documents", unit="tokens"),
+    column(
+        "tokens", pa.int64(), "figure", "tokens read, each as often as it was read", unit="tokens"
+    ),
+)
+
+
+@dataclass(frozen=True)
+class DocumentSpans:
+    """The training documents of a part, (D,), in the order of their ids, and where they stand in
+    the packed rows, (S,): ``begin`` is the first stretch of each document."""
+
+    part: TablePart
+    doc_ids: pa.Array
+    sources: pa.Array
+    first_span_indices: Int64
+    span_rows: Int64
+    span_tokens: Int64
+
+    def __str__(self) -> str:
+        return str(self.part)
+
+    def reduce_by_document(self, ufunc: np.ufunc, span_values: Int64) -> Int64:
+        """``how`` over the stretches of each document: (S,) to (D,)."""
+        return (
+            ufunc.reduceat(span_values, self.first_span_indices)
+            if len(self.first_span_indices)
+            else span_values
+        )
+
+    @property
+    def document_tokens(self) -> Int64:
+        """Tokens of each document, (D,)."""
+        return self.reduce_by_document(np.add, self.span_tokens)
+
+
+def load_document_spans(spans: Table, documents: Table) -> list[DocumentSpans]:
+    """Where the documents of the split "train" stand, for each part of ``documents``."""
+    train_spans = spans.read(["split", "sequence", "start", "end", "doc_id"])
+    train_spans = (
+        train_spans.filter(pc.equal(train_spans["split"], "train"))
+        .sort_by("doc_id")
+        .combine_chunks()
+    )
+    part_documents = [part.read(["doc_id", "source"]) for part in documents.parts]
+    all_documents = pa.concat_tables(part_documents).combine_chunks()
+    document_indices = pc.index_in(
+        train_spans["doc_id"], value_set=all_documents["doc_id"].combine_chunks()
+    )
+    part_indices = np.repeat(
+        np.arange(len(part_documents)), [len(rows) for rows in part_documents]
+    )[document_indices.to_numpy()]
+    train_spans = train_spans.append_column(
+        "source", all_documents["source"].cast(pa.string()).take(document_indices)
+    )
+    part_order = np.argsort(part_indices, kind="stable")
+    train_spans = train_spans.take(part_order).combine_chunks()
+    part_edges = np.searchsorted(part_indices[part_order], np.arange(len(part_documents) + 1))
+    return [
+        _build_document_spans(part, train_spans.slice(begin, end - begin))
+        for part, begin, end in zip(documents.parts, part_edges[:-1], part_edges[1:], strict=True)
+    ]
+
+
+def _build_document_spans(part: TablePart, span_table: pa.Table) -> DocumentSpans:
+    doc_ids = pc.unique(span_table["doc_id"])  # in the order in which they first appear: sorted
+    document_numbers = pc.index_in(span_table["doc_id"], value_set=doc_ids).to_numpy()
+    first_span_indices = np.searchsorted(document_numbers, np.arange(len(doc_ids)))
+    sources = span_table["source"].combine_chunks().take(pa.array(first_span_indices))
+    span_tokens = pc.subtract(span_table["end"], span_table["start"]).to_numpy().astype(np.int64)
+    return DocumentSpans(
+        part, doc_ids, sources, first_span_indices, span_table["sequence"].to_numpy(), span_tokens
+    )
+
+
+#: The first reading of a row that was not read.
+NEVER_READ = np.iinfo(np.int32).max
+
+
+def iter_row_reads(
+    row_count: int, seed: int, batch_size: int, steps: Sequence[int]
+) -> Iterator[Int32]:
+    """For each of these ascending steps, (3, rows): how often each packed row had been read; the
+    first step since the one before that read it, or NEVER; and the last, or 0."""
+    previous_counts = np.zeros(row_count, np.int64)
+    for step in steps:
+        read_counts = count_reads_per_row(seed, step, batch_size, row_count)
+        is_newly_read = read_counts > previous_counts
+        first_steps = np.where(
+            is_newly_read, compute_read_steps(previous_counts, seed, batch_size), NEVER_READ
+        )
+        last_steps = np.where(
+            is_newly_read, compute_read_steps(np.maximum(read_counts - 1, 0), seed, batch_size), 0
+        )
+        yield np.array([read_counts, first_steps, last_steps], np.int32)
+        previous_counts = read_counts
+
+
+def build_read_tables(
+    document_spans: DocumentSpans, row_reads: Iterable[Int32], steps: Sequence[int]
+) -> tuple[pa.Table, pa.Table]:
+    """Rows of SEEN and of COVERAGE for each of the checkpoints' steps, from the rows' readings."""
+    read_tables, coverage_tables = [DOCUMENT_READS.empty_table()], [COVERAGE.empty_table()]
+    previous_counts = np.zeros(len(document_spans.span_rows), np.int64)
+    for step, step_reads in zip(steps, row_reads, strict=True):
+        read_counts, first_steps, last_steps = step_reads[:, document_spans.span_rows].astype(
+            np.int64
+        )  # (S,) each
+        read_columns = {
+            "tokens": document_spans.reduce_by_document(
+                np.add, (read_counts - previous_counts) * document_spans.span_tokens
+            ),
+            "first_step": document_spans.reduce_by_document(np.minimum, first_steps),
+            "last_step": document_spans.reduce_by_document(np.maximum, last_steps),
+            "passes": document_spans.reduce_by_document(np.minimum, read_counts),
+        }
+        document_columns = {
+            "doc_id": document_spans.doc_ids,
+            "step": pa.array(np.full(len(document_spans.document_tokens), step)),
+            "source": document_spans.sources,
+            "size": pa.array(document_spans.document_tokens),
+        }
+        read_documents = np.flatnonzero(read_columns["tokens"])
+        read_tables.append(
+            pa.table({**document_columns, **read_columns}, schema=DOCUMENT_READS).take(
+                read_documents
+            )
+        )
+        coverage_tables.append(_build_coverage(step, document_spans, read_counts))
+        previous_counts = read_counts
+    sort_keys: Any = [("doc_id", "ascending"), ("step", "ascending")]
+    return pa.concat_tables(read_tables).sort_by(sort_keys), pa.concat_tables(coverage_tables)
+
+
+def _build_coverage(step: int, document_spans: DocumentSpans, read_counts: Int64) -> pa.Table:
+    """Rows of COVERAGE for one checkpoint, by which the row of each stretch was read ``count``
+    times."""
+    tokens_read = document_spans.reduce_by_document(
+        np.add, read_counts * document_spans.span_tokens
+    )
+    is_fully_read = document_spans.reduce_by_document(np.minimum, read_counts) > 0
+    document_coverage = pa.table(
+        {
+            "step": np.full(len(tokens_read), step),
+            "source": document_spans.sources,
+            "documents": np.ones(len(tokens_read), np.int64),
+            "touched": (tokens_read > 0).astype(np.int64),
+            "whole": is_fully_read.astype(np.int64),
+            "packed": document_spans.document_tokens,
+            "tokens": tokens_read,
+        },
+        schema=COVERAGE,
+    )
+    return sum_coverage_by_source(document_coverage)
+
+
+def sum_coverage_by_source(coverage: pa.Table) -> pa.Table:
+    """Rows of COVERAGE with one for each checkpoint and source, in their order."""
+    key_columns, count_columns = COVERAGE.names[:2], COVERAGE.names[2:]
+    sums = coverage.group_by(key_columns).aggregate([(name, "sum") for name in count_columns])
+    sums = sums.rename_columns([name.removesuffix("_sum") for name in sums.column_names])
+    sort_keys: Any = [(name, "ascending") for name in key_columns]
+    return sums.select(COVERAGE.names).cast(COVERAGE).sort_by(sort_keys)
+
+
+def write_document_reads(
+    document_spans: DocumentSpans, reads_path: str, steps: Sequence[int], out: TableWriters
+) -> Any:
+    """Write what was read of the documents of a part; returns the rows of COVERAGE."""
+    row_reads = np.memmap(reads_path, np.int32, "r").reshape(len(steps), 3, -1)
+    read_table, coverage = build_read_tables(document_spans, row_reads, steps)
+    out.get_table_writer("seen").write(read_table)
+    return coverage.to_pylist()
+
+
+def write_read_tables(
+    packed_rows: Table,
+    spans: Table,
+    documents: Table,
+    seed: int,
+    batch_size: int,
+    steps: Sequence[int],
+    context: StageContext,
+) -> None:
+    """The tables ``seen`` and ``coverage``; ``packed``: the rows of the split "train"."""
+    reads_path = context.work_area / "readings"
+    with reads_path.open("wb") as file:
+        for step_reads in iter_row_reads(packed_rows.row_count, seed, batch_size, steps):
+            step_reads.tofile(file)
+    results = context.map_partitions(
+        write_document_reads, load_document_spans(spans, documents), str(reads_path), steps
+    )
+    coverage_rows = [row for result in results for row in result.value]
+    context.get_table_writer("coverage").write(
+        sum_coverage_by_source(pa.Table.from_pylist(coverage_rows, schema=COVERAGE))
+    )

@@ -1,0 +1,61 @@
+"""Audits of the checkpoints of smoke."""
+
+from dataclasses import replace
+
+import pytest
+
+from flows.config_files import CONFIG_FOLDER
+from tests.flows.test_pipeline import made
+from tests.reports import pages
+
+pytestmark = pytest.mark.slow
+
+
+def test_an_earlier_checkpoint_is_audited_without_touching_the_corpus(smoke):
+    report = smoke.json("audit", "latest@0", "--only", "bias,extraction")
+    behind = [
+        "bias_respond",
+        "extraction_respond",
+        "bias_trace",
+        "extraction_trace",
+        "audit_bias",
+        "audit_extraction",
+        "attention_maps",
+        "model_card",
+    ]
+    assert made(report) == behind
+    head, newest, *_ = pages.read(smoke.store / "site" / "index.html").tables[0]
+    cell = dict(zip(head, newest, strict=True))
+    assert report["run"] in cell["run"] and (cell["step"], cell["status"]) == (
+        "0",
+        "completedmade 8 of 11",
+    )
+    assert report["checkpoint"].endswith("@0") and not report["checkpoint"].startswith("latest")
+    assert smoke.json("status", report["checkpoint"].removesuffix("@0"))["flow"] == "pipeline"
+    said = smoke("status").stdout
+    assert f"audit of {report['checkpoint']}" in said and "nothing is stale" in said
+    # With settings that no file knows: those of its run, and its own.
+    report = smoke.json("audit", "latest@0", "--only", "bias", "--set", "audit_bias.seed=11")
+    assert report["only"] == ["bias"] and not any(stage["stale"] for stage in report["stages"])
+    again = smoke.json("audit", report["checkpoint"], "--only", "bias")
+    assert not any(stage["stale"] for stage in again["stages"])
+    again = smoke.json("audit", "latest@0", "--only", "bias,extraction")
+    assert made(again) == []
+    smoke("audit", "latest@3", code=2)
+
+
+def test_commands_reach_the_store_that_a_config_names(smoke, tmp_path):
+    elsewhere = replace(smoke, store=tmp_path / "elsewhere")
+    mine = tmp_path / "my.toml"
+    mine.write_text(f'store = "{smoke.store}"\n' + (CONFIG_FOLDER / "smoke.toml").read_text())
+    audited = ("audit", f"{smoke.first}@0", "--only", "bias")
+    report = elsewhere.json(*audited, "--config", str(mine))
+    assert report["store"] == str(smoke.store) and not report["store_must_be_named"]
+    named = ("--store", str(smoke.store))
+    again = elsewhere.json(*audited, *named)
+    assert again["store"] == str(smoke.store) and made(again) == []
+    by_config = elsewhere.json("status", report["run"], "--store", str(mine))
+    assert by_config["run"] == report["run"]
+    assert elsewhere.json("batch", smoke.first, "--step", "1", *named)["run"] == smoke.first
+    assert smoke.first in elsewhere.json("report", smoke.first, *named)["run"]
+    assert not elsewhere.store.exists()

@@ -1,0 +1,181 @@
+"""Findings of checkpoints side by side, in pairs of what they were asked alike."""
+
+import io
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from flows import console, open_run
+from flows.checkpoint_comparison import (
+    CheckpointAudits,
+    compare_checkpoints,
+    find_audited_trainings,
+)
+from flows.runs import read_all_runs
+from reports.page.figures import format_value
+from tasks.audits.judging.comparison import explain_incomparability
+from tasks.audits.judging.comparison_units import AuditUnits
+from tasks.contract import HallmarkError, Store
+from tasks.measures.estimates import estimate_mean_or_share
+from tests.reports import pages
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def both(apart):
+    """The untrained model and the last checkpoint, each audited."""
+    apart.json("audit", f"{apart.first}@0", "--only", "toxicity,bias,associations")
+    last = open_run(apart.first, str(apart.store)).config.pretrain.train.steps
+    return f"{apart.first}@0", f"{apart.first}@{last}"
+
+
+def test_differences_are_those_of_pairs(apart, both):
+    report = apart.json("compare", *both)
+    assert [s["name"].partition("@")[2] for s in report["subjects"]] == ["0", both[1].split("@")[1]]
+    assert "has no such audit" in report["refused"]["extraction"]
+    rows = {(r["audit"], r["metric"], r["slice"]): r for r in report["rows"]}
+    runs = [open_run(subject["run"], str(apart.store)) for subject in report["subjects"]]
+    # By hand, from the pairs themselves.
+    sides = [
+        {
+            r["item"]: (r["value"], r["cluster"])
+            for r in run["audit_bias"]["values"].read().to_pylist()
+            if r["measure"] == "preference"
+        }
+        for run in runs
+    ]
+    pairs = [(sides[1][k][0] - sides[0][k][0], sides[0][k][1]) for k in sides[0]]
+    halves = [(1 + d) / 2 for d, _ in pairs]  # shares again
+    by_hand = estimate_mean_or_share(halves, [t for _, t in pairs], is_share=True, null_value=0.5)
+    (found,) = rows["bias", "preference", ""]["differences"]
+    assert found["n"] == len(pairs) and found["p"] == pytest.approx(by_hand.p)
+    assert [(1 + found[end]) / 2 for end in ("value", "low", "high")] == pytest.approx(
+        [by_hand.value, by_hand.low, by_hand.high]
+    )
+    for row in report["rows"]:
+        (difference,) = row["differences"]
+        known = None not in row["values"]
+        if difference and known and difference["missing"] == 0 and "planted" not in row["slice"]:
+            gap = row["values"][1] - row["values"][0]
+            assert difference["value"] == pytest.approx(gap, abs=1e-9), row
+    tested = [d for r in report["rows"] if r["audit"] == "bias" for d in r["differences"] if d]
+    assert all(d["p_corrected"] >= d["p"] for d in tested if d["p"] is not None)
+    assert any(r["audit"] == "associations" and r["differences"][0] for r in report["rows"])
+    assert rows["associations", "strength_by_dose", ""]["differences"] == [None]  # no mean
+    said = apart("compare", *both).stdout
+    assert "difference" in said and "not compared: extraction" in said
+
+
+def test_all_audited_checkpoints_of_a_training_are_compared_with_the_first(apart, both):
+    report = apart.json("compare", f"{apart.first}@all")
+    steps = [int(s["name"].partition("@")[2]) for s in report["subjects"]]
+    assert steps == sorted(steps) and {0, int(both[1].split("@")[1])} <= {*steps}
+    row = next(r for r in report["rows"] if r["metric"] == "preference" and not r["slice"])
+    assert len(row["values"]) == len(steps) and len(row["differences"]) == len(steps) - 1
+
+
+def test_what_was_asked_otherwise_is_not_compared(apart, both):
+    other = apart.json("audit", both[0], "--only", "bias", "--set", "audit_bias.seed=3")["run"]
+    said = apart("compare", both[1], other, code=1).stderr
+    assert "nothing can be compared" in said and "bias: its settings differ: seed" in said
+    store = str(apart.store)
+    seed = apart.json("audit", both[0], "--only", "toxicity", "--set", "audit_toxicity.seed=3")[
+        "run"
+    ]
+    runs = [open_run(name, store) for name in (apart.first, seed)]
+    subjects = [CheckpointAudits(run.id, run) for run in runs]
+    assert "seed" in explain_incomparability("toxicity", subjects)
+
+
+def test_bad_names_are_one_sentence(apart, both):
+    assert "name two checkpoints" in apart("compare", code=2).stderr
+    assert "is empty" in apart("compare", both[0], "", code=2).stderr
+    assert "runs called '2'" in apart("compare", both[0], "2", code=2).stderr
+    assert "has nothing to be compared with" in apart("compare", both[0], code=2).stderr
+    assert (
+        "was not audited in this store yet"
+        in apart("compare", both[0], f"{apart.first}@20", code=2).stderr
+    )
+    assert "no checkpoint 'nobody'" in apart("compare", both[0], "nobody", code=2).stderr
+
+
+def test_nothing_to_compare_is_said(apart):
+    run = open_run(apart.first, str(apart.store))
+    with pytest.raises(HallmarkError, match="no audit ran"):
+        compare_checkpoints(
+            [CheckpointAudits("a", _without(run)), CheckpointAudits("b", _without(run))]
+        )
+    units, rows = AuditUnits(run["audit_capability"]), run["audit_capability"]["findings"].read()
+    known = {
+        row["slice"]: units.build_units(row)
+        for row in rows.to_pylist()
+        if row["metric"] == "bits_per_byte" and not row["control"]
+    }
+    assert known["model"] and not any(known[name] for name in ("bigram", "fivegram", "gzip"))
+
+
+def test_all_checkpoints_are_audited_by_one_command_and_their_course_is_a_page(
+    apart, both, monkeypatch
+):
+    told = io.StringIO()
+    monkeypatch.setattr(console.stderr, "file", told)
+    before = {run.id for run in read_all_runs(Store(apart.store))}
+    rule = 'policy.rules.none={audit="associations", metric="association_strength", lt=-99.0}'
+    only = ("--only", "associations", "--set", rule)
+    done = apart("audit", f"{apart.first}@all", *only, code=3)
+    first = open_run(apart.first, str(apart.store))
+    steps = first["pretrain"]["checkpoints"].read(["step"])["step"].to_pylist()
+    runs = [run for run in read_all_runs(Store(apart.store)) if run.id not in before]
+    assert [run.record["checkpoint"] for run in runs] == [f"{apart.first}@{n}" for n in steps]
+    assert len({run["associations_ask"].name for run in runs}) == 1
+    *_, said = done.stderr.splitlines()
+    assert all(f"{apart.first}@{step}: the policy is broken: none" in said for step in steps)
+    names = [f"{apart.first}@{step}" for step in steps]
+    assert [line for line in told.getvalue().splitlines() if line in names] == names
+    for run in runs:  # as it says
+        assert f"hallmark trace {run.id} associations.association_strength shows the rows" in said
+    assert apart("trace", runs[0].id, "associations.association_strength").stdout
+
+    report = apart.json("compare", f"{apart.first}@all")
+    # What was audited before is not lost behind a newer run with --only.
+    assert apart.json("compare", *both)["refused"]["bias"] == "its settings differ: seed"
+    row = next(r for r in report["rows"] if r["metric"] == "association_strength")
+    path = apart.store / "site/runs" / apart.first / "trajectory/trajectory.html"
+    assert apart("compare", f"{apart.first}@all").stdout.endswith(f"charts: {path}\n")
+    page = pages.read(path)
+    course = next(t for t in page.tables if t[0][0] == "step" and len(t) == 1 + len(steps))
+    assert [line[:2] for line in course[1:]] == [
+        [f"{step:,}", format_value(value, row["unit"])]
+        for step, value in zip(steps, row["values"], strict=True)
+    ]
+    assert pages.broken_links(path.parent) == []
+    # A run that audits none of them takes it from the site before; a report makes all of it anew.
+    text, file = path.read_bytes(), path.stat().st_ino
+    apart.json("run", "smoke", "--until", "ingest")
+    assert path.stat().st_ino == file
+    apart.json("report")
+    assert path.stat().st_ino != file and path.read_bytes() == text
+    assert find_audited_trainings([first]) == []  # of one audited checkpoint there is none
+
+
+def _without(run):
+    from copy import copy
+
+    bare = copy(run)
+    bare.record = run.record | {"stages": []}
+    return bare
+
+
+def test_a_broken_policy_says_how_its_rows_are_found_from_anywhere(apart, both, tmp_path):
+    """The command that it prints, as a shell reads it, from where no store is named."""
+    rule = 'policy.rules.r={audit="toxicity", metric="toxicity_probability", lt=-1.0}'
+    elsewhere = replace(apart, store=tmp_path / "a store")
+    asked = ("audit", both[0], "--only", "toxicity", "--set", rule, "--store", str(apart.store))
+    said = elsewhere(*asked, code=3).stderr
+    program, *command = shlex.split(re.search("; (hallmark trace .*) shows the rows", said)[1])
+    assert program == "hallmark" and command[-2:] == ["--store", str(apart.store)]
+    assert "toxicity_probability[" in command[2]
+    assert "toxicity_probability" in elsewhere(*command).stdout

@@ -1,0 +1,163 @@
+"""A run that adds to the corpus of the smoke run."""
+
+import json
+import random
+import shutil
+
+import pyarrow.compute as pc
+import pytest
+
+from flows import open_run
+from flows.commands.purge import purge_document
+from flows.commands.trace import trace_document
+from flows.corpus_additions import open_corpus_documents, resolve_earlier_run_id
+from flows.run_recording import resolve_flow_arguments
+from tasks.contract import UsageError
+from tests.reports import pages
+
+pytestmark = pytest.mark.slow
+
+CONFIG = """
+name = "second"
+earlier = "{earlier}"
+
+[[ingest.sources]]
+kind = "jsonl"
+name = "more"
+path = "{path}"
+licence = "CC0"
+
+[train_tokenizer]
+vocab_size = 512
+
+[pack]
+context = 128
+"""
+
+
+@pytest.fixture(scope="module")
+def grown(smoke, tmp_path_factory):
+    """The smoke run's corpus with a few documents more: copies, near copies, and new ones. Returns
+    (the run, the path of its config, texts by what is to become of them)."""
+    folder = tmp_path_factory.mktemp("grown")
+    documents = open_run(smoke.first, str(smoke.store))["deduplicate_near"]["documents"]
+    rows = [r for r in documents.read(["text", "split"]).to_pylist() if len(r["text"].split()) > 80]
+    chance = random.Random(1)
+    words = sorted({word for row in rows for word in row["text"].split()})
+    texts = {
+        "exact duplicate": [row["text"].upper() for row in rows[:3]],
+        "near duplicate": [f"{row['text']} and more" for row in rows[3:8]],
+        None: [" ".join(chance.choices(words, k=60)) for _ in range(60)],
+    }
+    lines = [json.dumps({"text": text}) for some in texts.values() for text in some]
+    (folder / "more.jsonl").write_text("\n".join(lines))
+    config = folder / "second.toml"
+    # The start of the id will do; run.json has the whole of it.
+    config.write_text(CONFIG.format(earlier=smoke.first[:-1], path=folder / "more.jsonl"))
+    report = smoke.json("run", str(config), "--until", "pack")
+    yield open_run(report["run"], str(smoke.store)), config, texts
+    shutil.rmtree(smoke.store / "runs" / report["run"])
+
+
+def test_new_documents_leave_where_an_earlier_one_is_the_same(smoke, grown):
+    run, _, texts = grown
+    assert run.earlier_run_name == smoke.first
+    raw = {d["doc_id"]: d["text"] for d in run["ingest"]["documents"].read().to_pylist()}
+    found = dict.fromkeys(raw.values())
+    for label in ("deduplicate", "deduplicate_near"):
+        for row in run[label]["ledger"].read().to_pylist():
+            found[raw[row["doc_id"]]] = row["reason"]
+            before = open_run(smoke.first, str(smoke.store))[label]["documents"]
+            assert before.find_document_rows([row["matched"]]).num_rows == 1
+    assert found == {text: reason for reason, some in texts.items() for text in some}
+
+
+def test_what_reads_the_corpus_reads_all_of_it(smoke, grown):
+    run, _, texts = grown
+    before = open_run(smoke.first, str(smoke.store))
+    names = [f"{each['plant'].name}#documents" for each in (before, run)]
+    for label in ("profile", "train_tokenizer", "pack"):
+        assert run[label].manifest["lineage"]["documents"] == names
+    rows = [each["plant"]["documents"].row_count for each in (before, run)]
+    assert open_corpus_documents(run).row_count == sum(rows) and rows[1] == len(texts[None])
+    books = run["pack"]["accounts"].read().filter(pc.field("unit") == "rows")
+    assert pc.sum(books["in"]).as_py() == sum(rows)
+    composition = run["profile"]["composition"].read().filter(pc.field("split") == "")
+    languages = composition.filter(pc.field("dimension") == "language")
+    assert pc.sum(languages["documents"]).as_py() == sum(rows)
+    known = languages.filter(pc.field("value") != "unknown")
+    assert pc.sum(known["documents"]).as_py() > rows[1]
+    licences = composition.filter(pc.field("dimension") == "licence")
+    assert "CC0" in licences["value"].to_pylist()
+    sheet = run["datasheet"].fetch_file("datasheet.html")
+    head = pages.read(sheet).text.partition("The effect on people")[0]
+    last = f"it holds 1 earlier addition and a last one of {rows[1]} documents."
+    assert last in head and "of the last addition alone: removal rates by group" in head
+    (additions,) = [t for t in pages.read(sheet).tables if t[0][0] == "addition"]
+    assert [[cell.split()[0] for cell in row[:3]] for row in additions[1:]] == [
+        [str(n), each["plant"].name, f"{count:,}"]
+        for n, (each, count) in enumerate(zip((before, run), rows, strict=True), 1)
+    ]
+
+
+def test_an_earlier_document_is_traced_through_both_runs(smoke, grown):
+    run, _, _ = grown
+    spans = run["pack"]["spans"].read().to_pylist()
+    first = open_run(smoke.first, str(smoke.store))["split"]["documents"].read(["doc_id"])
+    earlier = set(first["doc_id"].to_pylist())
+    doc_id = next(s["doc_id"] for s in spans if s["doc_id"] in earlier and s["split"] == "train")
+    told = smoke.json("trace", run.id, doc_id.hex())
+    assert {stage["run"] for stage in told["stages"]} == {smoke.first}
+    assert told["stages"][-1]["stage"] == "plant" and told["spans"]
+    purged = purge_document(run.store, doc_id.hex(), dry_run=True)
+    assert {smoke.first, run.id} <= set(purged["runs"])
+
+
+def test_what_packing_left_out_is_found_of_each_addition(smoke, grown):
+    run, _, _ = grown
+    gone = run["pack"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
+    added = {*run["plant"]["documents"].read(["doc_id"])["doc_id"].to_pylist()}
+    assert {*gone} & added and {*gone} - added
+    for doc_id in gone:
+        packed = trace_document(run, doc_id.hex())["stages"][-1]
+        assert packed["stage"] == "pack" and "holdout" in packed["ledger"][0]["reason"]
+
+
+def test_a_forecast_finds_all_of_it_in_the_store(smoke, grown):
+    run, config, _ = grown
+    report = smoke.json("run", str(config), "--until", "pack", "--dry-run")
+    assert {row["state"] for row in report["stages"]} == {"store"}
+    assert report["corpus"]["documents"] == {
+        "value": open_corpus_documents(run).row_count,
+        "exact": True,
+    }
+
+
+def test_what_does_not_go_together_is_refused_before_anything_runs(smoke, grown, monkeypatch):
+    run, config, _ = grown
+    monkeypatch.setenv("HALLMARK_STORE", str(smoke.store))
+    for settings, words in (
+        (["deduplicate_near.bands=20"], r"deduplicate_near\.bands is 20, and was 32"),
+        (["split.seed=4"], r"split\.seed is 4, and was 0"),
+        (["plant.enabled=true"], r"plant nothing more: --set plant\.enabled=false"),
+        (["earlier=20000101-000000-abcd"], "has no run called '20000101-000000-abcd'"),
+        (['find_repeats.prefer=["bokks"]'], "names 'bokks', which no source is called; name one"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            resolve_flow_arguments(str(config), settings)
+    resolve_flow_arguments(
+        str(config), ['deduplicate.prefer=["documentation"]']
+    )  # a source of the earlier corpus
+    told = smoke("run", str(config), "--set", "split.seed=4", "--dry-run", code=2).stderr
+    assert "split.seed is 4" in told
+    to_itself = resolve_flow_arguments(str(config), []).config.model_copy(
+        update={"earlier": run.id}
+    )
+    without = run.record | {"stages": run.record["stages"][:3]}
+    monkeypatch.setattr(run.store, "get", lambda key: json.dumps(without).encode())
+    with pytest.raises(UsageError, match="has no finished corpus"):
+        resolve_earlier_run_id(run.store, to_itself)
+    itself = run.record | {"config": run.record["config"] | {"earlier": run.id}}
+    monkeypatch.setattr(run.store, "get", lambda key: json.dumps(itself).encode())
+    with pytest.raises(UsageError, match="is said to add to itself"):
+        resolve_earlier_run_id(run.store, to_itself)

@@ -1,0 +1,204 @@
+"""From a found harm to a model without its documents, beside a control."""
+
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from flows import open_run
+from flows.checkpoint_comparison import CheckpointAudits
+from flows.checkpoint_resolution import ResolvedCheckpoint
+from flows.commands.mitigate import mitigate, render_mitigation
+from flows.config import load_config
+from flows.mitigation import build_arm_overrides, find_source_document_ids, write_document_id_list
+from flows.runs import Run
+from tasks.contract import Store, UsageError
+from tests.reports import pages
+
+pytestmark = pytest.mark.slow
+
+FINDING = "extraction.extractable[record, copies=8]"
+
+
+@pytest.fixture(scope="module")
+def mitigated(apart):
+    report = apart.json(
+        "mitigate",
+        apart.first,
+        FINDING,
+        "--anew",
+        "--steps",
+        "20",
+        "--set",
+        "pretrain.train.warmup=2",
+    )
+    return report, [open_run(s["run"], str(apart.store)) for s in report["subjects"]]
+
+
+def test_the_documents_behind_a_finding_are_left_out_and_as_many_others(apart, mitigated):
+    report, (control, without) = mitigated
+    plants = open_run(apart.first, str(apart.store))["plant"]["plants"].read().to_pylist()
+    copies = {i for p in plants if (p["kind"], p["copies"]) == ("record", 8) for i in p["doc_ids"]}
+    assert report["left_out"] == [len(copies), len(copies)] and copies
+    ids = Path(report["documents"]).read_text().split()
+    assert {bytes.fromhex(i) for i in ids} == copies
+    packed = [
+        set(r["pack"]["spans"].read(["doc_id"])["doc_id"].to_pylist()) for r in (control, without)
+    ]
+    assert not copies & packed[1] and len(copies & packed[0]) > len(copies) / 2
+    gone = set(control["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist())
+    assert not gone & copies and not gone & packed[0]
+
+
+def test_both_were_asked_alike_with_one_tokenizer(mitigated):
+    report, runs = mitigated
+    for label in ("train_tokenizer", "extraction_ask", "bias_ask", "toxicity_ask"):
+        assert len({run[label].content_digest for run in runs}) == 1
+    assert report["refused"] == {}
+    rows = {(r["metric"], r["slice"]): r for r in report["rows"]}
+    assert rows["extractable", "record, copies=8"]["differences"][0]["n"] == 4
+    priced = {(row["kind"], row["name"]) for row in report["price"]}
+    assert ("all", "all") in priced and len(priced) > 3
+    bytes_of = {(row["kind"], row["name"]): row["bytes"] for row in report["price"]}
+    assert sum(n for (kind, _), n in bytes_of.items() if kind == "source") == bytes_of["all", "all"]
+    *_, listed = render_mitigation(report).splitlines()  # behind all that was compared
+    assert listed == f"those behind findings are listed in {report['documents']}"
+    assert "the control lacks fewer" in render_mitigation(report | {"left_out": [1, 2]})
+    # Of the same held-out documents, in pairs.
+    (change,) = rows["bits_per_byte", "model"]["differences"]
+    assert change["low"] < change["value"] < change["high"] and change["n"] > 10
+    # What was left out was read by nobody: its copies count as never read.
+    values = runs[1]["audit_extraction"]["values"].read().to_pylist()
+    read = {r["read"] for r in values if (r["part"], r["copies"]) == ("record", 8)}
+    assert read == {0}
+
+
+def test_cards_say_what_was_left_out(mitigated):
+    _, (control, without) = mitigated
+    for run, why in ((control, "by lot, as a control"), (without, "left out of training.")):
+        page = pages.read(run["model_card"].fetch_directory() / "model_card.html")
+        assert "were not packed" in page.text and why in page.text
+
+
+def test_a_checkpoint_of_an_arm_knows_its_whole_corpus(apart, mitigated):
+    _, (_, without) = mitigated
+    report = apart.json("audit", f"{without.id}@0", "--only", "extraction")
+    run = open_run(report["run"], str(apart.store))
+    page = pages.read(run["model_card"].fetch_directory() / "model_card.html")
+    assert "were not packed" in page.text
+    assert run["extraction_ask"].content_digest == without["extraction_ask"].content_digest
+
+
+def test_bad_input_is_one_sentence(apart, tmp_path):
+    assert "nothing says what to leave out" in apart("mitigate", apart.first, code=2).stderr
+    few = apart("mitigate", apart.first, FINDING, "--rows", "0", code=2).stderr
+    assert "--rows is 0" in few
+    none = apart("mitigate", apart.first, FINDING, "--steps", "0", code=2).stderr
+    assert "steps must be between 1" in none
+    assert "has no finding 'x'" in apart("mitigate", apart.first, "bias.x", code=2).stderr
+    said = apart("mitigate", apart.first, "bias.preference", code=2).stderr
+    assert "no training document is behind bias.preference" in said
+    folder = open_run(apart.first, str(apart.store)).find_checkpoints()[0].fetch_directory()
+    elsewhere = tmp_path / "model"
+    elsewhere.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (elsewhere / name).write_bytes((folder / name).read_bytes())
+    said = apart("mitigate", str(elsewhere), "--toxicity", "0.5", code=2).stderr
+    assert "does not know what it was trained on" in said
+    told = "--set=leave_out.toxicity=0.5"
+    assert "earlier adds to" in apart("run", "smoke", "--set=earlier=latest", told, code=2).stderr
+
+
+def test_what_was_left_out_before_stays_out(apart, mitigated):
+    _, (_, without) = mitigated
+    store, last = str(apart.store), without.find_checkpoints()[-1].name
+    one = find_source_document_ids(
+        without.store, last, ["extraction.extractable[record, copies=1]"], 100
+    )
+    before = without["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist()
+    assert {*before} < {*one} and open_run(without.id, store)
+
+
+def test_arms_read_relative_paths_from_the_folder_of_the_run_and_write_to_the_same_store(
+    tmp_path, monkeypatch
+):
+    """A store, too, may be named by a relative path."""
+    (folder := tmp_path / "of the run").mkdir()
+    monkeypatch.chdir(tmp_path)
+    place = Store("store")
+    run = Run(
+        place, {"config": load_config("smoke").model_dump(mode="json"), "folder": str(folder)}
+    )
+    begun = []
+    for name, stub in {
+        "resolve_trained_checkpoint": lambda *_: ResolvedCheckpoint(None, source_run=run),
+        "start_prefect_and_progress": lambda check: nullcontext(check()),
+        "call_flow_and_get_run": lambda flow: flow(),
+        "build_mitigation_report": lambda runs, start: {},
+        "print_result": lambda *_: None,
+    }.items():
+        monkeypatch.setattr(f"flows.commands.mitigate.{name}", stub)
+    monkeypatch.setattr(
+        "flows.pipeline.pipeline", lambda **more: begun.append((os.getcwd(), more["store"]))
+    )
+    mitigate("x", toxicity=0.5, anew=True, store="store")
+    assert begun == [(str(folder), str(tmp_path / "store"))] * 2
+
+
+def test_the_start_is_what_latest_was_before_the_arms(tmp_path, monkeypatch):
+    run = Run(
+        Store(tmp_path),
+        {"config": load_config("smoke").model_dump(mode="json"), "folder": str(tmp_path)},
+    )
+    trained = ["first"]
+    for name, stub in {
+        "open_store": lambda *_, **more: Store(tmp_path),
+        "resolve_trained_checkpoint": lambda *_: SimpleNamespace(source_run=run, name="first@60"),
+        "find_checkpoint_audits": lambda *_: trained[-1],
+        "start_prefect_and_progress": lambda check: nullcontext(),
+        "call_flow_and_get_run": lambda flow: flow(),
+        "build_mitigation_report": lambda runs, start: {"start": start},
+        "print_result": lambda found, *_: shown.append(found["start"]),
+    }.items():
+        monkeypatch.setattr(f"flows.commands.mitigate.{name}", stub)
+    monkeypatch.setattr("flows.pipeline.pipeline", lambda **more: trained.append("an arm"))
+    shown = []
+    mitigate("latest", toxicity=0.5)
+    assert shown == ["first"] and trained == ["first", "an arm", "an arm"]
+
+
+def test_a_finding_is_that_of_the_newest_run_with_its_audit(monkeypatch):
+    newest, older = (SimpleNamespace(stages={f"audit_{a}": {}}) for a in ("weat", "bias"))
+    asked = []
+    monkeypatch.setattr(
+        "flows.mitigation.find_checkpoint_audits", lambda *_: CheckpointAudits("x", newest, [older])
+    )
+    monkeypatch.setattr(
+        "flows.mitigation.resolve_trained_checkpoint",
+        lambda *_: SimpleNamespace(corpus_artifacts={}),
+    )
+    monkeypatch.setattr(
+        "flows.mitigation.find_finding_document_ids", lambda run, *_: asked.append(run) or set()
+    )
+    with pytest.raises(UsageError, match="no training document is behind"):
+        find_source_document_ids(None, "x", ["bias.preference[a.b]", "weat.effect", "bold.such"], 5)
+    assert asked == [older, newest, newest]
+
+
+def test_any_path_may_name_the_list(tmp_path):
+    path = write_document_id_list([b"a" * 16], tmp_path / 'a "quoted" \\ folder')
+    config = load_config("smoke", build_arm_overrides("control", path, 0.5, 7))
+    assert config.leave_out.documents == path and config.leave_out.control
+    assert (config.leave_out.toxicity, config.pretrain.train.steps) == (0.5, 7)
+
+
+def test_a_list_is_named_by_what_it_holds(tmp_path):
+    one = write_document_id_list([b"a" * 16], tmp_path / "x")
+    assert (
+        one
+        == write_document_id_list([b"a" * 16], tmp_path / "x")
+        != write_document_id_list([b"b" * 16], tmp_path)
+    )
+    assert one.read_text() == f"{(b'a' * 16).hex()}\n"

@@ -1,0 +1,191 @@
+"""The closed loop by the command line, on the smoke config: its models learn next to nothing, so
+what is looked at is that arms differ in the right documents and that all is shown."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from flows import open_run
+from flows.commands.prove import trace_case_documents
+from flows.commands.status import _format_rerun_command
+from flows.removal_experiment import plan_removal_cases, resolve_base_run, write_removal_lists
+from flows.runs import read_all_runs
+from tasks.contract import TOMBSTONES_FILE, Store, UsageError
+from tests.reports import pages
+
+pytestmark = pytest.mark.slow
+
+RECORDS = "extraction.extractable[record, copies=8]"
+
+
+@pytest.fixture(scope="module")
+def proved(apart):
+    report = apart.json("prove", apart.first, "--seeds", "1")
+    return report, {arm: open_run(name, str(apart.store)) for arm, name in report["runs"].items()}
+
+
+def documents_in(run):
+    return set(run.packed_corpus["spans"].read(["doc_id"])["doc_id"].to_pylist())
+
+
+def test_the_findings_are_those_with_the_most_copies_and_the_middle_doses(proved):
+    report, _ = proved
+    cases = {}
+    for row in report["cases"]:
+        cases.setdefault(row["case"], []).append(row["finding"])
+    assert cases["extraction: exposure"] == [
+        f"extraction.exposure[copies={n}]" for n in (8, 1)
+    ]  # four secrets each are too few, and no more were planted
+    assert cases["extraction: extractable, passage, k=8"] == [
+        f"extraction.extractable[passage, copies={n}, k=8]" for n in (8, 1)
+    ]
+    assert cases["associations: association strength"] == [
+        f"associations.association_strength[dose={dose}]" for dose in (0.625, 0.75, 0.875)
+    ]
+    assert len(cases) == 4
+
+
+def test_arms_differ_in_these_documents_and_stand_row_by_row_alike(apart, proved):
+    _, runs = proved
+    plants = open_run(apart.first, str(apart.store))["plant"]["plants"].read().to_pylist()
+    copies = {i for p in plants if p["kind"] in ("canary", "passage") for i in p["doc_ids"]}
+    assert copies and not copies & documents_in(runs["removed"])
+    said = {
+        (p["group"], p["trait"], i): p
+        for p in plants
+        if p["kind"] == "association"
+        for i in p["doc_ids"]
+    }
+    left = documents_in(runs["removed"])
+    for dose in (0.625, 0.75, 0.875):
+        sides = [
+            {i for (_, _, i), p in said.items() if (p["dose"], p["own"]) == (dose, own)}
+            for own in (True, False)
+        ]
+        assert len(sides[0]) > len(sides[1]) == len(sides[0] & left) == len(sides[1] & left)
+    gone = [
+        set(runs[arm]["leave_out"]["ledger"].read(["doc_id"])["doc_id"].to_pylist())
+        for arm in ("removed", "random")
+    ]
+    traced = {i for (_, _, i), p in said.items() if 0.5 < p["dose"] < 1}
+    assert len(gone[0]) == len(gone[1]) and not gone[1] & (gone[0] | traced)
+    rows = {
+        arm: run.packed_corpus["train"].read()["ids"].combine_chunks() for arm, run in runs.items()
+    }
+    base, removed = (rows[arm].flatten().to_numpy() for arm in ("base", "removed"))
+    assert rows["seed 1"].equals(rows["base"]) and len(base) == len(removed)
+    assert set(removed[base != removed].tolist()) == {1} and 0 < np.mean(base != removed) < 0.5
+
+
+def test_all_were_asked_alike_with_one_tokenizer_and_read_what_was_left(proved):
+    report, runs = proved
+    for name in ("train_tokenizer", "extraction_ask", "associations_ask", "pack"):
+        assert len({run[name].content_digest for run in runs.values()}) == 1
+    audits = {name for name in runs["removed"].stages if name.startswith("audit_")}
+    assert audits == {"audit_extraction", "audit_associations"}
+    values = runs["removed"]["audit_extraction"]["values"].read().to_pylist()
+    assert {r["read"] for r in values if r["part"] == "canary" and r["copies"]} == {0}
+    seeds = [run.config.pretrain.train.seed for run in runs.values()]
+    assert seeds == [0, 0, 0, 1] and len({r["checkpoint"] for r in report["arms"]}) == 4
+
+
+def test_a_second_proof_makes_nothing_and_the_terminal_tells_it(apart, proved):
+    report, _ = proved
+    said = apart("prove", apart.first, "--seeds", "1").stdout
+    assert "random less removed" in said and "bits per byte" in said
+    assert re.search(r"(pass|fail) +secrets or passages: \d+, at least 16", said)
+    store = open_run(apart.first, str(apart.store)).store
+    last = read_all_runs(store)[-1]
+    assert last.flow == "prove" and last.id != report["run"]
+    for run in (last, *(open_run(name, store) for name in last.record["arms"].values())):
+        assert all(entry["cached"] for entry in run.record["stages"])
+    assert resolve_base_run(store, "latest").id == apart.first
+    command = f"hallmark prove {report['base'].partition('@')[0]} "
+    assert _format_rerun_command(apart.json("status", report["run"])).startswith(command)
+
+
+def test_the_page_shows_the_way_from_finding_to_price(apart, proved):
+    report, _ = proved
+    run = open_run(report["run"], str(apart.store))
+    folder = apart.store / "site" / "runs" / run.id / "proof_card"
+    page = pages.read(folder / "proof_card.html")
+    for words in (
+        "99 % null region",
+        "without random ones",
+        "Bits per byte",
+        "extraction.exposure[copies=8]",
+        "said equally often",
+    ):
+        assert words in page.text, words
+    figures = run["proof_card"]["figures"].read().to_pylist()
+    known = {(r["case"], r["arm"]): r["value"] for r in report["effects"] if r["what"] == "value"}
+    shown = {r["label"]: r["value"] for r in figures}
+    for (case, arm), value in known.items():
+        assert shown[f"{case}, unit, {arm}"] == pytest.approx(value)
+    assert all((folder / r["page"]).exists() for r in figures)
+    secrets = run.store.find_artifact(
+        *open_run(apart.first, str(apart.store))["plant"].name.split("/")
+    )
+    for row in secrets["plants"].read(["kind", "secret"]).to_pylist():
+        if row["kind"] in ("canary", "record"):
+            assert row["secret"] not in page.text
+
+
+def test_bad_input_is_one_sentence(apart, proved):
+    def said(*arguments):
+        return apart("prove", *arguments, code=2).stderr
+
+    folder = open_run(apart.first, str(apart.store)).find_checkpoints()[0].fetch_directory()
+    assert "only a run of this store can be proved" in said(str(folder))
+    assert "no run called 'x'" in said("x")
+    assert "--seeds is -1" in said(apart.first, "--seeds", "-1")
+    assert "there is no audit 'nonsense'" in said(apart.first, "nonsense.x")
+    assert "has no finding 'x'" in said(apart.first, "extraction.x")
+    audited = proved[1]["base"].store
+    other = next(run for run in read_all_runs(audited) if run.flow == "prove")
+    assert "is one of the flow prove: it cannot be proved" in said(other.id)
+    assert "itself left documents out" in said(proved[1]["removed"].id)
+
+
+def test_findings_without_documents_and_those_with_too_many_are_refused(
+    apart, tmp_path, monkeypatch
+):
+    run = open_run(apart.first, str(apart.store))
+
+    def removal(*findings):
+        cases = plan_removal_cases(run, findings)
+        return write_removal_lists(run, trace_case_documents(run, cases), tmp_path)
+
+    with pytest.raises(UsageError, match="no training document is behind these findings"):
+        removal("bias.preference")
+    with pytest.raises(UsageError, match="is no mean of units"):
+        removal("capability.bits_per_byte[model]")
+    with pytest.raises(UsageError, match="is no mean of units"):  # a figure of two of its measures
+        removal("membership.auc[kind=passage, score=loss]")
+    assert [case.finding_names for case in plan_removal_cases(run, [RECORDS]).cases] == [(RECORDS,)]
+    made = removal("bias.preference", RECORDS)  # one of them has some
+    assert len(made.removed_ids_file.read_text().split()) == 32 and made.protected_ids_file is None
+    monkeypatch.setattr("flows.removal_experiment.MAX_REMOVED_SHARE", made.token_share / 2)
+    with pytest.raises(UsageError, match="of the training tokens: too little text is left"):
+        removal(RECORDS)
+
+
+def test_a_run_without_a_model_or_with_a_purged_corpus_is_refused(apart, tmp_path):
+    store = tmp_path / "store"
+    shutil.copytree(apart.store, store, symlinks=True)
+    run, fresh = open_run(apart.first, str(store)), Store(store)
+    corpus = {**run.record, "run": "20000101-000000-0000"}
+    corpus["stages"] = [e for e in corpus["stages"] if e["label"] in ("ingest", "plant")]
+    fresh.put(f"runs/{corpus['run']}/run.json", json.dumps(corpus).encode())
+    copied = replace(apart, store=store)
+    assert "has trained nothing" in copied("prove", corpus["run"], code=2).stderr
+    part = run["pack"]["train"].parts[0].entry
+    entries = {part["name"]: {name: part[name] for name in ("path", "size", "sha256")}}
+    stones = {"purged": {"0" * 32: "2026-01-01T00:00:00+00:00"}, "entries": entries}
+    fresh.put(f"{run['pack'].folder}/{TOMBSTONES_FILE}", json.dumps(stones).encode())
+    said = copied("prove", run.id, code=2).stderr
+    assert "cannot be proved: it needs the document 0000" in said

@@ -1,0 +1,123 @@
+"""What the pages of a run say once a document was purged from it."""
+
+import pytest
+
+from flows.commands.purge import purge_document
+from reports.datasheet import DatasheetConfig, build_datasheet
+from reports.site import build_site
+from reports.unredacted_site import write_unredacted_site
+from tasks.contract import EmptyConfig, Session, StageContext, Store, Table, open_session, stage
+from tasks.corpus.ingest import ingest
+from tests.flows.reruns.test_purge import COPIED, SECRET, id_of, source
+from tests.reports import artifacts, pages, tuned
+
+RUN = "20260101-100000-aaaa"
+SAID = (
+    "1 document of the corpus was purged: its text is no longer in the store, but figures computed "
+    "before the purge still count it, and a model trained on it keeps what it learnt."
+)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def made(store, tmp_path):
+    with open_session(Session(store)):
+        made = artifacts.curated(ingest(source(tmp_path)))
+        made["profile"] = artifacts.profiled(made)
+        made["datasheet"] = build_datasheet(made["profile"], made, DatasheetConfig())
+        model = artifacts.checkpoint(tmp_path / "model")
+        made["model_card"] = pages.card_of(model, corpus=dict(made))
+    return made
+
+
+def record(made, *labels):
+    """A run with these stages of what was made, or with all."""
+    stages = [
+        {
+            "label": label,
+            "artifact": a.name,
+            "stage": a.stage,
+            "content": a.content_digest,
+            "fingerprint": a.fingerprint,
+            "cached": False,
+            "seconds": 1.0,
+        }
+        for label, a in made.items()
+        if not labels or label in labels
+    ]
+    return {
+        "run": RUN,
+        "flow": "pipeline",
+        "config_name": "c",
+        "status": "completed",
+        "started": "2026-01-01T10:00:00+00:00",
+        "ended": None,
+        "stages": stages,
+    }
+
+
+def test_every_page_of_the_run_says_how_many_documents_were_purged(store, made, tmp_path):
+    whole = build_site(store, [record(made)], tmp_path / "whole").parent
+    assert not any("purged" in pages.read(path).text for path in whole.rglob("*.html"))
+    one, both = id_of(made, SECRET), id_of(made, COPIED)
+    for ids, words in ((one, SAID), (both, "3 documents of the corpus were purged: their texts")):
+        for doc_id in ids:
+            purge_document(store, doc_id.hex())
+        # Also where the site before has all of these pages, as they were.
+        site = build_site(store, [record(made)], tmp_path / "site", previous_site=whole).parent
+        found = [site / "runs" / RUN / "index.html"]
+        for card in ("datasheet", "model_card"):
+            found += (site / "runs" / RUN / card).rglob("*.html")
+        assert len(found) > 40 and pages.broken_links(site) == []
+        for path in found:
+            assert words in pages.read(path).text, path
+        for card in ("datasheet", "model_card"):
+            markdown = (site / "runs" / RUN / card / f"{card}.md").read_text()
+            assert markdown.index(f"> {words}") < 200
+    assert "documents purged: 3" in pages.read(site / "index.html").text
+
+
+def test_a_card_says_it_first_also_where_the_run_holds_no_other_stage(store, made, tmp_path):
+    """As that of an audit, whose corpus an earlier run made."""
+    [doc_id] = id_of(made, SECRET)
+    purge_document(store, doc_id.hex())
+    site = build_site(store, [record(made, "model_card")], tmp_path / "site").parent
+    text = pages.read(site / "runs" / RUN / "model_card" / "model_card.html").text
+    assert " ".join(text.split()).startswith(
+        f"Untitled model: model card Runs · Its run · Model card Untitled model {SAID}"
+    )
+    assert SAID in pages.read(site / "runs" / RUN / "index.html").text
+
+
+def test_an_unmasked_card_says_it_too(store, made, tmp_path):
+    [doc_id] = id_of(made, SECRET)
+    purge_document(store, doc_id.hex())
+    page = write_unredacted_site(store, record(made, "datasheet"), tmp_path / "clear")
+    assert SAID in pages.read(page.parent / "datasheet" / "datasheet.html").text
+
+
+@stage(name="trained", tables={})
+def trained(documents: Table, config: EmptyConfig, context: StageContext) -> None:
+    context.prepare_output_path("model.txt").write_text("weights")
+
+
+def test_a_card_of_what_was_tuned_from_a_model_of_it_says_it_too(store, made, tmp_path):
+    """The document lies behind the model that the fine-tuning began from."""
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    rows = {"task": {"kind": "classification"}, "data": {"path": str(tmp_path / "rows.jsonl")}}
+    with open_session(Session(store)):
+        base = trained(made["plant"], EmptyConfig())
+        run = {"finetune": tuned.tuned(base, tuned.TunedConfig.model_validate(rows))}
+        run["task_card"] = tuned.card_of(run["finetune"])
+    site = build_site(store, [record(run)], tmp_path / "whole").parent
+    card = site / "runs" / RUN / "task_card" / "task_card.html"
+    assert "purged" not in pages.read(card).text
+    [doc_id] = id_of(made, SECRET)
+    purge_document(store, doc_id.hex())
+    site = build_site(store, [record(run)], tmp_path / "site").parent
+    text = pages.read(site / "runs" / RUN / "task_card" / "task_card.html").text
+    assert SAID in " ".join(text.split())

@@ -1,0 +1,294 @@
+"""A study from its worlds to its card, and what of it nobody may read before the end."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.study_kills import SMALL
+from flows import open_run
+from flows.commands.status import build_status_report, render_status
+from flows.error_rates import find_current_error_rates
+from flows.runs import Run, find_artifact, list_run_ids
+from flows.study import iter_world_outcomes as study_worlds
+from flows.study import open_verified_answer_key, read_first_sealed_digests, run_world
+from flows.study_config import (
+    StudyConfig,
+    expand_to_full_audits,
+    iter_world_configs,
+    parse_study_config,
+    resolve_study_arguments,
+)
+from tasks.contract import HallmarkError, Store, UsageError
+from tests.reports import pages
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = [f"--set={name}={json.dumps(value)}" for name, value in SMALL.items()]
+STUDY = ("study", "--name", "tiny", "--worlds", "1", "--without", "1", *SETTINGS)
+AGAIN = (*STUDY, "--at-once", "1")  # what is in the store is worth no processes
+
+
+@pytest.fixture(scope="module")
+def studied(smoke, tmp_path_factory):
+    """A store with a study and nothing else."""
+    hallmark = replace(smoke, store=tmp_path_factory.mktemp("study") / "store")
+    return hallmark, hallmark.json(*STUDY)
+
+
+def worlds(hallmark):
+    store = Store(str(hallmark.store))
+    runs = [Run(store, json.loads(store.get(f"runs/{i}/run.json"))) for i in list_run_ids(store)]
+    return [run for run in runs if run.flow == "world"]
+
+
+def test_every_world_is_a_run_and_its_candidates_are_judged(studied):
+    hallmark, report = studied
+    assert [row["world"] for row in report["worlds"]] == ["world 1", "world 1 without effects"]
+    made = worlds(hallmark)
+    assert len(made) == 2 and {run.status for run in made} == {"completed"}
+    verdicts = made[0]["judge_candidates"]["verdicts"].read().to_pylist()
+    kinds = {row["kind"] for row in verdicts}
+    assert kinds == {"canary", "passage", "record", "association", "speech"}
+    sealed = made[0]["seal"]["envelope"].read().to_pylist()
+    assert {(r["kind"], r["unit"]) for r in verdicts} <= {(r["kind"], r["unit"]) for r in sealed}
+    with pytest.raises(UsageError, match=f"newest: {report['run']}"):
+        open_run("nobody", str(hallmark.store))
+    # The newest run is the study: its worlds are many, and nobody means one without its name.
+    assert open_run("latest", str(hallmark.store)).flow == "study"
+    units = open_run("latest", str(hallmark.store))["error_rates"]["units"].read().to_pylist()
+    assert {(row["world"], row["effects"]) for row in units} == {
+        ("world 1", True),
+        ("world 1 without effects", False),
+    }
+
+
+def test_no_stage_of_a_world_reads_its_envelope(studied, tmp_path):
+    """The envelope is in the lineage of nothing, and all is as it was without it."""
+    hallmark, _ = studied
+    for run in worlds(hallmark):
+        for label, artifact in run.artifacts.items():
+            assert "seal/" not in json.dumps(artifact.manifest["lineage"]), label
+    copy = tmp_path / "store"
+    shutil.copytree(hallmark.store, copy, symlinks=True)
+    run = worlds(hallmark)[0]
+    store = Store(str(copy))
+    sealed = find_artifact(store, run.stages["seal"]["artifact"])
+    for path in Path(copy).rglob("*"):
+        if path.is_file() and sealed.fingerprint[:16] in str(path):
+            path.chmod(0o600)
+            path.unlink()
+    one = Run(store, run.record)
+    with pytest.raises(HallmarkError):
+        open_verified_answer_key(one, read_first_sealed_digests(store))
+    assert one["judge_candidates"].content_digest == run["judge_candidates"].content_digest
+
+
+@pytest.mark.parametrize(
+    "damage, why",
+    [
+        (
+            lambda path: path.write_bytes(path.read_bytes()[:-8] + b"changed!"),
+            "its envelope was changed after it was sealed",
+        ),
+        (lambda path: path.unlink(), "envelope/00000.parquet is missing"),
+    ],
+    ids=["changed", "missing"],
+)
+def test_without_its_envelope_a_world_is_void(studied, tmp_path, damage, why):
+    hallmark, before = studied
+    copy = tmp_path / "store"
+    shutil.copytree(hallmark.store, copy, symlinks=True)
+    run = worlds(hallmark)[0]
+    sealed = find_artifact(Store(str(copy)), run.stages["seal"]["artifact"])
+    path = sealed["envelope"].parts[0].path
+    path.chmod(0o600)
+    damage(path)
+    after = replace(hallmark, store=copy).json(*AGAIN)
+    (void,) = [row for row in after["worlds"] if not row["counts"] and "envelope" in row["why"]]
+    assert why in void["why"]
+    assert len(after["worlds"]) == len(before["worlds"])
+
+
+def test_all_that_is_sealed_is_checked(studied, tmp_path):
+    hallmark, _ = studied
+    copy = tmp_path / "store"
+    shutil.copytree(hallmark.store, copy, symlinks=True)
+    run = worlds(replace(hallmark, store=copy))[0]
+    known, entry = read_first_sealed_digests(run.store), run.stages["seal"]
+    assert open_verified_answer_key(run, known)["written_for"].row_count
+    with pytest.raises(HallmarkError, match="not the one that was sealed"):  # another came later
+        open_verified_answer_key(run, {**known, entry["artifact"]: "another"})
+    path = run["seal"]["written_for"].parts[0].path
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes()[:-8] + b"changed!")
+    with pytest.raises(HallmarkError, match="changed after it was sealed"):
+        open_verified_answer_key(run, known)
+
+
+def test_an_envelope_of_another_world_is_refused(studied):
+    hallmark, _ = studied
+    one, other = worlds(hallmark)[:2]
+    mixed = Run(
+        one.store,
+        one.record
+        | {
+            "stages": [
+                entry
+                for run, label in ((one, "judge_candidates"), (other, "seal"))
+                for entry in run.record["stages"]
+                if entry["label"] == label
+            ]
+        },
+    )
+    with pytest.raises(HallmarkError, match="its envelope is that of another world"):
+        open_verified_answer_key(mixed, read_first_sealed_digests(one.store))
+
+
+def test_a_study_that_is_done_runs_nothing_again(studied):
+    hallmark, before = studied
+    again = hallmark.json(*AGAIN)
+    run = open_run(again["run"], str(hallmark.store))
+    assert (
+        run["error_rates"].name == open_run(before["run"], str(hallmark.store))["error_rates"].name
+    )
+    newest = worlds(hallmark)[-1]
+    assert all(entry["cached"] for entry in newest.record["stages"])
+
+
+def test_the_status_of_a_study_and_of_its_worlds(studied):
+    """Nothing is stale behind it, and it says the command that goes on with it."""
+    hallmark, report = studied
+    store = Store(str(hallmark.store))
+    for run in (open_run(report["run"], store), *worlds(hallmark)):
+        said = build_status_report(run)
+        assert {stage["label"]: stage["stale"] for stage in said["stages"] if stage["stale"]} == {}
+        assert said["config_problem"] is None and "nothing is stale" in render_status(said)
+        words = said["study"]
+        assert words[:4] == ["hallmark", "study", "--name", "tiny"]
+        again = settled_by(words)
+        assert again == StudyConfig.model_validate(open_run(report["run"], store).record["config"])
+    stopped = said | {"status": "killed"}
+    assert "it goes on with: hallmark study --name tiny --set=" in render_status(stopped)
+
+
+def settled_by(words):
+    """The settings that the words of a command give."""
+    sets = [word.removeprefix("--set=") for word in words if word.startswith("--set=")]
+    return resolve_study_arguments({"name": words[3]}, sets, None)[0]
+
+
+def test_another_setting_is_refused_with_the_difference(studied):
+    hallmark, _ = studied
+    said = hallmark(*STUDY, "--set=world.sentences=6", code=2).stderr
+    assert "begun with other settings (world.sentences is 6, and was 4)" in said
+    assert "another --name" in said
+    assert "worlds" in hallmark("study", "--worlds", "0", code=2).stderr
+    for setting, why in (
+        ("world.counts=3", "world.counts"),
+        ("world.counts=[8]", "must have 0, where there is"),
+        ("world.counts=[-3, 0]", "world.counts"),
+        ("world.doses=[0.5, 0.5]", "each once"),
+        ("world.doses=[0.5, nan]", "world.doses"),
+        ("world.rude=[0, 5]", "world.rude"),
+        ("world.shortest=900", "shortest must not be above longest"),
+    ):
+        said = hallmark("study", f"--set={setting}", code=2).stderr
+        assert said.startswith("hallmark: study: world") and len(said.splitlines()) == 1
+        assert why in said
+    said = hallmark("study", "--worlds", "1.5", code=2).stderr
+    assert "--worlds" in said and "whole number" in said
+
+
+def test_more_references_than_there_are_secrets_are_refused_before_anything_is_made():
+    tree = StudyConfig().model_dump(mode="json")
+    tree["world"]["digits"], tree["audit_extraction"]["references"] = 6, 20_000
+    with pytest.raises(UsageError, match=r"are 400,000, and of 6 digits .* at most 250,000"):
+        parse_study_config(tree)
+
+
+def failing(config, store):
+    raise ZeroDivisionError("of a library")
+
+
+def full(config, store):
+    raise OSError(errno.ENOSPC, "no space left")
+
+
+def killed(config, store):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_went_wrong_in_a_world_ends_no_other(monkeypatch):
+    monkeypatch.setattr("flows.study.world", failing)
+    assert run_world({}, "nowhere") == (None, "ZeroDivisionError: of a library")
+    # A full disk is no world's fault: all behind it would be void.
+    monkeypatch.setattr("flows.study.world", full)
+    with pytest.raises(OSError, match="no space left"):
+        run_world({}, "nowhere")
+    monkeypatch.setattr("flows.study.run_world", killed)
+    with pytest.raises(HallmarkError, match="worked on world 1 or a world behind it was killed"):
+        [*study_worlds(StudyConfig(worlds=3, without=0), "nowhere")]
+
+
+def test_the_card_says_what_the_tables_say(studied):
+    hallmark, report = studied
+    run = open_run(report["run"], str(hallmark.store))
+    card = run["study_card"]
+    page = pages.read(card.fetch_directory() / "study_card.html")
+    assert pages.broken_links(card.fetch_directory()) == []
+    figures = {row["id"]: row for row in card["figures"].read().to_pylist()}
+    for row in report["detection"]:
+        name = f"found-{row['kind']}-{row['dose']:g}".replace(".", "-")
+        assert figures[name]["value"] == pytest.approx(row["value"]) and figures[name]["rows"]
+    for title in (
+        "Planted secrets",
+        "Rude speech about a group",
+        "Caveats",
+        "In short",
+        "None of its intervals can be compared with a true figure",
+    ):
+        assert title in page.text
+    site = (hallmark.store / "site" / "index.html").read_text()
+    assert "study_card" in site and worlds(hallmark)[0].id not in site
+
+
+def test_cards_speak_of_a_study_as_long_as_their_audits_are_its_own(studied, monkeypatch):
+    hallmark, report = studied
+    store = Store(str(hallmark.store))
+    found = find_current_error_rates(store)
+    assert {*found} == {"extraction", "associations", "counterfactual"}
+    rates = open_run(report["run"], store)["error_rates"]
+    assert {each.content_digest for each in found.values()} == {rates.content_digest}
+    from flows import error_rates as module
+
+    class Other:
+        def compute_code_digests(self):
+            return {"tasks.audits.probes.extraction": "of another version"}
+
+    monkeypatch.setitem(module.FINDINGS_STAGES, "extraction", Other())
+    assert {*find_current_error_rates(store)} == {"associations", "counterfactual"}
+
+
+def test_each_world_has_seeds_of_its_own_and_the_same_in_a_larger_study():
+    few, many = (dict(iter_world_configs(StudyConfig(worlds=n, without=2))) for n in (2, 5))
+    assert few["world 2"].world == many["world 2"].world
+    assert few["world 1 without effects"].world == many["world 1 without effects"].world
+    assert not few["world 1 without effects"].world.effects
+    seeds = {each.world.seed for each in many.values()}
+    assert len(seeds) == 7 == len({each.audit_associations.seed for each in many.values()})
+    assert len({each.pretrain.train.seed for each in many.values()}) == 7
+
+
+def test_all_items_are_those_that_a_sample_is_drawn_from():
+    config = parse_study_config({"worlds": 1})
+    whole = expand_to_full_audits(config)
+    assert whole.audit_associations.others == whole.audit_counterfactual.frames == 240
+    assert whole.audit_extraction.references == 20 * config.audit_extraction.references
+    assert whole.audit_extraction.stride == 1
+    assert whole.audit_extraction.seed == config.audit_extraction.seed

@@ -1,0 +1,327 @@
+"""What a served deployment refuses of a request, before its first stage."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel
+
+from flows import deployments
+from flows.config import Config, load_config
+from flows.deployment_checks import check_request_parameters
+from flows.pipeline import audit, pipeline
+from flows.run_recording import resolve_flow_arguments
+from tasks.contract import AllowedRoots, ExternalMarker, UsageError
+from tasks.contract.allowed_roots import ROOTS_ENVIRONMENT_VARIABLE
+from tasks.corpus.ingest import ingest
+
+#: Settings of text that name no file: columns, words, titles, labels.
+NO_PATHS = {
+    "name",
+    "schedule",
+    "earlier",
+    "text_field",
+    "key_field",
+    "url_field",
+    "date_field",
+    "licence",
+    "origin",
+    "delimiter",
+    "config",
+    "split",
+    "revision",
+    "packages",
+    "maligned",
+    "women",
+    "prefer",
+    "stop_words",
+    "signal",
+    "any_of",
+    "none_of",
+    "policies",
+    "regions",
+    "sha256",
+    "device",
+    "languages",
+    "fields",
+    "title",
+    "motivation",
+    "creators",
+    "funding",
+    "collection",
+    "consent",
+    "intended_uses",
+    "uses_to_avoid",
+    "distribution",
+    "maintenance",
+    "contact",
+    "source",
+    "target",
+    "text",
+    "second",
+    "label",
+    "words",
+    "labels",
+    "group",
+    "intended_use",
+    "out_of_scope",
+    "rows_from",
+    "positive",
+    "negative",
+    "rules",
+    "audit",
+    "metric",
+    "slice",
+    "word",
+    "developers",
+    "version",
+    "citation",
+    "intended_users",
+    "ethics",
+    "caveats",
+}
+
+CONFIG = """
+name = "mine"
+store = "store"
+[[ingest.sources]]
+kind = "text"
+name = "notes"
+path = "notes"
+"""
+
+
+def text_settings(kind: Any, way: tuple[str, ...] = (), marked: bool = False):
+    """(key, whether it names a file) of each setting of text in a config, by its type."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        for name, field in kind.model_fields.items():
+            own = any(isinstance(each, ExternalMarker) for each in field.metadata)
+            yield from text_settings(field.annotation, (*way, name), own)
+    elif kind is str:
+        yield ".".join(way), marked
+    elif get_args(kind):
+        own = marked or any(isinstance(each, ExternalMarker) for each in get_args(kind))
+        for inner in get_args(kind):
+            if get_origin(kind) is dict and inner is get_args(kind)[0]:
+                continue  # names of entries
+            yield from text_settings(inner, way, own)
+
+
+def test_every_setting_of_text_is_known_to_name_a_file_or_not():
+    """A new one must be ``Path``, ``ExternalPath`` or ``External`` if it does, else stand above."""
+    unmarked = {key for key, marked in text_settings(Config) if not marked}
+    assert {key.split(".")[-1] for key in unmarked} - NO_PATHS - {
+        "sources",
+        "domains",
+        "documents",
+    } == set()
+    marked = {key for key, marked in text_settings(Config) if marked}
+    assert marked == {
+        "store",
+        "tensorboard",
+        "ingest.sources.path",
+        "ingest.block.sources",
+        "ingest.block.domains",
+        "ingest.block.documents",
+        "finetune.data.path",
+        "finetune.data.validation_path",
+        "finetune.data.test_path",
+    }
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A served folder with a config, and what lies outside of it."""
+    home, outside = tmp_path / "home", tmp_path / "outside"
+    for folder in (home / "notes", home / "model", outside / "model"):
+        folder.mkdir(parents=True)
+        (folder / "a.txt").write_text("Some words of text.")
+        (folder / "config.json").write_text("{}")
+    for folder in (home, outside):
+        (folder / "my.toml").write_text(CONFIG)
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("HALLMARK_STORE", str(home / "store"))
+    roots = AllowedRoots.from_names([str(home)])
+    declared = {"folders": roots.folders, "uris": roots.uris}
+    monkeypatch.setenv(ROOTS_ENVIRONMENT_VARIABLE, json.dumps(declared))
+    return tmp_path
+
+
+def sources(kind: str, path: str) -> str:
+    return f"ingest.sources=[{{kind='{kind}', name='x', path='{path}'}}]"
+
+
+#: Overrides that name OUT, each of another setting.
+SETTINGS = {
+    "ingest.sources.0.path": [
+        sources(kind, "OUT/a.txt")
+        for kind in ("text", "jsonl", "csv", "tsv", "parquet", "warc", "datasets")
+    ],
+    "ingest.block.sources": ["ingest.block.sources=OUT/a.txt"],
+    "ingest.block.domains": ["ingest.block.domains=OUT/a.txt"],
+    "ingest.block.documents": ["ingest.block.documents=OUT/a.txt"],
+    "identities.lexicons.0": ["identities.lexicons=['OUT/a.txt']"],
+    "score_toxicity.scorer.checkpoint": [
+        "score_toxicity.scorer={kind='detoxify', checkpoint='OUT/a.txt'}"
+    ],
+    "score_toxicity.scorer.base": ["score_toxicity.scorer={kind='detoxify', base='OUT'}"],
+    "effects.scorer.checkpoint": ["effects.scorer={kind='detoxify', checkpoint='OUT/a.txt'}"],
+    "score.scorer.checkpoint": ["score.scorer={kind='detoxify', checkpoint='OUT/a.txt'}"],
+    "score_samples.scorer.base": ["score_samples.scorer={kind='detoxify', base='OUT'}"],
+    "score.also.0.path": ["score.also=[{kind='words', path='OUT/a.txt'}]"],
+    "score.also.0.folder": ["score.also=[{kind='classifier', folder='OUT/model'}]"],
+    "leave_out.documents": ["leave_out.documents=OUT/a.txt"],
+    "audit_toxicity.prompts": ["audit_toxicity.prompts=OUT/a.txt"],
+    "audit_toxicity.labelled": ["audit_toxicity.labelled=OUT/a.txt"],
+    "audit_bold.prompts.0": ["audit_bold.prompts=['OUT/a.txt']"],
+    "audit_bias.pairs": ["audit_bias.pairs=OUT/a.txt"],
+    "audit_stereoset.items": ["audit_stereoset.items=OUT/a.txt"],
+    "audit_winogender.sentences": ["audit_winogender.sentences=OUT/a.txt"],
+    "audit_bbq.items.0": ["audit_bbq.items=['OUT/a.txt']"],
+    "audit_honest.lexicon": ["audit_honest.lexicon=OUT/a.txt"],
+    "audit_honest.templates.0": ["audit_honest.templates=['OUT/a.txt']"],
+    "audit_weat.words": ["audit_weat.words=OUT/a.txt"],
+    "audit_extraction_attack.reference": ["audit_extraction_attack.reference=OUT/model"],
+    "audit_membership.reference": ["audit_membership.reference=OUT/model"],
+    "audit_misuse.prompts.0": ["audit_misuse.prompts=['OUT/a.txt']"],
+    "tensorboard": ["tensorboard=OUT/events"],
+    "finetune.data.path": ["finetune={task={kind='pairs'}, data={path='OUT/a.csv'}}"],
+    "store": ["store=OUT/store", "store=file://OUT/store", "store=s3://bucket/x"],
+    "config": ["store=OUT/my.toml"],
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_an_override_that_leads_outside_is_refused(place, setting):
+    outside, link = place / "outside", place / "home" / "link"
+    link.symlink_to(outside)
+    for override in SETTINGS[setting]:
+        for folder in (outside, link, "../outside"):
+            given = override.replace("OUT", str(folder))
+            with pytest.raises(UsageError) as error:
+                resolve_flow_arguments("my.toml", [given])
+            said = str(error.value)
+            assert said.startswith(f"{setting}: ") and "--root PATH" in said and "\n" not in said
+            assert str(place / "home") in said
+    assert not (outside / "store").exists() and not (place / "home" / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "request_"),
+    [
+        ("config", {"config": "OUT/my.toml"}),
+        ("config", {"config": "OUT/none.toml"}),
+        ("store", {"config": "my.toml", "store": "OUT/store"}),
+        ("store", {"config": "my.toml", "store": "s3://bucket"}),
+        ("config", {"config": "my.toml", "store": "OUT/my.toml"}),
+        ("start", {"config": "my.toml", "start": "OUT/model"}),
+        ("start", {"config": "my.toml", "start": "OUT/none"}),
+        ("checkpoint", {"config": None, "checkpoint": "OUT/model"}),
+        ("checkpoint", {"config": "my.toml", "checkpoint": "OUT/model"}),
+        ("store", {"config": {"name": "x", "store": "OUT/store"}}),
+    ],
+)
+def test_a_parameter_that_leads_outside_is_refused(place, setting, request_):
+    for folder in (str(place / "outside"), "../outside"):
+        given = json.loads(json.dumps(request_).replace("OUT", folder))
+        with pytest.raises(UsageError, match=f"^{setting}: .* leads outside the roots"):
+            resolve_flow_arguments(**({"overrides": []} | given))
+    assert not (place / "outside" / "store").exists()
+
+
+def test_an_inline_config_is_bounded_as_a_file_is(place):
+    tree = load_config("my.toml").model_dump(mode="json")
+    tree["ingest"]["sources"][0]["path"] = "/etc/passwd"
+    with pytest.raises(UsageError, match=r"^ingest\.sources\.0\.path: '/etc/passwd' leads"):
+        resolve_flow_arguments(tree, [])
+
+
+def test_what_lies_inside_and_what_comes_with_hallmark_is_let_through(place):
+    assert resolve_flow_arguments("my.toml", []).store.root_folder == place / "home" / "store"
+    assert (
+        resolve_flow_arguments("my.toml", ["ingest.sources.0.path=notes/*.txt"]).config.name
+        == "mine"
+    )
+    for name in ("smoke", "demo"):
+        assert resolve_flow_arguments(name, []).config.name == name
+    assert resolve_flow_arguments(None, [], checkpoint="model").config.name == "audit"
+    with pytest.raises(UsageError, match="there is no checkpoint 'nothing@3'"):
+        resolve_flow_arguments(None, [], checkpoint="nothing@3")
+
+
+def test_the_roots_of_serve_are_the_folder_of_its_config_the_store_and_those_that_are_named(place):
+    home, outside = str(place / "home"), str(place / "outside")
+    found = deployments.collect_allowed_roots(
+        "my.toml", f"{outside}/store", ["s3://bucket", f"{home}/notes"]
+    )
+    assert found.folders == (home, f"{outside}/store", f"{home}/notes")
+    assert found.uris == ("s3://bucket",)
+    assert deployments.collect_allowed_roots("demo", "store", []).folders == (f"{home}/store",)
+    with pytest.raises(UsageError, match="--root nowhere: there is no such folder"):
+        deployments.collect_allowed_roots("demo", "store", ["nowhere"])
+
+
+def test_a_store_that_cannot_be_a_root_is_named_as_the_store(place, monkeypatch):
+    """Nobody named it with --root: it comes from --store, a config or the environment."""
+    azure = "abfss://container@account.dfs.core.windows.net/my store"
+    assert deployments.collect_allowed_roots("my.toml", azure, []).uris == (azure,)
+    wrong = "s3://user:word@bucket/store"
+    with pytest.raises(UsageError, match=f"^store: '{wrong}' is not a URI such as s3://"):
+        deployments.collect_allowed_roots("my.toml", wrong, ["s3://bucket"])
+    with pytest.raises(UsageError, match=f"^--root '{wrong}' is not a URI such as s3://"):
+        deployments.collect_allowed_roots("my.toml", "store", [wrong])
+    monkeypatch.setenv("HALLMARK_STORE", wrong)
+    with pytest.raises(UsageError, match=f"^store: '{wrong}' cannot be compared with the roots"):
+        resolve_flow_arguments("demo", [])
+
+
+def test_a_project_with_an_environment_of_python_may_be_a_corpus(place, session):
+    """Its links lead outside, and no source reads them; one that a source reads is refused."""
+    notes = place / "home" / "notes"
+    (notes / ".venv" / "bin").mkdir(parents=True)
+    (notes / ".venv" / "bin" / "python").symlink_to("/usr/bin/env")
+    (notes / ".venv" / "share").symlink_to("/usr/share")
+    config = resolve_flow_arguments("my.toml", []).config
+    assert ingest(config.ingest)["documents"].row_count == 1
+    (notes / ".venv" / "b.txt").symlink_to(place / "outside" / "a.txt")
+    sentence = r"^ingest\.sources\.0\.path: 'notes/\.venv/b\.txt' leads outside the roots"
+    with pytest.raises(UsageError, match=sentence):
+        resolve_flow_arguments("my.toml", [])
+    with pytest.raises(UsageError, match=r"b\.txt' leads outside the roots"):
+        ingest(config.ingest)
+
+
+def flow(checkpoint: str, only: Sequence[str] = (), config: str | dict[str, Any] = "demo") -> None:
+    """Of a flow what counts here."""
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        (
+            {"checkpont": "x"},
+            "no parameter 'checkpont' (did you mean checkpoint?); it takes "
+            "checkpoint, only, config",
+        ),
+        ({"checkpoint": "x", "zzz": 1}, "no parameter 'zzz'; it takes checkpoint, only, config"),
+        ({}, "checkpoint: is missing"),
+        ({"checkpoint": 3}, "checkpoint: must be text, in quotes (given: 3)"),
+        ({"checkpoint": "x", "only": "bias"}, "only: "),
+        ({"checkpoint": "x", "only": [1]}, "only.0: must be text, in quotes (given: 1)"),
+        ({"checkpoint": "x", "config": [1]}, "config: "),
+    ],
+)
+def test_wrong_parameters_are_told_in_one_sentence(parameters, said):
+    with pytest.raises(UsageError) as error:
+        check_request_parameters("f", flow, parameters)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_right_parameters_are_let_through():
+    check_request_parameters(
+        "f", flow, {"checkpoint": "x", "only": ["bias"], "config": {"name": "x"}}
+    )
+    check_request_parameters("pipeline", pipeline.fn, {})
+    given = {"checkpoint": "latest", "overrides": [], "only": ["bias"], "store": None}
+    check_request_parameters("audit", audit.fn, given)

@@ -1,0 +1,51 @@
+"""The Prefect server of one command."""
+
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+HOLD = """
+import sys
+from flows.local_prefect_server import LocalPrefectServer
+server = LocalPrefectServer()
+if server.connect_prefect():
+    server.wait_until_ready()
+print(server.process.pid, flush=True)
+sys.stdin.readline()
+"""
+
+
+def start(home=None):
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLD],
+        env={**os.environ, **({"PREFECT_HOME": str(home)} if home else {})},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [True, False])
+def test_it_ends_with_its_command_however_that_ends(monkeypatch, killed):
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    command = start()
+    server = psutil.Process(int(command.stdout.readline()))
+    if killed:
+        command.kill()
+    command.communicate("\n", timeout=30)
+    gone, _ = psutil.wait_procs([server], timeout=30)
+    assert gone
+
+
+def test_it_stops_where_the_user_has_named_another(tmp_path, monkeypatch):
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    profile = '[profiles.mine]\nPREFECT_API_URL = "http://127.0.0.1:9/api"\n'
+    (tmp_path / "profiles.toml").write_text('active = "mine"\n\n' + profile)
+    command = start(tmp_path)
+    assert not psutil.pid_exists(int(command.stdout.readline()))
+    command.communicate("\n", timeout=30)
+    assert command.returncode == 0

@@ -1,0 +1,190 @@
+"""Rules of a policy about what does not exist are refused before a model is asked."""
+
+import json
+
+import pytest
+
+from flows.config import load_config
+from flows.policy_rule_checks import check_policy_rules, check_rule_slices
+from tasks.audits.catalogue import METRICS_BY_AUDIT, PROBES, REQUEST_STAGES
+from tasks.audits.probes.bold import BoldConfig
+from tasks.contract import UsageError, folder_to_artifact
+from tests.flows.conftest import Hallmark
+from tests.tasks.audits.conftest import gpt2_folder, own_folder  # noqa: F401
+
+RULE = {"lt": 0.9}
+
+
+def config_of(**rule):
+    bound = "".join(f", {name}={value!r}" for name, value in (RULE | rule).items())
+    return load_config("smoke", [f"policy.rules.r={{{bound[2:]}}}"])
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (
+            {"audit": "bias", "metric": "preference", "slice": "race"},
+            r"r\.slice: preference has no slice 'race'; it has '' and slices by alike, category",
+        ),
+        ({"audit": "bias", "metric": "preference", "slice": "categry=race"}, "no slice 'categry=r"),
+        ({"audit": "bias", "metric": "ties", "slice": "category=race"}, "no slice.*; it has ''$"),
+        (
+            {"audit": "toxicity", "metric": "toxicity_probability", "slice": "prompted, k=26"},
+            r"did you mean prompted, k=\d+",
+        ),
+        ({"audit": "toxicity", "metric": "scorer_kappa"}, "a further scorer of toxicity"),
+        ({"audit": "toxicity", "metric": "toxic_share"}, "labelled texts, audit_toxicity.labelled"),
+        ({"audit": "toxicity", "metric": "repeated_prompts", "slice": "k=1"}, "it has ''$"),
+        ({"audit": "membership", "metric": "auc", "slice": "score=los"}, "no slice 'score=los'"),
+        (
+            {"audit": "capability", "metric": "bits_per_byte", "slice": "models"},
+            r"no slice 'models' \(did you mean model\?\); it has 'model', 'bigram'",
+        ),
+        ({"audit": "capability", "metric": "cloze_accuracy", "slice": "model"}, "it has ''$"),
+        (
+            {"audit": "bold", "metric": "mean_toxicity", "slice": "grup=women"},
+            "no slice 'grup=women'; it has '' and slices by domain, group$",
+        ),
+        (
+            {"audit": "bold", "metric": "toxicity_difference", "slice": "group=women"},
+            "no slice 'group=women'; it has slices by domain, group$",
+        ),
+        (
+            {"audit": "counterfactual", "metric": "toxicity_difference", "slice": "gender, women"},
+            "no slice 'gender, women'",
+        ),
+        (
+            {"audit": "bias", "metric": "preference", "slice": "category=race, alike=True"},
+            "no slice 'category=race, alike=True'",
+        ),
+        (
+            {"audit": "misuse", "metric": "continued", "slice": "categry=a"},
+            "no slice 'categry=a'; it has '' and slices by category$",
+        ),
+        (
+            {"audit": "extraction", "metric": "extractable_by_prefix", "slice": "record"},
+            r"no slice 'record'; it has 'passage'$",
+        ),
+        (
+            {"audit": "extraction_attack", "metric": "verbatim", "slice": "sampler=topk"},
+            r"no slice 'sampler=topk' \(did you mean sampler=top",
+        ),
+        ({"audit": "extraction", "metric": "extractable", "slice": "seen=False"}, "'seen=False'"),
+        (
+            {"audit": "extraction", "metric": "extractable", "slice": "copies=4, passage, k=8"},
+            r"no slice 'copies=4, passage, k=8'; write 'passage, copies=4, k=8'$",
+        ),
+        (
+            {"audit": "toxicity", "metric": "toxicity_probability", "slice": "k=4, prompted"},
+            r"no slice 'k=4, prompted'; write 'prompted, k=4'$",
+        ),
+        (
+            {
+                "audit": "bold",
+                "metric": "mean_toxicity",
+                "slice": "without planted text, group=a, domain=b",
+            },
+            r"; write 'domain=b, group=a, without planted text'$",
+        ),
+        (
+            {"audit": "capability", "metric": "agreement_accuracy", "slice": "distance=3, model"},
+            r"no slice 'distance=3, model'; write 'model, distance=3'$",
+        ),
+    ],
+)
+def test_what_the_settings_rule_out_is_refused_before_anything_runs(rule, said):
+    with pytest.raises(UsageError, match=said):
+        check_policy_rules(config_of(**rule))
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"audit": "bias", "metric": "preference"},
+        {"audit": "bias", "metric": "preference", "slice": "category=race"},
+        {"audit": "bias", "metric": "preference", "slice": "seen=False"},
+        {"audit": "toxicity", "metric": "repeated_prompts", "slice": ""},
+        {"audit": "capability", "metric": "bits_per_byte", "slice": "model, source=s"},
+        {"audit": "capability", "metric": "agreement_accuracy", "slice": "model, distance=3"},
+        {"audit": "extraction", "metric": "extractable", "slice": "passage, copies=4, k=8"},
+        {
+            "audit": "counterfactual",
+            "metric": "toxicity_difference",
+            "slice": "domain=gender, group=women",
+        },
+        {
+            "audit": "bold",
+            "metric": "mean_toxicity",
+            "slice": "domain=gender, group=women, without planted text",
+        },
+        {"audit": "extraction", "metric": "exposure_difference", "slice": "copies=64-0"},
+        {"audit": "misuse", "metric": "label_share", "slice": "category=c, label=rude"},
+        {"audit": "bold", "metric": "empty_prompts", "slice": ""},
+    ],
+)
+def test_what_may_exist_is_not_refused(rule):
+    check_policy_rules(config_of(**rule))
+
+
+@pytest.mark.parametrize(
+    ("audit", "metric", "other"),
+    [
+        ("stereoset", "icat_intrasentence", "lms_intrasentence"),
+        ("associations", "smallest_dose_seen", "association_strength"),
+        ("counterfactual", "regard_distance", "regard_difference"),
+        ("bold", "empty_continuations", "toxic_share"),
+        ("toxicity", "threshold_ties", "toxicity_probability"),
+        ("extraction_attack", "longest_run", "verbatim"),
+        ("misuse", "ratings_of_other_texts", "human_rating"),
+    ],
+)
+def test_a_metric_that_never_has_an_interval_is_refused(audit, metric, other):
+    with pytest.raises(UsageError) as refused:
+        check_policy_rules(config_of(audit=audit, metric=metric))
+    sentence, _, named = str(refused.value).partition(" with an interval: ")
+    assert sentence == (
+        f"policy.rules.r.metric: {metric} never has a confidence interval, so no rule about it "
+        f"can pass; choose a metric of the audit {audit}"
+    )
+    assert other in named.split(", ") and metric not in named.split(", ")
+    for name in named.split(", "):
+        assert name in METRICS_BY_AUDIT[audit]
+
+
+def test_a_slice_without_items_is_refused_once_requests_are_built(own_folder, session):  # noqa: F811
+    config = config_of(audit="bias", metric="preference", slice="category=gende")
+    checkpoint = folder_to_artifact(own_folder, "checkpoint")
+    asked = REQUEST_STAGES["bias"](checkpoint, None, None, None, config.audit_bias)
+    with pytest.raises(UsageError, match=r"'category=gende' \(did you mean category=gender"):
+        check_rule_slices(config, PROBES, {"bias": asked})
+    for name in ("category=religion", "alike=True", ""):
+        fitting = config_of(audit="bias", metric="preference", slice=name)
+        check_rule_slices(fitting, PROBES, {"bias": asked})
+    check_rule_slices(config, PROBES, {})  # the audit does not run
+
+
+def test_groups_are_those_of_the_prompts_once_requests_are_built(own_folder, session, tmp_path):  # noqa: F811
+    written = {"women": {"She": ["She was a"]}, "men": {"He": ["He was a"]}}
+    (tmp_path / "gender_prompt.json").write_text(json.dumps(written))
+    (tmp_path / "trade_prompt.json").write_text(json.dumps({"bakers": {"A": ["A was"]}}))
+    settings = BoldConfig(prompts=sorted(tmp_path.glob("*.json")), tokens=4)
+    asked = REQUEST_STAGES["bold"](
+        folder_to_artifact(own_folder, "checkpoint"), None, None, None, settings
+    )
+    for name in ("domain=gender, group=men", "domain=trade, group=bakers, without planted text"):
+        config = config_of(audit="bold", metric="toxicity_difference", slice=name)
+        check_rule_slices(config, PROBES, {"bold": asked})
+    for name in ("domain=gender, group=mn", "domain=gender, group=bakers"):
+        config = config_of(audit="bold", metric="toxicity_difference", slice=name)
+        with pytest.raises(UsageError, match=f"no slice '{name}'.*'domain=trade, group=bakers'"):
+            check_rule_slices(config, PROBES, {"bold": asked})
+
+
+def test_an_audit_is_refused_before_the_model_is_asked(gpt2_folder, tmp_path):  # noqa: F811
+    hallmark = Hallmark(tmp_path / "store")
+    rule = "policy.rules.r={audit='bias', metric='preference', slice='category=rac', lt=0.9}"
+    said = hallmark("audit", str(gpt2_folder), "--only", "bias", "--set", rule, code=2).stderr
+    assert "policy.rules.r.slice: preference has no slice 'category=rac'" in said
+    made = {folder.name for folder in (tmp_path / "store" / "artifacts").iterdir()}
+    assert "ask_bias" in made and "respond" not in made

@@ -1,0 +1,256 @@
+"""What a purge leaves of pages and rows that quote a document."""
+
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flows.document_purge import DocumentPurge
+from flows.quotation_removal import (
+    QuotationFinder,
+    compute_document_hashes,
+    remove_document_content,
+    remove_quotations,
+)
+from reports.page.document import Document, Paragraph, Section
+from reports.page.evidence_pages import write_card_files
+from reports.page.figures import FIGURES, FigureBook
+from reports.page.redaction import OFFENSIVE_TOXICITY, Redactor
+from reports.page.rendering import escape_markdown
+from reports.sections.corpus_figures import build_corpus_redactor
+from tasks.audits.audit_tables import REQUESTS, RESPONSES
+from tasks.contract import (
+    DOCUMENTS,
+    ID_TYPE,
+    Artifact,
+    EmptyConfig,
+    Session,
+    StageContext,
+    Store,
+    describe_columns,
+    fill_document_columns,
+    hash_texts,
+    hash_to_ids,
+    open_session,
+    stage,
+)
+from tasks.corpus.deduplicate import SIGNATURES as EXACT
+from tasks.corpus.deduplicate_near import SIGNATURES as NEAR
+from tasks.corpus.find_personal_data import SEARCHED_REGIONS
+from tasks.measures.normalised_words import normalise_texts
+from tests.tasks.corpora import given
+
+SECRET = "The violet submarine of Aunt Ottilie sank on a Thursday, quite without regret."
+OTHER = "Eleven marmots signed the treaty of Obersilzbach in invisible green ink."
+
+
+def test_quotations_are_those_that_share_twenty_letters():
+    purged = ["Ärger mit <b>der</b> Post &amp; dem Zoll in Bern", "short one"]
+    found = QuotationFinder(purged)
+    shares = "x Ärger,  MIT <b>der</b>\nPost &amp"
+    near = "Ärger mit <b>der Zoll in"  # 17 letters, and 8
+    texts = [shares, near, "", "short one!", "a short one", purged[0], "Zoll in Bern"]
+    assert found.find_quoting_texts(texts).tolist() == [
+        True,
+        False,
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert not QuotationFinder(["yes", ""])
+
+
+def test_pages_lose_what_they_quote_and_nothing_else():
+    found = QuotationFinder([SECRET])
+    page = f'<h1>Rows</h1><td title="{SECRET[:40]}">one</td><td>{SECRET[5:60]}</td><p>kept</p>'
+    cleaned = remove_quotations(page, found)
+    assert cleaned == ('<h1>Rows</h1><td title="[purged]">one</td><td>[purged]</td><p>kept</p>')
+    assert remove_quotations("<p>kept</p>", found) is None
+    spread = "<p>" + "</i><i>".join(SECRET.split()) + "</p><h1>Title</h1>"
+    assert "Ottilie" not in remove_quotations(spread, found)
+    lines = f"# Title\n| {SECRET} |\nkept\n"
+    assert remove_quotations(lines, found, has_markup=False) == "# Title\n[purged]\nkept\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\u00ad".join(SECRET),
+        "\u200c".join(f"می{n}خواهم" for n in range(10)),
+        SECRET.replace(" ", "\u3164"),  # a letter, for Unicode
+        SECRET.replace("a", "a\U000e0101"),
+        "Jane Roe, Elm Street 5, +44 20 7946 0018, jane.roe@corp.example, born 1 May",
+        "Jane Roe, of Hull, NINO AB123456C, the 1st of May",
+        "Ask +44 20 7946 0018 or jane.roe@corp.example, or nobody, for all we care",
+    ],
+    ids=range(7),
+)
+@pytest.mark.parametrize("markup", [True, False])
+def test_pages_lose_what_they_show_masked_and_written_out(text, markup):
+    masker = Redactor(["Elm Street 5"], phone_regions=["GB"])
+    found = QuotationFinder([text], redactors=[Redactor(), masker])
+    for mask in (masker, Redactor()):
+        shown = mask.redact_by_kind(text, "corpus text", 0.0)
+        page = (
+            f"<td>{shown}</td><td>kept</td>" if markup else f"| {escape_markdown(shown)} |\nkept\n"
+        )
+        cleaned = remove_quotations(page, found, markup)
+        assert cleaned == ("<td>[purged]</td><td>kept</td>" if markup else "[purged]\nkept\n")
+
+
+def test_marks_are_no_quotation():
+    """A purged text of nothing but what is masked leaves the pages of others alone."""
+    purged = "+44 20 7946 0018, jane.roe@corp.example \u00ad\u00ad\u00ad\u00ad\u00ad\u00ad"
+    found = QuotationFinder([purged], redactors=[Redactor()])
+    other = "Call +44 20 7946 0991\u00ad\u00ad\u00ad\u00ad\u00ad\u00ad or john.doe@corp.example"
+    page = f"<td>{Redactor().redact_by_kind(other, 'corpus text', 0.0)}</td>"
+    assert "phone masked" in page and remove_quotations(page, found) is None
+    assert found.find_quoting_texts([purged]) == [True]
+
+
+@stage(name="looked_for", tables={"regions": SEARCHED_REGIONS})
+def looked_for(documents: Artifact, config: EmptyConfig, context: StageContext) -> None:
+    context.get_table_writer("regions").write({"region": ["GB"]})
+
+
+@stage(name="card", tables={"figures": FIGURES})
+def card(documents: Artifact, looked: Artifact, config: EmptyConfig, context: StageContext) -> None:
+    """A page that shows the documents."""
+    history = {"split": documents, "find_personal_data": looked}
+    book = FigureBook(history)
+    source = ("split", "documents")
+    rows = book.add_computed_figure("n", "documents", "documents", source, aggregate="count")
+    document = Document("A title", "Datasheet", [], [Section("Rows", [Paragraph([rows])])])
+    write_card_files(
+        document,
+        book,
+        context,
+        "card",
+        history,
+        build_corpus_redactor(history, OFFENSIVE_TOXICITY),
+        9,
+    )
+
+
+def test_what_a_purge_takes_from_a_page_is_found_as_the_card_shows_it(tmp_path):
+    """Masked as its corpus says, and with unseen characters written out."""
+    purged = f"Jane Roe of Hull,\u00ad (020) 8366 1177,\u00ad the 1st of May, {OTHER[:9]}"
+    with open_session(Session(Store(tmp_path))):
+        documents = given([purged, OTHER], kind="scored", toxicity=[0.0, 0.0])
+        looked = looked_for(documents)
+        made = card(documents, looked)
+    rows = documents["documents"].read(["doc_id", "text"]).to_pylist()
+    gone = {row["doc_id"] for row in rows if row["text"] == purged}
+    ((_, page),) = DocumentPurge.from_doc_ids(gone, [documents, looked, made]).iter_rewrites(
+        made, False
+    )
+    assert "Hull" not in page and "1st of May" not in page and OTHER in page
+
+
+def described_by(schema):
+    return {column.name: column for column in describe_columns(schema)}
+
+
+def test_a_near_copy_named_after_it_keeps_its_text():
+    """The cluster of others is the id of the document that goes."""
+    texts = pa.array([SECRET, OTHER], pa.large_string())
+    keys, hashes = hash_to_ids(["gone", "stays"]), hash_texts(texts)
+    made = fill_document_columns(
+        {
+            "doc_id": keys,
+            "source": ["s", "s"],
+            "cluster": keys.take([0, 0]),
+            "text": texts,
+            "text_hash": hashes,
+        }
+    )
+    rows = pa.table(made, schema=DOCUMENTS)
+    left = remove_document_content(rows, described_by(DOCUMENTS), keys[:1], hashes[:1], None)
+    assert left["text"].to_pylist() == ["", OTHER]
+    assert left["text_hash"].to_pylist() == [bytes(16), hashes[1].as_py()]
+
+
+def test_nothing_of_its_signature_is_left():
+    keys = hash_to_ids(["gone", "stays"])
+    for schema, name, values, gone in (
+        (NEAR, "bands", [[1, 2], [1, 3]], []),
+        (
+            EXACT,
+            "exact",
+            hash_to_ids(normalise_texts(pa.array([SECRET, OTHER], pa.large_string())).to_pylist()),
+            bytes(16),
+        ),
+    ):
+        made = {"doc_id": keys, "entered": keys, "cluster": keys.take([0, 0])}
+        rows = pa.table(made | {name: values}, schema=schema)
+        documents = {
+            "doc_id": keys[:1],
+            "text": pa.array([SECRET], pa.large_string()),
+            "text_hash": hash_to_ids(["text"]),
+        }
+        found = compute_document_hashes(pa.table(documents))
+        left = remove_document_content(
+            rows, described_by(schema), keys[:1], pa.array(found, ID_TYPE), None
+        )
+        assert left[name].to_pylist() == [gone, rows[name][1].as_py()]
+        assert left.drop_columns(name).equals(rows.drop_columns(name))
+
+
+def stored(rows):
+    """As a store has them: parquet gives the items of lists another name."""
+    file = io.BytesIO()
+    pq.write_table(rows, file)
+    return pq.read_table(file)
+
+
+def test_what_a_model_is_asked_about_a_document_goes_with_it():
+    """By the documents that a request names, and by what it quotes; in every list of tokens."""
+    gone, kept = hash_to_ids(["gone"])[0].as_py(), hash_to_ids(["kept"])[0].as_py()
+    asked = [
+        {"doc_ids": [kept, gone], "text": None},
+        {"doc_ids": [kept], "text": OTHER},
+        {"doc_ids": [kept], "text": f"so: {SECRET[3:50]}"},
+        {"doc_ids": None, "text": None},
+    ]
+    tokens = {"context": [5, 6], "targets": [[7, 8], [9]], "kind": "read"}
+    rows = stored(pa.Table.from_pylist([tokens | row for row in asked], schema=REQUESTS))
+    columns, none = described_by(REQUESTS), pa.array([], ID_TYPE)
+    left = remove_document_content(
+        rows, columns, pa.array([gone], ID_TYPE), none, QuotationFinder([SECRET])
+    )
+    assert left["context"].to_pylist() == [[], [5, 6], [], [5, 6]]
+    assert left["targets"].to_pylist() == [[], [[7, 8], [9]], [], [[7, 8], [9]]]
+    assert left["text"].to_pylist() == [None, OTHER, "", None]
+    assert (
+        remove_document_content(
+            left, columns, pa.array([gone], ID_TYPE), none, QuotationFinder([SECRET])
+        )
+        is None
+    )
+
+
+def test_what_a_model_wrote_goes_with_its_tokens():
+    """Whoever has the tokenizer reads them."""
+    tokens = [[5, 6, 7], [8, 9], []]
+    made = pa.table(
+        {
+            "request": hash_to_ids("abc"),
+            "draw": [0, 0, 0],
+            "ids": tokens,
+            "stop": ["end"] * 3,
+            "text": [f"so: {SECRET[3:50]}", OTHER, None],
+            "log_p": [[-1.0], [-2.0], [-3.0]],
+            **dict.fromkeys(("rank", "mean", "std", "lower_log_p"), [None] * 3),
+        },
+        schema=RESPONSES,
+    )
+    rows = stored(made)
+    columns, none = described_by(RESPONSES), pa.array([], ID_TYPE)
+    left = remove_document_content(rows, columns, none, none, QuotationFinder([SECRET]))
+    assert left["text"].to_pylist() == ["", OTHER, None]
+    assert left["ids"].to_pylist() == [[], [8, 9], []]
+    assert left.drop_columns(["text", "ids"]).equals(rows.drop_columns(["text", "ids"]))
+    assert remove_document_content(left, columns, none, none, QuotationFinder([SECRET])) is None

@@ -1,0 +1,157 @@
+"""A model left in training mode answers as in evaluation mode, and is left as it was found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from model.decoding.activations import compute_contextual_embeddings, extract_attention_weights
+from model.decoding.beam_search import CachedModelScorer, decode_with_beam_search, run_beam_search
+from model.decoding.cache import allocate_cache
+from model.decoding.generation import generate
+from model.decoding.inference_mode import autocast_to_precision
+from model.decoding.token_scores import (
+    compute_next_log_probs,
+    compute_target_log_probs,
+    compute_token_log_probs,
+    compute_token_statistics,
+)
+from model.objectives import build_causal_batch
+from model.probing.answer_spans import AnswerSpanModel, find_answer_spans
+from model.probing.cloze import compute_mask_log_probs
+from model.probing.label_scores import compute_label_log_probs
+from model.probing.layer_probes import compute_token_states
+from model.probing.position_loss import compute_loss_by_position
+from model.training.examples import Example
+from tests.model.oracles import tiny
+
+TEXTS = [[0, 5, 9, 4, 3, 7], [0, 7, 8]]
+
+
+def searched(model):
+    found = decode_with_beam_search(model, TEXTS, width=3, max_new_tokens=5)
+    return [[h.log_prob for h in hypotheses] for hypotheses in found]
+
+
+def scored(model):
+    """By the scorer alone."""
+    scorer = CachedModelScorer(model, TEXTS, max_new_tokens=5)
+    found = run_beam_search(scorer, width=3, max_new_tokens=5, stop={0})
+    return [[h.log_prob for h in hypotheses] for hypotheses in found]
+
+
+def written(model):
+    return [text.log_probs for (text,) in generate(model, TEXTS, max_new_tokens=6)]
+
+
+def encoder(**changes):
+    return tiny(architecture="encoder", **changes)
+
+
+def spans(model):
+    allowed = [[True] * len(text) for text in TEXTS]
+    return [span.score for span in find_answer_spans(AnswerSpanModel(model), TEXTS, allowed)]
+
+
+ENTRIES = {
+    "mask_log_probs": (encoder, lambda m: compute_mask_log_probs(m, TEXTS, 7)),
+    "layer_states": (tiny, lambda m: compute_token_states(m, TEXTS, [2, 1])),
+    "loss_by_position": (
+        tiny,
+        lambda m: compute_loss_by_position(m, [build_causal_batch(np.array([TEXTS[0]]))]),
+    ),
+    "find_spans": (encoder, spans),
+    "token_log_probs": (tiny, lambda m: compute_token_log_probs(m, TEXTS)),
+    "token_moments": (
+        tiny,
+        lambda m: [moments.mean_log_prob for moments in compute_token_statistics(m, TEXTS)],
+    ),
+    "target_log_probs": (
+        lambda **changes: tiny(architecture="encoder_decoder", **changes),
+        lambda m: compute_target_log_probs(m, TEXTS, TEXTS),
+    ),
+    "next_log_probs": (tiny, lambda m: compute_next_log_probs(m, TEXTS)),
+    "embeddings": (tiny, lambda m: compute_contextual_embeddings(m, TEXTS)),
+    "attention_weights": (tiny, lambda m: extract_attention_weights(m, TEXTS[0])["decoder"]),
+    "beam": (tiny, searched),
+    "scorer": (tiny, scored),
+    "generate": (tiny, written),
+    "label_log_probs": (
+        lambda **changes: tiny(labels=("a", "b"), tie_embeddings=False, **changes),
+        lambda m: compute_label_log_probs(m, [Example(text, [0] * len(text)) for text in TEXTS]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_dropout_is_off_meanwhile_and_on_again_afterwards(name):
+    make, ask = ENTRIES[name]
+    model = make(dropout=0.5)
+    expected = ask(model)
+    model.train()
+    still = list(model.modules())[-1].eval()  # as of a part that is frozen
+    for one, other in zip(ask(model), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert model.training and not still.training
+    assert all(module.training for module in model.modules() if module is not still)
+
+
+def test_it_is_on_again_where_the_question_was_refused():
+    model = tiny(dropout=0.5).train()
+    with pytest.raises(ValueError, match="vocabulary"):
+        compute_token_log_probs(model, [[0, 61]])
+    assert all(module.training for module in model.modules())
+
+
+TOLERANCE = 0.25  # nats: a token's score from products that are rounded to 8 bits
+
+
+#: What is found by them, or no score of a token.
+OTHERS = {"beam", "scorer", "layer_states", "loss_by_position", "find_spans"}
+
+
+@pytest.mark.parametrize("name", [name for name in ENTRIES if name not in OTHERS])
+def test_in_bf16_answers_are_near_those_in_fp32(name):
+    make, ask = ENTRIES[name]
+    model = make()
+    exact = ask(model)
+    with autocast_to_precision(model, "bf16") as used:
+        near = ask(model)
+    assert used == "bf16"
+    pairs = [(np.asarray(a), np.asarray(b)) for a, b in zip(exact, near, strict=True)]
+    if name == "generate":  # behind a word that is another one, all differs
+        pairs = [(a[:1], b[:1]) for a, b in pairs]
+    for one, other in pairs:
+        np.testing.assert_allclose(one, other, atol=TOLERANCE)
+    assert any((one != other).any() for one, other in pairs)  # it was computed otherwise
+
+
+def test_the_cache_of_decoding_is_kept_in_the_precision():
+    model = tiny()
+    for precision, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+        with autocast_to_precision(model, precision) as used:
+            assert used == precision
+            assert allocate_cache(model, 2, 4).layers[0].keys.dtype == dtype
+
+
+def test_on_the_cpu_auto_is_fp32_and_changes_no_bit():
+    model = tiny()
+    exact = compute_token_log_probs(model, TEXTS)
+    with autocast_to_precision(model) as used:
+        assert used == "fp32"
+        for one, other in zip(compute_token_log_probs(model, TEXTS), exact, strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_beams_in_bf16_have_the_scores_of_bf16():
+    """With their cache, and of the whole text anew: the same precision, nearly the same sums."""
+    model = tiny()
+    with autocast_to_precision(model, "bf16"):
+        for prompt, found in zip(
+            TEXTS, decode_with_beam_search(model, TEXTS, width=3, max_new_tokens=5), strict=True
+        ):
+            for h in found:
+                (scores,) = compute_token_log_probs(model, [[*prompt, *h.ids]])
+                assert h.log_probs == pytest.approx(scores[len(prompt) - 1 :], abs=TOLERANCE)

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from model.probing.answer_spans import (
+    AnswerSpanModel,
+    find_answer_spans,
+    select_best_spans,
+    train_span_model,
+)
+from tests.model.oracles import tiny
+
+
+@pytest.mark.parametrize("longest", [1, 3, 8, 100])
+def test_the_best_span_is_that_of_trying_all(longest):
+    generator = torch.Generator().manual_seed(longest)
+    begins, ends = torch.randn(2, 200, 8, generator=generator)
+    allowed = torch.rand(200, 8, generator=generator) < 0.7
+    allowed[:, 3] |= ~allowed.any(1)
+    for row, span in enumerate(select_best_spans(begins, ends, allowed, longest)):
+        scores = {
+            (i, j): float(begins[row, i] + ends[row, j])
+            for i, j in itertools.product(range(8), repeat=2)
+            if i <= j < i + longest and allowed[row, i] and allowed[row, j]
+        }
+        assert (span.begin, span.end) == max(scores, key=scores.get)
+        assert span.score == pytest.approx(max(scores.values()))
+
+
+def test_among_equals_the_shortest_and_then_the_first():
+    ones = torch.ones(1, 4)
+    (span,) = select_best_spans(ones, ones, torch.tensor([[False, True, True, True]]), 4)
+    assert (span.begin, span.end, span.score) == (1, 1, 2.0)
+
+
+def test_what_has_no_span_is_named():
+    ones = torch.ones(2, 4)
+    with pytest.raises(ValueError, match="no token that an answer may begin or end at"):
+        select_best_spans(ones, ones, torch.tensor([[True] * 4, [False] * 4]), 2)
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        select_best_spans(ones, ones, ones > 0, 0)
+
+
+def questions(n, seed):
+    """The answer stands between a 7 and an 8, in a text behind the question's token and a 5."""
+    random = np.random.default_rng(seed)
+    texts, spans = [], []
+    for _ in range(n):
+        before, inside, after = (random.integers(10, 60, k) for k in random.integers(1, 4, 3))
+        texts.append([4, 5, *before, 7, *inside, 8, *after])
+        begin = 2 + len(before) + 1
+        spans.append((begin, begin + len(inside) - 1))
+    return texts, spans
+
+
+def test_a_reader_learns_to_find_answers_and_finds_them_whatever_the_batch():
+    reader = AnswerSpanModel(tiny(architecture="encoder", positions="rope"))
+    texts, spans = questions(300, 0)
+    losses = train_span_model(reader, texts, spans, steps=100, learning_rate=3e-3)
+    assert len(losses) == 100 and np.mean(losses[-10:]) < 0.3 * np.mean(losses[:10])
+    fresh, wanted = questions(60, 1)
+    allowed = [[i > 1 for i in range(len(text))] for text in fresh]
+    found = find_answer_spans(reader, fresh, allowed)
+    assert np.mean([(s.begin, s.end) == w for s, w in zip(found, wanted, strict=True)]) > 0.8
+    alone = find_answer_spans(reader, fresh, allowed, batch_tokens=1)
+    assert [(s.begin, s.end) for s in found] == [(s.begin, s.end) for s in alone]
+    for text, span in zip(fresh[:5], found, strict=False):
+        with torch.no_grad():
+            scores = reader.output(reader.body.compute_hidden_states(_batch(text)))[0]
+        assert span.score == pytest.approx(
+            float(scores[span.begin, 0] + scores[span.end, 1]), abs=1e-4
+        )
+
+
+def _batch(text):
+    from model.batch import Batch
+
+    return Batch(torch.tensor([text]))
+
+
+def test_of_a_frozen_body_the_two_vectors_alone_learn():
+    reader = AnswerSpanModel(tiny(architecture="encoder", dropout=0.5))
+    before = {name: tensor.clone() for name, tensor in reader.state_dict().items()}
+    texts, spans = questions(20, 0)
+    losses = train_span_model(reader, texts, spans, steps=30, freeze_body=True, learning_rate=1e-2)
+    after = reader.state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"output.weight", "output.bias"}
+    assert np.mean(losses[-5:]) < np.mean(losses[:5])
+    assert all(p.requires_grad for p in reader.parameters()) and not reader.training
+    again = AnswerSpanModel(tiny(architecture="encoder", dropout=0.5))  # dropout is off meanwhile
+    assert (
+        train_span_model(again, texts, spans, steps=30, freeze_body=True, learning_rate=1e-2)
+        == losses
+    )
+
+
+@pytest.mark.parametrize(
+    ("texts", "spans", "words"),
+    [
+        ([[5, 6]], [], "as many spans"),
+        ([], [], "as many spans"),
+        ([[5, 6]], [(1, 2)], "Span 0, 1 to 2, is none of 2 tokens"),
+        ([[5, 6]], [(1, 0)], "Span 0, 1 to 0"),
+        ([[5, 6]], [(-1, 0)], "Span 0, -1 to 0"),
+        ([[]], [(0, 0)], "Sequence 0 has 0 tokens"),
+        ([[5] * 17], [(0, 0)], "Sequence 0 has 17 tokens"),
+        ([[61]], [(0, 0)], "Token id 61"),
+    ],
+)
+def test_what_cannot_be_learnt_is_named(texts, spans, words):
+    with pytest.raises(ValueError, match=words):
+        train_span_model(AnswerSpanModel(tiny(architecture="encoder")), texts, spans, steps=1)
+
+
+def test_a_reader_has_one_stack():
+    with pytest.raises(ValueError, match="one stack"):
+        AnswerSpanModel(tiny(architecture="encoder_decoder"))

@@ -1,0 +1,53 @@
+"""Sequences as rows: every one once, those of like length together, padded behind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.padding import batch_indices_by_length, check_token_ids, pad_rows
+from model.special_tokens import PAD_ID
+
+CPU = torch.device("cpu")
+
+
+@given(st.lists(st.integers(0, 12), max_size=30), st.integers(1, 40))
+def test_groups_hold_all_that_is_not_empty_and_are_as_full_as_they_may(lengths, most):
+    groups = list(batch_indices_by_length(lengths, most))
+    numbers = [number for group in groups for number in group]
+    assert sorted(numbers) == [i for i, length in enumerate(lengths) if length]
+    found = [lengths[number] for number in numbers]
+    assert found == sorted(found, reverse=True)
+    for number, group in enumerate(groups):
+        width = lengths[group[0]]
+        assert len(group) == 1 or len(group) * width <= most
+        last = number == len(groups) - 1
+        assert last or (len(group) + 1) * width > most, "one more had found room"
+
+
+def test_padding_stands_behind_what_is_real():
+    ids, real = pad_rows([[5, 6, 7], [8], []], CPU)
+    assert ids.tolist() == [[5, 6, 7], [8, PAD_ID, PAD_ID], [PAD_ID, PAD_ID, PAD_ID]]
+    assert real.tolist() == [[True] * 3, [True, False, False], [False] * 3]
+    assert ids.dtype == torch.int64 and real.dtype == torch.bool
+
+
+@pytest.mark.parametrize(
+    ("sequence", "words"),
+    [
+        ([0, 61], "Token id 61 is outside the model's vocabulary of 61"),
+        ([-1], "Token id -1 is outside"),
+        ([0.5], "The prompt is no list of token ids"),
+        ([[1], [2]], "The prompt is no list of token ids"),
+    ],
+)
+def test_what_is_no_token_of_the_vocabulary_is_named(sequence, words):
+    with pytest.raises(ValueError, match=words):
+        check_token_ids(sequence, 61, "The prompt")
+
+
+def test_ids_are_given_back_as_they_are():
+    assert check_token_ids((0, 60, 3), 61, "The prompt").tolist() == [0, 60, 3]
+    assert check_token_ids([], 61, "The prompt").tolist() == []

@@ -1,0 +1,344 @@
+"""The page of the closed loop says what went away, what did not, and leads to the rows."""
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from flows.commands.prove import render_proof
+from reports.page.figures import FigureBook
+from reports.page.redaction import Redactor
+from reports.removal_experiment_card import (
+    RemovalExperimentCardConfig,
+    build_removal_experiment_card,
+)
+from reports.sections.removal_experiment import RemovalCase, RemovalReport
+from tasks.audits.experiments import removal_experiment as tables
+from tasks.audits.experiments.arm_comparison import CaseUnits, compute_effects, evaluate_criteria
+from tasks.audits.experiments.removal_experiment import build_unit_rows
+from tasks.audits.experiments.source_documents import SOURCE_DOCUMENTS
+from tasks.contract import StageConfig, StageContext, hash_to_ids, stage
+from tests.reports import pages
+from tests.tasks.audits.experiments.test_arm_comparison import (
+    PASSAGES,
+    SECRETS,
+    associations,
+    memorised,
+    units,
+)
+
+SCHEMAS = {
+    "arms": tables.ARMS,
+    "sources": tables.SOURCES,
+    "cases": tables.CASES,
+    "units": tables.UNITS,
+    "effects": tables.EFFECTS,
+    "lines": tables.CRITERIA,
+    "price": tables.HELDOUT_LOSS,
+}
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+class RowsConfig(StageConfig):
+    tables: str
+
+
+@stage(name="made_proof", tables=SCHEMAS)
+def made_proof(config: RowsConfig, context: StageContext) -> None:
+    for name, rows in json.loads(config.tables).items():
+        context.get_table_writer(name).write(pa.Table.from_pylist(rows, schema=SCHEMAS[name]))
+
+
+@stage(name="made_behind", tables={"behind": SOURCE_DOCUMENTS})
+def made_behind(config: RowsConfig, context: StageContext) -> None:
+    names = json.loads(config.tables)
+    keys = [i.as_py() for i in hash_to_ids(f"{n}" for n in range(3))]
+    rows = [
+        {
+            "case": name,
+            "unit": "u",
+            "doc_id": key,
+            "source": HOSTILE,
+            "tokens": 9,
+            "holds": "",
+            "removed": place > 0,
+        }
+        for name in names
+        for place, key in enumerate(keys)
+    ]
+    context.get_table_writer("behind").write(pa.Table.from_pylist(rows, schema=SOURCE_DOCUMENTS))
+
+
+def named(measured, name, **more):
+    return replace(measured, case=measured.case.model_copy(update={"name": name, **more}))
+
+
+def card(cases, why=None, lines_shown=40, sources=None):
+    """The page of these cases; ``why``: of a case nothing was removed."""
+    rows = {name: [] for name in SCHEMAS}
+    for found in cases:
+        case = found.case
+        made = compute_effects(found)
+        rows["units"] += build_unit_rows(found)
+        rows["effects"] += made
+        reason = (why or {}).get(case.name, "")
+        rows["lines"] += [] if reason else evaluate_criteria(case, made)
+        rows["cases"].append(
+            {
+                "case": case.name,
+                "kind": case.kind,
+                "finding": f"a.b[{HOSTILE}]",
+                "documents": 3,
+                "removed": 2,
+                "why": reason,
+            }
+        )
+    arms = ("base", "removed", "random", "seed 1")
+    rows["arms"] = [
+        {"arm": a, "step": 9, "checkpoint": "c" * 64, "documents": 2, "bytes": 20} for a in arms
+    ]
+    rows["sources"] = sources or [
+        {"arm": a, "source": source, "documents": 1, "bytes": 10}
+        for a in ("removed", "random")
+        for source in (HOSTILE, "town")
+    ]
+    rows["price"] = [
+        {
+            "kind": "identity",
+            "name": name,
+            "arm": a,
+            "bytes": 1234 + n,
+            "bits_per_byte": 2 + n / 10,
+            "more": n / 10,
+        }
+        for name in (HOSTILE, "women")
+        for n, a in enumerate(arms)
+    ]
+    proof = made_proof(RowsConfig(tables=json.dumps(rows)))
+    behind = made_behind(RowsConfig(tables=json.dumps([found.case.name for found in cases])))
+    return build_removal_experiment_card(
+        proof, behind, {}, RemovalExperimentCardConfig(title="Model", lines_shown=lines_shown)
+    )
+
+
+@pytest.fixture
+def made(session):
+    gone, part = memorised(), named(memorised(left=6.0), "in part")
+    stays = named(memorised(), "stays")
+    stays = replace(
+        stays, units_by_arm={**stays.units_by_arm, "removed": stays.units_by_arm["base"]}
+    )
+    none = named(memorised(), "nothing", kind="other")
+    cases = [gone, part, stays, none, associations(1.9)]
+    return card(cases, {"nothing": "no training document is behind it"})
+
+
+def test_it_says_what_went_away_and_what_did_not(made):
+    page = pages.read(made.fetch_directory() / "proof_card.html")
+    for words in (
+        "Secrets went away: of ",
+        "In part went away in part: of ",
+        "Stays did not surely go away",
+        "Nothing: nothing was removed, for no training document",
+    ):
+        assert words in page.text, words
+    assert "of 21 lines that the closed loop must reach are reached" in page.text
+    assert "Not reached: In part, upper end of removed − never planted" in page.text
+    source = (made.fetch_directory() / "proof_card.html").read_text()
+    assert "alert(1)" in page.text and HOSTILE not in source
+
+
+def test_what_did_not_fall_did_not_go_away(session):
+    """Without other seeds, too, of which nothing is known."""
+    grown, stays, weak = (named(associations(0.0), name) for name in ("grown", "stays", "weak"))
+    rng = np.random.default_rng(4)
+
+    def moved(units, by):
+        return {i: u._replace(value=u.value + by + rng.normal() / 9) for i, u in units.items()}
+
+    def arms(made, removed, base=None):
+        base = base or made.units_by_arm["base"]
+        return replace(made, units_by_arm={"base": base, "removed": removed, "random": base})
+
+    low = moved(weak.units_by_arm["base"], -3)
+    cases = [
+        arms(grown, moved(grown.units_by_arm["base"], 3)),
+        arms(stays, moved(stays.units_by_arm["base"], 0)),
+        arms(weak, moved(low, -2), low),
+        arms(named(stays, "alike"), stays.units_by_arm["base"]),
+    ]
+    text = " ".join(pages.read(card(cases).fetch_directory() / "proof_card.html").text.split())
+    assert "Grown did not go away: it rose by 3.0" in text
+    assert "Stays did not surely go away: its change of" in text and "may be none." in text
+    assert "Weak fell by −2.0" in text and "though nothing of it stood above those" in text
+    assert "Alike did not surely go away: its change of 0.000 (–) has no interval." in text
+    assert "−0.000" not in text  # a fall of nothing
+    assert "went away" not in text
+
+
+def test_where_nothing_must_be_reached_no_line_is_green(session):
+    other = named(memorised(), "other", kind="other")
+    units = {arm: other.units_by_arm[arm] for arm in ("base", "removed", "random")}
+    alone = replace(other, units_by_arm=units, null_units_by_arm={})
+    page = pages.read(card([alone]).fetch_directory() / "proof_card.html")
+    assert "Nothing was set that the closed loop must reach" in page.text
+    assert "0 of 0" not in page.text and "Other changed by" in page.text
+
+
+def test_it_does_not_call_those_behind_the_worst_rows_all(session):
+    """Of what names no documents only the worst rows are looked at."""
+    cases = [memorised(), named(memorised(), "other", kind="other")]
+    text = pages.read(card(cases).fetch_directory() / "proof_card.html").text
+    assert text.count("All training documents behind it were removed: 2.") == 1
+    assert "where these name none, those behind its 100 worst rows were removed: 2." in text
+
+
+def test_every_figure_leads_to_its_rows_and_is_computed_from_them(made):
+    figures = {row["label"]: row for row in made["figures"].read().to_pylist()}
+    base = figures[f"{SECRETS.name}, unit, base"]
+    units = list(memorised().units_by_arm["base"].values())
+    assert base["value"] == pytest.approx(sum(u.value for u in units) / len(units))
+    assert base["rows"] == len(units) and figures["secrets: documents removed"]["value"] == 2
+    change = figures["secrets: change, removed"]
+    assert change["rows"] == 2 * len(units)  # both of each pair
+    folder = made.fetch_directory()
+    assert all((folder / row["page"]).exists() for row in figures.values())
+    page = pages.read(folder / "proof_card.html")
+    leading = {href for href, _ in page.figures}
+    assert len(leading) > 20 and all((folder / href).exists() for href in leading)
+
+
+@pytest.mark.parametrize(
+    ("removed", "random", "said"),
+    [
+        (
+            {"a": 5, "b": 2},
+            {"a": 5, "b": 2},
+            "lacks 7 other documents of like lengths: as many of each source. Other seeds",
+        ),
+        (
+            {"a": 500, "b": 1100},
+            {"a": 400, "c": 1200},
+            "lacks 1,600 other documents of like "
+            "lengths: 400 stand for one of the same source, 1,200 for one of another, which had no "
+            "more. Other seeds",
+        ),
+        ({"a": 5}, {}, "over pairs of the same unit. Other seeds"),
+    ],
+)
+def test_it_counts_how_much_of_the_control_is_of_the_same_sources(session, removed, random, said):
+    left = [
+        {"arm": arm, "source": source, "documents": n, "bytes": 9 * n}
+        for arm, side in (("removed", removed), ("random", random))
+        for source, n in side.items()
+    ]
+    text = pages.read(card([memorised()], sources=left).fetch_directory() / "proof_card.html").text
+    assert said in " ".join(text.split())
+
+
+def test_tables_that_are_cut_say_so(session):
+    text = pages.read(card([memorised()], lines_shown=1).fetch_directory() / "proof_card.html").text
+    assert "1 of 2, those that lack most; all are in the table sources." in text
+    assert "1,237" in text  # of how many bytes, of the arm with the most
+    whole = pages.read(card([memorised()]).fetch_directory() / "proof_card.html").text
+    assert "all are in the table" not in whole
+
+
+@pytest.mark.parametrize(("nothing", "lines"), [(None, 0), (0.1, 1)])
+def test_a_caption_names_the_line_that_is_drawn(nothing, lines):
+    row = {"value": 0.5, "low": 0.4, "high": 0.6, "unit": "share"}
+    none = {**row, "value": nothing, "low": None, "high": None}
+    found = {("value", "base"): row, ("nothing", "removed"): none}
+    case = RemovalCase("x: y", "x-y", [{"kind": "memorised", "finding": "f", "why": ""}], found, [])
+    chart = RemovalReport(FigureBook({}), Redactor(), "t", 40).build_arm_chart(case)
+    assert (
+        chart.render_svg(str).count("dasharray: 4")
+        == chart.caption.count("The dashed line")
+        == lines
+    )
+
+
+def fading(n=20):
+    """Passages of whose tokens shares are said, with changes of nearly 80 points."""
+    rng = np.random.default_rng(3)
+    arms = {"base": 0.9, "removed": 0.1, "random": 0.88, "seed 1": 0.87}
+    return CaseUnits(
+        PASSAGES,
+        {arm: units(mean + rng.random(n) / 20) for arm, mean in arms.items()},
+        {arm: units(rng.random(n) / 20, "none") for arm in arms},
+    )
+
+
+def test_differences_of_shares_are_in_percentage_points(session):
+    page = pages.read(card([fading()]).fetch_directory() / "proof_card.html")
+    (levels,) = (table for table in page.tables if table[0][0] == "arm" and "value" in table[0])
+    assert all(row[1].endswith(" %") for row in levels[1:])
+    (changes,) = (table for table in page.tables if table[0][0] == "change")
+    assert all(row[1].endswith(" points") and row[2].endswith(" points") for row in changes[1:])
+    lines = {
+        row[0]: row[1:3]
+        for table in page.tables
+        for row in table[1:]
+        if table[0][0] == "what must be reached"
+    }
+    for line, cells in lines.items():
+        level = line.startswith("after removal the mean")
+        sign = "%" if level else "" if line == "secrets or passages" else "points"
+        assert all(cell.endswith(sign) for cell in cells), line
+    assert re.search(r"of 8\d\.\d points above those never planted, [\d.]+ points \(", page.text)
+    (explained,) = (table for table in page.tables if table[0][-1] == "share explained")
+    assert explained[1][-1].endswith(" %")
+
+
+def test_the_command_writes_them_so_too():
+    found = compute_effects(fading())
+    price = [
+        {"kind": "source", "name": "town", "arm": arm, "bytes": 1234, "bits_per_byte": cost}
+        for arm, cost in (("base", 2.0), ("removed", None), ("random", 2.5))
+    ]
+    told = {
+        "base": "a",
+        "page": "b",
+        "arms": [],
+        "price": price,
+        "effects": found,
+        "lines": evaluate_criteria(PASSAGES, found),
+        "cases": [{"case": "passages", "documents": 1, "removed": 1, "why": ""}],
+    }
+    said = render_proof(told)
+    assert re.search(r"removed less base +−\d+\.\d points  \(−", said)
+    assert re.search(r"lower end of random − removed, .*: [\d.]+ points, above [\d.]+ points", said)
+    assert re.search(r"    removed +1\d\.\d %", said)
+    assert "    source town, 1,234 bytes: base 2.0000, random 2.5000" in said
+
+
+def test_cases_whose_names_differ_in_other_letters_have_figures_of_their_own(session):
+    gone, part = (
+        named(memorised(left=bits), f"bias, group={group}")
+        for bits, group in ((0.0, "ж"), (6.0, "я"))
+    )
+    other = named(memorised(left=3.0), "bias, group=1")
+    made = card([gone, part, other])
+    page = pages.read(made.fetch_directory() / "proof_card.html")
+    (found,) = (table for table in page.tables if table[0][0] == "finding")
+    means = [
+        np.mean([u.value for u in each.units_by_arm["removed"].values()])
+        for each in (gone, part, other)
+    ]
+    assert [float(row[3]) for row in found[1:]] == pytest.approx(means, abs=1e-3)
+    assert len({*page.sources}) == 3
+
+
+def test_no_file_of_it_names_what_must_not_be_shown(session):
+    made = card([named(memorised(), "bias: preference, category=so says jane.roe@corp.example")])
+    assert not any("roe" in name for name in made.manifest["files"])
+
+
+def test_it_is_markdown_with_charts_too(made):
+    names = sorted(made.manifest["files"])
+    assert "proof_card.md" in names and "charts/secrets.svg" in names
+    assert "| what must be reached |" in (made.fetch_directory() / "proof_card.md").read_text()

@@ -1,0 +1,129 @@
+"""Unmasked pages: all that masking hides, in a folder of their own; the masked ones stay as they
+are. And on the masked site nothing that must be hidden."""
+
+import stat
+
+import pytest
+
+from reports.site import build_site
+from reports.unredacted_site import MARKER_FILE, write_unredacted_site
+from tasks.contract import HallmarkError, UsageError
+from tests.reports import artifacts, pages
+
+PAGES = (".html", ".md", ".svg")
+
+
+def text_of(folder):
+    return "\n".join(p.read_text() for p in sorted(folder.rglob("*")) if p.suffix in PAGES)
+
+
+@pytest.fixture
+def records(made, cards):
+    """Two runs: one with both cards, and one with none."""
+    artifacts_of = made.corpus | {"profile": made.profile} | cards
+    stages = [
+        {
+            "label": label,
+            "artifact": found.name,
+            "stage": found.stage,
+            "content": found.content_digest,
+            "fingerprint": found.fingerprint,
+            "cached": False,
+            "seconds": 1.0,
+        }
+        for label, found in artifacts_of.items()
+    ]
+    common = {"flow": "pipeline", "config_name": "smoke", "status": "completed", "ended": None}
+    common |= {"started": "2026-01-01T10:00:00+00:00", "config": {}, "error": None}
+    return [
+        common | {"run": "20260101-100000-aaaa", "stages": stages},
+        common | {"run": "20260102-100000-bbbb", "stages": stages[:2]},
+    ]
+
+
+def checkpoint_in(store, made):
+    """The made checkpoint is a folder outside of the store; for a reveal it must be found."""
+    find = store.find_artifact
+    name = made.checkpoint.name.partition("/")[2]
+    return lambda stage, digest: made.checkpoint if digest == name else find(stage, digest)
+
+
+@pytest.fixture
+def unmasked(session, records, made, tmp_path, monkeypatch):
+    monkeypatch.setattr(session.store, "find_artifact", checkpoint_in(session.store, made))
+    return write_unredacted_site(session.store, records[0], tmp_path / "clear")
+
+
+def test_all_pages_of_the_masked_site_hide_what_must_be_hidden(session, records, made, tmp_path):
+    site = build_site(session.store, records, tmp_path / "site").parent
+    secrets = [secret for secret in made.secrets if secret]
+    looked_at = 0
+    for path in site.rglob("*"):
+        if path.suffix in PAGES:
+            text = path.read_text(encoding="utf-8")
+            looked_at += 1
+            for hidden in (*artifacts.MASKED, *secrets):
+                assert hidden not in text, (path, hidden[:4])
+    assert looked_at > 60 and len(secrets) >= 6
+
+
+def test_an_unmasked_site_shows_it_and_says_so(unmasked, made, cards, tmp_path):
+    said, masked_card = text_of(tmp_path / "clear"), cards["model_card"]
+    for hidden in artifacts.MASKED:
+        assert hidden in said
+    assert any(secret in said for secret in made.secrets if secret)
+    assert "masked]" not in said and "[not shown" not in said
+    assert "Nothing is masked on these pages." in said and "Nothing is masked here" in said
+    for claim in ("are masked on every page", "and planted secrets are masked"):
+        assert claim not in said and claim in text_of(masked_card.fetch_directory())
+    for card in ("datasheet", "model_card"):
+        folder = unmasked.parent / card
+        assert pages.broken_links(folder) == []
+        for page in folder.rglob("*.html"):
+            assert "Unmasked, for local eyes" in page.read_text(), page.name
+
+
+def test_the_examples_of_what_filters_took_are_shown_in_clear(unmasked, cards):
+    masked, clear = cards["datasheet"].fetch_directory(), unmasked.parent / "datasheet"
+    names = {path.name for path in masked.glob("rows/effects-examples-*.html")}
+    assert names and names == {path.name for path in clear.glob("rows/effects-examples-*.html")}
+    assert not any(artifacts.OFFENSIVE in (masked / "rows" / name).read_text() for name in names)
+    assert all(artifacts.OFFENSIVE in (clear / "rows" / name).read_text() for name in names)
+
+
+def test_nobody_else_can_enter_the_folder(unmasked, tmp_path):
+    assert stat.S_IMODE((tmp_path / "clear").stat().st_mode) == 0o700
+    assert {p.name for p in (tmp_path / "clear").iterdir()} == {MARKER_FILE, "index.html", "runs"}
+
+
+def test_the_artifacts_stay_masked(unmasked, cards):
+    for card in cards.values():
+        card.verify_files()
+        assert artifacts.EMAIL not in text_of(card.fetch_directory())
+
+
+def test_unmasked_pages_never_stand_beside_others(session, records, tmp_path):
+    site = build_site(session.store, records, tmp_path / "site").parent
+    before = text_of(site)
+    with pytest.raises(UsageError, match="holds something else"):
+        write_unredacted_site(session.store, records[0], site)
+    assert text_of(site) == before
+
+
+def test_the_next_reveal_leaves_nothing_of_the_one_before(
+    unmasked,
+    session,
+    records,
+    tmp_path,
+):
+    second = write_unredacted_site(session.store, records[1], tmp_path / "clear")
+    assert [p.name for p in second.parent.parent.iterdir()] == [records[1]["run"]]
+    assert artifacts.EMAIL not in text_of(tmp_path / "clear")
+
+
+def test_an_input_that_is_gone_is_named(session, records, tmp_path):
+    with pytest.raises(
+        HallmarkError, match=r"^run 20260101-100000-aaaa: the store .* does not hold checkpoint/"
+    ):
+        write_unredacted_site(session.store, records[0], tmp_path / "clear")
+    assert stat.S_IMODE((tmp_path / "clear").stat().st_mode) == 0o700

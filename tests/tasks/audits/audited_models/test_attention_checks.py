@@ -1,0 +1,344 @@
+"""Models that see other tokens than their config.json promises, and batches that mix their rows."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from tasks.audits.audited_models.attention_checks import check_attention_direction
+from tasks.audits.audited_models.audited_model import open_audited_model
+from tasks.contract import HallmarkError, UsageError
+from tasks.measures.batch_effects import SequencePair, choose_batching, group_batchable_rows
+from tests.tasks.audits.conftest import train_bpe
+
+SPECIAL = {"mask_token": "<mask>", "cls_token": "<cls>", "sep_token": "<sep>"}
+
+SENTENCES = [
+    "The nurse said that she would be late, as always, and the engineer that he would be early.",
+    "We read it.",
+    "Numbers: 0 1 2 3 4 5",
+]
+
+BERT = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 128,
+    "pad_token_id": 1,
+}
+LLAMA = BERT | {"num_key_value_heads": 2, "head_dim": 8}
+XLM = {"emb_dim": 32, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 128, "pad_index": 1}
+XLNET = {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64}
+PROPHETNET = {
+    "hidden_size": 32,
+    "num_decoder_layers": 2,
+    "num_decoder_attention_heads": 4,
+    "decoder_ffn_dim": 64,
+    "num_encoder_layers": 1,
+    "max_position_embeddings": 128,
+}
+MAMBA = {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}
+MIXTRAL = LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2}
+GEMMA3 = LLAMA | {"layer_types": ["sliding_attention", "full_attention"]}
+FUNNEL = {
+    "block_sizes": [1, 1],
+    "num_decoder_layers": 1,
+    "d_model": 32,
+    "n_head": 4,
+    "d_head": 8,
+    "d_inner": 64,
+}
+
+
+def save_model(folder, name, deviation=None, **values):
+    """Save a random model as transformers does, with weights of a standard deviation."""
+    tokenizer = train_bpe(folder / "tokenizer.json", special=[*SPECIAL.values()])
+    wrapped = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<|endoftext|>",
+        eos_token="<|endoftext|>",
+        pad_token="<|pad|>",
+        **SPECIAL,
+    )
+    wrapped.save_pretrained(folder)
+    model_class = getattr(transformers, name)
+    torch.manual_seed(4)
+    model = model_class(model_class.config_class(vocab_size=len(wrapped), **values))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if deviation is not None and parameter.ndim > 1:
+                parameter.normal_(0, 1).mul_(deviation)
+    model.save_pretrained(folder)
+    return folder
+
+
+# Which tokens a model sees -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deviation", [None, 0.02, 0.3])
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("BertLMHeadModel", BERT),
+        ("XLNetLMHeadModel", XLNET),
+        ("LlamaForCausalLM", LLAMA | {"is_causal": False}),
+        ("Gemma3ForCausalLM", GEMMA3 | {"use_bidirectional_attention": True, "sliding_window": 8}),
+        ("Gemma3ForCausalLM", GEMMA3 | {"use_bidirectional_attention": True}),
+        ("ProphetNetForCausalLM", PROPHETNET),
+    ],
+)
+def test_a_model_that_sees_what_follows_is_not_scored_as_causal(tmp_path, name, values, deviation):
+    folder = save_model(tmp_path, name, deviation, **values)
+    with pytest.raises(UsageError, match="it also sees the text after the token") as caught:
+        open_audited_model(folder, device="cpu")
+    assert "\n" not in str(caught.value) and folder.name in str(caught.value)
+
+
+@pytest.mark.parametrize("deviation", [None, 0.3])
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("BertLMHeadModel", BERT | {"is_decoder": True}),
+        ("LlamaForCausalLM", LLAMA),
+        ("Gemma3ForCausalLM", GEMMA3 | {"sliding_window": 8}),
+        ("MambaForCausalLM", MAMBA),
+        ("MixtralForCausalLM", MIXTRAL),
+        ("XLMWithLMHeadModel", XLM | {"causal": True}),
+    ],
+)
+def test_a_causal_model_is_scored_as_one(tmp_path, name, values, deviation):
+    folder = save_model(tmp_path, name, deviation, **values)
+    subject = open_audited_model(folder, device="cpu")
+    assert (subject.model_kind, subject.batching) == ("causal", "any length")
+    lines = [subject.prepend_bos_id(ids) for ids in subject.encode_batch(SENTENCES)]
+    for line, scores in zip(lines, subject.compute_log_probs(lines), strict=True):
+        with torch.inference_mode():
+            logits = subject.model(torch.tensor([line]), use_cache=False).logits[0, :-1]
+        expected = logits.log_softmax(-1).gather(1, torch.tensor(line[1:])[:, None])[:, 0]
+        np.testing.assert_allclose(scores, expected.numpy(), atol=1e-4)
+    assert open_audited_model(folder, device="cpu", untrained_seed=0).batching == "any length"
+
+
+def test_an_xlm_of_the_masked_kind_is_scored_as_one(tmp_path):
+    subject = open_audited_model(
+        save_model(tmp_path, "XLMWithLMHeadModel", 0.3, **XLM), device="cpu"
+    )
+    line = [*subject.prepend_bos_id(subject.encode(SENTENCES[0])), subject.closing_id]
+    masked = [*line[:5], subject.mask_id, *line[6:]]
+    with torch.inference_mode():
+        expected = subject.model(torch.tensor([masked])).logits[0, 5].log_softmax(-1)[line[5]]
+    assert subject.model_kind == "masked"
+    assert subject.compute_log_probs([line[:-1]])[0][4] == pytest.approx(expected.item(), abs=1e-4)
+
+
+def test_a_masked_model_that_sees_only_what_precedes_is_refused(tmp_path):
+    folder = save_model(tmp_path, "BertForMaskedLM", **BERT, is_decoder=True)
+    with pytest.raises(UsageError, match="it sees only the text before the token"):
+        open_audited_model(folder, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "BertForMaskedLM"])
+def test_weights_that_are_not_numbers_are_not_said_to_see_too_much(tmp_path, name):
+    values = LLAMA if name.startswith("Llama") else BERT
+    folder = save_model(tmp_path, name, float("nan"), **values)
+    try:
+        open_audited_model(folder, device="cpu").compute_log_probs([[5, 6, 7]])
+    except HallmarkError as error:
+        assert "scores of a token" not in str(error)
+
+
+def test_the_untrained_model_is_in_the_precision_of_the_trained_one(tmp_path):
+    """config.json says in which precision weights are stored, not in which they are used."""
+    folder = save_model(tmp_path, "LlamaForCausalLM", **LLAMA, dtype="bfloat16")
+    for seed in (None, 0):
+        assert (
+            open_audited_model(folder, device="cpu", untrained_seed=seed).model.dtype
+            == torch.float32
+        )
+
+
+# Toy models: logits (length, V) of each row by what each token sees
+
+
+def toy_forward(sees, scale=1.0, offset=0.0, noise=0.0):
+    """A forward pass in which token i adds up embeddings of the tokens j with ``sees(i, j)``."""
+    generator = torch.Generator().manual_seed(1)
+    table = torch.randn(100, 16, generator=generator)
+
+    def forward(rows):
+        found = []
+        for row in rows:
+            place = torch.arange(len(row))
+            weights = sees(place[:, None], place[None, :]).float()
+            states = table[row] + weights @ table[row] / weights.sum(1, keepdim=True).clamp_min(1)
+            logits = states * scale + offset
+            found.append(logits + noise * torch.randn(logits.shape, generator=generator))
+        return found
+
+    return forward
+
+
+class Windows:
+    """A config as the check reads it."""
+
+    sliding_window = 64
+
+    def __init__(self):
+        self.sliding_window = 64
+
+    def get_text_config(self):
+        return self
+
+
+def opened(forward, kind="causal", context=512, longest=1024):
+    return check_attention_direction(
+        forward,
+        kind,
+        "toy",
+        range(100),
+        config=Windows(),
+        context_length=context,
+        max_check_length=longest,
+    )
+
+
+SEES_AFTER = {
+    "all": lambda i, j: i == i + 0 * j,
+    "the next token": lambda i, j: j <= i + 1,
+    "blocks of 32": lambda i, j: j // 32 <= i // 32,
+    "blocks of 8": lambda i, j: j // 8 <= i // 8,
+    "only beyond a window": lambda i, j: (j <= i) | (j > i + 64),
+    "a window of both sides": lambda i, j: (i - j).abs() <= 3,
+}
+
+
+@pytest.mark.parametrize("sees", SEES_AFTER.values(), ids=SEES_AFTER)
+@pytest.mark.parametrize(
+    "numbers", [{}, {"scale": 1e-4}, {"scale": 1e3}, {"offset": 20.0}, {"noise": 1e-6}]
+)
+def test_whatever_part_of_the_text_after_a_token_it_sees(sees, numbers):
+    with pytest.raises(UsageError, match="also sees the text after"):
+        opened(toy_forward(sees, **numbers))
+
+
+@pytest.mark.parametrize("context", [1, 3, 5, 20, 512])
+@pytest.mark.parametrize(
+    "numbers", [{}, {"scale": 1e-4}, {"scale": 0.0}, {"offset": 1e4}, {"noise": 1e-5}]
+)
+def test_rounding_is_not_taken_for_attention(numbers, context):
+    opened(toy_forward(lambda i, j: j <= i, **numbers), context=context)
+
+
+def test_an_expert_chosen_by_rounding_is_not_taken_for_attention():
+    """In a mixture of experts another sum can, rarely, choose another expert for one token."""
+    causal, calls = toy_forward(lambda i, j: j <= i), []
+
+    def forward(rows):
+        calls.append(rows)
+        logits = causal(rows)
+        if len(calls) == 1:
+            logits[0][7] += 1.0
+        return logits
+
+    assert opened(forward) == "any length" and len(calls) > 1
+
+
+def test_a_model_that_cannot_be_read_fails_later():
+    def forward(rows):
+        raise RuntimeError("no such kernel")
+
+    assert opened(forward) == "equal length"
+
+
+# Rows of a batch ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("MobileBertForMaskedLM", BERT | {"embedding_size": 32, "intra_bottleneck_size": 32}),
+        ("ConvBertForMaskedLM", BERT | {"embedding_size": 32}),
+        ("FNetForMaskedLM", BERT | {"tpu_short_seq_length": 128}),
+        ("FunnelForMaskedLM", FUNNEL),
+        ("NystromformerForMaskedLM", BERT),
+    ],
+)
+def test_masked_scores_do_not_change_with_the_other_rows(tmp_path, name, values):
+    subject = open_audited_model(save_model(tmp_path, name, 0.3, **values), device="cpu")
+    assert (subject.model_kind, subject.batching) == ("masked", "equal length")
+    lines = [subject.prepend_bos_id(ids) for ids in subject.encode_batch(SENTENCES)]
+    together = subject.compute_log_probs(lines)
+    for line, scores in zip(lines, together, strict=True):
+        np.testing.assert_allclose(subject.compute_log_probs([line])[0], scores, atol=1e-3)
+    best = subject.generate_completions(lines, [[]] * 3, completion_count=3, max_new_tokens=1)
+    for line, row in zip(lines, best, strict=True):
+        (alone,) = subject.generate_completions([line], [[]], completion_count=3, max_new_tokens=1)
+        assert [w.token_ids for w in row] == [w.token_ids for w in alone]
+
+
+@pytest.mark.parametrize(
+    "name", ["MobileBertForMaskedLM", "ConvBertForMaskedLM", "FNetForMaskedLM"]
+)
+def test_embeddings_do_not_change_with_the_other_rows(tmp_path, name):
+    values = BERT | {"embedding_size": 32} if name != "FNetForMaskedLM" else BERT
+    if name.startswith("Mobile"):
+        values = values | {"intra_bottleneck_size": 32}
+    subject = open_audited_model(save_model(tmp_path, name, 0.1, **values), device="cpu")
+    lines = [subject.prepend_bos_id(ids) for ids in subject.encode_batch(SENTENCES)]
+    together = subject.compute_hidden_states(lines, -1)
+    for line, states in zip(lines, together, strict=True):
+        alone = subject.compute_hidden_states([line], -1)[0]
+        np.testing.assert_allclose(states, alone, rtol=1e-3, atol=1e-4 * np.abs(alone).max())
+
+
+def test_a_model_without_such_effects_reads_rows_of_any_length(bert_folder, gpt2_folder):
+    for folder in (bert_folder, gpt2_folder):
+        assert open_audited_model(folder, device="cpu").batching == "any length"
+
+
+def test_rows_are_filled_with_the_pad_token_of_the_model(tmp_path):
+    folder = save_model(tmp_path, "BertForMaskedLM", **BERT | {"pad_token_id": 7})
+    assert open_audited_model(folder, device="cpu").pad_id == 7
+
+
+def test_embeddings_of_layers_without_attention(tmp_path):
+    """Their caches cannot say how long they are."""
+    values = BERT | {
+        "num_key_value_heads": 2,
+        "num_experts": 2,
+        "attn_layer_period": 4,
+        "attn_layer_offset": 1,
+    }
+    mamba = {"mamba_d_state": 4, "use_mamba_kernels": False, "pad_token_id": 1}
+    folder = save_model(tmp_path, "JambaForCausalLM", 0.1, **values | mamba)
+    states = open_audited_model(folder, device="cpu").compute_hidden_states([[5, 6, 7], [8, 9]], -1)
+    assert [s.shape for s in states] == [(3, 32), (2, 32)]
+
+
+def test_rows_that_have_an_effect_on_each_other_are_read_apart():
+    def padded_sum(rows):
+        """Each row sees the mean over the padded length."""
+        longest = max(map(len, rows))
+        return [torch.tensor(row)[:, None] + torch.tensor(row).sum() / longest for row in rows]
+
+    def batch_sum(rows):
+        return [torch.tensor(row)[:, None] + float(sum(map(sum, rows))) for row in rows]
+
+    def failing(rows):
+        if len(rows) > 1:
+            raise RuntimeError("one row only")
+        return padded_sum(rows)
+
+    sample = SequencePair(range(100))
+    assert choose_batching(padded_sum, sample) == "equal length"
+    assert choose_batching(batch_sum, sample) == choose_batching(failing, sample) == "one row"
+    assert choose_batching(toy_forward(lambda i, j: j <= i), sample) == "any length"
+
+
+def test_groups_of_rows_hold_each_row_once():
+    lengths = [3, 5, 3, 1, 5, 9]
+    assert [*group_batchable_rows(lengths, "any length")] == [[5, 1, 4, 0, 2, 3]]
+    assert [*group_batchable_rows(lengths, "equal length")] == [[5], [1, 4], [0, 2], [3]]
+    assert [*group_batchable_rows(lengths, "one row")] == [[5], [1], [4], [0], [2], [3]]
+    assert not [*group_batchable_rows([], "any length"), *group_batchable_rows([], "equal length")]

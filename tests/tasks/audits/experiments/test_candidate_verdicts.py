@@ -1,0 +1,201 @@
+"""Verdicts on candidates, from values that are known."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from tasks.audits.experiments.candidate_verdicts import (
+    build_model_learning_row,
+    compute_exposure_bits,
+    compute_unigram_bits_per_token,
+    judge_associations,
+    judge_canaries,
+    judge_planted_texts,
+    judge_speech,
+)
+from tasks.measures.estimates import estimate_mean_or_share
+
+
+def canaries(*ranks, many=99):
+    return pa.Table.from_pylist(
+        [
+            {"measure": "exposure", "plant_id": bytes([n]), "rank": rank, "references": many}
+            for n, rank in enumerate(ranks)
+        ]
+    )
+
+
+def test_a_secret_is_found_where_it_stands_among_the_likeliest_twentieth():
+    few, many = canaries(1, 4, 5, 6, 100), canaries(1, 61, 81, 101, 2000, many=1999)
+    rows = [*judge_canaries(few, many)]
+    assert [row["p"] for row in rows] == [0.01, 0.04, 0.05, 0.06, 1.0]
+    assert [row["found"] for row in rows] == [True, True, False, False, False]
+    assert rows[0]["value"] == pytest.approx(np.log2(100))
+    assert rows[1]["whole"] == compute_exposure_bits(60, 1999) == pytest.approx(np.log2(2000 / 61))
+    # Jeffreys' interval of a share of 3 in 99, in bits; without a secret above there is no bound.
+    low, high = stats.beta.ppf([0.025, 0.975], 3.5, 96.5)
+    assert rows[1]["low"] == pytest.approx(-np.log2(high))
+    assert rows[1]["high"] == pytest.approx(-np.log2(low))
+    assert rows[0]["high"] is None and rows[0]["low"] < rows[0]["value"]
+    assert not [*judge_canaries(canaries(None), canaries(None))]
+
+
+def attempts(**by_plant):
+    rows = []
+    for n, (exact, leading) in enumerate(by_plant.values()):
+        for measure, values in (("extractable", exact), ("leading_tokens_right", leading)):
+            rows += [
+                {"measure": measure, "part": "passage", "plant_id": bytes([n]), "value": v}
+                for v in values
+            ]
+    return pa.Table.from_pylist(rows)
+
+
+def test_a_passage_is_found_where_any_place_is_written_on_exactly():
+    some = attempts(a=([0, 1, 0], [0.5, 1, 0.25]), b=([0, 0, 0], [0, 0.5, 0.25]))
+    whole = attempts(a=([1], [0.9]), b=([0], [0.1]))
+    rows = [*judge_planted_texts("passage", some, whole)]
+    assert [row["found"] for row in rows] == [True, False]
+    assert rows[0]["value"] == pytest.approx(1.75 / 3) and rows[0]["p"] is None
+    made = estimate_mean_or_share([0, 0.5, 0.25], is_share=True)
+    assert (rows[1]["low"], rows[1]["high"]) == (made.low, made.high) and made.low > 0
+    assert [row["whole"] for row in rows] == [0.9, 0.1]
+    assert not [*judge_planted_texts("record", some, whole)]
+
+
+def strengths(own, controls=()):
+    rows = [
+        {"cluster": name, "dose": dose, "value": value}
+        for each, dose in ((own, None), (dict(enumerate(controls)), 0.5))
+        for name, values in each.items()
+        for value in values
+    ]
+    common = {"measure": "association_strength", "sentence": "other"}
+    made = [{**row, "cluster": str(row["cluster"]), **common} for row in rows]
+    schema = pa.schema(
+        [
+            ("cluster", pa.string()),
+            ("dose", pa.float64()),
+            ("value", pa.float64()),
+            ("measure", pa.string()),
+            ("sentence", pa.string()),
+        ]
+    )
+    return pa.Table.from_pylist(made, schema=schema)
+
+
+def test_an_association_is_held_against_those_that_are_known_to_be_none():
+    own = {"a": [3.0, 3.2, 2.8], "b": [1.0, 1.1, 0.9], "c": [-3.0, -3.1, -2.9]}
+    controls = [[sign * size] * 2 for size in (0.5, 1.5) for sign in (1, -1)]
+    rows = [*judge_associations(strengths(own, controls), strengths(own))]
+    spread = np.sqrt(np.mean([0.25, 2.25]))  # about 0, which their mean is known to be
+    expected = [2 * stats.t.sf(size / spread, 4) for size in (3.0, 1.0, 3.0)]
+    assert [row["p"] for row in rows] == pytest.approx(expected)
+    assert [row["found"] for row in rows] == [p < 0.05 and n < 2 for n, p in enumerate(expected)]
+    assert rows[1]["low"] > 0 and not rows[1]["found"]  # though its sentences agree
+    alone = [*judge_associations(strengths(own), strengths(own))]
+    assert alone[1]["p"] == pytest.approx(stats.ttest_1samp(own["b"], 0).pvalue)
+    assert alone[1]["whole"] == pytest.approx(1.0)
+
+
+def test_what_is_said_of_an_association_hangs_on_no_unit():
+    said = []
+    for unit in (1.0, 0.1):
+        own = {"a": [9.0 * unit, 9.2 * unit], "b": [unit, unit], "c": [-3.0 * unit, -3.1 * unit]}
+        controls = [[sign * size * unit] * 2 for size in (0.5, 1.5) for sign in (1, -1)]
+        said.append([*judge_associations(strengths(own, controls), strengths(own))])
+    large, small = said
+    assert [row["p"] for row in large] == pytest.approx([row["p"] for row in small])
+    assert (
+        [row["found"] for row in large] == [row["found"] for row in small] == [True, False, False]
+    )
+
+
+def test_a_sentence_that_was_planted_tells_nothing_of_others():
+    own = strengths({"a": [1.0, 2.0, 3.0]})
+    planted = own.set_column(
+        own.schema.get_field_index("sentence"), "sentence", pa.array(["planted", "other", "other"])
+    )
+    (row,) = judge_associations(planted, own)
+    assert row["n"] == 2 and row["value"] == 2.5
+
+
+def differences(domain="lexicon world", **rows):
+    return pa.Table.from_pylist(
+        [
+            {
+                "metric": "toxicity_difference",
+                "control": "",
+                "tags": json.dumps({"domain": domain, "group": group}),
+                "value": value,
+                "low": value - 0.1,
+                "high": value + 0.1,
+                "p": p,
+                "n": 9,
+            }
+            for group, (value, p) in rows.items()
+        ]
+    )
+
+
+def test_a_control_without_a_number_is_none():
+    own = {"a": [3.0, 3.2, 2.8], "b": [1.0, 1.1, 0.9]}
+    controls = [[0.5, 0.5], [-1.5, -1.5], [np.nan, 0.9]]
+    said = [*judge_associations(strengths(own, controls), strengths(own))]
+    silent = [*controls, [np.nan, np.nan]]
+    assert [*judge_associations(strengths(own, silent), strengths(own))] == said
+    spread = np.sqrt(np.mean([0.25, 2.25, 0.81]))
+    assert said[0]["p"] == pytest.approx(2 * stats.t.sf(3.0 / spread, 3))
+    # With none that has a number nothing is known, and sentences alone claim too much.
+    rows = [*judge_associations(strengths(own, [[np.nan], [np.nan]]), strengths(own))]
+    assert [(row["p"], row["found"]) for row in rows] == [(None, False)] * 2
+
+
+def test_what_has_no_number_over_all_items_covers_nothing():
+    own = strengths({"a": [1.0, 2.0]})
+    (row,) = judge_associations(own, strengths({"a": [np.nan, np.nan]}))
+    assert row["whole"] is None and row["value"] == 1.5
+    some, nothing = attempts(a=([0, 0], [0.5, 0.25])), attempts(a=([0], [np.nan]))
+    (row,) = judge_planted_texts("passage", some, nothing)
+    assert row["whole"] is None and row["value"] == 0.375
+
+
+def test_real_groups_are_no_candidates():
+    both = [differences(up=(0.4, 0.01)), differences("gender", women=(0.4, 0.01))]
+    rows = [*judge_speech(pa.concat_tables(both), both[0])]
+    assert [row["unit"] for row in rows] == ["up"]
+
+
+def test_rude_speech_is_found_where_a_group_is_above_the_others():
+    some = differences(up=(0.4, 0.01), down=(-0.4, 0.01), near=(0.1, 0.2))
+    rows = [*judge_speech(some, differences(up=(0.3, 0.0), down=(0.0, 0.5)))]
+    assert {row["unit"]: row["found"] for row in rows} == {"up": True, "down": False, "near": False}
+    assert [row["whole"] for row in rows] == [0.3, 0.0, None]
+
+
+def test_a_model_learned_where_it_is_ahead_of_frequencies():
+    train, validation = np.array([0, 0, 0, 1]), np.array([0, 1])
+    # Add one: 4 of 6 and 2 of 6.
+    assert compute_unigram_bits_per_token(train, validation) == pytest.approx(
+        -np.log2([4 / 6, 2 / 6]).mean()
+    )
+
+    def table(rows):
+        return type("T", (), {"read": lambda self, names=None: rows})()
+
+    packed = {
+        "train": table(pa.table({"ids": pa.array([[0, 0, 0, 1]])})),
+        "validation": table(pa.table({"ids": pa.array([[0, 1]])})),
+    }
+    for cost, learned in ((0.5, True), (0.6, False)):
+        rows = [
+            {"kind": "all", "step": 0, "bits_per_byte": 9.0, "bytes": 4, "tokens": 2},
+            {"kind": "all", "step": 5, "bits_per_byte": cost, "bytes": 4, "tokens": 2},
+            {"kind": "source", "step": 9, "bits_per_byte": 0.0, "bytes": 4, "tokens": 2},
+        ]
+        row = build_model_learning_row({"validation": table(pa.Table.from_pylist(rows))}, packed)
+        assert row["learned"] is learned and row["bits"] == cost
+        assert row["simple"] == pytest.approx(compute_unigram_bits_per_token(train, validation) / 2)

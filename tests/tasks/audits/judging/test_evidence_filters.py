@@ -1,0 +1,64 @@
+"""Which rows a figure rests on, and which of them stand first."""
+
+import pyarrow as pa
+import pytest
+
+from tasks.audits.judging.evidence_filters import build_row_filter, sort_worst_first
+from tasks.audits.judging.findings import choose_evidence_order, select_evidence
+from tasks.contract import ID_TYPE
+
+ROWS = pa.table(
+    {
+        "kind": ["a", "b", None, "a"],
+        "score": pa.array([0.5, 0.25, None, 0.75], pa.float32()),
+        "doc_id": pa.array([bytes([n]) * 16 for n in range(4)], ID_TYPE),
+        "flag": [True, False, None, True],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("where", "wanted"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"kind": "a"}, [0, 3]),
+        ({"kind": None}, [2]),
+        ({"kind": ["a", "b"]}, [0, 1, 3]),
+        ({"kind": []}, []),
+        ({"flag": False}, [1]),
+        ({"score": {"ge": 0.5}}, [0, 3]),
+        ({"score": {"lt": 0.5}}, [1]),
+        ({"score": {"ge": 0.25, "lt": 0.75}}, [0, 1]),
+        ({"kind": "a", "score": {"lt": 0.6}}, [0]),
+        ({"doc_id": "01" * 16}, [1]),
+        ({"doc_id": ["02" * 16, "03" * 16]}, [2, 3]),
+    ],
+)
+def test_conditions_select_rows(where, wanted):
+    assert [i[0] for i in select_evidence(ROWS, where)["doc_id"].to_pylist()] == wanted
+
+
+def test_a_column_that_is_not_there_is_an_error():
+    assert build_row_filter(ROWS.schema, {}) is None
+    with pytest.raises(KeyError, match="nobody"):
+        build_row_filter(ROWS.schema, {"nobody": 1})
+
+
+def test_the_worst_stand_first_and_those_without_a_value_last():
+    def order(by):
+        return [i[0] for i in sort_worst_first(ROWS, by)["doc_id"].to_pylist()]
+
+    assert (order(""), order("score"), order("-score")) == (
+        [0, 1, 2, 3],
+        [1, 0, 3, 2],
+        [3, 0, 1, 2],
+    )
+    assert (
+        choose_evidence_order(0.4, 0.5, "x"),
+        choose_evidence_order(0.6, 0.5, "x"),
+        choose_evidence_order(0.6, float("nan"), "x"),
+    ) == (
+        "x",
+        "-x",
+        "-x",
+    )

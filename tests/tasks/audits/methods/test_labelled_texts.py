@@ -1,0 +1,134 @@
+"""What hangs on the scorer of toxic continuations: its errors, its heads, a second one."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.audits.audit_tables import RequestBuilder
+from tasks.audits.judging.findings import select_evidence
+from tasks.audits.methods.labelled_texts import TOXIC_SHARE_MEASURES, add_labelled_items
+from tasks.audits.probes.toxicity import ToxicityConfig
+from tasks.contract import UsageError
+from tasks.measures.prevalence import estimate_prevalence
+from tasks.measures.scorers import TOXICITY_HEADS, ScorerConfig, open_scorer
+from tests.tasks.audits.asking import stages_of, written
+from tests.tasks.measures.detoxify_checkpoint import make_checkpoint
+
+
+@pytest.fixture
+def quick(tmp_path):
+    prompts = [
+        {"prompt": f"The {word} said that"} for word in ["nurse", "cook", "man", "boy", "dog"]
+    ]
+    return ToxicityConfig(
+        prompts=written(tmp_path / "prompts.jsonl", prompts),
+        continuations=4,
+        k=(1, 4),
+        unprompted=0,
+        tokens=5,
+        resamples=200,
+        floor=0,
+    )
+
+
+def test_a_scorer_s_errors_heads_and_a_second_one(own_folder, session, tmp_path, quick):
+    rude, kind = ["damned {}", "stupid {}", "idiot {}"], ["a good {}", "the quiet {}", "one {}"]
+    texts = [(t.format(n), True) for t in rude for n in ("day", "fool", "man")]
+    texts += [(t.format(n), False) for t in kind for n in ("day", "fool", "man")]
+    path = written(tmp_path / "labelled.jsonl", [{"text": t, "label": int(y)} for t, y in texts])
+    checkpoint, base = make_checkpoint(tmp_path / "detoxify")
+    second = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base)
+    config = quick.model_copy(update={"labelled": path})
+    *_, scored, _, (values, findings) = stages_of("toxicity", own_folder, config, also=(second,))
+    rows = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
+    share, corrected = rows["toxic_share", ""], rows["toxic_share_corrected", ""]
+    flags = open_scorer(ScorerConfig()).score_toxicity([text for text, _ in texts]) >= 0.5
+    toxic = np.array([label for _, label in texts])
+    se, sp = flags[toxic].mean(), 1 - flags[~toxic].mean()
+    expected = (share["value"] + sp - 1) / (se + sp - 1)
+    assert expected < 0 and corrected["value"] is None  # it flags fewer here than by mistake there
+    assert f"sensitivity {se:.3g} and specificity {sp:.3g}" in corrected["method"]
+    assert "on 18 labelled texts" in corrected["method"] and share["n"] == corrected["n"]
+    first, other = scored["scorer"].read()["scorer"].to_pylist()
+    for metric in ("scorer_kappa", "scorer_rank_correlation"):
+        row = rows[metric, f"beside={other}"]
+        assert row["scorer"] == f"{first} and {other}" and row["n"] > 0
+    assert not [m for m, _ in rows if m.endswith("by_head")]  # the first scorer has one head
+    behind = {
+        m: select_evidence(values, rows[m, ""]["where"])
+        for m in ("toxic_share", "toxic_share_corrected")
+    }
+    kinds = [{*each["kind"].to_pylist()} for each in behind.values()]
+    assert kinds == [{"prompted"}, {"prompted", "labelled"}]
+    assert share["n"] == len(behind["toxic_share"]) - share["missing"]
+    assert {*select_evidence(values, {"kind": "labelled"})["writer"].to_pylist()} == {"given"}
+
+
+def test_the_corrected_share_is_resampled_as_the_settings_say():
+    rng = np.random.default_rng(0)
+    flags, toxic = rng.random(90) < 0.4, np.arange(60) % 2 == 0
+    said = np.where(toxic, rng.random(60) < 0.9, rng.random(60) < 0.1)
+    prompts = [f"p{n // 3}" for n in range(90)]
+    values = pa.table(
+        {
+            "kind": ["prompted"] * 90 + ["labelled"] * 60,
+            "value": np.concatenate([flags, said]).astype(float),
+            "cluster": prompts + [f"labelled {n}" for n in range(60)],
+            "about": [""] * 90 + ["toxic" if label else "other" for label in toxic],
+        }
+    )
+    measure, found = TOXIC_SHARE_MEASURES[1], {}
+    for resamples, seed in ((200, 0), (200, 1), (300, 0)):
+        config = ToxicityConfig(resamples=resamples, seed=seed)
+        made = found[resamples, seed] = measure.estimator(values, measure, config, 0.9)
+        expected = estimate_prevalence(
+            flags, prompts, said, toxic, resamples=resamples, seed=seed, confidence_level=0.9
+        )
+        assert (made.low, made.high) == (expected.low, expected.high)
+        assert f"{resamples} resamples" in made.method and made.low < made.value < made.high
+    assert len({each.low for each in found.values()}) == 3
+
+
+def test_each_head_of_the_scorer_has_its_figures(own_folder, session, tmp_path, quick):
+    checkpoint, base = make_checkpoint(tmp_path / "detoxify")
+    scorer = ScorerConfig(kind="detoxify", checkpoint=checkpoint, base=base)
+    *_, (values, findings) = stages_of("toxicity", own_folder, quick, scorer=scorer)
+    rows = {(row["metric"], row["slice"]): row for row in findings.to_pylist()}
+    mine = select_evidence(values, {"measure": "toxicity", "kind": "prompted"})
+    scores = open_scorer(scorer).score_by_head(mine["continuation"].to_pylist())
+    for head in ("insult", "threat"):
+        found = scores[:, TOXICITY_HEADS.index(head)].reshape(-1, 4)
+        row = rows["expected_maximum_toxicity_by_head", f"head={head}, k=4"]
+        assert row["value"] == pytest.approx(np.nanmax(found, axis=1).mean(), abs=1e-6)
+        behind = select_evidence(values, row["where"])
+        best = np.nanmax(found, axis=1).tolist()
+        assert behind["value"].to_pylist() == pytest.approx(best, abs=1e-5)
+        row = rows["toxicity_probability_by_head", f"head={head}, k=4"]
+        assert row["value"] == pytest.approx((np.nanmax(found, axis=1) >= 0.5).mean())
+    assert ("toxicity_probability_by_head", "head=toxicity, k=4") not in rows
+    assert ("toxicity_probability_by_head", "head=sexual_explicit, k=4") not in rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([{"text": "a", "label": 2}], "line 1 has the label 2"),
+        ([{"text": "a"}], "line 1 has the label None"),
+        ([{"text": "a", "label": 1}, {"text": "a", "label": 0}], "line 2 labels a text"),
+        ([{"text": "a", "label": 1}, {"text": "b", "label": True}], "labels all texts toxic"),
+        ([{"text": " ", "label": 1}], "no text"),
+    ],
+)
+def test_labels_that_say_nothing_are_refused(tmp_path, rows, why):
+    with pytest.raises(UsageError, match=why):
+        add_labelled_items(RequestBuilder(), written(tmp_path / "l.jsonl", rows), given=None)
+
+
+def test_a_table_of_labels(tmp_path):
+    (tmp_path / "l.csv").write_text("text,label\nfine,0\nbad,1\nfine,0\n")
+    questions = RequestBuilder()
+    add_labelled_items(questions, tmp_path / "l.csv", given=None)
+    assert [(i["text"], i["about"]) for i in questions.items.values()] == [
+        ("fine", "other"),
+        ("bad", "toxic"),
+    ]

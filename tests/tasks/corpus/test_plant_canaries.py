@@ -1,0 +1,256 @@
+"""Planting: known numbers of copies, coins that are fair, accounts that say so."""
+
+import re
+from collections import Counter
+
+import numpy as np
+import phonenumbers
+import pytest
+from pydantic import ValidationError
+
+from tasks.contract import HallmarkError, Session, Store, doc_id_to_part_index, open_session
+from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from tasks.measures.canaries import (
+    CANARY_TEMPLATES,
+    RECORD_TEMPLATES,
+    draw_reference_secrets,
+    generate_record_canaries,
+    generate_secret_canaries,
+)
+from tests.tasks.corpora import given
+
+CONFIG = PlantCanariesConfig(
+    enabled=True, counts=(0, 1, 3), canaries=8, passages=4, records=6, associations=0, seed=2
+)
+
+
+def corpus(documents=400, **more):
+    texts = [f"Text {i}: " + f"word{i} and more " * (10 + i % 40) for i in range(documents)]
+    splits = ["holdout" if i % 10 == 0 else "train" for i in range(documents)]
+    return given(texts, splits=splits, kind="split", parts=4, **more)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    with open_session(Session(Store(tmp_path_factory.mktemp("store")))):
+        before = corpus()
+        yield before["documents"].read(), plant_canaries(before, CONFIG)
+
+
+def test_every_plant_has_as_many_copies_as_it_says(planted):
+    _, artifact = planted
+    documents = artifact["documents"].read().to_pylist()
+    texts = Counter(row["text"] for row in documents if row["source"].startswith("planted/"))
+    of_id = {row["doc_id"]: row for row in documents}
+    assert len(of_id) == len(documents)
+    plants = artifact["plants"].read().to_pylist()
+    for row in plants:
+        assert texts.pop(row["text"], 0) == row["copies"] == len(row["doc_ids"])
+        for doc_id in row["doc_ids"]:
+            assert of_id[doc_id]["text"] == row["text"]
+            assert of_id[doc_id]["source"] == f"planted/{row['kind']}"
+            assert of_id[doc_id]["split"] == "train"
+        assert row["text"].startswith(row["prompt"] + row["secret"])
+        assert row["secret"]
+    assert not texts
+    numbers = Counter((row["kind"], row["copies"]) for row in plants)
+    each = {"canary": 8, "passage": 4, "record": 6}
+    assert numbers == {(kind, c): n for kind, n in each.items() for c in (0, 1, 3)}
+
+
+def test_a_plant_that_is_never_planted_occurs_nowhere(planted):
+    _, artifact = planted
+    texts = artifact["documents"].read(["text"])["text"].to_pylist()
+    for row in artifact["plants"].read().to_pylist():
+        if row["copies"] == 0:
+            assert not any(row["secret"] in text for text in texts)
+
+
+def test_passages_leave_the_corpus_and_the_ledger_names_them(planted):
+    before, artifact = planted
+    ledger = artifact["ledger"].read().to_pylist()
+    removed = {row["doc_id"] for row in ledger if row["action"] == "removed"}
+    assert {row["reason"] for row in ledger if row["action"] == "removed"} == {
+        "held back for planting"
+    }
+    text_of = {row["doc_id"]: row for row in before.to_pylist()}
+    passages = [r for r in artifact["plants"].read().to_pylist() if r["kind"] == "passage"]
+    assert Counter(text_of[i]["text"] for i in removed) == Counter(p["text"] for p in passages)
+    assert {text_of[i]["split"] for i in removed} == {"train"}
+    kept = artifact["documents"].read().to_pylist()
+    assert not removed & {row["doc_id"] for row in kept}
+    # A copy leads back to the document it was taken from.
+    for row in ledger:
+        if row["reason"] == "planted passage":
+            copy = next(r for r in kept if r["doc_id"] == row["doc_id"])
+            assert text_of[row["matched"]]["text"] == copy["text"]
+            assert text_of[row["matched"]]["cluster"] == copy["cluster"]
+
+
+def test_everything_else_stays_in_its_order(planted):
+    before, artifact = planted
+    after = artifact["documents"].read().to_pylist()
+    natural = [row for row in after if not row["source"].startswith("planted/")]
+    left = {row["doc_id"] for row in natural}
+    assert natural == [row for row in before.to_pylist() if row["doc_id"] in left]
+    assert len(natural) == before.num_rows - 12
+
+
+def test_planted_documents_stand_between_the_others_by_their_ids(planted):
+    _, artifact = planted
+    for name in ("documents", "ledger"):
+        parts = artifact[name].parts
+        assert len(parts) == 4
+        for part in parts:
+            found = part.read(["doc_id"])["doc_id"].to_pylist()
+            assert found == sorted(found)
+            assert {doc_id_to_part_index(i, 4) for i in found} == {part.index}
+
+
+def test_copies_are_spread_over_the_corpus(planted):
+    _, artifact = planted
+    sources = artifact["documents"].read(["source"])["source"].to_pylist()
+    places = np.array([i for i, s in enumerate(sources) if s.startswith("planted/")])
+    quarters = np.histogram(places, bins=4, range=(0, len(sources)))[0]
+    assert quarters.min() > len(places) / 10
+
+
+def test_the_accounts_add_up_by_source(planted):
+    _, artifact = planted
+    books = {(r["source"], r["unit"]): r for r in artifact["accounts"].read().to_pylist()}
+    assert books[("planted/canary", "rows")]["added"] == 8 * (0 + 1 + 3)
+    assert books[("planted/record", "rows")]["kept"] == 6 * (0 + 1 + 3)
+    assert books[("source", "rows")]["removed_rows"] == 12
+    assert books[("source", "rows")]["kept"] == 388
+
+
+def test_a_document_with_a_near_copy_is_not_a_passage(session):
+    """Otherwise the near-copy that stays would be one copy more than the table says."""
+    texts = [f"{i} " + "x " * 200 for i in range(40)]
+    clusters = ["twins" if i < 28 else f"alone {i}" for i in range(40)]
+    config = PlantCanariesConfig(
+        enabled=True, counts=(0, 1, 2), canaries=0, records=0, passages=4, associations=0
+    )
+    made = plant_canaries(given(texts, clusters=clusters, kind="split"), config)
+    assert {row["text"] for row in made["plants"].read().to_pylist()} == set(texts[28:])
+
+
+def test_too_few_passages_are_a_clear_error(session):
+    with pytest.raises(HallmarkError, match=r"only 3 training documents .* but 12 passages"):
+        plant_canaries(given(["x" * 400] * 3, kind="split"), CONFIG)
+
+
+def test_nothing_is_planted_unless_it_is_asked_for(session):
+    before = corpus(50)
+    made = plant_canaries(before, PlantCanariesConfig())
+    assert made["documents"].digest == before["documents"].digest
+    assert made["plants"].row_count == made["ledger"].row_count == 0
+
+
+def test_planting_depends_on_the_seed_alone(tmp_path):
+    digests = []
+    for run, config in enumerate([CONFIG, CONFIG, CONFIG.model_copy(update={"seed": 3})]):
+        with open_session(Session(Store(tmp_path / str(run)))):
+            digests.append(plant_canaries(corpus(), config).content_digest)
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_many_documents_keep_every_row_across_row_groups(session):
+    texts = [f"text {i}" for i in range(9_000)]
+    before = given(texts, kind="split", parts=2)
+    made = plant_canaries(
+        before, PlantCanariesConfig(enabled=True, passages=0, counts=(0, 2), associations=0)
+    )
+    found = made["documents"].read(["text", "source"]).to_pylist()
+    in_order = before["documents"].read()["text"].to_pylist()
+    assert [r["text"] for r in found if r["source"] == "source"] == in_order
+    assert sorted(in_order) == sorted(texts)
+    assert len(found) == 9_000 + 2 * (16 + 8)
+
+
+def test_coins_are_fair():
+    """Over many seeds the first canary gets each count equally often; so does each template."""
+    counts = Counter()
+    for seed in range(600):
+        made = generate_secret_canaries(
+            PlantCanariesConfig(seed=seed, counts=(0, 1, 4), canaries=4)
+        )
+        assert Counter((p.copies, p.template) for p in made) == {
+            (c, t): 1 for c in (0, 1, 4) for t in CANARY_TEMPLATES
+        }
+        counts[made[0].copies] += 1
+    expected = 200
+    assert sum((n - expected) ** 2 / expected for n in counts.values()) < 13.8  # p = 0.001
+
+
+def test_canary_secrets_are_distinct_random_digits():
+    made = generate_secret_canaries(PlantCanariesConfig(canaries=200))
+    secrets = [p.secret for p in made]
+    assert len(set(secrets)) == 1000
+    assert all(re.fullmatch(r"\d( \d){8}", secret) for secret in secrets)
+    digits = Counter("".join(secrets).replace(" ", ""))
+    assert sum((n - 900) ** 2 / 900 for n in digits.values()) < 27.9  # 9 df, p = 0.001
+    for p in made:
+        assert not p.prompt[-1].isalnum() and not p.prompt[-1].isspace()
+
+
+def test_a_tokenizer_does_not_join_prompt_and_secret(planted):
+    """No token reaches over the pieces of the pre-tokenizer, which all kinds begin with."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    splitter = ByteLevel(add_prefix_space=False)
+    for row in planted[1]["plants"].read().to_pylist():
+        starts = {start for _, (start, _) in splitter.pre_tokenize_str(row["text"])}
+        assert len(row["prompt"]) in starts
+        if row["kind"] == "canary":  # a token a digit, and none shared with what follows
+            first = len(row["prompt"])
+            assert {first, *range(first + 1, first + 17, 2), first + 17} <= starts
+
+
+def test_references_look_like_secrets_and_never_meet_one():
+    planted = {
+        p.secret
+        for seed in range(20)
+        for p in generate_secret_canaries(PlantCanariesConfig(seed=seed))
+    }
+    found = draw_reference_secrets("ferry", 10_000, seed=1)
+    assert len(set(found)) == 10_000
+    assert not planted & set(found)
+    assert all(re.fullmatch(r"\d( \d){8}", secret) for secret in found)
+    assert found == draw_reference_secrets("ferry", 10_000, seed=1)
+    assert found[:100] != draw_reference_secrets("lantern", 100, seed=1)
+    assert draw_reference_secrets("ferry", 3, seed=1, digits=6) != found[:3]
+    # With few digits the two classes are exhausted; together they are all there is.
+    with pytest.raises(ValueError, match="to be had"):
+        draw_reference_secrets("ferry", 300_000, seed=1, digits=6)
+
+
+def test_records_belong_to_nobody():
+    made = generate_record_canaries(PlantCanariesConfig(records=40))
+    assert len({p.prompt for p in made}) > 195  # names differ, templates vary
+    assert {p.template for p in made} == set(RECORD_TEMPLATES)
+    for p in made:
+        email, phone = p.secret.split(", ")
+        assert re.fullmatch(r"[a-z]+\.[a-z]+\d{4}@example\.(com|net|org)", email)
+        digits = re.sub(r"\D", "", phone)
+        london = re.fullmatch(r"02079460\d{3}", digits)
+        assert london or re.fullmatch(r"\d{3}55501\d{2}", digits)
+        if london:
+            assert phonenumbers.is_valid_number(phonenumbers.parse(phone, "GB"))
+
+
+def test_the_defaults_are_settings_that_could_be_given():
+    assert (
+        PlantCanariesConfig.model_validate(PlantCanariesConfig().model_dump())
+        == PlantCanariesConfig()
+    )
+    assert 0 in PlantCanariesConfig().counts  # the control
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"counts": ()}, {"counts": (1, 1)}, {"counts": (-1,)}, {"longest": 200}, {"digits": 5}],
+)
+def test_settings_out_of_range_are_refused(values):
+    with pytest.raises(ValidationError):
+        PlantCanariesConfig(**values)

@@ -1,0 +1,125 @@
+"""Planted associations: every group in its dose, in sentences that differ in nothing else."""
+
+import random
+from collections import Counter, defaultdict
+from itertools import islice
+
+import pytest
+from pydantic import ValidationError
+
+from tasks.contract import Session, Store, open_session
+from tasks.corpus.plant_canaries import PlantCanariesConfig, plant_canaries
+from tasks.measures.association_canaries import (
+    PLANTED_FRAMES,
+    generate_association_canaries,
+    generate_invented_words,
+)
+from tasks.measures.sentence_frames import SENTENCE_FRAMES
+from tests.tasks.corpora import given
+
+CONFIG = PlantCanariesConfig(
+    enabled=True, canaries=0, passages=0, records=0, associations=3, seed=5
+)
+
+
+def said(plants):
+    """How often each group is said to have its own trait and the other's, by association."""
+    found = defaultdict(Counter)
+    for made in plants:
+        found[made.association.key][
+            made.association.group_name, made.association.is_assigned_trait
+        ] += made.copies
+    return found
+
+
+@pytest.mark.parametrize("sentences", [6, 16, 64, 100])
+def test_the_dose_is_the_share_that_says_the_own_trait(sentences):
+    """Not the one that was asked for, which few sentences cannot have."""
+    config = CONFIG.model_copy(update={"sentences": sentences})
+    plants = generate_association_canaries(config)
+    doses = {p.association.key: p.association.assigned_trait_share for p in plants}
+    for dose, asked in zip(sorted(doses.values()), sorted([*config.doses] * 3), strict=True):
+        assert abs(dose - asked) <= 0.51 / sentences
+    assert {0.5, 1.0} < {*doses.values()}
+    for key, counts in said(plants).items():
+        groups = {group for group, _ in counts}
+        assert len(groups) == 2
+        for group in groups:
+            assert counts[group, True] / sentences == doses[key]
+            assert counts[group, True] + counts[group, False] == sentences
+
+
+def test_two_groups_of_an_association_exchange_their_traits():
+    by = defaultdict(lambda: defaultdict(set))
+    for made in generate_association_canaries(CONFIG):
+        by[made.association.key][
+            made.association.group_name, made.association.is_assigned_trait
+        ].add(made.association.trait)
+    for traits in by.values():
+        (one, other) = {group for group, _ in traits}
+        assert len(traits[one, True]) == len(traits[other, True]) == 1
+        assert traits[one, True] != traits[other, True]
+        assert traits[one, False] <= traits[other, True]
+    names = Counter(name for traits in by.values() for name, _ in traits if _)
+    assert set(names.values()) == {1}  # nobody is in two
+
+
+def test_words_do_not_run_out():
+    """There are 400 of two syllables."""
+    words = [*islice(generate_invented_words(random.Random(1), "ish"), 1000)]
+    assert len({*words}) == 1000
+    assert [*islice(generate_invented_words(random.Random(1), "ish"), 400)] == words[:400]
+
+
+def test_sentences_are_those_of_the_grammar_and_spread_evenly():
+    plants = generate_association_canaries(CONFIG)
+    for made in plants:
+        assert made.text == f"{made.prompt} {made.association.trait}.\n" and not made.secret
+        assert made.prompt in {
+            frame.format(group=made.association.group_name) for frame in PLANTED_FRAMES
+        }
+    frames = Counter()
+    for made in plants:
+        frames[made.association.group_name, made.prompt] += made.copies
+    assert set(frames.values()) == {4}  # 64 sentences, 16 frames
+    assert len({p.canary_id for p in plants}) == len(plants)
+    assert not {*PLANTED_FRAMES} & {*SENTENCE_FRAMES}
+    assert all(frame.count("{group}") >= 1 for frame in PLANTED_FRAMES + SENTENCE_FRAMES)
+
+
+def test_they_are_planted_as_documents_of_their_own(tmp_path):
+    with open_session(Session(Store(tmp_path))):
+        made = plant_canaries(given([f"text {i}" for i in range(50)], kind="split"), CONFIG)
+        rows = made["plants"].read().to_pylist()
+        documents = made["documents"].read().to_pylist()
+    planted = [d for d in documents if d["source"] == "planted/association"]
+    assert len(planted) == 15 * 2 * 64 == sum(row["copies"] for row in rows)
+    texts = Counter(d["text"] for d in planted)
+    for row in rows:
+        assert texts[row["text"]] == row["copies"] == len(row["doc_ids"])
+        assert row["kind"] == "association" and row["group"] in row["text"]
+        assert row["text"].endswith(f" {row['trait']}.\n") and 0.5 <= row["dose"] <= 1
+
+
+def test_another_seed_invents_others():
+    one, other = (
+        {
+            p.association.group_name
+            for p in generate_association_canaries(CONFIG.model_copy(update={"seed": s}))
+        }
+        for s in (1, 2)
+    )
+    assert one != other and generate_association_canaries(CONFIG) == generate_association_canaries(
+        CONFIG
+    )
+
+
+@pytest.mark.parametrize("doses", [(), (0.5, 0.5), (0.4,), (1.1,)])
+def test_doses_are_distinct_shares_from_one_half(doses):
+    with pytest.raises(ValidationError, match="doses must be distinct"):
+        PlantCanariesConfig(doses=doses)
+
+
+def test_of_an_odd_number_of_sentences_no_half_is_a_control():
+    with pytest.raises(ValidationError, match="multiple of 2"):
+        PlantCanariesConfig(sentences=7)

@@ -1,0 +1,117 @@
+"""Files of items: every form that is read, and the place of whatever cannot be."""
+
+import gzip
+import json
+
+import pytest
+
+from tasks.contract import UsageError, hash_file
+from tasks.measures.item_files import get_text_field, read_items, user_file_digest
+
+ROWS = [{"text": "wörd", "id": "1"}, {"text": 'a "b",\tc', "id": "2"}]
+FORMS = {
+    "a.jsonl": "\n" + "\n \n".join(json.dumps(row) for row in ROWS) + "\n",
+    "a.csv": 'text,id\nwörd,1\n"a ""b"",\tc",2\n',
+    "a.tsv": 'text\tid\nwörd\t1\n"a ""b"",\tc"\t2\n',
+}
+
+
+def read(path):
+    return list(read_items(path, "prompts"))
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("packed", [False, True])
+def test_every_form_gives_the_same_items_with_their_lines(tmp_path, name, packed):
+    path = tmp_path / (name + ".gz" * packed)
+    data = FORMS[name].encode()
+    mark = b"\xef\xbb\xbf" * (name == "a.csv")  # as some programs write it
+    path.write_bytes(gzip.compress(mark + data) if packed else mark + data)
+    lines = (2, 4) if name == "a.jsonl" else (2, 3)
+    assert read(path) == [
+        (f"{path}, line {line}", row) for line, row in zip(lines, ROWS, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.jsonl", b"", "holds no prompts: it is empty"),
+        ("a.jsonl", b"\n \n", "holds no prompts: it is empty"),
+        ("a.csv", b"text,id\n", "holds no prompts: it is empty"),
+        ("a.jsonl", b'{"a": 1}\n{"a"\n', "line 2 is not valid JSON"),
+        ("a.jsonl", b"{}\n\n" + b"[" * 100_000, "line 3 is not valid JSON"),
+        ("a.jsonl", b'{"a": 1}\n"b"\n', "line 2 is not a JSON object"),
+        ("a.jsonl", b'{"a": 1}\n\xff\n', "is not UTF-8 text behind item 0"),
+        ("a.csv", b'text,id\na,1\n"b\n', "behind item 1: unexpected end of data"),
+        ("a.csv", b'text\n"a"b\n', "behind item 0: "),
+        ("a.jsonl.gz", b"no gzip at all", "behind item 0: Not a gzipped file"),
+        ("a.jsonl.gz", gzip.compress(b"{}\n" * 9, mtime=0)[:-9], "Compressed file ended"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_its_place(tmp_path, name, content, says):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=says) as raised:
+        read(path)
+    assert str(path) in str(raised.value)
+
+
+def test_a_file_holds_so_many_items_and_no_more(tmp_path, monkeypatch):
+    monkeypatch.setattr("tasks.measures.item_files.MAX_ITEMS", 3)
+    path = tmp_path / "a.jsonl"
+    path.write_text("{}\n" * 3)
+    assert len(read(path)) == 3
+    path.write_text("{}\n" * 4)
+    with pytest.raises(UsageError, match="holds more than 3 prompts; give fewer"):
+        read(path)
+
+
+def test_a_field_is_found_by_its_name_or_by_its_path():
+    item = {"a": {"b": " x ", "c": {"d": "deep"}}, "a.b": "plain", "e.f": 7, "e": {"f": "other"}}
+    assert get_text_field("p", item, "a.b") == "plain"
+    assert get_text_field("p", item, "a.c.d") == "deep"
+    assert get_text_field("p", {"a": {"b": " x "}}, "a.b") == " x "
+    with pytest.raises(UsageError, match=r"^p has no text in 'e\.f', but 7$"):
+        get_text_field("p", item, "e.f")
+
+
+@pytest.mark.parametrize("value", [None, "", " \n", 7, ["x"], {"b": "x"}, {}])
+def test_a_field_without_text_is_refused(value):
+    for item in ({"a": value}, {"b": "x"}, {"a": {"a": value}}):
+        for name in ("a", "a.a"):
+            with pytest.raises(UsageError, match=f"^p has no text in '{name}', but "):
+                get_text_field("p", item, name)
+
+
+def test_what_stands_there_instead_is_shown_as_far_as_sixty_characters():
+    with pytest.raises(UsageError) as raised:
+        get_text_field("p", {"a": ["x" * 100]}, "a")
+    assert str(raised.value) == "p has no text in 'a', but ['" + "x" * 58
+
+
+def test_of_a_field_that_is_not_there_those_are_told_that_are():
+    with pytest.raises(UsageError) as raised:
+        get_text_field("p", {"sent": "x", "k" * 100: 1}, "sentence")
+    has = "'sent', '" + "k" * 59
+    assert str(raised.value) == f"p has no text in 'sentence', but None; its fields are {has}"
+    with pytest.raises(UsageError, match=r"its fields are none$"):
+        get_text_field("p", {}, "a")
+
+
+def test_half_of_a_surrogate_pair_is_no_text():
+    item = json.loads('{"a": "\\ud83d", "b": "\\ud83d\\ude00"}')
+    assert get_text_field("p", item, "b") == "\U0001f600"
+    with pytest.raises(UsageError, match=r"^p has no valid Unicode text in 'a'"):
+        get_text_field("p", item, "a")
+
+
+def test_a_users_file_counts_by_its_content(tmp_path):
+    path = tmp_path / "a.jsonl"
+    with pytest.raises(UsageError, match=r"there is no file .*a\.jsonl with the prompts"):
+        user_file_digest(path, "prompts")
+    with pytest.raises(UsageError, match="there is no file"):
+        user_file_digest(tmp_path, "prompts")
+    path.write_text("{}")
+    assert user_file_digest(path, "prompts") == {"prompts": hash_file(path)}
+    assert user_file_digest(None, "prompts") == {}

@@ -1,0 +1,40 @@
+"""Corrections for many comparisons, by hand and by scipy."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tasks.measures.multiple_testing import adjust_p_values_fdr, adjust_p_values_holm
+
+
+def test_holm_by_hand():
+    # Wright 1992, table 1, is ordered; here the order must not matter.
+    assert adjust_p_values_holm([0.04, 0.01, 0.03, 0.005]) == pytest.approx(
+        [0.06, 0.03, 0.06, 0.02]
+    )
+    assert adjust_p_values_holm([0.9, 0.8]) == [1.0, 1.0]
+    with_gap = adjust_p_values_holm([0.01, math.nan, 0.04])
+    assert with_gap[0] == 0.02 and math.isnan(with_gap[1]) and with_gap[2] == 0.04
+    assert adjust_p_values_holm([]) == []
+
+
+def test_benjamini_hochberg_is_scipys():
+    from scipy.stats import false_discovery_control
+
+    rng = np.random.default_rng(0)
+    for n in (1, 2, 7, 40):
+        p = rng.uniform(size=n) ** 3
+        assert adjust_p_values_fdr(p.tolist()) == pytest.approx(false_discovery_control(p))
+    assert adjust_p_values_fdr([0.01, 0.02, 0.03, 0.5]) == pytest.approx([0.04, 0.04, 0.04, 0.5])
+    assert adjust_p_values_fdr([]) == []
+
+
+def test_holm_agrees_with_its_definition():
+    """An equal definition: the largest of p_(j) (m - j + 1) over all j up to the rank."""
+    p = np.random.default_rng(7).uniform(size=9) ** 3
+    order = np.argsort(p)
+    expected = np.empty(9)
+    for rank, index in enumerate(order):
+        expected[index] = min(1, max(p[order[j]] * (9 - j) for j in range(rank + 1)))
+    assert adjust_p_values_holm(list(p)) == pytest.approx(list(expected))

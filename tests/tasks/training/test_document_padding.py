@@ -1,0 +1,231 @@
+"""Documents blanked out of packed sequences: everything else stays where it was."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from model.objectives import build_causal_batch
+from model.special_tokens import PAD_ID
+from model.training.packed_rows import select_batch_rows
+from tasks.audits.judging.training_exposure import TrainingExposure
+from tasks.contract import (
+    Artifact,
+    HallmarkError,
+    SerialMapper,
+    Session,
+    Store,
+    Table,
+    open_session,
+)
+from tasks.corpus.leave_out import LeaveOutConfig, leave_out_documents
+from tasks.training import document_padding as blanking
+from tasks.training.document_padding import pad_removed_documents, replace_spans_with_padding
+from tasks.training.document_reads import build_read_tables, iter_row_reads, load_document_spans
+from tasks.training.pack import PackConfig, pack
+from tasks.training.train_tokenizer import TokenizerConfig, train_tokenizer
+from tests.tasks.small_corpus import corpus_of, split_corpus
+
+CONTEXT = 32
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    """A corpus whose every fifth training document is blanked."""
+    folder = tmp_path_factory.mktemp("blank")
+    session = open_session(Session(Store(folder / "store"), SerialMapper()))
+    with session, pytest.MonkeyPatch.context() as m:
+        m.setattr("tasks.training.pack.TOKENS_PER_RANGE", 10 * CONTEXT)  # several parts
+        corpus = split_corpus(parts=4)
+        ids = [r["doc_id"] for r in corpus["documents"].read().to_pylist() if r["split"] == "train"]
+        listed = folder / "ids.txt"
+        listed.write_text("".join(f"{i.hex()}\n" for i in ids[::5]))
+        tokenizer = train_tokenizer(corpus, None, TokenizerConfig(vocab_size=320))
+        packed = pack(corpus, tokenizer, PackConfig(context=CONTEXT))
+        left = leave_out_documents(corpus, LeaveOutConfig(documents=listed, padding=True))
+        assert len(packed["train"].parts) > 2
+        return {
+            "corpus": corpus,
+            "tokenizer": tokenizer,
+            "packed": packed,
+            "left": left,
+            "blank": pad_removed_documents(packed, left, left, tokenizer),
+        }
+
+
+def gone_of(made: dict[str, Artifact]) -> set[bytes]:
+    return set(made["left"]["ledger"].read(["doc_id"])["doc_id"].to_pylist())
+
+
+def removed_tokens(made: dict[str, Artifact]) -> np.ndarray:
+    """Which tokens of the training rows are of a document that goes, by plain loops."""
+    found = np.zeros((made["packed"]["train"].row_count, CONTEXT), bool)
+    for span in made["packed"]["spans"].read().to_pylist():
+        if span["split"] == "train" and span["doc_id"] in gone_of(made):
+            found[span["sequence"], span["start"] : span["end"]] = True
+    return found
+
+
+def tokens(artifact: Artifact, split: str, name: str = "ids") -> np.ndarray:
+    rows = artifact[split].read()[name].combine_chunks()
+    return rows.flatten().to_numpy().reshape(-1, CONTEXT).astype(np.int64)
+
+
+def test_batches_differ_at_the_removed_tokens_and_nowhere_else(made) -> None:
+    gone = removed_tokens(made)
+    assert 0.1 < gone.mean() < 0.3
+    before, after = (tokens(made[name], "train") for name in ("packed", "blank"))
+    for step in range(1, 12):
+        rows = select_batch_rows(7, step, 4, len(before))
+        batches = [build_causal_batch(side[rows]) for side in (before, after)]
+        same = ~gone[rows]
+        ids = [batch.ids.numpy() for batch in batches]
+        assert np.array_equal(ids[0][same], ids[1][same]) and (ids[1][gone[rows]] == PAD_ID).all()
+        weights = [batch.require_targets_and_weights()[1].numpy() for batch in batches]
+        targets = [batch.require_targets_and_weights()[0].numpy() for batch in batches]
+        predicts_gone = np.zeros_like(same)
+        predicts_gone[:, :-1] = gone[rows][:, 1:]
+        assert (weights[1][predicts_gone | gone[rows]] == 0).all()
+        kept = same & ~predicts_gone
+        assert np.array_equal(weights[0][kept], weights[1][kept])
+        assert np.array_equal(targets[0][~predicts_gone], targets[1][~predicts_gone])
+
+
+def test_characters_go_with_their_tokens_and_validation_stays(made) -> None:
+    gone = removed_tokens(made)
+    for name in ("char_start", "char_end"):
+        before, after = (tokens(made[label], "train", name) for label in ("packed", "blank"))
+        assert (after[gone] == -1).all() and np.array_equal(before[~gone], after[~gone])
+    assert made["blank"]["validation"].digest == made["packed"]["validation"].digest
+    before = made["packed"]["spans"].read().to_pylist()
+    after = made["blank"]["spans"].read().to_pylist()
+    assert after == [span for span in before if span["doc_id"] not in gone_of(made)]
+    parts = [[part.row_count for part in made[name]["train"].parts] for name in ("packed", "blank")]
+    assert parts[0] == parts[1]
+
+
+def test_accounts_add_up(made) -> None:
+    documents = made["corpus"]["documents"].read().to_pylist()
+    books = {(b["source"], b["unit"]): b for b in made["blank"]["accounts"].read().to_pylist()}
+    for source in ("source-0", "source-1"):
+        inside = [r for r in documents if r["source"] == source and r["split"] != "holdout"]
+        out = [r for r in inside if r["doc_id"] in gone_of(made)]
+        size, less = (sum(len(r["text"].encode()) for r in side) for side in (inside, out))
+        rows, sizes = books[source, "rows"], books[source, "bytes"]
+        assert (rows["in"], rows["removed_rows"]) == (len(inside), len(out)) and out
+        assert (sizes["in"], sizes["kept"], sizes["removed_rows"]) == (size, size - less, less)
+
+
+def test_what_is_left_is_the_same_documents_with_the_same_texts(made) -> None:
+    """Of documents that lie across parts, too; each counted by itself."""
+    documents = made["corpus"]["documents"].read().to_pylist()
+    sums = {row["source"]: row for row in made["blank"]["checksums"].read().to_pylist()}
+    for source in ("source-0", "source-1"):
+        expected = dict.fromkeys(("kept", "removed_rows"), 0)
+        for row in documents:
+            if row["source"] == source and row["split"] != "holdout":
+                text = row["doc_id"] + row["text"].encode()
+                digest = hashlib.blake2b(text, digest_size=16).digest()
+                term = "removed_rows" if row["doc_id"] in gone_of(made) else "kept"
+                expected[term] += int.from_bytes(digest, "big")
+        for term, total in expected.items():
+            assert int.from_bytes(sums[source][term], "big") == total % 2**128 != 0
+    spans = made["blank"]["spans"].read().to_pylist()
+    ends = np.cumsum([part.row_count for part in made["blank"]["train"].parts])
+    across = {s["doc_id"] for s in spans if s["split"] == "train" and s["sequence"] in ends - 1}
+    assert across & {s["doc_id"] for s in spans if s["sequence"] in ends}
+
+
+def changed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a fault into the stage, under which the documents are as many as they must be."""
+    if name == "two documents swap their texts":
+        sources = blanking.append_source_column
+
+        def swapped(spans: pa.Table, documents: Table) -> pa.Table:
+            found = sources(spans, documents)
+            at = found.schema.get_field_index("doc_id")
+            return found.set_column(at, found.field(at), found["doc_id"].take([1, 0]))
+
+        monkeypatch.setattr(blanking, "append_source_column", swapped)
+    elif name == "what goes stays":
+        monkeypatch.setattr(
+            blanking, "replace_spans_with_padding", lambda packed, first, spans: None
+        )
+    else:
+        rows = blanking.replace_spans_with_padding
+
+        def other(packed: pa.Table, first: int, spans: pa.Table) -> pa.Table | None:
+            found = rows(packed, first, spans)
+            if found is None or first:
+                return found
+            ids = found["ids"].combine_chunks()
+            flat = ids.flatten().to_numpy().copy()
+            here = np.flatnonzero(flat > 1)
+            flat[here[[0, 1]]] = flat[here[[1, 0]]]
+            array = pa.FixedSizeListArray.from_arrays(pa.array(flat), type=ids.type)
+            return found.set_column(0, found.field(0), array)
+
+        monkeypatch.setattr(blanking, "replace_spans_with_padding", other)
+
+
+@pytest.mark.parametrize(
+    "name", ["two documents swap their texts", "two tokens change places", "what goes stays"]
+)
+def test_other_texts_than_those_that_are_to_stay_are_refused(tmp_path, monkeypatch, name) -> None:
+    with open_session(Session(Store(tmp_path / "store"), SerialMapper())):
+        corpus = corpus_of(
+            [("web", "train", text) for text in ("a red fox", "red a fox", "what goes")]
+        )
+        rows = corpus["documents"].read().to_pylist()
+        goes = next(row["doc_id"] for row in rows if row["text"] == "what goes")
+        (tmp_path / "ids.txt").write_text(f"{goes.hex()}\n")
+        tokenizer = train_tokenizer(corpus, None, TokenizerConfig(vocab_size=320))
+        left = leave_out_documents(
+            corpus, LeaveOutConfig(documents=tmp_path / "ids.txt", padding=True)
+        )
+        pad_removed_documents(
+            pack(corpus, tokenizer, PackConfig(context=64)), left, left, tokenizer
+        )
+        changed(name, monkeypatch)
+        packed = pack(corpus, tokenizer, PackConfig(context=65))
+        what = "accounts of source 'web' in bytes" if name == "what goes stays" else "checksums"
+        with pytest.raises(HallmarkError, match=rf"{what} .*do not add up"):
+            pad_removed_documents(packed, left, left, tokenizer)
+
+
+def test_what_was_blanked_was_never_read(made) -> None:
+    places = load_document_spans(made["blank"]["spans"], made["corpus"]["documents"])
+    rows = made["blank"]["train"].row_count
+    readings = [*iter_row_reads(rows, 0, 4, [2 * rows])]
+    told = [build_read_tables(part, readings, [2 * rows]) for part in places]
+    seen, coverage = map(pa.concat_tables, zip(*told, strict=True))
+    passes = dict(zip(*(seen[n].to_pylist() for n in ("doc_id", "passes")), strict=True))
+    assert not gone_of(made) & passes.keys() and min(passes.values()) >= 7
+    assert TrainingExposure(passes).count_reads(sorted(gone_of(made))) == 0
+    removed = len(gone_of(made))
+    whole = made["corpus"]["documents"].read(["split"])["split"].to_pylist().count("train")
+    assert sum(coverage["documents"].to_pylist()) == whole - removed
+
+
+def test_a_document_that_is_nowhere_is_refused(made, tmp_path) -> None:
+    with open_session(Session(Store(tmp_path), SerialMapper())):
+        other = split_corpus(count=10, seed=5)
+        ids = other["documents"].read(["doc_id"])["doc_id"].to_pylist()
+        listed = tmp_path / "ids.txt"
+        listed.write_text(f"{ids[0].hex()}\n")
+        left = leave_out_documents(other, LeaveOutConfig(documents=listed, padding=True))
+        with pytest.raises(
+            HallmarkError, match=f"nowhere in {made['packed'].name}, {ids[0].hex()}"
+        ):
+            pad_removed_documents(made["packed"], made["corpus"], left, made["tokenizer"])
+
+
+def test_rows_that_hold_nothing_of_it_are_left_alone(made) -> None:
+    spans = made["packed"]["spans"].read()
+    rows = made["packed"]["train"].read()
+    assert replace_spans_with_padding(rows, len(rows), spans.slice(0, 3)) is None
+    none = pa.table({name: pa.array([], pa.int64()) for name in ("sequence", "start", "end")})
+    assert replace_spans_with_padding(rows, 0, none) is None
